@@ -22,27 +22,28 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// A container is a sandbox with a record on disk: it is made, started, stopped and
-// started again, each time on the scratch layer the last run left.
+// A container is a sandbox with a record on disk. It is created, started, stopped and started
+// again. Each run continues on the scratch layer of the last run.
 //
-//	STATE/containers/ID/config.json   what it is and how it last ended
+//	STATE/containers/ID/config.json   configuration and the end of the last run
 //	STATE/containers/ID/hosts         its /etc/hosts
-//	STATE/containers/ID/log/          what it printed
-//	STATE/containers/ID/scratch       a volume: what it wrote to its root
+//	STATE/containers/ID/log/          its output
+//	STATE/containers/ID/scratch       a volume with its writes to the root
 //
 //	created ─▶ running ◀─▶ exited ─▶ (removed)
 //
-// A directory without config.json is one that was not made, or not removed, to the
-// end: the next engine takes it away. One that is running there ran when its
-// engine died, and has exited.
+// A directory without config.json belongs to an incomplete creation or removal: the next engine
+// removes the directory. A record in the state running shows that the engine died during the
+// run: the next engine changes the state to exited.
 
-// Errors of containers.
+// Errors of operations on containers.
 var (
 	ErrContainerRunning = errors.New("container is running")
 	ErrContainerStopped = errors.New("container is not running")
 )
 
-// ExitCode is a run's status as shells have it: 128 and the signal that ended it.
+// ExitCode returns the status of a run as a command shell reports it: 128 plus the signal's
+// number for a run that a signal ended.
 func ExitCode(s *sandbox.ExitStatus) int {
 	switch {
 	case s == nil:
@@ -53,51 +54,51 @@ func ExitCode(s *sandbox.ExitStatus) int {
 	return s.Code
 }
 
-// Container is what lists and inspections show of one. It is the caller's.
+// Container describes a container in lists and inspections. The caller owns it.
 type Container struct {
 	ID      string          `json:"id"` // 64 hexadecimal digits
 	Config  ContainerConfig `json:"config"`
 	Digest  store.Digest    `json:"digest"` // of the image
-	Args    []string        `json:"args"`   // program and its arguments
-	Env     []string        `json:"env"`    // all of it
+	Args    []string        `json:"args"`   // the program and its arguments
+	Env     []string        `json:"env"`    // the whole environment
 	Created time.Time       `json:"created"`
 
 	State    State               `json:"state"` // StateCreated, StateRunning or StateExited
 	Started  time.Time           `json:"started,omitzero"`
 	Finished time.Time           `json:"finished,omitzero"`
 	Exit     *sandbox.ExitStatus `json:"exit,omitempty"`  // of the last run; nil before its end
-	Error    string              `json:"error,omitempty"` // why it could not be started, the last time
+	Error    string              `json:"error,omitempty"` // why the last start failed
 
-	// Scratch is what it has written to its root, as of Scratch.AsOf; of a running
-	// one only where that is asked for (ContainerScratch).
+	// Scratch is the size of the writes to the root, as of Scratch.AsOf. For a running container
+	// use ContainerScratch.
 	Scratch volume.Usage `json:"scratch,omitzero"`
 
 	PID int `json:"-"` // on the host; 0 unless it runs
 }
 
-// container is a record and, while it runs, its sandbox.
+// container is a record and, during a run, a sandbox.
 type container struct {
 	e      *Engine
 	id     string
 	digest store.Digest
 	dir    string
 	log    *functionLog
-	row    *row       // in lists
+	row    *row       // the container's row in lists
 	op     sync.Mutex // one start, renaming or removal at a time
-	disk   sync.Mutex // held while the record is written
+	disk   sync.Mutex // held during a write of the record
 
 	mu       sync.Mutex
 	c        Container
-	box      *box           // while it runs
+	box      *box           // nil unless running
 	scratch  *volume.Volume // likewise
-	streams  *streams       // of this run, or the next
-	runs     int            // that have ended
+	streams  *streams       // of this run, or of the next
+	runs     int            // number of runs that have ended
 	removed  bool
-	restarts int           // under way: the end of a run removes nothing
-	changed  chan struct{} // closed at every change of state
+	restarts int           // restarts under way: meanwhile the end of a run removes nothing, despite AutoRemove
+	changed  chan struct{} // closed and replaced at every change of state
 }
 
-// newContainer opens the log of a record.
+// newContainer opens the log of a container and keeps its record in memory.
 func (e *Engine) newContainer(rec Container) (*container, error) {
 	c := &container{e: e, id: rec.ID, digest: rec.Digest, dir: filepath.Join(e.containers.dir, rec.ID), c: rec, streams: newStreams(e.life), changed: make(chan struct{})}
 	var err error
@@ -109,9 +110,9 @@ func (e *Engine) newContainer(rec Container) (*container, error) {
 	return c, nil
 }
 
-// CreateContainer makes a container out of an image, which it holds from now on.
-// What cannot be meant is an *image.FieldError, a name that is taken ErrNameTaken, limits
-// above its tenant's quotas a *QuotaError.
+// CreateContainer makes a container from an image. The image stays as long as the container.
+// Errors: an *image.FieldError for an invalid field, ErrNameTaken, a *QuotaError for limits
+// above the tenant's quotas.
 func (e *Engine) CreateContainer(ctx context.Context, cfg ContainerConfig) (*Container, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -155,7 +156,7 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 		t.mu.Unlock()
 		return nil, errors.Join(err, e.removeContainerDir(dir))
 	}
-	// The record stands before the change is announced: an observer finds it.
+	// First the record, then the change: an observer of the change finds the container.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[rec.ID], t.names[rec.Config.Name] = c, c
@@ -193,7 +194,7 @@ func (c *container) describe() *Container {
 	return &d
 }
 
-// sandbox describes a container that does not run as one of the sandboxes.
+// sandbox describes a container that does not run in the form of lists of sandboxes.
 func (c *Container) sandbox() *Sandbox {
 	made := *c
 	s := &Sandbox{
@@ -207,8 +208,8 @@ func (c *Container) sandbox() *Sandbox {
 	return s
 }
 
-// change notes what happens to a container beside its runs, with more attributes: keys and
-// values in turn.
+// change returns a change of a container other than the start and end of a run. more holds keys
+// and values of further attributes in turn.
 func (c *container) change(a store.ChangeAction, more ...string) store.Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,9 +218,9 @@ func (c *container) change(a store.ChangeAction, more ...string) store.Change {
 	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: c.c.ID, Name: cfg.Name, Attributes: attributes, Labels: cfg.Labels}
 }
 
-// update changes the record, on disk and then in memory, where and runs at the
-// same moment, with c.mu held. Those who wait for a state wake up. A record that
-// cannot be saved is in force all the same.
+// update changes the record on disk, then in memory, and wakes all waiters for a state. With
+// c.mu held it calls and() at the moment of the change in memory. If the save fails, the change
+// takes effect in memory nevertheless, and update returns the error.
 func (c *container) update(change func(*Container), and func()) error {
 	c.disk.Lock()
 	defer c.disk.Unlock()
@@ -239,7 +240,7 @@ func (c *container) update(change func(*Container), and func()) error {
 	return err
 }
 
-// RenameContainer gives a container another name. Errors as of CreateContainer.
+// RenameContainer renames a container. Errors as of CreateContainer.
 func (e *Engine) RenameContainer(ref, name string) error {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -251,7 +252,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	c.op.Lock()
 	defer c.op.Unlock()
 	t := &e.containers
-	old := c.describe().Config.Name // with op held it stays
+	old := c.describe().Config.Name // cannot change while op is held
 	t.mu.Lock()
 	_, taken := t.names[name]
 	gone := t.byID[c.id] == nil
@@ -266,7 +267,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 		return fmt.Errorf("rename container: %w: %q is a container's already", ErrNameTaken, name)
 	}
 	err = c.update(func(rec *Container) { rec.Config.Name = name }, nil)
-	if err != nil { // on disk it has its old one
+	if err != nil { // the record on disk has the old name
 		err = errors.Join(err, c.update(func(rec *Container) { rec.Config.Name = old }, nil))
 		old = name
 	}
@@ -279,8 +280,8 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	return err
 }
 
-// RemoveContainer forgets a container and deletes what it wrote and printed. One
-// that runs is killed first with force, and refused without (ErrContainerRunning).
+// RemoveContainer removes a container with its scratch layer and its log. With force it kills a
+// running container first. Without force it returns ErrContainerRunning.
 func (e *Engine) RemoveContainer(ref string, force RemoveForce) error {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -289,7 +290,7 @@ func (e *Engine) RemoveContainer(ref string, force RemoveForce) error {
 	return e.removeContainer(c, force)
 }
 
-// RemoveForce says whether a removal may end what runs.
+// RemoveForce says whether a removal kills a running container.
 type RemoveForce bool
 
 func (e *Engine) removeContainer(c *container, force RemoveForce) error {
@@ -309,10 +310,10 @@ func (e *Engine) removeContainer(c *container, force RemoveForce) error {
 	return e.dropContainer(c)
 }
 
-// dropContainer removes a container that does not run, with op held or known to
-// nobody.
+// dropContainer removes a container that does not run. The caller holds op, or no other
+// goroutine knows the container.
 func (e *Engine) dropContainer(c *container) error {
-	// First its record: without that the next engine does the rest.
+	// First the record: after a crash the next engine removes a directory without a record.
 	if err := os.Remove(filepath.Join(c.dir, "config.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove container: %w", err)
 	}

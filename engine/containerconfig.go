@@ -18,24 +18,24 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// ContainerConfig is what a container is made from. Required: Image. What the
-// zero value leaves open, the image says.
+// ContainerConfig configures a container. Required: Image. A zero value means the image's own
+// setting unless the field names a default.
 type ContainerConfig struct {
 	Image  string `json:"image"`            // reference
-	Name   string `json:"name"`             // unique; made up if empty
+	Name   string `json:"name"`             // unique; generated if empty
 	Tenant string `json:"tenant,omitempty"` // "default" if empty
 
-	Entrypoint []string          `json:"entrypoint,omitempty"` // with Cmd behind it; one "" for none
+	Entrypoint []string          `json:"entrypoint,omitempty"` // precedes Cmd; a single "" means none
 	Cmd        []string          `json:"cmd,omitempty"`
-	Env        []string          `json:"env,omitempty"`         // KEY=value, over the image's
-	Unset      []string          `json:"unset,omitempty"`       // variables that it has not, whoever sets them
-	Dir        string            `json:"dir,omitempty"`         // made if it is missing
-	User       string            `json:"user,omitempty"`        // name or id, with ":" and a group's or without
-	Groups     []string          `json:"groups,omitempty"`      // beside those the image gives User: names or ids
-	CapAdd     []string          `json:"cap_add,omitempty"`     // of those that containers have at most; over CapDrop
-	CapDrop    []string          `json:"cap_drop,omitempty"`    // that root is not to have; ALL for every one
+	Env        []string          `json:"env,omitempty"`         // KEY=value, overrides the image's
+	Unset      []string          `json:"unset,omitempty"`       // names of variables to remove, whether set by the image, FRE or Env
+	Dir        string            `json:"dir,omitempty"`         // working directory; created if missing
+	User       string            `json:"user,omitempty"`        // name or id, optionally ":" and the name or id of a group
+	Groups     []string          `json:"groups,omitempty"`      // names or ids, beside the groups of User in the image
+	CapAdd     []string          `json:"cap_add,omitempty"`     // from sandbox.ContainerCapabilities; overrides CapDrop
+	CapDrop    []string          `json:"cap_drop,omitempty"`    // removed from root's capabilities; ALL for all
 	Hostname   string            `json:"hostname,omitempty"`    // the id's first 12 digits if empty
-	Labels     map[string]string `json:"labels,omitempty"`      // over the image's
+	Labels     map[string]string `json:"labels,omitempty"`      // overrides the image's
 	StopSignal unix.Signal       `json:"stop_signal,omitempty"` // SIGTERM if 0
 
 	Annotations map[string]string `json:"annotations,omitempty"` // kept for clients, as the OCI's are; the engine reads none
@@ -43,33 +43,33 @@ type ContainerConfig struct {
 	Network      image.NetworkMode `json:"network,omitempty"` // none if empty
 	Limits       sandbox.Limits    `json:"limits,omitzero"`   // zero: all CPUs, a quarter of the memory, 4096 processes; at most a quarter of a quota
 	ScratchBytes int64             `json:"scratch_bytes,omitempty"`
-	ReadOnly     bool              `json:"read_only,omitempty"` // the root takes no writes
-	Work         WorkAccess        `json:"work,omitempty"`      // whether it sees its tenant's /work
+	ReadOnly     bool              `json:"read_only,omitempty"` // the root is read-only
+	Work         WorkAccess        `json:"work,omitempty"`      // access to the tenant's /work
 
 	TTY       bool   `json:"tty,omitempty"`  // a terminal instead of three streams
-	Rows      uint16 `json:"rows,omitempty"` // its size as the program finds it, in characters; 0 for none
+	Rows      uint16 `json:"rows,omitempty"` // initial size of the terminal, in characters; 0 for none
 	Columns   uint16 `json:"columns,omitempty"`
-	OpenStdin bool   `json:"open_stdin,omitempty"` // stdin comes from attachments; else there is none
-	StdinOnce bool   `json:"stdin_once,omitempty"` // and ends with the first one's
+	OpenStdin bool   `json:"open_stdin,omitempty"` // stdin comes from attachments; otherwise the program has no stdin
+	StdinOnce bool   `json:"stdin_once,omitempty"` // stdin ends with the first attachment's
 
-	AutoRemove bool `json:"auto_remove,omitempty"` // once it has ended
+	AutoRemove bool `json:"auto_remove,omitempty"` // remove the container after its run
 }
 
-// WorkAccess says what a container may do with its tenant's /work.
+// WorkAccess says how a container may use its tenant's /work.
 type WorkAccess string
 
-// The ways to see /work.
+// The kinds of access to /work.
 const (
-	WorkNone     WorkAccess = "" // not at all
+	WorkNone     WorkAccess = "" // no access
 	WorkReadOnly WorkAccess = "ro"
 	WorkWrite    WorkAccess = "rw"
 )
 
-// scratchBytes is the limit of what a container writes where none is asked for and
-// the host can keep one.
+// scratchBytes is the default limit of a scratch layer, on hosts that can enforce limits.
 const scratchBytes = 10 << 30
 
-// completeContainer fills in what the image and the engine say.
+// completeContainer checks cfg, adds the defaults of the image and the engine, and stores the
+// result in rec.
 func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg ContainerConfig) error {
 	own, err := image.ConfigOf(img)
 	if err != nil {
@@ -151,8 +151,8 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	return nil
 }
 
-// capabilities are those that root has in a container. What it cannot have is an
-// *image.FieldError.
+// capabilities returns root's capabilities in the container. Error: an *image.FieldError for an
+// unknown capability or a capability that containers never have.
 func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
 	drop, err := sandbox.ParseCapabilities(cfg.CapDrop)
 	if err != nil {
@@ -168,8 +168,8 @@ func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
 	return sandbox.ContainerCapabilities&^drop | add, nil
 }
 
-// imageDefaults takes from the image what cfg leaves open, as Docker does: an entry
-// point of one's own is without the image's command.
+// imageDefaults copies the image's settings to the empty fields of cfg, as Docker does: with an
+// entry point in cfg the image's command is ignored.
 func imageDefaults(cfg *ContainerConfig, own image.Config) error {
 	labels := maps.Clone(own.Labels)
 	if labels == nil {
@@ -200,8 +200,8 @@ func imageDefaults(cfg *ContainerConfig, own image.Config) error {
 	return nil
 }
 
-// ParseSignal reads a signal's number, or its name with SIG or without; the real-time
-// ones are RTMIN+1, RTMAX-2 and so on (signal(7), of glibc's).
+// ParseSignal reads a signal's number, or its name with or without SIG. Names of real-time
+// signals are RTMIN+1, RTMAX-2 and so on, numbered as in glibc (signal(7)).
 func ParseSignal(s string) (unix.Signal, bool) {
 	const rtmin, rtmax = 34, 64
 	if n, err := strconv.Atoi(s); err == nil {
@@ -219,11 +219,11 @@ func ParseSignal(s string) (unix.Signal, bool) {
 	return sig, sig != 0
 }
 
-// containerPath is where programs are looked for in an image that does not say.
+// containerPath is the PATH of a container if neither the image nor Env sets PATH.
 const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// containerEnv is a container's whole environment: each variable once, the last
-// one of a name, but for those that it is not to have.
+// containerEnv returns a container's whole environment. Of several settings of a variable the
+// last counts. Variables in Unset are removed.
 func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 	all := []string{"PATH=" + containerPath, "HOSTNAME=" + cfg.Hostname, "HOME=" + who.home}
 	if cfg.TTY {
@@ -236,7 +236,7 @@ func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 	return withLimits(all, image.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
 }
 
-// lastOfEach is an environment with each variable once, as it was set last.
+// lastOfEach returns env with each variable once: the last value at the first position.
 func lastOfEach(env []string) []string {
 	at := map[string]int{}
 	var out []string
@@ -252,8 +252,8 @@ func lastOfEach(env []string) []string {
 	return out
 }
 
-// containerLimits fills in the limits of an ordinary program, and refuses those
-// that the host cannot keep, or its tenant's quotas.
+// containerLimits fills in default limits and refuses limits that the host cannot enforce or
+// that exceed the tenant's quotas.
 func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limits, error) {
 	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return l, &image.FieldError{Field: "limits", Message: "are negative"}
@@ -285,10 +285,10 @@ func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limit
 	return e.cfg.Sandboxes.CutLimits(l)
 }
 
-// maxFileName is how many bytes a file's name may have (limits.h, NAME_MAX).
+// maxFileName is the longest name of a file in bytes (limits.h, NAME_MAX).
 const maxFileName = 255
 
-// validContainerName is Docker's rule (moby, daemon/names).
+// validContainerName applies Docker's rule (moby, daemon/names).
 func validContainerName(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {

@@ -6,16 +6,15 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// A container takes of its tenant's quotas while it runs, as an instance of a function does:
-// from before its sandbox is made until that has gone, however it ends. What is made and
-// does not run takes nothing; a restarted engine counts from nothing, as no container has
-// outlived the one before.
+// A container counts against its tenant's quotas during a run, like an instance of a function:
+// from before the sandbox is made until the sandbox has ended. A stopped container counts
+// nothing. A restarted engine begins at zero: sandboxes end with their engine.
 
-// leastMemory is what a container has at least that was made without a limit.
+// leastMemory is the least memory of a container created without a memory limit.
 const leastMemory = 32 << 20
 
-// reserveRun counts a run of a container, or of a command, against its tenant's quotas: a
-// *QuotaError where that is too much. release gives it back, once.
+// reserveRun counts a run of a container, or of a command, against the tenant's quotas. Error: a
+// *QuotaError if the quotas have no room. release undoes the count; further calls do nothing.
 func (e *Engine) reserveRun(tenant string, l sandbox.Limits) (release func(), err error) {
 	u := e.usage(tenant)
 	if err := u.reserve(tenant, e.quotas(tenant), l.MemoryBytes, l.CPUMillis); err != nil {
@@ -32,9 +31,9 @@ func (e *Engine) reserveRun(tenant string, l sandbox.Limits) (release func(), er
 	}), nil
 }
 
-// withinQuotas cuts the limits of a container that nobody has named (those that are 0 in
-// given) to a quarter of the tenant's quota, so that there can be several, and refuses
-// limits that alone are above it: a *QuotaError. Such a container could never be started.
+// withinQuotas cuts default limits (0 in given) to a quarter of the tenant's quota, to leave
+// room for several containers. Limits above the whole quota are a *QuotaError, because the
+// container could never start.
 func (e *Engine) withinQuotas(tenant string, given, l sandbox.Limits) (sandbox.Limits, error) {
 	q := e.quotas(tenant)
 	if q.MemoryBytes > 0 && given.MemoryBytes == 0 {

@@ -21,14 +21,13 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// outputGrace is for how long the end of a container waits for its last output to
-// be taken by those attached.
+// outputGrace limits how long the end of a run waits until attached clients have read the last
+// output.
 const outputGrace = 2 * time.Second
 
-// StartContainer starts a container that does not run, on the scratch layer of its
-// last run. Errors: those of Container, ErrContainerRunning, a *QuotaError where its
-// tenant has as much as it may, a *sandbox.StartError where its program cannot be
-// executed.
+// StartContainer starts a stopped container on the scratch layer of its last run. Errors: those
+// of Container, ErrContainerRunning, a *QuotaError if the tenant's quotas have no room, a
+// *sandbox.StartError if the program cannot be executed.
 func (e *Engine) StartContainer(ctx context.Context, ref string) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -55,8 +54,8 @@ func (e *Engine) StartContainer(ctx context.Context, ref string) error {
 	return nil
 }
 
-// notStarted notes why a container could not be started, and returns err. Those
-// attached for the run are let go.
+// notStarted records why a start failed and returns err. It ends the streams of the clients that
+// attached for this run.
 func (c *container) notStarted(err error) error {
 	code := 128
 	var start *sandbox.StartError
@@ -85,7 +84,7 @@ func (c *container) notStarted(err error) error {
 	return errors.Join(err, saveErr)
 }
 
-// start makes the sandbox, with op held.
+// start makes the sandbox. The caller holds op.
 func (c *container) start(ctx context.Context) (err error) {
 	e, rec := c.e, c.describe()
 	var undo []func()
@@ -126,7 +125,7 @@ func (c *container) start(ctx context.Context) (err error) {
 	s := c.streams
 	c.mu.Unlock()
 	b.ended = func(show func()) {
-		release() // who is told of its end may have its place
+		release() // before finish: an observer of the end may start a container in the freed quota
 		c.finish(b, scratch, ends, s, show)
 	}
 	if err := s.open(ends.master, terminalSize{rec.Config.Rows, rec.Config.Columns}); err != nil {
@@ -139,7 +138,7 @@ func (c *container) start(ctx context.Context) (err error) {
 		return err
 	}
 	ends.closeTheirs()
-	s.begin(ends.stdin, rec.Config.StdinOnce && !rec.Config.TTY) // one who leaves a terminal may come back
+	s.begin(ends.stdin, rec.Config.StdinOnce && !rec.Config.TTY) // a client may leave a terminal and return
 	for _, out := range ends.outputs {
 		ends.pumps.Go(func() {
 			defer out.from.Close()
@@ -155,8 +154,8 @@ func (c *container) start(ctx context.Context) (err error) {
 		ends.pumps.Wait()
 		close(ends.drained)
 	})
-	// An engine that dies before this is on disk finds what was there before the run,
-	// as if that had not been. Lists and changes tell of the run once it is.
+	// An engine that dies before the record is on disk leaves the state from before the run, as
+	// if the run had not happened. Lists and changes show the run only after the write.
 	if err := c.update(func(rec *Container) {
 		rec.State, rec.Started, rec.Finished, rec.Exit, rec.Error = StateRunning, time.Now().UTC(), time.Time{}, nil, ""
 	}, func() {
@@ -168,18 +167,19 @@ func (c *container) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// finish notes a run's end. Whoever follows the run, by lists, changes, its log or its
-// streams s, hears of the end once it is stored.
+// finish records the end of a run. It stores the record first: lists, changes, the log and the
+// streams s show the end afterwards.
 func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds, s *streams, show func()) {
 	if ends.master != nil {
-		// What has a terminal open is dead; its other end is closed once that is read.
+		// The processes with the terminal open are dead. The master closes after its output is
+		// read.
 		defer ends.master.Close()
 	}
 	late := time.NewTimer(outputGrace)
 	defer late.Stop()
 	select {
 	case <-ends.drained:
-	case <-late.C: // those attached read too slowly, and will have it all the same
+	case <-late.C: // attached clients read too slowly; they still get all output
 	}
 	exit, remove := b.sb.Status(), false
 	used, err := scratch.Usage()
@@ -215,18 +215,18 @@ func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds, s *
 	}
 }
 
-// measure counts once what a container without a quota has left.
+// measure counts the size of a scratch layer without a quota once, after the run.
 func (c *container) measure(dir string) {
 	used, err := volume.Walk(c.e.life, dir)
 	if err != nil {
-		return // it runs again, is removed, or the engine stops
+		return // the container runs again or is removed, or the engine stops
 	}
 	c.op.Lock()
 	defer c.op.Unlock()
 	c.mu.Lock()
 	rests := c.box == nil && !c.removed
 	c.mu.Unlock()
-	if !rests { // it writes on, or is no more
+	if !rests { // a new run writes to the layer, or the container is removed
 		return
 	}
 	if err := c.update(func(rec *Container) { rec.Scratch = used }, nil); err != nil {
@@ -234,7 +234,7 @@ func (c *container) measure(dir string) {
 	}
 }
 
-// containerSpec is the sandbox of a container, but for scratch and streams.
+// containerSpec returns the Spec of a container, without scratch layer and streams.
 func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 	cfg := rec.Config
 	user, work, err := e.tenant(cfg.Tenant)
@@ -265,8 +265,7 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 	return spec, nil
 }
 
-// attachScratch makes a container's layer usable, with a limit where the host can
-// keep one.
+// attachScratch attaches a container's scratch layer, limited if the host can enforce limits.
 func (e *Engine) attachScratch(dir string, cfg ContainerConfig) (*volume.Volume, error) {
 	path := filepath.Join(dir, "scratch")
 	if e.scratches != nil && cmp.Or(cfg.ScratchBytes, scratchBytes) == scratchBytes {
@@ -287,11 +286,12 @@ func (e *Engine) attachScratch(dir string, cfg ContainerConfig) (*volume.Volume,
 	return e.volumes.Attach(path, limits)
 }
 
-// maxScratches is how many layers are kept ready at most: 5 MB of disk each.
+// maxScratches limits the layers kept ready: each takes 5 MB of disk.
 const maxScratches = 8
 
-// prepareScratches keeps layers for containers that start for the first time, as many
-// as have lately, where it takes a file system to be made: tens of milliseconds.
+// prepareScratches starts a pool of scratch layers for the first runs of containers, sized by
+// recent demand. Only layers that are file systems of their own need the pool: making such a
+// layer takes tens of milliseconds.
 func (e *Engine) prepareScratches() {
 	if e.volumes.Kind() != volume.Image {
 		return
@@ -303,14 +303,14 @@ func (e *Engine) prepareScratches() {
 	})
 }
 
-// streamEnds are the engine's and the sandbox's ends of a run's streams.
+// streamEnds holds the engine's and the sandbox's ends of a run's streams.
 type streamEnds struct {
 	theirs  []*os.File
-	stdin   *os.File // the streams own it once they have begun
+	stdin   *os.File // owned by the streams once they have begun
 	outputs []*pump
-	master  *os.File // of a terminal
+	master  *os.File // of the terminal; nil without one
 	pumps   sync.WaitGroup
-	drained chan struct{} // closed once all output has been read and taken
+	drained chan struct{} // closed after all output has been read and delivered
 }
 
 func (s *streamEnds) closeTheirs() {
@@ -334,7 +334,7 @@ func (s *streamEnds) close() {
 	}
 }
 
-// connect makes the streams of a run and gives spec its ends.
+// connect makes the streams of a run and sets the sandbox's ends in spec.
 func (c *container) connect(cfg ContainerConfig, spec *sandbox.Spec) (_ *streamEnds, err error) {
 	s := &streamEnds{drained: make(chan struct{})}
 	defer func() {
@@ -366,8 +366,8 @@ func (c *container) connect(cfg ContainerConfig, spec *sandbox.Spec) (_ *streamE
 	return s, nil
 }
 
-// terminal makes a terminal of the container's user. What is typed goes where what
-// is printed comes from; without OpenStdin nothing is.
+// terminal makes a terminal owned by the container's user. One terminal carries input and
+// output. Without OpenStdin there is no input.
 func (s *streamEnds) terminal(cfg ContainerConfig, spec *sandbox.Spec) error {
 	master, terminal, err := sandbox.OpenTerminal(spec.User.HostBase + spec.User.UID)
 	if err != nil {
@@ -386,8 +386,8 @@ func (s *streamEnds) terminal(cfg ContainerConfig, spec *sandbox.Spec) error {
 	return err
 }
 
-// duplicate returns another file of the same open description, which the poller
-// watches too.
+// duplicate returns a second os.File for the same open file description. The poller watches
+// both.
 func duplicate(f *os.File) (*os.File, error) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -401,8 +401,8 @@ func duplicate(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// inputPipe makes a pipe whose writing end the poller watches and whose reading
-// end blocks, as programs expect.
+// inputPipe makes a pipe. The poller watches the write end. The read end blocks, as programs
+// expect of stdin.
 func inputPipe() (r, w *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -414,19 +414,19 @@ func inputPipe() (r, w *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-// WaitCondition says what WaitContainer waits for.
+// WaitCondition is the condition that WaitContainer waits for.
 type WaitCondition string
 
-// The conditions.
+// The conditions of WaitContainer.
 const (
-	WaitNotRunning WaitCondition = "not-running" // met at once by one that does not run
+	WaitNotRunning WaitCondition = "not-running" // true at once if the container does not run
 	WaitNextExit   WaitCondition = "next-exit"
 	WaitRemoved    WaitCondition = "removed"
 )
 
-// WaitContainer waits for a condition and returns what the container was then.
-// That the container is removed first ends every wait. Errors: those of Container,
-// the cause of ctx, ErrClosed where the engine has stopped and it never came to that.
+// WaitContainer waits for a condition and returns the container's state at that time. The
+// removal of the container ends every wait. Errors: those of Container, the cause of ctx,
+// ErrClosed if the engine stops before the condition is met.
 func (e *Engine) WaitContainer(ctx context.Context, ref string, until WaitCondition) (*Container, error) {
 	w, err := e.AwaitContainer(ref, until)
 	if err != nil {
@@ -435,8 +435,8 @@ func (e *Engine) WaitContainer(ctx context.Context, ref string, until WaitCondit
 	return w(ctx)
 }
 
-// AwaitContainer is WaitContainer in two steps: an exit that comes after its
-// return is not missed by the wait it returns.
+// AwaitContainer is WaitContainer in two steps: the returned function also sees an exit that
+// happens between AwaitContainer's return and its own call.
 func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.Context) (*Container, error), error) {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -465,7 +465,7 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 			case <-changed:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
-			case <-e.ended: // its sandbox has been killed, which counts
+			case <-e.ended: // the end of the engine has killed the sandbox; this exit counts
 				select {
 				case <-changed:
 				default:
@@ -476,9 +476,9 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 	}, nil
 }
 
-// StopContainer asks a container to end by its stop signal, or another, and kills it
-// when it has not after the grace. It returns once it has ended; ErrContainerStopped if
-// it did not run.
+// StopContainer sends the stop signal of the container, or of o, and kills the container after
+// the grace period. It returns after the container's end. Error: ErrContainerStopped if the
+// container does not run.
 func (e *Engine) StopContainer(ctx context.Context, ref string, o StopOptions) error {
 	_, b, err := e.runningContainer(ref)
 	if err != nil {
@@ -488,9 +488,9 @@ func (e *Engine) StopContainer(ctx context.Context, ref string, o StopOptions) e
 	return nil
 }
 
-// RestartContainer stops a container that runs, as StopContainer does, and starts it,
-// on what it wrote: one made with AutoRemove stays. Errors as of StartContainer, but for
-// ErrContainerRunning: whoever has started it meanwhile did the same.
+// RestartContainer stops a running container, as StopContainer does, and starts it on the same
+// scratch layer. AutoRemove does not apply meanwhile. Errors as of StartContainer, except
+// ErrContainerRunning: a concurrent start has the same effect.
 func (e *Engine) RestartContainer(ctx context.Context, ref string, o StopOptions) error {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -514,9 +514,9 @@ func (c *container) restarting(n int) {
 	c.restarts += n
 }
 
-// SignalContainer sends a signal to a container's first process, which must have a
-// handler for it, as it is pid 1, unless it is SIGKILL. ErrContainerStopped if it
-// does not run.
+// SignalContainer sends a signal to a container's first process. As pid 1 the process gets only
+// signals with a handler, and SIGKILL and SIGSTOP (pid_namespaces(7)). Error:
+// ErrContainerStopped.
 func (e *Engine) SignalContainer(ref string, sig unix.Signal) error {
 	_, b, err := e.runningContainer(ref)
 	if err != nil {
@@ -559,8 +559,8 @@ func (c *container) resized(rows, columns uint16) {
 	c.e.Changes().Add(c.change(store.ActionResize, "rows", strconv.Itoa(int(rows)), "columns", strconv.Itoa(int(columns))))
 }
 
-// ContainerScratch returns what a container has written to its root: of one that
-// runs by a system call or two, of others from its record.
+// ContainerScratch returns the size of a container's scratch layer: of a running container by
+// one or two system calls, of a stopped container from the record.
 func (e *Engine) ContainerScratch(ref string) (volume.Usage, error) {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -577,14 +577,14 @@ func (c *container) written() (volume.Usage, error) {
 		return recorded, nil
 	}
 	used, err := scratch.Usage()
-	if errors.Is(err, fs.ErrClosed) { // it has ended meanwhile
+	if errors.Is(err, fs.ErrClosed) { // the run has ended meanwhile
 		return recorded, nil
 	}
 	return used, err
 }
 
-// ContainerLogs emits what a container printed in all its runs, oldest first, as
-// [Engine.Logs] does for functions. Following ends with the run.
+// ContainerLogs emits the output of all runs of a container, oldest first, as [Engine.Logs] does
+// for functions. With o.Follow it returns at the end of the run.
 func (e *Engine) ContainerLogs(ctx context.Context, ref string, o LogOptions, emit func(LogLine) error) error {
 	c, err := e.containers.find(ref)
 	if err != nil {

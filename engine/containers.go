@@ -20,22 +20,22 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// containers are all there are. names has those that are taken, also by one that
-// is being made.
+// containers is the table of all containers. names includes the names of containers under
+// construction.
 type containers struct {
 	dir string
 
 	mu    sync.Mutex
 	byID  map[string]*container
-	names map[string]*container // nil while it is being made
+	names map[string]*container // nil value during construction
 
-	// Images that so many containers are being made of, and that are being removed so
-	// often: whoever begins the one looks for the other.
+	// making counts, by image, the containers under construction. leaving counts the removals of
+	// the image under way. Each side checks the count of the other after its own increment.
 	making, leaving map[store.Digest]int
 }
 
-// hold keeps an image that a container is to be made of from being removed until
-// release is called. fs.ErrNotExist where it is gone, or going.
+// hold keeps an image until release is called, while a container is made from the image. Error:
+// fs.ErrNotExist if the image is removed, or about to be.
 func (e *Engine) hold(d store.Digest) (release func(), err error) {
 	t := &e.containers
 	t.mu.Lock()
@@ -63,8 +63,8 @@ func (t *containers) end(count map[store.Digest]int, d store.Digest) {
 	}
 }
 
-// whileUnused calls remove unless something uses the image, which is called ref
-// (store.ErrInUse). Meanwhile no container is made of it, but of all others.
+// whileUnused calls remove unless the image is in use (store.ErrInUse). ref is the image's name
+// in errors. During the call containers can be made from all images except this one.
 func (e *Engine) whileUnused(ref string, d store.Digest, remove func() error) error {
 	inUse := func() error {
 		if by := e.imageUsers()[d]; by != "" {
@@ -72,7 +72,7 @@ func (e *Engine) whileUnused(ref string, d store.Digest, remove func() error) er
 		}
 		return nil
 	}
-	if err := inUse(); err != nil { // and nobody who makes one more container is refused
+	if err := inUse(); err != nil { // check first: a removal that fails anyway must not refuse a new container
 		return err
 	}
 	t := &e.containers
@@ -86,8 +86,7 @@ func (e *Engine) whileUnused(ref string, d store.Digest, remove func() error) er
 	return remove()
 }
 
-// openContainers reads the records of the engine before, and takes away what it
-// did not bring to its end.
+// openContainers reads the records of the last engine and removes its incomplete directories.
 func (e *Engine) openContainers() error {
 	t := &e.containers
 	t.dir = filepath.Join(e.cfg.StateDir, "containers")
@@ -105,7 +104,7 @@ func (e *Engine) openContainers() error {
 			continue
 		}
 		if err := e.loadContainer(entry.Name()); err != nil {
-			// One damaged record must not keep the others from running.
+			// One damaged record must not keep the other containers from running.
 			e.log.Error("container not loaded", "container", entry.Name(), "error", err)
 		}
 	}
@@ -136,7 +135,7 @@ func (e *Engine) loadContainer(id string) error {
 	died := rec.State == StateRunning
 	if died {
 		rec.State, rec.Finished = StateExited, time.Now().UTC()
-		rec.Exit = &sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)} // with its engine
+		rec.Exit = &sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)} // killed with its engine
 	}
 	if rec.State == StateExited && rec.Config.AutoRemove {
 		return e.removeContainerDir(dir)
@@ -152,8 +151,7 @@ func (e *Engine) loadContainer(id string) error {
 	return nil
 }
 
-// find returns the container of an id, a name, or an unambiguous beginning of an
-// id.
+// find returns the container with this id, name, or unambiguous prefix of an id.
 func (t *containers) find(ref string) (*container, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,7 +170,7 @@ func (t *containers) all() []*container {
 	return slices.Collect(maps.Values(t.byID))
 }
 
-// reserve takes a container's name, or makes one up.
+// reserve takes a container's name, or a generated name if rec has none.
 func (t *containers) reserve(rec *Container) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,7 +189,7 @@ func (t *containers) reserve(rec *Container) error {
 	return nil
 }
 
-// save makes a record durable.
+// save writes a record durably.
 func (c *container) save(rec Container) error {
 	text, err := json.Marshal(rec)
 	if err != nil {
@@ -203,7 +201,7 @@ func (c *container) save(rec Container) error {
 	return nil
 }
 
-// writeDurable replaces a file whole.
+// writeDurable replaces a file atomically and durably.
 func writeDurable(name string, text []byte) (err error) {
 	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -231,8 +229,8 @@ func isContainerID(s string) bool {
 	return err == nil && len(b) == 32
 }
 
-// Container describes one, by its id, name, or the beginning of its id. Errors:
-// fs.ErrNotExist, store.ErrAmbiguous.
+// Container describes a container by id, name, or prefix of an id. Errors: fs.ErrNotExist,
+// store.ErrAmbiguous.
 func (e *Engine) Container(ref string) (*Container, error) {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -241,8 +239,8 @@ func (e *Engine) Container(ref string) (*Container, error) {
 	return c.describe(), nil
 }
 
-// Containers lists those that run, newest first; all adds the others. It reads no
-// disk.
+// Containers lists the running containers, newest first; with all also the stopped. It reads no
+// file.
 func (e *Engine) Containers(all bool) []*Container {
 	var out []*Container
 	for _, c := range e.containers.all() {
