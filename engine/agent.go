@@ -21,19 +21,19 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// An agent's sandbox is a function of one instance that nobody deploys and no event finds
-// by its name: FRE's own program in an image of somebody's choice, with a /work of its
-// own. Commands and files are events (runtimes/httpserver/adapter/agent.go), so that all
-// that holds for functions holds here, without a second way in:
+// An agent's sandbox is a function with one instance. No user deploys this function, and no
+// event finds it by name. It runs FRE's own program in an image of the caller's choice and has
+// its own /work. Commands and file accesses are events (runtimes/httpserver/adapter/agent.go),
+// so all rules for functions apply without a second mechanism:
 //
 //	create ─▶ event, event, … ─▶ removed, idle for too long, too old, or the engine ended
 //
-// What was in /work outlasts it as a snapshot, an image like others.
+// A snapshot, an image like any other, keeps the content of /work.
 
-// ErrNoAgent is an fs.ErrNotExist.
+// ErrNoAgent reports an unknown agent's sandbox. It wraps fs.ErrNotExist.
 var ErrNoAgent = fmt.Errorf("no such agent's sandbox: %w", fs.ErrNotExist)
 
-// What an agent's sandbox has where nothing is said, and at most.
+// Defaults and limits of agents' sandboxes.
 const (
 	agentMemory      = 512 << 20
 	agentLeastMemory = 32 << 20
@@ -49,40 +49,40 @@ const (
 	agentsOfTenant   = 128
 )
 
-// AgentOptions say what a sandbox is made of. The zero value is one of the tenant
-// "default" on the base "agent".
+// AgentOptions configure an agent's sandbox. The zero value means the tenant "default" and the
+// base "agent".
 type AgentOptions struct {
 	Tenant   string
-	Image    string // a base's name, or an image; "agent" if empty
-	Snapshot string // an image of SnapshotAgent, whose files /work begins with
+	Image    string // name of a base, or an image; "agent" if empty
+	Snapshot string // an image made by SnapshotAgent with the first content of /work
 
 	MemoryBytes, CPUMillis, WorkBytes int64
 	Network                           image.Network
-	Idle                              time.Duration // since it was used last
-	Age                               time.Duration // since it was made
-	By                                string        // who made it, for the record
+	Idle                              time.Duration // lifetime after the last use
+	Age                               time.Duration // lifetime after creation
+	By                                string        // the creator, for the record
 }
 
-// Agent is what lists show of one. It is the caller's.
+// Agent describes an agent's sandbox in lists. The caller owns it.
 type Agent struct {
 	ID        string
 	Tenant    string
-	Image     string // as it was asked for
+	Image     string // as named in AgentOptions
 	Digest    store.Digest
 	Snapshot  store.Digest // "" for none
 	Network   image.Network
 	Created   time.Time
 	Used      time.Time
-	Expires   time.Time // if it is not used until then
+	Expires   time.Time // if the sandbox is not used before
 	By        string
 	Busy      int // events under way
 	Running   bool
-	OOMKills  int64 // processes killed since the program began, because its memory was used up; lists leave it out
+	OOMKills  int64 // processes killed since the program began because of the memory limit; 0 in lists
 	Resources image.Resources
 	WorkBytes int64 // limit of /work; 0: none
 }
 
-// agents are all there are.
+// agents is the table of all agents' sandboxes.
 type agents struct {
 	mu   sync.Mutex
 	byID map[string]*agent
@@ -90,7 +90,7 @@ type agents struct {
 
 type agent struct {
 	f     *function
-	shown Agent // that never changes
+	shown Agent // the fields that never change
 
 	idle, age time.Duration
 
@@ -127,8 +127,8 @@ func (o *AgentOptions) complete() error {
 	return nil
 }
 
-// CreateAgent makes a sandbox and returns once it runs. Errors: *image.FieldError,
-// *QuotaError, fs.ErrNotExist for an image or a snapshot, and those of Invoke.
+// CreateAgent makes a sandbox and returns once its program runs. Errors: *image.FieldError,
+// *QuotaError, fs.ErrNotExist for an unknown image or snapshot, and those of Invoke.
 func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error
 	return a.describe(), nil
 }
 
-// agentImage is the image asked for with the agent's program in it.
+// agentImage returns the requested image with the agent's program added.
 func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image, error) {
 	b := e.cfg.Builder
 	base := slices.ContainsFunc(b.Bases, func(b image.Base) bool { return b.Name == o.Image })
@@ -187,15 +187,15 @@ func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image,
 	return img, err
 }
 
-// agentMayHave says whether an image is the tenant's or nobody's. What the engine keeps for
-// itself names no tenant, and may hold one's files: agents' own images do.
+// agentMayHave reports whether an image belongs to the tenant or to no tenant. Images of
+// KindTools name no tenant, yet may hold one's files: agents' own images do.
 func agentMayHave(img *store.Image, tenant string) bool {
 	cfg, err := image.ConfigOf(img)
 	of := ImageTenant(img)
 	return err == nil && cfg.Labels[image.LabelKind] != image.KindTools && (of == "" || of == tenant)
 }
 
-// enterAgent takes a place for a sandbox, and its share of the tenant's quota of bytes.
+// enterAgent adds a sandbox to the table and counts its share of the tenant's quota of bytes.
 func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent, error) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // it never fails
@@ -221,14 +221,14 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 		return nil, &QuotaError{o.Tenant, "agents' sandboxes", agentsOfTenant}
 	}
 	if most := e.quotas(o.Tenant).WorkBytes; most > 0 {
-		if o.WorkBytes == 0 { // so that there can be several
+		if o.WorkBytes == 0 { // a quarter, so that several sandboxes fit
 			a.shown.WorkBytes = max(most/4, volume.MinBytes)
 		}
 		if taken+a.shown.WorkBytes > most {
 			return nil, &QuotaError{o.Tenant, "bytes in /work of agents' sandboxes", most}
 		}
 	}
-	if snapshot != nil && a.shown.WorkBytes > 0 && snapshot.Size > a.shown.WorkBytes { // restore is held to no quota
+	if snapshot != nil && a.shown.WorkBytes > 0 && snapshot.Size > a.shown.WorkBytes { // the file system enforces no quota on restore
 		return nil, fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: "work_bytes", Message: fmt.Sprintf("the snapshot's files have %d bytes, and /work has a limit of %d", snapshot.Size, a.shown.WorkBytes)})
 	}
 	if a.shown.WorkBytes > 0 {
@@ -240,7 +240,7 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 	return a, nil
 }
 
-// startAgent makes what an entered sandbox has on disk, and starts it.
+// startAgent makes the files of an entered sandbox and starts its program.
 func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image) error {
 	s := &a.shown
 	img, err := e.cfg.Store.Image(string(s.Digest))
@@ -306,7 +306,7 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	return nil
 }
 
-// endAgent removes a sandbox and all that is its own. It may be called several times.
+// endAgent removes a sandbox with all its files. Several calls are allowed.
 func (e *Engine) endAgent(a *agent) error {
 	a.mu.Lock()
 	first := !a.ended
@@ -331,12 +331,12 @@ func (e *Engine) endAgent(a *agent) error {
 	}
 	err := e.removeTemporary(a.shown.ID)
 	e.agents.mu.Lock()
-	delete(e.agents.byID, a.shown.ID) // last: its bytes are taken until then
+	delete(e.agents.byID, a.shown.ID) // last: the sandbox's bytes count until then
 	e.agents.mu.Unlock()
 	return err
 }
 
-// expireAgent ends a sandbox whose time is over, or looks again later.
+// expireAgent ends a sandbox after its lifetime, or sets the timer again.
 func (e *Engine) expireAgent(a *agent) {
 	if e.begin() != nil {
 		return
@@ -356,7 +356,7 @@ func (e *Engine) expireAgent(a *agent) {
 	}
 }
 
-// expiresLocked is when it ends if nothing more happens. What is under way is use.
+// expiresLocked returns when the sandbox ends without further use. An event under way is a use.
 func (a *agent) expiresLocked() time.Time {
 	used := a.used
 	if a.busy > 0 {
@@ -380,7 +380,7 @@ func (a *agent) describe() *Agent {
 	return &out
 }
 
-// find returns one that is started.
+// find returns a started sandbox, or ErrNoAgent.
 func (t *agents) find(id string) (*agent, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -403,7 +403,7 @@ func (t *agents) all() []*agent {
 	return out
 }
 
-// Agents lists the agents' sandboxes, the oldest first.
+// Agents lists the agents' sandboxes, oldest first.
 func (e *Engine) Agents() []*Agent {
 	var out []*Agent
 	for _, a := range e.agents.all() {
@@ -415,22 +415,22 @@ func (e *Engine) Agents() []*Agent {
 	return out
 }
 
-// Agent describes one; ErrNoAgent where there is none of that id.
+// Agent describes a sandbox. Error: ErrNoAgent for an unknown id.
 func (e *Engine) Agent(id string) (*Agent, error) {
 	a, err := e.agents.find(id)
 	if err != nil {
 		return nil, err
 	}
 	out := a.describe()
-	for _, box := range a.f.running() { // one at most
-		if stats, err := box.sb.Stats(); err == nil { // else it has ended
+	for _, box := range a.f.running() { // at most one
+		if stats, err := box.sb.Stats(); err == nil { // otherwise the sandbox has ended
 			out.OOMKills += stats.OOMKills
 		}
 	}
 	return out, nil
 }
 
-// RemoveAgent kills what runs in a sandbox and removes it with its /work.
+// RemoveAgent kills the processes of a sandbox and removes the sandbox with its /work.
 func (e *Engine) RemoveAgent(id string) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -443,7 +443,7 @@ func (e *Engine) RemoveAgent(id string) error {
 	return e.endAgent(a)
 }
 
-// InvokeAgent hands an event to a sandbox's program: Invoke for what has no public name.
+// InvokeAgent hands an event to a sandbox's program. Errors: as of Invoke, and ErrNoAgent.
 func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Response, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -469,7 +469,7 @@ func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Respo
 	return resp, nil
 }
 
-// agentBody is an answer whose end is the end of a use.
+// agentBody is an answer. Its Close ends the use that InvokeAgent began.
 type agentBody struct {
 	io.ReadCloser
 	a    *agent
@@ -492,20 +492,20 @@ func (a *agent) enter() bool {
 	return true
 }
 
-// leave is the end of what enter began, and says whether the sandbox has ended, too.
+// leave undoes enter and reports whether the sandbox has ended.
 func (a *agent) leave() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.busy--
 	a.used = time.Now()
 	if a.ended {
-		a.f.e.metrics.forget(a.f.name, 0) // what endAgent broke off was counted after it
+		a.f.e.metrics.forget(a.f.name, 0) // endAgent forgot the metrics before this event was counted
 	}
 	return a.ended
 }
 
-// closeAgents closes what is left at the engine's end; the next one's start removes the
-// rest, as after a crash.
+// closeAgents closes logs and timers at the engine's end. The next start removes the
+// directories, as after a crash.
 func (e *Engine) closeAgents() {
 	for _, a := range e.agents.all() {
 		a.f.logs.Close()

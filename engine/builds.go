@@ -12,34 +12,33 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Everything that builds for a tenant passes Engine.building: fre build and deploy, the
-// remote builds and deployments of OpenFaaS's clients, code that comes by Lambda's API,
-// slimming, and snapshots of agents' sandboxes. A tenant has so many builds at
-// a time; the next ones wait, in the order in which they came, as people expect of a build
-// that is queued, and see that they do. So that what they have sent does not fill the disk,
-// so many may wait, and no more.
+// Every build for a tenant passes Engine.building: fre build and fre deploy, remote builds and
+// deployments of OpenFaaS's clients, code sent by Lambda's API, slimming, and snapshots of
+// agents' sandboxes. A tenant may run a limited number of builds at a time. Further builds wait
+// in order of arrival and report their position. The number of waiting builds is limited too,
+// because the files sent for them take disk space.
 //
-//	come ─▶ wait ─▶ build ─▶ the image is admitted ─▶ stored
-//	  └─ refused: as many wait as may   └─ refused: more images, or bytes, than the tenant may have
+//	arrive ─▶ wait ─▶ build ─▶ the image is admitted ─▶ stored
+//	  └─ refused: too many builds wait   └─ refused: images or bytes exceed a quota
 const (
-	defaultBuilds = 4             // of a tenant at a time, where its quota says nothing
+	defaultBuilds = 4             // of a tenant at a time, without a quota
 	waitingBuilds = 16            // of a tenant
 	buildTime     = 1 * time.Hour // of a build without its wait, all steps together
 )
 
-// QuotaOfBuilds is the What of a [QuotaError] for a build that may not even wait.
+// QuotaOfBuilds is the What of the [QuotaError] of a build for which the queue has no room.
 const QuotaOfBuilds = "builds that wait"
 
-// ErrBuildTime says that a build took longer than it may, as a whole or in one step.
+// ErrBuildTime says that a build, or one of its steps, exceeded its time limit.
 var ErrBuildTime = errors.New("the build took too long")
 
-// builds of a tenant: so many run, and those wait. tenantUse.mu is held.
+// builds counts a tenant's builds. tenantUse.mu guards it.
 type builds struct {
 	running int64
-	waiting []chan struct{} // in their order; closed when it is a build's turn
+	waiting []chan struct{} // in order of arrival; closed when the build's turn comes
 }
 
-// turnsLocked lets those go on that have their turn.
+// turnsLocked starts waiting builds while fewer than most run.
 func (b *builds) turnsLocked(most int64) {
 	for b.running < most && len(b.waiting) > 0 {
 		b.running++
@@ -52,9 +51,9 @@ func (e *Engine) mostBuilds(tenant string) int64 {
 	return cmp.Or(e.quotas(tenant).Builds, defaultBuilds)
 }
 
-// beginBuild waits for a build's turn; waits is told, at most once, if that is not now, and
-// how many come before it. done ends the build. Errors: a *QuotaError where too many wait,
-// the cause of ctx.
+// beginBuild waits for a build's turn. If the build must wait, beginBuild calls waits once with
+// the number of builds before it. The caller calls done after the build. Errors: a *QuotaError
+// if too many builds wait, the cause of ctx.
 func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(before int)) (done func(), err error) {
 	u := e.usage(tenant)
 	done = func() {
@@ -89,14 +88,14 @@ func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(befor
 		u.builds.waiting = slices.Delete(u.builds.waiting, i, i+1)
 	}
 	u.mu.Unlock()
-	if i < 0 { // its turn came all the same
+	if i < 0 { // the turn came meanwhile
 		done()
 	}
 	return nil, context.Cause(ctx)
 }
 
-// building runs a tenant's build, name, once it has its turn and unless the tenant has all
-// the images that it may. What build stores under its ctx is admitted first.
+// building waits for its turn and runs a tenant's build, unless the tenant has reached its quota
+// of images. name is for reports. The context of build admits every new image (admitting).
 func (e *Engine) building(ctx context.Context, tenant, name string, report func(image.Event), build func(context.Context) error) error {
 	if err := e.checkImages(tenant); err != nil {
 		return err
@@ -118,7 +117,7 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 	most := cmp.Or(e.cfg.BuildTime, buildTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%w: more than %s", ErrBuildTime, most))
 	defer cancel()
-	e.cache.mu.RLock() // not while it waits: who removes the cache would
+	e.cache.mu.RLock() // not locked during the wait, so that the cache can be removed then
 	defer e.cache.mu.RUnlock()
 	err = e.writing(ctx, func(ctx context.Context) error { return build(e.admitting(ctx, tenant)) })
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrBuildTime) && !errors.Is(err, ErrBuildTime) {
@@ -127,21 +126,20 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 	return err
 }
 
-// ErrOthersImage says that what was pulled for a tenant is the image of another's function,
-// which would count as that one's.
+// ErrOthersImage says that an image pulled for one tenant is an image of another tenant's
+// function. It would count against the other tenant's quota.
 var ErrOthersImage = errors.New("it is the image of another tenant's function")
 
-// admitting is a context under which the store asks for each new image whether it may be
-// there, before anything of the image is laid out; by is whose build makes it, "" for a
-// change to an image.
+// admitting returns a context under which the store calls admitImage for each new image before
+// any file of the image is written. by is the tenant of the build, "" for a change to an image.
 func (e *Engine) admitting(ctx context.Context, by string) context.Context {
 	return store.WithAdmission(ctx, func(img *store.Image) (done func(), err error) { return e.admitImage(ctx, img, by) })
 }
 
-// admitImage refuses an image with which its tenant would have more images or bytes than it
-// may: a *QuotaError. Until done is called, when the image is in the lists or nowhere, the
-// tenant's next one waits, where there are such quotas: two that are made at the same time
-// cannot both have the last place.
+// admitImage refuses an image that would exceed its tenant's quotas of images or bytes: a
+// *QuotaError. The caller calls done when the image is in the lists or has failed. With such
+// quotas the tenant's next image waits until done is called: two images made at the same time
+// cannot both take the last place.
 func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (done func(), err error) {
 	none := func() {}
 	tenant := ImageTenant(img)
@@ -161,7 +159,7 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (d
 		return nil, context.Cause(ctx)
 	}
 	done = func() { <-u.storing }
-	if _, err := e.cfg.Store.Image(string(img.Digest)); err == nil { // another build of the same was faster
+	if _, err := e.cfg.Store.Image(string(img.Digest)); err == nil { // another build has made the same image meanwhile
 		return done, nil
 	}
 	q, use := e.quotas(tenant), e.TenantUse(tenant)
@@ -178,9 +176,9 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (d
 	return done, nil
 }
 
-// admitBase refuses what a build stands on, from a registry for example, where it alone is
-// more than the tenant may have yet: the build's image would have all of its files. It is
-// nobody's once it is there, for others share it.
+// admitBase refuses a base of a build, for example from a registry, that alone exceeds the rest
+// of the tenant's quota: the build's image would hold all of the base's files. A stored base
+// counts against no tenant, because tenants share it.
 func (e *Engine) admitBase(img *store.Image, by string) error {
 	q := e.quotas(by)
 	if by == "" || q.ImageBytes == 0 {

@@ -13,10 +13,10 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// cache is what builds have downloaded: packages and indexes, verified when they
-// are used, so that any of it may be missing, but not vanish under a build.
+// cache holds the downloads of builds: packages and indexes, verified at use. Any file may be
+// missing, but none may vanish during a build.
 type cache struct {
-	mu     sync.RWMutex // held by builds; alone, by TryLock, to remove it all
+	mu     sync.RWMutex // builds hold it for reading; removal of the cache takes it whole, by TryLock
 	volume atomic.Pointer[volume.Volume]
 }
 
@@ -28,24 +28,24 @@ func (e *Engine) openCache() error {
 		return fmt.Errorf("cache of builds: %w", err)
 	}
 	e.cache.volume.Store(v)
-	_, err = v.Usage() // where it is walked, the first answer has something to say
+	_, err = v.Usage() // counts the files now if the volume counts by a walk
 	return err
 }
 
-// cacheUsage is what the cache takes; nothing where it is empty.
+// cacheUsage returns the disk use of the cache; zero if the cache is empty.
 func (e *Engine) cacheUsage() (volume.Usage, error) {
 	u, err := e.cache.volume.Load().Usage()
-	if errors.Is(err, fs.ErrClosed) { // it is being removed, or the engine stops
+	if errors.Is(err, fs.ErrClosed) { // the cache is being removed, or the engine stops
 		return volume.Usage{}, nil
 	}
-	if err != nil || u.Inodes <= 1 { // the directory itself
+	if err != nil || u.Inodes <= 1 { // only the directory itself
 		return volume.Usage{AsOf: u.AsOf}, err
 	}
 	return u, nil
 }
 
-// gcCache removes all of the cache, or says what that would free. store.ErrInUse
-// while a build runs.
+// gcCache removes the whole cache and returns the freed space; with dry it only counts. Error:
+// store.ErrInUse while a build runs.
 func (e *Engine) gcCache(ctx context.Context, dry bool) (store.Swept, error) {
 	if !e.cache.mu.TryLock() {
 		return store.Swept{}, fmt.Errorf("what builds have downloaded: %w by a build that runs: try again once it has ended", store.ErrInUse)

@@ -16,24 +16,24 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// Check is one line of `fre doctor`: a feature of the host, what was found,
-// what follows from its absence and what to do about it.
+// Check is one line of `fre doctor`: a feature of the host, the result of the probe, the effect
+// of the feature's absence and the remedy.
 type Check = sandbox.Check
 
-// HostChecks probes the host; it needs no running engine.
+// HostChecks probes the host. It needs no running engine.
 func HostChecks() []Check { return sandbox.Probe() }
 
-// Checks probes the host and the state directory, which must exist.
+// Checks probes the host and the state directory. The directory must exist.
 func Checks(stateDir string) []Check {
 	return append(HostChecks(),
 		checkFileSystem(stateDir), checkHardLinks(stateDir), checkVolumes(volume.Probe(stateDir)), checkMapping(sandbox.CanMap(stateDir)),
 		checkReflink(stateDir), checkVerity(stateDir), checkDatabase(), checkSpace(stateDir))
 }
 
-// checkPrefix begins the names of what checks make in the state directory.
+// checkPrefix begins the names of temporary files of checks in the state directory.
 const checkPrefix = "fre-check-"
 
-// removeChecks takes away what a crash in the middle of a check has left.
+// removeChecks removes the temporary files of a check that a crash has interrupted.
 func removeChecks(stateDir string) error {
 	left, err := fs.Glob(os.DirFS(stateDir), checkPrefix+"*")
 	for _, name := range left {
@@ -42,12 +42,12 @@ func removeChecks(stateDir string) error {
 	return err
 }
 
-// CheckOptions adjust [Engine.Checks].
+// CheckOptions configure [Engine.Checks].
 type CheckOptions struct {
-	Costs bool // measure what a check's subject takes, too: some tenths of a second
+	Costs bool // also measure the cost of each feature; takes some tenths of a second
 }
 
-// Checks probes the host and the state directory.
+// Checks probes the host, the state directory and the engine's pools.
 func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
 	memory, err := sandbox.HostMemory()
 	if err != nil {
@@ -57,14 +57,14 @@ func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
 	if !o.Costs {
 		return checks, nil
 	}
-	e.measuring.Lock() // two at once would measure each other
+	e.measuring.Lock() // two measurements at once would disturb each other
 	defer e.measuring.Unlock()
 	return checks, Measure(checks, e.cfg.StateDir)
 }
 
-// Measure sets the checks' costs (sandbox.Costs), in a directory below stateDir
-// that it removes. The error says why nothing could be measured; a cost may lack
-// for a reason of its own.
+// Measure sets the costs of checks (sandbox.Costs). It works in a directory below stateDir and
+// removes the directory. The error says why nothing could be measured. The cost of a check may
+// have an error of its own (Cost.Err).
 func Measure(checks []Check, stateDir string) (err error) {
 	dir, err := os.MkdirTemp(stateDir, checkPrefix)
 	if err != nil {
@@ -80,8 +80,8 @@ func Measure(checks []Check, stateDir string) (err error) {
 	return nil
 }
 
-// Require returns an error that names each of the ids whose check is not OK, what
-// follows and what to do, or those that no check has.
+// Require returns an error that lists every id without a check or, if all ids are known, every
+// id with a failed check, its effect and the remedy.
 func Require(checks []Check, ids []string) error {
 	known := make([]string, 0, len(checks))
 	byID := make(map[string]Check, len(checks))
@@ -106,8 +106,8 @@ func Require(checks []Check, ids []string) error {
 	return nil
 }
 
-// fileSystems are those that state directories lie on, by statfs(2)'s type, with
-// the most links that a file can have there, 0 for any number.
+// fileSystems maps the type from statfs(2) to a tested file system and the most links to a file;
+// 0 for any number.
 var fileSystems = map[int64]struct {
 	name  string
 	links int
@@ -120,7 +120,7 @@ var fileSystems = map[int64]struct {
 	unix.OVERLAYFS_SUPER_MAGIC: {"overlay", 0},
 }
 
-// checkFileSystem says what the state directory lies on.
+// checkFileSystem describes the file system of the state directory.
 func checkFileSystem(dir string) Check {
 	c := Check{
 		ID: "state_fs", Name: "file system of the state directory", OK: true,
@@ -150,7 +150,7 @@ func checkFileSystem(dir string) Check {
 	return c
 }
 
-// scratchFile gives use an open file of one byte in dir, and takes it away.
+// scratchFile calls use with an open file of one byte in dir, then removes the file.
 func scratchFile(dir string, use func(f *os.File) error) (err error) {
 	f, err := os.CreateTemp(dir, checkPrefix)
 	if err != nil {
@@ -178,7 +178,7 @@ func checkReflink(dir string) Check {
 	return c
 }
 
-// checkVolumes says how directories are counted and limited (package volume).
+// checkVolumes describes how directories are counted and limited (package volume).
 func checkVolumes(quota, image error) Check {
 	c := Check{
 		ID: "quota", Name: "sizes and limits of directories", OK: true, Optional: true, Found: "project quotas",
@@ -198,11 +198,12 @@ func checkVolumes(quota, image error) Check {
 	return c
 }
 
-// measureVerity is FS_IOC_MEASURE_VERITY (linux/fsverity.h), whose argument begins
-// with four bytes of head.
+// measureVerity is FS_IOC_MEASURE_VERITY (linux/fsverity.h). Its argument begins with a head of
+// four bytes.
 const measureVerity = 0xc0046686
 
-// checkVerity asks for the digest of a file that has none.
+// checkVerity asks for the digest of a file without one: ENODATA shows that the kernel and the
+// file system support fs-verity.
 func checkVerity(dir string) Check {
 	c := Check{
 		ID: "verity", Name: "fs-verity in the state directory", OK: true, Optional: true, Found: "works",
@@ -227,7 +228,7 @@ func checkDatabase() Check {
 	}
 }
 
-// checkHardLinks tries what every image is made of.
+// checkHardLinks makes a hard link. Every image consists of hard links.
 func checkHardLinks(dir string) Check {
 	c := Check{
 		ID: "hard_links", Name: "hard links in the state directory", OK: true, Found: "work",
@@ -249,8 +250,8 @@ func checkHardLinks(dir string) Check {
 	return c
 }
 
-// checkMapping says whether tenants' directories can be given to a sandbox whose
-// user namespace was there before its tenant was known.
+// checkMapping reports whether a sandbox can get its tenant's /work if its user namespace was
+// made before the tenant was known.
 func checkMapping(err error) Check {
 	c := Check{
 		ID: "idmap", Name: "idmapped mounts of the state directory", OK: err == nil, Found: "work",
@@ -264,7 +265,7 @@ func checkMapping(err error) Check {
 	return c
 }
 
-// checkPools compares what the engine's pools may take with the host's memory.
+// checkPools compares the memory limits of the engine's pools with the host's memory.
 func checkPools(memory, buffers, shells, forks int64) Check {
 	taken := buffers + shells + forks
 	c := Check{
@@ -279,7 +280,7 @@ func checkPools(memory, buffers, shells, forks int64) Check {
 	return c
 }
 
-// lowSpace is less than a base environment with its packages takes.
+// lowSpace is less than the size of a base environment with its packages.
 const lowSpace = 1 << 30
 
 func checkSpace(dir string) Check {

@@ -15,25 +15,25 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// GCPolicy says which images are not wanted any more. Of what fits Only,
-// Before and Labels and has no name that Keep names, an image goes by the first
-// rule that fits. What somebody uses never goes: functions, sandboxes, runtime shells,
-// builds that run. Base environments and the builder's tools go by Unused and
-// MaxBytes only, since making them again needs the network.
+// GCPolicy selects images to remove. An image is eligible if Only, Before and Labels match and
+// Keep matches none of its names. An eligible image is removed by the first rule that matches.
+// Images in use by functions, sandboxes, parked interpreters or running builds are never
+// removed. Base environments and the builder's tools are removed only by Unused and MaxBytes,
+// because making them again needs the network.
 type GCPolicy struct {
-	Nameless bool          // rule: images that have no name
+	Nameless bool          // rule: images without a name
 	All      bool          // rule: every image
-	Unused   time.Duration // rule: images not used for so long; 0: none
-	PerName  int           // rule: all but so many of the images of one name, newest first; 0: none
-	MaxBytes int64         // rule: least recently used images, until files take no more than this; 0: none
+	Unused   time.Duration // rule: images not used for this time; 0: no rule
+	PerName  int           // rule: all but the newest PerName images of each name; 0: no rule
+	MaxBytes int64         // rule: least recently used images, until the store takes at most this; 0: no rule
 
-	Only   func(*store.Image) bool // only images that fit, unless nil
-	Before time.Time               // only images made before, unless zero
-	Labels []string                // only images with all of these: "key", or "key=value"
-	Keep   []string                // never images with such a name: patterns of path.Match for "name:version" or the name alone
+	Only   func(*store.Image) bool // only images for which Only returns true; nil: all
+	Before time.Time               // only images made before this time; zero: all
+	Labels []string                // only images with all of these labels: "key" or "key=value"
+	Keep   []string                // no image with a matching name: patterns of path.Match for "name:version" or the name alone
 }
 
-// The rules by which images go, as reports and metrics name them.
+// The rules in reports and metrics.
 const (
 	RuleNameless = "nameless"
 	RuleAll      = "all"
@@ -42,7 +42,7 @@ const (
 	RuleMaxBytes = "max_bytes"
 )
 
-// check refuses patterns that could never match.
+// check refuses malformed patterns and negative numbers.
 func (p *GCPolicy) check() error {
 	for _, pattern := range p.Keep {
 		if _, err := path.Match(pattern, ""); err != nil {
@@ -55,42 +55,42 @@ func (p *GCPolicy) check() error {
 	return nil
 }
 
-// removes says whether any image could go.
+// removes reports whether the policy can remove any image.
 func (p *GCPolicy) removes() bool {
 	return p.Nameless || p.All || p.Unused > 0 || p.PerName > 0 || p.MaxBytes > 0
 }
 
-// GCConfig is what the engine removes by itself.
+// GCConfig configures the engine's own garbage collections.
 type GCConfig struct {
-	Interval time.Duration // default 6 h; below 0: never by itself
-	Policy   GCPolicy      // default: no image goes
+	Interval time.Duration // default 6 h; below 0: no collections of its own
+	Policy   GCPolicy      // default: remove no image
 }
 
-// GCReport says what went, or would go.
+// GCReport says what a collection removed, or would remove.
 type GCReport struct {
-	Images []GCImage // in the order they went
+	Images []GCImage // in order of removal
 	store.Swept
-	CacheBytes int64 // of them what builds had downloaded
+	CacheBytes int64 // the part of Bytes that builds had downloaded
 	Took       time.Duration
 }
 
-// GCImage is an image that went, with what it did not share with any other then.
+// GCImage is a removed image. Bytes is the space that it shared with no other image then.
 type GCImage struct {
 	Image *store.Image
 	Rule  string
 	Bytes int64
 }
 
-// GCOptions adjust GC.
+// GCOptions configure GC.
 type GCOptions struct {
 	DryRun bool
 	Policy *GCPolicy // nil: the engine's own
-	Cache  bool      // all that builds have downloaded, too; store.ErrInUse while one runs
+	Cache  bool      // also remove all downloads of builds; store.ErrInUse during a build
 }
 
-// GC removes the images the policy names, then everything no image refers to.
-// Builds, starts and lists go on meanwhile. An image that cannot be removed
-// stays and is logged.
+// GC removes the images that the policy selects, then everything that no image refers to.
+// Builds, starts and lists continue meanwhile. If an image cannot be removed, GC logs the error
+// and continues.
 func (e *Engine) GC(ctx context.Context, o GCOptions) (report *GCReport, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		report, err = e.gc(ctx, o)
@@ -180,7 +180,7 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 	return nil
 }
 
-// removeUnused looks again: much time may have passed.
+// removeUnused removes an image unless it has been used since choose: much time may have passed.
 func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
 	var swept store.Swept
 	var gone bool
@@ -194,7 +194,7 @@ func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, 
 	return swept, gone, err
 }
 
-// gcChoice applies a policy.
+// gcChoice applies a policy to the images of a store.
 type gcChoice struct {
 	policy GCPolicy
 	store  *store.Store
@@ -207,7 +207,7 @@ type chosenImage struct {
 	used time.Time
 }
 
-// choose returns the images that go, in this order, and the bytes that frees.
+// choose returns the images to remove, in order, and the bytes that the removal frees.
 func (c *gcChoice) choose() ([]chosenImage, int64) {
 	images := c.store.Images()
 	surplus := c.surplus(images)
@@ -243,7 +243,7 @@ func (c *gcChoice) choose() ([]chosenImage, int64) {
 	return out, sizes.Bytes - c.left(images, out)
 }
 
-// shrink adds least recently used images until what is left is small enough.
+// shrink adds least recently used images to out until the rest takes at most MaxBytes.
 func (c *gcChoice) shrink(images []*store.Image, out, rest []chosenImage) []chosenImage {
 	slices.SortStableFunc(rest, func(a, b chosenImage) int { return a.used.Compare(b.used) })
 	most := c.policy.MaxBytes
@@ -257,7 +257,7 @@ func (c *gcChoice) shrink(images []*store.Image, out, rest []chosenImage) []chos
 	return out
 }
 
-// left returns the bytes on disk of the images that were not chosen.
+// left returns the bytes on disk of the images outside chosen.
 func (c *gcChoice) left(images []*store.Image, chosen []chosenImage) int64 {
 	keep := make(map[store.Digest]bool, len(images))
 	for _, img := range images {
@@ -270,13 +270,13 @@ func (c *gcChoice) left(images []*store.Image, chosen []chosenImage) int64 {
 	return bytes
 }
 
-// ownKind says whether the builder made the image for itself.
+// ownKind reports whether the builder made the image for its own use.
 func ownKind(img *store.Image) bool {
 	cfg, err := image.ConfigOf(img)
 	return err == nil && cfg.Labels[image.LabelKind] != ""
 }
 
-// fits applies what restricts all rules.
+// fits reports whether Only, Before, Labels and Keep let the rules apply to an image.
 func (c *gcChoice) fits(img *store.Image) bool {
 	p := &c.policy
 	if p.Only != nil && !p.Only(img) {
@@ -313,13 +313,11 @@ func hasLabels(img *store.Image, labels []string) bool {
 	return true
 }
 
-// nameOnly cuts the version off "name:version"; the name may hold a registry's
-// port.
+// nameOnly removes the version from "name:version". The name may contain a registry's port.
 func nameOnly(s string) string { return s[:max(strings.LastIndexByte(s, ':'), 0)] }
 
-// surplus finds the images none of whose names is among the newest of its kind;
-// images are in the order of the store, the last that came first, whatever the
-// clock said then.
+// surplus returns the images with names of which none is among the newest PerName of its
+// repository. images is in the store's order, newest arrival first, independent of the clock.
 func (c *gcChoice) surplus(images []*store.Image) map[store.Digest]bool {
 	if c.policy.PerName == 0 {
 		return nil
@@ -344,7 +342,7 @@ func (c *gcChoice) surplus(images []*store.Image) map[store.Digest]bool {
 	return out
 }
 
-// collect runs GC now and then until Close.
+// collect runs GC at intervals until Close.
 func (e *Engine) collect() {
 	t := time.NewTicker(e.cfg.GC.Interval)
 	defer t.Stop()
@@ -360,8 +358,8 @@ func (e *Engine) collect() {
 	}
 }
 
-// Fsck compares everything the store holds and, if asked to, repairs it, with what
-// registries still have as well. An image in use is never dropped.
+// Fsck checks everything in the store. If asked to, it repairs the store, also from registries
+// that still have the content. It never drops an image in use.
 func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (done store.Checked, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		done, err = e.fsck(ctx, o)

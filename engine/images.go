@@ -13,13 +13,13 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Build makes an image of the template in dir and returns it with the lock to
-// write beside the template, once it is its tenant's turn. report is called from one
-// goroutine at a time. Errors: those of the builder, *[QuotaError], [ErrBuildTime].
+// Build makes an image of the template in dir when the tenant's turn has come. It returns the
+// image and the lock to write beside the template. One goroutine at a time calls report. Errors:
+// those of the builder, *[QuotaError], [ErrBuildTime].
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		t, err := image.TemplateIn(dir)
-		if err != nil { // the builder says why, with what it has to say besides
+		if err != nil { // the builder gives the full reason
 			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
 			return err
 		}
@@ -34,9 +34,9 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	return img, lock, nil
 }
 
-// Hold keeps the images that builds make and requests use from now on, until release is called:
-// neither [Engine.GC] nor a prune removes one between its build and its deployment. Whoever
-// builds an image in order to deploy or to name it holds before the build.
+// Hold protects the images that are built or requested from now on until release is called:
+// neither [Engine.GC] nor a prune removes an image between build and deployment. Call Hold
+// before a build whose image is to be deployed or named.
 func (e *Engine) Hold() (release func()) { return e.cfg.Store.Hold() }
 
 // Base builds the named base environment, or finds it in the local registry.
@@ -52,16 +52,15 @@ func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)
 	return img, err
 }
 
-// ImageList lists the local registry from memory, newest first, with the
-// generation of its last change.
+// ImageList returns the images of the local registry from memory, newest first, and the
+// generation of the last change.
 func (e *Engine) ImageList() ([]*store.Image, uint64) { return e.cfg.Store.ImageList() }
 
-// Image finds an image by name, name:version, digest or a prefix of it.
+// Image finds an image by name, name:version, digest or a prefix of the digest.
 func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }
 
-// TagImage gives an image one more name, "name:version" or "name" for version
-// "latest", which another image loses. Errors: as of [Engine.Image], and
-// store.ErrName.
+// TagImage adds a name to an image: "name:version", or "name" for version "latest". Another
+// image with this name loses the name. Errors: as of [Engine.Image], and store.ErrName.
 func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, error) {
 	img, err := e.cfg.Store.Image(ref)
 	if err != nil {
@@ -70,15 +69,15 @@ func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, 
 	return e.cfg.Store.Tag(ctx, img.Digest, name)
 }
 
-// ImageNameError says that an image has the name that a build's is to get, and is another
-// tenant's, or nobody's.
+// ImageNameError says that another tenant's image, or an image without a tenant, has the
+// requested name.
 type ImageNameError struct{ Name string }
 
 func (e *ImageNameError) Error() string { return fmt.Sprintf("the image's name %s is taken", e.Name) }
 
-// MayName refuses a name, "name:version", for an image that is to be a tenant's:
-// *[ImageNameError]. What is free then may be another's when the image is made: so a build
-// asks before it does any work, and runs under [KeepNames].
+// MayName returns an *[ImageNameError] if an image of tenant may not take name, "name:version".
+// Another tenant may still take a free name before the image is made. So a build asks before it
+// does any work, and runs under [KeepNames].
 func (e *Engine) MayName(name, tenant string) error {
 	img, err := e.cfg.Store.Image(name)
 	if err == nil && ImageTenant(img) != tenant {
@@ -87,8 +86,8 @@ func (e *Engine) MayName(name, tenant string) error {
 	return nil
 }
 
-// KeepNames returns a context for [Engine.Build], [Engine.TagImage] and [Engine.Pull] under
-// which no name goes from one tenant's image to another's: *[ImageNameError].
+// KeepNames returns a context for [Engine.Build], [Engine.TagImage] and [Engine.Pull]. Under
+// this context no name moves from one tenant's image to another tenant's: *[ImageNameError].
 func KeepNames(ctx context.Context) context.Context {
 	return store.WithNaming(ctx, func(name string, from, to *store.Image) error {
 		if ImageTenant(from) != ImageTenant(to) {
@@ -98,25 +97,25 @@ func KeepNames(ctx context.Context) context.Context {
 	})
 }
 
-// Removed says what became of an image that was to be removed.
+// Removed is the result of a removal.
 type Removed struct {
-	Image    *store.Image // as it was
-	Untagged []string     // names that are gone, and what registries call it
-	Deleted  bool         // so is the image
+	Image    *store.Image // as before the removal
+	Untagged []string     // removed names, and references at registries
+	Deleted  bool         // the image itself is removed, too
 }
 
-// RemoveOptions adjust RemoveImage.
+// RemoveOptions configure RemoveImage.
 type RemoveOptions struct {
-	Force bool // an image with several names may be removed by its digest
+	Force bool // remove an image with several names by its digest
 }
 
-// ErrSeveralNames says that a digest stands for more names than one.
+// ErrSeveralNames says that a digest stands for an image with several names.
 var ErrSeveralNames = errors.New("image has several names")
 
-// RemoveImage takes an image's name away, and with its last name, or where ref
-// is a digest, the image. What the registry of a name calls the image,
-// "name@sha256:…", is a name as well, and goes with the last "name:version" of
-// that registry's. What a function or a sandbox uses stays: store.ErrInUse.
+// RemoveImage removes a name of an image. With the last name, or if ref is a digest, it removes
+// the image. A reference at a registry, "name@sha256:…", counts as a name, and goes with the
+// last "name:version" from the same repository. Error: store.ErrInUse if a function or a sandbox
+// uses the image.
 func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
 	img, name, err := e.cfg.Store.Find(ref)
 	if err != nil {
@@ -141,9 +140,9 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 	return Removed{Image: img, Untagged: all, Deleted: true}, err
 }
 
-// DropImage removes an image that has no name once the sandboxes that run of it now have
-// ended, however long that takes: those of a replaced revision may have an event yet. What
-// is used then, or has a name, stays; so it does where the engine ends first, until
+// DropImage removes an image without a name after all sandboxes of the image that run now have
+// ended. This may take long: instances of a replaced revision may still have events. An image
+// that is in use or has a name then stays. If the engine ends first, the image stays until
 // images are pruned.
 func (e *Engine) DropImage(digest store.Digest) error {
 	if err := e.begin(); err != nil {
@@ -172,8 +171,8 @@ func (e *Engine) DropImage(digest store.Digest) error {
 	return nil
 }
 
-// awaitStopping waits for the sandboxes of an image that are about to end, as those of a
-// function are that has just been removed.
+// awaitStopping waits for the sandboxes of an image that are stopping, such as those of a
+// function just removed.
 func (e *Engine) awaitStopping(ctx context.Context, d store.Digest) {
 	ctx, cancel := context.WithTimeout(ctx, 2*stopGrace)
 	defer cancel()
@@ -188,7 +187,7 @@ func (e *Engine) awaitStopping(ctx context.Context, d store.Digest) {
 	}
 }
 
-// namesWith are the names of an image that go with one of them.
+// namesWith returns name and all references of the image that are removed with it.
 func namesWith(img *store.Image, name string) []string {
 	repository := nameOnly(name)
 	goes := []string{name}
@@ -205,5 +204,5 @@ func namesWith(img *store.Image, name string) []string {
 	return goes
 }
 
-// ImageSizes are what images take on disk, from memory.
+// ImageSizes returns the sizes of images on disk, from memory.
 func (e *Engine) ImageSizes() *store.Sizes { return e.cfg.Store.Sizes() }
