@@ -188,7 +188,7 @@ func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image,
 }
 
 // agentMayHave reports whether an image belongs to the tenant or to no tenant. Images of
-// KindTools name no tenant, yet may hold one's files: agents' own images do.
+// KindTools name no tenant, yet may hold a tenant's files: agents' own images do.
 func agentMayHave(img *store.Image, tenant string) bool {
 	cfg, err := image.ConfigOf(img)
 	of := ImageTenant(img)
