@@ -88,7 +88,7 @@ type GCOptions struct {
 	Cache  bool      // also remove all downloads of builds; store.ErrInUse during a build
 }
 
-// GC removes the images that the policy selects, then everything that no image refers to.
+// GC removes the images selected by the policy, then all content without an image.
 // Builds, starts and lists continue meanwhile. If an image cannot be removed, GC logs the error
 // and continues.
 func (e *Engine) GC(ctx context.Context, o GCOptions) (report *GCReport, err error) {
