@@ -1,22 +1,22 @@
-// Package cluster makes one FRE of several nodes: engines that share a NATS cluster and an
-// OCI registry. There is no scheduler and no leader:
+// Package cluster makes one FRE of several nodes: engines that share a NATS cluster and an OCI
+// registry. There is no scheduler and no leader:
 //
-//	KV_FRE_NODES   NAME              a lease of that name and how its node is, every TTL/4
-//	KV_FRE_TABLE   function.NAME     what is deployed, by compare-and-swap
-//	               drain.NODE        that a node is to take nothing on
-//	KV_FRE_ACCESS  …                 tenants, tokens, secrets, of whoever keeps them (records.go)
+//	KV_FRE_NODES   NAME              the lease of a node's name, and its state; every TTL/4
+//	KV_FRE_TABLE   function.NAME     a deployed function, by compare-and-swap
+//	               drain.NODE        the order that a node take no new work
+//	KV_FRE_ACCESS  …                 tenants, tokens and secrets, for Records (records.go)
 //	fre.node.NAME.invoke             requests that another node has no room for (forward.go)
 //
-// Whoever takes a deployment brings the image to the registry, then writes the record; all
-// watch the table, pull what is missing and put it in force. The order of writes in the
-// table is the truth wherever it can be asked. A node that cannot reach it is partitioned:
-// it serves what it has, says so, and deploys nothing.
+// The node that takes a deployment pushes the image to the registry, then writes the record. All
+// nodes watch the table, pull missing images and put the records in force. The order of writes in
+// the table is the truth for every node that can reach it. A node that cannot reach the table is
+// partitioned: it serves its own functions, reports its state, and refuses deployments.
 //
-// [Node] is the one type with behaviour. It is an engine.Table, what a gateway invokes
-// through, and what events are run by (Node.Local). It knows no HTTP.
+// [Node] is the one type with behaviour. It is an engine.Table, the invoker of a gateway, and by
+// Node.Local the invoker of the event queue. It knows no HTTP.
 //
-// Leases run out by the server's time, and nodes measure how long they have heard nothing
-// by the monotonic clock: a wall clock that jumps changes nothing.
+// Leases expire by the server's clock. A node measures silence by its monotonic clock: a jump of
+// the wall clock has no effect.
 package cluster
 
 import (
@@ -43,11 +43,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Protocol is what this program speaks to other nodes. Those whose numbers are one apart
-// understand each other, so that nodes are upgraded one by one.
+// Protocol is the version of the protocol between nodes. Nodes whose versions differ by at most
+// one understand each other, so that nodes can be upgraded one by one.
 const Protocol = 1
 
-// Engine is what a node needs of *engine.Engine.
+// Engine is the part of *engine.Engine that a node needs.
 type Engine interface {
 	Function(name string) (*engine.Function, error)
 	Functions() []*engine.Function
@@ -68,23 +68,23 @@ type Engine interface {
 
 // Config wires a Node. Name, Registry, Dir, Conn and Log are required.
 type Config struct {
-	Name     string     // of this node; no other may have it
+	Name     string     // unique among the nodes
 	Registry string     // HOST[:PORT]/REPOSITORY that all nodes push to and pull from
-	Dir      string     // where the node keeps who it is
-	Conn     *nats.Conn // the node's own, closed with it
+	Dir      string     // holds the node's identity
+	Conn     *nats.Conn // owned and closed by the Node
 	Log      *slog.Logger
 
 	Version  string                // of the program, for people
-	Address  string                // of the gateway, likewise
-	Replicas int                   // of what is kept in JetStream; default 1
-	TTL      time.Duration         // after how long without a word a node is lost; default 8 s
+	Address  string                // of the gateway, for people
+	Replicas int                   // of JetStream data; default 1
+	TTL      time.Duration         // silence after which a node is lost; default 8 s
 	Metrics  prometheus.Registerer // nil: none
-	Records  Records               // nil: there are none beside functions
+	Records  Records               // nil: share functions only
 
-	protocol int // default Protocol; others in tests
+	protocol int // default Protocol; tests set others
 }
 
-// The faults of clusters.
+// Errors of this package.
 var (
 	ErrNameTaken   = errors.New("another node has this name")
 	ErrSkew        = errors.New("nodes of too different versions")
@@ -93,23 +93,23 @@ var (
 	ErrNoNode      = errors.New("no such node")
 )
 
-// State is how a node is.
+// State is the state of a node.
 type State string
 
-// The states.
+// States of a node.
 const (
 	StateReady       State = "ready"
-	StateDraining    State = "draining"    // takes nothing on, and has something under way
-	StateDrained     State = "drained"     // has nothing under way any more
-	StatePartitioned State = "partitioned" // cannot reach the others: serves what it has
-	StateLost        State = "lost"        // nothing was heard of it for a TTL
-	StateUnknown     State = "unknown"     // whoever is asked is partitioned itself
+	StateDraining    State = "draining"    // takes no new work; some work is under way
+	StateDrained     State = "drained"     // takes no new work; none is under way
+	StatePartitioned State = "partitioned" // cannot reach the other nodes; serves its own functions
+	StateLost        State = "lost"        // silent for a TTL
+	StateUnknown     State = "unknown"     // the node that answers is itself partitioned
 )
 
-// namePattern is what nodes can be called: a token of subjects and a key.
+// namePattern restricts names to one token of a NATS subject and of a key.
 var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// ValidName says whether a node can be called so.
+// ValidName reports whether name is valid for a node.
 func ValidName(name string) bool { return namePattern.MatchString(name) }
 
 const (
@@ -118,7 +118,7 @@ const (
 	bucketRecords = "FRE_ACCESS"
 )
 
-// Node is one engine among others. It is safe for concurrent use.
+// Node is one engine of a cluster. It is safe for concurrent use.
 type Node struct {
 	cfg      Config
 	identity string // of the state directory
@@ -131,29 +131,29 @@ type Node struct {
 	end   context.CancelFunc
 	tasks sync.WaitGroup
 
-	nodes, table, records jetstream.KeyValue // set once they are reached, before joined is true
+	nodes, table, records jetstream.KeyValue // set once reachable, before joined is true
 
-	recordsRead   atomic.Uint64 // revision that the records are taken up to
-	recordsCaught chan struct{} // closed once they were read whole
+	recordsRead   atomic.Uint64 // revision up to which records were taken
+	recordsCaught chan struct{} // closed once all records were read
 
 	mu       sync.Mutex
 	joined   bool
-	beaten   time.Duration // of linux.Boottime, when the lease was last renewed
+	beaten   time.Duration // linux.Boottime of the last renewal of the lease
 	revision uint64        // of the lease
-	taken    bool          // another node has the name by now
+	taken    bool          // another node has taken the name
 	draining bool
 	closing  bool
-	foreign  int                           // requests of other nodes' under way here
-	given    int                           // requests of this node's under way at others
-	view     map[string]*member            // the others, and this one
+	foreign  int                           // requests of other nodes under way here
+	given    int                           // requests of this node under way at other nodes
+	view     map[string]*member            // all nodes, this one included
 	entries  map[string]*entry             // of the table, by function
-	pushed   map[store.Digest]store.Digest // what the registry calls images of here
-	caught   chan struct{}                 // closed once the table was read whole
+	pushed   map[store.Digest]store.Digest // local digest → digest at the registry
+	caught   chan struct{}                 // closed once the whole table was read
 
 	jobs sync.Map // *job by id: forwarded requests that this node runs
 }
 
-// New makes a node that has not joined: until then it refuses deployments.
+// New makes a node that has not joined. It refuses deployments until Join succeeds.
 func New(cfg Config) (*Node, error) {
 	if !ValidName(cfg.Name) {
 		return nil, fmt.Errorf("node %q: a name has lower-case letters, digits and dashes, 63 at most", cfg.Name)
@@ -183,8 +183,8 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// identity is who a state directory is, over restarts: a node that died has its name back
-// at once.
+// identity returns the identity of a state directory. It survives restarts, so that a node that
+// died gets its name back at once.
 func identity(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make %s: %w", dir, err)
@@ -213,11 +213,11 @@ func identity(dir string) (string, error) {
 	return id, nil
 }
 
-// joinPatience is how long Join waits for NATS before the node begins partitioned.
+// joinPatience is how long Join waits for NATS before the node starts partitioned.
 const joinPatience = 5 * time.Second
 
-// Join takes the node's name and begins to work for the others. Where NATS is not there the
-// node is partitioned, and joins when it is. Errors: ErrNameTaken, ErrSkew.
+// Join takes the node's name and starts to serve the cluster. If NATS cannot be reached, Join
+// returns nil, the node is partitioned and joins later. Errors: ErrNameTaken, ErrSkew.
 func (n *Node) Join(ctx context.Context, e Engine) error {
 	n.engine = e
 	wait, cancel := context.WithTimeout(ctx, joinPatience)
@@ -250,7 +250,7 @@ func (n *Node) Join(ctx context.Context, e Engine) error {
 	return nil
 }
 
-// await waits for the connection.
+// await waits until the connection is up.
 func (n *Node) await(ctx context.Context) error {
 	for n.cfg.Conn.Status() != nats.CONNECTED {
 		if !sleep(ctx, 20*time.Millisecond) {
@@ -260,7 +260,7 @@ func (n *Node) await(ctx context.Context) error {
 	return nil
 }
 
-// join makes the buckets where there are none, looks at who is there, and takes the name.
+// join makes missing buckets, checks the versions of the other nodes, and takes the name.
 func (n *Node) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.TTL+joinPatience)
 	defer cancel()
@@ -303,8 +303,8 @@ func (n *Node) bucket(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstr
 	return kv, err
 }
 
-// Close gives the name back, after what others have asked for, and have been asked for, has
-// ended or ctx has.
+// Close gives the name back, after all requests under way between this node and others have
+// ended, or ctx has.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	first := !n.closing
@@ -324,7 +324,7 @@ func (n *Node) Close(ctx context.Context) error {
 	if held && n.cfg.Conn.Status() == nats.CONNECTED {
 		brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// Where it fails the lease runs out.
+		// If this fails, the lease expires by itself.
 		err = n.nodes.Delete(brief, n.cfg.Name, jetstream.LastRevision(revision))
 	}
 	n.cfg.Conn.Close()
@@ -334,10 +334,10 @@ func (n *Node) Close(ctx context.Context) error {
 	return nil
 }
 
-// Stopping says whether clients are better served elsewhere: it is what load balancers ask.
+// Stopping reports whether load balancers should send clients to another node.
 func (n *Node) Stopping() bool { return n.engine.Stopping() || n.isDraining() }
 
-// Front is what stands before a function's events, here or at another node.
+// Front returns the engine.Front of a function, from this engine or from the table.
 func (n *Node) Front(name string) (engine.Front, bool) {
 	if f, ok := n.engine.Front(name); ok {
 		return f, true
@@ -349,8 +349,8 @@ func (n *Node) Front(name string) (engine.Front, bool) {
 	return engine.Front{}, false
 }
 
-// Elsewhere says of a function that this engine does not have whether it is in the table,
-// or, while nobody can tell, might be.
+// Elsewhere reports whether a function that this engine lacks is in the table, or may be in it
+// while the table cannot be read.
 func (n *Node) Elsewhere(name string) bool {
 	if n.partitioned() || n.isDraining() {
 		return true
@@ -363,21 +363,21 @@ func (n *Node) Elsewhere(name string) bool {
 	return n.entry(name) != nil
 }
 
-// Local runs events here, as many as there is room for; none while the node drains.
+// Local runs events on this node only. It has no room while the node drains.
 type Local struct{ n *Node }
 
-// Local is what the queue of events has them run by.
+// Local returns the invoker for the event queue.
 func (n *Node) Local() Local { return Local{n} }
 
-// Invoke runs an event here.
+// Invoke runs an event on this node.
 func (l Local) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	return l.n.engine.Invoke(ctx, name, r)
 }
 
-// Function is the engine's.
+// Function returns a function of this node's engine.
 func (l Local) Function(name string) (*engine.Function, error) { return l.n.engine.Function(name) }
 
-// Room is the engine's, and none while the node drains.
+// Room returns the engine's room, or 0 while the node drains.
 func (l Local) Room(name string) int {
 	if l.n.isDraining() {
 		return 0
@@ -385,7 +385,7 @@ func (l Local) Room(name string) int {
 	return l.n.engine.Room(name)
 }
 
-// sleep waits; false says that ctx ended first.
+// sleep waits for d; it returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

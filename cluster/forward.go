@@ -22,22 +22,22 @@ import (
 func subject(node, what string) string { return "fre.node." + node + "." + what }
 
 const (
-	// inline is the largest body of a request that is forwarded, in bytes. What is larger,
-	// or of unknown size, runs where it came.
+	// inline is the largest body of a forwarded request, in bytes. A request with a larger body,
+	// or one of unknown size, runs on the node that received it.
 	inline = 512 << 10
 	// askMost is how many nodes are asked for one request.
 	askMost = 3
-	// acceptPatience is how long a node that is not lost may take to say whether it runs a
-	// request. After that nobody knows, and nobody else is asked.
+	// acceptPatience is how long a live node may take to accept or refuse a request. After that
+	// the event may run or not, and no further node is asked.
 	acceptPatience = 10 * time.Second
-	// stalled is how long a node keeps an answer that nobody reads on.
+	// stalled is how long a node keeps an answer that the asking node does not read.
 	stalled = time.Minute
-	// takeMost bounds the requests of others that a node runs at a time.
+	// takeMost bounds the requests of other nodes that a node runs at a time.
 	takeMost = 4096
 )
 
-// Invoke runs an event here where there is room for it, else at another node that has some;
-// where none has, it waits here as it would without them. Errors: those of engine.Invoke.
+// Invoke runs an event here if there is room, else at another node with room. If no node has
+// room, the event waits here, as without a cluster. Errors: those of engine.Invoke.
 func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	function, _, _ := strings.Cut(name, "@")
 	_, err := n.engine.Function(function)
@@ -55,9 +55,9 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 	if !here {
 		e := n.entry(function)
 		if e == nil {
-			return n.engine.Invoke(ctx, name, r) // whose error says that there is none
+			return n.engine.Invoke(ctx, name, r) // returns the error for an unknown function
 		}
-		e.wake() // its image is pulled on this first use, if that has failed before
+		e.wake() // try again to pull the image, if that has failed before
 	}
 	if resp, ok, err := n.forward(ctx, name, r); ok {
 		return resp, err
@@ -68,7 +68,7 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 	return n.engine.Invoke(ctx, name, r)
 }
 
-// forward asks other nodes; ok is false where none runs the event, and r is as it was then.
+// forward asks other nodes. ok is false if none of them runs the event; r can then be used again.
 func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (resp *engine.Response, ok bool, err error) {
 	if r.Upgrade != "" || r.Body != nil && (r.Size < 0 || r.Size > inline) || n.partitioned() {
 		return nil, false, nil
@@ -102,13 +102,13 @@ func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (res
 	return nil, false, nil
 }
 
-// again is a body that was read, for whoever reads it next.
+// again is a body that was read, for its next reader.
 type again struct {
 	io.Reader
 	from io.Reader
 }
 
-// Close closes what it was read from, if that can be.
+// Close closes the original body if it is an io.Closer.
 func (a again) Close() error {
 	if c, ok := a.from.(io.Closer); ok {
 		return c.Close()
@@ -116,8 +116,8 @@ func (a again) Close() error {
 	return nil
 }
 
-// candidates are the nodes to ask for a function, the best first: those with an instance
-// that is free, then those with the fewest events under way.
+// candidates returns the nodes to ask for a function, best first: nodes with a free instance,
+// then nodes with the fewest events under way.
 func (n *Node) candidates(function string) []*member {
 	n.mu.Lock()
 	var out []*member
@@ -140,23 +140,23 @@ func (n *Node) candidates(function string) []*member {
 	return out[:min(askMost, len(out))]
 }
 
-// errFull is a node that has not begun.
+// errFull: the node has not run the event.
 var errFull = errors.New("the node has no room")
 
-// ask has one node run an event. errFull: it has not.
+// ask has one node run an event. It returns errFull if the node has not begun.
 func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.Response, error) {
 	a.ID = rand.Text()
 	f := &foreign{n: n, ctx: ctx, member: m, control: subject(m.Name, "control."+a.ID), inbox: make(chan *nats.Msg, 4*window)}
 	msg, err := encode(subject(m.Name, "invoke"), n.cfg.Conn.NewInbox(), a, body)
 	if err != nil {
-		return nil, errors.Join(errFull, err) // too large for messages: it runs here, if it may
+		return nil, errors.Join(errFull, err) // too large for a message: the event runs here if it may
 	}
 	if f.sub, err = n.cfg.Conn.ChanSubscribe(msg.Reply, f.inbox); err != nil {
 		return nil, errFull
 	}
 	n.give(1)
 	if err := n.cfg.Conn.PublishMsg(msg); err != nil {
-		return nil, errors.Join(errFull, f.Close()) // it has not left
+		return nil, errors.Join(errFull, f.Close()) // the request was not sent
 	}
 	patience := time.NewTimer(acceptPatience)
 	defer patience.Stop()
@@ -166,7 +166,7 @@ func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" { // nobody listens there
+		if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" { // no subscriber
 			return nil, errors.Join(errFull, f.Close())
 		}
 		var h reply
@@ -190,7 +190,7 @@ func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.
 	}
 }
 
-// foreign is an answer that comes from another node: its body.
+// foreign is the body of an answer from another node.
 type foreign struct {
 	n       *Node
 	ctx     context.Context
@@ -198,8 +198,8 @@ type foreign struct {
 	control string
 	sub     *nats.Subscription
 	inbox   chan *nats.Msg
-	rest    []byte // that came and was not read
-	over    bool   // the other node has said all
+	rest    []byte // received but unread
+	over    bool   // the other node has sent its last message
 	err     error  // of the answer, once rest is read
 
 	once sync.Once
@@ -250,7 +250,7 @@ func (f *foreign) say(what string) {
 	_ = f.n.cfg.Conn.Publish(f.control, []byte(what)) // fails with the connection
 }
 
-// Read is the answer's.
+// Read reads the answer's body.
 func (f *foreign) Read(p []byte) (int, error) {
 	for len(f.rest) == 0 {
 		if f.err != nil {
@@ -280,7 +280,7 @@ func (f *foreign) Read(p []byte) (int, error) {
 	return k, nil
 }
 
-// Close ends the event, if it has not.
+// Close ends the event if it has not ended.
 func (f *foreign) Close() error {
 	f.once.Do(func() {
 		_ = f.sub.Unsubscribe() // fails with the connection
@@ -292,23 +292,23 @@ func (f *foreign) Close() error {
 	return nil
 }
 
-// give counts requests that other nodes have.
+// give changes the count of requests at other nodes by more.
 func (n *Node) give(more int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.given += more
 }
 
-// job is a request of another node's that runs here.
+// job is a request of another node that runs here.
 type job struct {
 	stop context.CancelCauseFunc
 	more chan struct{}
 }
 
-// errStopped is a client of another node's that has gone.
+// errStopped: the client of the asking node has left.
 var errStopped = fmt.Errorf("the asking node has stopped it: %w", context.Canceled)
 
-// control is what the asking node says later.
+// control handles a later message of the asking node.
 func (n *Node) control(msg *nats.Msg) {
 	id := msg.Subject[strings.LastIndexByte(msg.Subject, '.')+1:]
 	v, ok := n.jobs.Load(id)
@@ -320,14 +320,14 @@ func (n *Node) control(msg *nats.Msg) {
 	case controlMore:
 		select {
 		case j.more <- struct{}{}:
-		default: // more than was sent
+		default: // more than one per message sent
 		}
 	case controlStop:
 		j.stop(errStopped)
 	}
 }
 
-// take answers a request of another node's.
+// take handles a request of another node.
 func (n *Node) take(msg *nats.Msg) {
 	var a ask
 	err := decodeHead(msg, &a)
@@ -371,12 +371,12 @@ func (n *Node) giveBack() {
 	n.foreign--
 }
 
-// answer sends a message of an answer. One that cannot be sent ends it: true says that it goes
-// on.
+// answer sends a message of an answer. If the message cannot be encoded, answer sends a fault
+// instead and returns false: the answer has ended.
 func (n *Node) answer(to string, r reply, body []byte) bool {
 	msg, encoded := encode(to, "", r, body)
 	err := encoded
-	if encoded != nil { // the function has run: nobody else must
+	if encoded != nil { // the event has run: no other node may run it
 		failed := reply{Kind: kindFailed, Fault: &fault{Kind: "function", Type: "AnswerTooLarge", Message: encoded.Error()}}
 		msg, err = encode(to, "", failed, nil)
 	}
@@ -389,7 +389,7 @@ func (n *Node) answer(to string, r reply, body []byte) bool {
 	return encoded == nil
 }
 
-// run runs it, and sends the answer on.
+// run runs the request and sends the answer.
 func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
 	r := &engine.Request{Method: a.Method, Path: a.Path, Query: a.Query, Header: a.Header}
 	if a.Body {
@@ -411,7 +411,7 @@ func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
 		return
 	}
 	buf := make([]byte, chunkSize)
-	for sent := 1; ; { // the head is answered by more, too
+	for sent := 1; ; { // the asking node answers the head by more, too
 		k, err := resp.Body.Read(buf)
 		if k > 0 {
 			if !n.room(ctx, j, &sent) {
@@ -430,7 +430,8 @@ func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
 	}
 }
 
-// room waits until another message may be sent, and counts it.
+// room waits until window allows another message, and counts the message. It returns false if the
+// asking node does not read for stalled, or ctx ends.
 func (n *Node) room(ctx context.Context, j *job, sent *int) bool {
 	until := time.Now().Add(stalled)
 	look := time.NewTicker(time.Second)

@@ -19,31 +19,31 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// Info is how a node says that it is.
+// Info is a node's state, as the node publishes it.
 type Info struct {
 	Protocol  int
 	Name      string
-	Identity  string // of its state directory
-	Boot      string // of its process
+	Identity  string // of the state directory
+	Boot      string // of the process
 	Version   string
 	Address   string
 	State     State
-	Memory    int64    // bytes that are free
+	Memory    int64    // free bytes
 	Instances int      // live sandboxes of functions
 	Busy      int      // events under way
-	Warm      []string // functions with an instance that is free, the first of them
-	Lacking   []string // functions of the table that it does not have, or not as they are there
+	Warm      []string // functions with a free instance, at most warmMost
+	Lacking   []string // functions of the table whose present row is not in force on the node
 }
 
-// warmMost bounds what a node says of its functions.
+// warmMost bounds the lists of functions in Info.
 const warmMost = 500
 
-// member is another node as this one sees it.
+// member is another node as this node sees it.
 type member struct {
 	Info
-	seen time.Duration // of linux.Boottime
-	mute int           // times that loseSilent has looked since
-	lost chan struct{} // closed when it is
+	seen time.Duration // linux.Boottime
+	mute int           // looks of loseSilent since then
+	lost chan struct{} // closed when the node is lost
 	gone bool          // lost is closed
 }
 
@@ -51,14 +51,15 @@ type member struct {
 type Member struct {
 	Info
 	Self bool
-	Seen time.Duration // ago
+	Seen time.Duration // time since the last message
 }
 
-// keepLost is how long lists show nodes that are lost.
+// keepLost is how long lists show lost nodes.
 const keepLost = time.Hour
 
-// acquire takes the name: at once where nobody has it, or this state directory has had it
-// before; else it waits for as long as a lease lasts, and gives up when the other renews it.
+// acquire takes the name: at once if the name is free or this state directory had it before.
+// Otherwise it waits for as long as a lease lasts. Errors: ErrNameTaken if the other node renews
+// the lease.
 func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 	var first uint64
 	for until := time.Now().Add(patience + patience/4); ; {
@@ -91,19 +92,19 @@ func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 			n.mu.Unlock()
 			return nil
 		}
-		if !errors.Is(err, jetstream.ErrKeyExists) && !wrongRevision(err) { // else another was faster
+		if !errors.Is(err, jetstream.ErrKeyExists) && !wrongRevision(err) { // else another node was faster
 			return err
 		}
 	}
 }
 
-// wrongRevision says whether a compare-and-swap found something else.
+// wrongRevision reports whether a compare-and-swap found another revision.
 func wrongRevision(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
-// checkSkew refuses to be among nodes that do not understand this one.
+// checkSkew returns ErrSkew if a node's protocol is incompatible with this node's.
 func (n *Node) checkSkew(ctx context.Context) error {
 	keys, err := n.nodes.Keys(ctx)
 	if errors.Is(err, jetstream.ErrNoKeysFound) {
@@ -131,7 +132,7 @@ func (n *Node) checkSkew(ctx context.Context) error {
 	return nil
 }
 
-// decodeInfo reads what another node wrote. Fields that a later version has added are left out.
+// decodeInfo decodes and checks the Info of another node. It ignores unknown fields.
 func decodeInfo(raw []byte) (Info, error) {
 	var i Info
 	if err := json.Unmarshal(raw, &i); err != nil {
@@ -143,10 +144,10 @@ func decodeInfo(raw []byte) (Info, error) {
 	return i, nil
 }
 
-// mine is what this node says of itself.
+// mine returns this node's Info as JSON.
 func (n *Node) mine() []byte {
 	raw, err := json.Marshal(n.info())
-	if err != nil { // of strings and numbers: never
+	if err != nil { // strings and numbers always encode
 		panic(err)
 	}
 	return raw
@@ -173,7 +174,7 @@ func (n *Node) info() Info {
 	return i
 }
 
-// freeMemory is MemAvailable of /proc/meminfo (proc(5)), 0 where nobody can tell.
+// freeMemory returns MemAvailable of /proc/meminfo (proc(5)) in bytes, or 0 if unknown.
 func freeMemory() int64 {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -191,10 +192,10 @@ func freeMemory() int64 {
 	return 0
 }
 
-// beats is the number of times that a node renews its lease in a TTL.
+// beats is how often a node renews its lease within a TTL.
 const beats = 4
 
-// beat renews the lease, and notices who is lost.
+// beat renews the lease and notices lost nodes.
 func (n *Node) beat() {
 	tick := time.NewTicker(n.cfg.TTL / beats)
 	defer tick.Stop()
@@ -221,7 +222,7 @@ func (n *Node) beat() {
 	}
 }
 
-// renew has the lease last for another TTL, or takes it anew.
+// renew extends the lease by a TTL, or takes the name again.
 func (n *Node) renew(ctx context.Context) error {
 	n.mu.Lock()
 	joined, revision, silent := n.joined, n.revision, linux.Boottime()-n.beaten
@@ -240,7 +241,7 @@ func (n *Node) renew(ctx context.Context) error {
 	if !wrongRevision(err) && silent < n.cfg.TTL {
 		return err
 	}
-	// It has run out, or somebody else writes it.
+	// The lease has expired, or another node writes it.
 	err = n.acquire(ctx, n.cfg.TTL/8)
 	n.mu.Lock()
 	was := n.taken
@@ -253,7 +254,7 @@ func (n *Node) renew(ctx context.Context) error {
 	return err
 }
 
-// partitioned says whether the others cannot be reached: nothing is known of the lease.
+// partitioned reports whether the other nodes cannot be reached, so that the lease is uncertain.
 func (n *Node) partitioned() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -266,21 +267,21 @@ func (n *Node) isDraining() bool {
 	return n.draining || n.closing
 }
 
-// forwarded is how many requests are under way between this node and others, either way.
+// forwarded returns how many requests are under way between this node and others, either way.
 func (n *Node) forwarded() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.foreign + n.given
 }
 
-// watchNodes follows what the others say of themselves.
+// watchNodes follows the Info of all nodes.
 func (n *Node) watchNodes() {
 	n.watch(func() jetstream.KeyValue { return n.nodes }, func(e jetstream.KeyValueEntry) {
 		i, err := decodeInfo(e.Value())
 		switch {
 		case e.Operation() != jetstream.KeyValuePut:
 			n.mu.Lock()
-			if m := n.view[e.Key()]; m != nil { // it has stopped, and says so
+			if m := n.view[e.Key()]; m != nil { // the node has stopped and removed its key
 				m.lose()
 				delete(n.view, e.Key())
 			}
@@ -299,7 +300,7 @@ func (n *Node) see(i Info) {
 	m := n.view[i.Name]
 	if m == nil || m.gone || m.Boot != i.Boot {
 		if m != nil {
-			m.lose() // what it had under way went with the process
+			m.lose() // its requests under way ended with the process
 		}
 		m = &member{lost: make(chan struct{})}
 		n.view[i.Name] = m
@@ -314,9 +315,9 @@ func (m *member) lose() {
 	}
 }
 
-// loseSilent marks a node as lost if this one has heard nothing of it for a TTL and for
-// as many looks as a TTL has. After a pause of this process (SIGSTOP, a suspended machine)
-// the others only seem silent, and go on with the requests that this node gave to them.
+// loseSilent marks a node as lost after a TTL of silence and at least beats looks. The looks
+// count because after a pause of this process (SIGSTOP, a suspended machine) the other nodes only
+// seem silent, and still run the requests that this node gave them.
 func (n *Node) loseSilent(now time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -333,8 +334,8 @@ func (n *Node) loseSilent(now time.Duration) {
 	}
 }
 
-// watch calls visit with each entry of a bucket, and whole, unless nil, when all that was
-// there is seen, until the node closes. It begins anew when the bucket is not reached.
+// watch calls visit with each entry of a bucket, and whole, unless nil, once all present entries
+// were visited. It runs until the node closes, and starts again after an error.
 func (n *Node) watch(bucket func() jetstream.KeyValue, visit func(jetstream.KeyValueEntry), whole func()) {
 	for n.live.Err() == nil {
 		n.mu.Lock()
@@ -355,7 +356,7 @@ func (n *Node) watchOnce(kv jetstream.KeyValue, visit func(jetstream.KeyValueEnt
 		return err
 	}
 	defer w.Stop() //nolint:errcheck // it ends with the connection too
-	// After the connection was lost it would take the watcher ten seconds to begin anew.
+	// After a lost connection the watcher itself would take ten seconds to restart.
 	connections := n.cfg.Conn.Stats().Reconnects
 	look := time.NewTicker(n.cfg.TTL / 16)
 	defer look.Stop()
@@ -380,7 +381,7 @@ func (n *Node) watchOnce(kv jetstream.KeyValue, visit func(jetstream.KeyValueEnt
 	}
 }
 
-// Nodes are all that were heard of, by name.
+// Nodes returns all known nodes, sorted by name.
 func (n *Node) Nodes() []Member {
 	self := n.info()
 	partitioned := n.partitioned()
@@ -408,8 +409,8 @@ func (n *Node) Nodes() []Member {
 	return out
 }
 
-// Drain has a node take nothing on, until Undrain; also over its restarts. What it has under
-// way ends. Errors: ErrNoNode, ErrPartitioned.
+// Drain makes a node take no new work until Undrain, even after a restart. Its work under way
+// continues. Errors: ErrNoNode, ErrPartitioned.
 func (n *Node) Drain(ctx context.Context, node string) error {
 	if err := n.reachable(); err != nil {
 		return fmt.Errorf("drain %s: %w", node, err)
@@ -426,8 +427,8 @@ func (n *Node) Drain(ctx context.Context, node string) error {
 	return nil
 }
 
-// Undrain ends Drain, also for a node that is not there. Errors: ErrNoNode where nobody has
-// drained it, ErrPartitioned.
+// Undrain ends Drain, also for a node that is down. Errors: ErrNoNode if the node is not drained,
+// ErrPartitioned.
 func (n *Node) Undrain(ctx context.Context, node string) error {
 	if err := n.reachable(); err != nil {
 		return fmt.Errorf("undrain %s: %w", node, err)
@@ -448,7 +449,7 @@ func (n *Node) Undrain(ctx context.Context, node string) error {
 	return nil
 }
 
-// reachable is nil, or why the table cannot be written.
+// reachable returns nil, or the reason why the table cannot be written.
 func (n *Node) reachable() error {
 	n.mu.Lock()
 	taken := n.taken

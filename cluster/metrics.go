@@ -3,7 +3,7 @@ package cluster
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	forwarded *prometheus.CounterVec // requests that were asked of other nodes, by what became of them
+	forwarded *prometheus.CounterVec // requests offered to other nodes, by result
 	taken     prometheus.Counter     // requests of other nodes that ran here
 }
 

@@ -9,26 +9,27 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Records are what nodes share beside functions: rows of bytes by key, in a bucket of their
-// own. The node brings what others write; who has the records writes by [Node.Rows].
+// Records are rows of bytes by key that nodes share beside functions, in a bucket of their own.
+// The node delivers the rows of other nodes; the owner of the records writes by [Node.Rows].
 type Records interface {
-	// Take puts a row in force; value is nil where somebody has deleted it by hand.
+	// Take puts a row in force. value is nil if the key was deleted by hand.
 	Take(key string, value []byte, revision uint64)
-	// Contribute is called whenever all of the bucket was taken, to write what it lacks.
+	// Contribute writes the rows that the bucket lacks. It is called each time after the whole
+	// bucket was taken.
 	Contribute(ctx context.Context) error
 }
 
-// maxRow is how large one may be, in bytes: less than NATS takes of a message by default.
+// maxRow is the largest row in bytes, below NATS's default limit of a message.
 const maxRow = 768 << 10
 
 // Rows writes records.
 type Rows struct{ n *Node }
 
-// Rows is what records are written by.
+// Rows returns the writer of records.
 func (n *Node) Rows() Rows { return Rows{n} }
 
-// Ready waits until all that was written before was taken here, so that a change begins
-// with the newest. Errors: ErrPartitioned, ErrNameTaken.
+// Ready waits until this node has taken all rows written so far, so that a change starts from the
+// newest. Errors: ErrPartitioned, ErrNameTaken.
 func (r Rows) Ready(ctx context.Context) error {
 	n := r.n
 	if err := n.reachable(); err != nil {
@@ -53,8 +54,9 @@ func (r Rows) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Write writes a row unless somebody has since that revision, 0 for never; then won is
-// false. Errors: ErrPartitioned, ErrNameTaken.
+// Write writes a row if its revision in the bucket is still revision; 0 means that the row does
+// not exist. won is false if another node has written the row. Errors: ErrPartitioned,
+// ErrNameTaken.
 func (r Rows) Write(ctx context.Context, key string, value []byte, revision uint64) (now uint64, won bool, err error) {
 	if err := r.n.reachable(); err != nil {
 		return 0, false, err
@@ -71,7 +73,7 @@ func (r Rows) Write(ctx context.Context, key string, value []byte, revision uint
 	return now, true, nil
 }
 
-// whileOpen is ctx until the node closes.
+// whileOpen returns a context that also ends when the node closes.
 func (n *Node) whileOpen(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(n.live, cancel)
@@ -81,7 +83,7 @@ func (n *Node) whileOpen(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// followRecords takes what the bucket has and what comes, and has what is here alone written.
+// followRecords takes the present and future rows of the bucket, and has missing rows written.
 func (n *Node) followRecords() {
 	whole := make(chan struct{}, 1)
 	n.tasks.Go(func() { n.contributeRecords(whole) })
@@ -93,7 +95,7 @@ func (n *Node) followRecords() {
 			value = []byte{}
 		}
 		n.cfg.Records.Take(e.Key(), value, e.Revision())
-		if e.Revision() > n.recordsRead.Load() { // one goroutine writes it
+		if e.Revision() > n.recordsRead.Load() { // only this goroutine writes recordsRead
 			n.recordsRead.Store(e.Revision())
 		}
 		n.wakeLacking()
@@ -110,8 +112,8 @@ func (n *Node) followRecords() {
 	})
 }
 
-// contributeRecords has the bucket get what it lacks, after each time that it was read whole,
-// again while it cannot be reached.
+// contributeRecords writes the rows that the bucket lacks, each time after the whole bucket was
+// read. While the bucket cannot be reached, it tries again.
 func (n *Node) contributeRecords(whole <-chan struct{}) {
 	pause := firstPause
 	for {
@@ -128,7 +130,7 @@ func (n *Node) contributeRecords(whole <-chan struct{}) {
 			}
 			n.cfg.Log.Warn("cluster: records of before are this node's alone", "error", err)
 			if !errors.Is(err, ErrPartitioned) {
-				break // nothing will be otherwise the next time
+				break // a retry would fail too
 			}
 			if !sleep(n.live, pause) {
 				return
@@ -138,8 +140,8 @@ func (n *Node) contributeRecords(whole <-chan struct{}) {
 	}
 }
 
-// wakeLacking has functions that could not be put in force be tried again: it may be a
-// secret that they have lacked.
+// wakeLacking makes the node try failed functions again: the new row may be the secret that a
+// function lacked.
 func (n *Node) wakeLacking() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -150,8 +152,8 @@ func (n *Node) wakeLacking() {
 	}
 }
 
-// awaitRecords waits until the records were read whole, so that nothing that was taken back
-// meanwhile is good for a moment yet.
+// awaitRecords waits until all records were read, so that a token or tenant that was revoked
+// meanwhile is never valid here.
 func (n *Node) awaitRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()

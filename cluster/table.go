@@ -22,15 +22,15 @@ const (
 	keyFunction = "function."
 	keyDrain    = "drain."
 
-	maxRecord = 512 << 10 // bytes of one
+	maxRecord = 512 << 10 // bytes of one record
 )
 
-// row is what the table holds of a function.
+// row is a function in the table.
 type row struct {
 	Protocol int
-	Node     string // that wrote it
+	Node     string // the writer
 	Record   engine.Record
-	Remotes  map[store.Digest]store.Digest // what the registry calls the record's images
+	Remotes  map[store.Digest]store.Digest // digest of each image → its digest at the registry
 }
 
 // entry is a row as this node has read it.
@@ -38,13 +38,13 @@ type entry struct {
 	record   engine.Record
 	remotes  map[store.Digest]store.Digest
 	revision uint64 // in the table
-	applied  bool   // it is in force here
-	working  bool   // somebody is at it
+	applied  bool   // in force here
+	working  bool   // a goroutine runs work
 	kick     chan struct{}
-	err      error // why it is not in force yet
+	err      error // the reason why the row is not in force yet
 }
 
-// entry is that of a function that is in the table and not removed, else nil.
+// entry returns the entry of a function, or nil if the table lacks it or has it as removed.
 func (n *Node) entry(name string) *entry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,7 +54,7 @@ func (n *Node) entry(name string) *entry {
 	return nil
 }
 
-// lacking are the functions that are not in force here as the table has them.
+// lacking returns the functions whose present row is not in force here, at most warmMost.
 func (n *Node) lacking() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,13 +67,13 @@ func (n *Node) lacking() []string {
 	return out
 }
 
-// reference is what an image is called at the registry while it is pushed: its digest is
-// its tag, and one repository holds all, so that parts are there once.
+// reference returns the registry name to push an image to. The digest is the tag. All images
+// share one repository, so that parts are stored once.
 func (n *Node) reference(digest store.Digest) string {
 	return n.cfg.Registry + ":" + strings.ReplaceAll(string(digest), ":", "-")
 }
 
-// Prepare is of engine.Table: it brings the image to the registry.
+// Prepare implements engine.Table: it pushes the image to the registry.
 func (n *Node) Prepare(ctx context.Context, img *store.Image) error {
 	if err := n.reachable(); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (n *Node) Prepare(ctx context.Context, img *store.Image) error {
 	return err
 }
 
-// known is what the registry calls an image, as far as this node has seen.
+// known returns an image's digest at the registry, if this node has seen the digest.
 func (n *Node) known(digest store.Digest) (store.Digest, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +97,7 @@ func (n *Node) known(digest store.Digest) (store.Digest, bool) {
 	return "", false
 }
 
-// push sends what the registry lacks of an image.
+// push pushes the parts of an image that the registry lacks.
 func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, error) {
 	remote, err := n.engine.Push(ctx, string(digest), n.reference(digest), nil, oci.PushOptions{NoSBOM: true}, nil)
 	if err != nil {
@@ -109,11 +109,11 @@ func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, err
 	return remote.Digest, nil
 }
 
-// Commit is of engine.Table: it writes the record, unless another node has written it since
-// this one has seen it. Errors: ErrPartitioned, ErrConflict, ErrNameTaken.
+// Commit implements engine.Table: it writes the record, unless another node has written a record
+// that this node has not seen. Errors: ErrPartitioned, ErrConflict, ErrNameTaken.
 func (n *Node) Commit(ctx context.Context, r *engine.Record) error { return n.commit(ctx, r, false) }
 
-// commit is Commit; a first record is refused where there is any.
+// commit is Commit. If first is set, an existing record of the function is a conflict.
 func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 	if err := n.reachable(); err != nil {
 		return fmt.Errorf("%s: %w", r.Name, err)
@@ -132,7 +132,7 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 		if !ok {
 			remote, err = n.push(ctx, digest)
 		}
-		if err != nil && i < r.Serving { // the others are for a rollback
+		if err != nil && i < r.Serving { // the other images serve only rollbacks
 			return err
 		}
 		if err == nil {
@@ -178,13 +178,14 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 		now = &entry{kick: make(chan struct{}, 1)}
 		n.entries[r.Name] = now
 	}
-	if now.revision <= revision { // else another has written it since
+	if now.revision <= revision { // else another node has written since
 		now.record, now.remotes, now.revision, now.applied = *r, w.Remotes, revision, true
 	}
 	return nil
 }
 
-// follow reads the table, puts what it says in force, and then brings what is here alone.
+// follow reads the table and puts its rows in force. After the first complete read it adds the
+// functions that only this node has.
 func (n *Node) follow() {
 	n.watch(func() jetstream.KeyValue { return n.table }, n.read, func() {
 		n.mu.Lock()
@@ -202,7 +203,7 @@ func (n *Node) follow() {
 	})
 }
 
-// read takes an entry of the table.
+// read handles an entry of the table.
 func (n *Node) read(e jetstream.KeyValueEntry) {
 	if node, ok := strings.CutPrefix(e.Key(), keyDrain); ok {
 		if node == n.cfg.Name {
@@ -217,7 +218,7 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 	if !ok {
 		return
 	}
-	w := row{Record: engine.Record{Name: name, Removed: true}} // where somebody has deleted the key by hand
+	w := row{Record: engine.Record{Name: name, Removed: true}} // if the key was deleted by hand
 	if e.Operation() == jetstream.KeyValuePut {
 		var err error
 		if w, err = decodeRow(name, e.Value(), n.cfg.protocol); err != nil {
@@ -232,8 +233,8 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 		now = &entry{kick: make(chan struct{}, 1)}
 		n.entries[name] = now
 	}
-	// What this node has written itself is looked at as well: it may not have got to its own
-	// store.
+	// A row of this node's own is applied too: the node may have stopped before the record
+	// reached its own store.
 	if now.revision < e.Revision() {
 		now.record, now.remotes, now.revision, now.applied, now.err = w.Record, w.Remotes, e.Revision(), false, nil
 	}
@@ -245,7 +246,7 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 	n.tasks.Go(func() { n.work(now) })
 }
 
-// decodeRow reads what another node wrote.
+// decodeRow decodes and checks a row of another node.
 func decodeRow(name string, raw []byte, protocol int) (row, error) {
 	var w row
 	if err := json.Unmarshal(raw, &w); err != nil {
@@ -273,7 +274,7 @@ func validDigest(d store.Digest) bool {
 	return ok && len(hex) == 64 && strings.Trim(hex, "0123456789abcdef") == ""
 }
 
-// wake has whoever works at an entry begin at once again.
+// wake makes work try the entry again at once.
 func (e *entry) wake() {
 	select {
 	case e.kick <- struct{}{}:
@@ -281,13 +282,13 @@ func (e *entry) wake() {
 	}
 }
 
-// The pause before an entry is tried again.
+// The pause before work tries an entry again.
 const (
 	firstPause = 200 * time.Millisecond
 	lastPause  = 30 * time.Second
 )
 
-// work puts an entry in force, however often it has to be tried.
+// work tries to put an entry in force until it succeeds or the node closes.
 func (n *Node) work(e *entry) {
 	pause := firstPause
 	for {
@@ -307,7 +308,7 @@ func (n *Node) work(e *entry) {
 			pause = firstPause
 		}
 		n.mu.Unlock()
-		if err == nil { // there is a newer one
+		if err == nil { // a newer row has come
 			continue
 		}
 		n.cfg.Log.Warn("cluster: function not in force here", "function", record.Name, "error", err, "next_try", pause)
@@ -322,12 +323,12 @@ func (n *Node) work(e *entry) {
 	}
 }
 
-// apply pulls what is missing and puts the record in force.
+// apply pulls the missing images and puts the record in force.
 func (n *Node) apply(r *engine.Record, remotes map[store.Digest]store.Digest) error {
 	if r.Removed {
 		return n.engine.Withdraw(n.live, r.Name)
 	}
-	defer n.engine.Hold()() // what is pulled has no name
+	defer n.engine.Hold()() // pulled images have no name
 	for i, digest := range r.Images {
 		if err := n.pull(digest, remotes[digest]); err != nil {
 			if i < r.Serving {
@@ -357,8 +358,8 @@ func (n *Node) pull(digest, remote store.Digest) error {
 	return nil
 }
 
-// contribute writes down what was deployed here before the node was one. What the table
-// has, or has removed, is not.
+// contribute writes the functions that were deployed here before the node joined, except for
+// functions that the table has, even as removed.
 func (n *Node) contribute() {
 	records, err := n.engine.Records()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// A request that is forwarded is one message, so that nothing of its body is lost when
-// another node has to be asked; an answer is as many as it takes:
+// A forwarded request is one message, so that its body is still whole if another node has to be
+// asked. An answer is as many messages as needed:
 //
 //	asking                                     running
 //	  ── fre.node.NAME.invoke: ask, body ──►
@@ -21,21 +21,21 @@ import (
 //	  ── fre.node.NAME.control.ID: more ──►    for each message with bytes that was read
 //	  ── stop ──►                              at any time
 //
-// At most window messages with bytes are on their way. The asking node's guard has looked at
-// the request, and whoever runs it never forwards it again.
+// At most window messages with bytes are in flight. The guard of the asking node has checked the
+// request. The running node never forwards it again.
 const (
 	headWhat = "Fre-What" // JSON: an ask or a reply
 
 	window    = 16
 	chunkSize = 128 << 10
 
-	// headRoom is what a message has beside its body, at most, in bytes: all that a head may
-	// have on its way to a function or from it (channel.MaxMeta), as JSON. NATS has a
-	// megabyte, the largest body half of one.
+	// headRoom is the most that a message has beside its body, in bytes: the largest head to or
+	// from a function (channel.MaxMeta), as JSON. NATS allows 1 MiB, of which the largest body
+	// takes half.
 	headRoom = 384 << 10
 )
 
-// ask is a request.
+// ask is the head of a request.
 type ask struct {
 	Protocol int
 	ID       string
@@ -44,14 +44,14 @@ type ask struct {
 	Path     string      `json:",omitempty"`
 	Query    string      `json:",omitempty"`
 	Header   [][2]string `json:",omitempty"`
-	Body     bool        `json:",omitempty"` // there is one
+	Body     bool        `json:",omitempty"` // a body follows
 }
 
-// kind says what a reply is.
+// kind is the type of a reply.
 type kind string
 
 const (
-	kindFull     kind = "full" // nothing was run
+	kindFull     kind = "full" // no event was run
 	kindAccepted kind = "accepted"
 	kindHead     kind = "head"
 	kindChunk    kind = "chunk"
@@ -69,12 +69,12 @@ type reply struct {
 	Header                 [][2]string `json:",omitempty"`
 	Size                   int64       `json:",omitempty"`
 	Cold                   bool        `json:",omitempty"`
-	Whole                  bool        `json:",omitempty"` // the message has all of the body, and ends the answer
+	Whole                  bool        `json:",omitempty"` // the message has the whole body and ends the answer
 
-	Fault *fault `json:",omitempty"` // of what has failed
+	Fault *fault `json:",omitempty"` // of a failed reply
 }
 
-// What the asking node sends on.
+// Messages of the asking node after the request.
 const (
 	controlMore = "more"
 	controlStop = "stop"
@@ -83,18 +83,18 @@ const (
 func encode(to, replyTo string, head any, body []byte) (*nats.Msg, error) {
 	var raw bytes.Buffer
 	e := json.NewEncoder(&raw)
-	e.SetEscapeHTML(false) // it is six bytes for one
+	e.SetEscapeHTML(false) // an escape takes six bytes for one
 	if err := e.Encode(head); err != nil {
 		return nil, err
 	}
-	raw.Truncate(raw.Len() - 1) // the line's end, which a NATS header has none of
+	raw.Truncate(raw.Len() - 1) // a NATS header has no end of line
 	if raw.Len() > headRoom {
 		return nil, fmt.Errorf("its head takes %d bytes, between nodes there are %d", raw.Len(), headRoom)
 	}
 	return &nats.Msg{Subject: to, Reply: replyTo, Header: nats.Header{headWhat: []string{raw.String()}}, Data: body}, nil
 }
 
-// decodeHead reads what encode wrote.
+// decodeHead decodes a head of encode.
 func decodeHead(m *nats.Msg, head any) error {
 	raw := m.Header.Get(headWhat)
 	if raw == "" {
@@ -103,7 +103,7 @@ func decodeHead(m *nats.Msg, head any) error {
 	return json.Unmarshal([]byte(raw), head)
 }
 
-// fault is an error of the engine's on its way to another node.
+// fault is an error of the engine on its way to another node.
 type fault struct {
 	Kind    string
 	Message string `json:",omitempty"`
@@ -115,7 +115,7 @@ type fault struct {
 	Instance string `json:",omitempty"`
 }
 
-// faults are the errors that are told by their kind alone.
+// faults are the errors that their kind alone identifies.
 var faults = map[string]error{
 	"timeout": engine.ErrTimeout, "overloaded": engine.ErrOverloaded, "engine_overloaded": engine.ErrEngineOverloaded, "degraded": engine.ErrDegraded,
 	"closed": engine.ErrClosed, "too_large": engine.ErrEventTooLarge, "image_gone": engine.ErrImageGone,
@@ -156,7 +156,7 @@ func kindOf(err error) *fault {
 	return &fault{Kind: "other", Message: err.Error()}
 }
 
-// err is the error that it was made of, as far as callers tell errors apart.
+// err rebuilds the error, as far as callers distinguish errors.
 func (f *fault) err(node string) error {
 	err := f.cause(node)
 	if f == nil || f.ID == "" {
@@ -187,7 +187,7 @@ func (f *fault) cause(node string) error {
 	return fmt.Errorf("node %s: %s", node, f.Message)
 }
 
-// busy says whether the engine has refused to begin, so that another may be asked.
+// busy reports whether the engine has refused to begin, so that another node may be asked.
 func busy(err error) bool {
 	var quota *engine.QuotaError
 	return errors.Is(err, engine.ErrOverloaded) || errors.Is(err, engine.ErrEngineOverloaded) || errors.Is(err, engine.ErrDegraded) || errors.As(err, &quota)
