@@ -12,12 +12,11 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// errRetired tells an event that its function was redeployed or removed while
-// it waited: look the name up again.
+// errRetired tells a waiting event that its function was replaced or removed. The caller looks
+// the name up again.
 var errRetired = errors.New("function was replaced")
 
-// waiter is an event without an instance. grant has room for one answer, so a
-// granter never blocks.
+// waiter is an event without an instance. grant buffers one answer, so a granter never blocks.
 type waiter struct {
 	since time.Time
 	grant chan grant
@@ -29,15 +28,16 @@ type grant struct {
 	err  error
 }
 
-// patience is what an event waits for that finds no instance.
+// patience says which instances an event may wait for.
 type patience int
 
 const (
-	anyInstance patience = iota // the next that becomes free or ready
-	newInstance                 // one that starts: else it is refused
+	anyInstance patience = iota // the next instance that becomes free or ready
+	newInstance                 // an instance that starts now; else the event is refused
 )
 
-// errTaken refuses an event that waits for a new instance alone.
+// errTaken refuses an event that accepts only a new instance (newInstance): waiting for a running
+// one could deadlock, because running events may wait for this one.
 var errTaken = fmt.Errorf("%w: all its instances are taken, some by events whose answers this one is to take", ErrOverloaded)
 
 // lease is the right to run one event on an instance; instance.release ends it.
@@ -47,9 +47,9 @@ type lease struct {
 	start time.Duration // from the request for a lease to its grant
 }
 
-// acquire leases an instance: a free one, or the next that becomes free or
-// ready. Events that arrive together start only as many instances as they can
-// fill, so that a burst on a cold function does not stampede.
+// acquire leases an instance: a free one, or the next that becomes free or ready. Events that
+// arrive together start only as many instances as they can fill, so a burst on a cold function
+// does not stampede.
 func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 	began := time.Now()
 	f.mu.Lock()
@@ -70,7 +70,7 @@ func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 		return lease{}, err
 	}
 	f.startForWaitersLocked()
-	if waits == newInstance && len(f.waiters) > f.starting*f.config.Instances.Concurrency { // those are for who came before
+	if waits == newInstance && len(f.waiters) > f.starting*f.config.Instances.Concurrency { // earlier waiters fill every instance that starts
 		f.waiters = f.waiters[:len(f.waiters)-1]
 		f.mu.Unlock()
 		f.e.metrics.refuse(admission.QueueLength)
@@ -100,9 +100,9 @@ func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 	}
 }
 
-// queueLocked has an event wait, unless it would for too long: ErrOverloaded. As long
-// as there can be more instances, or some are starting, it is not the queue's fault
-// that events wait, and only their number counts.
+// queueLocked queues an event, or returns ErrOverloaded if the event would wait too long. While
+// an instance starts or could be started, waiting is not the queue's fault: then only the number
+// of waiters counts.
 func (f *function) queueLocked(now time.Time) (*waiter, error) {
 	places := f.busy
 	if f.starting > 0 || len(f.instances) < f.config.Instances.Max {
@@ -120,8 +120,8 @@ func (f *function) queueLocked(now time.Time) (*waiter, error) {
 	return w, nil
 }
 
-// nextLocked takes the oldest waiter out of the queue. Those before it that have waited
-// for too long are refused, but for the last: whoever comes finds less of a queue.
+// nextLocked takes the oldest waiter out of the queue. It first refuses waiters that have waited
+// too long, so that new events find a shorter queue; it never refuses the last waiter.
 func (f *function) nextLocked() *waiter {
 	now := time.Now()
 	for len(f.waiters) > 1 && f.queue.Stale(now.Sub(f.waiters[0].since)) {
@@ -135,8 +135,8 @@ func (f *function) nextLocked() *waiter {
 	return w
 }
 
-// takeFreeLocked counts one more event on the most recently used instance with
-// room, so that the others can become idle and stop.
+// takeFreeLocked counts one more event on the most recently used instance with room. The least
+// used instances thus become idle and stop.
 func (f *function) takeFreeLocked() *instance {
 	if len(f.free) == 0 {
 		return nil
@@ -152,7 +152,7 @@ func (f *function) takeFreeLocked() *instance {
 	return in
 }
 
-// forget removes a waiter that has not been granted anything yet.
+// forget removes a waiter and reports whether the waiter had no grant yet.
 func (f *function) forget(w *waiter) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,8 +163,8 @@ func (f *function) forget(w *waiter) bool {
 	return i >= 0
 }
 
-// startForWaitersLocked starts as many instances as the waiting events fill,
-// less those already on their way, within the template's maximum.
+// startForWaitersLocked starts as many instances as the waiting events fill, less the starts
+// under way, within the template's maximum and the tenant's quota.
 func (f *function) startForWaitersLocked() {
 	c := f.config.Instances.Concurrency
 	need := (len(f.waiters)+c-1)/c - f.starting
@@ -177,7 +177,7 @@ func (f *function) startForWaitersLocked() {
 	}
 }
 
-// startLocked begins the start of one instance, reserved, in the background.
+// startLocked starts one instance in the background. The caller has reserved its quota.
 func (f *function) startLocked() {
 	in := &instance{f: f, state: StateStarting, reserved: true}
 	f.instances[in] = struct{}{}
@@ -185,8 +185,8 @@ func (f *function) startLocked() {
 	f.e.spawn(func() { in.run() })
 }
 
-// serveLocked gives an instance with room to the oldest waiters, then lists it
-// as free and sets its state.
+// serveLocked grants an instance with room to the oldest waiters, then lists the instance as free
+// and sets its state.
 func (f *function) serveLocked(in *instance, cold bool) {
 	c := f.config.Instances.Concurrency
 	for in.hung == 0 && in.inflight < c && len(f.waiters) > 0 {
@@ -214,8 +214,8 @@ func (f *function) dropLocked(in *instance) {
 	in.listed = false
 }
 
-// eventSlot counts a fresh-per-event sandbox against the template's maximum.
-// It waits in the queue when the maximum is reached.
+// eventSlot counts a fresh-per-event sandbox against the template's maximum. At the maximum or at
+// the tenant's quota, the event waits in the queue.
 func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, error) {
 	now := time.Now()
 	f.mu.Lock()
@@ -231,7 +231,7 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 			f.mu.Unlock()
 			return in, nil
 		}
-		if len(f.instances) == 0 { // there is none whose end it could wait for
+		if len(f.instances) == 0 { // no sandbox of this function will end and free quota
 			f.mu.Unlock()
 			f.e.metrics.refuse(reasonQuota)
 			return nil, err
@@ -261,7 +261,7 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 	}
 }
 
-// newEventLocked counts one that was reserved.
+// newEventLocked counts a fresh-per-event sandbox. The caller has reserved its quota.
 func (f *function) newEventLocked() *instance {
 	in := &instance{f: f, state: StateBusy, inflight: 1, reserved: true}
 	f.instances[in] = struct{}{}
@@ -269,8 +269,8 @@ func (f *function) newEventLocked() *instance {
 	return in
 }
 
-// endEvent frees the slot of a fresh-per-event sandbox for the next waiter; kept as of
-// release.
+// endEvent passes the slot of a fresh-per-event sandbox to the next waiter. kept is as in
+// instance.release.
 func (f *function) endEvent(in *instance, kept time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

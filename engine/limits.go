@@ -7,7 +7,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// limitsOf are those of a sandbox with an image's resources.
+// limitsOf converts an image's resources to sandbox limits.
 func limitsOf(r image.Resources) sandbox.Limits {
 	return sandbox.Limits{
 		MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
@@ -15,7 +15,7 @@ func limitsOf(r image.Resources) sandbox.Limits {
 	}
 }
 
-// checkLimits refuses what this host cannot enforce, by an *image.FieldError.
+// checkLimits returns an *image.FieldError for a limit that this host cannot enforce.
 func (e *Engine) checkLimits(r image.Resources) error {
 	err := e.cfg.Sandboxes.CheckLimits(limitsOf(r))
 	var limit *sandbox.LimitError

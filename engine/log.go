@@ -27,25 +27,25 @@ type LogLine struct {
 	Stream     string    `json:"stream"`          // "stdout", "stderr", "log" (context.logger and the engine)
 	Level      string    `json:"level,omitempty"` // of stream "log"
 	Text       string    `json:"text"`
-	Partial    bool      `json:"partial,omitempty"` // no newline followed: the line goes on, or its program had ended
+	Partial    bool      `json:"partial,omitempty"` // no newline followed: more comes, or the program has ended
 
-	// On disk a long line is several pieces, each but the last with More and each but
-	// the first with Rest. Logs joins them, so that answers have neither.
+	// On disk a long line is several pieces: all but the last have More, all but the first have
+	// Rest. Logs joins the pieces and sets neither.
 	More bool `json:"more,omitempty"`
 	Rest bool `json:"rest,omitempty"`
 }
 
-// LogOptions select what Logs emits.
+// LogOptions select the lines that Logs emits.
 type LogOptions struct {
 	Tail     int       // that many last lines; -1 for all
 	Since    time.Time // zero for all
-	Until    time.Time // zero for all; following ends with the first line after it
-	Sandbox  string    // only lines of that one; "" for all
-	Revision int       // only lines of that one; 0 for all
-	Follow   bool      // go on with new lines until ctx ends
+	Until    time.Time // zero for all; following ends with the first later line
+	Sandbox  string    // only lines of this sandbox; "" for all
+	Revision int       // only lines of this revision; 0 for all
+	Follow   bool      // wait for new lines until ctx ends
 }
 
-// ends says whether a line is after all that is asked for.
+// ends reports whether a line is later than Until.
 func (o *LogOptions) ends(line *LogLine) bool {
 	return !o.Until.IsZero() && line.Time.After(o.Until)
 }
@@ -55,29 +55,29 @@ func (o *LogOptions) selects(line *LogLine) bool {
 }
 
 const (
-	// maxLogLine is the longest piece of a line: longer lines are written in several.
+	// maxLogLine is the longest piece of a line, in bytes; a longer line is written in pieces.
 	maxLogLine = 16 << 10
-	// maxLogLevel is more than any level's name.
+	// maxLogLevel is longer than the name of any level.
 	maxLogLevel = 16
-	// logBurst bounds what one function writes to its log within a second; the
-	// rest of that second is dropped and counted.
+	// logBurst bounds the bytes that one function writes to its log within a second; the rest of
+	// that second is dropped and counted.
 	logBurst = 1 << 20
-	// drainBytes is how much of that rest is read in a second, of all of a
-	// function's sandboxes together. One that writes faster waits: else the engine
-	// would spend a CPU on what nobody will see.
+	// drainBytes is how much of the dropped output the engine reads per second, of all sandboxes
+	// of a function together. A faster program blocks: otherwise the engine would spend a CPU on
+	// output for no reader.
 	drainBytes = 64 << 20
-	// leastDrained is what is counted of that at least, whenever something is dropped:
-	// to read little costs as much.
+	// leastDrained is the least that one read of dropped output counts: a short read costs as
+	// much as a longer one.
 	leastDrained = 4 << 10
-	// logLine is what a line of a logger's, or of the engine's, counts beside its text:
-	// each is decoded and written for itself.
+	// logLine is how many bytes a line of a logger or of the engine counts beside its text,
+	// because each such line is decoded and written separately.
 	logLine = 64
 	// followBuffer is how many lines a slow follower may lag behind.
 	followBuffer = 4096
 )
 
-// functionLog keeps what a function's sandboxes print as JSON lines in
-// current.ndjson, rotated to 1.ndjson, 2.ndjson, … by size.
+// functionLog keeps the output of a function's sandboxes as lines of JSON in current.ndjson,
+// rotated by size to 1.ndjson, 2.ndjson, …
 type functionLog struct {
 	dir      string
 	function string
@@ -86,21 +86,21 @@ type functionLog struct {
 
 	mu        sync.Mutex
 	closed    bool
-	paused    bool     // nothing is being printed: there is nothing to follow
-	file      *os.File // nil: could not be opened, is tried again
+	paused    bool     // nothing is printed now, so nothing can be followed
+	file      *os.File // nil if the file could not be opened; append tries again
 	size      int64
-	second    int64 // the second that budget counts for
+	second    int64 // the second of budget
 	budget    int
 	dropped   int64     // bytes, since the budget ran out
-	drained   time.Time // up to when drainBytes is spent
+	drained   time.Time // the time up to which drainBytes is spent
 	followers map[*follower]struct{}
 	buf       []byte
 }
 
-// follower gets new lines as they are written.
+// follower receives new lines as they are written.
 type follower struct {
 	lines  chan LogLine
-	missed int // lines since lines was full
+	missed int // lines lost since the channel was full
 }
 
 const currentLog = "current.ndjson"
@@ -135,8 +135,7 @@ func (l *functionLog) Close() {
 	l.restLocked()
 }
 
-// pause ends followers and closes the file: nothing more is printed until resume,
-// or next to nothing.
+// pause ends followers and closes the file, because little or nothing is printed until resume.
 func (l *functionLog) pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +164,7 @@ func (l *functionLog) resume() {
 	l.paused = false
 }
 
-// append writes lines as one write(2). A full disk loses log lines, never an
-// invocation.
+// append writes lines by one write(2). A full disk loses log lines, never an invocation.
 func (l *functionLog) append(lines ...LogLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,13 +186,13 @@ func (l *functionLog) append(lines ...LogLine) {
 	}
 	n, _ := l.file.Write(l.buf)
 	l.size += int64(n)
-	if l.paused { // what came late leaves no file open
+	if l.paused { // leave no file open after late output
 		l.closeFileLocked()
 	}
 }
 
-// appendLocked writes a line, in pieces if it is longer than maxLogLine. copyLines
-// hands long lines over in pieces already.
+// appendLocked writes a line, in pieces if it is longer than maxLogLine. copyLines passes long
+// lines in pieces already.
 func (l *functionLog) appendLocked(line LogLine) {
 	text, partial, more := line.Text, line.Partial, line.More
 	if len(line.Level) > maxLogLevel {
@@ -216,8 +214,8 @@ func (l *functionLog) appendLocked(line LogLine) {
 	}
 }
 
-// affordLocked reports whether the line fits in its second's budget, and counts it as
-// dropped if it does not. The first line of a later second tells how much was dropped.
+// affordLocked reports whether the line fits into the budget of its second; if not, it counts the
+// line as dropped. The first line of a later second is preceded by a note of the loss.
 func (l *functionLog) affordLocked(line *LogLine) bool {
 	if sec := line.Time.Unix(); sec != l.second {
 		if l.dropped > 0 {
@@ -247,7 +245,7 @@ func (l *functionLog) encodeLocked(line LogLine) {
 	}
 }
 
-// send does not wait: a follower that lags too far misses lines, and is told.
+// send never blocks: a follower that lags too far loses lines, and gets a line with their number.
 func (f *follower) send(line LogLine) {
 	if f.missed > 0 {
 		told := LogLine{Time: line.Time, Function: line.Function, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d lines left out here: read too slowly", f.missed)}
@@ -264,7 +262,7 @@ func (f *follower) send(line LogLine) {
 	}
 }
 
-// rotateLocked renames current to 1, 1 to 2 and so on; the oldest goes.
+// rotateLocked renames current to 1, 1 to 2 and so on; the oldest file is overwritten.
 func (l *functionLog) rotateLocked() {
 	l.closeFileLocked()
 	for i := l.files; i > 0; i-- {
@@ -277,15 +275,14 @@ func (l *functionLog) rotateLocked() {
 	_ = l.openLocked()
 }
 
-// output is one stream of a sandbox that goes to its function's log.
+// output is one stream of a sandbox on its way to the function's log.
 type output struct {
 	stream   string
 	r, w     *os.File
-	revision int // of the function's
+	revision int // of the function
 }
 
-// pipes makes the outputs of a sandbox that is about to start; settle ends what
-// it began.
+// pipes makes the outputs of a sandbox that is about to start. The caller ends with settle.
 func (l *functionLog) pipes(streams ...string) ([]output, error) {
 	outputs := make([]output, 0, len(streams))
 	for _, stream := range streams {
@@ -309,9 +306,9 @@ func (f *function) pipes(streams ...string) ([]output, error) {
 	return outputs, err
 }
 
-// settle follows the outputs of a sandbox that has started, and closes those of
-// one that has not. To be followed from the beginning on would cost the start a
-// goroutine's wake-up for each.
+// settle follows the outputs of a sandbox that has started, and closes the outputs if the start
+// failed with err. Following from the start would cost the start one goroutine's wake-up per
+// output.
 func (l *functionLog) settle(e *Engine, outputs []output, sandbox string, err error) {
 	for _, o := range outputs {
 		_ = o.w.Close()
@@ -323,8 +320,8 @@ func (l *functionLog) settle(e *Engine, outputs []output, sandbox string, err er
 	}
 }
 
-// follow writes the lines of a pipe to the log until every holder of its other
-// end has closed it. It owns o.r.
+// follow writes the lines of a pipe to the log until every holder of the write end has closed it.
+// follow owns o.r.
 func (l *functionLog) follow(e *Engine, o output, sandbox string) {
 	e.spawn(func() {
 		defer o.r.Close()
@@ -334,8 +331,8 @@ func (l *functionLog) follow(e *Engine, o output, sandbox string) {
 	})
 }
 
-// prints waits until there is something to be read from a pipe; false if its end
-// comes first. Most programs print nothing, and need no buffer.
+// prints waits until a pipe has data; it returns false if the pipe ends first. Most programs
+// print nothing, and need no buffer.
 func prints(r *os.File) bool {
 	conn, err := r.SyscallConn()
 	if err != nil {
@@ -351,8 +348,8 @@ func prints(r *os.File) bool {
 	return err == nil && (failed != nil || p[0].Revents&unix.POLLIN != 0)
 }
 
-// outputPipe makes a pipe whose reading end the poller watches and whose writing
-// end blocks, as programs expect; os.Pipe makes both for Go, at twice the calls.
+// outputPipe makes a pipe. The poller watches the read end; the write end blocks, as programs
+// expect. os.Pipe makes both ends for Go, at twice the system calls.
 func outputPipe() (r, w *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -364,12 +361,12 @@ func outputPipe() (r, w *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-// copyLines writes what comes from r to the log, a line each, and longer lines than
-// maxLogLine in pieces that end between characters.
+// copyLines writes the lines of r to the log. Lines longer than maxLogLine become pieces that end
+// between characters.
 func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 	br := bufio.NewReaderSize(r, maxLogLine)
 	var batch []LogLine
-	var held []byte // the end of a piece that belongs to the next one
+	var held []byte // the end of a piece, moved to the next piece
 	for {
 		text, err := br.ReadSlice('\n')
 		of.More = errors.Is(err, bufio.ErrBufferFull)
@@ -393,7 +390,7 @@ func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 			batch = batch[:0]
 			if !ended {
 				dropped, err := l.drain(br)
-				if dropped { // with what was left of the line
+				if dropped { // with the rest of the line
 					of.Rest, held = false, nil
 				}
 				ended = err != nil
@@ -405,8 +402,8 @@ func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 	}
 }
 
-// wholeCharacters is the length of text without the beginning of a character at its
-// end: of one in UTF-8, or of CR LF.
+// wholeCharacters returns the length of text without an incomplete character at the end: in
+// UTF-8, or CR without LF.
 func wholeCharacters(text []byte) int {
 	n := len(text)
 	if n > 0 && text[n-1] == '\r' {
@@ -423,14 +420,14 @@ func wholeCharacters(text []byte) int {
 	return n
 }
 
-// drain returns at once while there is a budget. Otherwise it drops what comes within
-// this second, at the pace of drainBytes, and then the rest of the line that it has begun
-// to drop. dropped reports whether it dropped anything.
+// drain returns at once while budget is left. Otherwise it drops all input of this second, at the
+// pace of drainBytes, and then the rest of a line that it has begun to drop. dropped reports
+// whether drain dropped anything.
 func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 	if drop, _ := l.drop(0); !drop {
 		return false, nil
 	}
-	whole := true // nothing of the next line was dropped
+	whole := true // no part of the next line was dropped
 	for {
 		if _, err := br.Peek(1); err != nil { // waits
 			return dropped, err
@@ -444,7 +441,7 @@ func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 			<-time.After(wait)
 		}
 		dropped, whole = true, text[len(text)-1] == '\n'
-		_, _ = br.Discard(len(text)) // it is there
+		_, _ = br.Discard(len(text)) // buffered, so never fails
 	}
 	for !whole {
 		_, err := br.ReadSlice('\n')
@@ -456,8 +453,8 @@ func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 	return dropped, nil
 }
 
-// drop says whether this second's budget is used up. If so it counts n bytes as
-// dropped, and says how long to wait where more has been than may be read in the time.
+// drop reports whether this second's budget is spent. If so, it counts n bytes as dropped and
+// returns how long the reader must wait to keep to drainBytes.
 func (l *functionLog) drop(n int) (drop bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,11 +15,10 @@ import (
 	"strings"
 )
 
-// Logs emits the log lines of a function, of one revision (NAME@REVISION), or else of a
-// container, oldest first,
-// from one goroutine. It returns when they are out, or with Follow when ctx ends
-// (nil), the container does, or the function is removed or the engine stops (nil);
-// an error of emit ends it too.
+// Logs emits the log lines of a function, of one revision (NAME@REVISION) or of a container,
+// oldest first, from one goroutine. It returns nil after the last line. With Follow it returns
+// nil when ctx ends, the container ends, the function is removed or the engine stops. An error of
+// emit ends Logs, which returns the error.
 func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
 	qualified, revision, asked := strings.Cut(name, "@")
 	d, err := e.find(qualified)
@@ -36,8 +35,8 @@ func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(
 }
 
 func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptions, emit func(LogLine) error) error {
-	// Under the lock nothing is written, so what the files hold now and what
-	// the follower receives from now on is the whole log, each line once.
+	// Nothing is written under the lock. So the present content of the files and the lines that
+	// the follower receives from now on are the whole log, each line once.
 	l.mu.Lock()
 	files, err := l.openAllLocked()
 	var news chan LogLine
@@ -57,7 +56,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 		return err
 	}
 
-	var tail []LogLine // a ring once it is full
+	var tail []LogLine // a ring once full
 	oldest := 0
 	lines := joiner{most: l.maxBytes, emit: func(line LogLine) error {
 		switch {
@@ -79,7 +78,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 			return err
 		}
 	}
-	if news == nil { // else the rest of a line may come
+	if news == nil { // with a follower, the rest of a line may still come
 		if err := lines.flush(); err != nil {
 			return err
 		}
@@ -124,23 +123,23 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 	}
 }
 
-// errUntil ends the following of a log: the rest is later than what is asked for.
+// errUntil ends the following of a log: later lines are after LogOptions.Until.
 var errUntil = errors.New("end of what is asked for")
 
-// joiner puts the pieces of long lines together again and emits whole lines. A line's
-// time is that of its first piece, and its place is that of its last.
+// joiner joins the pieces of long lines and emits whole lines. A line has the time of its first
+// piece and the position of its last.
 type joiner struct {
 	emit func(LogLine) error
-	most int64 // bytes that open lines hold together; what exceeds it is emitted as it is
+	most int64 // limit of the bytes in open lines together; beyond it, a line is emitted incomplete
 
 	open  map[source]*openLine
 	bytes int64
 }
 
-// source is where the pieces of a line come from; each has one open line at most.
+// source is the origin of a line's pieces. Each source has at most one open line.
 type source struct{ sandbox, stream, invocation string }
 
-// openLine is a line whose last piece is still to come.
+// openLine is a line without its last piece.
 type openLine struct {
 	first LogLine
 	text  strings.Builder
@@ -175,7 +174,7 @@ func (j *joiner) add(line LogLine) error {
 	return j.emitOpen(from, line.Partial)
 }
 
-// emitOpen emits what there is of a line.
+// emitOpen emits the pieces of an open line as one line.
 func (j *joiner) emitOpen(from source, partial bool) error {
 	open := j.open[from]
 	delete(j.open, from)
@@ -185,7 +184,7 @@ func (j *joiner) emitOpen(from source, partial bool) error {
 	return j.emit(line)
 }
 
-// flush emits the open lines, oldest first: no further pieces come.
+// flush emits the open lines, oldest first. No further piece may come.
 func (j *joiner) flush() error {
 	left := slices.SortedFunc(maps.Keys(j.open), func(a, b source) int {
 		return j.open[a].first.Time.Compare(j.open[b].first.Time)
@@ -209,7 +208,7 @@ type sizedFile struct {
 	size int64
 }
 
-// openAllLocked opens the log's files oldest first with the sizes they have now.
+// openAllLocked opens the log's files, oldest first, with their present sizes.
 func (l *functionLog) openAllLocked() ([]sizedFile, error) {
 	var out []sizedFile
 	for i := l.files; i >= 0; i-- {

@@ -123,14 +123,14 @@ func (m *metrics) failed(f *function, took time.Duration, err error) {
 	m.duration.WithLabelValues(f.name, outcome(err), f.number()).Observe(took.Seconds())
 }
 
-// Reasons to refuse an event that package admission does not know.
+// Reasons to refuse an event, beside those of package admission.
 const (
 	reasonQuota   admission.Reason = "quota"   // *QuotaError
 	reasonEngine  admission.Reason = "engine"  // ErrEngineOverloaded
-	reasonAnswers admission.Reason = "answers" // its function's answers hold much memory that clients have not taken
+	reasonAnswers admission.Reason = "answers" // answers of the function hold much memory that clients have not taken
 )
 
-// refuse counts an event that was not taken on.
+// refuse counts a refused event.
 func (m *metrics) refuse(why admission.Reason) { m.refused.WithLabelValues(string(why)).Inc() }
 
 func (m *metrics) collected(r *GCReport) {
@@ -142,7 +142,7 @@ func (m *metrics) collected(r *GCReport) {
 	m.gcSeconds.Observe(r.Took.Seconds())
 }
 
-// forget drops the series of a removed function, or of one revision of it.
+// forget drops the series of a removed function, or of one of its revisions.
 func (m *metrics) forget(function string, revision int) {
 	of := prometheus.Labels{"function": function}
 	if revision != 0 {
@@ -153,7 +153,7 @@ func (m *metrics) forget(function string, revision int) {
 	m.forkServers.DeletePartialMatch(of)
 }
 
-// outcome is the label of how an event ended.
+// outcome returns the label for the end of an event.
 func outcome(err error) string {
 	if err == nil {
 		return "ok"

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// What names of containers are made of.
+// Words for the names of containers.
 var (
 	adjectives = [...]string{
 		"able", "amber", "bold", "brave", "brisk", "calm", "clear", "clever", "coral", "crisp", "eager", "early", "fair", "fine", "fresh",
@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// madeUpName returns a name; from the third attempt on with a number, which there
-// is always one left of.
+// madeUpName returns a random name. From attempt 3 on it ends in a number whose range doubles
+// with each attempt, so that a free name is always found.
 func madeUpName(attempt int) string {
 	name := adjectives[rand.IntN(len(adjectives))] + "_" + nouns[rand.IntN(len(nouns))]
 	if attempt > 2 {

@@ -10,11 +10,11 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
-// setNetwork gives spec the network that an image asks for. What the operator or
-// the host refuses is an *image.FieldError that names the next step.
+// setNetwork gives spec the network of an image. If the operator or the host refuses it,
+// setNetwork returns an *image.FieldError that names the next step.
 func (e *Engine) setNetwork(spec *sandbox.Spec, n image.Network) error {
 	switch n.Mode {
-	case "", image.NetworkNone: // images of the tests say nothing
+	case "", image.NetworkNone: // as in images of tests
 		return nil
 	case image.NetworkHost:
 		if !e.cfg.AllowHostNetwork {

@@ -11,9 +11,9 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// StepError is why a pipeline has no answer where one of its steps ran already, or is not
-// there: whoever would send such an event elsewhere must not take it for one that was
-// refused. Code is as of [ErrorCode], "step_missing" for a step that is not there.
+// StepError says that a pipeline failed after a step has run, or because a step is missing. A
+// caller must not take such an event for a refused one and send it elsewhere. Code is as of
+// [ErrorCode]; "step_missing" means that a step does not exist.
 type StepError struct {
 	Code string
 	Err  error
@@ -21,7 +21,7 @@ type StepError struct {
 
 func (e *StepError) Error() string { return e.Err.Error() }
 
-// Unwrap tells only what a step did itself.
+// Unwrap returns Err if the step itself failed, else nil.
 func (e *StepError) Unwrap() error {
 	switch e.Code {
 	case "function_error", "function_crashed", "timeout":
@@ -30,11 +30,11 @@ func (e *StepError) Unwrap() error {
 	return nil
 }
 
-// isPipeline says whether the function is nothing but others, one behind the other.
+// isPipeline reports whether the function is only a sequence of other functions.
 func (f *function) isPipeline() bool { return f.config.Protocol == image.ProtocolPipeline }
 
-// pipeline has the function's steps handle the event. It takes an event's place in the engine,
-// which its first step runs in, and has no instance.
+// pipeline has the function's steps handle the event. The event takes an engine slot, which the
+// first step uses, and no instance.
 func (ev *event) pipeline(r *Request) (*Response, error) {
 	f := ev.f
 	if err := ev.endless(); err != nil {
@@ -67,14 +67,14 @@ func (ev *event) pipeline(r *Request) (*Response, error) {
 	return &ev.resp, nil
 }
 
-// handles counts the events that a pipeline handles.
+// handles changes the count of events that a pipeline handles by n.
 func (f *function) handles(n int) {
 	f.mu.Lock()
 	f.busy += n
 	f.mu.Unlock()
 }
 
-// stepFailed is what the pipeline's client is told, and its owner.
+// stepFailed logs the error of a step for the pipeline's owner and returns the client's error.
 func (ev *event) stepFailed(step int, err error) error {
 	if ev.ctx.Err() != nil {
 		return context.Cause(&ev.ctx)
@@ -90,7 +90,7 @@ func (ev *event) stepFailed(step int, err error) error {
 	}
 }
 
-// endless refuses an event of a pipeline that is a step of itself, at whatever depth.
+// endless returns an error if the pipeline is a step of itself, at any depth.
 func (ev *event) endless() error {
 	for l := ev.calls.from; l != nil && l.f.isPipeline(); l = l.from {
 		if l.f.name == ev.f.name {
@@ -100,8 +100,8 @@ func (ev *event) endless() error {
 	return nil
 }
 
-// checkPipeline refuses one with a step that is not there, or that has the pipeline itself
-// among its own.
+// checkPipeline returns a *image.FieldError if a step is missing or if the pipeline contains
+// itself.
 func (f *function) checkPipeline() error {
 	var path []string
 	seen := map[string]bool{}
@@ -115,7 +115,7 @@ func (f *function) checkPipeline() error {
 				return fmt.Errorf("%s is a step of itself: %s", f.plain, strings.Join(path, " → "))
 			}
 			inner, err := f.e.stepsOf(name, revision)
-			if err != nil && len(path) == 1 { // what others lack is theirs
+			if err != nil && len(path) == 1 { // a missing step of an inner pipeline is not this one's fault
 				return err
 			}
 			for _, steps := range inner {
@@ -137,8 +137,8 @@ func (f *function) checkPipeline() error {
 	return nil
 }
 
-// stepsOf are the steps of the revisions of a function that events may go to, or of the one
-// asked for, which must be there; none where they are no pipelines.
+// stepsOf returns the steps of a pipeline: of all revisions that serve events, or of the named
+// revision, which must exist. It returns nil for a function that is no pipeline.
 func (e *Engine) stepsOf(name, revision string) (all [][]string, err error) {
 	d := (*e.functions.Load())[name]
 	if d == nil {

@@ -12,48 +12,48 @@ import (
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// ErrEngineOverloaded: too many events of all functions are under way.
+// ErrEngineOverloaded: too many events, of all functions together, are under way.
 var ErrEngineOverloaded = errors.New("too many events are under way in the engine")
 
-// placesPerCPU times the CPUs is the default of Config.Concurrency.
+// placesPerCPU times the number of CPUs is the default of Config.Concurrency.
 const placesPerCPU = 256
 
-// defaultPlaces is for how many events an engine has places unless it is told.
+// defaultPlaces returns the default of Config.Concurrency.
 func defaultPlaces() int { return placesPerCPU * runtime.GOMAXPROCS(0) }
 
-// places bound the events that run at once in the whole engine. An event asks for one
-// when its function has an instance for it, and gives it back with the instance.
+// places limits the events that run at once in the whole engine. An event takes a slot once its
+// function has an instance for the event, and gives the slot back with the instance.
 //
-// They are shared fairly: no function has more than three quarters of them, and a free
-// one goes to the function that has the fewest of those that wait. So a flood of one
-// function's events finds the last quarter closed, and gets no more than its share of
-// the rest while others want theirs.
+// Slots are shared fairly. No function holds more than three quarters of them, and a free slot
+// goes to the waiting function that holds the fewest. So a flood of events of one function leaves
+// the last quarter free, and gets no more than a fair share of the rest while further functions
+// wait.
 //
-// Whoever is not to wait, see beside, may go beyond them; while there are that many
-// nobody else gets one.
+// An event that must not wait (see beside) may exceed the limit; until usage falls below the
+// limit, enter grants nothing.
 type places struct {
-	all, most int // of one function
-	beyond    int // that may be taken by beside when all are
+	all, most int // slots in all; the most for one function
+	beyond    int // further slots, for beside alone
 
 	mu      sync.Mutex
 	taken   int
-	waiting []*function     // who has waiters
-	queue   admission.Queue // judges each function's waiters by the places it has
+	waiting []*function     // functions with waiters
+	queue   admission.Queue // judges each function's waiters by the slots that the function holds
 	waiters int
 }
 
-// placed is a function's part of the places; places.mu guards it.
+// placed is a function's share of the slots; places.mu guards it.
 type placed struct {
 	held    int
-	waiters []*placeWaiter // the oldest first
+	waiters []*placeWaiter // oldest first
 }
 
-// before says whether s is to have the next place rather than o: both have waiters.
+// before reports whether s gets the next slot rather than o. Both have waiters.
 func (s *placed) before(o *placed) bool {
 	return s.held < o.held || s.held == o.held && s.waiters[0].since.Before(o.waiters[0].since)
 }
 
-// placeWaiter is told by the close of granted.
+// placeWaiter waits until granted is closed.
 type placeWaiter struct {
 	since   time.Time
 	granted chan struct{}
@@ -63,9 +63,9 @@ func newPlaces(all int, queue admission.QueueConfig) *places {
 	return &places{all: all, most: max(1, all-all/4), beyond: max(all, 4*mostSteps), queue: admission.NewQueue(queue)}
 }
 
-// beside takes a place for an event of f that others wait for, who have places themselves:
-// if it waited for one, events could wait for each other. So it has one at once, beyond all
-// if need be, or none. leave gives it back.
+// beside takes a slot for an event of f at once, if need be beyond the limit, or fails with
+// ErrEngineOverloaded. It never waits: the callers of this event hold slots and wait for its
+// answer, so that a wait could deadlock. leave gives the slot back.
 func (p *places) beside(f *function) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,12 +77,13 @@ func (p *places) beside(f *function) error {
 	return nil
 }
 
-// enter takes a place for an event of f; leave gives it back. It waits until ctx ends,
-// and returns its cause. ErrEngineOverloaded, at once, where that would take too long.
+// enter takes a slot for an event of f; leave gives the slot back. enter waits until ctx ends and
+// then returns the cause of ctx. It returns ErrEngineOverloaded at once if the wait would be too
+// long.
 func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, err error) {
 	p.mu.Lock()
 	s := &f.placed
-	if p.taken < p.all && s.held < p.most { // those who wait have as many as they may
+	if p.taken < p.all && s.held < p.most { // so every waiting function is at its own limit
 		p.taken++
 		s.held++
 		if len(p.waiting) == 0 {
@@ -125,7 +126,7 @@ func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, 
 	return time.Since(now), context.Cause(ctx)
 }
 
-// waitsNoMoreLocked notes that a waiter of f's has gone.
+// waitsNoMoreLocked updates the counts after a waiter of f has left.
 func (p *places) waitsNoMoreLocked(f *function) {
 	p.waiters--
 	if len(f.placed.waiters) == 0 {
@@ -134,7 +135,8 @@ func (p *places) waitsNoMoreLocked(f *function) {
 	}
 }
 
-// leave gives a place of f's back, which it had for so long; 0: that says nothing.
+// leave gives back a slot of f. kept is how long the event held the slot; 0 keeps the time out of
+// the queue's estimate.
 func (p *places) leave(f *function, kept time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,7 +150,7 @@ func (p *places) leave(f *function, kept time.Duration) {
 	}
 }
 
-// grantLocked hands out what is free.
+// grantLocked grants the free slots to waiters.
 func (p *places) grantLocked(now time.Time) {
 	for p.taken < p.all {
 		var f *function
@@ -170,14 +172,14 @@ func (p *places) grantLocked(now time.Time) {
 	}
 }
 
-// count is how many events have a place, and wait for one.
+// count returns how many events hold a slot and how many wait for a slot.
 func (p *places) count() (taken, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken, p.waiters
 }
 
-// waitingOf is how many events of f wait for a place.
+// waitingOf returns how many events of f wait for a slot.
 func (p *places) waitingOf(f *function) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,27 +18,26 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// Process is one of a sandbox's.
+// Process is one process of a sandbox.
 type Process struct {
 	PID     int // on the host
-	Parent  int // likewise; of the first process the spawner
+	Parent  int // on the host; the first process has the spawner for parent
 	UID     int // on the host
 	Started time.Time
 	CPU     time.Duration // user and system time so far
-	Command string        // with its arguments, as far as 4 KiB go; "[name]" where it has none
+	Command string        // with arguments, up to 4 KiB; "[name]" without arguments
 }
 
-// ticks is how many of the units in /proc/PID/stat make a second: USER_HZ is 100
-// on all architectures that FRE runs on (time(7)).
+// ticks is the number of units in /proc/PID/stat per second: USER_HZ is 100 on all architectures
+// that FRE runs on (time(7)).
 const ticks = 100
 
-// maxCommand is how much of a process's arguments is read: thousands of forks may
-// share megabytes of them, which cost their sandbox little.
+// maxCommand is how many bytes of a process's arguments are read: thousands of forks may share
+// megabytes of arguments at little cost to their sandbox.
 const maxCommand = 4 << 10
 
-// Processes lists the processes of a sandbox, which is named by its id or a
-// prefix, the oldest first. Errors: fs.ErrNotExist, store.ErrAmbiguous,
-// ErrContainerStopped, os.ErrProcessDone.
+// Processes lists the processes of a sandbox, oldest first; id is the sandbox's id or a prefix of
+// it. Errors: fs.ErrNotExist, store.ErrAmbiguous, ErrContainerStopped, os.ErrProcessDone.
 func (e *Engine) Processes(id string) ([]Process, error) {
 	b, err := e.running(id)
 	if err != nil {
@@ -53,7 +52,7 @@ func (e *Engine) Processes(id string) ([]Process, error) {
 	for _, pid := range ids {
 		p, err := readProcess(pid, booted)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue // it has ended since
+			continue // ended meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -63,8 +62,8 @@ func (e *Engine) Processes(id string) ([]Process, error) {
 	return out, nil
 }
 
-// readProcess reads what proc_pid_stat(5) and proc_pid_cmdline(5) say. The
-// process chooses its name and arguments: what cannot be printed is replaced.
+// readProcess reads /proc/PID (proc_pid_stat(5), proc_pid_cmdline(5)). The process chooses its
+// name and arguments, so control characters are replaced by blanks.
 func readProcess(pid int, booted time.Time) (Process, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
@@ -91,7 +90,7 @@ func readProcess(pid int, booted time.Time) (Process, error) {
 	return p, nil
 }
 
-// readSome reads the beginning of a file.
+// readSome reads the first limit bytes of a file.
 func readSome(name string, limit int64) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -108,7 +107,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// parseStat reads "PID (NAME) STATE PPID …", where NAME may hold anything.
+// parseStat parses "PID (NAME) STATE PPID …"; NAME may contain any character.
 func parseStat(text string, booted time.Time) (p Process, name string, err error) {
 	open, end := strings.IndexByte(text, '('), strings.LastIndexByte(text, ')')
 	if open < 0 || end < open {
@@ -130,8 +129,8 @@ func parseStat(text string, booted time.Time) (p Process, name string, err error
 	return p, text[open+1 : end], err
 }
 
-// Signal sends a signal to a sandbox's first process, which must have a handler
-// for it, as it is pid 1; SIGKILL, which needs none, ends the tree. Errors as of
+// Signal sends a signal to a sandbox's first process, which is pid 1 and so must have a handler
+// for the signal. SIGKILL needs no handler and kills all processes. Errors as of
 // [Engine.Processes].
 func (e *Engine) Signal(id string, sig unix.Signal) error {
 	b, err := e.running(id)
@@ -141,9 +140,8 @@ func (e *Engine) Signal(id string, sig unix.Signal) error {
 	return e.boxes.signal(e, b, sig)
 }
 
-// Wait waits until a sandbox has ended and returns what lists show of it then.
-// Of one that has ended already it returns that, as long as lists remember it.
-// Errors: fs.ErrNotExist, store.ErrAmbiguous, the cause of ctx.
+// Wait waits until a sandbox has ended and returns its row in the list. An ended sandbox is found
+// as long as lists keep it. Errors: fs.ErrNotExist, store.ErrAmbiguous, the cause of ctx.
 func (e *Engine) Wait(ctx context.Context, id string) (*Sandbox, error) {
 	if b, err := e.boxes.find(id); err == nil {
 		select {
@@ -165,8 +163,8 @@ func (e *Engine) Wait(ctx context.Context, id string) (*Sandbox, error) {
 	return nil, fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
 }
 
-// Forget takes an ended sandbox out of the lists. Errors: fs.ErrNotExist where
-// there is none of that id that has ended.
+// Forget removes an ended sandbox from the lists. It returns fs.ErrNotExist if no ended sandbox
+// has this id.
 func (e *Engine) Forget(id string) error {
 	r := &e.boxes
 	r.mu.Lock()

@@ -11,9 +11,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// NameOf is the qualified name that an image's function is deployed under, and its
-// tenant: that of name, where it has one, else the image's. The error is an
-// *image.FieldError.
+// NameOf returns the qualified name for an image's function and its tenant: the tenant in name if
+// name has one, else the image's. The error is an *image.FieldError.
 func NameOf(name string, img *store.Image) (qualified, tenant string, err error) {
 	plain, tenant, err := image.SplitName(name)
 	if err != nil {
@@ -24,17 +23,16 @@ func NameOf(name string, img *store.Image) (qualified, tenant string, err error)
 		if err != nil {
 			return "", "", err
 		}
-		if image.ValidName(cfg.Tenant) { // an image that is no function has none
+		if image.ValidName(cfg.Tenant) { // an image that is no function has no tenant
 			tenant = cfg.Tenant
 		}
 	}
 	return image.QualifiedName(plain, tenant), tenant, nil
 }
 
-// qualifyNames gives the functions of a state directory of before, where one name was
-// one function whatever its tenant, the qualified names that they have now, and their
-// logs with them. A crash in between has the next start go on. What is in the way of
-// one keeps no other from answering.
+// qualifyNames renames the functions of an older state directory, in which names did not include
+// the tenant, to qualified names, and moves their logs. After a crash the next start continues.
+// An error with one function does not keep the others from starting.
 func (e *Engine) qualifyNames() {
 	for _, rec := range e.cfg.Store.Functions() {
 		if err := e.qualifyName(rec); err != nil {
@@ -58,7 +56,7 @@ func (e *Engine) qualifyName(rec *store.Function) error {
 	}
 	name := image.QualifiedName(rec.Name, cfg.Tenant)
 	if !image.ValidName(rec.Name) || !image.ValidName(cfg.Tenant) || name == rec.Name {
-		return nil // it is qualified by now, or newFunction says what is wrong with it
+		return nil // qualified already, or newFunction reports the invalid name
 	}
 	if _, err := e.cfg.Store.Function(name); err == nil {
 		return fmt.Errorf("%s: %w", name, fs.ErrExist)

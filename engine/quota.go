@@ -11,18 +11,18 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Quotas bound what one tenant has at one time; 0 is no bound.
+// Quotas bound a tenant's resources at any time; 0 is no bound.
 type Quotas struct {
-	Instances   int64 // sandboxes of its functions, idle ones too, and of its containers
-	MemoryBytes int64 // their limits together
-	CPUMillis   int64 // likewise
-	Images      int64 // of its functions
-	ImageBytes  int64 // their files, those they share counted for each
-	WorkBytes   int64 // in /work, instead of WorkConfig's; from when it is attached on
+	Instances   int64 // sandboxes of functions, idle ones too, and of containers
+	MemoryBytes int64 // sum of the instances' limits
+	CPUMillis   int64 // sum of the instances' limits
+	Images      int64 // of functions
+	ImageBytes  int64 // of all files; a shared file counts for each image
+	WorkBytes   int64 // in /work, replaces WorkConfig's limit; in force from the next attach
 	Builds      int64 // at a time; 0 is defaultBuilds, not no bound
 }
 
-// QuotaError says that a tenant has as much as it may.
+// QuotaError says that a tenant has reached a quota.
 type QuotaError struct {
 	Tenant, What string
 	Limit        int64
@@ -32,28 +32,27 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("tenant %s has reached its quota of %s (%d)", e.Tenant, e.What, e.Limit)
 }
 
-// Use is what a tenant has now, in the units of Quotas.
+// Use is what a tenant uses now, in the units of Quotas.
 type Use struct {
 	Instances, MemoryBytes, CPUMillis, Images, ImageBytes int64
 
-	Containers            int64 // of Instances: those that are containers' runs, not functions'
+	Containers            int64 // the part of Instances that are runs of containers
 	Builds, WaitingBuilds int64
 }
 
-// tenantUse counts a tenant's instances: from the decision to start one until it has
-// gone, or stands idle while its function was replaced, whose next instance needs the
-// room. Containers' runs are among them. mu is taken last, under function.mu.
+// tenantUse counts a tenant's instances and runs of containers. An instance counts from the
+// decision to start it until it is gone, or until it is idle after its function was replaced:
+// then the next function's instance needs the quota. mu is taken last, under function.mu.
 type tenantUse struct {
 	mu                     sync.Mutex
 	instances, memory, cpu int64
 	containers             int64 // of the instances
 	builds                 builds
 
-	storing chan struct{} // holds a token while an image of the tenant's is stored that counts
+	storing chan struct{} // holds a token while a counted image of the tenant is stored
 }
 
-// reserve counts one more instance with these limits, unless that is more than q allows: a
-// *QuotaError.
+// reserve counts one more instance with these limits. It returns a *QuotaError if that exceeds q.
 func (u *tenantUse) reserve(tenant string, q Quotas, memory, cpu int64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -74,7 +73,7 @@ func (u *tenantUse) reserve(tenant string, q Quotas, memory, cpu int64) error {
 	return nil
 }
 
-// release gives back what reserve counted.
+// release undoes reserve.
 func (u *tenantUse) release(memory, cpu int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -83,13 +82,13 @@ func (u *tenantUse) release(memory, cpu int64) {
 	u.cpu -= cpu
 }
 
-// Of a [QuotaError].
+// Values of QuotaError.What.
 const (
 	quotaOfMemory = "bytes of memory"
 	quotaOfCPU    = "thousandths of a CPU"
 )
 
-// usage is where a tenant's instances are counted, for as long as the engine runs.
+// usage returns the counts of a tenant, which live as long as the engine.
 func (e *Engine) usage(tenant string) *tenantUse {
 	if u, ok := e.uses.Load(tenant); ok {
 		return u.(*tenantUse)
@@ -105,14 +104,14 @@ func (e *Engine) quotas(tenant string) Quotas {
 	return e.cfg.Quotas(tenant)
 }
 
-// bounded says whether the function's instances count against a quota.
+// bounded reports whether a quota bounds the function's instances.
 func (f *function) bounded() bool {
 	q := f.e.quotas(f.config.Tenant)
 	return !f.temporary && (q.Instances > 0 || q.MemoryBytes > 0 || q.CPUMillis > 0)
 }
 
-// reserveLocked counts one more instance against the tenant's quotas, f.mu held, unless
-// that is too many: a *QuotaError. Temporary functions are nobody's.
+// reserveLocked counts one more instance against the tenant's quotas, or returns a *QuotaError.
+// No quota bounds temporary functions. The caller holds f.mu.
 func (f *function) reserveLocked() error {
 	q, r, u := f.e.quotas(f.config.Tenant), &f.config.Resources, f.use
 	if f.temporary {
@@ -121,14 +120,13 @@ func (f *function) reserveLocked() error {
 	return u.reserve(f.config.Tenant, q, r.MemoryBytes, r.CPUMillis)
 }
 
-// removeLocked is the end of an instance, f.mu held.
+// removeLocked removes an instance that has ended. The caller holds f.mu.
 func (f *function) removeLocked(in *instance) {
 	delete(f.instances, in)
 	f.releaseLocked(in)
 }
 
-// releaseLocked gives back what was reserved for an instance, f.mu held, if it has not
-// been yet.
+// releaseLocked gives back the quota of an instance, at most once. The caller holds f.mu.
 func (f *function) releaseLocked(in *instance) {
 	if !in.reserved {
 		return
@@ -137,8 +135,7 @@ func (f *function) releaseLocked(in *instance) {
 	f.use.release(f.config.Resources.MemoryBytes, f.config.Resources.CPUMillis)
 }
 
-// refuseLocked gives all who wait an error, once no instance is left that could serve
-// them.
+// refuseLocked gives all waiters an error if no instance is left to serve them.
 func (f *function) refuseLocked(err error) {
 	if len(f.instances) > 0 {
 		return
@@ -150,7 +147,7 @@ func (f *function) refuseLocked(err error) {
 	f.waiters = nil
 }
 
-// now is what is counted here.
+// now returns the current counts.
 func (u *tenantUse) now() Use {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -160,7 +157,7 @@ func (u *tenantUse) now() Use {
 	}
 }
 
-// TenantUse is what a tenant has.
+// TenantUse returns the current use of a tenant.
 func (e *Engine) TenantUse(tenant string) Use {
 	out := e.usage(tenant).now()
 	for _, img := range e.cfg.Store.Images() {
@@ -172,8 +169,8 @@ func (e *Engine) TenantUse(tenant string) Use {
 	return out
 }
 
-// ImageTenant is whose function an image is of; "" for those of none, such as base
-// environments and containers' images.
+// ImageTenant returns the tenant whose function the image is, or "" for a base environment or a
+// container's image.
 func ImageTenant(img *store.Image) string {
 	c, err := image.ConfigOf(img)
 	if err != nil || c.Protocol == image.ProtocolNone || c.Protocol == "" {
@@ -182,8 +179,8 @@ func ImageTenant(img *store.Image) string {
 	return c.Tenant
 }
 
-// checkImages refuses a build for a tenant that has all the images it may, before it does
-// any work; admitImage has the last word.
+// checkImages refuses a build early if the tenant has reached its quota of images. admitImage
+// decides finally.
 func (e *Engine) checkImages(tenant string) error {
 	q := e.quotas(tenant)
 	if q.Images == 0 && q.ImageBytes == 0 {
@@ -208,8 +205,8 @@ func (e *SecretError) Error() string {
 }
 func (e *SecretError) Unwrap() error { return fs.ErrNotExist }
 
-// secrets opens what the template names, for a sandbox that starts now; wipe follows. An
-// update reaches whatever starts after it.
+// secrets reads the secrets that the template names, for a sandbox that starts now. The caller
+// wipes them. An updated secret reaches all sandboxes that start later.
 func (f *function) secrets() ([]sandbox.Secret, error) {
 	var out []sandbox.Secret
 	for _, name := range f.config.Secrets {
@@ -223,7 +220,7 @@ func (f *function) secrets() ([]sandbox.Secret, error) {
 	return out, nil
 }
 
-// secret is one of the tenant's; an *[SecretError] where there is none.
+// secret returns a secret of the tenant, or a *[SecretError].
 func (f *function) secret(name string) (value []byte, err error) {
 	err = fs.ErrNotExist
 	if f.e.cfg.Secrets != nil {
@@ -235,7 +232,7 @@ func (f *function) secret(name string) (value []byte, err error) {
 	return value, err
 }
 
-// checkSecrets says which is missing of those that function and triggers need.
+// checkSecrets returns an error for the first missing secret of the function or its triggers.
 func (f *function) checkSecrets() error {
 	for _, name := range f.config.SecretNames() {
 		value, err := f.secret(name)
@@ -247,7 +244,7 @@ func (f *function) checkSecrets() error {
 	return nil
 }
 
-// wipe forgets values.
+// wipe zeroes the values.
 func wipe(all []sandbox.Secret) {
 	for _, s := range all {
 		clear(s.Value)

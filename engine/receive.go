@@ -11,38 +11,37 @@ import (
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// A slow client must not occupy the function's concurrency. The engine reads a short body
-// before its event takes a place. A flowing body, which is long or of unknown length, takes
-// a place at once. At most half of the function's places, and at least one, are for events
-// with flowing bodies. The engine breaks off a body that hardly flows while another event
-// waits for its place.
+// A slow client must not occupy the function's concurrency. The engine reads a short body before
+// its event takes a slot. A flowing body, long or of unknown length, takes a slot at once. At
+// most half of the function's slots, but at least one, serve events with flowing bodies. The
+// engine breaks off a body that hardly flows while another event waits for its slot.
 
 const (
-	// shortBody is the length up to which the engine reads a body before its event takes a
-	// place, in bytes: a pipe holds as much before anybody reads.
+	// shortBody is the length up to which the engine reads a body before its event takes a slot,
+	// in bytes: a pipe holds as much without a reader.
 	shortBody = smallBody
-	// keptBody is the length up to which the engine keeps a body that is here already, in
-	// bytes. If the instance ends before it takes the event, another one gets the body.
+	// keptBody is the length up to which the engine keeps a body that has arrived already, in
+	// bytes. If the instance ends before it takes the event, another instance gets the body.
 	keptBody = 4 << 10
-	// mostReceived bounds the memory of all short bodies under way, in bytes. Beyond it a
+	// mostReceived bounds the memory of all short bodies under way, in bytes. Beyond this bound a
 	// short body flows.
 	mostReceived = 64 << 20
-	// mostFlowsWait is how many events of a function may wait for a place of a flowing body.
+	// mostFlowsWait is how many events of a function may wait for a slot for a flowing body.
 	mostFlowsWait = 1024
-	// A flowing body is judged every slowEvery. It is slow if the function has waited for it
-	// for more than half of that time and fewer than slowBytes have come.
+	// A flowing body is judged every slowEvery. It is slow if the function has waited for the
+	// body more than half of that time and fewer than slowBytes have come.
 	slowEvery = 5 * time.Second
 	slowBytes = 4 << 10
 )
 
-// arriving is a body that knows whether all of it has arrived.
+// arriving is a body that knows whether all bytes have arrived.
 type arriving interface {
 	Here() bool // no Read will block
 }
 
-// receive reads the body where it is short and has not come yet, and has one that flows wait
-// for its turn. r is the caller's: what is different is in a copy. done is due once the
-// function has the event.
+// receive reads a short body that has not arrived, and makes the event of a flowing body wait for
+// its turn. It leaves r unchanged and returns a copy with the new body. The caller calls done
+// once the function has the event.
 func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	done = func() {}
 	if r.Body == nil || r.Size == 0 || r.Upgrade != "" {
@@ -62,11 +61,11 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 		}
 		ev.f.e.received.Add(-r.Size)
 	}
-	if !awaits { // a call's: its function is done with a short body before the next step begins
+	if !awaits { // the body of a call: a short one is complete before the next step begins
 		return r, done, nil
 	}
 	ev.meta.Flows = r.Size < 0
-	if ev.f.agent { // its sandbox has one user
+	if ev.f.agent { // the sandbox has one user
 		return r, done, nil
 	}
 	if err := ev.f.flows.enter(&ev.ctx, ev.f); err != nil {
@@ -80,11 +79,11 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	return &flowing, done, nil
 }
 
-// gather reads a short body.
+// gather reads a short body into memory.
 func (ev *event) gather(r *Request) (*Request, error) {
 	gathered := make([]byte, r.Size)
 	if _, err := io.ReadFull(r.Body, gathered); err != nil {
-		if ev.ctx.Err() != nil { // it is why the Read was broken off
+		if ev.ctx.Err() != nil { // ctx broke the Read off
 			return r, context.Cause(&ev.ctx)
 		}
 		return r, fmt.Errorf("invoke %s: read body: %w", ev.f.plain, err)
@@ -95,17 +94,17 @@ func (ev *event) gather(r *Request) (*Request, error) {
 	return &ev.whole, nil
 }
 
-// flow is a flowing body. It holds one of the places of flowing bodies until its end.
+// flow is a flowing body. It holds one of the slots for flowing bodies until its end.
 type flow struct {
 	ev *event
 	io.Reader
 
 	mu     sync.Mutex
 	timer  *time.Timer   // calls judge
-	ended  bool          // its place is given back, or it is broken off
-	asked  time.Time     // when the Read under way began, zero for none
+	ended  bool          // the slot is given back, or the body is broken off
+	asked  time.Time     // start of the Read under way; zero for none
 	waited time.Duration // in Read, since the last judgement
-	came   int           // bytes since then
+	came   int           // bytes since the last judgement
 }
 
 func (b *flow) Read(p []byte) (int, error) {
@@ -131,15 +130,15 @@ func (b *flow) begin() {
 	b.timer = time.AfterFunc(slowEvery, b.judge)
 }
 
-// judge breaks the body off if it is slow and another event waits for its place. A body
-// that the function reads slowly is not slow.
+// judge breaks the body off if the body is slow and another event waits for the slot. A body that
+// the function reads slowly is not slow.
 func (b *flow) judge() {
 	if b.judged() {
 		b.ev.cancel(ErrSlowBody)
 	}
 }
 
-// judged says whether the body is to be broken off; else it is judged again later.
+// judged reports whether to break the body off; if not, it schedules the next judgement.
 func (b *flow) judged() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +158,7 @@ func (b *flow) judged() bool {
 	return b.ended
 }
 
-// end stops the judgements and gives the body's place back.
+// end stops the judgements and gives the body's slot back.
 func (b *flow) end() {
 	b.mu.Lock()
 	b.ended = true
@@ -168,7 +167,7 @@ func (b *flow) end() {
 	b.ev.f.flows.leave()
 }
 
-// Close ends a Read that is under way.
+// Close ends a Read under way.
 func (b *flow) Close() error {
 	if c, ok := b.Reader.(io.Closer); ok {
 		return c.Close()
@@ -176,15 +175,15 @@ func (b *flow) Close() error {
 	return nil
 }
 
-// flows are a function's events whose bodies are still coming.
+// flows counts a function's events with flowing bodies.
 type flows struct {
 	mu      sync.Mutex
 	n       int
 	waiting []chan struct{}
 }
 
-// crowded says whether an event waits for a place of a flowing body: an event with such a
-// body, or any event of a function that has a single place.
+// crowded reports whether an event waits for the slot of a flowing body: an event with a flowing
+// body, or any event of a function with a single slot.
 func (f *function) crowded() bool {
 	f.flows.mu.Lock()
 	waiting := len(f.flows.waiting)
@@ -197,10 +196,10 @@ func (f *function) crowded() bool {
 	return waiting > 0
 }
 
-// places is how many events the function may have at once.
+// places returns how many events the function may run at once.
 func (f *function) places() int { return f.config.Instances.Max * f.config.Instances.Concurrency }
 
-// enter waits until fewer than half of the function's places are for such events.
+// enter waits until fewer than half of the function's slots serve flowing bodies.
 func (s *flows) enter(ctx context.Context, f *function) error {
 	most := max(1, f.places()/2)
 	s.mu.Lock()
@@ -228,13 +227,13 @@ func (s *flows) enter(ctx context.Context, f *function) error {
 		s.waiting = slices.Delete(s.waiting, i, i+1)
 	}
 	s.mu.Unlock()
-	if i < 0 { // it had its turn meanwhile
+	if i < 0 { // had its turn meanwhile
 		s.leave()
 	}
 	return context.Cause(ctx)
 }
 
-// leave lets the next one in.
+// leave gives the slot to the next waiting event.
 func (s *flows) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +245,7 @@ func (s *flows) leave() {
 	s.waiting = s.waiting[1:]
 }
 
-// rewind goes back to the body's begin if the body is in memory, and says whether it did.
+// rewind seeks to the start of a body in memory, and reports whether it could.
 func rewind(r *Request) bool {
 	if r.Body == nil || r.Size == 0 {
 		return true

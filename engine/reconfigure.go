@@ -8,9 +8,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Reconfigure makes of a function's image one that is run otherwise, which counts against
-// its tenant's quota ([image.Builder.Reconfigure]). Errors: those of the builder,
-// *[QuotaError], ErrNotReady.
+// Reconfigure makes an image from a function's image with an edited configuration
+// ([image.Builder.Reconfigure]). The new image counts against the tenant's quota. Errors: those
+// of the builder, *[QuotaError], ErrNotReady.
 func (e *Engine) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*image.Config) error) (out *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		out, err = e.cfg.Builder.Reconfigure(e.admitting(ctx, ""), img, name, links, func(c *image.Config) error {

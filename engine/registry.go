@@ -23,11 +23,11 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// Sandbox is what lists show of one, running or ended.
+// Sandbox is a row in the list of sandboxes: a running or ended sandbox, or a container.
 type Sandbox struct {
 	ID       string
 	Function string       // "" for runs, build steps and containers
-	Revision int          // of it
+	Revision int          // of Function
 	Name     string       // of a container
 	Image    string       // "name:version"
 	Digest   store.Digest // of the image; "" for build steps
@@ -39,16 +39,16 @@ type Sandbox struct {
 	Created  time.Time
 	Ended    time.Time // zero while running
 	Exit     *sandbox.ExitStatus
-	Defences []string // in force around it while it runs (sandbox.Host.Defences)
+	Defences []string // in force around the running sandbox (sandbox.Host.Defences)
 
-	// Container is what a container was made as, or found as when the engine
-	// started; nil for others. What changes of it is not in there.
+	// Container is the container as created, or as found when the engine started; nil for other
+	// sandboxes. Later changes of the container do not show here.
 	Container *Container
 
-	box *box // nil once it has ended
+	box *box // nil once the sandbox has ended
 }
 
-// box is a live sandbox with what lists need to know of it.
+// box is a live sandbox with the data that lists show.
 type box struct {
 	id, function, image, tenant string
 	digest                      store.Digest
@@ -57,32 +57,32 @@ type box struct {
 	command                     []string
 	created                     time.Time
 	state                       func() State
-	ask                         func() error      // asks it to end; nil: stopSignal
+	ask                         func() error      // asks the sandbox to end; nil: send stopSignal
 	stopSignal                  unix.Signal       // 0: SIGTERM
 	sb                          *sandbox.Sandbox  // set before the box is registered
-	gone                        chan struct{}     // closed once its end is stored and shown
-	ended                       func(show func()) // called at its end: stores it and calls show; nil for show alone
-	labels                      map[string]string // of its changes
-	attributes                  map[string]string // of its changes (changed)
+	gone                        chan struct{}     // closed once the end is stored and shown
+	ended                       func(show func()) // called at the end: stores the end and calls show; nil: only show
+	labels                      map[string]string // of changes in the list
+	attributes                  map[string]string // of changes in the list (changed)
 	shown                       *row
 	defences                    []string          // in force around it; nil: all
-	container                   *container        // whose run it is; nil for none
-	name                        string            // of that
-	network                     image.NetworkMode // likewise
-	work                        WorkAccess        // likewise
-	stopped                     bool              // by a client, which the registry's mu guards
-	terminal                    *os.File          // of that, the engine's end; nil without
+	container                   *container        // the container of this run; nil for other sandboxes
+	name                        string            // of container
+	network                     image.NetworkMode // of container
+	work                        WorkAccess        // of container
+	stopped                     bool              // by a client; guarded by registry.mu
+	terminal                    *os.File          // the engine's end of the container's terminal; nil without a terminal
 }
 
-// row is a sandbox in the list. What it shows is replaced when the sandbox
-// changes and never changed: encoded lists know it by its pointer.
+// row is a sandbox's row in the list. A change replaces shown and never modifies the Sandbox:
+// caches of encoded lists compare pointers.
 type row struct {
 	serial uint64
 	shown  atomic.Pointer[Sandbox]
 }
 
-// update returns what lists show now, from memory but for the process id, which
-// is asked for once.
+// update returns the Sandbox as lists show it now. It reads only memory, but asks once for the
+// process id.
 func (r *row) update() *Sandbox {
 	for {
 		s := r.shown.Load()
@@ -107,7 +107,7 @@ func (r *row) update() *Sandbox {
 	}
 }
 
-// change replaces what lists show, and returns that.
+// change replaces the Sandbox that lists show, and returns the new one.
 func (r *row) change(f func(*Sandbox)) *Sandbox {
 	for {
 		s := r.shown.Load()
@@ -121,20 +121,20 @@ func (r *row) change(f func(*Sandbox)) *Sandbox {
 
 func (b *box) kill() { b.sb.Kill() }
 
-// endedKept is how many ended sandboxes lists remember.
+// endedKept is how many ended sandboxes lists keep.
 const endedKept = 1000
 
 // registry holds the live sandboxes of every origin and the last ended ones.
 type registry struct {
 	mu     sync.Mutex
-	closed bool // what still starts is killed at once
+	closed bool // a sandbox that still starts is killed at once
 	live   map[string]*box
 	serial uint64
 	rows   []*row // live and ended, in the order of their starts
 	ended  []*row // in the order of their ends
 }
 
-// addLocked enters a live sandbox into the list, where a container is already.
+// addLocked enters a live sandbox into the list. A container has a row already.
 func (r *registry) addLocked(b *box) {
 	r.live[b.id] = b
 	s := &Sandbox{
@@ -165,7 +165,7 @@ func (r *registry) removeRowLocked(old *row) {
 	}
 }
 
-// addContainer enters a container that does not run, and notes changes.
+// addContainer enters a container that does not run, and announces changes.
 func (r *registry) addContainer(e *Engine, s *Sandbox, changes ...store.Change) *row {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +174,7 @@ func (r *registry) addContainer(e *Engine, s *Sandbox, changes ...store.Change) 
 	return added
 }
 
-// removeContainer takes it out again.
+// removeContainer removes a container's row, and announces change.
 func (r *registry) removeContainer(e *Engine, old *row, change store.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,7 +182,7 @@ func (r *registry) removeContainer(e *Engine, old *row, change store.Change) {
 	e.Changes().Add(change)
 }
 
-// renameContainer gives it, and its sandbox if it runs, another name.
+// renameContainer renames a container, and its sandbox if the container runs.
 func (r *registry) renameContainer(e *Engine, shown *row, name string, change store.Change) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,14 +193,15 @@ func (r *registry) renameContainer(e *Engine, shown *row, name string, change st
 	e.Changes().Add(change)
 }
 
-// endLocked shows it as ended, and forgets the one that has been so for longest.
+// endLocked shows a sandbox as ended. Beyond endedKept the oldest ended sandbox leaves the list;
+// a container keeps its row until the container is removed.
 func (r *registry) endLocked(b *box, exit sandbox.ExitStatus) {
 	delete(r.live, b.id)
 	last := *b.shown.shown.Load()
 	last.State, last.PID, last.Defences, last.box = StateExited, 0, nil, nil
 	last.Ended, last.Exit = time.Now(), &exit
 	b.shown.shown.Store(&last)
-	if b.container != nil { // shown until it is removed
+	if b.container != nil { // shown until the container is removed
 		return
 	}
 	r.ended = append(r.ended, b.shown)
@@ -210,7 +211,7 @@ func (r *registry) endLocked(b *box, exit sandbox.ExitStatus) {
 	}
 }
 
-// start starts spec's sandbox and keeps b in the registry until it ends.
+// start starts spec's sandbox and keeps b in the registry until the sandbox ends.
 func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Spec) error {
 	sb, err := b.launch(ctx, e, spec)
 	if err == nil {
@@ -219,7 +220,7 @@ func (r *registry) start(ctx context.Context, e *Engine, b *box, spec sandbox.Sp
 	return err
 }
 
-// launch starts spec's sandbox, which the caller has adopted: no list shows it before.
+// launch starts spec's sandbox. No list shows the sandbox before the caller calls adopt.
 func (b *box) launch(ctx context.Context, e *Engine, spec sandbox.Spec) (*sandbox.Sandbox, error) {
 	sb, err := e.cfg.Sandboxes.Start(ctx, spec)
 	if err != nil {
@@ -232,7 +233,7 @@ func (b *box) launch(ctx context.Context, e *Engine, spec sandbox.Spec) (*sandbo
 	return sb, nil
 }
 
-// adopt keeps b in the registry until sb, its sandbox, ends.
+// adopt enters b with its sandbox sb into the registry until sb ends.
 func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	b.sb = sb
 	b.created = time.Now()
@@ -242,7 +243,7 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	}
 	r.mu.Lock()
 	r.addLocked(b)
-	e.Changes().Add(b.changed(store.ActionStart)) // with mu held: who knows of it finds it in the list
+	e.Changes().Add(b.changed(store.ActionStart)) // under mu: a reader of the change finds the sandbox in the list
 	closed := r.closed
 	r.mu.Unlock()
 	if closed {
@@ -266,15 +267,15 @@ func (r *registry) adopt(e *Engine, b *box, sb *sandbox.Sandbox) {
 	})
 }
 
-// stopping has the end of a sandbox noted as a client's doing.
+// stopping notes that a client ends the sandbox.
 func (r *registry) stopping(b *box) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b.stopped = true
 }
 
-// signal sends a signal to a sandbox and notes it, before anybody hears of the end that it
-// may bring. os.ErrProcessDone if the sandbox has ended.
+// signal sends a signal to a sandbox and announces the signal before the end that may follow. It
+// returns os.ErrProcessDone if the sandbox has ended.
 func (r *registry) signal(e *Engine, b *box, sig unix.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,7 +293,7 @@ func (r *registry) signal(e *Engine, b *box, sig unix.Signal) error {
 	return nil
 }
 
-// close kills every sandbox, and from now on each that starts.
+// close kills every sandbox, and from then on every sandbox that starts.
 func (r *registry) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -318,7 +319,7 @@ func (r *registry) all() []*box {
 	return out
 }
 
-// find returns the live sandbox of an id or an unambiguous prefix of it.
+// find returns the live sandbox with this id, container name or unambiguous prefix of an id.
 func (r *registry) find(id string) (*box, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -333,7 +334,8 @@ func (r *registry) find(id string) (*box, error) {
 	return byPrefix(r.live, "sandbox", id)
 }
 
-// byPrefix returns the one of a kind whose id begins so.
+// byPrefix returns the only element whose id begins with prefix. Errors: fs.ErrNotExist,
+// store.ErrAmbiguous.
 func byPrefix[T any](all map[string]T, kind, prefix string) (found T, err error) {
 	n := 0
 	for id, v := range all {
@@ -351,9 +353,9 @@ func byPrefix[T any](all map[string]T, kind, prefix string) (found T, err error)
 	return found, fmt.Errorf("%s %q: %w", kind, prefix, store.ErrAmbiguous)
 }
 
-// Sandboxes lists the running sandboxes, the last started first; all adds the
-// last ended ones. It reads memory only. The same pointer stands for the same
-// content: nobody changes it.
+// Sandboxes lists the running sandboxes, newest first; all adds the last ended ones and the
+// containers that do not run. It reads only memory. A *Sandbox is immutable: the same pointer
+// means the same content.
 func (e *Engine) Sandboxes(all bool) []*Sandbox {
 	r := &e.boxes
 	r.mu.Lock()
@@ -361,7 +363,7 @@ func (e *Engine) Sandboxes(all bool) []*Sandbox {
 	r.mu.Unlock()
 	out := make([]*Sandbox, 0, len(rows))
 	for _, row := range slices.Backward(rows) {
-		// Not with mu held: a function's own is taken for its instance's state.
+		// Without mu: update takes function.mu for the state of an instance.
 		if s := row.update(); all || s.box != nil {
 			out = append(out, s)
 		}
@@ -369,8 +371,8 @@ func (e *Engine) Sandboxes(all bool) []*Sandbox {
 	return out
 }
 
-// Size counts what a sandbox of a list holds in its own file systems, by one
-// system call for each of at most two; os.ErrProcessDone if it has ended.
+// Size returns how much a listed sandbox holds in its own file systems, by at most two system
+// calls. It returns os.ErrProcessDone if the sandbox has ended.
 func (e *Engine) Size(s *Sandbox) (sandbox.Size, error) {
 	if s.box == nil {
 		return sandbox.Size{}, os.ErrProcessDone
@@ -384,7 +386,7 @@ func (e *Engine) Size(s *Sandbox) (sandbox.Size, error) {
 	return size, err
 }
 
-// Stats reads what a running sandbox uses now, by a fixed number of system
+// Stats returns the current resource usage of a running sandbox, by a fixed number of system
 // calls.
 func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	b, err := e.boxes.find(id)
@@ -394,10 +396,9 @@ func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	return b.sb.Stats()
 }
 
-// Stop asks a sandbox to end, and kills the tree when it has not ended after
-// grace. An instance with a channel takes no new event, finishes what it has and
-// exits; the first process of any other gets SIGTERM, which it must handle, as it
-// is pid 1. Stop returns once the sandbox has ended.
+// Stop asks a sandbox to end, kills it after grace, and returns once it has ended. An instance
+// with a channel takes no new event, finishes its events and exits. The first process of any
+// other sandbox gets SIGTERM; as pid 1 it needs a handler for the signal.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	b, err := e.running(id)
 	if err != nil {
@@ -409,12 +410,12 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 
 // StopOptions say how a container is stopped.
 type StopOptions struct {
-	Grace  time.Duration // until it is killed
-	Signal unix.Signal   // that asks it to end; 0: its own way
+	Grace  time.Duration // time until the container is killed
+	Signal unix.Signal   // asks the container to end; 0: the container's own way
 }
 
-// stop asks the box's sandbox to end, kills it when it has not after the grace or
-// once ctx ends, and returns when it has ended.
+// stop asks the box's sandbox to end, kills it after the grace or once ctx ends, and returns when
+// the sandbox has ended.
 func (e *Engine) stop(ctx context.Context, b *box, o StopOptions) {
 	e.boxes.stopping(b)
 	ask := b.ask
@@ -431,10 +432,10 @@ func (e *Engine) stop(ctx context.Context, b *box, o StopOptions) {
 		case <-ctx.Done():
 		}
 	}
-	_ = e.signal(b, unix.SIGKILL) // nil
+	_ = e.signal(b, unix.SIGKILL) // always nil
 }
 
-// Kill ends a sandbox's whole tree at once.
+// Kill kills all processes of a sandbox at once.
 func (e *Engine) Kill(id string) error {
 	b, err := e.running(id)
 	if err != nil {
@@ -443,8 +444,8 @@ func (e *Engine) Kill(id string) error {
 	return e.signal(b, unix.SIGKILL)
 }
 
-// signal sends a client's signal: os.ErrProcessDone if the sandbox has ended. After a kill it
-// returns once the end is stored, and nil.
+// signal sends a client's signal. It returns os.ErrProcessDone if the sandbox has ended. After
+// SIGKILL it waits until the end is stored, and returns nil.
 func (e *Engine) signal(b *box, sig unix.Signal) error {
 	err := e.boxes.signal(e, b, sig)
 	if sig != unix.SIGKILL {
@@ -454,8 +455,8 @@ func (e *Engine) signal(b *box, sig unix.Signal) error {
 	return nil
 }
 
-// running finds a sandbox that runs. Errors: fs.ErrNotExist, store.ErrAmbiguous,
-// ErrContainerStopped.
+// running returns the live sandbox with this id or prefix. Errors: fs.ErrNotExist,
+// store.ErrAmbiguous, ErrContainerStopped.
 func (e *Engine) running(id string) (*box, error) {
 	b, err := e.boxes.find(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -466,5 +467,5 @@ func (e *Engine) running(id string) (*box, error) {
 	return b, err
 }
 
-// newID returns 12 hexadecimal digits, the name of a sandbox.
+// newID returns a sandbox id: 12 hexadecimal digits.
 func newID() string { return fmt.Sprintf("%012x", rand.Uint64()>>16) }

@@ -13,28 +13,28 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Table is where what is deployed is written down for other nodes before it is in force
-// here: what cannot be written is not done. Temporary functions are nobody else's.
+// Table records deployments for other nodes. A deployment is written to the table before it is in
+// force; if the write fails, the deployment fails. Temporary functions are not written.
 type Table interface {
-	// Prepare brings an image to where others get it from. It may take a while, and holds
-	// up nothing.
+	// Prepare brings an image to where the other nodes pull it from. It may take a while, and
+	// blocks no deployment.
 	Prepare(ctx context.Context, img *store.Image) error
-	// Commit writes a function's record. It is called one at a time, while no other
-	// deployment can begin, and must not ask the engine for any.
+	// Commit writes a function's record. The engine calls Commit under its deployment lock: one
+	// call at a time, and Commit must not deploy, change or remove functions.
 	Commit(ctx context.Context, r *Record) error
 }
 
-// Record is a function with its revisions as nodes tell each other.
+// Record is a function with its revisions, as nodes exchange it.
 type Record struct {
 	Name    string          // qualified
-	Removed bool            // there is none any more; the rest but Name is zero then
-	Spec    json.RawMessage // revisions, split and aliases, for [Engine.Apply] alone
-	Images  []store.Digest  // of the revisions; those that have events come first
-	Serving int             // how many of Images have events or an alias: the others may be lacking
+	Removed bool            // the function was removed; all fields but Name are zero
+	Spec    json.RawMessage // revisions, split and aliases; only [Engine.Apply] decodes it
+	Images  []store.Digest  // of the revisions; those with events or an alias come first
+	Serving int             // how many of Images have events or an alias; the rest may be missing
 	Front   Front
 }
 
-// recordOf is what others are told of a deployment.
+// recordOf builds the record of a deployment.
 func recordOf(d *deployment) (*Record, error) {
 	raw, err := json.Marshal(d.spec)
 	if err != nil {
@@ -54,7 +54,7 @@ func recordOf(d *deployment) (*Record, error) {
 	return r, nil
 }
 
-// Records are those of all functions but the temporary ones.
+// Records returns the records of all functions but the temporary ones.
 func (e *Engine) Records() ([]*Record, error) {
 	var all []*Record
 	m := *e.functions.Load()
@@ -71,7 +71,7 @@ func (e *Engine) Records() ([]*Record, error) {
 	return all, nil
 }
 
-// commitLocked has a deployment written down before it is in force.
+// commitLocked writes a deployment to the table, unless it came from there or is temporary.
 func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
 	if e.cfg.Table == nil || d.spec.Temporary || d.spec.known {
 		return nil
@@ -83,9 +83,9 @@ func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
 	return e.cfg.Table.Commit(ctx, r)
 }
 
-// Apply puts in force what another node has deployed, with the same revision numbers. The
-// images of revisions that have events must be in the store. What is in force already
-// stays as it is; a function of before that shares no history gives way. Errors: those of
+// Apply puts a record of another node in force, with the same revision numbers. The images of
+// revisions with events or an alias must be in the store. Revisions that are already in force
+// stay as they are; a local function with a different history is replaced. Errors: those of
 // Deploy, *[image.FieldError] for a record that makes no sense.
 func (e *Engine) Apply(ctx context.Context, r *Record) error {
 	if err := e.begin(); err != nil {
@@ -107,7 +107,7 @@ func (e *Engine) Apply(ctx context.Context, r *Record) error {
 		return fmt.Errorf("apply %s: %w by a temporary function", r.Name, ErrNameTaken)
 	}
 	old := &deployment{name: r.Name, spec: spec, live: map[int]*function{}}
-	var strangers []*function // of the same number, but others' revisions
+	var strangers []*function // other revisions under the same number
 	if was != nil {
 		if now, err := recordOf(was); err == nil && bytes.Equal(now.Spec, r.Spec) {
 			return nil
@@ -149,7 +149,7 @@ func (e *Engine) Apply(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// checkRevision says whether this host can run a revision that another has taken.
+// checkRevision returns an error if this host cannot run a revision that another node accepted.
 func (e *Engine) checkRevision(name string, spec *functionSpec, rev *Revision) error {
 	f, err := e.newRevision(name, spec, rev)
 	if err == nil {
@@ -164,7 +164,7 @@ func (e *Engine) checkRevision(name string, spec *functionSpec, rev *Revision) e
 	return err
 }
 
-// checkRecord decodes what another node has written.
+// checkRecord decodes and checks the record of another node.
 func checkRecord(r *Record) (*functionSpec, error) {
 	bad := func(message string) error { return &image.FieldError{Field: "record", Message: message} }
 	name, tenant, err := image.SplitName(r.Name)
@@ -213,8 +213,8 @@ func checkRecord(r *Record) (*functionSpec, error) {
 	return spec, nil
 }
 
-// Withdraw removes a function that another node has removed. One that is not there, or a
-// temporary one, is none.
+// Withdraw removes a function that another node has removed. It does nothing if the function does
+// not exist or is temporary.
 func (e *Engine) Withdraw(ctx context.Context, name string) error {
 	if d := (*e.functions.Load())[name]; d == nil || d.spec.Temporary {
 		return nil

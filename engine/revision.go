@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// The errors of revisions that callers tell apart, with *UnknownError for a revision
-// that is not kept. Their texts name the next step.
+// Errors of revisions, beside *UnknownError for a revision that is not kept. Their texts name the
+// next step.
 var (
 	ErrTraffic      = errors.New("traffic cannot be split so")
 	ErrNoRevision   = errors.New("there is no revision to go back to")
@@ -28,24 +28,24 @@ var (
 	ErrImageGone    = errors.New("image of the revision is gone")
 )
 
-// defaultRevisions is how many revisions without events of their own are kept.
+// defaultRevisions is how many revisions without events or aliases are kept.
 const defaultRevisions = 5
 
-// latest names the newest revision; no alias can be called so.
+// latest names the newest revision. No alias may have this name.
 const latest = "latest"
 
 // Revision is one deployment of a function.
 type Revision struct {
-	Number   int          `json:"number"` // 1, 2, …: never used again
+	Number   int          `json:"number"` // 1, 2, …; a number is never used again
 	Image    store.Digest `json:"image"`
 	Template string       `json:"template"`
 	Version  string       `json:"version"`
-	Config   store.Digest `json:"config,omitempty"` // of what its image says about running it: all of the template that is in force
+	Config   store.Digest `json:"config,omitempty"` // of the image's configuration, which holds all of the template that is in force
 	Deployed time.Time    `json:"deployed"`
-	By       string       `json:"by,omitempty"` // who deployed it
+	By       string       `json:"by,omitempty"` // the caller of Deploy
 }
 
-// Weight is how many of a hundred events go to a revision.
+// Weight is the share of events, in percent, that goes to a revision.
 type Weight struct {
 	Revision int `json:"revision"`
 	Percent  int `json:"percent"`
@@ -58,36 +58,35 @@ type HeaderRoute struct {
 	Revision int    `json:"revision"`
 }
 
-// Traffic says which revisions a function's events go to that ask for none.
+// Traffic says where events go that name no revision.
 type Traffic struct {
-	Weights []Weight      `json:"weights"`           // 100 together, the newest first
-	Headers []HeaderRoute `json:"headers,omitempty"` // before Weights; the first that fits
+	Weights []Weight      `json:"weights"`           // their sum is 100; newest revision first
+	Headers []HeaderRoute `json:"headers,omitempty"` // tried before Weights; the first match wins
 
-	// Sticky is "header:NAME" or "cookie:NAME": events of one value go to one revision,
-	// for as long as the weights stay.
+	// Sticky is "header:NAME" or "cookie:NAME": events with the same value go to the same
+	// revision until the weights change.
 	Sticky string `json:"sticky,omitempty"`
 }
 
-// functionSpec is store.Function.Spec. Template and Version are those of the main
-// revision: an image loses its name to the next build, a function keeps where it came
-// from.
+// functionSpec is the JSON in store.Function.Spec. Template and Version are those of the main
+// revision. The function keeps them because an image loses its name to the next build.
 type functionSpec struct {
 	Template  string `json:"template"`
 	Version   string `json:"version"`
-	Tenant    string `json:"tenant"`              // "" in records of before, whose name was not qualified: see qualifyNames
+	Tenant    string `json:"tenant"`              // "" in older records, whose names were not qualified: see qualifyNames
 	Temporary bool   `json:"temporary,omitempty"` // see DeployOptions
-	Trace     bool   `json:"trace,omitempty"`     // likewise
+	Trace     bool   `json:"trace,omitempty"`     // see DeployOptions
 
-	// Records of before have none of these: they have one revision.
-	Revisions []Revision     `json:"revisions,omitempty"` // that are kept, the oldest first
-	Last      int            `json:"last,omitempty"`      // the newest number that ever was
+	// Older records lack the fields below: they have one revision.
+	Revisions []Revision     `json:"revisions,omitempty"` // the kept revisions, oldest first
+	Last      int            `json:"last,omitempty"`      // the highest number ever used
 	Traffic   Traffic        `json:"traffic,omitzero"`
 	Aliases   map[string]int `json:"aliases,omitempty"`
 
-	known bool // it is what Config.Table says
+	known bool // came from Config.Table, so is not written to the table again
 }
 
-// specOf decodes a record.
+// specOf decodes a record of the store.
 func specOf(rec *store.Function) (*functionSpec, error) {
 	s := new(functionSpec)
 	if err := json.Unmarshal(rec.Spec, s); err != nil {
@@ -106,7 +105,7 @@ func (s *functionSpec) clone() *functionSpec {
 	return &c
 }
 
-// record is what the store keeps.
+// record encodes s for the store, with the main revision's image, template and version.
 func (s *functionSpec) record(name string) (*store.Function, error) {
 	main := s.revision(s.main())
 	s.Template, s.Version = main.Template, main.Version
@@ -123,14 +122,14 @@ func (s *functionSpec) record(name string) (*store.Function, error) {
 
 func allTo(revision int) Traffic { return Traffic{Weights: []Weight{{revision, 100}}} }
 
-// main is the revision that most events go to, the newest of several.
+// main returns the number of the revision with the largest weight; of equals, the newest.
 func (s *functionSpec) main() int {
 	return slices.MaxFunc(s.Traffic.Weights, func(a, b Weight) int {
 		return cmp.Or(cmp.Compare(a.Percent, b.Percent), cmp.Compare(a.Revision, b.Revision))
 	}).Revision
 }
 
-// revision finds one that is kept, nil if it is not.
+// revision returns the kept revision with this number, or nil.
 func (s *functionSpec) revision(number int) *Revision {
 	for i := range s.Revisions {
 		if s.Revisions[i].Number == number {
@@ -140,7 +139,7 @@ func (s *functionSpec) revision(number int) *Revision {
 	return nil
 }
 
-// deployedAs finds the last that an image was deployed as of a template, nil if it was not.
+// deployedAs returns the newest revision of this image and template, or nil.
 func (s *functionSpec) deployedAs(img store.Digest, template string) *Revision {
 	for i := range slices.Backward(s.Revisions) {
 		if r := &s.Revisions[i]; r.Image == img && r.Template == template {
@@ -150,14 +149,14 @@ func (s *functionSpec) deployedAs(img store.Digest, template string) *Revision {
 	return nil
 }
 
-// serves says whether events go to the revision by themselves, or to an alias of it.
+// serves reports whether the revision has a weight, a header route or an alias.
 func (s *functionSpec) serves(number int) bool {
 	return slices.ContainsFunc(s.Traffic.Weights, func(w Weight) bool { return w.Revision == number }) ||
 		slices.ContainsFunc(s.Traffic.Headers, func(h HeaderRoute) bool { return h.Revision == number }) ||
 		slices.Contains(slices.Collect(maps.Values(s.Aliases)), number)
 }
 
-// resolve finds the revision that a number, an alias or "latest" names.
+// resolve returns the number of the revision that a number, an alias or "latest" names.
 func (s *functionSpec) resolve(name, what string) (int, error) {
 	number, ok := s.Aliases[what]
 	if !ok {
@@ -172,8 +171,8 @@ func (s *functionSpec) resolve(name, what string) (int, error) {
 	return number, nil
 }
 
-// prune forgets the oldest revisions beyond keep of those that serve nothing, but for
-// the newest of all.
+// prune forgets the oldest revisions that serve no events, beyond the newest keep of them. The
+// newest revision of all always stays.
 func (s *functionSpec) prune(keep int) {
 	idle := 0
 	for i := len(s.Revisions) - 1; i >= 0; i-- {
@@ -186,25 +185,25 @@ func (s *functionSpec) prune(keep int) {
 	}
 }
 
-// configDigest is Revision.Config.
+// configDigest returns the value of Revision.Config.
 func configDigest(img *store.Image) store.Digest {
 	return store.Digest(fmt.Sprintf("sha256:%x", sha256.Sum256(img.Config)))
 }
 
-// deployment is a function with its revisions. Nobody changes it: another takes its
-// place in Engine.functions.
+// deployment is a function with its revisions. A deployment is immutable: a change publishes a
+// new deployment in Engine.functions.
 type deployment struct {
 	name string
-	only *function // that all events go to which ask for no revision; nil while traffic is split
+	only *function // takes all events that name no revision; nil while traffic is split
 	main *function
 	spec *functionSpec
-	live map[int]*function // by number: those that serve, and those that rest
+	live map[int]*function // by number: revisions that serve and revisions that rest
 	logs *functionLog
 
-	front   Front     // of events that ask for no revision
+	front   Front     // for events that name no revision
 	weights []weighed // of the split
 	total   int
-	shown   atomic.Pointer[Function] // what lists showed last
+	shown   atomic.Pointer[Function] // the last value of describe
 }
 
 type weighed struct {
@@ -215,7 +214,7 @@ type weighed struct {
 func newDeployment(name string, spec *functionSpec, live map[int]*function, logs *functionLog) (*deployment, error) {
 	d := &deployment{name: name, spec: spec, live: live, logs: logs}
 	for _, w := range spec.Traffic.Weights {
-		if f := live[w.Revision]; f != nil { // else its image is lost, and the others take its part
+		if f := live[w.Revision]; f != nil { // else the image is lost: the other weights share its events
 			d.weights = append(d.weights, weighed{f, w.Percent})
 			d.total += w.Percent
 		}
@@ -241,7 +240,7 @@ func newDeployment(name string, spec *functionSpec, live map[int]*function, logs
 	return d, nil
 }
 
-// pick chooses the revision of an event by the split.
+// pick chooses the revision of an event by header route, sticky value or weight.
 func (d *deployment) pick(r *Request) *function {
 	for _, h := range d.spec.Traffic.Headers {
 		if f := d.live[h.Revision]; f != nil && slices.ContainsFunc(r.Header, func(f [2]string) bool {
@@ -250,12 +249,12 @@ func (d *deployment) pick(r *Request) *function {
 			return f
 		}
 	}
-	if len(d.weights) == 0 { // headers alone: see newDeployment
+	if len(d.weights) == 0 { // only header routes are left: see newDeployment
 		return d.main
 	}
 	n := -1
 	if value := stickyValue(d.spec.Traffic.Sticky, r.Header); value != "" {
-		h := uint32(2166136261) // FNV-1a: the same in every engine
+		h := uint32(2166136261) // FNV-1a: every engine picks the same revision
 		for i := range len(value) {
 			h = (h ^ uint32(value[i])) * 16777619
 		}
@@ -272,7 +271,7 @@ func (d *deployment) pick(r *Request) *function {
 	return d.main
 }
 
-// stickyValue is the value that Traffic.Sticky names, "" without one.
+// stickyValue returns the value of the header or cookie that Traffic.Sticky names, or "".
 func stickyValue(sticky string, header [][2]string) string {
 	kind, name, _ := strings.Cut(sticky, ":")
 	for _, f := range header {
@@ -290,7 +289,7 @@ func stickyValue(sticky string, header [][2]string) string {
 	return ""
 }
 
-// find is the deployment of a qualified name.
+// find returns the deployment of a qualified name.
 func (e *Engine) find(name string) (*deployment, error) {
 	all := *e.functions.Load()
 	if d := all[name]; d != nil {
@@ -304,8 +303,8 @@ func (e *Engine) find(name string) (*deployment, error) {
 	return nil, &UnknownError{Function: name}
 }
 
-// route chooses the revision that an event goes to: by the traffic of NAME, or the one
-// that NAME@REVISION asks for. told says that the caller is to learn which.
+// route returns the revision that handles an event: by the traffic of NAME, or the revision in
+// NAME@REVISION. told says that the caller is to learn the revision.
 func (e *Engine) route(name string, r *Request) (f *function, told bool, err error) {
 	if d := (*e.functions.Load())[name]; d != nil && d.only != nil {
 		return d.only, false, nil
@@ -331,7 +330,7 @@ func (e *Engine) route(name string, r *Request) (f *function, told bool, err err
 	return f, true, err
 }
 
-// lookup is the main revision of a function.
+// lookup returns the main revision of a function.
 func (e *Engine) lookup(name string) (*function, error) {
 	d, err := e.find(name)
 	if err != nil {
@@ -340,7 +339,7 @@ func (e *Engine) lookup(name string) (*function, error) {
 	return d.main, nil
 }
 
-// each calls fn with every revision that is live, and with the programs of agents.
+// each calls fn with every live revision and with the functions behind agents.
 func (e *Engine) each(fn func(*function)) {
 	for _, d := range *e.functions.Load() {
 		for _, f := range d.live {

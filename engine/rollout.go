@@ -15,24 +15,24 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// RevisionState is what lists show of a revision.
+// RevisionState is a row in a list of revisions.
 type RevisionState struct {
 	Revision
-	Percent   int      // of the events that ask for no revision
+	Percent   int      // of the events that name no revision
 	Aliases   []string // sorted
 	Instances int      // live sandboxes
-	Resting   bool     // it has lost its events and keeps its instances for a while
+	Resting   bool     // has lost its events; keeps its instances for a while
 	ImageGone bool
 }
 
-// Revisions are those of a function that are kept, the newest first.
+// Revisions lists the kept revisions of a function, newest first.
 type Revisions struct {
 	Function  string
 	Traffic   Traffic
 	Revisions []RevisionState
 }
 
-// Revisions shows a function's revisions. Errors: *UnknownError.
+// Revisions returns a function's revisions. Errors: *UnknownError.
 func (e *Engine) Revisions(name string) (*Revisions, error) {
 	d, err := e.find(name)
 	if err != nil {
@@ -67,20 +67,20 @@ func (e *Engine) revisionsOf(d *deployment) *Revisions {
 	return out
 }
 
-// Target is a revision as people name it: a number, an alias, or "latest".
+// Target names a revision: by number, by alias, or as "latest".
 type Target struct {
 	Revision string
 	Percent  int // of a weight
 
-	Header, Value string // of a header's route
+	Header, Value string // of a header route
 }
 
-// Split is what SetTraffic puts in force. Without weights those in force stay, and
-// headers are all that there are to be.
+// Split is the argument of SetTraffic. Without Weights the current weights stay; Headers always
+// replaces all header routes.
 type Split struct {
 	Weights []Target
 	Headers []Target
-	Sticky  string // as of Traffic
+	Sticky  string // as in Traffic
 }
 
 // SetTraffic splits a function's events. Errors: *UnknownError, ErrTraffic, ErrImageGone.
@@ -130,7 +130,7 @@ func (e *Engine) SetTraffic(ctx context.Context, name string, o Split) (*Revisio
 	})
 }
 
-// isToken says whether s can name a header or a cookie (RFC 9110 section 5.6.2).
+// isToken reports whether s can name a header or a cookie (RFC 9110 section 5.6.2).
 func isToken(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool {
 		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -138,9 +138,9 @@ func isToken(s string) bool {
 	}) < 0
 }
 
-// Rollback gives all of a function's events to an earlier revision: the one named, or
-// else the newest that is kept before those that have events now. Errors: *UnknownError,
-// ErrNoRevision, ErrImageGone.
+// Rollback sends all events of a function to an earlier revision: the named revision, or else the
+// newest kept revision before those in the traffic now. Errors: *UnknownError, ErrNoRevision,
+// ErrImageGone.
 func (e *Engine) Rollback(ctx context.Context, name, to string) (*Revisions, error) {
 	return e.change(ctx, name, func(name string, s *functionSpec) error {
 		if to != "" {
@@ -159,8 +159,8 @@ func (e *Engine) Rollback(ctx context.Context, name, to string) (*Revisions, err
 	})
 }
 
-// SetAliases gives revisions names, and takes names away. Errors: *UnknownError, also of
-// an alias to be taken away, *image.FieldError, ErrImageGone.
+// SetAliases sets and removes aliases of revisions. Errors: *UnknownError for a revision or a
+// removed alias that does not exist, *image.FieldError for a bad alias, ErrImageGone.
 func (e *Engine) SetAliases(ctx context.Context, name string, set map[string]string, remove []string) (*Revisions, error) {
 	return e.change(ctx, name, func(name string, s *functionSpec) error {
 		aliases := map[string]int{}
@@ -186,8 +186,8 @@ func (e *Engine) SetAliases(ctx context.Context, name string, set map[string]str
 	})
 }
 
-// RemoveRevision forgets a revision, so that its image can go. Errors: *UnknownError,
-// ErrRevisionUsed while it has events or an alias, or is the newest.
+// RemoveRevision forgets a revision, so that its image can be removed. Errors: *UnknownError;
+// ErrRevisionUsed while the revision has events or an alias, or is the newest.
 func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) error {
 	_, err := e.change(ctx, name, func(name string, s *functionSpec) error {
 		n, err := s.resolve(name, revision)
@@ -206,7 +206,7 @@ func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) erro
 	return err
 }
 
-// change has a copy of a function's state changed, writes it and puts it in force.
+// change applies a function to a copy of the spec, stores the copy and puts it in force.
 func (e *Engine) change(ctx context.Context, name string, change func(name string, s *functionSpec) error) (*Revisions, error) {
 	if err := e.begin(); err != nil {
 		return nil, err
@@ -230,10 +230,10 @@ func (e *Engine) change(ctx context.Context, name string, change func(name strin
 	return e.revisionsOf(d), nil
 }
 
-// applyLocked writes what is to become of a function's revisions and puts it in force,
-// with deployMu held. old is nil for a new function; made, unless nil, is the newest
-// revision. Those that lose their events finish what they have and rest, so that to go
-// back to them takes no start; those that rested before go.
+// applyLocked stores a function's new spec and puts it in force. The caller holds deployMu. old
+// is nil for a new function; made, unless nil, is the newest revision. A revision that loses its
+// events finishes its current events and rests, so that a rollback needs no start. A revision
+// that was already resting and still serves nothing is retired.
 func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, spec *functionSpec, made *function) (*deployment, error) {
 	spec.prune(e.cfg.Revisions)
 	var logs *functionLog
@@ -310,8 +310,8 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 	return d, nil
 }
 
-// publishLocked publishes, with deployMu held, a new map of functions with name set to
-// d, or removed where d is nil.
+// publishLocked publishes a new map of functions with name set to d, or removed if d is nil. The
+// caller holds deployMu.
 func (e *Engine) publishLocked(name string, d *deployment) {
 	next := maps.Clone(*e.functions.Load())
 	if d == nil {
@@ -322,8 +322,8 @@ func (e *Engine) publishLocked(name string, d *deployment) {
 	e.functions.Store(&next)
 }
 
-// withLiveLocked publishes d with one revision more that is live, or, where f is nil,
-// one fewer.
+// withLiveLocked publishes d with the revision f live under number, or without that revision if f
+// is nil. The caller holds deployMu.
 func (e *Engine) withLiveLocked(d *deployment, number int, f *function) error {
 	live := maps.Clone(d.live)
 	delete(live, number)
@@ -337,7 +337,8 @@ func (e *Engine) withLiveLocked(d *deployment, number int, f *function) error {
 	return err
 }
 
-// revive has a revision that serves nothing take the event that asks for it by its name.
+// revive makes a revision that serves nothing live, for an event that names the revision. The
+// revision then rests.
 func (e *Engine) revive(name string, number int) (*function, error) {
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
@@ -366,18 +367,17 @@ func (e *Engine) revive(name string, number int) (*function, error) {
 	return f, e.withLiveLocked(d, number, f)
 }
 
-// restMost bounds how long a revision rests.
+// restMost bounds the time that a revision rests without events.
 const restMost = 5 * time.Minute
 
 func (f *function) restFor() time.Duration {
 	return min(max(f.config.Instances.Idle, time.Second), restMost)
 }
 
-// rest keeps a revision that events no longer go to by themselves: its instances serve
-// who asks for it, and all of its events should it have them back, until they have been
-// idle for long enough. What waits for an instance goes to the function's next revision,
-// and tunnels end. Where the tenant has a quota of them, instances leave their room to the
-// next revision's instead.
+// rest keeps a revision alive after its traffic has gone elsewhere. Its instances still handle
+// events that name the revision, and all events after a rollback, until the idle time ends.
+// Waiting events go to the function's next revision, and tunnels end. If the tenant has a quota
+// of instances, idle ones stop at once to leave their quota to the next revision.
 func (f *function) rest() {
 	f.mu.Lock()
 	if f.retired || f.resting {
@@ -409,7 +409,7 @@ func (f *function) rests() bool {
 	return f.resting
 }
 
-// wake is the end of rest; it keeps the template's minimum warm.
+// wake ends rest and starts the template's minimum of warm instances.
 func (f *function) wake() {
 	f.mu.Lock()
 	rested := f.resting && !f.retired
@@ -424,7 +424,8 @@ func (f *function) wake() {
 	f.warm()
 }
 
-// rested retires a revision that nobody has asked for since it was looked at last.
+// rested runs when the rest timer fires. It retires the revision if no instance is left and no
+// event has come since the last look; otherwise it sets the timer again.
 func (f *function) rested() {
 	if f.e.begin() != nil {
 		return
@@ -461,7 +462,7 @@ func (f *function) isRetired() bool {
 	return f.retired
 }
 
-// describe returns what lists show now: the same pointer as long as that is the same.
+// describe returns the function as lists show it: the same pointer as long as nothing changes.
 func (d *deployment) describe() *Function {
 	now := d.main.count()
 	for _, f := range d.live {

@@ -1,10 +1,10 @@
 package engine
 
-// Room is for how many more events of the function of that name there is room now:
-// instances that are free or could be started, and places of the engine's, less those
-// who wait for either. 0 as well where there is no such function, or the engine is
-// stopping. Whoever holds events that can wait elsewhere asks before
-// it takes any on; another event may come first all the same.
+// Room returns how many more events the named function could take now: the free capacity of
+// running instances and of instances that could start, limited by the engine's free slots, less
+// the events that wait for either. Room is 0 for an unknown function and for an engine that is
+// stopping. A holder of events that can also wait elsewhere asks Room first. The answer is no
+// reservation: another event may come first.
 func (e *Engine) Room(name string) int {
 	f, err := e.lookup(name)
 	if err != nil || e.Stopping() {
@@ -16,7 +16,7 @@ func (e *Engine) Room(name string) int {
 	return max(0, min(n, e.places.room(f)))
 }
 
-// room is how many events of f would get a place at once.
+// room returns how many more events of f would get a slot at once.
 func (p *places) room(f *function) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -19,9 +19,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// RunRequest is one command in a sandbox of its own, with /work of its tenant. An
-// ordinary image runs it as that image says, on a scratch layer in memory. It counts
-// against its tenant's quotas as a container does.
+// RunRequest is one command in a sandbox of its own, with its tenant's /work. An ordinary image
+// runs the command as that image says, on a scratch layer in memory. The sandbox counts against
+// the tenant's quotas as a container does.
 type RunRequest struct {
 	Image                 string // reference
 	Args                  []string
@@ -31,22 +31,22 @@ type RunRequest struct {
 	Stdin, Stdout, Stderr *os.File // the caller keeps and closes them
 }
 
-// RunResult says how a command was started and how it ended.
+// RunResult says how a command started and how it ended.
 type RunResult struct {
 	sandbox.ExitStatus
 	Start sandbox.StartKind
-	Trace []sandbox.TraceStep // if it was asked for
+	Trace []sandbox.TraceStep // if RunRequest.Trace was set
 }
 
-// Run runs a command and returns how it ended. When ctx ends the tree is
-// killed. A command that cannot be executed is a *sandbox.StartError, one that is more
-// than its tenant may have a *QuotaError.
+// Run runs a command and returns how it ended. When ctx ends, Run kills the sandbox. Errors:
+// *sandbox.StartError for a command that cannot be executed, *QuotaError for a command beyond its
+// tenant's quotas.
 func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 	if err := e.begin(); err != nil {
 		return RunResult{}, err
 	}
 	defer e.flight.Done()
-	// Until lists show its sandbox, a lease keeps the image.
+	// A lease keeps the image until the live sandboxes show this one.
 	release := e.cfg.Store.Hold()
 	b, spec, err := e.runSpec(r)
 	gone := func() {}
@@ -86,7 +86,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	if r.Tenant == "" {
 		r.Tenant = image.DefaultTenant
 	}
-	if !image.ValidName(r.Tenant) { // it names a directory; the builder's own is no valid name either
+	if !image.ValidName(r.Tenant) { // names a directory; the builder's tenant is no valid name either
 		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)}))
 	}
 	if cfg.Container != nil {
@@ -118,7 +118,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	return b, spec, nil
 }
 
-// runContainerSpec is runSpec for ordinary images: a container without a record.
+// runContainerSpec is runSpec for an ordinary image: a container without a record.
 func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox.Spec, error) {
 	fail := func(err error) (*box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
 	cfg := ContainerConfig{Image: r.Image, Tenant: r.Tenant, Env: r.Env, Work: WorkWrite}
@@ -150,8 +150,7 @@ func (e *Engine) runToEnd(ctx context.Context, b *box, spec sandbox.Spec) (sandb
 	return e.waitEnd(ctx, b)
 }
 
-// waitEnd waits for the end of a sandbox that was started, and kills it when ctx
-// ends.
+// waitEnd waits for the end of a started sandbox, and kills the sandbox when ctx ends.
 func (e *Engine) waitEnd(ctx context.Context, b *box) (sandbox.ExitStatus, error) {
 	stop := context.AfterFunc(ctx, b.kill)
 	defer stop()
@@ -164,8 +163,8 @@ func (e *Engine) waitEnd(ctx context.Context, b *box) (sandbox.ExitStatus, error
 
 const searchPath = "/usr/local/bin:/usr/bin:/bin"
 
-// Limits of a build step, as far as the host has that: generous, so that resolvers
-// and compilers run, yet bounded, since packages run code of their own.
+// Limits of a build step, cut to what the host can enforce. They are generous, so that resolvers
+// and compilers run, but bounded, because packages run code of their own.
 const (
 	buildMemory  = 4 << 30
 	buildTmp     = 2 << 30
@@ -175,8 +174,8 @@ const (
 	buildTenant  = "_build"
 )
 
-// buildRunner is the image.Runner of the daemon: each step in a sandbox as an
-// unprivileged user of its own tenant.
+// buildRunner is the daemon's image.Runner: each step runs in a sandbox, as an unprivileged user
+// of the builder's own tenant.
 type buildRunner struct{ e *Engine }
 
 // Run runs one build step to its end.
@@ -221,7 +220,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	return nil
 }
 
-// runFresh starts a program in a sandbox of the builder's tenant and runs it to its end.
+// runFresh runs a program in a new sandbox of the builder's tenant to its end.
 func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []string, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, err error) {
 	user, err := r.e.user(buildTenant)
 	if err != nil {
@@ -256,7 +255,7 @@ func (buildRunner) newBox(id string, c *image.Command) *box {
 	return &box{id: id, tenant: buildTenant, image: "build", command: c.Args, state: func() State { return StateBusy }}
 }
 
-// ownBinds gives a sandbox's user the binds that it writes to.
+// ownBinds gives the writable binds to the sandbox's user.
 func ownBinds(binds []image.Bind, id int) error {
 	for _, b := range binds {
 		if b.Writable {
@@ -268,15 +267,15 @@ func ownBinds(binds []image.Bind, id int) error {
 	return nil
 }
 
-// networkFiles are the host files a step with network needs to resolve names
-// and to trust certificates.
+// networkFiles returns the host files that a step with network needs to resolve names and to
+// trust certificates.
 func networkFiles(s image.Settings) []sandbox.Mount {
 	var out []sandbox.Mount
 	for source, target := range map[string]string{"/etc/resolv.conf": "/etc/resolv.conf", "/etc/hosts": "/etc/hosts", s.CACerts: "/etc/ssl/certs/ca-certificates.crt"} {
 		if source == "" {
 			continue
 		}
-		// Resolved here: resolv.conf is often a link, and a bind mounts the file itself.
+		// Resolve links: resolv.conf is often a link, and a bind mount needs the file itself.
 		if path, err := filepath.EvalSymlinks(source); err == nil {
 			out = append(out, sandbox.Mount{Source: path, Target: target})
 		}
@@ -284,7 +283,7 @@ func networkFiles(s image.Settings) []sandbox.Mount {
 	return out
 }
 
-// collector copies a pipe to a writer and to the tail kept for error messages.
+// collector copies a pipe to a writer and to the tail that error messages quote.
 type collector struct {
 	w    *os.File
 	done <-chan struct{}
@@ -298,8 +297,8 @@ func collect(to, tail io.Writer) (*collector, error) {
 	return &collector{w: w, done: follow(r, to, tail)}, nil
 }
 
-// follow copies a pipe, which it closes, to to, unless nil, and to tail. What it
-// returns is closed at its end.
+// follow copies r to tail and, unless nil, to the writer to. It closes r at its end, and then the
+// returned channel.
 func follow(r *os.File, to, tail io.Writer) <-chan struct{} {
 	if to != nil {
 		tail = io.MultiWriter(to, tail)
@@ -316,13 +315,13 @@ func follow(r *os.File, to, tail io.Writer) <-chan struct{} {
 	return done
 }
 
-// wait closes our end and waits until all output is copied.
+// wait closes the write end and waits until all output is copied.
 func (c *collector) wait() {
 	_ = c.w.Close()
 	<-c.done
 }
 
-// tailWriter keeps the last max bytes written by two goroutines.
+// tailWriter keeps the last max bytes that its writers wrote. It is safe for concurrent use.
 type tailWriter struct {
 	mu  sync.Mutex
 	buf []byte

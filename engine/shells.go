@@ -24,13 +24,13 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// ShellConfig bounds the runtime shells: interpreters that were started, each in
-// a sandbox of its own, before anyone knew for which function.
+// ShellConfig bounds the parked interpreters: each is started in a sandbox of its own before its
+// function is known.
 type ShellConfig struct {
 	Off         bool
-	Ready       int   // parked for each base environment in use, without any demand; default 2
-	Max         int   // parked for each after great demand; default 8
-	MemoryBytes int64 // of all that are parked together; default a tenth of the host's memory
+	Ready       int   // parked for each base environment in use, without demand; default 2
+	Max         int   // parked for each base environment after great demand; default 8
+	MemoryBytes int64 // of all parked interpreters; default a tenth of the host's memory
 }
 
 func (c *ShellConfig) setDefaults(memory int64) {
@@ -46,21 +46,21 @@ func (c *ShellConfig) setDefaults(memory int64) {
 	}
 }
 
-// ShellStats counts the runtime shells that a function's instances start from.
+// ShellStats counts the parked interpreters for a function's instances.
 type ShellStats struct {
 	Ready int   // parked now
-	Want  int   // as many as recent demand asks for
-	Bytes int64 // memory of one, its share of what is shared included; 0 before the first
+	Want  int   // the number that recent demand asks for
+	Bytes int64 // memory of one, with its part of shared pages (PSS); 0 before the first
 }
 
-// shells keeps a pool of runtime shells for each base environment that a
-// deployed function can start from.
+// shells keeps a pool of parked interpreters for each base environment that a deployed function
+// can use.
 type shells struct {
 	e      *Engine
 	cfg    ShellConfig
-	parked atomic.Int64 // bytes of all parked
+	parked atomic.Int64 // bytes of all parked interpreters
 	died   atomic.Uint64
-	full   sync.Once // warns of cfg.MemoryBytes
+	full   sync.Once // warns once that cfg.MemoryBytes is reached
 
 	disk sync.Mutex // held while roots are made or removed; taken before mu
 
@@ -68,49 +68,49 @@ type shells struct {
 	pools map[string]*shellPool // by image.ShellKey
 }
 
-// shellPool holds the runtime shells of one root, arguments and environment.
+// shellPool holds the parked interpreters of one root, arguments and environment.
 type shellPool struct {
 	all    *shells
 	key    string
-	image  *store.Image // a function's: the root is made of its shared parts
+	image  *store.Image // of some function; the root is made of its shared parts
 	config image.Config
-	users  int // functions deployed; guarded by all.mu
+	users  int // deployed functions; guarded by all.mu
 
-	// Of a tool's, which no function uses (tools.go).
+	// For a parked build tool, which no function uses (tools.go).
 	tool    bool
 	mounts  []sandbox.Mount
 	limits  sandbox.Limits
-	running atomic.Int64 // build steps under way that could have been one's
+	running atomic.Int64 // build steps under way that the tool could have run
 
 	pool    atomic.Pointer[pool.Pool[*shell]] // nil until the root is made
-	bytes   atomic.Int64                      // memory of the last one made
-	charged atomic.Int64                      // what its control group counted
+	bytes   atomic.Int64                      // memory of the last interpreter made
+	charged atomic.Int64                      // its memory as its cgroup counts it
 }
 
-// shell is a parked runtime shell. It is used once.
+// shell is a parked interpreter. It is used once.
 type shell struct {
 	id             string
 	sb             *sandbox.Sandbox
 	conn           *channel.Conn
-	stdout, stderr *os.File // ours, unread
+	stdout, stderr *os.File // the engine's ends, unread
 	bytes          int64
-	taken          chan struct{}                  // closed when it is no longer parked
-	config         atomic.Pointer[channel.Config] // of the function's that it has become an instance of
+	taken          chan struct{}                  // closed when the interpreter is no longer parked
+	config         atomic.Pointer[channel.Config] // the channel settings of its function, set by become
 }
 
 func newShells(e *Engine, cfg ShellConfig) *shells {
 	return &shells{e: e, cfg: cfg, pools: map[string]*shellPool{}}
 }
 
-// use returns the pool that a function's instances can start from, nil if there
-// is none. The function leaves it when it is retired.
+// use returns the pool for a function's instances, or nil if the function cannot use parked
+// interpreters. The function calls leave when it is retired.
 func (s *shells) use(f *function) *shellPool {
 	key := image.ShellKey(f.image, &f.config)
 	if s.cfg.Off || s.e.mapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
 		return nil
 	}
-	// A shell is visited by the engine: what starts in it has to be what a Builder
-	// put there.
+	// The engine enters the sandbox of a parked interpreter, so only the Builder's own files may
+	// run in that sandbox.
 	if f.image.Foreign {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (s *shells) use(f *function) *shellPool {
 	return p
 }
 
-// open makes the root and starts to park.
+// open makes the root and starts to park interpreters.
 func (p *shellPool) open() {
 	s := p.all
 	s.disk.Lock()
@@ -141,12 +141,12 @@ func (p *shellPool) open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.users == 0 {
-		return // the last function has gone; prune follows
+		return // the last function has left; prune follows
 	}
 	p.fill(s.e.cfg.Store.Rootfs(root.Digest), s.cfg.Ready, s.cfg.Max, 0, nil)
 }
 
-// fill starts to park in a root. For the rest see [pool.Config].
+// fill starts to park interpreters in a root. [pool.Config] explains the other parameters.
 func (p *shellPool) fill(rootfs string, ready, most int, idle time.Duration, busy func() bool) {
 	s := p.all
 	p.pool.Store(pool.New(pool.Config[*shell]{
@@ -164,7 +164,7 @@ func (p *shellPool) fill(rootfs string, ready, most int, idle time.Duration, bus
 	}))
 }
 
-// leave is the end of one use. The last one drops the shells and their root.
+// leave ends one use. The last leave drops the parked interpreters and removes their root.
 func (p *shellPool) leave() {
 	s := p.all
 	s.mu.Lock()
@@ -174,7 +174,7 @@ func (p *shellPool) leave() {
 	}
 	delete(s.pools, p.key)
 	s.e.spawn(func() {
-		s.disk.Lock() // after open, if that is under way
+		s.disk.Lock() // after open, if open is under way
 		waiting := p.pool.Load()
 		s.disk.Unlock()
 		if waiting != nil {
@@ -184,8 +184,8 @@ func (p *shellPool) leave() {
 	})
 }
 
-// prune removes the roots that no pool uses. A stopping engine leaves them for
-// the next.
+// prune removes the roots that no pool uses. A stopping engine leaves the roots for the next
+// engine.
 func (s *shells) prune() {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -199,7 +199,7 @@ func (s *shells) prune() {
 	}
 }
 
-// uses says whether img is the root of a pool.
+// uses reports whether img is the root of a pool.
 func (s *shells) uses(img *store.Image) bool {
 	config, err := image.ConfigOf(img)
 	if err != nil {
@@ -210,10 +210,10 @@ func (s *shells) uses(img *store.Image) bool {
 	return s.pools[config.Labels[image.LabelSpec]] != nil
 }
 
-// parkWithin bounds an interpreter's start, which gives way to everything else.
+// parkWithin bounds an interpreter's start, which yields to all other work.
 const parkWithin = time.Minute
 
-// park starts an interpreter and waits until it waits.
+// park starts an interpreter and waits until it is parked.
 func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 	s := p.all
 	expected := p.bytes.Load()
@@ -250,14 +250,13 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 			return
 		}
 		if waiting := p.pool.Load(); waiting != nil {
-			waiting.Check() // another takes its place
+			waiting.Check() // makes a replacement
 		}
 	})
 	return sh, nil
 }
 
-// startShell starts the sandbox of a shell, whose program and root spec says: an
-// ordinary one, but that it is nobody's.
+// startShell starts an ordinary sandbox without a tenant, with the program and root of spec.
 func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
@@ -276,10 +275,10 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 			if cfg := sh.config.Load(); cfg != nil {
 				return cfg.LogPace(bytes)
 			}
-			return true, 0 // it is nobody's
+			return true, 0 // no function yet: drop
 		},
 		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
-		// It has had an event.
+		// Called only for events: config is set.
 		Memory: func(size int) (channel.Lent, error) { return sh.config.Load().Memory(size) },
 		Hold:   func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) },
 	})
@@ -300,7 +299,7 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 	return sh, nil
 }
 
-// measure notes what a parked shell costs.
+// measure records the memory of a parked interpreter.
 func (sh *shell) measure(p *shellPool) error {
 	stats, err := sh.sb.Stats()
 	if err != nil {
@@ -315,8 +314,8 @@ func (sh *shell) measure(p *shellPool) error {
 	return nil
 }
 
-// readPSS returns a process's memory with its share of what it shares, in bytes;
-// 0 if that cannot be read (proc_pid_smaps(5)).
+// readPSS returns the proportional set size of a process in bytes, or 0 if it cannot be read
+// (proc_pid_smaps(5)).
 func readPSS(pid int) int64 {
 	rollup, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
 	if err != nil {
@@ -336,7 +335,7 @@ func readPSS(pid int) int64 {
 	return 0
 }
 
-// alive says whether the shell still waits.
+// alive reports whether the interpreter is still parked.
 func (sh *shell) alive() bool {
 	select {
 	case <-sh.sb.Done():
@@ -348,7 +347,7 @@ func (sh *shell) alive() bool {
 	}
 }
 
-// drop ends a shell and frees what it holds, as far as it was made.
+// drop kills the sandbox and frees all that was made for it, also after a failed start.
 func (sh *shell) drop() {
 	if sh.sb != nil {
 		sh.sb.Kill()
@@ -362,8 +361,7 @@ func (sh *shell) drop() {
 	}
 }
 
-// lastWords kills an interpreter that did not park and returns what it said
-// about it.
+// lastWords kills an interpreter that did not park and returns its standard error as ": TEXT".
 func (sh *shell) lastWords() string {
 	sh.sb.Kill()
 	<-sh.sb.Done()
@@ -374,17 +372,17 @@ func (sh *shell) lastWords() string {
 	return ": " + string(words)
 }
 
-// take leases a shell that suits f, or returns nil.
+// take returns a parked interpreter that suits f, or nil.
 func (p *shellPool) take(f *function) *shell {
-	// What the interpreter uses already must leave room for the function; the
-	// kernel would look for pages to reclaim, on the event's time.
+	// The interpreter's memory must leave a fifth of the function's limit free: else the kernel
+	// would reclaim pages while the event waits.
 	if f.config.Resources.MemoryBytes < p.charged.Load()/4*5 {
 		return nil
 	}
 	return p.lease()
 }
 
-// lease takes a shell that waits, or returns nil.
+// lease returns a parked interpreter, or nil if none is ready.
 func (p *shellPool) lease() *shell {
 	waiting := p.pool.Load()
 	if waiting == nil {
@@ -407,16 +405,16 @@ func (p *shellPool) stats() *ShellStats {
 	return out
 }
 
-// furniture is what a runtime shell gets to become an instance of one function.
+// furniture turns a parked interpreter into an instance of one function.
 type furniture struct {
 	load  channel.Load
 	mount []sandbox.Mount
 }
 
-// newFurniture returns nil where the function's environment is too long for LOAD.
+// newFurniture returns nil if the function's environment is too long for LOAD.
 func (f *function) newFurniture() *furniture {
 	out := &furniture{load: channel.Load{Handler: f.config.Handler, Dir: "/function", Env: map[string]string{}}}
-	for _, v := range f.environment() { // the last of several counts, as for Python and Node
+	for _, v := range f.environment() { // the last of equal names counts, as in Python and Node
 		name, value, _ := strings.Cut(v, "=")
 		out.load.Env[name] = value
 	}
@@ -426,15 +424,15 @@ func (f *function) newFurniture() *furniture {
 	rootfs := f.e.cfg.Store.Rootfs(f.image.Digest)
 	for _, target := range f.config.Shell.Mounts {
 		source := filepath.Join(rootfs, target)
-		if _, err := os.Lstat(source); err == nil { // without packages it need not be there
+		if _, err := os.Lstat(source); err == nil { // a function without packages may lack the directory
 			out.mount = append(out.mount, sandbox.Mount{Source: source, Target: target})
 		}
 	}
 	return out
 }
 
-// bootShell makes the instance of a runtime shell, up to LOAD. It reports whether
-// there was one: if not, nothing has happened.
+// bootShell makes the instance from a parked interpreter, up to LOAD. It returns false if none
+// could be used; then the instance is unchanged.
 func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bool, error) {
 	f := in.f
 	if f.shells == nil {
@@ -459,7 +457,7 @@ func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bo
 	return false, nil
 }
 
-// become takes a furnished shell over.
+// become makes in the instance of a furnished interpreter.
 func (in *instance) become(ctx context.Context, sh *shell) error {
 	f := in.f
 	cfg := f.channelConfig(sh.id, func() *sandbox.Sandbox { return sh.sb })
@@ -485,8 +483,8 @@ func (s *shells) Describe(out chan<- *prometheus.Desc) {
 	out <- shellsDiedDesc
 }
 
-// Collect is part of prometheus.Collector. Pools of one base are added up: of
-// several versions, most often one is on its way out.
+// Collect is part of prometheus.Collector. It adds up the pools of one base: of several versions,
+// usually all but one are about to go.
 func (s *shells) Collect(out chan<- prometheus.Metric) {
 	total := map[string]*ShellStats{}
 	s.mu.Lock()

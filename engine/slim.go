@@ -9,14 +9,14 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// ErrNotTraced: what a function opens is noted only where it was deployed so.
+// ErrNotTraced: the function was deployed without [DeployOptions].Trace.
 var ErrNotTraced = errors.New("what the function opens is not noted")
 
-// Slim makes of the image that a function runs from one that holds what the function
-// has opened so far, and what belongs to that ([image.Builder.Slim]). The function
-// was deployed with [DeployOptions].Trace, and has answered what it is to go on
-// answering. Of o, Opened is ignored. Errors: [UnknownError], [ErrNotTraced],
-// sandbox.ErrOpensLost, *[QuotaError], those of the builder.
+// Slim makes an image from a function's image that holds only the files that the function has
+// opened so far, and the files that belong to them ([image.Builder.Slim]). The function must be
+// deployed with [DeployOptions].Trace and must have answered every kind of event that it has to
+// answer later. Slim sets o.Opened. Errors: [UnknownError], [ErrNotTraced], sandbox.ErrOpensLost,
+// *[QuotaError], those of the builder.
 func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions) (out *image.Slimmed, err error) {
 	f, err := e.lookup(function)
 	if err != nil {
@@ -37,8 +37,8 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 	return out, err
 }
 
-// opened is what the function has opened, and what a runtime shell for it opens,
-// which may be more: it has not started from one.
+// opened returns the paths that the function has opened, and the paths that a parked interpreter
+// for it opens: a traced function does not start from one.
 func (f *function) opened(ctx context.Context) ([]string, error) {
 	if f.config.Shell != nil {
 		ctx, cancel := context.WithTimeout(ctx, parkWithin)
@@ -62,7 +62,7 @@ func (f *function) opened(ctx context.Context) ([]string, error) {
 	return f.opens.Paths()
 }
 
-// endTrace ends the notes of what the function opens.
+// endTrace stops the trace of the function.
 func (f *function) endTrace() error {
 	if f.opens == nil {
 		return nil

@@ -16,28 +16,27 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// What a snapshot may hold: it is read while hostile programs may still write there.
+// Limits of a snapshot: hostile programs may still write to /work while it is taken.
 const (
 	snapshotDepth   = 100
 	snapshotEntries = 100_000
 	snapshotBytes   = 4 << 30
 )
 
-// ErrSnapshotLimit says that /work holds more than a snapshot can.
+// ErrSnapshotLimit says that /work holds more than a snapshot may.
 var ErrSnapshotLimit = fmt.Errorf("/work holds more than a snapshot takes (%d files and directories, %d deep, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30)
 
-// SnapshotAgent keeps what is in a sandbox's /work as an image of its tenant: files that
-// any other image has take no room. Sockets, fifos and what cannot be read any more are
-// left out. What is written meanwhile may be in it or not. It takes a build's turn, for what
-// it writes is bounded by the tenant's quota of images alone: a file with holes has more
-// bytes than /work has blocks.
+// SnapshotAgent stores the content of a sandbox's /work as an image of its tenant. Files that
+// another image already holds take no space. Sockets, fifos and files that vanish are left out.
+// Files written meanwhile may be missing. The snapshot waits for a build's turn, because only the
+// tenant's quota of images bounds it: a file with holes has more bytes than blocks in /work.
 func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		a, err := e.agents.find(id)
 		if err != nil {
 			return err
 		}
-		if !a.enter() { // before it waits: it is in use
+		if !a.enter() { // before the wait: the sandbox is in use
 			return fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
 		defer a.leave()
@@ -66,7 +65,7 @@ func (e *Engine) snapshot(ctx context.Context, a *agent) (*store.Image, error) {
 	return img, err
 }
 
-// Snapshot finds a snapshot by its image's name or digest.
+// Snapshot finds a snapshot by its image's name or digest. Errors: fs.ErrNotExist.
 func (e *Engine) Snapshot(ref string) (*store.Image, error) {
 	img, err := e.cfg.Store.Image(ref)
 	if err == nil {
@@ -77,7 +76,7 @@ func (e *Engine) Snapshot(ref string) (*store.Image, error) {
 	return img, err
 }
 
-// Snapshots lists all, the newest first.
+// Snapshots lists all snapshots, newest first.
 func (e *Engine) Snapshots() []*store.Image {
 	var out []*store.Image
 	for _, img := range e.cfg.Store.Images() {
@@ -88,14 +87,14 @@ func (e *Engine) Snapshots() []*store.Image {
 	return out
 }
 
-// snapshotting is one snapshot being taken.
+// snapshotting is the state of one snapshot.
 type snapshotting struct {
 	ctx     context.Context
 	w       *store.Writer
 	entries int
 	bytes   int64
-	most    int64 // bytes
-	full    error // more than that
+	most    int64 // in bytes
+	full    error // the error beyond most
 }
 
 func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, err error) {
@@ -121,8 +120,9 @@ func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, er
 	return tree, err
 }
 
-// snapshotMost is how many bytes a snapshot may have, and what is said of more: those that
-// all may, those that the sandbox's /work may, and what is left of the tenant's quota.
+// snapshotMost returns the largest size of a snapshot in bytes and the error for a larger one:
+// the least of the general limit, the limit of the sandbox's /work and the rest of the tenant's
+// quota.
 func (e *Engine) snapshotMost(of *Agent) (most int64, full error) {
 	most, full = snapshotBytes, ErrSnapshotLimit
 	if limit := of.WorkBytes; limit > 0 && limit < most {
@@ -136,8 +136,8 @@ func (e *Engine) snapshotMost(of *Agent) (most int64, full error) {
 	return most, full
 }
 
-// dir goes down by one Root per level: whatever becomes of the names meanwhile, none
-// leads out of /work.
+// dir opens one Root per level: even if a program renames directories meanwhile, no path leaves
+// /work.
 func (s *snapshotting) dir(root *os.Root, at string, depth int) error {
 	if depth > snapshotDepth {
 		return ErrSnapshotLimit
@@ -167,7 +167,7 @@ func (s *snapshotting) entry(root *os.Root, name, at string, depth int) error {
 	if err := s.ctx.Err(); err != nil {
 		return context.Cause(s.ctx)
 	}
-	if at == "lost+found" { // of the file system, not of the sandbox
+	if at == "lost+found" { // made by the file system, not by the sandbox
 		return nil
 	}
 	if s.entries++; s.entries > snapshotEntries {
@@ -195,7 +195,7 @@ func (s *snapshotting) entry(root *os.Root, name, at string, depth int) error {
 		}
 		return s.w.Symlink(at, target, info.ModTime())
 	case info.Mode().IsRegular():
-		// Should a fifo or a link have taken its place: no waiting, no following.
+		// If a fifo or a link has replaced the file: do not wait, do not follow.
 		f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return orGone(err)
@@ -209,7 +209,7 @@ func (s *snapshotting) entry(root *os.Root, name, at string, depth int) error {
 	return nil
 }
 
-// orGone is nil where what was listed is not there, or something else, by now.
+// orGone returns nil if err says that a listed file is gone or has another type now.
 func orGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENXIO) {
 		return nil
@@ -217,7 +217,7 @@ func orGone(err error) error {
 	return err
 }
 
-// counted ends what is read once it is too much.
+// counted returns a reader that fails once the snapshot is too large.
 func (s *snapshotting) counted(r io.Reader) io.Reader { return countedReader{s, r} }
 
 type countedReader struct {
@@ -236,10 +236,10 @@ func (c countedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// restore copies a snapshot into an empty /work that no sandbox has yet.
+// restore copies a snapshot into an empty /work before a sandbox has it.
 func (e *Engine) restore(ctx context.Context, work string, img *store.Image, owner int) error {
 	from, err := os.OpenRoot(filepath.Join(e.cfg.Store.Rootfs(img.Digest), "work"))
-	if errors.Is(err, fs.ErrNotExist) { // of an empty /work
+	if errors.Is(err, fs.ErrNotExist) { // the snapshot of an empty /work
 		return nil
 	}
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// Status is how much the engine has to do, and how it does.
+// Status is the engine's load and health.
 type Status struct {
 	Started  time.Time
 	Stopping bool
 
-	State  admission.State // of events that need memory for bodies
+	State  admission.State // decides about events that need memory for bodies
 	Reason admission.Reason
-	Since  time.Time // when State came
+	Since  time.Time // start of State
 
-	Events, MostEvents int // under way, and at most
-	Waiting            int // for a place among them
+	Events, MostEvents int // under way, and the most allowed
+	Waiting            int // for an engine slot; part of Events
 	Queued             int // for an instance of their function
 	Functions          int // deployed
 	Busiest            []FunctionLoad
@@ -31,19 +31,19 @@ type Status struct {
 	Cgroups   int // in use and ready
 }
 
-// FunctionLoad is what one function has to do.
+// FunctionLoad is the load of one function.
 type FunctionLoad struct {
 	Name      string
 	Instances int
-	Busy      int // events that have an instance
-	Queued    int // that wait for one
-	Waiting   int // of Busy, for a place in the engine
+	Busy      int // events with an instance
+	Queued    int // events that wait for an instance
+	Waiting   int // part of Busy that waits for an engine slot
 }
 
-// busiest is how many functions Status shows.
+// busiest is how many functions Status lists.
 const busiest = 10
 
-// Status looks.
+// Status returns the present load.
 func (e *Engine) Status() (Status, error) {
 	held, err := e.Holdings()
 	s := Status{

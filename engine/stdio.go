@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// stdio runs the event as one process: body on stdin, answer on stdout, the
-// exit status decides.
+// stdio runs the event as one process: the body on stdin, the answer on stdout. The exit status
+// says whether the event has failed.
 func (ev *event) stdio(r *Request) (*Response, error) {
 	f := ev.f
 	m := ev.invocation(r)
@@ -68,7 +68,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 	started := time.Since(ev.began)
 	f.started(in.kind, started)
 	feed.start(ev.cancel)
-	stop := context.AfterFunc(&ev.ctx, in.box.kill) // time is over, or the client gone
+	stop := context.AfterFunc(&ev.ctx, in.box.kill) // the time is over, or the client has left
 	end := func() {
 		stop()
 		in.box.kill()
@@ -92,7 +92,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		return nil, err
 	}
 	if head.whole {
-		end() // the program is over, however slowly its answer is read
+		end() // the program has ended, however slowly the client reads the answer
 		ev.resp.Size = int64(len(head.rest))
 		ev.body = replyBody{ReadCloser: head, ev: ev, whole: true, ended: true}
 		ev.end = func(error) {}
@@ -102,17 +102,17 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 	ev.body = replyBody{ReadCloser: &stdioBody{ev: ev, head: head, out: outR, sb: in.box.sb}, ev: ev}
 	ev.end = func(error) {
 		end()
-		_ = head.Close() // its reader may be slow to notice
+		_ = head.Close() // its reader may notice late
 	}
 	ev.watch()
 	return &ev.resp, nil
 }
 
-// stdioBody streams a long answer; its end is an error when the program failed.
+// stdioBody streams a long answer. It ends with an error if the program failed.
 type stdioBody struct {
 	ev   *event
 	head *head
-	out  *os.File // what comes after head
+	out  *os.File // the output after head
 	sb   *sandbox.Sandbox
 }
 
@@ -124,10 +124,10 @@ func (b *stdioBody) Read(p []byte) (int, error) {
 	return n, b.ended(err)
 }
 
-// ended is what err, which comes from the pipe, says of the answer.
+// ended turns the pipe's error into the answer's error.
 func (b *stdioBody) ended(err error) error {
 	switch {
-	case err != nil && b.ev.ctx.Err() != nil: // its end closed the pipe
+	case err != nil && b.ev.ctx.Err() != nil: // the event's end closed the pipe
 		return context.Cause(&b.ev.ctx)
 	case errors.Is(err, io.EOF):
 		if failed := b.ev.exited(b.sb); failed != nil {
@@ -137,12 +137,12 @@ func (b *stdioBody) ended(err error) error {
 	return err
 }
 
-// Close ends a Read that is under way.
+// Close ends a Read under way.
 func (b *stdioBody) Close() error { return errors.Join(b.head.Close(), b.out.Close()) }
 
-// exited waits for the program's end and judges it.
+// exited waits for the program's end and returns an error if the program failed.
 func (ev *event) exited(sb *sandbox.Sandbox) error {
-	<-sb.Done() // ends with ev.ctx at the latest: it kills the sandbox
+	<-sb.Done() // the end of ev.ctx kills the sandbox
 	if ev.ctx.Err() != nil {
 		return context.Cause(&ev.ctx)
 	}
@@ -156,22 +156,21 @@ func (ev *event) exited(sb *sandbox.Sandbox) error {
 	return nil
 }
 
-// feeder gives a request body to a program's stdin: a small one ahead of it, any
-// other from a goroutine of its own.
+// feeder writes a request body to a program's stdin: a small one before the program starts, a
+// larger one in a goroutine.
 type feeder struct {
-	child *os.File  // what the program reads; nil where there is no body
+	child *os.File  // the program's end; nil without a body
 	ours  *os.File  // nil once all is written
 	rest  io.Reader // to be written
 	body  io.Reader
 	done  chan struct{}
 }
 
-// smallBody is what a pipe takes though nobody reads yet (pipe(7)).
+// smallBody is the capacity of a pipe, in bytes (pipe(7)).
 const smallBody = 64 << 10
 
-// newFeeder makes the pipe. It waits for a small body: as long as the client has
-// not sent it, there is nothing to start a program for. closeChild and close are due
-// after an error too.
+// newFeeder makes the pipe. It reads a small body first: before the client has sent all of it,
+// the program need not start. The caller calls closeChild and close, even after an error.
 func newFeeder(r *Request) (*feeder, error) {
 	f := &feeder{body: r.Body, rest: r.Body}
 	if r.Body == nil || r.Size == 0 {
@@ -197,7 +196,7 @@ func newFeeder(r *Request) (*feeder, error) {
 		if n == len(small) {
 			return f, unix.Close(fds[1])
 		}
-		if err != nil { // where pipes are kept shorter (pipe-user-pages-hard)
+		if err != nil { // the host limits pipes (pipe-user-pages-hard)
 			n = 0
 		}
 		f.rest = bytes.NewReader(small[n:])
@@ -212,8 +211,8 @@ func (f *feeder) closeChild() {
 	}
 }
 
-// start begins to write what is left. A body that cannot be read to its end fails
-// the event: the program must not take a part for the whole.
+// start begins to write the rest of the body. If the body cannot be read to its end, the event
+// fails: the program must not take a part for the whole.
 func (f *feeder) start(fail func(error)) {
 	if f.ours == nil {
 		return
@@ -222,16 +221,16 @@ func (f *feeder) start(fail func(error)) {
 	go func() {
 		defer close(f.done)
 		src := &faultReader{r: f.rest}
-		_, _ = io.Copy(f.ours, src) // EPIPE: the program does not want more
+		_, _ = io.Copy(f.ours, src) // EPIPE: the program reads no more
 		if src.err != nil {
 			fail(fmt.Errorf("read body: %w", src.err))
-			return // close follows the program's end: it must not see one of its input
+			return // leave stdin open until the program ends: it must not see the end of its input
 		}
 		_ = f.ours.Close()
 	}()
 }
 
-// faultReader remembers why a body could not be read.
+// faultReader remembers the error of a failed read.
 type faultReader struct {
 	r   io.Reader
 	err error
@@ -245,7 +244,7 @@ func (r *faultReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// close ends the writing and waits for it.
+// close stops the writing and waits for its goroutine.
 func (f *feeder) close() {
 	if f.ours == nil {
 		return

@@ -15,33 +15,32 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// streams carry what a container reads and prints, in one run, to and from
-// whoever is attached. They are there before the run begins, so that who attaches
-// first misses nothing.
+// streams connect the standard streams of one run of a container with the attached clients. They
+// exist before the run begins, so that a client that attaches first misses nothing.
 //
 //	pipes or terminal ──▶ a pump each ──▶ log
 //	                                 └──▶ attachment ──▶ its writers
 //	attachment's reader ──▶ stdin
 //
-// A pump waits for the slowest attachment, and with it the program: nothing is
-// lost and nothing piles up.
+// A pump waits for the slowest attachment, and the program waits for the pump: no output is lost
+// and none piles up.
 type streams struct {
 	mu       sync.Mutex
 	attached []*Attachment
-	terminal *os.File        // the engine's end; nil before a run and without one
-	size     terminalSize    // the last one an attachment has told
-	stdin    *os.File        // where stdin is written to; nil without
-	once     bool            // stdin ends with the first attachment's
-	life     context.Context // once it ends, nobody is waited for
-	begun    chan struct{}   // closed once stdin is what it will be
-	ended    chan struct{}   // closed once there is no more output
+	terminal *os.File        // the engine's end; nil before a run and without a terminal
+	size     terminalSize    // the last size from an attachment
+	stdin    *os.File        // the write end; nil without stdin
+	once     bool            // stdin ends with the first attachment's stdin
+	life     context.Context // once life ends, no attachment is waited for
+	begun    chan struct{}   // closed once stdin is set
+	ended    chan struct{}   // closed once all output has come
 }
 
-// terminalSize is in characters; zero where nobody has told it.
+// terminalSize is in characters; zero until a client has set the size.
 type terminalSize struct{ rows, columns uint16 }
 
-// streamsBehind is how many pieces of output, 16 KiB at most, an attachment may
-// lag behind the program.
+// streamsBehind is how many pieces of output, of at most 16 KiB, an attachment may lag behind the
+// program.
 const streamsBehind = 16
 
 // piece is some output of one stream.
@@ -54,10 +53,10 @@ func newStreams(life context.Context) *streams {
 	return &streams{life: life, begun: make(chan struct{}), ended: make(chan struct{})}
 }
 
-// AttachOptions say what an attachment carries; nil is nothing.
+// AttachOptions are a client's streams; a nil stream is not connected.
 type AttachOptions struct {
 	Stdin          io.Reader // read once the container runs
-	Stdout, Stderr io.Writer // with a terminal all goes to Stdout
+	Stdout, Stderr io.Writer // with a terminal all output goes to Stdout
 }
 
 // Attachment is a client of a container's streams.
@@ -67,13 +66,12 @@ type Attachment struct {
 	o      AttachOptions
 	tty    bool
 	pieces chan piece
-	gone   chan struct{} // closed when it takes no more
+	gone   chan struct{} // closed when the client takes no more output
 	leave  func()        // closes gone, once
 }
 
-// Attach joins the streams of a container that runs, or of its next run: from the
-// return on no output is missed. The caller calls Serve, or Close. Errors as of
-// [Engine.Container].
+// Attach joins the streams of a running container, or of the next run. No output after Attach is
+// missed. The caller calls Serve or Close. Errors as of [Engine.Container].
 func (e *Engine) Attach(ref string, o AttachOptions) (*Attachment, error) {
 	c, err := e.containers.find(ref)
 	if err != nil {
@@ -91,12 +89,11 @@ func (e *Engine) Attach(ref string, o AttachOptions) (*Attachment, error) {
 	return a, nil
 }
 
-// Detached notes that the client has typed the keys that leave a container.
+// Detached notes that the client has typed the detach keys.
 func (a *Attachment) Detached() { a.c.e.Changes().Add(a.c.change(store.ActionDetach)) }
 
-// Resize says how large the client's terminal is, in characters: so large the
-// container's becomes, from its beginning where the run is still to come. ENOTTY
-// where the container has none.
+// Resize sets the size of the container's terminal, in characters; before a run, the size of the
+// terminal from its start. It returns ENOTTY if the container has no terminal.
 func (a *Attachment) Resize(rows, columns uint16) error {
 	if !a.tty {
 		return fmt.Errorf("container has no terminal: %w", unix.ENOTTY)
@@ -111,7 +108,7 @@ func (a *Attachment) Resize(rows, columns uint16) error {
 	return err
 }
 
-// Close leaves without having served.
+// Close detaches a client that has not served.
 func (a *Attachment) Close() {
 	a.leave()
 	a.s.mu.Lock()
@@ -119,9 +116,9 @@ func (a *Attachment) Close() {
 	a.s.attached = slices.DeleteFunc(a.s.attached, func(other *Attachment) bool { return other == a })
 }
 
-// Serve copies until the run has ended and all its output is written, ctx ends, or
-// a writer fails, whose error it returns. Stdin is copied by a goroutine that ends
-// once its Read returns: the caller sees to that.
+// Serve copies until the run has ended and all its output is written, ctx ends, or a writer
+// fails. It returns the writer's error or the cause of ctx. A goroutine copies stdin and ends
+// once its Read returns: the caller must end that Read.
 func (a *Attachment) Serve(ctx context.Context) error {
 	defer a.Close()
 	if a.o.Stdin != nil {
@@ -164,8 +161,8 @@ func (a *Attachment) write(p piece) error {
 	return nil
 }
 
-// copyStdin feeds the program. A program that reads no more, or has ended, ends it
-// at its next piece.
+// copyStdin copies to the program's stdin. If the program has ended or closed its stdin, the copy
+// ends with the next piece.
 func (a *Attachment) copyStdin() {
 	select {
 	case <-a.s.begun:
@@ -186,8 +183,8 @@ func (a *Attachment) copyStdin() {
 	}
 }
 
-// open gives the streams the terminal of the run that is about to start, or nil. It
-// stays its owner's, and has that size unless an attachment has told another.
+// open sets the terminal of the run that is about to start, or nil. The caller keeps the
+// terminal. size is its size unless an attachment has set another.
 func (s *streams) open(terminal *os.File, size terminalSize) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +202,7 @@ func (s *streams) resizeLocked() error {
 	return sandbox.ResizeTerminal(s.terminal, s.size.rows, s.size.columns)
 }
 
-// begin gives the streams of a run their stdin, nil without one, which they own.
+// begin sets the stdin of the run, or nil. The streams own stdin.
 func (s *streams) begin(stdin *os.File, once bool) {
 	s.mu.Lock()
 	s.stdin, s.once = stdin, once
@@ -217,11 +214,11 @@ func (s *streams) closeStdin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stdin != nil {
-		_ = s.stdin.Close() // also when it was closed already
+		_ = s.stdin.Close() // may be closed already
 	}
 }
 
-// end says that there is no more output, once.
+// end says that all output has come. Calls after the first do nothing.
 func (s *streams) end() {
 	s.closeStdin()
 	s.mu.Lock()
@@ -233,7 +230,7 @@ func (s *streams) end() {
 	}
 }
 
-// send hands a copy of some output to all who are attached.
+// send gives a copy of some output to every attachment.
 func (s *streams) send(b []byte, stderr bool) {
 	s.mu.Lock()
 	attached := slices.Clone(s.attached)
@@ -251,14 +248,14 @@ func (s *streams) send(b []byte, stderr bool) {
 	}
 }
 
-// pump is a stream of a run on its way to the log, which reads it.
+// pump passes the output of a run to the attachments, and then to the log as its reader.
 type pump struct {
 	s      *streams
 	from   *os.File
 	stderr bool
 }
 
-// Read is that of the stream, once those who are attached have what it returns.
+// Read reads from the stream and returns once every attachment has the bytes.
 func (p *pump) Read(b []byte) (int, error) {
 	n, err := p.from.Read(b)
 	if n > 0 {

@@ -14,11 +14,11 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// temporaryName is the tenant of temporary functions. No template can name it.
+// temporaryName is the tenant of temporary functions. No template can use this name.
 const temporaryName = "_temporary"
 
-// temporaryTenant is tenant for a temporary function: its user is the same for
-// all of them, its /work its own.
+// temporaryTenant is tenant for a temporary function: all of them share one user, and each has
+// its own /work.
 func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) {
 	user, err := e.user(temporaryName)
 	if err != nil {
@@ -32,7 +32,7 @@ func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) 
 	return user, work, err
 }
 
-// temporaryWork makes a /work that is nobody else's.
+// temporaryWork makes a /work for one function alone, in bytes, owned by owner.
 func (e *Engine) temporaryWork(name string, bytes int64, owner int) (string, error) {
 	work := e.workPath(filepath.Join(temporaryName, name))
 	if err := os.MkdirAll(filepath.Dir(work), 0o700); err != nil {
@@ -54,8 +54,8 @@ func (e *Engine) removeTemporary(function string) error {
 	return errors.Join(e.volumes.Remove(work), linux.RemoveAll(filepath.Dir(work)))
 }
 
-// forgetTemporary removes what an engine before this one has left of its
-// temporary functions. What is in the way of one keeps no other from answering.
+// forgetTemporary removes the temporary functions of an earlier engine. An error with one
+// function does not keep the others from starting.
 func (e *Engine) forgetTemporary() {
 	for _, rec := range e.cfg.Store.Functions() {
 		var spec functionSpec

@@ -15,14 +15,14 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// functionUID is the user every function runs as, inside its namespace.
+// functionUID is the user id of every function inside its namespace.
 const functionUID = image.FunctionID
 
-// WorkConfig bounds what tenants keep in /work, in bytes of disk blocks; 0 is no
-// limit. One file is allowed for each 4 KiB.
+// WorkConfig bounds each tenant's /work, in bytes of disk blocks; 0 is no limit. The limit also
+// allows one file per 4 KiB.
 type WorkConfig struct {
-	Limit   int64            // of each tenant
-	Tenants map[string]int64 // of those named, instead
+	Limit   int64            // for each tenant
+	Tenants map[string]int64 // for these tenants, instead of Limit
 }
 
 func (c *WorkConfig) of(tenant string) int64 {
@@ -32,7 +32,7 @@ func (c *WorkConfig) of(tenant string) int64 {
 	return c.Limit
 }
 
-// check returns volume.ErrNoLimits where limits are wanted that cannot be kept.
+// check returns volume.ErrNoLimits if the host cannot enforce the limits.
 func (c *WorkConfig) check(volumes *volume.Manager) error {
 	wanted := c.Limit > 0
 	for _, limit := range c.Tenants {
@@ -47,7 +47,7 @@ func (c *WorkConfig) check(volumes *volume.Manager) error {
 	return nil
 }
 
-// user returns the identity of a tenant, entering it at first use.
+// user returns the identity of a tenant, and creates it at first use.
 func (e *Engine) user(name string) (sandbox.User, error) {
 	t, err := e.cfg.Store.Tenant(context.Background(), name)
 	if err != nil {
@@ -56,15 +56,13 @@ func (e *Engine) user(name string) (sandbox.User, error) {
 	return sandbox.User{Tenant: name, HostBase: e.cfg.UIDBase + (t.ID-1)<<16, UID: functionUID, GID: functionUID}, nil
 }
 
-// tenant returns the identity and the /work directory of a tenant, making both
-// at first use.
+// tenant returns the identity and the /work directory of a tenant, and makes both at first use.
 //
-// What lies in /work belongs to functionUID where the file system can map ids,
-// so that it suits a sandbox of any user namespace; no other user of the host
-// gets that far (tenants/ is root's alone). Elsewhere it belongs to the tenant's
-// host id. A directory that is in the other way, from an engine on another
-// kernel or before this one, is changed over at the first use. It is a volume:
-// its limit is what the engine was started with.
+// If the file system can map ids, files in /work belong to functionUID, so that they suit every
+// user namespace; other users of the host cannot reach them, because only root may enter
+// tenants/. Otherwise files belong to the tenant's host id. The first use changes a directory
+// with the other owner, left by an older engine or another kernel. The directory is a volume,
+// with the limit of the engine's configuration.
 func (e *Engine) tenant(name string) (sandbox.User, string, error) {
 	user, err := e.user(name)
 	if err != nil {
@@ -94,7 +92,7 @@ func (e *Engine) tenant(name string) (sandbox.User, string, error) {
 	return user, v.Dir(), nil
 }
 
-// Work is the directory that a tenant's sandboxes see as /work, made if it is not there.
+// Work returns the directory that a tenant's sandboxes see as /work, and makes it if needed.
 func (e *Engine) Work(tenant string) (string, error) {
 	_, dir, err := e.tenant(tenant)
 	return dir, err
@@ -104,8 +102,8 @@ func (e *Engine) workPath(tenant string) string {
 	return filepath.Join(e.cfg.StateDir, "tenants", tenant, "work")
 }
 
-// attachWorks makes the /work of every tenant that has one known to DiskUsage
-// before its first sandbox.
+// attachWorks attaches each existing /work, so that DiskUsage counts it before the tenant's first
+// sandbox.
 func (e *Engine) attachWorks() {
 	for _, t := range e.cfg.Store.Tenants() {
 		if e.Stopping() {
@@ -120,16 +118,15 @@ func (e *Engine) attachWorks() {
 	}
 }
 
-// TenantUsage is what a tenant keeps in /work.
+// TenantUsage is the use of a tenant's /work.
 type TenantUsage struct {
 	Name  string
-	Limit int64       // bytes, 0: none
-	Kind  volume.Kind // how it is counted
+	Limit int64       // bytes; 0: no limit
+	Kind  volume.Kind // how the volume is counted
 	volume.Usage
 }
 
-// tenantUsage reads what those tenants keep whose /work is attached, by one
-// system call each.
+// tenantUsage reads the use of each attached /work, by one system call each.
 func (e *Engine) tenantUsage() ([]TenantUsage, error) {
 	var out []TenantUsage
 	for _, t := range e.cfg.Store.Tenants() {
@@ -151,8 +148,8 @@ func (e *Engine) tenantUsage() ([]TenantUsage, error) {
 	return out, nil
 }
 
-// own gives dir and all in it to a user, unless dir is theirs already: it comes
-// last, so that a crash half-way has it done again.
+// own gives dir and all in it to a user, unless dir belongs to the user already. dir comes last,
+// so that after a crash the next call repeats the rest.
 func own(dir string, id int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

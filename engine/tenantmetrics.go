@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// tenantMetrics show what tenants have of what their quotas bound, as far as that is known
-// without looking at images or disks: of each that has had an instance, a container or a
-// build since the engine began.
+// tenantMetrics show the use of tenants' quotas, as far as known without reading images or disks.
+// They list each tenant that has had an instance, a container or a build since the engine's
+// start.
 type tenantMetrics struct{ e *Engine }
 
 var (
@@ -30,7 +30,7 @@ func (tenantMetrics) Describe(ch chan<- *prometheus.Desc) {
 func (m tenantMetrics) Collect(ch chan<- prometheus.Metric) {
 	m.e.uses.Range(func(name, use any) bool {
 		tenant := name.(string)
-		if strings.HasPrefix(tenant, "_") { // the engine's own
+		if strings.HasPrefix(tenant, "_") { // the engine's own tenants
 			return true
 		}
 		u := use.(*tenantUse).now()

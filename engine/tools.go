@@ -17,17 +17,16 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// A program of build steps that parks (image.Command.Parks) is started ahead, warm
-// before the next build needs it, for as long as somebody builds again and again:
-// who edits code does so within toolIdle.
+// A build tool that can park (image.Command.Parks) is started ahead of the next build, as long as
+// builds follow each other within toolIdle: after an edit of the code the next build is near.
 const (
 	toolIdle  = 5 * time.Minute
-	toolShell = 2 // parked for each program after great demand
+	toolShell = 2 // parked for each tool after great demand
 )
 
-// tool returns the pool of parked programs that c can be run by, nil if there cannot
-// be one. Like a function's runtime shells they are sandboxes of nobody's, each with
-// a user of its own, and used once.
+// tool returns the pool of parked tools that can run c, or nil if c cannot use a parked tool.
+// Like parked interpreters, parked tools are sandboxes without a tenant, each with its own user,
+// and are used once.
 func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *shellPool {
 	if !c.Parks || c.Network || s.cfg.Off || s.e.mapErr != nil {
 		return nil
@@ -42,10 +41,10 @@ func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *sh
 		}
 	}
 	var root unix.Stat_t
-	if unix.Stat(c.Rootfs, &root) != nil { // the step says so
+	if unix.Stat(c.Rootfs, &root) != nil { // the build step reports it
 		return nil
 	}
-	// The inode: what was made in a root that has been removed since is of no use.
+	// The inode tells a new root from a removed one of the same path, whose tools are useless.
 	text, err := json.Marshal([]any{c.Rootfs, root.Ino, p.config.Shell, p.mounts, p.limits})
 	if err != nil {
 		panic(err) // strings and numbers
@@ -57,13 +56,14 @@ func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *sh
 	if have := s.pools[p.key]; have != nil {
 		return have
 	}
-	// What is made ahead must not take the CPU from the build that it comes too late for.
+	// Park no tool while a build runs: it would take CPU from the build, and come too late for
+	// it.
 	p.fill(c.Rootfs, 0, toolShell, toolIdle, func() bool { return p.running.Load() > 0 })
 	s.pools[p.key] = p
 	return p
 }
 
-// closeTools drops the programs that are parked. No build is under way any more.
+// closeTools drops all parked tools. No build may be under way.
 func (s *shells) closeTools() {
 	s.mu.Lock()
 	var tools []*shellPool
@@ -78,8 +78,8 @@ func (s *shells) closeTools() {
 	}
 }
 
-// runParked has a parked program of p's do what c asks of it. ran is false where
-// there is none: then nothing has happened.
+// runParked runs c by a parked tool of p. ran is false if none could be used; then nothing has
+// happened.
 func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *shellPool, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, ran bool, err error) {
 	f := sandbox.Furnishing{Limits: limits}
 	for _, b := range c.Binds {
@@ -108,7 +108,7 @@ func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *shellPo
 	return sandbox.ExitStatus{}, false, nil
 }
 
-// finish runs a furnished program to its end.
+// finish runs a furnished tool to its end.
 func (r buildRunner) finish(ctx context.Context, c *image.Command, sh *shell, tail *tailWriter) (sandbox.ExitStatus, error) {
 	defer func() { _ = sh.conn.Close() }()
 	out, errs := follow(sh.stdout, c.Stdout, tail), follow(sh.stderr, c.Stderr, tail)

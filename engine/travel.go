@@ -18,9 +18,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Load takes in the images of an archive: docker save's, or an OCI layout.
-// report is called from one goroutine at a time.
-// Errors: those of [oci.Load].
+// Load stores the images of an archive, from docker save or an OCI layout. report is called from
+// one goroutine at a time. Errors: those of [oci.Load].
 func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)) (images []*store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		return e.writing(ctx, func(ctx context.Context) error {
@@ -32,15 +31,14 @@ func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)
 	return images, err
 }
 
-// Save writes the images as an archive that docker load and Load read.
-// Errors: fs.ErrNotExist.
+// Save writes images as an archive that docker load and Load read. Errors: fs.ErrNotExist.
 func (e *Engine) Save(ctx context.Context, w io.Writer, refs []string) error {
 	return e.while(ctx, func(ctx context.Context) error {
 		if err := oci.Save(ctx, e.cfg.Store, w, refs, e.travel(nil)); err != nil {
 			return err
 		}
 		for _, ref := range refs {
-			if img, name, err := e.cfg.Store.Find(ref); err == nil { // unless it is removed meanwhile
+			if img, name, err := e.cfg.Store.Find(ref); err == nil { // unless removed meanwhile
 				e.imageDone(store.ActionSave, name, img)
 			}
 		}
@@ -48,7 +46,7 @@ func (e *Engine) Save(ctx context.Context, w io.Writer, refs []string) error {
 	})
 }
 
-// DiffIDs returns what [oci.DiffIDs] does.
+// DiffIDs returns the diff ids of an image's layers: see [oci.DiffIDs].
 func (e *Engine) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Digest, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		ids, err = oci.DiffIDs(ctx, e.cfg.Store, img)
@@ -57,8 +55,8 @@ func (e *Engine) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Dig
 	return ids, err
 }
 
-// Import makes an image of a plain archive of a file system. Of o, Options are
-// the engine's. Errors: those of [oci.Import].
+// Import makes an image from a plain archive of a file system. Import sets o.Options. Errors:
+// those of [oci.Import].
 func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (img *store.Image, err error) {
 	o.Options = e.travel(report)
 	err = e.while(ctx, func(ctx context.Context) error {
@@ -73,8 +71,8 @@ func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, r
 	return img, err
 }
 
-// Pull gets an image from its registry; auth may be nil (oci.RegistryOptions),
-// platform empty. Errors: those of [oci.Pull].
+// Pull pulls an image from its registry. auth may be nil (oci.RegistryOptions), platform empty.
+// Errors: those of [oci.Pull].
 func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (img *store.Image, remote oci.Remote, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		e.cache.mu.RLock()
@@ -92,7 +90,7 @@ func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth,
 	return img, remote, err
 }
 
-// pulledAs is the name by which a pulled image is known here.
+// pulledAs returns the local name of a pulled image.
 func pulledAs(ref string) string {
 	r, err := store.ParseReference(ref)
 	if err != nil {
@@ -104,10 +102,10 @@ func pulledAs(ref string) string {
 	return r.String()
 }
 
-// PullFor is Pull for a tenant that wants to run the image: it waits for a build's turn, and
-// what it brings is not larger than the tenant's quota allows, is no other tenant's, and takes
-// no name of one ([KeepNames]). drop takes it back where this call has brought it and nobody
-// has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
+// PullFor is Pull for a tenant that wants to run the image. It waits for a build's turn. The
+// image must fit the tenant's quota, must not belong to another tenant, and takes no name from
+// another tenant's image ([KeepNames]). drop removes the image if this call has pulled it and no
+// one has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
 func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Image, drop func(context.Context) error, err error) {
 	before := e.cfg.Store.Images()
 	err = e.while(ctx, func(ctx context.Context) error {
@@ -126,16 +124,15 @@ func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Im
 	brought := chosenImage{GCImage{Image: img}, e.cfg.Store.LastUsed(img.Digest)}
 	return img, func(ctx context.Context) error {
 		_, _, err := e.removeUnused(ctx, brought)
-		if errors.Is(err, fs.ErrNotExist) { // it has gone meanwhile
+		if errors.Is(err, fs.ErrNotExist) { // removed meanwhile
 			err = nil
 		}
 		return err
 	}, nil
 }
 
-// Push sends the image of that name to the registry the name says; to, unless
-// empty, is the name it gets there. Of o, RegistryOptions are the engine's.
-// Errors: those of [oci.Push], and fs.ErrNotExist.
+// Push pushes the image ref to the registry in its name, or under the name to unless to is empty.
+// Push sets o.RegistryOptions. Errors: those of [oci.Push], fs.ErrNotExist.
 func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (remote oci.Remote, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		img, name, err := e.cfg.Store.Find(ref)
@@ -157,8 +154,8 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci
 	return remote, err
 }
 
-// Resolve asks a registry what it calls the image of a reference: "name@sha256:…".
-// Errors: those of [oci.Resolve].
+// Resolve asks a registry for the digest of a reference and returns "name@sha256:…". Errors:
+// those of [oci.Resolve].
 func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name string, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		name, err = oci.Resolve(ctx, ref, e.registry(ctx, auth, nil))
@@ -167,18 +164,18 @@ func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name 
 	return name, err
 }
 
-// AttachSignature puts a signature beside an image at its registry. Errors: those
-// of [oci.Attach].
+// AttachSignature stores a signature for an image at the image's registry. Errors: those of
+// [oci.Attach].
 func (e *Engine) AttachSignature(ctx context.Context, ref string, payload []byte, sig string, auth *oci.Auth) error {
 	return e.while(ctx, func(ctx context.Context) error { return oci.Attach(ctx, ref, payload, sig, e.registry(ctx, auth, nil)) })
 }
 
-// Login asks a registry whether it takes a login. Errors: those of [oci.Login].
+// Login checks a login at a registry. Errors: those of [oci.Login].
 func (e *Engine) Login(ctx context.Context, host string, auth *oci.Auth) error {
 	return e.while(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(ctx, auth, nil)) })
 }
 
-// SBOM is an image's bill of materials, CycloneDX in JSON. Errors: fs.ErrNotExist.
+// SBOM returns an image's bill of materials, CycloneDX in JSON. Errors: fs.ErrNotExist.
 func (e *Engine) SBOM(ref string) ([]byte, error) {
 	defer e.cfg.Store.Hold()()
 	img, err := e.cfg.Store.Image(ref)
@@ -188,7 +185,7 @@ func (e *Engine) SBOM(ref string) ([]byte, error) {
 	return sbom.CycloneDX(e.cfg.Store, img)
 }
 
-// History returns what an image was made of, oldest first.
+// History returns the build steps of an image, oldest first.
 func (e *Engine) History(ref string) ([]oci.Step, error) {
 	defer e.cfg.Store.Hold()()
 	img, err := e.cfg.Store.Image(ref)
@@ -207,31 +204,29 @@ func (e *Engine) registry(ctx context.Context, auth *oci.Auth, report func(image
 		Options: e.travel(report), Auth: auth, Insecure: e.cfg.InsecureRegistries, Cache: filepath.Join(e.cachePath(), "blobs"),
 	}
 	if outward.Of(ctx) != nil {
-		o.Transport = e.outward // whose connections nobody else has opened
+		o.Transport = e.outward // its connections serve no caller but tenants
 	}
 	return o
 }
 
-// ForTenant is a context for what a tenant has asked for: the engine connects for it to
-// nothing that Config.Outward does not allow. Without it who asks is the operator.
+// ForTenant returns a context for a tenant's request: the engine connects only to addresses that
+// Config.Outward allows. Without ForTenant a request counts as the operator's.
 func (e *Engine) ForTenant(ctx context.Context) context.Context {
 	return outward.With(ctx, &e.cfg.Outward)
 }
 
-// buildImages brings the images that templates stand on. Builds hold e.cache.mu
-// already.
+// buildImages brings base images for builds. Builds hold e.cache.mu already.
 type buildImages struct{ e *Engine }
 
 type loginsKey struct{}
 
-// WithLogins returns a context for [Engine.Build]: whoever asks for it is who these
-// logins say at the registries of those hosts ("index.docker.io", "host:5000"), for
-// the image that the template stands on.
+// WithLogins returns a context for [Engine.Build] with the caller's logins, by registry host
+// ("index.docker.io", "host:5000"), to pull the template's base image.
 func WithLogins(ctx context.Context, logins map[string]*oci.Auth) context.Context {
 	return context.WithValue(ctx, loginsKey{}, logins)
 }
 
-// login is that of ctx for the registry of a reference, nil where there is none.
+// login returns ctx's login for the registry of a reference, or nil.
 func login(ctx context.Context, ref string) (*oci.Auth, error) {
 	logins, _ := ctx.Value(loginsKey{}).(map[string]*oci.Auth)
 	if len(logins) == 0 {
@@ -241,16 +236,16 @@ func login(ctx context.Context, ref string) (*oci.Auth, error) {
 	return logins[host], err
 }
 
-// find looks for the image of a reference in the store, and says how to ask the
-// registry for it: by the digest that it is pinned to. A tenant's own image is not what a
-// base's name means, whatever name it was built under.
+// find looks up a reference in the store. It returns the image if found, and ask, the reference
+// for the registry: by digest if the reference is pinned. An image of a tenant's function never
+// matches, whatever its name.
 func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, digest store.Digest, ask string, err error) {
 	r, err := store.ParseReference(ref)
 	if err != nil {
 		return nil, "", "", err
 	}
 	r.Name = oci.Familiar(r.Name)
-	if image.ReservedName(r.Name) { // what builds have made, perhaps with another's login
+	if image.ReservedName(r.Name) { // made by a build, perhaps with another caller's login
 		return nil, "", "", fmt.Errorf("%w: %s is a name of FRE's own", oci.ErrReference, ref)
 	}
 	if r.Digest != "" {
@@ -272,7 +267,7 @@ func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, 
 	if err != nil || img != nil {
 		return img, digest, err
 	}
-	if b.e.tenantsName(ref) { // by its digest: nobody loses the name
+	if b.e.tenantsName(ref) { // by digest, so that the tenant's image keeps its name
 		if ref, err = oci.Resolve(ctx, ref, b.e.registry(ctx, nil, nil)); err != nil {
 			return nil, "", err
 		}
@@ -281,7 +276,7 @@ func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, 
 	return img, remote.Digest, err
 }
 
-// tenantsName says whether a tenant's own image has the name that what is pulled by ref gets.
+// tenantsName reports whether a pull of ref would take the name of a tenant's own image.
 func (e *Engine) tenantsName(ref string) bool {
 	r, err := store.ParseReference(ref)
 	if err != nil || r.Digest != "" {
@@ -321,7 +316,7 @@ func (b buildImages) Take(ctx context.Context, name string, report func(image.Ev
 	return img, err
 }
 
-// knownAs is what the registry of that name calls an image; "" where nobody knows.
+// knownAs returns the digest of an image at the registry of name, or "" if unknown.
 func knownAs(img *store.Image, name string) store.Digest {
 	for _, remote := range img.Remotes {
 		if digest, ok := strings.CutPrefix(remote, name+"@"); ok {

@@ -5,20 +5,20 @@ import (
 	"time"
 )
 
-// tunnels are the events of a function that last until one of their sides ends them.
+// tunnels are the events of a function that last until one side ends them.
 type tunnels struct {
 	mu    sync.Mutex
 	all   map[*event]struct{}
-	ended bool      // there are to be no more
-	cutAt time.Time // nor of events that began before
+	ended bool      // no event becomes a tunnel any more
+	cutAt time.Time // no event that began before becomes a tunnel
 }
 
-// becomeTunnel takes the time limit from an event whose function has changed its
-// protocol: from now on it lasts as long as both sides and the deployment.
+// becomeTunnel lifts the time limit of an event whose function has switched protocols. The event
+// then lasts as long as both sides and the deployment.
 func (ev *event) becomeTunnel() {
 	ev.ctx.lift()
 	ev.tunnel.Store(true)
-	ev.leave(0) // what waits for its client for hours must not keep others from theirs
+	ev.leave(0) // a tunnel may idle for hours: give back its engine slot
 	t := &ev.f.tunnels
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +38,7 @@ func (t *tunnels) remove(ev *event) {
 	delete(t.all, ev)
 }
 
-// end ends them all: nobody else would.
+// end ends all tunnels and lets no further one begin.
 func (t *tunnels) end() {
 	t.mu.Lock()
 	t.ended = true
@@ -46,7 +46,7 @@ func (t *tunnels) end() {
 	t.cut()
 }
 
-// cut ends those there are, and what becomes one of an event that is under way.
+// cut ends the present tunnels, and every event under way that becomes a tunnel later.
 func (t *tunnels) cut() {
 	t.mu.Lock()
 	t.cutAt = time.Now()

@@ -10,44 +10,44 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// ImageUsage is an image with what it takes.
+// ImageUsage is an image with its use of the disk.
 type ImageUsage struct {
 	*store.Image
 	store.ImageSize
-	InUse bool // by a function, a sandbox or what starts them: it cannot be removed
+	InUse bool // by a function, a sandbox or parked interpreters: it cannot be removed
 
-	// HeldBytes are what an image in use takes beside those in use that come before
-	// it, those that lists show first: together what cannot be reclaimed.
+	// HeldBytes are the bytes of an image in use that no earlier image in use holds, in the order
+	// of lists. The sum over all images cannot be reclaimed.
 	HeldBytes int64
 }
 
-// ContainerUsage is what a container has written to its root; AsOf is zero where
-// that is not known: it has not run, or is being counted.
+// ContainerUsage is the size of a container's scratch layer. AsOf is zero if the size is unknown:
+// the container has not run, or is being counted.
 type ContainerUsage struct {
 	ID, Name string
 	Running  bool
 	volume.Usage
 }
 
-// DiskUsage is what the state directory holds, in blocks of the disk.
+// DiskUsage is the content of the state directory, in blocks of the disk.
 type DiskUsage struct {
 	Images           []ImageUsage // newest first
-	ImageBytes       int64        // of all together, what they share once
+	ImageBytes       int64        // of all images; shared files count once
 	ImageInodes      int64
-	ReclaimableBytes int64         // what would be free without those that nothing uses
+	ReclaimableBytes int64         // freed if all unused images were removed
 	Tenants          []TenantUsage // oldest first
 	Containers       []ContainerUsage
-	Cache            volume.Usage // what builds have downloaded
+	Cache            volume.Usage // the builds' downloads
 }
 
-// DiskUsage answers from memory, but for a system call or two for each tenant and
-// each running container.
+// DiskUsage answers from memory, except for one or two system calls per tenant and per running
+// container.
 func (e *Engine) DiskUsage() (*DiskUsage, error) {
 	sizes := e.cfg.Store.Sizes()
 	images, _ := e.cfg.Store.ImageList()
 	users := e.imageUsers()
 	out := &DiskUsage{ImageBytes: sizes.Bytes, ImageInodes: sizes.Inodes, Images: make([]ImageUsage, len(images))}
-	var used, hidden []int // indices of those in use; lists hide roots of runtime shells
+	var used, hidden []int // indices of images in use; hidden: roots of parked interpreters, which lists do not show
 	for i, img := range images {
 		_, inUse := users[img.Digest]
 		out.Images[i] = ImageUsage{Image: img, ImageSize: sizes.Image(img.Digest), InUse: inUse}
@@ -87,7 +87,7 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 	return out, err
 }
 
-// imageUsers says what uses images now: digest → for messages.
+// imageUsers returns the users of images: digest → text for messages.
 func (e *Engine) imageUsers() map[store.Digest]string {
 	users := make(map[store.Digest]string)
 	for _, f := range e.cfg.Store.Functions() {

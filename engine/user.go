@@ -19,20 +19,20 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// account is who a container runs as.
+// account is the user that a container runs as.
 type account struct {
 	uid, gid uint32
 	groups   []uint32 // supplementary
 	home     string
 }
 
-// maxAccounts bounds what is read of an image's lists of users and groups.
+// maxAccounts bounds the bytes read of an image's passwd and group files.
 const maxAccounts = 1 << 20
 
-// lookUp finds a user as ordinary images name one: a name or an id, with ":" and
-// a group's name or id or without, "" for root. Names stand in passwd(5) and
-// group(5); an id that does not is taken as it is. Further groups are added to the
-// supplementary ones. A user or group that is nowhere is an *image.FieldError.
+// lookUp finds a user as container images name it: a name or an id, optionally followed by ":"
+// and a group's name or id; "" is root. It looks names up in passwd(5) and group(5); an unknown
+// id is taken as it is. further are groups added to the supplementary ones. An unknown name is an
+// *image.FieldError.
 func lookUp(passwd, group io.Reader, user string, further []string) (account, error) {
 	name, groupName, grouped := strings.Cut(user, ":")
 	a := account{home: "/"}
@@ -108,7 +108,7 @@ func lookUp(passwd, group io.Reader, user string, further []string) (account, er
 	return a, nil
 }
 
-// parseID reads a user or group id; ok is false for a name.
+// parseID parses a user or group id; ok is false for a name.
 func parseID(s string) (id uint32, ok bool, err error) {
 	if s == "" || strings.Trim(s, "0123456789") != "" {
 		return 0, false, nil
@@ -120,7 +120,7 @@ func parseID(s string) (id uint32, ok bool, err error) {
 	return uint32(n), true, nil
 }
 
-// records yields the lines of passwd(5) and its kin that have so many fields.
+// records yields the lines of passwd(5) or group(5) with the given number of fields.
 func records(r io.Reader, fields int) func(func([]string) bool) {
 	return func(yield func([]string) bool) {
 		lines := bufio.NewScanner(io.LimitReader(r, maxAccounts))
@@ -132,8 +132,8 @@ func records(r io.Reader, fields int) func(func([]string) bool) {
 	}
 }
 
-// userOf looks a user up in an image's tree. A list that is not there is empty; one
-// that is a link lies where the image means it to.
+// userOf looks a user up in an image's tree. A missing file counts as empty. A link is resolved
+// inside the tree.
 func userOf(rootfs, user string, groups []string) (account, error) {
 	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// writing runs f, which writes to the state directory, and cancels its context once the disk
-// has only the reserve left that keeps events accepted. Every writer of uploaded, fetched or
-// built content runs by it: builds, bases, pulls, loads, imports, snapshots. Errors: one that
-// is ENOSPC, and those of f.
+// writing runs f, which writes to the state directory, and cancels its context once the disk has
+// only the reserve left that keeps events accepted. All writers of uploaded, fetched or built
+// content run in writing: builds, bases, pulls, loads, imports, snapshots. Errors: one that is
+// ENOSPC, and those of f.
 func (e *Engine) writing(ctx context.Context, f func(context.Context) error) error {
 	return WritingTo(ctx, e.cfg.StateDir, f)
 }
 
-// WritingTo runs f, which writes below dir, like writing.
+// WritingTo is writing for files below dir.
 func WritingTo(ctx context.Context, dir string, f func(context.Context) error) error {
 	ctx, stop, err := leaveRoom(ctx, dir)
 	if err != nil {
@@ -33,14 +33,14 @@ func WritingTo(ctx context.Context, dir string, f func(context.Context) error) e
 	return err
 }
 
-// LeaveRoom ends the context that it returns, with an error that is ENOSPC, when the state
-// directory's disk has too little room left. stop ends the watch.
+// LeaveRoom returns a context that ends, with an error that is ENOSPC, when the state directory's
+// disk has too little room left. stop ends the watch.
 func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(), err error) {
 	return leaveRoom(ctx, e.cfg.StateDir)
 }
 
-// WhileRoom returns a writer to w that fails with the cause of ctx once ctx ends. ctx comes
-// from LeaveRoom or WritingTo.
+// WhileRoom returns a writer to w that fails with the cause of ctx once ctx ends. ctx comes from
+// LeaveRoom or WritingTo.
 func WhileRoom(ctx context.Context, w io.Writer) io.Writer { return &roomWriter{ctx, w} }
 
 type roomWriter struct {
@@ -55,10 +55,9 @@ func (r *roomWriter) Write(p []byte) (int, error) {
 	return r.w.Write(p)
 }
 
-// leaveRoom ends the context that it returns, with an error that is ENOSPC, when
-// directories that are written to have too little room left. What a build's step, or a
-// snapshot, writes is on the disk of the engine's state, where one that is hostile or
-// mistaken would leave none for others. stop ends the watch.
+// leaveRoom returns a context that ends, with an error that is ENOSPC, when a disk of dirs has
+// too little room left. Build steps and snapshots write to the disk of the engine's state, so a
+// hostile or faulty one would leave no room for the rest. stop ends the watch.
 func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
 		for _, dir := range dirs {
