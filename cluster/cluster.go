@@ -1,21 +1,21 @@
-// Package cluster makes one FRE of several nodes: engines that share a NATS cluster and an OCI
-// registry. There is no scheduler and no leader:
+// Package cluster joins several nodes into one FRE. A node is an engine. The nodes, peers of each
+// other, share a NATS cluster and an OCI registry. There is no scheduler and no leader:
 //
 //	KV_FRE_NODES   NAME              the lease of a node's name, and its state; every TTL/4
 //	KV_FRE_TABLE   function.NAME     a deployed function, by compare-and-swap
-//	               drain.NODE        the order that a node take no new work
+//	               drain.NODE        the order to take no new work
 //	KV_FRE_ACCESS  …                 tenants, tokens and secrets, for Records (records.go)
-//	fre.node.NAME.invoke             requests that another node has no room for (forward.go)
+//	fre.node.NAME.invoke             requests from a peer without room (forward.go)
 //
-// The node that takes a deployment pushes the image to the registry, then writes the record. All
+// A node with a new deployment pushes the image to the registry, then writes the record. All
 // nodes watch the table, pull missing images and put the records in force. The order of writes in
-// the table is the truth for every node that can reach it. A node that cannot reach the table is
-// partitioned: it serves its own functions, reports its state, and refuses deployments.
+// the table is the truth for every node in reach of NATS. A node out of reach is partitioned: it
+// serves the functions it has, reports the partition, and refuses deployments.
 //
-// [Node] is the one type with behaviour. It is an engine.Table, the invoker of a gateway, and by
-// Node.Local the invoker of the event queue. It knows no HTTP.
+// [Node] is the one type with behaviour. A Node is an engine.Table, the invoker of a gateway, and
+// by Node.Local the invoker of the event queue. The package knows no HTTP.
 //
-// Leases expire by the server's clock. A node measures silence by its monotonic clock: a jump of
+// Leases expire by the server's clock. A node measures silence by the monotonic clock: a jump of
 // the wall clock has no effect.
 package cluster
 
@@ -43,11 +43,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Protocol is the version of the protocol between nodes. Nodes whose versions differ by at most
-// one understand each other, so that nodes can be upgraded one by one.
+// Protocol is the version of the protocol between nodes. Versions that differ by one are
+// compatible, to upgrade a cluster node by node.
 const Protocol = 1
 
-// Engine is the part of *engine.Engine that a node needs.
+// Engine is the subset of *engine.Engine for a node.
 type Engine interface {
 	Function(name string) (*engine.Function, error)
 	Functions() []*engine.Function
@@ -69,7 +69,7 @@ type Engine interface {
 // Config wires a Node. Name, Registry, Dir, Conn and Log are required.
 type Config struct {
 	Name     string     // unique among the nodes
-	Registry string     // HOST[:PORT]/REPOSITORY that all nodes push to and pull from
+	Registry string     // HOST[:PORT]/REPOSITORY for the images of all nodes
 	Dir      string     // holds the node's identity
 	Conn     *nats.Conn // owned and closed by the Node
 	Log      *slog.Logger
@@ -77,14 +77,14 @@ type Config struct {
 	Version  string                // of the program, for people
 	Address  string                // of the gateway, for people
 	Replicas int                   // of JetStream data; default 1
-	TTL      time.Duration         // silence after which a node is lost; default 8 s
+	TTL      time.Duration         // after this time of silence a node is lost; default 8 s
 	Metrics  prometheus.Registerer // nil: none
 	Records  Records               // nil: share functions only
 
-	protocol int // default Protocol; tests set others
+	protocol int // default Protocol; tests set more values
 }
 
-// Errors of this package.
+// Errors of the package.
 var (
 	ErrNameTaken   = errors.New("another node has this name")
 	ErrSkew        = errors.New("nodes of too different versions")
@@ -101,9 +101,9 @@ const (
 	StateReady       State = "ready"
 	StateDraining    State = "draining"    // takes no new work; some work is under way
 	StateDrained     State = "drained"     // takes no new work; none is under way
-	StatePartitioned State = "partitioned" // cannot reach the other nodes; serves its own functions
+	StatePartitioned State = "partitioned" // cannot reach its peers; serves the functions it has
 	StateLost        State = "lost"        // silent for a TTL
-	StateUnknown     State = "unknown"     // the node that answers is itself partitioned
+	StateUnknown     State = "unknown"     // the answering node is partitioned
 )
 
 // namePattern restricts names to one token of a NATS subject and of a key.
@@ -118,7 +118,7 @@ const (
 	bucketRecords = "FRE_ACCESS"
 )
 
-// Node is one engine of a cluster. It is safe for concurrent use.
+// Node is one engine of a cluster. A Node is safe for concurrent use.
 type Node struct {
 	cfg      Config
 	identity string // of the state directory
@@ -133,27 +133,27 @@ type Node struct {
 
 	nodes, table, records jetstream.KeyValue // set once reachable, before joined is true
 
-	recordsRead   atomic.Uint64 // revision up to which records were taken
+	recordsRead   atomic.Uint64 // records are taken up to this revision
 	recordsCaught chan struct{} // closed once all records were read
 
 	mu       sync.Mutex
 	joined   bool
 	beaten   time.Duration // linux.Boottime of the last renewal of the lease
 	revision uint64        // of the lease
-	taken    bool          // another node has taken the name
+	taken    bool          // a peer has taken the name
 	draining bool
 	closing  bool
-	foreign  int                           // requests of other nodes under way here
-	given    int                           // requests of this node under way at other nodes
-	view     map[string]*member            // all nodes, this one included
+	foreign  int                           // requests of peers under way here
+	given    int                           // requests under way at peers
+	view     map[string]*member            // all nodes, including this Node
 	entries  map[string]*entry             // of the table, by function
 	pushed   map[store.Digest]store.Digest // local digest → digest at the registry
 	caught   chan struct{}                 // closed once the whole table was read
 
-	jobs sync.Map // *job by id: forwarded requests that this node runs
+	jobs sync.Map // *job by id: forwarded requests under way here
 }
 
-// New makes a node that has not joined. It refuses deployments until Join succeeds.
+// New makes a node before its Join. Until then the node refuses deployments.
 func New(cfg Config) (*Node, error) {
 	if !ValidName(cfg.Name) {
 		return nil, fmt.Errorf("node %q: a name has lower-case letters, digits and dashes, 63 at most", cfg.Name)
@@ -183,8 +183,8 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// identity returns the identity of a state directory. It survives restarts, so that a node that
-// died gets its name back at once.
+// identity returns the identity of a state directory. The identity survives restarts, so a node
+// gets its name back at once after a crash.
 func identity(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make %s: %w", dir, err)
@@ -217,7 +217,7 @@ func identity(dir string) (string, error) {
 const joinPatience = 5 * time.Second
 
 // Join takes the node's name and starts to serve the cluster. If NATS cannot be reached, Join
-// returns nil, the node is partitioned and joins later. Errors: ErrNameTaken, ErrSkew.
+// returns nil; the node is partitioned and joins later. Errors: ErrNameTaken, ErrSkew.
 func (n *Node) Join(ctx context.Context, e Engine) error {
 	n.engine = e
 	wait, cancel := context.WithTimeout(ctx, joinPatience)
@@ -260,7 +260,7 @@ func (n *Node) await(ctx context.Context) error {
 	return nil
 }
 
-// join makes missing buckets, checks the versions of the other nodes, and takes the name.
+// join makes missing buckets, checks the versions of the peers, and takes the name.
 func (n *Node) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.TTL+joinPatience)
 	defer cancel()
@@ -303,8 +303,7 @@ func (n *Node) bucket(ctx context.Context, cfg jetstream.KeyValueConfig) (jetstr
 	return kv, err
 }
 
-// Close gives the name back, after all requests under way between this node and others have
-// ended, or ctx has.
+// Close gives the name back after all requests to and from peers have ended, or ctx has.
 func (n *Node) Close(ctx context.Context) error {
 	n.mu.Lock()
 	first := !n.closing
@@ -324,7 +323,7 @@ func (n *Node) Close(ctx context.Context) error {
 	if held && n.cfg.Conn.Status() == nats.CONNECTED {
 		brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// If this fails, the lease expires by itself.
+		// On failure the lease expires by itself.
 		err = n.nodes.Delete(brief, n.cfg.Name, jetstream.LastRevision(revision))
 	}
 	n.cfg.Conn.Close()
@@ -334,10 +333,10 @@ func (n *Node) Close(ctx context.Context) error {
 	return nil
 }
 
-// Stopping reports whether load balancers should send clients to another node.
+// Stopping reports whether load balancers should send clients to a peer.
 func (n *Node) Stopping() bool { return n.engine.Stopping() || n.isDraining() }
 
-// Front returns the engine.Front of a function, from this engine or from the table.
+// Front returns the engine.Front of a function, from the local engine or from the table.
 func (n *Node) Front(name string) (engine.Front, bool) {
 	if f, ok := n.engine.Front(name); ok {
 		return f, true
@@ -349,8 +348,9 @@ func (n *Node) Front(name string) (engine.Front, bool) {
 	return engine.Front{}, false
 }
 
-// Elsewhere reports whether a function that this engine lacks is in the table, or may be in it
-// while the table cannot be read.
+// Elsewhere reports whether a function that the local engine lacks may be at a peer. The answer
+// is true if the table has the function, and also while the node is partitioned, drains or still
+// reads the table.
 func (n *Node) Elsewhere(name string) bool {
 	if n.partitioned() || n.isDraining() {
 		return true
@@ -363,18 +363,18 @@ func (n *Node) Elsewhere(name string) bool {
 	return n.entry(name) != nil
 }
 
-// Local runs events on this node only. It has no room while the node drains.
+// Local runs events on the local engine only. While the node drains, Local has no room.
 type Local struct{ n *Node }
 
 // Local returns the invoker for the event queue.
 func (n *Node) Local() Local { return Local{n} }
 
-// Invoke runs an event on this node.
+// Invoke runs an event on the local engine.
 func (l Local) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	return l.n.engine.Invoke(ctx, name, r)
 }
 
-// Function returns a function of this node's engine.
+// Function returns a function of the local engine.
 func (l Local) Function(name string) (*engine.Function, error) { return l.n.engine.Function(name) }
 
 // Room returns the engine's room, or 0 while the node drains.
@@ -385,7 +385,7 @@ func (l Local) Room(name string) int {
 	return l.n.engine.Room(name)
 }
 
-// sleep waits for d; it returns false if ctx ends first.
+// sleep waits for d, and returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

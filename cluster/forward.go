@@ -23,21 +23,21 @@ func subject(node, what string) string { return "fre.node." + node + "." + what 
 
 const (
 	// inline is the largest body of a forwarded request, in bytes. A request with a larger body,
-	// or one of unknown size, runs on the node that received it.
+	// or of unknown size, is not forwarded.
 	inline = 512 << 10
-	// askMost is how many nodes are asked for one request.
+	// askMost is how many peers are asked for one request.
 	askMost = 3
-	// acceptPatience is how long a live node may take to accept or refuse a request. After that
-	// the event may run or not, and no further node is asked.
+	// acceptPatience is how long a live peer may take to accept or refuse a request. After
+	// acceptPatience the event may run or not, and no further peer is asked.
 	acceptPatience = 10 * time.Second
 	// stalled is how long a node keeps an answer that the asking node does not read.
 	stalled = time.Minute
-	// takeMost bounds the requests of other nodes that a node runs at a time.
+	// takeMost bounds the requests of peers that run here at a time.
 	takeMost = 4096
 )
 
-// Invoke runs an event here if there is room, else at another node with room. If no node has
-// room, the event waits here, as without a cluster. Errors: those of engine.Invoke.
+// Invoke runs an event here if there is room, else at a peer with room. If no peer has room, the
+// event waits here, as without a cluster. Errors: those of engine.Invoke.
 func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	function, _, _ := strings.Cut(name, "@")
 	_, err := n.engine.Function(function)
@@ -57,7 +57,7 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 		if e == nil {
 			return n.engine.Invoke(ctx, name, r) // returns the error for an unknown function
 		}
-		e.wake() // try again to pull the image, if that has failed before
+		e.wake() // pull the image again after a failure
 	}
 	if resp, ok, err := n.forward(ctx, name, r); ok {
 		return resp, err
@@ -68,7 +68,7 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 	return n.engine.Invoke(ctx, name, r)
 }
 
-// forward asks other nodes. ok is false if none of them runs the event; r can then be used again.
+// forward asks peers. ok is false if no peer runs the event; then r can be used again.
 func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (resp *engine.Response, ok bool, err error) {
 	if r.Upgrade != "" || r.Body != nil && (r.Size < 0 || r.Size > inline) || n.partitioned() {
 		return nil, false, nil
@@ -102,13 +102,13 @@ func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (res
 	return nil, false, nil
 }
 
-// again is a body that was read, for its next reader.
+// again is a body read into memory, for the next reader.
 type again struct {
 	io.Reader
 	from io.Reader
 }
 
-// Close closes the original body if it is an io.Closer.
+// Close closes the original body if the body is an io.Closer.
 func (a again) Close() error {
 	if c, ok := a.from.(io.Closer); ok {
 		return c.Close()
@@ -116,8 +116,8 @@ func (a again) Close() error {
 	return nil
 }
 
-// candidates returns the nodes to ask for a function, best first: nodes with a free instance,
-// then nodes with the fewest events under way.
+// candidates returns the peers to ask for a function, best first: peers with a free instance,
+// then peers with the fewest events under way.
 func (n *Node) candidates(function string) []*member {
 	n.mu.Lock()
 	var out []*member
@@ -140,16 +140,16 @@ func (n *Node) candidates(function string) []*member {
 	return out[:min(askMost, len(out))]
 }
 
-// errFull: the node has not run the event.
+// errFull: the peer has not run the event.
 var errFull = errors.New("the node has no room")
 
-// ask has one node run an event. It returns errFull if the node has not begun.
+// ask has one peer run an event, and returns errFull if the peer has not begun.
 func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.Response, error) {
 	a.ID = rand.Text()
 	f := &foreign{n: n, ctx: ctx, member: m, control: subject(m.Name, "control."+a.ID), inbox: make(chan *nats.Msg, 4*window)}
 	msg, err := encode(subject(m.Name, "invoke"), n.cfg.Conn.NewInbox(), a, body)
 	if err != nil {
-		return nil, errors.Join(errFull, err) // too large for a message: the event runs here if it may
+		return nil, errors.Join(errFull, err) // too large for a message: the event may run here
 	}
 	if f.sub, err = n.cfg.Conn.ChanSubscribe(msg.Reply, f.inbox); err != nil {
 		return nil, errFull
@@ -190,7 +190,7 @@ func (n *Node) ask(ctx context.Context, m *member, a ask, body []byte) (*engine.
 	}
 }
 
-// foreign is the body of an answer from another node.
+// foreign is the body of an answer from a peer.
 type foreign struct {
 	n       *Node
 	ctx     context.Context
@@ -199,7 +199,7 @@ type foreign struct {
 	sub     *nats.Subscription
 	inbox   chan *nats.Msg
 	rest    []byte // received but unread
-	over    bool   // the other node has sent its last message
+	over    bool   // the peer has sent its last message
 	err     error  // of the answer, once rest is read
 
 	once sync.Once
@@ -280,7 +280,7 @@ func (f *foreign) Read(p []byte) (int, error) {
 	return k, nil
 }
 
-// Close ends the event if it has not ended.
+// Close ends the event unless the event has ended.
 func (f *foreign) Close() error {
 	f.once.Do(func() {
 		_ = f.sub.Unsubscribe() // fails with the connection
@@ -292,14 +292,14 @@ func (f *foreign) Close() error {
 	return nil
 }
 
-// give changes the count of requests at other nodes by more.
+// give adds more to the count of requests at peers.
 func (n *Node) give(more int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.given += more
 }
 
-// job is a request of another node that runs here.
+// job is a request of a peer that runs here.
 type job struct {
 	stop context.CancelCauseFunc
 	more chan struct{}
@@ -327,7 +327,7 @@ func (n *Node) control(msg *nats.Msg) {
 	}
 }
 
-// take handles a request of another node.
+// take handles a request of a peer.
 func (n *Node) take(msg *nats.Msg) {
 	var a ask
 	err := decodeHead(msg, &a)
@@ -376,7 +376,7 @@ func (n *Node) giveBack() {
 func (n *Node) answer(to string, r reply, body []byte) bool {
 	msg, encoded := encode(to, "", r, body)
 	err := encoded
-	if encoded != nil { // the event has run: no other node may run it
+	if encoded != nil { // the event has run: no peer may run it again
 		failed := reply{Kind: kindFailed, Fault: &fault{Kind: "function", Type: "AnswerTooLarge", Message: encoded.Error()}}
 		msg, err = encode(to, "", failed, nil)
 	}

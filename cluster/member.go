@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// Info is a node's state, as the node publishes it.
+// Info is a node's state as published to peers.
 type Info struct {
 	Protocol  int
 	Name      string
@@ -32,13 +32,13 @@ type Info struct {
 	Instances int      // live sandboxes of functions
 	Busy      int      // events under way
 	Warm      []string // functions with a free instance, at most warmMost
-	Lacking   []string // functions of the table whose present row is not in force on the node
+	Lacking   []string // functions of the table not in force on the node
 }
 
 // warmMost bounds the lists of functions in Info.
 const warmMost = 500
 
-// member is another node as this node sees it.
+// member is a node as seen from here.
 type member struct {
 	Info
 	seen time.Duration // linux.Boottime
@@ -47,7 +47,7 @@ type member struct {
 	gone bool          // lost is closed
 }
 
-// Member is a node as lists show it.
+// Member is a row in the list of nodes.
 type Member struct {
 	Info
 	Self bool
@@ -58,8 +58,8 @@ type Member struct {
 const keepLost = time.Hour
 
 // acquire takes the name: at once if the name is free or this state directory had it before.
-// Otherwise it waits for as long as a lease lasts. Errors: ErrNameTaken if the other node renews
-// the lease.
+// Otherwise acquire waits a little longer than patience for the lease to expire. Errors:
+// ErrNameTaken if the holder renews the lease or keeps it.
 func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 	var first uint64
 	for until := time.Now().Add(patience + patience/4); ; {
@@ -92,7 +92,7 @@ func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 			n.mu.Unlock()
 			return nil
 		}
-		if !errors.Is(err, jetstream.ErrKeyExists) && !wrongRevision(err) { // else another node was faster
+		if !errors.Is(err, jetstream.ErrKeyExists) && !wrongRevision(err) { // else a peer was faster
 			return err
 		}
 	}
@@ -104,7 +104,7 @@ func wrongRevision(err error) bool {
 	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
 
-// checkSkew returns ErrSkew if a node's protocol is incompatible with this node's.
+// checkSkew returns ErrSkew if the protocol of a peer is incompatible.
 func (n *Node) checkSkew(ctx context.Context) error {
 	keys, err := n.nodes.Keys(ctx)
 	if errors.Is(err, jetstream.ErrNoKeysFound) {
@@ -132,7 +132,7 @@ func (n *Node) checkSkew(ctx context.Context) error {
 	return nil
 }
 
-// decodeInfo decodes and checks the Info of another node. It ignores unknown fields.
+// decodeInfo decodes and checks the Info of a peer. Unknown fields are ignored.
 func decodeInfo(raw []byte) (Info, error) {
 	var i Info
 	if err := json.Unmarshal(raw, &i); err != nil {
@@ -144,7 +144,7 @@ func decodeInfo(raw []byte) (Info, error) {
 	return i, nil
 }
 
-// mine returns this node's Info as JSON.
+// mine returns the node's own Info as JSON.
 func (n *Node) mine() []byte {
 	raw, err := json.Marshal(n.info())
 	if err != nil { // strings and numbers always encode
@@ -192,7 +192,7 @@ func freeMemory() int64 {
 	return 0
 }
 
-// beats is how often a node renews its lease within a TTL.
+// beats is how often a node renews the lease within a TTL.
 const beats = 4
 
 // beat renews the lease and notices lost nodes.
@@ -222,7 +222,7 @@ func (n *Node) beat() {
 	}
 }
 
-// renew extends the lease by a TTL, or takes the name again.
+// renew extends the lease by a TTL, takes an expired name again, or joins late.
 func (n *Node) renew(ctx context.Context) error {
 	n.mu.Lock()
 	joined, revision, silent := n.joined, n.revision, linux.Boottime()-n.beaten
@@ -241,7 +241,7 @@ func (n *Node) renew(ctx context.Context) error {
 	if !wrongRevision(err) && silent < n.cfg.TTL {
 		return err
 	}
-	// The lease has expired, or another node writes it.
+	// The lease has expired, or a peer writes it.
 	err = n.acquire(ctx, n.cfg.TTL/8)
 	n.mu.Lock()
 	was := n.taken
@@ -254,7 +254,7 @@ func (n *Node) renew(ctx context.Context) error {
 	return err
 }
 
-// partitioned reports whether the other nodes cannot be reached, so that the lease is uncertain.
+// partitioned reports whether peers cannot be reached, and so the lease is uncertain.
 func (n *Node) partitioned() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -267,7 +267,7 @@ func (n *Node) isDraining() bool {
 	return n.draining || n.closing
 }
 
-// forwarded returns how many requests are under way between this node and others, either way.
+// forwarded returns how many requests are under way to and from peers.
 func (n *Node) forwarded() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -281,7 +281,7 @@ func (n *Node) watchNodes() {
 		switch {
 		case e.Operation() != jetstream.KeyValuePut:
 			n.mu.Lock()
-			if m := n.view[e.Key()]; m != nil { // the node has stopped and removed its key
+			if m := n.view[e.Key()]; m != nil { // the node has stopped and removed the key
 				m.lose()
 				delete(n.view, e.Key())
 			}
@@ -300,7 +300,7 @@ func (n *Node) see(i Info) {
 	m := n.view[i.Name]
 	if m == nil || m.gone || m.Boot != i.Boot {
 		if m != nil {
-			m.lose() // its requests under way ended with the process
+			m.lose() // requests under way ended with the process
 		}
 		m = &member{lost: make(chan struct{})}
 		n.view[i.Name] = m
@@ -315,9 +315,9 @@ func (m *member) lose() {
 	}
 }
 
-// loseSilent marks a node as lost after a TTL of silence and at least beats looks. The looks
-// count because after a pause of this process (SIGSTOP, a suspended machine) the other nodes only
-// seem silent, and still run the requests that this node gave them.
+// loseSilent marks a peer as lost after a TTL of silence and at least beats looks. The looks
+// count because after a pause of this process (SIGSTOP, a suspended machine) peers only seem
+// silent, and still run the requests forwarded to them.
 func (n *Node) loseSilent(now time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -409,7 +409,7 @@ func (n *Node) Nodes() []Member {
 	return out
 }
 
-// Drain makes a node take no new work until Undrain, even after a restart. Its work under way
+// Drain makes a node take no new work until Undrain, even after a restart. Work under way
 // continues. Errors: ErrNoNode, ErrPartitioned.
 func (n *Node) Drain(ctx context.Context, node string) error {
 	if err := n.reachable(); err != nil {

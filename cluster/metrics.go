@@ -3,8 +3,8 @@ package cluster
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	forwarded *prometheus.CounterVec // requests offered to other nodes, by result
-	taken     prometheus.Counter     // requests of other nodes that ran here
+	forwarded *prometheus.CounterVec // requests offered to peers, by result
+	taken     prometheus.Counter     // requests of peers that ran here
 }
 
 func newMetrics(n *Node, r prometheus.Registerer) *metrics {

@@ -9,13 +9,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Records are rows of bytes by key that nodes share beside functions, in a bucket of their own.
-// The node delivers the rows of other nodes; the owner of the records writes by [Node.Rows].
+// Records are rows of bytes by key, shared by all nodes beside functions, in a bucket of their
+// own. The node delivers the rows of its peers; the owner of the records writes by [Node.Rows].
 type Records interface {
 	// Take puts a row in force. value is nil if the key was deleted by hand.
 	Take(key string, value []byte, revision uint64)
-	// Contribute writes the rows that the bucket lacks. It is called each time after the whole
-	// bucket was taken.
+	// Contribute writes rows missing from the bucket. The node calls Contribute each time after
+	// it has read the whole bucket.
 	Contribute(ctx context.Context) error
 }
 
@@ -28,8 +28,8 @@ type Rows struct{ n *Node }
 // Rows returns the writer of records.
 func (n *Node) Rows() Rows { return Rows{n} }
 
-// Ready waits until this node has taken all rows written so far, so that a change starts from the
-// newest. Errors: ErrPartitioned, ErrNameTaken.
+// Ready waits until all rows written so far are in force here: a change must start from the
+// newest rows. Errors: ErrPartitioned, ErrNameTaken.
 func (r Rows) Ready(ctx context.Context) error {
 	n := r.n
 	if err := n.reachable(); err != nil {
@@ -54,9 +54,8 @@ func (r Rows) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Write writes a row if its revision in the bucket is still revision; 0 means that the row does
-// not exist. won is false if another node has written the row. Errors: ErrPartitioned,
-// ErrNameTaken.
+// Write writes a row if its revision in the bucket is still revision; 0 means a new row. won is
+// false if a peer has written the row meanwhile. Errors: ErrPartitioned, ErrNameTaken.
 func (r Rows) Write(ctx context.Context, key string, value []byte, revision uint64) (now uint64, won bool, err error) {
 	if err := r.n.reachable(); err != nil {
 		return 0, false, err
@@ -73,7 +72,7 @@ func (r Rows) Write(ctx context.Context, key string, value []byte, revision uint
 	return now, true, nil
 }
 
-// whileOpen returns a context that also ends when the node closes.
+// whileOpen returns a context that ends with ctx or with the node.
 func (n *Node) whileOpen(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(n.live, cancel)
@@ -95,7 +94,7 @@ func (n *Node) followRecords() {
 			value = []byte{}
 		}
 		n.cfg.Records.Take(e.Key(), value, e.Revision())
-		if e.Revision() > n.recordsRead.Load() { // only this goroutine writes recordsRead
+		if e.Revision() > n.recordsRead.Load() { // no other goroutine writes recordsRead
 			n.recordsRead.Store(e.Revision())
 		}
 		n.wakeLacking()
@@ -112,8 +111,8 @@ func (n *Node) followRecords() {
 	})
 }
 
-// contributeRecords writes the rows that the bucket lacks, each time after the whole bucket was
-// read. While the bucket cannot be reached, it tries again.
+// contributeRecords writes rows missing from the bucket, each time after the whole bucket was
+// read. While the bucket cannot be reached, contributeRecords tries again.
 func (n *Node) contributeRecords(whole <-chan struct{}) {
 	pause := firstPause
 	for {
@@ -152,8 +151,8 @@ func (n *Node) wakeLacking() {
 	}
 }
 
-// awaitRecords waits until all records were read, so that a token or tenant that was revoked
-// meanwhile is never valid here.
+// awaitRecords waits until all records were read: a token or tenant revoked meanwhile must not be
+// valid here for a moment.
 func (n *Node) awaitRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, joinPatience)
 	defer cancel()

@@ -22,7 +22,7 @@ const (
 	keyFunction = "function."
 	keyDrain    = "drain."
 
-	maxRecord = 512 << 10 // bytes of one record
+	maxRecord = 512 << 10 // bytes
 )
 
 // row is a function in the table.
@@ -30,10 +30,10 @@ type row struct {
 	Protocol int
 	Node     string // the writer
 	Record   engine.Record
-	Remotes  map[store.Digest]store.Digest // digest of each image → its digest at the registry
+	Remotes  map[store.Digest]store.Digest // local digest → digest at the registry
 }
 
-// entry is a row as this node has read it.
+// entry is a row as read here.
 type entry struct {
 	record   engine.Record
 	remotes  map[store.Digest]store.Digest
@@ -44,7 +44,8 @@ type entry struct {
 	err      error // the reason why the row is not in force yet
 }
 
-// entry returns the entry of a function, or nil if the table lacks it or has it as removed.
+// entry returns the entry of a function, or nil if the table lacks the function or has it as
+// removed.
 func (n *Node) entry(name string) *entry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -68,12 +69,12 @@ func (n *Node) lacking() []string {
 }
 
 // reference returns the registry name to push an image to. The digest is the tag. All images
-// share one repository, so that parts are stored once.
+// share one repository, which stores equal parts once.
 func (n *Node) reference(digest store.Digest) string {
 	return n.cfg.Registry + ":" + strings.ReplaceAll(string(digest), ":", "-")
 }
 
-// Prepare implements engine.Table: it pushes the image to the registry.
+// Prepare implements engine.Table: Prepare pushes the image to the registry.
 func (n *Node) Prepare(ctx context.Context, img *store.Image) error {
 	if err := n.reachable(); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (n *Node) Prepare(ctx context.Context, img *store.Image) error {
 	return err
 }
 
-// known returns an image's digest at the registry, if this node has seen the digest.
+// known returns an image's digest at the registry, if seen before.
 func (n *Node) known(digest store.Digest) (store.Digest, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +98,7 @@ func (n *Node) known(digest store.Digest) (store.Digest, bool) {
 	return "", false
 }
 
-// push pushes the parts of an image that the registry lacks.
+// push pushes the missing parts of an image to the registry.
 func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, error) {
 	remote, err := n.engine.Push(ctx, string(digest), n.reference(digest), nil, oci.PushOptions{NoSBOM: true}, nil)
 	if err != nil {
@@ -109,8 +110,8 @@ func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, err
 	return remote.Digest, nil
 }
 
-// Commit implements engine.Table: it writes the record, unless another node has written a record
-// that this node has not seen. Errors: ErrPartitioned, ErrConflict, ErrNameTaken.
+// Commit implements engine.Table: Commit writes the record, unless a peer has written a record
+// that is not in force here. Errors: ErrPartitioned, ErrConflict, ErrNameTaken.
 func (n *Node) Commit(ctx context.Context, r *engine.Record) error { return n.commit(ctx, r, false) }
 
 // commit is Commit. If first is set, an existing record of the function is a conflict.
@@ -132,7 +133,7 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 		if !ok {
 			remote, err = n.push(ctx, digest)
 		}
-		if err != nil && i < r.Serving { // the other images serve only rollbacks
+		if err != nil && i < r.Serving { // images beyond Serving are only for rollbacks
 			return err
 		}
 		if err == nil {
@@ -178,14 +179,14 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 		now = &entry{kick: make(chan struct{}, 1)}
 		n.entries[r.Name] = now
 	}
-	if now.revision <= revision { // else another node has written since
+	if now.revision <= revision { // else a peer has written since
 		now.record, now.remotes, now.revision, now.applied = *r, w.Remotes, revision, true
 	}
 	return nil
 }
 
-// follow reads the table and puts its rows in force. After the first complete read it adds the
-// functions that only this node has.
+// follow reads the table and puts the rows in force. After the first complete read follow adds
+// the functions that only this node has.
 func (n *Node) follow() {
 	n.watch(func() jetstream.KeyValue { return n.table }, n.read, func() {
 		n.mu.Lock()
@@ -233,8 +234,8 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 		now = &entry{kick: make(chan struct{}, 1)}
 		n.entries[name] = now
 	}
-	// A row of this node's own is applied too: the node may have stopped before the record
-	// reached its own store.
+	// Apply a row of the node's own too: the node may have stopped before the record reached the
+	// store.
 	if now.revision < e.Revision() {
 		now.record, now.remotes, now.revision, now.applied, now.err = w.Record, w.Remotes, e.Revision(), false, nil
 	}
@@ -246,7 +247,7 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 	n.tasks.Go(func() { n.work(now) })
 }
 
-// decodeRow decodes and checks a row of another node.
+// decodeRow decodes and checks a row from a peer.
 func decodeRow(name string, raw []byte, protocol int) (row, error) {
 	var w row
 	if err := json.Unmarshal(raw, &w); err != nil {
@@ -358,8 +359,8 @@ func (n *Node) pull(digest, remote store.Digest) error {
 	return nil
 }
 
-// contribute writes the functions that were deployed here before the node joined, except for
-// functions that the table has, even as removed.
+// contribute writes the functions deployed here before the node joined. It skips functions that
+// the table has, even as removed.
 func (n *Node) contribute() {
 	records, err := n.engine.Records()
 	if err != nil {

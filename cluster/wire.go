@@ -11,27 +11,26 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// A forwarded request is one message, so that its body is still whole if another node has to be
-// asked. An answer is as many messages as needed:
+// A forwarded request is one message, so the body is still whole for the next node to ask. An
+// answer is as many messages as needed:
 //
 //	asking                                     running
 //	  ── fre.node.NAME.invoke: ask, body ──►
 //	  ◄── full │ accepted ──
 //	  ◄── head, bytes ── … chunk, bytes ── end │ failed, fault
-//	  ── fre.node.NAME.control.ID: more ──►    for each message with bytes that was read
+//	  ── fre.node.NAME.control.ID: more ──►    for each message with bytes, once read
 //	  ── stop ──►                              at any time
 //
 // At most window messages with bytes are in flight. The guard of the asking node has checked the
-// request. The running node never forwards it again.
+// request. The running node never forwards the request again.
 const (
 	headWhat = "Fre-What" // JSON: an ask or a reply
 
 	window    = 16
 	chunkSize = 128 << 10
 
-	// headRoom is the most that a message has beside its body, in bytes: the largest head to or
-	// from a function (channel.MaxMeta), as JSON. NATS allows 1 MiB, of which the largest body
-	// takes half.
+	// headRoom bounds a message without its body, in bytes: the largest head to or from a
+	// function (channel.MaxMeta), as JSON. NATS allows 1 MiB; the largest body takes half.
 	headRoom = 384 << 10
 )
 
@@ -103,7 +102,7 @@ func decodeHead(m *nats.Msg, head any) error {
 	return json.Unmarshal([]byte(raw), head)
 }
 
-// fault is an error of the engine on its way to another node.
+// fault is an engine error on its way to a peer.
 type fault struct {
 	Kind    string
 	Message string `json:",omitempty"`
@@ -115,7 +114,7 @@ type fault struct {
 	Instance string `json:",omitempty"`
 }
 
-// faults are the errors that their kind alone identifies.
+// faults are the errors identified by their kind alone.
 var faults = map[string]error{
 	"timeout": engine.ErrTimeout, "overloaded": engine.ErrOverloaded, "engine_overloaded": engine.ErrEngineOverloaded, "degraded": engine.ErrDegraded,
 	"closed": engine.ErrClosed, "too_large": engine.ErrEventTooLarge, "image_gone": engine.ErrImageGone,
@@ -187,7 +186,7 @@ func (f *fault) cause(node string) error {
 	return fmt.Errorf("node %s: %s", node, f.Message)
 }
 
-// busy reports whether the engine has refused to begin, so that another node may be asked.
+// busy reports whether the engine has refused to begin, so a peer may be asked.
 func busy(err error) bool {
 	var quota *engine.QuotaError
 	return errors.Is(err, engine.ErrOverloaded) || errors.Is(err, engine.ErrEngineOverloaded) || errors.Is(err, engine.ErrDegraded) || errors.As(err, &quota)

@@ -12,11 +12,11 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// errRetired tells a waiting event that its function was replaced or removed. The caller looks
+// errRetired tells a waiting event that the function was replaced or removed. The caller looks
 // the name up again.
 var errRetired = errors.New("function was replaced")
 
-// waiter is an event without an instance. grant buffers one answer, so a granter never blocks.
+// waiter is an event without an instance. grant buffers one answer: a granter never blocks.
 type waiter struct {
 	since time.Time
 	grant chan grant
@@ -32,12 +32,12 @@ type grant struct {
 type patience int
 
 const (
-	anyInstance patience = iota // the next instance that becomes free or ready
-	newInstance                 // an instance that starts now; else the event is refused
+	anyInstance patience = iota // the next instance to become free or ready
+	newInstance                 // only an instance that starts now
 )
 
-// errTaken refuses an event that accepts only a new instance (newInstance): waiting for a running
-// one could deadlock, because running events may wait for this one.
+// errTaken refuses an event that accepts only a new instance (newInstance). Waiting for a busy
+// instance could deadlock: its event may wait for the answer of the refused event.
 var errTaken = fmt.Errorf("%w: all its instances are taken, some by events whose answers this one is to take", ErrOverloaded)
 
 // lease is the right to run one event on an instance; instance.release ends it.
@@ -47,9 +47,9 @@ type lease struct {
 	start time.Duration // from the request for a lease to its grant
 }
 
-// acquire leases an instance: a free one, or the next that becomes free or ready. Events that
-// arrive together start only as many instances as they can fill, so a burst on a cold function
-// does not stampede.
+// acquire leases an instance: a free one, or the next to become free or ready. Events arriving
+// together start only as many instances as they can fill: a burst on a cold function does not
+// stampede.
 func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 	began := time.Now()
 	f.mu.Lock()
@@ -70,7 +70,7 @@ func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 		return lease{}, err
 	}
 	f.startForWaitersLocked()
-	if waits == newInstance && len(f.waiters) > f.starting*f.config.Instances.Concurrency { // earlier waiters fill every instance that starts
+	if waits == newInstance && len(f.waiters) > f.starting*f.config.Instances.Concurrency { // every instance under way is for earlier waiters
 		f.waiters = f.waiters[:len(f.waiters)-1]
 		f.mu.Unlock()
 		f.e.metrics.refuse(admission.QueueLength)
@@ -120,8 +120,8 @@ func (f *function) queueLocked(now time.Time) (*waiter, error) {
 	return w, nil
 }
 
-// nextLocked takes the oldest waiter out of the queue. It first refuses waiters that have waited
-// too long, so that new events find a shorter queue; it never refuses the last waiter.
+// nextLocked takes the oldest waiter out of the queue. First it refuses stale waiters, but never
+// the last waiter, to shorten the queue for new events.
 func (f *function) nextLocked() *waiter {
 	now := time.Now()
 	for len(f.waiters) > 1 && f.queue.Stale(now.Sub(f.waiters[0].since)) {
@@ -177,7 +177,7 @@ func (f *function) startForWaitersLocked() {
 	}
 }
 
-// startLocked starts one instance in the background. The caller has reserved its quota.
+// startLocked starts one instance in the background. The caller has reserved the quota.
 func (f *function) startLocked() {
 	in := &instance{f: f, state: StateStarting, reserved: true}
 	f.instances[in] = struct{}{}
@@ -231,7 +231,7 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 			f.mu.Unlock()
 			return in, nil
 		}
-		if len(f.instances) == 0 { // no sandbox of this function will end and free quota
+		if len(f.instances) == 0 { // no sandbox of this function can end and free quota
 			f.mu.Unlock()
 			f.e.metrics.refuse(reasonQuota)
 			return nil, err
@@ -261,7 +261,7 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 	}
 }
 
-// newEventLocked counts a fresh-per-event sandbox. The caller has reserved its quota.
+// newEventLocked counts a fresh-per-event sandbox. The caller has reserved the quota.
 func (f *function) newEventLocked() *instance {
 	in := &instance{f: f, state: StateBusy, inflight: 1, reserved: true}
 	f.instances[in] = struct{}{}

@@ -15,7 +15,7 @@ func limitsOf(r image.Resources) sandbox.Limits {
 	}
 }
 
-// checkLimits returns an *image.FieldError for a limit that this host cannot enforce.
+// checkLimits returns an *image.FieldError for a limit beyond the host's means.
 func (e *Engine) checkLimits(r image.Resources) error {
 	err := e.cfg.Sandboxes.CheckLimits(limitsOf(r))
 	var limit *sandbox.LimitError

@@ -35,9 +35,9 @@ type LogLine struct {
 	Rest bool `json:"rest,omitempty"`
 }
 
-// LogOptions select the lines that Logs emits.
+// LogOptions select lines for Logs.
 type LogOptions struct {
-	Tail     int       // that many last lines; -1 for all
+	Tail     int       // number of last lines; -1 for all
 	Since    time.Time // zero for all
 	Until    time.Time // zero for all; following ends with the first later line
 	Sandbox  string    // only lines of this sandbox; "" for all
@@ -59,15 +59,15 @@ const (
 	maxLogLine = 16 << 10
 	// maxLogLevel is longer than the name of any level.
 	maxLogLevel = 16
-	// logBurst bounds the bytes that one function writes to its log within a second; the rest of
-	// that second is dropped and counted.
+	// logBurst bounds the bytes that a function writes to its log within a second. The rest of
+	// the second's output is dropped and counted.
 	logBurst = 1 << 20
 	// drainBytes is how much of the dropped output the engine reads per second, of all sandboxes
 	// of a function together. A faster program blocks: otherwise the engine would spend a CPU on
 	// output for no reader.
 	drainBytes = 64 << 20
-	// leastDrained is the least that one read of dropped output counts: a short read costs as
-	// much as a longer one.
+	// leastDrained is the least that a read of dropped output counts: short reads cost as much as
+	// longer ones.
 	leastDrained = 4 << 10
 	// logLine is how many bytes a line of a logger or of the engine counts beside its text,
 	// because each such line is decoded and written separately.
@@ -86,7 +86,7 @@ type functionLog struct {
 
 	mu        sync.Mutex
 	closed    bool
-	paused    bool     // nothing is printed now, so nothing can be followed
+	paused    bool     // the function prints nothing now, so Logs cannot follow
 	file      *os.File // nil if the file could not be opened; append tries again
 	size      int64
 	second    int64 // the second of budget
@@ -245,7 +245,7 @@ func (l *functionLog) encodeLocked(line LogLine) {
 	}
 }
 
-// send never blocks: a follower that lags too far loses lines, and gets a line with their number.
+// send never blocks: a slow follower loses lines, and gets a line with the number lost.
 func (f *follower) send(line LogLine) {
 	if f.missed > 0 {
 		told := LogLine{Time: line.Time, Function: line.Function, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d lines left out here: read too slowly", f.missed)}
@@ -331,7 +331,7 @@ func (l *functionLog) follow(e *Engine, o output, sandbox string) {
 	})
 }
 
-// prints waits until a pipe has data; it returns false if the pipe ends first. Most programs
+// prints waits until a pipe has data, or returns false if the pipe ends first. Most programs
 // print nothing, and need no buffer.
 func prints(r *os.File) bool {
 	conn, err := r.SyscallConn()
@@ -420,9 +420,8 @@ func wholeCharacters(text []byte) int {
 	return n
 }
 
-// drain returns at once while budget is left. Otherwise it drops all input of this second, at the
-// pace of drainBytes, and then the rest of a line that it has begun to drop. dropped reports
-// whether drain dropped anything.
+// drain returns at once while budget is left. Otherwise drain drops all input of this second, at
+// the pace of drainBytes, and then the rest of the line begun. dropped reports any loss.
 func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 	if drop, _ := l.drop(0); !drop {
 		return false, nil
@@ -453,8 +452,8 @@ func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 	return dropped, nil
 }
 
-// drop reports whether this second's budget is spent. If so, it counts n bytes as dropped and
-// returns how long the reader must wait to keep to drainBytes.
+// drop reports whether the budget of this second is spent. If so, drop counts n bytes as dropped
+// and returns how long the reader must wait to keep to drainBytes.
 func (l *functionLog) drop(n int) (drop bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 )
 
 // Logs emits the log lines of a function, of one revision (NAME@REVISION) or of a container,
-// oldest first, from one goroutine. It returns nil after the last line. With Follow it returns
-// nil when ctx ends, the container ends, the function is removed or the engine stops. An error of
-// emit ends Logs, which returns the error.
+// oldest first, from one goroutine. Logs returns nil after the last line. With Follow, Logs
+// returns nil when ctx ends, the container ends, the function is removed or the engine stops.
+// Errors: *UnknownError, errors of emit, ctx.Err() if ctx ends while stored lines are read.
 func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
 	qualified, revision, asked := strings.Cut(name, "@")
 	d, err := e.find(qualified)
@@ -35,8 +35,8 @@ func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(
 }
 
 func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptions, emit func(LogLine) error) error {
-	// Nothing is written under the lock. So the present content of the files and the lines that
-	// the follower receives from now on are the whole log, each line once.
+	// Nothing is written under the lock. So the present content of the files and all later lines
+	// of the follower are the whole log, each line once.
 	l.mu.Lock()
 	files, err := l.openAllLocked()
 	var news chan LogLine

@@ -123,11 +123,11 @@ func (m *metrics) failed(f *function, took time.Duration, err error) {
 	m.duration.WithLabelValues(f.name, outcome(err), f.number()).Observe(took.Seconds())
 }
 
-// Reasons to refuse an event, beside those of package admission.
+// Reasons to refuse an event, in addition to package admission's.
 const (
 	reasonQuota   admission.Reason = "quota"   // *QuotaError
 	reasonEngine  admission.Reason = "engine"  // ErrEngineOverloaded
-	reasonAnswers admission.Reason = "answers" // answers of the function hold much memory that clients have not taken
+	reasonAnswers admission.Reason = "answers" // answers of the function hold much memory until clients take them
 )
 
 // refuse counts a refused event.
@@ -142,7 +142,7 @@ func (m *metrics) collected(r *GCReport) {
 	m.gcSeconds.Observe(r.Took.Seconds())
 }
 
-// forget drops the series of a removed function, or of one of its revisions.
+// forget drops the series of a removed function or revision.
 func (m *metrics) forget(function string, revision int) {
 	of := prometheus.Labels{"function": function}
 	if revision != 0 {

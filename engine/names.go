@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// madeUpName returns a random name. From attempt 3 on it ends in a number whose range doubles
-// with each attempt, so that a free name is always found.
+// madeUpName returns a random name. attempt counts from 0; from 3 on the name ends in a number
+// from a range that doubles each time, until a free name is found.
 func madeUpName(attempt int) string {
 	name := adjectives[rand.IntN(len(adjectives))] + "_" + nouns[rand.IntN(len(nouns))]
 	if attempt > 2 {

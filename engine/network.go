@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
-// setNetwork gives spec the network of an image. If the operator or the host refuses it,
-// setNetwork returns an *image.FieldError that names the next step.
+// setNetwork gives spec the network of an image. If the operator or the host refuses the network,
+// the error is an *image.FieldError with the next step.
 func (e *Engine) setNetwork(spec *sandbox.Spec, n image.Network) error {
 	switch n.Mode {
 	case "", image.NetworkNone: // as in images of tests

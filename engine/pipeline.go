@@ -12,8 +12,8 @@ import (
 )
 
 // StepError says that a pipeline failed after a step has run, or because a step is missing. A
-// caller must not take such an event for a refused one and send it elsewhere. Code is as of
-// [ErrorCode]; "step_missing" means that a step does not exist.
+// caller must not take the event for a refused one and send it elsewhere. Code is as of
+// [ErrorCode], or "step_missing".
 type StepError struct {
 	Code string
 	Err  error
@@ -30,7 +30,7 @@ func (e *StepError) Unwrap() error {
 	return nil
 }
 
-// isPipeline reports whether the function is only a sequence of other functions.
+// isPipeline reports whether the function is only a sequence of functions.
 func (f *function) isPipeline() bool { return f.config.Protocol == image.ProtocolPipeline }
 
 // pipeline has the function's steps handle the event. The event takes an engine slot, which the
@@ -67,7 +67,7 @@ func (ev *event) pipeline(r *Request) (*Response, error) {
 	return &ev.resp, nil
 }
 
-// handles changes the count of events that a pipeline handles by n.
+// handles adds n to the count of events under way in a pipeline.
 func (f *function) handles(n int) {
 	f.mu.Lock()
 	f.busy += n
@@ -115,7 +115,7 @@ func (f *function) checkPipeline() error {
 				return fmt.Errorf("%s is a step of itself: %s", f.plain, strings.Join(path, " → "))
 			}
 			inner, err := f.e.stepsOf(name, revision)
-			if err != nil && len(path) == 1 { // a missing step of an inner pipeline is not this one's fault
+			if err != nil && len(path) == 1 { // blame an inner pipeline, not f, for a missing inner step
 				return err
 			}
 			for _, steps := range inner {
@@ -138,7 +138,7 @@ func (f *function) checkPipeline() error {
 }
 
 // stepsOf returns the steps of a pipeline: of all revisions that serve events, or of the named
-// revision, which must exist. It returns nil for a function that is no pipeline.
+// revision, which must exist. The result is nil for a function that is no pipeline.
 func (e *Engine) stepsOf(name, revision string) (all [][]string, err error) {
 	d := (*e.functions.Load())[name]
 	if d == nil {

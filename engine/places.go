@@ -32,17 +32,17 @@ func defaultPlaces() int { return placesPerCPU * runtime.GOMAXPROCS(0) }
 // An event that must not wait (see beside) may exceed the limit; until usage falls below the
 // limit, enter grants nothing.
 type places struct {
-	all, most int // slots in all; the most for one function
+	all, most int // slots in all; slots for one function at most
 	beyond    int // further slots, for beside alone
 
 	mu      sync.Mutex
 	taken   int
 	waiting []*function     // functions with waiters
-	queue   admission.Queue // judges each function's waiters by the slots that the function holds
+	queue   admission.Queue // judges a function's waiters by the function's slots
 	waiters int
 }
 
-// placed is a function's share of the slots; places.mu guards it.
+// placed is a function's share of the slots. places.mu guards the fields.
 type placed struct {
 	held    int
 	waiters []*placeWaiter // oldest first
@@ -64,8 +64,8 @@ func newPlaces(all int, queue admission.QueueConfig) *places {
 }
 
 // beside takes a slot for an event of f at once, if need be beyond the limit, or fails with
-// ErrEngineOverloaded. It never waits: the callers of this event hold slots and wait for its
-// answer, so that a wait could deadlock. leave gives the slot back.
+// ErrEngineOverloaded. A wait could deadlock: callers of the event hold slots until its answer.
+// leave gives the slot back.
 func (p *places) beside(f *function) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *places) beside(f *function) error {
 func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, err error) {
 	p.mu.Lock()
 	s := &f.placed
-	if p.taken < p.all && s.held < p.most { // so every waiting function is at its own limit
+	if p.taken < p.all && s.held < p.most { // every waiting function is at its own limit
 		p.taken++
 		s.held++
 		if len(p.waiting) == 0 {

@@ -62,8 +62,8 @@ func (e *Engine) Processes(id string) ([]Process, error) {
 	return out, nil
 }
 
-// readProcess reads /proc/PID (proc_pid_stat(5), proc_pid_cmdline(5)). The process chooses its
-// name and arguments, so control characters are replaced by blanks.
+// readProcess reads /proc/PID (proc_pid_stat(5), proc_pid_cmdline(5)). Blanks replace control
+// characters in the name and arguments, which the process chooses.
 func readProcess(pid int, booted time.Time) (Process, error) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
@@ -163,8 +163,8 @@ func (e *Engine) Wait(ctx context.Context, id string) (*Sandbox, error) {
 	return nil, fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
 }
 
-// Forget removes an ended sandbox from the lists. It returns fs.ErrNotExist if no ended sandbox
-// has this id.
+// Forget removes an ended sandbox from the lists. Errors: fs.ErrNotExist if no ended sandbox has
+// the id.
 func (e *Engine) Forget(id string) error {
 	r := &e.boxes
 	r.mu.Lock()

@@ -23,16 +23,16 @@ func NameOf(name string, img *store.Image) (qualified, tenant string, err error)
 		if err != nil {
 			return "", "", err
 		}
-		if image.ValidName(cfg.Tenant) { // an image that is no function has no tenant
+		if image.ValidName(cfg.Tenant) { // only images of functions have a tenant
 			tenant = cfg.Tenant
 		}
 	}
 	return image.QualifiedName(plain, tenant), tenant, nil
 }
 
-// qualifyNames renames the functions of an older state directory, in which names did not include
-// the tenant, to qualified names, and moves their logs. After a crash the next start continues.
-// An error with one function does not keep the others from starting.
+// qualifyNames gives qualified names to the functions of an older state directory, whose names
+// lack the tenant, and moves their logs. After a crash the next start continues. A function with
+// an error does not keep the rest from starting.
 func (e *Engine) qualifyNames() {
 	for _, rec := range e.cfg.Store.Functions() {
 		if err := e.qualifyName(rec); err != nil {

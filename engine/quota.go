@@ -17,12 +17,12 @@ type Quotas struct {
 	MemoryBytes int64 // sum of the instances' limits
 	CPUMillis   int64 // sum of the instances' limits
 	Images      int64 // of functions
-	ImageBytes  int64 // of all files; a shared file counts for each image
+	ImageBytes  int64 // of the images' files; a shared file counts for each image
 	WorkBytes   int64 // in /work, replaces WorkConfig's limit; in force from the next attach
 	Builds      int64 // at a time; 0 is defaultBuilds, not no bound
 }
 
-// QuotaError says that a tenant has reached a quota.
+// QuotaError names a quota that a tenant has reached.
 type QuotaError struct {
 	Tenant, What string
 	Limit        int64
@@ -32,17 +32,17 @@ func (e *QuotaError) Error() string {
 	return fmt.Sprintf("tenant %s has reached its quota of %s (%d)", e.Tenant, e.What, e.Limit)
 }
 
-// Use is what a tenant uses now, in the units of Quotas.
+// Use is a tenant's present use, in the units of Quotas.
 type Use struct {
 	Instances, MemoryBytes, CPUMillis, Images, ImageBytes int64
 
-	Containers            int64 // the part of Instances that are runs of containers
+	Containers            int64 // runs of containers, a part of Instances
 	Builds, WaitingBuilds int64
 }
 
 // tenantUse counts a tenant's instances and runs of containers. An instance counts from the
-// decision to start it until it is gone, or until it is idle after its function was replaced:
-// then the next function's instance needs the quota. mu is taken last, under function.mu.
+// decision to start it until its end, or until the instance is idle after a replacement of the
+// function, whose next instance needs the quota. mu is taken last, under function.mu.
 type tenantUse struct {
 	mu                     sync.Mutex
 	instances, memory, cpu int64
@@ -52,7 +52,7 @@ type tenantUse struct {
 	storing chan struct{} // holds a token while a counted image of the tenant is stored
 }
 
-// reserve counts one more instance with these limits. It returns a *QuotaError if that exceeds q.
+// reserve counts one more instance with these limits, or returns a *QuotaError if q forbids it.
 func (u *tenantUse) reserve(tenant string, q Quotas, memory, cpu int64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -120,7 +120,7 @@ func (f *function) reserveLocked() error {
 	return u.reserve(f.config.Tenant, q, r.MemoryBytes, r.CPUMillis)
 }
 
-// removeLocked removes an instance that has ended. The caller holds f.mu.
+// removeLocked removes an ended instance. The caller holds f.mu.
 func (f *function) removeLocked(in *instance) {
 	delete(f.instances, in)
 	f.releaseLocked(in)
@@ -196,8 +196,8 @@ func (e *Engine) checkImages(tenant string) error {
 	return nil
 }
 
-// SecretError says that a template names a secret that its tenant does not have. It is an
-// fs.ErrNotExist.
+// SecretError says that a template names a secret that the tenant does not have. A SecretError is
+// an fs.ErrNotExist.
 type SecretError struct{ Tenant, Name string }
 
 func (e *SecretError) Error() string {
@@ -205,8 +205,8 @@ func (e *SecretError) Error() string {
 }
 func (e *SecretError) Unwrap() error { return fs.ErrNotExist }
 
-// secrets reads the secrets that the template names, for a sandbox that starts now. The caller
-// wipes them. An updated secret reaches all sandboxes that start later.
+// secrets reads the secrets of the template for a sandbox that starts now. The caller wipes the
+// values. An updated secret reaches all sandboxes that start later.
 func (f *function) secrets() ([]sandbox.Secret, error) {
 	var out []sandbox.Secret
 	for _, name := range f.config.Secrets {

@@ -34,14 +34,14 @@ const (
 	slowBytes = 4 << 10
 )
 
-// arriving is a body that knows whether all bytes have arrived.
+// arriving is a body that can tell whether all bytes have arrived.
 type arriving interface {
 	Here() bool // no Read will block
 }
 
 // receive reads a short body that has not arrived, and makes the event of a flowing body wait for
-// its turn. It leaves r unchanged and returns a copy with the new body. The caller calls done
-// once the function has the event.
+// its turn. It leaves r unchanged and returns r, or a copy with the new body. The caller calls
+// done once the function has the event.
 func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	done = func() {}
 	if r.Body == nil || r.Size == 0 || r.Upgrade != "" {
@@ -65,7 +65,7 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 		return r, done, nil
 	}
 	ev.meta.Flows = r.Size < 0
-	if ev.f.agent { // the sandbox has one user
+	if ev.f.agent { // the sandbox has a single user
 		return r, done, nil
 	}
 	if err := ev.f.flows.enter(&ev.ctx, ev.f); err != nil {

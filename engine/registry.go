@@ -48,7 +48,7 @@ type Sandbox struct {
 	box *box // nil once the sandbox has ended
 }
 
-// box is a live sandbox with the data that lists show.
+// box is a live sandbox with the data for lists.
 type box struct {
 	id, function, image, tenant string
 	digest                      store.Digest
@@ -65,8 +65,8 @@ type box struct {
 	labels                      map[string]string // of changes in the list
 	attributes                  map[string]string // of changes in the list (changed)
 	shown                       *row
-	defences                    []string          // in force around it; nil: all
-	container                   *container        // the container of this run; nil for other sandboxes
+	defences                    []string          // in force around the sandbox; nil: all
+	container                   *container        // the container of the run; nil for a sandbox without a container
 	name                        string            // of container
 	network                     image.NetworkMode // of container
 	work                        WorkAccess        // of container
@@ -81,8 +81,8 @@ type row struct {
 	shown  atomic.Pointer[Sandbox]
 }
 
-// update returns the Sandbox as lists show it now. It reads only memory, but asks once for the
-// process id.
+// update returns the Sandbox as lists show it now. All data is in memory, but the process id is
+// asked for once.
 func (r *row) update() *Sandbox {
 	for {
 		s := r.shown.Load()
@@ -107,7 +107,7 @@ func (r *row) update() *Sandbox {
 	}
 }
 
-// change replaces the Sandbox that lists show, and returns the new one.
+// change replaces the Sandbox shown in lists, and returns the new one.
 func (r *row) change(f func(*Sandbox)) *Sandbox {
 	for {
 		s := r.shown.Load()
@@ -127,11 +127,11 @@ const endedKept = 1000
 // registry holds the live sandboxes of every origin and the last ended ones.
 type registry struct {
 	mu     sync.Mutex
-	closed bool // a sandbox that still starts is killed at once
+	closed bool // kill sandboxes that still start
 	live   map[string]*box
 	serial uint64
-	rows   []*row // live and ended, in the order of their starts
-	ended  []*row // in the order of their ends
+	rows   []*row // live and ended, by time of start
+	ended  []*row // by time of end
 }
 
 // addLocked enters a live sandbox into the list. A container has a row already.
@@ -274,8 +274,8 @@ func (r *registry) stopping(b *box) {
 	b.stopped = true
 }
 
-// signal sends a signal to a sandbox and announces the signal before the end that may follow. It
-// returns os.ErrProcessDone if the sandbox has ended.
+// signal sends a signal to a sandbox, and announces the signal before an end that may follow.
+// Errors: os.ErrProcessDone if the sandbox has ended.
 func (r *registry) signal(e *Engine, b *box, sig unix.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,7 +293,7 @@ func (r *registry) signal(e *Engine, b *box, sig unix.Signal) error {
 	return nil
 }
 
-// close kills every sandbox, and from then on every sandbox that starts.
+// close kills every sandbox, now and when one starts later.
 func (r *registry) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -354,8 +354,8 @@ func byPrefix[T any](all map[string]T, kind, prefix string) (found T, err error)
 }
 
 // Sandboxes lists the running sandboxes, newest first; all adds the last ended ones and the
-// containers that do not run. It reads only memory. A *Sandbox is immutable: the same pointer
-// means the same content.
+// containers that do not run. Sandboxes reads only memory. A *Sandbox is immutable: the same
+// pointer means the same content.
 func (e *Engine) Sandboxes(all bool) []*Sandbox {
 	r := &e.boxes
 	r.mu.Lock()
@@ -396,9 +396,9 @@ func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	return b.sb.Stats()
 }
 
-// Stop asks a sandbox to end, kills it after grace, and returns once it has ended. An instance
-// with a channel takes no new event, finishes its events and exits. The first process of any
-// other sandbox gets SIGTERM; as pid 1 it needs a handler for the signal.
+// Stop asks a sandbox to end, kills it after grace, and returns once the sandbox has ended. An
+// instance with a channel takes no new event, finishes its events and exits. Any other sandbox's
+// first process gets SIGTERM; as pid 1 it needs a handler for the signal.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	b, err := e.running(id)
 	if err != nil {
@@ -444,8 +444,8 @@ func (e *Engine) Kill(id string) error {
 	return e.signal(b, unix.SIGKILL)
 }
 
-// signal sends a client's signal. It returns os.ErrProcessDone if the sandbox has ended. After
-// SIGKILL it waits until the end is stored, and returns nil.
+// signal sends a client's signal. Errors: os.ErrProcessDone if the sandbox has ended. SIGKILL
+// waits until the end is stored and always returns nil.
 func (e *Engine) signal(b *box, sig unix.Signal) error {
 	err := e.boxes.signal(e, b, sig)
 	if sig != unix.SIGKILL {
@@ -455,7 +455,7 @@ func (e *Engine) signal(b *box, sig unix.Signal) error {
 	return nil
 }
 
-// running returns the live sandbox with this id or prefix. Errors: fs.ErrNotExist,
+// running returns the live sandbox with this id, name or prefix. Errors: fs.ErrNotExist,
 // store.ErrAmbiguous, ErrContainerStopped.
 func (e *Engine) running(id string) (*box, error) {
 	b, err := e.boxes.find(id)

@@ -13,22 +13,23 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Table records deployments for other nodes. A deployment is written to the table before it is in
-// force; if the write fails, the deployment fails. Temporary functions are not written.
+// Table records deployments for other nodes. The engine writes a deployment to the table before
+// putting it in force; if the write fails, so does the deployment. Temporary functions are not
+// written.
 type Table interface {
-	// Prepare brings an image to where the other nodes pull it from. It may take a while, and
-	// blocks no deployment.
+	// Prepare brings an image to where peers pull it from. Prepare may take a while, and blocks
+	// no deployment.
 	Prepare(ctx context.Context, img *store.Image) error
 	// Commit writes a function's record. The engine calls Commit under its deployment lock: one
 	// call at a time, and Commit must not deploy, change or remove functions.
 	Commit(ctx context.Context, r *Record) error
 }
 
-// Record is a function with its revisions, as nodes exchange it.
+// Record is a function with all revisions, as exchanged by nodes.
 type Record struct {
 	Name    string          // qualified
 	Removed bool            // the function was removed; all fields but Name are zero
-	Spec    json.RawMessage // revisions, split and aliases; only [Engine.Apply] decodes it
+	Spec    json.RawMessage // revisions, split and aliases; decoded by [Engine.Apply] only
 	Images  []store.Digest  // of the revisions; those with events or an alias come first
 	Serving int             // how many of Images have events or an alias; the rest may be missing
 	Front   Front
@@ -54,7 +55,7 @@ func recordOf(d *deployment) (*Record, error) {
 	return r, nil
 }
 
-// Records returns the records of all functions but the temporary ones.
+// Records returns the records of all but temporary functions.
 func (e *Engine) Records() ([]*Record, error) {
 	var all []*Record
 	m := *e.functions.Load()
@@ -71,7 +72,7 @@ func (e *Engine) Records() ([]*Record, error) {
 	return all, nil
 }
 
-// commitLocked writes a deployment to the table, unless it came from there or is temporary.
+// commitLocked writes a deployment to the table, unless it is temporary or came from the table.
 func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
 	if e.cfg.Table == nil || d.spec.Temporary || d.spec.known {
 		return nil
@@ -107,7 +108,7 @@ func (e *Engine) Apply(ctx context.Context, r *Record) error {
 		return fmt.Errorf("apply %s: %w by a temporary function", r.Name, ErrNameTaken)
 	}
 	old := &deployment{name: r.Name, spec: spec, live: map[int]*function{}}
-	var strangers []*function // other revisions under the same number
+	var strangers []*function // different revisions under the same number
 	if was != nil {
 		if now, err := recordOf(was); err == nil && bytes.Equal(now.Spec, r.Spec) {
 			return nil
@@ -149,7 +150,7 @@ func (e *Engine) Apply(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// checkRevision returns an error if this host cannot run a revision that another node accepted.
+// checkRevision returns an error if this host cannot run a revision accepted by another node.
 func (e *Engine) checkRevision(name string, spec *functionSpec, rev *Revision) error {
 	f, err := e.newRevision(name, spec, rev)
 	if err == nil {
@@ -213,8 +214,8 @@ func checkRecord(r *Record) (*functionSpec, error) {
 	return spec, nil
 }
 
-// Withdraw removes a function that another node has removed. It does nothing if the function does
-// not exist or is temporary.
+// Withdraw removes a function after another node has removed it. Missing and temporary functions
+// are left alone.
 func (e *Engine) Withdraw(ctx context.Context, name string) error {
 	if d := (*e.functions.Load())[name]; d == nil || d.spec.Temporary {
 		return nil

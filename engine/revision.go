@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Errors of revisions, beside *UnknownError for a revision that is not kept. Their texts name the
+// Errors of revisions, beside *UnknownError for a revision no longer kept. The texts name the
 // next step.
 var (
 	ErrTraffic      = errors.New("traffic cannot be split so")
@@ -40,12 +40,12 @@ type Revision struct {
 	Image    store.Digest `json:"image"`
 	Template string       `json:"template"`
 	Version  string       `json:"version"`
-	Config   store.Digest `json:"config,omitempty"` // of the image's configuration, which holds all of the template that is in force
+	Config   store.Digest `json:"config,omitempty"` // digest of the image's configuration: the part of the template in force
 	Deployed time.Time    `json:"deployed"`
-	By       string       `json:"by,omitempty"` // the caller of Deploy
+	By       string       `json:"by,omitempty"` // the deployer
 }
 
-// Weight is the share of events, in percent, that goes to a revision.
+// Weight is a revision's share of events, in percent.
 type Weight struct {
 	Revision int `json:"revision"`
 	Percent  int `json:"percent"`
@@ -58,9 +58,9 @@ type HeaderRoute struct {
 	Revision int    `json:"revision"`
 }
 
-// Traffic says where events go that name no revision.
+// Traffic says where events go unless they name a revision.
 type Traffic struct {
-	Weights []Weight      `json:"weights"`           // their sum is 100; newest revision first
+	Weights []Weight      `json:"weights"`           // 100 in sum; newest revision first
 	Headers []HeaderRoute `json:"headers,omitempty"` // tried before Weights; the first match wins
 
 	// Sticky is "header:NAME" or "cookie:NAME": events with the same value go to the same
@@ -68,22 +68,22 @@ type Traffic struct {
 	Sticky string `json:"sticky,omitempty"`
 }
 
-// functionSpec is the JSON in store.Function.Spec. Template and Version are those of the main
-// revision. The function keeps them because an image loses its name to the next build.
+// functionSpec is the JSON in store.Function.Spec. Template and Version are the main revision's.
+// The function keeps them because an image loses its name to the next build.
 type functionSpec struct {
 	Template  string `json:"template"`
 	Version   string `json:"version"`
-	Tenant    string `json:"tenant"`              // "" in older records, whose names were not qualified: see qualifyNames
+	Tenant    string `json:"tenant"`              // "" in older records with unqualified names: see qualifyNames
 	Temporary bool   `json:"temporary,omitempty"` // see DeployOptions
 	Trace     bool   `json:"trace,omitempty"`     // see DeployOptions
 
-	// Older records lack the fields below: they have one revision.
+	// Older records have one revision and lack the fields below.
 	Revisions []Revision     `json:"revisions,omitempty"` // the kept revisions, oldest first
 	Last      int            `json:"last,omitempty"`      // the highest number ever used
 	Traffic   Traffic        `json:"traffic,omitzero"`
 	Aliases   map[string]int `json:"aliases,omitempty"`
 
-	known bool // came from Config.Table, so is not written to the table again
+	known bool // came from Config.Table: do not write to the table again
 }
 
 // specOf decodes a record of the store.
@@ -129,7 +129,7 @@ func (s *functionSpec) main() int {
 	}).Revision
 }
 
-// revision returns the kept revision with this number, or nil.
+// revision returns the kept revision of a number, or nil.
 func (s *functionSpec) revision(number int) *Revision {
 	for i := range s.Revisions {
 		if s.Revisions[i].Number == number {
@@ -139,7 +139,7 @@ func (s *functionSpec) revision(number int) *Revision {
 	return nil
 }
 
-// deployedAs returns the newest revision of this image and template, or nil.
+// deployedAs returns the newest revision of an image and template, or nil.
 func (s *functionSpec) deployedAs(img store.Digest, template string) *Revision {
 	for i := range slices.Backward(s.Revisions) {
 		if r := &s.Revisions[i]; r.Image == img && r.Template == template {
@@ -171,7 +171,7 @@ func (s *functionSpec) resolve(name, what string) (int, error) {
 	return number, nil
 }
 
-// prune forgets the oldest revisions that serve no events, beyond the newest keep of them. The
+// prune keeps the newest keep revisions without events or aliases, and forgets older ones. The
 // newest revision of all always stays.
 func (s *functionSpec) prune(keep int) {
 	idle := 0
@@ -194,13 +194,13 @@ func configDigest(img *store.Image) store.Digest {
 // new deployment in Engine.functions.
 type deployment struct {
 	name string
-	only *function // takes all events that name no revision; nil while traffic is split
+	only *function // takes all events without a named revision; nil while traffic is split
 	main *function
 	spec *functionSpec
-	live map[int]*function // by number: revisions that serve and revisions that rest
+	live map[int]*function // by number: serving and resting revisions
 	logs *functionLog
 
-	front   Front     // for events that name no revision
+	front   Front     // for events without a named revision
 	weights []weighed // of the split
 	total   int
 	shown   atomic.Pointer[Function] // the last value of describe
@@ -214,7 +214,7 @@ type weighed struct {
 func newDeployment(name string, spec *functionSpec, live map[int]*function, logs *functionLog) (*deployment, error) {
 	d := &deployment{name: name, spec: spec, live: live, logs: logs}
 	for _, w := range spec.Traffic.Weights {
-		if f := live[w.Revision]; f != nil { // else the image is lost: the other weights share its events
+		if f := live[w.Revision]; f != nil { // else the image is lost: the rest of the weights share its events
 			d.weights = append(d.weights, weighed{f, w.Percent})
 			d.total += w.Percent
 		}
@@ -303,7 +303,7 @@ func (e *Engine) find(name string) (*deployment, error) {
 	return nil, &UnknownError{Function: name}
 }
 
-// route returns the revision that handles an event: by the traffic of NAME, or the revision in
+// route returns the revision to handle an event: by the traffic of NAME, or the revision in
 // NAME@REVISION. told says that the caller is to learn the revision.
 func (e *Engine) route(name string, r *Request) (f *function, told bool, err error) {
 	if d := (*e.functions.Load())[name]; d != nil && d.only != nil {

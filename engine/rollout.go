@@ -18,10 +18,10 @@ import (
 // RevisionState is a row in a list of revisions.
 type RevisionState struct {
 	Revision
-	Percent   int      // of the events that name no revision
+	Percent   int      // of the events without a named revision
 	Aliases   []string // sorted
 	Instances int      // live sandboxes
-	Resting   bool     // has lost its events; keeps its instances for a while
+	Resting   bool     // has lost its events; keeps instances for a while
 	ImageGone bool
 }
 
@@ -186,8 +186,8 @@ func (e *Engine) SetAliases(ctx context.Context, name string, set map[string]str
 	})
 }
 
-// RemoveRevision forgets a revision, so that its image can be removed. Errors: *UnknownError;
-// ErrRevisionUsed while the revision has events or an alias, or is the newest.
+// RemoveRevision forgets a revision, so that garbage collection may remove the image. Errors:
+// *UnknownError; ErrRevisionUsed if the revision has events or an alias, or is the newest.
 func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) error {
 	_, err := e.change(ctx, name, func(name string, s *functionSpec) error {
 		n, err := s.resolve(name, revision)
@@ -232,8 +232,8 @@ func (e *Engine) change(ctx context.Context, name string, change func(name strin
 
 // applyLocked stores a function's new spec and puts it in force. The caller holds deployMu. old
 // is nil for a new function; made, unless nil, is the newest revision. A revision that loses its
-// events finishes its current events and rests, so that a rollback needs no start. A revision
-// that was already resting and still serves nothing is retired.
+// traffic finishes its present events and rests: a rollback needs no start. A revision already at
+// rest and still without traffic is retired.
 func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, spec *functionSpec, made *function) (*deployment, error) {
 	spec.prune(e.cfg.Revisions)
 	var logs *functionLog
@@ -337,7 +337,7 @@ func (e *Engine) withLiveLocked(d *deployment, number int, f *function) error {
 	return err
 }
 
-// revive makes a revision that serves nothing live, for an event that names the revision. The
+// revive makes a revision without traffic live, for an event that names the revision. The
 // revision then rests.
 func (e *Engine) revive(name string, number int) (*function, error) {
 	e.deployMu.Lock()
@@ -367,7 +367,7 @@ func (e *Engine) revive(name string, number int) (*function, error) {
 	return f, e.withLiveLocked(d, number, f)
 }
 
-// restMost bounds the time that a revision rests without events.
+// restMost bounds the rest of a revision without events.
 const restMost = 5 * time.Minute
 
 func (f *function) restFor() time.Duration {
@@ -376,8 +376,8 @@ func (f *function) restFor() time.Duration {
 
 // rest keeps a revision alive after its traffic has gone elsewhere. Its instances still handle
 // events that name the revision, and all events after a rollback, until the idle time ends.
-// Waiting events go to the function's next revision, and tunnels end. If the tenant has a quota
-// of instances, idle ones stop at once to leave their quota to the next revision.
+// Waiting events go to the function's next revision, and tunnels end. If a quota bounds the
+// tenant's instances, idle ones stop at once and leave the quota to the next revision.
 func (f *function) rest() {
 	f.mu.Lock()
 	if f.retired || f.resting {
@@ -462,7 +462,7 @@ func (f *function) isRetired() bool {
 	return f.retired
 }
 
-// describe returns the function as lists show it: the same pointer as long as nothing changes.
+// describe returns the function as lists show it: the same pointer until a value changes.
 func (d *deployment) describe() *Function {
 	now := d.main.count()
 	for _, f := range d.live {

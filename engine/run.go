@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// RunRequest is one command in a sandbox of its own, with its tenant's /work. An ordinary image
-// runs the command as that image says, on a scratch layer in memory. The sandbox counts against
+// RunRequest is one command in a sandbox of its own, with the tenant's /work. An ordinary image
+// runs the command as the image says, on a scratch layer in memory. The sandbox counts against
 // the tenant's quotas as a container does.
 type RunRequest struct {
 	Image                 string // reference
@@ -39,8 +39,8 @@ type RunResult struct {
 }
 
 // Run runs a command and returns how it ended. When ctx ends, Run kills the sandbox. Errors:
-// *sandbox.StartError for a command that cannot be executed, *QuotaError for a command beyond its
-// tenant's quotas.
+// *sandbox.StartError for a command that cannot be executed, *QuotaError beyond the tenant's
+// quotas.
 func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 	if err := e.begin(); err != nil {
 		return RunResult{}, err
@@ -297,7 +297,7 @@ func collect(to, tail io.Writer) (*collector, error) {
 	return &collector{w: w, done: follow(r, to, tail)}, nil
 }
 
-// follow copies r to tail and, unless nil, to the writer to. It closes r at its end, and then the
+// follow copies r to tail and, unless nil, to the writer to. At the end of r it closes r and the
 // returned channel.
 func follow(r *os.File, to, tail io.Writer) <-chan struct{} {
 	if to != nil {

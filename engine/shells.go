@@ -49,8 +49,8 @@ func (c *ShellConfig) setDefaults(memory int64) {
 // ShellStats counts the parked interpreters for a function's instances.
 type ShellStats struct {
 	Ready int   // parked now
-	Want  int   // the number that recent demand asks for
-	Bytes int64 // memory of one, with its part of shared pages (PSS); 0 before the first
+	Want  int   // the target by recent demand
+	Bytes int64 // of one, with a share of shared pages (PSS); 0 before the first
 }
 
 // shells keeps a pool of parked interpreters for each base environment that a deployed function
@@ -60,7 +60,7 @@ type shells struct {
 	cfg    ShellConfig
 	parked atomic.Int64 // bytes of all parked interpreters
 	died   atomic.Uint64
-	full   sync.Once // warns once that cfg.MemoryBytes is reached
+	full   sync.Once // warns once about cfg.MemoryBytes
 
 	disk sync.Mutex // held while roots are made or removed; taken before mu
 
@@ -72,22 +72,22 @@ type shells struct {
 type shellPool struct {
 	all    *shells
 	key    string
-	image  *store.Image // of some function; the root is made of its shared parts
+	image  *store.Image // of some function, with the parts for the root
 	config image.Config
 	users  int // deployed functions; guarded by all.mu
 
-	// For a parked build tool, which no function uses (tools.go).
+	// For a parked build tool; no function uses the pool (tools.go).
 	tool    bool
 	mounts  []sandbox.Mount
 	limits  sandbox.Limits
-	running atomic.Int64 // build steps under way that the tool could have run
+	running atomic.Int64 // build steps under way that could use the tool
 
 	pool    atomic.Pointer[pool.Pool[*shell]] // nil until the root is made
 	bytes   atomic.Int64                      // memory of the last interpreter made
-	charged atomic.Int64                      // its memory as its cgroup counts it
+	charged atomic.Int64                      // memory of the last, as its cgroup counts it
 }
 
-// shell is a parked interpreter. It is used once.
+// shell is a parked interpreter, used once.
 type shell struct {
 	id             string
 	sb             *sandbox.Sandbox
@@ -95,7 +95,7 @@ type shell struct {
 	stdout, stderr *os.File // the engine's ends, unread
 	bytes          int64
 	taken          chan struct{}                  // closed when the interpreter is no longer parked
-	config         atomic.Pointer[channel.Config] // the channel settings of its function, set by become
+	config         atomic.Pointer[channel.Config] // the function's channel settings, set by become
 }
 
 func newShells(e *Engine, cfg ShellConfig) *shells {
@@ -110,7 +110,7 @@ func (s *shells) use(f *function) *shellPool {
 		return nil
 	}
 	// The engine enters the sandbox of a parked interpreter, so only the Builder's own files may
-	// run in that sandbox.
+	// run in it.
 	if f.image.Foreign {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (p *shellPool) fill(rootfs string, ready, most int, idle time.Duration, bus
 	}))
 }
 
-// leave ends one use. The last leave drops the parked interpreters and removes their root.
+// leave ends one use. The last leave drops the parked interpreters and removes the root.
 func (p *shellPool) leave() {
 	s := p.all
 	s.mu.Lock()
@@ -213,7 +213,7 @@ func (s *shells) uses(img *store.Image) bool {
 // parkWithin bounds an interpreter's start, which yields to all other work.
 const parkWithin = time.Minute
 
-// park starts an interpreter and waits until it is parked.
+// park starts an interpreter and waits until the interpreter parks.
 func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 	s := p.all
 	expected := p.bytes.Load()
@@ -347,7 +347,7 @@ func (sh *shell) alive() bool {
 	}
 }
 
-// drop kills the sandbox and frees all that was made for it, also after a failed start.
+// drop kills the sandbox and frees all its resources, also after a failed start.
 func (sh *shell) drop() {
 	if sh.sb != nil {
 		sh.sb.Kill()
@@ -372,7 +372,7 @@ func (sh *shell) lastWords() string {
 	return ": " + string(words)
 }
 
-// take returns a parked interpreter that suits f, or nil.
+// take returns a parked interpreter with enough room for f, or nil.
 func (p *shellPool) take(f *function) *shell {
 	// The interpreter's memory must leave a fifth of the function's limit free: else the kernel
 	// would reclaim pages while the event waits.
@@ -457,7 +457,7 @@ func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bo
 	return false, nil
 }
 
-// become makes in the instance of a furnished interpreter.
+// become turns a furnished interpreter into the instance in.
 func (in *instance) become(ctx context.Context, sh *shell) error {
 	f := in.f
 	cfg := f.channelConfig(sh.id, func() *sandbox.Sandbox { return sh.sb })
@@ -483,8 +483,8 @@ func (s *shells) Describe(out chan<- *prometheus.Desc) {
 	out <- shellsDiedDesc
 }
 
-// Collect is part of prometheus.Collector. It adds up the pools of one base: of several versions,
-// usually all but one are about to go.
+// Collect is part of prometheus.Collector. Pools of one base are added up: of several versions,
+// usually all but the newest are about to go.
 func (s *shells) Collect(out chan<- prometheus.Metric) {
 	total := map[string]*ShellStats{}
 	s.mu.Lock()

@@ -12,11 +12,11 @@ import (
 // ErrNotTraced: the function was deployed without [DeployOptions].Trace.
 var ErrNotTraced = errors.New("what the function opens is not noted")
 
-// Slim makes an image from a function's image that holds only the files that the function has
-// opened so far, and the files that belong to them ([image.Builder.Slim]). The function must be
-// deployed with [DeployOptions].Trace and must have answered every kind of event that it has to
-// answer later. Slim sets o.Opened. Errors: [UnknownError], [ErrNotTraced], sandbox.ErrOpensLost,
-// *[QuotaError], those of the builder.
+// Slim makes an image from a function's image with only the files that the function has opened so
+// far, and the files needed with them ([image.Builder.Slim]). The function must be deployed with
+// [DeployOptions].Trace and must have answered every kind of event beforehand. Slim sets
+// o.Opened. Errors: [UnknownError], [ErrNotTraced], sandbox.ErrOpensLost, *[QuotaError], those of
+// the builder.
 func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions) (out *image.Slimmed, err error) {
 	f, err := e.lookup(function)
 	if err != nil {
@@ -37,8 +37,8 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 	return out, err
 }
 
-// opened returns the paths that the function has opened, and the paths that a parked interpreter
-// for it opens: a traced function does not start from one.
+// opened returns the paths opened by the function and by a parked interpreter for the function. A
+// traced function has not started from a parked interpreter.
 func (f *function) opened(ctx context.Context) ([]string, error) {
 	if f.config.Shell != nil {
 		ctx, cancel := context.WithTimeout(ctx, parkWithin)

@@ -23,13 +23,13 @@ const (
 	snapshotBytes   = 4 << 30
 )
 
-// ErrSnapshotLimit says that /work holds more than a snapshot may.
+// ErrSnapshotLimit says that /work exceeds the limits of a snapshot.
 var ErrSnapshotLimit = fmt.Errorf("/work holds more than a snapshot takes (%d files and directories, %d deep, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30)
 
 // SnapshotAgent stores the content of a sandbox's /work as an image of its tenant. Files that
-// another image already holds take no space. Sockets, fifos and files that vanish are left out.
-// Files written meanwhile may be missing. The snapshot waits for a build's turn, because only the
-// tenant's quota of images bounds it: a file with holes has more bytes than blocks in /work.
+// another image already holds take no space. Sockets, fifos and files that vanish are left out;
+// changes made meanwhile may be missing. The snapshot waits for a build's turn, because it may
+// write more than /work holds: a file with holes has more bytes than blocks.
 func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image, err error) {
 	err = e.while(ctx, func(ctx context.Context) error {
 		a, err := e.agents.find(id)
@@ -87,7 +87,7 @@ func (e *Engine) Snapshots() []*store.Image {
 	return out
 }
 
-// snapshotting is the state of one snapshot.
+// snapshotting is the state of a snapshot under way.
 type snapshotting struct {
 	ctx     context.Context
 	w       *store.Writer

@@ -15,13 +15,13 @@ type Status struct {
 	Started  time.Time
 	Stopping bool
 
-	State  admission.State // decides about events that need memory for bodies
+	State  admission.State // decides about events with need of memory for bodies
 	Reason admission.Reason
 	Since  time.Time // start of State
 
 	Events, MostEvents int // under way, and the most allowed
 	Waiting            int // for an engine slot; part of Events
-	Queued             int // for an instance of their function
+	Queued             int // for an instance of the function
 	Functions          int // deployed
 	Busiest            []FunctionLoad
 
@@ -36,8 +36,8 @@ type FunctionLoad struct {
 	Name      string
 	Instances int
 	Busy      int // events with an instance
-	Queued    int // events that wait for an instance
-	Waiting   int // part of Busy that waits for an engine slot
+	Queued    int // events without an instance
+	Waiting   int // the part of Busy without an engine slot
 }
 
 // busiest is how many functions Status lists.

@@ -16,7 +16,7 @@ import (
 )
 
 // streams connect the standard streams of one run of a container with the attached clients. They
-// exist before the run begins, so that a client that attaches first misses nothing.
+// exist before the run begins: a client attached early misses nothing.
 //
 //	pipes or terminal ──▶ a pump each ──▶ log
 //	                                 └──▶ attachment ──▶ its writers
@@ -108,7 +108,7 @@ func (a *Attachment) Resize(rows, columns uint16) error {
 	return err
 }
 
-// Close detaches a client that has not served.
+// Close detaches a client without Serve.
 func (a *Attachment) Close() {
 	a.leave()
 	a.s.mu.Lock()
@@ -116,9 +116,9 @@ func (a *Attachment) Close() {
 	a.s.attached = slices.DeleteFunc(a.s.attached, func(other *Attachment) bool { return other == a })
 }
 
-// Serve copies until the run has ended and all its output is written, ctx ends, or a writer
-// fails. It returns the writer's error or the cause of ctx. A goroutine copies stdin and ends
-// once its Read returns: the caller must end that Read.
+// Serve copies until the run has ended and all output is written, ctx ends, or a writer fails.
+// Errors: the writer's error or the cause of ctx. A goroutine copies stdin and ends once Read
+// returns: the caller must end Read.
 func (a *Attachment) Serve(ctx context.Context) error {
 	defer a.Close()
 	if a.o.Stdin != nil {
@@ -218,7 +218,7 @@ func (s *streams) closeStdin() {
 	}
 }
 
-// end says that all output has come. Calls after the first do nothing.
+// end says that all output has come. Further calls do nothing.
 func (s *streams) end() {
 	s.closeStdin()
 	s.mu.Lock()

@@ -14,11 +14,11 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// temporaryName is the tenant of temporary functions. No template can use this name.
+// temporaryName is the tenant of temporary functions. A template cannot use this name.
 const temporaryName = "_temporary"
 
-// temporaryTenant is tenant for a temporary function: all of them share one user, and each has
-// its own /work.
+// temporaryTenant is tenant for a temporary function: all temporary functions share one user, and
+// each has a /work of its own.
 func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) {
 	user, err := e.user(temporaryName)
 	if err != nil {
@@ -32,7 +32,7 @@ func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) 
 	return user, work, err
 }
 
-// temporaryWork makes a /work for one function alone, in bytes, owned by owner.
+// temporaryWork makes the /work of one function, with a limit in bytes and an owner.
 func (e *Engine) temporaryWork(name string, bytes int64, owner int) (string, error) {
 	work := e.workPath(filepath.Join(temporaryName, name))
 	if err := os.MkdirAll(filepath.Dir(work), 0o700); err != nil {
@@ -54,8 +54,8 @@ func (e *Engine) removeTemporary(function string) error {
 	return errors.Join(e.volumes.Remove(work), linux.RemoveAll(filepath.Dir(work)))
 }
 
-// forgetTemporary removes the temporary functions of an earlier engine. An error with one
-// function does not keep the others from starting.
+// forgetTemporary removes the temporary functions of an earlier engine. A function with an error
+// does not keep the rest from starting.
 func (e *Engine) forgetTemporary() {
 	for _, rec := range e.cfg.Store.Functions() {
 		var spec functionSpec

@@ -15,14 +15,14 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// functionUID is the user id of every function inside its namespace.
+// functionUID is the user id of every function inside the namespace.
 const functionUID = image.FunctionID
 
 // WorkConfig bounds each tenant's /work, in bytes of disk blocks; 0 is no limit. The limit also
 // allows one file per 4 KiB.
 type WorkConfig struct {
 	Limit   int64            // for each tenant
-	Tenants map[string]int64 // for these tenants, instead of Limit
+	Tenants map[string]int64 // for the named tenants, instead of Limit
 }
 
 func (c *WorkConfig) of(tenant string) int64 {
@@ -47,7 +47,7 @@ func (c *WorkConfig) check(volumes *volume.Manager) error {
 	return nil
 }
 
-// user returns the identity of a tenant, and creates it at first use.
+// user returns the identity of a tenant, new at first use.
 func (e *Engine) user(name string) (sandbox.User, error) {
 	t, err := e.cfg.Store.Tenant(context.Background(), name)
 	if err != nil {
@@ -92,7 +92,7 @@ func (e *Engine) tenant(name string) (sandbox.User, string, error) {
 	return user, v.Dir(), nil
 }
 
-// Work returns the directory that a tenant's sandboxes see as /work, and makes it if needed.
+// Work returns the directory seen by a tenant's sandboxes as /work. It is made at first use.
 func (e *Engine) Work(tenant string) (string, error) {
 	_, dir, err := e.tenant(tenant)
 	return dir, err
@@ -102,7 +102,7 @@ func (e *Engine) workPath(tenant string) string {
 	return filepath.Join(e.cfg.StateDir, "tenants", tenant, "work")
 }
 
-// attachWorks attaches each existing /work, so that DiskUsage counts it before the tenant's first
+// attachWorks attaches each existing /work: DiskUsage counts a /work before the tenant's first
 // sandbox.
 func (e *Engine) attachWorks() {
 	for _, t := range e.cfg.Store.Tenants() {
@@ -148,8 +148,8 @@ func (e *Engine) tenantUsage() ([]TenantUsage, error) {
 	return out, nil
 }
 
-// own gives dir and all in it to a user, unless dir belongs to the user already. dir comes last,
-// so that after a crash the next call repeats the rest.
+// own gives dir and all files in dir to a user, unless dir has the owner already. dir comes last:
+// after a crash the next call repeats the rest.
 func own(dir string, id int) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

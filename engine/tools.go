@@ -41,10 +41,10 @@ func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *sh
 		}
 	}
 	var root unix.Stat_t
-	if unix.Stat(c.Rootfs, &root) != nil { // the build step reports it
+	if unix.Stat(c.Rootfs, &root) != nil { // the build step reports the error
 		return nil
 	}
-	// The inode tells a new root from a removed one of the same path, whose tools are useless.
+	// The inode tells a new root from a removed one of the same path: old tools are useless.
 	text, err := json.Marshal([]any{c.Rootfs, root.Ino, p.config.Shell, p.mounts, p.limits})
 	if err != nil {
 		panic(err) // strings and numbers
@@ -56,8 +56,7 @@ func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *sh
 	if have := s.pools[p.key]; have != nil {
 		return have
 	}
-	// Park no tool while a build runs: it would take CPU from the build, and come too late for
-	// it.
+	// Park no tool while a build runs: the tool would take CPU from the build, and come too late.
 	p.fill(c.Rootfs, 0, toolShell, toolIdle, func() bool { return p.running.Load() > 0 })
 	s.pools[p.key] = p
 	return p

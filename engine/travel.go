@@ -102,10 +102,10 @@ func pulledAs(ref string) string {
 	return r.String()
 }
 
-// PullFor is Pull for a tenant that wants to run the image. It waits for a build's turn. The
+// PullFor is Pull for a tenant that wants to run the image. PullFor waits for a build's turn. The
 // image must fit the tenant's quota, must not belong to another tenant, and takes no name from
 // another tenant's image ([KeepNames]). drop removes the image if this call has pulled it and no
-// one has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
+// caller has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
 func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Image, drop func(context.Context) error, err error) {
 	before := e.cfg.Store.Images()
 	err = e.while(ctx, func(ctx context.Context) error {
@@ -204,7 +204,7 @@ func (e *Engine) registry(ctx context.Context, auth *oci.Auth, report func(image
 		Options: e.travel(report), Auth: auth, Insecure: e.cfg.InsecureRegistries, Cache: filepath.Join(e.cachePath(), "blobs"),
 	}
 	if outward.Of(ctx) != nil {
-		o.Transport = e.outward // its connections serve no caller but tenants
+		o.Transport = e.outward // holds no connections of the operator's requests
 	}
 	return o
 }
@@ -236,9 +236,8 @@ func login(ctx context.Context, ref string) (*oci.Auth, error) {
 	return logins[host], err
 }
 
-// find looks up a reference in the store. It returns the image if found, and ask, the reference
-// for the registry: by digest if the reference is pinned. An image of a tenant's function never
-// matches, whatever its name.
+// find looks up a reference in the store. ask is the reference for the registry, by digest if
+// pinned. An image of a tenant's function never matches, whatever its name.
 func (b buildImages) find(ref string, pinned store.Digest) (img *store.Image, digest store.Digest, ask string, err error) {
 	r, err := store.ParseReference(ref)
 	if err != nil {
@@ -267,7 +266,7 @@ func (b buildImages) Pull(ctx context.Context, ref string, pinned store.Digest, 
 	if err != nil || img != nil {
 		return img, digest, err
 	}
-	if b.e.tenantsName(ref) { // by digest, so that the tenant's image keeps its name
+	if b.e.tenantsName(ref) { // by digest: the tenant's image keeps the name
 		if ref, err = oci.Resolve(ctx, ref, b.e.registry(ctx, nil, nil)); err != nil {
 			return nil, "", err
 		}

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// tunnels are the events of a function that last until one side ends them.
+// tunnels are a function's events that last until one side ends them.
 type tunnels struct {
 	mu    sync.Mutex
 	all   map[*event]struct{}
 	ended bool      // no event becomes a tunnel any more
-	cutAt time.Time // no event that began before becomes a tunnel
+	cutAt time.Time // no event that began before cutAt becomes a tunnel
 }
 
 // becomeTunnel lifts the time limit of an event whose function has switched protocols. The event
@@ -38,7 +38,7 @@ func (t *tunnels) remove(ev *event) {
 	delete(t.all, ev)
 }
 
-// end ends all tunnels and lets no further one begin.
+// end ends all tunnels, and lets none begin.
 func (t *tunnels) end() {
 	t.mu.Lock()
 	t.ended = true

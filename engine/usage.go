@@ -10,11 +10,11 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// ImageUsage is an image with its use of the disk.
+// ImageUsage is an image with its disk usage.
 type ImageUsage struct {
 	*store.Image
 	store.ImageSize
-	InUse bool // by a function, a sandbox or parked interpreters: it cannot be removed
+	InUse bool // by a function, a sandbox or parked interpreters, and so cannot be removed
 
 	// HeldBytes are the bytes of an image in use that no earlier image in use holds, in the order
 	// of lists. The sum over all images cannot be reclaimed.

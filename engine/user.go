@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// account is the user that a container runs as.
+// account is the user of a container.
 type account struct {
 	uid, gid uint32
 	groups   []uint32 // supplementary

@@ -11,10 +11,10 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// writing runs f, which writes to the state directory, and cancels its context once the disk has
-// only the reserve left that keeps events accepted. All writers of uploaded, fetched or built
-// content run in writing: builds, bases, pulls, loads, imports, snapshots. Errors: one that is
-// ENOSPC, and those of f.
+// writing runs f, which writes to the state directory, and cancels its context once only the
+// reserve for accepted events is left on the disk. All writers of uploaded, fetched or built
+// content run in writing: builds, bases, pulls, loads, imports, snapshots. Errors: an error that
+// is ENOSPC, and those of f.
 func (e *Engine) writing(ctx context.Context, f func(context.Context) error) error {
 	return WritingTo(ctx, e.cfg.StateDir, f)
 }
@@ -33,8 +33,8 @@ func WritingTo(ctx context.Context, dir string, f func(context.Context) error) e
 	return err
 }
 
-// LeaveRoom returns a context that ends, with an error that is ENOSPC, when the state directory's
-// disk has too little room left. stop ends the watch.
+// LeaveRoom returns a context that ends when the disk of the state directory has too little room
+// left, with an error that is ENOSPC. stop ends the watch.
 func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(), err error) {
 	return leaveRoom(ctx, e.cfg.StateDir)
 }
@@ -55,9 +55,9 @@ func (r *roomWriter) Write(p []byte) (int, error) {
 	return r.w.Write(p)
 }
 
-// leaveRoom returns a context that ends, with an error that is ENOSPC, when a disk of dirs has
-// too little room left. Build steps and snapshots write to the disk of the engine's state, so a
-// hostile or faulty one would leave no room for the rest. stop ends the watch.
+// leaveRoom returns a context that ends when a disk of dirs has too little room left, with an
+// error that is ENOSPC. Build steps and snapshots write to the disk of the engine's state: a
+// hostile or faulty one would fill the disk. stop ends the watch.
 func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
 		for _, dir := range dirs {
