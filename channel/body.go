@@ -15,63 +15,64 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inbox holds the body being received for one invocation: what has arrived
-// and was not read yet, at most one first frame and Window, and what is in a pipe.
+// inbox holds the unread part of one body while the body arrives: at most one first frame, Window
+// bytes of DATA, and the bytes in a pipe.
 type inbox struct {
 	from sender
 
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
 
-	// What is unread: buf[off:], then blocks, then what is in the pipe.
+	// Unread bytes, in order: buf[off:], then blocks, then the pipe.
 	buf    []byte
 	off    int
 	blocks []block
-	memory func(size int) (Lent, error) // for blocks; nil: all is in buf
+	memory func(size int) (Lent, error) // allocates blocks; nil: the whole body is in buf
 
-	pipe    *os.File // the rest of the body; nil: none has come, or nobody wants it
+	pipe    *os.File // rest of the body; nil before PIPE and after abort
 	raw     syscall.RawConn
-	watch   *os.File // the same pipe, for those who wait long; nil while nobody did
-	opened  bool     // it has come
-	piped   uint64   // bytes taken from it, or written to the socket
-	most    uint64   // that may be; once ended, it had so many
-	told    bool     // from knows that they were taken
-	vain    bool     // nothing was there, the last time
-	waiting bool     // somebody does, with watch, without the lock
-	woken   bool     // by a deadline, which is to be taken back
+	watch   *os.File // duplicate of pipe for long waits; nil until the first of them
+	opened  bool     // PIPE has arrived
+	piped   uint64   // bytes read from the pipe, or written to the socket
+	most    uint64   // upper bound of piped; the exact total once ended
+	told    bool     // from knows that the bytes in the pipe are taken
+	vain    bool     // the last read found the pipe empty
+	waiting bool     // a Read waits on watch without holding mu
+	woken   bool     // a deadline on watch ended the wait and must be cleared
 
-	wanted bool // from waits for the client's socket, or to hear that it gets none
-	lent   bool // it has it: what it writes there passes nobody here
+	wanted bool // the function waits for the client's socket, or for a refusal
+	lent   bool // the function has the socket: the bytes that it writes there do not pass the inbox
 
-	first    int   // unread bytes of the first frame, which are not granted again
-	window   int   // bytes of DATA that may still come
+	first    int   // unread bytes of the first frame, never granted again
+	window   int   // bytes of DATA that the sender may still send
 	consumed int   // bytes read since the last grant
-	ended    bool  // all of the body is here
-	aborted  bool  // nobody wants it
-	err      error // the rest will never come
+	ended    bool  // the whole body has arrived
+	aborted  bool  // the reader has given the body up
+	err      error // why the rest never arrives
 }
 
-// gather is how long a pipe is left alone that was found empty, before anybody waits for
-// it: to be woken up for each piece costs as much as to copy many.
+// gather is how long Read leaves an empty pipe alone before it waits in the poller. A wake-up for
+// each piece costs as much as copying many pieces.
 const gather = 500 * time.Microsecond
 
-// sender is who sends a body.
+// sender is the sender of a body.
 type sender interface {
-	grant(n int) // lets it send n bytes more
-	taken()      // tells it that what it had sent through a pipe is wanted no more
+	grant(n int) // allows n more bytes
+	taken()      // reports, once, that no more bytes of the pipe are wanted
 }
 
-// block is lent memory, of which data[from:to] is unread.
+// block is allocated memory with the unread bytes data[from:to].
 type block struct {
 	lent     Lent
 	data     []byte
 	from, to int
 }
 
-// little is how many bytes of a body wait in no lent memory.
+// little is the most unread bytes of a body that stay in buf instead of blocks.
 const little = 4 << 10
 
-// init begins a body; an error is why there is no memory for it, and what Read returns.
+// init begins a body with its first frame. If memory fails, init returns the error, and so does
+// Read.
 func (b *inbox) init(first []byte, more bool, from sender, memory func(size int) (Lent, error)) error {
 	b.changed.L = &b.mu
 	b.most = math.MaxUint64
@@ -81,8 +82,7 @@ func (b *inbox) init(first []byte, more bool, from sender, memory func(size int)
 	return b.putLocked(first)
 }
 
-// putLocked puts p behind what is unread. Where there is no memory for it, all of the body
-// is dropped.
+// putLocked appends p to the unread bytes. If memory fails, putLocked drops the whole body.
 func (b *inbox) putLocked(p []byte) error {
 	if b.memory == nil || len(b.blocks) == 0 && len(b.buf)-b.off+len(p) <= little {
 		if b.off > 0 && len(b.buf)+len(p) > cap(b.buf) {
@@ -99,7 +99,7 @@ func (b *inbox) putLocked(p []byte) error {
 		p = p[m:]
 	}
 	for len(p) > 0 {
-		lent, err := b.memory(chunk) // of one size, so that what is free is of use to all
+		lent, err := b.memory(chunk) // always the same size: any released block fits any later need
 		if err != nil {
 			b.err, b.aborted = cmp.Or(b.err, err), true
 			b.dropLocked()
@@ -114,7 +114,7 @@ func (b *inbox) putLocked(p []byte) error {
 	return nil
 }
 
-// short is what is unread, where that is in no lent memory, else nil: it stays as it is.
+// short returns the unread bytes, or nil if they are in blocks. The bytes do not change.
 func (b *inbox) short() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,7 +127,7 @@ func (b *inbox) short() []byte {
 	return b.buf[b.off:]
 }
 
-// dropLocked gives back what unread bytes are in.
+// dropLocked releases the memory of the unread bytes.
 func (b *inbox) dropLocked() {
 	b.buf, b.off = nil, 0
 	for _, p := range b.blocks {
@@ -136,7 +136,7 @@ func (b *inbox) dropLocked() {
 	b.blocks = nil
 }
 
-// takeLocked reads what is in memory.
+// takeLocked moves unread bytes from memory to p.
 func (b *inbox) takeLocked(p []byte) (n int) {
 	if b.off < len(b.buf) {
 		n = copy(p, b.buf[b.off:])
@@ -157,7 +157,8 @@ func (b *inbox) takeLocked(p []byte) (n int) {
 	return n
 }
 
-// expect says whether a DATA frame of n bytes may come; data has to follow.
+// expect returns ErrProtocol if a DATA frame of n bytes is not allowed now. Otherwise the caller
+// must call data next.
 func (b *inbox) expect(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,12 +174,12 @@ func (b *inbox) expect(n int) error {
 	return nil
 }
 
-// data takes one DATA frame; an error is why there is no memory for it.
+// data takes one DATA frame. It returns an error if memory for the frame fails.
 func (b *inbox) data(p []byte, more bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = !more
-	if b.err != nil { // nobody reads it
+	if b.err != nil { // Read does not return later bytes
 		return nil
 	}
 	if err := b.putLocked(p); err != nil {
@@ -188,8 +189,8 @@ func (b *inbox) data(p []byte, more bool) error {
 	return nil
 }
 
-// open takes the pipe that the rest of the body comes through, and owns it; nil is one
-// that nobody will read.
+// open takes ownership of the pipe with the rest of the body. A nil pipe counts as opened but is
+// never read.
 func (b *inbox) open(pipe *os.File) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,7 +215,7 @@ func (b *inbox) open(pipe *os.File) error {
 	return err
 }
 
-// close ends a body of which total bytes have gone into the pipe.
+// close ends a body after the sender has written total bytes to the pipe.
 func (b *inbox) close(total uint64) error {
 	b.mu.Lock()
 	if !b.opened || b.ended || b.piped > total {
@@ -231,7 +232,7 @@ func (b *inbox) close(total uint64) error {
 	return nil
 }
 
-// wakeLocked ends waiting, for the pipe too.
+// wakeLocked ends every wait, in the poller too.
 func (b *inbox) wakeLocked() {
 	b.changed.Broadcast()
 	if b.waiting {
@@ -240,8 +241,8 @@ func (b *inbox) wakeLocked() {
 	}
 }
 
-// takenLocked says whether from is to be told, once, that nothing more is wanted of the
-// pipe.
+// takenLocked reports, at most once, whether from has to hear that no more bytes of the pipe are
+// wanted.
 func (b *inbox) takenLocked() (now bool) {
 	if b.told || !b.opened || !b.ended || !b.aborted && b.piped < b.most {
 		return false
@@ -250,7 +251,7 @@ func (b *inbox) takenLocked() (now bool) {
 	return true
 }
 
-// abort makes Read return err; what has arrived is dropped.
+// abort drops the unread bytes and makes Read return err.
 func (b *inbox) abort(err error) {
 	b.mu.Lock()
 	if b.err == nil {
@@ -273,14 +274,14 @@ func (b *inbox) abort(err error) {
 	}
 }
 
-// fail makes Read return err after what has arrived: of a pipe no more than it can have
-// held.
+// fail makes Read return err after the bytes that have arrived. From a pipe Read still takes at
+// most as many bytes as the pipe can hold.
 func (b *inbox) fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err == nil && !b.ended {
 		b.err = err
-		b.most = b.piped + pipeSize + chunk // what is being read is not counted yet
+		b.most = b.piped + pipeSize + chunk // plus chunk: a read under way is not counted yet
 		b.wakeLocked()
 	}
 }
@@ -329,7 +330,7 @@ func (b *inbox) Read(p []byte) (int, error) {
 	}
 }
 
-// readPipeLocked reads what is in the pipe, or waits and returns without either.
+// readPipeLocked reads from the pipe. If the pipe is empty, it waits and returns 0, nil.
 func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	if b.piped == b.most {
 		return 0, cmp.Or(b.err, io.EOF)
@@ -342,7 +343,7 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	switch empty := errors.Is(err, unix.EAGAIN) && !over; {
 	case !empty:
 		b.vain = false
-	case b.ended || b.err != nil: // by now: what came before that may be there
+	case b.ended || b.err != nil: // ended meanwhile: the pipe may hold bytes from before the end, so read again
 		err = nil
 	default:
 		err = b.awaitLocked()
@@ -352,13 +353,13 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	switch {
 	case b.aborted:
 		return 0, b.err
-	case n > 0 && b.piped > b.most: // more than its sender says
+	case n > 0 && b.piped > b.most: // more than the sender declared
 		return 0, fmt.Errorf("%w: a pipe had more than %d bytes", ErrProtocol, b.most)
 	case n > 0:
 		return n, nil
 	case !over && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)):
 		return 0, nil
-	case errors.Is(err, io.EOF) && !over: // how many it were is still to come
+	case errors.Is(err, io.EOF) && !over: // the total is still to come
 		for !b.ended && b.err == nil {
 			b.changed.Wait()
 		}
@@ -371,8 +372,8 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	return 0, fmt.Errorf("%w: %d bytes came through a pipe, not %d", ErrProtocol, b.piped, b.most)
 }
 
-// awaitLocked waits for a moment, or where that was in vain, until something is in the
-// pipe. It gives the lock away meanwhile.
+// awaitLocked sleeps for gather or, if the last sleep was in vain, waits until the pipe is
+// readable. It releases mu meanwhile.
 func (b *inbox) awaitLocked() error {
 	if b.vain && b.watch == nil {
 		b.watch = watchPipe(b.pipe)
@@ -396,8 +397,8 @@ func (b *inbox) awaitLocked() error {
 	return err
 }
 
-// readNow reads without waiting. EAGAIN where nothing is there, io.EOF where nothing will
-// be.
+// readNow reads without waiting. It returns EAGAIN if the pipe is empty and io.EOF if no writer
+// is left.
 func readNow(pipe syscall.RawConn, p []byte) (n int, err error) {
 	cerr := pipe.Control(func(fd uintptr) {
 		for {
@@ -415,7 +416,7 @@ func readNow(pipe syscall.RawConn, p []byte) (n int, err error) {
 	return n, err
 }
 
-// tookLocked notes that n bytes were read, and says how much is to be granted for it.
+// tookLocked counts n read bytes and returns how many bytes to grant for them.
 func (b *inbox) tookLocked(n int) (grant int) {
 	free := min(n, b.first)
 	b.first -= free
@@ -427,7 +428,7 @@ func (b *inbox) tookLocked(n int) (grant int) {
 	return grant
 }
 
-// want has Read return ErrSocketWanted until it is decided who gets the socket.
+// want makes Read return ErrSocketWanted until lend is called.
 func (b *inbox) want() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -439,7 +440,8 @@ func (b *inbox) want() error {
 	return nil
 }
 
-// lend notes that the socket is lent, or not; the error says why nobody wants it any more.
+// lend records whether the function gets the socket. It returns the reason if the body has been
+// given up.
 func (b *inbox) lend(lent bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -447,8 +449,8 @@ func (b *inbox) lend(lent bool) error {
 	return b.err
 }
 
-// awaitReturn waits until the socket has been given back, and the body is over: n bytes
-// of it were written there.
+// awaitReturn waits until the function has given the socket back, which ends the body. n is how
+// many bytes of the body the function wrote to the socket.
 func (b *inbox) awaitReturn() (n int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -458,14 +460,14 @@ func (b *inbox) awaitReturn() (n int64, err error) {
 	return int64(min(b.piped, math.MaxInt64)), b.err
 }
 
-// isLent says whether giveBack may follow.
+// isLent reports whether giveBack may follow.
 func (b *inbox) isLent() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lent && !b.ended
 }
 
-// giveBack ends a body of which total bytes were written to the socket, or clientGone.
+// giveBack ends a body of which total bytes, or clientGone, were written to the socket.
 func (b *inbox) giveBack(total uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -476,7 +478,7 @@ func (b *inbox) giveBack(total uint64) {
 	b.changed.Broadcast()
 }
 
-// credit is what the other side's window lets this side send.
+// credit counts the bytes that the peer's window allows this end to send.
 type credit struct {
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
@@ -489,7 +491,7 @@ func (c *credit) init() {
 	c.n = Window
 }
 
-// take waits until something may be sent and returns at most max of it.
+// take waits until the window is open and takes at most most bytes of it.
 func (c *credit) take(most int) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -514,8 +516,8 @@ func (c *credit) add(n int) error {
 	return nil
 }
 
-// send sends what follows the first part of a request's body, until nobody wants more; broken
-// is told why the body has no end.
+// send sends the rest of a body after its first frame, until the credit ends. If reading body
+// fails, send calls broken with the error.
 func (c *credit) send(ctx context.Context, w *frameWriter, id uint64, body io.Reader, broken func(error)) {
 	buf := make([]byte, chunk)
 	for {
@@ -524,7 +526,7 @@ func (c *credit) send(ctx context.Context, w *frameWriter, id uint64, body io.Re
 			return // the invocation is over
 		}
 		got, rerr := body.Read(buf[:n])
-		_ = c.add(n - got) // what was taken before fits
+		_ = c.add(n - got) // cannot exceed the limit: take has just returned these bytes
 		more := uint8(flagMore)
 		switch {
 		case rerr == io.EOF:
@@ -543,7 +545,7 @@ func (c *credit) send(ctx context.Context, w *frameWriter, id uint64, body io.Re
 	}
 }
 
-// over tells whether nothing may be sent any more.
+// over reports whether sending has ended.
 func (c *credit) over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,28 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reply is a function's answer. Body must be closed; its Read returns a
-// *[Failure] when the function breaks the body off, the cause of Invoke's
-// context when that ends, ErrClosed when the channel does.
+// Reply is a function's answer. The caller must close Body. Its Read returns a *[Failure] when
+// the function breaks the body off, the cause of Invoke's context when that context ends, and
+// ErrClosed when the channel ends.
 type Reply struct {
 	Status  int           // 200 to 599, or 101: see Invocation.Upgrade
-	Headers [][2]string   // valid in HTTP, in the function's order; other answers have the same list
-	Length  int64         // of the body, -1 while it is still coming
+	Headers [][2]string   // valid in HTTP, in the function's order; several answers share the slice
+	Length  int64         // bytes of the body, -1 while the body is still arriving
 	Body    io.ReadCloser // for one goroutine
 
-	// Bytes, if not nil, is all of a short body, too. Nobody changes it any more.
+	// Bytes, if not nil, also holds the whole of a short body. It is immutable.
 	Bytes []byte
 
-	// File, if not nil, has the body too: Length bytes from Offset on, which nobody
-	// changes any more. It is closed with Body, and by that alone.
+	// File, if not nil, also holds the body: Length bytes from Offset on, immutable. Only
+	// Body.Close closes it.
 	File   *os.File
 	Offset int64
 
-	// Lend is nil unless the event said Socket, and for a body of known length. Once Body's Read has returned
-	// ErrSocketWanted, Lend gives the function the client's socket, waits until it is
-	// given back, and returns how many bytes of the body it has written there, each piece
-	// as a chunk (RFC 9112 section 7.1): Body is over then. Where conn is nil the function
-	// hears that it gets none, and Body goes on.
+	// Lend is nil if the event had no Socket or the body's length is known. After Body.Read has
+	// returned ErrSocketWanted, Lend gives the function the client's socket and waits until the
+	// function gives it back. The function writes each piece of the body as a chunk (RFC 9112
+	// section 7.1). Lend returns the number of body bytes written; Body is over then. With a nil
+	// conn Lend refuses the socket, and Body goes on.
 	Lend func(conn syscall.RawConn) (n int64, err error)
 }
 
@@ -46,37 +46,36 @@ type call struct {
 	id      uint64
 	name    string // Invocation.ID
 	ctx     context.Context
-	stop    func() bool   // undoes the watch over ctx
-	replied chan struct{} // closed once reply or err is there
+	stop    func() bool   // ends the watch over ctx
+	replied chan struct{} // closed once reply or err is set
 	once    sync.Once     // closes replied
-	reply   *Reply        // nil, or whole
+	reply   *Reply        // nil, or &whole
 	whole   Reply
 	err     error
 	upgrade bool // the function may answer 101
-	socket  bool // it may ask for the client's socket
-	headed  bool // RESPONSE has come; the reader's alone
+	socket  bool // the function may ask for the client's socket
+	headed  bool // RESPONSE has arrived; for the reader goroutine only
 	in      inbox
 	out     credit
 	caller  Caller
 	onward  onwards
 
 	mu       sync.Mutex
-	over     bool   // nothing more will come, or nobody wants it: CANCEL is not sent
-	ended    bool   // nothing more will come
-	finished func() // Invocation.Finished, nil for none or where the body has it
+	over     bool   // the answer has ended or is given up: CANCEL is not sent
+	ended    bool   // the answer has ended
+	finished func() // Invocation.Finished; nil if unset or moved to the body
 }
 
-// Invoke sends one event and returns the function's answer, whose body may
-// still be coming. ctx covers both: when it ends the function is told, and
-// Invoke and reads of the body return its cause at once.
+// Invoke sends one event and returns the function's answer, whose body may still be arriving. ctx
+// covers both. When ctx ends, the function gets CANCEL, and Invoke and reads of the body return
+// the cause at once.
 //
-// Up to 32 KiB of body are read before the event is sent, on the caller's
-// goroutine, unless m.Flows; a longer body is read by a goroutine that ends with the
-// invocation, once the Read it is in returns. A body that fails cancels the
-// invocation with its error.
+// Unless m.Flows, Invoke reads up to 32 KiB of body on the caller's goroutine before it sends the
+// event. A goroutine reads the rest of a longer body. The goroutine ends with the invocation,
+// once its current Read returns. If a Read fails, the invocation is cancelled with the error.
 //
-// Other errors are *[Failure] for an exception in the function,
-// [ErrMetaTooLarge], and what [Conn.Err] returns.
+// Invoke also returns a *[Failure] for an exception in the function, [ErrMetaTooLarge], and the
+// errors of [Conn.Err].
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
 	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, socket: m.Socket, caller: m.Caller, replied: make(chan struct{})}
 	k.out.init()
@@ -89,7 +88,7 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 	if err != nil {
 		c.finish(k, err)
 		k.settle(err)
-		if k.reply != nil { // by a function that has guessed the event
+		if k.reply != nil { // the function guessed the id and answered before INVOKE
 			_ = k.reply.Body.Close()
 		}
 		return nil, err
@@ -109,7 +108,7 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 	return k.reply, k.err
 }
 
-// watch has the call end with its context, unless it is over.
+// watch cancels the call when its context ends, unless the call is over.
 func (k *call) watch() {
 	k.mu.Lock()
 	over := k.over
@@ -127,8 +126,8 @@ func (k *call) watch() {
 	}
 }
 
-// offer asks the function for another protocol where m does and the function knows
-// such a thing.
+// offer prepares the event for a protocol upgrade if m asks for one and the function supports
+// upgrades.
 func (c *Conn) offer(k *call, m *Invocation, body io.Reader) (*Invocation, io.Reader, error) {
 	if m.Upgrade == "" {
 		return m, body, nil
@@ -147,7 +146,7 @@ func (c *Conn) offer(k *call, m *Invocation, body io.Reader) (*Invocation, io.Re
 	return &told, body, nil
 }
 
-// start sends INVOKE; rest says that more of the body may follow.
+// start sends INVOKE. rest reports whether more of the body may follow.
 func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err error) {
 	buf := scratches.Get().(*scratch)
 	defer scratches.Put(buf)
@@ -169,7 +168,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 			rest, flags = true, flagMore
 		case io.EOF, io.ErrUnexpectedEOF:
 		default:
-			if k.ctx.Err() != nil { // it is why the Read was broken off
+			if k.ctx.Err() != nil { // the end of ctx broke the Read off
 				return false, context.Cause(k.ctx)
 			}
 			return false, fmt.Errorf("invoke %s: read body: %w", m.Function, err)
@@ -193,7 +192,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	c.mu.Unlock()
 	err = c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
 	if errors.Is(err, ErrClosed) {
-		// The reader may not have come to the STOP that precedes the end.
+		// The reader may not have read yet the STOP that precedes the end.
 		select {
 		case <-c.done:
 			err = c.unserved(err)
@@ -204,10 +203,10 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	return rest, err
 }
 
-// scratch is where an INVOKE is made.
+// scratch is the memory in which start assembles an INVOKE.
 type scratch struct {
 	meta  []byte
-	first [inlineBody + 1]byte // of the body; one byte more than goes along, to see its end
+	first [inlineBody + 1]byte // start of the body; the extra byte shows whether the body ends
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -235,15 +234,14 @@ func (k *call) frameResponse(p []byte, more bool) error {
 		r.Bytes = k.in.short()
 		k.conn.finish(k, nil)
 	}
-	if !k.answer(r) { // cancelled before
+	if !k.answer(r) { // the call was cancelled before
 		k.in.abort(k.err)
 	}
 	return nil
 }
 
-// framePipe takes the pipe through which the rest of the answer's body comes or, without
-// one, how many bytes that were: the end. It owns pipe, which is nil where it could not be
-// opened.
+// framePipe handles PIPE: the pipe for the rest of the answer's body or, without a descriptor,
+// the total of bytes written to it. It owns pipe, which is nil if the engine could not open it.
 func (k *call) framePipe(h header, p []byte, pipe *os.File) error {
 	switch {
 	case !k.headed || h.fds > 0 && len(p) != 0 || h.fds == 0 && len(p) != 8:
@@ -266,8 +264,8 @@ func (k *call) framePipe(h header, p []byte, pipe *os.File) error {
 	return err
 }
 
-// frameSocket takes the function's wish for the client's socket or, once it has had that,
-// how many bytes of the body it has written there: the end.
+// frameSocket handles SOCKET: the function asks for the client's socket or, once it has had the
+// socket, reports how many bytes of the body it wrote there.
 func (k *call) frameSocket(p []byte) error {
 	switch {
 	case !k.headed || !k.socket:
@@ -277,12 +275,12 @@ func (k *call) frameSocket(p []byte) error {
 	case len(p) != 8 || !k.in.isLent():
 		return fmt.Errorf("%w: %d bytes about a socket, which is not lent", ErrProtocol, len(p))
 	}
-	k.conn.finish(k, nil) // before anybody can see the end: the next event finds the place free
+	k.conn.finish(k, nil) // before the reader can see the end, so that the next event finds the place free
 	k.in.giveBack(binary.LittleEndian.Uint64(p))
 	return nil
 }
 
-// lend is Reply.Lend.
+// lend implements Reply.Lend.
 func (k *call) lend(conn syscall.RawConn) (int64, error) {
 	if err := k.in.lend(conn != nil); err != nil {
 		return 0, err
@@ -302,10 +300,11 @@ func (k *call) lend(conn syscall.RawConn) (int64, error) {
 	return 0, k.conn.w.send(k.ctx, kindSocket, 0, k.id, nil, nil)
 }
 
-// errNoPipe says that the engine could not open an answer's pipe: it has too many files.
+// errNoPipe means that the engine could not open an answer's pipe.
 var errNoPipe = errors.New("open the answer's pipe: too many files, or no memory")
 
-// head is the answer that RESPONSE, FD and FILE begin with, and what follows it.
+// head parses the metadata of RESPONSE, FD and FILE. It returns the reply and the rest of the
+// payload.
 func (k *call) head(p []byte) (*Reply, []byte, error) {
 	if k.headed {
 		return nil, nil, fmt.Errorf("%w: RESPONSE twice", ErrProtocol)
@@ -323,10 +322,11 @@ func (k *call) head(p []byte) (*Reply, []byte, error) {
 	return &k.whole, body, nil
 }
 
-// maxUsual is the longest metadata, in bytes, that the next answer's is compared with.
+// maxUsual limits, in bytes, the metadata that responseMeta remembers for the next answer.
 const maxUsual = 1 << 10
 
-// responseMeta reads the metadata of an answer.
+// responseMeta parses and checks the metadata of an answer. Answers mostly repeat the last
+// metadata, and a comparison is cheaper than a parse.
 func (c *Conn) responseMeta(meta []byte, upgrade bool) (m responseMeta, err error) {
 	if len(c.usual) > 0 && bytes.Equal(meta, c.usual) {
 		return c.usualMeta, nil
@@ -343,13 +343,13 @@ func (c *Conn) responseMeta(meta []byte, upgrade bool) (m responseMeta, err erro
 	return m, nil
 }
 
-// grant lets the function send more of the answer's body.
+// grant allows the function to send n more bytes of the answer's body.
 func (k *call) grant(n int) { k.conn.w.grant(k.ctx, k.id, n) }
 
-// taken frees the function's place: nobody wants anything more that it has in its pipe.
+// taken frees the function's place: no bytes in its pipe are wanted any more.
 func (k *call) taken() { k.conn.finish(k, nil) }
 
-// answer makes Invoke return r; false if it has returned before.
+// answer makes Invoke return r. It returns false if the call was settled before.
 func (k *call) answer(r *Reply) bool {
 	k.once.Do(func() {
 		k.reply = r
@@ -358,8 +358,8 @@ func (k *call) answer(r *Reply) bool {
 	return k.reply == r
 }
 
-// frameFile takes an answer whose body is in a file: the one given, one that the function
-// left in its directory, or one that is kept. It owns file.
+// frameFile handles FD and FILE, answers with the body in a file: the given file, a file in the
+// function's directory, or a kept file. It owns file.
 func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 	r, body, err := k.head(p)
 	var m fileMeta
@@ -400,18 +400,18 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 		r.File, r.Offset = f.File, m.Offset
 	}
 	k.conn.finish(k, nil)
-	if !k.answer(r) { // cancelled before
+	if !k.answer(r) { // the call was cancelled before
 		return b.Close()
 	}
 	return nil
 }
 
-// keepPlace has the function's place taken until b is closed, or the event over, unless it
-// is free already.
+// keepPlace keeps the function's place taken until b is closed or the event's context ends,
+// unless the place is free already.
 func (k *call) keepPlace(b *fileBody) {
 	k.mu.Lock()
 	finished := k.finished
-	if k.ended { // who ended it has called that, or is about to
+	if k.ended { // finish calls finished, or has called it
 		finished = nil
 	}
 	if finished != nil {
@@ -424,7 +424,7 @@ func (k *call) keepPlace(b *fileBody) {
 	}
 }
 
-// closing closes a file, if it is not nil, that err makes useless.
+// closing closes file, unless nil, and adds a failure to err.
 func closing(file *os.File, err error) error {
 	if file == nil {
 		return err
@@ -432,8 +432,8 @@ func closing(file *os.File, err error) error {
 	return errors.Join(err, file.Close())
 }
 
-// answerFile is the file of an answer, which is one more user of it. It owns file, which is
-// nil for one that is kept. given is what inspect wants to know.
+// answerFile returns the file of an answer and adds the answer to its users. It owns file, which
+// is nil for a kept file. given is passed to inspect.
 func (c *Conn) answerFile(file *os.File, m *fileMeta, given bool) (*answerFile, error) {
 	if file == nil {
 		f, err := c.kept.find(m)
@@ -471,7 +471,7 @@ func (c *Conn) open(name string) (*os.File, error) {
 	return openFile(c.dir, name)
 }
 
-// finish ends the call: with err nil its answer is whole, else broken off.
+// finish ends the call. With a nil err the answer is whole, else broken off.
 func (k *call) finish(err error) {
 	k.mu.Lock()
 	ended, stop, finished := k.ended, k.stop, k.finished
@@ -498,7 +498,7 @@ func (k *call) finish(err error) {
 
 var errOver = errors.New("invocation over")
 
-// settle makes Invoke, or a Read of the body, return err.
+// settle makes Invoke return err or, after Invoke, a Read of the body.
 func (k *call) settle(err error) {
 	first := false
 	k.once.Do(func() {
@@ -511,7 +511,7 @@ func (k *call) settle(err error) {
 	}
 }
 
-// cancel gives the call up with err and tells the function.
+// cancel gives the call up with err and sends CANCEL.
 func (k *call) cancel(err error) {
 	k.mu.Lock()
 	over := k.over
@@ -527,13 +527,13 @@ func (k *call) cancel(err error) {
 	}
 	k.out.end(err)
 	k.conn.spawn(func() {
-		_ = k.conn.w.send(context.Background(), kindCancel, 0, k.id, nil, nil) // fails with the channel alone
+		_ = k.conn.w.send(context.Background(), kindCancel, 0, k.id, nil, nil) // fails only with the channel
 	})
 }
 
 var errClosedBody = errors.New("read of a closed body")
 
-// replyBody is what Reply.Body is: Close before the end cancels.
+// replyBody is Reply.Body. A Close before the end cancels the call.
 type replyBody struct{ k *call }
 
 func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }

@@ -13,58 +13,58 @@ import (
 	"time"
 )
 
-// Config is what an engine gives a [Conn]; the zero value will do.
+// Config configures a [Conn]. Every field is optional.
 type Config struct {
-	// Log takes what the function's handler logs and the public ID of the
-	// invocation, "" for none or one that is over. Called by the reader: it must
-	// not block.
+	// Log gets each log line of the function's handler with the public ID of its invocation, ""
+	// for none or for an invocation that is over. The reader goroutine calls Log, so that Log
+	// must not block.
 	Log func(invocation, level, message string)
 
-	// LogPace, if set, is asked before a LOG frame of so many bytes is decoded whether it is
-	// to be dropped instead, and for how long the function is then to wait: nothing of it is
-	// read meanwhile. It must not block.
+	// LogPace, if set, gets the payload size of each LOG frame before it is decoded. LogPace
+	// decides whether to drop the frame and, if so, how long the Conn then stops reading from the
+	// function. It must not block.
 	LogPace func(bytes int) (drop bool, wait time.Duration)
 
-	// Parked says that the bootstrap was started without a handler: it says
-	// PARKED and waits for [Conn.Load].
+	// Parked means that the bootstrap was started without a handler: it sends PARKED and waits
+	// for [Conn.Load].
 	Parked bool
 
-	// Files, if set, opens the directory in which the function leaves files for its
-	// answers (FILE). It is called once, for the first of them, and the directory
-	// closed with the Conn.
+	// Files, if set, opens the directory in which the function leaves files for its answers
+	// (FILE). The Conn calls it once, for the first such answer, and closes the directory at its
+	// own end.
 	Files func() (*os.File, error)
 
-	// Memory, if set, lends what an answer's body waits in until its reader has it, all
-	// but a little. It must not block. An error is why Invoke or a Read of the body fails.
-	// Without it that is Go's heap.
+	// Memory, if set, allocates the memory for the unread part of an answer's body, except the
+	// first 4 KiB. It must not block. If it fails, Invoke or a Read of the body returns its
+	// error. Without Memory the Conn uses Go's heap.
 	Memory func(size int) (Lent, error)
 
-	// Hold, if set, is asked whether an answer may keep this from being freed until
-	// its body is closed; release is called then. An error is what Invoke returns.
-	// full says that the function is to have no other event in this one's place
-	// before that, or the end of Invoke's context. It must not block.
+	// Hold, if set, decides whether an answer's file may keep memory from being freed until the
+	// answer's body is closed; the Conn calls release then. If Hold fails, Invoke returns its
+	// error. If full is true, the event keeps its place in the function until the body is closed
+	// or Invoke's context ends. Hold must not block.
 	Hold func(Held) (release func(), full bool, err error)
 }
 
-// Lent is memory that is lent until Release, which is called once.
+// Lent is memory on loan until Release, which must be called once.
 type Lent = interface {
 	Bytes() []byte
 	Release()
 }
 
-// Conn is the engine's end of one instance's channel. Its methods may be called
-// from several goroutines.
+// Conn is the engine's end of one instance's channel. Its methods are safe for concurrent use.
 type Conn struct {
 	conn *net.UnixConn
 	cfg  Config
 	log  func(invocation, level, message string)
 	pace func(bytes int) (drop bool, wait time.Duration)
-	dir  *os.File // of the reader: what Config.Files returned
+	dir  *os.File // from Config.Files; for the reader goroutine only
 	w    *frameWriter
 	done chan struct{}  // closed when the channel is over
-	wg   sync.WaitGroup // reader, senders of bodies, cancellations
+	wg   sync.WaitGroup // the reader, senders of bodies, cancellations
 
-	// The reader's: the metadata of the last answer, which the next one's mostly is too.
+	// For the reader goroutine only: the last answer's metadata, mostly the same as the next
+	// answer's.
 	usual     []byte
 	usualMeta responseMeta
 	kept      keptFiles
@@ -72,7 +72,7 @@ type Conn struct {
 	mu       sync.Mutex
 	calls    map[uint64]*call
 	lastID   uint64
-	onwards  map[uint64]*onward // calls of the function's
+	onwards  map[uint64]*onward // calls that the function makes
 	lastCall uint64
 	err      error // why the channel is over
 
@@ -85,7 +85,7 @@ type Conn struct {
 	loaded   atomic.Bool   // LOAD was sent
 }
 
-// NewConn takes ownership of conn and reads from it until it ends or Close.
+// NewConn takes ownership of conn and reads from it until the channel ends or Close is called.
 func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	c := &Conn{
 		conn: conn, cfg: cfg, log: cfg.Log, pace: cfg.LogPace, done: make(chan struct{}),
@@ -109,23 +109,23 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	return c
 }
 
-// Done is closed when the channel is over; Err then says why.
+// Done returns a channel that is closed when the Conn is over. Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Ending is closed when the function takes no more events: the next is for another instance,
-// and [ErrUnserved] what Invoke returns. Done follows.
+// Ending returns a channel that is closed when the function takes no more events. Invoke then
+// returns [ErrUnserved], and another instance has to take the event. Done follows.
 func (c *Conn) Ending() <-chan struct{} { return c.ending }
 
-// Err is nil until the channel is over, then an [ErrClosed], an [ErrProtocol]
-// or the *[Failure] to load the handler.
+// Err returns nil until the channel is over, then an [ErrClosed], an [ErrProtocol], or the
+// *[Failure] to load the handler.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Ready waits until the function has loaded its handler. It returns a
-// *[Failure] when that failed, ErrClosed when the function ended before.
+// Ready waits until the function has loaded its handler. It returns a *[Failure] if the load
+// failed, and ErrClosed if the function ended before.
 func (c *Conn) Ready(ctx context.Context) (Ready, error) {
 	select {
 	case <-c.isReady:
@@ -137,8 +137,8 @@ func (c *Conn) Ready(ctx context.Context) (Ready, error) {
 	}
 }
 
-// Parked waits until a bootstrap started with Config.Parked waits for its
-// function. Errors are those of [Conn.Ready].
+// Parked waits until a bootstrap started with Config.Parked is ready for [Conn.Load]. Its errors
+// are those of [Conn.Ready].
 func (c *Conn) Parked(ctx context.Context) error {
 	select {
 	case <-c.isParked:
@@ -150,9 +150,8 @@ func (c *Conn) Parked(ctx context.Context) error {
 	}
 }
 
-// Load tells a parked bootstrap which function it is from now on; [Conn.Ready]
-// follows. [ErrMetaTooLarge] if the environment is too long to be told: nothing
-// was sent.
+// Load turns a parked bootstrap into the function l; [Conn.Ready] follows. It returns
+// [ErrMetaTooLarge], and sends nothing, if l exceeds MaxMeta.
 func (c *Conn) Load(ctx context.Context, l *Load) error {
 	p, err := json.Marshal(l)
 	if err != nil {
@@ -165,21 +164,20 @@ func (c *Conn) Load(ctx context.Context, l *Load) error {
 	return c.w.send(ctx, kindLoad, 0, 0, nil, p)
 }
 
-// Stop asks the function to finish what it has and exit. Done follows.
+// Stop asks the function to finish its events and exit. Done follows.
 func (c *Conn) Stop() error {
 	return c.w.send(context.Background(), kindStop, 0, 0, nil, nil)
 }
 
-// Close ends the channel and waits for its goroutines. One that reads a request
-// body is waited for too: the owner of that body must see to it that its Read
-// returns.
+// Close ends the channel and waits for its goroutines, including those that read a request body.
+// The owner of the body must make its Read return.
 func (c *Conn) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
 	return nil
 }
 
-// fail ends the channel; the first reason stays.
+// fail ends the channel. The first reason stays.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -191,15 +189,15 @@ func (c *Conn) fail(err error) {
 	c.calls = nil
 	close(c.done)
 	c.mu.Unlock()
-	_ = c.conn.Close() // nothing is lost: the stream has no meaning any more
+	_ = c.conn.Close() // loses nothing: the stream has no meaning any more
 	err = c.unserved(err)
 	for _, k := range calls {
 		k.finish(err)
 	}
 }
 
-// unserved returns the error of an event that has no answer when the channel ends: a
-// function that said STOP has answered all events that it took.
+// unserved returns the error of an event that has no answer when the channel ends. A function
+// that sent STOP has answered every event that it took, so that its other events are ErrUnserved.
 func (c *Conn) unserved(err error) error {
 	if isClosed(c.ending) && errors.Is(err, ErrClosed) {
 		return ErrUnserved
@@ -207,7 +205,7 @@ func (c *Conn) unserved(err error) error {
 	return err
 }
 
-// spawn runs f in a goroutine Close waits for, unless the channel is over.
+// spawn runs f in a goroutine that Close waits for, unless the channel is over.
 func (c *Conn) spawn(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +251,7 @@ func (c *Conn) read() error {
 	}
 }
 
-// frame acts on one frame from the function. It owns file, which is that of FD, PIPE or CALLFILE.
+// frame handles one frame from the function. It owns file, the file of FD, PIPE or CALLFILE.
 func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	defer func() {
 		if file != nil {
@@ -299,7 +297,7 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	k, last := c.calls[h.id], c.lastID
 	c.mu.Unlock()
 	switch {
-	case k == nil && h.kind == kindWindow && h.id <= last: // whoever reads the request may not know of the answer's end
+	case k == nil && h.kind == kindWindow && h.id <= last: // the function may grant before it knows that the answer is over
 		return nil
 	case k == nil:
 		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.kind), h.id)
@@ -327,11 +325,11 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		if err := k.in.expect(len(p)); err != nil {
 			return err
 		}
-		if !h.more() { // before anybody can see the end: the next event finds the place free
+		if !h.more() { // before the reader can see the end, so that the next event finds the place free
 			c.finish(k, nil)
 		}
 		if err := k.in.data(p, h.more()); err != nil {
-			k.cancel(err) // unless that was all
+			k.cancel(err) // no effect after the last frame
 		}
 	case kindError:
 		f := &Failure{}
@@ -368,17 +366,17 @@ func (c *Conn) frameReady(p []byte) error {
 		return fmt.Errorf("%w: READY twice", ErrProtocol)
 	}
 	c.ready = r
-	close(c.isReady) // by the reader alone
+	close(c.isReady) // only the reader closes it
 	return nil
 }
 
-// frameStop notes that the function ends.
+// frameStop records that the function takes no more events.
 func (c *Conn) frameStop(p []byte) error {
 	if len(p) != 0 || !isClosed(c.isReady) {
 		return fmt.Errorf("%w: STOP before READY, or with %d bytes", ErrProtocol, len(p))
 	}
 	if !isClosed(c.ending) {
-		close(c.ending) // by the reader alone
+		close(c.ending) // only the reader closes it
 	}
 	return nil
 }
@@ -431,8 +429,7 @@ func (c *Conn) frameLog(id uint64, p []byte) error {
 	return nil
 }
 
-// finish takes k out of what is in flight: the function has sent its last
-// frame for it.
+// finish removes k from the invocations in flight: the function has sent its last frame for k.
 func (c *Conn) finish(k *call, err error) {
 	c.mu.Lock()
 	delete(c.calls, k.id)

@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// lazyContext ends with another context, at a deadline, or when it is cancelled. What that
-// takes (a timer, a channel, a place in the other's list) is made once somebody waits for
-// it: few handlers of small events do.
+// lazyContext ends with its parent, at a deadline, or when it is cancelled. It makes the real
+// context (a timer, a channel, an entry in the parent's list) only when a handler waits for it:
+// few handlers of small events do.
 type lazyContext struct {
 	parent   context.Context
-	deadline time.Time // none if zero
+	deadline time.Time // zero: none
 
 	mu     sync.Mutex
 	over   bool            // cancelled
-	made   context.Context // or nil
+	made   context.Context // nil until make
 	finish context.CancelFunc
 }
 
-// make returns the context that this one stands for.
+// make returns the real context.
 func (c *lazyContext) make() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.made == nil {
-		if c.deadline.IsZero() || c.over { // cancelled is cancelled, however late that is
+		if c.deadline.IsZero() || c.over { // a cancelled context needs no deadline
 			c.made, c.finish = context.WithCancel(c.parent)
 		} else {
 			c.made, c.finish = context.WithDeadline(c.parent, c.deadline)
@@ -45,7 +45,7 @@ func (c *lazyContext) cancel() {
 	}
 }
 
-// Deadline is the earlier one of both contexts.
+// Deadline returns the earlier deadline of parent and own.
 func (c *lazyContext) Deadline() (time.Time, bool) {
 	if at, ok := c.parent.Deadline(); ok && (c.deadline.IsZero() || at.Before(c.deadline)) {
 		return at, true
@@ -53,10 +53,10 @@ func (c *lazyContext) Deadline() (time.Time, bool) {
 	return c.deadline, !c.deadline.IsZero()
 }
 
-// Done makes the context.
+// Done makes the real context.
 func (c *lazyContext) Done() <-chan struct{} { return c.make().Done() }
 
-// Err makes the context once it has ended.
+// Err makes the real context once it has ended.
 func (c *lazyContext) Err() error {
 	c.mu.Lock()
 	lasts := c.made == nil && !c.over && c.parent.Err() == nil && (c.deadline.IsZero() || time.Now().Before(c.deadline))
@@ -67,8 +67,8 @@ func (c *lazyContext) Err() error {
 	return c.make().Err()
 }
 
-// Value has what package context asks of a context that was made, too: context.Cause and
-// contexts derived from this one, which both ask for Err or Done before.
+// Value forwards to the real context if it is made. Package context looks up its own keys there,
+// for context.Cause and derived contexts, but calls Err or Done before.
 func (c *lazyContext) Value(key any) any {
 	c.mu.Lock()
 	made := c.made

@@ -14,31 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Held is what a file of an answer keeps from being freed, until it is closed.
+// Held describes the memory that an open file of an answer keeps from being freed.
 type Held struct {
-	Dev, Ino uint64 // which: the same file may be held by several answers
-	Bytes    int64  // of memory; 0 for a file on a disk
+	Dev, Ino uint64 // identity: several answers may hold the same file
+	Bytes    int64  // memory; 0 for a file on a disk
 
-	// Mount is how much its file system in memory may hold: that stays too, for as
-	// long as the file does. math.MaxInt64 for a memfd that may grow yet, which nothing
-	// bounds but its sandbox's memory. 0 for any other, and for a file on a disk.
+	// Mount is the capacity in bytes of the file's memory file system, which the file keeps
+	// alive. It is math.MaxInt64 for a memfd that may still grow, bounded only by its sandbox's
+	// memory. It is 0 for any other memfd and for a file on a disk.
 	Mount int64
 }
 
-// fileMeta is the JSON of FD and FILE behind RESPONSE's: where the body is.
+// fileMeta is the second JSON of FD and FILE: where the body is.
 type fileMeta struct {
 	Offset int64  `json:"offset"`
 	Length int64  `json:"length"`
-	Name   string `json:"name,omitempty"` // of FILE
-	Kept   int    `json:"kept,omitempty"` // of FD: the number that the file has, or had; 0 for none
+	Name   string `json:"name,omitempty"` // for FILE
+	Kept   int    `json:"kept,omitempty"` // for FD: the number under which the file is or becomes kept; 0 for none
 }
 
-// KeptFiles is how many sealed files of one function's the engine keeps open at a time,
-// so that the answers they hold can name them: FRE_KEPT_FILES.
+// KeptFiles is how many sealed files of one function the engine keeps open, so that answers can
+// name them by number: FRE_KEPT_FILES.
 const KeptFiles = 8
 
-// check refuses ranges that no file can have, and names that are no entry of a
-// directory.
+// check refuses ranges that no file can have, and names that are not one directory entry.
 func (m *fileMeta) check(k kind) error {
 	switch {
 	case m.Offset < 0 || m.Length < 0 || m.Offset+m.Length < 0:
@@ -52,13 +51,13 @@ func (m *fileMeta) check(k kind) error {
 	return nil
 }
 
-// answerSeals are what keeps a memfd from changing (fcntl(2), F_ADD_SEALS).
-// F_SEAL_FUTURE_WRITE would leave mappings that can be written through.
+// answerSeals are the seals that make a memfd immutable (fcntl(2), F_ADD_SEALS).
+// F_SEAL_FUTURE_WRITE is not enough: writable mappings survive it.
 const answerSeals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// fileSystems have files whose bytes are stored somewhere: to read them waits for
-// nobody but a disk, and whoever may open them may read them. Not so those of
-// /proc, whose read looks at who reads, or of FUSE, where a process answers.
+// fileSystems lists the file systems that store their files' bytes. A read there waits at most
+// for a disk and does not depend on the reader. In contrast, a read in /proc depends on the
+// reading process, and in FUSE another process answers.
 var fileSystems = map[int64]bool{
 	unix.TMPFS_MAGIC:           true,
 	unix.EXT4_SUPER_MAGIC:      true,
@@ -70,14 +69,14 @@ var fileSystems = map[int64]bool{
 	0xca451a4e:                 true, // bcachefs
 }
 
-// inspected is what a file of a function's turned out to be.
+// inspected is the result of inspecting a function's file.
 type inspected struct {
-	immutable bool // as long as anybody has it open
+	immutable bool // as long as the file is open in any process
 	size      int64
 	held      Held
 }
 
-// has is ErrProtocol unless the file has the bytes of an answer.
+// has returns ErrProtocol unless the file holds the bytes of the answer.
 func (in *inspected) has(m *fileMeta) error {
 	if m.Length > in.size-m.Offset { // neither is negative
 		return fmt.Errorf("%w: the answer is %d bytes from %d on of a file of %d", ErrProtocol, m.Length, m.Offset, in.size)
@@ -85,14 +84,14 @@ func (in *inspected) has(m *fileMeta) error {
 	return nil
 }
 
-// answerFile is the file of one answer or, where it is kept, of several.
+// answerFile is the file of one answer or, if kept, of several.
 type answerFile struct {
 	*os.File
 	inspected
-	users atomic.Int32 // answers, and the channel that keeps it
+	users atomic.Int32 // answers, and the channel that keeps the file
 }
 
-// close closes the file once its last user has.
+// close drops one user. The last user's call closes the file.
 func (f *answerFile) close() error {
 	if f.users.Add(-1) > 0 {
 		return nil
@@ -100,11 +99,11 @@ func (f *answerFile) close() error {
 	return f.Close()
 }
 
-// keptFiles are the files that a function has given numbers, from 1 on. They are for the
-// goroutine that reads the channel.
+// keptFiles holds the files with the numbers 1 to KeptFiles. It is for the channel's reader
+// goroutine only.
 type keptFiles [KeptFiles]*answerFile
 
-// find is the file that an answer names.
+// find returns the kept file that an answer names.
 func (k *keptFiles) find(m *fileMeta) (*answerFile, error) {
 	if m.Kept == 0 || k[m.Kept-1] == nil {
 		return nil, fmt.Errorf("%w: an answer in the kept file %d, which there is not", ErrProtocol, m.Kept)
@@ -113,7 +112,7 @@ func (k *keptFiles) find(m *fileMeta) (*answerFile, error) {
 	return f, f.has(m)
 }
 
-// put has file stand for a number from now on, instead of the one before.
+// put keeps file under number in place of the previous file.
 func (k *keptFiles) put(number int, file *answerFile) error {
 	if !file.immutable {
 		return fmt.Errorf("%w: the file to be kept as %d could change", ErrProtocol, number)
@@ -127,7 +126,7 @@ func (k *keptFiles) put(number int, file *answerFile) error {
 	return before.close()
 }
 
-// close gives all of them up, at the channel's end.
+// close drops all kept files at the end of the channel.
 func (k *keptFiles) close() (err error) {
 	for _, f := range k {
 		if f != nil {
@@ -137,9 +136,9 @@ func (k *keptFiles) close() (err error) {
 	return err
 }
 
-// inspect looks at an open file that a function gave as length bytes of its answer
-// from offset on. ErrProtocol if it is no regular file that has them. given says
-// that the file is to be the engine's alone from now on.
+// inspect examines an open file that a function gave as the body of an answer. It returns
+// ErrProtocol unless the file is regular and holds the range of m. given means that the file was
+// unlinked from the function's directory and is the engine's from now on.
 func inspect(file *os.File, m *fileMeta, given bool) (in inspected, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -185,7 +184,7 @@ func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
 	}
 	in.held.Bytes = st.Blocks * 512
 	in.held.Mount = int64(fs.Blocks) * int64(fs.Bsize) //nolint:unconvert // see above; that of memfds has no limit
-	// A hole would be filled when it is sent, by Linux before 6.5: on our account.
+	// Linux before 6.5 fills a hole when the file is sent, on the engine's account.
 	whole := st.Blocks*512 >= st.Size
 	switch {
 	case !whole:
@@ -194,17 +193,16 @@ func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
 	case given && st.Nlink == 0:
 		in.immutable = own(fd)
 	}
-	if in.held.Mount == 0 && !in.immutable { // a sealed one with holes can be filled yet, by fallocate(2)
+	if in.held.Mount == 0 && !in.immutable { // fallocate(2) can still fill the holes of a sealed memfd
 		in.held.Mount = math.MaxInt64
 	}
 	return in, nil
 }
 
-// own makes an unlinked file of a file system in memory ours, so that nobody of the
-// sandbox can open it for writing any more, not by /proc/self/fd either, and says
-// whether nobody has it open for writing now: a mapping counts as that. The kernel
-// keeps that count, and a lease for readers is given only where it is zero (fcntl(2),
-// F_SETLEASE).
+// own gives an unlinked file in a memory file system to root, mode 0400: no process of the
+// sandbox can open the file for writing any more, not through /proc/self/fd either. own reports
+// whether the file is open or mapped for writing nowhere: only then does the kernel grant a read
+// lease (fcntl(2), F_SETLEASE).
 func own(fd int) bool {
 	if unix.Fchown(fd, 0, 0) != nil || unix.Fchmod(fd, 0o400) != nil {
 		return false
@@ -216,11 +214,11 @@ func own(fd int) bool {
 	return err == nil
 }
 
-// errGone says that a FILE's name is not there.
+// errGone means that the name in FILE does not exist.
 var errGone = &Failure{Type: "FileNotFoundError", Message: "the file of the answer has gone"}
 
-// openFile opens a file that a function left in dir for its answer, and removes it
-// from there. *[Failure] if there is none.
+// openFile opens a file that a function left in dir for its answer, and unlinks it. It returns a
+// *[Failure] if the file does not exist.
 func openFile(dir *os.File, name string) (file *os.File, err error) {
 	raw, err := dir.SyscallConn()
 	if err != nil {
@@ -229,12 +227,13 @@ func openFile(dir *os.File, name string) (file *os.File, err error) {
 	cerr := raw.Control(func(at uintptr) {
 		var fd int
 		fd, err = unix.Openat2(int(at), name, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NOCTTY | unix.O_NONBLOCK, // a pipe must not wait
+			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NOCTTY | unix.O_NONBLOCK, // O_NONBLOCK: opening a FIFO must not wait
 			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 		})
 		if err == nil {
 			file = os.NewFile(uintptr(fd), name)
-			// If it is another file by now, or has other names, it is not immutable.
+			// If the name now leads to another file, or the file has other names, inspect does
+			// not call it immutable.
 			_ = unix.Unlinkat(int(at), name, 0)
 		}
 	})
@@ -249,14 +248,14 @@ func openFile(dir *os.File, name string) (file *os.File, err error) {
 	return nil, fmt.Errorf("%w: open the answer's file %q: %w", ErrProtocol, name, err)
 }
 
-// fileBody is the body of an answer in a file, for those who want a reader.
+// fileBody reads the body of an answer from its file.
 type fileBody struct {
 	k       *call
 	file    *answerFile
-	release func() // of what it holds; nil for none
+	release func() // releases Config.Hold's memory; may be nil
 
-	finished func()      // frees the function's place; nil where it is free already
-	stop     func() bool // undoes the watch over the event, for finished
+	finished func()      // frees the function's place; nil if free already
+	stop     func() bool // ends the watch over the event's context; set with finished
 
 	mu     sync.Mutex
 	off    int64
@@ -264,7 +263,7 @@ type fileBody struct {
 	closed bool
 }
 
-// errTruncated says that a file became shorter than the answer it holds.
+// errTruncated means that the file became shorter than the answer in it.
 var errTruncated = &Failure{Type: "EOFError", Message: "the file of the answer was truncated while it was sent"}
 
 func (b *fileBody) Read(p []byte) (int, error) {
@@ -285,7 +284,7 @@ func (b *fileBody) Read(p []byte) (int, error) {
 	b.left -= int64(n)
 	switch {
 	case n > 0:
-		return n, nil // an error comes again
+		return n, nil // the next ReadAt repeats an error
 	case errors.Is(err, io.EOF):
 		return 0, errTruncated
 	}

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Fork asks a fork server for one child: its channel, stdout and stderr, and the
-// network namespace it is to join (nil: it makes one). The files are the
-// caller's again on return. The child reports on its channel (see [Forked]); one
-// that cannot be made closes it.
+// Fork asks a fork server for one child with the given channel, stdout, stderr and network
+// namespace. With a nil network the child makes a namespace. The files stay the caller's. The
+// child reports on its channel (see [Forked]); if it cannot be made, its channel closes.
 func (c *Conn) Fork(channel, stdout, stderr, network *os.File) error {
 	files := []*os.File{channel, stdout, stderr}
 	if network != nil {
@@ -23,7 +22,7 @@ func (c *Conn) Fork(channel, stdout, stderr, network *os.File) error {
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {
-		raw, err := f.SyscallConn() // Fd would make it blocking, for all who share it
+		raw, err := f.SyscallConn() // File.Fd would make the shared file description blocking
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
 		}
@@ -32,8 +31,8 @@ func (c *Conn) Fork(channel, stdout, stderr, network *os.File) error {
 		}
 	}
 	frame := header{kind: kindFork, fds: len(fds)}.append(nil)
-	// A fork server's channel carries no other frames towards it but STOP, so that
-	// this one needs no place in the writer's queue: 16 bytes go out whole.
+	// The frame can bypass the writer's queue: a fork server's channel carries only STOP besides,
+	// and 16 bytes go out whole.
 	_, _, err := c.conn.WriteMsgUnix(frame, unix.UnixRights(fds...), nil)
 	if err != nil {
 		return fmt.Errorf("%w: fork: %w", ErrClosed, err)
@@ -41,12 +40,12 @@ func (c *Conn) Fork(channel, stdout, stderr, network *os.File) error {
 	return nil
 }
 
-// ExpectFork prepares our end of a channel for [Forked]; before Fork.
+// ExpectFork prepares the engine's end of a child's channel for [Forked]. Call it before Fork.
 func ExpectFork(conn *net.UnixConn) error {
 	return setPassPIDFD(conn, 1)
 }
 
-// setPassPIDFD has the kernel say who sends, with each message, or no more.
+// setPassPIDFD turns on or off that the kernel adds a pidfd of the sender to each message.
 func setPassPIDFD(conn *net.UnixConn, on int) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -59,10 +58,10 @@ func setPassPIDFD(conn *net.UnixConn, on int) error {
 	return errors.Join(err, set)
 }
 
-// Forked waits for a fork server's child to report, and returns a pidfd of the
-// process that did, which the caller owns: the kernel says who that is, and not
-// the process. The child then waits for [Conn.Go]: conn is for NewConn now.
-// ErrClosed if there will be no child, ErrProtocol if it says anything else.
+// Forked waits for the report of a fork server's child and returns a pidfd of the child, owned by
+// the caller. The pidfd comes from the kernel, not from the child. The child then waits for
+// [Conn.Go], and conn is ready for NewConn. Forked returns ErrClosed if no child was made, and
+// ErrProtocol for any other frame.
 func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -80,11 +79,11 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 		switch {
 		case m.Header.Level != unix.SOL_SOCKET:
 		case m.Header.Type == unix.SCM_PIDFD && len(m.Data) >= 4:
-			m.Header.Type = unix.SCM_RIGHTS // the same shape: one int
+			m.Header.Type = unix.SCM_RIGHTS // both types carry ints
 			if fds, err := unix.ParseUnixRights(&m); err == nil && len(fds) == 1 {
 				pidfd = fds[0]
 			}
-		case m.Header.Type == unix.SCM_RIGHTS: // nothing a child may send
+		case m.Header.Type == unix.SCM_RIGHTS: // a child may send no descriptors
 			fds, _ := unix.ParseUnixRights(&m)
 			for _, fd := range fds {
 				unix.Close(fd)
@@ -110,11 +109,11 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 	return -1, err
 }
 
-// maxStrayFDs is how many fds that nobody asked for are taken and closed; the
-// kernel drops any more.
+// maxStrayFDs is how many unexpected descriptors Forked receives and closes. The kernel drops the
+// rest.
 const maxStrayFDs = 16
 
-// Go lets a child that was [Forked] become an instance; READY follows.
+// Go lets a [Forked] child become an instance. READY follows.
 func (c *Conn) Go() error {
 	return c.w.send(context.Background(), kindGo, 0, 0, nil, nil)
 }

@@ -53,7 +53,7 @@ type header struct {
 	len   int
 	kind  kind
 	flags uint8
-	fds   int // that go along with it: of FORK, which nobody reads here, FD, PIPE, SOCKET and CALLFILE
+	fds   int // descriptors sent along: FD, PIPE, SOCKET, CALLFILE; FORK, which this package never receives
 	id    uint64
 }
 
@@ -66,18 +66,16 @@ func (h header) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, h.id)
 }
 
-// frameReader reads frames. The payload it returns is valid until the next
-// call.
+// frameReader reads frames. A payload is valid until the next call of next.
 type frameReader struct {
 	r       *bufio.Reader
-	rights  *rightsReader // what r reads from; nil where files are not expected: the kernel drops them
-	start   int64         // of the frame that next has returned, in bytes of the channel
+	rights  *rightsReader // the source of r; nil if no descriptors are expected: the kernel drops them
+	start   int64         // start and end of the last frame, in bytes of the channel
 	end     int64
-	payload *[]byte // of payloads, while the frame that it holds is acted on
+	payload *[]byte // from payloads, until the next call of next
 }
 
-// payloads hold frames that are too long for a reader's buffer. A channel that waits has
-// none.
+// payloads are buffers for frames longer than a reader's buffer. An idle channel holds none.
 var payloads = sync.Pool{New: func() any { return new([]byte) }}
 
 func newFrameReader(r io.Reader) *frameReader {
@@ -85,8 +83,8 @@ func newFrameReader(r io.Reader) *frameReader {
 	return &frameReader{r: bufio.NewReaderSize(r, 16<<10), rights: rights}
 }
 
-// file returns the regular file, or the pipe's end of PIPE, that came with the frame
-// that next has returned, which announces one. The caller owns it.
+// file returns the regular file, or for PIPE the pipe, that came with the last frame. The frame
+// announces a descriptor. The caller owns the file.
 func (f *frameReader) file(k kind) (*os.File, error) {
 	if f.rights == nil {
 		return nil, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
@@ -103,7 +101,7 @@ func (f *frameReader) file(k kind) (*os.File, error) {
 		}
 		return pipe, err
 	}
-	// Before it becomes an os.File, which has the poller watch what can be watched.
+	// Check before os.NewFile, which registers pollable files with the poller.
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		_ = unix.Close(fd)
@@ -112,15 +110,15 @@ func (f *frameReader) file(k kind) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answer"), nil
 }
 
-// close closes files that were not asked for.
+// close closes descriptors that no frame has taken.
 func (f *frameReader) close() {
 	if f.rights != nil {
 		f.rights.close()
 	}
 }
 
-// next returns io.EOF only between frames, io.ErrUnexpectedEOF inside one, and
-// ErrProtocol for a header no side may send.
+// next reads a frame. It returns io.EOF only between frames, io.ErrUnexpectedEOF inside a frame,
+// and ErrProtocol for a header that neither side may send.
 func (f *frameReader) next() (header, []byte, error) {
 	if f.rights != nil {
 		f.rights.drop(f.end)
@@ -139,7 +137,7 @@ func (f *frameReader) next() (header, []byte, error) {
 	n := binary.LittleEndian.Uint32(b)
 	h := header{len: int(n), kind: kind(b[4]), flags: b[5], id: binary.LittleEndian.Uint64(b[8:])}
 	h.fds = int(binary.LittleEndian.Uint16(b[6:]))
-	_, _ = f.r.Discard(headerSize) // what Peek returned is there
+	_, _ = f.r.Discard(headerSize) // cannot fail after Peek
 	f.start, f.end = f.end, f.end+headerSize+int64(n)
 	switch {
 	case n > MaxPayload:
@@ -166,9 +164,9 @@ func (f *frameReader) next() (header, []byte, error) {
 		if h.id < FirstCall {
 			return h, nil, fmt.Errorf("%w: frame kind 0x%02x with the number %d", ErrProtocol, uint8(h.kind), h.id)
 		}
-	case kindLog: // about either
+	case kindLog: // about the channel or an invocation
 	}
-	// A payload that is in the buffer already needs no copy.
+	// A payload that is whole in the buffer needs no copy.
 	if h.len <= f.r.Buffered() {
 		p, _ := f.r.Peek(h.len)
 		_, _ = f.r.Discard(h.len)
@@ -188,8 +186,7 @@ func (f *frameReader) next() (header, []byte, error) {
 	return h, p, nil
 }
 
-// split takes the payload of INVOKE and RESPONSE apart: u32 n, n bytes of
-// JSON, the body.
+// split splits the payload of INVOKE and RESPONSE: u32 n, n bytes of JSON, the body.
 func split(p []byte) (meta, body []byte, err error) {
 	if len(p) < 4 {
 		return nil, nil, fmt.Errorf("%w: no metadata", ErrProtocol)
@@ -224,8 +221,8 @@ type responseMeta struct {
 	headers [][2]string
 }
 
-// check makes sure that the header fields can stand in an HTTP response; upgrade says
-// that 101 can be the status.
+// check refuses a status or header fields that an HTTP response cannot have. upgrade allows
+// status 101.
 func (m *responseMeta) check(upgrade bool) error {
 	if (m.status < 200 || m.status > 599) && (!upgrade || m.status != 101) {
 		return fmt.Errorf("%w: status %d", ErrProtocol, m.status)
@@ -243,7 +240,7 @@ func (m *responseMeta) check(upgrade bool) error {
 
 func badHeader(h []string) error { return fmt.Errorf("%w: header %q", ErrProtocol, h) }
 
-// token is RFC 9110 section 5.6.2.
+// token matches a token of RFC 9110 section 5.6.2.
 func token(s string) bool {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -257,7 +254,7 @@ func token(s string) bool {
 	return s != ""
 }
 
-// visible refuses what could end a request's target: RFC 9112 section 3.
+// visible refuses bytes that could end a request's target: RFC 9112 section 3.
 func visible(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c <= ' ' || c == 0x7f {
@@ -267,7 +264,7 @@ func visible(s string) bool {
 	return true
 }
 
-// fieldValue refuses what could end a header field: RFC 9110 section 5.5.
+// fieldValue refuses bytes that could end a header field: RFC 9110 section 5.5.
 func fieldValue(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {

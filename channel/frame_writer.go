@@ -18,30 +18,30 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// frameWriter sends frames whole and in turn, by one sendmsg each or, small ones that come
-// together, for several: a message costs as much as all else that is done for a small
-// event. A send never waits for the reader of the socket: what the socket's buffer does
-// not take is left to a goroutine, and only the next frame waits for that.
+// frameWriter sends frames whole and in order. Each frame is one sendmsg; small frames sent at
+// the same time share one, since a message costs as much as all other work for a small event. A
+// send never waits for the socket's reader: a goroutine sends the bytes that do not fit into the
+// socket's buffer, and only the next frame waits for the goroutine.
 type frameWriter struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	turn chan struct{}   // holds one value while a frame is being sent
-	done <-chan struct{} // the channel is over
+	done <-chan struct{} // closed when the channel is over
 	fail func(error)     // ends the channel
 	wg   *sync.WaitGroup // waits for the goroutines
 
-	// Guarded by turn. The frame in hand, and what became of the attempt to send it.
-	head    []byte    // header and metadata, and small frames whole
+	// Guarded by turn: the current frame, and the result of its last attempt.
+	head    []byte    // header and metadata, small frames whole
 	iov     [2][]byte // head, body
 	rights  []byte
 	sent    int
 	err     error
-	attempt func(fd uintptr) bool // attemptOn, made once
-	skips   int                   // frames that go out as they come
-	skipped int                   // how many were not after the last failure
+	attempt func(fd uintptr) bool // attemptOn, allocated once
+	skips   int                   // next frames to send without coalescing
+	skipped int                   // value of skips after the last failure
 
 	mu         sync.Mutex
-	coalescing bool // who has the turn waits for frames, which go behind head
+	coalescing bool // the holder of turn collects frames of other goroutines behind head
 	coalesced  int
 }
 
@@ -55,25 +55,24 @@ func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup
 	return w, nil
 }
 
-// send sends one frame. meta, if not nil, is preceded by its length. It waits
-// for the frames before it only, until ctx ends. meta and body are the
-// caller's again on return.
+// send sends one frame. A meta that is not nil is preceded by its length. send waits only for
+// earlier frames, at most until ctx ends. meta and body stay the caller's.
 func (w *frameWriter) send(ctx context.Context, k kind, flags uint8, id uint64, meta, body []byte) error {
 	return w.sendWith(ctx, k, flags, id, meta, body, nil)
 }
 
-// sendFile is send with a file that goes along, which is the caller's again on
-// return: it waits until the socket takes the frame's first byte. ETOOMANYREFS if
-// the kernel carries too many of this user's files already (unix(7)).
+// sendFile is send with a file, which stays the caller's. sendFile waits until the socket accepts
+// the first byte of the frame. It returns ETOOMANYREFS if too many files of this user are in
+// flight already (unix(7)).
 func (w *frameWriter) sendFile(ctx context.Context, k kind, id uint64, meta, body []byte, file *os.File) error {
-	raw, err := file.SyscallConn() // Fd would make it blocking, for all who share it
+	raw, err := file.SyscallConn() // File.Fd would make the shared file description blocking
 	if err != nil {
 		return err
 	}
 	return w.sendRaw(ctx, k, id, meta, body, raw)
 }
 
-// sendRaw is sendFile of any open file.
+// sendRaw is sendFile for any open descriptor.
 func (w *frameWriter) sendRaw(ctx context.Context, k kind, id uint64, meta, body []byte, raw syscall.RawConn) error {
 	var sent error
 	err := raw.Control(func(fd uintptr) {
@@ -82,7 +81,7 @@ func (w *frameWriter) sendRaw(ctx context.Context, k kind, id uint64, meta, body
 	return cmp.Or(err, sent)
 }
 
-// sendWith is send; rights, if not nil, are those of one file descriptor.
+// sendWith is send. rights, if not nil, holds one file descriptor.
 func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint64, meta, body, rights []byte) error {
 	n := len(body)
 	if meta != nil {
@@ -112,7 +111,7 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 	}
 	w.head = w.head[:0]
 	w.put(h, meta)
-	if len(body) <= smallFrame { // cheaper to copy than to point at
+	if len(body) <= smallFrame { // a copy costs less than a second iovec
 		w.head = append(w.head, body...)
 		body = nil
 	}
@@ -122,7 +121,7 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 	sent, err := w.try(body, rights)
 	if err != nil {
 		<-w.turn
-		if rights != nil && errors.Is(err, unix.ETOOMANYREFS) { // nothing went out
+		if rights != nil && errors.Is(err, unix.ETOOMANYREFS) { // no byte went out
 			return err
 		}
 		return w.failed(err)
@@ -143,7 +142,7 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 	return nil
 }
 
-// put puts the begin of a frame behind head.
+// put appends the header and metadata of a frame to head.
 func (w *frameWriter) put(h header, meta []byte) {
 	w.head = h.append(w.head)
 	if meta != nil {
@@ -153,18 +152,18 @@ func (w *frameWriter) put(h header, meta []byte) {
 }
 
 const (
-	smallFrame    = 4 << 10  // bytes: of a frame that is sent with others, and of a body that is copied
-	mostCoalesced = 48 << 10 // bytes of frames that go out together, some 4 KiB more at most
+	smallFrame    = 4 << 10  // bytes: a frame that may be coalesced, a body that is copied
+	mostCoalesced = 48 << 10 // bytes of coalesced frames; the last frame may exceed it by 4 KiB
 	mostSkips     = 1023
 
-	// eachTakes is how long others may take over each frame that they send meanwhile. Those who
-	// compute for longer are not waited for: the system call costs a tenth of that.
+	// eachTakes is how long a yield may take per frame collected. A goroutine that computes for
+	// longer is not worth the wait: a system call costs a tenth of eachTakes.
 	eachTakes = 100 * time.Microsecond
 )
 
-// coalesce lets the other goroutines that can run do so, and takes along what they send
-// meanwhile. Where nobody does, or it takes long, the next frames are sent as they come:
-// one, and more the more often that happens. So are the first.
+// coalesce yields to the other runnable goroutines and collects the frames that they send. If no
+// frame comes, or the yield takes long, the next frames are sent without a yield: one frame at
+// first, more after each further failure. A new writer begins with mostSkips such frames.
 func (w *frameWriter) coalesce() {
 	if w.skips > 0 {
 		w.skips--
@@ -187,8 +186,9 @@ func (w *frameWriter) coalesce() {
 	w.skips = w.skipped
 }
 
-// join leaves a frame to whoever coalesces; false if nobody does. Where sending it fails, the
-// channel is over, or its other end has hung up: its reader learns of that.
+// join leaves a frame to the goroutine in coalesce. It returns false if no goroutine coalesces.
+// If the frame cannot be sent, the channel is over or the peer has hung up, and the reader learns
+// of either.
 func (w *frameWriter) join(h header, meta, body []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,8 +201,8 @@ func (w *frameWriter) join(h header, meta, body []byte) bool {
 	return true
 }
 
-// failed ends the channel, unless the other side has hung up: what it sent
-// before may still be read, and after that the reader sees the end.
+// failed ends the channel, unless the peer has hung up: the reader can still read earlier frames
+// of the peer, and then sees the end.
 func (w *frameWriter) failed(err error) error {
 	hungUp := errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 	err = fmt.Errorf("%w: send: %w", ErrClosed, err)
@@ -212,8 +212,8 @@ func (w *frameWriter) failed(err error) error {
 	return err
 }
 
-// try sends what the socket takes now of head and body; with rights, at least one
-// byte.
+// try sends the part of head and body that fits into the socket's buffer. With rights, try waits
+// until at least one byte fits.
 func (w *frameWriter) try(body, rights []byte) (n int, err error) {
 	w.iov, w.rights = [2][]byte{w.head, body}, rights
 	err = w.raw.Write(w.attempt)
@@ -224,14 +224,14 @@ func (w *frameWriter) try(body, rights []byte) (n int, err error) {
 	return n, err
 }
 
-// attemptOn is called by the poller; false waits until the socket takes something.
+// attemptOn is called by the poller. It returns false to wait until the socket is writable.
 func (w *frameWriter) attemptOn(fd uintptr) (done bool) {
 	w.sent, w.err = linux.Send(int(fd), w.iov[:], w.rights, 0)
 	return w.rights == nil || !errors.Is(w.err, unix.EAGAIN)
 }
 
-// grant lets the other side send n bytes more. It fails only where the reader
-// of the channel, or of the body, learns of the end anyway.
+// grant allows the peer n more bytes. It fails only if the reader of the channel, or of the body,
+// sees the end anyway.
 func (w *frameWriter) grant(ctx context.Context, id uint64, n int) {
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], uint32(n))

@@ -10,30 +10,30 @@ import (
 	"sync"
 )
 
-// issued is one call of this function's under way.
+// issued is one call of another function, seen from the calling function.
 type issued struct {
 	f       *function
 	id      uint64
-	s       *served // the event
+	s       *served // the event that calls
 	replied chan struct{}
 	once    sync.Once // closes replied
 	reply   *Reply
 	err     error
-	stop    func() bool // undoes the watch over the contexts
+	stop    func() bool // ends the watches over the contexts
 	in      inbox
 	out     credit
 }
 
-// grant lets the engine send more of the answer's body.
+// grant allows the engine to send n more bytes of the answer's body.
 func (k *issued) grant(n int) { k.f.w.grant(k.f.ctx, k.id, n) }
 
-// taken is for bodies in pipes, which these are not.
+// taken does nothing: only bodies in pipes need it.
 func (k *issued) taken() {}
 
-// Call has another function of the tenant handle an event, in this one's time: it ends with
-// ctx and with this event. The answer's Body must be closed. An error is a *[Failure] where the
-// call was refused or its function failed, whose Type says which. A body that is still coming
-// is read by a goroutine that ends with the call, once the Read it is in returns.
+// Call has another function of the tenant handle an event. The call ends with ctx and with the
+// calling event. The caller must close the answer's Body. Call returns a *[Failure], told apart
+// by its Type, if the engine refuses the call or the called function fails. A goroutine reads the
+// rest of a long c.Body and ends with the call, once its current Read returns.
 func (e *Event) Call(ctx context.Context, c *Called) (*Reply, error) {
 	f := e.fun
 	if !f.calls {
@@ -104,7 +104,8 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 	return nil
 }
 
-// begin gives the call a number and sends its first frame: numbers are sent in their order.
+// begin gives the call its id and sends its first frame. The lock keeps ids in order on the
+// channel.
 func (k *issued) begin(send func() error) error {
 	f := k.f
 	f.issuing.Lock()
@@ -123,8 +124,8 @@ func (k *issued) begin(send func() error) error {
 	return send()
 }
 
-// sendFile sends a long body in a file; sent is false where that is not to be had, and nothing
-// was read of it then.
+// sendFile sends a long body in a file. sent is false if no file can be used; then body is
+// unread.
 func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sent bool, err error) {
 	var file *os.File
 	var m fileMeta
@@ -133,7 +134,7 @@ func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sen
 	if !ok || n <= mostWhole || int64(n) > k.f.mostBytes {
 		return false, nil
 	}
-	if file, err = newMemfd(); err != nil { // no memory, too many files
+	if file, err = newMemfd(); err != nil { // no memory, or too many files
 		return false, nil
 	}
 	defer func() { _ = file.Close() }()
@@ -144,7 +145,7 @@ func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sen
 	return err == nil, err
 }
 
-// frameIssued acts on a frame about a call of this function's.
+// frameIssued handles a frame about a call that this function made.
 func (f *function) frameIssued(h header, p []byte) error {
 	f.mu.Lock()
 	k, last := f.issued[h.id], f.lastCall
@@ -157,7 +158,7 @@ func (f *function) frameIssued(h header, p []byte) error {
 	if h.id > last {
 		return fmt.Errorf("%w: call %d, which was never made", ErrProtocol, h.id)
 	}
-	if k == nil { // given up
+	if k == nil { // the call was given up
 		return nil
 	}
 	switch h.kind {
@@ -197,7 +198,7 @@ func (k *issued) frameResponse(p []byte, more bool) error {
 	if err := m.parse(meta); err != nil {
 		return err
 	}
-	_ = k.in.init(body, more, k, nil) // of the heap there is enough
+	_ = k.in.init(body, more, k, nil) // without Config.Memory it cannot fail
 	r := &Reply{Status: m.status, Headers: m.headers, Length: -1, Body: issuedBody{k}}
 	if !more {
 		r.Length = int64(len(body))
@@ -210,7 +211,7 @@ func (k *issued) frameResponse(p []byte, more bool) error {
 	return nil
 }
 
-// end takes the call out of those under way.
+// end removes the call from the calls under way.
 func (k *issued) end() {
 	k.f.mu.Lock()
 	delete(k.f.issued, k.id)
@@ -218,7 +219,7 @@ func (k *issued) end() {
 	k.out.end(errOver)
 }
 
-// fail makes Call, or a Read of the answer's body, return err.
+// fail makes Call return err or, after Call, a Read of the answer's body.
 func (k *issued) fail(err error) {
 	first := false
 	k.once.Do(func() {
@@ -231,7 +232,7 @@ func (k *issued) fail(err error) {
 	}
 }
 
-// cancel gives the call up, and tells the engine unless it is over.
+// cancel gives the call up and sends CANCEL, unless the call is over.
 func (k *issued) cancel(err error) {
 	k.f.mu.Lock()
 	_, open := k.f.issued[k.id]
@@ -242,10 +243,10 @@ func (k *issued) cancel(err error) {
 	}
 	k.out.end(err)
 	k.fail(err)
-	_ = k.f.w.send(k.f.ctx, kindCancel, 0, k.id, nil, nil) // fails with the channel alone
+	_ = k.f.w.send(k.f.ctx, kindCancel, 0, k.id, nil, nil) // fails only with the channel
 }
 
-// issuedBody is the body of a call's answer: Close before its end gives the call up.
+// issuedBody is the body of a call's answer. A Close before the end gives the call up.
 type issuedBody struct{ k *issued }
 
 func (b issuedBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }

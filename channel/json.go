@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// The metadata of events and answers is written and read by hand: what is usual without
-// package encoding/json, which costs as much as all the rest of a small event.
+// Usual metadata of events and answers is written and parsed by hand: encoding/json costs as much
+// as all other work for a small event.
 
 // append appends the metadata as json.Marshal writes it.
 func (m *Invocation) append(b []byte) []byte {
@@ -44,7 +44,7 @@ func (m *onwardMeta) append(b []byte) []byte {
 	return append(appendHeaders(b, m.Headers), '}')
 }
 
-// parse reads metadata of CALL.
+// parse parses the metadata of CALL.
 func (m *onwardMeta) parse(p []byte) error {
 	if len(p) <= MaxMeta {
 		in := cursor{rest: string(p)}
@@ -83,8 +83,8 @@ func (m *onwardMeta) parse(p []byte) error {
 	return nil
 }
 
-// appendResponse appends the metadata of RESPONSE as json.Marshal writes it, headers
-// never as null.
+// appendResponse appends the metadata of RESPONSE as json.Marshal writes it, except that nil
+// headers become [].
 func appendResponse(b []byte, status int, headers [][2]string) []byte {
 	b = strconv.AppendInt(append(b, `{"status":`...), int64(status), 10)
 	b = append(b, `,"headers":`...)
@@ -94,7 +94,7 @@ func appendResponse(b []byte, status int, headers [][2]string) []byte {
 	return append(appendHeaders(b, headers), '}')
 }
 
-// json is what FD has behind its metadata.
+// json returns the second JSON of FD.
 func (m *fileMeta) json() []byte {
 	b := make([]byte, 0, 80)
 	b = strconv.AppendInt(append(b, `{"offset":`...), m.Offset, 10)
@@ -105,7 +105,7 @@ func (m *fileMeta) json() []byte {
 	return append(b, '}')
 }
 
-// parse reads what FD and FILE have behind their metadata.
+// parse parses the second JSON of FD and FILE.
 func (m *fileMeta) parse(p []byte) error {
 	in := cursor{rest: string(p)}
 	got := fileMeta{Offset: in.after(`{"offset":`).number(), Length: in.after(`,"length":`).number()}
@@ -138,8 +138,8 @@ func appendHeaders(b []byte, headers [][2]string) []byte {
 	return append(b, ']')
 }
 
-// plain are the bytes that stand for themselves in a string, as json.Marshal writes
-// them; itself those that are read so.
+// plain marks the bytes that json.Marshal writes unescaped; itself marks the bytes that need no
+// unescaping when read.
 var plain, itself = func() (written, read [256]bool) {
 	for c := byte(' '); c < utf8.RuneSelf; c++ {
 		read[c] = c != '"' && c != '\\'
@@ -198,7 +198,7 @@ func appendString(b []byte, s string) []byte {
 	return append(append(b, s[begun:]...), '"')
 }
 
-// parse reads metadata of INVOKE.
+// parse parses the metadata of INVOKE.
 func (m *Invocation) parse(p []byte) error {
 	if len(p) <= MaxMeta && m.parseUsual(string(p)) {
 		return nil
@@ -206,7 +206,8 @@ func (m *Invocation) parse(p []byte) error {
 	return unmarshal(p, m)
 }
 
-// parseUsual is parse, of what [Invocation.append] writes. False: it is something else.
+// parseUsual parses metadata in the form that [Invocation.append] writes. It returns false for
+// any other form.
 func (m *Invocation) parseUsual(p string) bool {
 	in := cursor{rest: p}
 	got := Invocation{
@@ -227,7 +228,7 @@ func (m *Invocation) parseUsual(p string) bool {
 	return true
 }
 
-// parse reads metadata of RESPONSE.
+// parse parses the metadata of RESPONSE.
 func (m *responseMeta) parse(p []byte) error {
 	if len(p) <= MaxMeta && m.parseUsual(string(p)) {
 		return nil
@@ -249,8 +250,8 @@ func (m *responseMeta) parse(p []byte) error {
 	return nil
 }
 
-// parseUsual is parse, of what [appendResponse] and the bootstraps write. False: it is
-// something else.
+// parseUsual parses metadata in the form that [appendResponse] and the bootstraps write. It
+// returns false for any other form.
 func (m *responseMeta) parseUsual(p string) bool {
 	in := cursor{rest: p}
 	status, headers := in.after(`{"status":`).number(), in.after(`,"headers":`).pairs()
@@ -261,15 +262,15 @@ func (m *responseMeta) parseUsual(p string) bool {
 	return true
 }
 
-// cursor reads JSON as FRE and the bootstraps write it: fields in one order, no space
-// between them. Anything else makes it lost, for good; whether it is right is not for it to
-// say. Package encoding/json reads those strings that are not of plain bytes.
+// cursor reads JSON as FRE and the bootstraps write it: fields in a fixed order, without spaces.
+// Any other input sets lost for good, valid JSON or not. Strings with bytes that are not plain go
+// to encoding/json.
 type cursor struct {
 	rest string
 	lost bool
 }
 
-// after goes on behind what has to come next.
+// after consumes the required text what.
 func (c *cursor) after(what string) *cursor {
 	if len(c.rest) < len(what) || c.rest[:len(what)] != what {
 		c.lost = true
@@ -279,7 +280,7 @@ func (c *cursor) after(what string) *cursor {
 	return c
 }
 
-// has goes on behind what may come next.
+// has consumes the optional text what, and reports whether it was present.
 func (c *cursor) has(what string) bool {
 	if c.lost || !strings.HasPrefix(c.rest, what) {
 		return false
@@ -322,7 +323,7 @@ func (c *cursor) text() string {
 	return s
 }
 
-// unquote is the string that JSON writes so between quotes.
+// unquote decodes the inside of a JSON string.
 func (c *cursor) unquote(written string) (s string) {
 	if json.Unmarshal([]byte(`"`+written+`"`), &s) != nil {
 		c.lost = true
@@ -330,7 +331,7 @@ func (c *cursor) unquote(written string) (s string) {
 	return s
 }
 
-// number reads one of up to 18 digits.
+// number reads a number of up to 18 digits.
 func (c *cursor) number() int64 {
 	var n int64
 	i := 0
@@ -366,7 +367,7 @@ func (c *cursor) pairs() [][2]string {
 	return all
 }
 
-// ended says that the object ends here, and all of it was read.
+// ended reports whether the object ends here and the whole input was read.
 func (c *cursor) ended() bool {
 	c.after("}")
 	return !c.lost && c.rest == ""

@@ -12,31 +12,31 @@ import (
 
 // Caller takes the calls that a function makes while it handles an event.
 type Caller interface {
-	// Call has another function handle an event, and returns its answer. ctx ends with
-	// the calling event, and where the caller gives up. An error, a *[Failure] for choice,
-	// is what the caller is told.
+	// Call has another function handle an event, and returns its answer. ctx ends with the
+	// calling event, and when the function gives the call up. The function is told any error,
+	// preferably a *[Failure].
 	Call(ctx context.Context, c *Called) (*Answer, error)
 }
 
-// Called is a function's call of another one.
+// Called is a function's call of another function.
 type Called struct {
-	Function string // as the caller names it
+	Function string // as the calling function writes it
 	Method   string
 	Path     string // begins with a slash
 	Query    string // raw
 	Headers  [][2]string
 
-	Body   io.Reader // nil for none; valid until the call is over. One that is an io.Closer may be closed before
-	Length int64     // of Body in bytes, -1 while it is still coming
+	Body   io.Reader // nil for none; valid until the call is over. If it is an io.Closer, it may be closed before
+	Length int64     // bytes of Body, -1 while Body is still arriving
 }
 
 // onwardMeta is the JSON of CALL and CALLFILE.
 type onwardMeta struct {
-	of uint64 // the event that is being handled
+	of uint64 // id of the event being handled
 	Called
 }
 
-// check refuses what could not stand in an HTTP request.
+// check refuses metadata that an HTTP request cannot have.
 func (m *onwardMeta) check() error {
 	switch {
 	case !token(m.Method):
@@ -63,20 +63,20 @@ var (
 	errNoEngine   = &Failure{Type: "not_possible", Message: "this engine takes no calls"}
 )
 
-// mostRefused is how many refused calls may wait for the function to hear of it: who makes
-// more does not listen.
+// mostRefused limits the refused calls with an unsent ERROR. A function that exceeds it does not
+// read its channel.
 const mostRefused = 4 * MostCalls
 
-// onwards are the calls of one event; mu guards them.
+// onwards counts the calls of one event.
 type onwards struct {
 	mu     sync.Mutex
-	ctx    context.Context // of all of them; nil before the first
+	ctx    context.Context // parent context of the calls; nil before the first call
 	cancel context.CancelCauseFunc
 	open   int
-	over   bool // no further ones
+	over   bool // no further calls
 }
 
-// begin counts a call, or says why there can be none.
+// begin counts a call and returns its context, or the reason to refuse the call.
 func (o *onwards) begin(of context.Context) (context.Context, *Failure) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +99,7 @@ func (o *onwards) done() {
 	o.open--
 }
 
-// end cancels what is open, and lets nothing follow.
+// end cancels the open calls and refuses further calls.
 func (o *onwards) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,25 +109,25 @@ func (o *onwards) end() {
 	}
 }
 
-// onward is one call of a function's under way, seen from the engine.
+// onward is one call that a function makes, seen from the engine.
 type onward struct {
 	conn   *Conn
 	id     uint64
-	k      *call // the event; nil where the call is refused
+	k      *call // the event; nil if the call is refused
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	called Called
-	file   *os.File // unless nil, has the request's body
+	file   *os.File // holds the request's body, unless nil
 	in     inbox
 	out    credit
 }
 
 func (o *onward) grant(n int) { o.conn.w.grant(o.ctx, o.id, n) }
 
-// taken is for bodies in pipes, which requests' are not.
+// taken does nothing: only answers come in pipes.
 func (o *onward) taken() {}
 
-// frameOnward acts on a frame about a call. It owns file.
+// frameOnward handles a frame about a call. It owns file.
 func (c *Conn) frameOnward(h header, p []byte, file *os.File) error {
 	if h.kind == kindCall || h.kind == kindCallFile {
 		return c.frameCall(h, p, file)
@@ -143,7 +143,7 @@ func (c *Conn) frameOnward(h header, p []byte, file *os.File) error {
 		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.kind))
 	case h.id > last:
 		return fmt.Errorf("%w: frame kind 0x%02x for call %d, which was never made", ErrProtocol, uint8(h.kind), h.id)
-	case o == nil: // it crossed the call's end
+	case o == nil: // the frame crossed the call's end
 		return nil
 	}
 	switch h.kind {
@@ -220,13 +220,13 @@ func (c *Conn) frameCall(h header, p []byte, file *os.File) error {
 	if refused == nil {
 		o.k = k
 	} else {
-		of = context.Background() // the channel's end ends it
+		of = context.Background() // the end of the channel ends it
 	}
 	o.ctx, o.cancel = context.WithCancelCause(of)
 	o.out.init()
 	switch {
 	case refused != nil:
-		_ = o.in.init(nil, h.more(), o, nil) // what follows is dropped
+		_ = o.in.init(nil, h.more(), o, nil) // later frames of the body are dropped
 		o.in.abort(refused)
 	case file != nil:
 		_ = o.in.init(nil, false, o, nil)
@@ -255,7 +255,7 @@ func (c *Conn) frameCall(h header, p []byte, file *os.File) error {
 	return err
 }
 
-// onwardBody is the body of a call's request; Close makes a Read under way return.
+// onwardBody is the body of a call's request. Close makes a pending Read return.
 type onwardBody struct{ o *onward }
 
 func (b onwardBody) Read(p []byte) (int, error) { return b.o.in.Read(p) }
@@ -265,7 +265,8 @@ func (b onwardBody) Close() error {
 	return nil
 }
 
-// exactly is a body in a file that may become shorter.
+// exactly reads a body from a file. It returns io.ErrUnexpectedEOF if the file becomes shorter
+// than the body.
 type exactly struct {
 	r    io.Reader
 	left int64
@@ -280,8 +281,8 @@ func (e *exactly) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// run makes the call and tells the function how it went. Whatever that is, it is told the
-// call's end, once.
+// run makes the call and sends the answer or ERROR. Either way the function gets the call's end
+// once.
 func (o *onward) run(refused *Failure) {
 	defer o.release()
 	var err error
@@ -306,10 +307,10 @@ func (o *onward) run(refused *Failure) {
 		failure = &Failure{Type: "internal", Message: err.Error()}
 	}
 	o.end()
-	_ = o.conn.w.send(context.Background(), kindError, 0, o.id, nil, failure.payload()) // fails with the channel alone
+	_ = o.conn.w.send(context.Background(), kindError, 0, o.id, nil, failure.payload()) // fails only with the channel
 }
 
-// release gives back what the call has, but for its place.
+// release ends the call and frees its resources.
 func (o *onward) release() {
 	o.end()
 	o.cancel(errOver)
@@ -319,8 +320,8 @@ func (o *onward) release() {
 	}
 }
 
-// end frees the call's place, before its last frame is sent: the function may make the next
-// one once it has that.
+// end frees the call's place. It runs before the last frame is sent: the function may make its
+// next call once it has that frame.
 func (o *onward) end() {
 	o.conn.mu.Lock()
 	_, open := o.conn.onwards[o.id]
@@ -331,10 +332,11 @@ func (o *onward) end() {
 	}
 }
 
-// replies are what answers are read into on their way to a caller.
+// replies are buffers for answers on their way to a calling function.
 var replies = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// answer tells the caller. Errors before the last frame leave room for ERROR.
+// answer sends the answer to the calling function. After an error before the last frame ERROR may
+// follow.
 func (o *onward) answer(a *Answer) error {
 	if c, ok := a.Body.(io.Closer); ok {
 		defer func() { _ = c.Close() }()
@@ -367,7 +369,7 @@ func (o *onward) answer(a *Answer) error {
 			return err
 		}
 		n, err := a.Body.Read(buf[:most])
-		_ = o.out.add(most - n) // what was taken before fits
+		_ = o.out.add(most - n) // cannot exceed the limit: take has just returned these bytes
 		if err == io.EOF {      //nolint:errorlint // a Reader's end is io.EOF itself
 			o.end()
 			return w.send(o.ctx, kindData, 0, o.id, nil, buf[:n])

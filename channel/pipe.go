@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchPipe returns the same pipe for [waitReadable], which the poller watches: it wakes up
-// for each write, whether anybody waits or not. nil where there are too many files.
+// watchPipe returns a duplicate of pipe for [waitReadable], registered with the poller. The
+// poller wakes up for every write to a registered pipe, whether or not a goroutine waits.
+// watchPipe returns nil if too many files are open.
 func watchPipe(pipe *os.File) *os.File {
 	raw, err := pipe.SyscallConn()
 	if err != nil {
@@ -30,8 +31,8 @@ func watchPipe(pipe *os.File) *os.File {
 	return watch
 }
 
-// waitReadable waits until something is in a pipe or nobody writes any more. Errors are
-// those of [syscall.RawConn].
+// waitReadable waits until the pipe has bytes or no writer. Its errors are those of
+// [syscall.RawConn].
 func waitReadable(watch *os.File) error {
 	raw, err := watch.SyscallConn()
 	if err != nil {
@@ -48,9 +49,9 @@ func waitReadable(watch *os.File) error {
 	return cmp.Or(err, perr)
 }
 
-// reopenPipe opens a pipe anew, of which fd, a function's, is the reading end: the flags
-// of what it returns, O_NONBLOCK among them, are nobody else's. The poller does not watch
-// it. ErrProtocol if fd is no such thing; other errors are the host's.
+// reopenPipe opens the pipe behind fd, the reading end from a function, once more. The result has
+// its own flags, O_NONBLOCK among them, and is not registered with the poller. reopenPipe returns
+// ErrProtocol if fd is not a pipe's reading end; other errors are the host's.
 func reopenPipe(fd int) (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -67,7 +68,7 @@ func reopenPipe(fd int) (*os.File, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return nil, fmt.Errorf("fstatfs: %w", err)
 	}
-	if fs.Type != unix.PIPEFS_MAGIC { // a FIFO has no end before somebody has written to it
+	if fs.Type != unix.PIPEFS_MAGIC { // a named FIFO reports no end until its first write
 		return nil, fmt.Errorf("%w: the answer's pipe is in a file system of type 0x%x", ErrProtocol, fs.Type)
 	}
 	own, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -75,18 +76,18 @@ func reopenPipe(fd int) (*os.File, error) {
 		return nil, fmt.Errorf("open the answer's pipe: %w", err)
 	}
 	pipe := os.NewFile(uintptr(own), "answer")
-	if err := unix.SetNonblock(own, true); err != nil { // only now: the poller watches what is nonblocking
+	if err := unix.SetNonblock(own, true); err != nil { // after os.NewFile, which registers nonblocking files with the poller
 		return nil, errors.Join(fmt.Errorf("fcntl: %w", err), pipe.Close())
 	}
 	return pipe, nil
 }
 
-// pipeSize is how many bytes of a stream a pipe may hold: what any user may ask for
-// (pipe(7), pipe-max-size).
+// pipeSize is the capacity of an answer's pipe in bytes: the most that any user may set (pipe(7),
+// pipe-max-size).
 const pipeSize = 1 << 20
 
-// answerPipe sends the rest of the answer through a pipe. sent is false where there is
-// none to be had, and nothing was read of body then.
+// answerPipe sends the rest of the answer through a pipe. sent is false if no pipe is available;
+// then body is unread.
 func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool, err error) {
 	r, w, err := os.Pipe()
 	if err != nil { // too many files
@@ -98,12 +99,12 @@ func (f *function) answerPipe(s *served, body io.Reader, buf []byte) (sent bool,
 		cerr := raw.Control(func(fd uintptr) { _, err = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) })
 		err = cmp.Or(cerr, err)
 	}
-	if err != nil { // its user has many: a small one is slower than DATA
+	if err != nil { // the user has many pipes; a small pipe is slower than DATA
 		_ = r.Close()
 		return false, nil
 	}
 	err = f.w.sendFile(&s.ctx, kindPipe, s.id, nil, nil, r)
-	_ = r.Close() // once nobody else has it, a write fails
+	_ = r.Close() // a write must fail once the engine closes its end
 	if errors.Is(err, unix.ETOOMANYREFS) {
 		return false, nil
 	}

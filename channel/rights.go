@@ -14,40 +14,39 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// rightsReader reads the bytes of a channel, and the file descriptors that come
-// along with them (unix(7), SCM_RIGHTS), for the frames that announce one to take. All
-// others are closed, or never installed.
+// rightsReader reads the bytes of a channel and the file descriptors sent along (unix(7),
+// SCM_RIGHTS). A frame that announces a descriptor takes it. All other descriptors are closed, or
+// never installed.
 //
-// One system call is all a read costs (see linux.Recv). The kernel ends a read after the message
-// that brings a descriptor: what is held belongs to a frame of which some byte was
-// in that read.
+// A read costs one system call (see linux.Recv). The kernel ends a read after the message with a
+// descriptor. Therefore a held descriptor belongs to a frame with at least one byte in that read.
 type rightsReader struct {
 	raw  syscall.RawConn
-	recv func(fd uintptr) bool // r.receive, made once
+	recv func(fd uintptr) bool // r.receive, allocated once
 
-	// Of the call under way.
+	// Of the current call.
 	p   []byte
 	n   int
 	err error
 
-	total int64 // bytes that were read
+	total int64 // bytes read so far
 	held  []heldFD
 	oob   [rightsSpace]byte
 }
 
-// heldFD is a file descriptor that came with the channel's bytes from one on and up to
-// another; -1 is more than one, or what the kernel could not give.
+// heldFD is a descriptor that came with the bytes [from, to) of the channel. fd is -1 if several
+// came, or if the kernel could not install the descriptor.
 type heldFD struct {
 	fd       int
 	from, to int64
 }
 
-// mostHeld is how many may be held: one for a frame that has not come whole, one for the
-// next, whose beginning was read with the end of that.
+// mostHeld limits the held descriptors: one for a frame that is not complete, one for the next
+// frame, whose start was read together with the end of the former.
 const mostHeld = 2
 
-// rightsSpace is what the kernel may fill: two descriptors, because of alignment.
-// It drops what is more, and says so (MSG_CTRUNC).
+// rightsSpace is the control buffer's size. Because of alignment it takes two descriptors. The
+// kernel drops any more and sets MSG_CTRUNC.
 const rightsSpace = unix.SizeofCmsghdr + 8
 
 func newRightsReader(conn *net.UnixConn) (*rightsReader, error) {
@@ -78,7 +77,7 @@ func (r *rightsReader) Read(p []byte) (int, error) {
 	return r.n, nil
 }
 
-// receive is called by the poller; false waits until there is something to read.
+// receive is called by the poller. It returns false to wait until the socket is readable.
 func (r *rightsReader) receive(fd uintptr) (done bool) {
 	n, oobn, flags, err := linux.Recv(int(fd), r.p, r.oob[:], unix.MSG_CMSG_CLOEXEC)
 	if errors.Is(err, unix.EAGAIN) {
@@ -93,7 +92,7 @@ func (r *rightsReader) receive(fd uintptr) (done bool) {
 	return true
 }
 
-// arrived takes what came along with the bytes since from.
+// arrived holds or closes the descriptors that came with the bytes since from.
 func (r *rightsReader) arrived(oob []byte, truncated bool, from int64) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	var fds []int
@@ -113,21 +112,21 @@ func (r *rightsReader) arrived(oob []byte, truncated bool, from int64) {
 			_ = unix.Close(fd)
 		}
 	}
-	if len(r.held) == mostHeld { // nobody sends so many that are announced
+	if len(r.held) == mostHeld { // a correct peer never has so many announced
 		h.from = r.held[0].from
 		r.close()
 	}
 	r.held = append(r.held, h)
 }
 
-// take gives the descriptor that came with a frame, the channel's bytes from start up to
-// end, to its caller; false where none came, or more than one.
+// take returns the descriptor of the frame with the bytes [start, end), owned by the caller. ok
+// is false if the frame came with none, or with several.
 func (r *rightsReader) take(start, end int64) (fd int, ok bool) {
 	r.drop(start)
 	if len(r.held) == 0 || r.held[0].from >= end {
 		return -1, false
 	}
-	if len(r.held) > 1 && r.held[1].to <= end { // a second one
+	if len(r.held) > 1 && r.held[1].to <= end { // a second descriptor
 		r.drop(end)
 		return -1, false
 	}
@@ -135,7 +134,8 @@ func (r *rightsReader) take(start, end int64) (fd int, ok bool) {
 	return fd, fd >= 0
 }
 
-// drop closes what came before byte start of the channel: no frame has announced it.
+// drop closes descriptors that came before byte start of the channel: no frame has announced
+// them.
 func (r *rightsReader) drop(start int64) {
 	for len(r.held) > 0 && r.held[0].to <= start {
 		if fd := r.shift(); fd >= 0 {
@@ -144,7 +144,7 @@ func (r *rightsReader) drop(start int64) {
 	}
 }
 
-// shift takes the oldest out of what is held.
+// shift removes and returns the oldest held descriptor.
 func (r *rightsReader) shift() (fd int) {
 	fd = r.held[0].fd
 	r.held = append(r.held[:0], r.held[1:]...)

@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostWhole is up to which length a body of known length goes along in RESPONSE. A longer
-// one is put into a memfd for the engine. To make that takes longer than to copy 256 KiB
-// twice: the kernel accounts for each page (docs/protocol.md).
+// mostWhole is the longest body of known length that travels in RESPONSE. A longer body goes to
+// the engine in a memfd. Below this length a new memfd takes longer than copying the body twice:
+// the kernel accounts for each page (docs/protocol.md).
 const mostWhole = 256 << 10
 
-// mostFileBytes is up to which length: the file takes memory of the function's for
-// as long as a client takes the answer. FRE_MEMORY_BYTES is the sandbox's limit.
+// mostFileBytes returns the longest body that goes into a memfd: the file takes the function's
+// memory for as long as a client takes to read the answer. FRE_MEMORY_BYTES is the sandbox's
+// limit.
 func mostFileBytes() int64 {
 	n, err := strconv.ParseInt(os.Getenv("FRE_MEMORY_BYTES"), 10, 64)
 	if err != nil || n <= 0 {
@@ -27,7 +28,7 @@ func mostFileBytes() int64 {
 	return n / 32
 }
 
-// mostKeptFiles is how many files the engine keeps open for this function.
+// mostKeptFiles returns how many files the engine keeps open for this function.
 func mostKeptFiles() int {
 	n, err := strconv.Atoi(os.Getenv("FRE_KEPT_FILES"))
 	if err != nil {
@@ -36,17 +37,17 @@ func mostKeptFiles() int {
 	return max(0, min(n, KeptFiles))
 }
 
-// sealedFiles are those that the engine keeps open, by their numbers less one.
+// sealedFiles are the files that the engine keeps open; the index is the number minus one.
 type sealedFiles struct {
 	most int
 
-	mu    sync.RWMutex // held while an answer is sent that says a number, which means the same until then
+	mu    sync.RWMutex // read-locked while an answer that names a number is sent: until then the number keeps its file
 	files [KeptFiles]*os.File
-	next  int // to get another file
+	next  int // index for the next new file
 }
 
-// send sends an answer in a file of Seal's: by its number where it has one, else with a
-// number that it has from then on, which another had before if all are taken.
+// send sends an answer in a file of Seal's. A file with a number goes by number. A new file is
+// sent with the next number, which it takes over from the oldest file.
 func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta []byte, m fileMeta, file *os.File) error {
 	named := func() bool {
 		m.Kept = slices.Index(s.files[:], file) + 1
@@ -60,7 +61,7 @@ func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta 
 	s.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if named() { // by now
+	if named() { // another goroutine has sent it meanwhile
 		return w.send(ctx, kindFD, 0, id, meta, m.json())
 	}
 	s.files[s.next] = nil
@@ -73,9 +74,9 @@ func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta 
 	return err
 }
 
-// Seal returns a file in memory (memfd_create(2)) that holds b, sealed against every
-// change: an answer's File that the engine sends on without a copy, as often as it is
-// given. The caller owns it.
+// Seal returns a memfd (memfd_create(2)) that holds b, sealed against every change. As an
+// answer's File the engine sends it on without a copy, any number of times. The caller owns the
+// file.
 func Seal(b []byte) (*os.File, error) {
 	file, err := newMemfd()
 	if err != nil {
@@ -101,9 +102,9 @@ func newMemfd() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answer"), nil
 }
 
-// seal is all that answerSeals wants, and that nobody adds to it. The kernel refuses that as
-// long as somebody else has hold of a page (memfd_wait_for_pins in mm/memfd.c), which on a
-// busy machine may be its own housekeeping: it waits for 150 ms, and we do so three times.
+// seal adds answerSeals and F_SEAL_SEAL. The kernel refuses with EBUSY while a page is pinned
+// (memfd_wait_for_pins in mm/memfd.c), on a busy machine perhaps by its own housekeeping. The
+// kernel waits for 150 ms; seal tries three times.
 func seal(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {

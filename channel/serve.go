@@ -19,19 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Event is one invocation as the function's end sees it. Body is valid until
-// the handler returns; what it leaves unread is discarded.
+// Event is one invocation, seen from the function. Body is valid until the handler returns; its
+// unread part is discarded.
 type Event struct {
 	Invocation
 	Body   io.Reader
-	Length int64 // of Body in bytes, -1 while it is still coming
+	Length int64 // bytes of Body, -1 while Body is still arriving
 
 	id  uint64
 	fun *function
 }
 
-// Log sends a line of the handler's to the engine. level is one of "debug",
-// "info", "warning", "error".
+// Log sends a log line of the handler to the engine. level is "debug", "info", "warning" or
+// "error".
 func (e *Event) Log(level, message string) error {
 	p, err := json.Marshal(struct {
 		Level   string `json:"level"`
@@ -43,40 +43,38 @@ func (e *Event) Log(level, message string) error {
 	return e.fun.w.send(context.Background(), kindLog, 0, e.id, nil, p)
 }
 
-// Answer is what a [Handler] returns. Status 0 means 200; 101 is for events that ask
-// for it (Invocation.Upgrade), whose Body comes from then on, both ways. A Body that is an
-// io.Closer is closed.
+// Answer is the result of a [Handler]. Status 0 means 200. Status 101 is for events with
+// Invocation.Upgrade: the event's Body then carries the client's stream, Body the function's. If
+// Body is an io.Closer, Serve closes it.
 type Answer struct {
 	Status  int
 	Headers [][2]string
 	Body    io.Reader // may be nil
 
-	// File, if not nil, has Body's bytes too: Length from Offset on, of a regular
-	// file open for reading. An engine that takes files is given it, unread, and
-	// copies it unless it is a memfd sealed against every change (see [Seal]). It
-	// stays the handler's: Body may close it.
+	// File, if not nil, holds Body's bytes too: Length bytes from Offset on, in a regular file
+	// open for reading. If the engine takes files, Serve sends it File unread. The engine copies
+	// the bytes unless File is a memfd sealed against every change (see [Seal]). The handler owns
+	// File; Body.Close may close it.
 	File           *os.File
 	Offset, Length int64
 
-	// Sealed says that File is of [Seal] and will be given again: the engine may keep
-	// it open, and is then told which it is.
+	// Sealed means that File comes from [Seal] and that later answers will use it again: the
+	// engine may keep it open, and later answers name it by number.
 	Sealed bool
 }
 
-// Handler answers one event. ctx ends when the engine cancels it, at the
-// event's deadline and when the channel ends. An error, a *[Failure] for
-// choice, becomes the invocation's failure.
+// Handler answers one event. ctx ends when the engine cancels the event, at the event's deadline
+// and when the channel ends. An error, preferably a *[Failure], becomes the invocation's failure.
 type Handler func(ctx context.Context, e *Event) (*Answer, error)
 
-// Inherited returns the channel that the engine gave this process, the file
-// descriptor named by FRE_CHANNEL.
+// Inherited returns the channel from the engine, the file descriptor named by FRE_CHANNEL.
 func Inherited() (*net.UnixConn, error) {
 	fd, err := strconv.ParseUint(os.Getenv("FRE_CHANNEL"), 10, 16)
 	if err != nil {
 		return nil, fmt.Errorf("FRE_CHANNEL: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "channel")
-	defer func() { _ = f.Close() }() // FileConn duplicates it, close-on-exec
+	defer func() { _ = f.Close() }() // FileConn returns a duplicate, close-on-exec
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, fmt.Errorf("FRE_CHANNEL: %w", err)
@@ -88,8 +86,8 @@ func Inherited() (*net.UnixConn, error) {
 	return u, nil
 }
 
-// Fail says FAILED, that the function could not be loaded and why, instead of
-// [Serve]. It takes ownership of conn and closes it.
+// Fail sends FAILED with the reason why the function could not be loaded. It replaces [Serve],
+// owns conn and closes it.
 func Fail(conn *net.UnixConn, failure *Failure) error {
 	defer func() { _ = conn.Close() }()
 	p := failure.payload()
@@ -97,7 +95,7 @@ func Fail(conn *net.UnixConn, failure *Failure) error {
 	return err
 }
 
-// payload is the failure as ERROR and FAILED carry it.
+// payload returns the payload of ERROR and FAILED.
 func (f *Failure) payload() []byte {
 	p, err := json.Marshal(f)
 	if err != nil || len(p) > MaxMeta {
@@ -113,30 +111,30 @@ type function struct {
 	handler Handler
 	files   bool // the engine takes bodies in files
 
-	mostBytes int64 // a body of more is not put into a file of its own
+	mostBytes int64 // longest body that gets a memfd
 	seal      func(*os.File) error
 	sealed    sealedFiles
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup // handlers, rests of frames
+	wg     sync.WaitGroup // handlers, and writers of partly sent frames
 
 	calls   bool       // the engine takes calls
-	issuing sync.Mutex // before mu: held while a call's first frame is sent
+	issuing sync.Mutex // locked before mu; held while a call's first frame is sent
 
-	work  chan *served // to a goroutine that has handled an event and waits for another
-	spare atomic.Int32 // goroutines that wait
+	work  chan *served // hands an event to an idle goroutine of run
+	spare atomic.Int32 // idle goroutines of run
 
 	buffers sync.Pool // of *[chunk]byte
 	large   sync.Pool // of *[mostWhole]byte
 	metas   sync.Pool // of *[]byte
 
-	ending   context.Context // Serve's: ends when no more events are wanted
-	announce func()          // tells the engine so, once
+	ending   context.Context // Serve's ctx: ends when the function wants no more events
+	announce func()          // calls end, once
 
 	mu       sync.Mutex
 	events   map[uint64]*served
-	stopping bool               // STOP has come, or was sent
+	stopping bool               // STOP was received or sent
 	issued   map[uint64]*issued // calls under way
 	lastCall uint64
 }
@@ -147,21 +145,22 @@ type served struct {
 	ctx  lazyContext
 	in   inbox
 	out  credit
-	lent chan lent // for 1, if Socket
+	lent chan lent // buffered for one, if Socket
 }
 
-// grant lets the engine send more of the event's body.
+// grant allows the engine to send n more bytes of the event's body.
 func (s *served) grant(n int) { s.fun.w.grant(s.fun.ctx, s.id, n) }
 
-// taken is for bodies in pipes, which requests' are not.
+// taken does nothing: only answers come in pipes.
 func (s *served) taken() {}
 
-// Serve speaks for a function written in Go: it says READY with the given
-// description and concurrency, runs handler for every event in a goroutine that has
-// no other meanwhile, but may have one later (who locks it to a thread has to unlock
-// it), and returns nil after STOP or the engine's end of the channel, once the
-// handlers have returned. When ctx ends, the engine is told at once that the function takes no
-// more events; those that it has are answered, and Serve returns. It takes ownership of conn.
+// Serve runs a function written in Go on its channel. It sends READY with the given description
+// and concurrency and runs handler for every event. Each event has a goroutine to itself, but a
+// later event may reuse the goroutine: a handler that locks its thread must unlock it.
+//
+// Serve returns nil after STOP or after the engine has closed the channel, once the handlers have
+// returned. When ctx ends, Serve tells the engine at once that the function takes no more events,
+// answers the events that it has, and returns. Serve owns conn.
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
 	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", calls: os.Getenv("FRE_CALLS") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}, issued: map[uint64]*issued{}, lastCall: FirstCall - 1}
 	f.sealed.most = mostKeptFiles()
@@ -192,7 +191,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	if errors.Is(err, io.EOF) {
 		err = ErrClosed
 	}
-	f.cancel(err) // nobody wants what is in flight; after STOP nothing is
+	f.cancel(err) // gives up the events in flight; none are left after STOP
 	close(f.work)
 	f.wg.Wait()
 	if errors.Is(err, ErrClosed) {
@@ -201,24 +200,24 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	return err
 }
 
-// end says STOP: the engine hands the next events to others.
+// end sends STOP: the engine gives later events to other instances.
 func (f *function) end() {
-	_ = f.w.send(f.ctx, kindStop, 0, 0, nil, nil) // fails with the channel alone
+	_ = f.w.send(f.ctx, kindStop, 0, 0, nil, nil) // fails only with the channel
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stopping = true
 	f.stopIfIdleLocked()
 }
 
-// stopIfIdleLocked makes read see the end of the channel. Until then it goes on:
-// what is in flight still gets bodies and windows.
+// stopIfIdleLocked makes read see the end of the channel once the function stops and no event is
+// in flight. Events in flight still need frames for bodies and windows.
 func (f *function) stopIfIdleLocked() {
 	if f.stopping && len(f.events) == 0 {
 		_ = f.conn.CloseRead()
 	}
 }
 
-// read returns io.EOF at the end of the channel.
+// read handles frames. It returns io.EOF at the end of the channel.
 func (f *function) read() error {
 	rights, err := newRightsReader(f.conn)
 	if err != nil {
@@ -255,7 +254,7 @@ func (f *function) read() error {
 	}
 }
 
-// frame acts on one frame from the engine. It owns what came along with it.
+// frame handles one frame from the engine. It owns got.
 func (f *function) frame(h header, p []byte, got lent) (err error) {
 	defer func() { got.close() }()
 	if h.id >= FirstCall {
@@ -273,7 +272,7 @@ func (f *function) frame(h header, p []byte, got lent) (err error) {
 		return fmt.Errorf("%w: frame kind 0x%02x from the engine", ErrProtocol, uint8(h.kind))
 	}
 	if s == nil {
-		return nil // crossed the end of the answer
+		return nil // the frame crossed the end of the answer
 	}
 	switch h.kind {
 	case kindData:
@@ -296,7 +295,7 @@ func (f *function) frame(h header, p []byte, got lent) (err error) {
 			return nil
 		}
 		select {
-		case s.lent <- got: // handle closes what nobody takes
+		case s.lent <- got: // handle closes a socket that stays unused
 			got = lent{}
 		default:
 			return fmt.Errorf("%w: SOCKET, which nobody asked for", ErrProtocol)
@@ -324,7 +323,7 @@ func (f *function) invoke(h header, p []byte) error {
 		s.lent = make(chan lent, 1)
 	}
 	s.out.init()
-	_ = s.in.init(body, h.more(), s, nil) // of the heap there is enough
+	_ = s.in.init(body, h.more(), s, nil) // without Config.Memory it cannot fail
 	s.Body = &s.in
 	f.mu.Lock()
 	if f.events[h.id] != nil {
@@ -332,7 +331,7 @@ func (f *function) invoke(h header, p []byte) error {
 		s.ctx.cancel()
 		return fmt.Errorf("%w: INVOKE of %d twice", ErrProtocol, h.id)
 	}
-	if f.ending.Err() != nil { // it has crossed STOP
+	if f.ending.Err() != nil { // the event crossed STOP
 		f.mu.Unlock()
 		s.ctx.cancel()
 		f.wg.Go(func() { f.sendError(h.id, ErrUnserved) })
@@ -348,16 +347,15 @@ func (f *function) invoke(h header, p []byte) error {
 	return nil
 }
 
-// mostSpare is how many goroutines wait for events: one that was there before has its
-// stack already.
+// mostSpare limits the goroutines that wait for events. A reused goroutine has its stack already.
 const mostSpare = 64
 
-// run handles an event, and those that come later.
+// run handles an event, and later events from work.
 func (f *function) run(s *served) {
 	for s != nil {
 		f.handle(s)
 		if f.spare.Add(1) <= mostSpare {
-			s = <-f.work // nil once no more will come
+			s = <-f.work // nil once work is closed
 		} else {
 			s = nil
 		}
@@ -377,19 +375,19 @@ func (f *function) handle(s *served) {
 	if err != nil {
 		f.sendError(s.id, err)
 	}
-	s.in.abort(errOver) // a goroutine of the handler's may still read
+	s.in.abort(errOver) // a goroutine of the handler may still read
 	f.mu.Lock()
 	delete(f.events, s.id)
 	f.stopIfIdleLocked()
 	f.mu.Unlock()
 	select {
-	case got := <-s.lent: // came after the event was given up
+	case got := <-s.lent: // arrived after the event was given up
 		got.close()
 	default:
 	}
 }
 
-// watch ends waiting for bodies, either way, with the event.
+// watch ends waits for bodies in both directions when the event's context ends.
 func (s *served) watch() (stop func() bool) {
 	return context.AfterFunc(&s.ctx, func() {
 		s.in.abort(context.Cause(&s.ctx))
@@ -397,8 +395,7 @@ func (s *served) watch() (stop func() bool) {
 	})
 }
 
-// answer sends RESPONSE and the body. Errors before the last frame leave room
-// for ERROR.
+// answer sends RESPONSE and the body. After an error before the last frame ERROR may follow.
 func (f *function) answer(s *served, a *Answer) error {
 	if a == nil {
 		a = &Answer{Status: 204}
@@ -440,7 +437,7 @@ func (f *function) answer(s *served, a *Answer) error {
 	}
 	var n int
 	var rerr error
-	if a.Status != 101 { // which the other side waits for before it says anything
+	if a.Status != 101 { // the client sends no byte before it has the 101
 		n, rerr = readFirst(body, buf)
 	}
 	switch {
@@ -475,7 +472,7 @@ func (f *function) answer(s *served, a *Answer) error {
 			return err
 		}
 		n, rerr := body.Read(buf[:most])
-		_ = s.out.add(most - n) // what was taken before fits
+		_ = s.out.add(most - n) // cannot exceed the limit: take has just returned these bytes
 		more := uint8(flagMore)
 		if rerr == io.EOF {
 			more = 0
@@ -491,9 +488,8 @@ func (f *function) answer(s *served, a *Answer) error {
 	}
 }
 
-// answerFile sends the answer with its body in a file, where it has one or is long
-// enough to be put into one; sent is false where that is not to be had, and nothing
-// was read of Body then.
+// answerFile sends the answer with its body in a file: a.File, or a memfd for a long body. sent
+// is false if no file can be used; then Body is unread.
 func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *Answer) (sent bool, err error) {
 	file, m := a.File, fileMeta{Offset: a.Offset, Length: a.Length}
 	if file == nil {
@@ -503,14 +499,14 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 			return false, nil
 		}
 		m = fileMeta{Length: int64(n)}
-		if file, err = newMemfd(); err != nil { // no memory, too many files
-			return false, nil // the body goes as it is
+		if file, err = newMemfd(); err != nil { // no memory, or too many files
+			return false, nil // the body goes in frames
 		}
 		defer func() { _ = file.Close() }()
 		if n, err := l.WriteTo(file); err != nil || n != m.Length {
 			return false, cmp.Or(err, io.ErrShortWrite)
 		}
-		// The body is in there now. One that is not sealed the engine copies.
+		// The body is read by now. The engine copies a file that could not be sealed.
 		if err := f.seal(file); err != nil && !errors.Is(err, unix.EBUSY) {
 			return false, err
 		}
@@ -526,8 +522,8 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 	return err == nil, err
 }
 
-// lenOf is how many bytes a body has that is known to know that, else -1: what others
-// call Len may be what they have so far.
+// lenOf returns the length of a body of a known type, else -1. A Len method of another type may
+// count only the bytes so far.
 func lenOf(body io.Reader) int {
 	switch b := body.(type) {
 	case *bytes.Reader:
@@ -540,9 +536,9 @@ func lenOf(body io.Reader) int {
 	return -1
 }
 
-// readFirst reads how a body begins: all of one that is known to be
-// short, else what its first Read has, so that a stream's answer
-// begins with its first piece. At the body's end err is io.EOF.
+// readFirst reads the start of a body: all of a short body of known length, else the result of
+// the first Read, so that a stream's answer begins with its first piece. At the body's end err is
+// io.EOF.
 func readFirst(r io.Reader, buf []byte) (n int, err error) {
 	if l := lenOf(r); 0 <= l && l <= len(buf) {
 		n, err = io.ReadFull(r, buf[:l])
@@ -556,7 +552,7 @@ func readFirst(r io.Reader, buf []byte) (n int, err error) {
 
 func (f *function) sendError(id uint64, err error) {
 	if f.ending.Err() != nil {
-		f.announce() // before anybody can know of the failure
+		f.announce() // STOP must reach the engine before the failure
 	}
 	failure := &Failure{}
 	switch {
@@ -565,5 +561,5 @@ func (f *function) sendError(id uint64, err error) {
 	case !errors.As(err, &failure):
 		failure = &Failure{Type: fmt.Sprintf("%T", err), Message: err.Error()}
 	}
-	_ = f.w.send(f.ctx, kindError, 0, id, nil, failure.payload()) // fails with the channel alone
+	_ = f.w.send(f.ctx, kindError, 0, id, nil, failure.payload()) // fails only with the channel
 }

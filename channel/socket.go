@@ -18,10 +18,10 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// lent is what SOCKET brings a function.
+// lent is the engine's reply to SOCKET.
 type lent struct {
-	socket *os.File // nil: there is none
-	lost   bool     // there was one, and this process could not take it: it has too many files
+	socket *os.File // nil: refused
+	lost   bool     // the engine sent a socket, but this process has too many open files to receive it
 }
 
 func (l lent) close() {
@@ -30,7 +30,7 @@ func (l lent) close() {
 	}
 }
 
-// lent takes what came along with the frame that next has returned.
+// lent takes the socket that came with the last frame.
 func (f *frameReader) lent() (lent, error) {
 	if f.rights == nil {
 		return lent{}, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
@@ -42,16 +42,14 @@ func (f *frameReader) lent() (lent, error) {
 	return lent{socket: os.NewFile(uintptr(fd), "client")}, nil
 }
 
-// clientGone stands in SOCKET for how many bytes were written, where the client took no
-// more.
+// clientGone replaces the count of written bytes in SOCKET if the client accepts no more.
 const clientGone = math.MaxUint64
 
 var errLostSocket = errors.New("take the client's socket: too many open files")
 
-// answerSocket sends the answer's head and asks for the client's socket, where it writes
-// the body, each piece as a chunk (RFC 9112 section 7.1): buf, which is full, then what is
-// left of body. sent is false where it does not get the socket: buf has gone to the engine
-// then, and body was not read.
+// answerSocket sends the answer's head, asks for the client's socket and writes the body there in
+// chunks (RFC 9112 section 7.1): first buf, which is full, then the rest of body. If the engine
+// refuses, sent is false: buf has gone to the engine, and the rest of body is unread.
 func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []byte) (sent bool, err error) {
 	if err := f.w.send(&s.ctx, kindResponse, flagMore, s.id, meta, nil); err != nil {
 		return false, err
@@ -69,7 +67,7 @@ func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []by
 	case got.lost:
 		return false, errLostSocket
 	case got.socket == nil:
-		if _, err := s.out.take(len(buf)); err != nil { // the window is as large as it was
+		if _, err := s.out.take(len(buf)); err != nil { // the window is still at its initial size
 			return false, err
 		}
 		return false, f.w.send(&s.ctx, kindData, flagMore, s.id, nil, buf)
@@ -85,8 +83,8 @@ func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []by
 	return true, f.w.send(&s.ctx, kindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
 }
 
-// writeChunks writes buf and the rest of body to socket, by way of buf, until ctx ends. It
-// leaves the last chunk, which has nothing in it, to the engine.
+// writeChunks writes buf and the rest of body to socket, through buf, until ctx ends. The engine
+// writes the empty last chunk.
 func writeChunks(ctx context.Context, socket *os.File, body io.Reader, buf []byte) (total uint64, err error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -110,15 +108,15 @@ func writeChunks(ctx context.Context, socket *os.File, body io.Reader, buf []byt
 	}
 }
 
-// chunks writes to a socket, by calls of which Go's scheduler is not told (linux.Recv says
-// why).
+// chunks writes chunks to a socket by system calls that Go's scheduler does not see (see
+// linux.Recv).
 type chunks struct {
 	raw syscall.RawConn
-	try func(fd uintptr) bool // tryOn, made once
+	try func(fd uintptr) bool // tryOn, allocated once
 
 	head [20]byte
 	all  [3][]byte
-	left [][]byte // of all
+	left [][]byte // unsent part of all
 	err  error
 }
 
@@ -140,7 +138,7 @@ func (c *chunks) write(p []byte) error {
 	return nil
 }
 
-// tryOn is called by the poller; false waits until the socket takes something.
+// tryOn is called by the poller. It returns false to wait until the socket is writable.
 func (c *chunks) tryOn(fd uintptr) (done bool) {
 	n, err := linux.Send(int(fd), c.left, nil, 0)
 	if errors.Is(err, unix.EAGAIN) {

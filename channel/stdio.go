@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// MaxEnviron is what [Invocation.Environ] returns at most, in bytes: Linux
-// gives a program's arguments and environment a quarter of its stack.
+// MaxEnviron is the largest environment that [Invocation.Environ] returns, in bytes. Linux gives
+// a program's arguments and environment a quarter of its stack.
 const MaxEnviron = 128 << 10
 
-// Environ is the metadata for programs that speak no channel: one event per
-// process, the request's body on stdin, the answer on stdout.
+// Environ returns the metadata as environment of a program without a channel. Such a program
+// handles one event per process, with the request's body on stdin and the answer on stdout.
 //
 //	FRE_FUNCTION FRE_ID FRE_TENANT FRE_DEADLINE_MS FRE_METHOD FRE_PATH FRE_QUERY
 //	HTTP_<NAME>   one per header: upper case, - as _, repeated ones joined by ", "
 //
-// Left out are headers whose name is no word of letters, digits and -, those
-// whose value holds a NUL, and Proxy, which would become HTTP_PROXY (CVE-2016-5385).
-// Metadata over MaxEnviron is an [ErrMetaTooLarge].
+// Environ omits headers with a name that is not made of letters, digits and -, headers with a NUL
+// in the value, and Proxy, which would become HTTP_PROXY (CVE-2016-5385). It returns
+// [ErrMetaTooLarge] beyond MaxEnviron.
 func (m *Invocation) Environ() ([]string, error) {
 	env := []string{
 		"FRE_FUNCTION=" + m.Function, "FRE_ID=" + m.ID, "FRE_TENANT=" + m.Tenant,
