@@ -343,7 +343,7 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	switch empty := errors.Is(err, unix.EAGAIN) && !over; {
 	case !empty:
 		b.vain = false
-	case b.ended || b.err != nil: // ended meanwhile: the pipe may hold bytes from before the end, so read again
+	case b.ended || b.err != nil: // ended meanwhile: read again, the pipe may hold earlier bytes
 		err = nil
 	default:
 		err = b.awaitLocked()

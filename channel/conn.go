@@ -297,7 +297,7 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 	k, last := c.calls[h.id], c.lastID
 	c.mu.Unlock()
 	switch {
-	case k == nil && h.kind == kindWindow && h.id <= last: // the function may grant before it knows that the answer is over
+	case k == nil && h.kind == kindWindow && h.id <= last: // a grant may cross the end of the answer
 		return nil
 	case k == nil:
 		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.kind), h.id)

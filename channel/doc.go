@@ -80,7 +80,7 @@ type Ready struct {
 	LoadMicros int64 `json:"load_us"`            // time to import the handler; 0 if unknown
 	Upgrades   bool  `json:"upgrades,omitempty"` // the function can answer 101 to an event with Upgrade
 
-	Unforkable string `json:"unforkable"` // reason why a fork server makes no children; "" if it makes them
+	Unforkable string `json:"unforkable"` // why a fork server makes no children; "" if it does
 }
 
 // Invocation is one event on its way to a function: the metadata of INVOKE. The function sees

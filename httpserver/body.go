@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// ErrBodyClosed is what reading a closed body returns.
+// ErrBodyClosed is the error of reading a closed body.
 var ErrBodyClosed = errors.New("the request's body is closed")
 
-// Body is a request's; nil is one of nothing. One goroutine at a time may read it, the
-// handler's or another, and any may close it. It is closed when the handler returns.
+// Body is a request's body. A nil Body is empty. One goroutine at a time may read it, and any
+// goroutine may close it. The server closes it when the handler returns.
 type Body struct {
 	size int64
 	from source
 }
 
-// source is where a body comes from.
+// source provides a body's bytes.
 type source interface {
 	read(p []byte) (int, error)
 	here() bool
 	close() error
-	end() // closes it, and returns when nobody reads it any more
+	end() // closes the body and waits until no Read is under way
 }
 
-// Size is how many bytes it has, -1 where that is not known.
+// Size returns the length in bytes, -1 if unknown.
 func (b *Body) Size() int64 {
 	if b == nil {
 		return 0
@@ -33,9 +33,9 @@ func (b *Body) Size() int64 {
 	return b.size
 }
 
-// Read reads the body; io.EOF is its end. Errors: *[RequestError] for one that is
-// malformed, io.ErrUnexpectedEOF for one that breaks off, os.ErrDeadlineExceeded for a
-// client that stalls, [ErrBodyClosed].
+// Read reads the body up to io.EOF. It returns a *[RequestError] if the body is malformed,
+// io.ErrUnexpectedEOF if the body breaks off, os.ErrDeadlineExceeded if the client stalls, and
+// [ErrBodyClosed].
 func (b *Body) Read(p []byte) (int, error) {
 	if b == nil {
 		return 0, io.EOF
@@ -43,10 +43,10 @@ func (b *Body) Read(p []byte) (int, error) {
 	return b.from.read(p)
 }
 
-// Here says whether all that is left of it has come: no Read will wait.
+// Here reports whether the whole rest of the body has arrived, so that no Read waits.
 func (b *Body) Here() bool { return b == nil || b.from.here() }
 
-// Close ends a Read that is under way, and all that come.
+// Close ends a pending Read and all later Reads.
 func (b *Body) Close() error {
 	if b == nil {
 		return nil
@@ -60,22 +60,22 @@ func (b *Body) end() {
 	}
 }
 
-// connBody is a body that comes on an HTTP/1.1 connection; nil is none.
+// connBody is the body of a request on an HTTP/1.1 connection; nil if the request has none.
 type connBody struct {
 	Body
 	c *conn
 
 	mu        sync.Mutex
-	left      int64 // -1 in chunks
+	left      int64 // bytes not read yet; -1 if chunked
 	chunks    Chunks
-	continued bool          // 100 (Continue) is sent, or is not waited for
-	begun     bool          // the answer is
-	torn      bool          // it broke off: the connection is of no use any more
-	draining  bool          // by the server: it does not wait long
-	closed    bool          // nobody wants the rest
+	continued bool          // 100 (Continue) was sent, or the client does not wait for it
+	begun     bool          // the answer has begun
+	torn      bool          // the body broke off: the connection cannot be reused
+	draining  bool          // the server drains the body with a short timeout
+	closed    bool          // the rest is unwanted
 	reading   bool          // a Read is under way
-	over      sync.Cond     // on mu: it is over
-	whole     chan struct{} // closed when all has been read; nil until somebody waits for that
+	over      sync.Cond     // on mu: the Read has ended
+	whole     chan struct{} // closed when the whole body has been read; nil unless awaited
 }
 
 func newConnBody(c *conn, h *Head) *connBody {
@@ -108,7 +108,7 @@ func (b *connBody) read(p []byte) (int, error) {
 		panic("httpserver: two goroutines read a body at once")
 	}
 	if !b.continued && !b.begun {
-		// Under the lock: the answer must not begin in between.
+		// Under mu, so that the answer cannot begin before the 100.
 		if err := b.c.write(continueHead); err != nil {
 			b.torn = true
 			b.mu.Unlock()
@@ -166,7 +166,8 @@ func (b *connBody) here() bool {
 
 var continueHead = []byte("HTTP/1.1 100 Continue\r\n\r\n")
 
-// take reads from the connection, whose input is the reader's until the body is over.
+// take reads from the connection. The connection's input belongs to the body's reader until the
+// body ends.
 func (b *connBody) take(p []byte) (n int, left int64, err error) {
 	c := b.c
 	if b.left > 0 {
@@ -178,7 +179,7 @@ func (b *connBody) take(p []byte) (n int, left int64, err error) {
 		if err != nil {
 			return 0, -1, err
 		}
-		if len(data) > len(p) { // the rest of it stays in the chunk
+		if len(data) > len(p) { // the rest stays in the chunk
 			b.chunks.giveBack(len(data) - len(p))
 			used -= len(data) - len(p)
 			data = data[:len(p)]
@@ -213,9 +214,9 @@ func (b *connBody) closeLocked() error {
 	return b.c.nc.SetReadDeadline(time.Unix(1, 0))
 }
 
-// answered notes that the answer begins, and says whether the connection can take
-// another request after it: what the client has not sent yet it may never send, and
-// the next request cannot be found behind it.
+// answered records that the answer begins and reports whether the connection can be reused. If
+// the client has not sent the body yet, it may never do so, and the start of the next request
+// cannot be found.
 func (b *connBody) answered() bool {
 	if b == nil {
 		return true
@@ -226,18 +227,18 @@ func (b *connBody) answered() bool {
 	return !b.torn && (b.left == 0 || b.continued && 0 < b.left && b.left <= drained)
 }
 
-// end takes the connection's input back from whoever reads the body.
+// end returns the connection's input to the connection.
 func (b *connBody) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_ = b.closeLocked() // fails where the connection is closed, which ends the Read too
+	_ = b.closeLocked() // fails only on a closed connection, which ends the Read too
 	for b.reading {
 		b.over.Wait()
 	}
 }
 
-// drain reads what nobody has read of the body, if that is little; false says that
-// the connection can take no other request.
+// drain reads a short unread rest of the body. It returns false if the connection cannot be
+// reused.
 func (b *connBody) drain() bool {
 	if b == nil || b.left == 0 {
 		return true
@@ -260,7 +261,7 @@ func (b *connBody) drain() bool {
 	return true
 }
 
-// known reads what is there of a body of known length, or waits for it.
+// known reads from a body of known length. It waits only if no byte is buffered.
 func (b *connBody) known(p []byte) (int, error) {
 	if c := b.c; c.end > c.start {
 		n := copy(p, c.in[c.start:c.end])
@@ -270,7 +271,7 @@ func (b *connBody) known(p []byte) (int, error) {
 	return b.wait(p)
 }
 
-// more reads more of what is not understood yet.
+// more reads more input behind the bytes not parsed yet.
 func (b *connBody) more() error {
 	c := b.c
 	if c.start == c.end {
@@ -286,13 +287,13 @@ func (b *connBody) more() error {
 	return err
 }
 
-// wait reads from the connection, until Close.
+// wait reads from the connection until Close.
 func (b *connBody) wait(p []byte) (int, error) {
 	b.mu.Lock()
 	patience := b.c.s.cfg.StallTimeout
 	if b.draining {
 		patience = lingering
-	} else if b.closed { // whose deadline this one must not replace
+	} else if b.closed { // must not replace the deadline of Close
 		b.mu.Unlock()
 		return 0, ErrBodyClosed
 	}
@@ -315,7 +316,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// untilWhole returns a channel that is closed when all has been read; nil if all has.
+// untilWhole returns a channel that is closed once the whole body has been read; nil if it has
+// been.
 func (b *connBody) untilWhole() <-chan struct{} {
 	if b == nil {
 		return nil

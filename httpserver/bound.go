@@ -11,35 +11,35 @@ import (
 const (
 	defaultConnections = 10_000
 
-	// sample is how many connections are looked at for one that waits: what a flood of
-	// connections costs is bounded, too.
+	// sample limits the connections examined to find an idle one. It bounds the cost of a flood
+	// of connections.
 	sample = 512
 
-	// maxRefusing is how many connections are told at once why they are refused; beyond
-	// that they are closed without a word.
+	// maxRefusing limits the refusals under way at once. Further connections are closed without
+	// an answer.
 	maxRefusing = 64
 )
 
-// Stats is what became of a server's connections.
+// Stats counts a server's connections.
 type Stats struct {
 	Open          int    // now
-	Evicted       uint64 // closed while they waited, for others
-	Refused       uint64 // where none waited
-	RefusedClient uint64 // of a client with too many
-	NoMemory      uint64 // times that one found none
+	Evicted       uint64 // closed while idle, in favour of new connections
+	Refused       uint64 // none was idle
+	RefusedClient uint64 // the client had too many
+	NoMemory      uint64 // failures to acquire memory
 }
 
-// Stats returns the state of the server.
+// Stats returns the current counts.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return Stats{Open: len(s.conns), Evicted: s.evicted, Refused: s.refused, RefusedClient: s.refusedClient, NoMemory: s.noMemory.Load()}
 }
 
-// place is what a connection holds of those there are. One without a request under way
-// may lose it.
+// place is a connection's share of MaxConnections. A connection without a request under way can
+// lose its place.
 type place struct {
-	since atomic.Int64 // when the last request ended, in nanoseconds since 1970; or one of those below
+	since atomic.Int64 // end of the last request in Unix nanoseconds, or placeBusy or placeLost
 }
 
 const (
@@ -47,18 +47,19 @@ const (
 	placeLost = -1
 )
 
-// occupy says that a request is under way; false that the place is lost.
+// occupy marks a request as under way. It returns false if the place is lost.
 func (p *place) occupy() bool {
 	since := p.since.Load()
 	return since != placeLost && (since == placeBusy || p.since.CompareAndSwap(since, placeBusy))
 }
 
-// vacate says that none is.
+// vacate marks the connection as idle.
 func (p *place) vacate(now time.Time) { p.since.CompareAndSwap(placeBusy, now.UnixNano()) }
 
 func (p *place) lost() bool { return p.since.Load() == placeLost }
 
-// clientOf is whom connections are counted for; the zero Addr for nobody.
+// clientOf returns the address that the connection counts for; the zero Addr if it counts for no
+// client.
 func (s *Server) clientOf(nc net.Conn) netip.Addr {
 	tcp, ok := nc.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -68,14 +69,14 @@ func (s *Server) clientOf(nc net.Conn) netip.Addr {
 	if s.cfg.Shared != nil && s.cfg.Shared(a) {
 		return netip.Addr{}
 	}
-	if a.Is6() { // a customer has at least that many
+	if a.Is6() { // a customer has at least a /64
 		return netip.PrefixFrom(a.WithZone(""), 64).Masked().Addr()
 	}
 	return a
 }
 
-// enterLocked gives a connection a place, another's maybe; else it says why there is
-// none.
+// enterLocked gives c a place, if need be that of an idle connection. Otherwise it returns the
+// reason for the refusal.
 func (s *Server) enterLocked(c *conn) (refused string) {
 	mine := s.clients[c.client]
 	switch {
@@ -97,14 +98,14 @@ func (s *Server) enterLocked(c *conn) (refused string) {
 	return ""
 }
 
-// evictLocked ends a connection that waits for a request, or for the rest of its head,
-// longer than others.
+// evictLocked closes the connection in of that has waited longest for a request or the rest of a
+// head. It examines at most sample connections.
 func (s *Server) evictLocked(of map[*conn]struct{}) bool {
-	for range 2 { // the one that was found may have got a request
+	for range 2 { // the candidate may get a request meanwhile
 		var oldest *conn
 		var since int64
 		looked := 0
-		for c := range of { // from anywhere on
+		for c := range of { // iteration starts at a random element
 			if at := c.place.since.Load(); at > 0 && (oldest == nil || at < since) {
 				oldest, since = c, at
 			}
@@ -118,7 +119,7 @@ func (s *Server) evictLocked(of map[*conn]struct{}) bool {
 		if oldest.place.since.CompareAndSwap(since, placeLost) {
 			s.evicted++
 			s.leaveLocked(oldest)
-			_ = oldest.nc.SetReadDeadline(time.Unix(1, 0)) // fails on one that has ended
+			_ = oldest.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a connection that has ended
 			return true
 		}
 	}
@@ -140,18 +141,19 @@ func (s *Server) leaveLocked(c *conn) {
 	}
 }
 
-// turnAway tells a client why it is refused, if that costs no more than a moment.
+// turnAway tells the client why it is refused, if few refusals are under way and the connection
+// is plain; else it closes the connection.
 func (s *Server) turnAway(c *conn, reason string) {
 	if c.raw == nil || s.refusing.Add(1) > maxRefusing {
 		if c.raw != nil {
 			s.refusing.Add(-1)
 		}
-		_ = c.nc.Close() // it was not used
+		_ = c.nc.Close() // no byte was exchanged
 		return
 	}
 	s.wg.Go(func() {
 		defer s.refusing.Add(-1)
 		c.refuse(&RequestError{http.StatusServiceUnavailable, reason})
-		_ = c.nc.Close() // the answer is out, or cannot go
+		_ = c.nc.Close() // the answer was sent, or cannot be
 	})
 }

@@ -2,11 +2,11 @@ package httpserver
 
 import "bytes"
 
-// maxChunkLine is more than a chunk's size and its extensions take.
+// maxChunkLine limits a chunk's size line, extensions included, in bytes.
 const maxChunkLine = 256
 
-// Chunks finds the data in a chunked body (RFC 9112 section 7.1). The zero Chunks is
-// at its begin.
+// Chunks finds the data in a chunked body (RFC 9112 section 7.1). The zero Chunks is at the start
+// of a body.
 type Chunks struct {
 	left    int64 // of the chunk's data
 	state   chunkState
@@ -23,21 +23,21 @@ const (
 	chunkDone
 )
 
-// maxTrailer bounds the trailer fields, which are read and thrown away.
+// maxTrailer limits the trailer fields, which are discarded, in bytes.
 const maxTrailer = 8 << 10
 
-// Done says that the body is over.
+// Done reports whether the body has ended.
 func (c *Chunks) Done() bool { return c.state == chunkDone }
 
-// giveBack undoes the taking of the last n bytes of data: Next is given them again.
+// giveBack undoes the last n bytes of data: the caller passes them to Next again.
 func (c *Chunks) giveBack(n int) {
 	c.left += int64(n)
 	c.state = chunkData
 }
 
-// Next takes what it can from the begin of b: used bytes, of which the last
-// len(data) are data of the body; a call returns no more than one piece of it. Used
-// is 0 where b does not hold enough to go on. Errors are *[RequestError].
+// Next parses b and consumes its first used bytes. The last len(data) of them are data of the
+// body, at most one piece per call. used is 0 if b is too short to go on. Errors are
+// *[RequestError].
 func (c *Chunks) Next(b []byte) (used int, data []byte, err error) {
 	for {
 		switch c.state {
@@ -96,8 +96,8 @@ func (c *Chunks) Next(b []byte) (used int, data []byte, err error) {
 	}
 }
 
-// chunkLine returns the line at the begin of b without its end, and its length with
-// it, 0 where b does not hold all of it.
+// chunkLine returns the first line of b without its end, and its length with the end. n is 0 if
+// the line is not complete.
 func chunkLine(b []byte) (line []byte, n int, err error) {
 	i := bytes.IndexByte(b[:min(len(b), maxTrailer)], '\n')
 	switch {
@@ -111,7 +111,7 @@ func chunkLine(b []byte) (line []byte, n int, err error) {
 	return b[:i-1], i + 1, nil
 }
 
-// parseChunkSize is 1*HEXDIG, and extensions, which mean nothing.
+// parseChunkSize parses 1*HEXDIG and ignores extensions.
 func parseChunkSize(line []byte) (int64, error) {
 	if len(line) > maxChunkLine {
 		return 0, bad("a chunk's size line is too long")

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// quantum is how much of a body goes out at once, in bytes: a write that never
-	// blocks would starve the other connections of the same thread.
+	// quantum limits the bytes of a body per write. A write that never blocks would starve other
+	// connections on the same thread.
 	quantum = 512 << 10
 
-	// smallBody is how long a body may be that is copied behind its head, in bytes.
+	// smallBody is the longest body, in bytes, that is copied behind its head.
 	smallBody = 4 << 10
 
-	// drained is how much of a body that the handler did not read is read for the
-	// connection's sake, in bytes, and lingering for how long.
+	// drained limits, in bytes, and lingering limits in time, how much of an unread body the
+	// server reads to keep the connection usable.
 	drained   = 256 << 10
 	lingering = 500 * time.Millisecond
 )
@@ -38,27 +38,27 @@ const (
 type conn struct {
 	input
 	place  place
-	client netip.Addr  // that it is counted for; zero for nobody
+	client netip.Addr  // client that the connection counts for; zero for none
 	idle   atomic.Bool // waits for a request
 
-	fresh bool   // no request has come
-	http2 bool   // is what the client speaks
-	addr  string // the client's, once somebody has asked
+	fresh bool   // no request has arrived yet
+	http2 bool   // the client speaks HTTP/2
+	addr  string // address of the client, once asked for
 
-	out     []byte // the head of the answer
+	out     []byte // head of the answer
 	outlet  outlet
-	vector  [3][]byte // what goes to it
+	vector  [3][]byte // parts passed to outlet
 	sending sending
-	sendFn  func(fd uintptr) bool // sendSome, made once
+	sendFn  func(fd uintptr) bool // sendSome, allocated once
 	socket  socket
 	lent    bool // another process has had the socket
 
-	ctx  context.Context         // of every exchange; nil until somebody asks
-	gone context.CancelCauseFunc // ends it
+	ctx  context.Context         // context of every exchange; nil until asked for
+	gone context.CancelCauseFunc // ends ctx
 
 	x       Exchange
-	body    *connBody // of x; nil without one
-	watcher watcher   // of x
+	body    *connBody // body of x; nil if none
+	watcher watcher   // watches the client of x
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -80,11 +80,11 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return c
 }
 
-// serve answers one request after the other.
+// serve answers one request after another.
 func (c *conn) serve() {
 	defer c.s.leave(c)
 	defer func() {
-		if c.lent { // somebody may have kept it
+		if c.lent { // the process may have kept the socket
 			c.shutdown()
 		}
 		_ = c.nc.Close()
@@ -106,8 +106,8 @@ func (c *conn) serve() {
 	}
 }
 
-// exchange has the handler answer a request, and says whether the connection can
-// take another. Where it cannot, what has been sent reaches the client all the same.
+// exchange has the handler answer a request, and reports whether the connection can be reused. If
+// not, the bytes sent so far still reach the client.
 func (c *conn) exchange() (again bool) {
 	c.begin()
 	c.answer()
@@ -118,7 +118,7 @@ func (c *conn) exchange() (again bool) {
 	return false
 }
 
-// answer has the handler answer; one that panics breaks its answer off.
+// answer calls the handler. A panic breaks the answer off.
 func (c *conn) answer() {
 	x := &c.x
 	defer func() {
@@ -161,13 +161,13 @@ func (c *conn) context() context.Context {
 	if c.ctx == nil {
 		c.ctx, c.gone = context.WithCancelCause(c.s.ctx)
 	}
-	if c.raw != nil { // of what comes by TLS nothing can be looked at without taking it
+	if c.raw != nil { // TLS cannot be peeked at without consuming bytes
 		c.watcher.start()
 	}
 	return c.ctx
 }
 
-// head makes the head in the connection's buffer.
+// head builds the head in the connection's buffer.
 func (c *conn) head(x *Exchange, status int, length int64, bodyless bool) []byte {
 	if !c.body.answered() || c.s.closing.Load() {
 		x.closes = true
@@ -189,7 +189,7 @@ func (c *conn) head(x *Exchange, status int, length int64, bodyless bool) []byte
 	case x.Minor == 1:
 		x.chunked = true
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-	default: // the connection's end is the body's
+	default: // the body ends with the connection
 		x.closes = true
 	}
 	switch {
@@ -209,9 +209,9 @@ func (c *conn) send(head, body []byte, _ bool) error {
 	case len(head) == 0:
 		return c.write(body)
 	}
-	// Where no more of the request comes, what comes is read into has room: for one part the
-	// kernel has less to read than for two.
-	if c.raw != nil && c.body == nil && len(body) <= smallBody { // else somebody may be reading a body there
+	// No body follows, so the input buffer is free: copy head and body there and write once. One
+	// iovec is cheaper than two.
+	if c.raw != nil && c.body == nil && len(body) <= smallBody { // a body's reader may be using the buffer
 		if room := c.in[c.end:]; len(head)+len(body) <= len(room) {
 			return c.write(room[:copy(room, head)+copy(room[len(head):], body)])
 		}
@@ -230,12 +230,12 @@ func (c *conn) chunk(p []byte) error {
 
 func (c *conn) canLend() bool { return c.raw != nil }
 
-// lend has another process send chunks. What it does to the socket's open file is undone:
-// that is the same for both.
+// lend lets another process send chunks. It then resets the flags of the socket's open file
+// description, which both processes share.
 func (c *conn) lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
 	c.lent = true
 	patience := func(d time.Duration) {
-		_ = c.raw.Control(func(fd uintptr) { // of a Unix socket there is none
+		_ = c.raw.Control(func(fd uintptr) { // a Unix socket has no such option
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(d.Milliseconds()))
 		})
 	}
@@ -250,7 +250,7 @@ func (c *conn) lend(to func(socket syscall.RawConn) (int64, error)) (n int64, er
 	return n, err
 }
 
-// shutdown ends the connection for all who have its socket.
+// shutdown ends the connection for every process with the socket.
 func (c *conn) shutdown() {
 	_ = c.raw.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) })
 }
@@ -267,8 +267,8 @@ func (c *conn) closeIdle() {
 	}
 }
 
-// next reads the next request's head. It answers what cannot be one; false ends the
-// connection.
+// next reads the head of the next request and refuses malformed ones. It returns false if the
+// connection ends.
 func (c *conn) next() bool {
 	c.base = 0
 	if c.outgrown != nil {
@@ -289,13 +289,13 @@ func (c *conn) next() bool {
 	if c.nc.SetReadDeadline(now.Add(deadline)) != nil || c.s.closing.Load() && !look || c.place.lost() {
 		return false
 	}
-	begins := false // a head has begun to come, and is not whole
+	begins := false // the last read brought the first bytes of a head
 	for {
 		if look && c.fresh && bytes.HasPrefix(c.in[c.start:c.end], []byte(prefaceLine)) {
 			c.http2 = true
 			return false
 		}
-		if look { // there is a line more than at the last time
+		if look { // the last read brought a complete line
 			n, err := c.x.Parse(c.in[c.start:c.end], &c.s.cfg.Limits)
 			if err != nil {
 				c.refuse(err)
@@ -312,8 +312,8 @@ func (c *conn) next() bool {
 			return false
 		}
 		if c.start == c.end && !c.fresh {
-			// Others have their turn first: by then the next request may be there, without a
-			// read in vain, a wait for the poller and memory given back and taken again.
+			// Let other goroutines run first. The next request may have arrived by then, which
+			// saves a read in vain, a wait in the poller, and the release and return of memory.
 			runtime.Gosched()
 		}
 		n, err := c.fill()
@@ -335,13 +335,13 @@ func (c *conn) next() bool {
 	}
 }
 
-// refuse answers a request that no handler sees, and lets the client read it.
+// refuse answers a request that no handler sees, and gives the client time to read the answer.
 func (c *conn) refuse(err error) {
 	refused, ok := errors.AsType[*RequestError](err)
 	if !ok {
 		return
 	}
-	c.x.Length = 0 // whatever the head said of a body, none is looked for
+	c.x.Length = 0 // ignore any body that the head announced
 	c.begin()
 	defer c.x.end()
 	c.x.closes = true
@@ -352,8 +352,8 @@ func (c *conn) refuse(err error) {
 	}
 }
 
-// linger closes our direction and reads what the client still sends for a moment: a
-// close with data unread would reset the connection, and take the answer with it.
+// linger closes the sending direction and reads for a moment. Closing with unread data would
+// reset the connection and lose the answer.
 func linger(nc net.Conn, buf []byte) {
 	half, ok := nc.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
@@ -374,8 +374,7 @@ func linger(nc net.Conn, buf []byte) {
 	}
 }
 
-// write sends all of them, in one system call if it can, and no more than a quantum at
-// once.
+// write sends all parts, in one system call if possible, and at most a quantum at once.
 func (c *conn) write(parts ...[]byte) error {
 	if c.raw == nil {
 		return c.s.writeCopied(c.nc, parts...)
@@ -406,7 +405,7 @@ func (c *conn) write(parts ...[]byte) error {
 	return nil
 }
 
-// writeCopied sends them in as few pieces as it can: TLS makes records of each.
+// writeCopied joins parts before it writes them: every Write makes TLS records of its own.
 func (s *Server) writeCopied(nc net.Conn, parts ...[]byte) error {
 	b, err := s.acquire(copySize)
 	if err != nil {

@@ -2,7 +2,7 @@ package httpserver
 
 import "encoding/binary"
 
-// controlFrame answers one that is no part of a request.
+// controlFrame handles a frame that is not part of a request.
 func (c *h2conn) controlFrame(f *frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -10,7 +10,7 @@ func (c *h2conn) controlFrame(f *frame) error {
 		return &connError{codeCalm, "the answers to control frames are not taken"}
 	}
 	if f.kind == frameWindow && c.updates > 0 {
-		c.updates-- // it was earned
+		c.updates-- // paid for by sent data
 	} else if err := c.payLocked(1); err != nil {
 		return err
 	}
@@ -30,12 +30,12 @@ func (c *h2conn) controlFrame(f *frame) error {
 		if len(f.payload) < 8 {
 			return &connError{codeFrameSize, "a GOAWAY frame that is too short"}
 		}
-		c.leaving = true // without saying so: the client knows
+		c.leaving = true // without a GOAWAY in return: the client knows
 	case frameWindow:
 		return c.windowUpdateLocked(f)
-	case frameData, frameHeaders, frameContinuation, framePush: // frame has them
+	case frameData, frameHeaders, frameContinuation, framePush: // handled by frame
 	}
-	return nil // of an extension that was not asked for
+	return nil // an unknown extension: ignored
 }
 
 func (c *h2conn) priorityLocked(f *frame) error {
@@ -50,7 +50,7 @@ func (c *h2conn) priorityLocked(f *frame) error {
 	return nil
 }
 
-// resetFrameLocked takes a stream that the client gives up.
+// resetFrameLocked handles RST_STREAM: the client gives a stream up.
 func (c *h2conn) resetFrameLocked(f *frame) error {
 	switch {
 	case f.stream == 0 || f.stream > c.last || f.stream%2 == 0:
@@ -66,7 +66,7 @@ func (c *h2conn) resetFrameLocked(f *frame) error {
 	return c.payLocked(resetCost)
 }
 
-// settingsLocked takes the client's settings (RFC 9113 section 6.5).
+// settingsLocked applies the client's settings (RFC 9113 section 6.5).
 func (c *h2conn) settingsLocked(f *frame) error {
 	switch {
 	case f.stream != 0:
@@ -128,7 +128,7 @@ func (c *h2conn) pingLocked(f *frame) error {
 	return nil
 }
 
-// windowUpdateLocked takes what the client takes (RFC 9113 section 6.9).
+// windowUpdateLocked opens a window for sending (RFC 9113 section 6.9).
 func (c *h2conn) windowUpdateLocked(f *frame) error {
 	if len(f.payload) != 4 {
 		return &connError{codeFrameSize, "a WINDOW_UPDATE frame that is not 4 bytes long"}

@@ -11,63 +11,61 @@ import (
 	"time"
 )
 
-// Exchange is a request and its answer. It is for one goroutine, until the handler
-// returns.
+// Exchange is a request and its answer. One goroutine may use it, until the handler returns.
 //
-// An answer is one of [Exchange.Send], [Exchange.SendFile], [Exchange.Switch], or
-// [Exchange.Begin] followed by any number of [Exchange.Write], and [Exchange.Lend]; the
-// fields of its head are set before.
-// A handler that returns without one answers 500. An answer that is not whole when
-// the handler returns, or after [Exchange.Abort], breaks the connection: there is no
-// other way to say so.
+// An answer is one call of [Exchange.Send], [Exchange.SendFile] or [Exchange.Switch], or
+// [Exchange.Begin] followed by any number of [Exchange.Write] and [Exchange.Lend]. Header fields
+// must be set before. If the handler returns without an answer, the client gets 500. If the
+// answer is incomplete when the handler returns, or after [Exchange.Abort], the connection is
+// broken: HTTP has no other signal.
 type Exchange struct {
 	Head       // of the request
 	Body *Body // of the request
 
 	over   transport
 	ctx    context.Context
-	tunnel *Tunnel // nil but after Switch
+	tunnel *Tunnel // nil before Switch
 
 	fields  []byte // of the answer's head
 	begun   bool
 	closes  bool  // the connection ends with the answer
-	chunked bool  // the end of the answer's body is told by itself
-	hollow  bool  // the answer has no body, whatever the handler writes
-	missing int64 // bytes of the answer's body to come; -1 where nobody knows
-	err     error // the answer broke off
+	chunked bool  // the answer's body marks its own end
+	hollow  bool  // the answer has no body; the handler's writes are dropped
+	missing int64 // bytes of the answer's body still to send; -1 if unknown
+	err     error // why the answer broke off
 }
 
-// transport is what an exchange happens over: an HTTP/1.1 connection or a stream of an
-// HTTP/2 one. What it is given to send it has sent when it returns.
+// transport is the connection of an exchange: an HTTP/1.1 connection or an HTTP/2 stream. Its
+// calls return after the bytes are sent.
 type transport interface {
 	server() *Server
 	protocol() string // as in HTTP/1.1
 	remoteAddr() string
 	secure() bool // TLS
 
-	// context ends when the server is closed or, until unwatch, the client has gone.
+	// context returns a context that ends when the server is closed or, until unwatch, the client
+	// has gone.
 	context() context.Context
 	unwatch()
 
-	// head makes the head of an answer with length bytes to come, -1 where nobody knows;
-	// bodyless says that there are none and nothing is said of them. It is good until
-	// the next call of the transport.
+	// head builds the head of an answer with length bytes, -1 if unknown. bodyless omits the
+	// length, as 204 and 304 need. The head is valid until the next call of the transport.
 	head(x *Exchange, status int, length int64, bodyless bool) []byte
-	// send sends a head, a part of a body or both; last says that nothing follows.
+	// send sends a head, a part of a body, or both. last marks the end of the answer.
 	send(head, body []byte, last bool) error
-	// sendFile sends a head and length bytes of f from offset on, which end the answer.
+	// sendFile sends a head and length bytes of f from offset on, and ends the answer.
 	sendFile(head []byte, f *os.File, offset, length int64) error
-	// chunk sends a part of a body whose length was not said; none is its end.
+	// chunk sends a part of a body of unknown length; an empty p ends the body.
 	chunk(p []byte) error
-	// canLend says whether another process can send chunks; lend has it do so.
+	// canLend reports whether another process can send chunks; lend lets a process do so.
 	canLend() bool
 	lend(to func(socket syscall.RawConn) (int64, error)) (int64, error)
 }
 
-// keptHead is the most that is kept of an answer's head's memory for the next, in bytes.
+// keptHead limits, in bytes, the memory of an answer's head that is kept for the next answer.
 const keptHead = 16 << 10
 
-// begin makes an exchange of x with that body.
+// begin starts an exchange with the given body.
 func (x *Exchange) begin(body *Body) {
 	x.Body = body
 	x.ctx, x.tunnel = nil, nil
@@ -77,17 +75,17 @@ func (x *Exchange) begin(body *Body) {
 	x.fields, x.begun, x.closes, x.chunked, x.hollow, x.missing, x.err = x.fields[:0], false, x.Close, false, false, 0, nil
 }
 
-// end ends what depends on the exchange, and waits for it.
+// end ends the watcher, the body and the tunnel, and waits for them.
 func (x *Exchange) end() {
 	x.over.unwatch()
 	x.Body.end()
 	x.tunnel.end()
 }
 
-// Context ends when the server is closed or the client has gone, which shows once its
-// body has been read: then its cause is [ErrClientGone]. Over HTTP/1.1 it does not end
-// with the exchange, since the connection's next one has the same: what a handler leaves
-// hanging on it stays there.
+// Context returns a context that ends when the server is closed or the client has gone; then its
+// cause is [ErrClientGone]. The server notices that the client has gone only once the request's
+// body has been read. Over HTTP/1.1 all exchanges of a connection share the context: it does not
+// end with the exchange, and neither do contexts or callbacks attached to it.
 func (x *Exchange) Context() context.Context {
 	if x.ctx == nil {
 		x.ctx = x.over.context()
@@ -95,10 +93,10 @@ func (x *Exchange) Context() context.Context {
 	return x.ctx
 }
 
-// RemoteAddr is the client's address.
+// RemoteAddr returns the client's address.
 func (x *Exchange) RemoteAddr() string { return x.over.remoteAddr() }
 
-// Protocol is "HTTP/1.0", "HTTP/1.1" or "HTTP/2".
+// Protocol returns "HTTP/1.0", "HTTP/1.1" or "HTTP/2".
 func (x *Exchange) Protocol() string {
 	if x.Minor == 0 {
 		return "HTTP/1.0"
@@ -106,12 +104,12 @@ func (x *Exchange) Protocol() string {
 	return x.over.protocol()
 }
 
-// Secure says whether the client speaks TLS.
+// Secure reports whether the client uses TLS.
 func (x *Exchange) Secure() bool { return x.over.secure() }
 
-// Set adds a field to the answer's head. It panics where the name is no token or the
-// value could end the field: whoever passes on what others say checks it. The server
-// itself says Date, Content-Length, Transfer-Encoding and Connection.
+// Set adds a field to the answer's head. It panics if name is not a token or value could end the
+// field; check foreign input with [ValidField]. The server itself sets Date, Content-Length,
+// Transfer-Encoding and Connection.
 func (x *Exchange) Set(name, value string) {
 	if !ValidField(name, value) {
 		panic(fmt.Sprintf("httpserver: header field %q: %q", name, value))
@@ -122,12 +120,12 @@ func (x *Exchange) Set(name, value string) {
 	x.fields = append(x.fields, "\r\n"...)
 }
 
-// CloseAfter has the connection end with the answer, which says so where it has not
-// begun yet: what is left of the request's body is not waited for. Streams of HTTP/2
-// end by themselves.
+// CloseAfter ends the connection after the answer, without waiting for the rest of the request's
+// body. Called before the answer begins, it adds Connection: close. It has no effect on HTTP/2,
+// whose streams end by themselves.
 func (x *Exchange) CloseAfter() { x.closes = true }
 
-// ValidField says whether an answer's head can have the field.
+// ValidField reports whether an answer's head can have the field.
 func ValidField(name, value string) bool {
 	for i := range len(name) {
 		if !tokenBytes[name[i]] {
@@ -142,7 +140,7 @@ func ValidField(name, value string) bool {
 	return name != ""
 }
 
-// Send answers with a body that is in memory.
+// Send answers with a body in memory.
 func (x *Exchange) Send(status int, body []byte) error {
 	head, err := x.head(status, int64(len(body)))
 	if err != nil {
@@ -155,9 +153,9 @@ func (x *Exchange) Send(status int, body []byte) error {
 	return x.sent(x.over.send(head, body, true))
 }
 
-// SendFile answers with length bytes of f from offset on, which the kernel sends: f
-// must not change until the client has them, however long that takes after SendFile
-// has returned. It stays the caller's, and its own offset where it is.
+// SendFile answers with length bytes of f from offset on, sent by the kernel. The bytes must not
+// change until the client has them, which may be long after SendFile has returned. f stays the
+// caller's, and its own offset does not move.
 func (x *Exchange) SendFile(status int, f *os.File, offset, length int64) error {
 	head, err := x.head(status, length)
 	if err != nil {
@@ -173,8 +171,8 @@ func (x *Exchange) SendFile(status int, f *os.File, offset, length int64) error 
 	return x.sent(x.over.sendFile(head, f, offset, length))
 }
 
-// Begin answers with a body that Write brings: length bytes, or -1 where that is not
-// known. The head goes out at once.
+// Begin starts an answer whose body follows by Write: length bytes, or -1 if unknown. It sends
+// the head at once.
 func (x *Exchange) Begin(status int, length int64) error {
 	head, err := x.head(status, length)
 	if err != nil {
@@ -187,11 +185,10 @@ func (x *Exchange) Begin(status int, length int64) error {
 	return x.sent(x.over.send(head, nil, x.missing == 0))
 }
 
-// ErrBodyTooLong says that an answer's body is longer than Begin said.
+// ErrBodyTooLong means that an answer's body is longer than Begin announced.
 var ErrBodyTooLong = errors.New("the answer is longer than it said")
 
-// Write sends the next part of an answer's body. What it is given is copied by the
-// kernel before it returns.
+// Write sends the next part of an answer's body. The kernel has copied p when Write returns.
 func (x *Exchange) Write(p []byte) (int, error) {
 	switch {
 	case x.err != nil:
@@ -218,17 +215,17 @@ func (x *Exchange) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CanLend says whether the rest of an answer whose length is not said can be sent by
-// [Exchange.Lend]: over HTTP/1.1 in the clear, unless it was asked for by HEAD.
+// CanLend reports whether [Exchange.Lend] can send the rest of an answer of unknown length: over
+// HTTP/1.1 without TLS, unless the method is HEAD.
 func (x *Exchange) CanLend() bool {
 	return x.Minor == 1 && x.over.canLend() && string(x.Method) != http.MethodHead
 }
 
-// Lend has another process send the rest of an answer that has begun without a length: to
-// gives it the connection's socket, waits until it has written all there, in chunks (RFC
-// 9112 section 7.1) without the last, empty one, and returns how many bytes of body they
-// had. It must write nothing after that. A client that takes nothing for
-// [Config.StallTimeout] has gone, and the connection's end is that process's, too.
+// Lend lets another process send the rest of an answer begun without a length. to passes the
+// connection's socket to the process, waits until the process has written everything in chunks
+// (RFC 9112 section 7.1) without the last, empty chunk, and returns the count of body bytes. The
+// process must write nothing after. If the client reads nothing for [Config.StallTimeout], the
+// connection ends, for the process too.
 func (x *Exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
 	switch {
 	case x.err != nil:
@@ -240,8 +237,8 @@ func (x *Exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (n int64
 	return n, x.sent(err)
 }
 
-// Buffer lends memory of [Config.Memory] to a handler that copies, of at least size
-// bytes; the handler releases it. The error is [ErrNoMemory].
+// Buffer acquires a buffer of at least size bytes from [Config.Memory]. The handler must release
+// it. The error is [ErrNoMemory].
 func (x *Exchange) Buffer(size int) (Buffer, error) { return x.over.server().acquire(size) }
 
 // Abort breaks the answer off.
@@ -253,7 +250,7 @@ func (x *Exchange) Abort() {
 
 var errAborted = errors.New("the answer was broken off")
 
-// sent notes why an answer broke off.
+// sent records the first error of the answer.
 func (x *Exchange) sent(err error) error {
 	if err != nil && x.err == nil {
 		x.err = err
@@ -261,7 +258,7 @@ func (x *Exchange) sent(err error) error {
 	return err
 }
 
-// head begins the answer, and returns its head for the transport.
+// head begins the answer and returns its head from the transport.
 func (x *Exchange) head(status int, length int64) ([]byte, error) {
 	switch {
 	case x.err != nil:
@@ -277,11 +274,11 @@ func (x *Exchange) head(status int, length int64) ([]byte, error) {
 	return x.over.head(x, status, length, bodyless), nil
 }
 
-// finish ends the answer; where it is not whole, or broke off, x.err says why.
+// finish ends the answer. If the answer is incomplete, x.err says why.
 func (x *Exchange) finish() {
 	if !x.begun && x.err == nil {
 		x.fields = x.fields[:0]
-		_ = x.Send(http.StatusInternalServerError, nil) // x.err has it
+		_ = x.Send(http.StatusInternalServerError, nil) // x.err keeps the error
 	}
 	if x.err == nil && x.missing > 0 {
 		x.err = errAborted
@@ -292,7 +289,7 @@ func (x *Exchange) finish() {
 	x.end()
 }
 
-// now is the Date field's value and its second.
+// now is a value of the Date field, with its second.
 type now struct {
 	second int64
 	text   string
@@ -300,7 +297,7 @@ type now struct {
 
 var today atomic.Pointer[now]
 
-// date is the time for the Date field, made once in a second.
+// date returns the value of the Date field, computed once per second.
 func date() string {
 	t := time.Now()
 	d := today.Load()

@@ -10,26 +10,25 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// errMalformed is a request of HTTP/2 whose stream is reset (RFC 9113 section 8.1.1).
+// errMalformed means a malformed HTTP/2 request, whose stream is reset (RFC 9113 section 8.1.1).
 var errMalformed = errors.New("a malformed request")
 
-// fieldReader makes a head of the fields that the decompression of a header block
-// yields.
+// fieldReader builds a Head from the decompressed fields of a header block.
 type fieldReader struct {
 	limits *Limits
 	h      *Head
-	text   []byte // what the head's slices are of
+	text   []byte // memory of the head's slices
 	size   int    // as SETTINGS_MAX_HEADER_LIST_SIZE counts
-	err    error  // of the first field that cannot be
+	err    error  // of the first invalid field
 
-	trailer bool // of a body: nothing is kept
-	regular bool // a field that is no pseudo-header has come
-	cookies int  // of the fields: where the cookie is, -1 for none
+	trailer bool // trailer of a body: fields are checked and discarded
+	regular bool // a regular field has arrived
+	cookies int  // index of the cookie field, -1 for none
 
-	method, scheme, path, authority []byte // nil as long as they have not come
+	method, scheme, path, authority []byte // nil until received
 }
 
-// begin has the fields of the next block go to h, or nowhere where they are trailers.
+// begin directs the fields of the next block to h. Trailers are discarded.
 func (r *fieldReader) begin(h *Head, text []byte, trailer bool) {
 	if h != nil {
 		*h = Head{Fields: h.Fields[:0], Minor: 1}
@@ -37,14 +36,14 @@ func (r *fieldReader) begin(h *Head, text []byte, trailer bool) {
 	*r = fieldReader{limits: r.limits, h: h, text: text[:0], trailer: trailer, cookies: -1}
 }
 
-// keep copies what belongs to the decoder.
+// keep copies s, which belongs to the decoder.
 func (r *fieldReader) keep(s string) []byte {
 	n := len(r.text)
 	r.text = append(r.text, s...)
 	return r.text[n:len(r.text):len(r.text)]
 }
 
-// add takes a field. False says that no further one is of interest.
+// add takes a field. It returns false once no further field matters.
 func (r *fieldReader) add(f hpack.HeaderField) bool {
 	if r.err != nil {
 		return false
@@ -81,7 +80,7 @@ func (r *fieldReader) pseudo(f hpack.HeaderField) error {
 		return errMalformed
 	}
 	if *to != nil {
-		return errMalformed // a second one
+		return errMalformed // sent twice
 	}
 	if *to = r.keep(f.Value); *to == nil {
 		*to = []byte{}
@@ -89,7 +88,7 @@ func (r *fieldReader) pseudo(f hpack.HeaderField) error {
 	return nil
 }
 
-// field takes one of the others (RFC 9113 section 8.2).
+// field takes a regular field (RFC 9113 section 8.2).
 func (r *fieldReader) field(f hpack.HeaderField) error {
 	if len(f.Name) == 0 || !validValue(f.Value) {
 		return errMalformed
@@ -111,7 +110,7 @@ func (r *fieldReader) field(f hpack.HeaderField) error {
 		return nil
 	}
 	h := r.h
-	if f.Name == "cookie" { // which come in crumbs
+	if f.Name == "cookie" { // clients split cookies into several fields
 		if r.cookies >= 0 {
 			at := &h.Fields[r.cookies]
 			joined := make([]byte, 0, len(at.Value)+2+len(f.Value))
@@ -127,7 +126,7 @@ func (r *fieldReader) field(f hpack.HeaderField) error {
 	return nil
 }
 
-// validValue is one without what could end it, and without white space around it.
+// validValue reports whether v has neither control characters nor white space at its ends.
 func validValue(v string) bool {
 	for i := range len(v) {
 		if c := v[i]; c < ' ' && c != '\t' || c == 0x7f {
@@ -140,8 +139,8 @@ func validValue(v string) bool {
 	return true
 }
 
-// finish makes the head whole; ended says that no body follows. Errors: errMalformed,
-// and *[RequestError] for what is answered.
+// finish completes the head. ended means that no body follows. The error is errMalformed, or a
+// *[RequestError] to answer.
 func (r *fieldReader) finish(ended bool) error {
 	if r.trailer {
 		if !ended {
@@ -150,7 +149,7 @@ func (r *fieldReader) finish(ended bool) error {
 		if errors.Is(r.err, errMalformed) {
 			return errMalformed
 		}
-		return nil // more of them than a head may have: nobody reads them
+		return nil // oversized trailers do no harm: they are discarded
 	}
 	h := r.h
 	h.Method, h.Target = r.method, r.path
@@ -176,7 +175,7 @@ func (r *fieldReader) finish(ended bool) error {
 		return errMalformed
 	}
 	if r.authority != nil {
-		// Who looks at the fields finds the host there, as in HTTP/1.1.
+		// Handlers look for the host in the fields, as in HTTP/1.1.
 		if host := h.Get("host"); host == nil {
 			h.Fields = append(h.Fields, Field{hostName, r.authority})
 		} else if !bytes.Equal(host, r.authority) {
@@ -203,9 +202,8 @@ func (r *fieldReader) finish(ended bool) error {
 
 var hostName = []byte("host")
 
-// appendHead compresses the head of an answer (RFC 7541) with names and statuses of the
-// static table alone: a table that remembers would have to be kept in the order of what
-// is sent, and a client could make it large.
+// appendHead compresses the head of an answer (RFC 7541) with the static table only. A dynamic
+// table would have to follow the order of sending, and a client could make it large.
 func appendHead(b []byte, status int, fields []byte, length int64) []byte {
 	if i := staticStatus(status); i > 0 {
 		b = append(b, 0x80|i)
@@ -241,8 +239,8 @@ const (
 // continueBlock is the head of 100 (Continue).
 var continueBlock = []byte{nameStatus, 3, '1', '0', '0'}
 
-// appendField adds a literal without indexing (RFC 7541 section 6.2.2). Fields that
-// only HTTP/1.1 has are left out.
+// appendField appends a literal field without indexing (RFC 7541 section 6.2.2). It skips fields
+// that exist only in HTTP/1.1.
 func appendField(b, name, value []byte) []byte {
 	var low [64]byte
 	lower := low[:0]
@@ -270,7 +268,7 @@ func appendField(b, name, value []byte) []byte {
 
 func appendName(b []byte, static uint8) []byte { return appendVarint(b, 0, 4, int(static)) }
 
-// appendVarint is RFC 7541 section 5.1.
+// appendVarint encodes an integer as in RFC 7541 section 5.1.
 func appendVarint(b []byte, first byte, bits uint, n int) []byte {
 	limit := 1<<bits - 1
 	if n < limit {
@@ -283,7 +281,8 @@ func appendVarint(b []byte, first byte, bits uint, n int) []byte {
 	return append(b, byte(n))
 }
 
-// staticStatus is the entry of the static table (RFC 7541 appendix A), 0 for none.
+// staticStatus returns the index of a status in the static table (RFC 7541 appendix A), 0 for
+// none.
 func staticStatus(status int) uint8 {
 	switch status {
 	case 200:
@@ -304,7 +303,7 @@ func staticStatus(status int) uint8 {
 	return 0
 }
 
-// staticNames are the names of the static table from 15 on.
+// staticNames maps the names of the static table, from index 15 on.
 var staticNames = func() map[string]uint8 {
 	names := map[string]uint8{}
 	for i, name := range []string{

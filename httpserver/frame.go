@@ -7,8 +7,8 @@ import "encoding/binary"
 //	length 24 | kind 8 | flags 8 | 0 1 | stream 31 | payload
 const (
 	frameHead    = 9
-	maxFrame     = 16 << 10 // bytes of payload that are taken, as of a client that was told nothing else
-	maxSentFrame = 64 << 10 // and sent to a client that takes more than that
+	maxFrame     = 16 << 10 // bytes of payload accepted from a client, the protocol's default
+	maxSentFrame = 64 << 10 // bytes of payload sent at most, if the client accepts more than the default
 )
 
 type frameKind uint8
@@ -28,7 +28,7 @@ const (
 
 const (
 	flagEndStream  = 0x01
-	flagAck        = 0x01 // of settings and pings
+	flagAck        = 0x01 // of SETTINGS and PING
 	flagEndHeaders = 0x04
 	flagPadded     = 0x08
 	flagPriority   = 0x20
@@ -43,7 +43,7 @@ const (
 	settingHeadSize         = 6
 	maxWindow               = 1<<31 - 1
 	initialWindow           = 65535
-	defaultTable            = 4096 // bytes of the table of header fields, as the client may assume it
+	defaultTable            = 4096 // bytes of the header table, the protocol's default
 	preface                 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	prefaceLine             = "PRI * HTTP/2.0\r\n"
 	priorityLength          = 5
@@ -52,7 +52,7 @@ const (
 	streamIDMask     uint32 = 1<<31 - 1
 )
 
-// errorCode is why a stream or a connection ends (RFC 9113 section 7).
+// errorCode is the reason for the end of a stream or connection (RFC 9113 section 7).
 type errorCode uint32
 
 const (
@@ -70,7 +70,7 @@ const (
 	codeCalm
 )
 
-// connError ends a connection of HTTP/2.
+// connError ends an HTTP/2 connection.
 type connError struct {
 	code   errorCode
 	reason string
@@ -78,7 +78,7 @@ type connError struct {
 
 func (e *connError) Error() string { return e.reason }
 
-// frame is one that was read; the payload is of the buffer it was read into.
+// frame is a received frame. Its payload is a slice of the input buffer.
 type frame struct {
 	kind    frameKind
 	flags   uint8
@@ -86,8 +86,7 @@ type frame struct {
 	payload []byte
 }
 
-// parseFrame reads the frame at the begin of b and returns its length in bytes, 0 if b
-// does not hold all of it.
+// parseFrame parses the first frame of b and returns its length in bytes, 0 if b is too short.
 func parseFrame(b []byte) (f frame, n int, err error) {
 	if len(b) < frameHead {
 		return frame{}, 0, nil
@@ -104,8 +103,8 @@ func parseFrame(b []byte) (f frame, n int, err error) {
 	return f, frameHead + length, nil
 }
 
-// unpad takes the padding off (RFC 9113 section 6.1), and what a HEADERS frame says of
-// priorities, which are not looked at but for a stream that depends on itself.
+// unpad removes the padding (RFC 9113 section 6.1) and the priority of HEADERS. Priorities are
+// ignored, except that a stream must not depend on itself.
 func (f *frame) unpad() error {
 	p := f.payload
 	pad := 0
@@ -151,7 +150,7 @@ func appendGoAway(b []byte, last uint32, code errorCode, reason string) []byte {
 	return append(b, reason...)
 }
 
-// appendSettings takes pairs of name and value.
+// appendSettings takes pairs of setting and value.
 func appendSettings(b []byte, settings ...uint32) []byte {
 	b = appendFrameHead(b, len(settings)/2*settingLength, frameSettings, 0, 0)
 	for i := 0; i+1 < len(settings); i += 2 {

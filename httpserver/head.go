@@ -6,21 +6,21 @@ import (
 	"net/http"
 )
 
-// Limits of a request's head.
+// Limits limits the head of a request.
 type Limits struct {
 	Head   int // bytes, the empty line included
 	Target int // bytes of the request target
 	Fields int
 }
 
-// DefaultLimits are those of most servers.
+// DefaultLimits are the limits of most servers.
 var DefaultLimits = Limits{Head: 64 << 10, Target: 8 << 10, Fields: 128}
 
-// RequestError is a request that is refused. The connection is of no use afterwards:
-// where the request ends is not known.
+// RequestError is the reason to refuse a request. An HTTP/1.1 connection must be closed after the
+// answer: the end of the request is unknown.
 type RequestError struct {
 	Status int    // of the answer
-	Reason string // for whoever wrote the client
+	Reason string // for the author of the client
 }
 
 func (e *RequestError) Error() string { return e.Reason }
@@ -29,36 +29,35 @@ func bad(format string, args ...any) error {
 	return &RequestError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// Field is a header field. Both parts are of the buffer that was parsed.
+// Field is a header field. Both parts are slices of the parsed buffer.
 type Field struct {
-	Name, Value []byte // the value without the white space around it
+	Name, Value []byte // Value without surrounding white space
 }
 
-// Head is what comes before a request's body. Its slices are of the buffer that was
-// parsed, and so are good for as long as that is.
+// Head is the part of a request before the body. Its slices are valid as long as the parsed
+// buffer.
 type Head struct {
 	Method []byte
-	Target []byte // as it came
-	Path   []byte // of the target, still escaped; "*" of OPTIONS *
-	Query  []byte // of the target, without the question mark
-	Host   []byte // of the target where it has one, else of the field
-	Minor  int    // of the version: 0, 1
+	Target []byte // as received
+	Path   []byte // path of the target, still escaped; "*" of OPTIONS *
+	Query  []byte // query of the target, without the question mark
+	Host   []byte // host of the target if present, else of the Host field
+	Minor  int    // of the version: 0 or 1
 	Fields []Field
 
-	Length  int64 // of the body, 0 without one; -1 where it comes in chunks
-	Close   bool  // the connection is not to be used again
+	Length  int64 // of the body, 0 for no body, -1 if chunked
+	Close   bool  // the connection must not be reused
 	Expects bool  // the client waits for 100 (Continue) before it sends the body
 	Upgrade bool  // the client asks for another protocol
 }
 
-// Parse reads the head at the begin of b and returns its length in bytes, 0 if b
-// does not hold all of it yet. Errors are *[RequestError]. It allocates nothing, but
-// for errors, and the list of fields where it has to grow.
+// Parse parses the head at the start of b and returns its length in bytes, 0 if b does not hold
+// the whole head yet. Errors are *[RequestError]. Parse allocates only for errors and for a
+// longer list of fields.
 func (h *Head) Parse(b []byte, l *Limits) (n int, err error) {
 	*h = Head{Fields: h.Fields[:0]}
 	p := parser{b: b, l: l}
-	// An empty line before a request is what old clients send after a body
-	// (RFC 9112 section 2.2).
+	// Old clients send an empty line after a body (RFC 9112 section 2.2).
 	if len(b) > 0 && b[0] == '\r' {
 		if len(b) < 2 {
 			return 0, nil
@@ -101,15 +100,14 @@ func (h *Head) Parse(b []byte, l *Limits) (n int, err error) {
 	return p.at, nil
 }
 
-// parser goes over a head line by line.
+// parser splits a head into lines.
 type parser struct {
 	b  []byte
 	at int
 	l  *Limits
 }
 
-// line returns the next line without its end; ok is false where b does not hold all
-// of it.
+// line returns the next line without its end. ok is false if the line is not complete.
 func (p *parser) line() (line []byte, ok bool, err error) {
 	rest := p.b[p.at:]
 	i := bytes.IndexByte(rest, '\n')
@@ -126,7 +124,7 @@ func (p *parser) line() (line []byte, ok bool, err error) {
 	return rest[:i-1], true, nil
 }
 
-// requestLine is method SP target SP version (RFC 9112 section 3).
+// requestLine parses method SP target SP version (RFC 9112 section 3).
 func (h *Head) requestLine(line []byte, l *Limits) error {
 	method, rest, ok := bytes.Cut(line, []byte{' '})
 	target, version, ok2 := bytes.Cut(rest, []byte{' '})
@@ -153,7 +151,7 @@ func (h *Head) requestLine(line []byte, l *Limits) error {
 	return h.target()
 }
 
-// target takes the request target apart (RFC 9112 section 3.2).
+// target splits the request target (RFC 9112 section 3.2).
 func (h *Head) target() error {
 	t := h.Target
 	for _, c := range t {
@@ -169,7 +167,7 @@ func (h *Head) target() error {
 	case string(h.Method) == http.MethodConnect:
 		return &RequestError{http.StatusNotImplemented, "this is no proxy: CONNECT is not known"}
 	default:
-		// The absolute form, which clients send to proxies, wins over Host.
+		// The absolute form, meant for proxies, overrides Host.
 		scheme, rest, ok := bytes.Cut(t, []byte("://"))
 		if !ok || !asciiEqual(scheme, "http") && !asciiEqual(scheme, "https") {
 			return bad("the target is neither a path nor a URL")
@@ -192,7 +190,7 @@ func (h *Head) target() error {
 
 var slash = []byte{'/'}
 
-// parseField is name ":" OWS value OWS (RFC 9112 section 5).
+// parseField parses name ":" OWS value OWS (RFC 9112 section 5).
 func parseField(line []byte) (Field, error) {
 	if line[0] == ' ' || line[0] == '\t' {
 		return Field{}, bad("a folded header line")
@@ -213,12 +211,12 @@ func parseField(line []byte) (Field, error) {
 	return Field{name, value}, nil
 }
 
-// framing finds what the fields say of the body and the connection.
+// framing reads the fields that describe the body and the connection.
 func (h *Head) framing() error {
 	var hosts, lengths, codings int
 	keepAlive := false
 	for _, f := range h.Fields {
-		// By length and first letter: most fields are none of these.
+		// Comparing the length first skips most fields cheaply.
 		switch len(f.Name) {
 		case len("Host"):
 			if asciiEqual(f.Name, "host") {
@@ -285,8 +283,7 @@ func (h *Head) framing() error {
 	return nil
 }
 
-// Get returns the value of the first field of that name, which is in lower case; nil
-// if there is none.
+// Get returns the value of the first field with the name, in lower case; nil if absent.
 func (h *Head) Get(name string) []byte {
 	for i := range h.Fields {
 		if asciiEqual(h.Fields[i].Name, name) {
@@ -296,8 +293,8 @@ func (h *Head) Get(name string) []byte {
 	return nil
 }
 
-// Field is the value of the fields of that name, in any case, joined to a list where there
-// are several; "" where there are none.
+// Field returns the values of all fields with the name, in any case, joined by ", "; "" if
+// absent.
 func (h *Head) Field(name string) string {
 	var value []byte
 	joined := false
@@ -317,7 +314,7 @@ func (h *Head) Field(name string) string {
 	return string(value)
 }
 
-// eachToken calls f for the elements of a list (RFC 9110 section 5.6.1).
+// eachToken calls f for every element of a list (RFC 9110 section 5.6.1).
 func eachToken(list []byte, f func([]byte)) {
 	for len(list) > 0 {
 		var t []byte
@@ -328,7 +325,7 @@ func eachToken(list []byte, f func([]byte)) {
 	}
 }
 
-// decimal is 1*DIGIT up to 2^63-1 (RFC 9110 section 8.6).
+// decimal parses 1*DIGIT up to 2^63-1 (RFC 9110 section 8.6).
 func decimal(b []byte) (n int64, ok bool) {
 	if len(b) == 0 || len(b) > 19 {
 		return 0, false
@@ -344,7 +341,7 @@ func decimal(b []byte) (n int64, ok bool) {
 	return n, true
 }
 
-// asciiEqual compares b in any case with s, which is in lower case.
+// asciiEqual compares b with the lower-case s, ignoring the case of b.
 func asciiEqual(b []byte, s string) bool {
 	if len(b) != len(s) {
 		return false
@@ -360,7 +357,7 @@ func asciiEqual(b []byte, s string) bool {
 	return true
 }
 
-// isToken is RFC 9110 section 5.6.2.
+// isToken matches a token of RFC 9110 section 5.6.2.
 func isToken(b []byte) bool {
 	for _, c := range b {
 		if !tokenBytes[c] {
@@ -370,8 +367,8 @@ func isToken(b []byte) bool {
 	return len(b) > 0
 }
 
-// isHost allows what a host with a port can be (RFC 3986 section 3.2), without user
-// information, and nothing at all, which RFC 9112 section 3.2 knows.
+// isHost allows the bytes of a host with port (RFC 3986 section 3.2), without user information,
+// and the empty host (RFC 9112 section 3.2).
 func isHost(b []byte) bool {
 	for _, c := range b {
 		if !hostBytes[c] {

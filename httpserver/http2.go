@@ -11,80 +11,79 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// What clients of HTTP/2 may do (RFC 9113 sections 5.2, 10.5).
+// Limits on HTTP/2 clients (RFC 9113 sections 5.2, 10.5).
 const (
-	streamWindow = 256 << 10 // bytes of a request's body that a client may send unread
-	connWindow   = 1 << 20   // and of all of a connection's
+	streamWindow = 256 << 10 // unread bytes of one request's body
+	connWindow   = 1 << 20   // unread bytes of all bodies on a connection
 
-	// maxControl bounds the answers to control frames that a client does not take, in
-	// bytes; maxBlockFrames the frames of a head.
+	// maxControl limits the unsent answers to control frames in bytes; maxBlockFrames limits the
+	// frames of a head.
 	maxControl     = 64 << 10
 	maxBlockFrames = 64
 
-	// What a client asks for and what costs work without bringing any is paid for: a
-	// frame 1, a stream that it resets or that is refused resetCost. What is spent comes
-	// back with time, and by the frames of bodies that go either way.
+	// Each connection has credit for frames that cause work without bringing any: a frame costs
+	// 1, a reset or refused stream resetCost. Credit returns with time and with the frames of
+	// bodies in either direction.
 	maxCredit       = 4000
 	creditPerSecond = 400
 	resetCost       = 8
 	bodyCredit      = 4
 
-	// What is sent of bodies brings frames that open the windows again, which are not
-	// paid for: two for each frame, one for each window, as clients send them that
-	// count frames, and one more for so many bytes, for clients that read little at a
-	// time (Go's sends two for each 4 KiB, and one for each read where it is the slower
-	// side). They may come long after, when the client reads.
+	// Sent body data entitles the client to free WINDOW_UPDATE frames: two for each DATA frame,
+	// one per window, for clients that count frames, and one more per updateBytes for clients
+	// that read little at a time. Go's client sends two per 4 KiB, and one per read if it is the
+	// slower side. The updates may arrive long after, when the client reads.
 	updatesPerFrame = 2
 	updateBytes     = 256
 )
 
-// goodbye is how long a client may take for the frame that says why its connection ends.
+// goodbye limits the time to send the frame with the reason why the connection ends.
 const goodbye = 5 * time.Second
 
-// h2conn is a connection of HTTP/2. A goroutine reads it; what is sent is sent by the
-// handlers' goroutines (see writer.go). Lock order: nothing is locked under mu.
+// h2conn is an HTTP/2 connection. One goroutine reads; the handlers' goroutines write (see
+// writer.go). Lock order: no lock is taken under mu.
 type h2conn struct {
-	*input // of its conn, whose base is 0; the reader's, but for s, nc and raw
+	*input // shared with conn, base is 0; for the reader goroutine, except s, nc and raw
 	outlet *outlet
 	place  *place
 
-	// The reader's.
+	// For the reader goroutine only.
 	decoder   *hpack.Decoder
 	fields    fieldReader
 	block     headBlock
-	greeted   bool      // SETTINGS have come
-	pressing  time.Time // until when a frame, a head or the first SETTINGS have to be whole; zero for none
-	waits     time.Time // the deadline of reading that is set
-	idleSince time.Time // zero while there are streams
+	greeted   bool      // SETTINGS was received
+	pressing  time.Time // when the current frame, head or first SETTINGS must be complete; zero for none
+	waits     time.Time // read deadline of the socket
+	idleSince time.Time // zero while streams are open
 
 	mu      sync.Mutex
-	quiet   sync.Cond // on mu: nobody writes, or a handler less runs
+	quiet   sync.Cond // on mu: writing has stopped, or a handler has returned
 	streams map[uint32]*stream
 	running int // handlers
 	last    uint32
-	dropped [64]uint32 // streams that were reset by the server, of which frames may still come
+	dropped [64]uint32 // streams that the server has reset recently: late frames may still arrive
 	drops   int
-	leaving bool  // GOAWAY is sent
-	err     error // the connection is of no use any more
+	leaving bool  // GOAWAY was sent or received
+	err     error // why the connection is unusable
 	credit  int
-	counted time.Time // when the credit was
-	updates int       // of windows, that what was sent may still bring
+	counted time.Time // when credit was last renewed
+	updates int       // WINDOW_UPDATE frames that the client may still send for free
 
-	recv, unacked int // what the client may send of bodies; what was taken and not told yet
+	recv, unacked int // body bytes the client may send; consumed bytes not yet granted again
 	sender
 }
 
-// headBlock is a head that is coming.
+// headBlock is a head being received.
 type headBlock struct {
-	stream  uint32  // 0: none is
-	st      *stream // that it begins; nil for none
+	stream  uint32  // 0: no head
+	st      *stream // the new stream; nil for none
 	ended   bool    // no body follows
 	trailer bool
 	size    int
 	frames  int
 }
 
-// serveHTTP2 serves what c has read and will.
+// serveHTTP2 serves the input of c, buffered and to come, as HTTP/2.
 func (c *conn) serveHTTP2() {
 	c.base = 0
 	h := &h2conn{input: &c.input, outlet: &c.outlet, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
@@ -97,13 +96,13 @@ func (c *conn) serveHTTP2() {
 	})
 	h.decoder.SetMaxStringLength(2 * c.s.cfg.Limits.Head)
 	h.initSender()
-	c.idle.Store(true) // which has Shutdown wake the reader, at any time
+	c.idle.Store(true) // lets Shutdown wake the reader at any time
 	err := h.read()
 	h.finish(err)
 }
 
-// read answers frames until the connection is over: with nil where the client or the
-// server has no more to say.
+// read handles frames until the connection ends. It never returns nil; errOver means a regular
+// end.
 func (c *h2conn) read() error {
 	c.pressing = time.Now().Add(c.s.cfg.HeadTimeout)
 	c.mu.Lock()
@@ -129,7 +128,7 @@ func (c *h2conn) read() error {
 		}
 		if n == 0 {
 			if c.end > c.start && c.pressing.IsZero() {
-				// A body may come slowly, a head may not.
+				// A body may arrive slowly, a head may not.
 				patience := c.s.cfg.HeadTimeout
 				if c.end-c.start >= frameHead && f.kind == frameData {
 					patience = c.s.cfg.StallTimeout
@@ -155,10 +154,10 @@ func (c *h2conn) read() error {
 	}
 }
 
-// errOver ends a connection on which nothing is under way.
+// errOver ends a connection without open streams.
 var errOver = errors.New("the connection is over")
 
-// more reads more of what is not understood yet.
+// more reads more input behind the bytes not parsed yet.
 func (c *h2conn) more() error {
 	if c.start > 0 {
 		c.end = copy(c.in, c.in[c.start:c.end])
@@ -175,7 +174,7 @@ func (c *h2conn) more() error {
 		case errors.Is(err, ErrNoMemory):
 			return &connError{codeCalm, err.Error()}
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			c.waits = time.Time{} // whose it was shows
+			c.waits = time.Time{} // prepare finds out which timeout has passed
 		case err == nil:
 		default:
 			return unexpected(err)
@@ -183,8 +182,8 @@ func (c *h2conn) more() error {
 	}
 }
 
-// prepare sends what control frames ask for, and sets the time until when the client
-// has to send more; errOver where that has passed.
+// prepare sends answers to control frames and sets the read deadline. It returns errOver if the
+// connection is idle and leaving, idle for too long, or has lost its place.
 func (c *h2conn) prepare() error {
 	now := time.Now()
 	c.mu.Lock()
@@ -218,20 +217,20 @@ func (c *h2conn) prepare() error {
 			return errOver
 		}
 	}
-	// One that is set may stay where it is not too late and not soon.
+	// Keep a deadline that is neither too late nor near.
 	if c.waits.After(until) || c.waits.Sub(now) < until.Sub(now)/2 {
 		c.waits = until
 		if err := c.nc.SetReadDeadline(until); err != nil {
 			return err
 		}
-		if c.s.closing.Load() != closing || c.place.lost() { // whose deadline this one must not replace
+		if c.s.closing.Load() != closing || c.place.lost() { // keep the deadline of Shutdown or eviction
 			return c.nc.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
 	return nil
 }
 
-// finish ends the connection, and waits for its handlers.
+// finish ends the connection and waits for its handlers.
 func (c *h2conn) finish(err error) {
 	c.mu.Lock()
 	told := false
@@ -247,7 +246,7 @@ func (c *h2conn) finish(err error) {
 		c.breakLocked(st, ErrClientGone)
 	}
 	if told || errors.Is(err, errOver) {
-		_ = c.outlet.SetWriteDeadline(time.Now().Add(min(goodbye, c.s.cfg.StallTimeout))) // fails where nothing can be sent
+		_ = c.outlet.SetWriteDeadline(time.Now().Add(min(goodbye, c.s.cfg.StallTimeout))) // fails only if nothing can be sent
 		c.flushControlLocked()
 		for c.writing {
 			c.quiet.Wait()
@@ -267,7 +266,7 @@ func (c *h2conn) finish(err error) {
 	c.mu.Unlock()
 }
 
-// failLocked ends what waits for the connection.
+// failLocked ends all streams of the connection.
 func (c *h2conn) failLocked(err error) {
 	if c.err == nil {
 		c.err = err
@@ -277,7 +276,7 @@ func (c *h2conn) failLocked(err error) {
 	}
 }
 
-// payLocked takes from the client's credit.
+// payLocked charges the client's credit.
 func (c *h2conn) payLocked(cost int) error {
 	if c.credit -= cost; c.credit >= 0 {
 		return nil
@@ -293,7 +292,7 @@ func (c *h2conn) payLocked(cost int) error {
 
 func (c *h2conn) earnLocked(n int) { c.credit = min(c.credit+n, maxCredit) }
 
-// frame answers one.
+// frame handles one frame.
 func (c *h2conn) frame(f *frame) error {
 	if c.block.stream != 0 && (f.kind != frameContinuation || f.stream != c.block.stream) {
 		return &connError{codeProtocol, "a frame in the midst of a head"}
@@ -315,12 +314,12 @@ func (c *h2conn) frame(f *frame) error {
 	return c.controlFrame(f)
 }
 
-// data takes a part of a request's body (RFC 9113 section 6.1).
+// data handles a part of a request's body (RFC 9113 section 6.1).
 func (c *h2conn) data(f *frame) error {
 	if f.stream == 0 {
 		return &connError{codeProtocol, "DATA without a stream"}
 	}
-	length := len(f.payload) // as flow control counts
+	length := len(f.payload) // flow control counts the padding
 	if err := f.unpad(); err != nil {
 		return err
 	}
@@ -350,7 +349,7 @@ func (c *h2conn) data(f *frame) error {
 		return c.resetLocked(st, codeFlowControl, bad("more of the body than the window"))
 	}
 	st.gotEnd = ended
-	b := st.body // there is one: else the head would have ended the stream
+	b := st.body // never nil: a head without a body sets gotEnd
 	b.got += int64(len(f.payload))
 	if b.size >= 0 && (b.got > b.size || ended && b.got < b.size) {
 		c.takenLocked(nil, length)
@@ -370,8 +369,8 @@ func (c *h2conn) data(f *frame) error {
 	return nil
 }
 
-// takenLocked gives the client back n bytes of its windows, in steps; st is nil where
-// the stream's own is of no interest any more.
+// takenLocked grants the client n consumed bytes again, in large steps. A nil st grants only the
+// connection's window.
 func (c *h2conn) takenLocked(st *stream, n int) {
 	if c.unacked += n; c.unacked >= connWindow/2 {
 		c.control = appendWindowUpdate(c.control, 0, c.unacked)
@@ -388,17 +387,17 @@ func (c *h2conn) takenLocked(st *stream, n int) {
 	}
 }
 
-// lateLocked answers a frame of a stream that the client has ended or never begun.
+// lateLocked handles a frame of a stream that the client has ended or never begun.
 func (c *h2conn) lateLocked(f *frame, what string) error {
 	if f.stream > c.last || f.stream%2 == 0 {
 		return &connError{codeProtocol, what + " of a stream that was not begun"}
 	}
 	if c.leaving {
-		return nil // of a stream that was ignored, maybe
+		return nil // perhaps of an ignored stream
 	}
 	for _, id := range c.dropped {
 		if id == f.stream {
-			return c.payLocked(1) // it may not have known
+			return c.payLocked(1) // the client may not have seen the reset
 		}
 	}
 	if st := c.streams[f.stream]; st != nil {
@@ -422,7 +421,7 @@ func (c *h2conn) headers(f *frame) error {
 	switch st := c.streams[f.stream]; {
 	case f.stream > c.last:
 		c.last = f.stream
-		// Where the client goes on after GOAWAY, its heads are read for the table's sake.
+		// A head after GOAWAY must be decoded too: the header table depends on it.
 		if !c.leaving {
 			b.st = newStream(c, f.stream)
 		}
@@ -455,7 +454,7 @@ func (c *h2conn) fragment(f *frame) error {
 	return c.fragmentLocked(f)
 }
 
-// fragmentLocked takes a part of a head.
+// fragmentLocked handles a part of a head.
 func (c *h2conn) fragmentLocked(f *frame) error {
 	b := &c.block
 	b.size += len(f.payload)
@@ -482,7 +481,7 @@ func (c *h2conn) fragmentLocked(f *frame) error {
 	return c.requestLocked(&done)
 }
 
-// trailerLocked ends a body; what the trailer says nobody reads.
+// trailerLocked ends a body. The trailer fields are discarded.
 func (c *h2conn) trailerLocked(b *headBlock) error {
 	st := c.streams[b.stream]
 	if st == nil { // reset meanwhile
@@ -500,12 +499,12 @@ func (c *h2conn) trailerLocked(b *headBlock) error {
 	return nil
 }
 
-// requestLocked has a request answered.
+// requestLocked passes a request to a worker.
 func (c *h2conn) requestLocked(b *headBlock) error {
 	st := b.st
 	st.text = c.fields.text
 	if len(c.streams) >= c.s.cfg.MaxStreams || c.running >= 2*c.s.cfg.MaxStreams {
-		// The handlers of streams that were reset count until they notice.
+		// Handlers of reset streams count until they return.
 		c.dropLocked(st.id)
 		c.control = appendReset(c.control, st.id, codeRefused)
 		st.release()
@@ -518,7 +517,7 @@ func (c *h2conn) requestLocked(b *headBlock) error {
 		st.release()
 		return c.payLocked(resetCost)
 	}
-	if !c.place.occupy() { // the connection ends, and the client may ask on another one
+	if !c.place.occupy() { // the connection ends; the client may retry on another
 		c.dropLocked(st.id)
 		c.control = appendReset(c.control, st.id, codeRefused)
 		st.release()
@@ -545,7 +544,7 @@ func (c *h2conn) dropLocked(id uint32) {
 	c.drops++
 }
 
-// resetLocked ends a stream with a frame that says so.
+// resetLocked ends a stream with RST_STREAM.
 func (c *h2conn) resetLocked(st *stream, code errorCode, cause error) error {
 	if st.closed {
 		return nil
@@ -553,13 +552,13 @@ func (c *h2conn) resetLocked(st *stream, code errorCode, cause error) error {
 	c.dropLocked(st.id)
 	c.control = appendReset(c.control, st.id, code)
 	c.breakLocked(st, cause)
-	if code == codeNone || code == codeInternal { // which is not the client's doing
+	if code == codeNone || code == codeInternal { // not the client's fault
 		return nil
 	}
 	return c.payLocked(resetCost)
 }
 
-// breakLocked ends a stream without a word.
+// breakLocked ends a stream without a frame.
 func (c *h2conn) breakLocked(st *stream, cause error) {
 	if st.closed {
 		return
@@ -582,7 +581,7 @@ func (c *h2conn) breakLocked(st *stream, cause error) {
 	c.dequeueLocked(st)
 }
 
-// doneLocked ends a stream that both sides have ended.
+// doneLocked removes a stream that both sides have ended.
 func (c *h2conn) doneLocked(st *stream) {
 	if st.gotEnd && st.sentEnd && !st.closed {
 		st.closed = true

@@ -12,23 +12,23 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// input is what was read of a connection and not used yet, in[start:end]. It has memory
-// while there is something to keep, and none while it waits for the first of it.
+// input holds the unparsed input of a connection in in[start:end]. It acquires memory with the
+// first byte and holds none while the connection waits for one.
 type input struct {
 	s  *Server
 	nc net.Conn
-	// raw is how the kernel is asked without Go's copies; nil where nc is no TCP or Unix
-	// socket of its own (TLS).
+	// raw allows system calls without Go's copies. It is nil unless nc is a plain TCP or Unix
+	// socket.
 	raw syscall.RawConn
 
-	lent, outgrown Buffer // in, and what the handler's head is in where that was too small; nil: none
+	lent, outgrown Buffer // memory of in; memory of the handler's head, if in has outgrown it; nil: none
 	in             []byte
 	start, end     int
-	base           int // of in; below is the head that the handler looks at
+	base           int // start of the usable part of in; the handler's head lies below
 
-	readFn func(fd uintptr) bool // input.read, made once
-	parked bool                  // read has waited
-	n      int                   // what read has read
+	readFn func(fd uintptr) bool // input.read, allocated once
+	parked bool                  // read has waited for the socket
+	n      int                   // bytes of the last read
 	err    error
 	one    [1]byte
 }
@@ -38,10 +38,10 @@ func (in *input) open(s *Server, nc net.Conn, raw syscall.RawConn) {
 	in.readFn = in.read
 }
 
-// empty says that nothing of the memory is in use.
+// empty reports whether the memory holds nothing of use.
 func (in *input) empty() bool { return in.base == 0 && in.start == in.end }
 
-// fill reads more. Errors: [ErrNoMemory], and those of net.Conn's Read.
+// fill reads more input. It returns [ErrNoMemory] or an error of net.Conn's Read.
 func (in *input) fill() (n int, err error) {
 	if in.lent != nil && in.end == len(in.in) {
 		if err := in.grow(); err != nil {
@@ -66,8 +66,8 @@ func (in *input) fill() (n int, err error) {
 	}
 }
 
-// read is called by the poller: false waits until the socket has something, for which
-// there has to be memory then.
+// read is called by the poller. It returns false to wait until the socket is readable. Without
+// memory it only finds out whether the socket is readable; fill then acquires memory.
 func (in *input) read(fd uintptr) (done bool) {
 	var n int
 	var err error
@@ -96,8 +96,8 @@ func (in *input) read(fd uintptr) (done bool) {
 	return true
 }
 
-// fillSecure is fill where what has come shows only in reading it. A byte needs no
-// memory of its own.
+// fillSecure is fill for TLS, where input shows only by reading. It reads the first byte without
+// memory.
 func (in *input) fillSecure() (n int, err error) {
 	if !in.empty() {
 		n, err = in.nc.Read(in.in[in.end:])
@@ -115,7 +115,7 @@ func (in *input) fillSecure() (n int, err error) {
 	return in.end, nil
 }
 
-// acquire takes memory for what comes.
+// acquire acquires memory for new input.
 func (in *input) acquire() error {
 	b, err := in.s.acquire(inputSize)
 	if err != nil {
@@ -126,7 +126,7 @@ func (in *input) acquire() error {
 	return nil
 }
 
-// release gives the memory back: nobody has a slice of it any more.
+// release releases the memory. No slice of it may be in use.
 func (in *input) release() {
 	if in.lent != nil {
 		in.lent.Release()
@@ -138,8 +138,7 @@ func (in *input) release() {
 	in.start, in.end, in.base = 0, 0, 0
 }
 
-// grow makes room to read more. A head ends at its limit, a line of a chunked body
-// at its own, a frame at its length.
+// grow makes room to read more. Heads, lines of chunked bodies and frames have their own limits.
 func (in *input) grow() error {
 	if in.start > in.base {
 		in.end = in.base + copy(in.in[in.base:], in.in[in.start:in.end])
@@ -153,7 +152,7 @@ func (in *input) grow() error {
 	larger := b.Bytes()[:4*len(in.in)]
 	in.end = copy(larger, in.in[in.start:in.end])
 	if in.base > 0 {
-		in.outgrown = in.lent // until the handler has done
+		in.outgrown = in.lent // until the handler has returned
 	} else {
 		in.lent.Release()
 	}

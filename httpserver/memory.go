@@ -7,42 +7,42 @@ import (
 	"time"
 )
 
-// Memory lends the buffers that connections are read into and copied through. Its methods
-// may be called from several goroutines.
+// Memory provides the buffers for reading and copying. Its methods must be safe for concurrent
+// use.
 type Memory interface {
-	// Acquire lends a buffer of at least size bytes, which hold whatever they held. Where
-	// none is free it waits for one, no longer than wait. Its errors mean that there is
-	// none.
+	// Acquire returns a buffer of at least size bytes with arbitrary content. If no buffer is
+	// free, it waits for at most wait. An error means that no buffer became free.
 	Acquire(size int, wait time.Duration) (Buffer, error)
 }
 
-// Buffer is memory that is lent until Release, which is called once.
+// Buffer is memory on loan until Release, which must be called once.
 type Buffer = interface {
 	Bytes() []byte
 	Release()
 }
 
 const (
-	// inputSize is what a connection begins to read into; a larger head makes it grow.
+	// inputSize is the first buffer of a connection's input, in bytes; a larger head makes it
+	// grow.
 	inputSize = 8 << 10
 
-	// copySize is what bodies are copied by, where they are.
+	// copySize is the buffer for copying bodies, in bytes.
 	copySize = 64 << 10
 
-	// memoryWait is how long a connection waits for memory. Once that was in vain nobody
-	// waits until somebody has got some.
+	// memoryWait is how long a connection waits for memory. After a wait in vain, acquisitions
+	// fail at once until one succeeds.
 	memoryWait = 200 * time.Millisecond
 
 	defaultMemory = 64 << 20
 )
 
-// ErrNoMemory is why an exchange ends for which [Config.Memory] has none.
+// ErrNoMemory means that [Config.Memory] has no buffer for the exchange.
 var ErrNoMemory = errors.New("there is no memory for the connection")
 
-// acquire lends memory; else the error is ErrNoMemory.
+// acquire returns a buffer, or ErrNoMemory after memoryWait.
 func (s *Server) acquire(size int) (Buffer, error) { return s.acquireWithin(size, memoryWait) }
 
-// tryAcquire is acquire for those who cannot wait.
+// tryAcquire is acquire without waiting.
 func (s *Server) tryAcquire(size int) (Buffer, error) { return s.acquireWithin(size, 0) }
 
 func (s *Server) acquireWithin(size int, wait time.Duration) (Buffer, error) {
@@ -64,23 +64,22 @@ func (s *Server) acquireWithin(size int, wait time.Duration) (Buffer, error) {
 	return nil, ErrNoMemory
 }
 
-// heap is the Memory of a server that is given none: of Go's heap, no more than so many
-// bytes at once.
+// heap is the default Memory: Go's heap, with a limit on the bytes in use.
 type heap struct {
 	classes [heapClasses]sync.Pool // of *heapBuffer
 
 	mu    sync.Mutex
 	left  int
-	freed chan struct{} // closed when some is given back; nil unless somebody waits
+	freed chan struct{} // closed by the next Release; nil if no goroutine waits
 }
 
-// The sizes of heap's buffers are powers of two from 4 KiB on.
+// Buffer sizes are powers of two from 4 KiB on.
 const (
 	heapSmallest = 12 // 1 << 12
 	heapClasses  = 11
 )
 
-// NewMemory returns one that lends no more than so many bytes of Go's heap at once.
+// NewMemory returns a Memory on Go's heap with at most bytes in use at once.
 func NewMemory(bytes int) Memory { return &heap{left: bytes} }
 
 type heapBuffer struct {
@@ -89,7 +88,7 @@ type heapBuffer struct {
 	data  []byte
 }
 
-// Acquire lends a buffer.
+// Acquire implements Memory.
 func (h *heap) Acquire(size int, wait time.Duration) (Buffer, error) {
 	class := max(0, bits.Len(uint(max(size, 1)-1))-heapSmallest)
 	if class >= heapClasses || !h.take(1<<(class+heapSmallest), wait) {
@@ -101,7 +100,7 @@ func (h *heap) Acquire(size int, wait time.Duration) (Buffer, error) {
 	return &heapBuffer{of: h, class: class, data: make([]byte, 1<<(class+heapSmallest))}, nil
 }
 
-// take counts bytes as lent, once there are so many.
+// take waits until bytes are free and marks them as used.
 func (h *heap) take(bytes int, wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,10 +130,10 @@ func (h *heap) take(bytes int, wait time.Duration) bool {
 	return true
 }
 
-// Bytes is the buffer.
+// Bytes returns the buffer.
 func (b *heapBuffer) Bytes() []byte { return b.data }
 
-// Release gives it back.
+// Release returns the buffer to the heap.
 func (b *heapBuffer) Release() {
 	h := b.of
 	h.classes[b.class].Put(b)

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// wholeAnswer is how many bytes of an answer from a [http.Handler] are kept back until it has
-// returned: one that is no longer goes out with its head, in one write.
+// wholeAnswer limits, in bytes, how much of an [http.Handler]'s answer is held back until the
+// handler returns. A shorter answer leaves in one write with its head.
 const wholeAnswer = 32 << 10
 
-// NetHTTP has a handler for net/http answer, for what is not in a hurry: its requests and its
-// answers' heads are made anew, and its answers copied. Trailers are not passed on, and the
-// connection cannot be hijacked. A http.ResponseController can flush, and end the reading of
-// the request's body by a deadline that has passed; other deadlines are the server's. A
-// handler that panics breaks its answer off, with [http.ErrAbortHandler] silently.
+// NetHTTP adapts a net/http handler. It suits requests that need no speed: requests and heads are
+// allocated and answers copied. Trailers are dropped, and hijacking is not supported. A
+// http.ResponseController can flush, and can end reading of the body by a deadline in the past;
+// all other deadlines are the server's. A panic breaks the answer off, silently for
+// [http.ErrAbortHandler].
 func NetHTTP(h http.Handler) Handler {
 	return HandlerFunc(func(x *Exchange) {
 		r, err := newRequest(x)
 		if err != nil {
-			_ = x.Send(http.StatusBadRequest, []byte(err.Error())) // fails with the connection
+			_ = x.Send(http.StatusBadRequest, []byte(err.Error())) // fails only with the connection
 			return
 		}
 		w := &responseWriter{x: x, header: http.Header{}, length: -1}
@@ -34,7 +34,7 @@ func NetHTTP(h http.Handler) Handler {
 				}
 			}
 		}()
-		// Its context ends with the exchange, as that of net/http does.
+		// As in net/http, the request's context ends with the exchange.
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		h.ServeHTTP(w, r.WithContext(ctx))
@@ -42,7 +42,7 @@ func NetHTTP(h http.Handler) Handler {
 	})
 }
 
-// newRequest is the request of x as net/http has it.
+// newRequest converts the request of x.
 func newRequest(x *Exchange) (*http.Request, error) {
 	target := string(x.Target)
 	u, err := url.ParseRequestURI(target)
@@ -72,23 +72,23 @@ func newRequest(x *Exchange) (*http.Request, error) {
 	return r.WithContext(x.Context()), nil
 }
 
-// responseWriter is an answer of a handler for net/http.
+// responseWriter implements http.ResponseWriter.
 type responseWriter struct {
 	x      *Exchange
 	header http.Header
-	status int    // 0: not said yet
-	length int64  // of the body as the handler has said, -1 where it has not
-	kept   []byte // of the body, while nothing is out
+	status int    // 0: not set yet
+	length int64  // the handler's Content-Length, -1 if not set
+	kept   []byte // start of the body, until the head is sent
 	begun  bool
 	err    error // why the answer cannot be sent
 }
 
-// Header are the fields of the answer's head.
+// Header returns the fields of the answer's head.
 func (w *responseWriter) Header() http.Header { return w.header }
 
-// WriteHeader says the answer's status, once.
+// WriteHeader sets the answer's status, once.
 func (w *responseWriter) WriteHeader(status int) {
-	if w.status != 0 || status < 200 { // 100 is the server's to say, others are for clients that do not need them
+	if w.status != 0 || status < 200 { // the server sends 100; clients can do without the other 1xx
 		return
 	}
 	w.status = status
@@ -120,17 +120,17 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 	return w.x.Write(p)
 }
 
-// FlushError sends what has been kept back.
+// FlushError sends the part of the answer held back.
 func (w *responseWriter) FlushError() error {
 	w.WriteHeader(http.StatusOK)
 	w.begin()
 	return w.err
 }
 
-// Flush is FlushError for those who do not want to know.
+// Flush implements http.Flusher.
 func (w *responseWriter) Flush() { _ = w.FlushError() }
 
-// SetReadDeadline ends the reading of the request's body where t has passed.
+// SetReadDeadline ends reading of the request's body if t has passed.
 func (w *responseWriter) SetReadDeadline(t time.Time) error {
 	if !t.IsZero() && !t.After(time.Now()) && w.x.Body != nil {
 		return w.x.Body.Close()
@@ -138,10 +138,10 @@ func (w *responseWriter) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline leaves it to the server how long a client may take nothing.
+// SetWriteDeadline does nothing: the server limits stalls of the client.
 func (w *responseWriter) SetWriteDeadline(time.Time) error { return nil }
 
-// begin sends the head and what has been kept back, for a body that goes on.
+// begin sends the head and the part of the body held back; more may follow.
 func (w *responseWriter) begin() {
 	if w.begun {
 		return
@@ -154,7 +154,7 @@ func (w *responseWriter) begin() {
 	w.kept = nil
 }
 
-// end sends what has not been sent when the handler has returned.
+// end sends the unsent rest after the handler has returned.
 func (w *responseWriter) end() {
 	switch {
 	case w.begun:
@@ -165,11 +165,11 @@ func (w *responseWriter) end() {
 		w.WriteHeader(http.StatusOK)
 		w.begun = true
 		w.fields()
-		_ = w.x.Send(w.status, w.kept) // fails with the connection
+		_ = w.x.Send(w.status, w.kept) // fails only with the connection
 	}
 }
 
-// fields sets those of the head that are not the server's.
+// fields sets the header fields, except those that the server sets itself.
 func (w *responseWriter) fields() {
 	for name, values := range w.header {
 		switch name {

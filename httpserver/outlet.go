@@ -13,27 +13,27 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// outlet is what a client is sent things by: the connection's socket, below TLS where that is
-// spoken, whose writes cannot go on once one has failed. It waits as long as the client takes
-// something within each time to stall, however little, and however much there is to be sent.
+// outlet writes to a connection's socket, below TLS, whose writes cannot continue after an error.
+// It waits as long as the client reads at least one byte in each period of patience, however many
+// bytes remain.
 type outlet struct {
 	net.Conn                 // the socket
-	raw      syscall.RawConn // nil where it is no TCP or Unix socket
-	patience time.Duration   // the time to stall
+	raw      syscall.RawConn // nil unless a TCP or Unix socket
+	patience time.Duration   // longest stall of the client
 
-	buffers net.Buffers // what is being sent
+	buffers net.Buffers // unsent parts
 	one     [1][]byte
 	sent    int
 	fault   error
-	sendFn  func(fd uintptr) bool // sendTo, made once
+	sendFn  func(fd uintptr) bool // sendTo, allocated once
 
-	queued int              // what the socket holds, in bytes, when it was asked last
-	held   int              // and when the time to stall began
-	askFn  func(fd uintptr) // ask, made once
+	queued int              // unacknowledged bytes in the socket, when last asked
+	held   int              // queued at the start of the current period
+	askFn  func(fd uintptr) // ask, allocated once
 
 	mu    sync.Mutex
-	timed bool      // a deadline is set that is sooner than last
-	last  time.Time // until when all has to be sent, whatever the client takes; zero for none
+	timed bool      // a deadline earlier than last is set
+	last  time.Time // final deadline, even if the client reads; zero for none
 }
 
 func (o *outlet) open(nc net.Conn, patience time.Duration) {
@@ -56,7 +56,7 @@ func (o *outlet) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// send sends the parts, which it takes off.
+// send sends the parts and consumes the slice.
 func (o *outlet) send(parts [][]byte) error {
 	o.buffers = parts
 	defer func() { o.buffers = nil }()
@@ -80,8 +80,8 @@ func (o *outlet) send(parts [][]byte) error {
 	}
 }
 
-// sendNow sends what the socket takes at once; whole says that it is all. It asks the kernel by
-// calls of which Go's scheduler is not told where little is moved (linux.Recv says why).
+// sendNow sends as much as fits into the socket. whole reports whether everything fitted. Short
+// sends use system calls that Go's scheduler does not see (see linux.Recv).
 func (o *outlet) sendNow() (whole bool, err error) {
 	if o.raw == nil {
 		return false, nil
@@ -107,11 +107,11 @@ func (o *outlet) sendTo(fd uintptr) (done bool) {
 	return true
 }
 
-// ask asks the socket what it holds.
+// ask records how many bytes the socket holds.
 func (o *outlet) ask(fd uintptr) { o.queued, o.fault = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }
 
-// askNow is ask for those who have not been given the socket's descriptor. Where there is no
-// socket to ask, what can be told is whether something has moved.
+// askNow is ask without a descriptor at hand. Without a raw socket, only the progress of a write
+// shows whether the client reads.
 func (o *outlet) askNow() error {
 	if o.raw == nil {
 		return nil
@@ -119,7 +119,7 @@ func (o *outlet) askNow() error {
 	return o.raw.Control(o.askFn)
 }
 
-// begin begins the time to stall, now that the socket has been asked.
+// begin starts a period of patience, after ask.
 func (o *outlet) begin() error {
 	if o.raw != nil && o.fault != nil {
 		return os.NewSyscallError("ioctl", o.fault)
@@ -137,15 +137,15 @@ func (o *outlet) begin() error {
 	return o.Conn.SetWriteDeadline(until)
 }
 
-// takes says, when the time to stall is over, whether the client has taken something meanwhile,
-// and begins it anew then. That something has moved says so, and so does a socket that holds
-// less: the kernel has one take more only when a third of what it holds has gone. That is a
-// megabyte and more, for which a slow client may need longer.
+// takes reports, at the end of a period, whether the client has read in the period, and if so
+// starts the next one. Proof is a write that made progress or a socket that holds less than
+// before: the kernel accepts more only after a third of the socket's bytes has gone. A third can
+// be a megabyte and more, longer than one period for a slow client.
 func (o *outlet) takes(moved bool) bool {
 	return o.askNow() == nil && (moved || o.queued < o.held) && o.begin() == nil
 }
 
-// unstall takes the time to stall back: it may have passed.
+// unstall removes the deadline of the current period, which may have passed.
 func (o *outlet) unstall() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -156,7 +156,7 @@ func (o *outlet) unstall() error {
 	return o.Conn.SetWriteDeadline(o.last)
 }
 
-// SetWriteDeadline says until when all has to be sent, whatever the client takes.
+// SetWriteDeadline sets the final deadline, even if the client reads.
 func (o *outlet) SetWriteDeadline(t time.Time) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -164,12 +164,12 @@ func (o *outlet) SetWriteDeadline(t time.Time) error {
 	return o.Conn.SetWriteDeadline(t)
 }
 
-// SetDeadline is that of net.Conn.
+// SetDeadline implements net.Conn.
 func (o *outlet) SetDeadline(t time.Time) error {
 	return errors.Join(o.SetReadDeadline(t), o.SetWriteDeadline(t))
 }
 
-// CloseWrite closes the socket's direction to the client, where it has one of its own.
+// CloseWrite closes the socket's sending direction, if supported.
 func (o *outlet) CloseWrite() error {
 	if half, ok := o.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

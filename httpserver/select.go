@@ -10,22 +10,22 @@ import (
 // Range is a part of a body: Length bytes, at least one, from First on.
 type Range struct{ First, Length int64 }
 
-// Fields are those of a request's head. Field returns the value of that canonical name, of
-// several the list of all; "" if there is none.
+// Fields gives access to a request's header. Field returns the value of the field with the
+// canonical name; several values as one list; "" if absent.
 type Fields interface{ Field(name string) string }
 
-// Validators are the ETag and the Last-Modified of an answer, which a request's conditions
-// and ranges (RFC 9110 sections 13 and 14) are compared with; empty where it has none.
+// Validators are the ETag and Last-Modified of an answer, each "" if absent. Conditions and
+// ranges of requests are compared with them (RFC 9110 sections 13 and 14).
 type Validators struct{ Tag, Modified string }
 
-// maxParts bounds the ranges of one request; of more, the whole body is sent.
+// maxParts limits the ranges of one request. For more ranges the whole body is sent.
 const maxParts = 64
 
-// Precondition is the status that a request's conditions ask for: 200 where they hold, 304
-// or 412, in the order of RFC 9110 section 13.2.2.
+// Precondition evaluates a request's conditions in the order of RFC 9110 section 13.2.2. It
+// returns 200 if they hold, else 304 or 412.
 func (v Validators) Precondition(r Fields) int {
 	modified, dated := parseTime(v.Modified)
-	before := func(name string) (earlier, ok bool) { // the condition is of an earlier time than the answer
+	before := func(name string) (earlier, ok bool) { // compares the date of a condition with Last-Modified
 		if !dated {
 			return false, false
 		}
@@ -49,7 +49,7 @@ func (v Validators) Precondition(r Fields) int {
 	return http.StatusOK
 }
 
-// parseTime reads a date. To find that none is one costs more than the rest of choose.
+// parseTime parses a date. It checks for "" first: http.ParseTime takes long to fail.
 func parseTime(s string) (t time.Time, ok bool) {
 	if s == "" {
 		return t, false
@@ -58,10 +58,10 @@ func parseTime(s string) (t time.Time, ok bool) {
 	return t, err == nil
 }
 
-// Ranges are what a GET asks for of a body of size bytes, in its order, at most 64, and
-// together no more than the body; none where all of it is to be sent, since it asks for no
-// range, for one of an older body, or in a way that is to be ignored. ok is false where the
-// body has nothing of what it asks for: 416.
+// Ranges returns the parts of a body of size bytes that a GET asks for, in the request's order,
+// at most 64 and together at most size bytes. No parts mean the whole body: the request has no
+// range, or its If-Range does not match, or its range is to be ignored. ok is false if no
+// requested byte exists: 416.
 func (v Validators) Ranges(r Fields, size int64) (parts []Range, ok bool) {
 	ranges := r.Field("Range")
 	if ranges == "" || !v.inRange(r.Field("If-Range")) {
@@ -71,8 +71,8 @@ func (v Validators) Ranges(r Fields, size int64) (parts []Range, ok bool) {
 	return parts, !ok || len(parts) > 0
 }
 
-// inRange says whether If-Range lets a range be sent: there is none, or it names this
-// very answer (RFC 9110 section 13.1.5).
+// inRange reports whether If-Range allows a range: the field is absent or names the current
+// answer (RFC 9110 section 13.1.5).
 func (v Validators) inRange(condition string) bool {
 	if condition == "" {
 		return true
@@ -82,7 +82,7 @@ func (v Validators) inRange(condition string) bool {
 	}
 	t, ok := parseTime(condition)
 	modified, dated := parseTime(v.Modified)
-	// A date is strong only where the answer cannot have changed twice in its second.
+	// A date is a strong validator only after its second is over.
 	return ok && dated && t.Equal(modified) && time.Since(modified) > time.Second
 }
 
@@ -94,8 +94,8 @@ func weakly(a, b string) bool {
 	return strongly(a, b)
 }
 
-// matches says whether tag is in a list of If-Match or If-None-Match, "*" included.
-// What is behind something that is no tag does not count.
+// matches reports whether tag is in a list of If-Match or If-None-Match, or the list is "*".
+// Elements after a malformed tag are ignored.
 func matches(list, tag string, equal func(a, b string) bool) bool {
 	if list == "*" {
 		return true
@@ -113,7 +113,7 @@ func matches(list, tag string, equal func(a, b string) bool) bool {
 	}
 }
 
-// cutTag takes an entity tag from the begin of s.
+// cutTag splits the entity tag off the start of s.
 func cutTag(s string) (tag, rest string, ok bool) {
 	start := 0
 	if strings.HasPrefix(s, "W/") {
@@ -133,11 +133,10 @@ func cutTag(s string) (tag, rest string, ok bool) {
 	return "", "", false
 }
 
-// parseRanges reads a Range field (RFC 9110 section 14.1.2) for a body of size bytes:
-// the parts that it selects, in the order asked for, none where it is not
-// satisfiable. ok is false where the field is to be ignored: it is malformed, of
-// another unit, asks for more ranges than anybody needs, or for more bytes than there
-// are.
+// parseRanges parses a Range field (RFC 9110 section 14.1.2) for a body of size bytes. It returns
+// the selected parts in the request's order, none if the range is not satisfiable. ok is false if
+// the field is to be ignored: it is malformed, has another unit, too many ranges, or more bytes
+// in total than size.
 func parseRanges(field string, size int64) (parts []Range, ok bool) {
 	unit, set, found := strings.Cut(field, "=")
 	if !found || !strings.EqualFold(unit, "bytes") || size == 0 {
@@ -154,7 +153,7 @@ func parseRanges(field string, size int64) (parts []Range, ok bool) {
 			return nil, false
 		}
 		var p Range
-		if first == "" { // the last so many
+		if first == "" { // a suffix range: the last n bytes
 			n, ok := position(last)
 			if !ok {
 				return nil, false
@@ -183,7 +182,7 @@ func parseRanges(field string, size int64) (parts []Range, ok bool) {
 	return parts, strings.Trim(set, " \t,") != ""
 }
 
-// position is 1*DIGIT; what no body is large enough for is as good as 2^59.
+// position parses 1*DIGIT and caps it at 2^59, longer than any body.
 func position(s string) (int64, bool) {
 	if s == "" {
 		return 0, false
@@ -198,14 +197,13 @@ func position(s string) (int64, bool) {
 	return n, true
 }
 
-// ContentRange is the field of that name for p of a body of size bytes.
+// ContentRange returns the Content-Range field for p of a body of size bytes.
 func (p Range) ContentRange(size int64) string {
 	return "bytes " + strconv.FormatInt(p.First, 10) + "-" + strconv.FormatInt(p.First+p.Length-1, 10) + "/" + strconv.FormatInt(size, 10)
 }
 
-// AcceptedCoding is the index of the one of at most eight codings that an Accept-Encoding
-// field likes best (RFC 9110 section 12.5.3), of those it likes as much the first, -1 for
-// none.
+// AcceptedCoding returns the index of the coding that an Accept-Encoding field prefers (RFC 9110
+// section 12.5.3), the first of equals, -1 for none. It accepts at most eight codings.
 func AcceptedCoding(field string, codings []string) int {
 	if field == "" {
 		return -1
@@ -241,8 +239,8 @@ func AcceptedCoding(field string, codings []string) int {
 	return best
 }
 
-// weight is a quality value (RFC 9110 section 12.4.2) in thousandths, 1000 without
-// one, 0 for what is none.
+// weight parses a quality value (RFC 9110 section 12.4.2) into thousandths: 1000 if absent, 0 if
+// malformed.
 func weight(params string) int {
 	name, value, found := strings.Cut(strings.Trim(params, " \t"), "=")
 	if !found && name == "" {

@@ -11,38 +11,38 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// fileQuantum is how much of a file goes out at once, in bytes: as much as nginx sends at once
-// (sendfile_max_chunk). It is not copied, so that 2 MiB take some 300 microseconds; a quarter of
-// it each time costs a twentieth more of the processor.
+// fileQuantum limits the bytes of a file per turn, as nginx does (sendfile_max_chunk). The bytes
+// are not copied: 2 MiB take some 300 microseconds. A quarter of the size costs a twentieth more
+// CPU time.
 const fileQuantum = 2 << 20
 
-// unwatchedFrom is the length in bytes from which on the runtime is not told of what a file's
-// sending takes: see sendPiece. To ask whether it may be so costs shorter ones more than it gives.
+// unwatchedFrom is the length in bytes from which a file is sent without telling the runtime: see
+// sendPiece. For shorter files the check costs more than it saves.
 const unwatchedFrom = 512<<10 + 1
 
-// corkedFrom is the length in bytes from which on a file leaves in whole segments only, but for
-// its end. Go's sockets have no Nagle's algorithm: each acknowledgment that comes while the file
-// is being sent has what is there then go out at once, and on the CPU that it came on. That
-// makes a third more segments of 2 MiB by loopback, and some of them overtake others, for which
-// congestion control slows down. What the kernel takes at once is not worth the two calls.
+// corkedFrom is the length in bytes from which TCP_CORK holds back partial segments until the end
+// of the file. Go's sockets have no Nagle's algorithm: every acknowledgment sends the available
+// bytes at once, on the CPU that received it. That makes a third more segments of 2 MiB over
+// loopback, and some overtake others, which makes congestion control slow down. Shorter files fit
+// into the socket at once, and are not worth the two calls.
 const corkedFrom = 128 << 10
 
-// sending is what the kernel sends of a file, after a head.
+// sending is a head and a part of a file that the kernel sends.
 type sending struct {
 	head    []byte
 	file    int
 	offset  int64
 	left    int64
-	moved   bool // something went out since the time to stall began
-	watched bool // by the runtime: see sendPiece
-	corked  bool // only whole segments leave (TCP_CORK)
+	moved   bool // bytes were sent since the last call of outlet.begin
+	watched bool // the runtime sees the system calls: see sendPiece
+	corked  bool // TCP_CORK is set
 	room    [1]unix.PollFd
 	piece   unix.CachestatRange
 	cached  unix.Cachestat_t
 	err     error
 }
 
-// sendFile has the kernel send them. The file's own offset does not move.
+// sendFile has the kernel send head and file. The file's own offset does not move.
 func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	if c.raw == nil {
 		return c.copyFile(head, f, offset, length)
@@ -71,9 +71,9 @@ func (c *conn) sendFile(head []byte, f *os.File, offset, length int64) error {
 	return nil
 }
 
-// sendSome is called by the poller whenever the socket takes something; false waits for
-// that. It sends a fileQuantum at most, and asks the kernel as seldom as it can: what sendfile(2)
-// leaves over when the socket is full is not tried again before there is room.
+// sendSome is called by the poller when the socket is writable. It returns false to wait. It
+// sends at most a fileQuantum with few system calls: when sendfile(2) stops at a full socket, it
+// waits for room before the next try.
 func (c *conn) sendSome(fd uintptr) (done bool) {
 	s := &c.sending
 	for len(s.head) > 0 {
@@ -82,7 +82,7 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 			flags = unix.MSG_MORE // the file follows in the same segment
 		}
 		if s.left >= corkedFrom && !s.corked {
-			s.corked = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) == nil // a Unix socket has none
+			s.corked = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) == nil // fails on a Unix socket
 		}
 		c.vector[0] = s.head
 		n, err := linux.Send(int(fd), c.vector[:1], nil, flags)
@@ -101,7 +101,7 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 		if err != nil {
 			return c.stopped(fd, "sendfile", err)
 		}
-		if n == 0 { // it has become shorter
+		if n == 0 { // the file has become shorter
 			s.err = io.ErrUnexpectedEOF
 			return true
 		}
@@ -120,12 +120,13 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 	return true
 }
 
-// sendPiece sends n bytes of the file at most. The runtime takes the processor from a system call
-// that takes as long as this one, and wakes a thread, which does the same for the next connection:
-// as many threads as connections share the processors then by the kernel's slices of
-// milliseconds, each with its socket locked. So the runtime is not told where nothing has to be
-// waited for: all of it is in memory, and the socket never blocks, which of one that another
-// process has had nobody knows.
+// sendPiece sends at most n bytes of the file. Go's runtime takes the processor away from a
+// goroutine in a long system call and wakes another thread. That thread does the same for the
+// next connection, until as many threads as connections share the processors in slices of
+// milliseconds, each with its socket locked.
+//
+// Therefore the runtime is not told if the call cannot wait: the bytes are in memory, and the
+// socket is nonblocking. A socket that another process has had may be blocking.
 func (c *conn) sendPiece(fd, n int) (int, error) {
 	s := &c.sending
 	if s.watched || !s.inMemory(n) {
@@ -134,8 +135,8 @@ func (c *conn) sendPiece(fd, n int) (int, error) {
 	return linux.SendFile(fd, s.file, &s.offset, n)
 }
 
-// inMemory says whether the kernel has the next n bytes of the file in memory (cachestat(2),
-// Linux 6.5).
+// inMemory reports whether the page cache holds the next n bytes of the file (cachestat(2), Linux
+// 6.5).
 func (s *sending) inMemory(n int) bool {
 	page := int64(os.Getpagesize())
 	s.piece = unix.CachestatRange{Off: uint64(s.offset), Len: uint64(n)} //nolint:gosec // neither is negative
@@ -144,10 +145,10 @@ func (s *sending) inMemory(n int) bool {
 	return err == nil && s.cached.Cache >= uint64(pages) //nolint:gosec // likewise
 }
 
-// hasRoom says whether a socket takes something. Less than was asked for does not say that it
-// is full: a signal ends sendfile(2) early too (Linux 4.3), and a socket that is not full has
-// no event to be waited for. To ask costs less than to send in vain, which looks up pages, and
-// has the kernel tell of the room when there is some (tcp_poll sets SOCK_NOSPACE).
+// hasRoom reports whether the socket is writable. A short sendfile(2) does not prove a full
+// socket: a signal ends the call early too (Linux 4.3), and a writable socket sends no event to
+// wait for. A poll costs less than a failing send, which looks up pages, and makes the kernel
+// report new room (tcp_poll sets SOCK_NOSPACE).
 func (s *sending) hasRoom(fd uintptr) bool {
 	s.room[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT} //nolint:gosec // descriptors are that small
 	n, err := unix.Poll(s.room[:], 0)
@@ -162,7 +163,7 @@ func (c *conn) stopped(fd uintptr, call string, err error) (done bool) {
 	return true
 }
 
-// wait has the poller wait. The time to stall begins anew when something went out.
+// wait makes the poller wait. A new period of patience begins if bytes were sent.
 func (c *conn) wait(fd uintptr) (done bool) {
 	s := &c.sending
 	if s.moved {
@@ -173,7 +174,7 @@ func (c *conn) wait(fd uintptr) (done bool) {
 	return s.err != nil
 }
 
-// copyFile is sendFile where the bytes have to pass by here: TLS encrypts them.
+// copyFile is sendFile for TLS, which must encrypt the bytes.
 func (c *conn) copyFile(head []byte, f *os.File, offset, length int64) error {
 	b, err := c.s.acquire(copySize)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 // Handler answers requests.
 type Handler interface {
-	// Serve answers the request of x, on the goroutine of its connection. Nothing of
-	// x, its slices included, may be used after it returns.
+	// Serve answers the request of x, over HTTP/1.1 on the connection's goroutine. After Serve
+	// returns, x and its slices must not be used.
 	Serve(x *Exchange)
 }
 
@@ -27,76 +27,74 @@ type HandlerFunc func(x *Exchange)
 // Serve calls f.
 func (f HandlerFunc) Serve(x *Exchange) { f(x) }
 
-// Config of a Server. Handler is required.
+// Config configures a Server. Handler is required.
 type Config struct {
 	Handler Handler
-	Log     *slog.Logger // default: what goes wrong in the server is not told
+	Log     *slog.Logger // default: errors of the server are not logged
 	Limits  Limits       // default: DefaultLimits
 
-	// HeadTimeout is how long a head may take from its first byte to its last, default
-	// 10 seconds; IdleTimeout how long a connection may wait for the next, default two
-	// minutes; StallTimeout how long a client may send or take nothing of a body,
+	// HeadTimeout is how long a head may take from its first byte to its last, default 10
+	// seconds. IdleTimeout is how long a connection may wait for its next request, default two
+	// minutes. StallTimeout is how long a client may neither send nor read a byte of a body,
 	// default one minute.
 	HeadTimeout, IdleTimeout, StallTimeout time.Duration
 
-	// MaxStreams is how many requests a client of HTTP/2 may have under way on one
-	// connection, default 100.
+	// MaxStreams limits the concurrent requests on one HTTP/2 connection, default 100.
 	MaxStreams int
 
-	// MaxConnections is how many there may be, default 10,000, and MaxPerClient how many
-	// of one address, of IPv6 one /64, default half of that. One more takes the place of
-	// one that has no request under way, of the same client's where its bound is reached;
-	// where all have one it is answered 503, and closed. Shared, unless nil, names
-	// addresses that many clients share, such as a proxy's: they have no bound of their
-	// own.
+	// MaxConnections limits the connections, default 10,000. MaxPerClient limits the connections
+	// of one address, for IPv6 one /64, default half of MaxConnections. A connection beyond a
+	// limit replaces a connection without a request under way, of the same client if the client's
+	// limit is reached. If every connection has a request, the new connection gets 503 and is
+	// closed. Shared, unless nil, reports addresses shared by many clients, such as a proxy's;
+	// MaxPerClient does not apply to them.
 	MaxConnections, MaxPerClient int
 	Shared                       func(netip.Addr) bool
 
-	// TLS, if not nil, is what all connections are to speak; the handshake is part of the
-	// first head. Where it names no protocols they are HTTP/2 and HTTP/1.1. [Certificate]
-	// follows files.
+	// TLS, if not nil, makes every connection use TLS. HeadTimeout covers the handshake. Empty
+	// NextProtos mean HTTP/2 and HTTP/1.1. [Certificate] reloads certificate files.
 	TLS *tls.Config
 
-	// Memory is what connections are read into and copied through; default: 64 MiB of Go's
-	// heap at most. A connection that waits for its client has none of it.
+	// Memory provides the buffers for reading and copying, default: at most 64 MiB of Go's heap.
+	// An idle connection holds none.
 	Memory Memory
 
-	// Refuse makes the body of the answer to a request that no handler sees, and may set
-	// fields of its head and note it; default: the reason as text. x's request is what
-	// could be read of it, nothing at all maybe. The server sends the answer, and says
-	// in it that the connection ends.
+	// Refuse returns the body of the answer to a request that no handler sees. It may set header
+	// fields and record the request. x holds the parsed part of the request, perhaps nothing. The
+	// default body is e.Reason as text. The server sends the answer, over HTTP/1.1 with
+	// Connection: close.
 	Refuse func(x *Exchange, e *RequestError) (contentType string, body []byte)
 }
 
-// Server serves connections. Its methods may be called from several goroutines.
+// Server serves connections. Its methods are safe for concurrent use.
 type Server struct {
 	cfg  Config
-	ctx  context.Context // of all exchanges
+	ctx  context.Context // parent of every exchange's context
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	clients   map[netip.Addr]map[*conn]struct{} // conns, but for those of nobody
+	clients   map[netip.Addr]map[*conn]struct{} // conns by client, without the zero address
 	closing   atomic.Bool                       // set under mu
 
 	evicted, refused, refusedClient uint64
-	refusing                        atomic.Int32 // goroutines that tell a client
+	refusing                        atomic.Int32 // goroutines that send a refusal
 
-	dry      atomic.Bool   // somebody has waited for memory in vain, and nobody has got some since
-	noMemory atomic.Uint64 // times that there was none
+	dry      atomic.Bool   // a wait for memory was in vain, and no memory was acquired since
+	noMemory atomic.Uint64 // failures to acquire memory
 
-	// Goroutines that wait for streams of HTTP/2 to answer.
+	// Idle goroutines that wait for HTTP/2 streams.
 	idle   chan *stream
 	idlers atomic.Int32
 	quit   chan struct{} // closed when closing is set
 }
 
-// ErrClosed is why an exchange ends that Close broke off.
+// ErrClosed is the cause of an exchange's end when Close breaks the exchange off.
 var ErrClosed = errors.New("the server was closed")
 
-// New returns a server that has nothing to serve yet.
+// New returns a server without listeners.
 func New(cfg Config) *Server {
 	if cfg.Limits == (Limits{}) {
 		cfg.Limits = DefaultLimits
@@ -138,8 +136,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Serve accepts connections until the listener fails or the server is shut down or
-// closed, which closes the listener: then the error is net.ErrClosed.
+// Serve accepts connections until the listener fails, or until Shutdown or Close closes it. Then
+// the error is net.ErrClosed.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.closing.Load() {
@@ -156,7 +154,7 @@ func (s *Server) Serve(l net.Listener) error {
 	for {
 		nc, err := l.Accept()
 		if err != nil {
-			// Out of file descriptors: those that are there go on, and one of them ends.
+			// For example out of file descriptors: an open connection will end.
 			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() || isTemporary(err) {
 				s.cfg.Log.Warn("cannot accept a connection: again in 10 ms", "error", err)
 				select {
@@ -183,8 +181,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// Shutdown accepts nothing more, closes what is idle, and waits until what is under
-// way is answered, or ctx ends: then it returns its cause, and Close is due.
+// Shutdown stops accepting, closes idle connections, and waits until every request is answered.
+// If ctx ends first, Shutdown returns its cause; call Close then.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end((*conn).closeIdle)
 	done := make(chan struct{})
@@ -200,7 +198,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close ends everything, what is under way too, and waits for the handlers.
+// Close ends all connections, requests under way included, and waits for the handlers.
 func (s *Server) Close() error {
 	s.stop(ErrClosed)
 	s.end(func(c *conn) { _ = c.nc.Close() })
@@ -222,7 +220,7 @@ func (s *Server) end(each func(*conn)) {
 	}
 }
 
-// isTemporary are the errors of accept(2) after which the next may succeed.
+// isTemporary reports errors of accept(2) after which the next call may succeed.
 func isTemporary(err error) bool {
 	for _, e := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EPROTO, unix.EINTR} {
 		if errors.Is(err, e) {

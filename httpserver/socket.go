@@ -10,14 +10,13 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// socket is a read under way on a connection that is a socket of its own. It asks the
-// kernel first, by calls of which Go's scheduler is not told where little is moved
-// (linux.Recv says why), and waits only then.
+// socket is a pending read on a plain socket. It asks the kernel before it waits. Short reads use
+// system calls that Go's scheduler does not see (see linux.Recv).
 type socket struct {
 	into    []byte
 	n       int
 	err     error
-	receive func(fd uintptr) bool // receiveFrom of the connection's, made once
+	receive func(fd uintptr) bool // receiveFrom, allocated once
 }
 
 func (s *socket) init() { s.receive = s.receiveFrom }
@@ -42,7 +41,7 @@ func (c *conn) read(p []byte) (int, error) {
 	return s.n, nil
 }
 
-// receiveFrom is called by the poller; false waits until there is something to read.
+// receiveFrom is called by the poller. It returns false to wait until the socket is readable.
 func (s *socket) receiveFrom(fd uintptr) (done bool) {
 	s.n, _, _, s.err = linux.Recv(int(fd), s.into, nil, 0)
 	return !errors.Is(s.err, unix.EAGAIN)

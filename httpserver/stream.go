@@ -12,31 +12,31 @@ import (
 	"time"
 )
 
-// errStalled is why a stream ends whose client takes nothing of it.
+// errStalled ends a stream whose client reads none of the answer.
 var errStalled = fmt.Errorf("the client takes nothing of the answer: %w", os.ErrDeadlineExceeded)
 
-// stream is one of HTTP/2: a request and its answer (RFC 9113 section 5). Its handler's
-// goroutine waits for what it sends.
+// stream is an HTTP/2 stream: a request and its answer (RFC 9113 section 5). The handler's
+// goroutine waits until its frames are sent.
 type stream struct {
 	c  *h2conn
 	id uint32
 	x  Exchange
 
-	text    []byte        // what x.Head is of
-	refused *RequestError // no handler sees it
-	packed  []byte        // the head of the answer
-	wake    chan struct{} // of capacity 1: something is different
+	text    []byte        // memory of x.Head
+	refused *RequestError // the server answers instead of the handler
+	packed  []byte        // head of the answer
+	wake    chan struct{} // of capacity 1: the state has changed
 	timer   *time.Timer
 
-	// The connection's mu guards these.
-	window          int64 // what the client takes
-	recv, unacked   int   // what it may send; what was taken of that and not told yet
+	// Guarded by the connection's mu.
+	window          int64 // bytes that the client accepts
+	recv, unacked   int   // bytes that the client may still send; bytes consumed but not granted again yet
 	gotEnd, sentEnd bool
-	begun           bool // the answer
-	closed          bool // no frame of it matters any more
+	begun           bool // the answer has begun
+	closed          bool // frames of the stream are ignored
 	err             error
 	gone            context.CancelCauseFunc
-	body            *streamBody // nil without one
+	body            *streamBody // nil if none
 	out             outgoing
 }
 
@@ -53,7 +53,7 @@ func newStream(c *h2conn, id uint32) *stream {
 	return st
 }
 
-// release ends the use of a stream that nobody has any more.
+// release recycles a stream that is no longer referenced.
 func (st *stream) release() {
 	select {
 	case <-st.wake:
@@ -71,11 +71,11 @@ func (st *stream) release() {
 func (st *stream) notify() {
 	select {
 	case st.wake <- struct{}{}:
-	default: // it looks at everything anyway
+	default: // the woken goroutine checks the whole state anyway
 	}
 }
 
-// wait returns when something is different, or nothing was for too long.
+// wait returns on a change, or with true after StallTimeout.
 func (st *stream) wait() (stalled bool) {
 	select {
 	case <-st.wake:
@@ -105,8 +105,8 @@ func (st *stream) serve() {
 	defer c.mu.Unlock()
 	switch {
 	case x.err != nil:
-		_ = c.resetLocked(st, codeInternal, x.err) // the reader looks at the credit
-	case !st.gotEnd: // what is left of the request nobody wants (section 8.1)
+		_ = c.resetLocked(st, codeInternal, x.err) // the reader checks the credit
+	case !st.gotEnd: // the rest of the request is unwanted (section 8.1)
 		_ = c.resetLocked(st, codeNone, errAborted)
 	}
 	c.doneLocked(st)
@@ -117,7 +117,7 @@ func (st *stream) serve() {
 	c.quiet.Broadcast()
 	c.flushControlLocked()
 	if c.leaving && c.running == 0 {
-		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // which has the reader see that it is over
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // wakes the reader to end the connection
 	}
 }
 
@@ -135,7 +135,7 @@ func (st *stream) answer() {
 	} else {
 		kind, body := st.c.s.cfg.Refuse(x, st.refused)
 		x.Set("Content-Type", kind)
-		_ = x.Send(st.refused.Status, body) // x.err has it
+		_ = x.Send(st.refused.Status, body) // x.err keeps the error
 	}
 	x.finish()
 }
@@ -195,7 +195,7 @@ func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error 
 		n, err := f.ReadAt(buf[:min(length, int64(len(buf)))], offset)
 		if n == 0 {
 			if err == nil || errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF // it has become shorter
+				err = io.ErrUnexpectedEOF // the file has become shorter
 			}
 			return err
 		}
@@ -209,26 +209,25 @@ func (st *stream) sendFile(head []byte, f *os.File, offset, length int64) error 
 	return nil
 }
 
-// pieceSize is of the memory that bodies wait in.
+// pieceSize is the size of a buffer for unread body bytes.
 const pieceSize = 16 << 10
 
-// streamBody is a request's body of HTTP/2: what has come and was not read, which the
-// windows bound.
+// streamBody is the body of an HTTP/2 request. It holds the unread bytes, bounded by the windows.
 type streamBody struct {
 	Body
 	c *h2conn
 
-	// The connection's mu guards these.
+	// Guarded by the connection's mu.
 	st          *stream // nil once the handler has returned
 	pieces      []Buffer
-	first, fill int   // of what has come: in the first piece, and in the last
-	got         int64 // bytes
-	continued   bool  // 100 (Continue) is sent, or is not waited for
+	first, fill int   // start of the unread bytes in the first piece; their end in the last
+	got         int64 // bytes received
+	continued   bool  // 100 (Continue) was sent, or the client does not wait for it
 	closed      bool
 	reading     bool
-	err         error // behind what has come
+	err         error // error of Read after the received bytes
 	wake        chan struct{}
-	over        sync.Cond // on the connection's mu: reading is over
+	over        sync.Cond // on the connection's mu: the Read has ended
 }
 
 func newStreamBody(st *stream) *streamBody {
@@ -238,8 +237,8 @@ func newStreamBody(st *stream) *streamBody {
 	return b
 }
 
-// addLocked takes what has come. Errors: ErrBodyClosed where nobody reads it any more,
-// ErrNoMemory where there is none for what is behind the first n bytes.
+// addLocked stores received bytes. It returns ErrBodyClosed if the body is closed, and
+// ErrNoMemory if only the first n bytes found memory.
 func (b *streamBody) addLocked(p []byte) (n int, err error) {
 	if b.closed {
 		return 0, ErrBodyClosed
@@ -262,7 +261,7 @@ func (b *streamBody) addLocked(p []byte) (n int, err error) {
 	return n, err
 }
 
-// endLocked says what comes behind what has come.
+// endLocked sets the error of Read after the received bytes.
 func (b *streamBody) endLocked(err error) {
 	if b.err == nil {
 		b.err = err
@@ -277,7 +276,7 @@ func (b *streamBody) notify() {
 	}
 }
 
-// takeLocked copies what has come.
+// takeLocked moves received bytes to p.
 func (b *streamBody) takeLocked(p []byte) (n int) {
 	for len(p) > 0 && len(b.pieces) > 0 {
 		end := pieceSize
@@ -361,7 +360,7 @@ func (b *streamBody) close() error {
 	return nil
 }
 
-// closeLocked gives back what was not read.
+// closeLocked drops the unread bytes and grants them to the client again.
 func (b *streamBody) closeLocked() {
 	if b.closed {
 		return
@@ -392,8 +391,7 @@ func (b *streamBody) end() {
 	b.c.flushControlLocked()
 }
 
-// work has the request of a stream answered, by a goroutine that has answered one
-// before, if one is idle: its stack has grown already.
+// work passes a stream to an idle worker, whose stack has grown already, or to a new one.
 func (s *Server) work(st *stream) {
 	select {
 	case s.idle <- st:
@@ -402,7 +400,7 @@ func (s *Server) work(st *stream) {
 	}
 }
 
-// maxIdle is how many goroutines wait for streams to answer.
+// maxIdle limits the idle workers.
 const maxIdle = 64
 
 func (s *Server) worker(st *stream) {

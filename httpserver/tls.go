@@ -18,8 +18,8 @@ func isTLS(nc net.Conn) bool {
 	return ok
 }
 
-// greet shakes hands where the connection is one of TLS, and says whether it goes on;
-// the client may choose HTTP/2 by it (RFC 7301).
+// greet performs the TLS handshake, if any. It returns false if the connection is over. A client
+// may choose HTTP/2 in the handshake (RFC 7301); greet then serves the connection itself.
 func (c *conn) greet() bool {
 	t, ok := c.nc.(*tls.Conn)
 	if !ok {
@@ -41,7 +41,7 @@ func (c *conn) greet() bool {
 	return true
 }
 
-// isMethod says whether a request line begins with b.
+// isMethod reports whether a request line can begin with b.
 func isMethod(b []byte) bool {
 	for _, c := range b {
 		if c == ' ' || c == '/' {
@@ -54,8 +54,8 @@ func isMethod(b []byte) bool {
 	return true
 }
 
-// Certificate is a certificate and its key in two files, which are read anew when one
-// of them changes. Its methods may be called from several goroutines.
+// Certificate is a certificate and its key in two files, reloaded when a file changes. Its
+// methods are safe for concurrent use.
 type Certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -63,17 +63,16 @@ type Certificate struct {
 	mu      sync.Mutex
 	current *tls.Certificate
 	of      [2]version
-	err     error // of the last attempt to read other ones
+	err     error // of the last reload
 }
 
-// version tells a file from the one that replaces it.
+// version identifies the content of a file by time and size.
 type version struct {
 	modified time.Time
 	size     int64
 }
 
-// LoadCertificate reads both files, in PEM. What goes wrong with them later is told to
-// log, once.
+// LoadCertificate reads both files, in PEM. Later errors are logged once each.
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log}
 	if _, err := c.Get(nil); err != nil {
@@ -82,9 +81,8 @@ func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, 
 	return c, nil
 }
 
-// Get is for the GetCertificate of a tls.Config. Files that cannot be read, or do not
-// belong together, leave the certificate what it was: the one is replaced before the
-// other.
+// Get is for GetCertificate of a tls.Config. If the files are unreadable or do not match, Get
+// keeps the last certificate: the two files are not replaced at the same instant.
 func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +103,7 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// Err is why the files that are there are not in use; nil where they are, since the last
-// handshake.
+// Err returns why the current files were not usable at the last handshake, nil if they were.
 func (c *Certificate) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,28 +10,26 @@ import (
 	"time"
 )
 
-// ErrNoSwitch is what [Exchange.Switch] returns where the connection cannot change to
-// another protocol.
+// ErrNoSwitch means that the connection cannot change its protocol.
 var ErrNoSwitch = errors.New("the connection cannot change its protocol")
 
-// Tunnel is a connection that has left HTTP: bytes both ways. One goroutine may read
-// and another write; any may close it. It is closed when the handler returns, and the
-// connection with it.
+// Tunnel is a connection that has left HTTP: bytes in both directions. One goroutine may read,
+// one may write, and any may close it. It and its connection are closed when the handler returns.
 type Tunnel struct {
 	c    *conn
 	idle time.Duration
-	last atomic.Int64 // when something was written, in nanoseconds since 1970
+	last atomic.Int64 // time of the last write in Unix nanoseconds
 
 	mu      sync.Mutex
 	closed  bool
 	reading bool
-	read    sync.Cond // on mu: reading is over
+	read    sync.Cond // on mu: the Read has ended
 }
 
-// Switch answers 101 (RFC 9110 section 15.2.2) with the fields that were set, among them
-// Upgrade, and makes a tunnel of the connection, which ends when nothing has moved for
-// idle. [ErrNoSwitch], with nothing sent, where the request does not ask for it, has a
-// body, or is no HTTP/1.1.
+// Switch answers 101 (RFC 9110 section 15.2.2) with the fields set so far, including Upgrade, and
+// turns the connection into a tunnel. The tunnel ends when no byte has moved for idle. Switch
+// returns [ErrNoSwitch], and sends nothing, if the request does not ask for an upgrade, has a
+// body, or is not HTTP/1.1.
 func (x *Exchange) Switch(idle time.Duration) (*Tunnel, error) {
 	c, ok := x.over.(*conn)
 	if !ok || x.begun || x.err != nil || !x.Upgrade || x.Minor != 1 || x.Body != nil {
@@ -56,8 +54,8 @@ func (x *Exchange) Switch(idle time.Duration) (*Tunnel, error) {
 	return t, nil
 }
 
-// Read reads what the client sends; io.EOF once it sends no more, or the tunnel is
-// closed, os.ErrDeadlineExceeded once nothing has moved for too long, either way.
+// Read reads from the client. It returns io.EOF after the client's end or Close, and
+// os.ErrDeadlineExceeded if no byte has moved in either direction for the idle time.
 func (t *Tunnel) Read(p []byte) (int, error) {
 	t.mu.Lock()
 	if t.closed || len(p) == 0 {
@@ -86,7 +84,7 @@ func (t *Tunnel) Read(p []byte) (int, error) {
 
 func (t *Tunnel) take(p []byte) (int, error) {
 	c := t.c
-	if c.end > c.start { // came with the request
+	if c.end > c.start { // arrived with the request
 		n := copy(p, c.in[c.start:c.end])
 		c.start += n
 		return n, nil
@@ -101,7 +99,7 @@ func (t *Tunnel) take(p []byte) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		}
 		t.mu.Lock()
-		if t.closed { // whose deadline this one must not replace
+		if t.closed { // must not replace the deadline of Close
 			t.mu.Unlock()
 			return 0, io.EOF
 		}
@@ -126,7 +124,7 @@ func (t *Tunnel) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends a Read that is under way, and all that come.
+// Close ends a pending Read and all later Reads.
 func (t *Tunnel) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,12 +135,12 @@ func (t *Tunnel) Close() error {
 	return t.c.nc.SetReadDeadline(time.Unix(1, 0))
 }
 
-// end takes the connection's input back.
+// end returns the connection's input to the connection.
 func (t *Tunnel) end() {
 	if t == nil {
 		return
 	}
-	_ = t.Close() // fails where the connection is closed, which ends the Read too
+	_ = t.Close() // fails only on a closed connection, which ends the Read too
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.reading {

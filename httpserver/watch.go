@@ -9,26 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClientGone is why an exchange ends whose client has closed the connection: nobody
-// wants it any more.
+// ErrClientGone ends an exchange whose client has closed the connection.
 var ErrClientGone = fmt.Errorf("the client has gone: %w", context.Canceled)
 
-// patience is how long an exchange goes on unwatched: most are over by then.
+// patience is how long an exchange runs unwatched. Most end earlier.
 const patience = 50 * time.Millisecond
 
-// watcher ends a connection's exchange when the client closes that, once the request's
-// body has been read. A client that sends its next request meanwhile is there.
+// watcher ends an exchange when the client closes the connection, once the request's body has
+// been read. A client that already sends its next request counts as present.
 type watcher struct {
 	c     *conn
 	timer *time.Timer // calls look; made by the first start
 
 	mu      sync.Mutex
 	started bool
-	quit    chan struct{} // closed by stop; nil as long as there is no goroutine
+	quit    chan struct{} // closed by stop; nil without a goroutine
 	done    chan struct{} // closed by the goroutine
 }
 
-// start has the exchange under way be watched until stop.
+// start watches the current exchange until stop.
 func (w *watcher) start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,7 +39,8 @@ func (w *watcher) start() {
 	}
 }
 
-// look begins to watch. It may come late, when the next exchange is watched: early then.
+// look begins to watch. A late call may come during the next exchange, and then merely begins
+// early.
 func (w *watcher) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,7 +52,7 @@ func (w *watcher) look() {
 
 func (w *watcher) run(b *connBody, quit <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
-	if whole := b.untilWhole(); whole != nil { // until then whoever reads it notices
+	if whole := b.untilWhole(); whole != nil { // until then the body's reader notices
 		select {
 		case <-whole:
 		case <-quit:
@@ -66,7 +66,7 @@ func (w *watcher) run(b *connBody, quit <-chan struct{}, done chan<- struct{}) {
 		return
 	}
 	var one [1]byte
-	_ = w.c.raw.Read(func(fd uintptr) bool { // its error is the deadline that stop sets
+	_ = w.c.raw.Read(func(fd uintptr) bool { // the error is the deadline set by stop
 		n, _, err := unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		switch {
 		case err == unix.EAGAIN || err == unix.EINTR:
@@ -78,7 +78,7 @@ func (w *watcher) run(b *connBody, quit <-chan struct{}, done chan<- struct{}) {
 	})
 }
 
-// stop waits until nothing looks at the connection's input any more.
+// stop ends watching and waits until the connection's input is free.
 func (w *watcher) stop() {
 	w.mu.Lock()
 	if !w.started {
@@ -90,7 +90,7 @@ func (w *watcher) stop() {
 	done := w.done
 	if done != nil {
 		close(w.quit)
-		_ = w.c.nc.SetReadDeadline(time.Unix(1, 0)) // fails on a dead connection, which ends the look too
+		_ = w.c.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a dead connection, which ends run too
 	}
 	w.mu.Unlock()
 	if done != nil {

@@ -6,45 +6,45 @@ import (
 )
 
 const (
-	// turn is what a stream sends before it is the next one's turn; batch what goes out
-	// in one system call. In bytes.
+	// turn limits the bytes of one stream before the next stream's turn; batch limits the bytes
+	// of one system call.
 	turn  = 64 << 10
 	batch = 256 << 10
 
-	// small is a body that is copied behind its head rather than sent from where it is.
+	// small is the longest body, in bytes, that is copied behind its frame head.
 	small = 512
 )
 
-// sender is the sending half of a connection of HTTP/2. Whoever has something to send
-// queues it, and sends what is queued, others' too, unless somebody does already: then
-// it waits until that one has sent it, or hands the task on when its own is done. So
-// frames of many streams go out in one system call, in turns, and no goroutine sits
-// between a handler and the socket.
+// sender is the sending half of an HTTP/2 connection. A goroutine with frames to send queues
+// them. If no goroutine is writing, it becomes the writer and sends all queued frames, including
+// those of other streams. Otherwise it waits until the writer has sent its frames or, finished
+// with its own, passes the task on. Frames of many streams share a system call, in turns, without
+// a goroutine between handler and socket.
 //
 //	handler A  queue ─ write [A] ──────── done, B goes on
 //	handler B           queue ─ waits ─── write [B C] ─ done
 //	handler C            queue ─ waits ──────────────── done
 type sender struct {
-	writing bool      // somebody is
-	control []byte    // frames that go before the others
-	queue   []*stream // with something to send, the next one's turn first
-	went    time.Time // when something of theirs has gone out
+	writing bool      // a goroutine is the writer, or about to be
+	control []byte    // control frames, sent before the queue
+	queue   []*stream // streams with data to send, in order of turns
+	went    time.Time // time of the last write of stream data
 
-	window        int64 // what the client takes on all streams
-	initialWindow int64 // and on each, at first
+	window        int64 // bytes that the client accepts on the connection
+	initialWindow int64 // and initially on each stream
 	frameSize     int
-	table         uint32 // of header fields, in bytes, that the client has for us
-	shrunk        bool   // the client has made the table smaller, and has to be answered
+	table         uint32 // size in bytes of the client's header table for our heads
+	shrunk        bool   // the client has shrunk the table; the next head must say so
 
-	// Of whoever writes.
-	scratch []byte    // frame heads, and all that is small
-	parts   []part    // what is sent: a part of scratch, and then data
-	sent    []*stream // whose it is
+	// For the writer only.
+	scratch []byte    // frame heads and small bodies
+	parts   []part    // data to send: a slice of scratch, then data
+	sent    []*stream // streams with data in parts
 	vector  [][]byte
 }
 
 type part struct {
-	end  int // in scratch, from the part's before on
+	end  int // end in scratch; the part starts at the previous end
 	data []byte
 }
 
@@ -52,21 +52,20 @@ func (s *sender) initSender() {
 	s.window, s.initialWindow, s.frameSize, s.table = initialWindow, initialWindow, maxFrame, defaultTable
 }
 
-// outgoing is what a stream sends; the connection's mu guards it.
+// outgoing is the data that a stream sends. The connection's mu guards it.
 type outgoing struct {
 	head    []byte
 	data    []byte
 	last    bool
-	pending bool // there is something
-	queued  bool // it is in the queue; not so while it is being written
-	written bool // somebody writes it
-	baton   bool // the stream's goroutine is to go on writing
-	moved   bool // something went out
-	whole   bool // all of it did
+	pending bool // data is waiting
+	queued  bool // in the queue; false during the write
+	written bool // being written
+	baton   bool // the stream's goroutine has to become the writer
+	moved   bool // some bytes were sent
+	whole   bool // all bytes were sent
 }
 
-// write sends a head, a part of a body or both, and returns when they are not needed any
-// more.
+// write sends a head, a part of a body, or both. After it returns, head and data may be reused.
 func (st *stream) write(head, data []byte, last bool) error {
 	c := st.c
 	c.mu.Lock()
@@ -94,7 +93,7 @@ func (st *stream) write(head, data []byte, last bool) error {
 		stalled := st.wait()
 		c.mu.Lock()
 		if stalled && c.stalledLocked(st) {
-			_ = c.resetLocked(st, codeCancel, errStalled) // the reader looks at the credit
+			_ = c.resetLocked(st, codeCancel, errStalled) // the reader checks the credit
 			c.flushControlLocked()
 		}
 		o.moved = false
@@ -106,10 +105,10 @@ func (st *stream) write(head, data []byte, last bool) error {
 	return st.err
 }
 
-// stalledLocked says whether a stream that has waited for the time to stall has waited for
-// its client: that has the stream's window shut, or the connection's, and takes nothing of
-// other streams either. One that could be sent waits for its turn. Whether the client takes
-// what is being written is seen by whoever writes (see outlet).
+// stalledLocked reports whether the client is the cause of a wait of StallTimeout. Either the
+// stream's window is shut, or the connection's window is shut and the client has read nothing of
+// other streams. A stream with open windows merely waits for its turn. The outlet detects a
+// client that does not read the bytes being written.
 func (c *h2conn) stalledLocked(st *stream) bool {
 	if !st.out.queued || st.out.moved || c.canLocked(st) {
 		return false
@@ -117,7 +116,7 @@ func (c *h2conn) stalledLocked(st *stream) bool {
 	return st.window <= 0 || !c.writing && time.Since(c.went) >= c.s.cfg.StallTimeout
 }
 
-// nextLocked is the stream whose turn it is, of those that can send; nil for none.
+// nextLocked returns the first queued stream that can send; nil for none.
 func (c *h2conn) nextLocked() *stream {
 	for _, st := range c.queue {
 		if c.canLocked(st) {
@@ -131,7 +130,7 @@ func (c *h2conn) canLocked(st *stream) bool {
 	return len(st.out.head) > 0 || len(st.out.data) == 0 || st.window > 0 && c.window > 0
 }
 
-// kickLocked has somebody write who can by now.
+// kickLocked starts a writer if a stream can send.
 func (c *h2conn) kickLocked() {
 	if !c.writing {
 		if next := c.nextLocked(); next != nil {
@@ -146,7 +145,7 @@ func (c *h2conn) passLocked(next *stream) {
 	next.notify()
 }
 
-// flushControlLocked sends the control frames, unless somebody is about to.
+// flushControlLocked sends the control frames, unless a writer is active.
 func (c *h2conn) flushControlLocked() {
 	if len(c.control) > 0 && !c.writing && c.err == nil {
 		c.writing = true
@@ -154,8 +153,8 @@ func (c *h2conn) flushControlLocked() {
 	}
 }
 
-// flushLocked writes as the one who does, until own has nothing more to send, or cannot;
-// then the next goes on. It lets go of mu meanwhile.
+// flushLocked is the writer's loop. It runs until own has no more to send or cannot send, and
+// then passes the task to another stream. It releases mu during writes.
 func (c *h2conn) flushLocked(own *stream) {
 	written := 0
 	for c.err == nil {
@@ -186,8 +185,7 @@ func (c *h2conn) flushLocked(own *stream) {
 	c.kickLocked()
 }
 
-// gatherLocked takes from the queue what goes out at once, and returns its size in
-// bytes.
+// gatherLocked moves the next batch from the queue to parts. It returns the size in bytes.
 func (c *h2conn) gatherLocked(controlOnly bool) int {
 	c.scratch = append(c.scratch[:0], c.control...)
 	c.control = c.control[:0]
@@ -215,7 +213,7 @@ func (c *h2conn) gatherLocked(controlOnly bool) int {
 	return size
 }
 
-// takeLocked makes frames of what a stream sends in its turn.
+// takeLocked makes the frames of one turn of a stream.
 func (c *h2conn) takeLocked(st *stream) (size int) {
 	o := &st.out
 	if block := o.head; len(block) > 0 {
@@ -266,8 +264,8 @@ func (c *h2conn) takeLocked(st *stream) (size int) {
 	return size
 }
 
-// blockLocked is a block as it is sent: the first after the client has made its table
-// smaller says that none is used (RFC 7541 section 4.2).
+// blockLocked returns a header block as sent. After the client has shrunk its table, the first
+// block begins with a table size of 0 (RFC 7541 section 4.2).
 func (c *h2conn) blockLocked(block []byte) []byte {
 	if !c.shrunk {
 		return block
@@ -276,7 +274,7 @@ func (c *h2conn) blockLocked(block []byte) []byte {
 	return append([]byte{0x20}, block...)
 }
 
-// writeBatch sends what was gathered.
+// writeBatch sends the gathered parts.
 func (c *h2conn) writeBatch() error {
 	if len(c.parts) == 1 && c.parts[0].data == nil && c.raw == nil {
 		_, err := c.nc.Write(c.scratch)
@@ -304,7 +302,7 @@ func (c *h2conn) writeBatch() error {
 	return err
 }
 
-// settleLocked notes that what was gathered is sent, or that it cannot be.
+// settleLocked records that the batch was sent, or the error.
 func (c *h2conn) settleLocked(own *stream, err error) {
 	if err != nil {
 		c.failLocked(err)
@@ -335,11 +333,11 @@ func (c *h2conn) settleLocked(own *stream, err error) {
 	c.sent = c.sent[:0]
 	clear(c.parts)
 	if err != nil {
-		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // the reader ends the connection
+		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // makes the reader end the connection
 	}
 }
 
-// dequeueLocked gives up what a stream has to send, but for what is being written.
+// dequeueLocked drops the unsent data of a stream, except data being written.
 func (c *h2conn) dequeueLocked(st *stream) {
 	o := &st.out
 	if o.queued {

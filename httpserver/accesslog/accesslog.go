@@ -1,4 +1,4 @@
-// Package accesslog writes a line of JSON for each request, off the requests' way.
+// Package accesslog writes one line of JSON per request without delaying requests.
 package accesslog
 
 import (
@@ -13,31 +13,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// waiting is how many requests may wait to be written.
+// waiting limits the requests queued for writing.
 const waiting = 8192
 
-// lostLine says in the log's place how many lines are missing there.
+// lostLine stands in the log in place of lost lines.
 type lostLine struct {
 	Time time.Time `json:"time"`
 	Lost uint64    `json:"lost"`
 }
 
-// Log writes a line for each request, an R, on a goroutine of its own: no request waits for
-// it. What comes while too many wait is counted, and told in the log. Whoever rotates its file
-// copies and truncates it.
+// Log writes a line for each request, an R, on its own goroutine: requests never wait. Requests
+// beyond the queue are counted, and the log records the count. To rotate the log file, copy and
+// truncate it.
 type Log[R any] struct {
 	to   io.Writer
 	log  *slog.Logger
 	done chan struct{}
-	lost atomic.Uint64 // not told yet
+	lost atomic.Uint64 // lost since the last lostLine
 	all  prometheus.Counter
 
-	mu     sync.RWMutex // read by senders
+	mu     sync.RWMutex // read-locked by Add
 	closed bool
 	queue  chan R
 }
 
-// New writes to w, which stays the caller's. reg, unless nil, counts what is lost.
+// New starts a log to w, which stays the caller's. If reg is not nil, New registers a counter of
+// lost requests.
 func New[R any](w io.Writer, log *slog.Logger, reg prometheus.Registerer) *Log[R] {
 	return newLog[R](w, log, reg, waiting)
 }
@@ -54,7 +55,7 @@ func newLog[R any](w io.Writer, log *slog.Logger, reg prometheus.Registerer, que
 	return l
 }
 
-// Add tells of a request, which is not to change any more.
+// Add logs a request. r must not change afterwards.
 func (l *Log[R]) Add(r R) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -69,7 +70,7 @@ func (l *Log[R]) Add(r R) {
 	l.all.Inc()
 }
 
-// write tells of what comes, and hands it on whenever nothing more is there.
+// write writes queued requests and flushes whenever the queue is empty.
 func (l *Log[R]) write() {
 	defer close(l.done)
 	w := bufio.NewWriterSize(l.to, 64<<10)
@@ -106,7 +107,7 @@ func (l *Log[R]) write() {
 	}
 }
 
-// Close writes what waits. Where that does not end within a second it is given up.
+// Close writes the queued requests. It gives up after a second.
 func (l *Log[R]) Close() error {
 	l.mu.Lock()
 	closed := l.closed
