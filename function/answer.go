@@ -14,14 +14,14 @@ import (
 	"github.com/fre-engine/fre/function/internal/failure"
 )
 
-// Response is an answer with a status and headers of its own.
+// Response is an answer with its own status and headers.
 type Response struct {
 	Status int    // 200 to 599; 0 means 200
-	Header Header // a content-type here takes the place of the body's own
-	Body   any    // what a [Handler] may return, but no Response; nil for none
+	Header Header // a content-type here replaces the default of the body
+	Body   any    // any value that a [Handler] may return, except a Response; nil for none
 }
 
-// AnswerError says that what a handler returned cannot be an answer.
+// AnswerError means that a handler's value cannot be an answer.
 type AnswerError struct{ Message string }
 
 func (e *AnswerError) Error() string { return e.Message }
@@ -35,7 +35,7 @@ const (
 	typeJSON  = "application/json"
 )
 
-// answerOf turns what a handler returned into what the channel takes.
+// answerOf converts a handler's value for the channel.
 func answerOf(value any) (*channel.Answer, error) {
 	r, ok := value.(Response)
 	if p, isPointer := value.(*Response); isPointer && p != nil {
@@ -72,7 +72,7 @@ func answerOf(value any) (*channel.Answer, error) {
 	return a, nil
 }
 
-// withType is h with the body's own type, where it says none.
+// withType returns h, with contentType added if h has no content-type.
 func withType(h Header, contentType string) Header {
 	if contentType != "" && len(h.Values("content-type")) == 0 {
 		h = append(h[:len(h):len(h)], [2]string{"content-type", contentType})
@@ -80,15 +80,15 @@ func withType(h Header, contentType string) Header {
 	return h
 }
 
-// Sealed is a body in memory that nobody can change, to be returned as often as one
-// likes, by several goroutines at once: the engine sends it on without a copy.
+// Sealed is an immutable body in memory. A handler may return it any number of times, from
+// several goroutines at once. The engine sends it without a copy.
 type Sealed struct {
 	file   *os.File
 	length int64
 }
 
-// Seal copies b. The engine keeps up to eight that were answers, none longer than a 32nd of
-// the sandbox's memory: what they take is freed once others have taken their places.
+// Seal copies b. The engine keeps the last eight returned bodies open, none longer than a 32nd of
+// the sandbox's memory. Their memory is freed once other bodies replace them.
 func Seal(b []byte) (*Sealed, error) {
 	file, err := channel.Seal(b)
 	if err != nil {
@@ -97,10 +97,10 @@ func Seal(b []byte) (*Sealed, error) {
 	return &Sealed{file, int64(len(b))}, nil
 }
 
-// Close frees the body. Answers that were sent keep it for as long as they need it.
+// Close frees the body. Unfinished answers keep the memory for as long as they need it.
 func (s *Sealed) Close() error { return s.file.Close() }
 
-// restOf is what is left of a regular file to be read.
+// restOf returns the unread part of a regular file.
 func restOf(file *os.File) (offset, length int64, ok bool) {
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
@@ -108,10 +108,10 @@ func restOf(file *os.File) (offset, length int64, ok bool) {
 	}
 	offset, err = file.Seek(0, io.SeekCurrent)
 	length = info.Size() - offset
-	return offset, length, err == nil && length > 0 // those of /proc have no size
+	return offset, length, err == nil && length > 0 // files of /proc have no size
 }
 
-// bodyOf returns a nil reader for no body.
+// bodyOf converts value to a body; nil for no body.
 func bodyOf(value any) (body io.Reader, contentType string, err error) {
 	switch v := value.(type) {
 	case nil:
@@ -149,7 +149,7 @@ func bodyOf(value any) (body io.Reader, contentType string, err error) {
 	return bytes.NewReader(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), typeJSON, nil
 }
 
-// check refuses what the engine would take for a broken protocol.
+// check refuses answers that would violate the channel's protocol.
 func check(r Response) error {
 	if r.Status < 200 || r.Status > 599 {
 		return refused("status %d is not one of 200 to 599", r.Status)
@@ -167,21 +167,21 @@ func check(r Response) error {
 		}
 		size += len(f[0]) + len(f[1])
 	}
-	if size > channel.MaxMeta/2 { // JSON may need two bytes for one of these, and five for each field
+	if size > channel.MaxMeta/2 { // JSON may need two bytes for one byte, and five more per field
 		return refused("%d bytes of headers, at most %d", size, channel.MaxMeta/2)
 	}
 	return nil
 }
 
-// isToken is RFC 9110 section 5.6.2.
+// isToken matches a token of RFC 9110 section 5.6.2.
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
 		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
 	})
 }
 
-// sequence reads an iterator's pieces. What the iterator panics with is a
-// failure with the iterator's own stack.
+// sequence reads the pieces of an iterator. A panic of the iterator becomes a failure with the
+// iterator's own stack.
 type sequence[T ~string | ~[]byte] struct {
 	next func() (T, error, bool)
 	stop func()
@@ -195,13 +195,13 @@ func newSequence[T ~string | ~[]byte](seq iter.Seq2[T, error]) *sequence[T] {
 		f := failure.Catch(func() { seq(yield) })
 		if f != nil {
 			var none T
-			_ = yield(none, f) // the last: whoever reads stops
+			_ = yield(none, f) // the last value: the reader stops
 		}
 	})
 	return s
 }
 
-// Read gives no piece together with another.
+// Read returns bytes of one piece at a time.
 func (s *sequence[T]) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 && s.err == nil {
 		piece, err, ok := s.next()

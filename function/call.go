@@ -12,16 +12,16 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// CallOptions is how [Call] is told what is not usual: the zero value is POST / with no fields.
+// CallOptions describes a [Call]. The zero value is POST / without header fields.
 type CallOptions struct {
 	Method string // "" is POST
 	Path   string // with its query string, as in a URL; "" is /
 	Header Header
 }
 
-// CallError is why a call has no answer: the function called was refused to this one, or
-// failed. Code is a word for programs: not_found, forbidden, loop, timeout, quota, overloaded,
-// function_error and the others that docs/calls.md lists.
+// CallError means that a call has no answer: the engine refused the call, or the called function
+// failed. Code is for programs: not_found, forbidden, loop, timeout, quota, overloaded,
+// function_error, and the other codes of docs/calls.md.
 type CallError struct{ Code, Message string }
 
 func (e *CallError) Error() string { return e.Code + ": " + e.Message }
@@ -30,16 +30,16 @@ func (e *CallError) Error() string { return e.Code + ": " + e.Message }
 type Result struct {
 	Status int
 	Header Header
-	Body   io.ReadCloser // to be closed: before its end, that gives the call up
+	Body   io.ReadCloser // must be closed; a Close before the end gives the call up
 }
 
-// Bytes reads the body to its end, and closes it.
+// Bytes reads the body to its end and closes it.
 func (r *Result) Bytes() ([]byte, error) {
 	b, err := io.ReadAll(r.Body)
 	return b, errors.Join(err, r.Body.Close())
 }
 
-// JSON decodes the body, one JSON value, into v, and closes it.
+// JSON decodes the body, one JSON value, into v and closes the body.
 func (r *Result) JSON(v any) error {
 	b, err := r.Bytes()
 	if err != nil {
@@ -51,11 +51,11 @@ func (r *Result) JSON(v any) error {
 	return nil
 }
 
-// Call has another function of the tenant, NAME or NAME@REVISION, handle an event, and returns
-// its answer, whatever its status. ctx is a handler's, or was made from it: the call ends with
-// it. body is what a [Handler] may return, but no Response and no iterator; an io.Reader is sent
-// as it comes and read until the call is over. Errors of the function called, and of the engine,
-// are *[CallError].
+// Call has another function of the tenant, NAME or NAME@REVISION, handle an event. It returns the
+// answer, whatever its status. ctx is a handler's context or derived from it; the call ends with
+// ctx. body is any value that a [Handler] may return, except a Response or an iterator. An
+// io.Reader is sent piece by piece and read until the call is over. Errors of the called function
+// and of the engine are *[CallError].
 func Call(ctx context.Context, name string, body any, options CallOptions) (*Result, error) {
 	e, ok := ctx.Value(eventKey{}).(*channel.Event)
 	if !ok {
@@ -68,7 +68,7 @@ func Call(ctx context.Context, name string, body any, options CallOptions) (*Res
 	if options.Path != "" {
 		c.Path, c.Query, _ = strings.Cut(options.Path, "?")
 	}
-	if body != nil && reflect.TypeOf(body).Kind() == reflect.Func { // which nobody would end
+	if body != nil && reflect.TypeOf(body).Kind() == reflect.Func { // no code would stop the iterator
 		return nil, &CallError{"bad_call", "an iterator is no body of a call"}
 	}
 	var contentType string

@@ -1,5 +1,5 @@
-// Package function is for functions written in Go that run on FRE: their end of
-// the function channel (docs/protocol.md). A program whose main is
+// Package function is for functions written in Go. It implements their end of the function
+// channel (docs/protocol.md). A program whose main is
 //
 //	func main() { function.Handle(greet) }
 //
@@ -8,12 +8,11 @@
 //		return map[string]string{"hello": string(name)}, err
 //	}
 //
-// answers events, many at once where the template's instances.concurrency says
-// so. What a handler may return is described at [Handler]. An http.Handler is
-// served by package function/web, which stands apart because net/http makes a
-// program half again as large and slower to start.
+// answers events, several at once if the template's instances.concurrency allows it. [Handler]
+// lists the values that a handler may return. Package function/web serves an http.Handler. It is
+// a separate package because net/http makes a program half again as large and slower to start.
 //
-// The package uses the standard library and package channel alone.
+// The package imports only the standard library and package channel.
 package function
 
 import (
@@ -35,9 +34,8 @@ import (
 	"github.com/fre-engine/fre/function/internal/failure"
 )
 
-// Handler answers one event. It is called by several goroutines where the
-// function's concurrency is more than 1. ctx ends when the client has gone, at
-// the event's deadline, and with the engine.
+// Handler answers one event. Several goroutines call it if the function's concurrency is more
+// than 1. ctx ends when the client has gone, at the event's deadline, and with the engine.
 //
 // It returns
 //
@@ -45,32 +43,32 @@ import (
 //	string                                  text/plain; charset=utf-8
 //	[]byte                                  application/octet-stream
 //	*Sealed                                 application/octet-stream, without a copy
-//	*os.File                                application/octet-stream: a regular file from where it stands to its end, else as an io.Reader
-//	io.Reader                               application/octet-stream, as it comes; closed if it is an io.Closer
-//	iter.Seq2[[]byte, error]                application/octet-stream, as it comes
-//	iter.Seq2[string, error]                text/plain, as it comes
-//	Response                                status and headers around one of these
+//	*os.File                                application/octet-stream: a regular file from its offset to its end, else as an io.Reader
+//	io.Reader                               application/octet-stream, piece by piece; closed if it is an io.Closer
+//	iter.Seq2[[]byte, error]                application/octet-stream, piece by piece
+//	iter.Seq2[string, error]                text/plain, piece by piece
+//	Response                                status and headers around a value listed here
 //	anything else                           application/json
 //
-// An error, or a panic, becomes the event's failure: the engine is told its
-// type, its message and, of a panic, the stack. A stream that fails before its
-// first piece is a failure; one that fails later breaks the answer off.
+// An error or a panic becomes the event's failure: the engine gets the type, the message and, for
+// a panic, the stack. A stream that fails before its first piece is a failure too. A stream that
+// fails later breaks the answer off.
 type Handler func(ctx context.Context, e Event) (any, error)
 
 // Event is one invocation of the function.
 type Event struct {
-	Function string    // its name
-	ID       string    // the event's public name, as in the answer's X-Fre-Id
-	Tenant   string    // whose sandbox this is
-	Deadline time.Time // when the event's time is over; zero if never
+	Function string    // name of the function
+	ID       string    // public name of the event, as in the answer's X-Fre-Id
+	Tenant   string    // owner of the sandbox
+	Deadline time.Time // end of the event's time; zero if none
 
 	Method   string
-	Path     string // what followed the function's name in the URL, as the client escaped it; begins with a slash
+	Path     string // path after the function's name, escaped as by the client; begins with a slash
 	RawQuery string
 	Header   Header
 
 	Body   io.Reader // valid until the answer has been sent
-	Length int64     // of Body in bytes, -1 while it is still coming
+	Length int64     // bytes of Body, -1 while Body is still arriving
 }
 
 // Bytes reads the body to its end.
@@ -95,8 +93,8 @@ func (e Event) JSON(v any) error {
 	return nil
 }
 
-// Query takes the query string apart. Unlike url.ParseQuery it leaves no pair
-// out: an escape that is none stands for itself.
+// Query parses the query string. Unlike url.ParseQuery it keeps every pair: a malformed escape
+// stands for itself.
 func (e Event) Query() url.Values {
 	out := url.Values{}
 	for pair := range strings.SplitSeq(e.RawQuery, "&") {
@@ -132,14 +130,13 @@ func unescape(s string) string {
 	return strings.ToValidUTF8(string(b), "\ufffd")
 }
 
-// Header is a list of header fields, name and value, in their order.
+// Header is a list of header fields, name and value, in order.
 type Header [][2]string
 
-// Get returns the value of name, whose case does not matter; those of repeated
-// fields are joined by ", ". "" if there is none.
+// Get returns the value of name in any case, repeated fields joined by ", "; "" if absent.
 func (h Header) Get(name string) string { return strings.Join(h.Values(name), ", ") }
 
-// Values returns the values of all fields of that name.
+// Values returns the values of all fields named name, in any case.
 func (h Header) Values(name string) []string {
 	var out []string
 	for _, f := range h {
@@ -157,13 +154,12 @@ const (
 	exitMalformed = 70 // EX_SOFTWARE: the engine broke the protocol
 )
 
-// Handle serves h until the engine ends it. It does not return: the process ends
-// when the engine says so, or has gone. slog's default logger is from now on the
-// one [Logger] describes.
+// Handle serves h and does not return. The process exits when the engine stops it or has gone.
+// Handle sets slog's default logger to the logger described at [Logger].
 func Handle(h Handler) { Load(func() Handler { return h }) }
 
-// Load is Handle for what is still to be made: the engine is told what load
-// panics with, and that the function could not be loaded.
+// Load is Handle with a handler still to be made. If load panics, the engine learns that the
+// function could not be loaded, and why.
 func Load(load func() Handler) {
 	os.Exit(serve(load))
 }
@@ -174,7 +170,7 @@ func serve(load func() Handler) int {
 		complain("this program is a function: it answers events of FRE's engine (fre deploy), which gives it a channel: %v", err)
 		return exitUsage
 	}
-	_ = os.Unsetenv("FRE_CHANNEL") // children do not have it
+	_ = os.Unsetenv("FRE_CHANNEL") // keep the channel from child processes
 	obeyMemoryLimit()
 	slog.SetDefault(slog.New(&logHandler{}))
 
@@ -193,7 +189,7 @@ func serve(load func() Handler) int {
 		a, err := handle(ctx, h, e)
 		if err != nil {
 			f := failure.Of(err)
-			if ctx.Err() == nil { // else nobody is there to be told
+			if ctx.Err() == nil { // if ctx has ended, the client is gone
 				complain("%s", failure.Report(f))
 			}
 			return nil, f
@@ -211,7 +207,7 @@ func serve(load func() Handler) int {
 	return 0
 }
 
-// handle calls h; a panic comes back as its failure.
+// handle calls h. A panic returns as a failure.
 func handle(ctx context.Context, h Handler, e *channel.Event) (*channel.Answer, error) {
 	event := Event{
 		Function: e.Function, ID: e.ID, Tenant: e.Tenant,
@@ -239,7 +235,7 @@ func handle(ctx context.Context, h Handler, e *channel.Event) (*channel.Answer, 
 	return a, nil
 }
 
-// stream is a body whose failure is told as a handler's is.
+// stream is a body whose errors become failures, as a handler's do.
 type stream struct {
 	ctx context.Context
 	r   io.Reader
@@ -268,7 +264,7 @@ func (s *stream) Close() error {
 
 func runtimeName() string { return "go " + strings.TrimPrefix(runtime.Version(), "go") }
 
-// concurrency is how many events the engine sends at once; each has a goroutine.
+// concurrency returns how many events the engine sends at once; each gets a goroutine.
 func concurrency() int {
 	n, err := strconv.Atoi(os.Getenv("FRE_CONCURRENCY"))
 	if err != nil || n < 1 {
@@ -277,10 +273,9 @@ func concurrency() int {
 	return n
 }
 
-// obeyMemoryLimit has the collector work harder before the sandbox's limit kills
-// the process; a tenth is left to stacks of system calls, page tables and files in
-// memory. GOMEMLIMIT stands if it is set. CPUs come by GOMAXPROCS, which the
-// engine sets.
+// obeyMemoryLimit makes the garbage collector work harder before the sandbox's limit kills the
+// process. A tenth is left for system calls' stacks, page tables and files in memory. A set
+// GOMEMLIMIT stays in force. The engine sets GOMAXPROCS.
 func obeyMemoryLimit() {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

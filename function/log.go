@@ -9,28 +9,27 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// eventKey is a context's key for the *channel.Event it belongs to.
+// eventKey is the context key of the *channel.Event.
 type eventKey struct{}
 
-// Logger returns the logger of ctx's event: its lines are in the function's log
-// with the event's id. So are those of slog's own functions that take ctx
-// (slog.InfoContext); lines of no event go to stderr.
+// Logger returns the logger of ctx's event. Its lines are in the function's log with the event's
+// id. slog's own functions with ctx (slog.InfoContext) log there too. Lines without an event go
+// to stderr.
 func Logger(ctx context.Context) *slog.Logger {
 	e, _ := ctx.Value(eventKey{}).(*channel.Event)
 	return slog.New(&logHandler{event: e})
 }
 
-// maxLine is how much of a line is told, in bytes: escaped it fits a frame.
+// maxLine limits a log line, in bytes. Escaped, a line fits into a frame.
 const maxLine = 32 << 10
 
-// logHandler sends records to the engine: "message name=value …". It is never
-// changed once made.
+// logHandler sends records to the engine: "message name=value …". It is immutable.
 type logHandler struct {
-	event *channel.Event                    // nil: the context's
+	event *channel.Event                    // nil: the context's event
 	with  []func(slog.Handler) slog.Handler // attributes and groups, outermost first
 }
 
-// Enabled is true for all: the engine filters.
+// Enabled returns true: the engine filters.
 func (*logHandler) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle sends r to the log of its event, or to stderr.
@@ -45,12 +44,12 @@ func (h *logHandler) Handle(ctx context.Context, r slog.Record) error {
 	return e.Log(levelName(r.Level), line(h, r))
 }
 
-// WithAttrs keeps what to do with a handler for the line.
+// WithAttrs records the attributes for Handle.
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return h.and(func(to slog.Handler) slog.Handler { return to.WithAttrs(attrs) })
 }
 
-// WithGroup is as WithAttrs.
+// WithGroup records the group for Handle.
 func (h *logHandler) WithGroup(name string) slog.Handler {
 	return h.and(func(to slog.Handler) slog.Handler { return to.WithGroup(name) })
 }
@@ -71,7 +70,7 @@ func levelName(l slog.Level) string {
 	return "error"
 }
 
-// line leaves out time and level, which the engine has.
+// line formats a record without time and level, which the engine adds.
 func line(h *logHandler, r slog.Record) string {
 	var b bytes.Buffer
 	message := r.Message
@@ -90,7 +89,7 @@ func line(h *logHandler, r slog.Record) string {
 	return message[:min(len(message), maxLine)]
 }
 
-// onlyAttrs drops what a TextHandler writes of the record itself.
+// onlyAttrs drops the record's own fields from a TextHandler's output.
 func onlyAttrs(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) > 0 {
 		return a

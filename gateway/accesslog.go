@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/httpserver/accesslog"
 )
 
-// accessLine is a request as the access log tells of it, a line of JSON. The query is
-// left out: it may hold what only the function should know.
+// accessLine is a request's line of JSON in the access log. It omits the query, which may hold
+// secrets of the function.
 type accessLine struct {
 	Time       time.Time `json:"time"` // when the head was read
 	ID         string    `json:"request_id"`
@@ -20,25 +20,25 @@ type accessLine struct {
 	Method     string    `json:"method,omitempty"`
 	Path       string    `json:"path,omitempty"`
 	Status     int       `json:"status"`
-	Bytes      int64     `json:"bytes"` // of the answer's body, as far as it was sent
+	Bytes      int64     `json:"bytes"` // sent bytes of the answer's body
 	Micros     int64     `json:"micros"`
 	Function   string    `json:"function,omitempty"`
-	From       string    `json:"from,omitempty"` // the function that called it
+	From       string    `json:"from,omitempty"` // calling function
 	Invocation string    `json:"invocation,omitempty"`
 	Cold       bool      `json:"cold"`
-	Error      string    `json:"error,omitempty"` // code of what went wrong
+	Error      string    `json:"error,omitempty"` // error code
 }
 
 // AccessLog writes a line for each request.
 type AccessLog = accesslog.Log[accessLine]
 
-// NewAccessLog writes to w, which stays the caller's. reg, unless nil, counts what is
-// lost.
+// NewAccessLog starts a log to w, which stays the caller's. If reg is not nil, NewAccessLog
+// registers a counter of lost lines.
 func NewAccessLog(w io.Writer, log *slog.Logger, reg prometheus.Registerer) *AccessLog {
 	return accesslog.New[accessLine](w, log, reg)
 }
 
-// LogCall writes a line for a call that a function made of another one.
+// LogCall writes a line for a function's call of another function.
 func LogCall(l *AccessLog, c *engine.CallRecord) {
 	l.Add(accessLine{
 		Time: c.At, ID: c.RequestID, Method: c.Method, Path: c.Path, Status: c.Status, Bytes: max(c.Bytes, 0), Micros: c.Took.Microseconds(),

@@ -7,27 +7,26 @@ import (
 	"sync"
 )
 
-// eventBody is a request's body on its way into an event: it is no longer than it may
-// be, ends when the event is over, though the client has not sent everything, and
-// knows how far it was read.
+// eventBody is a request's body on its way into an event. It enforces a limit, ends with the
+// event even if the client has not sent everything, and counts the bytes read.
 type eventBody struct {
 	from      io.Reader
-	interrupt func() error // ends a Read of from that is under way
+	interrupt func() error // ends a pending Read of from
 	size      int64        // -1 if unknown
 	limit     int64
 
 	mu      sync.Mutex
 	n       int64 // bytes read
-	started bool  // somebody has begun to read it
+	started bool  // a Read has begun
 	reading bool  // a Read is under way
 	closed  bool  // the event is over
-	eof     bool  // all of it has been read
-	torn    bool  // broken off, by us or by the client
-	left    bool  // from is its server's again
+	eof     bool  // the whole body has been read
+	torn    bool  // broken off, by the gateway or by the client
+	left    bool  // from belongs to its server again
 }
 
-// Read returns *[BodyError] for what the client did wrong and *[http.MaxBytesError]
-// for one that is too long.
+// Read returns a *[BodyError] if the client fails, and a *[http.MaxBytesError] if the body is too
+// long.
 func (b *eventBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	switch {
@@ -39,7 +38,7 @@ func (b *eventBody) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	b.started, b.reading = true, true
-	room := b.limit - b.n // n is the reader's alone while reading is set
+	room := b.limit - b.n // n belongs to the reader while reading is set
 	b.mu.Unlock()
 	if int64(len(p)) > room+1 {
 		p = p[:room+1]
@@ -64,13 +63,13 @@ func (b *eventBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Here says whether all of it has come.
+// Here reports whether the whole body has arrived.
 func (b *eventBody) Here() bool {
 	from, ok := b.from.(interface{ Here() bool })
 	return ok && from.Here()
 }
 
-// Close leaves from itself to its server, which closes it after the request.
+// Close ends reading. The server closes from after the request.
 func (b *eventBody) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +81,7 @@ func (b *eventBody) Close() error {
 	return b.interrupt()
 }
 
-// ended says that nothing of the body is left; nil is no body.
+// ended reports whether the whole body has been read. A nil body has ended.
 func (b *eventBody) ended() bool {
 	if b == nil {
 		return true
@@ -92,7 +91,7 @@ func (b *eventBody) ended() bool {
 	return b.eof
 }
 
-// begun says that some of the body was read, and not all.
+// begun reports whether the body has been read in part.
 func (b *eventBody) begun() bool {
 	if b == nil {
 		return false

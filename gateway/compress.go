@@ -16,44 +16,43 @@ import (
 )
 
 const (
-	// worthwhile is how long a body is at least that compressing makes shorter by
-	// enough, in bytes.
+	// worthwhile is the shortest body, in bytes, worth compressing.
 	worthwhile = 1 << 10
-	// compressedFile is how long a file is at most that is compressed, in bytes: beyond,
-	// it costs the engine more than it saves, and the kernel sends it as it is.
+	// compressedFile is the longest file, in bytes, worth compressing. Beyond, the CPU time
+	// exceeds the gain, and the kernel sends the file as it is.
 	compressedFile = 1 << 20
 )
 
-// coder compresses. It is of one of the pools below.
+// coder is a compressor from one of the pools below.
 type coder interface {
 	io.WriteCloser
 	Flush() error
 	Reset(w io.Writer)
 }
 
-// codings are those that the gateway knows, the preferred one first; coders are theirs.
+// codings lists the supported codings, the preferred one first. coders holds their pools.
 var codings = []string{"zstd", "gzip"}
 
 var coders = []*sync.Pool{
 	{New: func() any {
 		// RFC 9659: no window above 8 MiB; a small one keeps the encoder small.
 		w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
-		if err != nil { // of these options: never
+		if err != nil { // impossible with these options
 			return nil
 		}
 		return coder(w)
 	}},
 	{New: func() any {
 		w, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-		if err != nil { // of this level: never
+		if err != nil { // impossible with this level
 			return nil
 		}
 		return coder(w)
 	}},
 }
 
-// compressible says whether bodies of that type usually become shorter. Events are
-// left alone: each is for now.
+// compressible reports whether bodies of the media type usually shrink. Event streams do not
+// count: each event must leave at once.
 func compressible(kind string) bool {
 	kind, _, _ = strings.Cut(kind, ";")
 	kind = strings.ToLower(strings.Trim(kind, " \t"))
@@ -71,8 +70,8 @@ func compressible(kind string) bool {
 	return false
 }
 
-// coding is the index of how a's body is to be sent, -1 for as it is. Whether it is or
-// not, caches are told what that depended on.
+// coding returns the index of the coding for a's body, -1 for none. If the choice depends on
+// Accept-Encoding, coding adds Vary for caches.
 func (a *reply) coding(r *request) int {
 	switch {
 	case a.status < 200 || a.status > 299 || a.status == http.StatusNoContent || a.status == http.StatusPartialContent || a.get("Content-Range") != "":
@@ -93,7 +92,7 @@ func (a *reply) coding(r *request) int {
 	return httpserver.AcceptedCoding(r.Field("Accept-Encoding"), codings)
 }
 
-// varies says whether the answer says already that it depends on the coding.
+// varies reports whether Vary already names Accept-Encoding.
 func (a *reply) varies() bool {
 	for _, h := range a.header {
 		if h[0] != "Vary" {
@@ -108,11 +107,11 @@ func (a *reply) varies() bool {
 	return false
 }
 
-// encoded makes of a's head that of a body in that coding.
+// encoded adapts a's header to a body in the coding.
 func (a *reply) encoded(name string) {
 	a.set("Content-Encoding", name)
 	if tag := a.get("Etag"); strings.HasPrefix(tag, `"`) {
-		a.set("Etag", "W/"+tag) // the bytes are others, what they say is the same
+		a.set("Etag", "W/"+tag) // a weak tag: same meaning, other bytes
 	}
 	a.remove(func(n string) bool {
 		return n == "Accept-Ranges" || n == "Content-Md5" || n == "Content-Digest" || n == "Repr-Digest"
@@ -120,8 +119,8 @@ func (a *reply) encoded(name string) {
 	a.size = -1
 }
 
-// sendCompressed answers with a's body in the coding of that index. One that is here
-// goes out whole and with its length, any other piece by piece as it comes.
+// sendCompressed answers with a's body in the coding. A body of known length is compressed whole
+// and sent with its length; any other body is sent piece by piece.
 func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, coding int) (begun bool, err error) {
 	if r.head {
 		a.encoded(codings[coding])
@@ -133,11 +132,11 @@ func (a *reply) sendCompressed(f front, r *request, resp *engine.Response, codin
 		body = io.NewSectionReader(a.file, a.offset, a.size)
 	}
 	w, ok := coders[coding].Get().(coder)
-	if !ok { // see the pools
+	if !ok { // the pool could not make a coder
 		return false, http.ErrNotSupported
 	}
 	defer func() {
-		w.Reset(nil) // it must keep nothing of this request
+		w.Reset(nil) // drops all references to the request
 		coders[coding].Put(w)
 	}()
 	if length >= 0 {

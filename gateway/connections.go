@@ -6,7 +6,7 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// connections makes the metrics of a server's connections.
+// connections collects the metrics of a server's connections.
 type connections struct{ s *httpserver.Server }
 
 var connectionDescs = struct{ open, refused, evicted, noMemory *prometheus.Desc }{
@@ -19,14 +19,14 @@ var connectionDescs = struct{ open, refused, evicted, noMemory *prometheus.Desc 
 // Connections returns the metrics of the server's connections.
 func Connections(s *httpserver.Server) prometheus.Collector { return connections{s} }
 
-// Describe makes it a [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (c connections) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{connectionDescs.open, connectionDescs.refused, connectionDescs.evicted, connectionDescs.noMemory} {
 		ch <- d
 	}
 }
 
-// Collect sends what [httpserver.Server.Stats] says.
+// Collect sends the counts of [httpserver.Server.Stats].
 func (c connections) Collect(ch chan<- prometheus.Metric) {
 	s := c.s.Stats()
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {

@@ -14,13 +14,13 @@ import (
 // failWith answers an event that has no response.
 func (e *exchange) failWith(err error) {
 	var slow *access.SlowDownError
-	if errors.As(err, &slow) { // of a tenant's events
+	if errors.As(err, &slow) { // quota of the tenant's events
 		e.slowDown("quota", slow.Error(), slow.After)
 		return
 	}
 	status, code := statusOf(err)
 	message := err.Error()
-	if code == "internal" { // the engine's own trouble is for its operator
+	if code == "internal" { // internal errors are for the operator only
 		e.g.Log.Error("invoke", "function", e.function, "request", e.id, "error", err)
 		message = "the function could not be run; the engine's log says why"
 	}
@@ -37,10 +37,10 @@ func (e *exchange) fail(status int, code, message string) {
 	}
 	e.Set("Content-Type", "application/json")
 	e.Set("X-Content-Type-Options", "nosniff")
-	_ = e.Send(status, errorBody(code, message)) // fails with the connection, which ends
+	_ = e.Send(status, errorBody(code, message)) // fails only with the connection
 }
 
-// statuses are those of the engine's codes.
+// statuses maps the engine's error codes to HTTP.
 var statuses = map[string]int{
 	"quota": http.StatusTooManyRequests, "function_error": http.StatusInternalServerError, "function_crashed": http.StatusBadGateway,
 	"timeout": http.StatusGatewayTimeout, "slow_body": http.StatusRequestTimeout, "header_too_large": http.StatusRequestHeaderFieldsTooLarge,
@@ -49,7 +49,7 @@ var statuses = map[string]int{
 	"loop": http.StatusLoopDetected, "step_missing": http.StatusBadGateway,
 }
 
-// statusOf maps the engine's errors, and those of a request's body, to HTTP.
+// statusOf maps errors of the engine and of request bodies to HTTP.
 func statusOf(err error) (status int, code string) {
 	if code = engine.ErrorCode(err); code != "" {
 		return statuses[code], code
@@ -66,12 +66,12 @@ func statusOf(err error) (status int, code string) {
 	case errors.Is(err, httpserver.ErrNoMemory):
 		return http.StatusServiceUnavailable, "busy"
 	case errors.Is(err, context.Canceled):
-		return 499, "client_gone" // nobody reads it; logs and metrics do
+		return 499, "client_gone" // only for logs and metrics
 	}
 	return http.StatusInternalServerError, "internal"
 }
 
-// refusedCode is the code for what package httpserver refuses.
+// refusedCode returns the code for a request that package httpserver refuses.
 func refusedCode(status int) string {
 	switch status {
 	case http.StatusRequestTimeout:
@@ -94,7 +94,7 @@ func refusedCode(status int) string {
 	return "bad_request"
 }
 
-// errorBody is the one shape of the gateway's errors.
+// errorBody returns the body of every error of the gateway.
 func errorBody(code, message string) []byte {
 	var body struct {
 		Error struct {
@@ -104,7 +104,7 @@ func errorBody(code, message string) []byte {
 	}
 	body.Error.Code, body.Error.Message = code, message
 	b, err := json.Marshal(body)
-	if err != nil { // of two strings: never
+	if err != nil { // impossible with two strings
 		b = []byte(`{"error":{"code":"internal"}}`)
 	}
 	return append(b, '\n')

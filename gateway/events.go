@@ -13,18 +13,18 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// Events takes on what runs later: package events, and its triggers.
+// Events accepts asynchronous events and requests to triggers; package events implements it.
 type Events interface {
-	// Publish takes an event on: once it returns, the event is on disk, under that id.
+	// Publish accepts an event and returns its id. After Publish the event is on disk.
 	Publish(ctx context.Context, function string, r *engine.Request) (id string, err error)
-	// Hook hands a request to the function's trigger of that name, which judges it; ids are
-	// the events that were made of it, ignored says why there are none.
+	// Hook passes a request to a trigger of the function, which decides. ids are the resulting
+	// events; without events, ignored gives the reason.
 	Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error)
-	// Handshake answers OPTIONS of a hook: the fields of the answer.
+	// Handshake returns the header fields that answer OPTIONS of a hook.
 	Handshake(function, trigger string, header [][2]string) ([][2]string, error)
 }
 
-// refusal is an error of Events that says itself what HTTP makes of it.
+// refusal is an error of Events with its own HTTP status.
 type refusal interface {
 	error
 	Refusal() (status int, code string, retryAfter time.Duration)
@@ -35,15 +35,16 @@ var (
 	hooksPrefix = []byte("/hooks/")
 )
 
-// accepted is the answer's body.
+// accepted is the body of the answer 202.
 type accepted struct {
 	ID  string   `json:"id,omitempty"`
 	IDs []string `json:"ids,omitempty"`
-	// Ignored says why a hook's request became no event.
+	// Ignored is the reason why a request to a hook became no event.
 	Ignored string `json:"ignored,omitempty"`
 }
 
-// event is the request as the engine takes it; rest is what follows the function's name.
+// event converts the request for the engine, with path as the event's path. Call the returned
+// function after the engine is done with the body.
 func (e *exchange) event(path []byte) (*engine.Request, func()) {
 	r := &engine.Request{Method: string(e.Method), Path: string(path), Query: string(e.Query), Header: e.header()}
 	if e.Body == nil {
@@ -58,10 +59,10 @@ func (e *exchange) event(path []byte) (*engine.Request, func()) {
 	}
 }
 
-// async takes an event on, as OpenFaaS's gateways do: 202, and the id in X-Call-Id.
+// async accepts an event as OpenFaaS's gateway does: 202 and the id in X-Call-Id.
 func (e *exchange) async(rest []byte) {
 	name, path, ok := e.addressed(rest)
-	if !ok || !e.admitted(name) { // a preflight request is no POST
+	if !ok || !e.admitted(name) { // admitted answers preflight requests, which are not POST
 		return
 	}
 	if string(e.Method) != http.MethodPost {
@@ -81,11 +82,11 @@ func (e *exchange) async(rest []byte) {
 	e.accept(accepted{ID: id})
 }
 
-// hook has a trigger judge a request: /hooks/FUNCTION/TRIGGER[/path].
+// hook passes a request to a trigger: /hooks/FUNCTION/TRIGGER[/path].
 func (e *exchange) hook(rest []byte) {
 	var trigger string
 	name, path, ok := e.addressed(rest, &trigger)
-	if !ok || !e.paced() { // the trigger says who may, and what counts is what it takes on
+	if !ok || !e.paced() { // the trigger authorises requests and counts the events it accepts
 		return
 	}
 	if string(e.Method) == http.MethodOptions {
@@ -97,7 +98,7 @@ func (e *exchange) hook(rest []byte) {
 		for _, f := range fields {
 			e.Set(f[0], f[1])
 		}
-		_ = e.Send(http.StatusOK, nil) // fails with the connection, which ends
+		_ = e.Send(http.StatusOK, nil) // fails only with the connection
 		return
 	}
 	r, done := e.event(path)
@@ -121,15 +122,15 @@ func (e *exchange) hook(rest []byte) {
 
 func (e *exchange) accept(a accepted) {
 	body, err := json.Marshal(a)
-	if err != nil { // of strings: never
+	if err != nil { // impossible with strings
 		e.failWith(err)
 		return
 	}
 	e.Set("Content-Type", "application/json")
-	_ = e.Send(http.StatusAccepted, append(body, '\n')) // fails with the connection, which ends
+	_ = e.Send(http.StatusAccepted, append(body, '\n')) // fails only with the connection
 }
 
-// refuse answers an event that was not taken on.
+// refuse answers an event that Events did not accept.
 func (e *exchange) refuse(err error) {
 	var r refusal
 	if !errors.As(err, &r) {

@@ -17,13 +17,13 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// Invoker is what forwarding needs of *engine.Engine.
+// Invoker is the part of *engine.Engine that forwarding uses.
 type Invoker interface {
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 }
 
-// Event says what Forward makes of an HTTP request. All fields are required
-// but Query.
+// Event describes the event that Forward makes of an HTTP request. Every field but Query is
+// required.
 type Event struct {
 	Engine              Invoker
 	Log                 *slog.Logger
@@ -32,15 +32,15 @@ type Event struct {
 	MaxBodyBytes        int64
 }
 
-// BodyError says that the request's body could not be read: the client broke
-// it off, or it is malformed.
+// BodyError means that the request's body could not be read: the client broke it off, or it is
+// malformed.
 type BodyError struct{ Err error }
 
 func (e *BodyError) Error() string { return "read request body: " + e.Err.Error() }
 func (e *BodyError) Unwrap() error { return e.Err }
 
-// front is where an answer goes: *httpserver.Exchange, whose documentation holds for
-// others too, or what [Forward] makes of a net/http.ResponseWriter.
+// front receives an answer: a *httpserver.Exchange, whose documentation applies, or [Forward]'s
+// adapter for net/http.ResponseWriter.
 type front interface {
 	Set(name, value string)
 	CloseAfter()
@@ -51,27 +51,27 @@ type front interface {
 	Buffer(size int) (httpserver.Buffer, error)
 }
 
-// lender sends the rest of an answer by another process: *httpserver.Exchange.
+// lender lets another process send the rest of an answer: *httpserver.Exchange.
 type lender interface {
 	Lend(to func(socket syscall.RawConn) (int64, error)) (int64, error)
 }
 
-// request is what forward makes an event of.
+// request is the input of forward.
 type request struct {
 	*Event
-	header [][2]string // of eventHeader
-	head   bool        // HEAD: the answer's body stays here
+	header [][2]string // from eventHeader
+	head   bool        // HEAD: the answer's body is dropped
 	body   *eventBody  // nil: none
 
-	tunnel   *tunnel // unless nil, what becomes of the connection if the function says so
-	lends    lender  // unless nil, the client's connection may be lent to a function that is trusted
-	selects  bool    // conditions and ranges of the header are looked at
-	compress bool    // so is Accept-Encoding
-	cors     bool    // what the function says of other origins is not passed on
+	tunnel   *tunnel // set if the function may change the protocol
+	lends    lender  // set if a trusted function may use the client's connection
+	selects  bool    // apply conditions and ranges of the header
+	compress bool    // apply Accept-Encoding
+	cors     bool    // drop the function's Access-Control-* fields
 }
 
-// Field is the value of the header's field of that canonical name, of several the
-// list of all; "" if there is none.
+// Field returns the value of the field with the canonical name; several values as one list; "" if
+// absent.
 func (r *request) Field(name string) (value string) {
 	for _, f := range r.header {
 		switch {
@@ -85,16 +85,15 @@ func (r *request) Field(name string) (value string) {
 	return value
 }
 
-// brokenError is an answer that broke off: its status is out, and breaking the
-// connection the only way left to say that it is not whole.
+// brokenError means that an answer broke off after its status was sent. Only a broken connection
+// can tell the client.
 type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// forward hands an event to its function and the answer to f, and says what the
-// function's part in it was, nil where it has answered nothing. Errors are those of
-// [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError] as long as nothing is
-// sent, else *brokenError.
+// forward invokes the function and sends its answer to f. It returns the engine's response, nil
+// if the function gave none. Before the answer has begun, errors are those of
+// [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError]; after, *brokenError.
 func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
 	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header, Lends: r.lends != nil}
 	if t := r.tunnel; t != nil {
@@ -128,19 +127,19 @@ func forward(ctx context.Context, f front, r *request) (*engine.Response, error)
 	return resp, nil
 }
 
-// hopByHop fields belong to one connection (RFC 9110 section 7.6.1), not to the
-// message that travels over it.
+// hopByHop lists the fields that belong to one connection (RFC 9110 section 7.6.1), not to the
+// message.
 var hopByHop = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true,
 	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true,
 }
 
-// ours are fields of answers that the engine says itself.
+// ours lists the fields of answers that the engine sets itself.
 var ours = map[string]bool{"Content-Length": true, "Date": true, "X-Request-Id": true}
 
-// eventHeader makes of a request's fields, with canonical names, those that are end to
-// end, and the gateway's own, which no client can have dropped, sorted by name, behind
-// Host. It uses the list's memory.
+// eventHeader returns the header of an event: Host, then the end-to-end fields and own, sorted by
+// name. No client can drop a field of own. Names are canonical. eventHeader reuses the memory of
+// fields.
 func eventHeader(host string, fields [][2]string, own ...[2]string) [][2]string {
 	var drop map[string]bool
 	for _, f := range fields {
@@ -162,19 +161,18 @@ func eventHeader(host string, fields [][2]string, own ...[2]string) [][2]string 
 	return slices.Insert(fields, 0, [2]string{"Host", host})
 }
 
-// reply is an answer on its way: what the function said, until the gateway makes
-// something else of it.
+// reply is an answer on its way from the function to the client. The gateway may change it.
 type reply struct {
 	status int
-	header [][2]string // canonical names, and nothing that only the engine says
-	size   int64       // of the body in bytes, -1 if unknown
+	header [][2]string // canonical names; without the engine's own fields
+	size   int64       // bytes of the body, -1 if unknown
 	body   io.Reader
-	bytes  []byte   // unless nil, all of the body
-	file   *os.File // unless nil, has the body from offset on
+	bytes  []byte   // whole body, unless nil
+	file   *os.File // unless nil, holds the body from offset on
 	offset int64
 
-	// Unless nil, the function may ask for the client's connection: body says no, and
-	// asking is body that says [engine.ErrSocketWanted] instead, until lend was called.
+	// If lend is not nil, the function may ask for the client's connection. body then refuses.
+	// asking instead returns [engine.ErrSocketWanted] until lend is called.
 	lend   func(socket syscall.RawConn) (int64, error)
 	asking io.Reader
 }
@@ -194,7 +192,7 @@ func newReply(resp *engine.Response) *reply {
 	return a
 }
 
-// declining is the body of an answer whose function gets no connection.
+// declining is a body that refuses the function's request for the client's connection.
 type declining struct {
 	body io.Reader
 	lend func(socket syscall.RawConn) (int64, error)
@@ -208,7 +206,7 @@ func (d declining) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// get is the value of the first field of that canonical name, "" without one.
+// get returns the first field with the canonical name, "" if absent.
 func (a *reply) get(name string) string {
 	for _, h := range a.header {
 		if h[0] == name {
@@ -218,7 +216,7 @@ func (a *reply) get(name string) string {
 	return ""
 }
 
-// set puts a field in the place of those of that name.
+// set replaces all fields with the name.
 func (a *reply) set(name, value string) {
 	a.remove(func(n string) bool { return n == name })
 	a.header = append(a.header, [2]string{name, value})
@@ -228,9 +226,9 @@ func (a *reply) remove(which func(name string) bool) {
 	a.header = slices.DeleteFunc(a.header, func(h [2]string) bool { return which(h[0]) })
 }
 
-// setFields says what the function says, and what the engine says itself.
+// setFields sets the function's fields and the engine's own.
 func (a *reply) setFields(f front, r *request, resp *engine.Response) {
-	if !r.body.ended() { // its rest may come after the answer, or never
+	if !r.body.ended() { // the rest may arrive after the answer, or never
 		f.CloseAfter()
 	}
 	for _, h := range a.header {
@@ -255,15 +253,15 @@ func (a *reply) setFields(f front, r *request, resp *engine.Response) {
 	f.Set("X-Fre-Start-Us", strconv.FormatInt(resp.Start.Microseconds(), 10))
 }
 
-// copySize is what a body is copied by, where it is copied, in bytes. A body that is
-// no larger goes out with its head.
+// copySize is the buffer for copying bodies, in bytes. A body that fits is sent together with its
+// head.
 const copySize = 64 << 10
 
-// streamSize is what tunnels and compressed streams are copied by: little, since they may
-// take long.
+// streamSize is the buffer for tunnels and compressed streams, in bytes: small, since they may
+// last long.
 const streamSize = 16 << 10
 
-// send answers; begun says that the status is out.
+// send sends the answer. begun reports whether the status was sent.
 func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, err error) {
 	var parts []httpserver.Range
 	coding, status := -1, a.status
@@ -278,7 +276,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	}
 	bodyless := r.head || a.status == http.StatusNoContent || a.status == http.StatusNotModified
 	if bodyless && a.size == 0 {
-		a.size = -1 // the length of what HEAD leaves out is not known (RFC 9110 section 8.6)
+		a.size = -1 // the length of the body that HEAD omits is unknown (RFC 9110 section 8.6)
 	}
 	switch {
 	case len(parts) > 0:
@@ -324,7 +322,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		return true, f.Send(a.status, buf[:n])
 	}
 	a.setFields(f, r, resp)
-	// A client may wait for the status before it sends on.
+	// The client may wait for the status before it sends more.
 	if err := f.Begin(a.status, a.size); err != nil {
 		return true, err
 	}
@@ -342,7 +340,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		switch {
 		case errors.Is(rerr, engine.ErrSocketWanted):
 			b.Release()
-			b, buf = nil, make([]byte, 4<<10) // for the end, or what comes though nothing could be lent
+			b, buf = nil, make([]byte, 4<<10) // for the end of the body, or its rest if the socket is refused
 			if _, err := r.lends.Lend(a.lend); err != nil {
 				return true, err
 			}
@@ -354,7 +352,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 	}
 }
 
-// atEnd reads the end of a body, of which nothing else may be left.
+// atEnd returns nil if body has no more bytes.
 func atEnd(body io.Reader) error {
 	var one [1]byte
 	switch n, err := body.Read(one[:]); {

@@ -1,15 +1,15 @@
-// Package gateway is the data path for clients: an HTTP request becomes an
-// event, the function's answer becomes the response. It asks only the engine.
+// Package gateway is the data path for clients. It turns an HTTP request into an event, and the
+// function's answer into the HTTP response.
 //
 //	/function/NAME[/path]  any method: invoke
-//	/async-function/NAME[/path]     POST: take on an event that runs later
+//	/async-function/NAME[/path]     POST: accept an event that runs later
 //	/hooks/FUNCTION/TRIGGER[/path]  a trigger of the function's template
 //	/system/…, /build      OpenFaaS's clients (package server/openfaas)
 //	/healthz               200 while the engine accepts events
 //	/metrics               Prometheus text
 //
-// The [Gateway] serves the loops of package httpserver, which leave bodies that are
-// files to the kernel; [Forward] does the same behind net/http.
+// [Gateway] is a handler of package httpserver, which leaves bodies in files to the kernel.
+// [Forward] does the same behind net/http.
 package gateway
 
 import (
@@ -32,41 +32,41 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// DefaultMaxBody is the size in bytes of the largest request body.
+// DefaultMaxBody is the default limit of a request body in bytes.
 const DefaultMaxBody = 64 << 20
 
-// MaxHeaderBytes is what servers should allow for a request's header; the gateway's
-// own does by default (httpserver.DefaultLimits). More is answered 431.
+// MaxHeaderBytes is the limit that net/http servers should set for a request's header. The
+// gateway's own server has the same default (httpserver.DefaultLimits). A longer header gets 431.
 const MaxHeaderBytes = 64 << 10
 
-// Engine is what a gateway needs of *engine.Engine.
+// Engine is the part of *engine.Engine that a gateway uses.
 type Engine interface {
 	Invoker
-	Stopping() bool // no event is accepted any more
+	Stopping() bool // the engine accepts no more events
 }
 
-// Config wires a gateway. Engine and Log are required.
+// Config configures a gateway. Engine and Log are required.
 type Config struct {
 	Engine         Engine
 	Log            *slog.Logger
-	MaxBodyBytes   int64               // larger bodies get 413; default DefaultMaxBody
+	MaxBodyBytes   int64               // longer bodies get 413; default DefaultMaxBody
 	Metrics        prometheus.Gatherer // nil: no /metrics
-	TrustedProxies []netip.Prefix      // whose X-Forwarded-* and Forwarded fields hold
+	TrustedProxies []netip.Prefix      // proxies whose X-Forwarded-* and Forwarded fields are believed
 	AccessLog      *AccessLog          // nil: none; stays the caller's
-	TunnelIdle     time.Duration       // how long a connection that has left HTTP may carry nothing; default DefaultTunnelIdle
-	Guard          *Guard              // who may call what, and how often; nil: everybody may, always
+	TunnelIdle     time.Duration       // longest silence of a connection that has left HTTP; default DefaultTunnelIdle
+	Guard          *Guard              // authorises and limits requests; nil: no checks
 	Events         Events              // nil: neither asynchronous events nor hooks
-	Compress       bool                // answers are compressed where clients ask for it and it is worth it
-	OpenFaaS       http.Handler        // answers /system/ and /build, and guards them itself; nil: nothing is there
+	Compress       bool                // compress answers if the client accepts it and the body shrinks
+	OpenFaaS       http.Handler        // answers /system/ and /build, with its own authorisation; nil: 404
 }
 
-// Gateway is the handler of the data path, and of what its server refuses.
+// Gateway handles the data path, and requests that its server refuses.
 type Gateway struct {
 	Config
 	metrics http.Handler // nil: none
 }
 
-// New returns the handler of the data path: Handler and Refuse of an httpserver.Config.
+// New returns a Gateway: Handler and Refuse of an httpserver.Config.
 func New(cfg Config) *Gateway {
 	if cfg.MaxBodyBytes == 0 {
 		cfg.MaxBodyBytes = DefaultMaxBody
@@ -113,7 +113,7 @@ var (
 	systemPrefix   = []byte("/system/")
 )
 
-// Refuse makes the answer to a request that the server refuses.
+// Refuse returns the answer to a request that the server refuses.
 func (g *Gateway) Refuse(x *httpserver.Exchange, refused *httpserver.RequestError) (contentType string, body []byte) {
 	e := exchange{Exchange: x, g: g, begun: time.Now(), id: requestID(nil), status: refused.Status, code: refusedCode(refused.Status)}
 	e.client = clientOf(x, nil)
@@ -128,29 +128,29 @@ func (g *Gateway) Refuse(x *httpserver.Exchange, refused *httpserver.RequestErro
 	return "application/json", body
 }
 
-// exchange is a request to the gateway and what is told of it.
+// exchange is one request to the gateway, with its log line.
 type exchange struct {
 	*httpserver.Exchange
 	g      *Gateway
 	client client
 	begun  time.Time
 	id     string // of the request
-	secret bool   // its Authorization field is for the gateway, and not for the function
-	cors   bool   // the gateway says for which origins the answer is
+	secret bool   // Authorization is for the gateway, not for the function
+	cors   bool   // the gateway decides on allowed origins
 
-	named string // the function, as the path spells it
+	named string // function as spelled in the path
 
 	// For the access log.
 	function   string
 	invocation string
-	code       string // why it failed, "" if it did not
+	code       string // error code, "" if none
 	cold       bool
 	status     int
 	bytes      int64
 }
 
-// addressed is the function that a path names, and what follows between it and the event's
-// own path: hops parts, each up to a slash. It answers a path that cannot be.
+// addressed splits rest into the function's name, one part per hop, and the event's path. For a
+// malformed path it answers 400 and returns false.
 func (e *exchange) addressed(rest []byte, hops ...*string) (name string, path []byte, ok bool) {
 	escaped, path, _ := bytes.Cut(rest, slash)
 	for _, hop := range hops {
@@ -173,13 +173,13 @@ func (e *exchange) addressed(rest []byte, hops ...*string) (name string, path []
 	return name, path, err == nil
 }
 
-// invoke makes an event of the request; rest is what follows /function/.
+// invoke makes an event of the request. rest follows /function/.
 func (e *exchange) invoke(rest []byte) {
 	name, path, ok := e.addressed(rest)
 	if !ok || !e.admitted(name) {
 		return
 	}
-	if e.g.OpenFaaS != nil { // as its gateways name an event and tell its time
+	if e.g.OpenFaaS != nil { // OpenFaaS's fields for the event's id and start
 		e.Set("X-Call-Id", e.id)
 		e.Set("X-Start-Time", strconv.FormatInt(e.begun.UnixNano(), 10))
 	}
@@ -200,7 +200,7 @@ func (e *exchange) invoke(rest []byte) {
 		defer quit(nil)
 		req.tunnel = e.asksForTunnel(quit)
 	}
-	// A proxy's connection is not one client's.
+	// A proxy's connection carries requests of several clients: no function may have it.
 	if req.tunnel == nil && !e.client.trusted && e.CanLend() {
 		req.lends = e
 	}
@@ -222,7 +222,7 @@ func (e *exchange) invoke(rest []byte) {
 
 var slash = []byte{'/'}
 
-// health says whether the engine accepts events.
+// health reports whether the engine accepts events.
 func (e *exchange) health() {
 	switch {
 	case !e.reads():
@@ -230,11 +230,11 @@ func (e *exchange) health() {
 		e.failWith(engine.ErrClosed)
 	default:
 		e.Set("Content-Type", "text/plain; charset=utf-8")
-		_ = e.Send(http.StatusOK, []byte("ok\n")) // fails with the connection, which ends
+		_ = e.Send(http.StatusOK, []byte("ok\n")) // fails only with the connection
 	}
 }
 
-// reads says whether the method is GET or HEAD, and refuses others.
+// reads reports whether the method is GET or HEAD, and refuses any other.
 func (e *exchange) reads() bool {
 	if m := string(e.Method); m == http.MethodGet || m == http.MethodHead {
 		return true
@@ -244,9 +244,9 @@ func (e *exchange) reads() bool {
 	return false
 }
 
-// What is sent is counted on its way.
+// The methods below count the sent bytes for the access log.
 
-// Send answers with a body that is in memory.
+// Send answers with a body in memory.
 func (e *exchange) Send(status int, body []byte) error {
 	e.status = status
 	err := e.Exchange.Send(status, body)
@@ -266,7 +266,7 @@ func (e *exchange) SendFile(status int, f *os.File, offset, length int64) error 
 	return err
 }
 
-// Begin answers with a body that Write brings.
+// Begin starts an answer whose body follows by Write.
 func (e *exchange) Begin(status int, length int64) error {
 	e.status = status
 	return e.Exchange.Begin(status, length)
@@ -286,12 +286,12 @@ func (e *exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (int64, 
 	return n, err
 }
 
-// hollow says that the answer has no body.
+// hollow reports whether the answer has no body.
 func (e *exchange) hollow() bool {
 	return string(e.Method) == http.MethodHead || e.status == http.StatusNoContent || e.status == http.StatusNotModified
 }
 
-// log tells of the request in the access log.
+// log writes the request to the access log.
 func (e *exchange) log() {
 	if e.g.AccessLog == nil {
 		return

@@ -19,20 +19,20 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// Guard decides what becomes an event. Access and Front are required.
+// Guard decides which requests become events. Access and Front are required.
 type Guard struct {
 	Access *access.Access
 	Front  func(function string) (engine.Front, bool)
 
-	Token     bool             // events take a token with the scope invoke, unless a template says open
-	AllowOpen bool             // templates may say open where Token is set
-	CORS      *engine.CORS     // of functions whose template has none; nil: none
-	Clients   access.Addresses // what may come from one address
+	Token     bool             // events need a token with the scope invoke, unless the template says open
+	AllowOpen bool             // templates may say open despite Token
+	CORS      *engine.CORS     // for functions whose template has none; nil: none
+	Clients   access.Addresses // rate limit per client address
 }
 
-// admitted says whether the request may become an event of the function's, and answers it
-// where not. What it costs an open gateway is a look at the function and its tenant's
-// quota, which allocates nothing.
+// admitted reports whether the request may become an event of the function. If not, it answers
+// the request. For an open function it only looks up the function and its tenant's quota, without
+// allocation.
 func (e *exchange) admitted(name string) bool {
 	g := e.g.Guard
 	if g == nil {
@@ -64,7 +64,7 @@ func (e *exchange) admitted(name string) bool {
 		}
 		known = known && id.Of(front.Tenant)
 	}
-	if !known { // the engine would say so too: here nothing gets past that was not looked at
+	if !known { // the engine would refuse too, but nothing unchecked may pass here
 		e.failWith(&engine.UnknownError{Function: name})
 		return false
 	}
@@ -75,7 +75,8 @@ func (e *exchange) admitted(name string) bool {
 	return true
 }
 
-// paced says whether the client's address has not sent too much, and answers it otherwise.
+// paced reports whether the client's address is within its rate limit. If not, it answers the
+// request.
 func (e *exchange) paced() bool {
 	if e.g.Guard == nil {
 		return true
@@ -87,14 +88,14 @@ func (e *exchange) paced() bool {
 	return wait <= 0
 }
 
-// address is the client's, invalid for a Unix socket, which is not limited.
+// address returns the client's address, invalid for a Unix socket, which has no rate limit.
 func (e *exchange) address() netip.Addr {
 	addr, _ := netip.ParseAddr(e.client.text)
 	return addr
 }
 
-// shown looks at the token that came with the request, and answers what has none that
-// will do.
+// shown authenticates the request's token. If the token is missing, invalid or lacks the scope,
+// shown answers the request and returns false.
 func (e *exchange) shown(scope access.Scope) (access.Identity, bool) {
 	addr := e.address()
 	e.secret = true
@@ -133,8 +134,8 @@ func (e *exchange) slowDown(code, message string, wait time.Duration) {
 	e.fail(http.StatusTooManyRequests, code, message)
 }
 
-// crossOrigin says for whom a browser is to have the answer, and answers a preflight
-// request itself: then it is false (https://fetch.spec.whatwg.org/#http-cors-protocol).
+// crossOrigin sets the CORS fields of the answer. It answers a preflight request itself and
+// returns false (https://fetch.spec.whatwg.org/#http-cors-protocol).
 func (e *exchange) crossOrigin(c *engine.CORS) bool {
 	e.cors = true
 	all := len(c.Origins) == 1 && c.Origins[0] == "*"
@@ -173,13 +174,13 @@ func (e *exchange) crossOrigin(c *engine.CORS) bool {
 		}
 	}
 	if preflight {
-		_ = e.Send(http.StatusNoContent, nil) // fails with the connection, which ends
+		_ = e.Send(http.StatusNoContent, nil) // fails only with the connection
 	}
 	return !preflight
 }
 
-// metered serves the metrics: where events take a token, to those who may read, and of
-// one tenant and its functions to a token of that tenant.
+// metered serves the metrics. If events need a token, metrics need the scope read, and a tenant's
+// token shows only the metrics of the tenant and its functions.
 func (e *exchange) metered() {
 	g := e.g.Guard
 	if g == nil || !g.Token {
@@ -199,14 +200,15 @@ func (e *exchange) metered() {
 	}
 }
 
-// ofTenant gathers what has the tenant's label, or that of a function of its.
+// ofTenant gathers the metrics with the tenant's label, or with the label of a function of the
+// tenant.
 type ofTenant struct {
 	prometheus.Gatherer
 	tenant string
 	has    func(function string) bool
 }
 
-// Gather is part of prometheus.Gatherer.
+// Gather implements prometheus.Gatherer.
 func (t ofTenant) Gather() ([]*dto.MetricFamily, error) {
 	all, err := t.Gatherer.Gather()
 	for _, family := range all {
@@ -219,18 +221,18 @@ func (t ofTenant) Gather() ([]*dto.MetricFamily, error) {
 	return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 }), err
 }
 
-// eventInvoker counts events that come by the control API against their tenant's quota,
-// as the gateway does with its own.
+// eventInvoker counts events of the control API against their tenant's quota, as the gateway
+// counts its own.
 type eventInvoker struct {
 	Invoker
 	guard *Guard
 }
 
-// Counted returns an Invoker that counts events against tenants' quotas: an
-// *access.SlowDownError refuses one.
+// Counted returns an Invoker that counts events against the tenants' quotas. Beyond the quota it
+// returns an *access.SlowDownError.
 func Counted(to Invoker, g *Guard) Invoker { return eventInvoker{to, g} }
 
-// Invoke is part of Invoker.
+// Invoke implements Invoker.
 func (i eventInvoker) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	front, known := i.guard.Front(name)
 	if !known {

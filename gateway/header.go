@@ -14,8 +14,8 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// eventPath is what follows a function's name in a path, "/" at least, as the client
-// escaped it; bytes that a URL cannot have (RFC 3986 section 3.3) are escaped.
+// eventPath returns the event's path for the part after a function's name: at least "/", escaped
+// as by the client. Bytes that a URL cannot have (RFC 3986 section 3.3) are escaped.
 func eventPath(rest []byte) ([]byte, error) {
 	const hex = "0123456789ABCDEF"
 	out := append(make([]byte, 0, len(rest)+1), '/')
@@ -39,7 +39,7 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// pathBytes are those that stand for themselves, and the brackets, as in net/url.
+// pathBytes are the bytes that need no escape, and the brackets, as in net/url.
 var pathBytes = func() (ok [256]bool) {
 	for c := range 256 {
 		ok[c] = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
@@ -50,15 +50,15 @@ var pathBytes = func() (ok [256]bool) {
 	return ok
 }()
 
-// client is who sent a request, as far as the gateway believes it.
+// client is the sender of a request, as far as the gateway believes it.
 type client struct {
-	text    string // address, "" if it has none
-	trusted bool   // it came by a proxy of the operator's
-	peer    string // the address that the connection comes from
+	text    string // address, "" if none
+	trusted bool   // the request came through a trusted proxy
+	peer    string // address of the connection's other end
 }
 
-// clientOf follows the addresses that trusted proxies have written down, from the
-// connection's own backwards, to the first that is none of theirs.
+// clientOf follows the addresses recorded by trusted proxies, from the connection's own address
+// backwards, to the first address that is not a trusted proxy.
 func clientOf(x *httpserver.Exchange, proxies []netip.Prefix) client {
 	at, err := netip.ParseAddrPort(x.RemoteAddr())
 	if err != nil { // a Unix socket
@@ -79,7 +79,7 @@ func clientOf(x *httpserver.Exchange, proxies []netip.Prefix) client {
 		hops := strings.Split(string(f.Value), ",")
 		for j := len(hops) - 1; j >= 0; j-- {
 			hop, err := parseHop(hops[j])
-			if err != nil { // whoever wrote it was not one of ours
+			if err != nil { // not written by a trusted proxy
 				return c
 			}
 			c.text = hop.String()
@@ -91,7 +91,7 @@ func clientOf(x *httpserver.Exchange, proxies []netip.Prefix) client {
 	return c
 }
 
-// parseHop is an address, with a port where a proxy says one.
+// parseHop parses an address, with or without a port.
 func parseHop(s string) (netip.Addr, error) {
 	s = strings.TrimSpace(s)
 	a, err := netip.ParseAddr(s)
@@ -120,16 +120,15 @@ const (
 	forwardedMount = "X-Forwarded-Prefix"
 )
 
-// claimsOrigin says whether a field tells where a request comes from, which only a
-// proxy may: the ones that the gateway sets, and their relatives that web frameworks
-// believe.
+// claimsOrigin reports whether a field claims the origin of a request, as only a proxy may: the
+// gateway's own fields and related ones that web frameworks believe.
 func claimsOrigin(name string) bool {
 	return name == forwarded || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-")
 }
 
-// mimics says whether a name is another spelling of a field that the gateway sets, or
-// that is about the connection: WSGI, CGI and web frameworks read X_Forwarded_For, and PHP
-// X.Forwarded.For, as X-Forwarded-For. nginx drops such names, too (underscores_in_headers).
+// mimics reports whether name is another spelling of a field that the gateway sets, or of a field
+// about the connection. WSGI, CGI and web frameworks read X_Forwarded_For as X-Forwarded-For, and
+// PHP reads X.Forwarded.For so. nginx drops such names too (underscores_in_headers).
 func mimics(name string) bool {
 	if !strings.ContainsFunc(name, odd) {
 		return false
@@ -147,15 +146,16 @@ func mimics(name string) bool {
 	return hopByHop[plain] || claimsOrigin(plain) || strings.HasPrefix(plain, "X-Fre-")
 }
 
-// odd says whether c is a character of no ordinary field name.
+// odd reports whether c is not part of ordinary field names.
 func odd(c rune) bool {
 	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
-// mounted is the path at which clients find a function, as they wrote its name.
+// mounted returns the path at which clients find a function, with the name as they wrote it.
 func mounted(name string) string { return "/function/" + name }
 
-// header makes the event's: what the client sent end to end, and where it came from.
+// header returns the header of the event: the client's end-to-end fields, and the origin of the
+// request.
 func (e *exchange) header() [][2]string {
 	fields := make([][2]string, 0, len(e.Fields)+7)
 	var chain, elements []string
@@ -163,7 +163,7 @@ func (e *exchange) header() [][2]string {
 	for _, f := range e.Fields {
 		size += len(f.Value)
 	}
-	var all strings.Builder // of which the values are parts
+	var all strings.Builder // holds all values; one allocation
 	all.Grow(size)
 	text := func(p []byte) string {
 		n := all.Len()
@@ -216,7 +216,7 @@ func (e *exchange) header() [][2]string {
 	return eventHeader(own[1], fields, said...)
 }
 
-// forwardedElement is what the gateway itself has seen (RFC 7239 section 4).
+// forwardedElement returns the gateway's own element of Forwarded (RFC 7239 section 4).
 func forwardedElement(node, host, proto string) string {
 	open, end := "", ""
 	if strings.Contains(node, ":") {
@@ -228,11 +228,11 @@ func forwardedElement(node, host, proto string) string {
 	return "for=" + open + node + end + `;host="` + host + `";proto=` + proto // host holds no quotation marks
 }
 
-// maxRequestID is how long a request's id may be, in bytes.
+// maxRequestID limits a request's id, in bytes.
 const maxRequestID = 128
 
-// requestID is the one that the client gave, if it is a token (RFC 9110 section
-// 5.6.2) of bearable length, else a new one.
+// requestID returns the client's id if it is a token (RFC 9110 section 5.6.2) of at most
+// maxRequestID bytes, else a new id.
 func requestID(given []byte) string {
 	if id := string(given); len(id) <= maxRequestID && httpserver.ValidField(id, "") {
 		return id

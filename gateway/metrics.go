@@ -6,8 +6,8 @@ import (
 	"net/url"
 )
 
-// serveHTTP has a handler of net/http answer a request without a body, whose answer
-// is kept until it is whole: that of /metrics.
+// serveHTTP answers a request without a body by a net/http handler, for /metrics. It buffers the
+// whole answer.
 func (e *exchange) serveHTTP(h http.Handler) {
 	r := &http.Request{
 		Method: string(e.Method), URL: &url.URL{Path: string(e.Path), RawQuery: string(e.Query)}, Host: string(e.Host),
@@ -26,20 +26,20 @@ func (e *exchange) serveHTTP(h http.Handler) {
 			e.Set(name, v)
 		}
 	}
-	_ = e.Send(w.status, w.body.Bytes()) // fails with the connection, which ends
+	_ = e.Send(w.status, w.body.Bytes()) // fails only with the connection
 }
 
-// recorder keeps an answer.
+// recorder buffers an answer.
 type recorder struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-// Header is the answer's, until it is sent.
+// Header returns the answer's header.
 func (w *recorder) Header() http.Header { return w.header }
 
 func (w *recorder) Write(p []byte) (int, error) { return w.body.Write(p) }
 
-// WriteHeader keeps the status.
+// WriteHeader records the status.
 func (w *recorder) WriteHeader(status int) { w.status = status }

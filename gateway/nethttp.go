@@ -13,20 +13,19 @@ import (
 )
 
 const (
-	// lingering is how long a client may go on to send what nobody wants, so
-	// that it reads the answer before it learns that the connection is closed.
+	// lingering is how long the gateway reads unwanted input, so that the client reads the answer
+	// before it notices the closed connection.
 	lingering = 500 * time.Millisecond
-	// drained is how much of a body is read for the connection's sake.
+	// drained limits, in bytes, how much of an unread body is read to keep the connection usable.
 	drained = 256 << 10
-	// stalled is how long a client may take no byte of its answer.
+	// stalled is how long a client may read no byte of its answer.
 	stalled = time.Minute
 )
 
-// Forward hands r's headers and body to a function and its answer to w, for servers of
-// net/http, as the gateway does for its own. The function is told where it is mounted, and
-// nothing of what r says of where it comes from. It returns an error, those of
-// [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError], only while nothing is
-// sent. An answer that breaks off breaks the connection.
+// Forward passes r to a function and the answer to w, for net/http servers. The function learns
+// its mount point; all fields of r about the origin are dropped. Forward returns an error only
+// before the answer has begun: those of [engine.Engine.Invoke], *[http.MaxBytesError] and
+// *[BodyError]. An answer that breaks off breaks the connection.
 func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 	head := r.Method == http.MethodHead
 	f := &netFront{w: w, control: http.NewResponseController(w), hollow: head}
@@ -45,11 +44,11 @@ func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 			from: r.Body, size: r.ContentLength, limit: ev.MaxBodyBytes,
 			interrupt: func() error { return f.control.SetReadDeadline(time.Unix(1, 0)) },
 		}
-		if err := f.control.SetReadDeadline(time.Time{}); err != nil { // of the server's: the function's time is the body's
+		if err := f.control.SetReadDeadline(time.Time{}); err != nil { // the function's time limit applies instead
 			return err
 		}
-		// The answer may begin before the body's end, and the engine alone reads
-		// the body: net/http would discard what is left of it.
+		// The answer may begin before the body's end, and only the engine reads the body:
+		// net/http would discard the rest.
 		if err := f.control.EnableFullDuplex(); err != nil {
 			return err
 		}
@@ -66,25 +65,25 @@ func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 		f.CloseAfter()
 	}
 	if err == nil {
-		_ = f.control.SetWriteDeadline(time.Time{}) // it would outlive the answer; fails on a dead connection alone
+		_ = f.control.SetWriteDeadline(time.Time{}) // must not outlive the answer; fails only on a dead connection
 	}
 	return err
 }
 
-// leave ends the effect of Close: the next request is waited for with the same
-// deadline. What is left of a torn body is read for a moment.
+// leave ends the effect of Close and returns from to its server. The server reads the rest of an
+// unfinished body for a moment.
 func (b *eventBody) leave(control *http.ResponseController) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.left = true
 	if !b.eof {
-		_ = control.SetReadDeadline(time.Now().Add(lingering)) // fails on a dead connection alone
+		_ = control.SetReadDeadline(time.Now().Add(lingering)) // fails only on a dead connection
 	}
 }
 
-// drain reads a small body that nobody has begun to read, so that the connection
-// can be used again; false says that it cannot. Afterwards would be too late:
-// net/http then takes the next request's first byte for the end of this one.
+// drain reads a short unread body to keep the connection usable. It returns false if the
+// connection must close. It must run before the answer: net/http would take the first byte of the
+// next request for the end of the body.
 func (b *eventBody) drain(control *http.ResponseController) bool {
 	if b == nil {
 		return true
@@ -101,21 +100,21 @@ func (b *eventBody) drain(control *http.ResponseController) bool {
 	return b.eof
 }
 
-// netFront is an answer through net/http.
+// netFront sends an answer through net/http.
 type netFront struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	hollow  bool // the answer has no body: HEAD, or its status
-	flush   bool // each piece goes out as it comes
+	flush   bool // send each piece at once
 }
 
 // Set adds a field.
 func (f *netFront) Set(name, value string) { f.w.Header().Add(name, value) }
 
-// CloseAfter has the answer say that the connection ends.
+// CloseAfter sets Connection: close.
 func (f *netFront) CloseAfter() { f.w.Header().Set("Connection", "close") }
 
-// Send answers with a body that is in memory.
+// Send answers with a body in memory.
 func (f *netFront) Send(status int, body []byte) error {
 	if err := f.Begin(status, int64(len(body))); err != nil || f.hollow {
 		return err
@@ -124,26 +123,26 @@ func (f *netFront) Send(status int, body []byte) error {
 	return err
 }
 
-// SendFile answers with a part of a file, by copying it.
+// SendFile answers with a part of a file, by copying.
 func (f *netFront) SendFile(status int, file *os.File, offset, length int64) error {
 	if err := f.Begin(status, length); err != nil || f.hollow {
 		return err
 	}
 	n, err := io.Copy(writerOnly{f}, io.NewSectionReader(file, offset, length))
 	if err == nil && n < length {
-		err = io.ErrUnexpectedEOF // it has become shorter
+		err = io.ErrUnexpectedEOF // the file has become shorter
 	}
 	return err
 }
 
-// writerOnly hides what io.Copy would use instead of Write.
+// writerOnly hides ReadFrom from io.Copy.
 type writerOnly struct{ io.Writer }
 
-// Begin answers with a body that Write brings.
+// Begin starts an answer whose body follows by Write.
 func (f *netFront) Begin(status int, length int64) error {
 	h := f.w.Header()
 	if _, ok := h["Content-Type"]; !ok {
-		h["Content-Type"] = nil // the function's silence is not a reason to guess
+		h["Content-Type"] = nil // keep net/http from guessing the type
 	}
 	bodyless := status == http.StatusNoContent || status == http.StatusNotModified
 	f.hollow = f.hollow || bodyless
@@ -160,17 +159,17 @@ func (f *netFront) Begin(status int, length int64) error {
 	return f.control.Flush()
 }
 
-// Buffer lends memory of Go's heap.
+// Buffer allocates on Go's heap.
 func (f *netFront) Buffer(size int) (httpserver.Buffer, error) {
 	return heapBuffer(make([]byte, size)), nil
 }
 
 type heapBuffer []byte
 
-// Bytes is the buffer.
+// Bytes returns the buffer.
 func (b heapBuffer) Bytes() []byte { return b }
 
-// Release leaves it to the collector.
+// Release leaves the buffer to the garbage collector.
 func (heapBuffer) Release() {}
 
 func (f *netFront) Write(p []byte) (int, error) {

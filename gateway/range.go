@@ -10,10 +10,10 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// choose has the conditions and ranges of a request (RFC 9110 sections 13 and 14)
-// select what is sent of a body that is a file, or is whole and has a tag or a date: all of
-// it, nothing (304, 412, 416), one range, which it makes of a, or, of a file, the several
-// that it returns. What is no 200 to GET or HEAD is left alone.
+// choose applies the conditions and ranges of a request (RFC 9110 sections 13 and 14). It applies
+// to a 200 to GET or HEAD whose body is a file, or has a known length and a tag or date. a
+// becomes the whole body, an empty answer (304, 412, 416) or one range. Several ranges of a file
+// are returned.
 func (a *reply) choose(r *request) (several []httpserver.Range) {
 	if a.size < 0 || a.status != http.StatusOK || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return nil
@@ -36,7 +36,7 @@ func (a *reply) choose(r *request) (several []httpserver.Range) {
 	switch accepts := a.get("Accept-Ranges"); accepts {
 	case "", "bytes":
 		a.set("Accept-Ranges", "bytes")
-	default: // the function does not want it
+	default: // the function refuses ranges
 		return nil
 	}
 	if r.Method != http.MethodGet {
@@ -56,7 +56,7 @@ func (a *reply) choose(r *request) (several []httpserver.Range) {
 	return nil
 }
 
-// cut leaves one part of the body.
+// cut reduces the body to one range.
 func (a *reply) cut(p httpserver.Range) {
 	switch {
 	case a.file != nil:
@@ -69,7 +69,7 @@ func (a *reply) cut(p httpserver.Range) {
 	a.size = p.Length
 }
 
-// rangeReader reads left bytes of a body behind the first skip.
+// rangeReader skips the first skip bytes of body and reads left bytes.
 type rangeReader struct {
 	body       io.Reader
 	skip, left int64
@@ -92,14 +92,14 @@ func (r *rangeReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// replace has a say something else.
+// replace replaces status and body.
 func (a *reply) replace(status int, body string) {
 	a.status, a.file, a.bytes, a.body, a.size = status, nil, nil, strings.NewReader(body), int64(len(body))
 }
 
-// refuse answers with one of the gateway's errors instead of the body.
+// refuse replaces the body by an error of the gateway.
 func (a *reply) refuse(status int, code, message string) {
-	a.remove(func(name string) bool { // what is said of the body, or lets caches keep it
+	a.remove(func(name string) bool { // fields that describe the body or allow caching
 		return strings.HasPrefix(name, "Content-") || name == "Etag" || name == "Last-Modified" || name == "Cache-Control" || name == "Expires"
 	})
 	if status == http.StatusRequestedRangeNotSatisfiable {
@@ -109,8 +109,8 @@ func (a *reply) refuse(status int, code, message string) {
 	a.replace(status, string(errorBody(code, message)))
 }
 
-// multipart makes of a the answer with several ranges (RFC 9110 section 14.6), and
-// returns what stands before each, and behind the last, and the length of it all.
+// multipart turns a into the answer with several ranges (RFC 9110 section 14.6). It returns the
+// delimiter before each range and the final one, and the total length.
 func (a *reply) multipart(parts []httpserver.Range) (heads []string, length int64) {
 	boundary := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 	kind := ""
@@ -128,8 +128,7 @@ func (a *reply) multipart(parts []httpserver.Range) (heads []string, length int6
 	return append(heads, end), length + int64(len(end))
 }
 
-// sendParts sends what multipart has made. The ranges are copied, through buf: they are
-// rare.
+// sendParts sends the answer of multipart. It copies the ranges through buf, since they are rare.
 func (a *reply) sendParts(f front, parts []httpserver.Range, heads []string, length int64, buf []byte) error {
 	if err := f.Begin(a.status, length); err != nil {
 		return err
@@ -140,7 +139,7 @@ func (a *reply) sendParts(f front, parts []httpserver.Range, heads []string, len
 		}
 		n, err := io.CopyBuffer(writerOnly{f}, readerOnly{io.NewSectionReader(a.file, a.offset+p.First, p.Length)}, buf)
 		if err == nil && n < p.Length {
-			err = io.ErrUnexpectedEOF // it has become shorter
+			err = io.ErrUnexpectedEOF // the file has become shorter
 		}
 		if err != nil {
 			return err
@@ -150,5 +149,5 @@ func (a *reply) sendParts(f front, parts []httpserver.Range, heads []string, len
 	return err
 }
 
-// readerOnly hides what io.CopyBuffer would use instead of its buffer.
+// readerOnly hides WriteTo from io.CopyBuffer.
 type readerOnly struct{ io.Reader }

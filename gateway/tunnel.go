@@ -12,31 +12,31 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// DefaultTunnelIdle is how long a tunnel may carry nothing.
+// DefaultTunnelIdle is how long a tunnel may be idle.
 const DefaultTunnelIdle = 5 * time.Minute
 
-// tunnel is a connection that is to change its protocol (RFC 9110 section 7.8): as an
-// event's body it has nothing until the function has agreed.
+// tunnel is a connection about to change its protocol (RFC 9110 section 7.8). It is also the
+// event's body, which has no bytes until the function agrees.
 type tunnel struct {
 	e        *exchange
-	protocol string // what the client asks for
+	protocol string // as asked for by the client
 	idle     time.Duration
 	quit     context.CancelCauseFunc // ends the event
 
-	opened chan struct{} // closed once t is there
+	opened chan struct{} // closed once t is set
 	over   chan struct{} // closed by Close
 
 	mu     sync.Mutex
 	t      *httpserver.Tunnel
 	closed bool
-	last   *time.Timer // ends the event some time after the client's direction has ended
+	last   *time.Timer // ends the event some time after the end of the client's direction
 }
 
-// errTunnelIdle is why a tunnel ends that carries nothing.
+// errTunnelIdle ends an idle tunnel.
 var errTunnelIdle = errors.New("nothing has passed for too long")
 
-// asksForTunnel makes one where the request asks for another protocol, and nil where it
-// does not, or what it asks for cannot be.
+// asksForTunnel returns a tunnel if the request asks for another protocol and the connection
+// allows the change, else nil.
 func (e *exchange) asksForTunnel(quit context.CancelCauseFunc) *tunnel {
 	protocol := string(e.Get("upgrade"))
 	if !e.Upgrade || protocol == "" || e.Body != nil || e.Protocol() != "HTTP/1.1" {
@@ -45,7 +45,7 @@ func (e *exchange) asksForTunnel(quit context.CancelCauseFunc) *tunnel {
 	return &tunnel{e: e, protocol: protocol, idle: e.g.TunnelIdle, quit: quit, opened: make(chan struct{}), over: make(chan struct{})}
 }
 
-// Read reads what the client sends once the protocol has changed.
+// Read reads from the client once the protocol has changed.
 func (b *tunnel) Read(p []byte) (int, error) {
 	select {
 	case <-b.opened:
@@ -61,13 +61,13 @@ func (b *tunnel) Read(p []byte) (int, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.closed && b.last == nil { // nobody watches over the other direction from here on
+	if !b.closed && b.last == nil { // from now on no read detects an idle tunnel
 		b.last = time.AfterFunc(b.idle, func() { b.quit(errTunnelIdle) })
 	}
 	return n, err
 }
 
-// Close ends the reading.
+// Close ends reading.
 func (b *tunnel) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,7 +85,7 @@ func (b *tunnel) Close() error {
 	return b.t.Close()
 }
 
-// open begins the tunnel.
+// open changes the protocol and starts the tunnel.
 func (b *tunnel) open() error {
 	t, err := b.e.Switch(b.idle)
 	if err != nil {
@@ -101,8 +101,8 @@ func (b *tunnel) open() error {
 	return nil
 }
 
-// carry changes the protocol as the function has agreed to, and passes on what it says
-// until it has nothing more to say.
+// carry changes the protocol as the function agreed, and passes the function's bytes to the
+// client until they end.
 func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
 	lent, err := b.e.Buffer(streamSize)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/fre-engine/fre/function"
 )
 
-// Knative makes a function's handler of an instance of a function of Knative's,
-// which has a method Handle(http.ResponseWriter, *http.Request) and may have
-// Start(context.Context, map[string]string) error, called with the environment, and
-// Alive and Ready(context.Context) (bool, error), asked at /health/liveness and
-// /health/readiness. It panics where there is no Handle, or Start fails.
+// Knative returns a function's handler for an instance of a Knative function. The instance has a
+// method Handle(http.ResponseWriter, *http.Request). It may have Start(context.Context,
+// map[string]string) error, called with the environment, and Alive and Ready(context.Context)
+// (bool, error), called for /health/liveness and /health/readiness. Knative panics if Handle is
+// missing or Start fails.
 func Knative(instance any) function.Handler {
 	h, ok := instance.(interface {
 		Handle(http.ResponseWriter, *http.Request)
@@ -68,8 +68,8 @@ func health(w http.ResponseWriter, r *http.Request, well func(context.Context) (
 	}
 }
 
-// KnativeContext is for a function Handle(context.Context, http.ResponseWriter,
-// *http.Request), as Knative has had them.
+// KnativeContext is Knative for a function Handle(context.Context, http.ResponseWriter,
+// *http.Request), Knative's older form.
 func KnativeContext(handle func(context.Context, http.ResponseWriter, *http.Request)) function.Handler {
 	return Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handle(r.Context(), w, r) }))
 }

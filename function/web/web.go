@@ -1,11 +1,10 @@
-// Package web makes a function of an http.Handler:
+// Package web serves an http.Handler as a function:
 //
 //	func main() { web.Serve(mux) }
 //
-// An event's method, path, query, headers and body are the request's, and what
-// the handler writes is the answer, as it flushes it or beyond the first 32 KiB.
-// There is no server and no socket between them: no hijacking, no trailers, no
-// server push; 1xx statuses are dropped.
+// The request has the event's method, path, query, headers and body. The handler's output is the
+// answer, sent when the handler flushes or writes more than 32 KiB, else when it returns. No
+// server and no socket lie between: no hijacking, no trailers, no server push, no 1xx statuses.
 package web
 
 import (
@@ -24,15 +23,13 @@ import (
 	"github.com/fre-engine/fre/function/internal/failure"
 )
 
-// Serve serves h until the engine ends it, as [function.Handle] does. It does not
-// return.
+// Serve serves h until the engine ends it, as [function.Handle] does. It does not return.
 func Serve(h http.Handler) { function.Handle(Handler(h)) }
 
-// firstBytes are held back until the handler flushes or returns: an answer that is
-// no longer is sent whole.
+// firstBytes are held back until the handler flushes or returns. A shorter answer is sent whole.
 const firstBytes = 32 << 10
 
-// Handler makes a function's handler of h. A panic of h's is the event's failure.
+// Handler returns a function's handler for h. A panic of h becomes the event's failure.
 func Handler(h http.Handler) function.Handler {
 	return func(ctx context.Context, e function.Event) (any, error) {
 		r, err := request(ctx, e)
@@ -57,7 +54,7 @@ func Handler(h http.Handler) function.Handler {
 	}
 }
 
-// request is the event as a server would have read it.
+// request converts the event to a server's request.
 func request(ctx context.Context, e function.Event) (*http.Request, error) {
 	target := e.Path
 	if e.RawQuery != "" {
@@ -69,7 +66,7 @@ func request(ctx context.Context, e function.Event) (*http.Request, error) {
 	}
 	r := &http.Request{
 		Method: e.Method, URL: u, RequestURI: target, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, len(e.Header)), ContentLength: e.Length, RemoteAddr: "@", // as net/http says of a Unix socket
+		Header: make(http.Header, len(e.Header)), ContentLength: e.Length, RemoteAddr: "@", // net/http's value for a Unix socket
 		Body: io.NopCloser(e.Body),
 	}
 	for _, f := range e.Header {
@@ -89,15 +86,15 @@ func request(ctx context.Context, e function.Event) (*http.Request, error) {
 	return r.WithContext(ctx), nil
 }
 
-// response is an http.ResponseWriter, an http.Flusher and an io.StringWriter. Only
-// the handler's goroutine touches it before began or ended is closed; after that
-// that goroutine writes to the pipe alone.
+// response implements http.ResponseWriter, http.Flusher and io.StringWriter. Until began or ended
+// is closed, only the handler's goroutine uses it. Afterwards the handler's goroutine only writes
+// to the pipe.
 type response struct {
 	header http.Header
-	status int           // 0: the handler has not said
-	sent   http.Header   // as they were when the handler said the status
-	first  bytes.Buffer  // the answer's beginning, until began
-	began  chan struct{} // closed when the answer has to begin before the handler's end
+	status int           // 0: not set by the handler
+	sent   http.Header   // header at the time of WriteHeader
+	first  bytes.Buffer  // start of the answer, until began
+	began  chan struct{} // closed when the answer must begin before the handler's end
 	ended  chan struct{} // closed at the handler's end
 	failed error         // valid once ended is closed
 
@@ -105,10 +102,10 @@ type response struct {
 	pipe *io.PipeWriter
 }
 
-// Header is the answer's, until its status is said.
+// Header returns the answer's header; changes after WriteHeader have no effect.
 func (w *response) Header() http.Header { return w.header }
 
-// WriteHeader says the status, once; 1xx are dropped.
+// WriteHeader sets the status, once; 1xx are dropped.
 func (w *response) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status, w.sent = status, w.header.Clone()
@@ -128,7 +125,7 @@ func (w *response) Write(p []byte) (int, error) {
 	return w.pipe.Write(p)
 }
 
-// WriteString is Write without a copy, where the answer has not begun.
+// WriteString is Write, without a copy before the answer begins.
 func (w *response) WriteString(s string) (int, error) {
 	if w.open() && !w.hasBegun() && w.first.Len()+len(s) <= firstBytes {
 		return w.first.WriteString(s)
@@ -136,7 +133,7 @@ func (w *response) WriteString(s string) (int, error) {
 	return w.Write([]byte(s))
 }
 
-// Flush sends what has been written so far.
+// Flush sends the bytes written so far.
 func (w *response) Flush() {
 	w.WriteHeader(http.StatusOK)
 	if !w.hasBegun() {
@@ -144,7 +141,7 @@ func (w *response) Flush() {
 	}
 }
 
-// open says whether the answer has a body.
+// open reports whether the answer has a body.
 func (w *response) open() bool {
 	w.WriteHeader(http.StatusOK)
 	return w.status != http.StatusNoContent && w.status != http.StatusNotModified
@@ -159,13 +156,13 @@ func (w *response) hasBegun() bool {
 	}
 }
 
-// begin lets the answer begin; next are the bytes after those held back.
+// begin lets the answer begin. next are the bytes after first.
 func (w *response) begin(next []byte) {
 	w.guessType(next)
 	close(w.began)
 }
 
-// guessType does what net/http does where the handler has not said the type.
+// guessType sets a missing content-type as net/http does.
 func (w *response) guessType(next []byte) {
 	if _, said := w.sent["Content-Type"]; said || !w.open() {
 		return
@@ -175,11 +172,11 @@ func (w *response) guessType(next []byte) {
 	}
 }
 
-// finish is called at the handler's end.
+// finish runs at the handler's end.
 func (w *response) finish(err error) {
 	w.failed = err
 	if w.hasBegun() {
-		_ = w.pipe.CloseWithError(err) // nil: the body's end
+		_ = w.pipe.CloseWithError(err) // nil ends the body
 		return
 	}
 	if err == nil {
@@ -188,7 +185,7 @@ func (w *response) finish(err error) {
 	}
 }
 
-// answer is called once w has begun or ended.
+// answer returns the answer once w has begun or ended.
 func (w *response) answer() (any, error) {
 	var body any
 	if w.hasBegun() {
@@ -211,14 +208,14 @@ func (w *response) answer() (any, error) {
 	return out, nil
 }
 
-// streamed is a body that is still being written.
+// streamed is a body that the handler is still writing.
 type streamed struct {
 	io.Reader
 	w *response
 }
 
-// Close is called when the answer is whole, or nobody wants the rest of it: the
-// event ends with its handler.
+// Close runs when the answer is whole or given up. It waits for the handler: the event ends with
+// its handler.
 func (s *streamed) Close() error {
 	_ = s.w.rest.CloseWithError(errGone)
 	<-s.w.ended

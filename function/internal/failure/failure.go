@@ -1,6 +1,5 @@
-// Package failure says what the engine is told when a function written in Go
-// fails: of what type the error or panic was, its message, and the user's part of
-// the stack.
+// Package failure describes failures of Go functions for the engine: the type of the error or
+// panic, its message, and the user's part of the stack.
 package failure
 
 import (
@@ -15,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// Catch runs f and returns what it panicked with, and where.
+// Catch runs f. If f panics, Catch returns the panic as a failure with its stack.
 func Catch(f func()) (failure *channel.Failure) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -26,13 +25,13 @@ func Catch(f func()) (failure *channel.Failure) {
 	return nil
 }
 
-// panicked describes the panic of value v. It is called by the deferred function
-// that recovered it, while the stack is still that of the panic.
+// panicked describes the panic of value v. The deferred function that recovered the panic must
+// call it, while the stack is still the panic's.
 func panicked(v any) *channel.Failure {
 	f := &channel.Failure{Type: "panic", Message: fmt.Sprint(v), Stack: stack()}
 	var passed *channel.Failure
 	switch err, isError := v.(error); {
-	case isError && errors.As(err, &passed): // one that was caught in another goroutine
+	case isError && errors.As(err, &passed): // a failure caught in another goroutine
 		return passed
 	case isError:
 		f.Type = typeOf(err)
@@ -40,7 +39,7 @@ func panicked(v any) *channel.Failure {
 	return f
 }
 
-// Of says what the engine is told of an error.
+// Of converts an error to a failure.
 func Of(err error) *channel.Failure {
 	var f *channel.Failure
 	if errors.As(err, &f) {
@@ -49,9 +48,8 @@ func Of(err error) *channel.Failure {
 	return &channel.Failure{Type: typeOf(err), Message: err.Error()}
 }
 
-// typeOf names an error's type. Those that only carry a text or wrap another,
-// as fmt.Errorf and errors.New make them, say nothing: the first one in the chain
-// that does is named, else it is an "error".
+// typeOf returns the type name of the first error in the chain that is more than text: types of
+// fmt.Errorf and errors.New are skipped. Without such an error it returns "error".
 func typeOf(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
 		t := reflect.TypeOf(err)
@@ -63,13 +61,12 @@ func typeOf(err error) string {
 	return "error"
 }
 
-// stack is the user's part of the goroutine's stack, innermost call first:
+// stack returns the user's part of the goroutine's stack, innermost call first:
 //
 //	main.greet
 //		/function/main.go:12
 //
-// Frames of Go's runtime and of what stands between the channel and the handler
-// are left out.
+// It omits frames of Go's runtime and of the code between channel and handler.
 func stack() string {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)])
@@ -96,7 +93,7 @@ func ours(function string) bool {
 	})
 }
 
-// Report is what stderr is told of a failure.
+// Report formats a failure for stderr.
 func Report(f *channel.Failure) string {
 	if f.Stack == "" {
 		return f.Error()
