@@ -68,7 +68,7 @@ func (c *lazyContext) Err() error {
 }
 
 // Value forwards to the real context if it is made. Package context looks up its own keys there,
-// for context.Cause and derived contexts, but calls Err or Done before.
+// for context.Cause and derived contexts, after Err or Done has made the context.
 func (c *lazyContext) Value(key any) any {
 	c.mu.Lock()
 	made := c.made

@@ -340,7 +340,7 @@ func (a *reply) send(f front, r *request, resp *engine.Response) (begun bool, er
 		switch {
 		case errors.Is(rerr, engine.ErrSocketWanted):
 			b.Release()
-			b, buf = nil, make([]byte, 4<<10) // for the end of the body, or its rest if the socket is refused
+			b, buf = nil, make([]byte, 4<<10) // for the body's end, or its rest if refused
 			if _, err := r.lends.Lend(a.lend); err != nil {
 				return true, err
 			}

@@ -230,8 +230,8 @@ func (c *conn) chunk(p []byte) error {
 
 func (c *conn) canLend() bool { return c.raw != nil }
 
-// lend lets another process send chunks. It then resets the flags of the socket's open file
-// description, which both processes share.
+// lend lets another process send chunks. It makes the socket nonblocking again afterwards: both
+// processes share one open file description.
 func (c *conn) lend(to func(socket syscall.RawConn) (int64, error)) (n int64, err error) {
 	c.lent = true
 	patience := func(d time.Duration) {

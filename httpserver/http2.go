@@ -52,7 +52,7 @@ type h2conn struct {
 	fields    fieldReader
 	block     headBlock
 	greeted   bool      // SETTINGS was received
-	pressing  time.Time // when the current frame, head or first SETTINGS must be complete; zero for none
+	pressing  time.Time // deadline of the current frame, head or first SETTINGS; zero for none
 	waits     time.Time // read deadline of the socket
 	idleSince time.Time // zero while streams are open
 

@@ -25,7 +25,7 @@ const maxParts = 64
 // returns 200 if they hold, else 304 or 412.
 func (v Validators) Precondition(r Fields) int {
 	modified, dated := parseTime(v.Modified)
-	before := func(name string) (earlier, ok bool) { // compares the date of a condition with Last-Modified
+	before := func(name string) (earlier, ok bool) { // earlier: the condition's date is before Last-Modified
 		if !dated {
 			return false, false
 		}
