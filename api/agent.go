@@ -2,21 +2,20 @@ package api
 
 import "time"
 
-// AgentRequest is the JSON body that makes a sandbox for an agent. All of it has
-// defaults.
+// AgentRequest is the JSON body that creates a sandbox for an agent. Every field has a default.
 type AgentRequest struct {
-	Image    string `json:"image,omitempty"`    // a base's name, or an image: name, name:version, digest or a prefix of it; "agent" if empty
-	Tenant   string `json:"tenant,omitempty"`   // the token's, else "default"
-	Snapshot string `json:"snapshot,omitempty"` // what /work begins with
+	Image    string `json:"image,omitempty"`    // base environment or image: name, name:version, digest or digest prefix; default "agent"
+	Tenant   string `json:"tenant,omitempty"`   // default: the token's tenant, else "default"
+	Snapshot string `json:"snapshot,omitempty"` // snapshot to fill /work with
 
-	Memory    string   `json:"memory,omitempty"`     // "512MiB", which is the default
+	Memory    string   `json:"memory,omitempty"`     // such as "512MiB", the default
 	CPUMillis int64    `json:"cpu_millis,omitempty"` // default 1000
 	Work      string   `json:"work,omitempty"`       // limit of /work, such as "1GiB"; default as for functions
 	Network   string   `json:"network,omitempty"`    // none or egress; default none
-	Allow     []string `json:"allow,omitempty"`      // with egress: nothing but these, as in a template
+	Allow     []string `json:"allow,omitempty"`      // with egress: allow only these destinations, as in a template
 
-	IdleSeconds int64 `json:"idle_seconds,omitempty"` // it is removed that long after its last use; default 900
-	AgeSeconds  int64 `json:"age_seconds,omitempty"`  // and that long after it was made; default 28800
+	IdleSeconds int64 `json:"idle_seconds,omitempty"` // the engine removes the sandbox after this idle time; default 900
+	AgeSeconds  int64 `json:"age_seconds,omitempty"`  // maximum age, after which the engine removes the sandbox; default 28800
 }
 
 // Agent is a sandbox for an agent.
@@ -29,28 +28,28 @@ type Agent struct {
 	Allow       []string  `json:"allow,omitempty"`
 	MemoryBytes int64     `json:"memory_bytes"`
 	CPUMillis   int64     `json:"cpu_millis"`
-	WorkBytes   int64     `json:"work_bytes,omitempty"` // limit of /work; 0: none
+	WorkBytes   int64     `json:"work_bytes,omitempty"` // limit of /work; 0: no limit
 	Created     time.Time `json:"created"`
 	Used        time.Time `json:"used"`
-	Expires     time.Time `json:"expires"`             // unless it is used before
-	By          string    `json:"by,omitempty"`        // who made it
-	Busy        int       `json:"busy"`                // commands and transfers under way
-	Running     bool      `json:"running"`             // false: it ended, of too much memory perhaps, and starts with the next command
-	OOMKills    int64     `json:"oom_kills,omitempty"` // processes that the kernel killed because memory_bytes were used up, since the sandbox's program began; not in lists
+	Expires     time.Time `json:"expires"`             // time of removal if the sandbox stays idle
+	By          string    `json:"by,omitempty"`        // name of the creator
+	Busy        int       `json:"busy"`                // commands and transfers in progress
+	Running     bool      `json:"running"`             // false: the sandbox has ended, for example out of memory; the next command restarts it
+	OOMKills    int64     `json:"oom_kills,omitempty"` // processes killed for exceeding memory_bytes since the sandbox's program started; omitted in lists
 }
 
-// AgentExec is a command: the first line of an exec's body. What follows that line is
-// the command's stdin.
+// AgentExec is a command: the first line of an exec request's body. The rest of the body is the
+// command's stdin.
 type AgentExec struct {
-	Args      []string          `json:"args,omitempty"`       // program and arguments; or
-	Shell     string            `json:"shell,omitempty"`      // a line for /bin/sh
-	Dir       string            `json:"dir,omitempty"`        // default /work, which it is relative to
-	Env       map[string]string `json:"env,omitempty"`        // besides the sandbox's own
+	Args      []string          `json:"args,omitempty"`       // program and arguments; excludes Shell
+	Shell     string            `json:"shell,omitempty"`      // command line for /bin/sh; excludes Args
+	Dir       string            `json:"dir,omitempty"`        // working directory, absolute or relative to /work; default /work
+	Env       map[string]string `json:"env,omitempty"`        // added to the sandbox's environment
 	TimeoutMS int64             `json:"timeout_ms,omitempty"` // default 600000, at most 3600000
 }
 
-// AgentOutput is one line of an exec's answer: output of one of the streams, as text or,
-// where it is no UTF-8, in base64; or, as the last line, the exit.
+// AgentOutput is one line of an exec's answer. A line holds output of one stream, as text or, if
+// the output is not UTF-8, in base64. The last line holds the exit.
 type AgentOutput struct {
 	Stdout       string     `json:"stdout,omitempty"`
 	StdoutBase64 []byte     `json:"stdout_base64,omitempty"`
@@ -59,9 +58,9 @@ type AgentOutput struct {
 	Exit         *AgentExit `json:"exit,omitempty"`
 }
 
-// AgentExit is how a command ended.
+// AgentExit reports how a command ended.
 type AgentExit struct {
-	Code       int    `json:"code"`             // as shells have it: 128 and the signal's number
+	Code       int    `json:"code"`             // exit status; 128 plus the signal number after a signal, as in sh
 	Signal     string `json:"signal,omitempty"` // "SIGKILL"
 	TimedOut   bool   `json:"timed_out,omitempty"`
 	DurationMS int64  `json:"duration_ms"`
@@ -77,15 +76,15 @@ type AgentFile struct {
 	Target   string    `json:"target,omitempty"` // of a symlink
 }
 
-// AgentFiles is what is at a path, and what is in it where that is a directory.
+// AgentFiles describes a path, and lists the entries if the path is a directory.
 type AgentFiles struct {
 	AgentFile
 	Path      string      `json:"path"`
 	Entries   []AgentFile `json:"entries,omitempty"`
-	Truncated bool        `json:"truncated,omitempty"` // there are more entries
+	Truncated bool        `json:"truncated,omitempty"` // the directory has more entries
 }
 
-// Snapshot is what was in a sandbox's /work: an image.
+// Snapshot is a saved copy of an agent sandbox's /work, stored as an image.
 type Snapshot struct {
 	Name    string    `json:"name"` // "name:version"
 	Digest  string    `json:"digest"`

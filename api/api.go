@@ -1,25 +1,24 @@
-// Package api holds the wire types of FRE's native control API: what travels
-// as JSON between the client and the engine over its Unix socket. openapi.yaml
-// beside it describes the routes; a test in package server keeps the two and
-// the server's routes equal.
+// Package api holds the wire types of FRE's native control API: the JSON between a client and
+// the engine, over the Unix socket or TLS. openapi.yaml in this directory describes the routes.
+// A test in package server keeps openapi.yaml, these types and the server's routes in agreement.
 //
-// The types are plain values. Times are RFC 3339 in UTC, durations nanoseconds
-// in fields named …_ns, sizes bytes.
+// The types are plain values. Times are RFC 3339 in UTC, durations are nanoseconds in fields
+// named …_ns, sizes are bytes.
 package api
 
-// LockFile is the name of the file beside fret.yaml that pins what a build
-// resolved. The engine makes its content, the client writes it.
+// LockFile is the name of the file beside fret.yaml that pins the versions resolved by a build.
+// The engine generates the content and the client writes the file.
 const LockFile = "fret.lock"
 
 // TemplateFile is the name of the template in its directory.
 const TemplateFile = "fret.yaml"
 
-// TemplateInfo is what a good template says about itself.
+// TemplateInfo summarizes a valid template.
 type TemplateInfo struct {
 	ID      string `json:"id"`
 	Version string `json:"version"`
 	Base    string `json:"base"`
-	Code    string `json:"code"` // path of the function's own files, beside the template
+	Code    string `json:"code"` // path of the function's own files, relative to the template
 
-	Reads []string `json:"reads,omitempty"` // paths of what the build reads besides, .freignore or not
+	Reads []string `json:"reads,omitempty"` // paths of further files that the build reads, sent even if .freignore names them
 }

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// ErrDetached says that the keys were typed that leave a terminal.
+// ErrDetached reports that the user typed the keys that detach from a terminal.
 var ErrDetached = errors.New("detached")
 
-// DetachKeys leave a terminal unless others are named.
+// DetachKeys is the default sequence of keys that detach from a terminal.
 const DetachKeys = "ctrl-p,ctrl-q"
 
-// ParseKeys reads keys in Docker's notation, with commas between them: a character,
-// or ctrl- with a letter or one of @[\]^_. None are [DetachKeys].
+// ParseKeys parses a sequence of keys in Docker's notation, separated by commas. A key is a
+// character, or ctrl- followed by a letter or a character of @[\]^_. Empty text means
+// [DetachKeys].
 func ParseKeys(text string) ([]byte, error) {
 	if text == "" {
 		text = DetachKeys
@@ -35,19 +36,19 @@ func ParseKeys(text string) ([]byte, error) {
 	return keys, nil
 }
 
-// EscapeReader reads what is typed at a terminal, up to the keys that leave it:
-// they, and what is behind them, are dropped, and it ends with ErrDetached. Keys
-// that could begin the sequence are held back until the next one is typed.
+// EscapeReader reads terminal input until the user types the detach keys. The reader drops the
+// keys and all later input, and returns ErrDetached. A partial sequence is held back until the
+// next key.
 type EscapeReader struct {
 	From io.Reader
 	Keys []byte // not empty
 
-	seen  int // of the keys, which are held back
+	seen  int // number of Keys matched and held back
 	ready []byte
 	err   error
 }
 
-// Read is that of an io.Reader.
+// Read implements io.Reader.
 func (e *EscapeReader) Read(b []byte) (int, error) {
 	for len(e.ready) == 0 && e.err == nil {
 		var n int
@@ -81,7 +82,7 @@ func (e *EscapeReader) scan(b []byte) {
 	}
 }
 
-// release gives up what was held back.
+// release passes on the keys held back.
 func (e *EscapeReader) release() {
 	e.ready = append(e.ready, e.Keys[:e.seen]...)
 	e.seen = 0

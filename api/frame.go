@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// UpgradeProtocol is the value of the Upgrade header of /v1/run, and of a
-// container's attach. After the server's 101 both sides send frames over the connection:
+// UpgradeProtocol is the value of the Upgrade header for /v1/run and for a container's attach
+// route. After the server's 101, both sides send frames over the connection:
 //
 //	 0      1            4             8
 //	+------+------------+-------------+----------------
@@ -16,7 +16,7 @@ import (
 //	| u8   | 3 bytes    | u32, big-e. |
 //	+------+------------+-------------+----------------
 //
-// (the header of docker's multiplexed streams, so that tools can read it). A
+// The header is the one of Docker's multiplexed streams, so Docker tools can read the frames. A
 // payload has at most MaxFrame bytes.
 //
 //	client                                server
@@ -27,18 +27,18 @@ import (
 //	  | <------------------ Stdout, Stderr |
 //	  | <--------------------- Exit (JSON) |  or Error (JSON); then the server closes
 //
-// The client may have StdinWindow Stdin frames on the way that no More has
-// answered. So the server never stops reading, and sees a Kill, or that the
-// client is gone, which ends the sandbox too; an attachment alone.
+// The client may have StdinWindow Stdin frames without a More in flight. The server therefore
+// never stops reading, and notices a Kill or a disconnect. A disconnect ends a run's sandbox, but
+// only detaches from a container.
 const UpgradeProtocol = "fre-run"
 
-// MaxFrame is the most a frame's payload may have.
+// MaxFrame is the maximum payload of a frame, in bytes.
 const MaxFrame = 64 << 10
 
-// StdinWindow is how many Stdin frames may be unanswered.
+// StdinWindow is the maximum number of Stdin frames without a More.
 const StdinWindow = 4
 
-// FrameKind says what a frame holds.
+// FrameKind is the type of a frame.
 type FrameKind uint8
 
 // The kinds of frames.
@@ -53,15 +53,15 @@ const (
 	FrameResize FrameKind = 7 // a TerminalSize
 )
 
-// TerminalSize is in characters. In a Resize frame: rows u16, columns u16, big-endian.
+// TerminalSize is the size of a terminal, in characters.
 type TerminalSize struct{ Rows, Columns uint16 }
 
-// Payload is a Resize frame's.
+// Payload returns s as the payload of a Resize frame: rows u16, columns u16, big-endian.
 func (s TerminalSize) Payload() []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Rows), s.Columns)
 }
 
-// ParseTerminalSize reads a Resize frame's payload.
+// ParseTerminalSize parses the payload of a Resize frame.
 func ParseTerminalSize(payload []byte) (TerminalSize, error) {
 	if len(payload) != 4 {
 		return TerminalSize{}, fmt.Errorf("malformed size of a terminal: % x", payload)
@@ -76,8 +76,8 @@ func AppendFrame(b []byte, kind FrameKind, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// ReadFrame reads one frame; the payload lies in buf, which has MaxFrame bytes,
-// until the next call. io.EOF means that the other side ended between frames.
+// ReadFrame reads one frame. The payload is a part of buf, which must have MaxFrame bytes, and
+// is valid until the next call. io.EOF means that the peer closed the stream between frames.
 func ReadFrame(r io.Reader, buf []byte) (FrameKind, []byte, error) {
 	var header [8]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

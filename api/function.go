@@ -5,71 +5,69 @@ import (
 	"time"
 )
 
-// Function is a deployed name.
+// Function is a deployed function.
 type Function struct {
 	Name        string    `json:"name"`               // qualified: NAME in the tenant "default", NAME.TENANT in any other
 	Image       string    `json:"image"`              // digest
 	ImageRef    string    `json:"image_ref"`          // "name:version"
 	Base        string    `json:"base"`               // empty for a pipeline
-	Pipeline    []string  `json:"pipeline,omitempty"` // the functions that it is, one behind the other; it has no sandboxes of its own
+	Pipeline    []string  `json:"pipeline,omitempty"` // for a pipeline: the functions called in order; a pipeline has no sandboxes
 	Tenant      string    `json:"tenant"`
 	Deployed    time.Time `json:"deployed"`
-	Revision    int       `json:"revision"`       // that most events go to: image, tenant and deployed are its
+	Revision    int       `json:"revision"`       // the revision with most of the traffic; Image, Tenant and Deployed describe this revision
 	Latest      int       `json:"latest"`         // the newest revision
 	Instances   int       `json:"instances"`      // live sandboxes
 	Busy        int       `json:"busy"`           // events being handled
 	Queued      int       `json:"queued"`         // events waiting for an instance
-	Fork        string    `json:"fork,omitempty"` // whether its instances are forked, or why not: "on", "waiting", "off: the module …"; empty where its runtime cannot
+	Fork        string    `json:"fork,omitempty"` // state of forking: "on", "waiting", "off: the module …"; empty if the runtime cannot fork
 	Invocations uint64    `json:"invocations"`
 	Failures    uint64    `json:"failures"`
 }
 
-// FunctionDetails is a function with its image's configuration.
+// FunctionDetails is a function with the configuration of its image.
 type FunctionDetails struct {
 	Function
 	Config   json.RawMessage `json:"config,omitempty"`
-	Defences []string        `json:"defences"`         // in force around its sandboxes, besides namespaces and limits
-	Shells   *Shells         `json:"shells,omitempty"` // none if its interpreter is not started ahead
+	Defences []string        `json:"defences"`         // active around the function's sandboxes, besides namespaces and limits
+	Shells   *Shells         `json:"shells,omitempty"` // nil if the engine parks no interpreters for the function
 }
 
-// Shells are the interpreters started ahead that a function's instances can
-// begin with; functions on the same base share them.
+// Shells counts the parked interpreters available to a function's instances. Functions on the
+// same base environment share them.
 type Shells struct {
 	Ready       int   `json:"ready"`        // parked now
-	Want        int   `json:"want"`         // as many as recent demand asks for
-	MemoryBytes int64 `json:"memory_bytes"` // of one
+	Want        int   `json:"want"`         // number that recent demand calls for
+	MemoryBytes int64 `json:"memory_bytes"` // memory of one parked interpreter
 }
 
-// DeployRequest is the JSON body of a deployment of an image that is already
-// there.
+// DeployRequest is the JSON body that deploys an existing image.
 type DeployRequest struct {
-	Image   string `json:"image"`             // name, name:version, digest or a prefix of it
-	Name    string `json:"name,omitempty"`    // the image's name if empty; NAME.TENANT deploys it in another tenant than the image's
-	Replace bool   `json:"replace,omitempty"` // take the name over from another template's function
+	Image   string `json:"image"`             // name, name:version, digest or digest prefix
+	Name    string `json:"name,omitempty"`    // default: the image's name; NAME.TENANT deploys into another tenant than the image's
+	Replace bool   `json:"replace,omitempty"` // take the name from another template's function
 
-	NoTraffic bool `json:"no_traffic,omitempty"` // events go on to go where they do, unless they ask for the new revision
+	NoTraffic bool `json:"no_traffic,omitempty"` // keep the current traffic; only events that name the new revision reach it
 
-	Locked  bool `json:"locked,omitempty"`  // of a template: resolve nothing that its lock does not answer
-	Offline bool `json:"offline,omitempty"` // of a template: use no network
+	Locked  bool `json:"locked,omitempty"`  // for a template: fail if the lock lacks an answer
+	Offline bool `json:"offline,omitempty"` // for a template: use no network
 
-	// Temporary: the function lasts as long as the request, which the client ends by
-	// hanging up once it is done. Its name is nobody's yet; it has an empty /work of
-	// its own, and nothing of it stays.
+	// Temporary removes the function when the client closes the connection. The name must be
+	// free. The function has an empty /work of its own, and the engine keeps nothing afterwards.
 	Temporary bool `json:"temporary,omitempty"`
 
-	Trace bool `json:"trace,omitempty"` // of a temporary function: note what it opens, for SlimRequest
+	Trace bool `json:"trace,omitempty"` // for a temporary function: record the files opened, for SlimRequest
 }
 
-// Event is one line of progress. Step and Name together name the part it is
-// about; several can be under way at once. docs/progress.md says more.
+// Event is one line of progress. Step and Name together identify a part; several parts can be in
+// progress at once. See docs/progress.md.
 type Event struct {
 	Step    string `json:"step"`              // "base", "packages", "bootstrap", "code", "link"; "read", "layer", "push"; "warning"
-	Name    string `json:"name,omitempty"`    // the part in question
-	Message string `json:"message,omitempty"` // for people: what is done to it
-	Done    int64  `json:"done,omitempty"`    // of Total; with End its size, where known
-	Total   int64  `json:"total,omitempty"`   // 0: not known
-	Unit    string `json:"unit,omitempty"`    // of Done and Total: UnitBytes or UnitItems
-	End     bool   `json:"end,omitempty"`     // the part is whole: nothing more comes of it
+	Name    string `json:"name,omitempty"`    // name of the part
+	Message string `json:"message,omitempty"` // for people: the current activity
+	Done    int64  `json:"done,omitempty"`    // amount done, out of Total; with End: the size of the part, if known
+	Total   int64  `json:"total,omitempty"`   // 0: unknown
+	Unit    string `json:"unit,omitempty"`    // unit of Done and Total: UnitBytes or UnitItems
+	End     bool   `json:"end,omitempty"`     // last event of the part
 }
 
 // Units of an Event.
@@ -78,10 +76,9 @@ const (
 	UnitItems = "items"
 )
 
-// BuildLine is one line of a build's or a deployment's answer: an event, or,
-// as the last line, what came of it: the image (with the lock to write beside
-// the template where there is one, and the function of a deployment), or the
-// error.
+// BuildLine is one line of a build's or a deployment's answer: an event, the result, or an
+// error. The last line holds the result or the error. A result has the image, the lock to write
+// beside the template, if any, and the function of a deployment.
 type BuildLine struct {
 	Event    *Event          `json:"event,omitempty"`
 	Image    *Image          `json:"image,omitempty"`

@@ -1,56 +1,56 @@
 package api
 
-// TravelLine is one line of the answer where an image comes in or goes out: an
-// event, or, as the last line, the images and the digest of the manifest at a
-// registry, or the error.
+// TravelLine is one line of the answer of an image transfer (load, import, pull, push): an
+// event, the result, or an error. The last line has the error or the result: the images, and the
+// digest of the manifest at the registry.
 type TravelLine struct {
 	Event  *Event  `json:"event,omitempty"`
 	Images []Image `json:"images,omitempty"`
-	Digest string  `json:"digest,omitempty"` // of a pull and a push
+	Digest string  `json:"digest,omitempty"` // for a pull or a push
 	Error  *Error  `json:"error,omitempty"`
 }
 
-// PullRequest says which image to get.
+// PullRequest names the image to pull.
 type PullRequest struct {
-	Ref      string        `json:"ref"`                // "name:version" of docker.io, "host:port/path:version", or with "@sha256:…"
-	Platform string        `json:"platform,omitempty"` // "linux/amd64"; the engine's if empty
+	Ref      string        `json:"ref"`                // "name:version" at docker.io, "host:port/path:version", or either with "@sha256:…"
+	Platform string        `json:"platform,omitempty"` // such as "linux/amd64"; default: the engine's platform
 	Auth     *RegistryAuth `json:"auth,omitempty"`
 }
 
-// PushRequest says which image to send and where.
+// PushRequest names the image to push and the destination.
 type PushRequest struct {
-	Image string        `json:"image"`        // name, name:version, digest or a prefix of it
-	To    string        `json:"to,omitempty"` // the name there; the image's own if empty
+	Image string        `json:"image"`        // name, name:version, digest or digest prefix
+	To    string        `json:"to,omitempty"` // name at the registry; default: the image's name
 	Auth  *RegistryAuth `json:"auth,omitempty"`
-	// AsImage sends what FRE built as an ordinary image, which other engines run.
+	// AsImage pushes an image built by FRE as an ordinary image that other engines can run.
 	AsImage bool `json:"as_image,omitempty"`
-	// NoSBOM leaves out the bill of materials that is else put beside it.
+	// NoSBOM omits the bill of materials, which the engine otherwise pushes with the image.
 	NoSBOM bool `json:"no_sbom,omitempty"`
 }
 
-// ResolveRequest asks for the digest of an image at its registry.
+// ResolveRequest asks a registry for the digest of an image.
 type ResolveRequest struct {
 	Ref  string        `json:"ref"`
 	Auth *RegistryAuth `json:"auth,omitempty"`
 }
 
-// Resolved is what a registry calls an image.
+// Resolved is the registry's reference of an image.
 type Resolved struct {
 	Ref string `json:"ref"` // "host/path@sha256:…"
 }
 
-// SignRequest puts a signature beside an image at its registry. Whoever asks has
-// made it: no private key comes to the engine.
+// SignRequest stores a signature beside an image at the image's registry. The client has made
+// the signature, so the engine never sees a private key.
 type SignRequest struct {
 	Ref       string        `json:"ref"`       // "host/path@sha256:…"
-	Payload   string        `json:"payload"`   // what is signed
+	Payload   string        `json:"payload"`   // signed content
 	Signature string        `json:"signature"` // in base64
 	Auth      *RegistryAuth `json:"auth,omitempty"`
 }
 
-// RegistryAuth is a login at a registry; an empty one is nobody. Without one the
-// engine uses docker's configuration of the user it runs as: clients that act for
-// somebody else send theirs, as the command line does.
+// RegistryAuth is a login at a registry; the zero value means anonymous access. Without a
+// RegistryAuth, the engine uses the Docker configuration of its own user. A client that acts for
+// another user sends the login of that user, as the command line does.
 type RegistryAuth struct {
 	Username      string `json:"username,omitempty"`
 	Password      string `json:"password,omitempty"`
@@ -58,8 +58,8 @@ type RegistryAuth struct {
 	RegistryToken string `json:"registry_token,omitempty"`
 }
 
-// RegistryConfigHeader goes with a template's directory: logins by the host of a
-// registry ("index.docker.io", "host:5000"), JSON of map[string]RegistryAuth in
-// base64 for URLs. The one for the registry of the template's base image is used for
-// that; without one the engine's user's is. Docker's clients call it so, too.
+// RegistryConfigHeader carries registry logins with a template's directory: a
+// map[string]RegistryAuth by registry host ("index.docker.io", "host:5000"), as JSON in URL-safe
+// base64. The engine uses the login for the registry of the template's base image, and otherwise
+// the login of the engine's user. Docker's clients use the same header.
 const RegistryConfigHeader = "X-Registry-Config"

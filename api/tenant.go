@@ -2,83 +2,83 @@ package api
 
 import "time"
 
-// Quotas bound what a tenant has at one time; 0 is no bound, but for Builds.
+// Quotas limits a tenant's current usage. 0 means no limit, except for Builds.
 type Quotas struct {
-	Instances       int64 `json:"instances"`         // sandboxes of its functions, idle ones too, and of its containers
-	MemoryBytes     int64 `json:"memory_bytes"`      // their limits together
+	Instances       int64 `json:"instances"`         // sandboxes of functions, including idle ones, and of containers
+	MemoryBytes     int64 `json:"memory_bytes"`      // sum of the instances' limits
 	CPUMillis       int64 `json:"cpu_millis"`        // likewise, in thousandths of a CPU
-	Images          int64 `json:"images"`            // of its functions
-	ImageBytes      int64 `json:"image_bytes"`       // their files, those they share counted for each
-	WorkBytes       int64 `json:"work_bytes"`        // in /work; holds from the engine's next start where it is in use
-	EventsPerSecond int64 `json:"events_per_second"` // by the gateway and the control API
-	Builds          int64 `json:"builds"`            // at a time, others wait; 0: 4
+	Images          int64 `json:"images"`            // images of the tenant's functions
+	ImageBytes      int64 `json:"image_bytes"`       // size of the files, with shared files counted for each image
+	WorkBytes       int64 `json:"work_bytes"`        // size of /work; if /work is in use, takes effect at the engine's next start
+	EventsPerSecond int64 `json:"events_per_second"` // over the gateway and the control API
+	Builds          int64 `json:"builds"`            // concurrent builds, further builds wait; 0: 4
 }
 
-// Tenant is a tenant with what it has now.
+// Tenant is a tenant with its current usage.
 type Tenant struct {
 	Name        string    `json:"name"`
-	Created     time.Time `json:"created,omitzero"` // of its record; none for tenants that only templates name
+	Created     time.Time `json:"created,omitzero"` // creation of the record; zero for a tenant without a record
 	Quotas      Quotas    `json:"quotas"`
 	Functions   int64     `json:"functions"`
 	Instances   int64     `json:"instances"`
-	Containers  int64     `json:"containers"`   // of the instances: what Docker's clients, fre run and fre create have started
-	MemoryBytes int64     `json:"memory_bytes"` // its instances' limits together
+	Containers  int64     `json:"containers"`   // share of Instances started by Docker clients, fre run and fre create
+	MemoryBytes int64     `json:"memory_bytes"` // sum of the instances' limits
 	CPUMillis   int64     `json:"cpu_millis"`
 	Images      int64     `json:"images"`
 	ImageBytes  int64     `json:"image_bytes"`
 	WorkBytes   int64     `json:"work_bytes"`
-	Builds      int64     `json:"builds"` // under way
+	Builds      int64     `json:"builds"` // in progress
 
 	WaitingBuilds int64 `json:"waiting_builds"`
 }
 
-// TenantRequest makes a tenant's record.
+// TenantRequest creates a tenant's record.
 type TenantRequest struct {
 	Name   string `json:"name"`
 	Quotas Quotas `json:"quotas"`
 }
 
-// Identity says as whom a client is known.
+// Identity is the caller's identity, as known to the engine.
 type Identity struct {
 	Who    string   `json:"who"`
 	Tenant string   `json:"tenant"` // "*" for all
 	Scopes []string `json:"scopes"`
 }
 
-// Token is a token without its text.
+// Token is a token without the secret text.
 type Token struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name"`
 	Tenant   string    `json:"tenant"` // "*" for all
 	Scopes   []string  `json:"scopes"`
 	Created  time.Time `json:"created"`
-	Expires  time.Time `json:"expires,omitzero"`   // none: never
-	LastUsed time.Time `json:"last_used,omitzero"` // to the minute
-	Replaced string    `json:"replaced,omitempty"` // id of the token in its place
+	Expires  time.Time `json:"expires,omitzero"`   // zero: never
+	LastUsed time.Time `json:"last_used,omitzero"` // precise to the minute
+	Replaced string    `json:"replaced,omitempty"` // id of the successor
 
-	AccessKey string `json:"access_key,omitempty"` // id of its access key, if it has one
+	AccessKey string `json:"access_key,omitempty"` // id of the access key, if any
 }
 
-// TokenRequest makes a token.
+// TokenRequest creates a token.
 type TokenRequest struct {
 	Name        string   `json:"name"`
 	Tenant      string   `json:"tenant"` // "*" for all
 	Scopes      []string `json:"scopes"` // deploy, invoke, read, admin
 	LifeSeconds int64    `json:"life_seconds,omitempty"`
-	AccessKey   bool     `json:"access_key,omitempty"` // it can sign requests to Lambda's API, too
+	AccessKey   bool     `json:"access_key,omitempty"` // also create an access key to sign requests to Lambda's API
 }
 
-// TokenRotation puts a token in another's place.
+// TokenRotation replaces a token.
 type TokenRotation struct {
-	GraceSeconds int64 `json:"grace_seconds"` // for which the old one holds yet
+	GraceSeconds int64 `json:"grace_seconds"` // time until the old token expires
 }
 
-// NewToken is a token with its text, which is shown this once.
+// NewToken is a token with the secret text, which the engine shows only once.
 type NewToken struct {
 	Token Token  `json:"token"`
 	Text  string `json:"text"`
 
-	SecretAccessKey string `json:"secret_access_key,omitempty"` // what Token.AccessKey signs with
+	SecretAccessKey string `json:"secret_access_key,omitempty"` // signing key for Token.AccessKey
 }
 
 // Secret is a secret without its value.
@@ -86,5 +86,5 @@ type Secret struct {
 	Name    string    `json:"name"`
 	Bytes   int64     `json:"bytes"`
 	Updated time.Time `json:"updated"`
-	Node    string    `json:"node,omitempty"` // of several nodes the one that alone has it
+	Node    string    `json:"node,omitempty"` // in a cluster: the only node with the secret
 }
