@@ -13,31 +13,31 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// CreateAgent makes a sandbox for an agent, which runs when this returns.
+// CreateAgent creates a sandbox for an agent and returns once the sandbox runs.
 func (c *Client) CreateAgent(ctx context.Context, r api.AgentRequest) (api.Agent, error) {
 	return post[api.Agent](ctx, c, "/v1/agents", r)
 }
 
-// Agents lists the sandboxes for agents, the oldest first.
+// Agents returns the agents' sandboxes, oldest first.
 func (c *Client) Agents(ctx context.Context) ([]api.Agent, error) {
 	return get[[]api.Agent](ctx, c, "/v1/agents", nil)
 }
 
 func agentPath(id, what string) string { return "/v1/agents/" + url.PathEscape(id) + what }
 
-// Agent describes one.
+// Agent returns the agent's sandbox with the given id.
 func (c *Client) Agent(ctx context.Context, id string) (api.Agent, error) {
 	return get[api.Agent](ctx, c, agentPath(id, ""), nil)
 }
 
-// RemoveAgent kills what runs in a sandbox and removes it with its /work.
+// RemoveAgent kills the processes of an agent's sandbox and removes the sandbox and /work.
 func (c *Client) RemoveAgent(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, agentPath(id, ""), nil, "", nil, nil)
 }
 
-// ExecAgent runs a command in a sandbox and calls emit for each piece of its output, as
-// it comes. A nil stdin is empty. The end of ctx kills the command, as does emit's error,
-// which is returned.
+// ExecAgent runs a command in an agent's sandbox. ExecAgent calls emit for each piece of output
+// as the piece arrives. A nil stdin is empty. The end of ctx kills the command. An error of emit
+// also kills the command, and ExecAgent returns the error.
 func (c *Client) ExecAgent(ctx context.Context, id string, r api.AgentExec, stdin io.Reader, emit func(api.AgentOutput) error) (api.AgentExit, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -71,13 +71,14 @@ func (c *Client) ExecAgent(ctx context.Context, id string, r api.AgentExec, stdi
 	return exit, err
 }
 
-// AgentRange is a part of a file; the zero value is all of it.
+// AgentRange is a part of a file; the zero value is the whole file.
 type AgentRange struct {
 	Offset int64
 	Length int64 // 0: to the end
 }
 
-// ReadAgentFile returns a file's content, which the caller closes.
+// ReadAgentFile returns the content of a file in an agent's sandbox. The caller closes the
+// content.
 func (c *Client) ReadAgentFile(ctx context.Context, id, path string, part AgentRange) (io.ReadCloser, error) {
 	q := url.Values{"path": {path}}
 	if part.Offset > 0 {
@@ -93,8 +94,8 @@ func (c *Client) ReadAgentFile(ctx context.Context, id, path string, part AgentR
 	return resp.Body, nil
 }
 
-// WriteAgentFile makes or replaces a file, with the directories above it. mode is
-// octal, "" for 644.
+// WriteAgentFile creates or replaces a file and creates missing parent directories. mode is
+// octal; "" means 644.
 func (c *Client) WriteAgentFile(ctx context.Context, id, path, mode string, content io.Reader) error {
 	q := url.Values{"path": {path}}
 	if mode != "" {
@@ -103,35 +104,35 @@ func (c *Client) WriteAgentFile(ctx context.Context, id, path, mode string, cont
 	return c.call(ctx, http.MethodPut, agentPath(id, "/files"), q, "application/octet-stream", content, nil)
 }
 
-// RemoveAgentFile removes a file, an empty directory, or with recursive all of one.
+// RemoveAgentFile removes a file or an empty directory, or with recursive a whole directory.
 func (c *Client) RemoveAgentFile(ctx context.Context, id, path string, recursive bool) error {
 	q := url.Values{"path": {path}, "recursive": {strconv.FormatBool(recursive)}}
 	return c.call(ctx, http.MethodDelete, agentPath(id, "/files"), q, "", nil, nil)
 }
 
-// ListAgentFiles tells what is at a path, "" for /work.
+// ListAgentFiles describes a path and lists a directory's entries. An empty path means /work.
 func (c *Client) ListAgentFiles(ctx context.Context, id, path string) (api.AgentFiles, error) {
 	return get[api.AgentFiles](ctx, c, agentPath(id, "/list"), url.Values{"path": {path}})
 }
 
-// MakeAgentDir makes a directory and those above it.
+// MakeAgentDir creates a directory and missing parents.
 func (c *Client) MakeAgentDir(ctx context.Context, id, path string) error {
 	return c.call(ctx, http.MethodPost, agentPath(id, "/mkdir"), url.Values{"path": {path}}, "", nil, nil)
 }
 
-// SnapshotAgent keeps what is in a sandbox's /work.
+// SnapshotAgent saves the content of an agent sandbox's /work.
 func (c *Client) SnapshotAgent(ctx context.Context, id string) (api.Snapshot, error) {
 	var out api.Snapshot
 	err := c.call(ctx, http.MethodPost, agentPath(id, "/snapshots"), nil, "", nil, &out)
 	return out, err
 }
 
-// Snapshots lists those that are kept, the newest first.
+// Snapshots returns the saved snapshots, newest first.
 func (c *Client) Snapshots(ctx context.Context) ([]api.Snapshot, error) {
 	return get[[]api.Snapshot](ctx, c, "/v1/snapshots", nil)
 }
 
-// RemoveSnapshot removes one, by its name or digest.
+// RemoveSnapshot removes the snapshot with the given name or digest.
 func (c *Client) RemoveSnapshot(ctx context.Context, ref string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/snapshots/"+url.PathEscape(ref), nil, "", nil, nil)
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// AuditOptions select entries of the audit log.
+// AuditOptions selects entries of the audit log.
 type AuditOptions struct {
-	Since   time.Time // zero: from the oldest on
-	Tail    int       // the last ones at most; 10,000 are the most there is to ask for
-	Tenant  string    // only of whoever is this tenant's; "": all
-	Actions []string  // only those with one of these in their action; nil: all
-	Follow  bool      // new ones too, until ctx ends
+	Since   time.Time // zero: from the oldest entry
+	Tail    int       // only the last Tail entries; at most 10,000
+	Tenant  string    // only callers of this tenant; "": all
+	Actions []string  // only entries whose action contains one of these strings; nil: all
+	Follow  bool      // also new entries, until ctx ends
 }
 
-// Audit calls emit for entries of the audit log, oldest first. It returns emit's error, and
-// an *api.Error with api.CodeGone where a follower has been too slow.
+// Audit calls emit for each selected entry of the audit log, oldest first. Audit returns emit's
+// error, and an *api.Error with api.CodeGone if a follower reads too slowly.
 func (c *Client) Audit(ctx context.Context, o AuditOptions, emit func(api.AuditEntry) error) error {
 	q := url.Values{"tail": {strconv.Itoa(o.Tail)}, "follow": {strconv.FormatBool(o.Follow)}, "action": o.Actions}
 	if !o.Since.IsZero() {

@@ -14,14 +14,14 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// Built is what came of a build or a deployment.
+// Built is the result of a build or a deployment.
 type Built struct {
 	Image    api.Image
-	Lock     json.RawMessage // content for the lock file; nil where there is none
-	Function *api.Function   // of a deployment
+	Lock     json.RawMessage // content for the lock file; nil: no lock file
+	Function *api.Function   // set after a deployment
 }
 
-// Logins are at registries, by their host: "index.docker.io", "host:5000".
+// Logins maps a registry's host to a login: "index.docker.io", "host:5000".
 type Logins map[string]api.RegistryAuth
 
 func (l Logins) header() (http.Header, error) {
@@ -34,11 +34,11 @@ func (l Logins) header() (http.Header, error) {
 	return h, err
 }
 
-// BuildOptions say what a build may not do, and who asks for it.
+// BuildOptions restricts a build, and provides registry logins.
 type BuildOptions struct {
-	Locked  bool   // resolve anything that the lock does not answer
-	Offline bool   // use a network
-	Logins  Logins // for the image that the template stands on; without one the engine's own
+	Locked  bool   // fail if the lock lacks an answer
+	Offline bool   // use no network
+	Logins  Logins // for the template's base image; empty: the engine's logins
 }
 
 func (o BuildOptions) query(q url.Values) url.Values {
@@ -51,13 +51,13 @@ func (o BuildOptions) query(q url.Values) url.Values {
 	return q
 }
 
-// Build sends the template directory dir and builds its image. report is called
-// with each line of progress from the caller's goroutine.
+// Build uploads the template directory dir and builds the image. Build calls report with each
+// line of progress, on the caller's goroutine.
 func (c *Client) Build(ctx context.Context, dir string, o BuildOptions, report func(api.Event)) (*Built, error) {
 	return c.upload(ctx, "/v1/build", o.query(url.Values{}), o.Logins, dir, report)
 }
 
-// Base builds the named base environment, or finds it in the registry.
+// Base builds the named base environment, or finds the base in the local registry.
 func (c *Client) Base(ctx context.Context, name string, report func(api.Event)) (*Built, error) {
 	resp, err := c.send(ctx, http.MethodPost, "/v1/bases/"+url.PathEscape(name), nil, nil, nil)
 	if err != nil {
@@ -67,8 +67,8 @@ func (c *Client) Base(ctx context.Context, name string, report func(api.Event)) 
 	return readBuild(ctx, resp.Body, report)
 }
 
-// DeployDir builds the template directory dir, as one whose logins those are, and
-// deploys it. Of the request, Image is ignored.
+// DeployDir builds the template directory dir with the given logins and deploys the image.
+// DeployDir ignores r.Image.
 func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Event)) (*Built, error) {
 	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}, "no_traffic": {strconv.FormatBool(r.NoTraffic)}}
 	if r.Name != "" {
@@ -77,18 +77,20 @@ func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest,
 	return c.upload(ctx, "/v1/functions", BuildOptions{Locked: r.Locked, Offline: r.Offline}.query(q), logins, dir, report)
 }
 
-// Temporary is a function for a while.
+// Temporary describes a temporary function.
 type Temporary struct {
-	Name  string // that no other function has; Built.Function.Name is qualified
-	Dir   string // the template's directory, which is built; or
-	Image string // an image that is there
-	Trace bool   // note what it opens, for [Client.Slim]
+	Name  string // unique name; Built.Function.Name is the qualified name
+	Dir   string // template directory to build; excludes Image
+	Image string // existing image to deploy; excludes Dir
+	Trace bool   // record the files opened, for [Client.Slim]
 
-	BuildOptions // of Dir
+	BuildOptions // for Dir
 }
 
-// DeployTemporary deploys t until end is called, which must be, or this process
-// ends. It has a /work of its own, and nothing of it stays.
+// DeployTemporary deploys t. The function exists until the caller calls end, ctx ends or the
+// process ends. The caller must call end. The function has an empty /work of its own, and the
+// engine keeps nothing afterwards. DeployTemporary calls report with each line of progress, on
+// another goroutine.
 func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(api.Event)) (built *Built, end func() error, err error) {
 	ctx, hangUp := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -104,7 +106,7 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 				return errors.New("engine did not say what it deployed")
 			}
 			ready <- built
-			_, _ = io.Copy(io.Discard, body) // until hangUp, or the engine's end
+			_, _ = io.Copy(io.Discard, body) // until hangUp or the engine's end
 			return errHungUp
 		}
 		if t.Image == "" {
@@ -129,14 +131,14 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 		hangUp()
 		<-ended
 		var gone *api.Error
-		if errors.As(err, &gone) && gone.Code == api.CodeNotFound { // with ctx, the engine has
+		if errors.As(err, &gone) && gone.Code == api.CodeNotFound { // removed by the engine because ctx ended
 			err = nil
 		}
 		return err
 	}, nil
 }
 
-// Deploy deploys an image that is already there.
+// Deploy deploys an existing image.
 func (c *Client) Deploy(ctx context.Context, r api.DeployRequest) (*Built, error) {
 	resp, err := c.sendJSON(ctx, "/v1/functions", r)
 	if err != nil {
@@ -154,7 +156,7 @@ func (c *Client) upload(ctx context.Context, path string, q url.Values, logins L
 	return built, err
 }
 
-// uploadAnd sends dir and has the answer read.
+// uploadAnd uploads dir and calls read with the body of the answer.
 func (c *Client) uploadAnd(ctx context.Context, path string, q url.Values, logins Logins, dir string, read func(body io.Reader) error) error {
 	header, err := logins.header()
 	if err != nil {
@@ -182,7 +184,7 @@ func (c *Client) uploadAnd(ctx context.Context, path string, q url.Values, login
 		r.CloseWithError(errStopped)
 		failed := <-packed
 		if failed != nil && !errors.Is(failed, errStopped) && !errors.Is(failed, io.ErrClosedPipe) {
-			return failed // it says more than the broken request
+			return failed // clearer than the broken request
 		}
 		return err
 	}

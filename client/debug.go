@@ -14,9 +14,9 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// Profile writes a profile of the engine's program to w: cpu, trace and mutex of
-// the next d, heap and goroutine of this moment. `go tool pprof` reads it, of a
-// trace `go tool trace`.
+// Profile writes a profile of the engine's process to w. The kinds cpu, trace and mutex cover
+// the next d; heap and goroutine show the current state. `go tool trace` reads the kind trace,
+// and `go tool pprof` the others.
 func (c *Client) Profile(ctx context.Context, kind string, d time.Duration, w io.Writer) error {
 	q := url.Values{"seconds": {strconv.FormatFloat(d.Seconds(), 'f', -1, 64)}}
 	resp, err := c.send(ctx, http.MethodGet, "/v1/debug/profiles/"+url.PathEscape(kind), q, nil, nil)
@@ -28,11 +28,10 @@ func (c *Client) Profile(ctx context.Context, kind string, d time.Duration, w io
 	return orCause(ctx, err)
 }
 
-// CountSyscalls returns how often the engine made which system call while during
-// ran, the most frequent first. Whatever else the engine did in that time is
-// among them.
+// CountSyscalls calls during and returns the number of each system call that the engine made
+// meanwhile, most frequent first. The counts include unrelated work of the engine.
 func (c *Client) CountSyscalls(ctx context.Context, during func() error) ([]api.Syscall, error) {
-	body, done := io.Pipe() // which holds the request open
+	body, done := io.Pipe() // holds the request open
 	defer done.Close()
 	resp, err := c.send(ctx, http.MethodPost, "/v1/debug/syscalls", nil, nil, body)
 	if err != nil {
@@ -60,7 +59,7 @@ func (c *Client) CountSyscalls(ctx context.Context, during func() error) ([]api.
 	return line.Syscalls, nil
 }
 
-// Call makes a request of the API's and discards the answer.
+// Call sends a request to the API and discards the answer.
 func (c *Client) Call(ctx context.Context, method, target string) error {
 	u, err := url.ParseRequestURI(target)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// Fsck checks everything the engine has stored, and repairs it if r says so.
-// report is told of every line but the last.
+// Fsck checks the engine's whole store, and repairs the store if r asks for repair. Fsck calls
+// report with every line but the last.
 func (c *Client) Fsck(ctx context.Context, r api.FsckRequest, report func(api.FsckLine)) (api.FsckResult, error) {
 	resp, err := c.sendJSON(ctx, "/v1/system/fsck", r)
 	if err != nil {

@@ -19,20 +19,20 @@ import (
 	"github.com/fre-engine/fre/internal/freignore"
 )
 
-// selection says which files of a template's directory a build needs: all but .git and what
-// the .freignore of the code names. Files that the build reads besides the code (requests
-// for packages, an archive with the base) are sent in spite of it.
+// selection selects the files of a template directory to upload: every file except .git and the
+// files matched by the code's .freignore. Files that the build reads besides the code (package
+// requests, a base archive) are uploaded even if .freignore matches.
 type selection struct {
 	code   string // path of the function's own files
 	ignore freignore.List
 	reads  map[string]bool
 }
 
-// maxRead is more than a file of requests for packages has.
+// maxRead is a bound, in bytes, above the size of any package request file.
 const maxRead = 1 << 20
 
-// selected asks the engine what the template names. Of a template that is no good all
-// is sent: the build says what is wrong with it.
+// selected asks the engine for the paths in the template. For an invalid template, selected
+// selects all files, because the build reports the error.
 func (c *Client) selected(ctx context.Context, root *os.Root) (*selection, error) {
 	s := &selection{code: ".", reads: map[string]bool{}}
 	src, err := root.ReadFile(api.TemplateFile)
@@ -58,13 +58,14 @@ func (c *Client) selected(ctx context.Context, root *os.Root) (*selection, error
 }
 
 var (
-	// besideNames are the files that a package tool reads beside another one.
+	// besideNames are files that a package tool reads beside another file.
 	besideNames = []string{"package.json", "package-lock.json", "pyproject.toml", "uv.lock", "composer.json", "composer.lock", "Gemfile", "Gemfile.lock"}
-	// namedFile finds what a file of requests names: "-r other.txt", "url": "./library".
+	// namedFile matches the files named in a package request file: "-r other.txt", "url":
+	// "./library".
 	namedFile = regexp.MustCompile(`(?m)^\s*(?:-[rc]|--requirement|--constraint)[\s=]*(\S+)|"url"\s*:\s*"([^"]+)"`)
 )
 
-// read notes a file that the build reads, and those that it names.
+// read adds a file that the build reads, and the files named in it.
 func (s *selection) read(root *os.Root, name string) {
 	if s.reads[name] || name == "." || !filepath.IsLocal(name) {
 		return
@@ -86,7 +87,7 @@ func (s *selection) read(root *os.Root, name string) {
 	}
 }
 
-// sends says whether a path is sent whose directory is.
+// sends reports whether the upload includes a path, given that the upload includes the parent.
 func (s *selection) sends(name string, dir bool) bool {
 	switch {
 	case path.Base(name) == ".git":
@@ -101,7 +102,8 @@ func (s *selection) sends(name string, dir bool) bool {
 	return !ok || below == freignore.File || !s.ignored(below, dir)
 }
 
-// ignored says whether .freignore names a path of the code, or a directory above it.
+// ignored reports whether .freignore matches a path of the code or one of its parent
+// directories.
 func (s *selection) ignored(below string, dir bool) bool {
 	for i := range below {
 		if below[i] == '/' && s.ignore.Match(below[:i], true) {
@@ -111,7 +113,7 @@ func (s *selection) ignored(below string, dir bool) bool {
 	return s.ignore.Match(below, dir)
 }
 
-// isRead says whether the build reads a path, something below it or all that is above it.
+// isRead reports whether the build reads a path, a parent of the path, or a file below the path.
 func (s *selection) isRead(name string, dir bool) bool {
 	for read := range s.reads {
 		if name == read || strings.HasPrefix(name, read+"/") || dir && strings.HasPrefix(read, name+"/") {
@@ -121,7 +123,7 @@ func (s *selection) isRead(name string, dir bool) bool {
 	return false
 }
 
-// pack writes the files that s selects as a tar stream.
+// pack writes the files selected by s as a tar stream.
 func pack(w io.Writer, root *os.Root, s *selection) error {
 	t := tar.NewWriter(w)
 	err := fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
@@ -153,7 +155,7 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime().Truncate(time.Second), Format: tar.FormatPAX}
 	switch info.Mode().Type() {
 	case fs.ModeDir:
-		if !utf8.ValidString(name) { // package fs reads no such directory
+		if !utf8.ValidString(name) { // package fs cannot read such a directory
 			return fmt.Errorf("its name is not UTF-8: rename it, or name it in %s", freignore.File)
 		}
 		h.Typeflag = tar.TypeDir

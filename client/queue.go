@@ -9,12 +9,12 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// QueueFilter says which asynchronous events are meant. The zero value: those that have not
-// ended, and dead letters.
+// QueueFilter selects asynchronous events. The zero value selects unfinished events and dead
+// letters.
 type QueueFilter struct {
 	Function, Tenant string
 	States           []string
-	Limit            int // of Queue; 0: the engine's
+	Limit            int // for Queue; 0: the engine's default
 }
 
 func (f QueueFilter) query() url.Values {
@@ -30,17 +30,17 @@ func (f QueueFilter) query() url.Values {
 	return q
 }
 
-// Queue lists asynchronous events, the newest first.
+// Queue returns the selected asynchronous events, newest first.
 func (c *Client) Queue(ctx context.Context, f QueueFilter) ([]api.QueuedEvent, error) {
 	return get[[]api.QueuedEvent](ctx, c, "/v1/events/queue", f.query())
 }
 
-// QueuedEvent is one of them, with its result once it has one.
+// QueuedEvent returns an asynchronous event, with the result if the event is done.
 func (c *Client) QueuedEvent(ctx context.Context, id string) (api.QueuedEventDetails, error) {
 	return get[api.QueuedEventDetails](ctx, c, "/v1/events/queue/"+url.PathEscape(id), nil)
 }
 
-// ReplayEvent puts a dead letter into its queue again.
+// ReplayEvent puts a dead letter back into its queue.
 func (c *Client) ReplayEvent(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodPost, "/v1/events/queue/"+url.PathEscape(id)+"/replay", nil, "", nil, nil)
 }
@@ -50,8 +50,8 @@ func (c *Client) DiscardEvent(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/events/queue/"+url.PathEscape(id), nil, "", nil, nil)
 }
 
-// TailEvents calls emit with every asynchronous event whose state changes, until ctx ends or
-// emit fails.
+// TailEvents calls emit for each state change of a selected asynchronous event, until ctx ends
+// or emit fails.
 func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.QueuedEvent) error) error {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/events/tail", f.query(), nil, nil)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.Qu
 	})
 }
 
-// Triggers lists what makes events for functions beside requests.
+// Triggers returns the triggers of all functions: the sources of events other than requests.
 func (c *Client) Triggers(ctx context.Context) ([]api.Trigger, error) {
 	return get[[]api.Trigger](ctx, c, "/v1/triggers", nil)
 }

@@ -17,7 +17,8 @@ func (c *Client) Revisions(ctx context.Context, function string) (api.Revisions,
 	return get[api.Revisions](ctx, c, revisionsPath(function), nil)
 }
 
-// RemoveRevision forgets a revision that has neither events nor an alias and is not the newest.
+// RemoveRevision removes a stored revision. The engine refuses the newest revision, and a
+// revision with traffic or an alias.
 func (c *Client) RemoveRevision(ctx context.Context, function, revision string) error {
 	return c.call(ctx, http.MethodDelete, revisionsPath(function)+"/"+url.PathEscape(revision), nil, "", nil, nil)
 }
@@ -27,12 +28,12 @@ func (c *Client) Split(ctx context.Context, function string, r api.SplitRequest)
 	return post[api.Revisions](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/split", r)
 }
 
-// Rollback gives all of a function's events to an earlier revision.
+// Rollback sends all of a function's events to an earlier revision.
 func (c *Client) Rollback(ctx context.Context, function string, r api.RollbackRequest) (api.Revisions, error) {
 	return post[api.Revisions](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/rollback", r)
 }
 
-// SetAliases gives revisions names, and takes names away.
+// SetAliases adds and removes names of revisions.
 func (c *Client) SetAliases(ctx context.Context, function string, r api.AliasRequest) (api.Revisions, error) {
 	return post[api.Revisions](ctx, c, "/v1/functions/"+url.PathEscape(function)+"/aliases", r)
 }

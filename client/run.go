@@ -18,17 +18,17 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// RunIO is what a command reads and writes. Kill, when closed, ends its
-// sandbox; Run then returns how it ended. A nil Stdin is empty.
+// RunIO holds the input and output of a command. Closing Kill ends the command's sandbox, and
+// Run returns the exit. A nil Stdin is empty.
 type RunIO struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Kill           <-chan struct{}
 }
 
-// Run starts a command in a sandbox of its own and returns how it ended. The
-// end of ctx ends the sandbox too, without waiting for it. A Read of Stdin that
-// is under way when the command ends is left behind: it cannot be broken off.
+// Run starts a command in a new sandbox and returns the exit. The end of ctx ends the sandbox
+// too, and Run returns without waiting for the sandbox. A Read of Stdin that is blocked when the
+// command ends continues in the background, because a Read cannot be interrupted.
 func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -39,15 +39,15 @@ func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, 
 
 // AttachOptions adjust Attach.
 type AttachOptions struct {
-	Joined  func() error            // called once no output is missed any more; its error ends the attachment
-	Size    func() api.TerminalSize // of the terminal whose place the container's takes; nil: there is none
-	Resized <-chan os.Signal        // something comes when Size may have changed
+	Joined  func() error            // called once the attachment receives all output; an error ends the attachment
+	Size    func() api.TerminalSize // size of the client's terminal; nil: no terminal
+	Resized <-chan os.Signal        // receives a value when Size may have changed
 }
 
-// Attach joins what a container that runs, or its next run, reads and prints, and
-// returns how it ended. A nil Stdin leaves its input to others. Where Stdin ends with
-// api.ErrDetached, which is returned, or ctx ends, the container stays as it is. Kill
-// is not for it.
+// Attach attaches to a running container, or to the container's next run, and returns the exit.
+// A nil Stdin leaves the container's input to other attachments. If Stdin ends with
+// api.ErrDetached, or ctx ends, Attach returns that error and the container continues. Attach
+// does not support Kill.
 func (c *Client) Attach(ctx context.Context, ref string, s RunIO, o AttachOptions) (api.Exit, error) {
 	q := url.Values{"stdin": {strconv.FormatBool(s.Stdin != nil)}}
 	if o.Size != nil {
@@ -58,7 +58,7 @@ func (c *Client) Attach(ctx context.Context, ref string, s RunIO, o AttachOption
 	return c.stream(ctx, "/v1/containers/"+url.PathEscape(ref)+"/attach?"+q.Encode(), nil, s, o)
 }
 
-// stream exchanges frames on the connection of an upgraded request.
+// stream upgrades a request and exchanges frames on the connection.
 func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO, o AttachOptions) (api.Exit, error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
@@ -87,7 +87,7 @@ func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO, 
 	go run.input(s.Stdin)
 	go func() {
 		for kill := s.Kill; ; {
-			select { // of a broken connection the reader below learns, too
+			select { // run.output notices a broken connection
 			case <-kill:
 				_ = run.send(api.FrameKill, nil)
 				kill = nil
@@ -105,7 +105,7 @@ func (c *Client) stream(ctx context.Context, path string, body []byte, s RunIO, 
 	return exit, nil
 }
 
-// upgrade asks for the stream of frames and returns what reads it.
+// upgrade sends an upgrade request and returns the reader of the frames.
 func (c *Client) upgrade(ctx context.Context, conn net.Conn, path string, body []byte) (*bufio.Reader, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *Client) upgrade(ctx context.Context, conn net.Conn, path string, body [
 type runner struct {
 	conn   net.Conn
 	leave  context.CancelCauseFunc
-	window chan struct{} // one token per Stdin frame that may be sent
+	window chan struct{} // one token per Stdin frame that the client may send
 	done   chan struct{}
 
 	mu  sync.Mutex // guards writes to conn
@@ -150,7 +150,7 @@ func (r *runner) send(kind api.FrameKind, payload []byte) error {
 	return err
 }
 
-// input sends stdin and its end.
+// input sends stdin, and an empty frame at the end.
 func (r *runner) input(stdin io.Reader) {
 	if stdin == nil {
 		stdin = bytes.NewReader(nil)
@@ -169,7 +169,7 @@ func (r *runner) input(stdin io.Reader) {
 				return
 			}
 			if r.send(api.FrameStdin, chunk) != nil {
-				return // output sees it too
+				return // output sees the error too
 			}
 		}
 		if detached {
@@ -181,7 +181,7 @@ func (r *runner) input(stdin io.Reader) {
 	}
 }
 
-// output passes on what the command writes until it has ended.
+// output writes the command's output to s until the command ends.
 func (r *runner) output(in io.Reader, s RunIO) (api.Exit, error) {
 	buf := make([]byte, api.MaxFrame)
 	for {

@@ -10,22 +10,22 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// Whoami asks as whom the engine knows this client.
+// Whoami returns the client's identity, as known to the engine.
 func (c *Client) Whoami(ctx context.Context) (api.Identity, error) {
 	return get[api.Identity](ctx, c, "/v1/whoami", nil)
 }
 
-// Tenants lists tenants with what they have.
+// Tenants returns all tenants with their usage.
 func (c *Client) Tenants(ctx context.Context) ([]api.Tenant, error) {
 	return get[[]api.Tenant](ctx, c, "/v1/tenants", nil)
 }
 
-// Tenant finds one.
+// Tenant returns the tenant with the given name.
 func (c *Client) Tenant(ctx context.Context, name string) (api.Tenant, error) {
 	return get[api.Tenant](ctx, c, "/v1/tenants/"+url.PathEscape(name), nil)
 }
 
-// CreateTenant makes a tenant's record.
+// CreateTenant creates a tenant's record.
 func (c *Client) CreateTenant(ctx context.Context, r api.TenantRequest) (api.Tenant, error) {
 	return post[api.Tenant](ctx, c, "/v1/tenants", r)
 }
@@ -40,37 +40,37 @@ func (c *Client) RemoveTenant(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/tenants/"+url.PathEscape(name), nil, "", nil, nil)
 }
 
-// Tokens lists tokens.
+// Tokens returns the tokens.
 func (c *Client) Tokens(ctx context.Context) ([]api.Token, error) {
 	return get[[]api.Token](ctx, c, "/v1/tokens", nil)
 }
 
-// CreateToken makes a token.
+// CreateToken creates a token.
 func (c *Client) CreateToken(ctx context.Context, r api.TokenRequest) (api.NewToken, error) {
 	return post[api.NewToken](ctx, c, "/v1/tokens", r)
 }
 
-// RotateToken puts a new token in the place of one.
+// RotateToken replaces a token.
 func (c *Client) RotateToken(ctx context.Context, id string, r api.TokenRotation) (api.NewToken, error) {
 	return post[api.NewToken](ctx, c, "/v1/tokens/"+url.PathEscape(id)+"/rotate", r)
 }
 
-// RemoveToken ends a token.
+// RemoveToken revokes a token.
 func (c *Client) RemoveToken(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil, "", nil, nil)
 }
 
-// Secrets lists a tenant's secrets.
+// Secrets returns a tenant's secrets, without the values.
 func (c *Client) Secrets(ctx context.Context, tenant string) ([]api.Secret, error) {
 	return get[[]api.Secret](ctx, c, "/v1/tenants/"+url.PathEscape(tenant)+"/secrets", nil)
 }
 
 // PutOptions adjust PutSecret.
 type PutOptions struct {
-	Update bool // replace one that is there, instead of making one that is not
+	Update bool // replace an existing secret instead of creating a new one
 }
 
-// PutSecret stores a value.
+// PutSecret stores a secret's value.
 func (c *Client) PutSecret(ctx context.Context, tenant, name string, value []byte, o PutOptions) error {
 	q := url.Values{"update": {strconv.FormatBool(o.Update)}}
 	return c.call(ctx, http.MethodPost, "/v1/tenants/"+url.PathEscape(tenant)+"/secrets/"+url.PathEscape(name), q, "application/octet-stream", bytes.NewReader(value), nil)

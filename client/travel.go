@@ -11,9 +11,8 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// Load sends an archive of images, of docker save or an OCI layout, packed or
-// not. report is called with each line of progress from the caller's
-// goroutine.
+// Load uploads an archive of images: a docker save archive or an OCI layout, compressed or not.
+// Load calls report with each line of progress, on the caller's goroutine.
 func (c *Client) Load(ctx context.Context, r io.Reader, report func(api.Event)) ([]api.Image, error) {
 	line, err := c.travelTar(ctx, "/v1/images/load", nil, r, report)
 	return line.Images, err
@@ -26,7 +25,7 @@ type ImportOptions struct {
 	Message string
 }
 
-// Import sends a plain archive of a file system, which becomes an image.
+// Import uploads a plain archive of a file system and makes an image of the files.
 func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions, report func(api.Event)) (api.Image, error) {
 	q := url.Values{"change": o.Changes}
 	for key, v := range map[string]string{"name": o.Name, "message": o.Message} {
@@ -38,7 +37,7 @@ func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions, repor
 	return first(line, err)
 }
 
-// Save writes the images as an archive to w.
+// Save writes an archive of the images to w.
 func (c *Client) Save(ctx context.Context, w io.Writer, refs []string) error {
 	resp, err := c.send(ctx, http.MethodGet, "/v1/images/save", url.Values{"ref": refs}, nil, nil)
 	if err != nil {
@@ -51,26 +50,26 @@ func (c *Client) Save(ctx context.Context, w io.Writer, refs []string) error {
 	return nil
 }
 
-// Pull has the engine get an image from its registry.
+// Pull makes the engine pull an image from a registry.
 func (c *Client) Pull(ctx context.Context, r api.PullRequest, report func(api.Event)) (api.Image, error) {
 	line, err := c.travelJSON(ctx, "/v1/images/pull", r, report)
 	return first(line, err)
 }
 
-// Push has the engine send an image to a registry and returns the digest of the
-// manifest there.
+// Push makes the engine push an image to a registry, and returns the digest of the manifest at
+// the registry.
 func (c *Client) Push(ctx context.Context, r api.PushRequest, report func(api.Event)) (digest string, err error) {
 	line, err := c.travelJSON(ctx, "/v1/images/push", r, report)
 	return line.Digest, err
 }
 
-// Resolve has the engine ask a registry what it calls an image: "name@sha256:…".
+// Resolve makes the engine ask a registry for an image's digest, and returns "name@sha256:…".
 func (c *Client) Resolve(ctx context.Context, r api.ResolveRequest) (string, error) {
 	out, err := post[api.Resolved](ctx, c, "/v1/images/resolve", r)
 	return out.Ref, err
 }
 
-// Sign has the engine put a signature beside an image at its registry.
+// Sign makes the engine store a signature beside an image at the image's registry.
 func (c *Client) Sign(ctx context.Context, r api.SignRequest) error {
 	resp, err := c.sendJSON(ctx, "/v1/images/sign", r)
 	if err != nil {
@@ -105,7 +104,7 @@ func (c *Client) travelTar(ctx context.Context, path string, q url.Values, body 
 	return readTravel(ctx, resp, report)
 }
 
-// readTravel returns the last of the lines, which is no progress.
+// readTravel calls report with the progress lines and returns the last line.
 func readTravel(ctx context.Context, resp *http.Response, report func(api.Event)) (api.TravelLine, error) {
 	defer resp.Body.Close()
 	var last api.TravelLine

@@ -17,16 +17,16 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// Answer is what came back.
+// Answer is the answer to an event.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
-	Took   time.Duration // until all of it was there
+	Took   time.Duration // time until the whole answer had arrived
 }
 
-// Check says what of the answer is not as expected, each with what was wanted and
-// what there is; nil if nothing.
+// Check returns the differences between a and the expectation, each with the wanted and the
+// actual value. Check returns nil if a is as expected.
 func (e *Expect) Check(a *Answer) []string {
 	var wrong []string
 	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
@@ -70,7 +70,7 @@ func (e *Expect) Check(a *Answer) []string {
 	return wrong
 }
 
-// wholes are the bodies that the answer's must be equal to.
+// wholes returns the bodies that the answer's body must equal.
 func (e *Expect) wholes() (out [][]byte) {
 	if e.Body != nil {
 		out = append(out, []byte(*e.Body))
@@ -84,7 +84,7 @@ func (e *Expect) wholes() (out [][]byte) {
 	return out
 }
 
-// failureOf is the error an answer reports in the engine's shape, or nil.
+// failureOf returns the engine's error in an answer, or nil.
 func failureOf(a *Answer) *api.Error {
 	var body api.ErrorBody
 	if a.Status >= 400 && json.Unmarshal(a.Body, &body) == nil {
@@ -93,11 +93,11 @@ func failureOf(a *Answer) *api.Error {
 	return nil
 }
 
-// checkJSON compares values: of the answer's, what cut leaves.
+// checkJSON compares want with the part of body selected by cut, as JSON values.
 func checkJSON(what string, want, body []byte, cut func(want, got any) any) []string {
 	w, err := value(want)
 	if err != nil {
-		return []string{fmt.Sprintf("%s: %v", what, err)} // it has been parsed
+		return []string{fmt.Sprintf("%s: %v", what, err)} // parsed successfully before
 	}
 	g, err := value(body)
 	if err != nil {
@@ -109,8 +109,7 @@ func checkJSON(what string, want, body []byte, cut func(want, got any) any) []st
 	return []string{what + ":\n" + Diff(pretty(w), pretty(g))}
 }
 
-// value decodes JSON with numbers by their text's value, so that large ones differ
-// where they do, and 1 and 1.0 do not.
+// value decodes JSON and normalizes numbers: large numbers keep every digit, and 1 equals 1.0.
 func value(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -150,7 +149,7 @@ func numbers(v any) any {
 	return v
 }
 
-// restrict is got without the members of objects that want lacks.
+// restrict returns got without the object members absent from want.
 func restrict(want, got any) any {
 	switch w := want.(type) {
 	case map[string]any:
@@ -191,14 +190,14 @@ func indent(s string) string {
 	return "  " + strings.ReplaceAll(strings.TrimSuffix(s, "\n"), "\n", "\n  ")
 }
 
-// Diff shows two texts line by line: what both have, "-" what only want has, "+"
-// what only got has. Long ones are cut.
+// Diff compares two texts line by line. Common lines have no mark, lines only in want have "-",
+// lines only in got have "+". Diff truncates long texts.
 func Diff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
-	const most = 400 // lines: the table is their product
+	const most = 400 // lines: the table has most² entries
 	cut := len(a) > most || len(b) > most
 	a, b = a[:min(len(a), most)], b[:min(len(b), most)]
-	common := make([][]int, len(a)+1) // length of the longest common sequence from there on
+	common := make([][]int, len(a)+1) // length of the longest common subsequence of the suffixes
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
 	}

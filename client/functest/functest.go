@@ -1,12 +1,11 @@
-// Package functest reads the tests of a function, which stand beside its template,
-// and says whether an answer is the one that was expected. docs/testing.md is the
-// format's description.
+// Package functest loads the tests of a function, which stand beside the function's template,
+// and compares answers with the expectations. docs/testing.md describes the format.
 //
 //	test/event.json          test/expect.json
 //	test/NAME.event.json     test/NAME.expect.json
 //
-// The types: [Case], an event with what is expected; [Answer]; [Suite], what came
-// of all cases.
+// [Case] is an event with an expectation, [Answer] is an answer, and [Suite] is the result of all
+// cases.
 package functest
 
 import (
@@ -29,20 +28,19 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// Dir is the directory of a template's tests.
+// Dir is the directory of tests in a template.
 const Dir = "test"
 
 const (
 	eventSuffix  = "event.json"
 	expectSuffix = "expect.json"
-	maxFile      = 64 << 20 // an event, an expectation or a body
+	maxFile      = 64 << 20 // of an event, an expectation or a body, in bytes
 )
 
-// Placeholder stands for the name under which the function runs, in the strings of
-// an expectation.
+// Placeholder stands for the function's name in the strings of an expectation.
 const Placeholder = "{{function}}"
 
-// told is the name that a function is told it has, without its tenant.
+// told returns the name that the engine tells the function: the name without the tenant.
 func told(function string) string {
 	name, _, _ := strings.Cut(function, ".")
 	return name
@@ -50,48 +48,48 @@ func told(function string) string {
 
 // Case is one test.
 type Case struct {
-	Name   string // NAME of its files, "event" for test/event.json
+	Name   string // NAME of the files, or "event" for test/event.json
 	Event  Event
 	Expect Expect
 }
 
-// Event is what the function gets. At most one of the bodies is set.
+// Event is the event for the function. At most one of the bodies is set.
 type Event struct {
 	Method     string            `json:"method"`      // default POST
-	Path       string            `json:"path"`        // default "/", may hold a query
-	Query      map[string]Values `json:"query"`       // added to that
+	Path       string            `json:"path"`        // default "/", may include a query
+	Query      map[string]Values `json:"query"`       // added to the query of Path
 	Headers    map[string]Values `json:"headers"`     //
-	Body       string            `json:"body"`        // as it stands
-	BodyJSON   json.RawMessage   `json:"body_json"`   // with Content-Type application/json unless there is another
+	Body       string            `json:"body"`        // verbatim
+	BodyJSON   json.RawMessage   `json:"body_json"`   // sets Content-Type application/json unless Headers has a Content-Type
 	BodyBase64 []byte            `json:"body_base64"` //
-	BodyFile   string            `json:"body_file"`   // beside the event
+	BodyFile   string            `json:"body_file"`   // a file beside the event
 }
 
-// Expect says which answer is right: all that is set must hold.
+// Expect describes the expected answer. The answer must match every field that is set.
 type Expect struct {
-	Status      int               `json:"status"`  // default 200, with Error any
-	Headers     map[string]Values `json:"headers"` // those named have exactly these values
+	Status      int               `json:"status"`  // default 200, or any status if Error is set
+	Headers     map[string]Values `json:"headers"` // each named header has exactly these values
 	Error       string            `json:"error"`   // name of the exception ("ValueError"), or the engine's code ("timeout", "function_crash", …)
 	MaxDuration string            `json:"max_duration"`
 
 	Body         *string         `json:"body"`          // the whole body
-	BodyBase64   *[]byte         `json:"body_base64"`   // likewise
-	BodyFile     string          `json:"body_file"`     // likewise, beside the expectation
-	BodyContains []string        `json:"body_contains"` // parts of it
-	BodyMatches  string          `json:"body_matches"`  // a regular expression (RE2)
-	BodyJSON     json.RawMessage `json:"body_json"`     // an equal JSON value
-	BodySubset   json.RawMessage `json:"body_subset"`   // a JSON value that has at least these members; arrays are as long
-	AnyBody      bool            `json:"any_body"`      // says that nothing is said about it
+	BodyBase64   *[]byte         `json:"body_base64"`   // the whole body
+	BodyFile     string          `json:"body_file"`     // the whole body, as a file beside the expectation
+	BodyContains []string        `json:"body_contains"` // the body contains each of these strings
+	BodyMatches  string          `json:"body_matches"`  // a regular expression (RE2) matches the body
+	BodyJSON     json.RawMessage `json:"body_json"`     // the body is an equal JSON value
+	BodySubset   json.RawMessage `json:"body_subset"`   // the body is a JSON value with at least these members; arrays have equal lengths
+	AnyBody      bool            `json:"any_body"`      // accept any body
 
-	file    []byte // of BodyFile
+	file    []byte // content of BodyFile
 	matches *regexp.Regexp
 	within  time.Duration
 }
 
-// Values is a string, or an array of them.
+// Values is a list of strings. In JSON, a string stands for a list of one.
 type Values []string
 
-// UnmarshalJSON takes both.
+// UnmarshalJSON accepts a string or an array of strings.
 func (v *Values) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
@@ -106,8 +104,8 @@ func (v *Values) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Load reads the cases of the template in dir, by name, for a function that runs
-// as function. Errors name the file. fs.ErrNotExist if there is none.
+// Load returns the test cases of the template in dir, sorted by name, for a function deployed as
+// function. An error names the file, and is fs.ErrNotExist if the template has no tests.
 func Load(dir, function string) ([]Case, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -185,7 +183,7 @@ func load(root *os.Root, stem, function string) (Case, error) {
 	return c, nil
 }
 
-// readFile reads a file below test/, and none that is elsewhere.
+// readFile reads a file below test/ and refuses paths outside.
 func readFile(root *os.Root, name string) ([]byte, error) {
 	f, err := root.Open(path.Join(Dir, name))
 	if err != nil {
@@ -199,7 +197,7 @@ func readFile(root *os.Root, name string) ([]byte, error) {
 	return b, err
 }
 
-// ParseEvent reads the content of an event file, strictly.
+// ParseEvent parses the content of an event file and rejects unknown fields.
 func ParseEvent(text []byte) (Event, error) {
 	var e Event
 	if err := decode(text, &e); err != nil {
@@ -220,8 +218,8 @@ func ParseEvent(text []byte) (Event, error) {
 	return e, nil
 }
 
-// ParseExpect reads the content of an expectation for a function of that name,
-// strictly.
+// ParseExpect parses the content of an expectation for the named function and rejects unknown
+// fields.
 func ParseExpect(text []byte, function string) (Expect, error) {
 	var e Expect
 	err := decode(bytes.ReplaceAll(text, []byte(Placeholder), []byte(told(function))), &e)
@@ -275,7 +273,7 @@ func decode(text []byte, into any) error {
 	return nil
 }
 
-// Client is the event as package client sends it.
+// Client converts the event to the type of package client.
 func (e *Event) Client() client.Event {
 	out := client.Event{Method: e.Method, Header: http.Header{}}
 	out.Path, out.Query, _ = strings.Cut(e.Path, "?")
@@ -307,7 +305,7 @@ func (e *Event) Client() client.Event {
 	return out
 }
 
-// text is a body for people: as it is, or in base64.
+// text formats a body for people: as text, or in base64 if the body has control characters.
 func text(body []byte) string {
 	if strings.ContainsFunc(string(body), func(r rune) bool { return r == '\ufffd' || r < ' ' && r != '\n' && r != '\t' && r != '\r' }) {
 		return "base64 " + base64.StdEncoding.EncodeToString(body)

@@ -16,32 +16,31 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// Suite is what came of the cases of one template; in JSON the report of
-// fre test --report json=FILE.
+// Suite is the result of a template's cases, and the JSON report of fre test --report json=FILE.
 type Suite struct {
-	Template string   `json:"template"` // its directory
-	Function string   `json:"function"` // under which it ran
+	Template string   `json:"template"` // the template's directory
+	Function string   `json:"function"` // name of the deployed function
 	Passed   int      `json:"passed"`
 	Failed   int      `json:"failed"`
 	Tests    []Result `json:"tests"`
 }
 
-// Result is what came of one case.
+// Result is the result of one case.
 type Result struct {
 	Name        string   `json:"name"`
 	Passed      bool     `json:"passed"`
-	Millis      float64  `json:"duration_ms"`          // until the answer was there
-	Status      int      `json:"status,omitempty"`     // of the answer
-	Start       string   `json:"start,omitempty"`      // where the instance came from
-	Invocation  string   `json:"invocation,omitempty"` // its name in the logs
+	Millis      float64  `json:"duration_ms"`          // time until the answer had arrived
+	Status      int      `json:"status,omitempty"`     // status of the answer
+	Start       string   `json:"start,omitempty"`      // source of the instance
+	Invocation  string   `json:"invocation,omitempty"` // id of the invocation in the logs
 	Differences []string `json:"differences,omitempty"`
-	Logs        []string `json:"logs,omitempty"` // of the event, where it failed
+	Logs        []string `json:"logs,omitempty"` // log lines of a failed event
 
-	Answer [sha256.Size]byte `json:"-"` // of status and body, the function's name in it replaced by [Placeholder]
+	Answer [sha256.Size]byte `json:"-"` // digest of status and body, with the function's name replaced by [Placeholder]
 }
 
-// Run has the function answer one case after the other and calls report with each.
-// An error is that there is no answer to be had.
+// Run sends the cases to the function one after another and calls report with each result. An
+// error means that the engine gave no answer.
 func Run(ctx context.Context, c *client.Client, function string, cases []Case, report func(Result)) (*Suite, error) {
 	s := &Suite{Function: function, Tests: []Result{}}
 	for i := range cases {
@@ -79,9 +78,9 @@ func run(ctx context.Context, c *client.Client, function string, t *Case) (Resul
 	}, nil
 }
 
-// canonical is one text for all that are the same JSON: an object's members come in
-// an order of their own in each process of some languages (Java's Map.of). What is
-// no JSON is as it stands.
+// canonical returns one text for all equal JSON values, because some languages order an object's
+// members differently in each process (Java's Map.of). canonical returns a body that is not JSON
+// unchanged.
 func canonical(body []byte) []byte {
 	v, err := value(body)
 	if err != nil {
@@ -94,9 +93,9 @@ func canonical(body []byte) []byte {
 	return text
 }
 
-// Changed names the cases that were answered twice in the same way, and in another
-// way after: what varies by itself, such as the time, is not among them. The suites
-// are of the same cases.
+// Changed returns the names of the cases whose answer was equal in once and again and differs in
+// after. Answers that vary by themselves, such as the time, are left out. All three suites must
+// have the same cases.
 func Changed(once, again, after *Suite) []string {
 	var out []string
 	for i, r := range after.Tests {
@@ -107,7 +106,7 @@ func Changed(once, again, after *Suite) []string {
 	return out
 }
 
-// answer reads an answer whole. One that says that the function failed is one, too.
+// answer sends an event and reads the whole answer. A failure of the function is an answer too.
 func answer(ctx context.Context, c *client.Client, function string, e *Event) (*Answer, error) {
 	resp, err := c.Invoke(ctx, function, e.Client())
 	var failed *api.Error
@@ -121,15 +120,15 @@ func answer(ctx context.Context, c *client.Client, function string, e *Event) (*
 	defer resp.Body.Close()
 	a := &Answer{Status: resp.StatusCode, Header: resp.Header}
 	a.Body, err = io.ReadAll(resp.Body)
-	if err != nil && ctx.Err() == nil { // the function broke it off
+	if err != nil && ctx.Err() == nil { // the function aborted the answer
 		body, err := json.Marshal(api.ErrorBody{Error: &api.Error{Code: api.CodeCrash, Message: "function broke off its answer: " + err.Error()}})
 		return &Answer{Status: 502, Header: resp.Header, Body: body}, err
 	}
 	return a, err
 }
 
-// logs are the lines of one invocation, and those of nobody's since it began; all
-// where it has no name.
+// logs returns the log lines of one invocation, and the lines without an invocation since then.
+// For an empty invocation, logs returns all lines.
 func logs(ctx context.Context, c *client.Client, function, invocation string, since time.Time) (lines []string, err error) {
 	err = c.Logs(ctx, function, client.LogOptions{Tail: -1, Since: since}, func(l api.LogLine) error {
 		if invocation == "" || l.Invocation == "" || l.Invocation == invocation {
@@ -162,8 +161,8 @@ type junitFailure struct {
 	Text    string `xml:",chardata"`
 }
 
-// WriteJUnit writes the report that build servers read: JUnit's XML, as Ant's
-// JUnit task made it known. Characters that XML cannot hold are replaced.
+// WriteJUnit writes a JUnit XML report for build servers, in the format of Ant's JUnit task.
+// WriteJUnit replaces characters that XML cannot hold.
 func (s *Suite) WriteJUnit(w io.Writer) error {
 	seconds := func(ms float64) string { return fmt.Sprintf("%.3f", ms/1000) }
 	out := junitSuite{Name: s.Template, Tests: len(s.Tests), Failures: s.Failed}
