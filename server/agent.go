@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// agents is where they are, unless this server has none.
+// agents returns the engine for agents' sandboxes, or an error if the server has no such engine.
 func (s *server) agents() (*engine.Engine, error) {
 	if s.cfg.Agents == nil {
 		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine has no sandboxes for agents"}
@@ -20,7 +20,7 @@ func (s *server) agents() (*engine.Engine, error) {
 	return s.cfg.Agents, nil
 }
 
-// createAgent answers POST /v1/agents once the sandbox runs.
+// createAgent answers POST /v1/agents, once the sandbox runs.
 func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
@@ -93,16 +93,16 @@ func (s *server) removeAgent(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// agentInvoker is a gateway.Invoker whose functions are agents' sandboxes.
+// agentInvoker is a gateway.Invoker that sends events to agents' sandboxes.
 type agentInvoker struct{ e *engine.Engine }
 
-// Invoke has the sandbox of that id answer.
+// Invoke sends r to the agent's sandbox with the given id.
 func (i agentInvoker) Invoke(ctx context.Context, id string, r *engine.Request) (*engine.Response, error) {
 	return i.e.InvokeAgent(ctx, id, r)
 }
 
-// agentEvent hands a request to the sandbox's own program, which answers in the API's
-// shapes: see runtimes/httpserver/adapter/agent.go.
+// agentEvent forwards a request to the sandbox's adapter program, which answers in the API's
+// format: see runtimes/httpserver/adapter/agent.go.
 func (s *server) agentEvent(path string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		e, err := s.agents()
@@ -113,7 +113,7 @@ func (s *server) agentEvent(path string) func(http.ResponseWriter, *http.Request
 		if err != nil {
 			return err
 		}
-		if s.cfg.Access != nil { // it counts among the tenant's events
+		if s.cfg.Access != nil { // counts towards the tenant's event quota
 			if err := s.cfg.Access.Event(a.Tenant); err != nil {
 				return err
 			}

@@ -36,8 +36,8 @@ func (s *server) auditLog(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// auditOptions are what a request asks for. A tenant's token is shown what its tenant's
-// have done.
+// auditOptions parses a request's query. A tenant's token sees only entries of the tenant's
+// callers.
 func auditOptions(r *http.Request) (access.AuditOptions, error) {
 	q := r.URL.Query()
 	o := access.AuditOptions{Tail: 1000}

@@ -25,7 +25,7 @@ import (
 
 const tarType = "application/x-tar"
 
-// build answers POST /v1/build: a template directory in, an image out.
+// build answers POST /v1/build: builds an image from an uploaded template directory.
 func (s *server) build(w http.ResponseWriter, r *http.Request) error {
 	if err := wantTar(r); err != nil {
 		return err
@@ -50,8 +50,8 @@ func (s *server) base(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// deploy answers POST /v1/functions: a template directory (tar, with name and
-// replace in the query), or the name of an image (JSON).
+// deploy answers POST /v1/functions. The body is a template directory (tar, with the options in
+// the query), or a JSON request that names an image.
 func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	var (
 		img  *store.Image
@@ -116,7 +116,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return s.end(out, r, err)
 	}
-	release() // the function does from now on
+	release() // the function now protects the image
 	if req.Temporary {
 		defer s.whileAsked(r, f.Name)
 	}
@@ -127,14 +127,15 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// whileAsked waits until a temporary function's client hangs up and removes what
-// that has not. The connection is for this request alone: net/http reads what is
-// left of a request's body before an answer only where another may follow.
+// whileAsked waits until the client of a temporary function hangs up, and then removes the
+// function unless the client has removed it. The handler must have set Connection: close,
+// because on a reusable connection net/http drains the request's body before it sends the
+// answer.
 func (s *server) whileAsked(r *http.Request, name string) {
-	_, _ = io.Copy(io.Discard, r.Body) // net/http looks for the client's end once the body has been read
+	_, _ = io.Copy(io.Discard, r.Body) // net/http detects a disconnect only after the whole body was read
 	select {
 	case <-r.Context().Done():
-	case <-s.engine.Closed(): // the next engine removes it
+	case <-s.engine.Closed(): // the next engine removes the function
 		return
 	}
 	ctx := context.WithoutCancel(r.Context())
@@ -144,7 +145,7 @@ func (s *server) whileAsked(r *http.Request, name string) {
 	}
 }
 
-// buildBody unpacks the request's tar and builds it.
+// buildBody unpacks and builds the uploaded template directory.
 func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (*store.Image, *image.Lock, error) {
 	var o image.BuildOptions
 	q := r.URL.Query()
@@ -178,13 +179,14 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 		return nil, nil, err
 	}
 	defer dir.Close()
-	// Padding and headers come on top of what the entries hold.
+	// The limit for the raw body is higher than MaxTarBytes, to allow for tar headers and
+	// padding.
 	unhurried(w)
 	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024), uploadTime)
 	err = s.unpack(r.Context(), dir, body)
 	if err == nil {
-		// To its end: net/http would read on after the handler, and panics when it comes
-		// to the end at the moment at which it waits for the next request.
+		// Read the body to its end. Otherwise net/http reads on after the handler, and panics if
+		// the body ends while net/http waits for the next request.
 		_, _ = io.Copy(io.Discard, body)
 	}
 	done()
@@ -202,7 +204,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, out.report)
 }
 
-// unpack writes a template to the disk, as long as that leaves room there.
+// unpack writes the uploaded template to dir. unpack stops when the disk would run full.
 func (s *server) unpack(ctx context.Context, dir *os.Root, body io.Reader) error {
 	ctx, stop, err := s.engine.LeaveRoom(ctx)
 	if err != nil {
@@ -216,15 +218,15 @@ func (s *server) unpack(ctx context.Context, dir *os.Root, body io.Reader) error
 	return err
 }
 
-// A template comes to the disk before a build's turn is asked for: so many at a time, of one
-// tenant fewer, each within that time.
+// Limits of uploads. The server receives a template before the build takes its turn, so separate
+// limits bound the number of uploads in total and per tenant, and the time of each upload.
 const (
 	maxUploads   = 32
 	maxUploadsOf = 8
 	uploadTime   = 10 * time.Minute
 )
 
-// upload takes a place for a template that comes from another machine, until uploaded is called.
+// upload reserves a place for the upload of a remote client, until the caller calls uploaded.
 func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func(), err error) {
 	if !s.cfg.Remote {
 		return func() {}, nil
@@ -237,7 +239,8 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func()
 	return uploaded, nil
 }
 
-// uploadError tells what the client's archive did wrong from what went wrong here.
+// uploadError maps errors of the client's archive to API errors, and returns other errors
+// unchanged.
 func uploadError(err error) error {
 	switch {
 	case errors.Is(err, unpack.ErrLimit):
@@ -255,7 +258,7 @@ func built(img *store.Image, lock *image.Lock) api.BuildLine {
 	line := api.BuildLine{Image: &shown}
 	if lock != nil {
 		raw, err := json.Marshal(lock)
-		if err != nil { // only a malformed RawMessage inside can do that
+		if err != nil { // a malformed RawMessage is the only cause
 			return api.BuildLine{Error: errorOf(fmt.Errorf("encode lock file: %w", err))}
 		}
 		line.Lock = raw
@@ -263,8 +266,8 @@ func built(img *store.Image, lock *image.Lock) api.BuildLine {
 	return line
 }
 
-// end reports err: as the last line where lines were sent, by returning it
-// where not.
+// end reports err. If lines were sent, end sends err as the last line and returns nil; otherwise
+// end returns err.
 func (s *server) end(out *lines, r *http.Request, err error) error {
 	if !out.started() {
 		return err
@@ -278,17 +281,17 @@ func (s *server) end(out *lines, r *http.Request, err error) error {
 	return nil
 }
 
-// lines writes newline-delimited JSON, each line at once. The status goes out
-// with the first line, so that what fails before it has a status of its own.
+// lines writes newline-delimited JSON and flushes each line. The first line also sends the
+// status, so an earlier failure can still set a status.
 type lines struct {
 	w        http.ResponseWriter
-	mu       sync.Mutex    // report may come from another goroutine than the handler's
+	mu       sync.Mutex    // report may run on another goroutine than the handler
 	on       bool          // a line was sent
-	patience time.Duration // with a client that reads nothing; 0 is maxPatience
+	patience time.Duration // write timeout for a client that does not read; 0: maxPatience
 }
 
-// maxPatience is how long work that others wait for waits for its own client: a
-// check and a pull keep what they look at from being removed.
+// maxPatience is the default write timeout for a client that does not read. The timeout matters
+// to other requests: a check or a pull keeps objects from removal while it runs.
 const maxPatience = time.Minute
 
 func (l *lines) started() bool {
@@ -299,8 +302,8 @@ func (l *lines) started() bool {
 
 func (l *lines) report(e image.Event) { l.send(api.BuildLine{Event: eventOf(e)}) }
 
-// send is best effort: a client that has gone, or reads nothing, ends the request's
-// context.
+// send ignores errors: net/http ends the request's context when a client disconnects or does not
+// read.
 func (l *lines) send(v any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -70,7 +70,7 @@ func (s *server) renameContainer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// pruneContainers answers POST /v1/containers/prune: what does not run goes.
+// pruneContainers answers POST /v1/containers/prune: removes the stopped containers.
 func (s *server) pruneContainers(w http.ResponseWriter, r *http.Request) error {
 	var req api.ContainerPruneRequest
 	if err := decode(w, r, &req); err != nil {
@@ -84,7 +84,7 @@ func (s *server) pruneContainers(w http.ResponseWriter, r *http.Request) error {
 		if !req.DryRun {
 			err := s.engine.RemoveContainer(c.ID, false)
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, engine.ErrContainerRunning) {
-				continue // since it was listed
+				continue // removed or started since the listing
 			}
 			if err != nil {
 				return err
@@ -110,7 +110,7 @@ func (s *server) removeContainer(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// limitOf reads a size as templates have it; 0 where none is given.
+// limitOf parses a size as in templates. Empty text means 0.
 func limitOf(field, text string) (int64, error) {
 	if text == "" {
 		return 0, nil

@@ -12,7 +12,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// list converts every element; it never returns nil, so that JSON says [].
+// list converts every element. list never returns nil, because JSON must have [] instead of
+// null.
 func list[In, Out any](in []In, convert func(In) Out) []Out {
 	out := make([]Out, len(in))
 	for i, v := range in {
@@ -26,7 +27,7 @@ func imageOf(img *store.Image) api.Image {
 		Base   string            `json:"base"`
 		Labels map[string]string `json:"labels"`
 	}
-	_ = json.Unmarshal(img.Config, &config) // a foreign configuration has no base to show
+	_ = json.Unmarshal(img.Config, &config) // a foreign configuration has no base
 	return api.Image{
 		Digest: string(img.Digest), Name: img.Name, Version: img.Version, Names: img.Names, Base: config.Base, Kind: config.Labels[image.LabelKind],
 		Created: img.Created.UTC(), Size: img.Size, Files: img.Files,
@@ -77,8 +78,7 @@ func logLineOf(l engine.LogLine) *api.LogLine {
 	return &api.LogLine{Time: l.Time, Function: l.Function, Revision: l.Revision, Sandbox: l.Sandbox, Invocation: l.Invocation, Stream: l.Stream, Level: l.Level, Text: l.Text}
 }
 
-// Checks converts what the engine's package found out for whoever shows it without
-// an engine that runs.
+// Checks converts the engine's checks of the host, for programs that run without an engine.
 func Checks(checks []engine.Check) []api.Check { return list(checks, checkOf) }
 
 func checkOf(c engine.Check) api.Check {

@@ -16,15 +16,15 @@ import (
 	"github.com/fre-engine/fre/server/syscount"
 )
 
-// maxProfile bounds how long one is taken; defaultProfile is how long unless asked.
+// Duration of a profile: the default, and the maximum.
 const (
 	defaultProfile = 10 * time.Second
 	maxProfile     = 5 * time.Minute
 )
 
-// profile answers GET /v1/debug/profiles/{kind}?seconds=: one of the engine's own
-// program, as `go tool pprof` or, for a trace, `go tool trace` reads it. One at a
-// time: some of them are settings of the whole program.
+// profile answers GET /v1/debug/profiles/{kind}?seconds=: a profile of the engine's process, for
+// `go tool pprof` or, for kind trace, `go tool trace`. The server takes one profile at a time,
+// because some kinds change settings of the whole process.
 func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
 	take := map[string]func(io.Writer, func()) error{
 		"cpu": profileCPU, "trace": profileTrace, "mutex": profileMutex,
@@ -82,7 +82,7 @@ func profileTrace(w io.Writer, wait func()) error {
 	return nil
 }
 
-// profileMutex records who waited for whom. What earlier ones recorded stays in.
+// profileMutex profiles lock contention. The profile includes the results of earlier ones.
 func profileMutex(w io.Writer, wait func()) error {
 	before := runtime.SetMutexProfileFraction(1)
 	defer runtime.SetMutexProfileFraction(before)
@@ -91,14 +91,14 @@ func profileMutex(w io.Writer, wait func()) error {
 }
 
 func profileHeap(w io.Writer, _ func()) error {
-	runtime.GC() // the profile is of the last collection
+	runtime.GC() // the heap profile shows the state at the last collection
 	return pprof.Lookup("heap").WriteTo(w, 0)
 }
 
 func profileGoroutines(w io.Writer, _ func()) error { return pprof.Lookup("goroutine").WriteTo(w, 0) }
 
-// syscalls answers POST /v1/debug/syscalls: it counts from its first line, which
-// it sends at once, to the end of the request's body:
+// syscalls answers POST /v1/debug/syscalls. The server counts system calls from the first line
+// of the answer, which is sent at once, to the end of the request's body:
 //
 //	client                                engine
 //	POST, headers                      →
@@ -127,7 +127,7 @@ func (s *server) syscalls(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	lines := json.NewEncoder(w)
-	// A client that has gone is no failure of ours.
+	// Ignore write errors: the client may have disconnected.
 	_ = lines.Encode(api.SyscallLine{Counting: true})
 	_ = c.Flush()
 	_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxJSONBytes))

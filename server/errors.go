@@ -23,15 +23,15 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// statusClientGone is nginx's number for a client that went away: nobody
-// reads it but a log.
+// statusClientGone is nginx's status for a client that disconnected. The status only appears in
+// logs.
 const statusClientGone = 499
 
 func badRequest(format string, args ...any) error {
 	return &api.Error{Code: api.CodeBadRequest, Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
-// errorOf is err as clients see it: message, code, status, and the next step.
+// errorOf converts err to the API's format: message, code, status and next step.
 func errorOf(err error) *api.Error {
 	var own *api.Error
 	if errors.As(err, &own) {
@@ -45,13 +45,13 @@ func errorOf(err error) *api.Error {
 		next = lists[kind]
 	}
 	var failure *engine.FunctionError
-	if errors.As(err, &failure) { // the message alone: the stack is in the function's log
+	if errors.As(err, &failure) { // use only the message, because the function's log has the stack
 		message = failure.Error()
 	}
 	return &api.Error{Code: code, Status: status, Message: message, Next: next}
 }
 
-// lists maps the kind of an object to the commands that list its objects.
+// lists maps the kind of an object to a hint at the command that lists such objects.
 var lists = map[string]string{
 	"function":  "fre functions shows those that are deployed",
 	"image":     "fre images shows those that are here; fre pull gets one from a registry",
@@ -59,7 +59,7 @@ var lists = map[string]string{
 	"sandbox":   "fre ps -a shows those that are there",
 }
 
-// statusOf maps what the parts return to the API's statuses and codes.
+// statusOf maps the errors of the engine's packages to the API's statuses, codes and next steps.
 func statusOf(err error) (status int, code api.Code, next string) {
 	var (
 		template *image.TemplateError
@@ -121,7 +121,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	case errors.Is(err, engine.ErrBuildTime):
 		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "give it less to do: fewer packages, or what is compiled built ahead; what was made already is not made again"
 	case errors.As(err, &drift), errors.Is(err, image.ErrOffline):
-		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "" // they say it themselves
+		return http.StatusUnprocessableEntity, api.CodeBuildFailed, "" // the error message has the next step
 	case errors.Is(err, image.ErrUnknownBase):
 		return http.StatusNotFound, api.CodeNotFound, "use one of the bases that `fre template schema` lists"
 
@@ -134,7 +134,7 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	case errors.Is(err, engine.ErrTraffic):
 		return http.StatusBadRequest, api.CodeBadRequest, ""
 	case errors.Is(err, engine.ErrNoRevision), errors.Is(err, engine.ErrImageGone):
-		return http.StatusConflict, api.CodeBadRequest, "" // they say it themselves
+		return http.StatusConflict, api.CodeBadRequest, "" // the error message has the next step
 	case errors.Is(err, engine.ErrRevisionUsed):
 		return http.StatusConflict, api.CodeInUse, ""
 	case errors.Is(err, engine.ErrNotReady):
@@ -204,9 +204,9 @@ func statusOf(err error) (status int, code api.Code, next string) {
 	return http.StatusInternalServerError, api.CodeInternal, "see the engine's log, and `fre doctor`"
 }
 
-// startStatus tells a command that cannot be executed from a sandbox that
-// cannot be made: the former is the caller's mistake. The errno alone cannot
-// tell, since set-up steps fail with ENOENT too.
+// startStatus distinguishes a command that cannot be executed, which is the caller's mistake,
+// from a sandbox that cannot be created. The errno alone is ambiguous, because set-up steps also
+// fail with ENOENT.
 func startStatus(err *sandbox.StartError) (status int, code api.Code, next string) {
 	if err.Step == sandbox.StepDir {
 		return http.StatusUnprocessableEntity, api.CodeCommandNotExec, "name a directory that the container's user may enter (--workdir)"
@@ -224,9 +224,9 @@ func tooLargeError(message string) error {
 	return &api.Error{Code: api.CodeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: message, Next: "leave out of the template's directory what the function does not need"}
 }
 
-// ErrorOf is an error of the parts as the API's clients see it, for adapters of other
+// ErrorOf converts an error of the engine's packages to the API's format, for adapters of other
 // protocols.
 func ErrorOf(err error) *api.Error { return errorOf(err) }
 
-// Challenge adds to an answer's header what a refusal has to say.
+// Challenge sets the headers that belong to a refusal, such as WWW-Authenticate and Retry-After.
 func Challenge(w http.ResponseWriter, err error) { challenge(w, err) }

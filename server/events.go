@@ -65,7 +65,7 @@ func (s *server) eventOptions(q url.Values) (engine.EventOptions, error) {
 	return o, nil
 }
 
-// wanted says whether a filter names v, or there is none.
+// wanted reports whether the filter is empty or contains v.
 func wanted(filter []string, v string) bool { return len(filter) == 0 || slices.Contains(filter, v) }
 
 func changeOf(c store.Change) *api.Change {

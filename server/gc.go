@@ -22,7 +22,7 @@ func (s *server) pruneImages(w http.ResponseWriter, r *http.Request) error {
 	if req.Before != nil {
 		policy.Before = *req.Before
 	}
-	// Without a rule, what nobody can name any more.
+	// Without a rule, remove images without a name.
 	policy.Nameless = !policy.All && policy.Unused == 0 && policy.PerName == 0 && policy.MaxBytes == 0
 	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun, Policy: &policy})
 }

@@ -19,17 +19,17 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// need is what a route takes of whoever is not root.
+// need describes the rights that a route requires from a caller other than root.
 type need struct {
-	scope access.Scope // "": any token
-	all   bool         // it must be one of all tenants
-	// of is the thing in question; nil: the handler looks at the identity itself, or there
-	// is no such thing.
+	scope access.Scope // "": any valid token
+	all   bool         // requires a token of all tenants
+	// of is the kind of object in the path. If nil, the path names no object of a tenant, or the
+	// handler checks the identity itself.
 	of *noun
 }
 
-// needs are by route. What is not in here takes the scope admin of all tenants: so does
-// a new route, until somebody decides otherwise.
+// needs maps routes to the required rights. A route missing here requires the scope admin of all
+// tenants, so new routes are closed by default.
 var needs = map[string]need{
 	"GET /v1/version":         {},
 	"GET /v1/whoami":          {},
@@ -105,19 +105,19 @@ var needs = map[string]need{
 	"GET /v1/audit": {scope: access.Admin},
 }
 
-// unaudited are routes that change nothing, or carry events, whose number says more than
-// a line for each.
+// unaudited lists routes that change nothing or carry events. Events are counted instead of
+// logged one by one.
 var unaudited = map[string]bool{
 	"POST /v1/functions/{name}/invoke": true, "POST /v1/template/check": true, "POST /v1/sandboxes/{id}/wait": true,
 	"POST /v1/images/resolve": true,
 }
 
-// functionTenant is the one place that says whose a function is.
+// functionTenant is the only place that decides the owner of a function.
 func functionTenant(f *engine.Function) string { return f.Config.Tenant }
 
 func sandboxTenant(b *engine.Sandbox) string { return b.Tenant }
 
-// only keeps what is there for an identity.
+// only returns the elements visible to an identity.
 func only[T any](all []T, id access.Identity, tenant func(T) string) []T {
 	var out []T
 	for _, v := range all {
@@ -128,7 +128,8 @@ func only[T any](all []T, id access.Identity, tenant func(T) string) []T {
 	return out
 }
 
-// asked is what a request's handler knows of who asks, and tells of what it does.
+// asked is the state of a request shared by guard and handler: the caller's identity, and the
+// handler's report for the audit log.
 type asked struct {
 	id      access.Identity
 	on      string
@@ -139,7 +140,7 @@ type askedKey struct{}
 
 func askedOf(r *http.Request) *asked {
 	a, ok := r.Context().Value(askedKey{}).(*asked)
-	if !ok { // a handler without its guard, as tests have it
+	if !ok { // handlers in tests run without guarded
 		return &asked{id: access.Root("root")}
 	}
 	return a
@@ -147,13 +148,13 @@ func askedOf(r *http.Request) *asked {
 
 func identityOf(r *http.Request) access.Identity { return askedOf(r).id }
 
-// noteOn says what an action is done to, where its path does not.
+// noteOn sets the object of an action in the audit log, if the path does not name the object.
 func noteOn(r *http.Request, on string) { askedOf(r).on = on }
 
-// noteFailure says how an action ended whose status was out before.
+// noteFailure records a failure that occurred after the status was sent, for the audit log.
 func noteFailure(r *http.Request, e *api.Error) { askedOf(r).failure = e }
 
-// identify says who asks.
+// identify authenticates the caller.
 func (s *server) identify(r *http.Request) (access.Identity, error) {
 	if !s.cfg.Remote {
 		who, _ := r.Context().Value(peerKey{}).(string)
@@ -165,7 +166,7 @@ func (s *server) identify(r *http.Request) (access.Identity, error) {
 	return s.cfg.Access.Authenticate(r.Context(), r.Header.Get("Authorization"), access.ClientOf(r))
 }
 
-// guarded is a route's handler for whoever may use it, written down in the audit log.
+// guarded wraps a route's handler with authentication, authorization and the audit log.
 func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) error {
 	name := rt.method + " " + rt.path
 	n, known := needs[name]
@@ -176,9 +177,9 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 	return func(w http.ResponseWriter, r *http.Request) error {
 		id, err := s.identify(r)
 		if err != nil {
-			return err // Access has written it down
+			return err // Access has recorded the failure
 		}
-		// The token is for the engine, not for a function that the request is an event of.
+		// Hide the token from a function if the request becomes an event.
 		if s.cfg.Remote {
 			r.Header.Del("Authorization")
 		}
@@ -206,17 +207,17 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 			return rt.handle(w, r)
 		}
 		watched := &statusWriter{ResponseWriter: w}
-		err = errBrokenOff // unless the handler returns: an answer that breaks off ends it by a panic
+		err = errBrokenOff // result of an aborted answer, because the abort is a panic of the handler
 		defer func() { s.audit(name, a, r, watched.status, err) }()
 		err = rt.handle(watched, r)
 		return err
 	}
 }
 
-// errBrokenOff is how an action ended whose answer the client did not get to its end.
+// errBrokenOff is the audit result of an action whose answer was aborted.
 var errBrokenOff = &api.Error{Code: api.CodeCanceled, Status: statusClientGone, Message: "the answer was broken off"}
 
-// permit says whether an identity may do what a route does.
+// permit returns an error unless the identity has the rights in n.
 func (s *server) permit(n need, id access.Identity, r *http.Request) error {
 	if n.scope != "" {
 		if err := id.Need(n.scope); err != nil {
@@ -240,7 +241,7 @@ func notOfTenant(why string) error {
 	return fmt.Errorf("%w: %s: it takes a token of all tenants", access.ErrForbidden, why)
 }
 
-// scopeError says which scope was missing.
+// scopeError wraps an authorization error and names the required scope.
 type scopeError struct {
 	error
 	scope access.Scope
@@ -248,7 +249,7 @@ type scopeError struct {
 
 func (e *scopeError) Unwrap() error { return e.error }
 
-// audit writes down an action that was permitted.
+// audit records a permitted action.
 func (s *server) audit(name string, a *asked, r *http.Request, status int, err error) {
 	entry := access.Entry{Who: a.id.Who, Tenant: a.id.Tenant, Client: access.ClientOf(r), Action: name, On: a.on, Result: access.Done, Status: status}
 	failure := a.failure
@@ -266,14 +267,14 @@ func (s *server) audit(name string, a *asked, r *http.Request, status int, err e
 	s.cfg.Access.Record(entry)
 }
 
-// statusWriter remembers the status of an answer; [http.ResponseController] finds what is
-// below.
+// statusWriter records the status of an answer. [http.ResponseController] reaches the wrapped
+// writer through Unwrap.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
 }
 
-// WriteHeader is part of http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter.
 func (w *statusWriter) WriteHeader(status int) {
 	if w.status == 0 || w.status < 200 {
 		w.status = status
@@ -281,10 +282,10 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// challenge adds what a refusal's header has to say (RFC 6750 section 3, RFC 9110 section
+// challenge sets the headers that belong to a refusal (RFC 6750 section 3, RFC 9110 section
 // 10.2.3).
 func challenge(w http.ResponseWriter, err error) {
 	var scope *scopeError
@@ -306,13 +307,13 @@ func challenge(w http.ResponseWriter, err error) {
 	}
 }
 
-// retryAfter is a wait in whole seconds, at least one.
+// retryAfter formats a wait in whole seconds, rounded up, at least one.
 func retryAfter(d time.Duration) string {
 	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
 }
 
-// mayBuild refuses a template of another tenant, and one whose image would take over the
-// name of another's.
+// mayBuild refuses a template of another tenant, and a template whose image would take the name
+// of another tenant's image.
 func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
 	id := identityOf(r)
 	if id.All() && s.cfg.Access == nil {
@@ -333,7 +334,7 @@ func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
 		}
 	}
 	name := t.ID + ":" + t.Version
-	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) { // names are shared: docs/tenants.md
+	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) { // tenants share the names of images: docs/tenants.md
 		return &engine.ImageNameError{Name: name}
 	}
 	return nil
@@ -341,8 +342,8 @@ func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
 
 type peerKey struct{}
 
-// ConnContext is an [http.Server]'s: the audit log tells who is at the other end of the
-// control socket, by what the kernel knows.
+// ConnContext is for [http.Server.ConnContext]. ConnContext stores the name of the peer on the
+// control socket, as known to the kernel, for the audit log.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	conn, ok := c.(*net.UnixConn)
 	if !ok {

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// bodyPatience is how long a request's body may take, unless its handler says otherwise.
+	// bodyPatience is the default time limit for reading a request's body.
 	bodyPatience = time.Minute
-	// leftPatience is how long what no handler has read of it may take to come.
+	// leftPatience is the time limit for the part of a body that the handler has not read.
 	leftPatience = time.Second
 )
 
-// hurried has clients send what they have begun to within body, and what no handler has read of
-// it within left: net/http, which reads that before it answers, would wait for ever, for whoever
-// has connected.
+// hurried limits the time for a request's body: body for the whole body, and left for the part
+// that the handler has not read. net/http drains an unread body before the answer, and would
+// wait without limit for any client, even an unauthenticated one.
 func hurried(next http.Handler, body, left time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength == 0 {
@@ -30,7 +30,7 @@ func hurried(next http.Handler, body, left time.Duration) http.Handler {
 			return
 		}
 		control := http.NewResponseController(w)
-		_ = control.SetReadDeadline(time.Now().Add(body)) // fails with the connection, as below
+		_ = control.SetReadDeadline(time.Now().Add(body)) // fails only with the connection, as below
 		sent := &hurriedBody{ReadCloser: r.Body, w: w}
 		r.Body = sent
 		next.ServeHTTP(w, r)
@@ -40,13 +40,13 @@ func hurried(next http.Handler, body, left time.Duration) http.Handler {
 	})
 }
 
-// unhurried is for bodies that may take longer: who reads them has bounds of its own.
+// unhurried removes the time limit, for handlers with limits of their own.
 func unhurried(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // fails with the connection
 }
 
-// hurriedBody lifts the deadline at its end: from there on net/http reads to learn whether the
-// client has gone, and a deadline would mean that.
+// hurriedBody removes the read deadline at the end of the body. Afterwards net/http reads from
+// the connection to detect a disconnect, and an expired deadline would look like a disconnect.
 type hurriedBody struct {
 	io.ReadCloser
 	w     http.ResponseWriter
@@ -62,8 +62,9 @@ func (b *hurriedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Bounded is l with at most so many connections at once, and of one client (access.Block) ofOne;
-// others are closed as they come. Those that are shared, as a proxy's, count among all alone.
+// Bounded limits the open connections of l: all in total, and ofOne per client (see
+// access.Block). Further connections are closed on arrival. Connections from an address for
+// which shared is true, such as a proxy's, count only towards the total.
 func Bounded(l net.Listener, all, ofOne int, shared func(netip.Addr) bool) net.Listener {
 	return &boundedListener{
 		Listener: l, shared: shared,
@@ -74,10 +75,10 @@ func Bounded(l net.Listener, all, ofOne int, shared func(netip.Addr) bool) net.L
 type boundedListener struct {
 	net.Listener
 	shared func(netip.Addr) bool
-	places intake.Places[netip.Prefix] // by client; no prefix is many
+	places intake.Places[netip.Prefix] // keyed by client; the zero prefix stands for all shared addresses
 }
 
-// Accept waits for a connection that there is a place for.
+// Accept waits for a connection within the limits.
 func (l *boundedListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -104,13 +105,13 @@ type boundedConn struct {
 	leave func()
 }
 
-// Close gives the place back.
+// Close closes the connection and releases its place.
 func (c *boundedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()
 }
 
-// CloseWrite closes our direction, where that can be done alone.
+// CloseWrite shuts down the write side, or returns ErrUnsupported.
 func (c *boundedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -38,8 +38,7 @@ func (s *server) images(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// imageChanges tells what has become of images since a generation; they have
-// the other.
+// imageChanges returns the changes since a generation, up to the generation of images.
 func (s *server) imageChanges(images []*store.Image, generation, since uint64) api.ImageChanges {
 	out := api.ImageChanges{Generation: generation, Changed: []api.Image{}, Removed: []string{}}
 	changes, ok := s.engine.Changes().Since(since)
@@ -89,7 +88,7 @@ func (s *server) imageSBOM(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/vnd.cyclonedx+json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(doc)))
-	_, _ = w.Write(doc) // a client that has gone is no failure of ours
+	_, _ = w.Write(doc) // the client may have disconnected
 	return nil
 }
 

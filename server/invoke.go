@@ -7,9 +7,8 @@ import (
 	"github.com/fre-engine/fre/gateway"
 )
 
-// invoke answers POST /v1/functions/{name}/invoke: the event's body and
-// headers are the request's own; its method, path and query come in the
-// query string.
+// invoke answers POST /v1/functions/{name}/invoke. The request's body and headers become the
+// event's body and headers; the query has the event's method, path and query.
 func (s *server) invoke(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	ev := gateway.Event{

@@ -16,8 +16,8 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// leaks answers GET /v1/debug/leaks: what the engine's own program holds now. What
-// grows from one call to the next, without more work, is a leak.
+// leaks answers GET /v1/debug/leaks: the resources held by the engine's process. A count that
+// grows between two calls, without more work, is a leak.
 func (s *server) leaks(w http.ResponseWriter, _ *http.Request) error {
 	out := api.Leaks{Holdings: []api.Holding{}, Stacks: []api.HeldStack{}}
 	held, err := s.engine.Holdings()
@@ -67,7 +67,7 @@ func heldFiles() ([]api.Holding, error) {
 	}
 	count := map[string]int64{}
 	for _, e := range entries {
-		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // else it was the listing's own
+		if target, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // else the entry was the listing's own descriptor
 			count[kindOfFile(target)]++
 		}
 	}
@@ -78,7 +78,7 @@ func heldFiles() ([]api.Holding, error) {
 	return out, nil
 }
 
-// kindOfFile makes a kind of what an fd's link in /proc says (proc_pid_fd(5)).
+// kindOfFile classifies the target of a link in /proc/PID/fd (proc_pid_fd(5)).
 func kindOfFile(target string) string {
 	if !strings.HasPrefix(target, "/") { // socket:[1], anon_inode:[eventpoll], anon_inode:inotify, net:[1]
 		kind, rest, _ := strings.Cut(target, ":")
@@ -97,8 +97,8 @@ func kindOfFile(target string) string {
 	return "file"
 }
 
-// heldMemory reads /proc/PID/smaps_rollup (proc_pid_smaps(5)): a line of addresses,
-// then a name and a number of kB on each.
+// heldMemory parses /proc/PID/smaps_rollup (proc_pid_smaps(5)): a line of addresses, then lines
+// with a name and a number of kB.
 func heldMemory(rollup []byte) []api.Holding {
 	var out []api.Holding
 	for line := range strings.Lines(string(rollup)) {
@@ -119,7 +119,7 @@ func heldMemory(rollup []byte) []api.Holding {
 	return out
 }
 
-// heldStacks reads a profile as runtime/pprof writes it for people:
+// heldStacks parses a profile in the text format of runtime/pprof:
 //
 //	2 @ 0x4a 0x4b
 //	#	0x49	package.function+0x2b	/file.go:12

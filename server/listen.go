@@ -15,14 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrRunning is returned by Listen when something answers on the socket.
+// ErrRunning is returned by Listen when a program accepts connections on the socket.
 var ErrRunning = errors.New("engine already running")
 
-// Listen makes the API's Unix socket at path, mode 0660 and owned by group
-// where that exists: who may use the engine is as good as root. Connections of
-// others than root, this process's user and the group are refused even if the
-// mode lets them in. A dead socket is replaced, anything else at path is left
-// alone. Close removes the socket.
+// Listen creates the API's Unix socket at path, with mode 0660 and the given group, if the group
+// exists. Access to the socket is equivalent to root. The listener refuses peers other than
+// root, this process's user and members of the group, even if the mode admits them. Listen
+// replaces a dead socket and leaves any other file at path alone. Close removes the socket.
 func Listen(path, group string) (net.Listener, error) {
 	gid, err := groupID(group)
 	if err != nil {
@@ -35,7 +34,7 @@ func Listen(path, group string) (net.Listener, error) {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// Made where nobody can reach it until its mode is right, then renamed.
+	// Create the socket in a private directory, set the mode, then rename the socket into place.
 	aside, err := os.MkdirTemp(parent, ".fre-")
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
@@ -61,7 +60,7 @@ func Listen(path, group string) (net.Listener, error) {
 	return &listener{UnixListener: l, path: path, peers: peers{group, gid}}, nil
 }
 
-// groupID is -1 where there is no such group: then root alone may connect.
+// groupID returns the group's id, or -1 if the group does not exist: then only root may connect.
 func groupID(name string) (int, error) {
 	if name == "" {
 		return -1, nil
@@ -77,7 +76,7 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// replaceable says whether path is free or a socket nobody listens on.
+// replaceable returns nil if path is free or a dead socket.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +100,7 @@ func replaceable(path string) error {
 	return fmt.Errorf("%w, or hanging: %w", ErrRunning, err)
 }
 
-// listener lets in who may use the engine, and removes its socket when closed.
+// listener accepts only permitted peers, and removes the socket on Close.
 type listener struct {
 	*net.UnixListener
 	path    string
@@ -109,7 +108,7 @@ type listener struct {
 	refused sync.WaitGroup
 }
 
-// Accept returns the next connection of who may use the engine.
+// Accept returns the next connection of a permitted peer.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.AcceptUnix()

@@ -9,14 +9,14 @@ import (
 	"github.com/fre-engine/fre/cluster"
 )
 
-// Nodes is what the server needs of *cluster.Node.
+// Nodes is the part of *cluster.Node that the server uses.
 type Nodes interface {
 	Nodes() []cluster.Member
 	Drain(ctx context.Context, node string) error
 	Undrain(ctx context.Context, node string) error
 }
 
-// among are the nodes, or why there are none.
+// among returns the cluster's nodes, or an error if the engine is alone.
 func (s *server) among() (Nodes, error) {
 	if s.cfg.Nodes == nil {
 		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine is alone", Next: "name it and its registry in its configuration (cluster)"}
@@ -63,7 +63,8 @@ func (s *server) changeNode(w http.ResponseWriter, r *http.Request, change func(
 	return nil
 }
 
-// clusterStatus maps the errors of package cluster; ok says that err is one.
+// clusterStatus maps the errors of package cluster. ok reports whether err is one of these
+// errors.
 func clusterStatus(err error) (status int, code api.Code, next string, ok bool) {
 	switch {
 	case errors.Is(err, cluster.ErrPartitioned):

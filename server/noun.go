@@ -13,13 +13,13 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// noun is a kind of object that a path names and that belongs to a tenant.
+// noun is a kind of object that a path names and a tenant owns.
 type noun struct {
 	name string
-	list string // the command that lists those that are there
-	// find says whose the object is, and fs.ErrNotExist where there is none. Where a
-	// path may hold a part of the object's id, find looks among those of who asks, and
-	// writes the whole id into the request for the handler.
+	list string // command that lists the objects
+	// find returns the tenant of the object in the path, or fs.ErrNotExist. If the path has only
+	// a prefix of the id, find searches the caller's objects and stores the full id in the
+	// request, for the handler.
 	find func(*server, *http.Request) (tenant string, err error)
 }
 
@@ -34,9 +34,10 @@ var (
 	ofTenant   = &noun{"tenant", "fre tenant ls", func(_ *server, r *http.Request) (string, error) { return r.PathValue("tenant"), nil }}
 )
 
-// shown is the one decision about what a caller learns of an object that tenant has, or
-// that err says is not there: nil where it is the caller's. To a token of one tenant an
-// object of another is answered by the very words with which one is that nobody has.
+// shown is the only decision about access to an object owned by tenant, or missing according to
+// err. shown returns nil if the caller may access the object. For a token of one tenant, shown
+// returns the same error for another tenant's object as for a missing object, so a caller cannot
+// probe for foreign objects.
 func (n *noun) shown(id access.Identity, name, tenant string, err error) error {
 	switch {
 	case id.All():
@@ -53,7 +54,7 @@ func (n *noun) shown(id access.Identity, name, tenant string, err error) error {
 }
 
 func findFunction(s *server, r *http.Request) (string, error) {
-	name, _, _ := strings.Cut(r.PathValue("name"), "@") // the function of NAME@REVISION
+	name, _, _ := strings.Cut(r.PathValue("name"), "@") // function name in NAME@REVISION
 	f, err := s.engine.Function(name)
 	if err != nil {
 		return "", err
@@ -61,8 +62,9 @@ func findFunction(s *server, r *http.Request) (string, error) {
 	return functionTenant(f), nil
 }
 
-// imageFor finds an image for who asks, with what find and among what all return. A digest
-// cut short is one of those that the caller may see, whatever others begin so.
+// imageFor returns the image named ref, as far as the caller may see the image. find looks up
+// ref, and all lists the candidates. A digest prefix is matched only against the caller's
+// images, even if foreign digests share the prefix.
 func imageFor(r *http.Request, ref string, find func(string) (*store.Image, error), all func() []*store.Image) (*store.Image, error) {
 	img, err := find(ref)
 	id := identityOf(r)
@@ -86,7 +88,8 @@ func imageFor(r *http.Request, ref string, find func(string) (*store.Image, erro
 	return own, nil
 }
 
-// visibleImage finds an image for who asks, who learns of no other.
+// visibleImage returns the image named ref, or the error of shown if the caller may not see the
+// image.
 func (s *server) visibleImage(r *http.Request, ref string) (*store.Image, error) {
 	img, err := imageFor(r, ref, s.engine.Image, s.allImages)
 	return img, ofImage.shown(identityOf(r), ref, tenantOf(img), err)
@@ -132,7 +135,7 @@ func findSandbox(s *server, r *http.Request) (string, error) {
 	ref := r.PathValue("id")
 	var found *engine.Sandbox
 	for _, b := range only(s.engine.Sandboxes(true), identityOf(r), sandboxTenant) {
-		if b.Name == ref && ref != "" || b.ID == ref { // a container's name counts before ids that begin so
+		if b.Name == ref && ref != "" || b.ID == ref { // a container's name takes precedence over id prefixes
 			found = b
 			break
 		}

@@ -17,18 +17,17 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// peers says who may use the API, whatever the socket's mode lets in: a socket
-// that was opened to all, or mounted into a sandbox, must not make a tenant the
-// engine's master.
+// peers identifies the peers that may use the API, independent of the socket's mode: a socket
+// that is world-writable, or mounted into a sandbox, must not give a tenant control of the
+// engine.
 type peers struct {
-	group string // its name, for the refusal
-	gid   int    // -1 for none
+	group string // name of the group, for the refusal
+	gid   int    // -1: no group
 }
 
-// permit returns an error unless the process that connected was root, this
-// process's own user or in the group. The kernel remembers that from the moment
-// it connected (SO_PEERCRED, unix(7)), in ids of our own user namespace: the root
-// of a sandbox is not 0.
+// permit returns an error unless the connecting process ran as root, as this process's user or
+// with the group. The kernel records the peer's credentials at connect time (SO_PEERCRED,
+// unix(7)), as ids of this process's user namespace: root inside a sandbox is not 0.
 func (p peers) permit(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -60,18 +59,19 @@ func (p peers) permit(conn *net.UnixConn) error {
 	}
 }
 
-// refusalLinger is how long a refused client may take to read why.
+// refusalLinger is the time limit for a refused client to read the refusal.
 const refusalLinger = 200 * time.Millisecond
 
-// refuse answers a connection with why, and ends it once its request has been
-// sent or its time is over: a client that cannot send would not read either.
+// refuse answers a connection with the reason and closes the connection once the client has
+// closed, or after refusalLinger. A client that cannot send the request would not read the
+// answer either.
 func refuse(conn *net.UnixConn, reason error) {
 	defer conn.Close()
 	failure := &api.Error{Code: api.CodeInternal, Status: http.StatusInternalServerError, Message: reason.Error()}
 	_ = errors.As(reason, &failure)
 	body, err := json.Marshal(struct {
 		api.ErrorBody
-		Message string `json:"message"` // what Docker's clients print
+		Message string `json:"message"` // printed by Docker's clients
 	}{api.ErrorBody{Error: failure}, failure.Message + ": " + failure.Next})
 	if err != nil {
 		return
@@ -83,6 +83,6 @@ func refuse(conn *net.UnixConn, reason error) {
 	}
 	_, err = conn.Write(answer)
 	if err = errors.Join(err, conn.CloseWrite()); err == nil {
-		_, _ = io.Copy(io.Discard, conn) // until the client closes or its time is over
+		_, _ = io.Copy(io.Discard, conn) // until the client closes or the deadline passes
 	}
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/fre-engine/fre/events"
 )
 
-// shownBody is how much of a body is shown, in bytes.
+// shownBody is the maximum number of bytes shown of a body.
 const shownBody = 1 << 20
 
-// queueService are the asynchronous events, or why there are none.
+// queueService returns the service of asynchronous events, or an error if the engine has no such
+// service.
 func (s *server) queueService() (*events.Service, error) {
 	if s.cfg.Events == nil {
 		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine keeps no events: its queue did not start, or is off", Next: "see the engine's log, and events in its configuration"}
@@ -22,7 +23,8 @@ func (s *server) queueService() (*events.Service, error) {
 	return s.cfg.Events, nil
 }
 
-// queueFilter reads ?function=&tenant=&state=&limit=. A tenant's token is shown its own.
+// queueFilter parses ?function=&tenant=&state=&limit=. A tenant's token sees only the tenant's
+// events.
 func queueFilter(r *http.Request) (events.Filter, error) {
 	q := r.URL.Query()
 	f := events.Filter{Function: q.Get("function"), Tenant: q.Get("tenant")}
@@ -48,7 +50,7 @@ func queueFilter(r *http.Request) (events.Filter, error) {
 	return f, nil
 }
 
-// queued are the asynchronous events, and which of them a request asks for.
+// queued returns the service of asynchronous events and the request's filter.
 func (s *server) queued(r *http.Request) (*events.Service, events.Filter, error) {
 	ev, err := s.queueService()
 	if err != nil {
@@ -153,7 +155,7 @@ func queuedEventOf(e events.Entry) api.QueuedEvent {
 	}
 }
 
-// eventsStatus maps the errors of package events; ok says that err is one.
+// eventsStatus maps the errors of package events. ok reports whether err is one of these errors.
 func eventsStatus(err error) (status int, code api.Code, next string, ok bool) {
 	switch {
 	case errors.Is(err, events.ErrNotFound):

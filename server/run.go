@@ -22,8 +22,8 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// run answers POST /v1/run: after the upgrade, frames carry the command's
-// input and output (api.UpgradeProtocol draws them).
+// run answers POST /v1/run. After the upgrade, frames carry the command's input and output (see
+// api.UpgradeProtocol).
 func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	if err := wantUpgrade(w, r); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	if req.Image == "" || len(req.Args) == 0 {
 		return badRequest("image and args are needed")
 	}
-	if _, err := s.engine.Image(req.Image); err != nil { // while there is a status to say it with
+	if _, err := s.engine.Image(req.Image); err != nil { // check early, before the upgrade rules out a status
 		return err
 	}
 	p, err := openPipes()
@@ -63,7 +63,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 		Image: req.Image, Args: req.Args, Env: req.Env, Tenant: req.Tenant, Trace: req.Trace,
 		Stdin: p.stdin.child, Stdout: p.stdout.child, Stderr: p.stderr.child,
 	})
-	p.closeChild() // the sandbox is gone: our ends see end of file, and EPIPE
+	p.closeChild() // the sandbox is gone: our ends read end of file and write EPIPE
 	output.Wait()
 	run.finish(result, err)
 	_ = conn.Close()
@@ -71,8 +71,8 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// attach answers POST /v1/containers/{ref}/attach?stdin=&rows=&columns= by the
-// frames of run, but that a Kill or the client's end leaves the container as it is.
+// attach answers POST /v1/containers/{ref}/attach?stdin=&rows=&columns= with the frames of run.
+// Unlike in run, a Kill or a disconnect only detaches from the container.
 func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	if err := wantUpgrade(w, r); err != nil {
 		return err
@@ -94,9 +94,9 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	if p.stdin.child, p.stdin.ours, err = os.Pipe(); err != nil {
 		return fmt.Errorf("make pipe: %w", err)
 	}
-	defer p.closeChild() // which ends the attachment's Read
+	defer p.closeChild() // ends the attachment's Read
 	defer p.closeOurs()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // read sees the client's end
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // read notices a disconnect
 	defer cancel()
 	run := &session{pipes: p, cancel: cancel, stdin: make(chan []byte, api.StdinWindow)}
 	o := engine.AttachOptions{Stdout: frameWriter{run, api.FrameStdout}, Stderr: frameWriter{run, api.FrameStderr}}
@@ -140,12 +140,12 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 		run.finish(result, err)
 	}
 	_ = conn.Close()
-	p.closeOurs() // a Write under way fails
+	p.closeOurs() // makes a blocked Write fail
 	input.Wait()
 	return nil
 }
 
-// sizeOf is what rows= and columns= say; zero where neither is there.
+// sizeOf parses rows= and columns=. The result is zero if both are absent.
 func sizeOf(q url.Values) (api.TerminalSize, error) {
 	if !q.Has("rows") && !q.Has("columns") {
 		return api.TerminalSize{}, nil
@@ -161,7 +161,7 @@ func sizeOf(q url.Values) (api.TerminalSize, error) {
 	return api.TerminalSize{Rows: size[0], Columns: size[1]}, nil
 }
 
-// frameWriter sends what is written to it, at most api.MaxFrame bytes at once.
+// frameWriter sends each write as one frame, of at most api.MaxFrame bytes.
 type frameWriter struct {
 	to   *session
 	kind api.FrameKind
@@ -182,8 +182,8 @@ func wantUpgrade(w http.ResponseWriter, r *http.Request) error {
 	return &api.Error{Code: api.CodeUpgradeRequired, Status: http.StatusUpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
 }
 
-// upgrade takes the connection over for frames, which the caller closes. What it
-// cannot tell the client is found by who reads.
+// upgrade takes over the connection for frames. The caller closes the connection. If the 101
+// cannot be sent, the reader of the connection notices.
 func upgrade(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -191,21 +191,21 @@ func upgrade(w http.ResponseWriter) (net.Conn, *bufio.ReadWriter, error) {
 	}
 	_, err = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+api.UpgradeProtocol+"\r\n\r\n")
 	if err != nil {
-		_ = conn.Close() // the client has gone
+		_ = conn.Close() // the client has disconnected
 	}
 	return conn, buffered, nil
 }
 
-// session is one run after its upgrade.
+// session is one run or attachment after the upgrade.
 type session struct {
 	conn   net.Conn
 	pipes  *pipes
-	cancel context.CancelFunc               // kills the sandbox
-	stdin  chan []byte                      // from read to feed; nil slice: end of input
-	resize func(rows, columns uint16) error // nil: there is no terminal
+	cancel context.CancelFunc               // kills the run's sandbox, or detaches
+	stdin  chan []byte                      // from read to feed; an empty slice means end of input
+	resize func(rows, columns uint16) error // nil: no terminal
 
 	mu  sync.Mutex // guards writes to conn
-	out []byte     // frame being written
+	out []byte     // buffer for the current frame
 }
 
 func (s *session) send(kind api.FrameKind, payload []byte) error {
@@ -216,8 +216,8 @@ func (s *session) send(kind api.FrameKind, payload []byte) error {
 	return err
 }
 
-// read takes the client's frames until the connection ends, which it always
-// does: run closes it.
+// read reads the client's frames until the connection ends. run and attach always close the
+// connection.
 func (s *session) read(r io.Reader) {
 	defer close(s.stdin)
 	defer s.cancel()
@@ -232,7 +232,7 @@ func (s *session) read(r io.Reader) {
 			select {
 			case s.stdin <- append([]byte(nil), payload...):
 			default:
-				return // more than the window: not our client
+				return // exceeds the window: not our client
 			}
 		case api.FrameKill:
 			s.cancel()
@@ -241,15 +241,14 @@ func (s *session) read(r io.Reader) {
 			if err != nil || s.resize == nil {
 				return
 			}
-			_ = s.resize(size.Rows, size.Columns) // it may have closed
+			_ = s.resize(size.Rows, size.Columns) // the attachment may have closed
 		case api.FrameStdout, api.FrameStderr, api.FrameExit, api.FrameError, api.FrameMore:
 			return
 		}
 	}
 }
 
-// feed writes input to the command. A command that closes its stdin is no
-// error: what follows is dropped.
+// feed writes input to the command. If the command closes its stdin, feed drops further input.
 func (s *session) feed() {
 	w := s.pipes.stdin.ours
 	open := true
@@ -284,7 +283,7 @@ func (s *session) copy(kind api.FrameKind, r io.Reader) {
 	}
 }
 
-// finish reports the end. A run that was cancelled has ended by a signal.
+// finish sends the final frame. A cancelled run reports SIGKILL.
 func (s *session) finish(result engine.RunResult, err error) {
 	exit := exitOf(result.ExitStatus)
 	exit.Start = string(result.Start)
@@ -302,10 +301,10 @@ func (s *session) finish(result engine.RunResult, err error) {
 	if err != nil || len(payload) > api.MaxFrame {
 		kind, payload = api.FrameError, []byte(`{"code":"internal","message":"the command's end cannot be told"}`)
 	}
-	_ = s.send(kind, payload) // the client may have gone
+	_ = s.send(kind, payload) // the client may have disconnected
 }
 
-// pipe has one end for the command and one for us.
+// pipe is a pipe with one end for the command and one for the server.
 type pipe struct{ child, ours *os.File }
 
 type pipes struct{ stdin, stdout, stderr pipe }
@@ -325,7 +324,7 @@ func openPipes() (*pipes, error) {
 		}
 	}
 	for _, f := range []*os.File{p.stdin.child, p.stdout.child, p.stderr.child} {
-		// Programs expect ends that block.
+		// Programs expect blocking descriptors.
 		if err := unix.SetNonblock(int(f.Fd()), false); err != nil {
 			p.closeChild()
 			p.closeOurs()
@@ -335,7 +334,7 @@ func openPipes() (*pipes, error) {
 	return p, nil
 }
 
-// closeChild and closeOurs may be called twice: closing again is harmless.
+// closeChild and closeOurs may be called twice, because closing a closed file is harmless.
 func (p *pipes) closeChild() {
 	_ = p.stdin.child.Close()
 	_ = p.stdout.child.Close()

@@ -16,8 +16,8 @@ import (
 	"github.com/fre-engine/fre/server/listing"
 )
 
-// sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats
-// it makes no system call of its own, with size one or two for each that runs.
+// sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats, the handler
+// makes no system calls to build the list; size adds one or two per running sandbox.
 func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	var all, size, stats bool
@@ -40,7 +40,7 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 		body.ServeHTTP(w, r)
 		return nil
 	}
-	// What is measured is put into the rows, which are encoded already.
+	// Splice the measurements into the encoded rows.
 	measured := append(make([]byte, 0, 512*(len(boxes)+1)), '[')
 	err := cache.Rows(boxes, func(i int, row []byte) error {
 		if i > 0 {
@@ -61,8 +61,8 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// measure appends the members size and stats; none of a sandbox that has ended
-// since it was listed.
+// measure appends the members size and stats, or nothing if the sandbox has ended since the
+// listing.
 func (s *server) measure(buf []byte, b *engine.Sandbox, size, stats bool) ([]byte, error) {
 	if size {
 		used, err := s.engine.Size(b)
@@ -111,7 +111,8 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// kill answers POST /v1/sandboxes/{id}/kill?signal=, without one once it has ended.
+// kill answers POST /v1/sandboxes/{id}/kill?signal=. Without signal, or with KILL, the answer
+// follows the sandbox's end.
 func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 	id, sig := r.PathValue("id"), unix.SIGKILL
 	if name := r.URL.Query().Get("signal"); name != "" {
@@ -133,8 +134,7 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// wait answers POST /v1/sandboxes/{id}/wait once a sandbox, or a container, does
-// not run.
+// wait answers POST /v1/sandboxes/{id}/wait, once the sandbox or container no longer runs.
 func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	var exit *sandbox.ExitStatus
@@ -153,7 +153,7 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if exit == nil { // it was made and has not run
+	if exit == nil { // created and never run
 		exit = &sandbox.ExitStatus{}
 	}
 	return reply(w, http.StatusOK, exitOf(*exit))
@@ -170,8 +170,7 @@ func (s *server) processes(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, of containers
-// too.
+// logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, also for containers.
 func (s *server) logs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	o := engine.LogOptions{Tail: -1}

@@ -1,7 +1,9 @@
-// Package server is the native control API: it decodes a request, asks the
-// engine, encodes the answer. It decides nothing itself. api holds the wire
-// types and openapi.yaml the description; who may connect is decided by the
-// mode and group of the socket ([Listen]).
+// Package server is the native control API. A handler decodes the request, calls the engine and
+// encodes the answer. Package api holds the wire types, and openapi.yaml the description of the
+// routes.
+//
+// The server authorizes callers: over the Unix socket by the socket's mode and the peer's
+// credentials ([Listen]), and over TCP by token (Config.Access, guard.go).
 package server
 
 import (
@@ -34,8 +36,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Engine is what the server needs of *engine.Engine; package servertest holds
-// the other implementation.
+// Engine is the part of *engine.Engine that the server uses. Package servertest holds the other
+// implementation.
 type Engine interface {
 	ForTenant(ctx context.Context) context.Context
 	Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error)
@@ -105,38 +107,37 @@ type Engine interface {
 	Status() (engine.Status, error)
 }
 
-// Config wires the server. Engine and Log are required; zero values of the
-// rest mean the documented defaults.
+// Config configures the server. Engine and Log are required. For other fields, zero means the
+// documented default.
 type Config struct {
 	Engine  Engine
 	Log     *slog.Logger
 	Version api.Version
 
-	// Scratch makes an empty directory for an uploaded template, which the
-	// server removes; default: below os.TempDir.
+	// Scratch creates an empty directory for an uploaded template. The server removes the
+	// directory. The default creates the directory below os.TempDir.
 	Scratch func() (dir string, err error)
 
-	// Access knows tenants, tokens and secrets; nil: there are none, and no audit log.
-	// With Remote, every request has to show a token; else who gets through to the
-	// server is root.
+	// Access holds tenants, tokens and secrets. If nil, the server has none of these and no
+	// audit log. With Remote, every request needs a token. Without Remote, every caller is root.
 	Access *access.Access
 	Remote bool
 
-	Invoker gateway.Invoker // what events go to; default Engine
-	// Events are the asynchronous ones; nil: there are none.
+	Invoker gateway.Invoker // receiver of events; default Engine
+	// Events is the service of asynchronous events; nil: none.
 	Events *events.Service
-	Nodes  Nodes // that the engine works with; nil: it is alone
+	Nodes  Nodes // the cluster's nodes; nil: the engine is alone
 
-	// Agents is the engine that has sandboxes for agents; nil: there are none.
+	// Agents is the engine of agents' sandboxes; nil: none.
 	Agents *engine.Engine
 
-	// Connections is the memory of the gateway's connections, which the status shows;
+	// Connections is the memory pool of the gateway's connections, shown by the status route;
 	// nil: none.
 	Connections *buffer.Pool
 
-	MaxTarBytes    int64 // of an uploaded template, packed and unpacked; default 512 MiB
-	MaxTarEntries  int   // files and directories in it; default 100,000
-	MaxInvokeBytes int64 // of an event's body; default 64 MiB
+	MaxTarBytes    int64 // maximum size of an uploaded template, packed and unpacked; default 512 MiB
+	MaxTarEntries  int   // maximum number of files and directories in a template; default 100,000
+	MaxInvokeBytes int64 // maximum size of an event's body; default 64 MiB
 }
 
 const maxJSONBytes = 1 << 20
@@ -146,16 +147,16 @@ type server struct {
 	engine Engine
 	log    *slog.Logger
 
-	profiling sync.Mutex            // held by the one profile that is being taken
-	uploads   intake.Places[string] // templates on their way from other machines, by tenant
+	profiling sync.Mutex            // held while a profile is taken
+	uploads   intake.Places[string] // uploads of templates from remote clients, by tenant
 
 	imageList    listing.Cache[store.Image]
 	functionList listing.Cache[engine.Function]
-	sandboxList  map[bool]*listing.Cache[engine.Sandbox] // by whether it holds all
+	sandboxList  map[bool]*listing.Cache[engine.Sandbox] // key: whether the list includes ended sandboxes
 }
 
-// route is one line of the API. Handlers return an error only while nothing of
-// the answer is sent.
+// route is one route of the API. A handler may return an error only if no part of the answer was
+// sent.
 type route struct {
 	method, path string
 	handle       func(w http.ResponseWriter, r *http.Request) error
@@ -257,7 +258,7 @@ func (s *server) routes() []route {
 	}
 }
 
-// New returns the handler of the API.
+// New returns the API's handler.
 func New(cfg Config) http.Handler {
 	if cfg.Scratch == nil {
 		cfg.Scratch = func() (string, error) { return os.MkdirTemp("", "fre-upload-") }
@@ -288,7 +289,7 @@ func New(cfg Config) http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if _, err := s.identify(r); err != nil { // what routes there are is not for everybody
+		if _, err := s.identify(r); err != nil { // the set of routes is not public
 			s.fail(w, r, err)
 			return
 		}
@@ -300,8 +301,8 @@ func New(cfg Config) http.Handler {
 	return mux
 }
 
-// unknownRoute tells a wrong method from a wrong path, in the API's own error
-// shape, which ServeMux's answers lack.
+// unknownRoute distinguishes a wrong method from a wrong path, in the API's error format,
+// because ServeMux's own answers have another format.
 func unknownRoute(mux *http.ServeMux, r *http.Request) error {
 	var allowed []string
 	for _, method := range []string{"GET", "POST", "PUT", "DELETE"} {
@@ -336,7 +337,7 @@ func (s *server) doctor(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) templateSchema(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "application/schema+json")
-	_, _ = w.Write(api.TemplateSchema) // a client that has gone is no failure of ours
+	_, _ = w.Write(api.TemplateSchema) // the client may have disconnected
 	return nil
 }
 
@@ -439,7 +440,7 @@ func appendJSON(buf []byte, v any) ([]byte, error) {
 	return append(buf, raw...), nil
 }
 
-// fail sends err in the API's error shape.
+// fail sends err in the API's error format.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := errorOf(err)
 	if e.Code == api.CodeInternal {
@@ -449,8 +450,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	_ = reply(w, e.Status, api.ErrorBody{Error: e})
 }
 
-// decode reads a JSON body strictly; what is wrong with it becomes a 400 that
-// says where.
+// decode parses a JSON body and rejects unknown fields. A malformed body is a 400 with line and
+// column.
 func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
 	if err != nil {
@@ -470,7 +471,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		offset = syntax.Offset - 1 // it counts the offending byte
+		offset = syntax.Offset - 1 // Offset includes the offending byte
 	case errors.As(err, &kind):
 		offset = kind.Offset
 	}

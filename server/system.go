@@ -69,7 +69,7 @@ func containerUsageOf(c engine.ContainerUsage) api.ContainerUsage {
 	return api.ContainerUsage{ID: c.ID, Name: c.Name, Running: c.Running, Bytes: c.Bytes, Inodes: c.Inodes, AsOf: asOf(c.Usage)}
 }
 
-// asOf is when something was counted, nil for not yet.
+// asOf returns the time of measurement, or nil if none.
 func asOf(u volume.Usage) *time.Time {
 	if u.AsOf.IsZero() {
 		return nil

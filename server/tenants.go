@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// records is what knows tenants, where there is such a thing.
+// records returns the tenants' records, or an error if the engine keeps none.
 func (s *server) records() (*access.Access, error) {
 	if s.cfg.Access == nil {
 		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine keeps no records of tenants"}
@@ -28,8 +28,8 @@ func (s *server) whoami(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, api.Identity{Who: id.Who, Tenant: id.Tenant, Scopes: list(id.Scopes, func(s access.Scope) string { return string(s) })})
 }
 
-// tenantsOf is what is known of tenants: of those with a record, and those that have
-// something.
+// tenantsOf returns all tenants with a record, and tenants without a record that own functions,
+// containers or files.
 func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 	all := map[string]*api.Tenant{}
 	get := func(name string) *api.Tenant {
@@ -55,7 +55,7 @@ func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 		return nil, err
 	}
 	for _, u := range disk.Tenants {
-		if u.Name[0] != '_' { // the engine's own
+		if u.Name[0] != '_' { // the engine's own volumes
 			get(u.Name).WorkBytes = u.Bytes
 		}
 	}
@@ -161,7 +161,7 @@ func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
 			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("tenant %s has the function %s", name, f.Name), Next: "remove its functions first (fre function rm)"}
 		}
 	}
-	if s.cfg.Events != nil { // first: what fails can be tried again as long as the record is there
+	if s.cfg.Events != nil { // first, because a failure can be retried only while the record exists
 		if err := s.cfg.Events.RemoveTenant(r.Context(), name); err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func tokenOf(t access.Token) api.Token {
 	}
 }
 
-// maxSeconds keeps a duration in seconds from overflowing.
+// maxSeconds keeps seconds from overflowing a time.Duration.
 const maxSeconds = 100 * 365 * 24 * 3600
 
 func seconds(field string, n int64) (time.Duration, error) {
@@ -200,8 +200,8 @@ func seconds(field string, n int64) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// createToken answers POST /v1/tokens. An identity that is bound to a tenant makes tokens
-// of that alone.
+// createToken answers POST /v1/tokens. A caller of one tenant can only create tokens of the same
+// tenant.
 func (s *server) createToken(w http.ResponseWriter, r *http.Request) error {
 	a, err := s.records()
 	if err != nil {
@@ -288,8 +288,7 @@ func (s *server) secrets(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// putSecret answers POST /v1/tenants/{tenant}/secrets/{secret}?update=, whose body is the
-// value.
+// putSecret answers POST /v1/tenants/{tenant}/secrets/{secret}?update=. The body is the value.
 func (s *server) putSecret(w http.ResponseWriter, r *http.Request) error {
 	a, err := s.records()
 	if err != nil {
@@ -318,8 +317,8 @@ func (s *server) putSecret(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// removeSecret answers DELETE /v1/tenants/{tenant}/secrets/{secret}: not while a function
-// names it.
+// removeSecret answers DELETE /v1/tenants/{tenant}/secrets/{secret}, and refuses while a
+// function uses the secret.
 func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
 	a, err := s.records()
 	if err != nil {
@@ -351,7 +350,7 @@ func (s *server) rotateKey(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// accessStatus maps what package access returns; ok says that it was one of those.
+// accessStatus maps the errors of package access. ok reports whether err is one of these errors.
 func accessStatus(err error) (status int, code api.Code, next string, ok bool) {
 	var slow *access.SlowDownError
 	switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 )
 
-// load answers POST /v1/images/load: an archive of images in.
+// load answers POST /v1/images/load: imports an archive of images.
 func (s *server) load(w http.ResponseWriter, r *http.Request) error {
 	if err := takeArchive(w, r); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (s *server) load(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// importImage answers POST /v1/images/import: a plain file system in.
+// importImage answers POST /v1/images/import: imports an archive of a file system as an image.
 func (s *server) importImage(w http.ResponseWriter, r *http.Request) error {
 	if err := takeArchive(w, r); err != nil {
 		return err
@@ -42,8 +42,7 @@ func (s *server) importImage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// save answers GET /v1/images/save. What fails after the first bytes breaks the
-// answer off.
+// save answers GET /v1/images/save. A failure after the first bytes aborts the answer.
 func (s *server) save(w http.ResponseWriter, r *http.Request) error {
 	refs := r.URL.Query()["ref"]
 	if len(refs) == 0 {
@@ -58,7 +57,7 @@ func (s *server) save(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// archiveOut sends the header with the first bytes.
+// archiveOut sets the content type with the first bytes.
 type archiveOut struct {
 	w       http.ResponseWriter
 	started bool
@@ -135,8 +134,8 @@ func authOf(a *api.RegistryAuth) *oci.Auth {
 	return &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}
 }
 
-// loginsOf reads an api.RegistryConfigHeader. What is wrong with it is said without
-// what it holds.
+// loginsOf parses an api.RegistryConfigHeader. The errors do not quote the header, which holds
+// passwords.
 func loginsOf(header string) (map[string]*oci.Auth, error) {
 	if header == "" {
 		return nil, nil
@@ -158,12 +157,12 @@ func loginsOf(header string) (map[string]*oci.Auth, error) {
 	return out, nil
 }
 
-// takeArchive refuses what a browser could be made to send, and lets progress go
-// out while the archive comes in.
+// takeArchive requires a content type that a browser cannot send across sites without a
+// preflight, and lets the handler send progress while the archive arrives.
 func takeArchive(w http.ResponseWriter, r *http.Request) error {
 	switch mediaType(r) {
 	case tarType, "application/gzip", "application/zstd", "application/octet-stream":
-		unhurried(w) // it is an operator's
+		unhurried(w) // sent by an operator
 		return http.NewResponseController(w).EnableFullDuplex()
 	}
 	return badRequest("Content-Type is %q: send an archive as %s", r.Header.Get("Content-Type"), tarType)
