@@ -5,18 +5,17 @@ import (
 	"net/http"
 )
 
-// left is a part of the API that FRE leaves out on purpose, with what to do
-// instead.
+// left is a part of Docker's API that FRE deliberately omits, with an alternative.
 type left struct{ method, path, what, instead string }
 
-// refuse says so, unless what the path names is not there at all.
+// refuse returns the error for l, or a 404 if the object in the path does not exist.
 func (s *server) refuse(l left, r *http.Request) error {
 	return cmp.Or(s.exists(l.path, r), leftOut(l.what, l.instead))
 }
 
 const noCheckpoints = "state to keep belongs into /work"
 
-// absent lists it by route. Whole families have a wildcard.
+// absent lists the omitted routes. A wildcard covers a whole family of routes.
 var absent = []left{
 	{"POST", "/containers/{id}/exec", "exec into a running sandbox", "nothing enters one from outside once it has begun; start another container of the image with the same /work, or use docker logs, top and stats to look at it"},
 	{"", "/exec/{rest...}", "exec into a running sandbox", "start another container of the image with the same /work"},

@@ -8,9 +8,9 @@ import (
 	"github.com/fre-engine/fre/access"
 )
 
-// audited is a route's handler whose actions are written down: all but GET and HEAD, those
-// that are refused too. They are on the disk before their answer is whole, but for an
-// attachment, which is written down when it has ended.
+// audited wraps a route's handler with the audit log. The log has every request except GET and
+// HEAD, including refused requests. The entry is on disk before the answer is complete. An
+// attachment is logged when the attachment ends.
 func (s *server) audited(rt route) func(http.ResponseWriter, *http.Request) error {
 	if s.cfg.Access == nil {
 		return rt.handle
@@ -34,7 +34,7 @@ func (s *server) audited(rt route) func(http.ResponseWriter, *http.Request) erro
 	}
 }
 
-// imageAsked is what a pull names.
+// imageAsked returns the image reference of a pull.
 func imageAsked(name, tag string) string {
 	switch {
 	case name == "" || tag == "":
@@ -45,14 +45,15 @@ func imageAsked(name, tag string) string {
 	return name + ":" + tag
 }
 
-// watchedWriter remembers how an answer went; [http.ResponseController] finds what is below.
+// watchedWriter records the result of an answer. [http.ResponseController] reaches the wrapped
+// writer through Unwrap.
 type watchedWriter struct {
 	http.ResponseWriter
 	status  int
-	failure error // that the answer, begun before, ended by
+	failure error // error that ended an answer after its start
 }
 
-// WriteHeader is part of http.ResponseWriter.
+// WriteHeader implements http.ResponseWriter.
 func (w *watchedWriter) WriteHeader(status int) {
 	if w.status < http.StatusOK {
 		w.status = status
@@ -60,5 +61,5 @@ func (w *watchedWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (w *watchedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -20,26 +20,26 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// workDir is where the tenant's directory is in every sandbox.
+// workDir is the path of the tenant's directory in every sandbox.
 const workDir = "/work"
 
-// The labels that say what a container is in FRE's words.
+// Labels with FRE's properties of a container.
 const (
 	labelFunction = "fre.function"
 	labelTenant   = "fre.tenant"
 )
 
-// container is what runs, or has run, as Docker's clients see it.
+// container is a sandbox or a container, as shown to Docker's clients.
 type container struct {
 	*engine.Sandbox
 	name   string              // without Docker's leading slash
-	record *engine.Container   // of a container proper, in lists as it was made; nil for instances and runs
-	exit   *sandbox.ExitStatus // nil where it has not ended
+	record *engine.Container   // nil for instances and runs; in lists, the record as of the creation
+	exit   *sandbox.ExitStatus // nil while running
 
-	made, started, finished time.Time // finished is zero where it has not
+	made, started, finished time.Time // finished is zero while running
 }
 
-// containerOf names a sandbox: FUNCTION-ID for an instance of a function.
+// containerOf converts a sandbox. An instance of a function is named FUNCTION-ID.
 func containerOf(b *engine.Sandbox) container {
 	c := container{Sandbox: b, name: b.Name, record: b.Container, exit: b.Exit, made: b.Created, started: b.Created, finished: b.Ended}
 	if c.record != nil {
@@ -51,7 +51,7 @@ func containerOf(b *engine.Sandbox) container {
 	return c
 }
 
-// isNamed says whether that is the name that containerOf gives.
+// isNamed reports whether containerOf gives b this name.
 func isNamed(b *engine.Sandbox, name string) bool {
 	if b.Name != "" {
 		return b.Name == name
@@ -71,14 +71,14 @@ func (c container) labels() map[string]string {
 	return out
 }
 
-// origin is the function that an instance is of.
+// origin returns the function of an instance, or "run".
 func (c container) origin() string { return cmp.Or(c.Function, "run") }
 
 func (c container) running() bool {
 	return c.State != engine.StateExited && c.State != engine.StateCreated && c.State != engine.StateStarting
 }
 
-// state is Docker's word.
+// state returns Docker's name of the state.
 func (c container) state() string {
 	switch {
 	case c.running():
@@ -89,7 +89,7 @@ func (c container) state() string {
 	return "created"
 }
 
-// exitCode is as a shell has it: 128 and the signal that ended it.
+// exitCode returns the exit status as in sh: 128 plus the signal number after a signal.
 func (c container) exitCode() int {
 	if c.running() {
 		return 0
@@ -97,7 +97,7 @@ func (c container) exitCode() int {
 	return engine.ExitCode(c.exit)
 }
 
-// status is the text for people.
+// status returns the state as text for people.
 func (c container) status(now time.Time) string {
 	switch c.state() {
 	case "running":
@@ -108,7 +108,7 @@ func (c container) status(now time.Time) string {
 	return fmt.Sprintf("Exited (%d) %s ago", c.exitCode(), span(now.Sub(c.finished)))
 }
 
-// span is a duration in docker's words (github.com/docker/go-units, HumanDuration).
+// span formats a duration like docker (github.com/docker/go-units, HumanDuration).
 func span(d time.Duration) string {
 	seconds, minutes, hours := int(d.Seconds()), int(d.Minutes()), int(d.Hours()+0.5)
 	switch {
@@ -136,7 +136,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d years", int(d.Hours())/24/365)
 }
 
-// containers lists what runs, and with all what has run, newest first.
+// containers returns the running containers, newest first; with all also the ended ones.
 func (s *server) containers(all bool) []container {
 	boxes := s.engine.Sandboxes(all)
 	out := make([]container, len(boxes))
@@ -146,8 +146,7 @@ func (s *server) containers(all bool) []container {
 	return out
 }
 
-// container finds one by its id, name, or the beginning of its id, and all that
-// is known of it now.
+// container returns the container with the given id, name or id prefix, in its current state.
 func (s *server) container(ref string) (container, error) {
 	ref = strings.TrimPrefix(ref, "/")
 	var begin []*engine.Sandbox
@@ -173,7 +172,7 @@ func (s *server) container(ref string) (container, error) {
 	}
 	record, err := s.engine.Container(c.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		return container{}, notFound("No such container: %s", ref) // removed since
+		return container{}, notFound("No such container: %s", ref) // removed since the listing
 	}
 	if err != nil {
 		return container{}, err
@@ -182,7 +181,7 @@ func (s *server) container(ref string) (container, error) {
 	return c, nil
 }
 
-// live finds a container that runs.
+// live returns a running container.
 func (s *server) live(ref string) (container, error) {
 	c, err := s.container(ref)
 	if err == nil && !c.running() {
@@ -214,7 +213,7 @@ type endpoint struct {
 	IPAddress  string
 }
 
-// mounts are the places of a sandbox that last: the tenant's directory.
+// mounts returns the persistent mounts of a sandbox: the tenant's directory.
 func (c container) mounts() []mountPoint {
 	if c.record != nil {
 		switch c.record.Config.Work {
@@ -228,8 +227,8 @@ func (c container) mounts() []mountPoint {
 	return []mountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "rw", RW: true}}
 }
 
-// network is Docker's word for what it reaches. That of a function stands in its
-// template.
+// network returns Docker's name of the container's network. For an instance, the result is none,
+// because the template holds the network.
 func (c container) network() string {
 	if c.record != nil {
 		for name, mode := range networkModes {
@@ -246,7 +245,7 @@ func errorStatus(err error) int {
 	return status
 }
 
-// networkID is that of one of the networks; "" for another name.
+// networkID returns the id of a network, or "".
 func networkID(name string) string { return networkIDs[name] }
 
 var networkIDs = map[string]string{
@@ -338,7 +337,7 @@ func (s *server) containerStop(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// ended says whether something failed because the container ran no more.
+// ended reports whether err means that the container no longer runs.
 func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, engine.ErrContainerStopped) || errors.Is(err, os.ErrProcessDone)
 }
@@ -371,7 +370,7 @@ func (s *server) containerKill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// parseSignal reads a signal; SIGKILL is the default.
+// parseSignal parses the name or number of a signal; the default is SIGKILL.
 func parseSignal(text string) (unix.Signal, error) {
 	if text == "" {
 		return unix.SIGKILL, nil
@@ -382,8 +381,8 @@ func parseSignal(text string) (unix.Signal, error) {
 	return 0, badRequest("invalid signal: %s: use a name such as TERM or RTMIN+3, or a number up to 64", text)
 }
 
-// containerWait answers POST /containers/ID/wait?condition=. The status goes out
-// at once, since clients wait for it before they start the container.
+// containerWait answers POST /containers/ID/wait?condition=. The handler sends the status at
+// once, because clients wait for the status before they start the container.
 func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
 	condition := engine.WaitCondition(cmp.Or(r.URL.Query().Get("condition"), string(engine.WaitNotRunning)))
 	switch condition {
@@ -427,6 +426,6 @@ func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
 	if answer["StatusCode"], err = wait(r.Context()); err != nil {
 		answer = map[string]any{"StatusCode": -1, "Error": errorBody{err.Error()}}
 	}
-	_ = json.NewEncoder(w).Encode(answer) // a client that has gone is no failure of ours
+	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 	return nil
 }

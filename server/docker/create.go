@@ -15,31 +15,32 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// creation is the body of the create route, as far as it means something here.
+// creation is the body of the create route, reduced to the settings supported by FRE.
 type creation struct {
 	containerConfig
-	unset       []string // variables to leave out
+	unset       []string // variables of the image to omit
 	network     string   // one of the network constants
-	memoryBytes int64    // 0: the engine's default, as with the other limits
+	memoryBytes int64    // 0: the engine's default, for every limit
 	cpuMillis   int64
 	pids        int64
 	files       int64
-	scratch     int64 // bytes of the writable root
-	work        bool  // the tenant's directory is mounted
-	workDenied  bool  // it is mounted read-only
+	scratch     int64 // limit of the writable root, in bytes
+	work        bool  // mount the tenant's directory
+	workDenied  bool  // mount the tenant's directory read-only
 	readOnly    bool
 	autoRemove  bool
-	console     [2]uint16 // rows and columns; 0 for what is not said
+	console     [2]uint16 // rows and columns; 0: unspecified
 	capAdd      []string
 	capDrop     []string
-	groups      []string // supplementary
+	groups      []string // supplementary groups
 	annotations map[string]string
 	tmpBytes    int64
 	tenant      string
-	stopSignal  unix.Signal // 0: the image's
+	stopSignal  unix.Signal // 0: the image's signal
 }
 
-// words is a list of strings, or one: older clients send commands as either.
+// words is a list of strings. In JSON, a string stands for a list of one, because older clients
+// send commands in both forms.
 type words []string
 
 func (w *words) UnmarshalJSON(text []byte) error {
@@ -53,8 +54,8 @@ func (w *words) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(w))
 }
 
-// hostConfig is the part of a creation that says how, with what FRE knows how
-// to do. All other fields are refused unless they have their zero value.
+// hostConfig is the part of HostConfig that FRE supports. Other fields are refused unless they
+// have the zero value.
 type hostConfig struct {
 	Binds          []string
 	NetworkMode    string
@@ -98,20 +99,20 @@ type hostConfig struct {
 		Type   string
 		Config map[string]string
 	}
-	ConsoleSize     [2]int // rows and columns of the terminal, where there is one
+	ConsoleSize     [2]int // rows and columns of the terminal, if any
 	ContainerIDFile string
 	Annotations     map[string]string
 }
 
-// handled are hostConfig's fields, and those that mean nothing here: they say
-// where the client keeps a file.
+// handled lists the fields of hostConfig. The list includes fields without effect, such as the
+// path of a file on the client.
 var handled = []string{
 	"Binds", "NetworkMode", "AutoRemove", "Memory", "MemorySwap", "NanoCpus", "CpuPeriod", "CpuQuota", "PidsLimit", "ReadonlyRootfs",
 	"Tmpfs", "StorageOpt", "SecurityOpt", "CapAdd", "CapDrop", "GroupAdd", "Mounts", "Ulimits", "RestartPolicy", "LogConfig", "ConsoleSize",
 	"ContainerIDFile", "Annotations",
 }
 
-// refused are the others that people use, with what to do instead.
+// refused maps unsupported fields in common use to a reason and an alternative.
 var refused = map[string][2]string{
 	"Privileged":        {"privileged containers", "nothing in a sandbox may reach the host; leave --privileged out"},
 	"Devices":           {"host devices", "leave --device out"},
@@ -147,21 +148,21 @@ var refused = map[string][2]string{
 	"VolumeDriver":      {"volume drivers", "mount the tenant's directory: -v /work"},
 }
 
-// harmless are values of other fields that ask for what is anyway.
+// harmless lists values of unsupported fields that equal FRE's behaviour.
 var harmless = map[string][]string{
 	"IpcMode": {`"private"`, `"none"`, `"shareable"`}, "CgroupnsMode": {`"private"`}, "UsernsMode": {`"private"`}, "Runtime": {`"fre"`},
 	"ShmSize": {"67108864"}, "MemorySwappiness": {"-1"}, "Isolation": {`"default"`},
 }
 
-// idle says whether the value of a field that is not handled changes nothing.
+// idle reports whether the value of an unsupported field has no effect.
 func idle(key string, text json.RawMessage) bool {
 	if key == "MaskedPaths" || key == "ReadonlyPaths" {
-		return string(text) == "null" // an empty list takes away those there are
+		return string(text) == "null" // an empty list would remove the defaults
 	}
 	return zero(text) || slices.Contains(harmless[key], string(text))
 }
 
-// zero are the JSON values that ask for nothing.
+// zero reports whether a JSON value is a zero value.
 func zero(text json.RawMessage) bool {
 	var v any
 	if json.Unmarshal(text, &v) != nil {
@@ -178,7 +179,7 @@ func zero(text json.RawMessage) bool {
 		return v == ""
 	case []any:
 		return len(v) == 0
-	case map[string]any: // zero or not by what is in it
+	case map[string]any: // zero if all members are zero
 		for _, member := range v {
 			if text, err := json.Marshal(member); err != nil || !zero(text) {
 				return false
@@ -189,9 +190,9 @@ func zero(text json.RawMessage) bool {
 	return false
 }
 
-// parseCreation reads and judges the body of the create route. What would change
-// the meaning and cannot be done is refused, with what to do instead, once found says
-// that there is such an image.
+// parseCreation parses and checks the body of the create route. Settings that FRE cannot honour
+// are refused, with an alternative. A missing image, as reported by found, takes precedence over
+// such a refusal.
 func parseCreation(body []byte, found func(image string) error) (*creation, error) {
 	var c struct {
 		containerConfig
@@ -214,7 +215,7 @@ func parseCreation(body []byte, found func(image string) error) (*creation, erro
 	case c.Image == "":
 		return nil, badRequest("Image: name the image to run")
 	case len(c.Image) > 0 && found(c.Image) != nil:
-		return nil, found(c.Image) // in Docker's words, by which clients decide to pull
+		return nil, found(c.Image) // in Docker's words: clients pull the image after this error
 	case c.MacAddress != "":
 		return nil, leftOut("custom hardware addresses", "leave --mac-address out")
 	case c.StopTimeout != nil:
@@ -284,8 +285,8 @@ func parseCreation(body []byte, found func(image string) error) (*creation, erro
 	return out, nil
 }
 
-// environment tells variables to set from those to leave out, whatever the image
-// says: a name without =. The last one of a name counts.
+// environment splits variables into variables to set, and variables of the image to omit (a name
+// without =). The last entry of a name wins.
 func environment(given []string) (set, unset []string, err error) {
 	last := make(map[string]int, len(given))
 	for i, v := range given {
@@ -307,7 +308,7 @@ func environment(given []string) (set, unset []string, err error) {
 	return set, unset, nil
 }
 
-// host takes over what is to be done how.
+// host applies the supported part of HostConfig.
 func (c *creation) host(h *hostConfig) error {
 	switch h.NetworkMode {
 	case "", "default", networkBridge:
@@ -318,7 +319,7 @@ func (c *creation) host(h *hostConfig) error {
 		if strings.HasPrefix(h.NetworkMode, "container:") {
 			return leftOut("shared network namespaces", "use --network none, bridge or host")
 		}
-		return badRequest("network %s not found: use none, bridge or host", h.NetworkMode) // for 404 clients would pull the image
+		return badRequest("network %s not found: use none, bridge or host", h.NetworkMode) // not a 404, because clients would pull the image
 	}
 	if n := h.RestartPolicy.Name; n != "" && n != "no" {
 		return leftOut("restart policies", "deploy a function: the engine keeps as many instances as it needs")
@@ -418,7 +419,7 @@ func noTmpfs(target string) error {
 	return leftOut("tmpfs at "+target, "/tmp is one already (--tmpfs /tmp:size=64m), and the root is writable unless --read-only")
 }
 
-// mount takes over one place: the tenant's directory, at /work.
+// mount applies one mount. Only the tenant's directory, at /work, is supported.
 func (c *creation) mount(source, target, options string, readOnly bool) error {
 	const instead = "mount the tenant's directory, which persists: -v /work, or -v " + workVolume + ":/work"
 	switch absolute := strings.HasPrefix(source, "/"); {
@@ -443,9 +444,9 @@ func (c *creation) mount(source, target, options string, readOnly bool) error {
 	return nil
 }
 
-// limits takes over what the container may use.
+// limits applies the resource limits.
 func (c *creation) limits(h *hostConfig) error {
-	const least = 6 << 20 // as Docker has it
+	const least = 6 << 20 // Docker's minimum
 	switch {
 	case h.Memory < 0 || h.Memory > 0 && h.Memory < least:
 		return badRequest("Memory: minimum memory limit allowed is 6MB")
@@ -493,8 +494,7 @@ func (c *creation) limits(h *hostConfig) error {
 	return nil
 }
 
-// parseSize reads a number of bytes with a unit, as docker writes them: 64m, 1g,
-// 1GiB; all by 1,024.
+// parseSize parses a size with a binary unit, in docker's notation: 64m, 1g, 1GiB.
 func parseSize(text string) (int64, error) {
 	digits := strings.TrimRight(strings.ToLower(text), "bi")
 	shift := 0

@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// volumeUsage is a volume with what is in it.
+// volumeUsage is a volume with its disk usage.
 type volumeUsage struct {
 	volume
 	UsageData struct {
@@ -23,20 +23,20 @@ type volumeUsage struct {
 	}
 }
 
-// downloads is the id of the one thing in the build cache.
+// downloads is the id of the only entry of the build cache.
 const downloads = "downloads"
 
 type buildCache struct {
 	ID, Type, Description string
 	InUse, Shared         bool
 	Size                  int64
-	CreatedAt             time.Time // when it was counted
+	CreatedAt             time.Time // time of the measurement
 	LastUsedAt            *time.Time
 	UsageCount            int
 }
 
-// buildPrune answers POST /build/prune?all=&filters=: with all, and unless some is to
-// be kept, what builds have downloaded goes.
+// buildPrune answers POST /build/prune?all=&filters=: with all, and without a filter or a size
+// to keep, the handler removes all downloads of builds.
 func (s *server) buildPrune(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "until", "id", "parent", "type", "description", "inuse", "shared", "private")
 	if err != nil {
@@ -62,9 +62,8 @@ func (s *server) buildPrune(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, answer)
 }
 
-// diskUsage answers GET /system/df?type=: blocks of the disk, what images share
-// once. It asks each running container and tenant by a system call or two, and
-// nothing else.
+// diskUsage answers GET /system/df?type= with allocated disk space; files shared by images count
+// once. The cost is one or two system calls per running container and tenant.
 func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	kinds := r.URL.Query()["type"]
 	for _, kind := range kinds {
@@ -131,10 +130,10 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// appendImageUsage encodes images, which have so many users, with their sizes. Clients
-// take for reclaimable all layers but what the images with containers do not share
-// (docker/cli, formatter/disk_usage.go): what images in use share is told as one's
-// own, so that the sum is what stays.
+// appendImageUsage appends the images with their sizes and numbers of containers, users. docker
+// computes the reclaimable space as LayersSize minus the unshared bytes of images with
+// containers (docker/cli, formatter/disk_usage.go). Bytes shared by images in use are therefore
+// reported as unshared bytes of one of the images, and the sum is exact.
 func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users map[store.Digest]int, old bool) ([]byte, error) {
 	images := make([]*store.Image, len(used))
 	for i, img := range used {
@@ -147,7 +146,7 @@ func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users ma
 		}
 		img, n, own := used[i], 0, used[i].UniqueBytes
 		if img.InUse {
-			n, own = max(users[images[i].Digest], 1), img.HeldBytes // 1: a function without an instance now
+			n, own = max(users[images[i].Digest], 1), img.HeldBytes // 1: a function without instances
 		}
 		moment := imageMoment{Containers: n, SharedSize: img.Bytes - own, Size: img.Bytes}
 		if old {
@@ -159,7 +158,7 @@ func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users ma
 	return append(buf, ']'), err
 }
 
-// appendInt appends a member that is not the first.
+// appendInt appends a member that follows another one.
 func appendInt(buf []byte, name string, n int64) []byte {
 	buf = append(append(append(buf, `,"`...), name...), `":`...)
 	return strconv.AppendInt(buf, n, 10)

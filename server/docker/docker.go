@@ -1,15 +1,14 @@
-// Package docker answers the Docker Engine API (docs.docker.com/reference/api/engine)
-// out of the engine, so that the docker client and the SDKs work as they are: see
-// docs/docker.md for what they find here. Like package server it translates and
-// decides nothing itself.
+// Package docker serves the Docker Engine API (docs.docker.com/reference/api/engine) on top of
+// the engine, for unmodified docker clients and SDKs: see docs/docker.md. Like package server,
+// the package only translates between the API and the engine.
 //
-// Everything that runs is a container to Docker's clients: instances of
-// functions (named FUNCTION-ID, with the labels fre.function and fre.tenant),
-// runs, and containers proper. An image is known by its digest; names without a
-// registry are Docker Hub's there, and stay as they are here (oci.Familiar).
+// Docker's clients see every sandbox as a container: instances of functions (named FUNCTION-ID,
+// with the labels fre.function and fre.tenant), runs, and containers. An image's id is the
+// image's digest. A name without a registry means Docker Hub, and is stored without the registry
+// (oci.Familiar).
 //
-// Wire types carry the field names of the API's description (swagger); those
-// that clients need for sense, not all that it lists.
+// Wire types use the field names of the API's description (swagger), and omit fields that
+// clients do not need.
 package docker
 
 import (
@@ -30,20 +29,20 @@ import (
 	"github.com/fre-engine/fre/server/listing"
 )
 
-// The API versions a client may ask for, "v1.N" before the path. None means the
-// newest.
+// Supported API versions, as N of the prefix "v1.N" of a path. No prefix means the newest
+// version.
 const (
 	minVersion = 41
 	maxVersion = 50
 )
 
-// Config wires the server. All but Access is required.
+// Config configures the server. All fields but Access are required.
 type Config struct {
 	Engine  *engine.Engine
 	Log     *slog.Logger
 	Version api.Version
 
-	Access *access.Access // whose audit log tells of what clients do; nil: none does
+	Access *access.Access // audit log of the clients' actions; nil: no audit log
 }
 
 type server struct {
@@ -52,8 +51,8 @@ type server struct {
 	log    *slog.Logger
 	host   host
 	images imageLists
-	layers sync.Map          // diff ids by image (diffIDs)
-	boxes  [2]*containerRows // by whether it holds all
+	layers sync.Map          // diff ids by image digest (diffIDs)
+	boxes  [2]*containerRows // index: whether the rows include ended sandboxes
 }
 
 // New returns the handler of the API.
@@ -78,7 +77,7 @@ func New(cfg Config) http.Handler {
 
 type versionKey struct{}
 
-// versioned takes the version off the path.
+// versioned removes the version prefix from the path.
 func versioned(r *http.Request) (*http.Request, error) {
 	rest, ok := strings.CutPrefix(r.URL.Path, "/v1.")
 	if !ok {
@@ -105,7 +104,7 @@ func versioned(r *http.Request) (*http.Request, error) {
 	return r2, nil
 }
 
-// versionOf is N of the "v1.N" that the client speaks.
+// versionOf returns N of the client's API version "v1.N".
 func versionOf(r *http.Request) int {
 	if n, ok := r.Context().Value(versionKey{}).(int); ok {
 		return n
@@ -131,7 +130,8 @@ func (s *server) pluginList(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, []any{})
 }
 
-// prunedNothing answers for what FRE has none of, whatever those filters say.
+// prunedNothing returns a handler for the prune route of objects that FRE never has. The handler
+// accepts the given filters.
 func prunedNothing(answer map[string]any, filters ...string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := filtersOf(r, filters...); err != nil {
@@ -141,7 +141,7 @@ func prunedNothing(answer map[string]any, filters ...string) func(http.ResponseW
 	}
 }
 
-// fail sends err in Docker's error shape.
+// fail sends err in Docker's error format.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status, message := statusOf(err)
 	if status == http.StatusInternalServerError {
@@ -150,11 +150,10 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	_ = reply(w, status, errorBody{message})
 }
 
-// maxJSONBytes bounds a request's JSON body: a container's configuration is a
-// few kilobytes.
+// maxJSONBytes bounds a request's JSON body; a container's configuration has a few kilobytes.
 const maxJSONBytes = 4 << 20
 
-// decodeJSON reads a request's body; known finds what it says beyond v.
+// decodeJSON parses a request's body and ignores unknown fields; known finds unknown fields.
 func decodeJSON(body []byte, v any) error {
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return badRequest("invalid JSON: got EOF while reading request body")
@@ -170,7 +169,7 @@ func decodeJSON(body []byte, v any) error {
 	return badRequest("invalid JSON: %s", wording.JSON(err))
 }
 
-// boolOf is Docker's reading of a query parameter: anything but these is true.
+// boolOf parses a query parameter like Docker: every value except the ones in truth is true.
 func boolOf(r *http.Request, name string) bool { return truth(r.URL.Query().Get(name)) }
 
 func truth(value string) bool {

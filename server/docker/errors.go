@@ -21,12 +21,12 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// errorBody is the shape of every error.
+// errorBody is the JSON format of every error.
 type errorBody struct {
 	Message string `json:"message"`
 }
 
-// statusError is an error with its HTTP status.
+// statusError is an error with an HTTP status.
 type statusError struct {
 	status  int
 	message string
@@ -46,17 +46,17 @@ func conflict(format string, args ...any) error {
 	return &statusError{http.StatusConflict, fmt.Sprintf(format, args...)}
 }
 
-// leftOut refuses what FRE does not do on purpose, and names what to do instead.
+// leftOut returns the error for a feature that FRE deliberately omits, with an alternative.
 func leftOut(what, instead string) error {
 	return &statusError{http.StatusNotImplemented, fmt.Sprintf("FRE has no %s: %s", what, instead)}
 }
 
-// statusClientGone is nginx's number for a client that went away: nobody
-// reads it but a log.
+// statusClientGone is nginx's status for a client that disconnected. The status only appears in
+// logs.
 const statusClientGone = 499
 
-// statusOf maps what the parts return to Docker's statuses. A message says the
-// next step, since clients print nothing else.
+// statusOf maps the errors of the engine's packages to Docker's statuses. The message includes
+// the next step, because clients print only the message.
 func statusOf(err error) (status int, message string) {
 	message = err.Error()
 	var (
@@ -99,7 +99,7 @@ func statusOf(err error) (status int, message string) {
 	case errors.Is(err, engine.ErrClosed):
 		return http.StatusServiceUnavailable, message
 	case errors.As(err, &start):
-		switch { // 126 and 127 of docker run come from the words
+		switch { // docker run derives exit codes 126 and 127 from the words
 		case start.Step == sandbox.StepDir:
 			return http.StatusBadRequest, message + ": the container's user must be able to enter its directory (-w)"
 		case start.Step != sandbox.StepExec:

@@ -14,8 +14,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// event is one line of the events route. The first three are what clients of
-// before version 1.22 read, of containers and images.
+// event is one line of the events route. Status, ID and From serve clients older than API
+// version 1.22, and are set for containers and images.
 type event struct {
 	Status string `json:"status,omitempty"`
 	ID     string `json:"id,omitempty"`
@@ -31,9 +31,10 @@ type event struct {
 	TimeNano int64  `json:"timeNano"`
 }
 
-// eventsOf are the events that Docker's engine sends of a change, in its order: none of what
-// Docker does not have (functions are seen by their instances), and of a container's start
-// and end also those of its network and volume.
+// eventsOf returns the events that Docker's engine would send for a change, in Docker's order. A
+// change unknown to Docker, such as a function's, has no events (clients see functions as
+// instances). The start and end of a container also have events of the container's network and
+// volume.
 func eventsOf(c store.Change) []event {
 	switch c.Kind {
 	case store.ChangeImage:
@@ -47,7 +48,7 @@ func eventsOf(c store.Change) []event {
 	return nil
 }
 
-// newEvent is an event of that time without attributes.
+// newEvent returns an event without attributes at the time of c.
 func newEvent(c store.Change, kind, action, id string) event {
 	e := event{Type: kind, Action: action, Scope: "local", Time: c.Time.Unix(), TimeNano: c.Time.UnixNano()}
 	e.Actor.ID, e.Actor.Attributes = id, map[string]string{}
@@ -60,7 +61,8 @@ func pruneEvent(kind string, c store.Change) event {
 	return e
 }
 
-// imageEvent is known by the image's id, of a pull or push by the name.
+// imageEvent returns the event of an image. The actor is the image's id or, for a pull or push,
+// the name.
 func imageEvent(c store.Change) event {
 	if c.Action == store.ActionPrune {
 		return pruneEvent("image", c)
@@ -77,7 +79,7 @@ func imageEvent(c store.Change) event {
 	return e
 }
 
-// containerEvents are those of a sandbox.
+// containerEvents returns the events of a change of a sandbox.
 func containerEvents(c store.Change) []event {
 	name := c.Name
 	if name == "" {
@@ -119,13 +121,13 @@ func containerEvents(c store.Change) []event {
 		return []event{pruneEvent("container", c)}
 	case store.ActionCreate, store.ActionAttach, store.ActionDetach, store.ActionStop, store.ActionRestart:
 		return []event{of(string(c.Action))}
-	case store.ActionTag, store.ActionUntag, store.ActionPull, store.ActionPush, store.ActionLoad, store.ActionImport, store.ActionSave, // an image's
-		store.ActionDeploy, store.ActionRemove, store.ActionRoute: // a function's
+	case store.ActionTag, store.ActionUntag, store.ActionPull, store.ActionPush, store.ActionLoad, store.ActionImport, store.ActionSave, // of images
+		store.ActionDeploy, store.ActionRemove, store.ActionRoute: // of functions
 	}
 	return nil
 }
 
-// attachments are the events of a container's network and volume, where it has them.
+// attachments returns the events of a container's network and volume, if any.
 func attachments(c store.Change, network, volume string) (all []event) {
 	for _, n := range networks() {
 		if string(networkModes[n.Name]) == c.Attributes["network"] {
@@ -145,8 +147,8 @@ func attachments(c store.Change, network, volume string) (all []event) {
 	return all
 }
 
-// events answers GET /events?since=&until=&filters=: what is remembered where
-// either is given, and what happens from now on until then.
+// events answers GET /events?since=&until=&filters=. With since or until, the answer begins with
+// the remembered events. The answer continues with new events until the time until.
 func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "config", "container", "daemon", "event", "image", "label", "network", "node", "plugin", "scope", "secret", "service", "type", "volume")
 	if err != nil {
@@ -185,7 +187,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 		}
 		grown := changes.After(last)
 		news, ok := changes.Since(last)
-		if !ok { // slower than what is remembered: go on with that
+		if !ok { // slower than the log of changes: continue with the oldest remembered change
 			last = changes.Before(time.Time{})
 			continue
 		}
@@ -215,9 +217,9 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// event says whether the filters want it.
+// event reports whether e passes the filters.
 func (f filters) event(e event) bool {
-	is := func(kind string) bool { // by the id or name of what it is about, or how that begins
+	is := func(kind string) bool { // compares a prefix of the actor's id or name
 		want, given := f[kind]
 		return !given || e.Type == kind && slices.ContainsFunc(want, func(v string) bool {
 			return v != "" && (strings.HasPrefix(e.Actor.ID, v) || strings.HasPrefix(e.Actor.Attributes["name"], v))
@@ -240,7 +242,7 @@ func (f filters) event(e event) bool {
 	return is("container") && is("network") && is("volume") && f.has("type", e.Type) && f.has("event", e.Action) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
 }
 
-// exitCodeOf is as a shell has it: 128 and the signal that ended it.
+// exitCodeOf returns the exit status as in sh: 128 plus the signal number after a signal.
 func exitCodeOf(attributes map[string]string) string {
 	if signal, err := strconv.Atoi(attributes["signal"]); err == nil {
 		return strconv.Itoa(128 + signal)

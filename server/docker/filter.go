@@ -11,12 +11,11 @@ import (
 	"time"
 )
 
-// filters is the query parameter of lists: for each key the values of which one
-// must hold.
+// filters is the query parameter of lists. For each key, an object must match one of the values.
 type filters map[string][]string
 
-// filtersOf reads them in either form: {"key": {"value": true}} or, from old
-// clients, {"key": ["value"]}. A key that the list does not know is an error.
+// filtersOf parses filters in either format: {"key": {"value": true}} or, from old clients,
+// {"key": ["value"]}. An unknown key is an error.
 func filtersOf(r *http.Request, known ...string) (filters, error) {
 	f, err := parseFilters(r.URL.Query().Get("filters"))
 	if err != nil {
@@ -54,7 +53,7 @@ func parseFilters(text string) (filters, error) {
 	return f, nil
 }
 
-// has says whether a value of the key is wanted, or the key is not given.
+// has reports whether the filter for key contains one of the values, or is absent.
 func (f filters) has(key string, values ...string) bool {
 	want, given := f[key]
 	if !given {
@@ -63,8 +62,8 @@ func (f filters) has(key string, values ...string) bool {
 	return slices.ContainsFunc(values, func(v string) bool { return slices.Contains(want, v) })
 }
 
-// labels says whether all labels that are asked for are there: "key" or
-// "key=value"; and with "label!" that they are not.
+// labels reports whether the labels have all labels in the filter label ("key" or "key=value"),
+// and none of the labels in the filter label!.
 func (f filters) labels(have map[string]string) bool {
 	holds := func(want string) bool {
 		key, value, valued := strings.Cut(want, "=")
@@ -79,7 +78,7 @@ func (f filters) labels(have map[string]string) bool {
 	return !slices.ContainsFunc(f["label!"], holds)
 }
 
-// flag reads a key that is true or false; given is false where it is not there.
+// flag parses a boolean filter. given is false if the filter is absent.
 func (f filters) flag(key string) (on, given bool, err error) {
 	values := f[key]
 	if len(values) == 0 {
@@ -95,7 +94,7 @@ func (f filters) flag(key string) (on, given bool, err error) {
 	return on, true, nil
 }
 
-// moment reads a key that is a time; zero where it is not there.
+// moment parses a filter that is a time. The result is zero if the filter is absent.
 func (f filters) moment(key string, now time.Time) (time.Time, error) {
 	values := f[key]
 	switch len(values) {
@@ -111,8 +110,8 @@ func (f filters) moment(key string, now time.Time) (time.Time, error) {
 	return time.Time{}, badRequest("invalid filter '%s': give one value", key)
 }
 
-// parseTime reads a time as Docker's clients send it: seconds since 1970 with
-// up to nine decimals, RFC 3339, a date with or without time, or how long ago.
+// parseTime parses a time as sent by Docker's clients: seconds since 1970 with up to nine
+// decimals, RFC 3339, a date with or without time, or a duration before now.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	whole, fraction, _ := strings.Cut(text, ".")
 	if seconds, err := strconv.ParseInt(whole, 10, 64); err == nil && len(fraction) <= 9 {
@@ -135,8 +134,8 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, badRequest("%q is not a time: use seconds since 1970, RFC 3339 or a duration such as 10m", text)
 }
 
-// parseUntil reads the time up to which something is asked for: in whole seconds, which is
-// how clients send "now", to the end of that second.
+// parseUntil parses the end of a period. Clients send the current time in whole seconds, so
+// whole seconds mean the end of the second.
 func parseUntil(text string, now time.Time) (time.Time, error) {
 	t, err := parseTime(text, now)
 	if _, notWhole := strconv.ParseInt(text, 10, 64); notWhole == nil {
@@ -145,8 +144,8 @@ func parseUntil(text string, now time.Time) (time.Time, error) {
 	return t, err
 }
 
-// like returns the test whether a value of the key is one of the texts, or a
-// regular expression that matches one, or the key is not given.
+// like returns a test of texts: a text equals a value of the filter, a value matches a text as a
+// regular expression, or the filter is absent.
 func (f filters) like(key string) func(texts ...string) bool {
 	want, given := f[key]
 	if !given {
@@ -154,7 +153,7 @@ func (f filters) like(key string) func(texts ...string) bool {
 	}
 	patterns := make([]*regexp.Regexp, len(want))
 	for i, v := range want {
-		patterns[i], _ = regexp.Compile(v) // nil: the text alone
+		patterns[i], _ = regexp.Compile(v) // nil: compare the text only
 	}
 	return func(texts ...string) bool {
 		return slices.ContainsFunc(texts, func(text string) bool {

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// imageSummary is one entry of the list.
+// imageSummary is one entry of the image list.
 type imageSummary struct {
 	Created     int64
 	ID          string `json:"Id"`
@@ -29,17 +29,17 @@ type imageSummary struct {
 	imageMoment
 }
 
-// imageMoment is what changes while an image stays as it is.
+// imageMoment holds the members that change while the image stays the same.
 type imageMoment struct {
 	Containers  int // -1: not counted
 	SharedSize  int64
 	Size        int64
-	VirtualSize int64 `json:",omitempty"` // until version 1.43
+	VirtualSize int64 `json:",omitempty"` // until API version 1.43
 }
 
-// splice appends row with m in place of what it says.
+// splice appends row with its last members replaced by m.
 func (m imageMoment) splice(buf, row []byte) []byte {
-	buf = append(buf, row[:bytes.LastIndex(row, []byte(`,"Containers":`))]...) // numbers follow
+	buf = append(buf, row[:bytes.LastIndex(row, []byte(`,"Containers":`))]...) // only numbers follow
 	buf = appendInt(buf, "Containers", int64(m.Containers))
 	buf = appendInt(buf, "SharedSize", m.SharedSize)
 	buf = appendInt(buf, "Size", m.Size)
@@ -49,8 +49,8 @@ func (m imageMoment) splice(buf, row []byte) []byte {
 	return append(buf, '}')
 }
 
-// imageLists keeps the encoded list of all images, which is what clients poll,
-// for each way to write it: of before version 1.43 or not, all or not.
+// imageLists caches the encoded list of all images, because clients poll the list. The indices
+// are: format of before API version 1.43, and including build tools.
 type imageLists [2][2]listing.Cache[store.Image]
 
 func (l *imageLists) init() {
@@ -64,9 +64,9 @@ func (l *imageLists) init() {
 	}
 }
 
-// imageList answers GET /images/json?all=&filters=&shared-size=, the sizes in
-// blocks of the disk with the latter. The builder's
-// tools are shown with all only, as intermediate images are by Docker.
+// imageList answers GET /images/json?all=&filters=&shared-size=. With shared-size, sizes are
+// allocated disk space. Only all includes build tools, as Docker's all includes intermediate
+// images.
 func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "dangling", "label", "label!", "reference", "before", "since", "until")
 	if err != nil {
@@ -111,8 +111,8 @@ func (s *server) imageList(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, out)
 }
 
-// isTools decodes only what may be such a one: the list is gone through after
-// every change.
+// isTools reports whether img is an image of build tools. The search for the kind avoids
+// decoding most configurations, because every change runs isTools over the whole list.
 func isTools(img *store.Image) bool {
 	return bytes.Contains(img.Config, []byte(image.KindTools)) && labelsOf(img)[image.LabelKind] == image.KindTools
 }
@@ -138,11 +138,11 @@ func summaryOf(img *store.Image, labels map[string]string, old bool) imageSummar
 	return e
 }
 
-// labelsOf are an image's labels; a foreign configuration has none to show.
+// labelsOf returns an image's labels; a foreign configuration has none.
 func labelsOf(img *store.Image) map[string]string { return labelsIn(img.Config) }
 
 func labelsIn(config []byte) map[string]string {
-	var cfg struct { // of image.Config: the list decodes it for each of them
+	var cfg struct { // subset of image.Config, for speed: lists decode every configuration
 		Labels    map[string]string
 		Container struct{ Labels map[string]string }
 	}
@@ -158,7 +158,7 @@ func labelsIn(config []byte) map[string]string {
 	return cfg.Labels
 }
 
-// list is never null, which clients take for an older engine.
+// list replaces nil by an empty list, because clients take null for an older engine.
 func list(names []string) []string {
 	if names == nil {
 		return []string{}
@@ -166,8 +166,8 @@ func list(names []string) []string {
 	return names
 }
 
-// imageFilter is the test that the filters make: the image with those of its
-// names that they ask for, or nil.
+// imageFilter returns the test for the filters. The test returns nil for a mismatch, and
+// otherwise the image with the matching names.
 func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) *store.Image, error) {
 	now := time.Now()
 	dangling, asked, err := f.flag("dangling")
@@ -219,11 +219,11 @@ func (s *server) imageFilter(f filters) (func(*store.Image, map[string]string) *
 	}, nil
 }
 
-// imageID is what may be an image's id, or the beginning of one.
+// imageID matches an image id or a prefix of an id.
 var imageID = regexp.MustCompile(`^(sha256:)?[0-9a-f]*$`)
 
-// noImage is the error for a name that stands for none, in Docker's words, or that
-// could not.
+// noImage converts the error of looking up name: to a 404 in Docker's words, or to the error
+// about a malformed name.
 func noImage(name string, err error) error {
 	if errorStatus(err) != http.StatusNotFound {
 		return err
@@ -239,8 +239,8 @@ func noImage(name string, err error) error {
 	return notFound("No such image: %s", name)
 }
 
-// containerConfig is what an image gives a container, and a container is
-// created with.
+// containerConfig is the configuration of a container: the image's, or the one of a create
+// request.
 type containerConfig struct {
 	Hostname     string
 	Domainname   string
@@ -263,7 +263,7 @@ type containerConfig struct {
 	StopTimeout  *int   `json:",omitempty"`
 }
 
-// configOf is an image's configuration in Docker's form.
+// configOf converts an image's configuration to Docker's format.
 func configOf(cfg image.Config, labels map[string]string) containerConfig {
 	out := containerConfig{Env: cfg.Env, Cmd: cfg.Args, WorkingDir: workDir, Labels: labels}
 	if c := cfg.Container; c != nil {
@@ -284,7 +284,8 @@ func set(keys []string) map[string]struct{} {
 	return out
 }
 
-// platformed finds an image by its name or id, for the platform that was asked for.
+// platformed returns the image with the given name or id, if the image fits the requested
+// platforms.
 func (s *server) platformed(r *http.Request, name, parameter string) (*store.Image, error) {
 	img, err := s.image(name)
 	if err != nil {
@@ -331,8 +332,8 @@ type historyItem struct {
 	Comment   string
 }
 
-// diffIDs are those of an image's layers. Of an image that FRE built they are the digests
-// of archives, made once for as long as somebody asks for them.
+// diffIDs returns the diff ids of an image's layers. For an image built by FRE, the engine has
+// to pack archives to compute the digests, so diffIDs caches the result while the image exists.
 func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest, error) {
 	known, _ := s.layers.Load(img.Digest)
 	if ids, ok := known.([]store.Digest); ok {
@@ -340,7 +341,7 @@ func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest,
 	}
 	ids, err := s.engine.DiffIDs(ctx, img)
 	if err == nil {
-		s.layers.Range(func(of, _ any) bool { // those of images that are gone
+		s.layers.Range(func(of, _ any) bool { // evict removed images
 			if d, ok := of.(store.Digest); ok {
 				if _, err := s.engine.Image(string(d)); err != nil {
 					s.layers.Delete(of)
@@ -353,8 +354,8 @@ func (s *server) diffIDs(ctx context.Context, img *store.Image) ([]store.Digest,
 	return ids, err
 }
 
-// imageHistory answers GET /images/NAME/history?platform=: what an image was made of, the
-// last step first.
+// imageHistory answers GET /images/NAME/history?platform=: the steps that made an image, last
+// step first.
 func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
 	img, err := s.platformed(r, r.PathValue("name"), "platform")
 	if err != nil {
@@ -408,8 +409,8 @@ func removedImages(gone engine.Removed) []removedImage {
 	return out
 }
 
-// imageRemove answers DELETE /images/NAME?force=&noprune=&platforms=. A name without a
-// version is that of version latest, never of another.
+// imageRemove answers DELETE /images/NAME?force=&noprune=&platforms=. A name without a version
+// means version latest, never another version.
 func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
 	name := oci.Familiar(r.PathValue("name"))
 	img, err := s.platformed(r, name, "platforms")
@@ -427,8 +428,8 @@ func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, removedImages(gone))
 }
 
-// imagePrune answers POST /images/prune?filters=: images without a name, with
-// dangling=false all that nothing uses, but for base environments.
+// imagePrune answers POST /images/prune?filters=: removes images without a name, or with
+// dangling=false all unused images, except base environments.
 func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "dangling", "label", "label!", "until")
 	if err != nil {
@@ -459,6 +460,6 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	for _, x := range report.Images {
 		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: slices.Concat(x.Image.Names, x.Image.Remotes), Deleted: true})...)
 	}
-	answer.SpaceReclaimed = report.Bytes // also of what no image refers to
+	answer.SpaceReclaimed = report.Bytes // includes objects without an image
 	return reply(w, http.StatusOK, answer)
 }

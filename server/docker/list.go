@@ -31,9 +31,9 @@ type containerSummary struct {
 	containerMoment
 }
 
-// containerMoment is what changes while a container stays as it is.
+// containerMoment holds the members that change while the container stays the same.
 type containerMoment struct {
-	Status     string `json:",omitempty"` // "" for a row of containerRows
+	Status     string `json:",omitempty"` // "" in a row of containerRows
 	SizeRw     int64  `json:",omitempty"`
 	SizeRootFs int64  `json:",omitempty"`
 }
@@ -51,8 +51,8 @@ func summaryOfContainer(c container) containerSummary {
 	return out
 }
 
-// containerRows is a list of containers. A row is encoded once for each change of
-// its container; what changes without one is put into it for each answer.
+// containerRows caches the encoded rows of a list of containers. A row is encoded once per
+// change of the container; containerMoment is added for each answer.
 type containerRows struct{ cache listing.Cache[engine.Sandbox] }
 
 func newContainerRows() *containerRows {
@@ -62,8 +62,8 @@ func newContainerRows() *containerRows {
 	}}}
 }
 
-// append encodes those of boxes that are to be kept, up to a limit if that is not
-// 0, with their sizes unless sizes is nil.
+// append appends the containers selected by keep, at most limit unless limit is 0. The rows have
+// sizes unless sizes is nil.
 func (l *containerRows) append(buf []byte, boxes []*engine.Sandbox, limit int, keep func(container) bool, sizes func(container) (written, whole int64)) ([]byte, error) {
 	now, n := time.Now(), 0
 	buf = append(buf, '[')
@@ -85,7 +85,7 @@ func (l *containerRows) append(buf []byte, boxes []*engine.Sandbox, limit int, k
 	return append(buf, ']'), err
 }
 
-// splice appends row with m at its end. The text needs no escapes.
+// splice appends row with m at the end. Status needs no JSON escapes.
 func (m containerMoment) splice(buf, row []byte) []byte {
 	buf = append(append(buf, row[:len(row)-1]...), `,"Status":"`...)
 	buf = append(append(buf, m.Status...), '"')
@@ -98,8 +98,8 @@ func (m containerMoment) splice(buf, row []byte) []byte {
 	return append(buf, '}')
 }
 
-// containerList answers GET /containers/json?all=&limit=&size=&filters=. With
-// size it costs each running sandbox a fixed few system calls.
+// containerList answers GET /containers/json?all=&limit=&size=&filters=. With size, the handler
+// makes a fixed small number of system calls per running sandbox.
 func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "ancestor", "before", "expose", "exited", "health", "id", "is-task", "isolation", "label", "label!", "name", "network", "publish", "since", "status", "volume")
 	if err != nil {
@@ -129,15 +129,15 @@ func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// sizes are what a container has written, and that with its image.
+// sizes returns the bytes that a container has written, without and with the bytes of the image.
 func (s *server) sizes(c container) (written, whole int64) {
 	switch {
 	case c.record != nil:
-		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else it is gone
+		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else removed
 			written = used.Bytes
 		}
 	case c.running():
-		if size, err := s.engine.Size(c.Sandbox); err == nil { // else it has ended since
+		if size, err := s.engine.Size(c.Sandbox); err == nil { // else ended
 			written = size.Bytes
 		}
 	}
@@ -150,10 +150,10 @@ func (s *server) sizes(c container) (written, whole int64) {
 
 var containerStates = []string{"created", "dead", "exited", "paused", "removing", "restarting", "running"}
 
-// containerFilter is the test that the filters make. What FRE has none of
-// matches nothing: health checks, swarm tasks, published ports.
+// containerFilter returns the test for the filters. Features that FRE lacks match nothing:
+// health checks, swarm tasks, published ports.
 func (s *server) containerFilter(f filters) (func(container) bool, error) {
-	if len(f) == 0 { // as nearly always: no row is looked at
+	if len(f) == 0 { // the usual case: skip the test of every row
 		return func(container) bool { return true }, nil
 	}
 	for _, v := range f["status"] {

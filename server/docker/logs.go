@@ -13,13 +13,13 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// The media types of the two kinds of streams, which clients tell by them.
+// Media types of the two kinds of streams; clients distinguish the kinds by media type.
 const (
 	rawStream         = "application/vnd.docker.raw-stream"
 	multiplexedStream = "application/vnd.docker.multiplexed-stream"
 )
 
-// The streams of a multiplexed one:
+// Stream ids of a multiplexed stream. A frame is
 //
 //	stream (1 byte) · 0 0 0 · length (4 bytes, big endian) · payload
 const (
@@ -27,8 +27,7 @@ const (
 	stderr = 2
 )
 
-// frames writes to one stream of a multiplexed one; several may share a writer
-// and its mutex.
+// frames writes frames of one stream to w. Several frames may share w and mu.
 type frames struct {
 	mu     *sync.Mutex
 	w      io.Writer
@@ -46,7 +45,7 @@ func (f frames) Write(p []byte) (int, error) {
 	return f.w.Write(p)
 }
 
-// logOptions are the parameters of a container's log.
+// logOptions holds the query parameters of the logs route.
 type logOptions struct {
 	engine.LogOptions
 	stdout, stderr, timestamps bool
@@ -83,7 +82,7 @@ func logOptionsOf(r *http.Request) (logOptions, error) {
 	return o, nil
 }
 
-// printed is what a line was made of.
+// printed returns the bytes printed by a line's writer.
 func printed(l engine.LogLine) string {
 	if l.Partial {
 		return l.Text
@@ -91,9 +90,8 @@ func printed(l engine.LogLine) string {
 	return l.Text + "\n"
 }
 
-// containerLogs answers GET /containers/ID/logs. What a handler logs comes as
-// stderr. The engine keeps a function's log as one; here it is told apart by
-// sandbox.
+// containerLogs answers GET /containers/ID/logs. Log entries of a handler appear as stderr. The
+// engine keeps one log per function, so for an instance the handler selects lines by sandbox.
 func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
@@ -114,7 +112,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	if c.record == nil {
 		o.Sandbox = c.ID
 		read = func(emit func(engine.LogLine) error) error { return s.engine.Logs(ctx, c.Function, o.LogOptions, emit) }
-		if o.Follow { // the function's log goes on
+		if o.Follow { // the function's log continues after the instance ends
 			go func() {
 				if _, err := s.engine.Wait(ctx, c.ID); err == nil {
 					cancel()
@@ -130,7 +128,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(http.StatusOK)
 	flush := http.NewResponseController(w)
 	if err := flush.Flush(); err != nil {
-		return nil // the client has gone
+		return nil // the client has disconnected
 	}
 	out := bufio.NewWriter(w)
 	var mu sync.Mutex
@@ -161,8 +159,8 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	})
 	if err != nil && r.Context().Err() == nil {
-		_, _ = io.WriteString(stream(stderr), "error reading the log: "+err.Error()+"\n") // the status is sent
+		_, _ = io.WriteString(stream(stderr), "error reading the log: "+err.Error()+"\n") // the status was already sent
 	}
-	_ = out.Flush() // a client that has gone is no failure of ours
+	_ = out.Flush() // the client may have disconnected
 	return nil
 }

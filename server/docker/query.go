@@ -13,9 +13,10 @@ import (
 	"strings"
 )
 
-// query says which parameters a route takes: all others are refused, so that none is
-// passed over in silence. A nil value is a parameter that the handler reads, or that asks
-// for what is so anyway; else it says why a value cannot be.
+// query maps the parameters of a route to checks. A parameter missing in the map is refused, so
+// no parameter is silently ignored. A nil check accepts any value: the handler reads the
+// parameter, or the parameter asks for FRE's behaviour. Other checks return an error for an
+// unsupported value.
 type query map[string]func(value string) error
 
 func takes(names ...string) query {
@@ -26,7 +27,7 @@ func takes(names ...string) query {
 	return q
 }
 
-// without adds a parameter of Docker's that FRE leaves out: off is what it may say.
+// without adds a Docker parameter that FRE does not support: only a false value is accepted.
 func (q query) without(name, what, instead string) query {
 	q[name] = func(value string) error {
 		if !truth(value) {
@@ -37,8 +38,8 @@ func (q query) without(name, what, instead string) query {
 	return q
 }
 
-// check judges what a client asks for. exists says whether the object of the path is
-// there, which comes before what cannot be done with it.
+// check refuses unknown parameters and unsupported values. exists reports whether the object in
+// the path exists; a missing object takes precedence over an unsupported value.
 func (rt *route) check(r *http.Request, exists func() error) error {
 	asked, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -69,9 +70,9 @@ func (rt *route) unknown(what, name string) error {
 	return badRequest("unknown %s %q: %s %s takes %s", what, name, rt.method, rt.path, strings.Join(slices.Sorted(maps.Keys(rt.query)), ", "))
 }
 
-// drain reads the body of a route that has none of its own, also before its connection
-// becomes a stream. Some clients repeat their parameters there (docker-modem), and what
-// is no parameter is refused like one.
+// drain reads the body of a route that needs no body, also before the connection becomes a
+// stream. Some clients repeat the query parameters in the body (docker-modem). Other fields are
+// refused.
 func (rt *route) drain(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength == 0 {
 		return nil
@@ -95,8 +96,8 @@ func (rt *route) drain(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// known refuses what a JSON text says beyond the fields of v, which it was decoded into:
-// none is passed over in silence. Values that ask for nothing may stand anywhere.
+// known refuses fields of a JSON text that v lacks, so no field is silently ignored. Zero values
+// are allowed in unknown fields.
 func known(text []byte, v any) error {
 	var said any
 	if err := json.Unmarshal(text, &said); err != nil {
@@ -108,7 +109,8 @@ func known(text []byte, v any) error {
 	return nil
 }
 
-// beyond finds what of a decoded JSON value has no place in a type; path is "" for nothing.
+// beyond returns the path and value of the first field of said that type t lacks; path is "" if
+// t has all fields.
 func beyond(said any, t reflect.Type, at string) (path string, value []byte) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -152,7 +154,7 @@ func beyond(said any, t reflect.Type, at string) (path string, value []byte) {
 	return "", nil
 }
 
-// wireName is what a struct's field is called in JSON.
+// wireName returns the JSON name of a struct's field.
 func wireName(t reflect.Type, field string) string {
 	f, _ := t.FieldByName(field)
 	if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// reference is that of a name and a version or digest, as parameters carry them, as
-// the local registry has it.
+// reference joins a name and a version or digest, as in query parameters, to a reference of the
+// local registry.
 func reference(name, version string) (store.Reference, error) {
 	ref := oci.Familiar(name)
 	switch {
@@ -25,8 +25,7 @@ func reference(name, version string) (store.Reference, error) {
 	return r, err
 }
 
-// repositoryOf is a name, as the local registry has it, without its version or
-// digest.
+// repositoryOf returns a local name without version or digest.
 func repositoryOf(name string) string {
 	name, _, digest := strings.Cut(name, "@")
 	if digest {
@@ -35,8 +34,8 @@ func repositoryOf(name string) string {
 	return name[:max(strings.LastIndexByte(name, ':'), 0)]
 }
 
-// matches says whether a name is meant by a pattern of the reference filter:
-// path.Match on it with and without its version or digest.
+// matches reports whether a pattern of the reference filter matches a name: path.Match on the
+// name with and without version or digest.
 func matches(pattern, name string) (bool, error) {
 	pattern = oci.Familiar(pattern)
 	whole, err := path.Match(pattern, name)
@@ -47,7 +46,7 @@ func matches(pattern, name string) (bool, error) {
 	return whole || short, nil
 }
 
-// image finds an image by what a client calls it.
+// image returns the image for a client's reference.
 func (s *server) image(name string) (*store.Image, error) {
 	img, err := s.engine.Image(oci.Familiar(name))
 	if err != nil {

@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// route is one line of the API, without its version. Handlers return an error
-// only while nothing of the answer is sent.
+// route is one route of the API, without the version. A handler may return an error only if no
+// part of the answer was sent.
 type route struct {
-	method, path string // a path may go on after {name...}, of which names hold slashes
+	method, path string // a path may continue after {name...}, because names contain slashes
 	query        query
 	handle       func(w http.ResponseWriter, r *http.Request) error
-	body         bool // the handler reads it
+	body         bool // the handler reads the body
 }
 
-// routes are those that FRE answers, with all the parameters that clients send: Docker's
-// own, those of its SDK for Python (trunc_cmd, only_ids, force of a tag) and of dockerode
-// (hijack).
+// routes returns the served routes, with every parameter that clients send: Docker's own, the
+// ones of the SDK for Python (trunc_cmd, only_ids, force of a tag) and of dockerode (hijack).
 func (s *server) routes() []route {
 	all := []route{
 		{"GET", "/_ping", nil, s.ping, false},
@@ -77,8 +76,8 @@ func (s *server) routes() []route {
 	return all
 }
 
-// register enters the routes. Those that go on after a name with slashes in it share one
-// pattern of the mux.
+// register registers the routes. Routes that continue after {name...} share one pattern of the
+// mux.
 func (s *server) register(mux *http.ServeMux) {
 	longer := map[string][]route{} // by pattern
 	for _, rt := range s.routes() {
@@ -90,7 +89,7 @@ func (s *server) register(mux *http.ServeMux) {
 		mux.HandleFunc(strings.TrimSpace(rt.method+" "+rt.path), s.handler(rt))
 	}
 	for pattern, routes := range longer {
-		handlers := map[string]http.HandlerFunc{} // by what follows the name
+		handlers := map[string]http.HandlerFunc{} // by the path after the name
 		for _, rt := range routes {
 			_, rest, _ := strings.Cut(rt.path, "{name...}")
 			handlers[rest] = s.handler(rt)
@@ -113,7 +112,7 @@ func notHere(_ http.ResponseWriter, r *http.Request) error {
 	return notFound("page not found: %s %s is not in the part of the Docker API that FRE answers (docs/docker.md)", r.Method, r.URL.Path)
 }
 
-// handler judges what the client asks for, and does it.
+// handler returns the HTTP handler of a route: check the request, then handle it.
 func (s *server) handler(rt route) http.HandlerFunc {
 	judged := rt
 	judged.handle = func(w http.ResponseWriter, r *http.Request) error {
@@ -137,7 +136,7 @@ func (s *server) handler(rt route) http.HandlerFunc {
 	}
 }
 
-// member returns an error if the container that is to join or leave a network does not exist.
+// member returns an error if the container to connect or disconnect does not exist.
 func (s *server) member(r *http.Request) error {
 	var asked struct{ Container string }
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxJSONBytes))
@@ -148,7 +147,7 @@ func (s *server) member(r *http.Request) error {
 	return nil // refused anyway
 }
 
-// exists says whether what a path names is there.
+// exists returns an error if the object in the path does not exist.
 func (s *server) exists(path string, r *http.Request) (err error) {
 	first, _, _ := strings.Cut(path[1:], "/")
 	id, name := r.PathValue("id"), r.PathValue("name")

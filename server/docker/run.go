@@ -38,11 +38,11 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := oci.CheckPlatform(r.URL.Query().Get("platform")); err != nil {
-		return badRequest("%v", err) // for 404 clients would pull the image
+		return badRequest("%v", err) // not a 404, because clients would pull the image
 	}
 	cfg, warnings := c.config(strings.TrimPrefix(r.URL.Query().Get("name"), "/")), []string{}
 	made, err := s.engine.CreateContainer(r.Context(), cfg)
-	// Clients ask for bridge where people ask for nothing.
+	// Clients request bridge when users request no network.
 	var field *image.FieldError
 	if cfg.Network == image.NetworkEgress && errors.As(err, &field) && field.Field == "network" {
 		warnings = append(warnings, "the container has no network: "+field.Message+"; --network none says that it needs none")
@@ -55,10 +55,10 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusCreated, map[string]any{"Id": made.ID, "Warnings": warnings})
 }
 
-// networkModes are Docker's networks as images ask for them.
+// networkModes maps Docker's networks to network modes of images.
 var networkModes = map[string]image.NetworkMode{networkNone: image.NetworkNone, networkBridge: image.NetworkEgress, networkHost: image.NetworkHost}
 
-// config is what the engine makes a container from.
+// config converts the request to the engine's container configuration.
 func (c *creation) config(name string) engine.ContainerConfig {
 	dir := c.WorkingDir
 	if dir != "" {
@@ -79,8 +79,8 @@ func (c *creation) config(name string) engine.ContainerConfig {
 	return out
 }
 
-// own finds a container proper: the others are started and removed by the engine
-// as events come.
+// own returns a container. For an instance, own returns an error, because the engine starts and
+// removes instances as events arrive.
 func (s *server) own(ref, what string) (container, error) {
 	c, err := s.container(ref)
 	if err == nil && c.record == nil {
@@ -95,7 +95,7 @@ func (s *server) containerStart(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// A client that goes away has started it all the same.
+	// A client that disconnects has started the container all the same.
 	err = s.engine.StartContainer(context.WithoutCancel(r.Context()), c.ID)
 	if errors.Is(err, engine.ErrContainerRunning) {
 		w.WriteHeader(http.StatusNotModified)
@@ -125,8 +125,8 @@ func (s *server) containerRestart(w http.ResponseWriter, r *http.Request) error 
 	return nil
 }
 
-// stopOf reads how something is stopped: for how long that waits, 10 seconds if that is
-// not said, and by which signal, its own if that is not said.
+// stopOf parses how to stop a container: the grace period, by default 10 seconds, and the
+// signal, by default the container's own.
 func stopOf(r *http.Request) (how engine.StopOptions, err error) {
 	if v := r.URL.Query().Get("signal"); v != "" {
 		if how.Signal, err = parseSignal(v); err != nil {
@@ -143,7 +143,7 @@ func stopOf(r *http.Request) (how engine.StopOptions, err error) {
 	case err != nil || n > 1<<30:
 		return how, badRequest("t: %q is not a number of seconds", v)
 	case n < 0:
-		how.Grace = 1 << 62 // as long as it takes
+		how.Grace = 1 << 62 // no limit
 	default:
 		how.Grace = time.Duration(n) * time.Second
 	}
@@ -163,8 +163,8 @@ func (s *server) containerRename(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// containerRemove answers DELETE /containers/ID?force=&v=&link=. An instance of a
-// function that has ended is forgotten.
+// containerRemove answers DELETE /containers/ID?force=&v=&link=. For an ended instance, the
+// engine forgets the record.
 func (s *server) containerRemove(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
@@ -192,8 +192,8 @@ func (s *server) removeContainer(c container, force bool) error {
 	return s.engine.Forget(c.ID)
 }
 
-// containerPrune answers POST /containers/prune?filters=: removes what does not
-// run.
+// containerPrune answers POST /containers/prune?filters=: removes stopped containers and ended
+// instances.
 func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 	f, err := filtersOf(r, "until", "label", "label!")
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 		written, _ := s.sizes(c)
 		if err := s.removeContainer(c, false); err != nil {
 			if status := errorStatus(err); status == http.StatusNotFound || status == http.StatusConflict {
-				continue // gone, or started, since
+				continue // removed or started since the listing
 			}
 			return err
 		}
@@ -225,7 +225,7 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, answer)
 }
 
-// containerResize answers POST /containers/ID/resize?h=&w=, in characters.
+// containerResize answers POST /containers/ID/resize?h=&w=, with the size in characters.
 func (s *server) containerResize(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.own(r.PathValue("id"), "resize")
 	if err != nil {
@@ -249,17 +249,17 @@ func (s *server) containerResize(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// peer is a client's end of a container's streams. Its connection is there once
-// the client is told so.
+// peer is the client's end of a container's streams. conn is set after the attachment is made
+// and before the client gets the answer.
 type peer struct {
 	conn   net.Conn
 	in     io.Reader
-	detach func() // called once in ends with the keys that do
+	detach func() // called once the detach keys end in
 }
 
 func (p *peer) Write(b []byte) (int, error) { return p.conn.Write(b) }
 
-// Read reads what goes on to the program.
+// Read reads input for the program.
 func (p *peer) Read(b []byte) (int, error) {
 	n, err := p.in.Read(b)
 	if errors.Is(err, api.ErrDetached) {
@@ -269,8 +269,8 @@ func (p *peer) Read(b []byte) (int, error) {
 }
 
 // containerAttach answers POST /containers/ID/attach?stdin=&stdout=&stderr=&stream=
-// &logs=&detachKeys=. The connection becomes the container's streams: one frame
-// after the other, or as they are with a terminal.
+// &logs=&detachKeys=. The connection becomes the container's streams: frames, or raw bytes with
+// a terminal.
 //
 //	client → POST … Upgrade: tcp     server → 101 UPGRADED, from here on nothing is missed
 //	client → stdin, end of file      server → frames, end of file with the container
@@ -283,7 +283,7 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("detachKeys: %v", err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // a hijacked request's ends with the handler
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // the context of a hijacked request ends with the handler
 	defer cancel()
 	var a *engine.Attachment
 	p := &peer{detach: func() {
@@ -323,7 +323,7 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 		p.in = &api.EscapeReader{From: rw, Keys: keys}
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
-		return nil // the client has gone
+		return nil // the client has disconnected
 	}
 	if _, err := io.WriteString(conn, upgraded(r, tty)); err != nil {
 		return nil // likewise
@@ -333,15 +333,15 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 		s.replay(ctx, c, o)
 	}
 	if a != nil {
-		_ = a.Serve(ctx) // whom it could tell has gone
+		_ = a.Serve(ctx) // an error has no receiver: the client has disconnected
 	}
 	hangUp(conn)
 	return nil
 }
 
-// headTaken waits until the client has read what was sent, for a second at most: clients
-// that read a head by lines may read on into what follows, and lose that when they turn to
-// the bare connection (Python's http.client, and docker-py with it).
+// headTaken waits until the client has read the head of the answer, at most a second. A client
+// that reads the head by lines may read ahead into the stream, and lose this part when the
+// client switches to the raw connection (Python's http.client, and thus docker-py).
 func headTaken(conn net.Conn) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -361,7 +361,7 @@ func headTaken(conn net.Conn) {
 	}
 }
 
-// upgraded is the head of the answer to a request whose connection becomes a stream.
+// upgraded returns the head of the answer to a request whose connection becomes a stream.
 func upgraded(r *http.Request, tty bool) string {
 	media := multiplexedStream
 	if tty || versionOf(r) < 42 {
@@ -373,7 +373,7 @@ func upgraded(r *http.Request, tty bool) string {
 	return "HTTP/1.1 101 UPGRADED\r\nContent-Type: " + media + "\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
 }
 
-// replay writes what a container has printed so far.
+// replay writes the container's output so far.
 func (s *server) replay(ctx context.Context, c container, o engine.AttachOptions) {
 	_ = s.engine.ContainerLogs(ctx, c.ID, engine.LogOptions{Tail: -1}, func(l engine.LogLine) error {
 		w := o.Stdout
@@ -385,19 +385,19 @@ func (s *server) replay(ctx context.Context, c container, o engine.AttachOptions
 		}
 		_, err := io.WriteString(w, printed(l))
 		return err
-	}) // whom it could tell has gone
+	}) // an error has no receiver: the client has disconnected
 }
 
-// hangUpWithin is how long a client may take to close its end.
+// hangUpWithin limits the wait for the client to close the connection.
 const hangUpWithin = 5 * time.Second
 
-// hangUp ends the stream and waits for the client to do so: to close a Unix socket
-// with unread bytes breaks it for the other side, output included.
+// hangUp closes the write side and waits for the client to close. Closing a Unix socket with
+// unread bytes resets the connection, and the client would lose output.
 func hangUp(conn net.Conn) {
 	if half, ok := conn.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {
 		return
 	}
 	if conn.SetReadDeadline(time.Now().Add(hangUpWithin)) == nil {
-		_, _ = io.Copy(io.Discard, conn) // until then
+		_, _ = io.Copy(io.Discard, conn) // until the client closes or the deadline passes
 	}
 }

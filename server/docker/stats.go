@@ -25,8 +25,8 @@ type cpuStats struct {
 	Throttling struct{} `json:"throttling_data"`
 }
 
-// containerStats is one answer of the stats route. memory_stats.stats is empty,
-// so that clients take usage as it is.
+// containerStats is one answer of the stats route. memory_stats.stats is empty, so clients use
+// usage unchanged.
 type containerStats struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name"`
@@ -48,8 +48,8 @@ type containerStats struct {
 	Networks map[string]any `json:"networks,omitempty"`
 }
 
-// containerStats answers GET /containers/ID/stats?stream=&one-shot=: one answer
-// a second, or one that has measured for a second, or one at once.
+// containerStats answers GET /containers/ID/stats?stream=&one-shot=. The answer is one record
+// per second; without stream, one record over one second; with one-shot, one record at once.
 func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.container(r.PathValue("id"))
 	if err != nil {
@@ -69,12 +69,12 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 	encoder := json.NewEncoder(w)
 	flush := http.NewResponseController(w)
 	if oneShot || !c.running() && !stream {
-		_ = encoder.Encode(last) // a client that has gone is no failure of ours
+		_ = encoder.Encode(last) // the client may have disconnected
 		return nil
 	}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	// The first of a stream comes at once: clients wait for it to print anything.
+	// A stream begins with a record at once, because clients print nothing before.
 	if stream && (encoder.Encode(last) != nil || flush.Flush() != nil) {
 		return nil
 	}
@@ -87,12 +87,12 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 		next := containerStats{PreRead: last.Read, PreCPU: last.CPU}
-		c, err := s.container(c.ID) // it may have stopped or started since
+		c, err := s.container(c.ID) // the container may have stopped or restarted
 		if err == nil {
 			err = s.measure(c, &next)
 		}
 		if err != nil {
-			return nil // it is gone, and so is what there was to say
+			return nil // the container was removed
 		}
 		if encoder.Encode(next) != nil || flush.Flush() != nil || !stream {
 			return nil
@@ -101,7 +101,7 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// measure fills in what a container uses now: nothing once it has ended.
+// measure fills in the container's current usage, or nothing if the container has ended.
 func (s *server) measure(c container, into *containerStats) error {
 	into.ID, into.Name = c.ID, "/"+c.name
 	into.Memory.Stats = map[string]int64{}
@@ -111,7 +111,7 @@ func (s *server) measure(c container, into *containerStats) error {
 	into.Read = time.Now().UTC()
 	usage, err := s.engine.Stats(c.ID)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, os.ErrProcessDone) {
-		return nil // ended since
+		return nil // ended meanwhile
 	}
 	if err != nil {
 		return err
@@ -132,8 +132,8 @@ func (s *server) measure(c container, into *containerStats) error {
 	return err
 }
 
-// systemCPU is what all CPUs have spent, idle or not, in nanoseconds: the first
-// line of /proc/stat, in hundredths of a second (proc_stat(5)).
+// systemCPU returns the time of all CPUs, idle time included, in nanoseconds: the first line of
+// /proc/stat, in hundredths of a second (proc_stat(5)).
 func systemCPU() (int64, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -142,7 +142,7 @@ func systemCPU() (int64, error) {
 	line, _, _ := strings.Cut(string(text), "\n")
 	var sum int64
 	for i, field := range strings.Fields(line) {
-		if i == 0 || i > 8 { // "cpu", and what is counted within others
+		if i == 0 || i > 8 { // "cpu", and guest times, which other fields include
 			continue
 		}
 		n, err := strconv.ParseInt(field, 10, 64)
@@ -154,8 +154,8 @@ func systemCPU() (int64, error) {
 	return sum * int64(time.Second/100), nil
 }
 
-// containerTop answers GET /containers/ID/top?ps_args=: the columns of ps -ef,
-// whatever was asked for, since no program of the host's is called.
+// containerTop answers GET /containers/ID/top?ps_args= with the columns of ps -ef. Other ps_args
+// are refused, because the engine runs no program of the host.
 func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.live(r.PathValue("id"))
 	if err != nil {

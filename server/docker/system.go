@@ -16,8 +16,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// ping answers both GET and HEAD; the headers are what clients negotiate by.
-// Builder-Version 1 keeps the client from looking for BuildKit here.
+// ping answers GET and HEAD. Clients negotiate by the headers. Builder-Version 1 keeps clients
+// from using BuildKit.
 func (s *server) ping(w http.ResponseWriter, r *http.Request) error {
 	h := w.Header()
 	h.Set("Builder-Version", "1")
@@ -30,11 +30,11 @@ func (s *server) ping(w http.ResponseWriter, r *http.Request) error {
 		h.Set("Content-Length", "0")
 		return nil
 	}
-	_, _ = w.Write([]byte("OK")) // a client that has gone is no failure of ours
+	_, _ = w.Write([]byte("OK")) // the client may have disconnected
 	return nil
 }
 
-// host is what does not change about this machine.
+// host holds the constant properties of this machine.
 type host struct {
 	kernel, arch, name, os, cgroup string
 	memory                         int64
@@ -57,7 +57,7 @@ func thisHost() host {
 	if unix.Statfs("/sys/fs/cgroup", &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
 		h.cgroup = "2"
 	}
-	h.memory, _ = sandbox.HostMemory() // 0 is shown where it cannot be read
+	h.memory, _ = sandbox.HostMemory() // 0 if unreadable
 	return h
 }
 
@@ -80,8 +80,7 @@ func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 	})
 }
 
-// info is what `docker info` prints. What it says of limits is FRE's own way:
-// all of them are always in force.
+// info answers GET /info, for docker info. The flags report every kind of limit as supported.
 func (s *server) info(w http.ResponseWriter, r *http.Request) error {
 	running, stopped := 0, 0
 	for _, c := range s.containers(true) {
@@ -115,16 +114,16 @@ func (s *server) info(w http.ResponseWriter, r *http.Request) error {
 		"Labels":          []string{}, "ExperimentalBuild": false, "HttpProxy": "", "HttpsProxy": "", "NoProxy": "",
 		"GenericResources": nil, "Warnings": nil,
 	}
-	if versionOf(r) < 50 { // whose clients warn where these are false
+	if versionOf(r) < 50 { // clients of these versions warn if the fields are false
 		info["BridgeNfIptables"], info["BridgeNfIp6tables"] = true, true
 	}
 	return reply(w, http.StatusOK, info)
 }
 
-// archNames are uname's words for Go's.
+// archNames maps Go's architectures to uname's.
 var archNames = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
-// network is one that every engine has.
+// network is one of the built-in networks.
 type network struct {
 	Name       string
 	ID         string `json:"Id"`
@@ -144,7 +143,7 @@ type network struct {
 	Labels     map[string]string
 }
 
-// networks are the modes a container may ask for, in Docker's words.
+// networks returns the network modes of a container, as Docker networks.
 func networks() []network {
 	var out []network
 	for _, n := range []struct{ name, driver string }{
@@ -159,7 +158,7 @@ func networks() []network {
 	return out
 }
 
-// The networks: what a FRE template calls egress is Docker's bridge.
+// Docker's names of the networks; a template's egress is Docker's bridge.
 const (
 	networkNone   = "none"
 	networkBridge = "bridge"
@@ -211,7 +210,7 @@ type volume struct {
 	Scope      string
 }
 
-// workVolume is the name that stands for the tenant's directory.
+// workVolume is the volume name of the tenant's directory.
 const workVolume = "fre-work"
 
 func work() volume {

@@ -16,8 +16,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 )
 
-// progress is one line of an answer that takes its time. An error that comes
-// after the first line is the last one.
+// progress is one line of a progress stream. An error after the first line is the last line.
 type progress struct {
 	Stream      string       `json:"stream,omitempty"`
 	Status      string       `json:"status,omitempty"`
@@ -38,7 +37,7 @@ type errorDetail struct {
 	Message string `json:"message"`
 }
 
-// progressOut sends lines as they come; the status with the first.
+// progressOut sends lines at once; the first line also sends the status.
 type progressOut struct {
 	w     http.ResponseWriter
 	begun bool
@@ -50,14 +49,15 @@ func (p *progressOut) send(line progress) {
 		p.w.Header().Set("Content-Type", "application/json")
 		p.w.WriteHeader(http.StatusOK)
 	}
-	// A client that has gone, or reads nothing, ends the work by its context.
+	// If the client disconnects or does not read, net/http ends the request's context and thus
+	// the work.
 	c := http.NewResponseController(p.w)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
 	_ = json.NewEncoder(p.w).Encode(line)
 	_ = c.Flush()
 }
 
-// report sends what the engine says of its work.
+// report sends a progress event of the engine.
 func (p *progressOut) report(e image.Event) {
 	line := progress{ID: e.Name, Status: e.Message}
 	switch {
@@ -79,7 +79,7 @@ func (p *progressOut) report(e image.Event) {
 	p.send(line)
 }
 
-// fail ends the answer with err, or returns it where nothing was sent.
+// fail ends the answer with err, or returns err if nothing was sent.
 func (p *progressOut) fail(err error) error {
 	if !p.begun {
 		return err
@@ -92,9 +92,9 @@ func (p *progressOut) fail(err error) error {
 	return nil
 }
 
-// authOf reads the X-Registry-Auth header: base64 of JSON. A client that has nothing
-// to say, as docker without a login, is nobody: never nil, by which the engine would
-// use its own user's.
+// authOf parses the X-Registry-Auth header: base64 of JSON. Without a login, authOf returns an
+// empty login, which means anonymous access. A nil login would make the engine use the login of
+// its own user.
 func authOf(header string) (*oci.Auth, error) {
 	if header == "" {
 		return &oci.Auth{}, nil
@@ -115,13 +115,13 @@ func authOf(header string) (*oci.Auth, error) {
 	return a.auth()
 }
 
-// authConfig is a login as clients send it.
+// authConfig is a login in the format of clients.
 type authConfig struct {
 	Username, Password, Auth, IdentityToken, RegistryToken, ServerAddress string
-	Email                                                                 string // which registries asked for once
+	Email                                                                 string // formerly required by registries
 }
 
-// auth is the same for the engine.
+// auth converts the login to the engine's type.
 func (a *authConfig) auth() (*oci.Auth, error) {
 	if a.Auth != "" && a.Username == "" {
 		pair, err := base64.StdEncoding.DecodeString(a.Auth)
@@ -134,8 +134,8 @@ func (a *authConfig) auth() (*oci.Auth, error) {
 	return &oci.Auth{Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken}, nil
 }
 
-// auth answers POST /auth: whether the registry takes the login, which the client
-// keeps then, and sends with each pull and push. Without an address it is Docker
+// auth answers POST /auth: reports whether the registry accepts the login. The client then
+// stores the login and sends the login with each pull and push. The default address is Docker
 // Hub's.
 func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
@@ -199,7 +199,7 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	before, _ := s.engine.Image(ref) // nil for none, which is no failure
+	before, _ := s.engine.Image(ref) // nil: no such image
 	out := &progressOut{w: w}
 	img, remote, err := s.engine.Pull(r.Context(), ref, q.Get("platform"), auth, out.report)
 	if err != nil {
@@ -214,8 +214,8 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// fullDuplex lets a handler answer while it reads: without it the server takes
-// the whole body first.
+// fullDuplex lets a handler answer while the body arrives. Without fullDuplex, net/http reads
+// the whole body before the answer.
 func fullDuplex(w http.ResponseWriter) error {
 	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
@@ -299,8 +299,8 @@ func (t *tarOut) Write(p []byte) (int, error) {
 	return t.w.Write(p)
 }
 
-// imageSave answers GET /images/get?names=&platform= and GET /images/NAME/get. What fails
-// after the first bytes breaks the answer off.
+// imageSave answers GET /images/get?names=&platform= and GET /images/NAME/get. A failure after
+// the first bytes aborts the answer.
 func (s *server) imageSave(w http.ResponseWriter, r *http.Request) error {
 	names := r.URL.Query()["names"]
 	if name := r.PathValue("name"); name != "" {
@@ -325,8 +325,8 @@ func (s *server) imageSave(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// imagePush answers POST /images/NAME/push?tag=&platform=; without a tag it pushes all of
-// the name.
+// imagePush answers POST /images/NAME/push?tag=&platform=. Without a tag, the handler pushes
+// every version of the name.
 func (s *server) imagePush(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
