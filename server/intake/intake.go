@@ -1,6 +1,6 @@
-// Package intake bounds what is taken in before it is known whose it is, or before a quota was
-// asked, connections and request bodies: how many come at a time, and how long each body may
-// take. Who sends one byte after the other keeps nobody else from sending theirs.
+// Package intake limits unauthenticated input, and input that no quota covers yet: the number of
+// concurrent connections and request bodies, and the time of each body. A slow sender therefore
+// cannot block other senders.
 package intake
 
 import (
@@ -11,18 +11,19 @@ import (
 	"time"
 )
 
-// Places are for what may come at a time: All, and of one sender Of. They may be used from
-// several goroutines.
+// Places limits concurrent uses: All in total, and Of per sender. Places is safe for concurrent
+// use.
 type Places[Sender comparable] struct {
 	All, Of int
-	Shared  func(Sender) bool // those that are many, and count among all alone; nil: nobody is
+	Shared  func(Sender) bool // senders that stand for many, which count only towards All; nil: none
 
 	mu    sync.Mutex
 	taken int
 	of    map[Sender]int
 }
 
-// Enter takes a place for one of from's, if there is one, until leave is called.
+// Enter reserves a place for a use by from, and reports whether a place was free. The caller
+// calls leave to free the place; further calls of leave do nothing.
 func (p *Places[Sender]) Enter(from Sender) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,17 +45,17 @@ func (p *Places[Sender]) Enter(from Sender) (leave func(), ok bool) {
 	}), true
 }
 
-// ErrSlow says that a body has taken too long.
+// ErrSlow means that a body took too long.
 var ErrSlow = errors.New("the body takes too long to come")
 
-// Within reads a request's body for so long: ErrSlow after that. done is called once the
-// reading has ended.
+// Within returns a reader of a request's body that fails with ErrSlow after the time most. The
+// caller calls done when the reading has ended.
 func Within(w http.ResponseWriter, body io.Reader, most time.Duration) (_ io.Reader, done func()) {
 	b := &timedBody{body: body, until: time.Now().Add(most)}
 	ended := make(chan struct{})
 	timer := time.AfterFunc(most, func() {
 		defer close(ended)
-		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // where it cannot, nobody waits for a client
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // w without deadlines does not wait for a client
 	})
 	return b, func() {
 		if !timer.Stop() {

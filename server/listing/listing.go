@@ -1,9 +1,7 @@
-// Package listing keeps encoded lists: a list that is polled is encoded once
-// per change, in each format that is asked for, and of a change only the rows
-// that it touched. The control APIs share it.
+// Package listing caches encoded lists for clients that poll. A list is encoded once per change
+// and format, and only the changed rows are encoded again. All control APIs share the package.
 //
-// A [Cache] belongs to one format of one list, a [Body] is what it encodes to,
-// served with an ETag.
+// A [Cache] belongs to one format of one list. A [Body] is an encoded list, served with an ETag.
 package listing
 
 import (
@@ -16,38 +14,38 @@ import (
 	"sync/atomic"
 )
 
-// Body is an encoded JSON array, ready to be served. It is immutable.
+// Body is an encoded JSON array to serve. A Body is immutable.
 type Body struct {
-	JSON []byte // with a newline at its end
-	ETag string // in its quotes; the same for the same bytes, until the process ends
+	JSON []byte // ends with a newline
+	ETag string // quoted; equal bytes have equal tags, until the process ends
 
 	header [3][]string // values of Content-Type, Content-Length, ETag
 }
 
-// ServeHTTP answers with the body, or with 304 where the client has it already
-// (If-None-Match, RFC 9110, section 13.1.2).
+// ServeHTTP sends the body, or 304 if the client's If-None-Match has the tag (RFC 9110, section
+// 13.1.2).
 func (b *Body) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h := w.Header() // its keys are canonical: Set would make them so, each time
+	h := w.Header() // the keys are canonical, so plain assignment saves Set's conversion
 	h["Etag"] = b.header[2]
 	if has(r.Header["If-None-Match"], b.ETag) {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
 	h["Content-Type"], h["Content-Length"] = b.header[0], b.header[1]
-	_, _ = w.Write(b.JSON) // a client that has gone is no failure of ours
+	_, _ = w.Write(b.JSON) // the client may have disconnected
 }
 
-// Send answers with JSON, at whose end it puts a newline. The length goes ahead of
-// it: else net/http sends chunks, which Go's clients read by 4 KiB.
+// Send sends body and a newline as JSON. Send sets Content-Length, because otherwise net/http
+// sends chunks, which Go's clients read in pieces of 4 KiB.
 func Send(w http.ResponseWriter, status int, body []byte) {
 	body = append(body, '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that has gone is no failure of ours
+	_, _ = w.Write(body) // the client may have disconnected
 }
 
-// has compares weakly, as If-None-Match wants it.
+// has reports whether an If-None-Match header has the tag, by weak comparison.
 func has(tags []string, tag string) bool {
 	for _, list := range tags {
 		for one := range strings.SplitSeq(list, ",") {
@@ -60,27 +58,26 @@ func has(tags []string, tag string) bool {
 	return false
 }
 
-// Cache keeps one list's last body. Rows are known by their pointers: what one
-// points to must never change, and what Row returns must depend on nothing else.
-// It is safe for use by several goroutines; whoever needs a body that is being
-// encoded waits for it.
+// Cache caches the last body of one list. A row is identified by its pointer, so the value
+// behind a pointer must never change, and Row must depend on nothing but the item. A Cache is
+// safe for concurrent use. Callers that need the body being encoded wait for the encoding.
 type Cache[T any] struct {
-	Row func(buf []byte, item *T) ([]byte, error) // appends an item's JSON; required
+	Row func(buf []byte, item *T) ([]byte, error) // appends the JSON of an item to buf; required
 
 	last atomic.Pointer[encoded[T]]
-	mu   sync.Mutex // held while one is encoded
+	mu   sync.Mutex // held while encoding
 }
 
-// encoded is a body with where each item's row is in it.
+// encoded is a body with the position of each row.
 type encoded[T any] struct {
 	*Body
 	generation uint64
 	items      []*T
-	ends       []int // row i ends before byte ends[i]; a comma or bracket follows, and stands before the first
+	ends       []int // row i ends before byte ends[i]; a comma or bracket separates rows
 }
 
-// At returns the body of the list at a generation; list is called when the
-// cache does not have it.
+// At returns the body of the list at a generation. At calls list if the cache lacks the
+// generation.
 func (c *Cache[T]) At(generation uint64, list func() []*T) (*Body, error) {
 	if last := c.last.Load(); last != nil && last.generation == generation {
 		return last.Body, nil
@@ -97,8 +94,8 @@ func (c *Cache[T]) At(generation uint64, list func() []*T) (*Body, error) {
 	return next.Body, nil
 }
 
-// Of returns the body of items, for lists that have no generation: it costs a
-// comparison of pointers where nothing has changed. The cache keeps items.
+// Of returns the body of items, for lists without a generation. If nothing has changed, the cost
+// is a comparison of the pointers. The cache keeps items.
 func (c *Cache[T]) Of(items []*T) (*Body, error) {
 	now, err := c.of(items)
 	if err != nil {
@@ -107,8 +104,8 @@ func (c *Cache[T]) Of(items []*T) (*Body, error) {
 	return now.Body, nil
 }
 
-// Rows is Of for lists that are served with more in each row: it calls each with
-// every item's JSON, which is the cache's, until that returns an error.
+// Rows encodes items like Of and calls each for every row, until each returns an error. Callers
+// use Rows to add members to each row. The row belongs to the cache and must not be changed.
 func (c *Cache[T]) Rows(items []*T, each func(i int, row []byte) error) error {
 	now, err := c.of(items)
 	for i := 0; i < len(items) && err == nil; i++ {
@@ -126,7 +123,7 @@ func (c *Cache[T]) of(items []*T) (*encoded[T], error) {
 	return c.encodeLocked(0, items)
 }
 
-// encodeLocked copies the rows that the last body has and encodes the others.
+// encodeLocked copies the rows found in the last body and encodes the others.
 func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*encoded[T], error) {
 	last := c.last.Load()
 	if last == nil {
@@ -139,7 +136,7 @@ func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*encoded[T], err
 		return next, nil
 	}
 
-	// A change touches few rows: most lie in what both lists begin or end with.
+	// A change touches few rows: most rows belong to the common head or tail of both lists.
 	head := 0
 	for head < min(len(items), len(last.items)) && items[head] == last.items[head] {
 		head++
@@ -148,7 +145,7 @@ func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*encoded[T], err
 	for tail < min(len(items), len(last.items))-head && items[len(items)-1-tail] == last.items[len(last.items)-1-tail] {
 		tail++
 	}
-	var between map[*T]int // where the rest was
+	var between map[*T]int // old index of each item outside head and tail
 	for i := head; i < len(last.items)-tail; i++ {
 		if between == nil {
 			between = make(map[*T]int, len(last.items)-tail-head)
@@ -178,14 +175,14 @@ func (c *Cache[T]) encodeLocked(generation uint64, items []*T) (*encoded[T], err
 				return nil, err
 			}
 			if row := len(body) - before + 1; cap(body)-len(body) < row {
-				body = slices.Grow(body, row*(len(items)-i)) // the others are much like it
+				body = slices.Grow(body, row*(len(items)-i)) // assume that the remaining rows have the same size
 			}
 		}
 		next.ends[i] = len(body)
 	}
 	body = append(body, ']', '\n')
 	if cap(body)-len(body) > len(body)/8 {
-		body = slices.Clone(body) // it stays for long
+		body = slices.Clone(body) // the body stays in memory, so drop unused capacity
 	}
 	next.Body = NewBody(body)
 	c.last.Store(next)
@@ -200,10 +197,10 @@ func (e *encoded[T]) row(i int) []byte {
 	return e.JSON[start:e.ends[i]]
 }
 
-// seed is one for all, so that the same bytes have the same tag.
+// seed is shared by all bodies, so equal bytes have equal tags.
 var seed = maphash.MakeSeed()
 
-// NewBody makes a body of JSON that is encoded already, which it keeps.
+// NewBody returns a body of encoded JSON. The body keeps the slice.
 func NewBody(json []byte) *Body {
 	b := &Body{JSON: json, ETag: `"` + strconv.FormatUint(maphash.Bytes(seed, json), 36) + `"`}
 	b.header = [3][]string{{"application/json"}, {strconv.Itoa(len(json))}, {b.ETag}}

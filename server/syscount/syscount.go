@@ -1,11 +1,11 @@
-// Package syscount counts the system calls of this process, by the kernel's own
-// trace events (Documentation/trace/events.rst): [Start], then what is to be
-// counted, then [Counter.Stop].
+// Package syscount counts the system calls of this process with the kernel's trace events
+// (Documentation/trace/events.rst): call [Start], run the code to measure, then call
+// [Counter.Stop].
 //
-// It needs root and a kernel built with CONFIG_FTRACE_SYSCALLS, as those of
-// distributions are, and mounts tracefs for itself alone, attached nowhere. While
-// it counts, every call on the host takes a little longer. Every thread of the process
-// counts, whatever it does: so do the calls that carry the request to stop.
+// Counting needs root and a kernel built with CONFIG_FTRACE_SYSCALLS, as in distributions. Start
+// mounts a private tracefs, attached to no directory. While a Counter runs, every system call on
+// the host takes slightly longer. The counts cover all threads of the process, including the
+// calls for the request to stop.
 package syscount
 
 import (
@@ -26,33 +26,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported says that this kernel has no trace events of system calls, or
-// does not let this process have them.
+// ErrUnsupported means that the kernel has no trace events of system calls, or denies them to
+// this process.
 var ErrUnsupported = errors.New("the kernel's trace events of system calls cannot be had")
 
-// ErrOverrun says that there were more calls than the kernel kept.
+// ErrOverrun means that the kernel's buffers could not hold all calls.
 var ErrOverrun = errors.New("there were more system calls than the kernel keeps")
 
-// Count is how often one call was made.
+// Count is the number of times that the process made one system call.
 type Count struct {
 	Name  string // as in section 2 of the manual
 	Calls int64
 }
 
-// bufferKB is what the kernel keeps of each CPU, some sixty bytes to a call.
+// bufferKB is the size of the kernel's buffer per CPU, in KiB; a call takes about sixty bytes.
 const bufferKB = 8192
 
-// Counter counts from Start to Stop. It is not for several goroutines.
+// Counter counts from Start to Stop. A Counter is not safe for concurrent use.
 type Counter struct {
 	tracefs  *os.Root
-	name     string // of the instance below the root of tracefs
+	name     string // name of the trace instance, relative to the root of tracefs
 	instance *os.Root
 }
 
-// counters tells the instances of one process apart.
+// counters numbers the trace instances of this process.
 var counters atomic.Int64
 
-// Start begins to count. The caller calls Stop.
+// Start begins to count. The caller must call Stop.
 func Start() (c *Counter, err error) {
 	const initial = "pid:[4026531836]" // PROC_PID_INIT_INO
 	if ns, err := os.Readlink("/proc/self/ns/pid"); err != nil {
@@ -81,7 +81,7 @@ func Start() (c *Counter, err error) {
 	for _, w := range [][2]string{
 		{"tracing_on", "0"},
 		{"buffer_size_kb", strconv.Itoa(bufferKB)},
-		{"options/event-fork", "1"}, // threads to come
+		{"options/event-fork", "1"}, // also trace future threads
 	} {
 		if err := c.write(w[0], w[1]); err != nil {
 			return nil, err
@@ -102,7 +102,8 @@ func Start() (c *Counter, err error) {
 	return c, c.write("tracing_on", "1")
 }
 
-// mount returns the root of a tracefs of its own, which vanishes with it.
+// mount returns the root of a private tracefs, which the kernel unmounts when the root is
+// closed.
 func mount() (*os.Root, error) {
 	f, err := unix.Fsopen("tracefs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -120,8 +121,8 @@ func mount() (*os.Root, error) {
 	return os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d/.", fd))
 }
 
-// addThreads names every thread there is, until none is new: a thread made by
-// one that was named is followed by itself.
+// addThreads adds all threads to the trace, and repeats until no new thread appears. Threads
+// created by traced threads are traced automatically.
 func (c *Counter) addThreads() error {
 	for known := 0; ; {
 		tasks, err := os.ReadDir("/proc/self/task")
@@ -154,8 +155,8 @@ func (c *Counter) write(name, value string) error {
 	return nil
 }
 
-// Stop ends the count and returns each call that was made, the most frequent
-// first. [ErrOverrun] where it was too much to keep.
+// Stop ends the count and returns the counted calls, most frequent first. If the kernel lost
+// calls, the error is [ErrOverrun].
 func (c *Counter) Stop() (counts []Count, err error) {
 	defer func() { err = errors.Join(err, c.close()) }()
 	if err := c.write("tracing_on", "0"); err != nil {
@@ -176,7 +177,7 @@ func (c *Counter) Stop() (counts []Count, err error) {
 	return parse(f)
 }
 
-// lost returns how many events the buffers had no room for.
+// lost returns the number of events that did not fit into the buffers.
 func (c *Counter) lost() (lost int64, err error) {
 	stats, err := fs.Glob(c.instance.FS(), "per_cpu/cpu*/stats")
 	if err != nil {
@@ -202,7 +203,7 @@ func (c *Counter) lost() (lost int64, err error) {
 	return lost, nil
 }
 
-// close takes the instance away, and its events with it.
+// close removes the trace instance with its events.
 func (c *Counter) close() (err error) {
 	if c.instance != nil {
 		err = errors.Join(c.instance.Close(), c.tracefs.Remove(c.name))
@@ -210,12 +211,10 @@ func (c *Counter) close() (err error) {
 	return errors.Join(err, c.tracefs.Close())
 }
 
-// parse counts the events in the text of a trace file:
+// parse counts the events in the text of a trace file, and ignores other lines:
 //
 //	# tracer: nop
 //	             fre-20655   [001] .....  1294.452451: sys_dup2(oldfd: 0xb, newfd: 1)
-//
-// Other lines count nothing.
 func parse(r io.Reader) ([]Count, error) {
 	calls := map[string]int64{}
 	lines := bufio.NewReader(r)
@@ -224,7 +223,7 @@ func parse(r io.Reader) ([]Count, error) {
 		if name := callIn(line); name != "" {
 			calls[name]++
 		}
-		for errors.Is(err, bufio.ErrBufferFull) { // the beginning of a line says all
+		for errors.Is(err, bufio.ErrBufferFull) { // the beginning of a line suffices
 			_, err = lines.ReadSlice('\n')
 		}
 		if errors.Is(err, io.EOF) {
@@ -244,7 +243,7 @@ func parse(r io.Reader) ([]Count, error) {
 	return counts, nil
 }
 
-// callIn returns the name of the call that a line tells of, or "".
+// callIn returns the name of the system call in a line, or "".
 func callIn(line []byte) string {
 	if bytes.HasPrefix(line, []byte("#")) {
 		return ""
