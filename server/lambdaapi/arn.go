@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// Account is the number of the account that a tenant is to AWS's clients: twelve digits,
-// zeros for the tenant "default", a hash of the name for any other.
+// Account returns a tenant's AWS account number: twelve digits, zeros for the tenant "default",
+// and a hash of the name for other tenants.
 func Account(tenant string) string {
 	if tenant == image.DefaultTenant {
 		return "000000000000"
@@ -26,9 +26,9 @@ func (s *server) arn(tenant, function string) string {
 	return "arn:aws:lambda:" + s.Region + ":" + Account(tenant) + ":function:" + function
 }
 
-// reference is what a request calls a function: NAME, or an ARN, whole or in part.
+// reference is a request's reference of a function: NAME, or a full or partial ARN.
 type reference struct {
-	region, account string // "" where it says nothing
+	region, account string // "" if absent
 	name, qualifier string
 }
 
@@ -38,7 +38,7 @@ var (
 	qualifierPattern = regexp.MustCompile(`^(\$LATEST|[A-Za-z0-9_-]{1,128})$`)
 )
 
-// parseReference reads
+// parseReference parses a reference in one of the forms
 //
 //	arn:PARTITION:lambda:REGION:ACCOUNT:function:NAME[:QUALIFIER]
 //	ACCOUNT:function:NAME[:QUALIFIER]
@@ -83,8 +83,8 @@ func parseReference(text string) (reference, error) {
 	return r, nil
 }
 
-// function reads which function the request is about. What belongs to another account, or
-// another region, is not there.
+// function parses the request's reference of a function. A reference to another account or
+// region is not found.
 func (s *server) function(c *call) (reference, error) {
 	ref, err := parseReference(c.r.PathValue("function"))
 	if err != nil {
@@ -110,10 +110,10 @@ func notFound(format string, args ...any) error {
 	return refuse(http.StatusNotFound, "ResourceNotFoundException", format, args...)
 }
 
-// clip shortens what a client sent.
+// clip truncates a client's text for an error message.
 func clip(s string) string { return s[:min(len(s), 80)] }
 
-// requestID is a random UUID (RFC 9562).
+// requestID returns a random UUID (RFC 9562).
 func requestID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -121,7 +121,7 @@ func requestID() string {
 	return uuid(b[:])
 }
 
-// uuid writes 16 bytes as one.
+// uuid formats 16 bytes as a UUID.
 func uuid(b []byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }

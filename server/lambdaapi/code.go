@@ -21,20 +21,20 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// Limits of code, as AWS has them.
+// AWS's limits of code.
 const (
 	maxZip      = 50 << 20
 	maxUnzipped = 250 << 20
 	maxFiles    = 100_000
 )
 
-// codeDir is where a function's code lies in the directory of its template.
+// codeDir is the directory of a function's code in the template.
 const codeDir = "code"
 
 var architecture = map[string]string{"amd64": "x86_64", "arm64": "arm64"}[runtime.GOARCH]
 
-// change is what CreateFunction and UpdateFunctionConfiguration ask for; nil and ""
-// leave what is there.
+// change is the request of CreateFunction and UpdateFunctionConfiguration. nil and "" keep the
+// current value.
 type change struct {
 	Runtime      string
 	Handler      string
@@ -44,22 +44,22 @@ type change struct {
 	MemorySize   *int
 	Environment  *environment
 	RevisionId   string //nolint:revive // AWS's name
-	FunctionName string // in the path
+	FunctionName string // from the path
 
-	// What says what is the case anyway, or has no meaning here.
+	// Accepted and ignored: values without a meaning in FRE, or equal to FRE's behaviour.
 	TracingConfig    any
 	Tags             any
 	LoggingConfig    any
 	SnapStart        *struct{ ApplyOn string }
 	EphemeralStorage any
 
-	// What would have to be done, and is not.
+	// Refused unless empty.
 	Layers           []string
 	VpcConfig        *struct{ SubnetIds, SecurityGroupIds []string } //nolint:revive // AWS's name
 	DeadLetterConfig *struct{ TargetArn string }
 }
 
-// bundle is a request's code.
+// bundle is the code in a request.
 type bundle struct {
 	ZipFile                             []byte
 	S3Bucket, S3Key, S3ObjectVersion    string
@@ -85,7 +85,7 @@ func (b *bundle) check() error {
 
 var variablePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]+$`)
 
-// apply makes the change to settings.
+// apply checks the change and applies the change to s.
 func (o *change) apply(s *settings) error {
 	switch {
 	case len(o.Layers) > 0:
@@ -151,7 +151,7 @@ func (s *server) createFunction(c *call) error {
 	if err := c.decode(&req); err != nil {
 		return err
 	}
-	c.r.SetPathValue("function", req.FunctionName) // elsewhere it is in the path
+	c.r.SetPathValue("function", req.FunctionName) // other requests have the name in the path
 	ref, err := s.function(c)
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (s *server) updateConfiguration(c *call) error {
 	return s.redeploy(c, ref, set, r)
 }
 
-// redeploy deploys the code of a revision with other settings.
+// redeploy deploys a revision's code with other settings, and answers.
 func (s *server) redeploy(c *call, ref reference, set *settings, r *engine.Revision) error {
 	r, err := s.again(c, ref, set, r)
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *server) redeploy(c *call, ref reference, set *settings, r *engine.Revis
 	return c.reply(http.StatusOK, out)
 }
 
-// again is redeploy without an answer.
+// again is redeploy without the answer.
 func (s *server) again(c *call, ref reference, set *settings, r *engine.Revision) (*engine.Revision, error) {
 	dir, remove, err := s.scratch(c)
 	if err != nil {
@@ -257,8 +257,9 @@ func (s *server) again(c *call, ref reference, set *settings, r *engine.Revision
 	return s.build(c, ref, set, dir)
 }
 
-// changed finds what is to be changed, a function of this API's, and keeps others from it
-// until done. id, unless "", is the revision that the client has seen.
+// changed prepares a change of a function that was created by this API: changed locks the
+// function until the caller calls done, and returns the newest revision and its settings. If id
+// is not "", the newest revision must have this id.
 func (s *server) changed(c *call, id string) (ref reference, set *settings, r *engine.Revision, done func(), err error) {
 	if ref, err = s.function(c); err != nil {
 		return ref, nil, nil, nil, err
@@ -298,8 +299,9 @@ func (s *server) changed(c *call, id string) (ref reference, set *settings, r *e
 	return ref, &was, r, unlock, nil
 }
 
-// upload unpacks a request's code into a template's directory, which lasts until remove. The
-// code is in memory no more then, and others may send theirs, whatever this one waits for.
+// upload unpacks a request's code into a template directory. The caller calls remove to remove
+// the directory. upload frees the memory of the code, so the next request can load its code
+// while this request waits.
 func (s *server) upload(c *call, set *settings, code *bundle) (dir string, remove func(), err error) {
 	sum := sha256.Sum256(code.ZipFile)
 	set.CodeSize, set.CodeSha256 = int64(len(code.ZipFile)), base64.StdEncoding.EncodeToString(sum[:])
@@ -316,7 +318,7 @@ func (s *server) upload(c *call, set *settings, code *bundle) (dir string, remov
 	return dir, remove, nil
 }
 
-// scratch makes a directory for a template.
+// scratch creates a template directory. The caller calls remove to remove the directory.
 func (s *server) scratch(c *call) (dir string, remove func(), err error) {
 	if dir, err = s.Scratch(); err != nil {
 		return "", nil, fmt.Errorf("make scratch directory: %w", err)
@@ -328,7 +330,7 @@ func (s *server) scratch(c *call) (dir string, remove func(), err error) {
 	}, nil
 }
 
-// deploy builds and deploys the code in a template's directory, and answers.
+// deploy builds and deploys the code in a template directory, and answers.
 func (s *server) deploy(c *call, ref reference, set *settings, dir string, publish bool, status int) error {
 	r, err := s.build(c, ref, set, dir)
 	if err != nil {
@@ -347,7 +349,7 @@ func (s *server) deploy(c *call, ref reference, set *settings, dir string, publi
 	return c.reply(status, out)
 }
 
-// unzip writes an archive, which is hostile until shown otherwise, to a function's code.
+// unzip unpacks an untrusted archive into a function's code directory.
 func unzip(ctx context.Context, dir string, zip []byte) error {
 	file := filepath.Join(dir, "code.zip")
 	if err := os.WriteFile(file, zip, 0o600); err != nil {
@@ -367,7 +369,7 @@ func unzip(ctx context.Context, dir string, zip []byte) error {
 	}
 	defer to.Close()
 	magic := make([]byte, 2)
-	if _, err := f.ReadAt(magic, 0); err != nil || string(magic) != "PK" { // a tar is none to AWS
+	if _, err := f.ReadAt(magic, 0); err != nil || string(magic) != "PK" { // AWS accepts only zip archives
 		return invalid("Could not unzip uploaded file. Please check your file, then try to upload again.")
 	}
 	err = unpack.File(ctx, to, f, unpack.Limits{Bytes: maxUnzipped, Entries: maxFiles})
@@ -380,9 +382,10 @@ func unzip(ctx context.Context, dir string, zip []byte) error {
 	return err
 }
 
-// build makes an image of the settings and the code in path, and deploys it: it has all
-// events that ask for no version. A client that goes away does not end it, or a base
-// environment that takes longer to make than a client waits would never be made.
+// build builds an image of the settings and the code in path, and deploys the image. The new
+// revision receives all events without a version. A disconnect of the client does not cancel the
+// build; otherwise a base environment whose build outlasts the client's timeout would never be
+// built.
 func (s *server) build(c *call, ref reference, set *settings, path string) (*engine.Revision, error) {
 	said, err := json.Marshal(set)
 	if err != nil {
@@ -417,9 +420,9 @@ func (s *server) build(c *call, ref reference, set *settings, path string) (*eng
 	return &all.Revisions[0].Revision, nil
 }
 
-// codeError tells of the code what a build tells of a template.
+// codeError rewrites a build's errors about the template as errors about the code.
 func codeError(err error) error {
-	if fault, ok := errors.AsType[*image.TemplateError](err); ok { // its line is of a template that nobody wrote
+	if fault, ok := errors.AsType[*image.TemplateError](err); ok { // omit the line, because the template is generated
 		return invalid("the function cannot be built: %s", fault.Message)
 	}
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,18 +5,18 @@ import (
 	"hash/crc32"
 )
 
-// eventStream is the type of a stream of messages
+// eventStream is the media type of a stream of messages
 // (smithy.io/2.0/aws/amazon-eventstream.html):
 //
 //	4 bytes  length of the whole message
 //	4 bytes  length of the headers
-//	4 bytes  CRC-32 of these eight
+//	4 bytes  CRC-32 of the first 8 bytes
 //	…        headers: 1 byte length, name, 1 byte type (7: string), 2 bytes length, value
 //	…        payload
-//	4 bytes  CRC-32 of all before
+//	4 bytes  CRC-32 of all preceding bytes
 const eventStream = "application/vnd.amazon.eventstream"
 
-// message encodes one whose headers are short strings.
+// message encodes a message. The headers must be short strings.
 func message(headers [][2]string, payload []byte) []byte {
 	n := 0
 	for _, h := range headers {

@@ -18,11 +18,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// label is what an image says of a function that AWS knows and FRE does not: settings, in
-// JSON. It lasts, travels and goes with the image.
+// label is the image label that stores the AWS settings of a function which FRE has no place
+// for: settings, as JSON. The label moves and disappears with the image.
 const label = "fre.lambda"
 
-// settings are a function's as it was asked for.
+// settings are a function's settings, as requested over Lambda's API.
 type settings struct {
 	Runtime     string            `json:"runtime"`
 	Handler     string            `json:"handler"`
@@ -32,18 +32,19 @@ type settings struct {
 	MemorySize  int               `json:"memory_size"` // MiB
 	Environment map[string]string `json:"environment,omitempty"`
 	Concurrency int               `json:"concurrency,omitempty"` // 0: not reserved
-	CodeSize    int64             `json:"code_size"`             // of the zip
-	CodeSha256  string            `json:"code_sha256"`           // likewise, base64
+	CodeSize    int64             `json:"code_size"`             // size of the zip
+	CodeSha256  string            `json:"code_sha256"`           // hash of the zip, base64
 }
 
-// settingsOf reads an image's; false for functions that were not made by this API.
+// settingsOf returns the settings stored in an image; false for a function not created by this
+// API.
 func settingsOf(c *image.Config) (settings, bool) {
 	var s settings
 	text, ok := c.Labels[label]
 	return s, ok && json.Unmarshal([]byte(text), &s) == nil
 }
 
-// shownOf is what lists show of any function's revision.
+// shownOf returns the settings to show for any function.
 func shownOf(c *image.Config, img *store.Image) settings {
 	if s, ok := settingsOf(c); ok {
 		return s
@@ -83,7 +84,7 @@ type environment struct{ Variables map[string]string }
 
 const latest = "$LATEST"
 
-// describe makes a configuration of a revision; version is $LATEST, or its number.
+// describe returns the configuration of a revision. version is $LATEST or a version number.
 func (s *server) describe(tenant, name, version string, r *engine.Revision) (*configuration, error) {
 	img, err := s.Engine.Image(string(r.Image))
 	if err != nil {
@@ -111,13 +112,13 @@ func (s *server) describe(tenant, name, version string, r *engine.Revision) (*co
 	return out, nil
 }
 
-// revisionID changes with each deployment.
+// revisionID returns an id that changes with each deployment.
 func revisionID(function string, r *engine.Revision) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%s", function, r.Number, r.Image))
 	return uuid(sum[:16])
 }
 
-// revisions are a function's; another tenant's is not there.
+// revisions returns a function's revisions. Another tenant's function is not found.
 func (s *server) revisions(c *call, ref reference) (*engine.Revisions, error) {
 	r, err := s.Engine.Revisions(image.QualifiedName(ref.name, c.tenant))
 	if err != nil {
@@ -126,8 +127,7 @@ func (s *server) revisions(c *call, ref reference) (*engine.Revisions, error) {
 	return r, nil
 }
 
-// revision finds the one that a request is about, and what it is called: $LATEST where
-// nothing else is asked for.
+// revision returns the revision named by the request, and its version: $LATEST by default.
 func (s *server) revision(c *call) (reference, *engine.Revision, string, error) {
 	ref, err := s.function(c)
 	if err != nil {
@@ -165,7 +165,8 @@ func (s *server) getFunction(c *call) error {
 	if err != nil {
 		return err
 	}
-	// There is no Location: the code is in the image, and nobody is given it by a link.
+	// Code has no Location: the image has the code, and a link would be readable without a
+	// token.
 	answer := map[string]any{"Configuration": out, "Code": map[string]string{"RepositoryType": "FRE"}, "Tags": map[string]string{}}
 	if n := s.reserved(r); n > 0 {
 		answer["Concurrency"] = map[string]int{"ReservedConcurrentExecutions": n}
@@ -173,7 +174,7 @@ func (s *server) getFunction(c *call) error {
 	return c.reply(http.StatusOK, answer)
 }
 
-// reserved is the concurrency that was reserved for a revision.
+// reserved returns the concurrency reserved for a revision.
 func (s *server) reserved(r *engine.Revision) int {
 	img, err := s.Engine.Image(string(r.Image))
 	if err != nil {
@@ -210,7 +211,7 @@ func (s *server) listFunctions(c *call) error {
 	for _, name := range page {
 		all, err := s.Engine.Revisions(image.QualifiedName(name, c.tenant))
 		if err != nil {
-			continue // it has gone meanwhile
+			continue // removed meanwhile
 		}
 		one, err := s.describe(c.tenant, name, latest, &all.Revisions[0].Revision)
 		if err != nil {
@@ -224,7 +225,7 @@ func (s *server) listFunctions(c *call) error {
 	}{out, next})
 }
 
-// paged is the part of a list, in order, that a request asks for: MaxItems from Marker on.
+// paged sorts a list and returns the requested page: at most MaxItems elements after Marker.
 func paged[T any](c *call, all []T, key func(T) string, most int) (page []T, next string, err error) {
 	q := c.r.URL.Query()
 	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(a), key(b)) })
@@ -300,7 +301,7 @@ func (s *server) accountSettings(c *call) error {
 	})
 }
 
-// template writes the fret.yaml of a function, in JSON, which YAML includes.
+// template returns the function's fret.yaml, as JSON, a subset of YAML.
 func (set *settings) template(name, tenant string) ([]byte, error) {
 	base, native, err := set.base()
 	if err != nil {
@@ -308,7 +309,7 @@ func (set *settings) template(name, tenant string) ([]byte, error) {
 	}
 	handler := set.Handler
 	if native {
-		handler = "./bootstrap" // as provided.al2023 starts it; the program reads _HANDLER
+		handler = "./bootstrap" // as in provided.al2023: the program reads _HANDLER
 	}
 	t := map[string]any{
 		"id": name, "version": "lambda-" + tenant, "base": base, "contract": "lambda", "handler": handler, "tenant": tenant,
@@ -334,11 +335,12 @@ func (set *settings) template(name, tenant string) ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// javaClient asks for events in functions that bring no such client, as AWS's runtime has.
+// javaClient fetches events in functions without an own client, like the client in AWS's
+// runtime.
 const javaClient = "com.amazonaws:aws-lambda-java-runtime-interface-client:2.10.1"
 
-// base is FRE's for a runtime of AWS's. Which version of the language that is, the base
-// decides.
+// base returns FRE's base environment for an AWS runtime. The base determines the version of the
+// language.
 func (set *settings) base() (base string, native bool, err error) {
 	for prefix, base := range map[string]string{"python3.": "python", "nodejs": "node", "java": "java", "provided": "native"} {
 		if rest, ok := strings.CutPrefix(set.Runtime, prefix); ok && (base == "native" || rest != "") {

@@ -17,10 +17,10 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// target is what an event goes to: NAME, whose traffic decides, or one revision of it.
+// target is the receiver of an event: a function, whose traffic split decides, or one revision.
 type target struct {
-	name      string // the engine's
-	qualifier string // as it was asked for; "" for none
+	name      string // qualified name for the engine
+	qualifier string // as requested; "" for none
 	version   string
 }
 
@@ -55,7 +55,7 @@ func (s *server) target(c *call) (target, error) {
 	return t, nil
 }
 
-// event makes one of the request.
+// event converts the request to an event.
 func (c *call) event(t target) (*engine.Request, error) {
 	body := c.body
 	if len(body) == 0 {
@@ -132,7 +132,7 @@ func (s *server) invoke(c *call) error {
 	return nil
 }
 
-// later takes on an event that runs when there is room for it.
+// later queues an asynchronous event.
 func (s *server) later(c *call, name string, r *engine.Request) error {
 	if r.Size > maxAsync {
 		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "%d byte payload is too large for the Event invocation type (limit %d bytes)", r.Size, maxAsync)
@@ -149,17 +149,17 @@ func (s *server) later(c *call, name string, r *engine.Request) error {
 	return nil
 }
 
-// fault is a function's failure, as the payload says it.
+// fault is a failure of the function, in the JSON format of the payload.
 type fault struct {
 	Message string `json:"errorMessage"`
 	Type    string `json:"errorType,omitempty"`
 	Request string `json:"requestId,omitempty"`
 
-	payload  []byte // unless nil, what the function says itself
-	instance string // of the sandbox; "" for none, and where there is a response
+	payload  []byte // the function's own payload, unless nil
+	instance string // id of the sandbox; "" if none ran, or if the function responded
 }
 
-// run has the function run. A failure of its own is no error: it is the answer.
+// run sends an event to the function. A failure of the function is a fault, not an error.
 func (s *server) run(c *call, name string, r *engine.Request) (*engine.Response, *fault, error) {
 	resp, err := s.Invoker.Invoke(c.r.Context(), name, r)
 	if err == nil {
@@ -177,7 +177,7 @@ func (s *server) run(c *call, name string, r *engine.Request) (*engine.Response,
 	return nil, f, nil
 }
 
-// faultOf is the fault that an error is, nil where it is none of the function's.
+// faultOf converts an error to a fault, or returns nil if the function did not cause the error.
 func faultOf(err error, request string) *fault {
 	var failed *engine.FunctionError
 	var crash *engine.CrashError
@@ -190,13 +190,13 @@ func faultOf(err error, request string) *fault {
 		return &fault{Message: "RequestId: " + request + " Error: Task timed out", Type: "Sandbox.Timedout"}
 	case errors.As(err, &crash):
 		return &fault{Message: "RequestId: " + request + " Error: " + crash.Error(), Type: "Runtime.ExitError"}
-	case errors.As(err, &step), errors.As(err, &loop): // not to be tried again: it ran as far as that
+	case errors.As(err, &step), errors.As(err, &loop): // not retryable, because some steps have run
 		return &fault{Message: err.Error(), Type: "Pipeline.StepFailed", Request: request}
 	}
 	return nil
 }
 
-// answer reads what a function has returned.
+// answer reads the function's response.
 func answer(resp *engine.Response, f *fault) ([]byte, *fault) {
 	defer func() { _ = resp.Body.Close() }()
 	payload, err := io.ReadAll(io.LimitReader(resp.Body, maxInvoke+1))
@@ -207,13 +207,13 @@ func answer(resp *engine.Response, f *fault) ([]byte, *fault) {
 		}
 	case len(payload) > maxInvoke:
 		f = &fault{Message: fmt.Sprintf("Response payload size exceeded maximum allowed payload size (%d bytes).", maxInvoke), Type: "Function.ResponseSizeTooLarge", Request: resp.ID}
-	case resp.Status >= http.StatusBadRequest: // of a function that is no handler of Lambda's
+	case resp.Status >= http.StatusBadRequest: // a function that is not a Lambda handler
 		f = &fault{payload: payload}
 	}
 	return payload, f
 }
 
-// invokeStream sends what the function sends as it comes, as messages of the event stream.
+// invokeStream sends the function's output at once, as messages of an event stream.
 func (s *server) invokeStream(c *call) error {
 	to, err := s.target(c)
 	if err != nil {
@@ -256,7 +256,7 @@ func (s *server) invokeStream(c *call) error {
 			n, err := resp.Body.Read(buf)
 			if n > 0 {
 				if send("PayloadChunk", "application/octet-stream", buf[:n]) != nil {
-					return nil // the client has gone: closing the body tells the function
+					return nil // the client has disconnected: closing the body tells the function
 				}
 			}
 			if errors.Is(err, io.EOF) {
@@ -286,11 +286,11 @@ func (s *server) invokeStream(c *call) error {
 	if err != nil {
 		return err
 	}
-	_ = send("InvokeComplete", "application/json", body) // fails with the connection, which ends
+	_ = send("InvokeComplete", "application/json", body) // an error means that the connection ends
 	return nil
 }
 
-// instanceOf is the sandbox in which an event has run, "" for none.
+// instanceOf returns the id of the sandbox that ran an event, or "".
 func instanceOf(resp *engine.Response, f *fault) string {
 	switch {
 	case resp != nil:
@@ -305,22 +305,22 @@ func instanceOf(resp *engine.Response, f *fault) string {
 
 const (
 	tailBytes = 4 << 10
-	// settling is how long lines may take from the function's pipes to its log.
+	// settling is the wait for lines to pass from the function's pipes to the log.
 	settling = 50 * time.Millisecond
 )
 
-// tail collects the lines that a function logs while an event runs.
+// tail collects a function's log lines while an event runs.
 type tail struct {
 	stop func()
 
 	mu    sync.Mutex
-	lines []engine.LogLine // the last maxTail
+	lines []engine.LogLine // the last maxTail lines
 }
 
 const maxTail = 1000
 
-// follow begins to collect. Whoever may invoke is shown what the event printed, as AWS
-// shows it.
+// follow starts to collect log lines. As with AWS, the right to invoke includes the event's
+// output.
 func (s *server) follow(c *call) *tail {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	t := &tail{}
@@ -344,9 +344,9 @@ func (s *server) follow(c *call) *tail {
 	return t
 }
 
-// result is the end of what there is of the event, in base64: lines of its own and those
-// that its instance printed meanwhile, which belong to it where there is one event at a
-// time.
+// result returns the last tailBytes of the event's log, in base64: the event's lines, and the
+// lines without an invocation from the same instance. The latter belong to the event if the
+// instance handles one event at a time.
 func (t *tail) result(instance, id, version string, took time.Duration) string {
 	<-time.After(settling)
 	t.stop()

@@ -1,12 +1,11 @@
-// Package lambdaapi answers AWS Lambda's API (docs.aws.amazon.com/lambda/latest/api) out
-// of the engine: Invoke, and what makes and changes functions, so that boto3 and the other
-// SDKs work as they are with another endpoint_url (docs/lambda.md). Like package server it
-// translates and decides nothing itself.
+// Package lambdaapi serves AWS Lambda's API (docs.aws.amazon.com/lambda/latest/api) on top of
+// the engine: Invoke, and the management of functions. boto3 and other SDKs work unmodified with
+// another endpoint_url (docs/lambda.md). Like package server, the package only translates
+// between the API and the engine.
 //
-// An account is a tenant, a published version a revision that is kept by an alias of the
-// engine's (see version.go), and what AWS says of a function beside what FRE does is a
-// label of its image (see function.go). Requests are signed by a token's access key (see
-// sigv4.go).
+// An account is a tenant. A published version is a revision, kept by an alias of the engine (see
+// version.go). AWS settings without an equivalent in FRE are a label of the image (see
+// function.go). Requests are signed with a token's access key (see sigv4.go).
 package lambdaapi
 
 import (
@@ -42,46 +41,46 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Events takes on what runs later.
+// Events queues asynchronous events.
 type Events interface {
 	Publish(ctx context.Context, function string, r *engine.Request) (id string, err error)
 }
 
-// Config wires the API. All is required but Unsigned.
+// Config configures the API. All fields but Unsigned and Now are required.
 type Config struct {
 	Engine  *engine.Engine
-	Invoker gateway.Invoker // takes events, which it counts against tenants' quotas
-	Guard   *gateway.Guard  // tokens, tenants' events, addresses' rates
+	Invoker gateway.Invoker // receives events, and counts events against tenants' quotas
+	Guard   *gateway.Guard  // tokens, event quotas of tenants, request rates of addresses
 	Events  Events
-	Rootfs  func(store.Digest) string      // where an image's files are
-	Scratch func() (dir string, err error) // makes a directory, which the caller removes
+	Rootfs  func(store.Digest) string      // returns the root directory of an image
+	Scratch func() (dir string, err error) // creates a directory; the API removes the directory
 	Log     *slog.Logger
 
-	Region string // that requests are signed for
+	Region string // AWS region that requests must be signed for
 
-	// Unsigned, unless "", is the tenant that requests without any signature act for.
+	// Unsigned is the tenant of unsigned requests. If "", unsigned requests are refused.
 	Unsigned string
 
 	Now func() time.Time // default time.Now
 }
 
-// Limits of requests' bodies, in bytes
+// Limits of request bodies, in bytes
 // (docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html).
 const (
 	maxInvoke  = 6 << 20
 	maxAsync   = 1 << 20
-	maxRequest = 1 << 20    // of those that hold no code
-	maxCode    = 70_167_211 // of those that do, in base64
+	maxRequest = 1 << 20    // requests without code
+	maxCode    = 70_167_211 // requests with code, in base64
 )
 
 type server struct {
 	Config
-	locks     locks                       // one change of a function at a time
-	receiving intake.Places[netip.Prefix] // bodies that may hold code, on their way to the disk
-	codes     chan struct{}               // held by the one request whose code is in memory
+	locks     locks                       // serializes the changes of a function
+	receiving intake.Places[netip.Prefix] // uploads of bodies that may hold code
+	codes     chan struct{}               // held by the only request with code in memory
 }
 
-// route is one line of the API.
+// route is one route of the API.
 type route struct {
 	action, method, path string
 	scope                access.Scope
@@ -118,7 +117,7 @@ var routes = []route{
 	{"GetAccountSettings", "GET", "/2016-08-19/account-settings", access.Read, maxRequest, (*server).accountSettings},
 }
 
-// New returns the handler of the API.
+// New returns the API's handler.
 func New(cfg Config) http.Handler {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -132,10 +131,10 @@ func New(cfg Config) http.Handler {
 		s.serve(route{action: "unsupported", max: maxRequest, handle: (*server).unsupported}, w, r)
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") { // as boto3 asks for lists
+		if p := r.URL.Path; len(p) > 1 && strings.HasSuffix(p, "/") { // boto3 requests lists with a trailing slash
 			c := *r.URL
 			c.Path, c.RawPath = strings.TrimSuffix(p, "/"), strings.TrimSuffix(c.RawPath, "/")
-			r2 := *r // RequestURI stays: it is what is signed
+			r2 := *r // keep RequestURI, because the signature covers RequestURI
 			r2.URL = &c
 			r = &r2
 		}
@@ -143,7 +142,7 @@ func New(cfg Config) http.Handler {
 	})
 }
 
-// call is one request whose sender is known.
+// call is one request in progress. id and tenant are set after authentication.
 type call struct {
 	w      http.ResponseWriter
 	r      *http.Request
@@ -151,18 +150,18 @@ type call struct {
 	client netip.Addr
 	tenant string
 	body   []byte
-	aside  string // where a body lies that may hold code, until load; "" for none
-	// release forgets a body that may hold code: another may come then.
+	aside  string // file of a body that may hold code, until load; "" for none
+	// release frees the place or the memory of a body that may hold code, for the next request.
 	release func()
-	on      string // the function, for the audit log
-	status  int    // of the answer, 0 while there is none
+	on      string // function's name, for the audit log
+	status  int    // status of the answer; 0 before the answer
 }
 
 func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
 	c := &call{w: w, r: r, client: access.ClientOf(r), release: func() {}}
 	defer func() { c.release() }()
 	w.Header().Set("X-Amzn-Requestid", requestID())
-	if r.ContentLength != 0 { // which net/http reads before an answer, of whom it may be
+	if r.ContentLength != 0 { // net/http drains the body before any answer, even for an unauthenticated client
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // fails with the connection
 	}
 	err := s.admit(rt, c)
@@ -177,7 +176,7 @@ func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit reads the request and says whether its sender may ask for this.
+// admit authenticates the sender, reads the body and checks the sender's rights.
 func (s *server) admit(rt route, c *call) error {
 	if wait := s.Guard.Clients.Take(c.client); wait > 0 {
 		return &access.SlowDownError{What: "requests from this address", After: wait}
@@ -224,8 +223,8 @@ func (s *server) admit(rt route, c *call) error {
 	return s.load(c)
 }
 
-// byProgram says that no web page has had a browser send a request that nothing signs:
-// pages of whatever origin can reach loopback.
+// byProgram reports whether an unsigned request comes from a program. Web pages are excluded,
+// because pages of any origin can make a browser send requests to loopback.
 func byProgram(r *http.Request) bool {
 	if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
 		return false
@@ -238,8 +237,9 @@ func byProgram(r *http.Request) bool {
 	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
-// A body takes so long to come, one that may hold code more. Of those so many come at a time,
-// of one address fewer, and go to the disk: whose they are is known once they are whole.
+// Limits of request bodies: the time of a body, the longer time of a body that may hold code,
+// and the number of the latter, in total and per address. A body that may hold code goes to
+// disk, because the signature can be checked only after the whole body has arrived.
 const (
 	patience       = time.Minute
 	codePatience   = 2 * time.Minute
@@ -247,18 +247,19 @@ const (
 	maxReceivingOf = 8
 )
 
-// read reads the request's body and returns its hash. One that may hold code is put aside.
+// read reads the request's body and returns the body's hash. A body that may hold code goes to a
+// file.
 func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	var to io.Writer
 	var memory bytes.Buffer
-	room := "" // the directory whose disk is written to
+	room := "" // directory to write to
 	most := patience
 	if to = &memory; rt.max == maxCode {
 		f, err := s.putAside(c)
 		if err != nil {
 			return hash, err
 		}
-		defer func() { _ = f.Close() }() // what it has is read anew
+		defer func() { _ = f.Close() }() // f is only written here; load reads the file again
 		to, most = f, codePatience
 		room = filepath.Dir(f.Name())
 	}
@@ -292,7 +293,7 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	return hash, refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
 }
 
-// putAside makes the file for a body that may hold code, which lasts until release.
+// putAside creates the file for a body that may hold code. The file exists until c.release.
 func (s *server) putAside(c *call) (*os.File, error) {
 	leave, ok := s.receiving.Enter(access.Block(c.client))
 	if !ok {
@@ -311,7 +312,8 @@ func (s *server) putAside(c *call) (*os.File, error) {
 	return os.OpenFile(c.aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// load takes what was put aside into memory once no other is there.
+// load reads the file of putAside into memory. load waits until no other request has code in
+// memory.
 func (s *server) load(c *call) error {
 	if c.aside == "" {
 		return nil
@@ -359,13 +361,12 @@ func (c *call) send(status int, body []byte) {
 	c.status = status
 	c.w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = c.w.Write(body) // fails with the connection, which ends
+		_, _ = c.w.Write(body) // an error means that the connection ends
 	}
 }
 
-// decode reads the body strictly, so that nothing that is asked for is left out in
-// silence. What has no meaning here, and does no harm where it is left out, is in the
-// types' ignored fields.
+// decode parses the body and rejects unknown fields, so no setting is silently ignored. Harmless
+// fields without a meaning in FRE are explicit fields of the request types.
 func (c *call) decode(v any) error {
 	if len(c.body) == 0 {
 		c.body = []byte("{}")
@@ -388,12 +389,12 @@ func (c *call) decode(v any) error {
 	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json: %v", err)
 }
 
-// failure is an error as AWS has them.
+// failure is an error in AWS's format.
 type failure struct {
 	status  int
 	kind    string
 	message string
-	after   time.Duration // of Retry-After, 0 for none
+	after   time.Duration // value of Retry-After; 0: no header
 }
 
 func (f *failure) Error() string { return f.message }
@@ -406,7 +407,7 @@ func invalid(format string, args ...any) error {
 	return refuse(http.StatusBadRequest, "InvalidParameterValueException", format, args...)
 }
 
-// errorOf maps what the parts return to Lambda's errors.
+// errorOf maps the errors of the engine's packages to Lambda's errors.
 func errorOf(err error) *failure {
 	var (
 		own      *failure
@@ -469,15 +470,15 @@ func errorOf(err error) *failure {
 	case errors.Is(err, engine.ErrClosed), errors.Is(err, access.ErrUnavailable):
 		f.status, f.kind, f.after = http.StatusServiceUnavailable, "ServiceException", time.Second
 	case errors.Is(err, context.Canceled):
-		f.status, f.kind = 499, "RequestAbortedException" // nobody reads it
+		f.status, f.kind = 499, "RequestAbortedException" // only for logs
 	default:
 		return failureOf(control.ErrorOf(err))
 	}
 	return f
 }
 
-// failureOf returns the failure for an error that has no name in Lambda's API. SDKs do not
-// retry the kind that it gives to the caller's mistakes.
+// failureOf returns the failure for an error without an equivalent in Lambda's API. For a
+// caller's mistake the kind is InvalidParameterValueException, which SDKs do not retry.
 func failureOf(e *api.Error) *failure {
 	f := &failure{status: e.Status, kind: "ServiceException", message: e.Message}
 	if e.Status < http.StatusInternalServerError {
@@ -489,12 +490,12 @@ func failureOf(e *api.Error) *failure {
 	return f
 }
 
-// fail sends an error in the shape that SDKs read (restJson1's x-amzn-ErrorType; members
-// of the model's errors are called message in some, Message in others).
+// fail sends an error in the format of SDKs: restJson1's x-amzn-ErrorType, and the message under
+// two names, because AWS's model uses message in some errors and Message in others.
 func (s *server) fail(rt route, c *call, err error) {
 	f := errorOf(err)
 	message := f.message
-	if f.status == http.StatusInternalServerError { // the engine's own trouble is for its operator
+	if f.status == http.StatusInternalServerError { // hide internal errors from the client
 		s.Log.ErrorContext(c.r.Context(), "lambda request failed", "action", rt.action, "function", c.on, "error", err)
 		message = "the request failed; the engine's log says why"
 	}
@@ -506,5 +507,5 @@ func (s *server) fail(rt route, c *call, err error) {
 	if f.status >= 500 {
 		kind = "Service"
 	}
-	_ = c.reply(f.status, map[string]string{"Type": kind, "message": message, "Message": message}) // of strings: never fails
+	_ = c.reply(f.status, map[string]string{"Type": kind, "message": message, "Message": message}) // strings always encode
 }

@@ -6,24 +6,24 @@ import (
 	"sync"
 )
 
-// maxWaiting is how many changes of one function wait for the one under way: each may have
-// its code on disk.
+// maxWaiting is the maximum number of changes of one function that wait for the current change.
+// Each waiting change may have code on disk.
 const maxWaiting = 4
 
-// locks have changes of one function come one after the other. A change may take as long as
-// a build; it keeps nobody from changing another function.
+// locks serializes the changes of each function. A change may take as long as a build. Changes
+// of different functions are independent.
 type locks struct {
 	mu sync.Mutex
 	of map[string]*lock
 }
 
 type lock struct {
-	token chan struct{} // held by who changes the function
-	users int           // that one and those who wait
+	token chan struct{} // held by the current change
+	users int           // the current change and the waiting changes
 }
 
-// take waits until nobody else changes a function. Errors: a ResourceConflictException where
-// too many wait already, as of AWS while an update is in progress; the cause of ctx.
+// take waits for the function's lock. Errors: a ResourceConflictException if too many changes
+// wait already, as in AWS while an update is in progress; or the cause of ctx.
 func (l *locks) take(ctx context.Context, function string) (unlock func(), err error) {
 	l.mu.Lock()
 	if l.of == nil {
@@ -56,5 +56,5 @@ func (l *locks) take(ctx context.Context, function string) (unlock func(), err e
 	}
 }
 
-// lock is take for the function of a request.
+// lock takes the lock of the request's function.
 func (s *server) lock(c *call) (unlock func(), err error) { return s.locks.take(c.r.Context(), c.on) }

@@ -13,14 +13,15 @@ import (
 	"time"
 )
 
-// Signature Version 4 (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html):
+// Signature Version 4
+// (docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html):
 //
 //	Authorization: AWS4-HMAC-SHA256 Credential=KEY/20261124/REGION/lambda/aws4_request,
 //	    SignedHeaders=host;x-amz-date, Signature=64 hexadecimal digits
 //
-// What is signed says method, path, query, the headers named and the body's hash, so that
-// none can be changed; the time, so that whoever listens can send a request again for
-// maxSkew alone: the API's protocol has no more against that, which is what TLS is for.
+// The signature covers the method, path, query, named headers, the hash of the body and the time. An
+// eavesdropper can replay a request within maxSkew; the protocol has no further protection against replay,
+// so use TLS.
 
 const (
 	algorithm = "AWS4-HMAC-SHA256"
@@ -28,16 +29,16 @@ const (
 	dateTime  = "20060102T150405Z"
 )
 
-// signature is what a request says of how it was signed.
+// signature holds the signature data of a request.
 type signature struct {
 	key     string // id of the access key
-	date    string // of dateTime
+	date    string // in the format dateTime
 	scope   string // DAY/REGION/lambda/aws4_request
 	headers []string
 	sum     [sha256.Size]byte
 }
 
-// parseSignature reads a request's header, before its body.
+// parseSignature parses and checks the headers of a request, before the body is read.
 func parseSignature(r *http.Request, region string, now time.Time) (*signature, error) {
 	incomplete := func(format string, args ...any) (*signature, error) {
 		return nil, refuse(http.StatusForbidden, "IncompleteSignatureException", format, args...)
@@ -78,8 +79,8 @@ func parseSignature(r *http.Request, region string, now time.Time) (*signature, 
 	return s, nil
 }
 
-// parseAuthorization reads the field alone. The scope it returns is of four parts, the
-// first of eight digits.
+// parseAuthorization parses the Authorization header. The returned scope has four parts, and the
+// first part has eight digits.
 func parseAuthorization(field string) (*signature, error) {
 	bad := func(what string) error {
 		return refuse(http.StatusForbidden, "IncompleteSignatureException", "the Authorization header has no %s: FRE takes AWS Signature Version 4 (%s)", what, algorithm)
@@ -123,8 +124,8 @@ func parseAuthorization(field string) (*signature, error) {
 	return s, nil
 }
 
-// text is what was signed, by the hash of the request's body, which the header says where it
-// says one at all.
+// text returns the text to sign for a body with the given hash. If X-Amz-Content-Sha256 is set,
+// the header must equal the hash.
 func (s *signature) text(r *http.Request, hash [sha256.Size]byte) ([]byte, error) {
 	payload := hex.EncodeToString(hash[:])
 	if said := r.Header.Get("X-Amz-Content-Sha256"); said != "" && said != payload {
@@ -141,7 +142,7 @@ func (s *signature) text(r *http.Request, hash [sha256.Size]byte) ([]byte, error
 	return []byte(algorithm + "\n" + s.date + "\n" + s.scope + "\n" + hex.EncodeToString(request[:])), nil
 }
 
-// verify says whether the text was signed by the secret.
+// verify reports whether secret signed text.
 func (s *signature) verify(secret, text []byte) bool {
 	key := append([]byte("AWS4"), secret...)
 	defer clear(key)
@@ -158,7 +159,7 @@ func mac(key []byte, text string) []byte {
 	return h.Sum(nil)
 }
 
-// canonicalPath encodes a path as it was sent once more, as all services but S3 have it.
+// canonicalPath escapes the raw path once more, as all AWS services except S3 do.
 func canonicalPath(raw string) string {
 	if raw == "" {
 		return "/"
@@ -166,7 +167,7 @@ func canonicalPath(raw string) string {
 	return escape(raw, "/~")
 }
 
-// canonicalQuery sorts the parameters.
+// canonicalQuery sorts and normalizes the parameters.
 func canonicalQuery(raw string) string {
 	if raw == "" {
 		return ""
@@ -184,7 +185,7 @@ func canonicalQuery(raw string) string {
 	return strings.Join(out, "&")
 }
 
-// reescape encodes what a query encodes in whatever way.
+// reescape normalizes the percent-encoding of a query part.
 func reescape(s string) string {
 	if u, err := url.PathUnescape(s); err == nil {
 		s = u
@@ -192,7 +193,8 @@ func reescape(s string) string {
 	return escape(s, "~")
 }
 
-// escape encodes all but RFC 3986's unreserved characters and those of keep.
+// escape percent-encodes every byte except RFC 3986's unreserved characters and the characters
+// in keep.
 func escape(s, keep string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -207,9 +209,9 @@ func escape(s, keep string) string {
 	return b.String()
 }
 
-// canonicalHeader is the value of a header as it is signed.
+// canonicalHeader returns the value of a header in canonical form.
 func canonicalHeader(r *http.Request, name string) string {
-	switch name { // which net/http takes out
+	switch name { // net/http removes these from the headers
 	case "host":
 		return r.Host
 	case "content-length":

@@ -21,17 +21,16 @@ import (
 //	alias prod → 4              the alias prod
 //	alias prod → 4, 5: 0.25     likewise, and the alias weight-2500-prod of revision 5
 //
-// so that whatever changes them does so at once, is on the disk before it is in force, and
-// is seen by fre function revisions. Numbers are those of revisions: they grow, but one
-// that was not published leaves a gap.
+// A change is therefore atomic, on disk before it takes effect, and visible in fre function revisions. A
+// version's number is the revision's number: versions grow, with gaps for unpublished revisions.
 const (
 	versionPrefix = "version-"
 	weightPrefix  = "weight-"
-	parts         = 10_000 // of a weight
+	parts         = 10_000 // denominator of a weight
 )
 
-// qualified finds a revision by $LATEST, the number of a published version, or an alias,
-// and says what it is called.
+// qualified returns the revision for $LATEST, the number of a published version, or an alias,
+// and the revision's version.
 func qualified(all *engine.Revisions, qualifier string) (r *engine.Revision, version string, ok bool) {
 	if qualifier == "" || qualifier == latest {
 		return &all.Revisions[0].Revision, latest, true
@@ -48,7 +47,7 @@ func qualified(all *engine.Revisions, qualifier string) (r *engine.Revision, ver
 	return nil, "", false
 }
 
-// publish keeps a revision as a version.
+// publish publishes a revision as a version.
 func (s *server) publish(c *call, r *engine.Revision) (version string, err error) {
 	version = strconv.Itoa(r.Number)
 	_, err = s.Engine.SetAliases(c.r.Context(), c.on, map[string]string{versionPrefix + version: version}, nil)
@@ -91,7 +90,7 @@ func (s *server) publishVersion(c *call) error {
 	return c.reply(http.StatusCreated, out)
 }
 
-// unpublish forgets a version.
+// unpublish removes a version.
 func (s *server) unpublish(c *call, all *engine.Revisions, ref reference) error {
 	if _, err := strconv.Atoi(ref.qualifier); err != nil {
 		return invalid("%s cannot be deleted: name a version, or leave the qualifier away", ref.qualifier)
@@ -109,7 +108,7 @@ func (s *server) unpublish(c *call, all *engine.Revisions, ref reference) error 
 		return err
 	}
 	err := s.Engine.RemoveRevision(c.r.Context(), c.on, version)
-	if errors.Is(err, engine.ErrRevisionUsed) { // it is $LATEST, too
+	if errors.Is(err, engine.ErrRevisionUsed) { // the revision is also $LATEST
 		return nil
 	}
 	return err
@@ -124,7 +123,7 @@ func (s *server) listVersions(c *call) error {
 	if err != nil {
 		return err
 	}
-	rows := []int{0} // $LATEST
+	rows := []int{0} // stands for $LATEST
 	for _, r := range slices.Backward(all.Revisions) {
 		if slices.Contains(r.Aliases, versionPrefix+strconv.Itoa(r.Number)) {
 			rows = append(rows, r.Number)
@@ -153,15 +152,15 @@ func (s *server) listVersions(c *call) error {
 	}{out, next})
 }
 
-// alias is one as AWS has them.
+// alias is an alias of AWS.
 type alias struct {
 	name    string
 	version int
-	other   int // 0: none
-	weight  int // of other, of parts
+	other   int // 0: no second version
+	weight  int // weight of other, in units of 1/parts
 }
 
-// aliasesOf finds those that are clients' own.
+// aliasesOf returns the aliases made by clients.
 func aliasesOf(all *engine.Revisions) []*alias {
 	found := map[string]*alias{}
 	for _, r := range all.Revisions {
@@ -197,10 +196,10 @@ func findAlias(all *engine.Revisions, name string) *alias {
 	return nil
 }
 
-// kept is what the engine calls the alias's other version.
+// kept returns the engine's alias for the second version.
 func (a *alias) kept() string { return fmt.Sprintf("%s%04d-%s", weightPrefix, a.weight, a.name) }
 
-// pick chooses the version of an event.
+// pick chooses the version for an event at random, by weight.
 func (a *alias) pick() int {
 	if a.other != 0 && rand.IntN(parts) < a.weight {
 		return a.other
@@ -208,7 +207,7 @@ func (a *alias) pick() int {
 	return a.version
 }
 
-// aliasConfiguration is AWS's.
+// aliasConfiguration is AWS's AliasConfiguration.
 type aliasConfiguration struct {
 	AliasArn        string
 	Name            string
@@ -233,17 +232,17 @@ func (s *server) describeAlias(c *call, ref reference, a *alias) *aliasConfigura
 
 func (s *server) numbered(n int) string { return strconv.Itoa(n) }
 
-// aliasChange is what CreateAlias and UpdateAlias ask for.
+// aliasChange is the request of CreateAlias and UpdateAlias.
 type aliasChange struct {
 	Name            string
 	FunctionVersion string
-	Description     *string // not kept
+	Description     *string // ignored
 	RoutingConfig   *routing
 	RevisionId      string //nolint:revive // AWS's name
-	FunctionName    string // in the path
+	FunctionName    string // from the path
 }
 
-// put puts an alias in force; was is what it was before, nil for nothing.
+// put creates or updates an alias, and answers. was is the current alias, or nil.
 func (s *server) put(c *call, ref reference, all *engine.Revisions, was *alias, req *aliasChange, name string, status int) error {
 	a := &alias{name: name}
 	if was != nil {
@@ -325,7 +324,7 @@ func (s *server) createAlias(c *call) error {
 	return s.put(c, ref, all, nil, &req, req.Name, http.StatusCreated)
 }
 
-// alias finds the one that a request is about.
+// alias returns the alias named by the request.
 func (s *server) alias(c *call) (reference, *engine.Revisions, *alias, error) {
 	ref, err := s.function(c)
 	if err != nil {
@@ -384,7 +383,7 @@ func (s *server) deleteAlias(c *call) error {
 	}
 	defer unlock()
 	_, _, a, err := s.alias(c)
-	if f, ok := errors.AsType[*failure](err); ok && f.status == http.StatusNotFound { // as with AWS
+	if f, ok := errors.AsType[*failure](err); ok && f.status == http.StatusNotFound { // as in AWS, deleting a missing alias succeeds
 		if _, err := s.Engine.Function(c.on); err == nil {
 			c.send(http.StatusNoContent, nil)
 			return nil
@@ -431,12 +430,12 @@ func (s *server) listAliases(c *call) error {
 	}{out, next})
 }
 
-// --- Concurrency: instances.max, of the revision that is newest ---------------
+// --- Concurrency: instances.max of the newest revision ---
 
 func (s *server) putConcurrency(c *call) error {
 	var req struct {
 		ReservedConcurrentExecutions *int
-		FunctionName                 string // in the path
+		FunctionName                 string // from the path
 	}
 	if err := c.decode(&req); err != nil {
 		return err
