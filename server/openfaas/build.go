@@ -34,24 +34,24 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// What a build's archive holds: its configuration, and the context below a directory.
+// Contents of a build's archive: the configuration, and the build context below a directory.
 const (
 	configFile    = "com.openfaas.docker.config"
 	sealedFile    = "com.openfaas.secrets"
 	contextDir    = "context"
-	functionDir   = "function" // of the handler in a context
+	functionDir   = "function" // directory of the handler in a context
 	maxConfigFile = 64 << 10
 )
 
-// buildConfig is configFile.
+// buildConfig is the content of configFile.
 type buildConfig struct {
 	Image     string            `json:"image"`
 	BuildArgs map[string]string `json:"buildArgs"`
 	Platforms []string          `json:"platforms"`
-	SkipPush  bool              `json:"skipPush"` // nothing is pushed in any case
+	SkipPush  bool              `json:"skipPush"` // irrelevant, because FRE never pushes
 }
 
-// buildResult is an answer, or a line of one.
+// buildResult is an answer, or one line of a streamed answer.
 type buildResult struct {
 	Log    []string `json:"log"`
 	Image  string   `json:"image"`
@@ -59,16 +59,17 @@ type buildResult struct {
 	Error  string   `json:"error,omitempty"`
 }
 
-// The values of buildResult.Status.
+// Values of buildResult.Status.
 const (
 	buildRuns      = "in_progress"
 	buildSucceeded = "success"
 	buildFailed    = "failed"
 )
 
-// build answers POST /build: a tar and, in X-Build-Signature, its HMAC, which says whose it
-// is. The archive is on disk before anything of it is looked at. What is signed by a builder
-// is in the audit log, and a wrong signature as any failure of authentication.
+// build answers POST /build: a tar, and in X-Build-Signature the tar's HMAC, which identifies
+// the builder. The archive is written to disk and verified before the handler reads any content.
+// The audit log has every correctly signed build; a wrong signature counts as a failed
+// authentication.
 func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	client := access.ClientOf(r)
 	if r.Method != http.MethodPost {
@@ -130,7 +131,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	out.end(cfg.Image, err)
 }
 
-// signatureOf reads X-Build-Signature: "sha256=" and an HMAC-SHA256 in hexadecimal digits.
+// signatureOf parses X-Build-Signature: "sha256=" and an HMAC-SHA256 in hexadecimal digits.
 func signatureOf(field string) ([]byte, error) {
 	digits, ok := strings.CutPrefix(field, "sha256=")
 	mac, err := hex.DecodeString(digits)
@@ -156,10 +157,10 @@ func (h *handler) scratch() (*os.Root, string, error) {
 	return dir, path, nil
 }
 
-// archiveFile is the request's body while it is looked at.
+// archiveFile is the name of the request's body on disk.
 const archiveFile = "request.tar"
 
-// receive writes the body down and says whose signature it has.
+// receive writes the body to disk, verifies the signature and returns the builder's tenant.
 func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, signature []byte) (tenant string, err error) {
 	limit := h.MaxContextBytes + maxContextEntries*1024
 	if r.ContentLength > limit {
@@ -182,13 +183,13 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		return err
 	})
 	done()
-	if errors.Is(err, intake.ErrSlow) { // whoever it is has shown nothing
+	if errors.Is(err, intake.ErrSlow) { // the client has not authenticated
 		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("the build context takes more than %s to come", h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
 	}
 	if err != nil {
 		return "", fmt.Errorf("read build context: %w", err)
 	}
-	for i, b := range h.Builders { // all of them: it takes the same time whose it is
+	for i, b := range h.Builders { // compare with all builders, for constant time
 		if hmac.Equal(macs[i].Sum(nil), signature) {
 			tenant = b.Tenant
 		}
@@ -199,8 +200,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 	return tenant, nil
 }
 
-// unpack takes the archive apart, in the directory where it lies, and reads what it says of
-// itself.
+// unpack unpacks the archive below dir and returns the build configuration.
 func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error) {
 	f, err := dir.Open(archiveFile)
 	if err != nil {
@@ -218,7 +218,7 @@ func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error
 	err = engine.WritingTo(ctx, dir.Name(), func(ctx context.Context) error {
 		return unpack.Tar(ctx, in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
 	})
-	if removeErr := dir.Remove(archiveFile); err == nil { // it may wait for its turn
+	if removeErr := dir.Remove(archiveFile); err == nil { // free the disk space before the build waits for its turn
 		err = removeErr
 	}
 	switch {
@@ -264,7 +264,7 @@ func readBuildConfig(in *os.Root) (*buildConfig, error) {
 	return cfg, nil
 }
 
-// readSmall reads a regular file that is no larger.
+// readSmall reads a regular file of at most most bytes.
 func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	info, err := dir.Lstat(name)
 	if err != nil {
@@ -276,7 +276,8 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	return dir.ReadFile(name)
 }
 
-// buildContext makes an image of what was unpacked and gives it the name that was asked for.
+// buildContext builds an image of the unpacked context and tags the image with the requested
+// name.
 func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
 	ctx = h.Engine.ForTenant(engine.KeepNames(ctx))
 	defer h.Engine.Hold()()
@@ -314,7 +315,7 @@ func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConf
 	return errors.Join(err, h.untag(ctx, img))
 }
 
-// buildOwn builds a directory with a fret.yaml, as fre build does.
+// buildOwn builds a directory with a fret.yaml, like fre build.
 func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
 	t, err := image.TemplateIn(dir)
 	if err != nil {
@@ -334,8 +335,8 @@ func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, 
 	return err
 }
 
-// ownTemplate is the directory of a build context that holds a fret.yaml: its top, or that of
-// the handler; nil for none.
+// ownTemplate returns the directory of a build context with a fret.yaml: the top or the
+// handler's directory. The result is nil if both lack a fret.yaml.
 func ownTemplate(top *os.Root) (*os.Root, error) {
 	for _, where := range []string{".", functionDir} {
 		switch _, err := top.Lstat(path.Join(where, image.TemplateFile)); {
@@ -348,7 +349,7 @@ func ownTemplate(top *os.Root) (*os.Root, error) {
 	return nil, nil
 }
 
-// languageTemplate is what a language's template of OpenFaaS comes to.
+// languageTemplate returns the fret.yaml that corresponds to an OpenFaaS language template.
 func languageTemplate(top *os.Root) (map[string]any, error) {
 	text, err := readSmall(top, "template.yml", maxConfigFile)
 	if err != nil {
@@ -371,8 +372,8 @@ func errLanguage(what string) error {
 	return badRequest("FRE runs no Dockerfile, and does not know how to build %s: put a fret.yaml beside the handler (fre new), take python3-http or python3-flask, or build the image elsewhere and deploy it by its name", what)
 }
 
-// pythonTemplate is OpenFaaS's python3-http and python3-flask: their own index.py serves the
-// handler on port 5000, and FRE has the watchdog's place.
+// pythonTemplate returns the fret.yaml for OpenFaaS's python3-http and python3-flask. The
+// template's index.py serves the handler on port 5000, and FRE replaces the watchdog.
 func pythonTemplate(top *os.Root) (map[string]any, error) {
 	if _, err := top.Stat("index.py"); err != nil {
 		return nil, badRequest("the template has no index.py")
@@ -397,22 +398,22 @@ func pythonTemplate(top *os.Root) (map[string]any, error) {
 	return spec, nil
 }
 
-// buildOutput tells how a build goes: line by line, or all of it at its end.
+// buildOutput reports the progress of a build, line by line or in one answer at the end.
 type buildOutput struct {
 	w       http.ResponseWriter
 	streams bool
 
-	mu    sync.Mutex // report may come from another goroutine
+	mu    sync.Mutex // report may run on another goroutine
 	log   []string
-	last  string // line: one that comes again says nothing
+	last  string // last line, to skip repetitions
 	begun bool
 }
 
-// maxBuildLog is how many lines an answer has that comes at the end.
+// maxBuildLog is the maximum number of lines in an answer at the end.
 const maxBuildLog = 1000
 
 func (o *buildOutput) report(e image.Event) {
-	if e.End || e.Total > 0 && e.Done > 0 { // progress is for bars
+	if e.End || e.Total > 0 && e.Done > 0 { // progress is only for bars
 		return
 	}
 	line := strings.TrimSpace(strings.Join([]string{e.Step, e.Name, e.Message}, " "))
@@ -431,8 +432,7 @@ func (o *buildOutput) report(e image.Event) {
 	o.sendLocked(buildResult{Log: []string{line}, Status: buildRuns})
 }
 
-// end says how it ended. The status is 200 in any case: what went wrong stands in the body,
-// where clients look for it.
+// end sends the result. The status is always 200, because clients look for errors in the body.
 func (o *buildOutput) end(image string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -460,10 +460,10 @@ func (o *buildOutput) sendLocked(r buildResult) {
 		r.Log = []string{}
 	}
 	b, err := json.Marshal(r)
-	if err != nil { // of strings: never
+	if err != nil { // strings always encode
 		return
 	}
-	_, _ = o.w.Write(append(b, '\n')) // fails with the connection
+	_, _ = o.w.Write(append(b, '\n')) // an error means that the connection ends
 	if o.streams {
 		_ = http.NewResponseController(o.w).Flush()
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// deploymentLabel keeps, in the image's configuration, what was asked for.
+// deploymentLabel is the image label with the deployment's request.
 const deploymentLabel = "fre.openfaas.deployment"
 
-// Labels of a deployment that mean something.
+// Labels of a deployment that FRE supports.
 const (
 	labelMin  = "com.openfaas.scale.min"
 	labelMax  = "com.openfaas.scale.max"
@@ -26,25 +26,25 @@ const (
 	labelIdle = "com.openfaas.scale.zero-duration"
 )
 
-// annotationNetwork says which network a function has: none (default) or egress.
+// annotationNetwork selects a function's network: none (default) or egress.
 const annotationNetwork = "fre.network"
 
 const (
-	defaultConcurrency = 8                // of ordinary images: replicas of OpenFaaS take many events at once
-	defaultTimeout     = 30 * time.Second // of an event; the watchdog's exec_timeout says otherwise
+	defaultConcurrency = 8                // for ordinary images, because an OpenFaaS replica handles many events at once
+	defaultTimeout     = 30 * time.Second // per event, unless the watchdog's exec_timeout is set
 )
 
-// deployment is a request to deploy with what it means here.
+// deployment is a deployment request, converted to FRE's terms.
 type deployment struct {
 	types.FunctionDeployment
 	tenant string
-	wanted *image.Template // only what a deployment says is taken from it
+	wanted *image.Template // only settings named in the request apply
 
-	drop func(context.Context) error // of the image that was pulled for it; nil for none
+	drop func(context.Context) error // removes an image pulled for the request; nil: no pull
 }
 
-// newDeployment checks a request. What cannot be done is refused with what to do instead;
-// the rules are those of templates, by the same reader.
+// newDeployment converts and checks a request. Unsupported settings are refused, with an
+// alternative. The template parser checks the other settings, by the rules of templates.
 func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, error) {
 	switch {
 	case !image.ValidName(d.Service):
@@ -80,7 +80,8 @@ func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, erro
 	return out, nil
 }
 
-// templateFault tells of a fault in a deployment's terms: it has no lines.
+// templateFault rewrites a template error without line numbers, because the request has no
+// lines.
 func templateFault(err error) error {
 	var fault *image.TemplateError
 	if errors.As(err, &fault) {
@@ -103,7 +104,7 @@ func checkResources(r *types.FunctionResources) error {
 	return nil
 }
 
-// label is the value of one of the labels, "" without it.
+// label returns the value of a label, or "".
 func (d *deployment) label(name string) string { return valueIn(d.Labels, name) }
 
 func valueIn(m *map[string]string, name string) string {
@@ -113,7 +114,7 @@ func valueIn(m *map[string]string, name string) string {
 	return (*m)[name]
 }
 
-// number reads a label or variable that is one.
+// number parses a numeric label or variable into to[key].
 func number(name, value string, to map[string]any, key string) error {
 	if value == "" {
 		return nil
@@ -126,7 +127,7 @@ func number(name, value string, to map[string]any, key string) error {
 	return nil
 }
 
-// template is what a deployment says, as a template of an HTTP server.
+// template returns the deployment as the template of an HTTP server.
 func (d *deployment) template() (map[string]any, error) {
 	instances := map[string]any{"min": 1, "concurrency": defaultConcurrency}
 	resources := map[string]any{"pids": 256, "timeout": defaultTimeout.String()}
@@ -156,7 +157,7 @@ func (d *deployment) template() (map[string]any, error) {
 			return nil, err
 		}
 	}
-	if instances["concurrency"] == 0 { // as the watchdog has it: no limit
+	if instances["concurrency"] == 0 { // no limit for the watchdog
 		instances["concurrency"] = defaultConcurrency
 	}
 	if s := env["exec_timeout"]; s != "" {
@@ -168,7 +169,7 @@ func (d *deployment) template() (map[string]any, error) {
 		if err != nil || timeout <= 0 {
 			return nil, badRequest("exec_timeout: %q is not a duration such as 30s", s)
 		}
-		resources["timeout"] = max(timeout, defaultTimeout).String() // the watchdog's own is the shorter
+		resources["timeout"] = max(timeout, defaultTimeout).String() // the watchdog enforces a shorter timeout itself
 	}
 	if l := d.Limits; l != nil {
 		if l.Memory != "" {
@@ -194,8 +195,8 @@ func (d *deployment) template() (map[string]any, error) {
 	return spec, nil
 }
 
-// configure sets what the deployment says. Of an image that is a function already, what
-// the deployment does not say stays as its template has it.
+// configure applies the deployment to an image's configuration. For a function's image, settings
+// absent from the deployment keep the template's values.
 func (d *deployment) configure(c *image.Config, function bool) error {
 	t := d.wanted
 	c.Tenant = d.tenant
@@ -226,11 +227,11 @@ func (d *deployment) configure(c *image.Config, function bool) error {
 	return nil
 }
 
-// scaled sets the bounds of a function's own image. One replica is kept, as with OpenFaaS,
-// unless a label or its template says otherwise.
+// scaled applies the scaling labels to a function's image. By default one replica stays, as in
+// OpenFaaS, unless a label or the template says otherwise.
 func (d *deployment) scaled(c *image.Config) {
 	t := d.wanted
-	if c.Instances.Isolation == image.IsolationEvent { // a fresh sandbox for each: none is kept
+	if c.Instances.Isolation == image.IsolationEvent { // every event has a fresh sandbox, so no instance is kept
 		return
 	}
 	if d.label(labelMax) != "" {
@@ -244,8 +245,8 @@ func (d *deployment) scaled(c *image.Config) {
 	}
 }
 
-// deploymentOf is what was asked for, or what a function that was deployed otherwise would
-// have been asked for as.
+// deploymentOf returns the deployment's request. For a function deployed by other means,
+// deploymentOf returns an equivalent request.
 func deploymentOf(c *image.Config, name, ref string) (types.FunctionDeployment, error) {
 	var d types.FunctionDeployment
 	if raw := c.Labels[deploymentLabel]; raw != "" {

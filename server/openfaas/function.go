@@ -59,8 +59,8 @@ func (h *handler) describe(w http.ResponseWriter, r *request) error {
 	return reply(w, s)
 }
 
-// usage is what the function's sandboxes take together: memory now, and of CPUs the
-// thousandths that each has had since its start.
+// usage returns the current memory of the function's sandboxes, and the sum of each sandbox's
+// average CPU use since the sandbox's start, in thousandths of a CPU.
 func (h *handler) usage(f *engine.Function) *types.FunctionUsage {
 	var u types.FunctionUsage
 	for _, b := range h.Engine.Sandboxes(false) {
@@ -69,7 +69,7 @@ func (h *handler) usage(f *engine.Function) *types.FunctionUsage {
 		}
 		s, err := h.Engine.Stats(b.ID)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // ended meanwhile
 		}
 		u.TotalMemoryBytes += float64(s.MemoryBytes)
 		if age := time.Since(b.Created); age > 0 {
@@ -79,7 +79,8 @@ func (h *handler) usage(f *engine.Function) *types.FunctionUsage {
 	return &u
 }
 
-// statusOf is a function as OpenFaaS lists it: what it was asked for as, and what it has now.
+// statusOf returns a function in OpenFaaS's format: the deployment's request and the current
+// state.
 func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 	plain, tenant, err := image.SplitName(f.Name)
 	if err != nil {
@@ -101,7 +102,7 @@ func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 		Limits: d.Limits, Requests: d.Requests, ReadOnlyRootFilesystem: d.ReadOnlyRootFilesystem,
 		InvocationCount: float64(f.Invocations), Replicas: uint64(f.Config.Instances.Min), CreatedAt: f.Deployed,
 	}
-	if f.Config.Instances.Isolation == image.IsolationEvent { // each event has a sandbox of its own
+	if f.Config.Instances.Isolation == image.IsolationEvent { // every event has a fresh sandbox
 		s.Replicas, s.AvailableReplicas = 1, 1
 		return s, nil
 	}
@@ -117,7 +118,7 @@ func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 	return s, nil
 }
 
-// deploy answers POST and PUT /system/functions: PUT is for a function that is there.
+// deploy answers POST and PUT /system/functions. PUT requires an existing function.
 func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	var req types.FunctionDeployment
 	if err := decode(w, r, &req); err != nil {
@@ -144,7 +145,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 		if err == nil || d.drop == nil {
 			return
 		}
-		release() // an image that is held stays
+		release() // Hold protects the image from removal
 		ctx := context.WithoutCancel(r.Context())
 		if err := d.drop(ctx); err != nil {
 			h.Log.WarnContext(ctx, "image not removed", "image", d.Image, "error", err)
@@ -158,7 +159,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 		defer h.drop(r.Context(), made.Digest)
 	}
 	var links map[string]string
-	if len(d.Secrets) > 0 { // where OpenFaaS has them
+	if len(d.Secrets) > 0 { // OpenFaaS's path of secrets
 		links = map[string]string{"var/openfaas/secrets": "/run/secrets"}
 	}
 	img, err = h.Engine.Reconfigure(r.Context(), img, d.Service, links, func(c *image.Config) error { return d.configure(c, made == nil) })
@@ -172,7 +173,8 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	return nil
 }
 
-// deployImage makes an image the function's next revision; one that is refused goes again.
+// deployImage deploys img as the function's next revision. If the engine refuses the deployment,
+// deployImage removes the image.
 func (h *handler) deployImage(r *request, name, tenant string, img *store.Image) error {
 	_, err := h.Engine.Deploy(r.Context(), name, img, engine.DeployOptions{Replace: true, Within: tenant, By: r.id.Who})
 	if err != nil {
@@ -181,8 +183,8 @@ func (h *handler) deployImage(r *request, name, tenant string, img *store.Image)
 	return err
 }
 
-// drop removes an image that has no name, as those have that this package makes, and that
-// nobody uses.
+// drop removes an image that has no name and is unused. The images made by this package have no
+// name.
 func (h *handler) drop(ctx context.Context, digest store.Digest) {
 	img, err := h.Engine.Image(string(digest))
 	if err != nil || len(img.Names) > 0 {
@@ -190,7 +192,7 @@ func (h *handler) drop(ctx context.Context, digest store.Digest) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	_, err = h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{})
-	if errors.Is(err, store.ErrInUse) { // by an event that is not over, perhaps
+	if errors.Is(err, store.ErrInUse) { // perhaps by an event in progress
 		err = h.Engine.DropImage(digest)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, engine.ErrClosed) {
@@ -226,8 +228,9 @@ func (h *handler) remove(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// scale answers POST /system/scale-function/{name}: that many instances are kept. It is a
-// revision of the same image, so that no event is lost; what was kept idle of the former goes.
+// scale answers POST /system/scale-function/{name}: sets the number of instances to keep. The
+// handler deploys a revision of the same image, so no event is lost, and removes the idle
+// instances of the former revision.
 func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	var req types.ScaleServiceRequest
 	if err := decode(w, r, &req); err != nil {
@@ -272,7 +275,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	if err := h.deployImage(r, f.Name, tenant, img); err != nil {
 		return err
 	}
-	// The former is the same function: nobody goes back to it, and its instances are not to rest.
+	// The former revision has the same code, so a rollback or resting instances are useless.
 	err = h.Engine.RemoveRevision(r.Context(), f.Name, strconv.Itoa(f.Revision))
 	var unknown *engine.UnknownError
 	if err != nil && !errors.Is(err, engine.ErrRevisionUsed) && !errors.As(err, &unknown) {
@@ -283,7 +286,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// buildIn has the engine build what is in a directory of its own that fill fills.
+// buildIn creates a directory, calls fill to fill the directory, and builds the directory.
 func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, report func(image.Event)) (_ *store.Image, err error) {
 	path, err := h.Scratch()
 	if err != nil {
@@ -302,7 +305,7 @@ func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, re
 	return img, err
 }
 
-// writeTemplate writes a template, whose JSON is YAML.
+// writeTemplate writes a template as JSON, a subset of YAML.
 func writeTemplate(dir *os.Root, spec map[string]any) error {
 	text, err := json.Marshal(spec)
 	if err != nil {

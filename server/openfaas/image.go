@@ -18,14 +18,13 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// variableDirectory tells the adapter the directory of an ordinary image's program, which
-// does not see it.
+// variableDirectory tells the adapter the working directory of an ordinary image's program. The
+// program does not see the variable.
 const variableDirectory = "FRE_HTTP_DIR="
 
-// imageFor finds the image that a deployment names, here or at its registry, and says
-// whether it is a function's. Of an ordinary one a function's is made that has no name: its
-// entry point as an HTTP server on port 8080. made is that one, to be dropped once it has
-// been used.
+// imageFor returns the image for a deployment, local or pulled. If the image is ordinary,
+// imageFor builds a function's image without a name: the entry point as an HTTP server on port
+// 8080. made is this image, or nil; the caller drops made after use.
 func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, err error) {
 	img, ref, err := h.findImage(r, d)
 	if err != nil {
@@ -42,10 +41,10 @@ func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, e
 	return made, made, err
 }
 
-// findImage is the image that a deployment names, here or at its registry, and the name by
-// which builds find it. To a deployment another tenant's image is not there, whoever deploys:
-// anybody may build under a name that is free, also the name of what others expect from its
-// registry. What is pulled in its stead is known by its digest, and takes the name from nobody.
+// findImage returns the deployment's image, local or pulled, and the image's name for builds. An
+// image of another tenant is invisible to a deployment, whoever deploys: a tenant can build an
+// image under any free name, even under a name that other tenants expect from the registry. In
+// this case findImage pulls the image by digest, so no name changes hands.
 func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref string, err error) {
 	may := func(img *store.Image) bool {
 		of := engine.ImageTenant(img)
@@ -55,7 +54,7 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 	pull := d.Image
 	if img, err = h.Engine.Image(ref); err == nil && !may(img) {
 		if pull, err = h.Engine.Resolve(r.Context(), d.Image, nil); err != nil {
-			if of := engine.ImageTenant(img); r.id.Of(of) { // others do not learn of it
+			if of := engine.ImageTenant(img); r.id.Of(of) { // only shown to a caller with rights to the other tenant
 				err = fmt.Errorf("the image %s of this engine is tenant %s's, not %s's: build it for that tenant, or under another name: %w", ref, of, d.tenant, err)
 			}
 			return nil, "", err
@@ -72,7 +71,7 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 	return img, ref, err
 }
 
-// serverOf makes a function's image of an ordinary one.
+// serverOf builds a function's image from an ordinary image.
 func (h *handler) serverOf(ctx context.Context, d *deployment, ref string, c *image.Config) (*store.Image, error) {
 	own := c.AsContainer()
 	command := slices.Concat(own.Entrypoint, own.Cmd)
@@ -88,7 +87,7 @@ func (h *handler) serverOf(ctx context.Context, d *deployment, ref string, c *im
 		return nil, err
 	}
 	spec["id"], spec["base"], spec["handler"] = id, "oci:"+ref, commandLine(command)
-	delete(spec, "secrets") // they are checked when it is deployed
+	delete(spec, "secrets") // checked at deployment
 	img, err := h.buildIn(ctx, func(dir *os.Root) error { return writeTemplate(dir, spec) }, nil)
 	if err != nil {
 		return nil, err
@@ -103,23 +102,23 @@ func (h *handler) serverOf(ctx context.Context, d *deployment, ref string, c *im
 	return out, err
 }
 
-// untag takes the made-up name of a build away, and with it the image where it has no other.
+// untag removes the generated name of a build, and the image if the name was the last one.
 func (h *handler) untag(ctx context.Context, img *store.Image) error {
 	_, err := h.Engine.RemoveImage(context.WithoutCancel(ctx), img.Name+":"+img.Version, engine.RemoveOptions{})
 	return err
 }
 
-// familiar is a reference as the store has it: without the registry that is meant by none.
+// familiar returns a reference in the store's form: without the default registry.
 func familiar(ref string) string {
 	r, err := store.ParseReference(ref)
 	if err != nil {
-		return ref // Pull says what is wrong with it
+		return ref // Pull reports the error
 	}
 	r.Name = oci.Familiar(r.Name)
 	return r.String()
 }
 
-// madeName is a template's id that nobody else has.
+// madeName returns a unique template id.
 func madeName() (string, error) {
 	var b [8]byte
 	if _, err := rand.Read(b[:]); err != nil {
@@ -128,7 +127,7 @@ func madeName() (string, error) {
 	return "openfaas-" + hex.EncodeToString(b[:]), nil
 }
 
-// commandLine writes words so that the runtime http reads them again.
+// commandLine quotes words for the parser of the runtime http.
 func commandLine(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

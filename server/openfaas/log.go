@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// logs answers GET /system/logs?name=&namespace=&instance=&tail=&since=&follow= with a line
-// of JSON for each of the function's.
+// logs answers GET /system/logs?name=&namespace=&instance=&tail=&since=&follow= with one line of
+// JSON per log line.
 func (h *handler) logs(w http.ResponseWriter, r *request) error {
 	q := r.URL.Query()
 	o := engine.LogOptions{Tail: -1, Sandbox: q.Get("instance")}
@@ -22,7 +22,7 @@ func (h *handler) logs(w http.ResponseWriter, r *request) error {
 		if err != nil {
 			return badRequest("tail: %q is not a number", s)
 		}
-		if n > 0 { // none, and what is less, is all of them
+		if n > 0 { // otherwise all lines
 			o.Tail = n
 		}
 	}
@@ -49,13 +49,13 @@ func (h *handler) logs(w http.ResponseWriter, r *request) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
-	if o.Follow { // so that the client knows that there is one
+	if o.Follow { // tells the client that the stream has begun
 		if err := control.Flush(); err != nil {
 			return nil //nolint:nilerr // the client has gone
 		}
 	}
 	e := json.NewEncoder(w)
-	_ = h.Engine.Logs(r.Context(), f.Name, o, func(line engine.LogLine) error { // the status is out: a broken log ends there
+	_ = h.Engine.Logs(r.Context(), f.Name, o, func(line engine.LogLine) error { // the status was already sent: an error ends the log
 		err := e.Encode(logs.Message{Name: plain, Namespace: namespaceOf(tenant), Instance: line.Sandbox, Timestamp: line.Time, Text: line.Text})
 		if err != nil || !o.Follow {
 			return err

@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// tenants are those there are for whoever asks: with a record, or with a function.
+// tenants returns the namespaces visible to the caller: tenants with a record or a function.
 func (h *handler) tenants(r *request) []string {
 	if !r.id.All() {
 		return []string{namespaceOf(r.id.Tenant)}
@@ -43,13 +43,13 @@ func (h *handler) namespace(w http.ResponseWriter, r *request) error {
 	return reply(w, types.FunctionNamespace{Name: name})
 }
 
-// createNamespace answers POST /system/namespace/: a tenant without quotas.
+// createNamespace answers POST /system/namespace/: creates a tenant without quotas.
 func (h *handler) createNamespace(w http.ResponseWriter, r *request) error {
 	var n types.FunctionNamespace
 	if err := decode(w, r, &n); err != nil {
 		return err
 	}
-	delete(n.Annotations, "openfaas") // faas-cli's own mark of its namespaces
+	delete(n.Annotations, "openfaas") // set by faas-cli on its namespaces
 	delete(n.Labels, "openfaas")
 	if r.on = n.Name; len(n.Labels)+len(n.Annotations) > 0 {
 		return badRequest("a tenant has neither labels nor annotations: leave them out")
@@ -67,7 +67,7 @@ func (h *handler) createNamespace(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// removeNamespace answers DELETE /system/namespace/{name}: of a tenant without functions.
+// removeNamespace answers DELETE /system/namespace/{name}: removes a tenant without functions.
 func (h *handler) removeNamespace(w http.ResponseWriter, r *request) error {
 	r.on = r.PathValue("name")
 	if err := ofAll(r); err != nil {

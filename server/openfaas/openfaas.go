@@ -1,16 +1,16 @@
-// Package openfaas answers OpenFaaS's clients, faas-cli before all, on the gateway's
-// listener: functions, scaling, secrets, logs, namespaces and remote builds
-// (docs/openfaas.md). Calls of functions are the gateway's own: /function/ and
-// /async-function/ are the same in both.
+// Package openfaas serves OpenFaaS's clients, mainly faas-cli, on the gateway's listener:
+// functions, scaling, secrets, logs, namespaces and remote builds (docs/openfaas.md). The
+// gateway itself handles calls of functions, because FRE and OpenFaaS share the paths /function/
+// and /async-function/.
 //
-//	/system/…  takes a token, as bearer or as basic authentication's password
-//	/build     takes a build context with an HMAC of it, by a secret of its tenant's
+//	/system/…  requires a token, as a bearer token or as the password of basic authentication
+//	/build     accepts a build context with an HMAC by a secret of the tenant
 //
-// A namespace is a tenant, openfaas-fn the default one. A deployment is a revision like any
-// other, of an image made of the one it names: the same files, configured otherwise. What
-// was asked for is kept in a label of that image, so that it can be told back.
+// A namespace is a tenant; openfaas-fn is the default tenant. A deployment is an ordinary revision, of an
+// image made from the named image: same files, other configuration. A label of the new image stores the
+// deployment's request, to answer queries.
 //
-// Of OpenFaaS, only the types of its provider's SDK are used here.
+// The package uses no part of OpenFaaS except the types of the provider's SDK.
 package openfaas
 
 import (
@@ -38,34 +38,36 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// Config wires the handler. All but Events and Builders is required.
+// Config configures the handler. Events and Builders may be nil. MaxContextBytes and ReceiveTime
+// have defaults. All other fields are required.
 type Config struct {
 	Engine   *engine.Engine
 	Access   *access.Access
 	Log      *slog.Logger
 	Version  api.Version
-	Scratch  func() (string, error) // makes a directory on the store's file system
-	Events   *events.Service        // asynchronous ones, which go with their tenant; nil: there are none
-	Builders []Builder              // whose build contexts are taken; none: no remote builds
+	Scratch  func() (string, error) // creates a directory on the store's file system
+	Events   *events.Service        // asynchronous events, removed with their tenant; nil: none
+	Builders []Builder              // accepted builders; none: no remote builds
 
-	MaxContextBytes int64         // of a build context, packed and unpacked; default 256 MiB
-	ReceiveTime     time.Duration // that a build context has to come; default 2 minutes
+	MaxContextBytes int64         // maximum size of a build context, packed and unpacked; default 256 MiB
+	ReceiveTime     time.Duration // time limit for receiving a build context; default 2 minutes
 }
 
-// Builder is who may build for a tenant: whoever has the secret.
+// Builder authorizes holders of Secret to build for a tenant.
 type Builder struct {
 	Tenant string
 	Secret []byte
 }
 
-// maxRequest bounds the JSON of requests; a secret is at most 64 KiB, base64 or escaped.
+// maxRequest is the maximum size of a request's JSON; a secret is at most 64 KiB, base64 or
+// escaped.
 const maxRequest = 1 << 20
 
-// maxContextEntries bounds files and directories of a build context.
+// maxContextEntries is the maximum number of files and directories in a build context.
 const maxContextEntries = 50_000
 
-// A build's body is taken in before anybody knows whose it is: so many at a time, of one
-// address fewer. What is built then is for the tenant's quota.
+// Limits of receiving build contexts, before the signature identifies the tenant: the number in
+// total and per address, and the time of each. Afterwards the tenant's quota limits builds.
 const (
 	maxReceiving   = 16
 	maxReceivingOf = 4
@@ -74,7 +76,7 @@ const (
 
 type handler struct {
 	Config
-	receiving intake.Places[netip.Prefix] // builds' bodies
+	receiving intake.Places[netip.Prefix] // uploads of build contexts
 }
 
 // New returns the handler of /system/ and /build.
@@ -118,14 +120,14 @@ func New(cfg Config) http.Handler {
 	return mux
 }
 
-// request is one that somebody was let in with.
+// request is an authenticated request.
 type request struct {
 	*http.Request
 	id access.Identity
-	on string // what it is about, for the audit log
+	on string // object of the action, for the audit log
 }
 
-// guarded lets in who has shown a token with the scope, and writes down what it did.
+// guarded wraps a handler with authentication, a check of the scope, and the audit log.
 func (h *handler) guarded(name string, scope access.Scope, handle func(http.ResponseWriter, *request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, hr *http.Request) {
 		client := access.ClientOf(hr)
@@ -154,14 +156,15 @@ func (h *handler) guarded(name string, scope access.Scope, handle func(http.Resp
 	}
 }
 
-// fail answers as OpenFaaS's clients show it to people: a line of text, and the next step.
+// fail sends an error as OpenFaaS's clients print errors: a line of text with the next step.
+// fail returns the status.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) (status int) {
 	e := server.ErrorOf(err)
 	if e.Status == http.StatusInternalServerError {
 		h.Log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	server.Challenge(w, err)
-	if e.Status == http.StatusUnauthorized { // by what faas-cli login keeps
+	if e.Status == http.StatusUnauthorized { // the scheme used by faas-cli login
 		w.Header().Set("WWW-Authenticate", `Basic realm="fre"`)
 	}
 	text := e.Message
@@ -172,8 +175,8 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) (statu
 	return e.Status
 }
 
-// tenant is the one that a namespace names; "" is the token's own, or the default. What
-// belongs to others is not there.
+// tenant returns the tenant of a namespace. "" means the token's tenant or the default tenant.
+// Other tenants' namespaces are not found.
 func (r *request) tenant(namespace string) (string, error) {
 	switch {
 	case namespace == gateway.OpenFaaSNamespace, namespace == "" && r.id.All():
@@ -190,7 +193,7 @@ func (r *request) tenant(namespace string) (string, error) {
 	return namespace, nil
 }
 
-// namespaceOf is what clients are told of a tenant.
+// namespaceOf returns a tenant's namespace, as shown to clients.
 func namespaceOf(tenant string) string {
 	if tenant == image.DefaultTenant {
 		return gateway.OpenFaaSNamespace
@@ -198,7 +201,7 @@ func namespaceOf(tenant string) string {
 	return tenant
 }
 
-// function finds one of a namespace.
+// function returns a function of a namespace.
 func (h *handler) function(r *request, name, namespace string) (*engine.Function, error) {
 	tenant, err := r.tenant(namespace)
 	if err != nil {
@@ -211,7 +214,7 @@ func (h *handler) function(r *request, name, namespace string) (*engine.Function
 	return h.Engine.Function(image.QualifiedName(name, tenant))
 }
 
-// decode reads a request's JSON, strictly: a field that is ignored in silence is worse than none.
+// decode parses a request's JSON and rejects unknown fields, so no setting is silently ignored.
 func decode(w http.ResponseWriter, r *request, to any) error {
 	body := http.MaxBytesReader(w, r.Body, maxRequest)
 	d := json.NewDecoder(body)
@@ -236,7 +239,7 @@ func reply(w http.ResponseWriter, v any) error {
 		return fmt.Errorf("encode answer: %w", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(b) // fails with the connection
+	_, _ = w.Write(b) // an error means that the connection ends
 	return nil
 }
 
@@ -248,7 +251,7 @@ func notFound(format string, args ...any) error {
 	return &api.Error{Code: api.CodeNotFound, Status: http.StatusNotFound, Message: fmt.Sprintf(format, args...)}
 }
 
-// info answers as a gateway does, which tells of its provider.
+// info answers GET /system/info like an OpenFaaS gateway, which describes its provider.
 func (h *handler) info(w http.ResponseWriter, _ *request) error {
 	v := &types.VersionInfo{Release: h.Version.Version, SHA: cmp.Or(h.Version.Commit, h.Version.Version)}
 	return reply(w, struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// secrets answers GET /system/secrets: names, never values.
+// secrets answers GET /system/secrets with names, never values.
 func (h *handler) secrets(w http.ResponseWriter, r *request) error {
 	tenant, err := r.tenant(r.URL.Query().Get("namespace"))
 	if err != nil {
@@ -28,7 +28,7 @@ func (h *handler) secrets(w http.ResponseWriter, r *request) error {
 	return reply(w, out)
 }
 
-// secretOf reads a request about one, and whose it is.
+// secretOf parses a request about a secret and returns the secret's tenant.
 func secretOf(w http.ResponseWriter, r *request) (s types.Secret, tenant string, err error) {
 	if err := decode(w, r, &s); err != nil {
 		return s, "", err
@@ -41,7 +41,7 @@ func secretOf(w http.ResponseWriter, r *request) (s types.Secret, tenant string,
 	return s, tenant, err
 }
 
-// putSecret answers POST and PUT /system/secrets: PUT is for one that is there.
+// putSecret answers POST and PUT /system/secrets. PUT requires an existing secret.
 func (h *handler) putSecret(w http.ResponseWriter, r *request) error {
 	s, tenant, err := secretOf(w, r)
 	if err != nil {
@@ -63,7 +63,7 @@ func (h *handler) putSecret(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// removeSecret answers DELETE /system/secrets: not while a function names it.
+// removeSecret answers DELETE /system/secrets, and refuses while a function uses the secret.
 func (h *handler) removeSecret(w http.ResponseWriter, r *request) error {
 	s, tenant, err := secretOf(w, r)
 	if err != nil {
