@@ -42,7 +42,7 @@ func hurried(next http.Handler, body, left time.Duration) http.Handler {
 
 // unhurried removes the time limit, for handlers with limits of their own.
 func unhurried(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // fails with the connection
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // fails only with the connection
 }
 
 // hurriedBody removes the read deadline at the end of the body. Afterwards net/http reads from

@@ -130,10 +130,10 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// appendImageUsage appends the images with their sizes and numbers of containers, users. docker
-// computes the reclaimable space as LayersSize minus the unshared bytes of images with
-// containers (docker/cli, formatter/disk_usage.go). Bytes shared by images in use are therefore
-// reported as unshared bytes of one of the images, and the sum is exact.
+// appendImageUsage appends the images with their sizes. users holds the number of containers per
+// image. The docker client computes the reclaimable space as LayersSize minus the unshared bytes
+// of images with containers (docker/cli, formatter/disk_usage.go). Bytes shared by images in use
+// are therefore reported as unshared bytes of one of the images, and the sum is exact.
 func (s *server) appendImageUsage(buf []byte, used []engine.ImageUsage, users map[store.Digest]int, old bool) ([]byte, error) {
 	images := make([]*store.Image, len(used))
 	for i, img := range used {

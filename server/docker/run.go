@@ -79,8 +79,8 @@ func (c *creation) config(name string) engine.ContainerConfig {
 	return out
 }
 
-// own returns a container. For an instance, own returns an error, because the engine starts and
-// removes instances as events arrive.
+// own returns a container for the operation named what. For an instance, own returns an error,
+// because the engine starts and removes instances as events arrive.
 func (s *server) own(ref, what string) (container, error) {
 	c, err := s.container(ref)
 	if err == nil && c.record == nil {

@@ -155,7 +155,7 @@ func systemCPU() (int64, error) {
 }
 
 // containerTop answers GET /containers/ID/top?ps_args= with the columns of ps -ef. Other ps_args
-// are refused, because the engine runs no program of the host.
+// are refused, because the engine never runs the host's ps.
 func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.live(r.PathValue("id"))
 	if err != nil {

@@ -55,7 +55,7 @@ func Within(w http.ResponseWriter, body io.Reader, most time.Duration) (_ io.Rea
 	ended := make(chan struct{})
 	timer := time.AfterFunc(most, func() {
 		defer close(ended)
-		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // w without deadlines does not wait for a client
+		_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // a writer without deadlines has no client to wait for
 	})
 	return b, func() {
 		if !timer.Stop() {

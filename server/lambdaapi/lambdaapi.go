@@ -162,7 +162,7 @@ func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() { c.release() }()
 	w.Header().Set("X-Amzn-Requestid", requestID())
 	if r.ContentLength != 0 { // net/http drains the body before any answer, even for an unauthenticated client
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // fails with the connection
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience)) // fails only with the connection
 	}
 	err := s.admit(rt, c)
 	if err == nil {

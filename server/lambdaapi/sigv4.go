@@ -19,9 +19,9 @@ import (
 //	Authorization: AWS4-HMAC-SHA256 Credential=KEY/20261124/REGION/lambda/aws4_request,
 //	    SignedHeaders=host;x-amz-date, Signature=64 hexadecimal digits
 //
-// The signature covers the method, path, query, named headers, the hash of the body and the time. An
-// eavesdropper can replay a request within maxSkew; the protocol has no further protection against replay,
-// so use TLS.
+// The signature covers the method, path, query, named headers, the hash of the body and the
+// time. An eavesdropper can replay a request within maxSkew. The protocol has no further
+// protection against replay, so use TLS.
 
 const (
 	algorithm = "AWS4-HMAC-SHA256"

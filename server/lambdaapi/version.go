@@ -21,8 +21,9 @@ import (
 //	alias prod → 4              the alias prod
 //	alias prod → 4, 5: 0.25     likewise, and the alias weight-2500-prod of revision 5
 //
-// A change is therefore atomic, on disk before it takes effect, and visible in fre function revisions. A
-// version's number is the revision's number: versions grow, with gaps for unpublished revisions.
+// A change is therefore atomic, on disk before the change takes effect, and visible in fre
+// function revisions. A version's number is the revision's number: the numbers grow, with gaps
+// for unpublished revisions.
 const (
 	versionPrefix = "version-"
 	weightPrefix  = "weight-"

@@ -73,7 +73,7 @@ type encoded[T any] struct {
 	*Body
 	generation uint64
 	items      []*T
-	ends       []int // row i ends before byte ends[i]; a comma or bracket separates rows
+	ends       []int // row i ends before byte ends[i]; one byte, a comma or bracket, precedes each row
 }
 
 // At returns the body of the list at a generation. At calls list if the cache lacks the

@@ -41,10 +41,11 @@ func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, e
 	return made, made, err
 }
 
-// findImage returns the deployment's image, local or pulled, and the image's name for builds. An
-// image of another tenant is invisible to a deployment, whoever deploys: a tenant can build an
-// image under any free name, even under a name that other tenants expect from the registry. In
-// this case findImage pulls the image by digest, so no name changes hands.
+// findImage returns the deployment's image, local or pulled, and the image's name for builds.
+// Another tenant's image is invisible to a deployment, even if the caller may see all tenants: a
+// tenant can build an image under any free name, even under a name that other tenants expect
+// from the registry. findImage then pulls the image by digest, so the local name stays with its
+// tenant.
 func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref string, err error) {
 	may := func(img *store.Image) bool {
 		of := engine.ImageTenant(img)

@@ -6,9 +6,9 @@
 //	/system/…  requires a token, as a bearer token or as the password of basic authentication
 //	/build     accepts a build context with an HMAC by a secret of the tenant
 //
-// A namespace is a tenant; openfaas-fn is the default tenant. A deployment is an ordinary revision, of an
-// image made from the named image: same files, other configuration. A label of the new image stores the
-// deployment's request, to answer queries.
+// A namespace is a tenant; openfaas-fn is the default tenant. A deployment is an ordinary
+// revision, of an image made from the named image: same files, other configuration. A label of
+// the new image stores the deployment's request, to answer queries.
 //
 // The package uses no part of OpenFaaS except the types of the provider's SDK.
 package openfaas
