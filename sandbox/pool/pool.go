@@ -1,11 +1,10 @@
-// Package pool keeps what is costly to make (cgroups, network namespaces, parked
-// shells) ready to be leased. Making, cleaning and dropping is done in the
-// background and gives way to leases, and to what was leased: on a machine that is
-// starting sandboxes as fast as it can, the pool's own work would only make every
-// start slower.
+// Package pool keeps costly objects (cgroups, network namespaces, parked sandboxes) ready for
+// lease. The worker of a pool makes, cleans and drops items in the background. The worker gives
+// way to leases and to the work of the lessees: on a machine at full load, background work
+// would only slow down every start.
 //
-// A pool sizes itself: it keeps as many ready as were leased within half a
-// second lately, between Ready and Max.
+// A pool sizes itself, between Ready and Max: as many items stay ready as the callers leased in
+// the busiest recent half second.
 package pool
 
 import (
@@ -20,71 +19,69 @@ import (
 	"time"
 )
 
-// Verdict says what has become of a used item.
+// Verdict is the result of cleaning a used item.
 type Verdict int
 
 // The verdicts of Config.Clean.
 const (
-	Ready  Verdict = iota // clean: it can be leased again
-	InUse                 // something still uses it: ask again later
-	Spoilt                // it cannot be cleaned: drop it
+	Ready  Verdict = iota // clean: the pool may lease the item again
+	InUse                 // still in use: ask again later
+	Spoilt                // impossible to clean: drop the item
 )
 
-// Config says what a pool holds. Make and Drop are required, and Clean where items
-// are given back; they are called from several goroutines, but for one item from
-// one at a time.
+// Config describes a pool. Make and Drop are required; Clean is required if callers give items
+// back. The pool calls them from several goroutines, but never twice at a time for one item.
 type Config[T any] struct {
 	Name  string        // for errors and logs: "cgroup"
-	Ready int           // kept ready without any demand
-	Max   int           // kept ready after great demand; default 4 × Ready
-	Idle  time.Duration // after which a demand counts half; default 1 minute
+	Ready int           // ready items without any demand
+	Max   int           // ready items after great demand; default 4 × Ready
+	Idle  time.Duration // halves the remembered demand after so long; default 1 minute
 
-	Make  func() (T, error) // ErrFull: there is no room for more
+	Make  func() (T, error) // may return ErrFull
 	Clean func(T) Verdict
 	Drop  func(T) error
-	Alive func(T) bool // nil: always; an item that died while it waited is dropped, never leased
-	Busy  func() bool  // whether to put work off; nil: something was leased within the last 20 ms
+	Alive func(T) bool // nil: always; the pool drops a dead item and never leases it
+	Busy  func() bool  // whether to put work off; nil: while the last lease is younger than 20 ms
 	Log   *slog.Logger
 }
 
-// ErrFull is what Make returns when the item would exceed a bound it shares with
-// other pools: it is tried again when there is demand, and no warning.
+// ErrFull is the error of Make if the item would exceed a bound that several pools share. The
+// pool logs no warning and tries again at the next demand.
 var ErrFull = errors.New("no room for more")
 
-// Pool hands out items. Its methods may be called from any goroutine.
+// Pool leases items. Its methods are safe for concurrent use.
 type Pool[T any] struct {
 	cfg Config[T]
 
 	mu     sync.Mutex
 	free   []T
 	dirty  []T    // given back, not yet cleaned
-	takes  uint64 // leases so far: says whether the machine is starting things
+	takes  uint64 // leases so far; an increase means that the machine is starting sandboxes
 	closed bool
 
-	since  time.Time // when the current window began
-	count  int       // leases within it
-	peak   int       // the most leases within a window lately
+	since  time.Time // start of the current window
+	count  int       // leases in the current window
+	peak   int       // most leases in one recent window
 	peakAt time.Time
 
-	wake chan struct{} // one token: the worker has something to do
+	wake chan struct{} // one token: the worker has work
 	stop chan struct{}
 	done chan struct{}
 }
 
 const (
-	// quiet is how long nothing must have been leased before the pool works.
+	// quiet is the time without a lease after which the worker begins.
 	quiet = 20 * time.Millisecond
-	// patience is how long it waits for that before it cleans all the same, so
-	// that what was given back does not pile up.
+	// patience bounds the wait for quiet: the worker then cleans all the same, so that used
+	// items do not pile up.
 	patience = 500 * time.Millisecond
-	// window is the time within which leases count as one burst.
+	// window is the length of time whose leases count as one burst.
 	window = 500 * time.Millisecond
-	// inline is how many used items a lease that finds none ready tries to clean
-	// before it makes one.
+	// inline is the number of used items that Take tries to clean before Take makes a new item.
 	inline = 2
 )
 
-// New starts to fill a pool.
+// New returns a pool and starts the worker, which fills the pool.
 func New[T any](cfg Config[T]) *Pool[T] {
 	if cfg.Max == 0 {
 		cfg.Max = 4 * cfg.Ready
@@ -97,9 +94,9 @@ func New[T any](cfg Config[T]) *Pool[T] {
 	return p
 }
 
-// Take leases an item: a ready one, preferably one that prefer likes (nil: the
-// last given back); else a used one that can be cleaned at once; else a new
-// one. fs.ErrClosed after Close.
+// Take leases an item: a ready item, preferably one for which prefer is true (nil: the last
+// added); else a used item that Clean accepts at once; else a new item. After Close the error
+// is fs.ErrClosed.
 func (p *Pool[T]) Take(prefer func(T) bool) (T, error) {
 	var none T
 	p.mu.Lock()
@@ -125,8 +122,8 @@ func (p *Pool[T]) Take(prefer func(T) bool) (T, error) {
 	return p.cfg.Make()
 }
 
-// TryTake is Take for those who have another way when nothing is ready. What
-// they miss counts as demand all the same.
+// TryTake leases a ready item, for callers with another way to get one. A miss counts as
+// demand. ok is false if no item is ready or the pool is closed.
 func (p *Pool[T]) TryTake() (item T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +137,7 @@ func (p *Pool[T]) TryTake() (item T, ok bool) {
 	return item, ok
 }
 
-// Borrow is TryTake for those whose demand another pool will meet next time.
+// Borrow is TryTake without the demand: next time another pool meets the demand.
 func (p *Pool[T]) Borrow() (item T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +147,7 @@ func (p *Pool[T]) Borrow() (item T, ok bool) {
 	return p.popLocked(nil)
 }
 
-// popLocked returns a ready item if there is one.
+// popLocked returns a ready item, if any.
 func (p *Pool[T]) popLocked(prefer func(T) bool) (item T, ok bool) {
 	p.takes++
 	for len(p.free) > 0 {
@@ -162,20 +159,20 @@ func (p *Pool[T]) popLocked(prefer func(T) bool) (item T, ok bool) {
 		p.free[i] = p.free[len(p.free)-1]
 		p.free = p.free[:len(p.free)-1]
 		if p.cfg.Alive == nil || p.cfg.Alive(item) {
-			// Few are made one by one, many only when it pays.
+			// Refill single items at once, but many only when half of the pool is used up.
 			if want := p.wantLocked(); len(p.free) <= want/2 {
 				p.poke()
 			}
 			return item, true
 		}
-		p.dirty = append(p.dirty, item) // the worker drops it
+		p.dirty = append(p.dirty, item) // the worker drops the dead item
 		p.poke()
 	}
 	var none T
 	return none, false
 }
 
-// demandLocked counts n leases and forgets old peaks.
+// demandLocked counts n leases and halves old peaks.
 func (p *Pool[T]) demandLocked(n int) {
 	now := time.Now()
 	if now.Sub(p.since) > window {
@@ -191,10 +188,10 @@ func (p *Pool[T]) demandLocked(n int) {
 	}
 }
 
-// wantLocked is how many the recent demand asks to keep ready.
+// wantLocked returns the number of ready items that recent demand justifies.
 func (p *Pool[T]) wantLocked() int { return max(p.cfg.Ready, min(p.peak, p.cfg.Max)) }
 
-// Len says how many items wait, and how many recent demand asks for.
+// Len returns the number of ready items, and the number that recent demand justifies.
 func (p *Pool[T]) Len() (ready, want int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,11 +199,10 @@ func (p *Pool[T]) Len() (ready, want int) {
 	return len(p.free), p.wantLocked()
 }
 
-// Check has the worker drop those that have died and make others.
+// Check wakes the worker, which drops dead items and makes new ones.
 func (p *Pool[T]) Check() { p.poke() }
 
-// popDirtyLocked takes the n oldest used items, which are the likeliest to be
-// at rest.
+// popDirtyLocked takes the n oldest used items, the most likely to be at rest.
 func (p *Pool[T]) popDirtyLocked(n int) []T {
 	n = min(n, len(p.dirty))
 	used := slices.Clone(p.dirty[:n])
@@ -214,7 +210,7 @@ func (p *Pool[T]) popDirtyLocked(n int) []T {
 	return used
 }
 
-// Give returns a leased item. It does not wait.
+// Give ends the lease of an item. Give never blocks.
 func (p *Pool[T]) Give(item T) { p.giveBack([]T{item}) }
 
 func (p *Pool[T]) giveBack(items []T) {
@@ -233,8 +229,8 @@ func (p *Pool[T]) giveBack(items []T) {
 	}
 }
 
-// Close drops every item that is not leased; those are dropped by Give. It
-// waits for the worker.
+// Close drops every item that is not leased and waits for the worker. Later calls of Give drop
+// the leased items.
 func (p *Pool[T]) Close() {
 	p.mu.Lock()
 	if p.closed {
@@ -265,11 +261,11 @@ func (p *Pool[T]) poke() {
 	}
 }
 
-// work fills the pool, then cleans and refills whenever there is something to
-// do and the machine is not busy starting sandboxes.
+// work fills the pool, then cleans and refills whenever the pool needs work and the machine is
+// not busy with starts.
 func (p *Pool[T]) work() {
 	defer close(p.done)
-	var notBefore time.Time // nothing is made before: no demand helps what cannot be made
+	var notBefore time.Time // after a failure, no demand causes another attempt before this time
 	pause := quiet
 	for {
 		again := p.clean()
@@ -300,8 +296,8 @@ func (p *Pool[T]) work() {
 	}
 }
 
-// settle waits until the machine has nothing better to do, at most for patience;
-// false when the pool closes.
+// settle waits until the machine is quiet, for at most patience. settle returns false if the
+// pool closes.
 func (p *Pool[T]) settle() bool {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
@@ -337,15 +333,15 @@ func (p *Pool[T]) settle() bool {
 
 func (p *Pool[T]) busy() bool { return p.cfg.Busy != nil && p.cfg.Busy() }
 
-// crowded says whether more is running or ready to run than there are CPUs: what
-// was started has not come to its end yet. Replaced by tests.
+// crowded reports whether more threads run or are ready to run than the machine has CPUs: then
+// earlier starts are still under way. Tests replace crowded.
 var crowded = func() bool {
 	n, err := runnable()
 	return err == nil && n > runtime.NumCPU()
 }
 
-// runnable is how many of the machine's threads run or could, but for the one that
-// asks (proc_loadavg(5)).
+// runnable returns the number of runnable threads of the machine, without the calling thread
+// (proc_loadavg(5)).
 func runnable() (int, error) {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -364,7 +360,7 @@ func (p *Pool[T]) takesNow() uint64 {
 	return p.takes
 }
 
-// clean sorts what was given back; it reports whether some is still in use.
+// clean cleans the used items and reports whether any of them is still in use.
 func (p *Pool[T]) clean() (again bool) {
 	p.mu.Lock()
 	used := p.dirty
@@ -398,8 +394,7 @@ func (p *Pool[T]) clean() (again bool) {
 	return len(busy) > 0
 }
 
-// trim drops items that have died, and those that nobody has asked for in a
-// while.
+// trim drops dead items, and items beyond the recent demand.
 func (p *Pool[T]) trim() {
 	var out []T
 	p.mu.Lock()
@@ -423,8 +418,8 @@ func (p *Pool[T]) trim() {
 	}
 }
 
-// refill makes items until enough are ready. It gives way to leases: then it
-// reports that there is more to do.
+// refill makes items until enough are ready. refill gives way to leases, or to Busy if set:
+// more is then true.
 func (p *Pool[T]) refill() (more bool, err error) {
 	for seen := p.takesNow(); ; {
 		p.mu.Lock()
