@@ -16,67 +16,67 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 )
 
-// period over which cpu time is counted: the kernel's default.
+// period is the kernel's default period of a CPU quota.
 const period = 100 * time.Millisecond
 
-// Limits of one group; all are required.
+// Limits are the limits of one group; all are required.
 type Limits struct {
-	MemoryBytes int64 // swap included where the host accounts for it
+	MemoryBytes int64 // with swap if the host accounts for swap
 	CPUMillis   int64 // thousandths of one CPU
 	Pids        int64 // processes and threads
 	Background  bool  // the pool's other groups have the CPU first
 }
 
-// Stats of one group since it was acquired.
+// Stats is the usage of one group since the lease began.
 type Stats struct {
-	MemoryBytes int64         // in use now, in sockets too
-	MaxMemory   int64         // peak
+	MemoryBytes int64         // in use now, sockets included
+	MaxMemory   int64         // peak; 0 if the kernel cannot tell the peak of this lease
 	CPU         time.Duration // user and system
-	OOMKills    int64         // processes ended by the memory limit
+	OOMKills    int64         // processes killed by the memory limit, plus 1 if the watch ended the lease
 }
 
-// counters only grow: a lease's share is what was added to them.
+// counters never decrease: the share of one lease is the increase during the lease.
 type counters struct {
 	oomKills int64
-	refused  int64 // processes over the limit; guarded by Group.mu
+	refused  int64 // processes refused by the limit; guarded by Group.mu
 	cpu      time.Duration
 }
 
-// Group is one cgroup, or on V1 one in each hierarchy. It belongs to the
-// caller from [Pool.Acquire] to [Pool.Release].
+// Group is one cgroup, or on V1 one cgroup in each hierarchy. The caller owns the group from
+// [Pool.Acquire] to [Pool.Release].
 type Group struct {
 	name   string
 	dirs   map[Controller]string // V2: all the same
 	unique []string              // dirs without repetition, in the order of controllers
-	procs  []*os.File            // V1: tasks of each hierarchy; V2: the directory
-	limits Limits                // in force; zero where unknown
-	before counters              // what earlier leases have counted
+	procs  []*os.File            // V1: the tasks file of each hierarchy; V2: the directory
+	limits Limits                // in force; zero if unknown
+	before counters              // the counters at the start of the lease
 	v2     bool
 	watch  *watch
 	leased bool // guarded by watch.mu
 
-	mu          sync.Mutex   // of the lease's owner and the watch
-	gaveWay     bool         // see watch
-	events      *os.File     // pids.events; nil: none
-	sockets     *os.File     // V1: memory of sockets; nil: not counted, or in the memory limit
-	socketBytes int64        // its limit
-	lease       int64        // counts them
-	end         func()       // kills what runs in the group; nil: it is not watched
-	queued      func() int64 // see Watch
-	flooded     bool         // end was called
+	mu          sync.Mutex   // for the owner of the lease and the watch
+	gaveWay     bool         // the watch has put the group behind all others
+	events      *os.File     // pids.events; nil: absent
+	sockets     *os.File     // V1: the usage of socket memory; nil: not counted, or part of the memory limit
+	socketBytes int64        // limit of socket memory
+	lease       int64        // number of the current lease
+	end         func()       // kills the processes in the group; nil: not watched
+	queued      func() int64 // see Group.Watch
+	flooded     bool         // the watch has called end
 }
 
-// Files are what a process of one thread joins the group by: on V1 the open
-// tasks of each hierarchy, to each of which it writes "0"; on V2 the directory alone,
-// for CLONE_INTO_CGROUP. They stay the group's.
+// Files returns the files by which a single-threaded process joins the group. On V1 they are
+// the tasks file of each hierarchy: the process writes "0" to each of them. On V2 the only file
+// is the directory, for CLONE_INTO_CGROUP. The group owns the files.
 func (g *Group) Files() []*os.File { return g.procs }
 
-// V2 says which of the two Files holds.
+// V2 reports whether Files returns the directory of V2.
 func (g *Group) V2() bool { return g.v2 }
 
-// Add moves another process into the group; of one with several threads on V1 the
-// first thread. Without other moves lately that waits up to 20 ms for the
-// kernel: it is not for a request's time.
+// Add moves another process into the group; on V1 only the first thread of the process. Add can
+// block for up to 20 ms if no process of the host has changed cgroups lately, so do not call
+// Add while a request waits.
 func (g *Group) Add(pid int) error {
 	number := []byte(strconv.Itoa(pid))
 	for _, f := range g.procs {
@@ -98,11 +98,11 @@ func (g *Group) Add(pid int) error {
 	return nil
 }
 
-// SetLimits changes the limits of a leased group: EBUSY where more memory is in use
-// than it would allow.
+// SetLimits changes the limits of a leased group. The error is EBUSY if the group already uses
+// more memory than the new limit.
 func (g *Group) SetLimits(l Limits) error { return g.set(l) }
 
-// set writes the limits that differ from those in force.
+// set writes the limits that differ from the limits in force.
 func (g *Group) set(l Limits) error {
 	if l.MemoryBytes <= 0 || l.CPUMillis <= 0 || l.Pids <= 0 {
 		return fmt.Errorf("limits %+v: %w", l, unix.EINVAL)
@@ -132,7 +132,7 @@ func (g *Group) set(l Limits) error {
 	}
 	if l.MemoryBytes != g.limits.MemoryBytes {
 		if err := g.setMemory(l.MemoryBytes); err != nil {
-			g.limits.MemoryBytes = 0 // unknown: of two files one may have been written
+			g.limits.MemoryBytes = 0 // unknown: setMemory may have written one of two files
 			return err
 		}
 		g.limits.MemoryBytes = l.MemoryBytes
@@ -140,7 +140,7 @@ func (g *Group) set(l Limits) error {
 	return nil
 }
 
-// setCPU also gives the group a whole period's time at once.
+// setCPU sets the quota. The kernel also gives the group a whole new period's time at once.
 func (g *Group) setCPU(millis int64) error {
 	quota := strconv.FormatInt(max(millis*period.Microseconds()/1000, 1000), 10)
 	if g.v2 {
@@ -149,8 +149,8 @@ func (g *Group) setCPU(millis int64) error {
 	return g.write(CPU, "cpu.cfs_quota_us", quota)
 }
 
-// setBackground has the scheduler run the group when no other wants to
-// (cpu.idle, Linux 5.15). It is a courtesy: an older kernel does without.
+// setBackground has the scheduler run the group only when no other group wants the CPU
+// (cpu.idle, Linux 5.15). On older kernels setBackground does nothing.
 func (g *Group) setBackground(on bool) error {
 	value := "0"
 	if on {
@@ -159,8 +159,8 @@ func (g *Group) setBackground(on bool) error {
 	return ignoreMissing(g.write(CPU, "cpu.idle", value))
 }
 
-// Background says whether the scheduler has it give way; false where the kernel
-// knows no such thing.
+// Background reports whether the group gives way to other groups; false on a kernel without
+// cpu.idle.
 func (g *Group) Background() bool {
 	dir, ok := g.dirs[CPU]
 	if !ok {
@@ -178,8 +178,8 @@ func (g *Group) setMemory(bytes int64) error {
 		}
 		return errors.Join(ignoreMissing(g.write(Memory, "memory.swap.max", "0")), g.setSockets(bytes))
 	}
-	// memsw (memory and swap) may never lie below the memory limit, so the
-	// order depends on the direction. An unlimited group is lowered.
+	// The limit of memsw (memory and swap) must never lie below the memory limit, so the order
+	// depends on the direction. For an unlimited group, every limit is a decrease.
 	steps := []string{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes"}
 	if g.limits.MemoryBytes != 0 && bytes > g.limits.MemoryBytes {
 		steps[0], steps[1] = steps[1], steps[0]
@@ -187,9 +187,9 @@ func (g *Group) setMemory(bytes int64) error {
 	for _, name := range steps {
 		err := g.write(Memory, name, value)
 		if name == "memory.memsw.limit_in_bytes" && errors.Is(err, fs.ErrNotExist) {
-			// Swap is not accounted (swapaccount=0). Then the group must not
-			// swap to stay below its limit: 0 forbids exactly that, though the
-			// host may still swap its pages out when it is short itself.
+			// The kernel does not account for swap (swapaccount=0). Then the group must not
+			// swap to stay below the memory limit. A swappiness of 0 forbids exactly that; the
+			// host may still swap the group's pages out when the host is short of memory.
 			err = g.write(Memory, "memory.swappiness", "0")
 		}
 		if err != nil {
@@ -199,14 +199,14 @@ func (g *Group) setMemory(bytes int64) error {
 	return g.setSockets(bytes)
 }
 
-// socketShare is the part of a memory limit that data in sockets may take beside it
-// on V1; V2 counts it in the limit itself.
+// socketShare is the divisor of a memory limit that gives the V1 limit of data in sockets. On
+// V1 the kernel allows that data beside the memory limit; V2 counts it in the memory limit.
 const socketShare = 4
 
-// setSockets limits what waits in TCP's and UDP's sockets on V1, which counts it apart
-// from other memory, and only in groups that have such a limit (memory.kmem.tcp, whose
-// name is older than its charge of UDP; net/core/sock.c, __sk_mem_raise_allocated). TCP
-// passes it rather than bring a connection to a halt: see [Group.Watch].
+// setSockets limits the data that waits in TCP and UDP sockets on V1. V1 counts such data apart
+// from other memory, and only in groups with a limit in memory.kmem.tcp, a name older than the
+// charge for UDP (net/core/sock.c, __sk_mem_raise_allocated). TCP exceeds the limit rather than
+// stall a connection: see [Group.Watch].
 func (g *Group) setSockets(memoryBytes int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -216,7 +216,7 @@ func (g *Group) setSockets(memoryBytes int64) error {
 	return ignoreMissing(g.write(Memory, socketLimit, strconv.FormatInt(g.socketBytes, 10)))
 }
 
-// Files of V1 for the memory of sockets.
+// The V1 files for the memory of sockets.
 const (
 	socketLimit = "memory.kmem.tcp.limit_in_bytes"
 	socketUsage = "memory.kmem.tcp.usage_in_bytes"
@@ -229,7 +229,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// write sets one file; a controller the host lacks (Config.Optional) is skipped.
+// write sets one file, or does nothing if the host lacks the controller (Config.Optional).
 func (g *Group) write(c Controller, name, value string) error {
 	dir, ok := g.dirs[c]
 	if !ok {
@@ -238,7 +238,7 @@ func (g *Group) write(c Controller, name, value string) error {
 	return writeFile(filepath.Join(dir, name), value)
 }
 
-// Stats reads what the lease has used: a few small files.
+// Stats returns the usage of the current lease. Stats reads a few small files.
 func (g *Group) Stats() (Stats, error) {
 	s, err := g.count()
 	s.OOMKills -= g.before.oomKills
@@ -251,7 +251,7 @@ func (g *Group) Stats() (Stats, error) {
 	return s, err
 }
 
-// count reads the counters, which earlier leases have driven too.
+// count reads the counters, earlier leases included.
 func (g *Group) count() (Stats, error) {
 	var s Stats
 	var err error
@@ -277,7 +277,7 @@ func (g *Group) count() (Stats, error) {
 		s.MemoryBytes = read(Memory, "memory.current")
 		s.OOMKills = field(Memory, "memory.events", "oom_kill")
 		s.CPU = time.Duration(field(CPUAcct, "cpu.stat", "usage_usec")) * time.Microsecond
-		if dir, ok := g.dirs[Memory]; ok && g.before == (counters{}) { // memory.peak came with Linux 5.19, its reset with 6.12
+		if dir, ok := g.dirs[Memory]; ok && g.before == (counters{}) { // memory.peak: Linux 5.19; its reset: Linux 6.12
 			peak, e := readInt(filepath.Join(dir, "memory.peak"))
 			err = errors.Join(err, ignoreMissing(e))
 			s.MaxMemory = max(peak, s.MemoryBytes)
@@ -327,7 +327,7 @@ func (g *Group) Memory() (used, cached int64, err error) {
 	return used, cached, err
 }
 
-// readField finds "key value" in a flat keyed file; 0 if it is not there.
+// readField returns the value of "key value" in a flat keyed file; 0 if the key is absent.
 func readField(path, key string) (int64, error) {
 	b, err := readFile(path)
 	if err != nil {
@@ -345,8 +345,7 @@ func fieldOf(b []byte, key string) (int64, error) {
 	return 0, nil
 }
 
-// Threads lists the threads in the group, by the ids that the caller's pid
-// namespace has for them.
+// Threads lists the ids of the threads in the group, in the caller's pid namespace.
 func (g *Group) Threads() ([]int, error) {
 	if g.v2 {
 		return g.ids("cgroup.threads")
@@ -354,7 +353,7 @@ func (g *Group) Threads() ([]int, error) {
 	return g.ids("tasks")
 }
 
-// Processes lists the processes in the group likewise.
+// Processes lists the ids of the processes in the group, in the caller's pid namespace.
 func (g *Group) Processes() ([]int, error) { return g.ids("cgroup.procs") }
 
 func (g *Group) ids(name string) ([]int, error) {
@@ -373,7 +372,8 @@ func (g *Group) ids(name string) ([]int, error) {
 	return ids, nil
 }
 
-// empty says whether no process is left: each one is in every hierarchy.
+// empty reports whether the group has no process. Every process is in every hierarchy, so one
+// hierarchy is enough.
 func (g *Group) empty() (bool, error) {
 	if dir, ok := g.dirs[Pids]; ok {
 		n, err := readInt(filepath.Join(dir, "pids.current"))
@@ -388,12 +388,11 @@ func (g *Group) empty() (bool, error) {
 	return true, nil
 }
 
-// MostKept is the charge in bytes that a used group may keep, and so begin its next
-// lease with. What stays is page cache of shared image files, which emptying would
-// evict for everybody.
+// MostKept is the charge in bytes that a used group may carry into the next lease. The rest is
+// page cache of shared image files; to reclaim such pages would evict them for all sandboxes.
 const MostKept = 4 << 20
 
-// charged is what the memory limit counts now: on V1 what is swapped out too.
+// charged returns the bytes that count against the memory limit; on V1 swap included.
 func (g *Group) charged() (int64, error) {
 	dir, ok := g.dirs[Memory]
 	if !ok {
@@ -409,20 +408,20 @@ func (g *Group) charged() (int64, error) {
 	return n, err
 }
 
-// discharge frees the group of what its last lease has left in memory. EBUSY where
-// more than MostKept stays, which the next lease would pay for: memory files and a
-// /tmp that somebody still holds, pages that another sandbox has locked.
+// discharge reclaims the memory that the last lease left in the group. The error is EBUSY if
+// more than MostKept remains, which the next lease would pay for: memory files or a /tmp still
+// open elsewhere, or pages that another sandbox has locked.
 func (g *Group) discharge() error {
 	n, err := g.charged()
 	if err != nil || n <= MostKept {
 		return err
 	}
-	if g.v2 { // Linux 5.19; less than asked for is EAGAIN
+	if g.v2 { // Linux 5.19; EAGAIN: the kernel reclaimed less than asked
 		err = g.write(Memory, "memory.reclaim", strconv.FormatInt(n, 10))
 		if errors.Is(err, unix.EAGAIN) {
 			err = nil
 		}
-	} else { // which says nothing of what it has left
+	} else { // force_empty does not tell how much memory remains
 		err = g.write(Memory, "memory.force_empty", "0")
 	}
 	if err != nil {
@@ -434,7 +433,7 @@ func (g *Group) discharge() error {
 	return err
 }
 
-// clean readies a used group for its next lease.
+// clean prepares a used group for the next lease.
 func (g *Group) clean() pool.Verdict {
 	empty, err := g.empty()
 	if err != nil {
@@ -443,7 +442,7 @@ func (g *Group) clean() pool.Verdict {
 	if !empty {
 		return pool.InUse
 	}
-	if g.limits.MemoryBytes == 0 { // in which order to write the next limit is not known either
+	if g.limits.MemoryBytes == 0 { // unknown, and so is the order of writes for the next limit
 		return pool.Spoilt
 	}
 	s, err := g.count()
@@ -457,8 +456,8 @@ func (g *Group) clean() pool.Verdict {
 		err = g.forgive()
 	}
 	if err == nil && g.limits.CPUMillis > 0 {
-		// What the last lease has used up must not throttle the start of the
-		// next: the spawner waits for that.
+		// The time that the last lease used up must not throttle the start of the next, since
+		// the spawner waits for that start.
 		err = g.setCPU(g.limits.CPUMillis)
 	}
 	if err != nil {

@@ -18,40 +18,40 @@ import (
 // Controller is one of the kernel's resource controllers.
 type Controller string
 
-// The controllers a sandbox's limits need.
+// The controllers that a sandbox's limits need.
 const (
-	CPU     Controller = "cpu"     // cpu time per period
-	CPUAcct Controller = "cpuacct" // cpu time used; part of cpu on v2
+	CPU     Controller = "cpu"     // CPU time per period
+	CPUAcct Controller = "cpuacct" // CPU time used; part of cpu on V2
 	Memory  Controller = "memory"
 	Pids    Controller = "pids"
 )
 
-// controllers is the order in which groups are made and joined.
+// controllers is the order in which the pool makes and joins groups.
 var controllers = []Controller{CPU, CPUAcct, Memory, Pids}
 
-// Version says how a host lays its controllers out.
+// Version is the way in which a host lays out its controllers.
 type Version int
 
-// The layouts. A hybrid host, whose unified hierarchy has no controller FRE
-// uses, counts as V1.
+// The layouts. A hybrid host counts as V1: its unified hierarchy has no controller that FRE
+// uses.
 const (
 	V1 Version = 1
 	V2 Version = 2
 )
 
-// Layout says where the host's controllers are mounted.
+// Layout says where the host mounts its controllers.
 type Layout struct {
 	Version Version
-	// Mounts has the mount point of each controller found. On V1 two that are
-	// mounted together (cpu,cpuacct) share one; on V2 all have the same.
+	// Mounts maps each controller found to its mount point. On V1, controllers mounted together
+	// (cpu,cpuacct) share a mount point; on V2 all controllers do.
 	Mounts map[Controller]string
-	// Own is the engine's own group below the unified mount, "/" at its root.
+	// Own is the engine's own group below the unified mount; "/" is the root.
 	Own string
-	// Swap says whether swap is accounted, so that a memory limit includes it.
+	// Swap reports whether the kernel accounts for swap, so that a memory limit includes swap.
 	Swap bool
 }
 
-// Missing lists the controllers the host does not offer.
+// Missing lists the controllers that the host lacks.
 func (l Layout) Missing() []Controller {
 	var missing []Controller
 	for _, c := range controllers {
@@ -62,8 +62,8 @@ func (l Layout) Missing() []Controller {
 	return missing
 }
 
-// Detect reads the host's layout from /proc/self/mountinfo, the hierarchies'
-// own files and /proc/self/cgroup (cgroups(7)).
+// Detect reads the host's layout from /proc/self/mountinfo, from the files of the hierarchies
+// and from /proc/self/cgroup (cgroups(7)).
 func Detect() (Layout, error) {
 	mountinfo, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -90,12 +90,12 @@ func Detect() (Layout, error) {
 			switch c := Controller(name); c {
 			case CPU, Memory, Pids:
 				layout.Mounts[c] = unified
-			case CPUAcct: // v1 only
+			case CPUAcct: // V1 only
 			}
 		}
 		layout.Mounts[CPUAcct] = unified // cpu.stat counts without a controller
-		// The root has no memory.swap.max to look at; without swap accounting
-		// the file is missing from every group, which set tolerates.
+		// The root has no memory.swap.max to check. Without swap accounting every group lacks
+		// the file, and set tolerates that.
 		layout.Swap = true
 		return layout, nil
 	}
@@ -106,9 +106,8 @@ func Detect() (Layout, error) {
 	return layout, nil
 }
 
-// parseMountinfo finds the cgroup mounts in the format of
-// proc_pid_mountinfo(5). A hierarchy mounted from below its root (a bind into a
-// container) is used like any other.
+// parseMountinfo finds the cgroup mounts in text of the format of proc_pid_mountinfo(5). A
+// mount of a hierarchy's subdirectory (a bind mount in a container) counts like any other.
 func parseMountinfo(r io.Reader) (layout Layout, unified string, err error) {
 	layout = Layout{Version: V1, Mounts: map[Controller]string{}, Own: "/"}
 	lines := bufio.NewScanner(r)
@@ -137,7 +136,7 @@ func parseMountinfo(r io.Reader) (layout Layout, unified string, err error) {
 	return layout, unified, lines.Err()
 }
 
-// unescape undoes mountinfo's \040 notation.
+// unescape decodes the octal escapes of mountinfo, such as \040.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -156,7 +155,7 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// parseOwn finds the unified group ("0::/path") in /proc/self/cgroup.
+// parseOwn finds the unified group ("0::/path") in the text of /proc/self/cgroup.
 func parseOwn(s string) string {
 	for line := range strings.Lines(s) {
 		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
@@ -166,11 +165,12 @@ func parseOwn(s string) string {
 	return "/"
 }
 
-// base returns the directory below which the pool makes its parent group on
-// V2. The engine's own group is used when it was delegated to us
-// (Delegate=yes of systemd.resource-control(5)), or the one above, where evacuate or
-// DelegateSubgroup= of systemd.exec(5) has put the engine into a group of its own; the
-// top otherwise. Not what lies higher up: that is another manager's, as a user's.
+// base returns the directory below which the pool makes its parent group on V2. The first
+// choice is the engine's own group, if systemd has delegated the group to the engine
+// (Delegate=yes of systemd.resource-control(5)). The second choice is the parent of that group,
+// if delegated: evacuate, or DelegateSubgroup= of systemd.exec(5), moves the engine into a
+// subgroup. The last choice is the root. Groups in between belong to another manager, such as a
+// user's.
 func (l Layout) base() string {
 	top := l.Mounts[CPUAcct]
 	own := filepath.Join(top, l.Own)
@@ -182,7 +182,7 @@ func (l Layout) base() string {
 	return top
 }
 
-// delegated says whether systemd has marked dir as its user's to divide.
+// delegated reports whether systemd has marked dir as delegated.
 func delegated(dir string) bool {
 	for _, attr := range []string{"trusted.delegate", "user.delegate"} {
 		var value [1]byte
@@ -193,15 +193,15 @@ func delegated(dir string) bool {
 	return false
 }
 
-// Bound is the least that the groups above a pool's allow of something.
+// Bound is the lowest limit of one resource among the groups above a pool's group.
 type Bound struct {
 	Most int64 // bytes, thousandths of a CPU, or processes
 	File string
 }
 
-// Above reads what no group of a pool can go beyond, since its ancestors cannot,
-// as far as their mount shows them. On V2 an ancestor's CPU time is no bound:
-// the kernel takes less than was asked for, where V1 refuses.
+// Above returns the limits that a group of the pool cannot exceed because an ancestor has them,
+// as far as the mount shows the ancestors. On V2 the CPU limit of an ancestor is no bound: the
+// kernel accepts a higher quota below, while V1 refuses.
 func (l Layout) Above() (map[Controller]Bound, error) {
 	names := map[Controller]string{Memory: "memory.limit_in_bytes", Pids: "pids.max", CPU: "cpu.cfs_quota_us"}
 	if l.Version == V2 {
@@ -228,7 +228,7 @@ func (l Layout) Above() (map[Controller]Bound, error) {
 	return above, nil
 }
 
-// least reads a limit of dir and the groups above it, up to top.
+// least returns the lowest limit among dir and the groups above dir, up to top.
 func least(dir, top, name string) (Bound, error) {
 	var b Bound
 	for ; ; dir = filepath.Dir(dir) {
@@ -245,8 +245,7 @@ func least(dir, top, name string) (Bound, error) {
 	}
 }
 
-// readBound reads a limit, in thousandths where it is the CPU's; 0 where there is
-// none.
+// readBound returns a limit, in thousandths for the CPU; 0 means unlimited.
 func readBound(dir, name string) (int64, error) {
 	text, err := readFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) { // the root has no limits
@@ -273,9 +272,9 @@ func readBound(dir, name string) (int64, error) {
 	return n, nil
 }
 
-// enable turns the controllers on for the children of dir. A group with
-// processes cannot have such children (cgroups(7), "no internal processes"), so
-// when it is the engine's own they move to a group beside.
+// enable turns the controllers on for the children of dir. A group with processes cannot have
+// such children (cgroups(7), "no internal processes"). So if dir is the engine's own group,
+// enable moves the processes of dir to a subgroup.
 func enable(dir string, want []Controller) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
 	if err != nil {
@@ -317,10 +316,10 @@ func evacuate(dir string) error {
 	return nil
 }
 
-// writeFile writes one value in one write, as the kernel's files want it, and
-// never creates. The kernel gives up a reclaim for any signal, such as those by which
-// Go preempts its threads: then it is asked again. Like readFile it goes past package
-// os, which tries to poll these files and so makes ten system calls of three.
+// writeFile writes one value in one write, as the kernel's files require, and never creates a
+// file. The kernel abandons a reclaim at any signal, and Go preempts threads by signals: then
+// writeFile tries again. Like readFile, writeFile avoids package os, which tries to poll these
+// files and so makes ten system calls instead of three.
 func writeFile(path, value string) error {
 	fd, err := open(path, unix.O_WRONLY)
 	if err != nil {
@@ -338,7 +337,7 @@ func writeFile(path, value string) error {
 	return nil
 }
 
-// readFile reads a small file whole, in one read.
+// readFile reads a small file in one read.
 func readFile(path string) ([]byte, error) {
 	fd, err := open(path, unix.O_RDONLY)
 	if err != nil {

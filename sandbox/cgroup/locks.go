@@ -7,26 +7,26 @@ import (
 	"strconv"
 )
 
-// File locks are kernel memory that is charged to nobody, some 192 bytes each, and the
-// kernel has no limit of them (RLIMIT_LOCKS counts nothing since 2.4). sysfs tells their
-// number in 15 µs. /proc/locks tells their owners, but stops all locking while it is read,
-// in a time that grows with the square of their number: 50 ms for 20,000, half a second for
-// 50,000. So the watch reads /proc/locks only after the number has grown by moreLocks.
+// The kernel charges file locks, some 192 bytes each, to no cgroup and has no limit for them
+// (RLIMIT_LOCKS has had no effect since Linux 2.4). sysfs tells the number of locks in 15 µs.
+// /proc/locks tells the owners, but stops all locking during the read, for a time that grows
+// with the square of the number: 50 ms for 20,000 locks, half a second for 50,000. So the watch
+// reads /proc/locks only after the number has grown by moreLocks.
 const (
-	mostLocks  = 20_000  // of a group
-	moreLocks  = 8_000   // of the host, since /proc/locks was read last
-	locksBytes = 2 << 20 // are read of it, some 35,000 lines
+	mostLocks  = 20_000  // locks of one group
+	moreLocks  = 8_000   // new locks of the host since the last read of /proc/locks
+	locksBytes = 2 << 20 // most bytes read of /proc/locks: some 35,000 lines
 )
 
-// lockObjects holds the number of objects for which the cache of file locks has memory.
-// A kernel that merges caches of one size counts the objects of other caches too.
+// lockObjects holds the number of lock objects in allocated slabs, used or free. A kernel that
+// merges caches of one size counts the objects of other caches too.
 const lockObjects = "/sys/kernel/slab/file_lock_cache/total_objects"
 
-// boundLocks ends the leases of groups whose processes hold very many file locks.
+// boundLocks ends the lease of every group whose processes hold more than mostLocks file locks.
 func (w *watch) boundLocks(groups []*Group) {
 	text, err := readFile(lockObjects)
 	if err != nil {
-		return // not root, or a kernel without SLUB's debugging
+		return // the engine is not root, or the kernel lacks SLUB's debugging
 	}
 	all := objects(text)
 	if !w.grown(all) {
@@ -54,7 +54,7 @@ func (w *watch) boundLocks(groups []*Group) {
 		for _, pid := range pids {
 			held += of[pid]
 		}
-		if len(sample) == locksBytes { // there are more, held in like proportion
+		if len(sample) == locksBytes { // truncated: scale the share in the sample up to the total
 			held = held * all / max(lines, 1)
 		}
 		if held > mostLocks {
@@ -63,8 +63,8 @@ func (w *watch) boundLocks(groups []*Group) {
 	}
 }
 
-// grown says whether the number of the host's file locks has grown enough since the last
-// reading of /proc/locks to read it again.
+// grown reports whether the host's file locks have grown enough since the last read of
+// /proc/locks to justify another read.
 func (w *watch) grown(all int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,7 +76,7 @@ func (w *watch) grown(all int64) bool {
 	return true
 }
 
-// objects returns the total in a file of sysfs that also tells the number of each node:
+// objects returns the total in a file of sysfs that also has a number for each NUMA node:
 //
 //	504 N0=504
 func objects(text []byte) int64 {
@@ -92,7 +92,7 @@ func lockHolders(locks []byte) (of map[int]int64, lines int64) {
 	of = map[int]int64{}
 	for line := range bytes.Lines(locks) {
 		if fields := bytes.Fields(line); len(fields) > 4 {
-			pid, _ := strconv.Atoi(string(fields[4])) // of one that waits it is no number
+			pid, _ := strconv.Atoi(string(fields[4])) // no number for a waiting lock
 			of[pid]++
 			lines++
 		}

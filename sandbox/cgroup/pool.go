@@ -1,11 +1,10 @@
-// Package cgroup keeps a pool of control groups, on cgroup v1, hybrid and v2
-// hosts. A [Pool] owns one parent group (in each hierarchy, on v1) and the
-// groups below it; a [Group] is leased to one sandbox at a time.
+// Package cgroup keeps a pool of control groups, on hosts with cgroup v1, hybrid or v2. A
+// [Pool] owns one parent group (on v1 one in each hierarchy) and the groups below. A [Group] is
+// leased to one sandbox at a time.
 //
-// Making a group costs up to milliseconds when many are made at once, so it is
-// done in the background (package pool), as are cleaning and removal. A group
-// is leased again only when no process is left in it and next to no memory charged
-// to it.
+// To make many groups at once costs up to milliseconds for each group. So the pool makes,
+// cleans and removes groups in the background (package pool). The pool leases a used group
+// again only if the group has no process and next to no charged memory.
 package cgroup
 
 import (
@@ -28,19 +27,19 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 )
 
-// ErrMissing is returned by [Open] when the host lacks a controller.
+// ErrMissing is the error of [Open] if the host lacks a controller.
 var ErrMissing = errors.New("controller missing")
 
-// Config says how to open a [Pool]. Required: Parent.
+// Config configures [Open]. Parent is required.
 type Config struct {
-	Parent   string       // name of the pool's own group, such as "fre-1a2b3c"
-	Size     int          // groups kept ready; default 16
-	Optional []Controller // may be missing; their limits are then not enforced
-	Log      *slog.Logger // default: discards
-	Busy     func() bool  // whether to put work off; default as pool.Config's
+	Parent   string       // name of the pool's parent group, such as "fre-1a2b3c"
+	Size     int          // ready groups; default 16
+	Optional []Controller // controllers that may be missing; the pool then skips their limits
+	Log      *slog.Logger // default: discard
+	Busy     func() bool  // whether to put work off; default as in pool.Config
 }
 
-// Pool hands out groups. Its methods may be called from any goroutine.
+// Pool leases groups. Its methods are safe for concurrent use.
 type Pool struct {
 	cfg     Config
 	layout  Layout
@@ -53,9 +52,9 @@ type Pool struct {
 	watch   *watch
 }
 
-// Open detects the host's layout, removes what a crashed engine left below the
-// same parent, and starts to fill the pool. [ErrMissing] names controller and
-// host.
+// Open detects the host's layout, removes the groups that a crashed engine left below the same
+// parent, and starts to fill the pool. An error that is [ErrMissing] names the controller and
+// the host.
 func Open(cfg Config) (*Pool, error) {
 	if cfg.Parent == "" || strings.Contains(cfg.Parent, "/") {
 		return nil, fmt.Errorf("cgroup parent %q: %w", cfg.Parent, unix.EINVAL)
@@ -119,7 +118,7 @@ func Open(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// have lists the controllers present, in order.
+// have lists the host's controllers, in the order of controllers.
 func (p *Pool) have() []Controller {
 	missing := p.layout.Missing()
 	return slices.DeleteFunc(slices.Clone(controllers), func(c Controller) bool {
@@ -137,8 +136,8 @@ func distinct(dirs map[Controller]string) []string {
 	return unique
 }
 
-// Acquire leases a group with these limits in force: from the pool, preferably
-// one that has them already, or made now when the pool is empty.
+// Acquire leases a group with the limits in force: from the pool, preferably one that already
+// has these limits, or a new group if the pool is empty.
 func (p *Pool) Acquire(l Limits) (*Group, error) {
 	g, err := p.acquire(l)
 	if err != nil {
@@ -160,8 +159,7 @@ func (p *Pool) acquire(l Limits) (*Group, error) {
 			return g, nil
 		}
 		p.pool.Give(g)
-		// A recycled group can refuse a limit below what is still charged to
-		// it (EBUSY); a fresh one cannot.
+		// A used group can refuse a limit below its current charge (EBUSY). A new group cannot.
 		if !errors.Is(err, unix.EBUSY) {
 			return nil, err
 		}
@@ -177,14 +175,14 @@ func (p *Pool) acquire(l Limits) (*Group, error) {
 	return g, nil
 }
 
-// Release gives a group back; every process in it must have been killed. It
-// returns at once.
+// Release ends the lease of a group. The caller must have killed every process in the group.
+// Release never blocks.
 func (p *Pool) Release(g *Group) {
 	p.watch.end(g)
 	p.pool.Give(g)
 }
 
-// Count is how many groups there are, leased or not.
+// Count returns the number of groups, leased or not.
 func (p *Pool) Count() (n int, err error) {
 	entries, err := os.ReadDir(p.unique[0])
 	for _, e := range entries {
@@ -208,14 +206,14 @@ func (p *Pool) create() (*Group, error) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return nil, errors.Join(err, p.remove(g))
 		}
-		// "0" written to tasks moves the writer's one thread; cgroup.procs would
-		// take a lock that waits for a grace period of RCU, some 10 ms, whenever
-		// no other has lately (cgroup_procs_write_start in the kernel).
+		// A write of "0" to tasks moves the single thread of the writer. A write to
+		// cgroup.procs takes a lock that waits for a grace period of RCU, some 10 ms, unless
+		// another process took the lock lately (cgroup_procs_write_start in the kernel).
 		path, flags := filepath.Join(dir, "tasks"), unix.O_WRONLY
 		if g.v2 {
 			path, flags = dir, unix.O_DIRECTORY
 		}
-		// Not os.OpenFile: it would add the files to the poller in vain.
+		// Not os.OpenFile, which would add the files to the poller in vain.
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), p.remove(g))
@@ -225,15 +223,15 @@ func (p *Pool) create() (*Group, error) {
 	if err := g.openCounters(); err != nil {
 		return nil, errors.Join(err, p.remove(g))
 	}
-	// The first limit of a group has the kernel begin to count, for the first group by a
-	// change to its own code: not on a request's time.
+	// The first limit of a group makes the kernel begin to count; for the first group of all,
+	// the kernel patches its own code. Set a limit now, so that no request waits for that.
 	if err := g.setSockets(math.MaxInt64); err != nil {
 		return nil, errors.Join(err, p.remove(g))
 	}
 	return g, nil
 }
 
-// remove deletes an empty group, as far as it was made.
+// remove deletes an empty group, complete or half made.
 func (p *Pool) remove(g *Group) error {
 	g.close()
 	var err error
@@ -245,8 +243,8 @@ func (p *Pool) remove(g *Group) error {
 	return err
 }
 
-// Close removes every group and the parent. All groups must have been
-// released; processes still in them are killed.
+// Close removes every group and the parent. The caller must have released all groups; Close
+// kills any process left in them.
 func (p *Pool) Close() error {
 	var err error
 	p.closing.Do(func() {
@@ -257,15 +255,15 @@ func (p *Pool) Close() error {
 }
 
 const (
-	// reconcileFor bounds the wait for killed processes to be gone.
+	// reconcileFor bounds the wait for killed processes to end.
 	reconcileFor = 10 * time.Second
-	// retryEvery is how often it looks: the kernel notifies of an empty group
-	// at most once in 10 ms, and not at all on v1.
+	// retryEvery is the interval between attempts: the kernel reports an empty group at most
+	// once in 10 ms, and never on v1.
 	retryEvery = 10 * time.Millisecond
 )
 
-// Reconcile removes whatever lies below the pool's parent, and the parent:
-// processes are killed first. Open has called it before it makes anything.
+// Reconcile kills all processes below the pool's parent and removes the groups and the parent.
+// Open calls Reconcile before Open makes any group.
 func (p *Pool) Reconcile() error {
 	deadline := time.Now().Add(reconcileFor)
 	retry := time.NewTicker(retryEvery)
@@ -290,8 +288,8 @@ func (p *Pool) removeParents() error {
 	return err
 }
 
-// removeTree kills what is in dir and below and removes the groups; EBUSY while
-// killed processes are still going.
+// removeTree kills the processes in dir and below and removes the groups. The error is EBUSY
+// while killed processes are still ending.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,26 +14,26 @@ import (
 )
 
 const (
-	// mostRefused is how many processes and threads a lease may be refused before its
-	// group gives way. The kernel copies a process's memory map before it finds that
-	// there may be no further one, and lets nobody else have the CPU until it is done:
-	// what tries again and again delays every neighbour, whatever its quota.
+	// mostRefused is the number of refused processes and threads in one lease after which the
+	// group gives way. The kernel copies a process's memory map before the kernel checks the
+	// limit of processes, and does not give up the CPU meanwhile. So a group that tries again
+	// and again delays every neighbour, whatever its quota.
 	mostRefused = 32
 
-	// Every group is looked at in turn, by a read of some 2 µs; cgroup v1 tells nobody.
+	// The watch reads some 2 µs for each group in turn, since cgroup v1 sends no notifications.
 	watchEvery = 50 * time.Millisecond
-	watchEach  = 250 * time.Microsecond // is added for each group
+	watchEach  = 250 * time.Microsecond // longer for each group
 )
 
-// watch looks at groups that run what nobody trusts. It puts those that are refused
-// process after process behind all others (cpu.idle) for the rest of their lease, and
-// ends those that have too much kernel memory which nothing charges them: data in
-// sockets, file locks. It sleeps while there are no groups.
+// watch checks the groups that run untrusted code. The watch puts a group behind all others
+// (cpu.idle) for the rest of the lease if the kernel keeps refusing processes to the group. The
+// watch ends the lease if the group holds too much kernel memory that no cgroup is charged for:
+// data in sockets, file locks. The watch sleeps while no group is watched.
 type watch struct {
 	mu     sync.Mutex
 	groups map[*Group]struct{}
-	timer  *time.Timer // runs while there are groups
-	locks  int64       // file locks of the host when it was looked whose they are, or fewer since
+	timer  *time.Timer // runs while any group is watched
+	locks  int64       // the host's file locks at the last read of /proc/locks, or the lowest number since
 }
 
 func newWatch() *watch {
@@ -42,11 +42,12 @@ func newWatch() *watch {
 	return w
 }
 
-// Watch has the group give way to all others once the kernel has refused it some dozens
-// of processes over its limit, until the end of the lease. It calls end, which is to kill
-// what runs in the group, if data in sockets passes its limit by far (on V1 what the group
-// is charged, and what queued, unless nil, says of those that are charged to nobody), or
-// if it holds very many file locks. It is for groups that run what nobody trusts.
+// Watch starts the watch over the group, until the end of the lease. Use Watch for groups that
+// run untrusted code. After mostRefused refused processes the group gives way to all others.
+// The watch calls end, which must kill the processes in the group, in two cases: the group
+// holds more than mostLocks file locks, or data in sockets exceeds its limit by far. For the
+// latter the watch checks the charge of the group (V1) and, unless queued is nil, the result of
+// queued: bytes in sockets that the kernel charges to no cgroup.
 func (g *Group) Watch(end func(), queued func() int64) {
 	w := g.watch
 	w.mu.Lock()
@@ -62,7 +63,7 @@ func (g *Group) Watch(end func(), queued func() int64) {
 	}
 }
 
-// begin and end are those of a lease.
+// begin marks the group as leased; end clears the mark and stops the watch over the group.
 func (w *watch) begin(g *Group) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -95,7 +96,7 @@ func (w *watch) look() {
 	}
 }
 
-// openCounters opens what the watch reads; a kernel without one does without.
+// openCounters opens the files that the watch reads. A file that the kernel lacks stays nil.
 func (g *Group) openCounters() (err error) {
 	if g.events, err = g.openCounter(Pids, "pids.events"); err == nil && !g.v2 {
 		g.sockets, err = g.openCounter(Memory, socketUsage)
@@ -119,21 +120,21 @@ func (g *Group) openCounter(c Controller, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// boundSockets ends the lease of a group whose sockets hold twice what they may: TCP
-// takes some 80 KiB for each connection beyond the limit, so that the limit alone bounds
-// nothing that may open thousands of them.
+// boundSockets ends the lease of a group whose sockets hold twice their limit. TCP takes some
+// 80 KiB for each connection beyond the limit, so the limit alone does not bound a group that
+// may open thousands of connections.
 func (g *Group) boundSockets() {
 	g.mu.Lock()
 	lease, end, queued, most, held := g.lease, g.end, g.queued, g.socketBytes, g.socketsHeldLocked()
 	g.mu.Unlock()
-	// Without the lock: queued takes a while, and the owner of end may hold a lock that
-	// Stats is called under.
+	// Call queued without the lock, since queued takes a while. Call end without the lock: the
+	// owner of end may call Stats under a lock that end needs.
 	if end != nil && (held/2 > most || queued != nil && queued() > most) {
 		g.flood(lease)
 	}
 }
 
-// flood ends a lease, once, unless it has ended by itself.
+// flood ends the given lease once, unless the lease is already over.
 func (g *Group) flood(lease int64) {
 	g.mu.Lock()
 	end := g.end
@@ -147,7 +148,7 @@ func (g *Group) flood(lease int64) {
 	}
 }
 
-// socketsHeldLocked is what the group's sockets are charged, 0 where that cannot be read.
+// socketsHeldLocked returns the charge of the group's sockets in bytes; 0 if unknown.
 func (g *Group) socketsHeldLocked() int64 {
 	if g.sockets == nil {
 		return 0
@@ -161,7 +162,7 @@ func (g *Group) socketsHeldLocked() int64 {
 	return held
 }
 
-// refusals is how many processes the group has been refused, in all leases.
+// refusals returns the number of processes refused to the group, in all leases.
 func (g *Group) refusals() (int64, error) {
 	if g.events == nil {
 		return 0, nil
@@ -174,8 +175,8 @@ func (g *Group) refusals() (int64, error) {
 	return fieldOf(b[:n], "max")
 }
 
-// giveWay puts the group behind all others if its lease has been refused too much.
-// What cannot be read or written leaves it where it is.
+// giveWay puts the group behind all others if its lease has had too many refusals. If a read or
+// write fails, the group keeps its priority.
 func (g *Group) giveWay() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,7 +189,7 @@ func (g *Group) giveWay() {
 	}
 }
 
-// forgive ends what the watch has done to the lease, when no process is left.
+// forgive resets the state of the watch for the next lease. No process is left in the group.
 func (g *Group) forgive() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
