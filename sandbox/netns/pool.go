@@ -1,6 +1,6 @@
-// Package netns makes network namespaces, and keeps a pool of those that hold a
-// loopback interface and nothing else. Making one costs 350 µs and serialises
-// inside the kernel; joining one that waits costs 0.5.
+// Package netns makes network namespaces, and keeps a pool of namespaces with a loopback
+// interface and nothing else. To make a namespace costs 350 µs, in series inside the kernel; to
+// join a ready namespace costs 0.5 µs.
 package netns
 
 import (
@@ -18,30 +18,30 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 )
 
-// Config says how to open a [Pool]; every field has a default.
+// Config configures [Open]; every field has a default.
 type Config struct {
-	Size int          // namespaces kept ready; default 16
-	Log  *slog.Logger // default: discards
-	Busy func() bool  // whether to put work off; default as pool.Config's
+	Size int          // ready namespaces; default 16
+	Log  *slog.Logger // default: discard
+	Busy func() bool  // whether to put work off; default as in pool.Config
 }
 
-// Pool hands out namespaces. Its methods may be called from any goroutine.
+// Pool leases namespaces. Its methods are safe for concurrent use.
 type Pool struct {
 	pool *pool.Pool[*Namespace]
 }
 
-// Namespace is leased to one sandbox at a time.
+// Namespace is a network namespace, leased to one sandbox at a time.
 type Namespace struct {
-	file *os.File // to join it by; owned by the namespace
-	used *os.File // its net/sockstat: says whether sockets are left
-	idle []byte   // what used said when it was new
-	seen uint64   // traces when it was new; 0: not read
+	file *os.File // for setns(2); owned by the namespace
+	used *os.File // net/sockstat of the namespace: tells whether sockets are left
+	idle []byte   // result of sockets in the new namespace
+	seen uint64   // hash of the traces in the new namespace; 0: not read
 }
 
-// File is what setns(2) joins. It stays the namespace's.
+// File returns the file for setns(2). The namespace owns the file.
 func (n *Namespace) File() *os.File { return n.file }
 
-// Open starts to fill a pool.
+// Open returns a pool. The pool fills in the background.
 func Open(cfg Config) *Pool {
 	if cfg.Size == 0 {
 		cfg.Size = 16
@@ -55,20 +55,20 @@ func Open(cfg Config) *Pool {
 	})}
 }
 
-// Acquire leases a namespace: from the pool, or made now when it is empty.
+// Acquire leases a namespace: from the pool, or a new one if the pool is empty.
 func (p *Pool) Acquire() (*Namespace, error) { return p.pool.Take(nil) }
 
-// Release gives a namespace back once its sandbox has been reaped. It returns
-// at once. The namespace is leased again only if its next user could not tell it
-// from a new one (see traces.go).
+// Release ends the lease of a namespace, after the sandbox has been reaped. Release never
+// blocks. The pool leases the namespace again only without any trace of the last user
+// (traces.go).
 func (p *Pool) Release(n *Namespace) { p.pool.Give(n) }
 
 // Close closes every namespace that is not leased.
 func (p *Pool) Close() { p.pool.Close() }
 
-// New makes a namespace whose loopback interface is up. setup, unless nil, then
-// runs inside it on a thread of its own and may hold on to nothing of that
-// thread's but files. The caller closes the namespace; it is no pool's.
+// New makes a namespace whose loopback interface is up. setup, unless nil, then runs inside the
+// namespace on a thread of its own. When setup returns, the thread ends; files that setup
+// opened stay valid. The caller owns and closes the namespace, which belongs to no pool.
 func New(setup func() error) (n *Namespace, err error) {
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -77,8 +77,7 @@ func New(setup func() error) (n *Namespace, err error) {
 		if err := freePorts(); err != nil {
 			return err
 		}
-		// Before setup: the kernel counts a netlink socket for a while after it
-		// was closed.
+		// Adopt before setup: the kernel counts a netlink socket for a while after the close.
 		if n, err = Adopt(); err != nil || setup == nil {
 			return err
 		}
@@ -91,10 +90,9 @@ func New(setup func() error) (n *Namespace, err error) {
 	return n, err
 }
 
-// freePorts lets everybody in the calling thread's namespace listen at any port: it
-// has no user's ports to be kept off, and the root of a sandbox no power over it
-// (ip-sysctl.rst; Linux 4.11). Where that cannot be said, those below 1024 stay
-// unreachable.
+// freePorts lets every user in the calling thread's namespace listen at any port, since even
+// the root of a sandbox has no power over the namespace (ip-sysctl.rst; Linux 4.11). If the
+// setting is missing or read-only, ports below 1024 stay closed to the sandbox.
 func freePorts() error {
 	err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EROFS) {
@@ -103,8 +101,8 @@ func freePorts() error {
 	return nil
 }
 
-// Do runs f on a thread of its own inside the namespace ns is open on: sockets
-// that f opens stay there.
+// Do runs f on a thread of its own inside the namespace of the open file ns. Sockets that f
+// opens stay in the namespace.
 func Do(ns *os.File, f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -114,8 +112,8 @@ func Do(ns *os.File, f func() error) error {
 	})
 }
 
-// onThread runs f on a thread that ends with it: the goroutine never unlocks it,
-// so that the runtime throws the thread away with what f changed.
+// onThread runs f on a new thread that ends with f: the goroutine never unlocks the thread, so
+// the runtime discards the thread and its state.
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -125,8 +123,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Adopt raises loopback in the namespace that the calling thread is in and in
-// which nothing has run yet. The caller owns what it returns; it is no pool's.
+// Adopt raises loopback in the calling thread's namespace, in which nothing may have run yet.
+// The caller owns the result, which belongs to no pool.
 func Adopt() (*Namespace, error) {
 	if err := loopbackUp(); err != nil {
 		return nil, fmt.Errorf("raise loopback: %w", err)
@@ -169,9 +167,8 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, req)
 }
 
-// sockets reads the namespace's own counters out of sockstat: all sockets, and
-// those of TCP in use or in TIME_WAIT. The file's other numbers count the whole
-// host.
+// sockets reads the namespace's own counters from sockstat: all sockets, and the TCP sockets in
+// use or in TIME_WAIT. The other numbers in the file count the whole host.
 func (n *Namespace) sockets() ([]byte, error) {
 	buf := make([]byte, 4096)
 	size, err := n.used.ReadAt(buf, 0)
@@ -192,16 +189,16 @@ func (n *Namespace) sockets() ([]byte, error) {
 	return own, nil
 }
 
-// Clean says whether no socket is left in the namespace, not even one in
-// TIME_WAIT, which would hold a port. Its counters may tell of the last user: it is
-// for another sandbox of the same function.
+// Clean reports whether the namespace has no socket, not even a socket in TIME_WAIT, which
+// would hold a port. Other counters may still show the last user, so a clean namespace suits
+// only another sandbox of the same function.
 func (n *Namespace) Clean() bool {
 	now, err := n.sockets()
 	return err == nil && bytes.Equal(now, n.idle)
 }
 
-// Close lets go of a namespace that is no pool's; it is gone with its last
-// process.
+// Close closes the files of a namespace that belongs to no pool. The kernel removes the
+// namespace after its last process.
 func (n *Namespace) Close() error {
 	var err error
 	for _, f := range []*os.File{n.file, n.used} {
@@ -212,19 +209,20 @@ func (n *Namespace) Close() error {
 	return err
 }
 
-// fewSockets is how many a namespace may have before anybody looks at what they hold:
-// the kernel lets one of netlink hold 416 KiB (net.core.rmem_max, doubled).
+// fewSockets is the number of sockets up to which Queued does not look at their contents. A
+// netlink socket can hold 416 KiB (net.core.rmem_max, doubled).
 const fewSockets = 100
 
-// Queued is how many bytes wait in the namespace for readers of netlink sockets, which
-// the kernel charges to no cgroup; 0 where there are few sockets of any kind.
+// Queued returns the number of bytes that wait in the namespace's netlink sockets for their
+// readers. The kernel charges these bytes to no cgroup. The result is 0 if the namespace has at
+// most fewSockets sockets of any kind.
 func (n *Namespace) Queued() int64 {
 	var head [64]byte
 	if size, _ := n.used.ReadAt(head[:], 0); size == 0 || socketsUsed(head[:size]) <= fewSockets {
 		return 0
 	}
 	var sum int64
-	_ = Do(n.file, func() error { // one that is gone holds nothing
+	_ = Do(n.file, func() error { // a namespace that is gone holds nothing
 		text, err := os.ReadFile("/proc/thread-self/net/netlink")
 		sum = netlinkQueued(text)
 		return err
@@ -232,7 +230,7 @@ func (n *Namespace) Queued() int64 {
 	return sum
 }
 
-// socketsUsed reads the first line of sockstat, "sockets: used 12".
+// socketsUsed parses the first line of sockstat, "sockets: used 12".
 func socketsUsed(text []byte) int {
 	line, _, _ := bytes.Cut(text, []byte("\n"))
 	fields := bytes.Fields(line)
@@ -243,11 +241,11 @@ func socketsUsed(text []byte) int {
 	return n
 }
 
-// netlinkQueued adds up the column Rmem of /proc/net/netlink.
+// netlinkQueued returns the sum of the column Rmem of /proc/net/netlink.
 func netlinkQueued(text []byte) (sum int64) {
 	for line := range bytes.Lines(text) {
 		if fields := bytes.Fields(line); len(fields) > 4 {
-			n, _ := strconv.ParseInt(string(fields[4]), 10, 64) // the head has none
+			n, _ := strconv.ParseInt(string(fields[4]), 10, 64) // the header has no number
 			sum += n
 		}
 	}

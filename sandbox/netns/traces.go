@@ -10,16 +10,16 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 )
 
-// traces are the files of /proc/net by which a sandbox could tell that the namespace
-// had another user: counters of packets and of failures, which grow without a packet
-// too, and flow labels, which outlive their socket. The kernel resets none of them.
-// The directory's other files list sockets, which [Namespace.Clean] sees, list what
-// only a privileged user changes, or count the whole host.
+// traces are the files of /proc/net that could show a sandbox an earlier user of the namespace:
+// counters of packets and of failures, which grow without a packet too, and flow labels, which
+// outlive their socket. The kernel resets none of them. The other files in the directory list
+// sockets, which [Namespace.Clean] checks, list objects that only a privileged user changes, or
+// count the whole host.
 var traces = []string{"dev", "snmp", "snmp6", "netstat", "ip6_flowlabel"}
 
 var traceSeed = maphash.MakeSeed()
 
-// newTraced is New for a namespace that can be judged later.
+// newTraced is New for a namespace of the pool: it records the hash of the traces.
 func newTraced() (n *Namespace, err error) {
 	var seen uint64
 	n, err = New(func() (err error) {
@@ -32,8 +32,8 @@ func newTraced() (n *Namespace, err error) {
 	return n, err
 }
 
-// readTraces is a hash of the traces in the calling thread's namespace. A kernel
-// without IPv6 has fewer of them.
+// readTraces returns a hash of the traces in the calling thread's namespace. A kernel without
+// IPv6 lacks some of the files.
 func readTraces() (uint64, error) {
 	var h maphash.Hash
 	h.SetSeed(traceSeed)
@@ -61,7 +61,7 @@ func readTraces() (uint64, error) {
 	return h.Sum64(), nil
 }
 
-// clean drops a namespace that shows any trace of its last user.
+// clean returns Spoilt if the namespace shows any trace of its last user.
 func (n *Namespace) clean() pool.Verdict {
 	if !n.Clean() {
 		return pool.Spoilt
