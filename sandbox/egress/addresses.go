@@ -7,24 +7,24 @@ import (
 	"net/netip"
 )
 
-// addresses divides the subnet. Its first is the gateway's and names'; then come
-// the sandboxes'; its last quarter holds the pairs of which one joins router and
-// host, chosen so that the engines of one host do not collide.
+// addresses divides the subnet. The first address is the gateway, also the resolver. The
+// addresses of sandboxes follow. The last quarter consists of pairs; one pair joins router and
+// host, chosen so that several engines of one host do not collide.
 //
-// IPv6 has a random-looking /64 of the unique local range (RFC 4193), which
-// derives from the name and never leaves the host.
+// For IPv6, addresses uses a /64 of the unique local range (RFC 4193). The prefix is a hash of
+// the name, and no packet with such an address leaves the host.
 type addresses struct {
 	gateway netip.Addr
-	first   uint32 // of the sandboxes
-	size    uint32 // how many sandboxes
-	turn    uint32 // how many were given out
+	first   uint32 // first address of a sandbox
+	size    uint32 // number of addresses for sandboxes
+	turn    uint32 // number of addresses given out
 
-	pairs uint32 // the first of the pairs
+	pairs uint32 // first address of the pairs
 	hash  uint32
 	v6    [16]byte
 }
 
-// How many bits of a subnet are given.
+// The bounds of a subnet's prefix length.
 const (
 	WidestSubnet    = 8
 	NarrowestSubnet = 24
@@ -52,14 +52,14 @@ func addr4(n uint32) netip.Addr {
 
 func (a *addresses) count() uint32 { return a.size }
 
-// next is a sandbox's address; the caller locks.
+// next returns the next address for a sandbox; the caller holds the lock.
 func (a *addresses) next() netip.Addr {
 	a.turn++
 	return addr4(a.first + (a.turn-1)%a.size)
 }
 
-// pair is the attempt-th choice for the link between host and router; false when
-// all have been tried.
+// pair returns candidate number attempt for the link between host and router; ok is false after
+// the last candidate.
 func (a *addresses) pair(attempt uint32) (host, router netip.Addr, ok bool) {
 	n := (a.size + 2) / 3 / 2 // a quarter of the subnet, two each
 	if attempt >= n {
@@ -69,10 +69,10 @@ func (a *addresses) pair(attempt uint32) (host, router netip.Addr, ok bool) {
 	return addr4(at), addr4(at + 1), true
 }
 
-// pair6 is the same for IPv6.
+// pair6 returns the IPv6 addresses of the link between host and router.
 func (a *addresses) pair6() (host, router netip.Addr) { return a.addr6(1), a.addr6(2) }
 
-// sandbox6 is the IPv6 address beside an IPv4 one.
+// sandbox6 returns the IPv6 address of the sandbox with an IPv4 address.
 func (a *addresses) sandbox6(v4 netip.Addr) netip.Addr {
 	b := v4.As4()
 	return a.addr6(1<<32 | uint64(binary.BigEndian.Uint32(b[:])))

@@ -1,25 +1,23 @@
-// Package egress gives sandboxes a way out: pooled network namespaces from which
-// the public internet can be reached, and nothing of the host's or of its
-// neighbours.
+// Package egress gives sandboxes a way out: pooled network namespaces that reach the public
+// internet, but neither the host nor other sandboxes.
 //
 //	sandbox            router                                 host
 //	┌───────────┐     ┌──────────────────────────────┐       ┌─────────────────┐
 //	│ eth0 S1 ──┼──── s1  GATEWAY: names             │       │                 │
-//	└───────────┘     │   filter: who may go where   up ──── fre-…  masquerade ─┼── default route
+//	└───────────┘     │   filter: destinations       up ──── fre-…  masquerade ─┼── default route
 //	┌───────────┐     │   masquerade                 │       │ nothing to the  │
 //	│ eth0 S2 ──┼──── s2                             │       │ host itself     │
 //	└───────────┘     └──────────────────────────────┘       └─────────────────┘
 //
-// The router is a namespace of the engine's that nothing but its file
-// descriptors holds: when the engine ends, for whatever reason, the kernel
-// removes it with every link. The host sees one link and one nftables table,
-// whose names derive from the state directory; a table that a crash left is
-// replaced at the next start. The host has to forward packets ([Host.Err] says
-// where it does not): no setting of the host's is changed.
+// The router is a namespace held only by file descriptors of the engine. When the engine ends,
+// for any reason, the kernel removes the router with every link. The host sees one link and one
+// nftables table, whose names derive from the state directory. The next start replaces a table
+// left by a crash. Package egress changes no setting of the host: the host must already forward
+// packets (see [Host.Err]).
 //
-// Names are resolved by a forwarder at the gateway's address. For a sandbox with
-// an allow-list it answers allowed names only, and each answer opens the way to
-// its addresses for as long as it holds.
+// A forwarder at the gateway's address resolves names. For a sandbox with an allow-list the
+// forwarder answers only for allowed names. Each answer opens the way to its addresses for the
+// lifetime of the answer.
 package egress
 
 import (
@@ -35,23 +33,23 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 )
 
-// Config says how to open a [Network]. Required: Name.
+// Config configures [Open]. Name is required.
 type Config struct {
-	Name         string           // of the host's link and table: at most 15 bytes
-	Size         int              // namespaces kept ready; default 8
+	Name         string           // name of the host's link and table: at most 15 bytes
+	Size         int              // ready namespaces; default 8
 	Subnet       netip.Prefix     // IPv4 addresses of sandboxes and router; default [DefaultSubnet]
-	AllowPrivate []netip.Prefix   // what sandboxes may reach although it is no public address
-	Resolvers    []netip.AddrPort // default: those of /etc/resolv.conf, read again when it changes
-	Log          *slog.Logger     // default: discards
-	Busy         func() bool      // whether to put work off; default as pool.Config's
+	AllowPrivate []netip.Prefix   // destinations to allow although they are not public
+	Resolvers    []netip.AddrPort // default: the resolvers of /etc/resolv.conf, read again after a change
+	Log          *slog.Logger     // default: discard
+	Busy         func() bool      // whether to put work off; default as in pool.Config
 }
 
-// DefaultSubnet is link-local, so that it hides no private network of the host's:
-// sandboxes' addresses never leave the router, and the host sees two of these.
-// It keeps clear of the addresses at which clouds answer.
+// DefaultSubnet is link-local, so that no private network of the host is hidden: the addresses
+// of sandboxes never leave the router, and the host sees two addresses. DefaultSubnet does not
+// contain the addresses of the clouds' metadata services.
 var DefaultSubnet = netip.MustParsePrefix("169.254.192.0/18")
 
-// Network hands out namespaces. Its methods may be called from any goroutine.
+// Network leases namespaces. Its methods are safe for concurrent use.
 type Network struct {
 	cfg      Config
 	addrs    addresses
@@ -60,31 +58,31 @@ type Network struct {
 	pool     *pool.Pool[*Namespace]
 
 	mu       sync.Mutex
-	bySource map[netip.Addr]*Namespace // every namespace there is
+	bySource map[netip.Addr]*Namespace // every namespace; nil while make is still connecting it
 }
 
-// Namespace is leased to one sandbox at a time.
+// Namespace is a network namespace with a way out, leased to one sandbox at a time.
 type Namespace struct {
 	ns     *netns.Namespace
-	index  uint32 // of the router's end of the link
+	index  uint32 // index of the router's end of the link
 	source netip.Addr
 	counts *counters
-	policy atomic.Pointer[Policy] // nil while it is not leased
+	policy atomic.Pointer[Policy] // nil while not leased
 
 	mu      sync.Mutex
-	learned map[learned]int64 // until when, in Unix seconds
-	queries int               // being answered
+	learned map[learned]int64 // expiry in Unix seconds
+	queries int               // queries in progress
 }
 
-// File is what setns(2) joins. It stays the namespace's.
+// File returns the file for setns(2). The namespace owns the file.
 func (n *Namespace) File() *os.File { return n.ns.File() }
 
-// Queued is [netns.Namespace.Queued].
+// Queued returns the bytes in netlink sockets: see [netns.Namespace.Queued].
 func (n *Namespace) Queued() int64 { return n.ns.Queued() }
 
-// Open removes what an earlier engine left under the same name, makes the router
-// in the network namespace of the calling program and fills the pool. An error
-// says what the host lacks and what to do about it.
+// Open removes the remains of an earlier engine of the same name, makes the router in the
+// calling program's network namespace and fills the pool. An error names the host's deficiency
+// and the remedy.
 func Open(cfg Config) (network *Network, err error) {
 	if len(cfg.Name) == 0 || len(cfg.Name) > 15 {
 		return nil, fmt.Errorf("egress: %q cannot name a link", cfg.Name)
@@ -127,12 +125,12 @@ func Open(cfg Config) (network *Network, err error) {
 	return n, nil
 }
 
-// ResolvConf is what a sandbox needs as /etc/resolv.conf.
+// ResolvConf returns the content of /etc/resolv.conf for sandboxes.
 func (n *Network) ResolvConf() string {
 	return fmt.Sprintf("# FRE's resolver: see docs/networks.md\nnameserver %s\n", n.addrs.gateway)
 }
 
-// Acquire leases a namespace, from the pool or made now, in which p holds.
+// Acquire leases a namespace under policy p, from the pool or a new one.
 func (n *Network) Acquire(p Policy) (*Namespace, error) {
 	s, err := n.pool.Take(nil)
 	if err != nil {
@@ -147,13 +145,13 @@ func (n *Network) Acquire(p Policy) (*Namespace, error) {
 	return s, nil
 }
 
-// Release gives a namespace back once its sandbox has been reaped. It returns at
-// once. The namespace is leased again only if nothing was ever sent in it, so
-// that no socket, no tracked flow and no learned address is left; else it is
-// dropped.
+// Release ends the lease of a namespace, after the sandbox has been reaped. Release never
+// blocks. The pool leases the namespace again only if no packet was ever sent inside, so that
+// no socket, no tracked flow and no learned address is left. Otherwise the pool drops the
+// namespace.
 func (n *Network) Release(s *Namespace) { n.pool.Give(s) }
 
-// Close removes what Open made. Namespaces that are leased lose their way out.
+// Close removes the work of Open. Leased namespaces lose their way out.
 func (n *Network) Close() error {
 	if n.pool != nil {
 		n.pool.Close()
@@ -167,7 +165,7 @@ func (n *Network) Close() error {
 	return nil
 }
 
-// make makes a namespace that may go anywhere, ready to be leased.
+// make makes a namespace with unrestricted egress, ready for lease.
 func (n *Network) make() (*Namespace, error) {
 	source, err := n.reserve()
 	if err != nil {
@@ -197,8 +195,8 @@ func (n *Network) connect(s *Namespace) (err error) {
 	return nil
 }
 
-// reserve chooses an address that nobody has, as late again as possible: packets
-// for the last one that had it may still be under way.
+// reserve chooses a free address. An address comes back as late as possible, since packets for
+// its last owner may still be on their way.
 func (n *Network) reserve() (netip.Addr, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -212,8 +210,8 @@ func (n *Network) reserve() (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("all %d addresses of %s are in use: give network.egress.subnet a larger range", n.addrs.count(), n.cfg.Subnet)
 }
 
-// leased finds the namespace of an address and its policy, nil where no sandbox
-// has it.
+// leased returns the namespace with an address, and its policy. Both are nil for an unknown
+// address; the policy is nil if the namespace is not leased.
 func (n *Network) leased(a netip.Addr) (*Namespace, *Policy) {
 	n.mu.Lock()
 	s := n.bySource[a]

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file holds the words that rules.go writes its rules in. Registers are of
-// four bytes: what is compared with a set's key fills consecutive ones, from reg0
-// on, which is also where a single value goes.
+// This file holds the expressions from which rules.go builds its rules. Registers have four
+// bytes. The key of a set fills consecutive registers from reg0 on; a single value goes into
+// reg0.
 const (
 	reg0 = unix.NFT_REG32_00
 	reg1 = unix.NFT_REG32_01
@@ -22,14 +22,14 @@ var (
 	accept  = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	drop    = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
 	refuse  = goTo("refuse")
-	spoofed = slices.Concat( // no route back to the source by the link it came from
+	spoofed = slices.Concat( // no route back to the source over the incoming link
 		[]expr.Any{&expr.Fib{Register: reg0, FlagSADDR: true, FlagIIF: true, ResultOIF: true}},
 		equal(native(0)))
 )
 
-// addRefuse writes the chain that refuse leads to: whoever is refused knows at
-// once. TCP gets a reset, for an ICMP error that comes while connect(2) still holds
-// the socket is forgotten, and it would try again a second later.
+// addRefuse writes the chain that refuse jumps to. A refused client gets an answer at once. TCP
+// gets a reset: the kernel ignores an ICMP error while connect(2) holds the socket, and the
+// client would try again only a second later.
 func addRefuse(c *nftables.Conn, t *nftables.Table) {
 	chain := c.AddChain(&nftables.Chain{Name: "refuse", Table: t})
 	add := adder(c)
@@ -94,8 +94,7 @@ func constant(reg uint32, value []byte) []expr.Any {
 	return []expr.Any{&expr.Immediate{Register: reg, Data: value}}
 }
 
-// neighbours are the solicitations and advertisements without which IPv6 reaches
-// nobody on a link.
+// neighbours are the solicitations and advertisements that IPv6 needs on a link.
 func neighbours() [][]expr.Any {
 	var rules [][]expr.Any
 	for _, kind := range []byte{135, 136} {
@@ -105,13 +104,13 @@ func neighbours() [][]expr.Any {
 	return rules
 }
 
-// family is what differs between IPv4 and IPv6.
+// family holds the differences between IPv4 and IPv6.
 type family struct {
-	suffix       string // of names
+	suffix       string // of the names of sets
 	proto        byte
 	datatype     nftables.SetDatatype
 	saddr, daddr uint32 // offsets in the header
-	size         uint32 // of an address
+	size         uint32 // size of an address
 }
 
 var families = [2]family{
@@ -119,7 +118,7 @@ var families = [2]family{
 	{"6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 8, 24, 16},
 }
 
-// familyOf indexes families.
+// familyOf returns the index of a's family in families.
 func familyOf(a netip.Addr) int {
 	if a.Is4() {
 		return 0
@@ -139,11 +138,11 @@ func (f family) destination(reg uint32) []expr.Any {
 	return payload(expr.PayloadBaseNetworkHeader, f.daddr, f.size, reg)
 }
 
-// behind is the register after an address that begins at reg1.
+// behind returns the register after an address that begins at reg1.
 func (f family) behind() uint32 { return reg1 + f.size/4 }
 
-// ranges are a family's prefixes as elements of an interval set: where each
-// begins, and where it no longer holds. Those within others are left out.
+// ranges returns a family's prefixes as elements of an interval set: the begin and the end of
+// each. Prefixes inside other prefixes are left out.
 func (f family) ranges(list []netip.Prefix) []nftables.SetElement {
 	var elements []nftables.SetElement
 	for _, p := range list {
@@ -171,10 +170,10 @@ func natChain(t *nftables.Table) *nftables.Chain {
 	}
 }
 
-// port is one as a key of a set holds it, padded to four bytes.
+// port returns a port as in the key of a set, padded to four bytes.
 func port(p uint16) []byte { return append(binary.BigEndian.AppendUint16(nil, p), 0, 0) }
 
-// native are numbers as the kernel holds them in registers.
+// native returns numbers in the byte order of the kernel's registers.
 func native(numbers ...uint32) []byte {
 	var b []byte
 	for _, n := range numbers {

@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	// maxUDP is what a DNS message over UDP may take without risk of fragments
-	// (DNS flag day 2020).
+	// maxUDP is the size of a DNS message over UDP without the risk of fragments (DNS flag day
+	// 2020).
 	maxUDP = 1232
-	// maxLife is how long an answer is believed, whatever it says of itself.
+	// maxLife is the longest lifetime of an answer, whatever the TTL of its records.
 	maxLife = time.Hour
-	// grace is how much longer its addresses can be reached: a name that was
-	// looked up just before its answer expired is connected to afterwards.
+	// grace is how much longer than the answer its addresses stay reachable: a program may look
+	// up a name just before the answer expires, and connect afterwards.
 	grace = time.Minute
 )
 
-// query is what a sandbox asks.
+// query is a sandbox's question.
 type query struct {
 	id       uint16
 	question dnsmessage.Question
 	name     string // lower case, without the final dot
 	edns     bool
-	limit    int // bytes it takes over UDP
+	limit    int // most bytes of a reply over UDP
 }
 
 var errNotQuery = errors.New("not one question")
 
-// parseQuery reads a message of exactly one question.
+// parseQuery parses a message with exactly one question.
 func parseQuery(msg []byte) (query, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -67,7 +67,7 @@ func parseQuery(msg []byte) (query, error) {
 	}
 }
 
-// upstreamQuery is what the host's resolvers are asked for question.
+// upstreamQuery returns the message with the question for the host's resolvers.
 func upstreamQuery(id uint16, question dnsmessage.Question) ([]byte, error) {
 	m := dnsmessage.Message{
 		Header:      dnsmessage.Header{ID: id, RecursionDesired: true},
@@ -79,24 +79,24 @@ func upstreamQuery(id uint16, question dnsmessage.Question) ([]byte, error) {
 
 func opt() dnsmessage.Resource {
 	r := dnsmessage.Resource{Body: &dnsmessage.OPTResource{}}
-	_ = r.Header.SetEDNS0(maxUDP, dnsmessage.RCodeSuccess, false) // fails for no name
+	_ = r.Header.SetEDNS0(maxUDP, dnsmessage.RCodeSuccess, false) // only an invalid name could fail
 	return r
 }
 
-// answer is what an upstream resolver says.
+// answer is the answer of an upstream resolver.
 type answer struct {
 	code      dnsmessage.RCode
 	truncated bool
 	records   []dnsmessage.Resource
-	addrs     []netip.Addr // of the records
+	addrs     []netip.Addr // the addresses in records
 	life      time.Duration
 }
 
 var errWrongAnswer = errors.New("answer to another question")
 
-// parseAnswer reads the answer to a question, keeping what was asked for and the
-// aliases on the way, and of addresses those that reachable passes: a name must
-// not lead to where its sandbox could not go by address.
+// parseAnswer parses the answer to a question. The result has the requested records and the
+// aliases on the way. The result omits addresses for which reachable is false: no name may lead
+// a sandbox to an address that the sandbox may not reach directly.
 func parseAnswer(msg []byte, id uint16, question dnsmessage.Question, reachable func(netip.Addr) bool) (answer, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -142,7 +142,7 @@ func parseAnswer(msg []byte, id uint16, question dnsmessage.Question, reachable 
 	}
 }
 
-// reply packs what the sandbox gets, in at most limit bytes.
+// reply packs the reply for the sandbox, in at most limit bytes.
 func (q query) reply(code dnsmessage.RCode, records []dnsmessage.Resource, limit int) ([]byte, error) {
 	m := dnsmessage.Message{
 		Header: dnsmessage.Header{
@@ -156,7 +156,7 @@ func (q query) reply(code dnsmessage.RCode, records []dnsmessage.Resource, limit
 	}
 	b, err := m.Pack()
 	if err == nil && len(b) > limit {
-		m.Answers, m.Truncated = nil, true // and it asks again by TCP
+		m.Answers, m.Truncated = nil, true // the sandbox asks again over TCP
 		b, err = m.Pack()
 	}
 	return b, err

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Policy says where one sandbox may go. The zero value is anywhere that the
-// operator does not block.
+// Policy restricts the destinations of one sandbox. The zero value allows all destinations that
+// the operator does not block.
 type Policy struct {
-	Allow []Destination // nothing else, unless empty
+	Allow []Destination // only these, unless empty
 }
 
-// String lists what is allowed, so that equal policies have equal strings.
+// String lists the allowed destinations. Equal policies have equal strings.
 func (p Policy) String() string {
 	list := make([]string, len(p.Allow))
 	for i, d := range p.Allow {
@@ -22,12 +22,12 @@ func (p Policy) String() string {
 	return strings.Join(list, " ")
 }
 
-// Destination is a name or a range of addresses, and a port. Exactly one of Name
-// and Prefix is set.
+// Destination is a name or a range of addresses, and a port. Exactly one of Name and Prefix is
+// set.
 type Destination struct {
-	Name   string       // lower case: "example.org", or "*.example.org" for every name below it
+	Name   string       // lower case: "example.org", or "*.example.org" for all names below
 	Prefix netip.Prefix // masked
-	Port   uint16       // of TCP and UDP; 0 for all
+	Port   uint16       // port of TCP and UDP; 0 for all
 }
 
 func (d Destination) String() string {
@@ -44,8 +44,7 @@ func (d Destination) String() string {
 	return fmt.Sprintf("%s:%d", where, d.Port)
 }
 
-// covers says whether d lets name through, which is lower case without the final
-// dot.
+// covers reports whether d allows a name, in lower case without the final dot.
 func (d Destination) covers(name string) bool {
 	if below, ok := strings.CutPrefix(d.Name, "*"); ok {
 		return len(name) > len(below) && strings.HasSuffix(name, below)
@@ -53,8 +52,8 @@ func (d Destination) covers(name string) bool {
 	return d.Name != "" && d.Name == name
 }
 
-// ports returns those that name may be reached at, 0 for all; nothing where the
-// policy does not let it through.
+// ports returns the allowed ports of a name, 0 for all; nil if the policy does not allow the
+// name.
 func (p Policy) ports(name string) []uint16 {
 	if len(p.Allow) == 0 {
 		return []uint16{0}
@@ -68,14 +67,14 @@ func (p Policy) ports(name string) []uint16 {
 	return out
 }
 
-// BlockedError says that a policy names a range that the operator's rules block.
+// BlockedError reports that a policy names a range blocked by the operator's rules.
 type BlockedError struct{ Destination Destination }
 
 func (e *BlockedError) Error() string {
 	return fmt.Sprintf("%s is no public address: the operator has to list it under network.allow_private in the engine's configuration", e.Destination)
 }
 
-// Check refuses a policy that allows what could never be reached ([BlockedError]).
+// Check returns a [BlockedError] if the policy allows a range that is always blocked.
 func (n *Network) Check(p Policy) error {
 	for _, d := range p.Allow {
 		if !d.Prefix.IsValid() {

@@ -14,21 +14,21 @@ import (
 	"github.com/fre-engine/fre/sandbox/netns"
 )
 
-// Host is what the host offers to sandboxes on their way out.
+// Host describes the host as a forwarder of the sandboxes' packets.
 type Host struct {
-	V4, V6    bool   // whether it forwards packets
-	Interface string // of its default route; "" where it has none
-	MTU       int    // of that, in bytes
+	V4, V6    bool   // whether the host forwards packets
+	Interface string // interface of the default route; "" without a default route
+	MTU       int    // MTU of the interface, in bytes
 
-	// Dropping are the nftables tables of others that drop forwarded packets by
-	// default: no rule of ours can overrule theirs.
+	// Dropping lists foreign nftables chains that drop forwarded packets by default. No rule of
+	// FRE can overrule such a chain.
 	Dropping []string
 }
 
-// ErrForwarding says that the host forwards no packets.
+// ErrForwarding reports that the host does not forward packets.
 var ErrForwarding = errors.New("the host does not forward packets")
 
-// Err says what keeps packets from being forwarded, and what to do about it.
+// Err returns nil if the host forwards packets, else [ErrForwarding] with the remedy.
 func (h Host) Err() error {
 	if h.V4 || h.V6 {
 		return nil
@@ -36,7 +36,7 @@ func (h Host) Err() error {
 	return fmt.Errorf("%w: %s", ErrForwarding, h.Remedy())
 }
 
-// Remedy is what makes the host forward packets.
+// Remedy returns the command that makes the host forward packets.
 func (h Host) Remedy() string {
 	name := h.Interface
 	if name == "" {
@@ -45,8 +45,7 @@ func (h Host) Remedy() string {
 	return fmt.Sprintf("run sysctl -w net.ipv4.conf.%s.forwarding=1, and keep it in /etc/sysctl.d", name)
 }
 
-// ProbeHost looks at the network namespace of the calling program and changes
-// nothing.
+// ProbeHost inspects the calling program's network namespace and changes nothing.
 func ProbeHost() Host {
 	h := Host{MTU: 1500}
 	for _, f := range []struct {
@@ -62,7 +61,7 @@ func ProbeHost() Host {
 			}
 			h.MTU = min(h.MTU, link.Attrs().MTU)
 		case f.family == netlink.FAMILY_V6:
-			continue // the host has no IPv6 to share
+			continue // the host has no IPv6 route to share
 		}
 		name := "all"
 		if link != nil && f.family == netlink.FAMILY_V4 { // IPv6 forwards for all links or for none
@@ -78,7 +77,7 @@ func ProbeHost() Host {
 func dropping() []string {
 	chains, err := (&nftables.Conn{}).ListChains()
 	if err != nil {
-		return nil // TryKernel says so
+		return nil // TryKernel reports the reason
 	}
 	var out []string
 	for _, c := range chains {
@@ -91,7 +90,7 @@ func dropping() []string {
 	return out
 }
 
-// defaultLink is where the host's default route leads; nil where it has none.
+// defaultLink returns the link of the host's default route; nil without a default route.
 func defaultLink(family int) netlink.Link {
 	routes, err := netlink.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
 	if err != nil || len(routes) == 0 {
@@ -108,8 +107,8 @@ func defaultLink(family int) netlink.Link {
 	return link
 }
 
-// TryKernel makes a link and the router's rules in a namespace that vanishes at
-// once: nil where the kernel has all that egress needs.
+// TryKernel makes a link and the router's rules in a temporary namespace. The error is nil if
+// the kernel has all the features that egress needs.
 func TryKernel() error {
 	ns, err := netns.New(func() error {
 		h, err := netlink.NewHandle(unix.NETLINK_ROUTE)

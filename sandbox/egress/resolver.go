@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	maxQueries      = 512              // under way, of all sandboxes
-	maxQueriesOfOne = 32               // of one; a connection by TCP counts as one
-	maxLearned      = 256              // addresses and ports that one sandbox's names may have at once
-	queryWithin     = 5 * time.Second  // all resolvers together
-	resolverWithin  = 2 * time.Second  // one of them
-	tcpIdle         = 10 * time.Second // a connection without a question
+	maxQueries      = 512              // queries in progress, of all sandboxes
+	maxQueriesOfOne = 32               // of one sandbox; a TCP connection counts as one
+	maxLearned      = 256              // most learned pairs of address and port at once, for one sandbox
+	queryWithin     = 5 * time.Second  // for all resolvers together
+	resolverWithin  = 2 * time.Second  // for one resolver
+	tcpIdle         = 10 * time.Second // for a connection without a question
 	acceptAgain     = 10 * time.Millisecond
 )
 
-// resolver answers the sandboxes at the gateway's address, by asking the host's
-// resolvers from the host's network.
+// resolver answers the sandboxes at the gateway's address. resolver forwards questions to the
+// host's resolvers, through the host's network.
 type resolver struct {
 	n        *Network
 	upstream upstream
@@ -37,7 +37,7 @@ type resolver struct {
 	tcp      net.Listener
 	slots    chan struct{}
 
-	ctx  context.Context // of the queries under way
+	ctx  context.Context // ends the queries in progress
 	stop func()
 	work sync.WaitGroup
 }
@@ -71,8 +71,8 @@ func (r *resolver) close() {
 	r.work.Wait()
 }
 
-// begin counts a query of the sandbox at a; nil when there are too many, or when
-// no sandbox is there. Every begin that finds one is ended.
+// begin counts a query of the sandbox at a. The results are nil if too many queries are in
+// progress or no sandbox has the address. Otherwise the caller must call end.
 func (r *resolver) begin(a netip.Addr) (*Namespace, *Policy) {
 	s, p := r.n.leased(a.Unmap())
 	if p == nil {
@@ -107,7 +107,7 @@ func (r *resolver) serveUDP() {
 			return
 		}
 		if err != nil {
-			continue // an ICMP error of an earlier answer
+			continue // ICMP error for an earlier answer
 		}
 		s, p := r.begin(from.Addr())
 		if s == nil {
@@ -129,7 +129,7 @@ func (r *resolver) serveTCP() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of file descriptors: others are given back
+		if err != nil { // no free file descriptor: wait until another is closed
 			select {
 			case <-time.After(acceptAgain):
 				continue
@@ -186,7 +186,7 @@ func writeTCP(c net.Conn, msg []byte) error {
 	return err
 }
 
-// answer returns the reply to a message, nil where it deserves none.
+// answer returns the reply to a message; nil if the message gets no reply.
 func (r *resolver) answer(s *Namespace, p *Policy, msg []byte, tcp bool) []byte {
 	q, err := parseQuery(msg)
 	if err != nil {
@@ -205,7 +205,7 @@ func (r *resolver) answer(s *Namespace, p *Policy, msg []byte, tcp bool) []byte 
 	return reply
 }
 
-// The types of records that hold addresses beside others' (RFC 9460).
+// Types of records that contain addresses of other names (RFC 9460).
 const (
 	typeSVCB  dnsmessage.Type = 64
 	typeHTTPS dnsmessage.Type = 65
@@ -218,7 +218,7 @@ func (r *resolver) resolve(s *Namespace, p *Policy, q query) (dnsmessage.RCode, 
 		return dnsmessage.RCodeRefused, nil
 	case q.question.Type == dnsmessage.TypeALL || q.question.Type == dnsmessage.TypeAXFR:
 		return dnsmessage.RCodeRefused, nil
-	case q.question.Type == typeSVCB || q.question.Type == typeHTTPS, // A and AAAA are asked as well
+	case q.question.Type == typeSVCB || q.question.Type == typeHTTPS, // clients also ask for A and AAAA
 		q.question.Type == dnsmessage.TypeAAAA && !r.n.router.v6:
 		return dnsmessage.RCodeSuccess, nil
 	}
@@ -235,7 +235,7 @@ func (r *resolver) resolve(s *Namespace, p *Policy, q query) (dnsmessage.RCode, 
 	return a.code, a.records
 }
 
-// learn opens the way to the addresses of an allowed name.
+// learn opens the way to the addresses of an allowed name, for life.
 func (n *Network) learn(s *Namespace, p *Policy, addrs []netip.Addr, ports []uint16, life time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +265,8 @@ func (n *Network) learn(s *Namespace, p *Policy, addrs []netip.Addr, ports []uin
 	if len(fresh)+len(again) == 0 {
 		return nil
 	}
-	// Before the kernel is told, so that what it may have is forgotten with s.
+	// Update s.learned before the kernel, so that drop removes the elements even after an
+	// error.
 	for _, l := range fresh {
 		s.learned[l] = now + int64(life/time.Second)
 	}
@@ -278,7 +279,7 @@ func (n *Network) learn(s *Namespace, p *Policy, addrs []netip.Addr, ports []uin
 	return nil
 }
 
-// ask asks the host's resolvers one after the other.
+// ask asks the host's resolvers in turn.
 func (r *resolver) ask(ctx context.Context, question dnsmessage.Question) (answer, error) {
 	servers, err := r.upstream.servers()
 	if err != nil {
@@ -300,7 +301,7 @@ func (r *resolver) ask(ctx context.Context, question dnsmessage.Question) (answe
 	return answer{}, err
 }
 
-// askOne asks by UDP, and by TCP where the answer is too long for it.
+// askOne asks over UDP, and over TCP if the answer is too long for UDP.
 func (r *resolver) askOne(ctx context.Context, server netip.AddrPort, question dnsmessage.Question) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolverWithin)
 	defer cancel()
@@ -348,7 +349,7 @@ func (r *resolver) exchange(ctx context.Context, network string, server netip.Ad
 		if err != nil {
 			return answer{}, err
 		}
-		// What does not fit the question is somebody's guess: the answer may follow.
+		// A datagram that does not match the question is forged or late; keep waiting.
 		if a, err := parseAnswer(buf[:n], id, question, r.n.reachable); err == nil {
 			return a, nil
 		}

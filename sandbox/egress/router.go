@@ -20,7 +20,7 @@ import (
 
 // router is the namespace between the sandboxes and the host.
 type router struct {
-	name    string // of the host's link and table
+	name    string // name of the host's link and table
 	host    *os.File
 	ns      *netns.Namespace
 	links   *netlink.Handle
@@ -28,14 +28,14 @@ type router struct {
 	gateway netip.Addr
 	mtu     int
 	v6      bool
-	serial  atomic.Uint64 // of links
-	seen    bool          // by the host: there is something to remove
+	serial  atomic.Uint64 // number of links so far, for their names
+	seen    bool          // the host sees the link, so close must remove it
 }
 
 // gateway6 is the router's link-local address on every link.
 var gateway6 = netip.MustParseAddr("fe80::1")
 
-// newRouter makes the router and its way through the host.
+// newRouter makes the router and its link through the host.
 func newRouter(cfg Config, host Host, addrs *addresses) (made *router, err error) {
 	r := &router{name: cfg.Name, gateway: addrs.gateway, mtu: host.MTU, v6: host.V6}
 	defer func() {
@@ -43,14 +43,15 @@ func newRouter(cfg Config, host Host, addrs *addresses) (made *router, err error
 			made, err = nil, errors.Join(fmt.Errorf("make egress router: %w", err), r.close())
 		}
 	}()
-	// Not /proc/self, the main thread, which may have ended in a namespace of netns.New's.
+	// Not /proc/self: that is the main thread, which may have ended in a namespace of
+	// netns.New.
 	if r.host, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return nil, err
 	}
 	r.ns, err = netns.New(func() error {
 		settings := []string{
 			"ipv4/ip_forward=1",
-			"ipv4/icmp_ratelimit=0", // a refusal comes at once, whoever else was refused
+			"ipv4/icmp_ratelimit=0", // refuse at once, even if the router has just refused another packet
 			"ipv4/conf/all/send_redirects=0",
 			"ipv4/conf/default/send_redirects=0",
 		}
@@ -82,15 +83,15 @@ func newRouter(cfg Config, host Host, addrs *addresses) (made *router, err error
 	return r, err
 }
 
-// connectHost makes the link between router and host, and returns the index of
-// the router's end.
+// connectHost makes the link between router and host, and returns the index of the router's
+// end.
 func (r *router) connectHost(addrs *addresses) (uint32, error) {
 	host, err := handleIn(r.host)
 	if err != nil {
 		return 0, err
 	}
 	defer host.Close()
-	if err := removeLink(host, r.name); err != nil { // of an engine that has just crashed
+	if err := removeLink(host, r.name); err != nil { // left by an engine that has just crashed
 		return 0, err
 	}
 	r.seen = true
@@ -142,7 +143,7 @@ func (r *router) connectHost(addrs *addresses) (uint32, error) {
 }
 
 func (r *router) defaultRoute(link netlink.Link, gateway netip.Addr) error {
-	// On the link, whether or not the kernel has noticed by now that it is up.
+	// FLAG_ONLINK: the kernel may not have noticed yet that the link is up.
 	err := r.links.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)})
 	if err != nil {
 		return fmt.Errorf("add route to host: %w", err)
@@ -150,7 +151,7 @@ func (r *router) defaultRoute(link netlink.Link, gateway netip.Addr) error {
 	return nil
 }
 
-// choosePair finds two addresses that nothing on the host has.
+// choosePair finds two addresses that the host does not use.
 func choosePair(host *netlink.Handle, addrs *addresses) (mine, its netip.Addr, err error) {
 	taken, err := host.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -178,8 +179,7 @@ func choosePair(host *netlink.Handle, addrs *addresses) (mine, its netip.Addr, e
 	}
 }
 
-// connect makes a namespace with a link to the router, and returns with it the
-// index of the router's end.
+// connect makes a namespace with a link to the router. index is that of the router's end.
 func (r *router) connect(source, source6 netip.Addr) (_ *netns.Namespace, _ *counters, index uint32, err error) {
 	var counts *counters
 	ns, err := netns.New(func() error {
@@ -190,7 +190,7 @@ func (r *router) connect(source, source6 netip.Addr) (_ *netns.Namespace, _ *cou
 		if err := set(settings...); err != nil {
 			return err
 		}
-		h, err := netlink.NewHandle(unix.NETLINK_ROUTE) // of this thread's namespace
+		h, err := netlink.NewHandle(unix.NETLINK_ROUTE) // in this thread's namespace
 		if err != nil {
 			return fmt.Errorf("open netlink: %w", err)
 		}
@@ -238,13 +238,13 @@ func (r *router) connect(source, source6 netip.Addr) (_ *netns.Namespace, _ *cou
 	return ns, counts, index, nil
 }
 
-// answer sets up the router's end of a sandbox's link.
+// answer configures the router's end of a sandbox's link.
 func (r *router) answer(index int, source, source6 netip.Addr) error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: index}}
 	if err := r.links.LinkSetUp(link); err != nil {
 		return fmt.Errorf("raise link of %s: %w", source, err)
 	}
-	// Replace: the link of the last one that had this address may not be gone yet.
+	// Replace, since the link of the last owner of the address may still exist.
 	route := &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: ipNet(source), Src: r.gateway.AsSlice()}
 	if err := r.links.RouteReplace(route); err != nil {
 		return fmt.Errorf("add route to %s: %w", source, err)
@@ -261,7 +261,7 @@ func (r *router) answer(index int, source, source6 netip.Addr) error {
 	return nil
 }
 
-// close removes what the host sees, and lets go of the rest.
+// close removes the host's link and table, and closes the files.
 func (r *router) close() error {
 	var err error
 	if r.seen {
@@ -287,7 +287,7 @@ func (r *router) close() error {
 	return err
 }
 
-// veth describes a link whose other end lies in the namespace peer.
+// veth describes a link with its other end in the namespace peer.
 func (r *router) veth(name, peerName string, peer *os.File) *netlink.Veth {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, r.mtu
@@ -301,12 +301,12 @@ func removeLink(h *netlink.Handle, name string) error {
 	}
 	var none netlink.LinkNotFoundError
 	if err == nil || errors.As(err, &none) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL) {
-		return nil // EINVAL, ENODEV: the kernel was quicker
+		return nil // EINVAL, ENODEV: the kernel has already removed the link
 	}
 	return fmt.Errorf("remove link %s: %w", name, err)
 }
 
-// handleIn opens a routing socket in the namespace ns. The caller closes it.
+// handleIn opens a routing socket in the namespace ns. The caller closes the handle.
 func handleIn(ns *os.File) (h *netlink.Handle, err error) {
 	err = netns.Do(ns, func() error {
 		h, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -318,8 +318,8 @@ func handleIn(ns *os.File) (h *netlink.Handle, err error) {
 	return h, nil
 }
 
-// set writes settings below /proc/sys/net of the thread's namespace. Those of
-// IPv6 are missing where the kernel has none.
+// set writes settings below /proc/sys/net of the thread's namespace. A kernel without IPv6
+// lacks the settings of IPv6; set skips them.
 func set(settings ...string) error {
 	for _, s := range settings {
 		name, value, _ := bytes.Cut([]byte(s), []byte("="))
@@ -331,7 +331,7 @@ func set(settings ...string) error {
 	return nil
 }
 
-// address is local alone on its link, or joined with peer.
+// address returns local as an address of its own, or as the local end with peer.
 func address(local, peer netip.Addr) *netlink.Addr {
 	a := &netlink.Addr{IPNet: ipNet(local)}
 	if peer.IsValid() {
@@ -347,14 +347,14 @@ func ipNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// counters say whether anything was sent in a namespace, or could not be, since it was
-// made, and which flow labels are left.
+// counters detect whether the namespace has sent a packet, or failed to send one, since
+// openCounters, and whether flow labels remain.
 type counters struct {
 	files [3]*os.File
 	first []byte
 }
 
-// openCounters reads those of the thread's namespace.
+// openCounters reads the counters of the thread's namespace.
 func openCounters() (*counters, error) {
 	c := &counters{}
 	for i, name := range []string{"snmp", "snmp6", "ip6_flowlabel"} {
@@ -375,8 +375,9 @@ func openCounters() (*counters, error) {
 	return c, nil
 }
 
-// read returns snmp whole, which holds TCP's counts for both families, and of
-// snmp6 those of UDP and of what had no route: the kernel sends ICMPv6 by itself.
+// read returns the whole of snmp, which has TCP's counts for both families. Of snmp6 read
+// returns only the counts of UDP and of packets without a route, since the kernel sends ICMPv6
+// by itself.
 func (c *counters) read() ([]byte, error) {
 	var out []byte
 	buf := make([]byte, 8192)

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flowsPerSandbox bounds the connections (of UDP: pairs of addresses and ports)
-// that the kernel tracks for one sandbox, so that none fills the host's table.
+// flowsPerSandbox bounds the connections (for UDP: pairs of addresses and ports) that the
+// kernel tracks for one sandbox, so that no sandbox fills the host's table.
 const flowsPerSandbox = 4096
 
-// rules are the router's table, in nft's words:
+// rules is the router's table, in nft's notation:
 //
 //	chain forward (policy drop)
 //	    iif up  ct state established,related  oif . ct mark @own  accept
 //	    iif up  drop
 //	    oif != up                       refuse    # another sandbox
-//	    fib saddr . iif oif missing     drop      # not its own address
+//	    fib saddr . iif oif missing     drop      # forged source address
 //	    daddr @private                  goto policy
 //	    daddr @blocked                  refuse
 //	    goto policy
@@ -36,8 +36,8 @@ const flowsPerSandbox = 4096
 //	    ct mark set iif
 //	    iif @open                       accept
 //	    iif . daddr . dport @listed     accept    # ranges of an allow-list
-//	    iif . daddr . 0     @listed     accept    # the same for all ports
-//	    iif . daddr . dport @learned    accept    # addresses of its names
+//	    iif . daddr . 0     @listed     accept    # ranges for all ports
+//	    iif . daddr . dport @learned    accept    # addresses of allowed names
 //	    iif . daddr . 0     @learned    accept
 //	    refuse
 //	chain input (policy drop)
@@ -50,9 +50,9 @@ const flowsPerSandbox = 4096
 //	chain postrouting
 //	    oif up                          masquerade
 //
-// A sandbox is known by the index of the router's end of its link, which is never
-// given twice; each flow bears its sandbox's as mark, so that none inherits the
-// flows of one that had its address before.
+// The index of the router's end of a link identifies a sandbox; the kernel never gives an index
+// twice. Each flow carries the index of its sandbox as mark, so that a sandbox never inherits
+// the flows of an earlier owner of its address.
 type rules struct {
 	ns      int // fd of the router's namespace
 	open    *nftables.Set
@@ -61,17 +61,17 @@ type rules struct {
 	learned [2]*nftables.Set
 
 	mu   sync.Mutex
-	conn *nftables.Conn // nil after an error, for answers may be left in it
+	conn *nftables.Conn // nil after an error, since the socket may still hold answers
 }
 
-// learned is an answered address at one port, 0 for all.
+// learned is a resolved address at one port, 0 for all.
 type learned struct {
 	addr netip.Addr
 	port uint16
 }
 
-// newRules writes the table. uplink is the index of the link to the host. The
-// caller closes it, after an error too.
+// newRules writes the table. uplink is the index of the link to the host. The caller closes the
+// rules, even after an error.
 func newRules(ns int, uplink uint32, gateway netip.Addr, private []netip.Prefix) (*rules, error) {
 	t := &nftables.Table{Name: "fre", Family: nftables.TableFamilyINet}
 	index, mark := nftables.TypeIFIndex, nftables.TypeMark
@@ -165,21 +165,21 @@ func newRules(ns int, uplink uint32, gateway netip.Addr, private []netip.Prefix)
 	})
 }
 
-// hostRules write the host's table name in the namespace of fd ns, in place of an
-// earlier one:
+// hostRules writes the host's table name in the namespace of fd ns, and replaces an earlier
+// table:
 //
-//	chain guard (prerouting, before anybody's redirections)
+//	chain guard (prerouting, before the host's own redirections)
 //	    iif uplink, neighbour discovery       accept
 //	    iif uplink  fib daddr type local      refuse    # the host itself
 //	chain forward
-//	    iif uplink  ct status dnat            refuse    # what the host would redirect
+//	    iif uplink  ct status dnat            refuse    # redirected by the host
 //	    oif uplink  ct state new,invalid      drop
 //	chain postrouting
 //	    saddr ROUTER                          masquerade
 func hostRules(ns int, name string, uplink uint32, router []netip.Addr) error {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	c := &nftables.Conn{NetNS: ns}
-	c.AddTable(t) // so that there is one to delete
+	c.AddTable(t) // so that DelTable finds a table
 	c.DelTable(t)
 	c.AddTable(t)
 	addRefuse(c, t)
@@ -204,7 +204,7 @@ func hostRules(ns int, name string, uplink uint32, router []netip.Addr) error {
 	return nil
 }
 
-// removeHostRules undoes hostRules.
+// removeHostRules removes the table of hostRules.
 func removeHostRules(ns int, name string) error {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	c := &nftables.Conn{NetNS: ns}
@@ -216,14 +216,14 @@ func removeHostRules(ns int, name string) error {
 	return nil
 }
 
-// adder appends rules to chains of c.
+// adder returns a function that appends rules to chains of c.
 func adder(c *nftables.Conn) func(*nftables.Chain, ...[]expr.Any) {
 	return func(chain *nftables.Chain, parts ...[]expr.Any) {
 		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: slices.Concat(parts...)})
 	}
 }
 
-// do sends what f adds as one transaction.
+// do sends the changes of f as one transaction.
 func (r *rules) do(f func(*nftables.Conn) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,28 +258,29 @@ func (r *rules) closeLocked() {
 	}
 }
 
-// admit lets the sandbox behind link index go anywhere that is not blocked.
+// admit lets the sandbox on link index reach all destinations that are not blocked.
 func (r *rules) admit(index uint32) error {
 	return r.do(func(c *nftables.Conn) error {
 		return errors.Join(c.SetAddElements(r.open, one(native(index))), c.SetAddElements(r.own, one(native(index, index))))
 	})
 }
 
-// restrict takes back what admit allowed but for p.
+// restrict reduces the destinations of admit to those of p.
 func (r *rules) restrict(index uint32, p Policy) error {
 	return r.do(func(c *nftables.Conn) error {
 		return errors.Join(c.SetDeleteElements(r.open, one(native(index))), r.changeListed(c.SetAddElements, index, p))
 	})
 }
 
-// unrestrict undoes restrict, and forgets what was learned.
+// unrestrict undoes restrict. Learned addresses are untouched: clean calls unrestrict only if
+// the namespace has sent no packet, so none were learned.
 func (r *rules) unrestrict(index uint32, p Policy) error {
 	return r.do(func(c *nftables.Conn) error {
 		return errors.Join(c.SetAddElements(r.open, one(native(index))), r.changeListed(c.SetDeleteElements, index, p))
 	})
 }
 
-// expel removes a sandbox that is gone.
+// expel removes a sandbox that has ended.
 func (r *rules) expel(index uint32, p Policy) error {
 	return r.do(func(c *nftables.Conn) error {
 		err := c.SetDeleteElements(r.own, one(native(index, index)))
@@ -295,7 +296,7 @@ func (r *rules) changeListed(change func(*nftables.Set, []nftables.SetElement) e
 	var elements [2][]nftables.SetElement
 	for i, d := range p.Allow {
 		if !d.Prefix.IsValid() || slices.Contains(p.Allow[:i], d) ||
-			// A set takes no element that lies within another.
+			// A set accepts no element inside another.
 			slices.ContainsFunc(p.Allow, func(e Destination) bool {
 				return e.Port == d.Port && e.Prefix.Contains(d.Prefix.Addr()) && e.Prefix.Bits() < d.Prefix.Bits()
 			}) {
@@ -316,8 +317,8 @@ func (r *rules) changeListed(change func(*nftables.Set, []nftables.SetElement) e
 	return err
 }
 
-// learn lets a sandbox reach addresses for life. Those of again were learned
-// before: not every kernel prolongs an element that is there.
+// learn lets a sandbox reach addresses for life. again are the addresses learned before: learn
+// deletes and adds them, since not every kernel extends an existing element.
 func (r *rules) learn(index uint32, fresh, again []learned, life time.Duration) error {
 	change := func(renew bool) error {
 		return r.do(func(c *nftables.Conn) error {
@@ -335,14 +336,14 @@ func (r *rules) learn(index uint32, fresh, again []learned, life time.Duration) 
 		})
 	}
 	err := change(true)
-	if errors.Is(err, unix.ENOENT) { // one has just expired
+	if errors.Is(err, unix.ENOENT) { // an element has just expired
 		err = change(false)
 	}
 	return err
 }
 
-// forget removes what was learned. One that has expired fails its whole
-// transaction, so that each has its own where that happens.
+// forget removes learned addresses. An expired element fails its whole transaction; then forget
+// removes each address in a transaction of its own.
 func (r *rules) forget(index uint32, addrs []learned) {
 	remove := func(addrs ...learned) error {
 		return r.do(func(c *nftables.Conn) error {

@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// upstream knows the host's resolvers.
+// upstream holds the host's resolvers.
 type upstream struct {
-	fixed []netip.AddrPort // by configuration
+	fixed []netip.AddrPort // from the configuration
 
 	mu   sync.Mutex
-	seen fs.FileInfo // of the file that list was read from
+	seen fs.FileInfo // of the file from which list was read
 	list []netip.AddrPort
 }
 
 const resolvConf = "/etc/resolv.conf"
 
-// servers reads /etc/resolv.conf again when it has changed.
+// servers returns the resolvers. A changed /etc/resolv.conf is read again.
 func (u *upstream) servers() ([]netip.AddrPort, error) {
 	if len(u.fixed) > 0 {
 		return u.fixed, nil
@@ -47,8 +47,7 @@ func (u *upstream) servers() ([]netip.AddrPort, error) {
 
 var errNoResolver = errors.New(resolvConf + " names no resolver: add a nameserver line, or list some under network.egress.resolvers")
 
-// parseResolvConf returns the resolvers of a resolv.conf(5), at most three as in
-// the C library.
+// parseResolvConf returns the resolvers of a resolv.conf(5), at most three as in the C library.
 func parseResolvConf(b []byte) []netip.AddrPort {
 	var list []netip.AddrPort
 	for line := range bytes.Lines(b) {
@@ -63,7 +62,7 @@ func parseResolvConf(b []byte) []netip.AddrPort {
 	return list
 }
 
-// Resolvers says which of the host's resolvers sandboxes would be answered by.
+// Resolvers returns the host's resolvers, which would answer sandboxes by default.
 func Resolvers() ([]netip.AddrPort, error) {
 	var u upstream
 	list, err := u.servers()
