@@ -1,17 +1,16 @@
-// Package seccomp says which system calls a sandbox may make, and compiles that
-// into programs for the kernel's filter (seccomp(2)).
+// Package seccomp defines the system calls that a sandbox may make, and compiles the rules into
+// programs for the kernel's filter (seccomp(2)).
 //
-// A [Policy] is an allowlist. Its program looks at the architecture, then at
-// the call's number, then, for a few calls, at arguments:
+// A [Policy] is an allowlist. The program checks the architecture, then the number of the call,
+// then, for a few calls, the arguments:
 //
-//	another architecture, x32     the process is killed
-//	allowed                       is done
+//	another architecture, x32     the kernel kills the process
+//	allowed                       the kernel makes the call
 //	refused, or by its arguments  EPERM; EAFNOSUPPORT and its kin for sockets
 //	unknown                       ENOSYS
 //
-// The numbers are searched by halves: at each load the kernel runs the program
-// once for every call there is, and a list of 300 comparisons takes 20 times as
-// long to load as such a tree.
+// The program finds the number by binary search. At each load the kernel runs the program once
+// for every existing call, and a list of 300 comparisons takes 20 times as long to load.
 package seccomp
 
 import (
@@ -23,18 +22,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Policy is one of the sets of rules below.
+// Policy is a set of rules.
 type Policy int
 
 const (
 	Default    Policy = iota // functions and build steps
-	ForkServer               // and what makes the namespaces of its children
+	ForkServer               // Default, and the calls that make namespaces for the fork server's children
 )
 
-// Policies lists all there are, in their order.
+// Policies lists all policies, in their order.
 func Policies() []Policy { return []Policy{Default, ForkServer} }
 
-// verdict is what the program returns (seccomp(2), SECCOMP_RET_…).
+// verdict is the return value of the program (seccomp(2), SECCOMP_RET_…).
 type verdict uint32
 
 const (
@@ -44,37 +43,37 @@ const (
 
 func fail(errno unix.Errno) verdict { return verdict(unix.SECCOMP_RET_ERRNO | uint32(errno)) }
 
-// rule decides one call: the first clause that holds, else otherwise.
+// rule decides one call: the verdict of the first clause that holds, else otherwise.
 type rule struct {
 	cases     []clause
 	otherwise verdict
 }
 
-// clause holds if all its tests do.
+// clause holds if all its tests hold.
 type clause struct {
 	when []test
 	then verdict
 }
 
-// test asks whether half an argument is one of values, after mask if there is
-// one. The lower half is all that most of the calls tested take: int and unsigned
-// int, and clone(2), which cuts its flags.
+// test checks whether half an argument, after mask unless 0, equals one of values. The lower
+// half suffices for most calls tested: the kernel reads int or unsigned int, and clone(2)
+// truncates its flags.
 type test struct {
 	arg    int
-	high   bool // the upper half
+	high   bool // compare the upper half
 	mask   uint32
 	values []uint32
 }
 
-// Offsets in struct seccomp_data, of which a program reads 32 bits at a time.
+// Offsets in struct seccomp_data. A program reads 32 bits at a time.
 const (
 	offsetNumber = 0
 	offsetArch   = 4
 	offsetArgs   = 16 // 8 bytes each, the lower half first
 )
 
-// Program compiles p. It is the same at each call. errors.ErrUnsupported where
-// there is no table for the machine's architecture.
+// Program compiles p; the result is always the same. The error is errors.ErrUnsupported if the
+// machine's architecture has no table.
 func (p Policy) Program() ([]unix.SockFilter, error) {
 	if !slices.Contains(Policies(), p) {
 		return nil, fmt.Errorf("system call policy %d is unknown: %w", p, unix.EINVAL)
@@ -89,8 +88,8 @@ func (p Policy) Program() ([]unix.SockFilter, error) {
 		give(kill),
 		load(offsetNumber),
 	}
-	// The comparisons, then each piece of code once: to compile an instruction
-	// costs the kernel more than to skip it.
+	// First the comparisons, then each block of code once: the kernel spends more time on
+	// compiling an instruction than on skipping one.
 	all, blocks := intervals(rules)
 	begin := make([]int, len(blocks))
 	end := len(program) + len(all) - 1
@@ -102,8 +101,8 @@ func (p Policy) Program() ([]unix.SockFilter, error) {
 	return append(program, slices.Concat(blocks...)...), nil
 }
 
-// interval is a run of numbers, up to the next one's first, that share a block
-// of code.
+// interval is a run of call numbers that share a block of code. The run ends before the next
+// interval's first number.
 type interval struct {
 	first uint32
 	block int
@@ -135,9 +134,10 @@ func intervals(rules map[uint32]rule) (all []interval, blocks [][]unix.SockFilte
 	return all, blocks
 }
 
-// tree finds the loaded number's interval by halves: a comparison at the program
-// counter at, then those of the lower half, then those of the upper. An interval
-// left alone needs none: its block's begin is where to go.
+// tree returns the binary search for the interval of the loaded number. The comparison stands
+// at the program counter at; the comparisons of the lower half follow, then those of the upper
+// half. A half with a single interval needs no comparison: the jump leads to begin of its
+// block.
 func tree(all []interval, at int, begin []int) []unix.SockFilter {
 	if len(all) == 1 {
 		return nil
@@ -155,8 +155,8 @@ func tree(all []interval, at int, begin []int) []unix.SockFilter {
 	return append(append(code, tree(low, at+1, begin)...), tree(high, at+middle, begin)...)
 }
 
-// compile ends with a verdict on every path. It is written from its end, where
-// each jump's distance is known.
+// compile returns the code of a rule. Every path ends with a verdict. compile works from the
+// end of the code, since there the distance of each jump is known.
 func (r rule) compile() []unix.SockFilter {
 	code := []unix.SockFilter{give(r.otherwise)}
 	for _, c := range slices.Backward(r.cases) {
@@ -192,8 +192,8 @@ func give(v verdict) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
 }
 
-// jump compares the loaded value with k and skips hit or miss instructions: at
-// most 255, which the tables are far from.
+// jump compares the loaded value with k and skips hit or miss instructions. jump panics beyond
+// 255 instructions, far more than the tables need.
 func jump(op uint16, k uint32, hit, miss int) unix.SockFilter {
 	if max(hit, miss) > math.MaxUint8 {
 		panic("seccomp: a policy is too long for its jumps")

@@ -8,12 +8,12 @@ import (
 
 const arch = unix.AUDIT_ARCH_X86_64
 
-// x32 is the bit of a call of the x32 ABI, which has the same architecture.
+// x32 is the bit that marks a call of the x32 ABI, which has the same architecture.
 const x32 = 1 << 30
 
-// allowed lists the calls without further checks, by number: what the field's
-// default profile for containers allows without any capability, less ptrace and
-// its kin, modify_ldt, file handles, and what no longer exists.
+// allowed lists the numbers of the calls without further checks. They are the calls that the
+// default profile of moby (Docker) allows without any capability, except ptrace and its kin,
+// modify_ldt, file handles, and calls that no longer exist.
 var allowed = []uint32{
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_OPEN, unix.SYS_CLOSE, unix.SYS_STAT, unix.SYS_FSTAT, unix.SYS_LSTAT,
 	unix.SYS_POLL, unix.SYS_LSEEK, unix.SYS_MMAP, unix.SYS_MPROTECT, unix.SYS_MUNMAP, unix.SYS_BRK,
@@ -76,10 +76,9 @@ var allowed = []uint32{
 	unix.SYS_GETXATTRAT, unix.SYS_LISTXATTRAT, unix.SYS_REMOVEXATTRAT,
 }
 
-// refused lists what exists and is not for functions (EPERM): namespaces and
-// mounts, other processes' memory, keys, io_uring, bpf, the machine's own
-// affairs. What stands in no list is unknown (ENOSYS), so that a program falls
-// back as on an older kernel.
+// refused lists existing calls that functions may not make (EPERM): calls for namespaces,
+// mounts, other processes' memory, keys, io_uring, bpf, the machine itself. A call in no list
+// is unknown (ENOSYS), so that a program falls back as on an older kernel.
 var refused = []uint32{
 	unix.SYS_PTRACE, unix.SYS_SYSLOG, unix.SYS_VHANGUP, unix.SYS_MODIFY_LDT, unix.SYS_PIVOT_ROOT,
 	unix.SYS_CHROOT, unix.SYS_ACCT, unix.SYS_SETTIMEOFDAY, unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_SWAPON,
@@ -96,13 +95,13 @@ var refused = []uint32{
 	unix.SYS_SET_MEMPOLICY_HOME_NODE,
 }
 
-// namespaces are the clone(2) flags that make one. CLONE_NEWTIME is clone3's
-// alone: its bit is part of the exit signal here.
+// namespaces are the clone(2) flags that make a namespace. CLONE_NEWTIME is a flag of clone3
+// alone: in clone its bit is part of the exit signal.
 const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
-// sockets names families; those of the internet with the protocols that every
-// kernel has, so that no socket makes it load the module of a rarer one.
+// sockets allows some address families. Internet sockets may have only the protocols that every
+// kernel has built in, so that no socket makes the kernel load the module of a rarer protocol.
 var sockets = rule{
 	cases: []clause{
 		{when: []test{{arg: 0, values: []uint32{unix.AF_UNIX}}}, then: allow},
@@ -121,7 +120,7 @@ var sockets = rule{
 	otherwise: fail(unix.EAFNOSUPPORT),
 }
 
-// checked holds the calls whose arguments decide.
+// checked holds the calls whose verdict depends on their arguments.
 var checked = map[uint32]rule{
 	unix.SYS_SOCKET:     sockets,
 	unix.SYS_SOCKETPAIR: sockets,
@@ -129,40 +128,40 @@ var checked = map[uint32]rule{
 		cases:     []clause{{when: []test{{arg: 0, mask: namespaces, values: []uint32{0}}}, then: allow}},
 		otherwise: fail(unix.EPERM),
 	},
-	// Its flags lie in memory, which no filter sees: libc falls back to clone.
+	// The flags of clone3 lie in memory, which no filter can read. libc falls back to clone.
 	unix.SYS_CLONE3: {otherwise: fail(unix.ENOSYS)},
-	// Linux as such, of 32 bits, or by an old release's name, and
-	// the question which it is.
+	// Allowed are Linux, Linux of 32 bits, either with an old release's name (UNAME26), and
+	// 0xffffffff, which queries the current value.
 	unix.SYS_PERSONALITY: {
 		cases: []clause{{when: []test{{arg: 0, values: []uint32{
 			0, linux32, uname26, uname26 | linux32, 0xffffffff,
 		}}}, then: allow}},
 		otherwise: fail(unix.EPERM),
 	},
-	// The first two put words into the mouth of whoever sits at the terminal; the
-	// third gives a terminal to a driver, whose module the kernel loads for it
-	// (CVE-2017-2636, CVE-2023-6546).
+	// TIOCSTI and TIOCLINUX can fake input of the person at the terminal. TIOCSETD gives a
+	// terminal to a line discipline, whose module the kernel loads (CVE-2017-2636,
+	// CVE-2023-6546).
 	unix.SYS_IOCTL: {
 		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.TIOCSTI, unix.TIOCLINUX, unix.TIOCSETD}}}, then: fail(unix.EPERM)}},
 		otherwise: allow,
 	},
-	// Locks that no process holds, as before Linux 3.15: the watch could not tell whose
-	// they are (cgroup/locks.go).
+	// Refuse locks of open file descriptions, as a kernel before 3.15 does: no process owns
+	// such locks, so the watch could not find their owner (cgroup/locks.go).
 	unix.SYS_FCNTL: {
 		cases:     []clause{{when: []test{{arg: 1, values: []uint32{unix.F_OFD_SETLK, unix.F_OFD_SETLKW}}}, then: fail(unix.EINVAL)}},
 		otherwise: allow,
 	},
 }
 
-// Of personality(2), whose PER_LINUX is 0.
+// Flags of personality(2). PER_LINUX is 0.
 const (
 	linux32 = 0x8     // PER_LINUX32
 	uname26 = 0x20000 // UNAME26
 )
 
-// forking holds what a fork server may besides: make the namespaces of a new
-// sandbox, in three steps around fork(2), and go back to its own for the next.
-// None is a user namespace, in which it would have every capability.
+// forking holds the additional rights of a fork server: to make the namespaces of a new
+// sandbox, in three steps around fork(2), and to return to its own namespaces for the next.
+// User namespaces are excluded, since the fork server would have every capability inside.
 var forking = map[uint32]rule{
 	unix.SYS_UNSHARE: {
 		cases: []clause{{when: []test{
@@ -181,7 +180,7 @@ var forking = map[uint32]rule{
 
 const forkMost = unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
 
-// rules gathers the table of p.
+// rules returns the table of p.
 func (p Policy) rules() (map[uint32]rule, error) {
 	all := map[uint32]rule{}
 	for _, nr := range allowed {
