@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities is a set of them, by their number's bit (capabilities(7)). A
-// sandbox has them over its own user namespace alone: over files with an owner
-// that it maps, over its own processes, to become another of its ids.
+// Capabilities is a set of capabilities: bit n stands for capability number n
+// (capabilities(7)). A sandbox's capabilities hold only over its own user namespace: over files
+// whose owner is mapped, over its own processes, and for a change to another of its ids.
 type Capabilities uint64
 
-// ContainerCapabilities is the least with which ordinary images work whose program
-// starts as root: servers that own their files and then become another user,
-// package managers. Of the field's default set it lacks those that mean nothing in
-// a user namespace below that of the network (NET_BIND_SERVICE, NET_RAW,
-// AUDIT_WRITE, MKNOD) and what the system call filter refuses (SYS_CHROOT).
+// ContainerCapabilities is the least set for ordinary images whose program starts as root:
+// servers that own their files and then become another user, package managers. Compared with
+// Docker's default set, ContainerCapabilities omits capabilities without effect in a user
+// namespace that does not own the network namespace (NET_BIND_SERVICE, NET_RAW, AUDIT_WRITE,
+// MKNOD), and SYS_CHROOT, which the system call filter refuses.
 const ContainerCapabilities Capabilities = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER |
 	1<<unix.CAP_FSETID | 1<<unix.CAP_KILL | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETPCAP
 
-// capabilityNames are in the order of their numbers (linux/capability.h).
+// capabilityNames are in the order of the numbers (linux/capability.h).
 var capabilityNames = [...]string{
 	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
 	"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
@@ -31,8 +31,8 @@ var capabilityNames = [...]string{
 	"CHECKPOINT_RESTORE",
 }
 
-// ParseCapabilities reads names as capabilities(7) has them, in either case, with
-// CAP_ or without; ALL is every one there is.
+// ParseCapabilities parses names as in capabilities(7), in upper or lower case, with or without
+// CAP_. ALL is the set of all capabilities.
 func ParseCapabilities(names []string) (Capabilities, error) {
 	var set Capabilities
 	for _, name := range names {

@@ -12,34 +12,34 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// manySandboxes is how many sandboxes a host should have room for: a ceiling below that
-// is worth a line of configuration.
+// manySandboxes is the number of sandboxes that a host should have room for. For a lower
+// ceiling fre doctor suggests a line of configuration.
 const manySandboxes = 1000
 
-// ceiling is a bound of the kernel's that all sandboxes share.
+// ceiling is a bound of the kernel that all sandboxes share.
 type ceiling struct {
 	id, name string
-	setting  string // as sysctl(8) writes it
-	field    int    // of several numbers
-	each     int64  // what a busy sandbox takes of it
+	setting  string // in the notation of sysctl(8)
+	field    int    // index, if the setting has several numbers
+	each     int64  // share of a busy sandbox
 	unit     string
-	effect   string // where it is reached
+	effect   string // effect of reaching the ceiling
 }
 
-// A sandbox's shares are those of an ordinary function at work, not its limits, which
-// few of them reach at a time.
+// The shares are those of an ordinary function at work, not its limits: few functions reach
+// their limits at the same time.
 var ceilings = []ceiling{
 	{"pid_max", "process ids", "kernel.pid_max", 0, 32, "process ids", "no process can be started, the host's own neither"},
 	{"threads_max", "threads", "kernel.threads-max", 0, 32, "threads", "no process can be started, the host's own neither"},
 	{"file_max", "open files", "fs.file-max", 0, 256, "open files", "nothing can be opened, by the host's own programs neither"},
 	{"tcp_mem", "memory of TCP's sockets", "net.ipv4.tcp_mem", 2, 128, "pages", "connections of all sandboxes and of the host stall"},
 	{"udp_mem", "memory of UDP's sockets", "net.ipv4.udp_mem", 2, 64, "pages", "datagrams to anybody are dropped, answers of name servers too"},
-	// Counted for the user who has made the user namespaces too: root (ucounts).
+	// The kernel also counts these for root, who makes the user namespaces (ucounts).
 	{"inotify_instances", "inotify instances", "fs.inotify.max_user_instances", 0, 1, "instances", "functions that watch files, and triggers on /work, fail"},
 	{"inotify_watches", "inotify watches", "fs.inotify.max_user_watches", 0, 64, "watches", "functions that watch files, and triggers on /work, fail"},
 }
 
-// check says what a value of the ceiling has room for.
+// check reports how many sandboxes a value of the ceiling has room for.
 func (c *ceiling) check(value int64) Check {
 	room := value / c.each
 	out := Check{
@@ -47,7 +47,7 @@ func (c *ceiling) check(value int64) Check {
 		Found:  fmt.Sprintf("%s = %d: room for %d sandboxes of %d %s each", c.setting, value, room, c.each, c.unit),
 		Effect: c.effect,
 	}
-	if value > 1<<50 { // as good as no bound
+	if value > 1<<50 { // practically unlimited
 		out.Found = c.setting + " sets no bound"
 	}
 	if !out.OK {
@@ -56,15 +56,15 @@ func (c *ceiling) check(value int64) Check {
 	return out
 }
 
-// value is what to set for want.
+// value returns the value of the setting that gives want.
 func (c *ceiling) value(want int64) string {
-	if c.field == 2 { // low, pressure and high
+	if c.field == 2 { // low, pressure, high
 		return fmt.Sprintf("%d %d %d", want/2, want*3/4, want)
 	}
 	return strconv.FormatInt(want, 10)
 }
 
-// read is the kernel's value.
+// read returns the kernel's value.
 func (c *ceiling) read() (int64, error) {
 	text, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(c.setting, ".", "/")))
 	if err != nil {
@@ -77,14 +77,14 @@ func (c *ceiling) read() (int64, error) {
 	return strconv.ParseInt(fields[c.field], 10, 64)
 }
 
-// probeCeilings says how many sandboxes the kernel's shared bounds have room for.
+// probeCeilings reports how many sandboxes the kernel's shared bounds have room for.
 func probeCeilings() []Check {
 	var checks []Check
 	for i := range ceilings {
 		c := &ceilings[i]
 		value, err := c.read()
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // a kernel without it
+		case errors.Is(err, fs.ErrNotExist): // the kernel lacks the setting
 		case err != nil:
 			checks = append(checks, Check{ID: c.id, Name: c.name, Optional: true, Found: err.Error(), Effect: c.effect})
 		default:
@@ -94,8 +94,8 @@ func probeCeilings() []Check {
 	return append(checks, probeGroupAbove(), probeLoop())
 }
 
-// probeGroupAbove looks at the bounds of processes in the cgroups above the engine's,
-// such as a systemd slice's TasksMax.
+// probeGroupAbove checks the limits of processes in the cgroups above the engine's cgroup, such
+// as TasksMax of a systemd slice.
 func probeGroupAbove() Check {
 	each := ceilings[0].each
 	c := Check{
@@ -122,8 +122,8 @@ func probeGroupAbove() Check {
 	return c
 }
 
-// probeLoop says how many loop devices there can be: each directory with a limit takes
-// one where the file system has no project quotas.
+// probeLoop reports the limit of loop devices. Each directory with a limit takes a loop device
+// if the file system has no project quotas.
 func probeLoop() Check {
 	c := Check{
 		ID: "loop", Name: "loop devices", OK: true, Optional: true, Found: "made as they are needed",
@@ -134,7 +134,7 @@ func probeLoop() Check {
 		c.OK, c.Found, c.Next = false, err.Error(), "write into /etc/modules-load.d/fre.conf, then load it by modprobe loop: loop"
 		return c
 	}
-	// 0, or a kernel since 6.5, which makes more than it says: no bound.
+	// 0 means no bound. Kernels since 6.5 make more devices than max_loop.
 	text, err := os.ReadFile("/sys/module/loop/parameters/max_loop")
 	if most, perr := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && perr == nil && most > 0 {
 		c.Found = fmt.Sprintf("max_loop = %d to begin with, more as they are needed", most)

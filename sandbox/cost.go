@@ -14,18 +14,17 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// Cost is what something the engine does all the time takes on this host.
+// Cost is the time that a frequent operation of the engine takes on this host.
 type Cost struct {
-	Time time.Duration // a median; 0 where Err is set
-	Of   string        // what was done, for people
-	Err  error         // why it could not be measured
+	Time time.Duration // a median; 0 if Err is set
+	Of   string        // name of the operation, for people
+	Err  error         // reason why the measurement failed
 }
 
-// Costs measures parts of starts, of binding and of looking after files, and
-// returns them by the id of the [Check] that each belongs to. It works in dir, a
-// directory of the caller's on the state directory's file system, which it
-// leaves empty; no mount is attached anywhere. It takes some tenths of a second
-// and needs root; what cannot be had has a reason instead.
+// Costs measures parts of starts, of bind mounts and of file operations, and returns them by
+// the id of their [Check]. dir must be a directory of the caller on the state directory's file
+// system; Costs leaves dir empty and attaches no mount. Costs needs root and takes some tenths
+// of a second. A failed measurement sets Err.
 func Costs(dir string) map[string]Cost {
 	costs := map[string]Cost{}
 	put := func(id, of string, took time.Duration, err error) {
@@ -63,8 +62,8 @@ func Costs(dir string) map[string]Cost {
 	return costs
 }
 
-// costOf returns the median of n runs of do, fewer where they take more than
-// costTime together.
+// costOf returns the median of n runs of do, or of fewer runs if they take longer than costTime
+// in total.
 func costOf(n int, do func() error) (time.Duration, error) {
 	const costTime = 200 * time.Millisecond
 	var samples []time.Duration
@@ -89,8 +88,8 @@ func closing(fd int, err error) error {
 	return unix.Close(fd)
 }
 
-// processCosts has fre-shell measure what Go's own part would drown. Its answer is
-// nanoseconds, or -errno, by the names in cost.c; ofJoin says what "join" is.
+// processCosts has fre-shell measure operations too short to measure in Go. The result is
+// nanoseconds, or -errno, by the names in cost.c. ofJoin describes "join".
 func processCosts() (found asked, ofJoin string, err error) {
 	ofJoin = "a thread moved to another group of each hierarchy"
 	how, groups := "none", []*os.File(nil)
@@ -115,8 +114,8 @@ func processCosts() (found asked, ofJoin string, err error) {
 	return found, ofJoin, err
 }
 
-// withGroups lends use two cgroups without limits. One at a time on a host: they
-// have one name, so that the next finds what a crash left.
+// withGroups calls use with two cgroups without limits. A lock of the host serialises the
+// calls: the groups have a fixed name, so that the next call removes the leftovers of a crash.
 func withGroups(use func(a, b *cgroup.Group)) (err error) {
 	layout, err := cgroup.Detect()
 	if err != nil {
@@ -174,9 +173,9 @@ func costOfOverlay(dir string) (took time.Duration, err error) {
 	return costOf(31, func() error { return closing(newMount("overlay", 0, options...)) })
 }
 
-// costOfStatfs looks at a sized tmpfs as /tmp of a sandbox is.
+// costOfStatfs measures statfs of a tmpfs with a size, as /tmp of a sandbox has.
 func costOfStatfs() (time.Duration, error) {
-	const times = 100 // to a sample: the clock takes a tenth as long
+	const times = 100 // for each sample: reading the clock takes a tenth as long
 	fd, err := newTmp(1<<20, 1024, 0)
 	if err != nil {
 		return 0, err

@@ -13,30 +13,30 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// Defence is a set of what a sandbox has around it besides its namespaces.
+// Defence is a set of a sandbox's protections besides its namespaces.
 type Defence uint32
 
-// The defences. Limits and the network are chosen by [Spec] itself.
+// The defences. [Spec] itself selects limits and network.
 const (
 	DefenceSeccomp      Defence = 1 << iota // the system call filter
-	DefenceLandlock                         // no signal and no abstract socket reaches out of the sandbox
-	DefenceCapabilities                     // none, not even over the tenant's own user namespace
-	DefenceNoNewPrivs                       // execve grants nothing; without it neither filter nor Landlock can be had
+	DefenceLandlock                         // no signal to outside, no connection to abstract sockets outside
+	DefenceCapabilities                     // no capabilities, not even over the tenant's own user namespace
+	DefenceNoNewPrivs                       // execve grants nothing; required by the filter and by Landlock
 	DefenceNoSuid                           // nosuid and nodev on every mount
-	DefenceReadOnlyRoot                     // and a read-only /dev
-	DefenceProcSubset                       // /proc shows processes alone
-	DefenceKeyring                          // a session key ring of its own
+	DefenceReadOnlyRoot                     // a read-only root and /dev
+	DefenceProcSubset                       // /proc shows only processes
+	DefenceKeyring                          // a session keyring of its own
 )
 
-// landlockScopes is the first of Landlock's ABIs that has what is used of it.
+// landlockScopes is the first ABI of Landlock with all features that FRE uses.
 const landlockScopes = 6
 
 var defenceNames = [...]string{
 	"seccomp", "landlock", "capabilities", "no_new_privs", "nosuid", "read-only root", "proc subset", "keyring",
 }
 
-// Defences names what is in force in every sandbox of this host, in the order of
-// the constants: Landlock is not where the kernel lacks it (see [Probe]).
+// Defences returns the names of the defences in force in every sandbox of this host, in the
+// order of the constants. Landlock is absent if the kernel lacks it (see [Probe]).
 func (h *Host) Defences() []string {
 	names := make([]string, 0, len(defenceNames))
 	for i, name := range defenceNames {
@@ -47,8 +47,8 @@ func (h *Host) Defences() []string {
 	return names
 }
 
-// Defences names what is in force in a sandbox of spec, as [Host.Defences] does: one
-// with capabilities or a root of its own to write to goes without those two.
+// Defences returns the names of the defences in force in a sandbox of spec, as [Host.Defences]
+// does. A sandbox with capabilities or with a writable root lacks the respective defence.
 func (spec *Spec) Defences(h *Host) []string {
 	without := map[string]bool{
 		defenceNames[bits.TrailingZeros32(uint32(DefenceCapabilities))]: spec.Capabilities != 0 && spec.User.UID == 0,
@@ -57,7 +57,7 @@ func (spec *Spec) Defences(h *Host) []string {
 	return slices.DeleteFunc(h.Defences(), func(name string) bool { return without[name] })
 }
 
-// flags are those of the START message.
+// flags returns the flags of the START message that switch off the defences in d.
 func (d Defence) flags() uint32 {
 	var flags uint32
 	for _, bit := range []struct {
@@ -77,7 +77,7 @@ func (d Defence) flags() uint32 {
 	return flags
 }
 
-// filter is the index of a sandbox's system call filter, -1 for none.
+// filter returns the index of the sandbox's system call filter, -1 for none.
 func (spec *Spec) filter() int16 {
 	if spec.Without&(DefenceSeccomp|DefenceNoNewPrivs) != 0 {
 		return -1
@@ -88,7 +88,7 @@ func (spec *Spec) filter() int16 {
 	return int16(spec.Policy)
 }
 
-// mountAttr takes from a mount's attributes what spec goes without.
+// mountAttr removes from the attributes of a mount the defences in spec.Without.
 func (spec *Spec) mountAttr(attr uint64) uint64 {
 	if spec.Without&DefenceNoSuid != 0 {
 		attr &^= unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
@@ -99,8 +99,8 @@ func (spec *Spec) mountAttr(attr uint64) uint64 {
 	return attr
 }
 
-// newFilters writes the filters as wire.h says, one per policy, into a sealed
-// memory file that the caller closes.
+// newFilters encodes the filters, one for each policy, in the format of wire.h. The result is a
+// sealed memory file; the caller closes the file.
 func newFilters() (*os.File, error) {
 	policies := seccomp.Policies()
 	b := binary.NativeEndian.AppendUint32(nil, uint32(len(policies)))
@@ -119,8 +119,8 @@ func newFilters() (*os.File, error) {
 	return sealedFile("fre-filters", b)
 }
 
-// sealedFile returns b as a memory file that no process can change, not even one
-// that finds it through /proc. The caller closes it.
+// sealedFile returns b as a memory file that no process can change, not even a process that
+// finds the file through /proc. The caller closes the file.
 func sealedFile(name string, b []byte) (_ *os.File, err error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -14,63 +14,62 @@ import (
 	"github.com/fre-engine/fre/sandbox/netns"
 )
 
-// A fork server is a sandbox (Spec.Forks > 0) whose program forks children that
-// become sandboxes of their own:
+// A fork server is a sandbox (Spec.Forks > 0) whose program forks children that become
+// sandboxes of their own:
 //
 //	engine                        server                  child
 //	  │ Sandbox.Fork
 //	  │ (channel, streams) ─────────▶│ unshare(pid), fork ──▶│
 //	  │                              │       unshare(mnt, ipc, uts, net)
 //	  │ ◀──────────────────────────────────────────── pidfd │ from the kernel
-//	  │ Fork.Adopt: is it what it should be? cgroups, /proc, /tmp, loopback
+//	  │ Fork.Adopt: verify the child; cgroups, /proc, /tmp, loopback
 //	  │ ────────────────────────────────────────── go on ──▶│ drops its capability
 //
-// Linux has no way to put another process into new namespaces: the child must
-// be born in them, so that its parent needs CAP_SYS_ADMIN. The server has it in
-// a user namespace nobody else uses; what it can do with it is make namespaces,
-// up to a limit. The server has run the tenant's code and is taken to be
-// hostile: nothing it says is believed, the kernel is asked.
+// Linux cannot move a process into a new pid namespace: the child must be born inside, so the
+// parent needs CAP_SYS_ADMIN. The server has CAP_SYS_ADMIN in a user namespace of its own.
+// There the capability allows the server only to make namespaces, up to a limit. The server has
+// run the tenant's code, so the engine treats the server as hostile: the engine believes
+// nothing the server says and asks the kernel.
 
-// forkServer is what a Sandbox with Spec.Forks has beside the others.
+// forkServer is the additional state of a sandbox with Spec.Forks.
 type forkServer struct {
 	userns *os.File
-	base   uint32 // first host id of its range
-	max    int    // forks at once
+	base   uint32 // first host id of the server's range
+	max    int    // most forks at once
 
 	mu     sync.Mutex
 	closed bool
-	own    []uint64        // inodes of the server's own namespaces, as in forkKinds
-	live   map[uint64]bool // inodes of its forks' pidfds
-	forks  int             // asked for or running
+	own    []uint64        // inodes of the server's own namespaces, in the order of forkKinds
+	live   map[uint64]bool // inodes of the forks' pidfds
+	forks  int             // requested or running
 	idle   []*netns.Namespace
 }
 
-// Fork is leave for a fork server to make one child. Either Adopt or Cancel ends
-// it.
+// Fork is the right of a fork server to make one child. The caller ends the right with Adopt or
+// Cancel.
 type Fork struct {
 	server *Sandbox
-	netns  *netns.Namespace // nil: the child makes one
+	netns  *netns.Namespace // nil: the child makes a network namespace
 }
 
-// ForkSpec says what a fork becomes that differs from its server.
+// ForkSpec describes the differences of a fork from its server.
 type ForkSpec struct {
 	ID     string // unique name; "" lets Adopt choose one
-	Limits Limits // of the fork; Files is not looked at: it has the server's
+	Limits Limits // limits of the fork; Files is ignored: the server's applies
 }
 
 // maxForks bounds Spec.Forks.
 const maxForks = 4096
 
-// forkKinds are the namespaces a fork has to itself. (Of cgroups it makes one
-// when it has been moved into its own.)
+// forkKinds are the namespaces that a fork must not share. (A fork makes its cgroup namespace
+// after the engine has moved the fork into its own cgroup.)
 var forkKinds = []uint{
 	unix.PIDFD_GET_PID_NAMESPACE, unix.PIDFD_GET_MNT_NAMESPACE, unix.PIDFD_GET_NET_NAMESPACE,
 	unix.PIDFD_GET_IPC_NAMESPACE, unix.PIDFD_GET_UTS_NAMESPACE,
 }
 
-// CanFork says why this kernel cannot have fork servers; nil if it can. They
-// need the procfs option pidns and pidfds that tell exit status and namespaces:
-// Linux 6.17.
+// CanFork returns nil if this kernel supports fork servers, else the reason. Fork servers need
+// the procfs option pidns, and pidfds that tell exit status and namespaces: Linux 6.17.
 func CanFork() error {
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -117,7 +116,8 @@ func newProc(pidfd int) (int, error) {
 	return mount, nil
 }
 
-// namespaces returns the inodes of forkKinds of pidfd's process, in order.
+// namespaces returns the inodes of the namespaces of pidfd's process, in the order of
+// forkKinds.
 func namespaces(pidfd int) ([]uint64, error) {
 	inodes := make([]uint64, len(forkKinds))
 	for i, kind := range forkKinds {
@@ -142,16 +142,15 @@ func inodeOf(fd int) (uint64, error) {
 	return st.Ino, nil
 }
 
-// ErrForks is what Fork returns when the server has as many forks as Spec.Forks
-// allows.
+// ErrForks is the error of Fork if the server already has Spec.Forks forks.
 var ErrForks = errors.New("fork server has all the forks it may have")
 
-// errNotFork is why a process is not adopted: its server is hostile, or broken.
+// errNotFork is the reason not to adopt a process: the server is hostile or broken.
 var errNotFork = errors.New("not a fork in new namespaces of its own")
 
-// newForkServer makes what a fork server has beside the others.
+// newForkServer makes the additional state of a fork server.
 func (h *Host) newForkServer(spec *Spec) (*forkServer, error) {
-	// What forks have used goes a little after them.
+	// The namespaces of a fork end a little after the fork, so allow twice as many.
 	file, err := newUserns(h.program, spec.User.HostBase, 2*spec.Forks+16)
 	if err != nil {
 		return nil, fmt.Errorf("fork server of tenant %s: %w", spec.User.Tenant, err)
@@ -159,8 +158,8 @@ func (h *Host) newForkServer(spec *Spec) (*forkServer, error) {
 	return &forkServer{userns: file, base: spec.User.HostBase, max: spec.Forks}, nil
 }
 
-// Fork asks leave for one more child of a fork server. [ErrForks];
-// os.ErrProcessDone if the server has ended; EINVAL if it is no fork server.
+// Fork returns the right to make one more child of a fork server. The error is [ErrForks] at
+// the limit, os.ErrProcessDone if the server has ended, and EINVAL if s is no fork server.
 func (s *Sandbox) Fork() (*Fork, error) {
 	server := s.server
 	if server == nil {
@@ -191,9 +190,9 @@ func (s *Sandbox) Fork() (*Fork, error) {
 	return f, nil
 }
 
-// Network is the network namespace the child is to join (setns(2)), nil if it is
-// to make one. It stays the Fork's. One that an earlier fork has left clean costs
-// a microsecond, a new one a millisecond of the kernel's.
+// Network returns the network namespace that the child must join (setns(2)); nil if the child
+// must make one. The Fork owns the file. To join a clean namespace of an earlier fork costs a
+// microsecond; to make one costs a millisecond in the kernel.
 func (f *Fork) Network() *os.File {
 	if f.netns == nil {
 		return nil
@@ -201,8 +200,8 @@ func (f *Fork) Network() *os.File {
 	return f.netns.File()
 }
 
-// Cancel gives up a fork that was not made. Its network namespace is not used
-// again: who knows.
+// Cancel ends the right to a fork that was not made. Cancel discards the network namespace,
+// which the server may have used.
 func (f *Fork) Cancel() {
 	if f.netns != nil {
 		_ = f.netns.Close()
@@ -229,7 +228,7 @@ func (server *forkServer) forget(process uint64, network *netns.Namespace) {
 	}
 }
 
-// close gives back what a fork server held that has ended.
+// close releases the resources of a fork server that has ended.
 func (server *forkServer) close() {
 	server.mu.Lock()
 	idle := server.idle
@@ -241,12 +240,11 @@ func (server *forkServer) close() {
 	_ = server.userns.Close()
 }
 
-// claim makes sure that pidfd's process is the first one of a pid namespace two
-// below the server's, that it shares no namespace with the server, and that it is
-// no fork already. (Between the pid namespaces lies the one the server has made
-// for itself: it can return only to one that its user namespace owns.) A server
-// that lies about which process is its new child gains nothing: it has power
-// over them all in any case. It returns what tells this process from all others.
+// claim verifies pidfd's process: the process is the first in a pid namespace two below the
+// server's, shares no namespace with the server, and is not a fork already. (The pid namespace
+// in between is the server's own: the server can return only to a namespace that its user
+// namespace owns.) A server that names the wrong process gains nothing, since the server has
+// power over all its children anyway. The result identifies the process and is never reused.
 func (server *forkServer) claim(pidfd int, network *netns.Namespace) (process uint64, err error) {
 	theirs, err := namespaces(pidfd)
 	if err != nil {
@@ -273,7 +271,7 @@ func (server *forkServer) claim(pidfd int, network *netns.Namespace) (process ui
 			return 0, errNotFork
 		}
 	}
-	if process, err = inodeOf(pidfd); err != nil { // never used twice
+	if process, err = inodeOf(pidfd); err != nil { // never reused
 		return 0, err
 	}
 	server.mu.Lock()
@@ -288,8 +286,8 @@ func (server *forkServer) claim(pidfd int, network *netns.Namespace) (process ui
 	return process, nil
 }
 
-// grandparent returns the inode of the pid namespace two above that of pidfd's
-// process; EPERM where there is none.
+// grandparent returns the inode of the pid namespace two above that of pidfd's process. The
+// error is EPERM if no such namespace exists.
 func grandparent(pidfd int) (uint64, error) {
 	fd, err := unix.IoctlRetInt(pidfd, unix.PIDFD_GET_PID_NAMESPACE)
 	for range 2 {
@@ -307,8 +305,8 @@ func grandparent(pidfd int) (uint64, error) {
 	return inodeOf(fd)
 }
 
-// first says whether pidfd's process is the first of its pid namespace: the last
-// number of its line "NSpid:" is 1.
+// first reports whether pidfd's process is the first in its pid namespace: the last number of
+// the line "NSpid:" is 1.
 func first(pidfd int) bool {
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(pidfd))
 	if err != nil {
@@ -323,15 +321,14 @@ func first(pidfd int) bool {
 	return false
 }
 
-// Adopt makes a child of a fork server a sandbox: it takes the process that
-// pidfd names, which waits, into a cgroup of its own and gives it a /proc, an
-// empty /tmp and loopback. Then the child may go on. Adopt owns pidfd, which
-// must come from the kernel (SCM_PIDFD). A child that cannot be adopted is killed. A
-// child with threads or processes of its own leaves them behind in the server's
-// cgroup.
+// Adopt turns a child of a fork server into a sandbox. pidfd names the child, which waits
+// meanwhile. Adopt moves the child into a cgroup of its own, and gives the child a /proc, an
+// empty /tmp and loopback. Then the child may go on. Adopt owns pidfd, which must come from the
+// kernel (SCM_PIDFD). If the adoption fails, Adopt kills the child. Other threads and processes
+// of the child stay in the server's cgroup.
 //
-// The sandbox ends with its server at the latest. Its ExitStatus tells signal
-// and exit status as long as the server reaps its children.
+// The sandbox ends at the latest with its server. Its ExitStatus is correct as long as the
+// server reaps its children.
 func (f *Fork) Adopt(pidfd int, spec ForkSpec) (*Sandbox, error) {
 	h := f.server.host
 	s := h.newSandbox(StartForked)
@@ -351,10 +348,10 @@ func (f *Fork) Adopt(pidfd int, spec ForkSpec) (*Sandbox, error) {
 	return s, nil
 }
 
-// refuse kills what is not adopted and gives back what it was to have. It may
-// take its time to end: the network namespace is not used again, and a cgroup is
-// not before it is empty. A process of another sandbox, to which a hostile server
-// has given its channel, is let be.
+// refuse kills a process that is not adopted, and releases its resources. Since the process may
+// take a while to end, the network namespace is discarded; the pool reuses the cgroup only when
+// empty. A hostile server may have passed its channel to a process of another sandbox: refuse
+// does not kill such a process.
 func (s *Sandbox) refuse() {
 	if above, err := grandparent(s.pidfd); err == nil && above == s.parent.server.own[0] {
 		s.Kill()
@@ -366,8 +363,8 @@ func (s *Sandbox) refuse() {
 	s.release()
 }
 
-// adopt gives the child what a sandbox has of its own. The file returned is to
-// wait for its end by.
+// adopt gives the child the resources of a sandbox. The returned file becomes readable at the
+// end of the child.
 func (s *Sandbox) adopt(l Limits) (*os.File, error) {
 	l.setDefaults()
 	var err error
@@ -403,9 +400,9 @@ func (s *Sandbox) adopt(l Limits) (*os.File, error) {
 		}
 	}
 	s.group.Watch(s.Kill, s.netns.Queued)
-	// The sandbox runs its tenant's code by now. It cannot see the visitor, which
-	// stays in the engine's pid namespace; it cannot mount, so that the two names
-	// lead nowhere else; and no symbolic link is followed.
+	// The sandbox already runs its tenant's code. The sandbox cannot see the visitor, which
+	// stays in the engine's pid namespace. The sandbox cannot mount, so /proc and /tmp lead
+	// nowhere else. attach follows no symbolic link.
 	err = s.host.visitor.visit(s.pidfd, unix.CLONE_NEWNS, func() error {
 		return errors.Join(attach(proc, "/proc"), attach(s.tmp, "/tmp"))
 	})
@@ -416,7 +413,7 @@ func (s *Sandbox) adopt(l Limits) (*os.File, error) {
 	return pollable(s.pidfd)
 }
 
-// pollable returns a file of its own for pidfd that the runtime can wait for.
+// pollable returns a duplicate of pidfd that Go's poller can wait for.
 func pollable(pidfd int) (*os.File, error) {
 	fd, err := unix.FcntlInt(uintptr(pidfd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -429,12 +426,12 @@ func pollable(pidfd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// reapWithin is how long a server may leave a dead child unreaped: it holds a
-// cgroup as long.
+// reapWithin is the longest time that a server may leave a dead child unreaped. The dead child
+// keeps its cgroup for as long.
 const reapWithin = 5 * time.Second
 
-// watch waits for the end of a fork, and of everything in its pid namespace: the
-// kernel reports the first process last. A server that does not reap is killed.
+// watch waits for the end of a fork and of its whole pid namespace: the kernel reports the
+// first process last. watch kills a server that does not reap.
 func (s *Sandbox) watch(pidfd *os.File) {
 	defer pidfd.Close()
 	info := unix.PidfdInfo{}
@@ -460,7 +457,7 @@ func (s *Sandbox) watch(pidfd *os.File) {
 	if info.Mask&unix.PIDFD_INFO_EXIT != 0 {
 		s.status = exitStatus(unix.WaitStatus(info.Exit_code))
 	}
-	// Nobody's rusage tells what a fork has used: its cgroup does.
+	// No rusage holds the usage of a fork; read the cgroup.
 	s.readUsage()
 	if s.status.Code == 0 {
 		s.status.OOMKilled = false
@@ -469,7 +466,7 @@ func (s *Sandbox) watch(pidfd *os.File) {
 	close(s.done)
 }
 
-// pollFor blocks until pidfd reports one of events, or its deadline.
+// pollFor blocks until pidfd reports one of events, or until its deadline.
 func pollFor(pidfd *os.File, events int16) error {
 	raw, err := pidfd.SyscallConn()
 	if err != nil {

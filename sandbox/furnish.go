@@ -10,24 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Furnishing is what a sandbox gets that was started before its tenant was
-// known.
+// Furnishing is the configuration of a sandbox that was started before its tenant was known.
 type Furnishing struct {
-	Work     string  // host directory mounted read-write at /work, mapped; "" for none
-	Mounts   []Mount // further binds; their mount points exist in the root
+	Work     string  // host directory mounted at /work, writable and mapped; "" for none
+	Mounts   []Mount // further binds; their mount points must exist in the root
 	Secrets  []Secret
 	Hostname string // "fre" if empty
 	Limits   Limits
 }
 
-// Furnish gives a running sandbox, started with User.Own, what it had not yet:
-// mounts, host name and limits. From then on it is an ordinary sandbox,
-// Spec.Background undone.
+// Furnish adds mounts, host name and limits to a running sandbox with User.Own. The sandbox is
+// then an ordinary sandbox without Spec.Background.
 //
-// The engine enters the sandbox's mount and UTS namespaces for it, with one
-// thread and all its privileges. That is sound before the first instruction of a
-// tenant's, and only then: nothing in there can have been prepared for the
-// visit. Call it once. After an error the sandbox is of no use: kill it.
+// The engine enters the sandbox's mount and UTS namespaces with one thread and all its
+// privileges. That is safe only before the first instruction of the tenant, since no tenant can
+// then have prepared the namespaces. Call Furnish once. After an error the sandbox is unusable:
+// kill it.
 func (s *Sandbox) Furnish(f Furnishing) error {
 	spec := Spec{Hostname: f.Hostname, Limits: f.Limits}
 	spec.setDefaults()
@@ -90,7 +88,7 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 	return nil
 }
 
-// relimitLocked puts other limits in force, s.mu held.
+// relimitLocked changes the limits; the caller holds s.mu.
 func (s *Sandbox) relimitLocked(l Limits) error {
 	if err := s.host.checkFiles(l); err != nil {
 		return err
@@ -105,9 +103,9 @@ func (s *Sandbox) relimitLocked(l Limits) error {
 		}
 	}
 	if l.Files != s.limits.Files {
-		// By pid, for which there is no other way: that of a process which has
-		// ended is nobody else's until the spawner has reaped it and all other
-		// pids were used, and this one was alive a moment ago.
+		// By pid, the only way to set this limit. The pid of an ended process stays unused
+		// until the spawner has reaped the process and all other pids have been used, and this
+		// process was alive a moment ago.
 		limit := unix.Rlimit{Cur: uint64(l.Files), Max: uint64(l.Files)}
 		if err := unix.PidfdSendSignal(s.pidfd, 0, nil, 0); err != nil {
 			return err
@@ -120,7 +118,7 @@ func (s *Sandbox) relimitLocked(l Limits) error {
 	return nil
 }
 
-// attach puts a detached mount over target, as shell/sandbox.c does.
+// attach mounts a detached mount over target, as shell/sandbox.c does.
 func attach(tree int, target string) error {
 	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
@@ -133,7 +131,7 @@ func attach(tree int, target string) error {
 	return unix.MoveMount(tree, "", fd, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
-// resizeTmp changes the size of a mounted tmpfs; EINVAL if it holds more.
+// resizeTmp changes the size of a mounted tmpfs. The error is EINVAL if the tmpfs holds more.
 func resizeTmp(mount int, bytes, inodes int64) error {
 	fd, err := unix.Fspick(mount, "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
 	if err != nil {
@@ -152,9 +150,9 @@ func resizeTmp(mount int, bytes, inodes int64) error {
 	return nil
 }
 
-// visitor enters the namespaces of sandboxes and comes back.
+// visitor enters the namespaces of sandboxes and returns to the engine's.
 type visitor struct {
-	home map[int]int // fds of the engine's own namespaces by CLONE_NEW…
+	home map[int]int // fds of the engine's own namespaces, by CLONE_NEW…
 }
 
 func newVisitor() (*visitor, error) {
@@ -176,25 +174,24 @@ func (v *visitor) close() {
 	}
 }
 
-// visit runs f, which makes system calls and nothing else, inside those of the
-// mount, UTS and network namespaces of a process that flags name (CLONE_NEW…).
+// visit runs f inside the mount, UTS and network namespaces of a process, as selected by flags
+// (CLONE_NEW…). f must only make system calls.
 //
-// The calling thread goes and comes back: 12 µs. Another thread kept for it would
-// have to be woken, and wake this one, at 50 to 100 µs. What remains of the visit
-// is that the thread shares its working directory with no other any more, so
-// that os.Chdir, which nothing in the engine calls, would not reach it.
+// The calling thread enters and returns: 12 µs. A dedicated thread would cost 50 to 100 µs, for
+// waking that thread and this one. One effect remains: the thread no longer shares its working
+// directory with other threads. os.Chdir, which the engine never calls, would not affect it.
 func (v *visitor) visit(pidfd, flags int, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if unix.Gettid() == os.Getpid() {
-		// /proc/self shows the main thread's namespaces as the engine's. While
-		// this goroutine has it, another runs elsewhere.
+		// /proc/self shows the main thread's namespaces as the engine's. While this goroutine
+		// occupies the main thread, another goroutine runs on another thread.
 		err := make(chan error)
 		go func() { err <- v.visit(pidfd, flags, f) }()
 		return <-err
 	}
-	// setns(2) wants a thread that shares its root and directory with no other,
-	// and moves it to the root of where it goes.
+	// setns(2) requires a thread that shares its root and working directory with no other
+	// thread, and changes both to the root of the namespace.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("unshare working directory: %w", err)
 	}
@@ -214,7 +211,8 @@ func (v *visitor) visit(pidfd, flags int, f func() error) error {
 	}
 	err = errors.Join(err, unix.Fchdir(dir))
 	if err != nil {
-		// The scheduler would run anything at all on this thread, inside a sandbox.
+		// Otherwise the scheduler would run arbitrary goroutines on this thread, inside a
+		// sandbox.
 		panic(fmt.Sprintf("fre: no way back from a sandbox's namespaces: %v", err))
 	}
 	return result

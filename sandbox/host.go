@@ -28,34 +28,40 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// Config says how to open a [Host]. Required: Dir.
+// Config configures [Open]. Dir is required.
 type Config struct {
-	Dir          string              // private directory for mount points; created
-	Log          *slog.Logger        // default: discards
-	PoolSize     int                 // cgroups, network namespaces and bare shells kept ready, if there is room; default 16
-	CgroupParent string              // default "fre-" and a hash of Dir
-	Optional     []cgroup.Controller // controllers the host may lack; their limits are then not enforced, and CheckLimits refuses them
-	Shells       int                 // shells parked at most, if there is room; default 4 × PoolSize, none if negative
-	Spawners     int                 // spawner processes; default 2, or 1 on one CPU
-	Egress       egress.Config       // of sandboxes with egress; Name has a default here
-	OwnBase      uint32              // first host id of sandboxes with User.Own; default 0x80000000
+	Dir string       // private directory for mount points; created by Open
+	Log *slog.Logger // default: discard
+	// PoolSize is the number of cgroups, of network namespaces and of bare parked sandboxes to
+	// keep ready; default 16. Open reduces the number if the host has no room.
+	PoolSize     int
+	CgroupParent string // default "fre-" and a hash of Dir
+	// Optional are controllers that the host may lack. Their limits are then not enforced, and
+	// CheckLimits refuses such limits.
+	Optional []cgroup.Controller
+	// Shells is the most parked sandboxes; default 4 × PoolSize, none if negative. Open reduces
+	// the number if the host has no room.
+	Shells   int
+	Spawners int           // spawner processes; default 2, or 1 on one CPU
+	Egress   egress.Config // for sandboxes with egress; Open sets Name and Log by default
+	OwnBase  uint32        // first host id of sandboxes with User.Own; default 0x80000000
 }
 
-// startsPerCPU bounds the starts that are under way at once; the others wait. Of
-// 256 attached starts at once on two CPUs, p50/slowest in ms, medians of three
-// times six bursts of bench/start: with 1 to a CPU 138/254, 2 159/288, 4 166/309, 16
-// 165/301, any number 185/289. One would have a start that waits for a disk keep
-// half the machine waiting.
+// startsPerCPU bounds the concurrent starts for each CPU; further starts wait. Measured: 256
+// attached starts at once on two CPUs, median/slowest in ms, medians of three times six bursts
+// of bench/start. 1 for each CPU: 138/254, 2: 159/288, 4: 166/309, 16: 165/301, unlimited:
+// 185/289. Not 1, because a single start that waits for a disk would then idle half the
+// machine.
 const startsPerCPU = 2
 
-// Host starts sandboxes. Its methods may be called from any goroutine.
+// Host starts sandboxes. Its methods are safe for concurrent use.
 type Host struct {
 	cfg       Config
 	log       *slog.Logger
 	program   *os.File      // fre-shell
 	filters   *os.File      // system call filters
-	devices   *os.File      // a mount of /dev that no path of the host's leads to
-	landlock  atomic.Uint32 // its ABI, 0 without
+	devices   *os.File      // a mount of /dev without a path on the host
+	landlock  atomic.Uint32 // ABI of Landlock, 0 without Landlock
 	cgroups   *cgroup.Pool
 	networks  *netns.Pool
 	wayOut    wayOut
@@ -65,17 +71,17 @@ type Host struct {
 	proc      *procFiles
 	next      atomic.Uint64
 	shells    *shells
-	admitted  chan struct{}  // one token for each start that may be under way
-	starts    atomic.Int64   // Start calls under way: the pools give way to them
-	lastStart atomic.Int64   // when one has ended: monotonic, in ns
-	ending    sync.WaitGroup // ends of sandboxes under way
+	admitted  chan struct{}  // one token for each start in progress
+	starts    atomic.Int64   // Start calls in progress; the pools give way to them
+	lastStart atomic.Int64   // end of the latest start: monotonic, in ns
+	ending    sync.WaitGroup // ends of sandboxes in progress
 	reading   sync.WaitGroup // readers of spawners
-	starting  sync.WaitGroup // Start calls under way
+	starting  sync.WaitGroup // Start calls in progress
 	slots     []slot
 
 	startWithin time.Duration
-	cpus        unix.CPUSet // the engine's
-	maxFiles    int64       // open files a sandbox can be given
+	cpus        unix.CPUSet // the engine's CPUs
+	maxFiles    int64       // most open files of a sandbox
 
 	mu     sync.Mutex
 	closed bool
@@ -83,8 +89,7 @@ type Host struct {
 	users  map[string]*userns
 }
 
-// slot holds one of the spawners, replaced by the first start that finds it
-// gone.
+// slot holds one of the spawners. The next start replaces a spawner that has ended.
 type slot struct {
 	mu sync.Mutex
 	s  *spawner
@@ -98,9 +103,9 @@ type userns struct {
 	err  error
 }
 
-// Open removes what a crashed engine of the same Dir left, mounts the shared
-// /dev below Dir in the caller's mount namespace (see [Isolate]), starts the
-// spawners and fills the pools. It needs root.
+// Open removes the leftovers of a crashed engine with the same Dir, mounts the shared /dev
+// below Dir in the caller's mount namespace (see [Isolate]), starts the spawners and fills the
+// pools. Open needs root.
 func Open(cfg Config) (host *Host, err error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("sandbox: Config.Dir is required")
@@ -111,24 +116,23 @@ func Open(cfg Config) (host *Host, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	// What the engine of this directory calls its own on the host.
+	// Names on the host for the engine of this directory.
 	sum := sha256.Sum256([]byte(cfg.Dir))
 	name := "fre-" + hex.EncodeToString(sum[:6])
 	if cfg.CgroupParent == "" {
 		cfg.CgroupParent = name
 	}
 	if cfg.Egress.Name == "" {
-		cfg.Egress.Name = name[:15] // links have no longer names
+		cfg.Egress.Name = name[:15] // the most bytes in the name of a link
 	}
 	if cfg.Egress.Log == nil {
 		cfg.Egress.Log = cfg.Log
 	}
 	if cfg.Spawners == 0 {
-		// A spawner waits for each child's execve. Slowest of 256 starts at
-		// once on two CPUs, in ms, one spawner/two: 530/457, 1062/763, 814/748,
-		// 771/824; of 64: 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst, on
-		// a machine busy with other work: within noise, but the death of one of
-		// two costs half the sandboxes).
+		// A spawner waits for each child's execve. Slowest of 256 starts at once on two CPUs,
+		// in ms, one spawner/two spawners: 530/457, 1062/763, 814/748, 771/824; of 64 starts:
+		// 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst on a busy machine). The difference
+		// is noise, but with two spawners the death of one costs only half of the sandboxes.
 		cfg.Spawners = min(2, runtime.NumCPU())
 	}
 	if cfg.OwnBase == 0 {
@@ -201,11 +205,11 @@ func Open(cfg Config) (host *Host, err error) {
 	return h, nil
 }
 
-// Cgroups is how many groups there are, in use and ready.
+// Cgroups returns the number of cgroups, leased or ready.
 func (h *Host) Cgroups() (int, error) { return h.cgroups.Count() }
 
-// openDevices makes a mount of dev, so that no path of the host's shows in the
-// /proc/self/fd of a sandbox that gets a file of it.
+// openDevices makes a separate mount of dev. A file opened there shows no path of the host in
+// the /proc/self/fd of a sandbox.
 func openDevices(dev string) (*os.File, error) {
 	tree, err := cloneTree(dev, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|unix.MOUNT_ATTR_RDONLY)
 	if err != nil {
@@ -214,7 +218,7 @@ func openDevices(dev string) (*os.File, error) {
 	return os.NewFile(uintptr(tree), "devices"), nil
 }
 
-// spawner returns the one whose turn it is, started anew if it has ended.
+// spawner returns the spawner for a turn, and restarts a spawner that has ended.
 func (h *Host) spawner(turn uint64) (*spawner, error) {
 	slot := &h.slots[turn%uint64(len(h.slots))]
 	slot.mu.Lock()
@@ -235,11 +239,11 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 	return s, nil
 }
 
-// startWithin bounds a spawner's answer, which takes a millisecond: one that is
-// stopped or stuck in the kernel must not take the engine with it.
+// startWithin bounds the wait for a spawner's answer, which normally takes a millisecond. A
+// spawner that is stopped or stuck in the kernel must not block the engine.
 const startWithin = time.Minute
 
-// check refuses what could not be started as it is meant.
+// check refuses a Spec that cannot start as intended.
 func (spec *Spec) check() error {
 	bad := func(what string) error { return fmt.Errorf("sandbox %s: %w", what, unix.EINVAL) }
 	switch {
@@ -312,7 +316,7 @@ func (spec *Spec) check() error {
 	return nil
 }
 
-// checkTarget keeps further mounts off those the sandbox depends on.
+// checkTarget refuses mount targets that would cover mounts of the sandbox itself.
 func checkTarget(target string) error {
 	if !path.IsAbs(target) || path.Clean(target) != target || strings.IndexByte(target, 0) >= 0 {
 		return fmt.Errorf("mount target %q is not a clean absolute path: %w", target, unix.EINVAL)
@@ -337,7 +341,7 @@ func (spec *Spec) setDefaults() {
 	}
 	spec.Limits.setDefaults()
 	if spec.Scratch != nil {
-		s := *spec.Scratch // the caller's stays as it is
+		s := *spec.Scratch // a copy: leave the caller's Scratch unchanged
 		s.setDefaults()
 		spec.Scratch = &s
 	}
@@ -363,7 +367,7 @@ func (l *Limits) setDefaults() {
 	}
 }
 
-// register names a sandbox and counts its start as under way.
+// register assigns the sandbox's name and counts its start as in progress.
 func (h *Host) register(s *Sandbox, id string) error {
 	if id == "" {
 		id = "sb-" + strconv.FormatUint(s.number, 10)
@@ -385,13 +389,13 @@ func (h *Host) register(s *Sandbox, id string) error {
 func (h *Host) forget(s *Sandbox) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ids[s.id] == s { // a parked shell has no name
+	if h.ids[s.id] == s { // a parked sandbox has no name
 		delete(h.ids, s.id)
 	}
 }
 
-// identity returns the user namespace and the first host id of a sandbox. The
-// message keeps what is its own until the sandbox owns it.
+// identity returns the user namespace and the first host id of a sandbox. With User.Own the
+// message owns both until the sandbox owns them.
 func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
 	if !u.Own {
 		file, err := h.userns(u)
@@ -414,7 +418,7 @@ func (h *Host) identity(m *startMessage, u User) (*os.File, uint32, error) {
 	return file, base, nil
 }
 
-// userns returns the tenant's user namespace, made at its first sandbox.
+// userns returns the tenant's user namespace; the tenant's first sandbox makes the namespace.
 func (h *Host) userns(u User) (*os.File, error) {
 	if u.HostBase > math.MaxUint32-idCount {
 		return nil, fmt.Errorf("tenant %s: host id %d leaves no room for %d ids: %w", u.Tenant, u.HostBase, idCount, unix.EINVAL)
@@ -432,15 +436,15 @@ func (h *Host) userns(u User) (*os.File, error) {
 	n.once.Do(func() { n.file, n.err = newUserns(h.program, u.HostBase, 0) })
 	if n.err != nil {
 		h.mu.Lock()
-		delete(h.users, u.Tenant) // the next start tries again
+		delete(h.users, u.Tenant) // so that the next start tries again
 		h.mu.Unlock()
 		return nil, fmt.Errorf("tenant %s: %w", u.Tenant, n.err)
 	}
 	return n.file, nil
 }
 
-// Close kills every sandbox, waits until all have been reaped and removes what
-// Open made. Starts under way end first.
+// Close waits for starts in progress, kills every sandbox, waits until all have been reaped,
+// and removes the objects that Open made.
 func (h *Host) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -455,7 +459,7 @@ func (h *Host) Close() error {
 	}
 	for i := range h.slots {
 		if s := h.slots[i].s; s != nil {
-			_ = s.conn.Close() // its end of file; the reader waits for its end
+			_ = s.conn.Close() // the spawner ends at end of file; the reader waits for that
 		}
 	}
 	h.reading.Wait()

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolatedEnv names the mount namespace that Isolate made for this process, so
-// that a value inherited from elsewhere is not mistaken for its own.
+// isolatedEnv holds the name of the mount namespace that Isolate made for this process. A value
+// inherited from another process does not match.
 const isolatedEnv = "FRE_MOUNTNS"
 
-// Isolate moves the whole program into a mount namespace of its own, by running
-// it again in one: no mount of the engine's shows on the host, and all vanish
-// with it. What the host mounts later still shows inside. Call it first thing
-// in main: it returns nil in the second run, and otherwise only on errors.
+// Isolate moves the whole program into a mount namespace of its own, by a second run of the
+// program inside. No mount of the engine shows on the host, and all disappear with the engine.
+// Later mounts of the host still appear inside. Call Isolate first in main: Isolate returns nil
+// in the second run; in the first run Isolate returns only after an error.
 func Isolate() error {
 	const self = "/proc/self/ns/mnt"
 	if mine := os.Getenv(isolatedEnv); mine != "" {
@@ -23,7 +23,7 @@ func Isolate() error {
 			return os.Unsetenv(isolatedEnv)
 		}
 	}
-	// This thread alone changes; execve makes it the program's only one.
+	// Only this thread changes; execve makes this thread the program's only one.
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mount namespace: %w", err)

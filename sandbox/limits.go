@@ -14,14 +14,14 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// LimitError says that a host cannot enforce a limit. It is an EINVAL.
+// LimitError reports a limit that the host cannot enforce. errors.Is finds EINVAL.
 type LimitError struct {
 	Limit      string // "memory", "cpu", "pids" or "files"
-	Want, Most int64  // in the units of [Limits]; Most is 0 where the controller is missing
+	Want, Most int64  // in the units of [Limits]; Most is 0 if the controller is missing
 	Controller string // a cgroup controller, or "RLIMIT_NOFILE"
 	Host       string
-	By         string // what bounds it: "memory.max of /sys/fs/cgroup/fre.slice"
-	next       string // what to do other than to lower it
+	By         string // source of the bound: "memory.max of /sys/fs/cgroup/fre.slice"
+	next       string // remedy other than a lower limit
 }
 
 func (e *LimitError) Error() string {
@@ -39,7 +39,7 @@ func (e *LimitError) Error() string {
 
 func (e *LimitError) Unwrap() error { return unix.EINVAL }
 
-// amount is n for people; round is away from the other amount of the message.
+// amount formats n for people. round is such that the message's two amounts never look equal.
 func (e *LimitError) amount(n int64, round func(float64) float64) string {
 	switch e.Limit {
 	case "memory":
@@ -52,14 +52,14 @@ func (e *LimitError) amount(n int64, round func(float64) float64) string {
 	return strconv.FormatInt(n, 10) + " processes"
 }
 
-// bound is the most that a host can enforce of one limit.
+// bound is the highest value of one limit that the host can enforce.
 type bound struct {
 	LimitError // without Want
 	of         func(*Limits) *int64
-	missing    bool // the controller
+	missing    bool // the host lacks the controller
 }
 
-// bounds reads what the host and the groups above the engine's allow now.
+// bounds reads the current bounds of the host and of the groups above the engine's.
 func (h *Host) bounds() ([]bound, error) {
 	memory, err := HostMemory()
 	if err != nil {
@@ -109,9 +109,8 @@ func (h *Host) bounds() ([]bound, error) {
 	return list, nil
 }
 
-// CheckLimits refuses, with a [LimitError], what this host cannot enforce: more
-// than it has, or what it lacks the controller for. Limits of zero are not asked
-// for.
+// CheckLimits returns a [LimitError] if the host cannot enforce a limit: the limit exceeds the
+// host's resources, or the host lacks the controller. CheckLimits ignores limits of zero.
 func (h *Host) CheckLimits(l Limits) error {
 	bounds, err := h.bounds()
 	if err != nil {
@@ -133,7 +132,7 @@ func checkLimits(l Limits, bounds []bound) error {
 	return nil
 }
 
-// CutLimits lowers what is above what this host has.
+// CutLimits returns l with each limit reduced to the bound of this host.
 func (h *Host) CutLimits(l Limits) (Limits, error) {
 	bounds, err := h.bounds()
 	if err != nil {
@@ -150,8 +149,8 @@ func cutLimits(l Limits, bounds []bound) Limits {
 	return l
 }
 
-// checkFiles refuses the one limit above its bound that cannot be set at all: a
-// sandbox with more memory than its host may run all the same.
+// checkFiles refuses too many open files, the only limit that cannot be set above its bound. A
+// sandbox with more memory than the host has may still run.
 func (h *Host) checkFiles(l Limits) error {
 	if l.Files <= h.maxFiles {
 		return nil
@@ -159,7 +158,7 @@ func (h *Host) checkFiles(l Limits) error {
 	return h.CheckLimits(Limits{Files: l.Files})
 }
 
-// HostMemory is the host's memory in bytes.
+// HostMemory returns the host's memory in bytes.
 func HostMemory() (int64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
@@ -168,7 +167,7 @@ func HostMemory() (int64, error) {
 	return int64(info.Totalram) * int64(info.Unit), nil
 }
 
-// hostPids is how many processes and threads the kernel has ids for.
+// hostPids returns the number of process and thread ids of the kernel.
 func hostPids() (int64, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
 	if err != nil {
@@ -177,15 +176,14 @@ func hostPids() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// roomFor cuts a number of things kept ready, each a shell at most, to what the
-// host has memory and process ids for: a twentieth of the one, an eighth of the
-// other.
+// roomFor reduces a number of ready objects, each at most as large as a parked sandbox, to the
+// room of the host: a twentieth of the memory, an eighth of the process ids.
 func roomFor(want int, memory, pids int64) int {
 	return int(min(int64(want), memory/20/shellBytes, pids/8))
 }
 
-// sizePools sets the defaults of the pools' sizes and cuts them, with a warning,
-// to what memory and process ids have room for.
+// sizePools sets the default sizes of the pools. If memory or process ids do not suffice,
+// sizePools reduces the sizes and logs a warning.
 func (cfg *Config) sizePools(memory, pids int64) {
 	cut := func(what string, want, least int) int {
 		most := max(roomFor(want, memory, pids), least)

@@ -11,23 +11,23 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
-// wayOut is the network of sandboxes with egress, made when the first needs it:
-// a host whose functions have none sees no link and no rule of it.
+// wayOut is the network of sandboxes with egress, made for the first such sandbox. A host
+// without such sandboxes gets no link and no rule.
 type wayOut struct {
 	mu      sync.Mutex
 	network *egress.Network
 	closed  bool
 }
 
-// NoEgressError says why this host gives no sandbox a way out. It hides the errno:
-// a feature that the kernel lacks is no missing file or function.
+// NoEgressError is the reason for which this host cannot provide egress. NoEgressError hides
+// the errno: a missing feature of the kernel is neither a missing file nor a missing function.
 type NoEgressError struct{ Reason error }
 
 func (e *NoEgressError) Error() string {
 	return fmt.Sprintf("no egress on this host: %v (fre doctor says what it lacks)", e.Reason)
 }
 
-// resolvConf is the file that sandboxes with egress find as /etc/resolv.conf.
+// resolvConf is the host's file that becomes /etc/resolv.conf of sandboxes with egress.
 func resolvConf(dir string) string { return filepath.Join(dir, "resolv.conf") }
 
 func (h *Host) egress() (*egress.Network, error) {
@@ -68,8 +68,8 @@ func (w *wayOut) close(dir string) error {
 	return errors.Join(w.network.Close(), os.Remove(resolvConf(dir)))
 }
 
-// CheckNetwork says whether sandboxes of that network can be started here; where
-// not, the error names what to do about it.
+// CheckNetwork returns nil if the host can start sandboxes with network n and policy p; else
+// the error names the remedy.
 func (h *Host) CheckNetwork(n Network, p egress.Policy) error {
 	if n != NetworkEgress {
 		return nil
@@ -81,14 +81,14 @@ func (h *Host) CheckNetwork(n Network, p egress.Policy) error {
 	return network.Check(p)
 }
 
-// lease is a network namespace on loan; the zero value is the host's network.
+// lease is the lease of a network namespace; the zero value is the host's network.
 type lease struct {
-	file   *os.File     // what setns(2) joins; stays the namespace's
-	give   func()       // gives it back
-	queued func() int64 // what netlink sockets in it hold
+	file   *os.File     // for setns(2); owned by the namespace
+	give   func()       // ends the lease
+	queued func() int64 // bytes in the namespace's netlink sockets
 }
 
-// network leases the namespace that spec's sandbox is to join.
+// network leases the network namespace for spec's sandbox.
 func (h *Host) network(spec *Spec) (lease, error) {
 	switch spec.Network {
 	case NetworkHost:

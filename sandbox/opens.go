@@ -13,31 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Opens notes which files sandboxes open in their roots ([Spec].Opens): what is
-// read, mapped or executed there, by whichever process, libraries and the dynamic
-// linker included. What is only looked at (stat(2), readlink(2), a directory's
-// list, O_PATH) does not show. It may be of several sandboxes' roots that are the
-// same directory, and is safe for use by several goroutines.
+// Opens records the files that sandboxes open in their roots ([Spec].Opens): files read, mapped
+// or executed by any process, including libraries and the dynamic linker. Mere lookups
+// (stat(2), readlink(2), a directory listing, O_PATH) do not count. One Opens may serve several
+// sandboxes with the same root directory. Opens is safe for concurrent use.
 //
-// The kernel tells (fanotify(7)) by a mark on the sandbox's own mount of its root,
-// which goes with it. So nobody else's files can show, and those of other mounts,
-// /work and /tmp, do not.
+// The source is a fanotify(7) mark on the sandbox's own mount of its root, which ends with the
+// mount. So no files of other processes appear, and no files of other mounts (/work, /tmp).
 type Opens struct {
 	group *os.File // of fanotify
 	done  chan struct{}
 
 	mu    sync.Mutex
 	paths map[string]struct{}
-	err   error // why something may have been missed
+	err   error // reason for which records may be missing
 }
 
-// ErrOpensLost: more was opened than could be noted.
+// ErrOpensLost reports that more files were opened than Opens could record.
 var ErrOpensLost = errors.New("more files were opened at once than could be noted")
 
-// opensAtOnce is how many events are read at once, each of which opens a file.
+// opensAtOnce is the number of events in one read; each event opens a file.
 const opensAtOnce = 64
 
-// NewOpens starts to note; Close ends it. The kernel grants that to root alone.
+// NewOpens starts to record, until Close. The kernel requires root.
 func NewOpens() (*Opens, error) {
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_LARGEFILE)
 	if err != nil {
@@ -48,7 +46,7 @@ func NewOpens() (*Opens, error) {
 	return o, nil
 }
 
-// mark begins to note what is opened in the mount at fd.
+// mark begins to record opens in the mount at fd.
 func (o *Opens) mark(fd int) error {
 	conn, err := o.group.SyscallConn()
 	if err != nil {
@@ -64,7 +62,7 @@ func (o *Opens) mark(fd int) error {
 	return nil
 }
 
-// watch takes what there is, so that the kernel's queue does not fill up.
+// watch reads events as they come, so that the kernel's queue does not overflow.
 func (o *Opens) watch() {
 	defer close(o.done)
 	conn, err := o.group.SyscallConn()
@@ -79,7 +77,7 @@ func (o *Opens) watch() {
 	})
 }
 
-// drainLocked reads until there is nothing left.
+// drainLocked reads all waiting events.
 func (o *Opens) drainLocked(group int) {
 	buf := make([]byte, opensAtOnce*unix.FAN_EVENT_METADATA_LEN)
 	for {
@@ -89,7 +87,7 @@ func (o *Opens) drainLocked(group int) {
 			continue
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EBADF):
 			return
-		case err != nil: // the file of an event could not be opened: it is gone from the queue
+		case err != nil: // the event's file could not be opened, and the event is lost
 			o.err = errors.Join(ErrOpensLost, err)
 			return
 		}
@@ -111,8 +109,8 @@ func (o *Opens) drainLocked(group int) {
 	}
 }
 
-// noteLocked adds the path of an opened file. A sandbox's root is mounted over "/"
-// in its own namespace, so that this is the path in there.
+// noteLocked records the path of an opened file. In its own namespace the sandbox's root is
+// mounted over "/", so the path is the path inside.
 func (o *Opens) noteLocked(fd int) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err != nil || !strings.HasPrefix(path, "/") {
@@ -122,8 +120,8 @@ func (o *Opens) noteLocked(fd int) {
 	o.paths[path] = struct{}{}
 }
 
-// Paths are the files opened so far, as absolute paths in the root without a link
-// in them, sorted. Errors: [ErrOpensLost], and one after Close.
+// Paths returns the files opened so far: absolute paths in the root, without symbolic links,
+// sorted. The error is [ErrOpensLost] if records may be missing; Paths also fails after Close.
 func (o *Opens) Paths() ([]string, error) {
 	conn, err := o.group.SyscallConn()
 	if err != nil {
@@ -145,7 +143,7 @@ func (o *Opens) Paths() ([]string, error) {
 	return out, nil
 }
 
-// Close ends the notes.
+// Close stops the recording.
 func (o *Opens) Close() error {
 	err := o.group.Close()
 	<-o.done

@@ -6,16 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sandbox that begins on one CPU keeps to it for pinnedFor, and then while the
-// host is busy, as often as pinnedMore: a Go program has started within a
-// millisecond and an interpreter within forty, but all of a burst would ask for
-// their release in the midst of it.
+// A pinned sandbox stays on one CPU for pinnedFor. While the host is busy, the pin lasts up to
+// pinnedMore times longer: a Go program starts within a millisecond and an interpreter within
+// forty, but all sandboxes of a burst would be released in the middle of the burst.
 const (
 	pinnedFor  = 50 * time.Millisecond
 	pinnedMore = 9
 )
 
-// unpinLater lets the sandbox use all of the engine's CPUs after a while.
+// unpinLater schedules the release of the sandbox to all of the engine's CPUs.
 func (s *Sandbox) unpinLater(more int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,8 +30,8 @@ func (s *Sandbox) unpinLater(more int) {
 	})
 }
 
-// unpinNow widens all that runs in the sandbox by now: what began on one CPU has
-// handed it on to its threads and children.
+// unpinNow releases all threads of the sandbox. Threads and children inherit the pin, so the
+// first process is not enough.
 func (s *Sandbox) unpinNow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,8 +39,8 @@ func (s *Sandbox) unpinNow() {
 		return
 	}
 	seen := map[int]bool{}
-	// A thread made meanwhile has its maker's CPUs: look until all have been seen.
-	// One that starts others without end has had its makers widened by then.
+	// A new thread inherits the CPUs of its creator: repeat until no new thread appears. Eight
+	// rounds are enough even against endless creation, since by then the creators are released.
 	for range 8 {
 		threads, err := s.group.Threads()
 		if err != nil {
@@ -52,7 +51,7 @@ func (s *Sandbox) unpinNow() {
 		for _, tid := range threads {
 			if !seen[tid] {
 				seen[tid], found = true, true
-				_ = unix.SchedSetaffinity(tid, &s.host.cpus) // ESRCH: it has ended
+				_ = unix.SchedSetaffinity(tid, &s.host.cpus) // ESRCH: the thread has ended
 			}
 		}
 		if !found {

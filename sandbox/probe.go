@@ -15,22 +15,22 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
-// Check is one line of `fre doctor`: what sandboxes need of the host, or what of
-// the host decides about their speed.
+// Check is one line of `fre doctor`: a property of the host that sandboxes need or that affects
+// their speed.
 type Check struct {
-	ID       string // short and lasting, for the configuration's require
+	ID       string // short and stable, for the configuration's require
 	Name     string // for people
 	OK       bool
-	Optional bool   // nothing is amiss where it is not OK: only what asks for it is refused
-	Found    string // what is there
-	Does     string // what FRE does with what it found, where that says something
-	Effect   string // what follows where it is not OK
-	Next     string // what to do about it
-	Cost     Cost   // what it takes here; zero unless it was measured ([Costs])
+	Optional bool   // if not OK, FRE only refuses requests for the feature
+	Found    string // the host's property
+	Does     string // FRE's use of the property, if not obvious
+	Effect   string // consequence if not OK
+	Next     string // remedy
+	Cost     Cost   // cost on this host; zero unless measured ([Costs])
 }
 
-// Probe looks at the host and changes nothing. It needs no [Host]; without root
-// it reports so and what it could see.
+// Probe inspects the host and changes nothing. Probe needs no [Host]. Without root, Probe
+// reports the missing root and all it can see.
 func Probe() []Check {
 	found, err := ask(nil, "probe")
 	checks := []Check{probeRoot(), probeKernel(), probeClone3(found, err)}
@@ -38,8 +38,8 @@ func Probe() []Check {
 		name string
 		try  func() error
 	}{
-		// Each is called with arguments it must refuse with something else
-		// than ENOSYS (or EPERM, a seccomp filter's answer).
+		// The arguments are invalid, so a supported call fails with an error other than ENOSYS
+		// (or EPERM, a seccomp filter's answer).
 		{"open_tree", func() error { _, err := unix.OpenTree(-1, "", 0); return err }},
 		{"move_mount", func() error { return unix.MoveMount(-1, "", -1, "", unix.MOVE_MOUNT_F_EMPTY_PATH) }},
 		{"mount_setattr", func() error { return unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) }},
@@ -54,8 +54,7 @@ func Probe() []Check {
 	return append(checks, probeCeilings()...)
 }
 
-// probeEgress tries what sandboxes with egress need, in a namespace that vanishes
-// at once.
+// probeEgress tries the features that egress needs, in a temporary namespace.
 func probeEgress() Check {
 	c := Check{
 		ID: "egress", Name: "egress", Optional: true,
@@ -103,7 +102,7 @@ func probeRoot() Check {
 	}
 }
 
-// oldest is the first kernel with mount_setattr(2), the newest call needed.
+// oldest is the first kernel with mount_setattr(2), the newest required call.
 const oldest = "5.12"
 
 func probeKernel() Check {
@@ -149,12 +148,12 @@ func probeCall(name string, err error) Check {
 	return c
 }
 
-// asked is what fre-shell found: by the name of a call of the kernel's, 0 where it
-// is missing, else 1 or a version.
+// asked is the output of fre-shell: a value for each name of a system call. 0 means missing,
+// else the value is 1 or a version.
 type asked map[string]int
 
-// ask has fre-shell make the calls that Go has no binding for. It has files from
-// fd 3 on.
+// ask has fre-shell make system calls that Go has no binding for. fre-shell gets files from fd
+// 3 on.
 func ask(files []*os.File, args ...string) (asked, error) {
 	program, err := openProgram()
 	if err != nil {
@@ -177,7 +176,7 @@ func ask(files []*os.File, args ...string) (asked, error) {
 	return found, nil
 }
 
-// check fills in c; err is ask's.
+// check completes c for the call c.ID; err is the error of ask.
 func (found asked) check(c Check, err error) Check {
 	c.OK, c.Found = found[c.ID] > 0, "present"
 	if err != nil {
@@ -248,7 +247,7 @@ func probeUserns() Check {
 	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	c.OK = err == nil && n > 0
 	if c.OK && os.Geteuid() == 0 {
-		// A chroot or a container can forbid it whatever the settings say.
+		// A chroot or a container can forbid user namespaces despite the setting.
 		if err := withUserns(func(*os.File) error { return nil }); err != nil {
 			c.OK, c.Found = false, err.Error()
 			c.Next = "run the engine outside of chroot and of containers that forbid it"
@@ -334,7 +333,7 @@ func probeCgroups() []Check {
 }
 
 func hasSwap() bool {
-	b, err := os.ReadFile("/proc/swaps") // a heading, then one line each
+	b, err := os.ReadFile("/proc/swaps") // a heading, then one line for each
 	return err != nil || strings.Count(string(b), "\n") > 1
 }
 
@@ -354,7 +353,7 @@ func probeCPUs() Check {
 	return c
 }
 
-// probeMitigations reads what the kernel says about the CPU's flaws
+// probeMitigations reads the kernel's reports about the CPU's flaws
 // (Documentation/ABI/testing/sysfs-devices-system-cpu).
 func probeMitigations() Check {
 	c := Check{
@@ -377,7 +376,7 @@ func probeMitigations() Check {
 			vulnerable = append(vulnerable, e.Name()+" (cannot be read)")
 		case strings.HasPrefix(says, "Vulnerable"):
 			vulnerable = append(vulnerable, e.Name())
-		case strings.Contains(says, "Vulnerable"): // one variant of several
+		case strings.Contains(says, "Vulnerable"): // one of several variants
 			vulnerable = append(vulnerable, e.Name()+" in part")
 		case strings.HasPrefix(says, "Mitigation"):
 			mitigated = append(mitigated, e.Name())
@@ -409,8 +408,8 @@ func probeTmpfs() Check {
 	return c
 }
 
-// probeOverlay tells of the options with which the size of an overlay's upper
-// layer, or of its difference from the lower ones, takes a walk through either.
+// probeOverlay reports the options with which the size of an overlay's upper layer, or of its
+// difference from the lower layers, requires a walk through a layer.
 func probeOverlay() Check {
 	c := Check{
 		ID: "overlay", Name: "overlay", OK: true, Optional: true,

@@ -16,61 +16,61 @@ import (
 	"github.com/fre-engine/fre/sandbox/netns"
 )
 
-// Sandbox is one isolated process tree. Its methods may be called from any
-// goroutine, also after its end. It frees everything by itself when it ends.
+// Sandbox is one isolated process tree. Its methods are safe for concurrent use, even after the
+// end of the sandbox. A sandbox frees all its resources when it ends.
 type Sandbox struct {
 	host   *Host
-	id     string // "" while it is a parked shell
-	number uint64 // on the wire
+	id     string // "" while parked
+	number uint64 // number in the protocol of the spawner
 	kind   StartKind
-	clock  *clock      // nil unless the start is traced
-	parked atomic.Bool // it is a shell that waits for its use
+	clock  *clock      // nil without Spec.Trace
+	parked atomic.Bool // parked, waiting for use
 
-	mounts  []Mount     // for the names of failed steps
-	args0   string      // likewise
-	userns  *os.File    // its own; nil where it is the tenant's
-	base    uint32      // first host id of its own range; 0 where it is the tenant's
-	user    User        // who its processes are
-	limits  Limits      // in force, guarded by mu once it has started
-	server  *forkServer // of a fork server
-	parent  *Sandbox    // of a fork: its server
-	process uint64      // of a fork: inode of its pidfd, never used twice
+	mounts  []Mount     // for the error of a failed step
+	args0   string      // for the error of a failed step
+	userns  *os.File    // the sandbox's own; nil if the tenant's
+	base    uint32      // first host id of the sandbox's own range; 0 if the tenant's
+	user    User        // identity of the processes
+	limits  Limits      // in force; guarded by mu after the start
+	server  *forkServer // only of a fork server
+	parent  *Sandbox    // only of a fork: the fork server
+	process uint64      // only of a fork: inode of its pidfd, never reused
 
 	mu       sync.Mutex
-	released bool             // what follows has been given back
+	released bool             // release has run
 	group    *cgroup.Group    // leased until the end
-	network  lease            // likewise
-	netns    *netns.Namespace // of a fork
+	network  lease            // leased until the end
+	netns    *netns.Namespace // only of a fork
 	pidfd    int              // -1 before the start and after the end
-	tmp      int              // the mount of /tmp; -1 after the end
-	scratch  *scratchLayer    // in memory; nil for none and after the end
+	tmp      int              // mount of /tmp; -1 after the end
+	scratch  *scratchLayer    // scratch in memory; nil if none and after the end
 	view     *procView        // with Spec.ProcFiles
 	unpin    *time.Timer      // pending release to all CPUs
 	killed   bool
-	err      error // why it did not start
+	err      error // reason of a failed start
 	pid      int
 
-	ready  chan struct{} // closed once it has started or failed
-	done   chan struct{} // closed once it has ended and status is set
+	ready  chan struct{} // closed after the start has succeeded or failed
+	done   chan struct{} // closed after the end, when status is set
 	status ExitStatus
 }
 
-// Stats is what a sandbox uses now.
+// Stats is the current usage of a sandbox.
 type Stats struct {
-	MemoryBytes int64         // of the cgroup: /tmp's contents count too
+	MemoryBytes int64         // charge of the cgroup, which includes the files in /tmp
 	MaxMemory   int64         // peak
-	OOMKills    int64         // processes killed because the cgroup's memory was used up
-	CPU         time.Duration // user and system, since its start
-	Processes   int           // that are alive
+	OOMKills    int64         // processes killed by the memory limit
+	CPU         time.Duration // user and system time since the start
+	Processes   int           // processes alive
 	TmpBytes    int64         // used in /tmp
 	TmpInodes   int64         // files and directories in /tmp
 
-	// What was written to the root, of a Scratch in memory.
+	// Written to a root with a Scratch in memory.
 	ScratchBytes, ScratchInodes int64
 }
 
-// Size is what a sandbox holds in its own file systems in memory: blocks in use,
-// not the lengths of files.
+// Size is the usage of a sandbox's file systems in memory. Size counts blocks in use, not the
+// lengths of files.
 type Size struct {
 	Bytes  int64
 	Inodes int64 // files and directories
@@ -79,10 +79,10 @@ type Size struct {
 // ID returns the sandbox's unique name.
 func (s *Sandbox) ID() string { return s.id }
 
-// Kind says how it was started.
+// Kind returns the kind of the start.
 func (s *Sandbox) Kind() StartKind { return s.kind }
 
-// Trace returns the steps of its start, if Spec.Trace asked for them.
+// Trace returns the steps of the start; nil without Spec.Trace.
 func (s *Sandbox) Trace() []TraceStep {
 	if s.clock == nil {
 		return nil
@@ -90,17 +90,17 @@ func (s *Sandbox) Trace() []TraceStep {
 	return s.clock.marks
 }
 
-// Done is closed once the whole tree has ended.
+// Done returns a channel that is closed after the end of the whole process tree.
 func (s *Sandbox) Done() <-chan struct{} { return s.done }
 
-// Status says how it ended; valid once Done is closed.
+// Status waits for the end of the sandbox and returns the exit status.
 func (s *Sandbox) Status() ExitStatus {
 	<-s.done
 	return s.status
 }
 
-// PID returns the first process's id in the engine's pid namespace, 0 after
-// its end if it was never asked for before.
+// PID returns the first process's id in the engine's pid namespace. After the end PID returns
+// the id only if an earlier call did, else 0.
 func (s *Sandbox) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,8 +114,8 @@ func (s *Sandbox) pidLocked() int {
 	return s.pid
 }
 
-// pidOf asks for a pidfd's process, or where the kernel cannot be asked (before
-// 6.13) reads its "Pid:" line (pidfd_open(2)); 0 if the process is gone.
+// pidOf returns the id of a pidfd's process; 0 if the process is gone. Before Linux 6.13 the
+// source is the line "Pid:" of fdinfo (pidfd_open(2)).
 func pidOf(pidfd int) int {
 	asked := unix.PidfdInfo{Mask: unix.PIDFD_INFO_PID}
 	if unix.IoctlPidfdInfo(pidfd, &asked) == nil {
@@ -137,20 +137,20 @@ func pidOf(pidfd int) int {
 	return 0
 }
 
-// Kill ends the whole tree with SIGKILL: the first process is pid 1 of its
-// namespace, and nothing outlives that. It does not wait; a sandbox that has
-// ended is left as it is.
+// Kill ends the whole tree with SIGKILL, without waiting. The first process is pid 1 of its
+// namespace, and no process of the namespace outlives pid 1. Kill has no effect on an ended
+// sandbox.
 func (s *Sandbox) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.killed = true
 	if s.pidfd >= 0 {
-		_ = unix.PidfdSendSignal(s.pidfd, unix.SIGKILL, nil, 0) // ESRCH: it has ended
+		_ = unix.PidfdSendSignal(s.pidfd, unix.SIGKILL, nil, 0) // ESRCH: the process has ended
 	}
 }
 
-// Signal sends sig to the first process. Being pid 1 it sees only signals it
-// has handlers for, and SIGKILL. os.ErrProcessDone if it has ended.
+// Signal sends sig to the first process. As pid 1, the process receives only SIGKILL and
+// signals for which it has a handler. The error is os.ErrProcessDone if the process has ended.
 func (s *Sandbox) Signal(sig unix.Signal) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (s *Sandbox) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// Stats reads what the sandbox uses, by a fixed few system calls.
-// os.ErrProcessDone if it has ended.
+// Stats returns the current usage, by a few system calls. The error is os.ErrProcessDone if the
+// sandbox has ended.
 func (s *Sandbox) Stats() (Stats, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,9 +206,9 @@ func (s *Sandbox) Stats() (Stats, error) {
 	return stats, nil
 }
 
-// Size counts /tmp and what was written to the root, of a Scratch in memory: by
-// one system call each, since their file systems count, whatever there is in
-// them. os.ErrProcessDone if it has ended.
+// Size returns the usage of /tmp and of a root with a Scratch in memory, by one system call for
+// each. The cost does not depend on the number of files, since the file systems keep count. The
+// error is os.ErrProcessDone if the sandbox has ended.
 func (s *Sandbox) Size() (Size, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,8 +233,8 @@ func (s *Sandbox) tmpSizeLocked() (Size, error) {
 	return size, err
 }
 
-// Tmp opens the directory that is /tmp inside, as O_PATH; the caller closes it, and
-// until then what is in there stays. os.ErrProcessDone if the sandbox has ended.
+// Tmp opens the sandbox's /tmp, as O_PATH. The contents exist at least until the caller closes
+// the file. The error is os.ErrProcessDone if the sandbox has ended.
 func (s *Sandbox) Tmp() (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,8 +248,8 @@ func (s *Sandbox) Tmp() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/tmp"), nil
 }
 
-// Processes lists the sandbox's processes by their ids in the engine's pid
-// namespace. os.ErrProcessDone if it has ended.
+// Processes lists the ids of the sandbox's processes in the engine's pid namespace. The error
+// is os.ErrProcessDone if the sandbox has ended.
 func (s *Sandbox) Processes() ([]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *Sandbox) Processes() ([]int, error) {
 	return ids, nil
 }
 
-// started takes ownership of pidfd.
+// started records a successful start. The sandbox owns pidfd.
 func (s *Sandbox) started(pidfd int) {
 	s.mu.Lock()
 	s.pidfd = pidfd
@@ -275,7 +275,7 @@ func (s *Sandbox) started(pidfd int) {
 	close(s.ready)
 }
 
-// unreachable is started without a pidfd: what was started is being killed.
+// unreachable is started without a pidfd. The caller has the spawner kill the sandbox.
 func (s *Sandbox) unreachable() {
 	s.err = &StartError{Step: StepClone, Detail: "pidfd", Err: unix.EMFILE}
 	close(s.ready)
@@ -298,13 +298,13 @@ func (s *Sandbox) startError(r report) error {
 	return e
 }
 
-// exited runs the end in a goroutine of the host's: the spawner's reader has
-// other sandboxes to hear of.
+// exited handles the end of the sandbox in a goroutine of the host, since the spawner's reader
+// must not wait.
 func (s *Sandbox) exited(r report) {
 	s.host.ending.Go(func() {
 		select {
 		case <-s.ready:
-		default: // the spawner ended before it answered
+		default: // the spawner ended before its answer
 			s.err = errSpawnerGone
 			close(s.ready)
 		}
@@ -314,20 +314,20 @@ func (s *Sandbox) exited(r report) {
 			CPU:       time.Duration(r.CPUUs) * time.Microsecond,
 			MaxMemory: int64(r.MaxRSSKB) << 10,
 		}
-		// Only a bad end is worth the reads: in a burst they would compete with
-		// the starts.
+		// Read the cgroup only after a failure: in a burst, these reads would compete with
+		// starts.
 		if r.Code != 0 || r.Signal != 0 {
 			s.readUsage()
 		}
 		s.release()
 		close(s.done)
 		if s.parked.Load() {
-			s.host.shells.check() // another takes its place
+			s.host.shells.check() // make another parked sandbox
 		}
 	})
 }
 
-// readUsage completes the status with what the cgroup has counted.
+// readUsage adds the counters of the cgroup to the status.
 func (s *Sandbox) readUsage() {
 	s.mu.Lock()
 	usage, err := s.group.Stats()
@@ -343,7 +343,7 @@ func (s *Sandbox) readUsage() {
 	}
 }
 
-// release gives back what the sandbox held. Its processes are gone.
+// release releases all resources of the sandbox, after the end of its processes.
 func (s *Sandbox) release() {
 	s.mu.Lock()
 	if s.pidfd >= 0 {

@@ -20,31 +20,31 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// procFiles are the files that a sandbox with Spec.ProcFiles has in /proc beside
-// its processes. Tools such as free, top, ps and df read them. The engine writes
-// them: they tell the sandbox's limits, and of the host only what any process can
-// ask the processor, uname(2) or clock_gettime(2) for.
+// procFiles are the files in /proc, besides the processes, of sandboxes with Spec.ProcFiles.
+// Tools such as free, top, ps and df read the files. The engine writes the files: they show the
+// sandbox's limits, and of the host only facts that any process can learn from the processor,
+// uname(2) or clock_gettime(2).
 //
-//	Dir/proc                  a ramfs; sandboxes have read-only mounts of single files
-//	  mounts net              links, as the kernel's own
+//	Dir/proc                  a ramfs; sandboxes get read-only mounts of single files
+//	  mounts net              links, as in the kernel's /proc
 //	  filesystems loadavg uptime version sys/…
-//	  cpus/N/cpuinfo stat     of sandboxes with time for N CPUs
-//	  memory/RANDOM/meminfo   of one sandbox
+//	  cpus/N/cpuinfo stat     for sandboxes with time for N CPUs
+//	  memory/RANDOM/meminfo   for one sandbox
 type procFiles struct {
 	dir  string
 	log  *slog.Logger
-	boot time.Time // when the host booted
+	boot time.Time // boot time of the host
 
 	mu     sync.Mutex
 	closed bool
-	failed bool        // the last refresh did
-	timer  *time.Timer // to refresh by, while there are views
+	failed bool        // the latest refresh failed
+	timer  *time.Timer // triggers refreshes while views exist
 	views  map[*procView]bool
-	cpus   map[int64]*os.File // the stat of each number of CPUs
+	cpus   map[int64]*os.File // the file stat for each number of CPUs
 	uptime *os.File
 }
 
-// procView is the part that one sandbox has to itself.
+// procView is one sandbox's own part of the files.
 type procView struct {
 	sb *Sandbox
 
@@ -52,20 +52,20 @@ type procView struct {
 	meminfo *os.File // nil after the end
 }
 
-// refreshEvery is the interval at which times and memory are written anew; each sandbox
-// adds refreshEach.
+// refreshEvery is the interval between updates of times and memory. Each sandbox adds
+// refreshEach.
 const (
 	refreshEvery = time.Second
 	refreshEach  = 5 * time.Millisecond
 )
 
-// procDir is where in the host's directory the files are mounted.
+// procDir returns the mount point of the files in the host's directory.
 func procDir(dir string) string { return filepath.Join(dir, "proc") }
 
-// uuidFile is the kernel's own: each reading gives another random number.
+// uuidFile is the kernel's own file: each read gives a new random number.
 const uuidFile = "/proc/sys/kernel/random/uuid"
 
-// openProcFiles mounts the files on dir, which it creates.
+// openProcFiles mounts the files on dir, which openProcFiles creates.
 func openProcFiles(dir string, log *slog.Logger) (*procFiles, error) {
 	p := &procFiles{dir: dir, log: log, views: map[*procView]bool{}, cpus: map[int64]*os.File{}}
 	p.boot = time.Now().Add(-linux.Boottime())
@@ -96,7 +96,7 @@ func openProcFiles(dir string, log *slog.Logger) (*procFiles, error) {
 // fixedFiles returns the content of the files that never change, by name.
 func fixedFiles() map[string]string {
 	var uts unix.Utsname
-	_ = unix.Uname(&uts) // fails for no buffer of its own
+	_ = unix.Uname(&uts) // fails only for an invalid buffer
 	system, release, version := unix.ByteSliceToString(uts.Sysname[:]), unix.ByteSliceToString(uts.Release[:]), unix.ByteSliceToString(uts.Version[:])
 	files := map[string]string{
 		"filesystems":            "nodev\tproc\nnodev\ttmpfs\nnodev\tramfs\nnodev\toverlay\n",
@@ -115,7 +115,7 @@ func fixedFiles() map[string]string {
 	return files
 }
 
-// create makes a file below the directory, readable by all whatever the umask.
+// create makes a file below the directory, readable by all users whatever the umask.
 func (p *procFiles) create(name string) (*os.File, error) {
 	at := p.dir
 	parts := strings.Split(name, "/")
@@ -148,10 +148,10 @@ func (p *procFiles) write(name, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// add returns the sandbox's view and detached mounts of its files, in the order in
-// which they are attached. The caller removes the view and closes the mounts.
+// add returns the sandbox's view and detached mounts of its files, in the order of attachment.
+// The caller removes the view and closes the mounts.
 func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, trees []int, err error) {
-	own := filepath.Join("memory", rand.Text()) // which others cannot tell anything by
+	own := filepath.Join("memory", rand.Text()) // random, so that the name tells other sandboxes nothing
 	v = &procView{sb: s}
 	defer func() {
 		if err == nil {
@@ -200,8 +200,7 @@ func (p *procFiles) add(s *Sandbox, cpus int64) (v *procView, mounts []Mount, tr
 	return v, mounts, trees, nil
 }
 
-// enter adds v to the views that are refreshed, and returns the directory of the files
-// about its CPUs.
+// enter adds v to the views to refresh, and returns the directory of the files for its CPUs.
 func (p *procFiles) enter(v *procView, cpus int64) (string, error) {
 	class := filepath.Join("cpus", strconv.FormatInt(cpus, 10))
 	p.mu.Lock()
@@ -219,7 +218,7 @@ func (p *procFiles) enter(v *procView, cpus int64) (string, error) {
 			return "", err
 		}
 	}
-	if len(p.views) == 0 || len(p.cpus) != known { // nobody has written them lately
+	if len(p.views) == 0 || len(p.cpus) != known { // no recent refresh
 		if err := p.refreshLocked(); err != nil {
 			return "", err
 		}
@@ -244,7 +243,7 @@ func (p *procFiles) remove(v *procView) {
 	}
 }
 
-// look refreshes all files, and runs again later as long as there are views.
+// look refreshes all files, and runs again later while views exist.
 func (p *procFiles) look() {
 	p.mu.Lock()
 	views := make([]*procView, 0, len(p.views))
@@ -269,7 +268,7 @@ func (p *procFiles) look() {
 	}
 }
 
-// refreshLocked writes the times. No file gets shorter.
+// refreshLocked writes the times. No file becomes shorter.
 func (p *procFiles) refreshLocked() error {
 	up := linux.Boottime()
 	_, err := p.uptime.WriteAt(fmt.Appendf(nil, "%.2f 0.00\n", up.Seconds()), 0)
@@ -280,7 +279,7 @@ func (p *procFiles) refreshLocked() error {
 	return err
 }
 
-// refresh writes what the sandbox uses of its memory.
+// refresh writes the sandbox's memory usage.
 func (v *procView) refresh() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -309,8 +308,8 @@ func (p *procFiles) close() error {
 	return err
 }
 
-// meminfo returns /proc/meminfo (proc_meminfo(5)) for a memory limit and the bytes that are
-// in use, cached files included. Its length is always the same.
+// meminfo returns /proc/meminfo (proc_meminfo(5)) for a memory limit and the bytes in use,
+// cached files included. The length is always the same.
 func meminfo(limit, used, cached int64) []byte {
 	used = min(used, limit)
 	cached = min(cached, used)
@@ -354,14 +353,14 @@ func cpuTimes(cpus int64, up time.Duration, boot time.Time) []byte {
 	return fmt.Appendf(b, "intr 0\nctxt 0\nbtime %d\nprocesses 0\nprocs_running 1\nprocs_blocked 0\n", boot.Unix())
 }
 
-// cpuFields lists the fields of /proc/cpuinfo that describe the processor, on x86 and ARM.
-// The clock rate is left out, because it follows the host's load.
+// cpuFields are the fields of /proc/cpuinfo that describe the processor, on x86 and ARM. The
+// clock rate is absent, because the rate depends on the host's load.
 var cpuFields = []string{
 	"vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags", "bogomips", "clflush size",
 	"cache_alignment", "address sizes", "BogoMIPS", "Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision",
 }
 
-// cpuinfo returns /proc/cpuinfo for a number of processors like the host's first one.
+// cpuinfo returns /proc/cpuinfo for a number of processors like the host's first processor.
 func cpuinfo(host []byte, cpus int64) string {
 	first, _, _ := strings.Cut(string(host), "\n\n")
 	var kind strings.Builder

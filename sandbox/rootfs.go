@@ -28,11 +28,11 @@ func (m *Mount) clone(attr uint64, userns *os.File) (int, error) {
 	return cloneMapped(m.Source, attr, userns)
 }
 
-// cloneTree returns an fd of a detached, private bind mount of path with the
-// given MOUNT_ATTR_ flags set. It disappears with its last fd unless attached.
+// cloneTree returns an fd of a detached, private bind mount of path with the given MOUNT_ATTR_
+// flags. The mount disappears with its last fd unless attached.
 func cloneTree(path string, attr uint64) (int, error) { return cloneMapped(path, attr, nil) }
 
-// cloneMapped is cloneTree with the owners of files mapped by userns, if not nil.
+// cloneMapped is cloneTree with the owners of files mapped by userns, unless nil.
 func cloneMapped(path string, attr uint64, userns *os.File) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path,
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
@@ -51,8 +51,8 @@ func cloneMapped(path string, attr uint64, userns *os.File) (int, error) {
 	return fd, nil
 }
 
-// newMount returns an fd of a detached mount of a new file system of this kind. It
-// disappears with its last fd unless attached.
+// newMount returns an fd of a detached mount of a new file system. The mount disappears with
+// its last fd unless attached.
 func newMount(kind string, attr int, options ...[2]string) (int, error) {
 	fd, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -74,8 +74,8 @@ func newMount(kind string, attr int, options ...[2]string) (int, error) {
 	return mount, nil
 }
 
-// kernelSays adds the kernel's own words about a mount that it refused, if it has
-// any (fsopen(2), "The message retrieval interface").
+// kernelSays adds the kernel's message about a refused mount, if any (fsopen(2), "The message
+// retrieval interface").
 func kernelSays(fd int, err error) error {
 	buf := make([]byte, 512)
 	n, readErr := unix.Read(fd, buf)
@@ -85,7 +85,8 @@ func kernelSays(fd int, err error) error {
 	return fmt.Errorf("%q: %w", buf[:n], err)
 }
 
-// newTmp makes a sandbox's /tmp, whose root belongs to the tenant's root.
+// newTmp makes a sandbox's /tmp. owner, the host id of the tenant's root, owns the root
+// directory.
 func newTmp(bytes, inodes int64, owner uint32) (int, error) {
 	id := strconv.FormatUint(uint64(owner), 10)
 	return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
@@ -94,8 +95,8 @@ func newTmp(bytes, inodes int64, owner uint32) (int, error) {
 		[2]string{"mode", "1777"}, [2]string{"uid", id}, [2]string{"gid", id})
 }
 
-// makeDev mounts the /dev all sandboxes share on dir, which it creates. It is
-// cloned read-only for each of them.
+// makeDev mounts on dir, which makeDev creates, the /dev of all sandboxes. Each sandbox gets a
+// read-only clone.
 func makeDev(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -119,7 +120,7 @@ func makeDev(dir string) error {
 			return fmt.Errorf("chmod %s: %w", d.name, err)
 		}
 	}
-	// Empty: some software only looks whether it is there.
+	// Empty: some software only tests for the directory.
 	if err := errors.Join(unix.Mkdirat(fd, "pts", 0o755), unix.Fchmodat(fd, "pts", 0o755, 0)); err != nil {
 		return fmt.Errorf("mkdir pts: %w", err)
 	}
@@ -140,7 +141,7 @@ func makeDev(dir string) error {
 	return nil
 }
 
-// removeMounts removes a mount point and all that is mounted there.
+// removeMounts removes a mount point and all mounts on it.
 func removeMounts(dir string) error {
 	for {
 		err := unix.Unmount(dir, unix.MNT_DETACH)
@@ -157,5 +158,5 @@ func removeMounts(dir string) error {
 	return nil
 }
 
-// devDir is where in the host's directory the shared /dev is mounted.
+// devDir returns the mount point of the shared /dev in the host's directory.
 func devDir(dir string) string { return filepath.Join(dir, "dev") }

@@ -1,10 +1,10 @@
-// Package sandbox turns a [Spec] into an isolated process tree. It never sees
-// an image, a function or a protocol.
+// Package sandbox turns a [Spec] into an isolated process tree. Package sandbox knows nothing
+// of images, functions and protocols.
 //
-// A small static C program, the spawner (sandbox/shell), forks the sandboxes;
-// the Go side prepares what they join (cgroups, network and user namespaces,
-// detached mounts) and hands it over as file descriptors. See ARCHITECTURE.md
-// for the order of operations and what each costs.
+// A small static C program, the spawner (sandbox/shell), forks the sandboxes. The Go side
+// prepares the objects that sandboxes join (cgroups, network and user namespaces, detached
+// mounts), and passes them to the spawner as file descriptors. See ARCHITECTURE.md for the
+// order and the cost of the operations.
 package sandbox
 
 import (
@@ -15,108 +15,114 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// Network says which network namespace a sandbox joins.
+// Network is the kind of a sandbox's network namespace.
 type Network string
 
 // The networks a sandbox can have.
 const (
 	NetworkNone   Network = "none"   // a pooled namespace with loopback only
 	NetworkEgress Network = "egress" // a pooled namespace with a way to the public internet
-	NetworkHost   Network = "host"   // the host's own: nothing is kept off
+	NetworkHost   Network = "host"   // the host's own namespace, without any isolation
 )
 
-// Spec describes one sandbox. Required: Rootfs, Args, User.
+// Spec describes one sandbox. Rootfs, Args and User are required.
 type Spec struct {
-	ID       string   // unique name; "" lets Start choose one
-	Rootfs   string   // directory that becomes the root, read-only without Scratch
-	Scratch  *Scratch // makes the root writable
-	Args     []string // Args[0] is a path inside the root, from Dir on if it is relative; without a slash looked for in Env's PATH (execvp(3))
+	ID      string   // unique name; "" lets Start choose one
+	Rootfs  string   // directory that becomes the root; read-only without Scratch
+	Scratch *Scratch // makes the root writable
+	// Args[0] is a path inside the root, relative to Dir unless absolute. Without a slash,
+	// Start searches PATH of Env (execvp(3)).
+	Args     []string
 	Env      []string // KEY=value
 	Dir      string   // working directory, "/" if empty
 	Hostname string   // "fre" if empty
-	User     User     // who the processes are
+	User     User     // identity of the processes
 	Groups   []uint32 // supplementary groups, MaxGroups at most
 	Work     string   // host directory mounted at /work; "" for none
 	Mounts   []Mount  // further binds
-	Secrets  []Secret // files in /run/secrets, in memory; the sandbox takes no attached shell then
-	Limits   Limits
-	Repeats  bool           // more starts like this one are likely: shells are kept for them, unless there are Mounts, Groups, Capabilities, a WorkOwner, WorkReadOnly, a Scratch, a TTY or ProcFiles
-	Pin      bool           // begin on one CPU and keep to it for a little while, which starts faster
-	Trace    bool           // note when each step of the start was done, for [Sandbox.Trace]
-	Network  Network        // NetworkNone if empty
-	Egress   egress.Policy  // where NetworkEgress may go; Rootfs needs an /etc/resolv.conf
-	Policy   seccomp.Policy // system calls; seccomp.Default if zero
+	// Secrets are files in memory, in /run/secrets. A sandbox with secrets uses no attached
+	// parked sandbox.
+	Secrets []Secret
+	Limits  Limits
+	// Repeats means that similar starts are likely: the Host keeps parked sandboxes for them.
+	// The Host ignores Repeats if the Spec has Mounts, Secrets, Groups, Capabilities,
+	// WorkOwner, WorkReadOnly, Scratch, TTY or ProcFiles.
+	Repeats bool
+	Pin     bool           // stay on one CPU for a short while, for a faster start
+	Trace   bool           // record the time of each step of the start, for [Sandbox.Trace]
+	Network Network        // NetworkNone if empty
+	Egress  egress.Policy  // allowed destinations of NetworkEgress; Rootfs needs an /etc/resolv.conf
+	Policy  seccomp.Policy // system calls; seccomp.Default if zero
 
-	// Without is for tests alone: they show by it what a defence is worth. No
-	// configuration, interface or template may ever reach it (TestWithoutIsForTests).
+	// Without removes defences. Without is for tests alone, which show the worth of each
+	// defence: no configuration, interface or template may set Without (TestWithoutIsForTests).
 	Without Defence
 
-	// WorkMapped is Mount.Mapped of /work. With WorkOwner above 0, all in there
-	// belongs to that id on disk and to User inside, whoever that is; other ids have
-	// no files there.
+	// WorkMapped is Mount.Mapped for /work. With WorkMapped and a WorkOwner above 0, all files
+	// in /work have that id on disk and belong to User inside the sandbox; other ids own no
+	// files there.
 	WorkMapped bool
 	WorkOwner  uint32
 
-	WorkReadOnly bool // /work takes no writes
+	WorkReadOnly bool // /work is read-only
 
-	// ProcFiles adds the files of /proc that ordinary tools read (free, top, df). They
-	// tell of Limits instead of the host. Without it /proc has processes alone.
+	// ProcFiles adds the files of /proc that ordinary tools read (free, top, df). The files
+	// show Limits instead of the host. Without ProcFiles, /proc shows only processes.
 	ProcFiles bool
 
-	// Opens notes what is opened in the root, which has no Scratch and no Forks then.
-	// The sandbox takes nobody's shell.
+	// Opens records the files that are opened in the root. The Spec must then have neither
+	// Scratch nor Forks. The sandbox uses no parked sandbox.
 	Opens *Opens
 
-	// Background lets every other sandbox have the CPU first, until Furnish.
+	// Background gives every other sandbox the CPU first, until Furnish.
 	Background bool
-	// Forks makes the sandbox a fork server, whose program may make that many
-	// children at once that become sandboxes: see [Sandbox.Fork]. It has a user
-	// namespace of its own, and CAP_SYS_ADMIN there.
+	// Forks makes the sandbox a fork server: its program may have that many children at once
+	// that become sandboxes (see [Sandbox.Fork]). A fork server has a user namespace of its
+	// own, and CAP_SYS_ADMIN inside.
 	Forks int
 
-	// Capabilities are those that uid 0 keeps, of ContainerCapabilities at most; a
-	// function has none, whoever it is.
+	// Capabilities are the capabilities of uid 0, at most ContainerCapabilities. A sandbox with
+	// another UID has none.
 	Capabilities Capabilities
 
-	// TTY says that Stdin is a terminal, no process's controlling one so far, and
-	// makes it the sandbox's.
+	// TTY makes Stdin the controlling terminal of the sandbox. Stdin must be a terminal that is
+	// not yet the controlling terminal of any process.
 	TTY bool
 
-	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null where nil), Channel
-	// fd 3 (closed where nil). Start duplicates them; the caller keeps its own.
+	// Stdin, Stdout and Stderr become fds 0 to 2 (/dev/null if nil). Channel becomes fd 3
+	// (closed if nil). Start duplicates the files; the caller keeps its own.
 	Stdin, Stdout, Stderr, Channel *os.File
 }
 
-// MaxGroups is how many supplementary groups a sandbox can have.
+// MaxGroups is the most supplementary groups of a sandbox.
 const MaxGroups = 16
 
-// User selects the user namespace: each tenant has one, kept for the life of
-// the [Host]; ids 0 to 65535 inside map to HostBase… outside.
+// User selects the user namespace and the identity inside. Each tenant has one user namespace,
+// kept for the life of the [Host]. Ids 0 to 65535 inside are the host ids from HostBase on.
 type User struct {
-	Tenant   string // pool key
+	Tenant   string // key of the tenant's user namespace
 	HostBase uint32 // first host id of the tenant's range
 	UID, GID uint32 // inside the namespace
 
-	// Own instead of Tenant and HostBase gives the sandbox a user namespace of
-	// its own, with a range of host ids that no other live sandbox of the Host
-	// has (Config.OwnBase).
+	// Own gives the sandbox a user namespace of its own, instead of Tenant and HostBase. Its
+	// range of host ids (Config.OwnBase) belongs to no other live sandbox of the Host.
 	Own bool
 }
 
-// Mount binds a host directory or file into the sandbox, nosuid and nodev.
-// Target's mount point must exist in Rootfs, unless there is a Scratch.
+// Mount binds a host directory or file into the sandbox, nosuid and nodev. The mount point
+// Target must exist in Rootfs, unless the Spec has a Scratch.
 type Mount struct {
 	Source   string
 	Target   string
 	Writable bool
 
-	// Mapped takes the owners of Source's files for ids inside the sandbox's
-	// user namespace (mount_setattr(2), MOUNT_ATTR_IDMAP), so that the same files
-	// suit any. [CanMap] says whether Source's file system can.
+	// Mapped interprets the owners of Source's files as ids inside the sandbox's user namespace
+	// (mount_setattr(2), MOUNT_ATTR_IDMAP), so that the same files suit every tenant. [CanMap]
+	// reports whether Source's file system supports Mapped.
 	Mapped bool
 }
 
-// Limits bound a sandbox; zero means the documented default.
+// Limits are the limits of a sandbox; zero means the documented default.
 type Limits struct {
 	MemoryBytes int64 // memory and swap together; default 128 MiB
 	CPUMillis   int64 // thousandths of one CPU; default 1000
@@ -126,11 +132,15 @@ type Limits struct {
 	Files       int64 // open files per process; default 1024
 }
 
-// ExitStatus says how a sandbox's first process ended and what it used.
+// ExitStatus is the result of a sandbox's first process, and the resources used.
 type ExitStatus struct {
-	Code      int           // exit status, -1 if ended by a signal
-	Signal    int           // signal number, 0 if it exited
-	OOMKilled bool          // the memory limit killed something inside, and the first process failed
-	CPU       time.Duration // user and system time; after a good end without processes nobody waited for
-	MaxMemory int64         // bytes at the peak; after a good end of the largest process
+	Code      int  // exit status, -1 after a signal
+	Signal    int  // signal number, 0 after an exit
+	OOMKilled bool // the memory limit killed a process, and the first process failed
+	// CPU is user and system time. After exit status 0, CPU includes only processes that were
+	// waited for; a fork's CPU is always complete.
+	CPU time.Duration
+	// MaxMemory is the peak in bytes. After exit status 0, MaxMemory is the peak of the largest
+	// process; a fork's MaxMemory is that of its cgroup, if known.
+	MaxMemory int64
 }

@@ -13,29 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scratch makes a sandbox's root writable: what is written lies in a layer of the
-// sandbox's own over Rootfs (overlayfs), which stays as it is. The files of Rootfs
-// have the owners they have on disk, as ids inside.
+// Scratch makes a sandbox's root writable: writes go to a layer of the sandbox over Rootfs
+// (overlayfs), and Rootfs never changes. The owners on disk of Rootfs's files are ids inside
+// the sandbox.
 //
-// The layer costs the kernel about 0.7 MiB more than a read-only root does.
+// The layer costs the kernel about 0.7 MiB more than a read-only root.
 type Scratch struct {
-	// A layer in memory, that of the sandbox itself (Limits.MemoryBytes), and gone
-	// with it. Its limits: default 64 MiB, and an inode for each 4 KiB of that.
+	// Limits of a layer in memory, which counts towards Limits.MemoryBytes and ends with the
+	// sandbox. Default 64 MiB, and an inode for each 4 KiB.
 	Bytes, Inodes int64
 
-	// ReadOnly shows the root with its owners and takes no writes.
+	// ReadOnly shows the root with its owners, but read-only.
 	ReadOnly bool
 
-	// Dir keeps the layer in a host directory of the caller's instead, which one
-	// sandbox at a time may use and the next finds as the last left it. It limits
-	// nothing: the directory's own file system does. What lies in it belongs to the
-	// host ids of the user namespace.
+	// Dir keeps the layer in a host directory of the caller instead. One sandbox at a time may
+	// use Dir, and the next sandbox finds the files of the last. Bytes and Inodes do not apply:
+	// only Dir's own file system sets limits. The files in Dir belong to the host ids of the
+	// user namespace.
 	Dir string
 }
 
-// scratchLayer is what a sandbox holds of a scratch in memory.
+// scratchLayer is the layer of a Scratch in memory.
 type scratchLayer struct {
-	fd     int   // its mount
+	fd     int   // mount of the layer
 	inodes int64 // in use at the start
 }
 
@@ -44,7 +44,7 @@ func (s *Scratch) setDefaults() {
 	s.Inodes = cmp.Or(s.Inodes, max(s.Bytes/4096, 1024))
 }
 
-// check refuses what cannot be meant.
+// check refuses an invalid Scratch.
 func (s *Scratch) check() error {
 	switch {
 	case s.Bytes < 0 || s.Inodes < 0:
@@ -55,26 +55,25 @@ func (s *Scratch) check() error {
 	return nil
 }
 
-// scratchRoot returns an fd of a detached overlay of spec's scratch over its root,
-// whose root directory belongs to base, the host id of the sandbox's root, and which
-// has the mount points of mounts and of /proc, and a /sys. layer, nil with
-// Scratch.Dir, is the caller's to close too.
+// scratchRoot returns an fd of a detached overlay of spec's scratch over Rootfs. The root
+// directory belongs to base, the host id of the sandbox's root, and has the mount points of
+// mounts, /proc and /sys. The caller closes root and layer; layer is nil with Scratch.Dir.
 //
 //	Rootfs                  → lower   read-only, owners mapped by userns
 //	tmpfs, or Scratch.Dir   → upper, work
 //
-// Each option that the kernel's build or a module's parameter has a say in is
-// given:
-//   - redirect_dir=on: a directory of the image can be renamed, as on any other
-//     file system, which without it fails with EXDEV;
-//   - metacopy=off: what was written is whole in the layer;
-//   - index=off: files of the store are links of each other where they are the
-//     same, and to write to one must not write to all;
-//   - nfs_export=off, xino=auto: they want the index, and change only what
-//     stat(2) says of a file's device.
+// scratchRoot sets every option that would otherwise depend on the kernel's build or on a
+// parameter of the module:
+//   - redirect_dir=on: directories of the image can be renamed, as on other file systems; without
+//     this option rename fails with EXDEV;
+//   - metacopy=off: every written file is complete in the layer;
+//   - index=off: equal files of the store are hard links of each other, and a write to one must not
+//     change the others;
+//   - nfs_export=off: on would need the index;
+//   - xino=auto: any value affects only the device and inode that stat(2) reports for a file.
 func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uint32) (root int, layer *scratchLayer, err error) {
 	root = -1
-	var held []int // layers, which the overlay holds too
+	var held []int // layers, which the overlay keeps alive
 	defer func() {
 		if err != nil {
 			if root >= 0 {
@@ -130,7 +129,7 @@ func (h *Host) scratchRoot(spec *Spec, mounts []Mount, userns *os.File, base uin
 	return root, &scratchLayer{fd: upper, inodes: size.Inodes}, nil
 }
 
-// open opens what the layer lies in: a new tmpfs, or Dir.
+// open opens the directory for the layer: the root of a new tmpfs, or Dir.
 func (s *Scratch) open() (int, error) {
 	if s.Dir == "" {
 		return newMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
@@ -145,8 +144,7 @@ func (s *Scratch) open() (int, error) {
 	return fd, nil
 }
 
-// prepareRoot makes what a start needs in a writable root: the mount points and the
-// working directory.
+// prepareRoot makes the mount points and the working directory in a writable root.
 func (spec *Spec) prepareRoot(root int, mounts []Mount, base uint32) error {
 	for _, m := range append([]Mount{{Target: "/proc"}, {Target: "/sys"}}, mounts...) {
 		st, err := os.Stat(m.Source)
@@ -166,13 +164,13 @@ func (spec *Spec) prepareRoot(root int, mounts []Mount, base uint32) error {
 	return nil
 }
 
-// layers is where the layers of an overlay are mounted while it is made: before
-// Linux 6.13 none may lie in a mount that is attached nowhere.
+// layers is the place to mount an overlay's layers while the overlay is made: before Linux 6.13
+// no layer may lie in a detached mount.
 type layers struct{ mu sync.Mutex }
 
-// attached runs f while mounts, detached ones, are attached to dir, one over the
-// other: their fds still name each. umount(2) takes the uppermost whichever is
-// named, so that it is one at a time.
+// attached runs f while the detached mounts are attached to dir, one over the other; their fds
+// still name each mount. umount(2) always removes the uppermost mount, so only one call runs at
+// a time.
 func (l *layers) attached(dir string, mounts []int, f func() error) (err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,14 +183,14 @@ func (l *layers) attached(dir string, mounts []int, f func() error) (err error) 
 	return f()
 }
 
-// size is what the layer holds, without what it began with.
+// size returns the usage of the layer since the start.
 func (l *scratchLayer) size() (Size, error) {
 	size, err := sizeOf(l.fd)
 	size.Inodes = max(size.Inodes-l.inodes, 0)
 	return size, err
 }
 
-// sizeOf reads what a tmpfs holds from an fd of its mount.
+// sizeOf reads the usage of a tmpfs from an fd of its mount.
 func sizeOf(mount int) (Size, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(mount, &st); err != nil {
@@ -203,12 +201,12 @@ func sizeOf(mount int) (Size, error) {
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// layersDir is where in the host's directory layers are mounted for a moment.
+// layersDir returns the temporary mount point for layers in the host's directory.
 func layersDir(dir string) string { return filepath.Join(dir, "layers") }
 
-// makeLayer makes the two directories of an overlay's writable layer below the
-// directory fd, unless they are there. The root shows the upper one's owner and
-// mode, so that it has its name once it has those.
+// makeLayer makes the two directories of an overlay's writable layer below the directory fd,
+// unless they exist. The overlay's root shows owner and mode of the upper directory, so that
+// directory gets its final name after owner and mode are set.
 func makeLayer(fd, owner int) error {
 	const upper, staged = "upper", "upper.new"
 	var st unix.Stat_t
@@ -230,10 +228,10 @@ func makeLayer(fd, owner int) error {
 	return nil
 }
 
-// makeTarget makes a mount point below the directory root, unless it is there. A
-// symbolic link in its place, which a sandbox before may have left in the layer,
-// makes way; one on the way there is refused. Whatever is there, the engine never
-// leaves root.
+// makeTarget makes a mount point below the directory root, unless the mount point exists.
+// makeTarget removes a symbolic link in its place, which an earlier sandbox may have left in
+// the layer, and refuses a symbolic link on the way. The engine never leaves root, whatever the
+// layer contains.
 func makeTarget(root int, name string, file bool) error {
 	dir, base := path.Split(path.Clean(name)[1:])
 	at, err := makeDirs(root, path.Clean(dir))
@@ -266,8 +264,8 @@ func makeTarget(root int, name string, file bool) error {
 	return unix.Close(fd)
 }
 
-// makeDir makes a sandbox's working directory, of its user, unless there is
-// something: what that is, the start tells.
+// makeDir makes a sandbox's working directory, owned by its user, unless the name exists. If
+// the name is no directory, the start fails later.
 func makeDir(root int, name string, uid, gid int) error {
 	name = path.Clean(name)
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
@@ -284,8 +282,8 @@ func makeDir(root int, name string, uid, gid int) error {
 	return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
 }
 
-// makeDirs opens a directory below root and makes what is missing on the way. The
-// caller closes it.
+// makeDirs opens a directory below root, and makes missing directories on the way. The caller
+// closes the fd.
 func makeDirs(root int, name string) (int, error) {
 	how := &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,

@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Secret is a file in /run/secrets, for the sandbox's user alone.
+// Secret is a file in /run/secrets, readable only by the sandbox's user.
 type Secret struct {
 	Name  string
-	Value []byte // copied by Start and Furnish
+	Value []byte // Start and Furnish copy Value
 }
 
-// secretsTarget is where what newSecrets makes is mounted: every root has it, so that
-// images need not be made for secrets.
+// secretsTarget is the mount point of newSecrets: every root has /run, so images need no change
+// for secrets.
 const secretsTarget = "/run"
 
-// newSecrets returns an fd of a detached mount that holds the secrets below secrets/,
-// readable by one host id and written by nobody any more. It is the sandbox's alone and
-// goes with it. A ramfs, unlike a tmpfs, is never written to swap space.
+// newSecrets returns an fd of a detached read-only mount with the secrets below secrets/,
+// readable by one host id. The mount belongs to one sandbox and ends with it. A ramfs, unlike a
+// tmpfs, is never written to swap space.
 func newSecrets(all []Secret, uid, gid uint32) (_ int, err error) {
 	mount, err := newMount("ramfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC, [2]string{"mode", "0755"})
 	if err != nil {
@@ -66,7 +66,7 @@ func writeSecret(dir int, s Secret, uid, gid uint32) error {
 	return errors.Join(unix.Fchmod(fd, 0o400), unix.Fchown(fd, int(uid), int(gid)))
 }
 
-// checkSecrets keeps their names inside the directory.
+// checkSecrets refuses names that are no file names, so that no secret leaves the directory.
 func checkSecrets(all []Secret) error {
 	for _, s := range all {
 		if s.Name == "" || s.Name == "." || s.Name == ".." || len(s.Name) > 255 || strings.ContainsAny(s.Name, "/\x00") {

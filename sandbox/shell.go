@@ -19,20 +19,20 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// shell is a sandbox made ahead of its function, stopped before what it has not
-// been told yet (shell/wire.h). A bare one has its namespaces, control groups and
-// /proc; an attached one all but its program. It is used once.
+// shell is a parked sandbox: made ahead of its function, and stopped before the steps that need
+// the function (shell/wire.h). A bare parked sandbox has its namespaces, cgroups and /proc. An
+// attached parked sandbox has all but its program. Each parked sandbox is used once.
 //
-// Only the pipe is watched by the poller: a socket would wake it for having been
-// read as well, in the middle of a start.
+// Go's poller watches only the pipe. A watched socket would wake the poller in the middle of a
+// start, when the parked sandbox reads the message.
 type shell struct {
 	sb      *Sandbox
-	control int      // the socket it waits on; -1 once closed
-	reports *os.File // what it says
-	said    []byte   // read, not yet parsed
+	control int      // socket to the parked sandbox; -1 after close
+	reports *os.File // pipe of reports from the parked sandbox
+	said    []byte   // bytes read but not yet parsed
 }
 
-// close ends the talk with the shell: one that still waits ends.
+// close closes the socket and the pipe. A parked sandbox still unused then ends.
 func (sh *shell) close() {
 	if sh.control >= 0 {
 		unix.Close(sh.control)
@@ -41,8 +41,8 @@ func (sh *shell) close() {
 	sh.control = -1
 }
 
-// furnishing is what attached shells are made for: a start with another needs
-// other shells.
+// furnishing is the configuration of attached parked sandboxes. A start with another furnishing
+// needs other parked sandboxes.
 type furnishing struct {
 	rootfs, work place
 	hostname     string
@@ -54,7 +54,7 @@ type furnishing struct {
 	policy       seccomp.Policy
 }
 
-// furnishing looks at what the paths lead to now.
+// furnishing resolves the paths of spec to the directories that exist now.
 func (spec *Spec) furnishing() (furnishing, error) {
 	rootfs, err := placeOf(spec.Rootfs)
 	if err != nil {
@@ -64,9 +64,9 @@ func (spec *Spec) furnishing() (furnishing, error) {
 	return furnishing{rootfs, work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Egress.String(), spec.Policy}, err
 }
 
-// place is a directory as shells have it mounted. Another may come to its path, as
-// that of an image does which is removed and built again; it has another number for
-// as long as a mount holds the one before.
+// place identifies a directory that parked sandboxes have mounted. Another directory may take
+// the path, for example when an image is removed and built again. The new directory has another
+// inode number as long as a mount holds the old directory.
 type place struct {
 	path     string
 	dev, ino uint64
@@ -83,31 +83,31 @@ func placeOf(path string) (place, error) {
 	return place{path, st.Dev, st.Ino}, nil
 }
 
-// shells are the parked ones. Attached shells are made for what was started
-// before with Spec.Repeats, as many as recent demand asks for.
+// shells are the parked sandboxes of a host. Pools of attached parked sandboxes form for
+// earlier starts with Spec.Repeats, and grow with recent demand.
 type shells struct {
 	host     *Host
-	max      int64        // parked at most, of both kinds together
-	parked   atomic.Int64 // waiting, or being made
-	attached atomic.Int64 // of them, attached: a quarter is left for bare ones
+	max      int64        // most sandboxes, bare and attached together
+	parked   atomic.Int64 // sandboxes parked or being made
+	attached atomic.Int64 // attached ones among them, at most three quarters of max
 	died     atomic.Uint64
 	bare     *pool.Pool[*shell]
 
 	mu     sync.Mutex
 	closed bool
-	pools  map[furnishing]*pool.Pool[*shell] // of attached ones
+	pools  map[furnishing]*pool.Pool[*shell] // attached parked sandboxes
 
 	stop chan struct{}
 	done chan struct{}
 }
 
-// ShellStats counts parked shells.
+// ShellStats counts parked sandboxes.
 type ShellStats struct {
-	Bare, Attached int    // waiting now
-	Died           uint64 // ended while they waited; others took their place
+	Bare, Attached int    // parked now
+	Died           uint64 // ended while parked, and since replaced
 }
 
-// Shells counts the shells that are parked now.
+// Shells counts the sandboxes parked now.
 func (h *Host) Shells() ShellStats {
 	var s ShellStats
 	s.Bare, _ = h.shells.bare.Len()
@@ -121,12 +121,12 @@ func (h *Host) Shells() ShellStats {
 	return s
 }
 
-// attachedIdle is for how long shells are kept for what is not started any
-// more: the first minute all of them, then half as many each minute.
+// attachedIdle is the half-life of attached parked sandboxes without starts: all parked
+// sandboxes stay for one minute, and every further minute halves their number.
 const attachedIdle = time.Minute
 
-// shellBytes is what an attached shell costs the kernel at most, its network
-// namespace included; a bare one a tenth of it.
+// shellBytes is the most kernel memory of an attached parked sandbox, network namespace
+// included. A bare parked sandbox takes a tenth.
 const shellBytes = 512 << 10
 
 func openShells(h *Host, ready, most int) *shells {
@@ -139,14 +139,15 @@ func openShells(h *Host, ready, most int) *shells {
 	return s
 }
 
-// pool keeps shells, attached where spec says to what; of is its furnishing then.
+// pool makes a pool of parked sandboxes: bare if spec is nil, else attached for spec, whose
+// furnishing is of.
 func (s *shells) pool(name string, ready, most int, spec *Spec, of furnishing) *pool.Pool[*shell] {
 	return pool.New(pool.Config[*shell]{
 		Name: name, Ready: ready, Max: most, Idle: attachedIdle, Log: s.host.log,
 		Make: func() (*shell, error) {
 			if spec != nil {
 				if now, err := spec.furnishing(); err != nil || now != of {
-					return nil, pool.ErrFull // what it was made for is gone: no start asks for it any more
+					return nil, pool.ErrFull // the directories have changed: no start asks for these parked sandboxes any more
 				}
 			}
 			if !s.admit(spec != nil) {
@@ -171,7 +172,8 @@ func (s *shells) pool(name string, ready, most int, spec *Spec, of furnishing) *
 	})
 }
 
-// admit counts a shell that is about to be made; false when there are enough.
+// admit counts a parked sandbox about to be made. admit returns false, and counts nothing, at
+// the maximum.
 func (s *shells) admit(attached bool) bool {
 	full := s.parked.Add(1) > s.max
 	if attached {
@@ -183,7 +185,7 @@ func (s *shells) admit(attached bool) bool {
 	return !full
 }
 
-// left counts a shell that is parked no more.
+// left counts a sandbox as no longer parked.
 func (s *shells) left(attached bool) {
 	s.parked.Add(-1)
 	if attached {
@@ -191,7 +193,7 @@ func (s *shells) left(attached bool) {
 	}
 }
 
-// take leases the best shell there is for a start; nil if there is none.
+// take leases the best parked sandbox for a start; nil if no parked sandbox suits.
 func (s *shells) take(spec *Spec) *shell {
 	if s.max == 0 || !spec.fitsShell() || spec.Without != 0 || spec.Forks > 0 {
 		return nil
@@ -216,17 +218,17 @@ func (s *shells) take(spec *Spec) *shell {
 	return sh
 }
 
-// repeats says whether attached shells are kept for spec.
+// repeats reports whether the host keeps attached parked sandboxes for spec.
 func (spec *Spec) repeats() bool {
 	return spec.Repeats && len(spec.Mounts) == 0 && len(spec.Secrets) == 0 && len(spec.Groups) == 0 && spec.Capabilities == 0 && spec.WorkOwner == 0 && !spec.WorkReadOnly && spec.Scratch == nil && !spec.TTY && !spec.ProcFiles
 }
 
-// attachedPool is the pool for what spec asks for, nil once the host closes, or where
-// that is not there. A new one has nothing ready: it fills once it knows the demand.
+// attachedPool returns the pool of attached parked sandboxes for spec; nil after close or if a
+// directory is missing. A new pool is empty and fills with demand.
 func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	key, err := spec.furnishing()
 	if err != nil {
-		return nil // whoever makes all of it says at which step that fails
+		return nil // the start by the spawner reports the failed step
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +244,7 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 	return p
 }
 
-// forget closes the pools that nobody has used for long.
+// forget closes pools that have been idle for long.
 func (s *shells) forget() {
 	defer close(s.done)
 	tick := time.NewTicker(attachedIdle)
@@ -268,7 +270,7 @@ func (s *shells) forget() {
 	}
 }
 
-// check replaces the shells that have died.
+// check has the pools replace dead parked sandboxes.
 func (s *shells) check() {
 	s.bare.Check()
 	s.mu.Lock()
@@ -278,7 +280,7 @@ func (s *shells) check() {
 	}
 }
 
-// close ends all shells.
+// close ends all parked sandboxes.
 func (s *shells) close() {
 	close(s.stop)
 	<-s.done
@@ -293,7 +295,7 @@ func (s *shells) close() {
 	}
 }
 
-// park makes a shell: a bare one, or one attached to what spec says.
+// park makes a parked sandbox: bare if spec is nil, else attached for spec.
 func (h *Host) park(spec *Spec) (*shell, error) {
 	limits := Limits{}
 	kind := StartShell
@@ -343,8 +345,8 @@ func (h *Host) park(spec *Spec) (*shell, error) {
 	return nil, fmt.Errorf("park: %w", err)
 }
 
-// connect makes the control socket and the pipe and returns the shell's ends,
-// which the caller closes.
+// connect makes the control socket and the pipe. The caller closes the result, the parked
+// sandbox's ends.
 func (sh *shell) connect() (theirs [2]int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -363,7 +365,7 @@ func (sh *shell) connect() (theirs [2]int, err error) {
 	return [2]int{pair[1], pipe[1]}, nil
 }
 
-// parked waits until the shell has come to its stop.
+// parked waits until the new sandbox has stopped at its parking point.
 func (sh *shell) parked(ctx context.Context) error {
 	deadline, _ := ctx.Deadline()
 	if err := sh.reports.SetReadDeadline(deadline); err != nil {
@@ -383,7 +385,7 @@ func (sh *shell) parked(ctx context.Context) error {
 	return sh.reports.SetReadDeadline(time.Time{})
 }
 
-// read returns the next of the shell's reports; io.EOF after the last.
+// read returns the next report of the parked sandbox; io.EOF after the last.
 func (sh *shell) read() (report, *traceReport, error) {
 	for {
 		if n := nextReport(sh.said); n > 0 {
@@ -400,7 +402,7 @@ func (sh *shell) read() (report, *traceReport, error) {
 	}
 }
 
-// alive says whether the shell still waits.
+// alive reports whether the parked sandbox has not ended.
 func (sh *shell) alive() bool {
 	select {
 	case <-sh.sb.done:
@@ -410,25 +412,26 @@ func (sh *shell) alive() bool {
 	}
 }
 
-// drop ends a shell that is not wanted any more. Its end is waited for where that
-// of every sandbox is.
+// drop kills an unwanted parked sandbox. As with every sandbox, exited handles the end.
 func (sh *shell) drop() {
 	sh.close()
 	sh.sb.Kill()
 }
 
-// errShellGone: the shell died before its use, or is of no use; another way is as good.
+// errShellGone reports that the parked sandbox has ended or is unusable. The caller tries
+// another way.
 var errShellGone = errors.New("shell has ended")
 
-// shellMemory is the least limit that a shell is given. Its group holds what its last
-// lease has left and a few hundred KiB of the shell's, and must not come to its limit
-// before execve: the kernel kills all that share the victim's memory, which is the
-// spawner's, with every sandbox of it. What the spawner starts itself it waits for
-// (CLONE_VFORK), and such a child the kernel spares.
+// shellMemory is the least memory limit for which a start uses a parked sandbox. The group of a
+// parked sandbox holds the remains of the group's last lease and a few hundred KiB of the
+// parked sandbox. The group must not reach its limit before execve: a parked sandbox shares the
+// memory of the spawner, and the kernel kills all processes that share the victim's memory, so
+// the spawner and all its sandboxes would die. For a start by the spawner the danger does not
+// exist: the spawner waits for the child (CLONE_VFORK), and the kernel spares such a child.
 const shellMemory = 4 * cgroup.MostKept
 
-// fitsShell says whether a shell can have the limits of a start, and has room for
-// its strings.
+// fitsShell reports whether a parked sandbox can have spec's memory limit and has room for
+// spec's strings.
 func (spec *Spec) fitsShell() bool {
 	if spec.Limits.MemoryBytes < shellMemory {
 		return false
@@ -444,11 +447,11 @@ func (spec *Spec) fitsShell() bool {
 		count++
 		size += len(m.Target) + 1
 	}
-	const standard = 64 // mounts that every sandbox has, dir and host name
+	const standard = 64 // mounts of every sandbox, dir and host name
 	return count+standard <= maxShellStrings && size+standard <= maxShellPayload
 }
 
-// startShell has a leased shell become the sandbox that spec asks for.
+// startShell turns a leased parked sandbox into the sandbox of spec.
 func (h *Host) startShell(ctx context.Context, sh *shell, spec *Spec, clock *clock) (*Sandbox, error) {
 	s := sh.sb
 	s.parked.Store(false)
@@ -464,7 +467,7 @@ func (h *Host) startShell(ctx context.Context, sh *shell, spec *Spec, clock *clo
 	clock.mark("prepared")
 	if err == nil {
 		err = sh.run(ctx, m, clock)
-		runtime.KeepAlive(spec) // whose files were used by number
+		runtime.KeepAlive(spec) // the kernel uses spec's files by number
 	}
 	if err != nil {
 		sh.drop()
@@ -492,8 +495,9 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 	return nil
 }
 
-// setLimits changes the limits of a parked sandbox; errShellGone if it has ended,
-// and its group is perhaps another's already, or if the group holds more.
+// setLimits changes the limits of a parked sandbox. The error is errShellGone if the sandbox
+// has ended, since its group may already have another lessee, or if the group uses more memory
+// than l.
 func (s *Sandbox) setLimits(l Limits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -502,14 +506,14 @@ func (s *Sandbox) setLimits(l Limits) error {
 	}
 	err := s.group.SetLimits(l.cgroup())
 	if errors.Is(err, unix.EBUSY) {
-		return errShellGone // as good as: its caller drops it
+		return errShellGone // unusable: the caller drops the parked sandbox
 	}
 	return err
 }
 
-// run sends RUN and waits for the end of the shell's reports, which comes with
-// execve. A shell that is killed after it has read RUN counts as started: its end
-// tells the rest.
+// run sends RUN and waits for the end of the parked sandbox's reports, which comes with execve.
+// A parked sandbox that is killed after reading RUN counts as started; the end of the sandbox
+// reports the rest.
 func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	packet, err := m.bytes(true)
 	if err != nil {
@@ -543,8 +547,9 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 	}
 }
 
-// tookIt returns errShellGone if the shell has left unread what it was sent. The
-// socket ends before the pipe (shell/sandbox.c), which no document promises.
+// tookIt returns nil if the parked sandbox has read RUN, and errShellGone if RUN is unread. The
+// parked sandbox closes the socket before the pipe (shell/sandbox.c), but no document promises
+// that order; so tookIt waits for the end of the socket.
 func (sh *shell) tookIt() error {
 	for end := time.Now().Add(sh.sb.host.startWithin); time.Now().Before(end); {
 		_, _, err := unix.Recvfrom(sh.control, nil, unix.MSG_DONTWAIT)

@@ -20,14 +20,14 @@ type spawner struct {
 	conn *net.UnixConn
 
 	mu   sync.Mutex
-	live map[uint64]*Sandbox // started, or asked for
+	live map[uint64]*Sandbox // started or requested
 	gone bool                // no further start may be sent
 }
 
-// socketBuffer lets a burst of starts queue in the kernel.
+// socketBuffer is large enough for a burst of starts to queue in the kernel.
 const socketBuffer = 1 << 20
 
-// newSpawner runs fre-shell and waits until it has set itself up.
+// newSpawner runs fre-shell and waits for the end of its set-up.
 func newSpawner(host *Host) (*spawner, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -46,8 +46,8 @@ func newSpawner(host *Host) (*spawner, error) {
 	conn := generic.(*net.UnixConn)
 
 	cmd := shellCommand(host.program, []*os.File{theirs, host.filters}, "spawn")
-	// Pid 1 of its own namespace: when it ends, whatever the reason, the kernel
-	// kills every sandbox.
+	// The spawner is pid 1 of its own namespace: when the spawner ends, for any reason, the
+	// kernel kills every sandbox.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	if err := cmd.Start(); err != nil {
 		_ = conn.Close()
@@ -88,7 +88,7 @@ func (s *spawner) hello() error {
 	return nil
 }
 
-// receive reads one report and the fd that came with it, -1 for none.
+// receive reads one report and its fd, -1 if none.
 func (s *spawner) receive(buf, oob []byte) (report, *traceReport, int, error) {
 	n, oobn, _, _, err := s.conn.ReadMsgUnix(buf, oob)
 	if err != nil {
@@ -111,21 +111,21 @@ func (s *spawner) receive(buf, oob []byte) (report, *traceReport, int, error) {
 	return r, trace, fd, err
 }
 
-// errSpawnerGone is what a start gets that the spawner did not live to answer.
+// errSpawnerGone is the error of a start if the spawner ended before its answer.
 var errSpawnerGone = errors.New("spawner has ended")
 
-// errHung is what the start gets that finds it out.
+// errHung is the error of the start that discovered the hang.
 var errHung = errors.New("spawner did not answer and was killed")
 
-// ended says that no start may be sent any more.
+// ended reports whether the spawner accepts no more starts.
 func (s *spawner) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.gone
 }
 
-// start registers sb and sends its START message. After an error sb is the
-// caller's to release; otherwise the reader ends it.
+// start registers sb and sends its START message. After an error the caller releases sb;
+// otherwise the reader does.
 func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	inline := len(m.strings) <= maxInline
 	if !inline {
@@ -150,12 +150,12 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	}
 	s.live[sb.number] = sb
 	s.mu.Unlock()
-	// The socket has room unless the spawner hangs. All starts share the
-	// deadline: a later one only moves it further.
+	// The socket has room unless the spawner hangs. All starts share the deadline: a later
+	// start only extends it.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
 	if _, _, err := s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
 		if s.take(sb.number) == nil {
-			return nil // the reader noticed first and ends it
+			return nil // the reader has noticed the end and releases sb
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.hung()
@@ -169,7 +169,7 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	return nil
 }
 
-// payloadFile holds strings too long for one packet.
+// payloadFile returns an fd of a memory file with strings too long for one packet.
 func payloadFile(b []byte) (int, error) {
 	fd, err := unix.MemfdCreate("fre-start", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -186,17 +186,17 @@ func payloadFile(b []byte) (int, error) {
 	return fd, nil
 }
 
-// kill has the spawner kill a sandbox. Not for the reader's goroutine: the
-// spawner may wait for it.
+// kill has the spawner kill a sandbox. Do not call kill in the reader's goroutine: the spawner
+// may be waiting for the reader.
 func (s *spawner) kill(id uint64) {
-	// An error means that the spawner is gone, and the sandbox with it.
+	// An error means that the spawner and the sandbox are gone.
 	_, _, _ = s.conn.WriteMsgUnix(killMessage(id), nil, nil)
 }
 
-// hung ends a spawner that has not answered in time; its reader does the rest.
+// hung kills a spawner that has not answered in time; its reader does the rest.
 func (s *spawner) hung() { _ = s.cmd.Process.Kill() }
 
-// take removes one sandbox from the live ones; nil if it is not there.
+// take removes a sandbox from the live sandboxes and returns it; nil if absent.
 func (s *spawner) take(id uint64) *Sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +211,7 @@ func (s *spawner) get(id uint64) *Sandbox {
 	return s.live[id]
 }
 
-// read hands out reports until the spawner ends, then ends every sandbox it had.
+// read dispatches reports until the spawner ends, then ends all its sandboxes.
 func (s *spawner) read() error {
 	buf, oob := make([]byte, max(reportSize, traceSize)+1), make([]byte, unix.CmsgSpace(4))
 	var err error
@@ -234,8 +234,8 @@ func (s *spawner) read() error {
 				sb.started(pidfd)
 				pidfd = -1
 			default:
-				// The kernel drops an fd for which the engine has no room. What
-				// cannot be reached must not run.
+				// The kernel drops the pidfd if the engine has no free fd. A sandbox out of the
+				// engine's reach must not run.
 				sb.unreachable()
 				s.host.ending.Go(func() { s.kill(r.ID) })
 			}
@@ -251,14 +251,14 @@ func (s *spawner) read() error {
 			if sb := s.get(r.ID); sb != nil {
 				sb.clock.add(trace)
 			}
-		case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked: // not what a running spawner says
+		case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked: // a running spawner sends none of these
 		}
 		if pidfd >= 0 {
 			unix.Close(pidfd)
 		}
 	}
-	// Whatever it still was doing: nothing of it may outlive this socket. When
-	// Wait returns, the kernel has killed and reaped its whole namespace.
+	// No process of the spawner may outlive the socket. When Wait returns, the kernel has
+	// killed and reaped the whole pid namespace.
 	_ = s.conn.Close()
 	_ = s.cmd.Process.Kill()
 	waitErr := s.cmd.Wait()

@@ -15,23 +15,22 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// StartKind says how much of a sandbox was there before it was asked for.
+// StartKind tells how much of a sandbox existed before its start.
 type StartKind string
 
 // The kinds of a start.
 const (
-	StartSpawner  StartKind = "spawner"  // nothing: the spawner made all of it
-	StartShell    StartKind = "shell"    // a bare shell, for whatever image and tenant
-	StartAttached StartKind = "attached" // a shell with this image, tenant and limits
-	StartForked   StartKind = "forked"   // it is a fork of another's process
+	StartSpawner  StartKind = "spawner"  // nothing existed: the spawner made the whole sandbox
+	StartShell    StartKind = "shell"    // a bare parked sandbox, for any image and tenant
+	StartAttached StartKind = "attached" // a parked sandbox with this image, tenant and limits
+	StartForked   StartKind = "forked"   // a fork of another sandbox's process
 )
 
-// Start starts a sandbox and returns once its program has been executed: in a
-// shell that is parked for it, else in a bare one, else by the spawner. A
-// [StartError] says at which step it failed; fs.ErrExist that the ID is in use;
-// fs.ErrClosed that the host is closed. When ctx ends first, what was started
-// is killed. A spawner that does not answer is killed too, with all it started.
-// spec's files are no longer needed after the return.
+// Start starts a sandbox and returns after the execve of its program. Start uses an attached
+// parked sandbox, else a bare parked sandbox, else the spawner. A [StartError] tells the failed
+// step; the error is fs.ErrExist if the ID is in use, and fs.ErrClosed if the host is closed.
+// If ctx ends first, Start kills the new sandbox. Start kills a spawner that does not answer,
+// with all its sandboxes. The caller may close spec's files after the return.
 func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	spec.setDefaults()
 	if err := errors.Join(spec.check(), h.checkFiles(spec.Limits)); err != nil {
@@ -40,7 +39,7 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if spec.Background || spec.Opens != nil { // nobody waits for it, or what a shell had opened would not show
+	if spec.Background || spec.Opens != nil { // no caller waits, or the parked sandbox's earlier opens would be missing
 		return h.startSpawner(ctx, &spec, newClock(spec.Trace))
 	}
 	clock := newClock(spec.Trace)
@@ -66,13 +65,13 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 	return h.startSpawner(ctx, &spec, clock)
 }
 
-// Busy says whether sandboxes are being started that somebody waits for, or were
-// within the last 20 ms: what is no start's own work is better put off.
+// Busy reports whether starts are in progress, or ended within the last 20 ms. Starts with
+// Background or Opens do not count. Background work should wait while the host is busy.
 func (h *Host) Busy() bool {
 	return h.starts.Load() > 0 || monotonic()-h.lastStart.Load() < int64(20*time.Millisecond)
 }
 
-// begun is the end of every start that has succeeded.
+// begun completes every successful start.
 func (s *Sandbox) begun(spec *Spec, clock *clock) *Sandbox {
 	clock.mark("executed")
 	clock.sort()
@@ -105,7 +104,7 @@ func (h *Host) startSpawner(ctx context.Context, spec *Spec, clock *clock) (*San
 	return s.begun(spec, clock), nil
 }
 
-// launch sends a spawner all of a start. After an error the caller releases s.
+// launch sends a spawner the whole START message. After an error the caller releases s.
 func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 	m := newStartMessage(kindStart, s.number)
 	defer m.close()
@@ -122,7 +121,7 @@ func (h *Host) launch(s *Sandbox, spec *Spec) (*spawner, error) {
 	m.seal()
 	s.clock.mark("prepared")
 	sp, err := h.send(s, m)
-	runtime.KeepAlive(spec) // whose files were used by number
+	runtime.KeepAlive(spec) // the kernel uses spec's files by number
 	return sp, err
 }
 
@@ -133,7 +132,7 @@ func (h *Host) newSandbox(kind StartKind) *Sandbox {
 	}
 }
 
-// send gives a message to a spawner. After an error the caller releases s.
+// send sends a message to a spawner. After an error the caller releases s.
 func (h *Host) send(s *Sandbox, m *startMessage) (*spawner, error) {
 	sp, err := h.spawner(s.number)
 	if err != nil {
@@ -142,8 +141,8 @@ func (h *Host) send(s *Sandbox, m *startMessage) (*spawner, error) {
 	return sp, sp.start(s, m)
 }
 
-// answered waits until the spawner has started s or failed to; then s is
-// released.
+// answered waits until the spawner has started s or the start has failed. On failure s is or
+// will be released.
 func (h *Host) answered(ctx context.Context, s *Sandbox, sp *spawner) error {
 	hung := time.NewTimer(h.startWithin)
 	defer hung.Stop()
@@ -151,16 +150,16 @@ func (h *Host) answered(ctx context.Context, s *Sandbox, sp *spawner) error {
 	case <-s.ready:
 	case <-hung.C:
 		s.Kill()
-		sp.hung() // and its reader releases s
+		sp.hung() // the reader of sp then releases s
 		return errHung
 	case <-ctx.Done():
-		s.Kill() // now, or as soon as it has started
+		s.Kill() // at once, or when the start is complete
 		return ctx.Err()
 	}
 	return s.err
 }
 
-// join adds the control groups to a message.
+// join adds the cgroups to a message.
 func (h *Host) join(s *Sandbox, m *startMessage, l cgroup.Limits) (err error) {
 	s.group, err = h.cgroups.Acquire(l)
 	if err != nil {
@@ -187,8 +186,8 @@ func (l Limits) cgroup() cgroup.Limits {
 	return cgroup.Limits{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids}
 }
 
-// furnish adds what an image-attached shell has: network, mounts, identity. The
-// message keeps it until the sandbox owns it.
+// furnish adds all that distinguishes an attached parked sandbox from a bare one: network,
+// mounts, identity. The message owns these objects until the sandbox does (own).
 func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	user, base, err := h.identity(m, spec.User)
 	if err == nil && spec.Forks > 0 {
@@ -291,7 +290,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	return nil
 }
 
-// furnishProc adds the files of /proc to the message, which owns the sandbox's view until
+// furnishProc adds the files of /proc to the message. The message owns the sandbox's view until
 // the sandbox does (own).
 func (h *Host) furnishProc(s *Sandbox, m *startMessage) error {
 	cpus := max(1, min((s.limits.CPUMillis+999)/1000, int64(h.cpus.Count())))
@@ -310,8 +309,8 @@ func (h *Host) furnishProc(s *Sandbox, m *startMessage) error {
 	return nil
 }
 
-// workOwners returns the user namespace by which /work's owner on disk is the
-// sandbox's user, if it takes one of its own; the caller closes it.
+// workOwners returns a user namespace that maps the owner of /work on disk to the sandbox's
+// user; nil if /work needs no such namespace. The caller closes the file.
 func (h *Host) workOwners(spec *Spec, base uint32) (*os.File, error) {
 	if spec.Work == "" || !spec.WorkMapped || spec.WorkOwner == 0 || spec.WorkOwner == spec.User.UID && spec.WorkOwner == spec.User.GID {
 		return nil, nil
@@ -319,7 +318,7 @@ func (h *Host) workOwners(spec *Spec, base uint32) (*os.File, error) {
 	return newMappedUserns(h.program, idMap{spec.WorkOwner, base + spec.User.UID, 1}, idMap{spec.WorkOwner, base + spec.User.GID, 1}, 0)
 }
 
-// furnishScratch adds a writable root, in which mounts have a place.
+// furnishScratch adds a writable root with the mount points of mounts.
 func (h *Host) furnishScratch(m *startMessage, spec *Spec, mounts []Mount, user *os.File, base uint32) error {
 	root, layer, err := h.scratchRoot(spec, mounts, user, base)
 	if err != nil {
@@ -333,18 +332,18 @@ func (h *Host) furnishScratch(m *startMessage, spec *Spec, mounts []Mount, user 
 	return nil
 }
 
-// execution adds what is new with every start: program, environment, streams.
+// execution adds the parts that are new in every start: program, environment, streams.
 func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) error {
 	null := int16(-1)
 	stream := func(f *os.File) int16 {
 		if f == nil {
 			return null
 		}
-		return m.fd(int(f.Fd())) // blocking from here on, as programs expect
+		return m.fd(int(f.Fd())) // Fd sets the file to blocking, as programs expect
 	}
 	if spec.Stdin == nil || spec.Stdout == nil || spec.Stderr == nil {
-		// Opened for each: its flags and owner (F_SETFL, F_SETOWN) are what two sandboxes
-		// with one open file could tell each other by.
+		// Open /dev/null for each sandbox: two sandboxes with a common open file could signal
+		// each other by its flags and owner (F_SETFL, F_SETOWN).
 		fd, err := unix.Openat(int(h.devices.Fd()), "null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open /dev/null: %w", err)
@@ -368,7 +367,7 @@ func (h *Host) execution(s *Sandbox, m *startMessage, spec *Spec) error {
 	return nil
 }
 
-// tree adds a detached mount of path, which the message owns.
+// tree adds a detached mount of path. The message owns the mount.
 func (m *startMessage) tree(path string, attr uint64) (int16, error) {
 	fd, err := cloneTree(path, attr)
 	if err != nil {
@@ -378,7 +377,7 @@ func (m *startMessage) tree(path string, attr uint64) (int16, error) {
 	return m.fd(fd), nil
 }
 
-// close gives back what the message owns.
+// close releases the objects that the message owns.
 func (m *startMessage) close() {
 	for _, fd := range m.trees {
 		unix.Close(fd)
@@ -389,9 +388,9 @@ func (m *startMessage) close() {
 	m.trees, m.undo = nil, nil
 }
 
-// own takes over the network, the /tmp, the scratch, the view of /proc and the user
-// namespace of a message, unless the sandbox has ended already, as a shell may: then
-// they stay the message's.
+// own moves the network, /tmp, the scratch layer, the view of /proc and the user namespace from
+// the message to the sandbox. A parked sandbox may already have ended: then own returns false
+// and the message keeps the objects.
 func (s *Sandbox) own(m *startMessage) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -403,14 +402,14 @@ func (s *Sandbox) own(m *startMessage) bool {
 	return true
 }
 
-// clock notes when the steps of a start were done, if anybody wants to know.
-// All times are of CLOCK_MONOTONIC, as those that come from the sandbox.
+// clock records the times of the steps of a start; nil records nothing. All times are of
+// CLOCK_MONOTONIC, as are the times reported by the sandbox.
 type clock struct {
 	began int64
 	marks []TraceStep
 }
 
-// TraceStep is one step of a start and when it was done, since its begin.
+// TraceStep is a step of a start and the time of its completion, since the begin of the start.
 type TraceStep struct {
 	Name string
 	Done time.Duration
@@ -425,7 +424,7 @@ func newClock(wanted bool) *clock {
 
 func monotonic() int64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails for no clock that exists
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails only for an unknown clock
 	return ts.Nano()
 }
 
@@ -435,15 +434,15 @@ func (c *clock) mark(name string) {
 	}
 }
 
-// sort puts the steps of both sides in order: the sandbox may be at work before
-// the engine notes that it was told.
+// sort orders the steps of both sides: the sandbox may finish a step before the engine records
+// the message that caused it.
 func (c *clock) sort() {
 	if c != nil {
 		slices.SortStableFunc(c.marks, func(a, b TraceStep) int { return cmp.Compare(a.Done, b.Done) })
 	}
 }
 
-// add takes over what the sandbox noted.
+// add adds the times that the sandbox has recorded.
 func (c *clock) add(r *traceReport) {
 	if c == nil {
 		return

@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal makes a pseudoterminal (pty(7)) whose terminal belongs to a host
-// id: for Spec.TTY, as all three of its streams. It has a devpts of its own, so
-// that no sandbox learns of the host's terminals. The caller owns both files;
-// what is read of master ends with EIO once the last process has closed the
-// terminal.
+// OpenTerminal makes a pseudoterminal (pty(7)) for Spec.TTY, as all three streams. owner is the
+// host id that owns the terminal. The terminal has a devpts of its own, so that no sandbox
+// learns of the host's terminals. The caller owns both files. After the last process has closed
+// the terminal, a read from master fails with EIO.
 func OpenTerminal(owner uint32) (master, terminal *os.File, err error) {
 	fail := func(what string, err error) error { return fmt.Errorf("open terminal: %s: %w", what, err) }
 	id := strconv.FormatUint(uint64(owner), 10)
@@ -23,7 +22,7 @@ func OpenTerminal(owner uint32) (master, terminal *os.File, err error) {
 		return nil, nil, fail("its file system", err)
 	}
 	defer unix.Close(dir)
-	// Watched by the poller: what a program prints is read by a goroutine.
+	// Non-blocking, for Go's poller: a goroutine reads the program's output.
 	fd, err := unix.Openat(dir, "ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fail("ptmx", err)
@@ -43,7 +42,7 @@ func OpenTerminal(owner uint32) (master, terminal *os.File, err error) {
 	return master, os.NewFile(uintptr(fd), "tty"), nil
 }
 
-// ResizeTerminal tells the programs at a terminal how large it is, in characters.
+// ResizeTerminal sets the size of the terminal, in characters, and notifies its programs.
 func ResizeTerminal(master *os.File, rows, columns uint16) error {
 	conn, err := master.SyscallConn()
 	if err != nil {

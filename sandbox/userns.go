@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ranges hands out ranges of host ids to sandboxes that have one of their own.
+// ranges allocates ranges of host ids to sandboxes with User.Own.
 type ranges struct {
 	first uint32
 
 	mu   sync.Mutex
-	next uint32   // never handed out so far
-	free []uint32 // given back
+	next uint32   // number of ranges allocated so far
+	free []uint32 // released ranges
 }
 
 func (r *ranges) acquire() (uint32, error) {
@@ -37,21 +37,20 @@ func (r *ranges) acquire() (uint32, error) {
 	return base, nil
 }
 
-// release takes a range back whose sandbox has ended: what it left on disk, it
-// left under mapped ids.
+// release frees the range of a sandbox that has ended. Files that the sandbox left on disk have
+// mapped ids, not ids of the range.
 func (r *ranges) release(base uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.free = append(r.free, base)
 }
 
-// CanMap says whether the file system of dir can be mounted with Mount.Mapped;
-// the error says why not.
+// CanMap returns nil if the file system of dir supports Mount.Mapped, else the reason.
 func CanMap(dir string) error {
 	return withUserns(func(userns *os.File) error { return closing(cloneMapped(dir, 0, userns)) })
 }
 
-// withUserns lends use a user namespace of no sandbox's, to try out what takes one.
+// withUserns calls use with a temporary user namespace.
 func withUserns(use func(*os.File) error) error {
 	program, err := openProgram()
 	if err != nil {
@@ -66,15 +65,14 @@ func withUserns(use func(*os.File) error) error {
 	return use(userns)
 }
 
-// idCount is how many user and group ids a user namespace has.
+// idCount is the number of user and group ids in a user namespace.
 const idCount = 65536
 
-// newUserns makes a user namespace that maps ids 0 to 65535 to hostBase and up.
-// With namespaces above 0, no more than that many of each other kind can be made
-// in it.
-// A short-lived fre-shell creates it; it lives on by the returned file alone.
-// No tenant's uid owns it: being root's child, it gives nobody a capability who
-// does not join it as root.
+// newUserns makes a user namespace that maps ids 0 to 65535 to host ids from hostBase on.
+// namespaces, unless 0, is the most other namespaces of each kind in the new namespace. A
+// short-lived fre-shell creates the namespace; afterwards only the returned file keeps the
+// namespace alive. The owner is the host's root, not a tenant: a process gets capabilities only
+// by joining as root.
 func newUserns(program *os.File, hostBase uint32, namespaces int) (f *os.File, err error) {
 	all := idMap{0, hostBase, idCount}
 	return newMappedUserns(program, all, all, namespaces)
@@ -83,7 +81,7 @@ func newUserns(program *os.File, hostBase uint32, namespaces int) (f *os.File, e
 // idMap is a line of uid_map or gid_map (user_namespaces(7)).
 type idMap struct{ inside, host, count uint32 }
 
-// newMappedUserns is newUserns with ids of the caller's choice.
+// newMappedUserns is newUserns with the caller's id maps.
 func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.File, err error) {
 	args := []string{"hold"}
 	if namespaces > 0 {
@@ -108,7 +106,7 @@ func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.
 		switch {
 		case waitErr == nil:
 			return
-		case errors.As(waitErr, &exit) && exit.ExitCode() > 0: // with its errno
+		case errors.As(waitErr, &exit) && exit.ExitCode() > 0: // the exit code is an errno
 			waitErr = unix.Errno(exit.ExitCode())
 		}
 		if f != nil {

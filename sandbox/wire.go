@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The protocol of shell/wire.h, which describes it.
+// The protocol described in shell/wire.h.
 
 const (
 	wireVersion = 1
@@ -50,7 +50,7 @@ const (
 )
 
 const (
-	// What [Defence] goes without.
+	// Switches off the defences in [Defence].
 	flagWithoutLandlock     = 1 << 16
 	flagWithoutCapabilities = 1 << 17
 	flagWithoutNoNewPrivs   = 1 << 18
@@ -58,13 +58,13 @@ const (
 	flagWithoutKeyring      = 1 << 20
 )
 
-// Step is what was being done when a start failed.
+// Step is the step of a start at which the start failed.
 type Step uint32
 
-// The steps of a start, in the order in which they are done.
+// The steps of a start, in order.
 const (
 	StepSetup        Step = iota + 1 // the spawner's own start
-	StepMessage                      // the request was refused by the spawner
+	StepMessage                      // the spawner refused the message
 	StepClone                        // clone3
 	StepCgroup                       // joining the control groups
 	StepNetns                        // joining the network namespace
@@ -98,11 +98,10 @@ func (s Step) String() string {
 	return fmt.Sprintf("step %d", uint32(s))
 }
 
-// StartError says at which step a start failed, and why: errors.Is finds the
-// errno.
+// StartError reports the failed step of a start and the reason. errors.Is finds the errno.
 type StartError struct {
 	Step   Step
-	Detail string // the path concerned, where there is one
+	Detail string // the path concerned, if any
 	Err    unix.Errno
 }
 
@@ -179,8 +178,8 @@ const (
 	traceSize  = 16 + 8*int(steps)
 )
 
-// parseReport takes one packet apart: trace is nil unless it is TRACED. It
-// refuses what is not exactly one report.
+// parseReport parses one packet of exactly one report. trace is nil unless the report is
+// TRACED.
 func parseReport(b []byte) (r report, trace *traceReport, err error) {
 	bad := func() error { return fmt.Errorf("report of %d bytes: %w", len(b), unix.EBADMSG) }
 	switch len(b) {
@@ -205,8 +204,7 @@ func parseReport(b []byte) (r report, trace *traceReport, err error) {
 	return r, trace, nil
 }
 
-// nextReport returns how long the first report of a stream is, 0 if it is not all
-// there.
+// nextReport returns the length of the first report in a stream; 0 if the report is incomplete.
 func nextReport(b []byte) int {
 	if len(b) < 4 {
 		return 0
@@ -221,7 +219,7 @@ func nextReport(b []byte) int {
 	return size
 }
 
-// killMessage asks the spawner to kill what it started as id.
+// killMessage returns the message that asks the spawner to kill sandbox id.
 func killMessage(id uint64) []byte {
 	b := make([]byte, 16)
 	binary.NativeEndian.PutUint16(b, wireVersion)
@@ -230,8 +228,8 @@ func killMessage(id uint64) []byte {
 	return b
 }
 
-// startMessage collects a START, PARK or RUN message and the fds that go with it.
-// They stay their owners', but for trees.
+// startMessage collects a START, PARK or RUN message and its fds. The message owns only the fds
+// in trees; the others stay with their owners.
 type startMessage struct {
 	header  startHeader
 	args    []string
@@ -239,16 +237,16 @@ type startMessage struct {
 	dir     string
 	host    string
 	targets []string
-	strings []byte // all of the above, once sealed
+	strings []byte // all strings above, after seal
 	fds     []int
-	trees   []int // those of fds that are the message's own
+	trees   []int // the fds that the message owns
 
-	// What furnish took, until the sandbox owns it.
+	// Objects from furnish, until the sandbox owns them.
 	network lease
 	tmp     int
 	scratch *scratchLayer
 	view    *procView
-	userns  *os.File // its own; nil where it is the tenant's
+	userns  *os.File // the sandbox's own; nil if the tenant's
 	base    uint32
 	undo    []func()
 }
@@ -268,7 +266,7 @@ func (m *startMessage) fd(fd int) int16 {
 	return int16(len(m.fds) - 1)
 }
 
-// seal counts the strings and lines them up.
+// seal counts the strings and joins them.
 func (m *startMessage) seal() {
 	m.header.Argc, m.header.Envc, m.header.Mounts = uint32(len(m.args)), uint32(len(m.env)), uint32(len(m.targets))
 	m.strings = make([]byte, 0, 1024)
@@ -280,7 +278,7 @@ func (m *startMessage) seal() {
 	}
 }
 
-// bytes encodes the sealed message; with inline unset the strings travel apart.
+// bytes encodes the sealed message. Without inline, the strings travel in a file.
 func (m *startMessage) bytes(inline bool) ([]byte, error) {
 	m.header.Payload = uint32(len(m.strings))
 	b, err := binary.Append(make([]byte, 0, 256+len(m.strings)), binary.NativeEndian, &m.header)
