@@ -12,7 +12,7 @@ import (
 func Boottime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic(err) // there is none before Linux 2.6.39
+		panic(err) // missing before Linux 2.6.39
 	}
 	return time.Duration(now.Nano())
 }

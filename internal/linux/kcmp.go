@@ -1,6 +1,5 @@
-// Package linux holds the few system calls that golang.org/x/sys does not wrap, and
-// RemoveAll, for what is deeper than the standard library's can remove. It alone may
-// use package unsafe.
+// Package linux holds the few system calls that golang.org/x/sys does not wrap, and RemoveAll,
+// for trees too deep for the standard library. Only this package may use package unsafe.
 package linux
 
 import (
@@ -9,12 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kcmpVM asks about address spaces (linux/kcmp.h).
+// kcmpVM compares address spaces (linux/kcmp.h).
 const kcmpVM = 1
 
-// SameMemory says whether two processes have one address space, as after
-// CLONE_VM (kcmp(2)). The error is ESRCH when one has ended, ENOSYS on a kernel
-// without CONFIG_KCMP.
+// SameMemory reports whether two processes share an address space, as after CLONE_VM (kcmp(2)).
+// The error is ESRCH if a process has ended, ENOSYS on a kernel without CONFIG_KCMP.
 func SameMemory(a, b int) (bool, error) {
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpVM, 0, 0, 0)
 	if errno != 0 {

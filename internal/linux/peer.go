@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerGroups returns the supplementary groups that the process at the other end
-// of a connected Unix socket had when it connected (SO_PEERGROUPS, unix(7)), as
-// ids of the caller's user namespace; its gid is not among them.
+// PeerGroups returns the supplementary groups that the process at the other end of a connected
+// Unix socket had when the process connected (SO_PEERGROUPS, unix(7)). The ids are of the
+// caller's user namespace. The result does not include the peer's gid.
 func PeerGroups(fd int) ([]uint32, error) {
 	groups := make([]uint32, 64)
 	for {
@@ -20,7 +20,7 @@ func PeerGroups(fd int) ([]uint32, error) {
 		switch {
 		case errno == 0:
 			return groups[:size/4], nil
-		case errors.Is(errno, unix.ERANGE): // size says what it takes
+		case errors.Is(errno, unix.ERANGE): // size holds the required size
 			groups = make([]uint32, size/4)
 		default:
 			return nil, fmt.Errorf("groups of a socket's peer: %w", errno)

@@ -25,10 +25,10 @@ const (
 	xflagProjectInherit = 0x200
 )
 
-// ProjectQuota is what a file system counts and allows for one project.
+// ProjectQuota is the usage and the limits of one project on a file system.
 type ProjectQuota struct {
-	Bytes, Inodes         int64 // in use: disk blocks, in bytes, with what is not yet written
-	ByteLimit, InodeLimit int64 // 0: none
+	Bytes, Inodes         int64 // in use; Bytes are those of disk blocks, including data not yet written
+	ByteLimit, InodeLimit int64 // 0: unlimited
 }
 
 // dqblk is struct if_dqblk.
@@ -40,7 +40,7 @@ type dqblk struct {
 	_                            uint32
 }
 
-// quotactlFD is quotactl_fd(2), which needs no path of a block device (Linux 5.14).
+// quotactlFD is quotactl_fd(2), which needs no path to a block device (Linux 5.14).
 func quotactlFD(fd, cmd int, id uint32, arg unsafe.Pointer) error {
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(cmd<<8|prjQuota), uintptr(id), uintptr(arg), 0, 0)
 	if errno != 0 {
@@ -49,9 +49,8 @@ func quotactlFD(fd, cmd int, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// EnforcesProjectQuota says whether limits of projects hold on the file system
-// of an open file. The error is ENOSYS where kernel or file system know no
-// quotas.
+// EnforcesProjectQuota reports whether the file system of an open file enforces the limits of
+// projects. The error is ENOSYS if the kernel or the file system has no quotas.
 func EnforcesProjectQuota(fd int) (bool, error) {
 	var stat struct { // fs_quota_stat
 		version int8
@@ -64,8 +63,8 @@ func EnforcesProjectQuota(fd int) (bool, error) {
 	return stat.flags&quotaProjectEnforced != 0, nil
 }
 
-// GetProjectQuota reads what a project has and may have on the file system of an
-// open file, by one system call.
+// GetProjectQuota reads the usage and the limits of a project on the file system of an open
+// file, by one system call.
 func GetProjectQuota(fd int, id uint32) (ProjectQuota, error) {
 	var q dqblk
 	if err := quotactlFD(fd, qGetQuota, id, unsafe.Pointer(&q)); err != nil {
@@ -77,9 +76,9 @@ func GetProjectQuota(fd int, id uint32) (ProjectQuota, error) {
 	}, nil
 }
 
-// SetProjectQuota sets a project's limits, 0 for none; bytes are rounded up to
-// whole KiB. Processes with CAP_SYS_RESOURCE in the first user namespace are not
-// held to them on ext4.
+// SetProjectQuota sets the limits of a project on the file system of an open file; 0 means
+// unlimited. Bytes are rounded up to whole KiB. On ext4 the limits do not bind processes with
+// CAP_SYS_RESOURCE in the first user namespace.
 func SetProjectQuota(fd int, id uint32, bytes, inodes int64) error {
 	q := dqblk{byteHard: uint64(bytes+1023) >> 10, inodeHard: uint64(inodes), valid: qifBlockLimits | qifInodeLimits}
 	if err := quotactlFD(fd, qSetQuota, id, unsafe.Pointer(&q)); err != nil {
@@ -94,8 +93,8 @@ type fsxattr struct {
 	_                                                  [8]byte
 }
 
-// Project returns the project an open file counts for, and whether what is made
-// in it, a directory, inherits that.
+// Project returns the project of an open file. inherits reports whether new files in an open
+// directory inherit the project.
 func Project(fd int) (id uint32, inherits bool, err error) {
 	var x fsxattr
 	if err := ioctl(fd, fsIocGetXattr, unsafe.Pointer(&x)); err != nil {
@@ -104,8 +103,8 @@ func Project(fd int) (id uint32, inherits bool, err error) {
 	return x.project, x.flags&xflagProjectInherit != 0, nil
 }
 
-// SetProject has an open file count for a project; with inherit, so does what is
-// made in it, a directory, from now on.
+// SetProject assigns an open file to a project. With inherit, new files in an open directory
+// inherit the project.
 func SetProject(fd int, id uint32, inherit bool) error {
 	var x fsxattr
 	if err := ioctl(fd, fsIocGetXattr, unsafe.Pointer(&x)); err != nil {

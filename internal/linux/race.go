@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// ioSync stands for all sockets: what is sent happens before what is received, as the
-// race detector has it of package syscall.
+// ioSync stands for all sockets: a send happens before a receive, as in package syscall under
+// the race detector.
 var ioSync int
 
 // received tells the race detector that the kernel has written p.
@@ -20,10 +20,10 @@ func received(p []byte) {
 	}
 }
 
-// sending tells it that the kernel reads p.
+// sending tells the race detector that the kernel reads p.
 func sending(p []byte) {
 	runtime.RaceReleaseMerge(unsafe.Pointer(&ioSync))
-	_, _ = syscall.Write(-1, nil) // fails, and tells those who receive by package syscall
+	_, _ = syscall.Write(-1, nil) // fails, but synchronises with receivers that use package syscall
 	if len(p) > 0 {
 		runtime.RaceReadRange(unsafe.Pointer(unsafe.SliceData(p)), len(p))
 	}

@@ -13,28 +13,27 @@ import (
 )
 
 const (
-	// removeLevels is how many directories RemoveAll has open at a time.
+	// removeLevels is the most directories that RemoveAll has open at a time.
 	removeLevels = 64
-	// removeRounds bounds how deep RemoveAll goes: a million levels.
+	// removeRounds bounds the depth that RemoveAll handles: a million levels.
 	removeRounds = 1 << 14
-	// removeBatch is how many names of a directory RemoveAll has in memory at a time.
+	// removeBatch is the most names of a directory that RemoveAll holds in memory at a time.
 	removeBatch = 256
-	// removeTries is how often RemoveAll begins anew where something is left: others
-	// may have written it, and not every file system lists all while names go.
+	// removeTries is the most attempts of RemoveAll while files remain: other processes may
+	// still write, and not every file system lists all names during removals.
 	removeTries = 3
 )
 
-// RemoveAll removes path and all in it, as os.RemoveAll does, where hostile code has
-// filled it. Linux bounds no directory's depth, and os.RemoveAll has a file open for
-// each level: it fails where there are more than RLIMIT_NOFILE. Here what lies 64
-// levels down is moved up, and goes when the rest is gone:
+// RemoveAll removes path and its contents, as os.RemoveAll does, but also trees filled by
+// hostile code. Linux does not bound the depth of a directory, and os.RemoveAll holds a file
+// open for each level, so os.RemoveAll fails beyond RLIMIT_NOFILE levels. RemoveAll moves a
+// directory 64 levels down up to the top, and removes it after the rest:
 //
 //	path/1/2/…/63/64/65/…   →   path/removed-R-0/65/…   →   path
 //
-// No symbolic link is followed. What something is mounted on stays as it is: EBUSY.
-// The error is of what could not be removed first; all else is gone then. Somebody who
-// still writes there has it fail with ENOTEMPTY rather than go on for ever: what is
-// left another call removes.
+// RemoveAll follows no symbolic link. Mount points stay (EBUSY). The error is that of the first
+// failure; RemoveAll removes all the rest. If another process keeps writing to path, the error
+// is ENOTEMPTY, and another call can remove the rest.
 func RemoveAll(path string) error {
 	var err error
 	for range removeTries {
@@ -50,22 +49,22 @@ func RemoveAll(path string) error {
 	return nil
 }
 
-// removal is one try.
+// removal is one attempt of RemoveAll.
 type removal struct {
-	top    int    // the directory that is removed, open while anything below it is looked at
-	prefix string // of the names of what was moved there, which nobody can guess; then a number
-	moved  int    // how many were
-	err    error  // the first
+	top    int    // the directory to remove, open until all below is gone
+	prefix string // of the names of moved directories, impossible to guess; a number follows
+	moved  int    // number of moved directories
+	err    error  // the first error
 }
 
-// entry removes a name of an open directory, which is so many levels below the top.
+// entry removes a name in an open directory. level is the depth of the name below the top.
 func (r *removal) entry(dir int, name string, level int) {
 	err := unix.Unlinkat(dir, name, 0)
 	if errors.Is(err, unix.EISDIR) {
 		err = r.directory(dir, name, level)
 	}
 	switch {
-	case err == nil, errors.Is(err, unix.ENOENT), r.err != nil: // others may remove it, too
+	case err == nil, errors.Is(err, unix.ENOENT), r.err != nil: // other processes may remove the name too
 	case level == 0:
 		r.err = err
 	default:
@@ -73,8 +72,8 @@ func (r *removal) entry(dir int, name string, level int) {
 	}
 }
 
-// directory removes a directory, or moves it up. It is not opened where rmdir(2) says
-// why it has to stay.
+// directory removes a directory, or moves it to the top. directory opens the directory only if
+// rmdir(2) finds it not empty.
 func (r *removal) directory(dir int, name string, level int) error {
 	err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
@@ -105,10 +104,10 @@ func (r *removal) directory(dir int, name string, level int) error {
 	return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 }
 
-// name is that of what was moved up as the nth.
+// name returns the name of the nth moved directory.
 func (r *removal) name(n int) string { return fmt.Sprint(r.prefix, n) }
 
-// empty removes what is in a directory, but what was moved there.
+// empty removes the contents of a directory, except moved directories.
 func (r *removal) empty(f *os.File, dir, level int) error {
 	for {
 		names, err := f.Readdirnames(removeBatch)
@@ -126,7 +125,7 @@ func (r *removal) empty(f *os.File, dir, level int) error {
 	}
 }
 
-// rounds removes what was moved up, then what is moved up meanwhile, and so on.
+// rounds removes the moved directories, then the directories moved meanwhile, and so on.
 func (r *removal) rounds() {
 	for n, round := 0, 0; n < r.moved && round < removeRounds; round++ {
 		for end := r.moved; n < end; n++ {

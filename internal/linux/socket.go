@@ -7,26 +7,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rawBytes is the most that Send and Recv move without telling Go's scheduler: 64 KiB, and
-// what they may be framed by.
+// rawBytes is the most bytes that Send and Recv move without notice to Go's scheduler: 64 KiB
+// and room for a frame's header.
 const rawBytes = 64<<10 + 64
 
-// Recv receives into p from a connected socket, and into oob what comes along with it
-// (recvmsg(2), cmsg(3)). It never waits: EAGAIN says that nothing is there. n is 0 at
-// the end of the stream, got the flags that the kernel returns, 0 without oob.
+// Recv receives into p from a connected socket, and ancillary data into oob (recvmsg(2),
+// cmsg(3)). Recv never blocks: the error is EAGAIN if no data waits. n is 0 at the end of the
+// stream. got holds the flags that the kernel returns, 0 if oob is empty.
 //
-// Up to 64 KiB it is a raw system call, of which Go's scheduler is not told: where the
-// kernel runs the other process in the middle of an ordinary one, which is what a
-// message to a sleeper on the same CPU makes it do, the scheduler takes the goroutine's
-// P away, and wakes a thread to do so. A message's round trip takes half the time
-// without that. Copying more would hold up who else wants to run on that P, so that
-// larger buffers go by ordinary calls.
+// Up to 64 KiB, Recv is a raw system call, without notice to Go's scheduler. A message to a
+// process that sleeps on the same CPU makes the kernel run that process in the middle of the
+// system call. After an ordinary call, the scheduler then takes the goroutine's P away and
+// wakes a thread. Without that, the round trip of a message takes half the time. A longer copy
+// would delay the other goroutines of the P, so larger buffers use ordinary calls.
 func Recv(fd int, p, oob []byte, flags int) (n, oobn, got int, err error) {
 	flags |= unix.MSG_DONTWAIT
 	if len(p) > rawBytes {
 		return recvOrdinary(fd, p, oob, flags)
 	}
-	if len(oob) == 0 { // what recvmsg(2) reads of the message's head costs as much as a small message
+	if len(oob) == 0 { // for recvmsg(2), reading the message's head costs as much as a small message
 		for {
 			r, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), uintptr(flags), 0, 0)
 			if errno == 0 {
@@ -70,10 +69,10 @@ func recvOrdinary(fd int, p, oob []byte, flags int) (n, oobn, got int, err error
 // maxParts is the most buffers that Send gathers in a raw call.
 const maxParts = 4
 
-// Send sends the parts, any of which may be empty, as one message to a connected
-// socket, with oob along (sendmsg(2)), and says how much of them the socket has taken.
-// It never waits and raises no SIGPIPE: EAGAIN says that the socket takes nothing now.
-// It is a raw system call where [Recv] is one, and the parts are no more than four.
+// Send sends the parts, any of which may be empty, as one message to a connected socket, with
+// oob as ancillary data (sendmsg(2)). n is the number of bytes that the socket has accepted.
+// Send never blocks and raises no SIGPIPE: the error is EAGAIN if the socket is full. Send is a
+// raw system call under the conditions of [Recv], for at most four parts.
 func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 	flags |= unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	sum := 0
@@ -98,7 +97,7 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 	}
 	var iov [maxParts]unix.Iovec
 	gather(iov[:], parts)
-	m := unix.Msghdr{Iov: &iov[0]} // here: another function's would be on the heap
+	m := unix.Msghdr{Iov: &iov[0]} // not in a helper, which would allocate the Msghdr
 	m.SetIovlen(len(parts))
 	setControl(&m, oob)
 	for {
@@ -112,7 +111,7 @@ func Send(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
 	}
 }
 
-// gathered is the most buffers that sendOrdinary gathers without taking memory.
+// gathered is the most buffers that sendOrdinary gathers without an allocation.
 const gathered = 64
 
 func sendOrdinary(fd int, parts [][]byte, oob []byte, flags int) (n int, err error) {
@@ -126,7 +125,7 @@ func sendOrdinary(fd int, parts [][]byte, oob []byte, flags int) (n int, err err
 	}
 	var iov [gathered]unix.Iovec
 	gather(iov[:], parts)
-	m := unix.Msghdr{Iov: &iov[0]} // here: another function's would be on the heap
+	m := unix.Msghdr{Iov: &iov[0]} // not in a helper, which would allocate the Msghdr
 	m.SetIovlen(len(parts))
 	setControl(&m, oob)
 	for {
@@ -140,9 +139,9 @@ func sendOrdinary(fd int, parts [][]byte, oob []byte, flags int) (n int, err err
 	}
 }
 
-// SendFile is sendfile(2) as a raw system call, of which Go's scheduler is not told: for a
-// socket that does not block, and bytes that the kernel has in memory. offset moves by what was
-// sent; EAGAIN and EINTR are the caller's.
+// SendFile is sendfile(2) as a raw system call, without notice to Go's scheduler. Use SendFile
+// for a socket that does not block, and for bytes in the page cache. offset advances by the
+// bytes sent. The caller handles EAGAIN and EINTR.
 func SendFile(to, file int, offset *int64, n int) (int, error) {
 	r, _, errno := unix.RawSyscall6(unix.SYS_SENDFILE, uintptr(to), uintptr(file), uintptr(unsafe.Pointer(offset)), uintptr(n), 0, 0)
 	if errno != 0 {
@@ -151,7 +150,7 @@ func SendFile(to, file int, offset *int64, n int) (int, error) {
 	return int(r), nil
 }
 
-// gather has iov lead to the parts, of which it has room for.
+// gather points iov at the parts. iov must have room for all parts.
 func gather(iov []unix.Iovec, parts [][]byte) {
 	for i, p := range parts {
 		iov[i].Base = unsafe.SliceData(p)
