@@ -1,12 +1,11 @@
-// Package outward dials for those who may choose an address but may not reach this
-// host and its networks by the engine: tenants, who name registries, repositories and
-// callbacks. It decides by the address that a name has led to, when it connects, so
-// that neither a redirect nor a name that changes leads past it.
+// Package outward dials on behalf of tenants, who name registries, repositories and callbacks.
+// Tenants may choose an address, but must not reach this host and its networks through the
+// engine. Package outward checks the resolved address at the time of the connection, so neither
+// a redirect nor a changed DNS name evades the check.
 //
-// A refusal says nothing of the address but that it is refused: no packet is sent, so
-// that nobody learns which ports are open. A name that does not exist is refused in the same
-// words, so that nobody learns which names the host's own resolver knows. Imports nothing of
-// FRE.
+// A refusal does not tell the address. No packet is sent, so a tenant cannot learn which ports
+// are open. A name that does not exist gets the same refusal, so a tenant cannot learn which
+// names the host's own resolver knows. Package outward imports nothing of FRE.
 package outward
 
 import (
@@ -26,15 +25,15 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// Special are the ranges that are not the public internet (the IANA special-purpose
-// registries of RFC 6890, without the ranges for documentation, which are nobody's),
-// and what clouds answer with a machine's credentials from.
+// Special are the ranges outside of the public internet: the IANA special-purpose registries of
+// RFC 6890, without the ranges for documentation, which no host uses. Special also has the
+// addresses at which clouds serve a machine's credentials.
 var Special = special()
 
 func special() []netip.Prefix {
 	v4 := []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8",
-		"168.63.129.16/32", // Azure's host agent; the other clouds' are link-local or private
+		"168.63.129.16/32", // Azure's host agent; other clouds use link-local or private addresses
 		"169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.88.99.0/24", "192.168.0.0/16",
 		"198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
 	}
@@ -46,7 +45,7 @@ func special() []netip.Prefix {
 	var out []netip.Prefix
 	for _, s := range v4 {
 		p := netip.MustParsePrefix(s)
-		// The same address by way of a NAT64 gateway (RFC 6052).
+		// The same addresses through a NAT64 gateway (RFC 6052).
 		a := netip.MustParseAddr("64:ff9b::").As16()
 		copy(a[12:], p.Addr().AsSlice())
 		out = append(out, p, netip.PrefixFrom(netip.AddrFrom16(a), 96+p.Bits()))
@@ -57,24 +56,24 @@ func special() []netip.Prefix {
 	return out
 }
 
-// documentation are ranges that no server has.
+// documentation are ranges without servers.
 var documentation = []netip.Prefix{
 	netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"),
 	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2001:db8::/32"),
 }
 
-// Within says whether one of the ranges holds a.
+// Within reports whether one of the ranges contains a.
 func Within(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Public says whether a is an address of the public internet, and not of this host.
+// Public reports whether a is an address of the public internet and not of this host.
 func Public(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !Within(Special, a) && !Within(documentation, a) && !own(a)
 }
 
-// own says whether an interface of this host has the address; true where that is not known.
+// own reports whether an interface of this host has the address; true if unknown.
 func own(a netip.Addr) bool {
 	all, err := net.InterfaceAddrs()
 	return err != nil || slices.ContainsFunc(all, func(of net.Addr) bool {
@@ -87,16 +86,15 @@ func own(a netip.Addr) bool {
 	})
 }
 
-// Rule says what may be connected to beside the public internet. The zero value allows
-// nothing else.
+// Rule allows destinations beside the public internet. The zero value allows none.
 type Rule struct {
 	Networks []netip.Prefix
 	Hosts    []string // "host:port" of servers that the operator names
-	Only     bool     // these alone, not the public internet
-	Setting  string   // where the operator names more; default "network.allow_private"
+	Only     bool     // allow Networks and Hosts alone, not the public internet
+	Setting  string   // setting in which the operator can name more; default "network.allow_private"
 }
 
-// RefusedError says that a server may not be connected to.
+// RefusedError reports that the rule does not allow a server.
 type RefusedError struct{ Host, Setting string }
 
 func (e *RefusedError) Error() string {
@@ -107,18 +105,18 @@ func (r *Rule) refuse(host string) error {
 	return &RefusedError{host, cmp.Or(r.Setting, "network.allow_private")}
 }
 
-// Allows says whether a server's address may be connected to.
+// Allows reports whether the rule allows connections to an address.
 func (r *Rule) Allows(a netip.Addr) bool {
 	return Within(r.Networks, a.Unmap().WithZone("")) || !r.Only && Public(a)
 }
 
-// names says whether the configuration names a server.
+// names reports whether the configuration names a server.
 func (r *Rule) names(address string) bool {
 	return slices.Contains(r.Hosts, address)
 }
 
-// DialContext connects to an address that may be connected to: a *[RefusedError] where
-// all that the name leads to are refused, or the name does not exist.
+// DialContext connects to an allowed address. The error is a *[RefusedError] if the rule
+// refuses all addresses of the name, or if the name does not exist.
 func (r *Rule) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -138,8 +136,8 @@ func (r *Rule) DialContext(ctx context.Context, network, address string) (net.Co
 	return conn, r.refusal(host, err)
 }
 
-// refusal returns the error of a connection to host that failed with err: without the address
-// that was refused, and the same where host is a name that does not exist.
+// refusal returns the error for a failed connection to host. The error omits the refused
+// address, and is the same for a name that does not exist.
 func (r *Rule) refusal(host string, err error) error {
 	var refused *RefusedError
 	var unknown *net.DNSError
@@ -152,11 +150,11 @@ func (r *Rule) refusal(host string, err error) error {
 	return err
 }
 
-// Check refuses a URL whose server may not be connected to, by what its name leads to now.
+// Check refuses a URL if its server now resolves to an address that the rule does not allow.
 func (r *Rule) Check(ctx context.Context, u *url.URL) error { return r.check(ctx, Address(u)) }
 
-// check refuses a server by what its name leads to now. A name that is unknown here may
-// be known to a proxy.
+// check refuses a server that now resolves to a forbidden address. check accepts a name unknown
+// here, since a proxy may know the name.
 func (r *Rule) check(ctx context.Context, address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -175,9 +173,9 @@ func (r *Rule) check(ctx context.Context, address string) error {
 	return nil
 }
 
-// Transport is an [http.Transport] by the rule, and by the environment's proxies, which
-// the operator names. The caller keeps it for those whom the rule is for: it reuses
-// connections.
+// Transport returns an [http.Transport] that obeys the rule. The transport uses the proxies in
+// the engine's environment, which the operator names. The caller keeps the transport for
+// requests under the same rule, since the transport reuses connections.
 func (r *Rule) Transport() *http.Transport {
 	return r.transport(httpproxy.FromEnvironment())
 }
@@ -190,7 +188,7 @@ func (r *Rule) transport(proxies *httpproxy.Config) *http.Transport {
 	return t
 }
 
-// through is a rule that names the proxies too.
+// through returns a rule that also names the proxies.
 func (r *Rule) through(proxies *httpproxy.Config) *Rule {
 	with := *r
 	with.Hosts = slices.Clone(r.Hosts)
@@ -202,8 +200,8 @@ func (r *Rule) through(proxies *httpproxy.Config) *Rule {
 	return &with
 }
 
-// proxy chooses one for a URL; a URL that is the proxy's own address is refused, for the
-// operator has named it for another use.
+// proxy chooses the proxy for a URL. proxy checks a URL with the proxy's own address like any
+// other, since the operator has named the proxy only for use as a proxy.
 func (r *Rule) proxy(ctx context.Context, choose func(*url.URL) (*url.URL, error), to *url.URL) (*url.URL, error) {
 	p, err := choose(to)
 	if err != nil {
@@ -230,7 +228,7 @@ func parseProxy(text string) *url.URL {
 	return u
 }
 
-// Address is a URL's server, "host:port".
+// Address returns the server of a URL as "host:port".
 func Address(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
@@ -241,12 +239,13 @@ func Address(u *url.URL) string {
 
 type ruleKey struct{}
 
-// With is a context for what somebody has asked for whom the rule is.
+// With returns a context for requests under the rule.
 func With(ctx context.Context, r *Rule) context.Context {
 	return context.WithValue(ctx, ruleKey{}, r)
 }
 
-// Of is the rule of a context; nil: who asked may reach whatever the engine does.
+// Of returns the rule of a context; nil means that the request may reach all that the engine
+// can.
 func Of(ctx context.Context) *Rule {
 	r, _ := ctx.Value(ruleKey{}).(*Rule)
 	return r

@@ -20,8 +20,9 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// Proxy is an HTTP proxy on loopback by which a program connects by a rule, redirects
-// and all: git, which does its own dialling. Who knows its URL may use it.
+// Proxy is an HTTP proxy on loopback for programs that dial by themselves, such as git. All
+// their connections, redirects included, obey the rule. The URL holds a secret: a program that
+// knows the URL may use the proxy.
 type Proxy struct {
 	rule      *Rule
 	proxies   *httpproxy.Config
@@ -38,8 +39,8 @@ type Proxy struct {
 	refused error
 }
 
-// OpenProxy starts a proxy that hands on to the proxies that env names, in the variables
-// of curl(1), if there are any.
+// OpenProxy starts a proxy. The proxy forwards to the proxies that env names, if any, in the
+// variables of curl(1).
 func (r *Rule) OpenProxy(env []string) (*Proxy, error) {
 	proxies := &httpproxy.Config{}
 	for _, v := range env {
@@ -67,17 +68,17 @@ func (r *Rule) OpenProxy(env []string) (*Proxy, error) {
 	return p, nil
 }
 
-// URL is what a program is to be told.
+// URL returns the URL for the program, with the secret.
 func (p *Proxy) URL() string { return p.url.String() }
 
-// Refused is a *[RefusedError] if the proxy has refused something.
+// Refused returns a *[RefusedError] if the proxy has refused a request, else nil.
 func (p *Proxy) Refused() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.refused
 }
 
-// Close ends all connections.
+// Close ends all connections and waits for the tunnels.
 func (p *Proxy) Close() error {
 	p.cancel()
 	err := p.server.Close()
@@ -110,7 +111,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { _ = resp.Body.Close() }()
 	maps.Copy(w.Header(), resp.Header)
 	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, resp.Body) // a connection that breaks is the client's to notice
+	_, _ = io.Copy(w, resp.Body) // the client notices a broken connection
 }
 
 func (p *Proxy) fail(w http.ResponseWriter, err error) {
@@ -125,7 +126,7 @@ func (p *Proxy) fail(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), http.StatusBadGateway)
 }
 
-// tunnel joins the client with a server.
+// tunnel copies bytes between the client and a server.
 func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	server, err := p.connect(r.Context(), r.Host)
 	if err != nil {
@@ -147,7 +148,7 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(server, buffered) // either side's end is the tunnel's
+		_, _ = io.Copy(server, buffered) // the end of either side ends the tunnel
 		closeWrite(server)
 	}()
 	_, _ = io.Copy(client, server)
@@ -163,7 +164,7 @@ func closeWrite(c net.Conn) {
 	_ = c.Close()
 }
 
-// connect reaches a server, by the operator's proxy where there is one for it.
+// connect connects to a server, through the operator's proxy if one is set for the server.
 func (p *Proxy) connect(ctx context.Context, address string) (net.Conn, error) {
 	next, err := p.rule.proxy(ctx, p.proxies.ProxyFunc(), &url.URL{Scheme: "https", Host: address})
 	if err != nil {
@@ -196,7 +197,7 @@ func (p *Proxy) connect(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// byteReader reads a byte at a time: what follows the proxy's answer is the server's.
+// byteReader reads one byte at a time: bytes after the proxy's answer belong to the server.
 type byteReader struct{ from io.Reader }
 
 func (r byteReader) Read(p []byte) (int, error) { return r.from.Read(p[:min(1, len(p))]) }
