@@ -20,7 +20,8 @@ const (
 	// and again delays every neighbour, whatever its quota.
 	mostRefused = 32
 
-	// The watch reads some 2 µs for each group in turn, since cgroup v1 sends no notifications.
+	// The watch reads every group in turn, some 2 µs each, since cgroup v1 sends no
+	// notifications.
 	watchEvery = 50 * time.Millisecond
 	watchEach  = 250 * time.Microsecond // longer for each group
 )
@@ -44,10 +45,10 @@ func newWatch() *watch {
 
 // Watch starts the watch over the group, until the end of the lease. Use Watch for groups that
 // run untrusted code. After mostRefused refused processes the group gives way to all others.
-// The watch calls end, which must kill the processes in the group, in two cases: the group
-// holds more than mostLocks file locks, or data in sockets exceeds its limit by far. For the
-// latter the watch checks the charge of the group (V1) and, unless queued is nil, the result of
-// queued: bytes in sockets that the kernel charges to no cgroup.
+// The watch calls end, which must kill the processes in the group, in three cases: the group
+// holds more than mostLocks file locks; the group's charge for sockets (V1) is twice its limit;
+// or queued is above that limit. queued, which may be nil, returns the bytes in sockets that
+// the kernel charges to no cgroup.
 func (g *Group) Watch(end func(), queued func() int64) {
 	w := g.watch
 	w.mu.Lock()
