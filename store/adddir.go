@@ -12,15 +12,15 @@ import (
 // ErrFileType: a device, fifo or socket, which no image may hold.
 var ErrFileType = errors.New("not a regular file, directory or symlink")
 
-// AddDir copies the contents of root to prefix ("" for the tree's root). Owners,
-// extended attributes and set-id bits are left behind. Nothing in root is
-// changed. It fails with ErrFileType at a device, fifo or socket.
+// AddDir copies the contents of root to prefix ("" for the tree's root). It drops owners,
+// extended attributes and set-id bits. It does not change root. Errors: ErrFileType at a device,
+// fifo or socket.
 func (w *Writer) AddDir(root *os.Root, prefix string) error {
 	return w.fail(w.addDir(root, prefix))
 }
 
-// addDir goes down by one Root per level, so that every name is looked up in an
-// open directory and none can lead out of it.
+// addDir opens one Root per level and looks up every name in an open directory, so no name can
+// lead out of root.
 func (w *Writer) addDir(root *os.Root, prefix string) error {
 	dir, err := root.Open(".")
 	if err != nil {
@@ -69,7 +69,7 @@ func (w *Writer) addEntry(root *os.Root, e fs.DirEntry, path string) error {
 		}
 		return w.Symlink(path, target, info.ModTime())
 	case 0:
-		// O_NONBLOCK: should a fifo have taken its place, do not wait for a writer.
+		// O_NONBLOCK: if a fifo has replaced the file, do not wait for a writer.
 		f, err := root.OpenFile(e.Name(), os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return fmt.Errorf("open %s: %w", path, err)

@@ -4,10 +4,10 @@ import "context"
 
 type admissionKey struct{}
 
-// WithAdmission returns a context under which [Store.PutImage] and [Store.TakeImage] ask
-// admit about each image that is not there yet, once its Files and Size are known and before
-// anything of it is on disk. An error refuses it, and is what they return; else done is
-// called when the image is in the lists, or could not be made.
+// WithAdmission returns a context under which [Store.PutImage] and [Store.TakeImage] call admit
+// for each image that does not exist yet. Files and Size are known by then and no file of the
+// image is on disk. An error refuses the image, and PutImage returns it. Otherwise done is
+// called once the image is in the lists or could not be made.
 func WithAdmission(ctx context.Context, admit func(*Image) (done func(), err error)) context.Context {
 	return context.WithValue(ctx, admissionKey{}, admit)
 }
@@ -22,15 +22,15 @@ func admitted(ctx context.Context, img *Image) (done func(), err error) {
 
 type namingKey struct{}
 
-// WithNaming returns a context under which [Store.PutImage] and [Store.Tag] ask may before a
-// name goes from the image that has it to another, when nothing can change any more: it must
-// not change the store. An error refuses that, and is what they return; an image that was
-// made for the name goes again.
+// WithNaming returns a context under which [Store.PutImage] and [Store.Tag] call may before a
+// name moves from one image to another. may runs inside the transaction, so its answer cannot
+// become outdated; it must not change the store. An error refuses the move, and PutImage or Tag
+// returns it; an image made for the name is removed again.
 func WithNaming(ctx context.Context, may func(name string, from, to *Image) error) context.Context {
 	return context.WithValue(ctx, namingKey{}, may)
 }
 
-// nameTag is putTag for a caller who may have to be asked.
+// nameTag is putTag with the check of WithNaming.
 func (t *tx) nameTag(ctx context.Context, k tag, d Digest) error {
 	may, ok := ctx.Value(namingKey{}).(func(name string, from, to *Image) error)
 	if from := t.next.byDigest[t.next.tags[k]]; ok && from != nil && from.Digest != d {
@@ -41,7 +41,7 @@ func (t *tx) nameTag(ctx context.Context, k tag, d Digest) error {
 	return t.putTag(k, d)
 }
 
-// count says how many files there are in the image's root, and their bytes.
+// count sets Files to the number of files in the image's root, and Size to their bytes.
 func (i *Image) count(entries []Entry) {
 	for j := range entries {
 		if entries[j].Kind == KindFile {
@@ -51,8 +51,8 @@ func (i *Image) count(entries []Entry) {
 	i.Size = SizeOf(entries)
 }
 
-// SizeOf returns the bytes of files, those of the same object once: they are names of one
-// inode. What is aside does not count.
+// SizeOf returns the bytes of the files. Files with the same object are names of one inode and
+// count once. Files aside do not count.
 func SizeOf(entries []Entry) (n int64) {
 	type inode struct {
 		digest   Digest

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Adopt is [Writer.File] for a file of a sandbox whose directory is only removed
-// from now on: f, open for reading, at its begin. Where a link is as good as a copy
-// the file itself becomes the store's, with the owner, mode and mtime it has there.
+// Adopt is [Writer.File] for a file of a sandbox's directory that from now on is only removed. f
+// is open for reading, at its beginning. If a hard link is safe and possible, the file itself,
+// with new owner, mode and mtime, becomes the store's object; otherwise Adopt copies it.
 func (w *Writer) Adopt(path string, mode fs.FileMode, mtime time.Time, f *os.File) error {
 	e := Entry{Path: path, Kind: KindFile, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}
 	if err := w.place(e); err != nil {
@@ -30,8 +30,8 @@ func (w *Writer) Adopt(path string, mode fs.FileMode, mtime time.Time, f *os.Fil
 	return nil
 }
 
-// adopt sets e's size and digest and makes sure that its object is there, or says
-// that it did not and that f is at its begin still.
+// adopt tries to link f. It sets e's size and digest and makes sure the object exists. If
+// adopted is false, f is at its beginning again.
 func (w *Writer) adopt(e *Entry, f *os.File) (adopted bool, err error) {
 	if ours, err := w.s.takeOver(f); err != nil || !ours {
 		return false, err
@@ -43,7 +43,7 @@ func (w *Writer) adopt(e *Entry, f *os.File) (adopted bool, err error) {
 		return true, nil
 	}
 	key, dir := e.key(), int(w.dir.Fd())
-	// The open file, whatever its name means by now.
+	// Link the open file, because its name may mean another file by now.
 	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), dir, key, unix.AT_SYMLINK_FOLLOW)
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EMLINK) {
 		_, err := f.Seek(0, io.SeekStart)
@@ -56,10 +56,10 @@ func (w *Writer) adopt(e *Entry, f *os.File) (adopted bool, err error) {
 	return true, setMeta(f, dir, key, e)
 }
 
-// takeOver makes root the owner of somebody else's file, and says whether nobody else
-// can write to it any more, whatever names it has: who has it open for that, or maps
-// it, could. A file with extended attributes or blocks beyond its end is not taken,
-// and none of root's, which may be an object by now.
+// takeOver makes root the owner of a file of another user. It reports whether no process can
+// write to the file any more, under any name: a process with the file open for writing, or
+// mapped, could. takeOver refuses files with extended attributes or with blocks beyond their
+// end, and files of root, which may already be objects.
 func (s *Store) takeOver(f *os.File) (ours bool, err error) {
 	s.takingOver.Lock()
 	defer s.takingOver.Unlock()
@@ -77,14 +77,14 @@ func (s *Store) takeOver(f *os.File) (ours bool, err error) {
 	if err := unix.Fchmod(fd, 0o600); err != nil {
 		return false, err
 	}
-	// fcntl(2): a read lease is only given where nobody has the file open for writing.
+	// fcntl(2): the kernel grants a read lease only if no process has the file open for writing.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return false, nil // EAGAIN, or a file system without leases
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK); err != nil {
 		return false, err
 	}
-	// What comes now stays as it is.
+	// The file can no longer change.
 	if err := unix.Fstat(fd, &st); err != nil {
 		return false, err
 	}
@@ -92,7 +92,7 @@ func (s *Store) takeOver(f *os.File) (ours bool, err error) {
 	return !preallocated && !hasXattrs(fd), nil
 }
 
-// hasXattrs reports attributes other than the label SELinux gives every file.
+// hasXattrs reports extended attributes other than the label that SELinux gives every file.
 func hasXattrs(fd int) bool {
 	var buf [256]byte
 	n, err := unix.Flistxattr(fd, buf[:])

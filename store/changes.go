@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChangeKind says what a [Change] is about.
+// ChangeKind is the kind of object that a [Change] is about.
 type ChangeKind string
 
-// The kinds: what lists show, and the cache of what builds have downloaded.
+// The kinds: the objects in lists, and the download cache of builds.
 const (
 	ChangeImage    ChangeKind = "image"
 	ChangeFunction ChangeKind = "function"
@@ -27,12 +27,12 @@ const (
 	ChangeCache    ChangeKind = "cache"
 )
 
-// ChangeAction says what happened to it.
+// ChangeAction is the event that a [Change] records.
 type ChangeAction string
 
-// The actions that change what lists show: create, delete, tag and untag are an image's,
-// deploy, route (its events go elsewhere, or an alias does) and remove a function's, start
-// and exit a sandbox's, and of a container create, rename and delete.
+// The actions that change lists. Create, delete, tag and untag are for images; deploy, route
+// (events or an alias go to another revision) and remove for functions; start and exit for
+// sandboxes; create, rename and delete also for containers.
 const (
 	ActionCreate ChangeAction = "create"
 	ActionDelete ChangeAction = "delete"
@@ -46,10 +46,10 @@ const (
 	ActionRename ChangeAction = "rename"
 )
 
-// The actions that lists do not show. Pull, push, load, import and save are an image's; kill
-// (a client sends a signal) and stop (a client's stop has ended it) a sandbox's; restart,
-// attach, detach and resize (of its terminal) a container's. Prune removes all of a kind that
-// is not in use: its change has no ID.
+// The actions that lists do not show. Pull, push, load, import and save are for images; kill (a
+// client sends a signal) and stop (a client has ended it) for sandboxes; restart, attach, detach
+// and resize (of the terminal) for containers. Prune removes all unused objects of a kind: its
+// change has no ID.
 const (
 	ActionPull    ChangeAction = "pull"
 	ActionPush    ChangeAction = "push"
@@ -65,67 +65,64 @@ const (
 	ActionPrune   ChangeAction = "prune"
 )
 
-// Change is one change of what lists show, or what clients did beside. Add gives it
+// Change is one change of the lists, or one action of a client that lists do not show. Add sets
 // Generation and Time.
 type Change struct {
 	Generation uint64
-	Time       time.Time // UTC; never before that of the change before it, whatever the clock does
+	Time       time.Time // UTC; not before the Time of the previous change, even if the clock goes back
 	Kind       ChangeKind
 	Action     ChangeAction
 	ID         string            // an image's digest, a function's name, a sandbox's id; "" for all of the kind
-	Name       string            // what people call it: "name:version", a function's name; may be ""
+	Name       string            // for people: "name:version", a function's name; may be ""
 	Attributes map[string]string // shared: must not be changed
-	Labels     map[string]string // of a container; likewise
-	Config     []byte            // of an image: its configuration; likewise
+	Labels     map[string]string // of a container; shared: must not be changed
+	Config     []byte            // configuration of an image; shared: must not be changed
 }
 
-// changesKept is how many changes are remembered for those who ask what has
-// happened since.
+// changesKept is the number of changes remembered for [Changes.Since].
 const changesKept = 4096
 
-// reserveAhead is how many generations are reserved on disk at once, so that
-// a change costs no write.
+// reserveAhead is the number of generations reserved by one write, so a change costs no write.
 const reserveAhead = 1 << 20
 
-// Changes counts the changes of everything lists show, the functions and
-// sandboxes of the engine included, and remembers the last 4,096. Its generations never repeat,
-// over restarts and crashes either, so that they serve as cache keys and as
-// marks to go on from. It is safe for use by several goroutines.
+// Changes counts the changes of all lists, including the engine's functions and sandboxes, and
+// remembers the last 4,096. A generation never repeats, even over restarts and crashes, and can
+// serve as a cache key and as a mark to continue from. Several goroutines may use Changes.
 type Changes struct {
-	reserve func(upTo uint64) // makes sure that a later Open begins behind upTo; nil for one that is not kept
+	reserve func(upTo uint64) // makes a later Open begin after upTo; nil if nothing is kept on disk
 	now     func() time.Time
 
 	mu       sync.Mutex
-	ring     []Change // grows to changesKept, then the oldest is at head
+	ring     []Change // grows to changesKept; then head is the oldest
 	head     int
-	start    uint64 // what Open began with
+	start    uint64 // generation at Open
 	first    uint64 // every change after this generation is in the ring
 	last     uint64
 	lastTime time.Time
 	reserved uint64
 	kinds    map[ChangeKind]uint64
-	grown    chan struct{} // closed at the next change; nil while nobody waits
+	grown    chan struct{} // closed at the next change; nil while no caller waits
 }
 
-// NewChanges begins after generation first, and keeps nothing on disk: a store
-// has its own ([Store.Changes]).
+// NewChanges returns a counter in memory only, which begins after generation first. A store has
+// a counter of its own ([Store.Changes]).
 func NewChanges(first uint64) *Changes {
 	return &Changes{now: time.Now, start: first, first: first, last: first, reserved: math.MaxUint64, kinds: make(map[ChangeKind]uint64)}
 }
 
-// keep has reserve called for all generations to come.
+// keep makes c call reserve before it uses generations that are not reserved.
 func (c *Changes) keep(reserve func(uint64)) {
 	c.reserve, c.reserved = reserve, c.last+reserveAhead
 	reserve(c.reserved)
 }
 
-// Add enters changes in their order and returns the last one's generation.
+// Add enters changes in their order and returns the generation of the last.
 func (c *Changes) Add(changes ...Change) uint64 {
 	return c.publish(changes, func(uint64) {})
 }
 
-// publish is Add that calls show with the last generation before anyone can
-// learn of the changes: who knows of a change finds it in the lists.
+// publish is Add that calls show with the last generation before any caller can learn of the
+// changes. So a caller that knows of a change finds it in the lists.
 func (c *Changes) publish(changes []Change, show func(generation uint64)) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,15 +159,15 @@ func (c *Changes) publish(changes []Change, show func(generation uint64)) uint64
 	return c.last
 }
 
-// Generation returns that of the last change.
+// Generation returns the generation of the last change.
 func (c *Changes) Generation() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last
 }
 
-// GenerationOf returns that of the last change of a kind; before the first one
-// since Open, that which Open began with.
+// GenerationOf returns the generation of the last change of a kind, or the generation at Open if
+// no change of the kind has happened since.
 func (c *Changes) GenerationOf(kind ChangeKind) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,9 +177,8 @@ func (c *Changes) GenerationOf(kind ChangeKind) uint64 {
 	return c.start
 }
 
-// Since returns the changes after a generation, oldest first. ok is false
-// where they are not all remembered any more, or the generation is of another
-// store: then lists must be read again.
+// Since returns the changes after a generation, oldest first. ok is false if some of them are
+// forgotten, or if the generation is from another store: the caller must read the lists again.
 func (c *Changes) Since(generation uint64) (changes []Change, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,8 +193,7 @@ func (c *Changes) Since(generation uint64) (changes []Change, ok bool) {
 	return changes, true
 }
 
-// Before returns the generation of the last remembered change before t, to go
-// on from with Since.
+// Before returns the generation of the last remembered change before t, for a call of Since.
 func (c *Changes) Before(t time.Time) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,8 +201,7 @@ func (c *Changes) Before(t time.Time) uint64 {
 	return c.first + uint64(n)
 }
 
-// After returns a channel that is closed once there is a change after the
-// generation.
+// After returns a channel that is closed once a change after the generation exists.
 func (c *Changes) After(generation uint64) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,18 +216,17 @@ func (c *Changes) After(generation uint64) <-chan struct{} {
 	return c.grown
 }
 
-// Changes returns the store's count of changes, which the engine adds its own
-// to.
+// Changes returns the store's counter of changes, which also counts the engine's changes.
 func (s *Store) Changes() *Changes { return s.changes }
 
-// The file "generation" holds, in decimal, one that no change has reached.
+// The file "generation" holds, in decimal, a number above the generation of every change.
 const generationName = "generation"
 
-// openChanges goes on behind every generation that was ever given out: those
-// of the file, else those of the clock, of which there are 1,024 to a
-// millisecond, more than there are changes. A file that is lost or a disk too
-// full for one so costs nothing unless the clock has been turned back as well.
-// (2^53, the largest integer JSON's readers agree on, comes in the year 2248.)
+// openChanges starts above every generation ever used. The file tells the highest reserved
+// generation. The clock gives a second bound: 1,024 generations per millisecond, more than the
+// changes that happen. So a lost file, or a disk too full for the file, does no harm unless the
+// clock goes back as well. (The clock reaches 2^53, the largest integer on which readers of JSON
+// agree, in the year 2248.)
 func (s *Store) openChanges() error {
 	first := uint64(max(time.Now().UnixMilli(), 0)) << 10
 	b, err := os.ReadFile(filepath.Join(s.dir, generationName))
@@ -252,8 +245,8 @@ func (s *Store) openChanges() error {
 	return nil
 }
 
-// reserveGenerations writes the file in place: that needs no room on a full disk,
-// and 20 bytes of one sector are written whole or not at all.
+// reserveGenerations overwrites the file in place: this needs no space on a full disk, and a
+// write of 20 bytes within one sector is atomic.
 func (s *Store) reserveGenerations(upTo uint64) {
 	root := int(s.root.Fd())
 	f, err := openat(root, generationName, unix.O_WRONLY|unix.O_CREAT, 0o600)
@@ -262,8 +255,7 @@ func (s *Store) reserveGenerations(upTo uint64) {
 		err = errors.Join(err, f.Sync(), f.Close())
 	}
 	if err != nil {
-		// Without a file the next start goes by the clock, which is ahead of one
-		// that says too little.
+		// Without a file the next start uses the clock, which is ahead of an outdated file.
 		_ = unix.Unlinkat(root, generationName, 0)
 		s.log.Warn("cannot keep the generation of lists: the next start goes by the clock", "error", err)
 	}

@@ -13,55 +13,54 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Problem is one thing that a check found.
+// Problem is one finding of a check.
 type Problem struct {
-	Path   string // below the store's directory
+	Path   string // relative to the store's directory
 	What   string // what is wrong
-	Repair string // what was done about it; "" for nothing
+	Repair string // the repair; "" for none
 }
 
-// CheckOptions adjust Check.
+// CheckOptions adjusts Check.
 type CheckOptions struct {
 	Repair bool
 
-	// Report is told of each problem, once it is repaired where it can be. One
-	// goroutine calls it.
+	// Report is called once for each problem, after its repair if there is one. All calls come
+	// from one goroutine.
 	Report func(Problem)
 
-	// Progress is told now and then how many files of which directory were read.
+	// Progress is called from time to time with the number of files read in a directory.
 	Progress func(dir string, done int)
 
-	// InUse says who needs an image that has lost a file; "" for nobody: it may
-	// be dropped.
+	// InUse names the user of an image that has lost a file. If it returns "", the image may be
+	// dropped.
 	InUse func(Digest) string
 
-	// Fetch brings the content of a file of which no sound copy is left from a
-	// registry that knows an image (Image.Remotes) with one of these trees, which
-	// all hold it, and says from where; it is asked only where there is one, and
-	// what it brings is verified. After ENOSPC nothing is dropped. nil: nothing is
-	// fetched.
+	// Fetch brings the content of a file without a sound copy from a registry. The registry
+	// knows an image (Image.Remotes) with one of trees, all of which hold the file; Fetch is
+	// called only if there is such an image. from names the source. Check verifies the content.
+	// After ENOSPC Check drops nothing. If Fetch is nil nothing is fetched.
 	Fetch func(ctx context.Context, e *Entry, trees map[Digest]bool) (content io.ReadCloser, from string, err error)
 
-	// FetchTree is Fetch for a tree that an image needs and that is lost.
+	// FetchTree is Fetch for a lost tree that an image needs.
 	FetchTree func(ctx context.Context, d Digest) (t *Tree, from string, err error)
 }
 
-// Checked says what a check has read and found.
+// Checked counts the files read and the problems found by a check.
 type Checked struct {
 	Trees, Objects, Images int
-	Bytes                  int64 // of objects, all of them hashed
+	Bytes                  int64 // of objects; all are hashed
 	Problems, Repaired     int
 }
 
-// Check reads everything and compares: objects with their keys, which are made of
-// content and metadata; trees and manifests with their digests; each image's
-// directory with its trees, inode by inode; the database with the disk. Builds,
-// starts and lists go on meanwhile; sweeps wait.
+// Check reads the whole store and compares: objects with their keys (which cover content and
+// metadata), trees and manifests with their digests, each image's directory with its trees,
+// inode by inode, and the database with the disk. Builds, starts and lists continue meanwhile;
+// sweeps wait.
 //
-// With Repair it puts right what it can: links from objects, objects from another
-// copy or link or from a registry, metadata, the database's rows from the manifests. An image that
-// lost a file for good is dropped, unless it is in use, and what builds
-// remembered of it is forgotten, so that the next build makes it again.
+// With Repair it repairs links from objects, objects from another copy or link or from a
+// registry, metadata, and the database's rows from the manifests. An image that lost a file for
+// good is dropped, unless it is in use, and builds forget its parts, so the next build makes
+// them again.
 func (s *Store) Check(ctx context.Context, o CheckOptions) (Checked, error) {
 	done, err := s.check(ctx, o)
 	s.sweepPending()
@@ -98,21 +97,21 @@ type check struct {
 	done Checked
 
 	damaged  map[string]*damage // objects, by key
-	badTrees map[Digest]bool    // live, and not readable; whether for good
+	badTrees map[Digest]bool    // live trees that are unreadable; value: whether for good
 	kept     *keptTrees
 }
 
-// damage is an object that is missing or not what its key says.
+// damage is an object that is missing or differs from its key.
 type damage struct {
-	entry  *Entry            // what it should be; nil if no tree has it
-	trees  map[Digest]bool   // that hold it
-	copies map[int]*observed // those that are wrong; nil for the first: missing
+	entry  *Entry            // the expected file; nil if no tree has it
+	trees  map[Digest]bool   // with the object
+	copies map[int]*observed // the damaged copies, by number
 	source string            // a sound file of an image
 	lost   bool              // no sound copy is left
-	broken bool              // still, for want of room or the like: what images have may be the last sound copy
+	broken bool              // repair failed, as on ENOSPC: the files of images may be the last sound copy
 }
 
-// observed is what a file is.
+// observed is the actual state of a file.
 type observed struct {
 	Entry
 	ino uint64
@@ -127,8 +126,8 @@ func (c *check) report(path, what, repair string) {
 	c.o.Report(Problem{Path: path, What: what, Repair: repair})
 }
 
-// repaired is report for what repair puts right, if asked to; it says whether that
-// was done.
+// repaired reports a problem, after the repair if Repair is set, and whether the repair
+// succeeded.
 func (c *check) repaired(path, what, how string, repair func() error) bool {
 	if !c.o.Repair {
 		how = ""
@@ -139,7 +138,7 @@ func (c *check) repaired(path, what, how string, repair func() error) bool {
 	return how != ""
 }
 
-// observe reads a file: its metadata, size and digest.
+// observe reads the metadata, size and digest of a file.
 func (c *check) observe(dir int, name string) *observed {
 	f, err := openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -158,11 +157,11 @@ func (c *check) observe(dir int, name string) *observed {
 	return x
 }
 
-// metaOf is what an Entry says about a file, without its content.
+// metaOf returns the metadata of a file as an Entry, without its content.
 func metaOf(st *unix.Stat_t) Entry {
 	e := Entry{Mode: st.Mode & 0o7777, MTime: st.Mtim.Sec, UID: st.Uid, GID: st.Gid}
 	if int(st.Uid) == os.Geteuid() && int(st.Gid) == os.Getegid() {
-		e.UID, e.GID = 0, 0 // what is root's belongs to whom the engine runs as
+		e.UID, e.GID = 0, 0 // files of root belong to the user that the engine runs as
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -175,7 +174,7 @@ func metaOf(st *unix.Stat_t) Entry {
 	return e
 }
 
-// differs says in what a file is not e; "" if in nothing.
+// differs describes the first difference between x and e; "" if there is none.
 func (e *Entry) differs(x *observed) string {
 	switch {
 	case errors.Is(x.err, fs.ErrNotExist):
@@ -231,7 +230,7 @@ func (c *check) objects() error {
 			}
 			x := c.observe(int(c.s.objects.Fd()), path)
 			if errors.Is(x.err, fs.ErrNotExist) {
-				continue // it was garbage
+				continue // removed meanwhile: the object was garbage
 			}
 			c.done.Objects++
 			c.done.Bytes += x.Size
@@ -248,7 +247,7 @@ func (c *check) objects() error {
 
 const strayFile = "none of the store's files"
 
-// stray reports what is none of the store's, and removes it.
+// stray reports a file that is not the store's, and removes it.
 func (c *check) stray(path string) {
 	c.repaired(path, strayFile, "removed", func() error {
 		return os.RemoveAll(filepath.Join(c.s.dir, path))
@@ -264,7 +263,7 @@ func (c *check) damage(key string) *damage {
 	return d
 }
 
-// trees reads every tree, and looks for the objects of each.
+// trees reads every tree and checks that its objects exist.
 func (c *check) trees() error {
 	names, err := c.s.listDir("trees")
 	if err != nil {
@@ -296,7 +295,7 @@ func (c *check) trees() error {
 		}
 	}
 	for d := range live {
-		if !there[d] && c.s.liveTrees()[d] { // none that a build made since
+		if !there[d] && c.s.liveTrees()[d] { // skip a tree that a build made meanwhile
 			if _, err := c.s.readTree(d); err != nil {
 				c.wanted(d, c.badTree(d, true, "missing"))
 			}
@@ -305,8 +304,8 @@ func (c *check) trees() error {
 	return nil
 }
 
-// badTree brings back a tree that images need. Else it removes what is left of it,
-// and that builds remember it: the next one makes it again.
+// badTree fetches a lost tree again if images need it, else removes the damaged file and the
+// parts with the tree, so the next build makes the tree again.
 func (c *check) badTree(d Digest, live bool, what string) *Tree {
 	path := "trees/" + d.hex() + ".json"
 	if live {
@@ -324,7 +323,7 @@ func (c *check) badTree(d Digest, live bool, what string) *Tree {
 			c.report(path, what, "fetched from "+from)
 			return t
 		}
-		if c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC) { // another time it may come
+		if c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC) { // a later attempt may succeed
 			c.badTrees[d] = false
 			c.report(path, fmt.Sprintf("%s; cannot repair it: %v", what, err), "")
 			return nil
@@ -344,7 +343,8 @@ func (c *check) badTree(d Digest, live bool, what string) *Tree {
 	return nil
 }
 
-// forgetTrees makes builds make these trees again, and removes those of no image.
+// forgetTrees forgets the parts with these trees, so builds make them again, and removes the
+// trees that no image has.
 func (c *check) forgetTrees(trees map[Digest]bool) error {
 	var dead []Digest
 	live := c.s.liveTrees()
@@ -358,14 +358,14 @@ func (c *check) forgetTrees(trees map[Digest]bool) error {
 	return errors.Join(err, c.forgetParts(trees))
 }
 
-// forgetParts makes builds make the parts of these trees again.
+// forgetParts forgets the parts with these trees, so builds make them again.
 func (c *check) forgetParts(trees map[Digest]bool) error {
 	w := sweep{s: c.s, ctx: c.ctx, done: new(Swept)}
 	return w.parts(trees)
 }
 
-// wanted notes what the damaged and the missing objects of a tree should be; nil is
-// a tree that is lost.
+// wanted notes the expected entry of each damaged or missing object of a tree; t is nil if the
+// tree is lost.
 func (c *check) wanted(d Digest, t *Tree) {
 	if t == nil {
 		return
@@ -388,13 +388,13 @@ func (c *check) wanted(d Digest, t *Tree) {
 
 // database compares the rows with the disk.
 func (c *check) database() error {
-	// What SQLite remembers of the file would hide what has become of it.
+	// Drop SQLite's page cache: it would hide damage on disk.
 	if _, err := c.s.db.ExecContext(c.ctx, `PRAGMA shrink_memory`); err != nil {
 		return err
 	}
-	if what := c.integrity("quick"); what != "" { // what Open asks, too
+	if what := c.integrity("quick"); what != "" { // as Open does
 		c.report(dbName, what+"; the next start of the engine makes it anew from the manifests", "")
-		return nil // its rows say nothing
+		return nil // its rows are useless
 	}
 	if what := c.integrity("integrity"); what != "" {
 		c.repaired(dbName, what, "its indexes made again", func() error {
@@ -442,7 +442,7 @@ func (c *check) database() error {
 	return nil
 }
 
-// integrity says what SQLite's check of that name finds wrong; "" for nothing.
+// integrity runs SQLite's quick or integrity check and returns its finding; "" for none.
 func (c *check) integrity(check string) string {
 	var result string
 	if err := c.s.db.QueryRowContext(c.ctx, `PRAGMA `+check+`_check(1)`).Scan(&result); err != nil {

@@ -36,8 +36,8 @@ func (c *check) images() error {
 	return c.strayImages()
 }
 
-// lostImage drops an image of which a tree or an object is lost. It is true where
-// nothing more is to be said of the image.
+// lostImage drops an image with a lost tree or object. It returns true if the image needs no
+// further check.
 func (c *check) lostImage(img *Image) bool {
 	what, broken := "", false
 	for _, p := range img.Parts {
@@ -69,8 +69,8 @@ func (c *check) lostImage(img *Image) bool {
 	return true
 }
 
-// strayImages are directories without a row. A build that is about to write its
-// row holds mu.
+// strayImages reports directories without a row. A build that has renamed its directory holds mu
+// until its row is written.
 func (c *check) strayImages() error {
 	c.s.mu.Lock()
 	names, err := c.s.listDir("images")
@@ -99,14 +99,14 @@ func (c *check) strayImages() error {
 type checkedImage struct {
 	*check
 	img     *Image
-	dir     string // below the store's
+	dir     string // relative to the store's directory
 	touched bool   // something below rootfs was repaired
 }
 
-// there says whether the image was not removed meanwhile.
+// there reports whether the image still exists.
 func (i *checkedImage) there() bool { return i.s.snap.Load().byDigest[i.img.Digest] != nil }
 
-// problem is repaired for what is below the image's directory.
+// problem is repaired for a path below the image's directory.
 func (i *checkedImage) problem(path, what, how string, repair func() error) bool {
 	return i.there() && i.repaired(filepath.Join(i.dir, path), what, how, func() error {
 		i.touched = true
@@ -151,7 +151,7 @@ func (i *checkedImage) manifest() {
 	})
 }
 
-// root compares rootfs/ and hidden/ with what the image's trees say.
+// root compares rootfs/ and hidden/ with the image's trees.
 func (i *checkedImage) root() error {
 	entries, hidden, err := merge(i.img.Manifest, i.kept.tree)
 	if err != nil {
@@ -179,7 +179,9 @@ func (i *checkedImage) root() error {
 		return err
 	}
 	fd := int(root.Fd())
-	made := make(map[string]bool) // of missing directories, whether they are there now: what is below them is not told
+	// made holds the directories that were missing, and whether they exist by now. Entries below
+	// them are not reported.
+	made := make(map[string]bool)
 	for n := range entries {
 		e := &entries[n]
 		x, ok := found[e.Path]
@@ -225,7 +227,7 @@ func (i *checkedImage) root() error {
 	return errors.Join(setDirs(fd, entries), i.s.syncfs())
 }
 
-// walk observes what is below rootfs and reports what no tree has.
+// walk observes the files below rootfs and reports files of no tree.
 func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed, error) {
 	want := make(map[string]bool, len(entries))
 	for n := range entries {
@@ -236,7 +238,7 @@ func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed,
 		if err != nil {
 			return err
 		}
-		rel, _ := filepath.Rel(root, path) // one is below the other
+		rel, _ := filepath.Rel(root, path) // path is below root: no error
 		if !want[rel] {
 			i.problem(filepath.Join("rootfs", rel), "in none of the image's trees", "removed", func() error { return os.RemoveAll(path) })
 			if e.IsDir() {
@@ -258,8 +260,8 @@ func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed,
 	return found, err
 }
 
-// differs says in what a path is not e. A file is its object or wrong: that was
-// read already.
+// differs describes a difference between x and e. A file with an object need only be the same
+// inode: check has read the object already.
 func (i *checkedImage) differs(e *Entry, x *observed) string {
 	if e.hasObject() && x.Kind == KindFile {
 		if key := e.key(); i.s.isObject(key, x.ino) || i.stillBroken(key) {
@@ -273,7 +275,7 @@ func (i *checkedImage) differs(e *Entry, x *observed) string {
 	return e.differs(x)
 }
 
-// hidden makes sure that the image keeps the objects its root does not show.
+// hidden makes sure the image links the objects that its root does not show.
 func (i *checkedImage) hidden(keys map[string]bool) {
 	i.strays("", map[string]bool{"manifest.json": true, "rootfs": true, hiddenName: true})
 	i.strays(hiddenName, keys)
@@ -303,12 +305,12 @@ func (i *checkedImage) hidden(keys map[string]bool) {
 	})
 }
 
-// strays reports what is in a directory beside the names it may hold: a link there
-// would keep its object for good.
+// strays reports files in a directory beyond the allowed names: a link to an object would keep
+// the object forever.
 func (i *checkedImage) strays(dir string, may map[string]bool) {
 	names, err := os.ReadDir(filepath.Join(i.s.dir, i.dir, dir))
 	if err != nil {
-		return // what is missing there is told
+		return // a missing directory is reported elsewhere
 	}
 	for _, e := range names {
 		if path := filepath.Join(dir, e.Name()); !may[e.Name()] {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Database says what metadata is kept in, for people.
+// Database describes the metadata database, for people.
 const Database = "SQLite, write-ahead log, synchronous=FULL"
 
-// MeasureCommit returns the median of what a transaction of one row takes until
-// it is on disk, in a database of its own below dir, which stays with dir.
+// MeasureCommit returns the median time from the start of a transaction of one row until the row
+// is on disk. The database, new and below dir, stays there.
 func MeasureCommit(dir string) (took time.Duration, err error) {
 	const (
 		most     = 15

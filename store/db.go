@@ -19,8 +19,8 @@ import (
 
 const dbName = "fre.db"
 
-// migrations[i] brings the database from user_version i to i+1. Never change
-// one that has been released: append.
+// migrations[i] brings the database from user_version i to i+1. Never change a released
+// migration: append a new one.
 var migrations = [...]string{`
 CREATE TABLE images (
 	digest   TEXT PRIMARY KEY,
@@ -102,10 +102,10 @@ CREATE TABLE function_images (
 CREATE INDEX function_images_image ON function_images (image);
 `}
 
-// sizedSince is the first version of the database that knows what images take.
+// sizedSince is the first user_version with sizes of images.
 const sizedSince = 3
 
-// snapshot is all metadata, immutable once published.
+// snapshot is all metadata; immutable once published.
 type snapshot struct {
 	byDigest  map[Digest]*Image
 	tags      map[tag]Digest
@@ -114,10 +114,10 @@ type snapshot struct {
 	functions map[string]*Function
 	tenants   map[string]Tenant
 
-	images       []*Image    // the last that came first
+	images       []*Image    // newest first
 	functionList []*Function // by name
 
-	serial    int64  // the highest an image had
+	serial    int64  // highest serial of any image so far
 	imagesGen uint64 // generation of the last change of images
 	sizes     *Sizes
 }
@@ -145,13 +145,13 @@ func (n *snapshot) clone() *snapshot {
 		functions: maps.Clone(n.functions),
 		tenants:   maps.Clone(n.tenants),
 
-		images: n.images, functionList: n.functionList, // replaced where they change
+		images: n.images, functionList: n.functionList, // replaced, not changed
 		serial: n.serial, imagesGen: n.imagesGen, sizes: n.sizes,
 	}
 }
 
-// openDB opens the database and loads it. One that is lost or not readable as
-// a database is made anew from what else is on disk.
+// openDB opens the database and loads it. A lost or unreadable database is rebuilt from the
+// other files on disk.
 func (s *Store) openDB() error {
 	err := s.loadDB()
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
@@ -188,12 +188,12 @@ func dbError(err error) error {
 	return err
 }
 
-// openDB opens the database at path, made if it is not there, as the store uses
-// it. The returned one must be closed even beside an error, where it is not nil.
+// openDB opens the database at path with the store's settings, and creates it if missing. The
+// caller must close a non-nil result even if there is an error.
 func openDB(path string) (*sql.DB, error) {
-	// EXCLUSIVE: the flock keeps others out, and without it the WAL's index would
-	// be a mapped file, which a full disk has no room for. It must come before
-	// the first access, so journal_mode is not among these: the driver sorts them.
+	// EXCLUSIVE: the flock keeps other engines out. Without EXCLUSIVE the WAL's index is a
+	// mapped file, for which a full disk has no room. The setting must come before the first
+	// access; journal_mode is not in this list because the driver sorts the list.
 	pragmas := url.Values{"_pragma": {"locking_mode(EXCLUSIVE)", "synchronous(FULL)", "foreign_keys(1)"}}
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+pragmas.Encode())
 	if err != nil {
@@ -213,14 +213,14 @@ func openDB(path string) (*sql.DB, error) {
 func (s *Store) loadDB() error {
 	path := filepath.Join(s.dir, dbName)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		// A log whose database is lost would be replayed into the new one.
+		// SQLite would replay the log of the lost database into the new one.
 		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
 			if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
 	}
-	// Made here so that it is private: manifests hold functions' environments.
+	// Create the file here, so it is private: manifests hold functions' environments.
 	f, err := openat(int(s.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return err
@@ -269,8 +269,8 @@ func (s *Store) loadDB() error {
 	return nil
 }
 
-// migrate brings the schema up to date, one transaction for all. A new database
-// is filled from the manifests on disk in the same one.
+// migrate updates the schema in one transaction. In the same transaction it fills a new database
+// from the manifests on disk.
 func (s *Store) migrate(version int) error {
 	if version == len(migrations) {
 		return nil
@@ -290,7 +290,7 @@ func (s *Store) migrate(version int) error {
 		switch {
 		case version == 0:
 			return s.rebuild(t)
-		case version < sizedSince: // and maybe from before hidden links, whose directories count
+		case version < sizedSince: // such a store may lack hidden links, whose directories count
 			if err := t.linkExisting(); err != nil {
 				return err
 			}
@@ -300,8 +300,8 @@ func (s *Store) migrate(version int) error {
 	})
 }
 
-// linkExisting gives the images of an old database their hidden links. A crash
-// before the transaction's end makes the next Open do it again.
+// linkExisting adds the hidden links of the images of an old database. After a crash before the
+// end of the transaction, the next Open repeats the call.
 func (t *tx) linkExisting() error {
 	trees := keptTrees{read: t.s.readTree}
 	err := eachOf(t.sql, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part finds a part made before. Whoever goes on to use it has a lease
-// ([Store.Hold]).
+// Part finds a part that an earlier build has made. A caller that goes on to use the part holds
+// a lease ([Store.Hold]).
 func (s *Store) Part(key string) (Part, bool) {
 	s.leases.mu.Lock()
 	defer s.leases.mu.Unlock()
@@ -26,8 +26,8 @@ func (s *Store) Part(key string) (Part, bool) {
 	return p, ok
 }
 
-// PutPart remembers p under key. It is forgotten when a Sweep finds no image
-// that holds its tree. Errors: fs.ErrNotExist if that is not committed.
+// PutPart remembers p under key until a Sweep finds no image with its tree. Errors:
+// fs.ErrNotExist if the tree is not committed.
 func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -52,8 +52,8 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	return nil
 }
 
-// PutFunction creates or replaces the function of that name; Deployed is now
-// unless it is given. Errors: fs.ErrNotExist if one of its images is not there.
+// PutFunction creates or replaces the function of that name. Deployed, if zero, becomes the
+// current time. Errors: fs.ErrNotExist if one of its images does not exist.
 func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -87,17 +87,17 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	return nil
 }
 
-// uses says whether the image stays for the function.
+// uses reports whether the function keeps the image.
 func (f *Function) uses(d Digest) bool { return f.Image == d || slices.Contains(f.Images, d) }
 
-// without is the function without an image that it might have gone back to.
+// without returns a copy of f that no longer keeps image d for a rollback.
 func (f *Function) without(d Digest) *Function {
 	rest := *f
 	rest.Images = slices.DeleteFunc(slices.Clone(f.Images), func(other Digest) bool { return other == d })
 	return &rest
 }
 
-// Functions returns all functions by name, without touching the disk.
+// Functions returns all functions, sorted by name, without disk access.
 func (s *Store) Functions() []*Function { return s.snap.Load().functionList }
 
 // Function finds a function. Errors: fs.ErrNotExist.
@@ -108,8 +108,7 @@ func (s *Store) Function(name string) (*Function, error) {
 	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
 }
 
-// RenameFunction gives a function another name, which none has. Errors:
-// fs.ErrNotExist, fs.ErrExist.
+// RenameFunction gives a function an unused name. Errors: fs.ErrNotExist, fs.ErrExist.
 func (s *Store) RenameFunction(ctx context.Context, from, to string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (s *Store) RenameFunction(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// RemoveFunction forgets a function; its image stays. Errors: fs.ErrNotExist.
+// RemoveFunction removes a function; its image stays. Errors: fs.ErrNotExist.
 func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -152,7 +151,7 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 	return nil
 }
 
-// Tenants lists all, oldest first.
+// Tenants returns all tenants, oldest first.
 func (s *Store) Tenants() []Tenant {
 	return s.snap.Load().tenantList()
 }
@@ -161,7 +160,7 @@ func (n *snapshot) tenantList() []Tenant {
 	return slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// Tenant finds the tenant or makes it, with an id no tenant ever had.
+// Tenant finds the tenant or creates it, with an id that no tenant ever had.
 func (s *Store) Tenant(ctx context.Context, name string) (Tenant, error) {
 	if n, ok := s.snap.Load().tenants[name]; ok {
 		return n, nil

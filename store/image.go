@@ -18,22 +18,22 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// mountPoints are directories every image has, for what a sandbox mounts.
+// mountPoints are directories of every image, on which a sandbox mounts.
 var mountPoints = [...]string{"dev", "etc", "function", "opt", "proc", "run", "sys", "tmp", "work"}
 
 // Errors of image references and removal.
 var (
-	// ErrAmbiguous: a digest prefix fits more than one image.
+	// ErrAmbiguous: a digest prefix matches several images.
 	ErrAmbiguous = errors.New("ambiguous image reference")
 	// ErrInUse: a function refers to the image.
 	ErrInUse = errors.New("image is in use")
 )
 
-// minPrefix is the number of digits from which a digest may be cut.
+// minPrefix is the minimal length of a digest prefix, in digits.
 const minPrefix = 6
 
-// Tree reads a committed tree, checked against its digest. The caller owns it.
-// Errors: fs.ErrNotExist, ErrTree.
+// Tree reads a committed tree and verifies the digest. The caller owns the result. Errors:
+// fs.ErrNotExist, ErrTree.
 func (s *Store) Tree(d Digest) (*Tree, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("tree: %w", err)
@@ -57,22 +57,22 @@ func (s *Store) readTree(d Digest) (*Tree, error) {
 	return t, nil
 }
 
-// Entries are what an image's root holds, sorted by path, those of the mount points
-// of every image included. Errors: fs.ErrNotExist, ErrTree.
+// Entries returns the entries of an image's root, sorted by path, including the mount points of
+// every image. Errors: fs.ErrNotExist, ErrTree.
 func (s *Store) Entries(img *Image) ([]Entry, error) {
 	entries, _, err := merge(img.Manifest, s.recentTree)
 	return entries, err
 }
 
-// keptTrees reads trees for many images at once, which mostly have the same few
-// in common: those are decoded once. When it holds maxKept entries it begins anew.
+// keptTrees caches decoded trees while many images are read, which mostly share a few trees. The
+// cache starts again when it holds too many entries (maxKept, maxRecent).
 type keptTrees struct {
 	read    func(Digest) (*Tree, error)
 	trees   map[Digest]*Tree
-	entries int // of those
+	entries int // in all of trees
 }
 
-// maxKept is some 50 MB.
+// maxKept entries take some 50 MB.
 const maxKept = 100_000
 
 func (k *keptTrees) tree(d Digest) (*Tree, error) {
@@ -94,31 +94,29 @@ func (k *keptTrees) keep(d Digest, t *Tree, most int) {
 	k.trees[d] = t
 }
 
-// maxRecent is some 10 MB: the base environments in use and a few packages.
+// maxRecent entries take some 10 MB: the base environments in use and a few packages.
 const maxRecent = 20_000
 
-// PutImage links the parts of m together and makes the image durable under its
-// digest; (Name, Version) means it from now on, and the image they meant before
-// stays without a name. An image that is there already is not made again. One
-// without Name and Version is kept without a name.
+// PutImage links the parts of m together and makes the image durable under its digest. The tag
+// (Name, Version) then means this image; the image that had the tag keeps its data and loses the
+// name. Without Name and Version the image gets no name. An existing image is not made again.
 //
-// Errors: ErrConflict where parts disagree, fs.ErrNotExist for an unknown tree,
-// and any errno, with nothing left behind.
+// Errors: ErrConflict if parts disagree, fs.ErrNotExist for an unknown tree, and any errno. An
+// error leaves no files behind.
 func (s *Store) PutImage(ctx context.Context, m Manifest) (*Image, error) {
 	return s.putImages(ctx, m, incoming{name: tag{m.Name, m.Version}})
 }
 
-// TakeImage is PutImage for an image that was made elsewhere: Name and Version
-// are its manifest's and give it no name here, where another image may have that.
-// One whose maker nobody vouches for is Foreign until it is put or taken as one
-// that somebody does.
+// TakeImage is PutImage for an image from elsewhere. Name and Version of its manifest give it no
+// name here, because another image may have that name. If foreign, the maker is not trusted: the
+// image is Foreign until a PutImage, or a TakeImage without foreign, of the same manifest.
 func (s *Store) TakeImage(ctx context.Context, m Manifest, foreign bool) (*Image, error) {
 	return s.putImages(ctx, m, incoming{foreign: foreign})
 }
 
-// incoming is how an image comes.
+// incoming says how to enter an image.
 type incoming struct {
-	name    tag // it is to have; none if zero
+	name    tag // the name to give; zero for no name
 	foreign bool
 }
 
@@ -132,7 +130,7 @@ func (s *Store) putImages(ctx context.Context, m Manifest, in incoming) (*Image,
 		if leaving == nil {
 			return img, nil
 		}
-		select { // then it is made again
+		select { // wait for the removal, then make the image again
 		case <-leaving:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("image %s:%s: %w", m.Name, m.Version, ctx.Err())
@@ -151,8 +149,10 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	if err != nil {
 		return nil, err
 	}
-	m = Manifest{}                                       // a RawMessage is decoded into the bytes it has, the caller's
-	if err := json.Unmarshal(manifest, &m); err != nil { // Config in its canonical form, and our own
+	// Decode into a new Manifest: json would write Config into the caller's bytes. The result
+	// has Config in its canonical form.
+	m = Manifest{}
+	if err := json.Unmarshal(manifest, &m); err != nil {
 		return nil, err
 	}
 	d := sumDigest(manifest)
@@ -164,7 +164,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 		return old, nil
 	}
 	img := &Image{Manifest: m, Built: tag{m.Name, m.Version}.String(), Foreign: in.foreign, Digest: d, Created: time.Now().UTC().Round(0)}
-	img.setNames(nil) // until it is tagged
+	img.setNames(nil) // until the image is tagged
 	var staged string
 	var own sized
 	if snap.byDigest[d] == nil {
@@ -190,8 +190,8 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	return s.publishImage(ctx, img, manifest, k, staged, own)
 }
 
-// stageImage builds the image's directory below tmp/ and brings it to the disk. It
-// returns what that takes beside the objects, as ownSize finds it.
+// stageImage builds the image's directory below tmp/, syncs, and returns the size of the
+// directory without the objects, like ownSize.
 func (s *Store) stageImage(ctx context.Context, entries []Entry, hidden map[string]bool, manifest []byte, name string) (own sized, err error) {
 	dir, err := s.mkdirTmp(name)
 	if err != nil {
@@ -213,8 +213,8 @@ func (s *Store) stageImage(ctx context.Context, entries []Entry, hidden map[stri
 	return ownSizeOf(int(dir.Fd()), entries, len(hidden) > 0)
 }
 
-// recentTree is Tree for one that images have in common: it was decoded for an
-// image before this one, most often. Who gets it changes nothing of it.
+// recentTree is Tree with a cache: a recent image most often had the same tree. Callers must not
+// change the result.
 func (s *Store) recentTree(d Digest) (*Tree, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("tree: %w", err)
@@ -240,7 +240,7 @@ func (s *Store) recentTree(d Digest) (*Tree, error) {
 	return t, nil
 }
 
-// publishImage gives a staged image its name and row; staged is "" if only the
+// publishImage gives a staged image its final directory, row and tag. staged is "" if only the
 // tag moves.
 func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k tag, staged string, own sized) (*Image, error) {
 	s.mu.Lock()
@@ -294,8 +294,8 @@ func (s *Store) renameImage(staged string, d Digest) error {
 	return s.images.Sync()
 }
 
-// linkHidden links the objects of parts that the root does not show to
-// hidden/KEY: an object that only objects/ links is needed by no image.
+// linkHidden links the objects that the root does not show to hidden/KEY. So an object whose
+// only link is in objects/ belongs to no image.
 func (s *Store) linkHidden(dir int, keys map[string]bool) error {
 	if len(keys) == 0 {
 		return nil
@@ -318,9 +318,9 @@ func (s *Store) linkHidden(dir int, keys map[string]bool) error {
 
 const hiddenName = "hidden"
 
-// linkMissingHidden is linkHidden for an image that may be from before there were
-// such links, or has some of them from an Open that a crash ended. What is damaged
-// is left to Check. The caller brings it to the disk.
+// linkMissingHidden is linkHidden for an image of an old version without hidden links, or of an
+// Open that a crash interrupted. It logs damage and leaves the repair to Check. The caller
+// syncs.
 func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree, error)) error {
 	damaged := func(err error) {
 		s.log.Error("image is damaged: fre system fsck says how", "image", d, "error", err)
@@ -348,11 +348,11 @@ func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree
 	return err
 }
 
-// merge lays the parts over each other and returns the entries of the root,
-// sorted by path, and the keys of objects that it does not show: of files that
-// later parts replace or remove, and of files aside. Where two parts hold a
-// directory the first one's stays, or, where the second is a layer, the second
-// one's. tree reads trees, which stay as they are.
+// merge lays the parts over each other. It returns the entries of the root, sorted by path, and
+// hidden: the keys of objects that the root does not show, because a later part replaces or
+// removes the file or because the file is aside. If two parts hold the same directory, the first
+// part's entry stays, unless the second part is a layer. merge does not change the trees that
+// tree returns.
 func merge(m Manifest, tree func(Digest) (*Tree, error)) (entries []Entry, hidden map[string]bool, err error) {
 	type placed struct {
 		Entry
@@ -442,8 +442,8 @@ func merge(m Manifest, tree func(Digest) (*Tree, error)) (entries []Entry, hidde
 	return entries, hidden, nil
 }
 
-// linkTree makes rootfs below dir. Paths are joined safely here: every parent
-// is a directory this call has made in a place nobody else can reach.
+// linkTree makes rootfs below dir. Joining paths is safe here: this call has made every parent
+// directory, and no other process can reach them.
 func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
 	if err := unix.Mkdirat(dir, "rootfs", 0o700); err != nil {
 		return fmt.Errorf("mkdir rootfs: %w", err)
@@ -468,8 +468,8 @@ func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
 	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
 }
 
-// setDirs gives directories their metadata, last and deepest first: entering
-// children changes their mtime.
+// setDirs sets the metadata of directories, last and deepest first: adding entries changes the
+// mtime of a directory.
 func setDirs(fd int, entries []Entry) error {
 	for i := len(entries) - 1; i >= 0; i-- {
 		e := &entries[i]
@@ -509,41 +509,40 @@ func (s *Store) linkEntry(root int, e *Entry) error {
 	}
 }
 
-// Images returns all images, newest first, without touching the disk.
+// Images returns all images, newest first, without disk access.
 func (s *Store) Images() []*Image { return s.snap.Load().images }
 
-// ImageList is Images with the generation at which the list became what it is:
-// as long as that is the same, so is the list ([Changes]).
+// ImageList is Images with the generation of the last change of images. While the generation is
+// the same, so is the list ([Changes]).
 func (s *Store) ImageList() (images []*Image, generation uint64) {
 	n := s.snap.Load()
 	return n.images, n.imagesGen
 }
 
-// Image finds an image by "name" (its version "latest", else the newest),
-// "name:version", digest, a digest cut to at least 6 digits, with or without
-// "sha256:", or "name@sha256:…", which is the digest of an image of that name or
-// what its registry calls it.
-// Errors: fs.ErrNotExist, ErrAmbiguous, ErrName.
+// Image finds an image by "name" (version "latest", else the newest), "name:version", digest, a
+// digest prefix of at least 6 digits with or without "sha256:", or "name@sha256:…". The last
+// form holds the digest of an image with that name, or the digest that a registry has for the
+// image. Errors: fs.ErrNotExist, ErrAmbiguous, ErrName.
 func (s *Store) Image(ref string) (*Image, error) {
 	img, _, err := s.Find(ref)
 	return img, err
 }
 
-// Rootfs returns the directory of an image's tree. It must be mounted
-// read-only: a write would go through to every image that shares the file.
+// Rootfs returns the directory of an image's tree. Mount it read-only: a write would reach every
+// image that shares the file.
 func (s *Store) Rootfs(d Digest) string {
 	return filepath.Join(s.dir, "images", d.hex(), "rootfs")
 }
 
-// RemoveImage removes the image, then what only it used. Sandboxes that have
-// it mounted keep running. Errors: fs.ErrNotExist, ErrInUse.
+// RemoveImage removes the image, then the content that only this image used. Sandboxes that have
+// mounted the image keep running. Errors: fs.ErrNotExist, ErrInUse.
 func (s *Store) RemoveImage(ctx context.Context, d Digest) error {
 	_, err := s.remove(ctx, d, nil)
 	return err
 }
 
-// remove is RemoveImage that asks may, unless nil, when nothing can change any
-// more.
+// remove is RemoveImage with a last check: it calls may, unless nil, under mu, when the answer
+// cannot become outdated.
 func (s *Store) remove(ctx context.Context, d Digest, may func(*Image) error) (done Swept, err error) {
 	if err := ctx.Err(); err != nil {
 		return done, err
@@ -584,7 +583,7 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 			return fmt.Errorf("%w by function %s", ErrInUse, f.Name)
 		}
 	}
-	// An index that still names the image harms nothing.
+	// An index that still names the image does no harm.
 	if err := s.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
 		return err
 	}
@@ -593,7 +592,8 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 	if err == nil {
 		err = s.moveToTmp(d.hex())
 	}
-	if err != nil { // a full disk may have no room for the name: then others wait while it goes
+	// A full disk may have no room for the new name: remove in place, while other callers wait.
+	if err != nil {
 		err = linux.RemoveAll(filepath.Join(s.dir, "images", d.hex()))
 	}
 	return err

@@ -22,14 +22,13 @@ const (
 	indexLogName = "index.log"
 )
 
-// index is what only the database would know otherwise: with it and the images'
-// manifests a lost database is made anew. Without the tenants' ids one tenant
-// could get the id, and so the files, of another. Parts are left out: they are
-// found out again by building.
+// index holds the content of the database that the images' manifests lack: with both a lost
+// database is rebuilt. Without the tenants' ids, a tenant could get the id, and so the files, of
+// another tenant. Parts are left out: builds find them again.
 type index struct {
 	Tenants   []Tenant    `json:"tenants"`
 	Functions []*Function `json:"functions"`
-	Images    []indexed   `json:"images"` // the last that came first
+	Images    []indexed   `json:"images"` // newest first
 }
 
 type indexed struct {
@@ -38,10 +37,10 @@ type indexed struct {
 	Names   []string  `json:"names,omitempty"`   // "name:version"
 	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…"
 	Foreign bool      `json:"foreign,omitempty"`
-	Tagged  bool      `json:"tagged,omitempty"` // its manifest's name means it: instead of Names before an image could have several
+	Tagged  bool      `json:"tagged,omitempty"` // of old versions: the image has its manifest's name, and Names is empty
 }
 
-// indexLine is one line of index.log: what has become of one thing.
+// indexLine is one line of index.log: the new state of one tenant, function or image.
 type indexLine struct {
 	Tenant     *Tenant   `json:"tenant,omitempty"`
 	Function   *Function `json:"function,omitempty"`
@@ -50,22 +49,22 @@ type indexLine struct {
 	NoImage    Digest    `json:"no_image,omitempty"`
 }
 
-// indexFile is the index on disk: index.json is all of it as it was at one time,
-// index.log what has changed since, a line each. So a change costs its own line
-// and not, with 10,000 images, two megabytes. Store.mu guards it.
+// indexFile is the index on disk: index.json is a full copy of some moment, index.log holds the
+// later changes, a line each. With 10,000 images, a change writes one line instead of two
+// megabytes. Store.mu guards indexFile.
 type indexFile struct {
 	s      *Store
 	log    *os.File
 	base   int64 // bytes of index.json
-	end    int64 // of what counts in index.log
-	before int64 // end before the line that is not settled yet
-	stale  bool  // it may be ahead of the database: to be written whole
+	end    int64 // of the valid part of index.log
+	before int64 // end before the last add, for settle
+	stale  bool  // index.log may be ahead of the database: write index.json in full
 }
 
-// minIndexLog is the size up to which index.log always grows.
+// minIndexLog is the size that index.log may always reach, even beside a smaller index.json.
 const minIndexLog = 256 << 10
 
-// openIndex opens the log for what follows; its lines are read by rebuild alone.
+// openIndex opens index.log for appending. Only rebuild reads its lines.
 func (s *Store) openIndex() error {
 	f, err := openat(int(s.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
@@ -76,7 +75,7 @@ func (s *Store) openIndex() error {
 		return errors.Join(err, f.Close())
 	}
 	var base unix.Stat_t
-	// Its last line may be of a transaction that was never committed.
+	// The last line may belong to a transaction that was not committed.
 	s.index = indexFile{s: s, log: f, end: st.Size(), stale: st.Size() > 0}
 	if err := unix.Fstatat(int(s.root.Fd()), indexName, &base, 0); err == nil {
 		s.index.base = base.Size
@@ -84,8 +83,8 @@ func (s *Store) openIndex() error {
 	return nil
 }
 
-// add makes lines durable; next is what they lead to. settle follows once the
-// transaction has ended.
+// add makes lines durable; next is the state with them. The caller calls settle after the end of
+// the transaction.
 func (x *indexFile) add(lines []indexLine, next *snapshot) error {
 	x.before = x.end
 	if len(lines) == 0 && !x.stale {
@@ -104,7 +103,8 @@ func (x *indexFile) add(lines []indexLine, next *snapshot) error {
 		if err := x.write(next); !errors.Is(err, unix.ENOSPC) {
 			return err
 		}
-		// There may be room for a line, behind what may be half a one.
+		// A single line may still fit. Begin with a newline, because the log may end in half a
+		// line.
 		line = append([]byte{'\n'}, line...)
 	}
 	_, err := x.log.WriteAt(line, x.end)
@@ -119,8 +119,8 @@ func (x *indexFile) add(lines []indexLine, next *snapshot) error {
 	return nil
 }
 
-// settle takes back what add has written for a transaction that was not
-// committed: next is not what lists show.
+// settle takes back the lines of the last add if the transaction was not committed, that is if
+// next is not the published snapshot.
 func (x *indexFile) settle(next *snapshot) {
 	switch {
 	case x.s.snap.Load() == next:
@@ -131,15 +131,15 @@ func (x *indexFile) settle(next *snapshot) {
 	}
 }
 
-// cut takes away what lies behind the end.
+// cut truncates the log to its end.
 func (x *indexFile) cut() {
 	if x.log.Truncate(x.end) != nil {
 		x.stale = true
 	}
 }
 
-// write writes index.json whole and empties the log. A crash in between leaves
-// lines that lead to where index.json is already.
+// write writes index.json in full and empties the log. After a crash in between, the lines of
+// the log repeat changes that index.json already has.
 func (x *indexFile) write(n *snapshot) error {
 	all := index{
 		Tenants:   slices.SortedFunc(maps.Values(n.tenants), func(a, b Tenant) int { return cmp.Compare(a.ID, b.ID) }),
@@ -175,8 +175,8 @@ func (x *indexFile) write(n *snapshot) error {
 	return x.log.Truncate(0)
 }
 
-// readIndex reads the index back: index.json, and the lines of index.log applied
-// to it. A line that a crash has cut off, or that cannot be read, is left out.
+// readIndex reads the index: index.json with the lines of index.log applied. It skips a line
+// that a crash has cut off or that is unreadable.
 func (s *Store) readIndex() index {
 	var x index
 	b, err := os.ReadFile(filepath.Join(s.dir, indexName))
@@ -224,7 +224,7 @@ func (x *index) apply(l indexLine) {
 			x.Images[i] = *l.Image
 			return
 		}
-		// One that came again comes first.
+		// An image that was made again is the newest.
 		if i >= 0 {
 			x.Images = slices.Delete(x.Images, i, i+1)
 		}
@@ -246,14 +246,14 @@ func (s *Store) rebuild(t *tx) error {
 	if err != nil {
 		return err
 	}
-	newest := make(map[tag]*Image) // for images the index does not know
+	newest := make(map[tag]*Image) // of images missing in the index
 	for _, img := range images {
 		k := splitName(img.Built)
 		i, ok := known[img.Digest]
 		if ok {
 			img.Created = i.Created
 		}
-		img.Foreign = i.Foreign || !ok // nobody knows whose it is
+		img.Foreign = i.Foreign || !ok // the maker of an image missing in the index is unknown
 		if i.Tagged {
 			i.Names = append(i.Names, img.Built)
 		}
@@ -305,8 +305,8 @@ func (s *Store) rebuild(t *tx) error {
 	return nil
 }
 
-// readImages reads all images back, in the order in which they came: those that
-// the index knows, then the others by the clock.
+// readImages reads all images from disk in the order of their creation: first the images in the
+// index, then the others by time.
 func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 	names, err := readNames(s.images)
 	if err != nil {
@@ -349,8 +349,8 @@ type imageOnDisk struct {
 	own      sized
 }
 
-// readImage reads images/<name> back: its manifest, and the totals by walking,
-// which nothing else ever does.
+// readImage reads images/<name>: the manifest, and the figures by walking rootfs, as only a
+// rebuild does.
 func (s *Store) readImage(name string) (*Image, []byte, error) {
 	dir := filepath.Join(s.dir, "images", name)
 	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
@@ -365,7 +365,7 @@ func (s *Store) readImage(name string) (*Image, []byte, error) {
 		return nil, nil, err
 	}
 	img.Built = tag{img.Name, img.Version}.String()
-	img.setNames(nil) // until a tag gives them back
+	img.setNames(nil) // until a tag restores them
 	st, err := os.Lstat(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return nil, nil, err

@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// CreateLayer starts the tree of a layer ([Part].Diff): it may also hold
-// whiteouts and opaque directories, and knows which directories it only
-// implies.
+// CreateLayer starts the tree of a layer ([Part].Diff). Such a tree may also hold whiteouts and
+// opaque directories, and marks the directories that the layer only implies.
 func (s *Store) CreateLayer() (*Writer, error) {
 	w, err := s.Create()
 	if err == nil {
@@ -20,12 +19,11 @@ func (s *Store) CreateLayer() (*Writer, error) {
 	return w, err
 }
 
-// ErrNotLayer: a whiteout or an opaque directory in a tree that is no layer's.
+// ErrNotLayer: a whiteout or an opaque directory in a tree without Part.Diff.
 var ErrNotLayer = errors.New("only a layer removes what is below it")
 
-// Whiteout removes path, and all below it, from what the parts before this
-// layer hold. Where the layer holds the path itself it says nothing new: what
-// the layer holds counts.
+// Whiteout removes path, and all below it, from the files of the parts before this layer. If the
+// layer itself holds the path, the layer's entry stays.
 func (w *Writer) Whiteout(path string) error {
 	if !w.layer {
 		return w.fail(fmt.Errorf("%s: %w", path, ErrNotLayer))
@@ -37,15 +35,15 @@ func (w *Writer) Whiteout(path string) error {
 	switch {
 	case !ok:
 		return w.fail(w.place(Entry{Path: path, Kind: KindWhiteout}))
-	case old.Kind == KindDir: // as if it were new
+	case old.Kind == KindDir: // hides the directory of earlier parts
 		old.Opaque, old.Implied = true, false
 		w.entries[path] = old
 	}
 	return nil
 }
 
-// Opaque removes everything below the directory path from what the parts
-// before this layer hold.
+// Opaque removes all entries below the directory path from the files of the parts before this
+// layer.
 func (w *Writer) Opaque(path string) error {
 	if !w.layer {
 		return w.fail(fmt.Errorf("%s: %w", path, ErrNotLayer))
@@ -58,8 +56,8 @@ func (w *Writer) Opaque(path string) error {
 	return w.fail(w.place(old))
 }
 
-// Link adds path as a second name of the file or symlink target, which this
-// tree holds: fs.ErrNotExist if it does not.
+// Link adds path as a second name of target, a file or symlink of this tree. Errors:
+// fs.ErrNotExist if the tree has no target.
 func (w *Writer) Link(path, target string) error {
 	e, ok := w.entries[target]
 	if !ok || e.Kind != KindFile && e.Kind != KindSymlink {
@@ -73,8 +71,8 @@ func (w *Writer) Link(path, target string) error {
 	return nil
 }
 
-// Aside adds a file that is kept with the tree and is in no image's root. Its
-// path is a name of the tree's own: nothing else may have it.
+// Aside adds a file that lives as long as the tree and is in no image's root. No other entry may
+// have its path. Errors: fs.ErrExist.
 func (w *Writer) Aside(path string, r io.Reader) error {
 	if w.err != nil {
 		return w.err
@@ -93,8 +91,8 @@ func (w *Writer) Aside(path string, r io.Reader) error {
 	return nil
 }
 
-// KeepAside keeps the content of the file path under another name, which is that of no
-// entry: in no image's root, as with Aside.
+// KeepAside keeps the content of the file path under the unused name as, in no image's root,
+// like Aside.
 func (w *Writer) KeepAside(path, as string) error {
 	e, ok := w.entries[path]
 	if !ok || e.Kind != KindFile {
@@ -108,10 +106,10 @@ func (w *Writer) KeepAside(path, as string) error {
 	return nil
 }
 
-// Remove takes back what was entered at path; below it there is nothing.
+// Remove takes back the entry at path, which has no entries below it.
 func (w *Writer) Remove(path string) { delete(w.entries, path) }
 
-// Below returns what was entered below a directory. It looks at every entry there is.
+// Below returns the paths entered below a directory, sorted. It visits every entry of the tree.
 func (w *Writer) Below(dir string) []string {
 	var below []string
 	for p := range w.entries {
@@ -123,17 +121,17 @@ func (w *Writer) Below(dir string) []string {
 	return below
 }
 
-// Lookup returns the entry of a path, as it is so far.
+// Lookup returns the current entry of a path.
 func (w *Writer) Lookup(path string) (Entry, bool) {
 	e, ok := w.entries[path]
 	return e, ok
 }
 
-// removeBelow takes from all, by path, what a layer of these entries hides:
-// what it whites out, what lies in a directory that is opaque, and what lies in
-// one that is something else now.
+// removeBelow deletes from all, keyed by path, the entries that a layer hides: whiteouts with
+// all below them, the content of opaque directories, and the content of directories that the
+// layer replaces by a file or symlink.
 func removeBelow[T any](all map[string]T, kindOf func(T) Kind, layer []Entry) {
-	gone := make(map[string]bool) // whether the path itself goes, too
+	gone := make(map[string]bool) // value: whether the path itself goes, too
 	for i := range layer {
 		switch e := &layer[i]; {
 		case e.Kind == KindWhiteout:

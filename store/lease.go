@@ -7,34 +7,33 @@ import (
 	"time"
 )
 
-// leases know which trees and objects somebody relies on although no image
-// refers to them: what was found, made or removed since the oldest lease was
-// taken.
+// leases records the trees and objects that lease holders rely on although no image refers to
+// them: all that were found, made or removed since the oldest lease was taken.
 //
-// What is used is noted in the current generation, whoever uses it. A
-// generation is forgotten once all its leases and those of the one before are
-// released, so that leases which overlap without end do not keep everything.
+// A use is noted in the current generation, not with a particular lease. A generation is
+// forgotten once all its leases and the leases of the generation before are released. So leases
+// that overlap without end do not keep every note forever.
 //
 //	lease 1 ├──────────┤
 //	lease 2     ├──────────────────┤
 //	lease 3                ├──────────────…
 //	noted:  ╰──── a ───╯╰──── b ───╯╰─ c …   a is forgotten with the end of 2
 //
-// Whoever looks whether something is there notes it first; whoever removes
-// something looks at the notes first, and holds mu until it is gone.
+// A caller notes a tree or object before it looks whether the file exists. A caller that removes
+// a file checks the notes first, and holds mu until the file is gone.
 type leases struct {
 	mu        sync.Mutex // before Store.mu
 	prev, cur *generation
 	leaving   map[Digest]int      // trees of images whose removal is under way
-	pending   map[Digest]struct{} // trees of removed images, to be swept
+	pending   map[Digest]struct{} // trees of removed images, still to sweep
 }
 
 type generation struct {
 	leases int
 	since  time.Time           // when the first of its leases was taken
-	trees  map[Digest]bool     // and whether their objects are in keys
+	trees  map[Digest]bool     // value: whether keys holds the tree's objects
 	keys   map[string]struct{} // of objects
-	unread map[Digest]struct{} // trees to read before keys says all
+	unread map[Digest]struct{} // trees whose objects are not in keys yet
 }
 
 func newGeneration() *generation {
@@ -46,11 +45,10 @@ func (l *leases) init() {
 	l.leaving, l.pending = make(map[Digest]int), make(map[Digest]struct{})
 }
 
-// Hold takes a lease: the trees of all images there are now, and every tree,
-// part and object that is found or made from now on, stay until release is
-// called, whatever is removed and swept meanwhile. A build takes one before its
-// first Part or Create and releases it after its PutImage. release is
-// idempotent; it makes up for what a removal had to leave.
+// Hold takes a lease. Until release is called, sweeps keep the trees of all images that exist
+// now, and every tree, part and object that is found or made from now on. A build takes a lease
+// before its first Part or Create and releases it after its PutImage. release is idempotent; it
+// sweeps the content that removals had to leave because of the lease.
 func (s *Store) Hold() (release func()) {
 	end := s.leases.take()
 	return sync.OnceFunc(func() {
@@ -79,8 +77,8 @@ func (l *leases) take() (release func()) {
 	})
 }
 
-// oldest returns a time before which no lease that is held was taken; false if
-// none is held.
+// oldest returns a time that is not after the start of any held lease; false if no lease is
+// held.
 func (l *leases) oldest() (time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +90,7 @@ func (l *leases) oldest() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// useTree notes a tree that somebody looks for.
+// useTree notes a tree before the caller looks for it.
 func (l *leases) useTree(d Digest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,7 +107,7 @@ func (l *leases) useTreeLocked(d Digest) {
 	}
 }
 
-// makeTree notes a tree that somebody makes, with its objects.
+// makeTree notes a new tree and its objects.
 func (l *leases) makeTree(d Digest, entries []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,7 +123,7 @@ func (l *leases) makeTree(d Digest, entries []Entry) {
 	}
 }
 
-// useKey notes an object that somebody looks for.
+// useKey notes an object before the caller looks for it.
 func (l *leases) useKey(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,23 +132,23 @@ func (l *leases) useKey(key string) {
 	}
 }
 
-// usesTreeLocked says whether a tree must stay.
+// usesTreeLocked reports whether a tree must stay.
 func (l *leases) usesTreeLocked(d Digest) bool {
 	_, prev := l.prev.trees[d]
 	_, cur := l.cur.trees[d]
 	return prev || cur || l.leaving[d] > 0
 }
 
-// usesKeyLocked says whether an object must stay; readUsed has returned and mu
-// was held since.
+// usesKeyLocked reports whether an object must stay. The caller holds mu since lockRead
+// returned.
 func (l *leases) usesKeyLocked(key string) bool {
 	_, prev := l.prev.keys[key]
 	_, cur := l.cur.keys[key]
 	return prev || cur
 }
 
-// leave keeps the trees of an image while it is being removed: before its row
-// goes, so that a lease that was taken in time finds them.
+// leave keeps the trees of an image during its removal. leave comes before the removal of the
+// image's row: a lease taken in time finds the trees.
 func (l *leases) leave(m *Manifest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +157,8 @@ func (l *leases) leave(m *Manifest) {
 	}
 }
 
-// left ends leave. What a lease may rely on is noted, the rest is swept next.
+// left ends leave. It notes the trees for current leases, and queues the trees for the next
+// sweep.
 func (l *leases) left(m *Manifest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +171,7 @@ func (l *leases) left(m *Manifest) {
 	}
 }
 
-// takePending returns what can be swept now of what removed images leave.
+// takePending dequeues and returns the trees of removed images that no lease keeps.
 func (l *leases) takePending() []Digest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,9 +185,8 @@ func (l *leases) takePending() []Digest {
 	return out
 }
 
-// lockRead locks leases.mu once the objects of all noted trees are noted too. On
-// an error it is not locked: a tree that cannot be read hides what somebody
-// relies on.
+// lockRead notes the objects of all noted trees and then locks leases.mu. On an error leases.mu
+// is not locked: the objects of an unreadable tree are unknown, and a lease may rely on them.
 func (s *Store) lockRead() error {
 	l := &s.leases
 	for {
@@ -201,12 +199,12 @@ func (s *Store) lockRead() error {
 		keys, err := s.treeKeys(d)
 		l.mu.Lock()
 		switch {
-		case err == nil: // a generation forgotten meanwhile harms nothing
+		case err == nil: // no harm if the generation was forgotten meanwhile
 			g.trees[d] = true
 			for _, key := range keys {
 				g.keys[key] = struct{}{}
 			}
-		case errors.Is(err, fs.ErrNotExist): // looked for in vain; whoever finds it later notes it again
+		case errors.Is(err, fs.ErrNotExist): // no tree yet: a caller that finds it later notes the tree again
 		default:
 			l.mu.Unlock()
 			return err

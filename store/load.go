@@ -11,9 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// readSnapshot loads the database. With 10,000 images that is most of an
-// engine's start and of its memory, so what images have in common is decoded and
-// kept once.
+// readSnapshot loads the database. With 10,000 images this is most of an engine's start and of
+// its memory, so data shared by images is decoded and kept once.
 func (s *Store) readSnapshot() (*snapshot, error) {
 	n := newSnapshot()
 	for _, read := range []func(*snapshot) error{s.readRows, s.readTags, s.readRemotes, s.readParts, s.readFunctions, s.readTenants} {
@@ -24,7 +23,7 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 	return n, nil
 }
 
-// noImage is damage: the database keeps no reference to an image that is not there.
+// noImage reports damage: foreign keys let no row refer to a missing image.
 func noImage(what string, d Digest) error {
 	return fmt.Errorf("%w: %s is of image %s, which is not there", errCorrupt, what, d)
 }
@@ -79,7 +78,7 @@ func (s *Store) readTags(n *snapshot) error {
 		}
 		name := k.String()
 		if name == img.Built {
-			name = img.Built // one string for all
+			name = img.Built // share one string
 		}
 		img.Names = append(img.Names, name)
 		n.tags[splitName(name)] = img.Digest
@@ -168,10 +167,9 @@ func (s *Store) readTenants(n *snapshot) error {
 	})
 }
 
-// manifestCache decodes manifests. It knows parts by their JSON, for most images
-// have most of theirs in common with others: so they are decoded once and share
-// their strings. And configurations: those of a function's versions are often
-// the same.
+// manifestCache decodes manifests. Most images share most parts with others, and a function's
+// versions often share a configuration. So the cache keys both by their JSON, decodes each once
+// and shares the strings.
 type manifestCache struct {
 	parts   map[string]Part
 	configs map[string]json.RawMessage
@@ -181,8 +179,8 @@ func newManifestCache() *manifestCache {
 	return &manifestCache{make(map[string]Part), make(map[string]json.RawMessage)}
 }
 
-// decode takes a manifest as [json.Marshal] writes it, by its outline; any other
-// is decoded as a whole.
+// decode decodes a manifest. It cuts the output of [json.Marshal] by its outline, and decodes
+// any other form as a whole.
 //
 //	{"name":"n","version":"v","parts":[{…},{…}],"config":{…}}
 func (c *manifestCache) decode(b []byte) (Manifest, error) {
@@ -224,7 +222,7 @@ func (c *manifestCache) outline(b []byte) (m Manifest, ok bool) {
 		}
 		rest = rest[1:]
 	}
-	m.Parts = slices.Clone(m.Parts) // it has grown for more than it holds
+	m.Parts = slices.Clone(m.Parts) // drop unused capacity
 	rest, ok = bytes.CutPrefix(rest, []byte("]"))
 	if !ok {
 		return m, false
@@ -244,7 +242,7 @@ func (c *manifestCache) outline(b []byte) (m Manifest, ok bool) {
 	return m, ok
 }
 
-// cutText takes before and a JSON string without escapes off the beginning of b.
+// cutText cuts before and then a JSON string without escapes off the beginning of b.
 func cutText(b []byte, before string) (text string, rest []byte, ok bool) {
 	if b, ok = bytes.CutPrefix(b, []byte(before)); !ok {
 		return "", nil, false
@@ -260,8 +258,8 @@ func cutText(b []byte, before string) (text string, rest []byte, ok bool) {
 	return "", nil, false
 }
 
-// objectLen is the length of the JSON object at the beginning of b, by its
-// brackets; -1 if there is none.
+// objectLen returns the length of the JSON object at the beginning of b, by its brackets; -1 if
+// b does not begin with an object.
 func objectLen(b []byte) int {
 	depth, text := 0, false
 	for i := 0; i < len(b); i++ {

@@ -13,9 +13,9 @@ import (
 // ErrName is wrapped by every refusal of an image's name or reference.
 var ErrName = errors.New("invalid image name")
 
-// The grammar of names that are given from outside, that of the OCI
-// distribution specification and of docker (github.com/distribution/reference):
-// registry host and port, path components, version (a tag there).
+// Names from outside follow the grammar of the OCI distribution specification and of docker
+// (github.com/distribution/reference): registry host and port, path components, version (a tag
+// in docker's terms).
 var (
 	hostPattern    = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?$`)
 	pathPattern    = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
@@ -23,19 +23,17 @@ var (
 	portPattern    = regexp.MustCompile(`^[^/:@\s]+:[0-9]{1,5}/`)
 )
 
-// Reference is a reference to an image taken apart. Digest may be cut to as few
-// as 6 digits and lack its "sha256:" where nothing stands before it.
+// Reference is a parsed reference to an image.
 type Reference struct {
-	Name    string // with the registry's host and port where it has one
-	Version string // "" where the reference has none
-	Digest  Digest // of "name@sha256:…"; else empty
+	Name    string // with the registry's host and port, if any
+	Version string // "" if the reference has no version
+	Digest  Digest // of "name@sha256:…", complete; "" if the reference has no digest
 }
 
-// ParseReference takes "name", "name:version", "name@sha256:…" or both apart,
-// where name may begin with a registry's host and port
-// ("localhost:5000/team/app:1.2"). What follows the last colon after the last
-// slash is the version. Whether the name is one that [Store.Tag] would give is
-// [Reference.Check]'s to say. Errors: ErrName.
+// ParseReference parses "name", "name:version", "name@sha256:…" or "name:version@sha256:…". The
+// name may begin with a registry's host and port ("localhost:5000/team/app:1.2"). The version is
+// the text after the last colon that follows the last slash. ParseReference accepts names that
+// [Store.Tag] refuses: see [Reference.Check]. Errors: ErrName.
 func ParseReference(ref string) (Reference, error) {
 	r := Reference{Name: ref}
 	if name, digest, ok := strings.Cut(ref, "@"); ok {
@@ -57,8 +55,7 @@ func ParseReference(ref string) (Reference, error) {
 	return r, nil
 }
 
-// Check refuses what is no name in the grammar of registries and docker.
-// Errors: ErrName.
+// Check refuses a name outside of the grammar of registries and docker. Errors: ErrName.
 func (r Reference) Check() error {
 	components := strings.Split(r.Name, "/")
 	if len(components) > 1 && isHost(components[0]) {
@@ -83,13 +80,12 @@ func (r Reference) Check() error {
 	return nil
 }
 
-// isHost tells a registry's host from the first component of a path as docker
-// does.
+// isHost reports whether the first component of a path is a registry's host, by docker's rule.
 func isHost(component string) bool {
 	return strings.ContainsAny(component, ".:") || component == "localhost" || strings.ToLower(component) != component
 }
 
-// String is the reference as it is written.
+// String returns the reference in its written form.
 func (r Reference) String() string {
 	s := r.Name
 	if r.Version != "" {
@@ -101,13 +97,13 @@ func (r Reference) String() string {
 	return s
 }
 
-// splitName takes "name:version" apart.
+// splitName splits "name:version".
 func splitName(name string) tag {
 	i := strings.LastIndexByte(name, ':')
 	return tag{name[:max(i, 0)], name[i+1:]}
 }
 
-// String is "name:version", "" for no name.
+// String returns "name:version", or "" for no name.
 func (k tag) String() string {
 	if k == (tag{}) {
 		return ""
@@ -115,7 +111,7 @@ func (k tag) String() string {
 	return k.name + ":" + k.version
 }
 
-// setNames gives the image its names: sorted, the one it was made under first.
+// setNames sets the names of the image: sorted, but Built first.
 func (img *Image) setNames(names []string) {
 	slices.Sort(names)
 	if i, own := slices.BinarySearch(names, img.Built); own {
@@ -129,9 +125,9 @@ func (img *Image) setNames(names []string) {
 	}
 }
 
-// Tag gives the image of that digest one more name, "name:version" or "name" for
-// version "latest"; the image that had it loses it. Errors: ErrName for what is
-// no name in the grammar of registries, fs.ErrNotExist.
+// Tag gives the image of that digest a further name, "name:version" or "name" for version
+// "latest". An earlier image of that name loses the name. Errors: ErrName for a name outside of
+// the grammar of registries, fs.ErrNotExist.
 func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -153,7 +149,7 @@ func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) 
 	return s.nameImage(d, k.String(), s.snap.Load().tags[k] == d, func(t *tx) error { return t.nameTag(ctx, k, d) })
 }
 
-// nameImage is Tag and TagRemote from where the name is sound.
+// nameImage is the common part of Tag and TagRemote, after the check of the name.
 func (s *Store) nameImage(d Digest, name string, has bool, put func(*tx) error) (img *Image, err error) {
 	if img = s.snap.Load().byDigest[d]; img != nil && has {
 		return img, nil
@@ -172,9 +168,8 @@ func (s *Store) nameImage(d Digest, name string, has bool, put func(*tx) error) 
 	return img, nil
 }
 
-// TagRemote notes that a registry calls the image of that digest
-// "name@sha256:…", the digest of its manifest or index there. Errors: ErrName,
-// fs.ErrNotExist.
+// TagRemote notes "name@sha256:…" as a registry's name for the image of digest d: sha256:… is
+// the digest of its manifest or index at the registry. Errors: ErrName, fs.ErrNotExist.
 func (s *Store) TagRemote(ctx context.Context, d Digest, remote string) (*Image, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -192,9 +187,9 @@ func (s *Store) TagRemote(ctx context.Context, d Digest, remote string) (*Image,
 	return s.nameImage(d, remote, s.snap.Load().remotes[remote] == d, func(t *tx) error { return t.putRemote(remote, d) })
 }
 
-// Untag takes names, "name:version" or a registry's "name@sha256:…", from the
-// images that have them, which stay, without a name if that was the last: all of
-// them or none. Errors: fs.ErrNotExist.
+// Untag takes names off their images: "name:version" or a registry's "name@sha256:…". It takes
+// all of them or, on an error, none. The images stay, even without a name. Errors:
+// fs.ErrNotExist.
 func (s *Store) Untag(ctx context.Context, names ...string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -224,8 +219,8 @@ func (s *Store) Untag(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Find is [Store.Image] that also says by which name, "name:version", it found
-// the image; "" where ref is a digest.
+// Find is [Store.Image] that also returns the name, "name:version", by which it found the image,
+// or "" if ref is a digest.
 func (s *Store) Find(ref string) (img *Image, name string, err error) {
 	snap := s.snap.Load()
 	if img := snap.byDigest[Digest(ref)]; img != nil {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// key names the object of a file. Links share their metadata, so it is part of
-// the key: mtime too, since Python ignores bytecode whose source's mtime differs.
-// Extended attributes there are none.
+// key returns the name of the file's object. Hard links share metadata, so the key covers mode,
+// owner and mtime as well as content: Python ignores bytecode if its source's mtime differs. The
+// store keeps no extended attributes.
 func (e *Entry) key() string {
 	b := make([]byte, 0, 128)
 	b = append(b, "fre object 1\n"...)
@@ -32,7 +32,8 @@ func (e *Entry) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// hasObject: empty files have none, each image has its own.
+// hasObject reports whether the entry has an object. Empty files have none: each image has its
+// own.
 func (e *Entry) hasObject() bool { return e.Kind == KindFile && e.Size > 0 }
 
 // objectName returns the name below objects/ of a key's n-th copy.
@@ -43,8 +44,8 @@ func objectName(key string, n int) string {
 	return key[:2] + "/" + key + "." + strconv.Itoa(n)
 }
 
-// parseObjectName is the inverse of objectName for the last path element; ok is
-// false for what is no object's name.
+// parseObjectName is the inverse of objectName for the last path element; ok is false if name is
+// not the name of an object.
 func parseObjectName(name string) (key string, n int, ok bool) {
 	key, tail, copied := strings.Cut(name, ".")
 	if copied {
@@ -60,9 +61,9 @@ func parseObjectName(name string) (key string, n int, ok bool) {
 // and each copy takes thousands of links.
 const maxCopies = 1 << 20
 
-// linkObject links the object of key to name below the directory fd. A file
-// system allows only so many links to a file (65,000 on ext4): then a further
-// copy, key.1, key.2, … is made.
+// linkObject links the object of key to name below the directory fd. A file system limits the
+// links of a file (65,000 on ext4). At the limit linkObject makes a further copy: key.1, key.2,
+// …
 func (s *Store) linkObject(key string, dir int, name string) error {
 	for n := s.copies.first(key); ; {
 		err := s.linkat(int(s.objects.Fd()), objectName(key, n), dir, name)
@@ -82,7 +83,7 @@ func (s *Store) linkObject(key string, dir int, name string) error {
 	}
 }
 
-// linkat is link(2) with the limit tests may set.
+// linkat is link(2) with the lower limit that tests may set.
 func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) error {
 	if s.linkLimit > 0 {
 		var st unix.Stat_t
@@ -96,8 +97,8 @@ func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) e
 	return unix.Linkat(oldDir, oldName, newDir, newName, 0)
 }
 
-// enterObject links a staged file, durable already, as the object of key. One
-// that is there is the same.
+// enterObject links a durable staged file as the object of key. An existing object has the same
+// content, so it stays.
 func (s *Store) enterObject(key string, dir int, name string) error {
 	root := int(s.objects.Fd())
 	err := unix.Linkat(dir, name, root, objectName(key, 0), 0)
@@ -113,7 +114,7 @@ func (s *Store) enterObject(key string, dir int, name string) error {
 	return nil
 }
 
-// copyObject makes the n-th copy of an object, durable before it has its name.
+// copyObject makes the n-th copy of an object, durable before it gets its name.
 func (s *Store) copyObject(key string, n int) error {
 	root := int(s.objects.Fd())
 	src, err := openat(root, objectName(key, 0), unix.O_RDONLY, 0)
@@ -149,9 +150,9 @@ func (s *Store) copyObject(key string, n int) error {
 	return err
 }
 
-// OpenFile opens the content of a file entry for reading; the caller closes it.
-// The store is held, or an image holds the entry's tree.
-// Errors: fs.ErrNotExist.
+// OpenFile opens the content of a file entry for reading; the caller closes it. Either the
+// caller holds a lease ([Store.Hold]) or an image holds the entry's tree. Errors:
+// fs.ErrNotExist.
 func (s *Store) OpenFile(e *Entry) (io.ReadCloser, error) {
 	if e.Kind != KindFile {
 		return nil, fmt.Errorf("open %s: %w", e.Path, ErrFileType)
@@ -166,10 +167,10 @@ func (s *Store) OpenFile(e *Entry) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// setMeta gives the open file f, which is name below dir and was made by this
-// process, the owner, mode and mtime of e.
+// setMeta gives the open file f the owner, mode and mtime of e. f is name below dir, and this
+// process has created it.
 func setMeta(f *os.File, dir int, name string, e *Entry) error {
-	// chown before chmod: it may clear mode bits.
+	// chown before chmod: chown may clear mode bits.
 	if err := e.chown(dir, name); err != nil {
 		return err
 	}
@@ -179,8 +180,8 @@ func setMeta(f *os.File, dir int, name string, e *Entry) error {
 	return setMTime(dir, name, e.MTime)
 }
 
-// chown gives what this process has made as name below dir the owner of e. What is
-// root's belongs to whom the engine runs as.
+// chown gives name below dir, which this process has created, the owner of e. Files of root
+// belong to the user that the engine runs as.
 func (e *Entry) chown(dir int, name string) error {
 	if e.UID == 0 && e.GID == 0 {
 		return nil
@@ -207,7 +208,7 @@ func openat(dir int, name string, flags int, mode uint32) (*os.File, error) {
 	}
 }
 
-// hashFile returns size and digest of what f holds from its offset on.
+// hashFile returns size and digest of the content of f from its offset on.
 func hashFile(f *os.File, buf []byte) (int64, Digest, error) {
 	hash := sha256.New()
 	n, err := io.CopyBuffer(hash, struct{ io.Reader }{f}, buf)

@@ -21,16 +21,16 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// Store is an open local registry. It is safe for use by several goroutines;
-// what it returns is shared and must not be changed.
+// Store is an open local registry. Several goroutines may use it. Returned values are shared:
+// callers must not change them.
 //
 //	objects/ab/<key>[.n]     file contents, hard-linked into images
 //	trees/<digest>.json      trees
 //	images/<digest>/rootfs/  the linked tree; manifest.json beside it
-//	tmp/                     what is being made or removed; emptied by Open
+//	tmp/                     trees being made or removed; emptied by Open
 //	fre.db                   the database
-//	index.json, index.log    what the database holds and manifests do not
-//	generation               one that no change has reached
+//	index.json, index.log    the content of the database that manifests lack
+//	generation               a number above the generation of every change
 //	reserve                  room for removals on a full disk
 //	lock                     flock and pid of the engine
 type Store struct {
@@ -38,7 +38,7 @@ type Store struct {
 	log  *slog.Logger
 	lock *os.File
 
-	// Directories, held open: all work below them is relative to these.
+	// Directories, held open. File operations are relative to these descriptors.
 	root, objects, trees, images, tmp *os.File
 
 	syncs     sharedSync
@@ -48,28 +48,29 @@ type Store struct {
 	fail      func(point string) error // tests: called at each failpoint
 
 	db *sql.DB
-	// mu is held while the database and the snapshot change. Lock order:
-	// sweeping, leases.mu, mu, sizing.mu, changes.mu.
+	// mu is held while the database and the snapshot change. Lock order: sweeping, leases.mu,
+	// mu, sizing.mu, changes.mu.
 	mu   sync.Mutex
 	snap atomic.Pointer[snapshot]
-	// index is what a lost database is made of again, guarded by mu too.
+	// index is the source for rebuilding a lost database; also guarded by mu.
 	index indexFile
 
 	sizing sizing
 
 	recentMu sync.Mutex
-	recent   keptTrees // that images were linked of
+	recent   keptTrees // trees of recently linked images
 
 	changes  *Changes
-	sweeping sync.Mutex // held by whoever sweeps
-	// takingOver is held while a file becomes root's: two that take the same see it.
+	sweeping sync.Mutex // held by a running sweep or check
+	// takingOver is held while a file becomes root's, so a second call for the same file sees
+	// the new owner.
 	takingOver sync.Mutex
 
 	leases leases
 	uses   uses
 }
 
-// LockedError says that another engine runs on the state directory.
+// LockedError reports that another engine uses the state directory.
 type LockedError struct {
 	Dir string
 	PID int // 0 if unknown
@@ -82,11 +83,11 @@ func (e *LockedError) Error() string {
 // Is makes errors.Is(err, ErrLocked) true.
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
-// ErrLocked is what errors.Is finds in a [*LockedError].
+// ErrLocked matches a [*LockedError] in errors.Is.
 var ErrLocked = errors.New("store is locked")
 
-// Open opens the store in dir, making it if need be, and puts right what a
-// crash left. One process at a time may have it open: *LockedError.
+// Open opens the store in dir, creates it if missing, and repairs the leftovers of a crash. Only
+// one process at a time may have it open; a second Open returns a *LockedError.
 func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
@@ -96,7 +97,8 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{dir: dir, log: log}
-	s.serial.Store(uint64(time.Now().UnixNano())) // what an Open before could not remove has other names
+	// Avoid the names of leftovers that an earlier Open could not remove.
+	s.serial.Store(uint64(time.Now().UnixNano()))
 	s.leases.init()
 	defer func() {
 		if err != nil {
@@ -134,14 +136,14 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	return s, nil
 }
 
-// A removal writes to the database before it frees anything. So that it can on
-// a full disk, this much is kept in a file for it to give up.
+// A removal writes to the database before it frees space. The reserve is a file of reserveSize
+// bytes that the store deletes if a removal meets a full disk.
 const (
 	reserveName = "reserve"
 	reserveSize = 512 << 10
 )
 
-// fillReserve makes the reserve if it is missing and there is room.
+// fillReserve creates the reserve if it is missing and the disk has room.
 func (s *Store) fillReserve() {
 	root := int(s.root.Fd())
 	f, err := openat(root, reserveName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
@@ -159,8 +161,8 @@ func (s *Store) fillReserve() {
 	}
 }
 
-// Close closes the database and lets go of the lock. The caller has finished
-// its Writers and calls.
+// Close closes the database and releases the lock. The caller finishes its Writers and calls
+// first.
 func (s *Store) Close() error {
 	if err := s.SaveUses(context.Background()); err != nil {
 		s.log.Warn("it will be forgotten when images were last used", "error", err)
@@ -179,8 +181,8 @@ func (s *Store) closeFiles() error {
 	if s.index.log != nil {
 		errs = append(errs, s.index.log.Close())
 	}
-	// The lock goes last, and by name: a child that is between fork and exec has a
-	// copy of its descriptor, and would keep it for that long.
+	// Unlock explicitly, and last: a child between fork and exec holds a copy of the descriptor,
+	// so close alone would keep the lock until the exec.
 	if s.lock != nil {
 		errs = append(errs, unix.Flock(int(s.lock.Fd()), unix.LOCK_UN))
 	}
@@ -192,8 +194,8 @@ func (s *Store) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// takeLock takes the flock on dir/lock and writes the pid into it. The kernel
-// drops the lock with the process.
+// takeLock takes the flock on dir/lock and writes the pid into the file. The kernel releases the
+// lock when the process ends.
 func takeLock(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -208,7 +210,7 @@ func takeLock(dir string) (*os.File, error) {
 		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 		return nil, &LockedError{Dir: dir, PID: pid}
 	}
-	// The pid is for people: a disk too full for it is no reason to stop.
+	// The pid is only for people: do not fail if a full disk has no room for it.
 	if f.Truncate(0) == nil {
 		_, _ = f.WriteAt(strconv.AppendInt(nil, int64(os.Getpid()), 10), 0)
 	}
@@ -245,9 +247,8 @@ func (s *Store) openDirs() error {
 	return nil
 }
 
-// syncfs writes everything of the store's file system to the disk: far cheaper
-// than fsync of each of thousands of files. Who comes while it runs shares the next
-// one with whoever else has come by then.
+// syncfs writes the whole file system of the store to disk: far cheaper than an fsync for each
+// of thousands of files. All callers that arrive during one run share the next run.
 func (s *Store) syncfs() error {
 	return s.syncs.share(func() error {
 		if err := unix.Syncfs(int(s.tmp.Fd())); err != nil {
@@ -257,12 +258,12 @@ func (s *Store) syncfs() error {
 	})
 }
 
-// sharedSync lets several callers have one sync: what they wrote before is on disk
-// after one that began later.
+// sharedSync lets several callers share one sync. A caller's earlier writes are on disk after
+// any sync that began later.
 type sharedSync struct {
 	mu   sync.Mutex
-	next *syncRun // has not begun
-	last *syncRun // was the next lately
+	next *syncRun // queued, not yet begun
+	last *syncRun // the latest run, queued or begun
 }
 
 type syncRun struct {
@@ -292,7 +293,7 @@ func (g *sharedSync) share(run func() error) error {
 	return r.err
 }
 
-// emptyTmp removes what a crash left. What it cannot remove is in nobody's way.
+// emptyTmp removes the leftovers of a crash. Leftovers that cannot be removed do no harm.
 func (s *Store) emptyTmp() error {
 	names, err := readNames(s.tmp)
 	if err != nil {
@@ -320,16 +321,15 @@ func (s *Store) mkdirTmp(name string) (*os.File, error) {
 	return openat(int(s.tmp.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// removeTmp removes a tree below tmp/. What it cannot remove the next Open
-// does.
+// removeTmp removes a tree below tmp/. If the removal fails the next Open repeats it.
 func (s *Store) removeTmp(name string) {
 	if err := linux.RemoveAll(filepath.Join(s.dir, "tmp", name)); err != nil {
 		s.log.Warn("cannot remove temporary tree", "name", name, "error", err)
 	}
 }
 
-// MkdirScratch makes a private directory on the store's file system. The
-// caller removes it; what is left the next Open removes.
+// MkdirScratch makes a private directory on the store's file system. The caller removes it; the
+// next Open removes a leftover.
 func (s *Store) MkdirScratch() (string, error) {
 	dir, err := os.MkdirTemp(filepath.Join(s.dir, "tmp"), "scratch-")
 	if err != nil {
@@ -345,9 +345,9 @@ func (s *Store) failpoint(name string) error {
 	return s.fail(name)
 }
 
-// reconcile makes directories and database agree: a directory without a row is
-// half made or half removed and goes; a row without a directory is damage from
-// outside, since the directory is there, durable, before the row is.
+// reconcile makes directories and database agree. A directory without a row is half made or half
+// removed, so reconcile removes it. A row without a directory is damage from outside, because
+// the directory is durable before the row exists; the image is dropped.
 func (s *Store) reconcile() error {
 	names, err := readNames(s.images)
 	if err != nil {
@@ -418,7 +418,7 @@ func (s *Store) moveToTmp(name string) error {
 	return nil
 }
 
-// copies remembers which copy of an object has room for links.
+// copies remembers, for each object, the first copy that may have room for links.
 type copies struct {
 	mu   sync.Mutex
 	next map[string]int

@@ -16,8 +16,7 @@ const (
 // ErrPath is wrapped by every refusal of a path, name or link target.
 var ErrPath = errors.New("invalid path")
 
-// checkPath accepts a relative, slash-separated, clean path that ext4 and xfs hold
-// as it is.
+// checkPath accepts a relative, slash-separated, clean path that ext4 and xfs store unchanged.
 func checkPath(p string) error {
 	switch {
 	case p == "":
@@ -38,8 +37,8 @@ func checkPath(p string) error {
 	return nil
 }
 
-// checkTarget accepts what symlink(2) does. Where it points to is not judged: it is
-// resolved inside the sandbox only.
+// checkTarget accepts a target that symlink(2) accepts. It does not judge the destination: only
+// sandboxes resolve it.
 func checkTarget(p, target string) error {
 	switch {
 	case target == "" || len(target) > maxPath:
@@ -56,7 +55,7 @@ func parent(p string) string {
 	return p[:max(i, 0)]
 }
 
-// join places p below prefix, which may be "".
+// join returns p below prefix; prefix may be "".
 func join(prefix, p string) string {
 	if prefix == "" {
 		return p
@@ -64,9 +63,9 @@ func join(prefix, p string) string {
 	return prefix + "/" + p
 }
 
-// checkName accepts the name or version of an image: text that can stand in
-// "name:version" and on a command line. A name may begin with a registry's host
-// and port. The builder's own names need not be in the grammar of registries.
+// checkName accepts the name or version of an image: text that can stand in "name:version" and
+// on a command line. A name may begin with a registry's host and port. The builder's own names
+// may violate the grammar of registries.
 func checkName(what, s string) error {
 	if s == "" || len(s) > maxName || s == "sha256" || !utf8.ValidString(s) {
 		return fmt.Errorf("%w: %s %q", ErrPath, what, s)

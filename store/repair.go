@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mend repairs the damaged objects: metadata in place, content from another copy,
-// from an image's link that is another file by now, or from elsewhere. Content
-// is written into the damaged file itself, so that all its links are sound again.
+// mend repairs the damaged objects: metadata in place; content from another copy, from an
+// image's file that is a separate inode, or from a registry. It writes content into the damaged
+// file itself, so all links to the file are sound again.
 func (c *check) mend() error {
 	if len(c.damaged) == 0 {
 		return nil
@@ -43,7 +43,7 @@ func (c *check) mend() error {
 	return nil
 }
 
-// garbage is a damaged object that no tree has.
+// garbage removes a damaged object that no tree has.
 func (c *check) garbage(key string, d *damage) {
 	for n := range d.copies {
 		c.repaired("objects/"+objectName(key, n), "is not what its name says, and in no tree", "removed", func() error {
@@ -52,8 +52,7 @@ func (c *check) garbage(key string, d *damage) {
 	}
 }
 
-// removeObject removes what is broken: whoever looks for the object makes it
-// anew.
+// removeObject removes a damaged copy; the next Writer that needs the object restores it.
 func (c *check) removeObject(key string, n int) error {
 	c.s.leases.mu.Lock()
 	defer c.s.leases.mu.Unlock()
@@ -77,7 +76,8 @@ func (c *check) mendCopy(key string, n int, d *damage, what string) {
 		c.report(path, fmt.Sprintf("%s; cannot repair it: %v", what, err), "")
 		return
 	}
-	if n > 0 { // a further copy: it is made again when it is needed, links to it are set
+	// A further copy is made again when needed; the check of images repairs the links to it.
+	if n > 0 {
 		c.repaired(path, what, "removed", func() error { return c.removeObject(key, n) })
 		return
 	}
@@ -87,7 +87,7 @@ func (c *check) mendCopy(key string, n int, d *damage, what string) {
 	})
 }
 
-// sound says whether only the metadata of a copy is wrong.
+// sound reports whether only the metadata of a copy is wrong.
 func (d *damage) sound(n int) bool {
 	x := d.copies[n]
 	return x.err == nil && x.Digest == d.entry.Digest && x.Size == d.entry.Size
@@ -95,7 +95,7 @@ func (d *damage) sound(n int) bool {
 
 var errNoSource = errors.New("no sound copy of it is left")
 
-// restore makes a copy what it should be and says how.
+// restore repairs a copy and returns a description of the repair.
 func (c *check) restore(key string, n int, d *damage) (string, error) {
 	dir, name := int(c.s.objects.Fd()), objectName(key, n)
 	if d.sound(n) {
@@ -128,7 +128,7 @@ func (c *check) restore(key string, n int, d *damage) (string, error) {
 	return how, c.overwrite(dir, name, staged, d.entry)
 }
 
-// setBack gives a file the owner, mode and mtime of e.
+// setBack sets the owner, mode and mtime of a file to those of e.
 func setBack(dir int, name string, e *Entry) error {
 	uid, gid := int(e.UID), int(e.GID)
 	if uid == 0 && gid == 0 {
@@ -145,7 +145,7 @@ func setBack(dir int, name string, e *Entry) error {
 	return setMTime(dir, name, e.MTime)
 }
 
-// otherCopy returns the name of a copy that is sound.
+// otherCopy returns the name of a sound copy; "" if there is none.
 func (c *check) otherCopy(key string, d *damage) string {
 	for n := 0; ; n++ {
 		if _, damaged := d.copies[n]; damaged {
@@ -175,23 +175,23 @@ func (c *check) openSource(key string, d *damage) (io.ReadCloser, string, error)
 	switch {
 	case err == nil:
 		return r, "fetched from " + from, nil
-	case c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC): // another time it may come
+	case c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC): // a later attempt may succeed
 		return nil, "", err
 	}
 	return nil, "", fmt.Errorf("%w, nor fetched: %w", errNoSource, err)
 }
 
-// fetchable says whether a registry knows an image with the object.
+// fetchable reports whether a registry knows an image with the object.
 func (c *check) fetchable(d *damage) bool { return c.o.Fetch != nil && c.known(d.trees) }
 
-// known says whether a registry knows an image with one of these trees.
+// known reports whether a registry knows an image with one of these trees.
 func (c *check) known(trees map[Digest]bool) bool {
 	return slices.ContainsFunc(c.s.snap.Load().images, func(img *Image) bool {
 		return len(img.Remotes) > 0 && slices.ContainsFunc(img.Parts, func(p Part) bool { return trees[p.Tree] })
 	})
 }
 
-// fetchTree puts in place what FetchTree brings.
+// fetchTree calls FetchTree, verifies the tree and puts it in place.
 func (c *check) fetchTree(d Digest) (*Tree, string, error) {
 	t, from, err := c.o.FetchTree(c.ctx, d)
 	if err != nil {
@@ -216,8 +216,8 @@ func (c *check) fetchTree(d Digest) (*Tree, string, error) {
 	return t, from, c.s.trees.Sync()
 }
 
-// stage writes what r holds to tmp/; an error says that it is not the content of e.
-// The caller removes the file in any case.
+// stage writes the content of r to tmp/. An error means that the content is not e's or could not
+// be written. The caller removes the file in any case.
 func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 	name = "repair-" + strconv.FormatUint(c.s.serial.Add(1), 10)
 	tmp := int(c.s.tmp.Fd())
@@ -239,8 +239,8 @@ func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 	return name, errors.Join(err, f.Close())
 }
 
-// overwrite writes a staged file's content into the one that is there. Until it
-// is done that is as broken as it was. ETXTBSY: a sandbox executes it.
+// overwrite writes a staged file's content into the existing file, which stays damaged until the
+// end. ETXTBSY: a sandbox executes the file.
 func (c *check) overwrite(dir int, name, staged string, e *Entry) error {
 	src, err := openat(int(c.s.tmp.Fd()), staged, unix.O_RDONLY, 0)
 	if err != nil {
@@ -267,9 +267,8 @@ func (c *check) overwrite(dir int, name, staged string, e *Entry) error {
 	return errors.Join(err, dst.Close())
 }
 
-// findSources looks in the images for files that are what a damaged object
-// should be: where the object is missing, and where somebody put another file in
-// its place.
+// findSources looks for files of images that equal a damaged object. Such files exist if the
+// object is missing, or if a separate file has taken its place.
 func (c *check) findSources() {
 	trees := make(map[Digest]bool)
 	for _, d := range c.damaged {
@@ -283,7 +282,7 @@ func (c *check) findSources() {
 		}
 		entries, hidden, err := merge(img.Manifest, c.kept.tree)
 		if err != nil {
-			continue // reported with its trees
+			continue // reported with the trees of the image
 		}
 		try := func(key, path string) {
 			d := c.damaged[key]
@@ -306,10 +305,10 @@ func (c *check) findSources() {
 	}
 }
 
-// stillBroken says whether an object was to be repaired and is not.
+// stillBroken reports whether a repair of the object has failed.
 func (c *check) stillBroken(key string) bool { return c.damaged[key] != nil && c.damaged[key].broken }
 
-// isObject says whether a file is one of the copies of an object.
+// isObject reports whether a file is one of the copies of an object.
 func (s *Store) isObject(key string, ino uint64) bool {
 	for n := 0; ; n++ {
 		var st unix.Stat_t

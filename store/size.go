@@ -14,49 +14,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What images take on disk is counted as they come and go, never walked. The
-// unit is the *cohort*: the objects that the same set of trees holds, with
-// their number and their blocks.
+// The store counts the disk use of images as they come and go; it never walks. The unit is the
+// *cohort*: all objects that the same set of trees holds, with their number and their blocks.
 //
-//	tree a ──┬── cohort {a}      what only a has
-//	         ├── cohort {a, b}   what both have
+//	tree a ──┬── cohort {a}      only a has these objects
+//	         ├── cohort {a, b}   both trees have these
 //	tree b ──┘╲─ cohort {b}
 //
-// An image has the cohorts of its trees (it links all objects of all its parts),
-// and of its own what is never shared: directories, empty files, the manifest. A
-// cohort that one image has is unique to it. So an image that comes or goes
-// changes the figures of those images only with which it is alone in a cohort:
-// the cohort counts its images, and keeps the sum of their numbers, which with
-// one left says who that is.
+// An image has the cohorts of its trees, because it links all objects of all its parts. Files
+// that are never shared belong to the image itself: directories, empty files, the manifest. A
+// cohort of a single image is unique to the image. So a new or removed image changes the figures
+// of a second image only if the two are the only images of a cohort. To find the second image,
+// each cohort counts its images and sums up their numbers: with one image left, the sum is the
+// number of the image.
 //
-// A new tree takes objects from cohorts into others with one tree more; that
-// reads its manifest once, when the first image has it. Trees that no image has
-// any more are forgotten later, in a transaction of their own: on a full
-// disk a removal must be small.
+// A new tree moves objects into cohorts with one tree more. For this the store reads the tree's
+// manifest once, when the first image has the tree. Trees without an image are forgotten later,
+// in a separate transaction: on a full disk a removal must be small.
 //
-// Not counted are the further copies of an object that the file system's limit of
-// links makes necessary, and what is not of an image: downloads, trees of builds.
+// Two kinds of files are not counted: further copies of an object at the file system's limit of
+// links, and files of no image, such as downloads and trees of builds.
 
-// ImageSize is what an image takes on disk, in blocks (bytes of them) and inodes.
+// ImageSize is the disk use of an image: blocks, in bytes, and inodes.
 type ImageSize struct {
-	Bytes, Inodes             int64 // all of it
-	UniqueBytes, UniqueInodes int64 // what no other image has: about what its removal frees
+	Bytes, Inodes             int64 // total
+	UniqueBytes, UniqueInodes int64 // in no other image: a removal frees about as much
 }
 
-// Sizes are those of all images at one moment. It must not be changed.
+// Sizes holds the sizes of all images at one moment. It must not be changed.
 type Sizes struct {
-	Bytes, Inodes int64 // of all images together, what they share once
+	Bytes, Inodes int64 // of all images together, shared objects counted once
 	images        map[Digest]ImageSize
 }
 
-// Image returns the size of one; zero if there is none.
+// Image returns the size of one image, or zero for an unknown image.
 func (s *Sizes) Image(d Digest) ImageSize { return s.images[d] }
 
-// Sizes returns what images take, from memory.
+// Sizes returns the sizes of all images, from memory.
 func (s *Store) Sizes() *Sizes { return s.snap.Load().sizes }
 
-// SizeWithout returns what the disk would keep if all images but these were
-// removed: what they hold together.
+// SizeWithout returns the disk use that would remain if all images but those in keep were
+// removed. Objects shared among the kept images count once.
 func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
 	z := &s.sizing
 	z.mu.Lock()
@@ -71,8 +69,8 @@ func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
 	return bytes, inodes
 }
 
-// Added returns the bytes that each of some images takes beside those before it:
-// together what SizeWithout returns for them. One that is not there takes none.
+// Added returns, for each image in order, the bytes beyond the use of the images before. The sum
+// is the result of SizeWithout for the same images. An unknown image takes 0.
 func (s *Store) Added(images []Digest) []int64 {
 	z := &s.sizing
 	z.mu.Lock()
@@ -85,8 +83,8 @@ func (s *Store) Added(images []Digest) []int64 {
 	return out
 }
 
-// addedLocked returns what an image has beside the cohorts that were seen, which
-// it adds its own to.
+// addedLocked returns the size of an image without the cohorts in seen, and adds the image's
+// cohorts to seen.
 func (z *sizing) addedLocked(seen map[*cohort]bool, d Digest) (bytes, inodes int64) {
 	img := z.images[d]
 	if img == nil {
@@ -103,13 +101,12 @@ func (z *sizing) addedLocked(seen map[*cohort]bool, d Digest) (bytes, inodes int
 	return bytes, inodes
 }
 
-// sizing is what the figures are computed from. It is changed with Store.mu and
-// mu held, together with the database; a transaction that fails leaves it to be
-// loaded anew.
+// sizing holds the data behind the figures. A change needs Store.mu and mu, and goes together
+// with a change of the database. After a failed transaction sizing is loaded again.
 type sizing struct {
 	mu      sync.Mutex
 	loaded  bool
-	afresh  bool // since the last publish
+	afresh  bool // loaded since the last publish
 	trees   map[Digest]*sizedTree
 	byID    map[int64]*sizedTree
 	cohorts map[int64]*cohort
@@ -125,17 +122,17 @@ type sizing struct {
 type sizedTree struct {
 	id      int64
 	digest  Digest
-	images  int // that have it
+	images  int // with this tree
 	cohorts []*cohort
 }
 
 type cohort struct {
 	id             int64
 	trees          []*sizedTree
-	set            uint64 // sum of the trees' marks: the same for the same trees
+	set            uint64 // sum of the marks of its trees: equal for equal sets
 	objects, bytes int64
-	images         int    // that have it
-	numbers        uint64 // sum of theirs
+	images         int    // with this cohort
+	numbers        uint64 // sum of the numbers of its images
 }
 
 type sizedImage struct {
@@ -146,8 +143,8 @@ type sizedImage struct {
 	size                ImageSize
 }
 
-// mark spreads a tree's id over 64 bits, so that sums of different sets differ
-// (splitmix64, Steele et al. 2014).
+// mark spreads a tree's id over 64 bits, so the sums of different sets differ (splitmix64,
+// Steele et al. 2014).
 func (t *sizedTree) mark() uint64 {
 	x := uint64(t.id) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -155,7 +152,7 @@ func (t *sizedTree) mark() uint64 {
 	return x ^ x>>31
 }
 
-// cohorts returns those of the image's trees, each once.
+// cohorts returns the cohorts of the image's trees, each once.
 func (i *sizedImage) cohorts() map[*cohort]struct{} {
 	all := make(map[*cohort]struct{})
 	for _, t := range i.trees {
@@ -174,7 +171,7 @@ func (z *sizing) reset() {
 	z.next, z.bytes, z.inodes = 1, 0, 0
 }
 
-// queryer is a database or a transaction of it.
+// queryer is a database or a transaction.
 type queryer interface {
 	Query(query string, args ...any) (*sql.Rows, error)
 }
@@ -193,11 +190,11 @@ func eachOf(q queryer, query string, row func(scanFunc) error) error {
 	return rows.Err()
 }
 
-// load reads everything but the objects; images are those of the same state.
+// load reads all tables but sized_objects; images are the images of the same state.
 func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 	z.reset()
 	z.loaded, z.afresh = false, true
-	names := make(map[Digest]Digest) // of trees: one string for all that have it
+	names := make(map[Digest]Digest) // of trees: one string for all images with the tree
 	for _, img := range images {
 		for i := range img.Parts {
 			names[img.Parts[i].Tree] = img.Parts[i].Tree
@@ -248,7 +245,7 @@ func (z *sizing) load(q queryer, images map[Digest]*Image) error {
 			return err
 		}
 		if of := images[img.digest]; of != nil {
-			img.digest = of.Digest // one string for both
+			img.digest = of.Digest // share one string
 			for i := range of.Parts {
 				t := z.trees[of.Parts[i].Tree]
 				if t == nil {
@@ -276,7 +273,7 @@ func (c *cohort) add(t *sizedTree) {
 	t.cohorts = append(t.cohorts, c)
 }
 
-// enter counts an image whose trees are known.
+// enter adds an image, with known trees, to the figures.
 func (z *sizing) enter(img *sizedImage) {
 	img.number = z.next
 	z.next++
@@ -305,8 +302,7 @@ func (z *sizing) enter(img *sizedImage) {
 	}
 }
 
-// alone adds a cohort, or with -1 takes it, from what the only image that has it
-// has alone.
+// alone adds a cohort to the unique size of its only image, or subtracts it with sign -1.
 func (z *sizing) alone(c *cohort, sign int64) {
 	if only := z.numbers[c.numbers]; only != nil {
 		only.size.UniqueBytes += sign * c.bytes
@@ -342,7 +338,7 @@ func (z *sizing) leave(d Digest) {
 	}
 }
 
-// publish returns the figures after a change of old.
+// publish returns the new figures; old holds the figures of the last publish.
 func (z *sizing) publish(old *Sizes) *Sizes {
 	n := &Sizes{Bytes: z.bytes, Inodes: z.inodes}
 	if z.afresh {
@@ -362,8 +358,7 @@ func (z *sizing) publish(old *Sizes) *Sizes {
 	return n
 }
 
-// ownSizeOf is ownSize of an image that has just been linked in dir: files that are
-// objects are not looked at.
+// ownSizeOf is ownSize for an image just linked in dir: it does not stat files that are objects.
 func ownSizeOf(dir int, entries []Entry, hidden bool) (own sized, err error) {
 	add := func(path string) error {
 		var st unix.Stat_t
@@ -393,8 +388,8 @@ func ownSizeOf(dir int, entries []Entry, hidden bool) (own sized, err error) {
 	return own, nil
 }
 
-// ownSize is what an image takes beside the objects it links: rootfs, hidden and
-// manifest.json in dir.
+// ownSize returns the disk use of an image without its linked objects: the directory dir, with
+// rootfs, hidden and manifest.json.
 func ownSize(dir string) (bytes, inodes int64, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {

@@ -42,10 +42,10 @@ CREATE TABLE sized_objects (
 CREATE INDEX sized_objects_cohort ON sized_objects (cohort);
 `
 
-// sized is what putImage needs to know of an image's own files.
+// sized is the disk use of an image's own files, for putImage.
 type sized struct{ bytes, inodes int64 }
 
-// sizeImage counts a new image.
+// sizeImage enters a new image into the figures.
 func (t *tx) sizeImage(d Digest, m *Manifest, own sized) error {
 	z, err := t.sizing()
 	if err != nil {
@@ -68,7 +68,8 @@ func (t *tx) sizeImage(d Digest, m *Manifest, own sized) error {
 	return nil
 }
 
-// sizing locks what the figures come from until the transaction ends.
+// sizing locks the data behind the figures until the end of the transaction, and loads it if
+// needed.
 func (t *tx) sizing() (*sizing, error) {
 	z := &t.s.sizing
 	if !t.sized {
@@ -83,7 +84,7 @@ func (t *tx) sizing() (*sizing, error) {
 	return z, nil
 }
 
-// sizeTree counts the objects of a tree that no image had so far.
+// sizeTree counts the objects of a tree that is new to all images.
 func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 	z := &t.s.sizing
 	r, err := t.sql.Exec(`INSERT INTO sized_trees (digest) VALUES (?)`, d)
@@ -96,7 +97,7 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 	}
 	keys, err := t.s.treeKeys(d)
 	if err != nil {
-		// It is damaged: its image does without the figure rather than not at all.
+		// The tree is damaged: an image without a figure is better than no image.
 		t.s.log.Error("tree cannot be read: its size is not counted", "tree", d, "error", err)
 		keys = nil
 	}
@@ -144,7 +145,7 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh = append(fresh, object{sizeKey(d.hex()), bytes}) // the manifest is one file more
+	fresh = append(fresh, object{sizeKey(d.hex()), bytes}) // the manifest is a file, too
 
 	z.trees[d], z.byID[tree.id] = tree, tree
 	fill := func(c *cohort, objects []object) error {
@@ -165,7 +166,7 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 		return nil, err
 	}
 	for from, objects := range moved {
-		if int64(len(objects)) == from.objects { // all of it
+		if int64(len(objects)) == from.objects { // the whole cohort
 			delete(z.bySet, from.set)
 			from.add(tree)
 			z.bySet[from.set] = from
@@ -190,13 +191,13 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 	return tree, nil
 }
 
-// sizeKey shortens a key to what makes the chance of two alike nil.
+// sizeKey shortens a key to 16 bytes: a collision is still practically impossible.
 func sizeKey(key string) []byte {
 	b, _ := hex.DecodeString(key[:32]) // keys are hexadecimal
 	return b
 }
 
-// blocksAt returns what a file takes on disk, 0 if it is missing.
+// blocksAt returns the disk use of a file in bytes, 0 if the file is missing.
 func blocksAt(dir *os.File, name string) (int64, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
@@ -234,8 +235,8 @@ func (t *tx) saveCohort(c *cohort) error {
 	return err
 }
 
-// unsizeImage takes an image out of the figures; its row, and with it that of
-// its own size, is gone.
+// unsizeImage takes an image out of the figures. The image's row is gone, and with it the row of
+// its own size.
 func (t *tx) unsizeImage(d Digest) error {
 	z, err := t.sizing()
 	if err == nil {
@@ -244,12 +245,12 @@ func (t *tx) unsizeImage(d Digest) error {
 	return err
 }
 
-// manyTrees are worth a transaction to forget them after a removal; a sweep
-// forgets fewer.
+// manyTrees is the number of unused trees from which a removal of an image forgets them, in a
+// transaction of its own. A sweep forgets any number.
 const manyTrees = 64
 
-// forgetTrees forgets those that no image has any more, if there are at least
-// some. What it fails to forget the next sweep does.
+// forgetTrees forgets the trees without an image, unless they are fewer than least. On a failure
+// the next sweep tries again.
 func (s *Store) forgetTrees(least int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +294,7 @@ func (t *tx) forgetTree(tree *sizedTree) error {
 	for _, c := range slices.Clone(tree.cohorts) {
 		to := z.bySet[c.set-tree.mark()]
 		if len(c.trees) > 1 && to == nil {
-			// The others keep it.
+			// The other trees keep the cohort.
 			delete(z.bySet, c.set)
 			c.set -= tree.mark()
 			z.bySet[c.set] = c
@@ -338,7 +339,7 @@ func (t *tx) dropCohort(c *cohort) error {
 	return nil
 }
 
-// sizeExisting counts the images of a database from before they were.
+// sizeExisting enters the images of a database from before sizes were counted.
 func (t *tx) sizeExisting() error {
 	type row struct {
 		digest Digest
@@ -364,7 +365,8 @@ func (t *tx) sizeExisting() error {
 		var own sized
 		var err error
 		own.bytes, own.inodes, err = ownSize(filepath.Join(t.s.dir, "images", rows[i].digest.hex()))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // reconcile drops it
+		// reconcile drops an image without a directory.
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if err := t.sizeImage(rows[i].digest, &rows[i].Manifest, own); err != nil {

@@ -6,9 +6,9 @@ import (
 	"io/fs"
 )
 
-// PutSubset makes a tree of entries that other trees have, whose contents are all
-// in the store; whoever calls has a lease ([Store.Hold]) from before the entries
-// were read. Errors: fs.ErrNotExist for a content that is not there, ErrTree.
+// PutSubset makes a tree of entries of other trees, whose contents are all in the store. The
+// caller holds a lease ([Store.Hold]) since before it read the entries. Errors: fs.ErrNotExist
+// for a missing content, ErrTree.
 func (s *Store) PutSubset(ctx context.Context, t *Tree) (Digest, error) {
 	w, err := s.Create()
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Swept says what was removed. Inodes and bytes, as allocated on disk, are those
-// of objects and trees, and of images their directories, symlinks and empty files.
+// Swept counts the removed files. Inodes and Bytes (as allocated on disk) cover objects, trees,
+// and the directories, symlinks and empty files of images.
 type Swept struct {
 	Parts, Trees, Objects int
 	Inodes                int
 	Bytes                 int64
 }
 
-// Add sums up.
+// Add adds the counts of m.
 func (n *Swept) Add(m Swept) {
 	n.Parts += m.Parts
 	n.Trees += m.Trees
@@ -30,27 +30,26 @@ func (n *Swept) Add(m Swept) {
 	n.Bytes += m.Bytes
 }
 
-// SweepOptions adjust Sweep.
+// SweepOptions adjusts Sweep.
 type SweepOptions struct {
 	DryRun bool // count, remove nothing
 }
 
 const (
-	// sweepStep is how many files go before others get a turn.
+	// sweepStep is the number of files removed before other callers get their turn.
 	sweepStep = 128
-	// maxCandidates bounds the memory of a sweep: what is more is another round.
+	// maxCandidates bounds the memory of a sweep: further objects wait for another round.
 	maxCandidates = 1 << 20
 )
 
-// Sweep removes what no image refers to and no lease keeps: parts, trees,
-// objects. Builds, starts and lists go on meanwhile: what they use is checked
-// again, in short steps, before anything is removed. It goes from referrer to
-// referred, so that a crash, or the end of ctx, leaves only more to sweep: the
-// objects of trees that are gone wait for the next full sweep.
+// Sweep removes parts, trees and objects that no image refers to and no lease keeps. Builds,
+// starts and lists continue meanwhile: Sweep checks their uses again, in short steps, before
+// each removal. It removes a referrer before its target: a crash, or the end of ctx, only leaves
+// more to sweep: the objects of removed trees wait for the next full sweep.
 //
-// Removing an image sweeps what that image alone used. Sweep finds what builds
-// that failed and crashes left, too. Objects with no link outside objects/ are
-// looked up in every live tree before they go; if one cannot be read they stay.
+// Removing an image sweeps the content that only this image used. Sweep also finds the leftovers
+// of crashes and failed builds. Before it removes an object without a link outside objects/, it
+// looks the object up in every live tree; if a tree cannot be read, the objects stay.
 func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	var done Swept
 	err := s.sweepAll(ctx, o, &done)
@@ -64,8 +63,8 @@ func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	return done, nil
 }
 
-// Discard removes a tree for which there is no image after all, with what it alone has, once
-// no lease keeps it.
+// Discard removes a tree for which no image was made after all, and the content that only this
+// tree has, once no lease keeps it.
 func (s *Store) Discard(d Digest) {
 	s.leases.mu.Lock()
 	s.leases.pending[d] = struct{}{}
@@ -76,7 +75,7 @@ func (s *Store) Discard(d Digest) {
 func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()
-	defer s.leases.take()() // what is used from now on is noted until the end
+	defer s.leases.take()() // notes uses until the end of the sweep
 	live := s.liveTrees()
 	dead, err := s.deadTrees(live)
 	if err != nil {
@@ -106,7 +105,7 @@ func (s *Store) liveTrees() map[Digest]bool {
 	return live
 }
 
-// deadTrees returns those on disk, and of parts, that are not live.
+// deadTrees returns the trees on disk that are not in live.
 func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
 	names, err := s.listDir("trees")
 	if err != nil {
@@ -121,8 +120,8 @@ func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
 	return dead, nil
 }
 
-// listDir lists a directory of the store through a file of its own: several may
-// do so at once.
+// listDir lists a directory of the store through a descriptor of its own, so several calls may
+// run at once.
 func (s *Store) listDir(name string) ([]string, error) {
 	dir, err := openat(int(s.root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -132,11 +131,11 @@ func (s *Store) listDir(name string) ([]string, error) {
 	return dir.Readdirnames(-1)
 }
 
-// sweepPending removes what removed images left, as far as no lease keeps it.
-// While another sweep runs that one does it at its end.
+// sweepPending removes the leftovers of removed images that no lease keeps. If another sweep
+// runs, that sweep does it at its end.
 func (s *Store) sweepPending() (done Swept) {
 	for {
-		// The lock first: who had it looks again after giving it back.
+		// Lock first: the holder of the lock looks at the queue again after unlocking.
 		if !s.sweeping.TryLock() {
 			return done
 		}
@@ -153,7 +152,7 @@ func (s *Store) sweepPending() (done Swept) {
 	}
 }
 
-// ready says whether takePending would return anything.
+// ready reports whether takePending would return a tree.
 func (l *leases) ready() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,9 +164,9 @@ func (l *leases) ready() bool {
 	return false
 }
 
-// sweepDead is the short way: it reads only the trees that are gone, and those of
-// parts that no image has. Nobody else needs an object once objects/ has the last
-// link to it, since each image links all objects of all its parts.
+// sweepDead is the short form of a sweep: it reads only the dead trees, and the trees of parts
+// that no image has. If objects/ has the last link to an object, no image needs it, because each
+// image links all objects of all its parts.
 func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	defer s.leases.take()()
 	maybe := make(map[Digest]bool, len(dead))
@@ -214,8 +213,8 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	return nil
 }
 
-// looseTrees returns the trees of parts that no image has, as a build that failed
-// leaves them: the next one finds the part, and takes its objects for granted.
+// looseTrees returns the trees of parts that no image has. A failed build leaves such parts: the
+// next build finds the part and relies on its objects.
 func (s *Store) looseTrees() map[Digest]bool {
 	snap := s.snap.Load()
 	loose := make(map[Digest]bool)
@@ -230,7 +229,7 @@ func (s *Store) looseTrees() map[Digest]bool {
 	return loose
 }
 
-// treeKeys returns the keys of a tree's objects.
+// treeKeys returns the keys of the objects of a tree.
 func (s *Store) treeKeys(d Digest) ([]string, error) {
 	t, err := s.readTree(d)
 	if err != nil {
@@ -245,7 +244,7 @@ func (s *Store) treeKeys(d Digest) ([]string, error) {
 	return keys, nil
 }
 
-// sweep is one run.
+// sweep is one run of a sweep.
 type sweep struct {
 	s    *Store
 	ctx  context.Context //nolint:containedctx // of one call
@@ -253,8 +252,7 @@ type sweep struct {
 	done *Swept
 }
 
-// trees removes dead trees, their parts first, and returns those that no lease
-// keeps.
+// trees removes dead trees, their parts first, and returns the trees that no lease keeps.
 func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
 	s := w.s
 	gone := make(map[Digest]bool, len(dead))
@@ -269,7 +267,7 @@ func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
 	if w.dry || len(gone) == 0 {
 		return gone, nil
 	}
-	// A tree must not come back after its objects are gone.
+	// Sync: a tree must not come back after its objects are gone.
 	if err := s.trees.Sync(); err != nil {
 		return nil, err
 	}
@@ -283,7 +281,7 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 	step := make(map[Digest]bool, len(dead))
 	for _, d := range dead {
 		if s.leases.usesTreeLocked(d) {
-			s.leases.pending[d] = struct{}{} // the end of the lease decides
+			s.leases.pending[d] = struct{}{} // for the sweep at the end of the lease
 			continue
 		}
 		step[d], gone[d] = true, true
@@ -311,7 +309,7 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 	return nil
 }
 
-// parts forgets the parts whose trees are about to go.
+// parts forgets the parts of trees that are about to be removed.
 func (w *sweep) parts(trees map[Digest]bool) error {
 	var dead []string
 	for key, p := range w.s.snap.Load().parts {
@@ -337,7 +335,7 @@ func (w *sweep) parts(trees map[Digest]bool) error {
 	return w.s.failpoint("parts swept")
 }
 
-// allObjects removes every object that has no link and no live tree.
+// allObjects removes every object without another link and without a live tree.
 func (w *sweep) allObjects(live map[Digest]bool) error {
 	subs, err := w.s.listDir("objects")
 	if err != nil {
@@ -383,8 +381,8 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 	return flush()
 }
 
-// spare takes out of unlinked the objects of trees that stay. Where an image has
-// the tree, that none links them is damage, which a check repairs with the object.
+// spare deletes from unlinked the objects of trees that stay. An image with such a tree that
+// does not link the object is damaged: the object stays for the repair.
 func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
 	for d := range trees {
 		if err := w.ctx.Err(); err != nil {
@@ -401,8 +399,8 @@ func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
 	return nil
 }
 
-// objectLinks returns the number of links to a file of objects/ and the bytes it
-// takes; 0 if it is not there.
+// objectLinks returns the number of links to a file of objects/ and its disk use in bytes; 0 if
+// the file is missing.
 func (s *Store) objectLinks(name string) (links uint64, bytes int64) {
 	var st unix.Stat_t
 	if unix.Fstatat(int(s.objects.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
@@ -411,8 +409,8 @@ func (s *Store) objectLinks(name string) (links uint64, bytes int64) {
 	return uint64(st.Nlink), st.Blocks * 512 //nolint:unconvert // 32 bits on arm64
 }
 
-// objects removes those objects to which there is no other link and which no
-// lease keeps. The numbers are those of the highest copies known.
+// objects removes the objects without another link that no lease keeps. The map holds the
+// highest known copy number of each.
 func (w *sweep) objects(unlinked map[string]int) error {
 	for step := range slices.Chunk(slices.Collect(maps.Keys(unlinked)), sweepStep) {
 		if err := w.ctx.Err(); err != nil {
@@ -442,9 +440,8 @@ func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
 	return s.failpoint("objects swept")
 }
 
-// object removes an object with all its copies, of which there are at least
-// last, unless something links one of them. The first goes last, so that none is
-// forgotten half way.
+// object removes all copies of an object, at least 0 to last, unless a copy has another link. It
+// removes copy 0 last, so a crash half-way leaves no copy without copy 0.
 func (w *sweep) object(key string, last int) error {
 	var sizes []int64
 	for n := 0; ; n++ {
@@ -474,8 +471,8 @@ func (w *sweep) object(key string, last int) error {
 	return nil
 }
 
-// removeCounted removes an image's directory below tmp/ and adds up what no
-// object keeps of it.
+// removeCounted removes an image's directory below tmp/ and counts its files that are not links
+// to objects.
 func (s *Store) removeCounted(name string, done *Swept) {
 	_ = filepath.WalkDir(filepath.Join(s.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
 		var st unix.Stat_t
@@ -483,7 +480,7 @@ func (s *Store) removeCounted(name string, done *Swept) {
 			done.Inodes++
 			done.Bytes += st.Blocks * 512
 		}
-		return nil // what cannot be read is not counted
+		return nil // do not count unreadable files
 	})
 	s.removeTmp(name)
 }

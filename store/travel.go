@@ -11,12 +11,12 @@ import (
 	"slices"
 )
 
-// A tree travels as its canonical bytes ([Store.TreeBytes]) and the contents of
-// its objects, in the order of [Tree.Objects]. Whoever gets it knows by the digest
-// of the former what the latter must be before any of them comes.
+// A tree travels as its canonical bytes ([Store.TreeBytes]) and the contents of its objects, in
+// the order of [Tree.Objects]. By the digest of the bytes, the receiver knows the digest of
+// every object before the object arrives.
 
-// TreeBytes returns the canonical encoding of a committed tree, of which d is the
-// digest. Errors: fs.ErrNotExist, ErrTree.
+// TreeBytes returns the canonical encoding of a committed tree; d is its digest. Errors:
+// fs.ErrNotExist, ErrTree.
 func (s *Store) TreeBytes(d Digest) ([]byte, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("tree: %w", err)
@@ -32,8 +32,8 @@ func (s *Store) TreeBytes(d Digest) ([]byte, error) {
 	return b, nil
 }
 
-// ManifestBytes returns the manifest of an image, of which d is the digest.
-// Errors: fs.ErrNotExist, ErrTree.
+// ManifestBytes returns the manifest of an image; d is its digest. Errors: fs.ErrNotExist,
+// ErrTree.
 func (s *Store) ManifestBytes(d Digest) ([]byte, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("image: %w", err)
@@ -48,8 +48,8 @@ func (s *Store) ManifestBytes(d Digest) ([]byte, error) {
 	return b, nil
 }
 
-// DecodeTree decodes what TreeBytes returned elsewhere, and is as careful as that
-// wants: the digest, every path, every entry. Errors: ErrTree.
+// DecodeTree decodes the TreeBytes of another, maybe hostile, store. It checks the digest, every
+// path and every entry. Errors: ErrTree.
 func DecodeTree(d Digest, b []byte) (*Tree, error) {
 	if sumDigest(b) != d {
 		return nil, fmt.Errorf("tree %s: %w: its digest is %s", d, ErrTree, sumDigest(b))
@@ -68,8 +68,8 @@ func DecodeTree(d Digest, b []byte) (*Tree, error) {
 	return t, nil
 }
 
-// Objects are the files whose content travels, in the order of their paths: files
-// that share an object, and empty ones, are left out.
+// Objects returns the files with content to transfer, sorted by path. It omits empty files and
+// all but the first of the files that share an object.
 func (t *Tree) Objects() iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		seen := make(map[string]bool)
@@ -86,11 +86,10 @@ func (t *Tree) Objects() iter.Seq[*Entry] {
 	}
 }
 
-// PutTree makes a tree of its entries and the contents that next returns, which is
-// called once for each of t.Objects, in that order. What is there already is not
-// read. Errors: ErrTree where a content is not
-// what its entry says, those of next and of reading, and any errno, with nothing
-// left behind but objects that the next sweep takes.
+// PutTree makes a tree of entries and contents. It calls next once for each of t.Objects, in
+// order, and does not read the content of objects that exist already. Errors: ErrTree if a
+// content differs from the entry, the errors of next and of its reader, and any errno. An error
+// leaves only objects behind, for the next sweep.
 func (s *Store) PutTree(ctx context.Context, t *Tree, next func(*Entry) (io.Reader, error)) error {
 	w, err := s.Create()
 	if err != nil {
@@ -121,13 +120,14 @@ func (s *Store) PutTree(ctx context.Context, t *Tree, next func(*Entry) (io.Read
 	return err
 }
 
-// HasTree says whether the tree is there with all of its objects, which sweeps take
-// from one that neither an image has nor a part; whoever goes on to use it has a lease.
+// HasTree reports whether the tree and all of its objects are in the store. A sweep may remove
+// the objects of a tree that no image and no part has. A caller that goes on to use the tree
+// holds a lease.
 func (s *Store) HasTree(d Digest) bool {
 	if d.check() != nil {
 		return false
 	}
-	s.leases.useTree(d) // first: nothing of it goes from now on
+	s.leases.useTree(d) // first, so no sweep removes the tree or its objects from now on
 	keys, err := s.treeKeys(d)
 	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
 		links, _ := s.objectLinks(objectName(key, 0))

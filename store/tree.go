@@ -26,8 +26,8 @@ func sumDigest(b []byte) Digest {
 	return Digest(digestPrefix + hex.EncodeToString(sum[:]))
 }
 
-// hex returns the digest without its algorithm: what files are named after
-// (a colon would end a directory in overlayfs mount options).
+// hex returns the digest without its algorithm. File names use this form, because a colon would
+// end a directory in overlayfs mount options.
 func (d Digest) hex() string { return strings.TrimPrefix(string(d), digestPrefix) }
 
 func (d Digest) check() error {
@@ -50,7 +50,7 @@ func isHex(s string) bool {
 // ErrTree is wrapped by every refusal of a tree manifest.
 var ErrTree = errors.New("malformed tree manifest")
 
-// check says whether t is what a Writer could have made.
+// check refuses a tree that no Writer could have made. Errors: ErrTree.
 func (t *Tree) check() error {
 	dirs := make(map[string]bool)
 	for i := range t.Entries {
@@ -112,7 +112,7 @@ func (t *Tree) encode() ([]byte, error) {
 	return json.Marshal(&asText)
 }
 
-// raw is a name as JSON holds it: as it is, or in base64 what is no text.
+// raw returns name as JSON holds it: as text, or in base64 if name is not UTF-8.
 func raw(name string) (text, encoded string) {
 	if utf8.ValidString(name) {
 		return name, ""
@@ -156,8 +156,7 @@ func decodeTree(b []byte) (*Tree, error) {
 	return t, nil
 }
 
-// decodeStrict decodes one JSON value without unknown members and nothing
-// after it.
+// decodeStrict decodes exactly one JSON value. Unknown members and further data are errors.
 func decodeStrict(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tx changes database and next snapshot together, and notes the changes of
-// images. (Functions are listed by the engine, which adds theirs.)
+// tx changes the database and the next snapshot together, and collects the changes of images.
+// (The engine lists functions, so it adds their changes.)
 type tx struct {
 	s       *Store
 	sized   bool // sizing.mu is held
 	sql     *sql.Tx
 	next    *snapshot
 	changes []Change
-	index   []indexLine // what index.json has to learn
-	touched []Digest    // images of which it has to learn
-	own     bool        // next.images is not the last snapshot's any more
+	index   []indexLine // lines to write to the index
+	touched []Digest    // images for the index
+	own     bool        // next.images is a copy, not shared with the last snapshot
 }
 
-// ownImages is next.images to be changed in place.
+// ownImages returns next.images for changes in place.
 func (t *tx) ownImages() *[]*Image {
 	if !t.own {
 		t.own = true
@@ -34,7 +34,7 @@ func (t *tx) ownImages() *[]*Image {
 	return &t.next.images
 }
 
-// replaceImage shows an image as it is now.
+// replaceImage replaces an image's record in the lists.
 func (t *tx) replaceImage(old, img *Image) {
 	t.next.byDigest[img.Digest] = img
 	list := *t.ownImages()
@@ -42,7 +42,7 @@ func (t *tx) replaceImage(old, img *Image) {
 	t.touched = append(t.touched, img.Digest)
 }
 
-// indexLines is what index.json has to learn of the transaction.
+// indexLines returns the transaction's lines for the index.
 func (t *tx) indexLines() []indexLine {
 	lines := t.index
 	slices.Sort(t.touched)
@@ -58,7 +58,7 @@ func (t *tx) indexLines() []indexLine {
 
 func (t *tx) noteImage(a ChangeAction, d Digest, name string) {
 	img := t.next.byDigest[d]
-	if img == nil { // it is going
+	if img == nil { // removeImage has dropped it from next
 		img = t.s.snap.Load().byDigest[d]
 	}
 	c := Change{Kind: ChangeImage, Action: a, ID: string(d), Name: name}
@@ -68,9 +68,9 @@ func (t *tx) noteImage(a ChangeAction, d Digest, name string) {
 	t.changes = append(t.changes, c)
 }
 
-// update runs change in one transaction and publishes the result. With index it
-// writes the index first: one ahead of the database harms nothing, one behind
-// could hand out a tenant's id twice.
+// update runs change in one transaction and publishes the result. If index is set, update writes
+// the index before it commits: an index ahead of the database does no harm, an index behind
+// could give a tenant's id to a second tenant.
 func (s *Store) update(index bool, change func(*tx) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,8 +123,7 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 	return s.failpoint("after commit")
 }
 
-// updateFreeing is update for removals. A disk too full for it gets the room
-// of the reserve.
+// updateFreeing is update for removals. On a full disk it deletes the reserve and tries again.
 func (s *Store) updateFreeing(index bool, change func(*tx) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +169,7 @@ func (t *tx) putImage(img *Image, manifest []byte, own sized) error {
 	return nil
 }
 
-// trustImage makes a foreign image one of our own.
+// trustImage makes a foreign image a trusted one.
 func (t *tx) trustImage(d Digest) error {
 	old := t.next.byDigest[d]
 	if old == nil || !old.Foreign {
@@ -183,7 +182,7 @@ func (t *tx) trustImage(d Digest) error {
 	return err
 }
 
-// putTag moves the name to the image; the one that had it goes on without.
+// putTag moves the name to the image d. The image that had the name stays.
 func (t *tx) putTag(k tag, d Digest) error {
 	if _, err := t.sql.Exec(`INSERT INTO tags VALUES (?, ?, ?)
 		ON CONFLICT (name, version) DO UPDATE SET image = excluded.image`, k.name, k.version, d); err != nil {
@@ -214,7 +213,7 @@ func (t *tx) removeTag(k tag) error {
 	return nil
 }
 
-// unname takes a name off the image that has it.
+// unname takes a name off its image.
 func (t *tx) unname(k tag) {
 	d := t.next.tags[k]
 	delete(t.next.tags, k)
@@ -225,7 +224,7 @@ func (t *tx) unname(k tag) {
 	}
 }
 
-// putRemote moves what a registry calls an image to that one.
+// putRemote makes remote, a registry's name for an image, mean the image d.
 func (t *tx) putRemote(remote string, d Digest) error {
 	name, digest, _ := strings.Cut(remote, "@")
 	if _, err := t.sql.Exec(`INSERT INTO remotes VALUES (?, ?, ?)
@@ -253,7 +252,7 @@ func (t *tx) removeRemote(remote string) error {
 	return nil
 }
 
-// forgetRemote takes it off the image that has it.
+// forgetRemote takes remote off its image.
 func (t *tx) forgetRemote(remote string) {
 	d := t.next.remotes[remote]
 	if d == "" {
@@ -294,8 +293,8 @@ func (t *tx) removeImage(d Digest) error {
 	return nil
 }
 
-// dropImage removes an image that is gone with the functions that have it; those that
-// may go back to it go on without.
+// dropImage removes an image without a directory, and the functions that run the image.
+// Functions that keep the image only for a rollback stay, without the rollback.
 func (t *tx) dropImage(d Digest) error {
 	if _, err := t.sql.Exec(`DELETE FROM functions WHERE image = ?`, d); err != nil {
 		return err
@@ -351,7 +350,7 @@ func (t *tx) removeFunction(name string) error {
 	return err
 }
 
-// showFunction shows f under its name, or nothing where it is nil.
+// showFunction sets the function of that name in the snapshot and index; nil removes it.
 func (t *tx) showFunction(name string, f *Function) {
 	list := slices.Clone(t.next.functionList)
 	i, found := slices.BinarySearchFunc(list, name, func(f *Function, name string) int { return strings.Compare(f.Name, name) })
@@ -373,7 +372,7 @@ func (t *tx) showFunction(name string, f *Function) {
 	}
 }
 
-// putTenant enters a tenant; ID 0 asks for the next one.
+// putTenant enters a tenant. ID 0 asks for the next free id.
 func (t *tx) putTenant(n Tenant) (Tenant, error) {
 	id := sql.NullInt64{Int64: int64(n.ID), Valid: n.ID != 0}
 	r, err := t.sql.Exec(`INSERT INTO tenants VALUES (?, ?)`, id, n.Name)

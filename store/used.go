@@ -8,25 +8,23 @@ import (
 	"time"
 )
 
-// uses are the times images were last used at. They live in memory; SaveUses
-// writes what has moved by useStep or more, so that using an image costs no
-// write.
+// uses holds the time of the last use of each image. It lives in memory; SaveUses writes the
+// times that moved by useStep or more, so using an image costs no write.
 type uses struct {
 	mu   sync.Mutex // after leases.mu
 	at   map[Digest]useTime
-	gone map[Digest]chan struct{} // being removed because nobody uses them; closed once they are
+	gone map[Digest]chan struct{} // images being removed as unused; closed at the end of the removal
 }
 
 type useTime struct {
 	now, saved time.Time
-	puts       int // calls of PutImage that have returned it since it was made or Open
+	puts       int // calls of PutImage and TakeImage that returned the image, since Open
 }
 
 const useStep = time.Hour
 
-// Use notes that an image is used now, without touching the disk. It is false
-// where there is no such image, or where it is just being removed for not being
-// used: whoever goes on without it makes it again.
+// Use notes a use of an image now, without disk access. It returns false if the image does not
+// exist or is just being removed as unused: the caller then makes the image again.
 func (s *Store) Use(d Digest) bool {
 	if s.snap.Load().byDigest[d] == nil {
 		return false
@@ -34,8 +32,8 @@ func (s *Store) Use(d Digest) bool {
 	return s.uses.note(d, 0) == nil
 }
 
-// note notes a use, and how many puts that is; or returns the end of the removal
-// that is under way.
+// note notes a use and adds puts. If a removal of the image is under way, note instead returns a
+// channel that is closed at the end of the removal.
 func (u *uses) note(d Digest, puts int) (leaving <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -49,23 +47,23 @@ func (u *uses) note(d Digest, puts int) (leaving <-chan struct{}) {
 	return nil
 }
 
-// forget is called when an image's row has gone.
+// forget is called after an image's row is gone.
 func (u *uses) forget(d Digest) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.at, d)
 }
 
-// LastUsed returns when an image was last used, or made. After the store was
-// opened again it may be an hour early; where nobody knows any more it is when
-// that was. It is zero for an image that is not there.
+// LastUsed returns the time of the last use of an image, or of its creation. After a restart the
+// time may be up to an hour early, or the time of Open if none was saved. The time of an unknown
+// image is zero.
 func (s *Store) LastUsed(d Digest) time.Time {
 	s.uses.mu.Lock()
 	defer s.uses.mu.Unlock()
 	return s.uses.at[d].now
 }
 
-// SaveUses writes the times that have moved since they were written.
+// SaveUses writes the times that have moved by useStep or were never written.
 func (s *Store) SaveUses(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -102,7 +100,7 @@ func (s *Store) SaveUses(ctx context.Context) error {
 	return nil
 }
 
-// writeUses has its own transaction: no list shows these times.
+// writeUses uses a separate transaction, because lists do not show the times.
 func (s *Store) writeUses(at map[Digest]time.Time) error {
 	tx, err := s.db.Begin()
 	if err != nil {
@@ -110,7 +108,7 @@ func (s *Store) writeUses(at map[Digest]time.Time) error {
 	}
 	defer tx.Rollback()
 	for d, t := range at {
-		// An image that is gone by now has no row to refer to.
+		// A removed image has no row to refer to.
 		_, err := tx.Exec(`INSERT INTO image_uses SELECT digest, ? FROM images WHERE digest = ?
 			ON CONFLICT (image) DO UPDATE SET used = excluded.used`, t.UnixNano(), d)
 		if err != nil {
@@ -120,7 +118,7 @@ func (s *Store) writeUses(at map[Digest]time.Time) error {
 	return tx.Commit()
 }
 
-// loadUses reads the times; where there is none the image counts as used now.
+// loadUses reads the times. An image without a time counts as used now.
 func (s *Store) loadUses() error {
 	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]chan struct{})
 	known := s.snap.Load().byDigest
@@ -130,7 +128,7 @@ func (s *Store) loadUses() error {
 		err := scan(&d, &used)
 		if img := known[d]; img != nil {
 			t := time.Unix(0, used)
-			s.uses.at[img.Digest] = useTime{now: t, saved: t} // one string for both
+			s.uses.at[img.Digest] = useTime{now: t, saved: t} // share one string
 		}
 		return err
 	})
@@ -146,9 +144,8 @@ func (s *Store) loadUses() error {
 	return nil
 }
 
-// RemoveUnused is RemoveImage for an image that somebody chose because it was
-// last used at that time. It is false where the image was used since, or under a
-// lease that is not released: then nothing happens.
+// RemoveUnused is RemoveImage for an image chosen because its last use was at last. It returns
+// false and does nothing if the image was used since, or under a lease that is still held.
 func (s *Store) RemoveUnused(ctx context.Context, d Digest, last time.Time) (Swept, bool, error) {
 	oldest, leased := s.leases.oldest()
 	done, err := s.removeUnless(ctx, d, func(u useTime) bool {
@@ -160,9 +157,9 @@ func (s *Store) RemoveUnused(ctx context.Context, d Digest, last time.Time) (Swe
 	return done, err == nil, err
 }
 
-// RemovePut takes back what the caller alone has made, and what so many calls of
-// PutImage have returned to it. Errors: ErrInUse where others have put the image,
-// too, or given it a name; else those of RemoveImage.
+// RemovePut takes back an image that only the caller has put; puts is the number of its calls of
+// PutImage and TakeImage. Errors: ErrInUse if another caller has put the image or given it a
+// name; else the errors of RemoveImage.
 func (s *Store) RemovePut(ctx context.Context, d Digest, puts int) error {
 	_, err := s.removeUnless(ctx, d, func(u useTime) bool { return u.puts != puts }, func(img *Image) error {
 		if len(img.Names) > 0 {
@@ -175,8 +172,8 @@ func (s *Store) RemovePut(ctx context.Context, d Digest, puts int) error {
 
 var errSpared = fmt.Errorf("%w by somebody else", ErrInUse)
 
-// removeUnless is remove that, unless the image is spared, has whoever wants it
-// meanwhile wait and make it again.
+// removeUnless is remove unless spare returns true. A caller that wants the image during the
+// removal waits for its end and makes the image again.
 func (s *Store) removeUnless(ctx context.Context, d Digest, spare func(useTime) bool, may func(*Image) error) (Swept, error) {
 	u := &s.uses
 	u.mu.Lock()

@@ -9,20 +9,19 @@ import (
 	"os"
 )
 
-// The write-ahead log as a crash leaves it (sqlite.org/fileformat2.html, section 4),
-// numbers big-endian:
+// The write-ahead log after a crash (sqlite.org/fileformat2.html, section 4); numbers are
+// big-endian:
 //
 //	header 32   magic 4 · version 4 · page size 4 · checkpoint 4 · salts 8 · sums 8
 //	frame  24   page 4 · pages in the database after a commit, else 0, 4 · salts 8 · sums 8
 //	page        …
 //
-// The sums are of all before them, headers as far as to the salts of a frame and to
-// the sums of the log. SQLite takes the frames up to the first that is not sound,
-// which a crash may have cut off, and leaves the others out in silence.
+// The sums cover all bytes before them, except sums and the salts of frames. SQLite silently
+// ignores the first unsound frame, which a crash may have cut off, and all frames after it.
 
-// checkLog finds damage that costs transactions which were acknowledged: a frame
-// that is not sound with more than one transaction from there on, for each was on
-// the disk before the next began. Errors: errCorrupt.
+// checkLog finds damage that loses acknowledged transactions: an unsound frame, and at or after
+// it more than one transaction. A crash has no such effect, because each transaction is on disk
+// before the next begins. Errors: errCorrupt.
 func checkLog(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +44,7 @@ func checkLog(path string) error {
 	sound := sum.is(header[24:])
 	salts := string(header[16:24])
 	if !sound {
-		size, salts = 4096, "" // as it is unless somebody has changed it; those of the first frame
+		size, salts = 4096, "" // SQLite's default page size; salts of the first frame
 	}
 	frame := make([]byte, 24+int(size))
 	for n, committed := 0, false; ; n++ {
@@ -55,7 +54,7 @@ func checkLog(path string) error {
 		if salts == "" {
 			salts = string(frame[8:16])
 		}
-		same := string(frame[8:16]) == salts // others are of a log that was here before
+		same := string(frame[8:16]) == salts // else left over from an earlier log
 		if sound {
 			sum.add(frame[:8])
 			sum.add(frame[24:])
@@ -71,7 +70,7 @@ func checkLog(path string) error {
 	}
 }
 
-// logEnd is no error at the end of the log.
+// logEnd returns nil if err is the end of the log.
 func logEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil

@@ -15,22 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file up to this size is hashed in memory and written only if its object is
-// not there yet.
+// A file smaller than bufferSize is hashed in memory, and written only if its object is missing.
 const bufferSize = 256 << 10
 
 // Errors of a Writer.
 var (
-	// ErrConflict: a path is a directory in one place and something else in
-	// another.
+	// ErrConflict: a path is a directory in one part or entry and a file or symlink in another.
 	ErrConflict = errors.New("path is both a directory and something else")
 	// ErrOwner: an id is above MaxID.
 	ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
 )
 
-// Writer stages one tree. It is for one goroutine. The first error sticks:
-// Commit returns it. Either Commit or Abort must be called; until then what it
-// holds is not swept.
+// Writer stages a tree, for one goroutine. The first error sticks: Commit returns it. The caller
+// must call Commit or Abort; until then sweeps spare all objects of the Writer.
 type Writer struct {
 	s       *Store
 	release func()   // ends the lease; nil once finished
@@ -40,12 +37,12 @@ type Writer struct {
 	entries map[string]Entry
 	staged  map[string]bool // keys in dir
 	buf     []byte
-	uid     uint32 // owner of what is entered
+	uid     uint32 // owner of the next entries
 	gid     uint32
 	err     error
 }
 
-// Create starts a tree. ENOSPC and the like keep their errno.
+// Create starts a tree. Errors keep their errno, such as ENOSPC.
 func (s *Store) Create() (*Writer, error) {
 	release := s.Hold()
 	name := "tree-" + strconv.FormatUint(s.serial.Add(1), 10)
@@ -62,9 +59,8 @@ func (s *Store) Create() (*Writer, error) {
 	}, nil
 }
 
-// SetOwner says who owns what is entered from now on, by the ids inside a sandbox:
-// root until then, and every directory that nobody entered. [ErrOwner] above
-// [MaxID].
+// SetOwner sets the owner of the entries that follow, as ids inside a sandbox. The first owner
+// is root, and implied directories always belong to root. Errors: [ErrOwner] above [MaxID].
 func (w *Writer) SetOwner(uid, gid uint32) error {
 	if uid > MaxID || gid > MaxID {
 		return w.fail(fmt.Errorf("owner %d:%d: %w", uid, gid, ErrOwner))
@@ -73,9 +69,8 @@ func (w *Writer) SetOwner(uid, gid uint32) error {
 	return nil
 }
 
-// File adds a regular file with the bytes of r, read to its end. Of mode only
-// the permission bits count, of mtime the seconds. It replaces a file or symlink
-// of the same path.
+// File adds a regular file with the bytes of r, read to its end. Of mode only the permission
+// bits count, of mtime the seconds. The file replaces a file or symlink of the same path.
 func (w *Writer) File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error {
 	e := Entry{Path: path, Kind: KindFile, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}
 	if err := w.place(e); err != nil {
@@ -92,8 +87,7 @@ func (w *Writer) failFile(path string, err error) error {
 	return w.fail(fmt.Errorf("store %s: %w", path, err))
 }
 
-// Directory adds a directory, or gives one that is there already its mode and
-// mtime.
+// Directory adds a directory, or sets the mode and mtime of a directory added before.
 func (w *Writer) Directory(path string, mode fs.FileMode, mtime time.Time) error {
 	e := Entry{Path: path, Kind: KindDir, Mode: uint32(mode.Perm()), MTime: mtime.Unix(), UID: w.uid, GID: w.gid}
 	if w.layer {
@@ -103,8 +97,8 @@ func (w *Writer) Directory(path string, mode fs.FileMode, mtime time.Time) error
 	return w.fail(w.place(e))
 }
 
-// Symlink adds a symlink. The target may be anything: it is resolved inside
-// sandboxes only. It replaces a file or symlink of the same path.
+// Symlink adds a symlink. The target may be any string: only sandboxes resolve it. The symlink
+// replaces a file or symlink of the same path.
 func (w *Writer) Symlink(path, target string, mtime time.Time) error {
 	if err := checkTarget(path, target); err != nil {
 		return w.fail(err)
@@ -112,13 +106,12 @@ func (w *Writer) Symlink(path, target string, mtime time.Time) error {
 	return w.fail(w.place(Entry{Path: path, Kind: KindSymlink, Link: target, MTime: mtime.Unix(), UID: w.uid, GID: w.gid}))
 }
 
-// Commit makes the tree durable and returns its digest. The same tree twice is
-// one. It finishes the Writer whatever it returns.
+// Commit makes the tree durable and returns its digest. Two equal trees are stored once. Commit
+// ends the Writer, even on an error.
 //
-// Order: staged objects and manifest reach the disk by one syncfs before any of
-// them gets its final name, so that a name never stands for bytes a crash can
-// still lose. Then objects, then the manifest, then fsync of trees/, which
-// brings the journal up to there.
+// Order: one syncfs brings staged objects and the manifest to disk before any of them gets its
+// final name, so a name never stands for bytes that a crash can lose. Then Commit links the
+// objects, renames the manifest, and fsyncs trees/, which flushes the journal up to that point.
 func (w *Writer) Commit(ctx context.Context) (Digest, error) {
 	defer w.Abort()
 	if w.err == nil {
@@ -184,7 +177,7 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 	return d, s.failpoint("tree renamed")
 }
 
-// Abort throws away what was staged. Harmless after Commit, and twice.
+// Abort discards the staged files. A second Abort, or one after Commit, does nothing.
 func (w *Writer) Abort() {
 	if w.release == nil {
 		return
@@ -205,9 +198,9 @@ func (w *Writer) fail(err error) error {
 	return err
 }
 
-// place enters e after checking its path and what is there already, and adds
-// missing parents. Implicit parents have a fixed mtime, so that the digest of a
-// tree depends on what was asked for only.
+// place checks the path of e and the existing entries, adds missing parents and enters e, unless
+// e is a file. Implied parents have a fixed mtime, so the digest of a tree depends only on the
+// calls of the user.
 func (w *Writer) place(e Entry) error {
 	if w.err != nil {
 		return w.err
@@ -233,15 +226,14 @@ func (w *Writer) place(e Entry) error {
 	for _, p := range missing {
 		w.entries[p] = Entry{Path: p, Kind: KindDir, Mode: 0o755, Implied: w.layer}
 	}
-	if e.Kind != KindFile { // File enters its own once it is read
+	if e.Kind != KindFile { // the caller enters a file after reading its content
 		w.entries[e.Path] = e
 	}
 	return nil
 }
 
-// stage reads r to its end, sets e's size and digest, and makes sure that its
-// object is in objects/ or staged. Empty files have no object: each image has its
-// own.
+// stage reads r to the end, sets e's size and digest, and makes sure the object is in objects/
+// or staged. Empty files have no object: each image has its own.
 func (w *Writer) stage(e *Entry, r io.Reader) error {
 	n, err := fill(r, w.buf)
 	switch {
@@ -268,7 +260,7 @@ func (w *Writer) stage(e *Entry, r io.Reader) error {
 	return w.keep(f, e)
 }
 
-// stageLarge goes on after the first bytes, which fill w.buf.
+// stageLarge continues stage after the first bytes, which fill w.buf.
 func (w *Writer) stageLarge(e *Entry, r io.Reader) error {
 	f, err := w.incoming()
 	if err != nil {
@@ -303,7 +295,7 @@ func (w *Writer) incoming() (*os.File, error) {
 	return openat(int(w.dir.Fd()), incomingName, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 }
 
-// keep gives the finished incoming file its metadata and its key for a name.
+// keep sets the metadata of the finished incoming file and renames the file to the key.
 func (w *Writer) keep(f *os.File, e *Entry) error {
 	dir, key := int(w.dir.Fd()), e.key()
 	if err := setMeta(f, dir, incomingName, e); err != nil {
@@ -316,8 +308,8 @@ func (w *Writer) keep(f *os.File, e *Entry) error {
 	return nil
 }
 
-// has says whether the object is staged or in place. What is in place stays
-// until the Writer is finished: it has a lease.
+// has reports whether the object is staged or in objects/. An object in objects/ stays until the
+// Writer ends, because the Writer holds a lease.
 func (w *Writer) has(key string) bool {
 	if w.staged[key] {
 		return true
@@ -327,9 +319,8 @@ func (w *Writer) has(key string) bool {
 	return unix.Fstatat(int(w.s.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
-// fill reads until buf is full or r ends; io.EOF means the end, and
-// io.ErrUnexpectedEOF (a cut archive) stays the error it is, unlike with
-// io.ReadFull.
+// fill reads until buf is full or r ends. io.EOF means the end. Unlike io.ReadFull, fill does
+// not treat io.ErrUnexpectedEOF from r (a cut archive) as an end: it stays an error.
 func fill(r io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var m int
