@@ -18,29 +18,28 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// imageMount is an attached Image volume: an ext4 somewhat larger than its limit,
-// and in it, beside the data, a file that holds what is too much, the balloon. It
-// makes the limit exact, and lets it be lowered while the volume is in use. The
-// balloon's blocks are never written, so that they take nothing on the host.
+// imageMount is an attached Image volume: an ext4 somewhat larger than the limit. Beside the
+// data it holds a file, the balloon, that takes the excess space. The balloon makes the limit
+// exact, and the limit can go down while the volume is in use. The balloon's blocks are never
+// written, so they take no space on the host.
 type imageMount struct {
 	m      *Manager
 	path   string
 	device string // the loop device
 
 	mu      sync.Mutex
-	gone    bool  // no mount any more: path is the host's directory
+	gone    bool  // not mounted any more: path is a directory of the host
 	size    int64 // of the file system
 	limits  Limits
 	balloon int64 // bytes of disk blocks
-	short   bool  // the balloon is too small: more is in use than the limit
+	short   bool  // the balloon is too small, because the use exceeds the limit
 }
 
 const (
 	blockSize = 4096
 
-	// What an empty ext4 made by mkfs holds beside the data: the root, lost+found
-	// (4 blocks), that of the resize inode; ten reserved inodes, of which the root is
-	// one, the balloon and lost+found.
+	// The own use of an empty ext4 from mkfs. Blocks: root, lost+found (4), resize inode.
+	// Inodes: ten reserved, including the root, plus balloon and lost+found.
 	ownBytes  = 6 * blockSize
 	ownInodes = 12
 
@@ -51,13 +50,13 @@ const (
 	lockRetries = 10 * time.Millisecond
 )
 
-// features are those of an ext4 of today, whatever the host's mke2fs.conf says.
+// features are the features of a current ext4, independent of the host's mke2fs.conf.
 const features = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum"
 
 func imageFile(path string) string   { return path + ".img" }
 func stagedImage(path string) string { return path + ".img.new" }
 
-// staging is where the directory lies, as data/, while it becomes an image.
+// staging is the place of the old directory, as data/, during its conversion to an image.
 func staging(path string) string { return path + ".staged" }
 
 func probeImages() error {
@@ -71,15 +70,15 @@ func probeImages() error {
 	return f.Close()
 }
 
-// imageSize is how large the file system must be for the limits to fit.
+// imageSize returns the size of a file system that fits the limits.
 func imageSize(l Limits) int64 {
 	size := l.Bytes + l.Bytes/32 + l.Inodes*inodeSize + imageSpare
 	return (size + blockSize - 1) / blockSize * blockSize
 }
 
-// makeImage makes the image of a volume out of the directory that stands there,
-// if one does. Until the image has its name the directory is what counts,
-// afterwards the image: recoverImage puts right what lies between.
+// makeImage makes the image of a volume from the existing directory, if any. Until the rename of
+// the image the directory is valid, afterwards the image. recoverImage cleans up after a crash
+// in between.
 func (m *Manager) makeImage(path string, l Limits) error {
 	if err := makeDir(path); err != nil {
 		return err
@@ -104,7 +103,7 @@ func (m *Manager) makeImage(path string, l Limits) error {
 	least = Limits{Bytes: max(least.Bytes, had.Bytes), Inodes: max(least.Inodes, had.Inodes)}
 	size, inodes := imageSize(least), least.Inodes
 	if l.Inodes == 0 {
-		inodes = max(inodes, size/inodeBytes) // enough however much it grows
+		inodes = max(inodes, size/inodeBytes) // enough inodes, however large the image grows
 	}
 	inodes += ownInodes
 	if err := mkfs(stagedImage(path), staging(path), size, inodes); err != nil {
@@ -126,7 +125,7 @@ func (m *Manager) makeImage(path string, l Limits) error {
 	return recoverImage(path)
 }
 
-// recoverImage ends what makeImage has begun, or undoes it.
+// recoverImage completes or undoes an interrupted makeImage.
 func recoverImage(path string) error {
 	if err := os.Remove(stagedImage(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -143,8 +142,8 @@ func recoverImage(path string) error {
 	return linux.RemoveAll(staging(path))
 }
 
-// mkfs makes a durable image of the files in dir. Nothing but what describes them
-// is written: inode tables stay holes (a new sparse file is zero everywhere).
+// mkfs makes a durable image with the files in dir. Inode tables are not written but stay holes,
+// because a new sparse file reads as zeros.
 func mkfs(image, dir string, size, inodes int64) error {
 	f, err := os.OpenFile(image, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -173,7 +172,8 @@ func syncDir(path string) error {
 }
 
 func (m *Manager) attachImage(path string, l Limits) (_ backing, err error) {
-	if err := makeDir(path); err != nil { // the mount point, private beneath
+	// The mount point is private beneath the mount.
+	if err := makeDir(path); err != nil {
 		return nil, err
 	}
 	file, err := lockImage(imageFile(path), m.lockWithin)
@@ -189,12 +189,12 @@ func (m *Manager) attachImage(path string, l Limits) (_ backing, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("loop device of %s: %w", imageFile(path), err)
 	}
-	defer func() { _ = device.Close() }() // the mount keeps it; without one it goes
+	// A mount keeps the device; without a mount the device detaches itself.
+	defer func() { _ = device.Close() }()
 	if err := m.failpoint("image looped"); err != nil {
 		return nil, err
 	}
-	// discard gives blocks back to the host; noinit_itable keeps inode tables
-	// holes.
+	// discard gives blocks back to the host; noinit_itable keeps inode tables holes.
 	const options = "discard,noinit_itable,errors=remount-ro"
 	if err := unix.Mount(device.Name(), path, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, options); err != nil {
 		return nil, fmt.Errorf("mount %s, which e2fsck may repair: %w", imageFile(path), err)
@@ -216,9 +216,9 @@ func (m *Manager) attachImage(path string, l Limits) (_ backing, err error) {
 	return i, i.measure(balloon)
 }
 
-// lockImage opens an image and takes an flock that lasts as long as the loop
-// device does, which has the same open file: a file system that is mounted twice
-// is lost. An engine that was killed keeps its mounts for a moment longer.
+// lockImage opens an image and takes an flock. The loop device shares the open file, so the
+// flock lasts as long as the device: mounting a file system twice would destroy it. lockImage
+// waits for up to within, because the mounts of a killed engine last a moment longer.
 func lockImage(path string, within time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -240,8 +240,8 @@ func lockImage(path string, within time.Duration) (*os.File, error) {
 	}
 }
 
-// loop attaches a file to a free loop device, which detaches itself when it is
-// closed and not mounted.
+// loop attaches a file to a free loop device. The device detaches itself once it is closed and
+// not mounted.
 func loop(file *os.File) (*os.File, error) {
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
@@ -275,8 +275,8 @@ func loop(file *os.File) (*os.File, error) {
 func (i *imageMount) kind() Kind  { return Image }
 func (i *imageMount) dir() string { return filepath.Join(i.path, "data") }
 
-// detach unmounts; the loop device goes with the last mount, which sandboxes may
-// have.
+// detach unmounts the image. The loop device goes with the last mount; sandboxes may hold
+// mounts.
 func (i *imageMount) detach() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -288,8 +288,8 @@ func (i *imageMount) detach() error {
 	return err
 }
 
-// move gives an image that is mounted, and that nobody uses yet, a path where there is
-// nothing. It is undone unless all of it is done.
+// move moves a mounted image, which is not in use yet, to an unused path. If the mount or the
+// image file cannot move, move undoes its steps.
 func (i *imageMount) move(path string) (err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -331,12 +331,12 @@ func (i *imageMount) usage() (Usage, error) {
 	}
 	u, _, err := i.countLocked()
 	if err == nil && i.short {
-		err = i.fitLocked() // what was freed must not be used again
+		err = i.fitLocked() // do not let the data reuse freed space
 	}
 	return u, err
 }
 
-// countLocked returns what the data takes and the bytes that are free.
+// countLocked returns the use of the data and the free bytes.
 func (i *imageMount) countLocked() (Usage, int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(i.path, &st); err != nil {
@@ -353,7 +353,7 @@ func (i *imageMount) setLimits(l Limits) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !l.limited() {
-		l.Bytes = 1 << 62 // all that the image has
+		l.Bytes = 1 << 62 // the whole image
 	} else if err := i.growLocked(l); err != nil {
 		return err
 	}
@@ -361,8 +361,7 @@ func (i *imageMount) setLimits(l Limits) error {
 	return i.fitLocked()
 }
 
-// growLocked makes the file system larger, mounted as it is, if it is too small
-// for the limits.
+// growLocked enlarges the mounted file system if it is too small for the limits.
 func (i *imageMount) growLocked(l Limits) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(i.path, &st); err != nil {
@@ -372,7 +371,7 @@ func (i *imageMount) growLocked(l Limits) error {
 	if size <= i.size {
 		return nil
 	}
-	// The file first: if the rest fails, it is sparse.
+	// Enlarge the file first: if the rest fails, the file is just sparse.
 	if err := os.Truncate(imageFile(i.path), size); err != nil {
 		return err
 	}
@@ -399,8 +398,8 @@ func (i *imageMount) growLocked(l Limits) error {
 	return err
 }
 
-// sizeFor is how large a file system of so many bytes and inodes has to be for
-// the limits. Each block group has the same number of inodes.
+// sizeFor returns the size that a file system of size bytes and so many inodes needs for the
+// limits. Each block group has the same number of inodes.
 func sizeFor(l Limits, size, inodes int64) int64 {
 	const group = 8 * blockSize * blockSize
 	want := imageSize(l)
@@ -411,9 +410,8 @@ func sizeFor(l Limits, size, inodes int64) int64 {
 	return want
 }
 
-// prepareImage has the file system in an image that is not mounted checked if it
-// had errors or was not unmounted, makes it large enough for the limits and returns
-// its size.
+// prepareImage checks the file system of an unmounted image if it had errors or was not
+// unmounted, enlarges it for the limits if needed, and returns its size.
 func prepareImage(image *os.File, l Limits) (int64, error) {
 	var super [0x154]byte // struct ext4_super_block
 	if _, err := image.ReadAt(super[:], 1024); err != nil {
@@ -434,7 +432,7 @@ func prepareImage(image *os.File, l Limits) (int64, error) {
 			return 0, err
 		}
 	}
-	// 1: errors were corrected, such as a journal to be replayed.
+	// Exit code 1: e2fsck corrected errors, or replayed a journal.
 	var exit *exec.ExitError
 	if err := e2fs("e2fsck", "-f", "-p", image.Name()); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 		return 0, err
@@ -446,11 +444,11 @@ func prepareImage(image *os.File, l Limits) (int64, error) {
 }
 
 const (
-	ext4Errors  = 2 // EXT4_ERROR_FS, in the state: the kernel met an error, such as a host without room
-	ext4Recover = 4 // EXT4_FEATURE_INCOMPAT_RECOVER: it was not unmounted; the journal may say the same
+	ext4Errors  = 2 // EXT4_ERROR_FS, in the state: the kernel met an error, such as a full host
+	ext4Recover = 4 // EXT4_FEATURE_INCOMPAT_RECOVER: not unmounted; the journal may also hold an error
 )
 
-// e2fs runs one of e2fsprogs.
+// e2fs runs a program of e2fsprogs.
 func e2fs(name string, args ...string) error {
 	cmd := exec.CommandContext(context.Background(), name, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "MKE2FS_CONFIG=/dev/null", "LC_ALL=C"}
@@ -460,8 +458,8 @@ func e2fs(name string, args ...string) error {
 	return nil
 }
 
-// fitLocked gives the balloon the size that leaves as much free as the limit
-// does. Its extents take some blocks too, so it looks again.
+// fitLocked resizes the balloon so that exactly the rest of the limit is free. The balloon's
+// extents take blocks too, so fitLocked repeats the count.
 func (i *imageMount) fitLocked() error {
 	balloon, err := i.openBalloon()
 	if err != nil {
@@ -489,7 +487,7 @@ func (i *imageMount) fitLocked() error {
 		} else {
 			err = unix.Fallocate(int(balloon.Fd()), 0, info.Size(), more)
 		}
-		if err != nil && !errors.Is(err, unix.ENOSPC) { // then it has all there is
+		if err != nil && !errors.Is(err, unix.ENOSPC) { // ENOSPC: the balloon has all free space
 			return fmt.Errorf("fit balloon of %s: %w", imageFile(i.path), err)
 		}
 		if err := i.measure(balloon); err != nil {

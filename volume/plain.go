@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A plain volume is walked at most every walkAfter, and no longer than one part
-// in walkShare of the time.
+// A Plain volume is walked at most once in walkAfter, and for at most about 1/walkShare of the
+// time.
 const (
 	walkAfter = 10 * time.Second
 	walkShare = 20
 )
 
-// plainDir is a directory that nothing limits.
+// plainDir is a directory without a limit.
 type plainDir struct {
 	m    *Manager
 	path string
@@ -82,10 +82,9 @@ func (p *plainDir) walk() {
 	}
 }
 
-// Walk counts what a directory takes by looking at each file in it, once where
-// it has several links: what a directory without a quota costs. What vanishes
-// meanwhile does not count. It holds no more than some names of a directory at a
-// time, however many there are, and follows no link.
+// Walk counts the disk use of a directory by a stat of each file, hard links once. A directory
+// without a quota needs Walk. Files that vanish meanwhile do not count. Walk holds only a batch
+// of names at a time, even for a huge directory, and follows no symlinks.
 func Walk(ctx context.Context, dir string) (Usage, error) {
 	root, err := os.Open(dir)
 	if err != nil {
@@ -111,12 +110,12 @@ type walker struct {
 
 type inode struct{ dev, ino uint64 }
 
-// visit counts a directory, all in it but directories, and notes those.
+// visit counts a directory and its files, and queues its subdirectories.
 func (w *walker) visit(ctx context.Context, path string) error {
 	const batch = 1024
 	d, err := openDir(w.root, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return nil // it was one
+		return nil // no longer a directory
 	}
 	if err != nil {
 		return err
@@ -150,8 +149,7 @@ func (w *walker) visit(ctx context.Context, path string) error {
 	}
 }
 
-// openDir opens a directory by a path of whatever length below another, no part of
-// which is a link.
+// openDir opens the directory at path, of any length, below root. No component may be a symlink.
 func openDir(root int, path string) (*os.File, error) {
 	how := &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
 	for at, rest := root, path; ; {

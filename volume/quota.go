@@ -13,8 +13,8 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// firstProject is the lowest project id that volumes have: those below are the
-// administrator's (projid(5)) and other programs', which count from below.
+// firstProject is the lowest project id of volumes. Lower ids belong to the administrator
+// (projid(5)) and to other programs, which count upwards from low ids.
 const firstProject = 1 << 31
 
 // quotaDir is a directory with a project id of its own.
@@ -56,12 +56,12 @@ func (m *Manager) attachQuota(path string) (backing, error) {
 	return &quotaDir{m: m, path: path, id: id}, nil
 }
 
-// newProject returns an id that nothing on the file system has.
+// newProject returns a project id that no file has.
 func (m *Manager) newProject() (uint32, error) {
 	for range 100 {
 		id := firstProject + rand.Uint32N(firstProject-1)
 		q, err := linux.GetProjectQuota(int(m.dir.Fd()), id)
-		if errors.Is(err, unix.ENOENT) || err == nil && q.Inodes == 0 { // XFS knows no unused ones
+		if errors.Is(err, unix.ENOENT) || err == nil && q.Inodes == 0 { // XFS has no entry for an unused id
 			return id, nil
 		}
 		if err != nil {
@@ -71,12 +71,11 @@ func (m *Manager) newProject() (uint32, error) {
 	return 0, errors.New("no project id is free")
 }
 
-// enterProject gives a directory and all in it to a project. The directory comes
-// last, so that a crash half-way has it done again.
+// enterProject sets the project of a directory and of all files in it. The directory comes last:
+// after a crash half-way, the next attachment starts again.
 func (m *Manager) enterProject(root *os.Root, id uint32) error {
 	err := fs.WalkDir(root.FS(), ".", func(path string, d fs.DirEntry, err error) error {
-		// Symbolic links, sockets and fifos cannot be opened for it: what they
-		// take stays uncounted.
+		// The ioctl needs an open file, so symlinks, sockets and fifos stay uncounted.
 		if err != nil || path == "." || !d.IsDir() && !d.Type().IsRegular() {
 			return err
 		}
@@ -112,8 +111,8 @@ func setProjectAt(root *os.Root, path string, id uint32, dir bool) error {
 	return nil
 }
 
-// projectOf returns what lifts the limits of the project at path, for when its
-// files are gone: the id is then free again.
+// projectOf returns a function that lifts the limits of the project at path. Call it after the
+// removal of the files: the id is then free again.
 func (m *Manager) projectOf(path string) func() error {
 	none := func() error { return nil }
 	f, err := os.Open(path)

@@ -1,9 +1,8 @@
-// Package volume keeps directories on disk whose size is known by one system
-// call, whatever the number of files in them, and bounded: what a tenant keeps
-// in /work, and the writable layers of containers.
+// Package volume keeps directories on disk with bounded size. One system call returns the size,
+// regardless of the number of files. FRE uses volumes for a tenant's /work and for the writable
+// layers of containers.
 //
-// A volume is a path. What stands there depends on what the host can do, and
-// stays what it is once it is there:
+// A volume is a path. Its kind depends on the host at the time of creation and then stays:
 //
 //	Quota  PATH/                      a directory with a project id (ext4, xfs);
 //	                                  quotactl_fd(2) counts and limits
@@ -13,20 +12,18 @@
 //	Plain  PATH/                      a directory, without a limit; counted by
 //	                                  walks in the background
 //
-// New volumes are Quota where the file system enforces project quotas, else
-// Image if they have a limit and the host has mkfs.ext4 and loop devices, else
-// Plain. A Plain one that gets a limit becomes one of the others at its next
-// attachment. What is counted is disk blocks and inodes, the volume's own
-// directory included, never st_size: ten thousand files of a byte are 40 MB.
+// A new volume is Quota if the file system enforces project quotas; else Image, with a limit and
+// on a host with mkfs.ext4 and loop devices; else Plain. A Plain volume that gets a limit
+// changes its kind at the next attachment. Volumes count disk blocks and inodes, including their
+// own directory, never st_size: ten thousand files of one byte are 40 MB.
 //
-// The writer's credentials matter for Quota on ext4: a process with
-// CAP_SYS_RESOURCE in the first user namespace is not held to it. Sandboxes have
-// none, and an overlay whose upper and work directories lie in a volume (both in
-// the same) writes without it whoever mounted it (ovl_fill_super).
+// The credentials of the writer matter for Quota on ext4: a process with CAP_SYS_RESOURCE in the
+// first user namespace may exceed the quota. Sandboxes lack the capability. An overlay with
+// upper and work directories in one volume writes without the capability, no matter which
+// process mounted the overlay (ovl_fill_super).
 //
-// A crash leaves nothing that the next Attach or Open does not put right: the
-// mounts of an engine vanish with its mount namespace, and loop devices are
-// detached by the kernel with the last mount.
+// The next Attach or Open repairs all leftovers of a crash. The mounts of an engine vanish with
+// its mount namespace, and the kernel detaches loop devices with the last mount.
 package volume
 
 import (
@@ -43,7 +40,7 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// Kind says how a volume is counted and limited.
+// Kind is the way to count and limit a volume.
 type Kind string
 
 // The kinds of volumes, best first.
@@ -53,26 +50,26 @@ const (
 	Plain Kind = "plain"
 )
 
-// ErrNoLimits says that this host cannot limit a directory.
+// ErrNoLimits means that this host cannot limit the size of a directory.
 var ErrNoLimits = errors.New("this host cannot limit the size of a directory")
 
-// Limits bound a volume; 0 is no limit. Lowered below what is in use they refuse
-// every further block and remove nothing.
+// Limits bound a volume; 0 means no limit. If a limit falls below the current use, every further
+// block is refused and no file is removed.
 type Limits struct {
 	Bytes  int64 // of disk blocks
-	Inodes int64 // only with Bytes; 0: one to inodeBytes; an Image has some more
+	Inodes int64 // only with Bytes; 0 means Bytes/inodeBytes; an Image has a few more
 }
 
-// inodeBytes of a limit allow one file: fewer than a block's worth cannot be used
-// anyhow, but for links, directories and empty files.
+// inodeBytes is the share of a byte limit per allowed file. More files would not help: each
+// needs a block, except for links, directories and empty files.
 const inodeBytes = 4096
 
-// MinBytes is the least limit that leaves room for a few files.
+// MinBytes is the smallest limit with room for a few files.
 const MinBytes = 64 << 10
 
 func (l Limits) limited() bool { return l.Bytes > 0 }
 
-// withDefaults fills in the inodes.
+// withDefaults sets the default limit of inodes.
 func (l Limits) withDefaults() Limits {
 	if l.Inodes == 0 && l.Bytes > 0 {
 		l.Inodes = max(l.Bytes/inodeBytes, 64)
@@ -80,35 +77,35 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Usage is what a volume takes on disk.
+// Usage is the disk use of a volume.
 type Usage struct {
 	Bytes  int64     // disk blocks
-	Inodes int64     // files, directories and what else has one
-	AsOf   time.Time // when it was counted: now but for Plain volumes; zero: not yet
+	Inodes int64     // files, directories and other inodes
+	AsOf   time.Time // time of the count: now, except for Plain volumes; zero if not counted yet
 }
 
-// Config says how to open a [Manager]. Required: Dir.
+// Config configures [Open]. Required: Dir.
 type Config struct {
-	Dir   string       // private directory for what is being removed or prepared, on the file system of the volumes; created
+	Dir   string       // private, for volumes being removed or prepared, on their file system; created
 	Log   *slog.Logger // default: discards
-	Avoid []Kind       // kinds that are not used for new volumes though the host has them
+	Avoid []Kind       // kinds not to use for new volumes, even if the host supports them
 }
 
-// Manager attaches volumes. Its methods may be called from any goroutine.
+// Manager attaches volumes. Several goroutines may call its methods.
 type Manager struct {
 	cfg     Config
 	log     *slog.Logger
 	dir     *os.File
-	quota   error // why there are no Quota volumes; nil: there are
-	images  error // why there are no Image volumes
+	quota   error // reason for the lack of Quota volumes; nil if the host supports them
+	images  error // likewise for Image volumes
 	walkers sync.WaitGroup
 
 	lockWithin time.Duration
-	fail       func(step string) error // tests: called between the steps
+	fail       func(step string) error // tests: called between steps
 
 	mu      sync.Mutex
 	closed  bool
-	volumes map[string]*Volume // attached, or being so
+	volumes map[string]*Volume // attached, or being attached
 }
 
 // Volume is an attached volume.
@@ -116,23 +113,22 @@ type Volume struct {
 	m    *Manager
 	path string
 
-	mu      sync.Mutex // held over the disk
-	backing backing    // nil: not attached
+	mu      sync.Mutex // held during disk operations
+	backing backing    // nil if not attached
 	limits  Limits
 }
 
-// backing is one of the kinds, attached. Its methods are not called at the same
-// time, but for usage.
+// backing is an attached volume of one kind. The caller serializes all methods except usage.
 type backing interface {
 	kind() Kind
 	dir() string
-	setLimits(Limits) error // with defaults filled in
+	setLimits(Limits) error // with defaults set
 	usage() (Usage, error)
 	detach() error
 }
 
-// Open probes what the file system of cfg.Dir can do and ends removals that a
-// crash cut short. It needs root.
+// Open probes the file system of cfg.Dir and completes removals that a crash interrupted. It
+// needs root.
 func Open(cfg Config) (*Manager, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("volume: Config.Dir is required")
@@ -163,15 +159,15 @@ func Open(cfg Config) (*Manager, error) {
 		return nil, errors.Join(fmt.Errorf("end removals of volumes: %w", err), dir.Close())
 	}
 	for _, name := range names {
-		if err := linux.RemoveAll(filepath.Join(cfg.Dir, name)); err != nil { // in nobody's way
+		if err := linux.RemoveAll(filepath.Join(cfg.Dir, name)); err != nil { // a leftover does no harm
 			m.log.Warn("cannot end the removal of a volume: the next start tries again", "error", err)
 		}
 	}
 	return m, nil
 }
 
-// Probe says what the file system of a directory can do: nil, or why there are
-// no volumes of that kind.
+// Probe returns, for each kind, nil if the file system of dir and the host support it, else the
+// reason.
 func Probe(dir string) (quota, image error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -181,7 +177,7 @@ func Probe(dir string) (quota, image error) {
 	return probeQuota(f), probeImages()
 }
 
-// Kind is that of new volumes with a limit: Plain where the host has none.
+// Kind returns the kind of new volumes with a limit, or Plain if the host supports no limits.
 func (m *Manager) Kind() Kind {
 	switch {
 	case m.quota == nil:
@@ -213,10 +209,9 @@ func (m *Manager) Close() error {
 	return errors.Join(append(errs, m.dir.Close())...)
 }
 
-// Attach makes the volume of an absolute path, or finds it, sets its limits and
-// makes Volume.Dir usable. One that is attached already is returned as it is,
-// with its limits changed. The parent directory must exist and be private.
-// ErrNoLimits: limits are asked for where there is no way to keep them.
+// Attach creates or finds the volume at an absolute path, sets its limits and makes Volume.Dir
+// usable. For an attached volume it only changes the limits. The parent directory must exist and
+// be private. Errors: ErrNoLimits if the host cannot enforce the limits.
 func (m *Manager) Attach(path string, l Limits) (*Volume, error) {
 	if !filepath.IsAbs(path) || path != filepath.Clean(path) || path == "/" {
 		return nil, fmt.Errorf("attach volume %s: not a clean absolute path", path)
@@ -244,16 +239,16 @@ func (m *Manager) Attach(path string, l Limits) (*Volume, error) {
 	return v, nil
 }
 
-// Prepare makes a volume ahead of its path, for AttachPrepared or Remove; without
-// either it goes with the next Open. Only those of kind Image take long enough for
-// that. Errors as of Attach.
+// Prepare makes a volume ahead of its path, for AttachPrepared or Remove; otherwise the next
+// Open removes it. Only volumes of kind Image are slow enough to need Prepare. Errors: as of
+// Attach.
 func (m *Manager) Prepare(l Limits) (*Volume, error) {
 	return m.Attach(filepath.Join(m.cfg.Dir, "prepared-"+rand.Text()), l)
 }
 
-// AttachPrepared gives a volume that Prepare made a path where there is nothing, as
-// Attach would with the same limits but without making a file system. The volume is
-// the caller's no longer, also on an error, after which Attach may be tried.
+// AttachPrepared moves a volume from Prepare to an unused path. The result is the same as of
+// Attach with the same limits, without the time of mkfs. AttachPrepared takes over the prepared
+// volume, even on an error; after an error the caller may try Attach.
 func (m *Manager) AttachPrepared(path string, prepared *Volume) (_ *Volume, err error) {
 	defer func() {
 		if err != nil {
@@ -279,7 +274,7 @@ func (m *Manager) AttachPrepared(path string, prepared *Volume) (_ *Volume, err 
 	if !ok {
 		return nil, fmt.Errorf("a prepared volume of kind Image is needed: %w", fs.ErrInvalid)
 	}
-	if err := recoverImage(path); err != nil { // what it has then is in the way
+	if err := recoverImage(path); err != nil { // an existing image would be in the way
 		return nil, err
 	}
 	if err := image.move(path); err != nil {
@@ -312,12 +307,11 @@ func (m *Manager) lock(path string) (*Volume, error) {
 		if current {
 			return v, nil
 		}
-		v.mu.Unlock() // it was detached meanwhile
+		v.mu.Unlock() // detached meanwhile
 	}
 }
 
-// forget takes a volume that is not attached, and whose mu is held, out of the
-// map.
+// forget removes a volume from the map. The caller holds v.mu; v is not attached.
 func (m *Manager) forget(v *Volume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -350,7 +344,7 @@ func (m *Manager) attach(path string, l Limits) (backing, error) {
 	return nil, m.noLimits()
 }
 
-// CanLimit is nil or ErrNoLimits.
+// CanLimit returns nil or an ErrNoLimits.
 func (m *Manager) CanLimit() error {
 	if m.Kind() == Plain {
 		return m.noLimits()
@@ -358,14 +352,14 @@ func (m *Manager) CanLimit() error {
 	return nil
 }
 
-// noLimits names the next step.
+// noLimits returns an ErrNoLimits with the reasons and the next step.
 func (m *Manager) noLimits() error {
 	return fmt.Errorf("%w: no project quotas (%w), no loop images (%w): mount the file system of %s with prjquota, or install e2fsprogs and load the kernel's loop module",
 		ErrNoLimits, m.quota, m.images, m.cfg.Dir)
 }
 
-// Remove deletes a volume and all in it, attached or not; what still uses it
-// keeps the blocks it has open. It is no error if there is none.
+// Remove deletes a volume with all its files, attached or not. A process with open files keeps
+// their blocks. A missing volume is no error.
 func (m *Manager) Remove(path string) error {
 	v, err := m.lock(path)
 	if err != nil {
@@ -386,8 +380,8 @@ func (m *Manager) Remove(path string) error {
 	return nil
 }
 
-// remove takes everything away in one step each, the image first: a directory
-// without its image is empty. Then it deletes.
+// remove moves each file aside in one step and then deletes all. The image goes first, because a
+// directory without its image is empty.
 func (m *Manager) remove(path string) error {
 	gone, err := os.MkdirTemp(m.cfg.Dir, "volume-")
 	if err != nil {
@@ -416,11 +410,11 @@ func (m *Manager) failpoint(step string) error {
 	return m.fail(step)
 }
 
-// Path is what Attach was given.
+// Path returns the path given to Attach.
 func (v *Volume) Path() string { return v.path }
 
-// Dir is the directory to use, on the host, while the volume is attached; ""
-// afterwards. The first time it is empty, root's, and has mode 0700.
+// Dir returns the directory to use, on the host, or "" if the volume is not attached. In a new
+// volume it is empty, belongs to root and has mode 0700.
 func (v *Volume) Dir() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -430,7 +424,7 @@ func (v *Volume) Dir() string {
 	return v.backing.dir()
 }
 
-// Kind says how it is counted; "" once it is detached.
+// Kind returns the kind of the volume, or "" after Detach.
 func (v *Volume) Kind() Kind {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -440,16 +434,15 @@ func (v *Volume) Kind() Kind {
 	return v.backing.kind()
 }
 
-// Limits are those in force.
+// Limits returns the limits in force.
 func (v *Volume) Limits() Limits {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.limits
 }
 
-// Usage counts by one system call; a Plain volume returns what the last walk
-// has counted and starts the next in the background when that is old. It is an
-// fs.ErrClosed once the volume is detached.
+// Usage counts by one system call. For a Plain volume Usage returns the result of the last walk,
+// and starts another in the background if the result is old. Errors: fs.ErrClosed after Detach.
 func (v *Volume) Usage() (Usage, error) {
 	v.mu.Lock()
 	b := v.backing
@@ -464,10 +457,9 @@ func (v *Volume) Usage() (Usage, error) {
 	return u, nil
 }
 
-// SetLimits changes the limits at once. A Plain volume refuses any but none with
-// ErrNoLimits; an Image one without a limit keeps the size it has, and without
-// CAP_SYS_RESOURCE becomes no larger than it was made until it is attached
-// again: then it is an EPERM.
+// SetLimits changes the limits at once. A Plain volume accepts only zero limits: else
+// ErrNoLimits. Without a limit an Image volume keeps the size of the file system. Without
+// CAP_SYS_RESOURCE an attached Image volume cannot grow (EPERM); the next Attach can enlarge it.
 func (v *Volume) SetLimits(l Limits) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -489,9 +481,8 @@ func (v *Volume) setLimitsLocked(l Limits) error {
 	return nil
 }
 
-// Detach ends the use of the volume; its files stay. What still has some of them
-// open goes on with them, and the next Attach waits for that where the volume is
-// an Image. It is idempotent.
+// Detach ends the use of the volume; its files stay. A process with open files may continue; for
+// an Image volume the next Attach waits for the end of such uses. Detach is idempotent.
 func (v *Volume) Detach() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -507,7 +498,7 @@ func (v *Volume) Detach() error {
 	return nil
 }
 
-// makeDir makes the directory of a Quota or Plain volume.
+// makeDir makes the directory at path if it is missing.
 func makeDir(path string) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
