@@ -7,22 +7,24 @@ import (
 	"time"
 )
 
-// Lender lends a pool's buffers to those who know them by their methods alone, as
-// httpserver.Memory does. It allocates nothing for it.
+// Lender hands out a pool's buffers behind an interface, for packages such as httpserver
+// (httpserver.Memory) that do not import this package. It allocates no memory on Go's heap per
+// buffer.
 type Lender struct{ Pool *Pool }
 
-// Lent is a buffer of a [Lender], until Release.
+// Lent is a buffer of a [Lender], valid until Release.
 type Lent = interface {
 	Bytes() []byte
 	Release()
 }
 
-// loan is a Buffer that an interface holds.
+// loan holds a Buffer for the interface.
 type loan struct{ b Buffer }
 
 var loans = sync.Pool{New: func() any { return new(loan) }}
 
-// Acquire is [Pool.TryAcquire], and [Pool.Acquire] for up to wait where none is free.
+// Acquire is [Pool.TryAcquire]. If no buffer is free it waits for at most wait, like
+// [Pool.Acquire].
 func (l Lender) Acquire(size int, wait time.Duration) (Lent, error) {
 	b, err := l.Pool.TryAcquire(size)
 	if wait > 0 && errors.Is(err, ErrExhausted) {

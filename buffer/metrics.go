@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// descs are the metrics of a pool; size is a class's buffer in bytes.
+// descs are the metrics of a pool. The label size is the size of a class's buffers in bytes.
 var descs = struct{ bytes, held, peak, waiting, pressed, pressures, outstanding, acquired, refused *prometheus.Desc }{
 	bytes:       prometheus.NewDesc("fre_buffers_bytes", "Memory of the pool of buffers.", nil, nil),
 	held:        prometheus.NewDesc("fre_buffers_held_bytes", "Memory that is lent, in whole buffers.", nil, nil),
@@ -26,7 +26,7 @@ func (p *Pool) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends what [Pool.Stats] says.
+// Collect sends the values of [Pool.Stats].
 func (p *Pool) Collect(ch chan<- prometheus.Metric) {
 	s := p.Stats()
 	pressed := 0.

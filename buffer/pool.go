@@ -1,13 +1,12 @@
-// Package buffer keeps the memory of bodies outside of Go's heap: a fixed number of
-// bytes, mapped once, that the garbage collector neither scans nor counts, lent out
-// in size classes. What is lent is given back exactly once, or it is found: a second
-// time panics, and what is out is counted ([Pool.Stats]) and, by sampling, told with
-// the stack that asked for it (the profile "fre_buffers" of runtime/pprof, since
-// heap profiles do not see this memory).
+// Package buffer keeps the memory of bodies outside of Go's heap: a fixed number of bytes,
+// mapped once, that the garbage collector neither scans nor counts. A [Pool] hands out buffers
+// of fixed size classes. The caller must release each buffer exactly once. A second release
+// panics. Missing releases show in two places: [Pool.Stats] counts the buffers in use, and the
+// profile "fre_buffers" of runtime/pprof shows a sample of them with the stacks of their
+// acquisitions (heap profiles do not see this memory).
 //
-// The memory of a buffer that has been given back is lent to others: nothing that
-// the kernel may still be reading from it (sendfile, splice, MSG_ZEROCOPY of its
-// pages) may be left when it is.
+// After a release the pool hands the memory to the next caller. So before a release the kernel
+// must have finished all reads from the buffer (sendfile, splice, MSG_ZEROCOPY).
 package buffer
 
 import (
@@ -40,44 +39,44 @@ var (
 
 // Config of a Pool.
 type Config struct {
-	Bytes int64 // of memory, in whole units of MaxSize; at least one is there
-	Lock  bool  // never on the swap device: mlock(2), as far as RLIMIT_MEMLOCK goes
-	Huge  bool  // in huge pages, as far as the kernel has them: madvise(2)
+	Bytes int64 // size of the memory, rounded down to a multiple of MaxSize; at least MaxSize
+	Lock  bool  // keep the memory off the swap device: mlock(2); New fails beyond RLIMIT_MEMLOCK
+	Huge  bool  // use huge pages if the kernel has some: madvise(2)
 
-	// The watermarks, in bytes held: the pool is pressed from when it has lent more
-	// than High until it has lent no more than Low. Default: 15/16 and 3/4 of it.
+	// The watermarks, in bytes in use: the pool is pressed from the moment the use exceeds High
+	// until the use is at most Low. Default: 15/16 and 3/4 of the memory.
 	High, Low int64
 
-	// Stacks is how many acquisitions go by for one whose stack is remembered: 1 is
-	// each of them, 0 is 64. It costs a microsecond or more.
+	// Stacks is the sampling interval of the profile: one stack is recorded per so many
+	// acquisitions. 1 records each, 0 means 64. A recorded stack costs a microsecond or more.
 	Stacks int
 }
 
-// Pool lends buffers. It is safe for use by several goroutines.
+// Pool hands out buffers. Several goroutines may use it.
 //
-// The memory is cut into slabs of MaxSize. A slab belongs to no class until one
-// needs it, and again when all of it is free and its class has other free buffers,
-// or another class has none.
+// The memory is divided into slabs of MaxSize. A slab has no class until a class needs the slab.
+// A wholly free slab loses its class if the class has other free buffers, or passes to a class
+// without free buffers.
 type Pool struct {
 	arena  []byte
 	stacks uint64
 
 	mu      sync.Mutex
 	slabs   []slab
-	unused  []*slab // of no class
+	unused  []*slab // slabs without a class
 	classes [classCount]class
-	waiters []*waiter // the longest waiting first
-	held    int64     // bytes lent
+	waiters []*waiter // longest waiting first
+	held    int64     // bytes in use
 	count   uint64    // acquisitions
 	closed  bool
 
-	peak      int64 // most bytes lent at once
+	peak      int64 // highest value of held
 	high, low int64
 	pressed   bool
-	pressures uint64 // times that it became so
+	pressures uint64 // number of times that pressed became true
 }
 
-// class has the slabs with free buffers of its size; the last is taken from.
+// class holds the slabs with free buffers of its size; the last slab is used first.
 type class struct {
 	partial  []*slab
 	lent     int
@@ -88,21 +87,21 @@ type class struct {
 
 type slab struct {
 	number int
-	class  int // -1 for none
+	class  int // -1 for no class
 	lent   int
-	free   []uint16 // slots, the last taken first: its memory is the likeliest to be cached
+	free   []uint16 // free slots; the last is taken first: most likely its memory is cached
 	slots  []slot
 }
 
-// slot is one buffer's place. Its generation changes whenever it is given back.
+// slot is the state of one buffer. Its generation changes at each release.
 type slot struct {
 	generation uint32
 	lent       bool
-	sampled    bool // is in the profile, by its address
+	sampled    bool // in the profile, under the address of the slot
 }
 
-// Buffer is memory that is lent: a small value, to be passed on by whoever is to
-// release it. The zero Buffer has no memory and need not be released.
+// Buffer is memory in use: a small value. The holder passes it on to the code that releases it.
+// The zero Buffer has no memory and needs no release.
 type Buffer struct {
 	pool       *Pool
 	slab       *slab
@@ -111,17 +110,17 @@ type Buffer struct {
 	generation uint32
 }
 
-// waiter is served by whoever releases a buffer that makes room for it.
+// waiter waits for a buffer of its class; a release that makes room serves it.
 type waiter struct {
 	class  int
 	size   int
 	served chan Buffer // of capacity 1
 }
 
-// profile shows what is lent, of all pools.
+// profile shows the buffers in use of all pools.
 var profile = pprof.NewProfile("fre_buffers")
 
-// New maps the memory of a pool; it takes none until it is used.
+// New maps the address space of a pool; pages take memory at their first use, or at once with Lock.
 func New(cfg Config) (*Pool, error) {
 	n := max(1, int(cfg.Bytes/slabSize))
 	arena, err := unix.Mmap(-1, 0, n*slabSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
@@ -129,7 +128,7 @@ func New(cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("map %d MiB for buffers: %w", n*slabSize>>20, err)
 	}
 	if cfg.Huge {
-		_ = unix.Madvise(arena, unix.MADV_HUGEPAGE) // a wish
+		_ = unix.Madvise(arena, unix.MADV_HUGEPAGE) // best effort
 	}
 	if cfg.Lock {
 		if err := unix.Mlock(arena); err != nil {
@@ -150,13 +149,12 @@ func New(cfg Config) (*Pool, error) {
 	p.low = min(p.low, p.high)
 	for i := range p.slabs {
 		p.slabs[i] = slab{number: i, class: -1}
-		p.unused[n-1-i] = &p.slabs[i] // the first is the first to be used
+		p.unused[n-1-i] = &p.slabs[i] // the first slab is used first
 	}
 	return p, nil
 }
 
-// Close unmaps the memory. What is lent must have been released: else it returns an
-// error, and the memory stays.
+// Close unmaps the memory. If buffers are still in use it returns an error and keeps the memory.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,21 +168,21 @@ func (p *Pool) Close() error {
 	return unix.Munmap(p.arena)
 }
 
-// classOf returns the smallest class that holds size bytes, and its size.
+// classOf returns the smallest class for size bytes, and the size of its buffers.
 func classOf(size int) (n, bytes int) {
 	n = max(0, bits.Len(uint(max(size, 1)-1))-bits.Len(uint(MinSize-1)))
 	return n, MinSize << n
 }
 
-// TryAcquire lends a buffer of at least size bytes, or fails at once. Errors:
-// [ErrExhausted], [ErrTooLarge].
+// TryAcquire returns a buffer of at least size bytes, or fails at once. Errors: [ErrExhausted],
+// [ErrTooLarge].
 func (p *Pool) TryAcquire(size int) (Buffer, error) {
 	if size > MaxSize {
 		return Buffer{}, ErrTooLarge
 	}
 	n, bytes := classOf(size)
 	p.mu.Lock()
-	// Those who wait come first, unless they wait for larger ones.
+	// Waiters come first, unless they wait for larger buffers.
 	b, ok := Buffer{}, false
 	if !slices.ContainsFunc(p.waiters, func(w *waiter) bool { return w.class <= n }) {
 		b, ok = p.takeLocked(n, bytes)
@@ -199,8 +197,8 @@ func (p *Pool) TryAcquire(size int) (Buffer, error) {
 	return b, nil
 }
 
-// Acquire is TryAcquire, but waits until there is one or ctx ends; then it returns
-// the cause of ctx.
+// Acquire is TryAcquire, but waits for a free buffer until ctx ends. Then it returns the cause
+// of ctx.
 func (p *Pool) Acquire(ctx context.Context, size int) (Buffer, error) {
 	if size > MaxSize {
 		return Buffer{}, ErrTooLarge
@@ -227,18 +225,18 @@ func (p *Pool) Acquire(ctx context.Context, size int) (Buffer, error) {
 	if i := slices.Index(p.waiters, w); i >= 0 {
 		p.waiters = slices.Delete(p.waiters, i, i+1)
 		p.classes[n].refused++
-		p.serveLocked() // it may have kept smaller ones waiting
+		p.serveLocked() // a large request may have kept smaller ones waiting
 	}
 	p.mu.Unlock()
 	select {
-	case b := <-w.served: // in between
+	case b := <-w.served: // served in between
 		b.Release()
 	default:
 	}
 	return Buffer{}, context.Cause(ctx)
 }
 
-// takeLocked lends a buffer of class n, if one is free.
+// takeLocked takes a free buffer of class n; false if the pool has none.
 func (p *Pool) takeLocked(n, bytes int) (Buffer, bool) {
 	c := &p.classes[n]
 	if len(c.partial) == 0 && !p.growLocked(n, bytes) {
@@ -267,8 +265,8 @@ func (p *Pool) takeLocked(n, bytes int) (Buffer, bool) {
 	return b, true
 }
 
-// growLocked gives class n a slab: one of no class, else a wholly free one of
-// another.
+// growLocked gives class n a slab: one without a class, else a wholly free slab of another
+// class.
 func (p *Pool) growLocked(n, bytes int) bool {
 	var s *slab
 	if last := len(p.unused) - 1; last >= 0 {
@@ -290,7 +288,7 @@ func (p *Pool) growLocked(n, bytes int) bool {
 	if s.class != n {
 		s.class = n
 		slots := slabSize / bytes
-		// Generations go on, whatever class the slot was in.
+		// Generations continue when the class of a slot changes.
 		if len(s.slots) < slots {
 			s.slots = append(s.slots, make([]slot, slots-len(s.slots))...)
 		}
@@ -303,12 +301,12 @@ func (p *Pool) growLocked(n, bytes int) bool {
 	return true
 }
 
-// Bytes is the memory, all of its class's size; what it holds is whatever was there.
-// It must not be used after Release.
+// Bytes returns the memory, as large as the class. The initial content is arbitrary. Do not use
+// the memory after Release.
 func (b Buffer) Bytes() []byte { return b.data }
 
-// Release gives the memory back. It panics when that was done before: the memory
-// may be somebody else's by now.
+// Release gives the memory back. A second release panics, because the memory may have a new
+// user.
 func (b Buffer) Release() {
 	if b.pool == nil {
 		return
@@ -344,8 +342,7 @@ func (b Buffer) Release() {
 	p.mu.Unlock()
 }
 
-// serveLocked lends to those who wait, in their order, as long as there is enough
-// for the first.
+// serveLocked serves the waiters in order, until the pool has no buffer for the first.
 func (p *Pool) serveLocked() {
 	for len(p.waiters) > 0 {
 		w := p.waiters[0]
@@ -358,10 +355,10 @@ func (p *Pool) serveLocked() {
 	}
 }
 
-// sample puts the buffer into the profile, with the stack of whoever called
-// Acquire, if it is its turn.
+// sample adds a buffer chosen for sampling to the profile, with the stack of the caller of
+// Acquire.
 func (b Buffer) sample() {
-	if at := &b.slab.slots[b.slot]; at.sampled { // its borrower's alone while it is lent
+	if at := &b.slab.slots[b.slot]; at.sampled { // a slot in use belongs to the holder
 		profile.Add(at, 2)
 	}
 }

@@ -2,23 +2,22 @@ package buffer
 
 import "context"
 
-// Scope is the life of one request: what is acquired through it is released when it
-// is closed, by whatever way the request ends (defer scope.Close()). A Scope is for
-// one goroutine.
+// Scope releases the buffers of one request: Close releases all buffers acquired through the
+// Scope, on every path (defer scope.Close()). A Scope is for one goroutine.
 type Scope struct {
 	pool *Pool
 	held []Buffer
-	few  [4]Buffer // the first of held
+	few  [4]Buffer // first storage of held
 }
 
-// Scope returns one that is to be closed.
+// Scope returns an open Scope; the caller closes it.
 func (p *Pool) Scope() *Scope {
 	s := &Scope{}
 	s.Open(p)
 	return s
 }
 
-// Open begins a Scope anew that is closed, or that is the zero Scope.
+// Open opens a closed Scope, or the zero Scope, for pool p.
 func (s *Scope) Open(p *Pool) {
 	s.pool = p
 	s.held = s.few[:0]
@@ -44,7 +43,7 @@ func (s *Scope) hold(b Buffer, err error) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Close releases what the Scope holds. Closing it twice does nothing.
+// Close releases the Scope's buffers. A second Close does nothing.
 func (s *Scope) Close() {
 	for i, b := range s.held {
 		s.held[i] = Buffer{}

@@ -1,29 +1,29 @@
 package buffer
 
-// Stats is what a pool has lent.
+// Stats is the state of a pool.
 type Stats struct {
 	Bytes   int64 // of memory
-	Held    int64 // bytes lent, in whole buffers
-	Peak    int64 // most bytes lent at once
-	Waiting int   // in Acquire
+	Held    int64 // bytes in use, in whole buffers
+	Peak    int64 // highest value of Held
+	Waiting int   // callers in Acquire
 
 	High, Low int64  // the watermarks of Config
-	Pressed   bool   // between the watermarks of Config, or above
-	Pressures uint64 // times that it became so
+	Pressed   bool   // above High, or not yet back at Low
+	Pressures uint64 // number of times that Pressed became true
 
 	Classes []ClassStats
 }
 
-// ClassStats is a size class's part.
+// ClassStats is the state of a size class.
 type ClassStats struct {
 	Size     int // bytes of one buffer
 	Lent     int
-	Peak     int    // most lent at once
-	Acquired uint64 // times
-	Refused  uint64 // times: by TryAcquire, or given up in Acquire
+	Peak     int    // highest value of Lent
+	Acquired uint64 // buffers acquired
+	Refused  uint64 // requests refused by TryAcquire, or given up in Acquire
 }
 
-// Free returns how many bytes are not lent, and how many there are.
+// Free returns the bytes not in use, and the size of the memory.
 func (p *Pool) Free() (free, bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
