@@ -12,42 +12,43 @@ import (
 	"time"
 )
 
-// CollectOptions say what [Registry.Collect] removes.
+// CollectOptions adjusts [Registry.Collect].
 type CollectOptions struct {
-	// Untagged has manifests removed as well that have no tag, that no index or
-	// subject which stays refers to.
+	// Untagged also removes manifests without a tag, unless an index or a subject that stays
+	// refers to the manifest.
 	Untagged bool
 
-	// DryRun removes nothing and tells what would go.
+	// DryRun only counts and removes nothing.
 	DryRun bool
 }
 
-// Collected is what a collection has freed.
+// Collected counts the results of a collection.
 type Collected struct {
-	Repositories int   // that nothing was left in
-	Manifests    int   // without a tag
-	Blobs        int   // that no manifest of a repository refers to, in each
-	Uploads      int   // unfinished
+	Repositories int   // repositories left empty
+	Manifests    int   // manifests without a tag
+	Blobs        int   // blobs, per repository, that no manifest of the repository refers to
+	Uploads      int   // unfinished uploads
 	Files        int   // of content
 	Bytes        int64 // of content, manifests and uploads
 }
 
-// Collect frees what nothing refers to and nobody asked about for the grace period:
+// Collect frees all content that is unreferenced and that no client has asked about for the
+// grace period:
 //
 //	start := now; cutoff := start - grace
-//	for each repository:  mark what its manifests refer to
-//	                      the others of its blobs, if they are older than cutoff: unlink
-//	for all content:      if no repository has it, and it is older than cutoff: unlink
+//	for each repository:  mark the digests that its manifests refer to
+//	                      unmarked blobs older than cutoff: unlink from the repository
+//	for all content:      in no repository and older than cutoff: unlink
 //
-// It is safe beside everything else. Whoever relies on a file (is told that it is
-// there, refers to it, mounts it) sets its time if that is older than half the grace
-// period, holding mu for reading until what refers to it is there. The start is taken
-// with mu held for writing: what was relied on before is seen by the marking, what is
-// later is younger than the cutoff, and right before a removal that is looked at again,
-// with mu held for writing.
+// Collect is safe beside all other requests. A request relies on a file if it tells a client
+// that the file exists, refers to the file or mounts it. Such a request sets the file's time, if
+// older than half the grace period, and holds mu for reading until its own reference exists.
+// Collect takes the start time with mu held for writing: marking sees every reference made
+// before, and files relied on later are younger than the cutoff. Right before a removal Collect
+// checks the time again, with mu held for writing.
 //
-// Two collections do not harm each other, but take the same time twice. When ctx ends,
-// so does the collection, with what it has freed until then.
+// Two collections at once do no harm, but do the work twice. If ctx ends, Collect stops and
+// returns the counts so far.
 func (r *Registry) Collect(ctx context.Context, o CollectOptions) (Collected, error) {
 	var did Collected
 	if r.cfg.ReadOnly && !o.DryRun {
@@ -70,7 +71,7 @@ func (r *Registry) Collect(ctx context.Context, o CollectOptions) (Collected, er
 	return c.did, nil
 }
 
-// fileTime is now by the clock that gives files their times, which lags a little.
+// fileTime returns the current time of the clock that stamps files; that clock lags a little.
 func (r *Registry) fileTime() (time.Time, error) {
 	if r.cfg.ReadOnly {
 		return time.Now(), nil
@@ -90,11 +91,11 @@ type collection struct {
 	*Registry
 	CollectOptions
 	cutoff time.Time
-	kept   map[string]struct{} // digests of content that repositories have, as digest.key
+	kept   map[string]struct{} // digests of content in repositories, as digest.key
 	did    Collected
 }
 
-// key is a digest in few bytes.
+// key returns a shortened digest, to save memory.
 func (d digest) key() string { return d.algorithm[3:4] + d.hex[:32] }
 
 func (c *collection) run(ctx context.Context) error {
@@ -116,7 +117,7 @@ func (c *collection) run(ctx context.Context) error {
 	return c.collectContent(ctx)
 }
 
-// repositories returns the names of all, sorted.
+// repositories returns the names of all repositories, sorted.
 func (r *Registry) repositories(ctx context.Context) ([]string, error) {
 	var names []string
 	var walk func(name string) error
@@ -146,7 +147,7 @@ func (r *Registry) repositories(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// collectUploads ends those to which nothing has come for the grace period.
+// collectUploads ends the uploads that received no data for the grace period.
 func (c *collection) collectUploads() error {
 	c.uploads.mu.Lock()
 	all := make([]*upload, 0, len(c.uploads.byID))
@@ -157,7 +158,7 @@ func (c *collection) collectUploads() error {
 	for _, u := range all {
 		select {
 		case u.turn <- struct{}{}:
-		default: // at work
+		default: // a request is using the upload
 			continue
 		}
 		err := c.collectUpload(u)
@@ -193,7 +194,7 @@ type found struct {
 	old  bool
 }
 
-// manifests reads all of a repository.
+// manifests reads all manifests of a repository.
 func (c *collection) manifests(ctx context.Context, name string) ([]found, error) {
 	var all []found
 	return all, c.eachDigest(repoPath(name, "_manifests"), func(d digest) error {
@@ -217,7 +218,7 @@ func (c *collection) manifests(ctx context.Context, name string) ([]found, error
 	})
 }
 
-// eachDigest calls a function for each file in ALGORITHM/HEX below a directory.
+// eachDigest calls call for each file ALGORITHM/HEX below dir.
 func (c *collection) eachDigest(dir string, call func(digest) error) error {
 	for _, algorithm := range []string{sha256Name, sha512Name} {
 		names, err := c.list(path.Join(dir, algorithm))
@@ -227,7 +228,7 @@ func (c *collection) eachDigest(dir string, call func(digest) error) error {
 		for _, name := range names {
 			d, err := parseDigest(algorithm + ":" + name)
 			if err != nil {
-				continue // not of the registry's
+				continue // not a file of the registry
 			}
 			if err := call(d); err != nil {
 				return err
@@ -237,8 +238,8 @@ func (c *collection) eachDigest(dir string, call func(digest) error) error {
 	return nil
 }
 
-// collectRepository removes what its manifests do not refer to. Where one cannot be
-// read nothing goes: it may refer to anything.
+// collectRepository removes the blobs that no manifest of the repository refers to. If a
+// manifest is unreadable all blobs stay: the manifest may refer to any of them.
 func (c *collection) collectRepository(ctx context.Context, name string) error {
 	gone := make(map[digest]bool)
 	all, err := c.manifests(ctx, name)
@@ -294,7 +295,8 @@ func (c *collection) collectRepository(ctx context.Context, name string) error {
 	return nil
 }
 
-// removeOld removes a file that is older than the cutoff, and returns its size.
+// removeOld removes a file older than the cutoff. It returns the size and whether the file was
+// removed.
 func (c *collection) removeOld(file string) (int64, bool, error) {
 	info, err := c.root.Stat(file)
 	if err != nil || !info.ModTime().Before(c.cutoff) {
@@ -305,7 +307,7 @@ func (c *collection) removeOld(file string) (int64, bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Whoever has come to rely on it meanwhile has set its time.
+	// A request that relies on the file has set its time meanwhile.
 	if info, err = c.root.Stat(file); err != nil || !info.ModTime().Before(c.cutoff) {
 		return 0, false, ignoreMissing(err)
 	}
@@ -315,16 +317,15 @@ func (c *collection) removeOld(file string) (int64, bool, error) {
 	return info.Size(), true, nil
 }
 
-// collectManifests removes those that have no tag and that nothing which stays refers
-// to, and returns them.
+// collectManifests removes the manifests that are unreachable, and returns them.
 func (c *collection) collectManifests(ctx context.Context, name string, all []found) (map[digest]bool, error) {
 	gone, err := c.unreachable(name, all)
 	if err != nil || len(gone) == 0 {
 		return gone, err
 	}
 	if !c.DryRun {
-		// Again with nobody else at work, for an index that was touched
-		// meanwhile keeps what it refers to.
+		// Read again while no request is at work: an index touched meanwhile keeps its
+		// manifests.
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if all, err = c.manifests(ctx, name); err != nil {
@@ -349,8 +350,8 @@ func (c *collection) collectManifests(ctx context.Context, name string, all []fo
 	return gone, nil
 }
 
-// unreachable returns the manifests that no tag leads to: by indexes, and from a
-// subject to what refers to it. Those younger than the cutoff are reached, too.
+// unreachable returns the manifests that no tag leads to: through indexes, or from a subject to
+// its referrers. Manifests younger than the cutoff count as reached.
 func (c *collection) unreachable(name string, all []found) (map[digest]bool, error) {
 	tags, err := c.tagsOf(name)
 	if err != nil {
@@ -388,7 +389,7 @@ func (c *collection) unreachable(name string, all []found) (map[digest]bool, err
 	return unreachable, nil
 }
 
-// tidyReferrers removes entries whose manifest is gone, and directories without any.
+// tidyReferrers removes entries without a manifest, and empty directories.
 func (c *collection) tidyReferrers(name string) error {
 	top := repoPath(name, "_referrers")
 	return c.eachDigest(top, func(subject digest) error {
@@ -397,7 +398,7 @@ func (c *collection) tidyReferrers(name string) error {
 		if err != nil {
 			return err
 		}
-		c.mu.Lock() // an entry comes before its manifest
+		c.mu.Lock() // a push writes the entry before the manifest
 		defer c.mu.Unlock()
 		left := 0
 		for _, entry := range entries {
@@ -413,14 +414,14 @@ func (c *collection) tidyReferrers(name string) error {
 			}
 		}
 		if left == 0 {
-			_ = c.root.Remove(dir) // if there is still nothing in it
+			_ = c.root.Remove(dir) // fails if a new entry exists
 		}
 		return nil
 	})
 }
 
-// removeRepository removes the directories of a repository that has nothing left, and
-// those above it that hold no other.
+// removeRepository removes the directories of an empty repository, and parent directories
+// without another repository.
 func (c *collection) removeRepository(name string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -428,7 +429,7 @@ func (c *collection) removeRepository(name string) error {
 		for _, algorithm := range []string{sha256Name, sha512Name, ""} {
 			err := c.root.Remove(repoPath(name, area, algorithm))
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil // not empty: something has come
+				return nil // not empty: a push came meanwhile
 			}
 		}
 	}

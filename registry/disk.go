@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// repoPath is a path below a repository.
+// repoPath returns a path below a repository.
 func repoPath(name string, elem ...string) string {
 	return path.Join(append([]string{reposDir, name}, elem...)...)
 }
@@ -18,7 +18,7 @@ func markerPath(name string, d digest) string   { return repoPath(name, "_blobs"
 func manifestPath(name string, d digest) string { return repoPath(name, "_manifests", d.path()) }
 func tagPath(name, tag string) string           { return repoPath(name, "_tags", tag) }
 
-// referrerPath is where the descriptor of a manifest lies whose subject is given.
+// referrerPath returns the path of the descriptor of a manifest, by the manifest's subject.
 func referrerPath(name string, subject, manifest digest) string {
 	return repoPath(name, "_referrers", subject.path(), manifest.algorithm+"-"+manifest.hex)
 }
@@ -26,8 +26,8 @@ func referrerPath(name string, subject, manifest digest) string {
 // areas are the directories of a repository.
 var areas = [...]string{"_blobs", "_manifests", "_tags", "_referrers"}
 
-// exists reports whether there is a repository of that name: something was pushed to
-// it, and not all of it collected.
+// exists reports whether a repository of that name exists: a client has pushed to it, and some
+// content is left.
 func (r *Registry) exists(name string) (bool, error) {
 	for _, area := range areas[:3] {
 		if _, err := r.root.Stat(repoPath(name, area)); !errors.Is(err, fs.ErrNotExist) {
@@ -37,7 +37,7 @@ func (r *Registry) exists(name string) (bool, error) {
 	return false, nil
 }
 
-// writeFile makes a file appear whole and durable, in place of one that is there.
+// writeFile creates or replaces a file; it appears whole and durable.
 func (r *Registry) writeFile(name string, data []byte) error {
 	tmp := path.Join(tmpDir, rand.Text())
 	f, err := r.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -61,7 +61,7 @@ func (r *Registry) writeFile(name string, data []byte) error {
 	return r.syncDir(path.Dir(name))
 }
 
-// mkdirAll makes a directory and those above it; what it makes is durable.
+// mkdirAll makes a directory and its parents, durably.
 func (r *Registry) mkdirAll(name string) error {
 	err := r.root.Mkdir(name, 0o755)
 	if errors.Is(err, fs.ErrExist) {
@@ -81,7 +81,7 @@ func (r *Registry) mkdirAll(name string) error {
 	return r.syncDir(path.Dir(name))
 }
 
-// syncDir makes durable which files a directory has.
+// syncDir makes the entries of a directory durable.
 func (r *Registry) syncDir(name string) error {
 	d, err := r.root.Open(name)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Registry) syncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// remove removes a file, and does not mind if it is gone.
+// remove removes a file; a missing file is no error.
 func (r *Registry) remove(name string) error {
 	if err := r.root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -98,9 +98,9 @@ func (r *Registry) remove(name string) error {
 	return nil
 }
 
-// rely tells whether a file is there, and if so has it stay for the grace period. A
-// file that was touched within half of that is left alone. The caller holds mu for
-// reading, unless it answers nobody but itself.
+// rely returns the info of a file and, if the file exists, keeps it for the grace period: rely
+// sets the file's time if older than half the period. The caller holds mu for reading, unless no
+// client or file will depend on the answer.
 func (r *Registry) rely(name string) (fs.FileInfo, error) {
 	info, err := r.root.Stat(name)
 	if err != nil || r.cfg.ReadOnly {
@@ -112,7 +112,7 @@ func (r *Registry) rely(name string) (fs.FileInfo, error) {
 	return info, err
 }
 
-// link gives a repository a blob that is there. The caller holds mu for reading.
+// link gives a repository an existing blob. The caller holds mu for reading.
 func (r *Registry) link(name string, d digest) error {
 	if _, err := r.rely(d.blobPath()); err != nil {
 		return err
@@ -131,8 +131,8 @@ func (r *Registry) link(name string, d digest) error {
 	return f.Close()
 }
 
-// statBlob tells the size of a blob that a repository has; what is found stays for
-// the grace period. It fails with fs.ErrNotExist. The caller holds mu for reading.
+// statBlob returns the size of a blob of a repository, and keeps the blob for the grace period.
+// Errors: fs.ErrNotExist. The caller holds mu for reading.
 func (r *Registry) statBlob(name string, d digest) (int64, error) {
 	if _, err := r.rely(markerPath(name, d)); err != nil {
 		return 0, err

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// apiError is an answer that is an error, in the words of the distribution-spec's
-// table of codes.
+// apiError is an error response, with a code of the distribution-spec.
 type apiError struct {
 	status  int
 	code    string
@@ -23,8 +22,8 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.message }
 
-// The codes of the distribution-spec, and UNKNOWN, which Docker's registry has for
-// what is the server's own fault.
+// The codes of the distribution-spec, and UNKNOWN, which Docker's registry uses for errors of
+// the server.
 const (
 	codeBlobUnknown         = "BLOB_UNKNOWN"
 	codeUploadInvalid       = "BLOB_UPLOAD_INVALID"
@@ -85,8 +84,8 @@ func badRequest(code, format string, args ...any) *apiError {
 	return &apiError{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
 }
 
-// answerTo maps any error to an answer. Whatever is not the client's mistake is
-// unknown, and the caller logs it.
+// answerTo maps any error to a response. An error that is not the client's becomes UNKNOWN, and
+// the caller logs it.
 func answerTo(err error) *apiError {
 	var api *apiError
 	var tooLarge *http.MaxBytesError
@@ -103,7 +102,7 @@ func answerTo(err error) *apiError {
 	return &apiError{http.StatusInternalServerError, codeUnknown, "the registry failed; its log says why"}
 }
 
-// errnoOf leaves out the paths that an error names.
+// errnoOf drops the paths from an error.
 func errnoOf(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -112,7 +111,7 @@ func errnoOf(err error) error {
 	return err
 }
 
-// writeError answers with an error as the distribution-spec writes one.
+// writeError writes an error in the form of the distribution-spec.
 func writeError(w http.ResponseWriter, e *apiError) {
 	type one struct {
 		Code    string `json:"code"`

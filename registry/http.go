@@ -16,7 +16,7 @@ import (
 
 // ServeHTTP answers a request of the distribution API.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	w.Header().Set("Docker-Distribution-API-Version", "registry/2.0") // which old clients look for
+	w.Header().Set("Docker-Distribution-API-Version", "registry/2.0") // for old clients
 	t, err := r.serve(w, req)
 	r.metrics.count(t.resource, req.Method, err)
 	if err == nil {
@@ -29,7 +29,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	writeError(w, answer)
 }
 
-// serve answers, or says why not before it has written anything.
+// serve answers a request. On an error it has written nothing.
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) (target, error) {
 	t, wrong := parsePath(req.URL.Path)
 	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
@@ -61,7 +61,7 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) (target, erro
 
 type handler func(http.ResponseWriter, *http.Request, target) error
 
-// handler returns what does a method on a resource, nil if nothing does.
+// handler returns the handler of a method on a resource, or nil.
 func (r *Registry) handler(res resource, method string) handler {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -87,12 +87,12 @@ func (r *Registry) handler(res resource, method string) handler {
 	return nil
 }
 
-// getBase says that this is a registry.
+// getBase answers that this is a registry.
 func (r *Registry) getBase(w http.ResponseWriter, _ *http.Request, _ target) error {
 	return writeJSON(w, "application/json", struct{}{})
 }
 
-// getBlob serves a blob, or ranges of it, by sendfile where the connection has it.
+// getBlob serves a blob or ranges of it, by sendfile if the connection supports that.
 func (r *Registry) getBlob(w http.ResponseWriter, req *http.Request, t target) error {
 	d, err := parseDigest(t.ref)
 	if err != nil {
@@ -124,8 +124,8 @@ func (r *Registry) getBlob(w http.ResponseWriter, req *http.Request, t target) e
 	return nil
 }
 
-// deleteBlob takes a blob away from a repository; the content goes with the next
-// collection, if no other repository has it.
+// deleteBlob removes a blob from a repository. The next collection removes the content, unless
+// another repository has the blob.
 func (r *Registry) deleteBlob(w http.ResponseWriter, _ *http.Request, t target) error {
 	d, err := parseDigest(t.ref)
 	if err != nil {
@@ -172,7 +172,7 @@ func (r *Registry) getTags(w http.ResponseWriter, req *http.Request, t target) e
 	}{t.name, tags})
 }
 
-// getCatalog lists the repositories, as Docker's registry does.
+// getCatalog lists the repositories, like Docker's registry.
 func (r *Registry) getCatalog(w http.ResponseWriter, req *http.Request, _ target) error {
 	names, err := r.repositories(req.Context())
 	if err != nil {
@@ -187,7 +187,7 @@ func (r *Registry) getCatalog(w http.ResponseWriter, req *http.Request, _ target
 	}{names})
 }
 
-// list returns the names in a directory, sorted by their bytes; none if it is
+// list returns the names in a directory, sorted by their bytes; none if the directory is
 // missing.
 func (r *Registry) list(dir string) ([]string, error) {
 	d, err := r.root.Open(dir)
@@ -203,8 +203,8 @@ func (r *Registry) list(dir string) ([]string, error) {
 	return names, err
 }
 
-// page leaves what the parameters n and last ask for, never nil, and sets Link if
-// there is more.
+// page returns the part of names that the parameters n and last select, never nil. It sets Link
+// if more names follow.
 func page(w http.ResponseWriter, req *http.Request, names []string) ([]string, error) {
 	query := req.URL.Query()
 	if last := query.Get("last"); last != "" {
@@ -232,7 +232,7 @@ func page(w http.ResponseWriter, req *http.Request, names []string) ([]string, e
 	return names, nil
 }
 
-// setNext tells where the list goes on (RFC 8288).
+// setNext sets the Link to the next part of a list (RFC 8288).
 func setNext(w http.ResponseWriter, path string, query url.Values) {
 	w.Header().Set("Link", fmt.Sprintf(`<%s?%s>; rel="next"`, path, query.Encode()))
 }
@@ -245,11 +245,11 @@ func writeJSON(w http.ResponseWriter, mediaType string, v any) error {
 	}
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // who is gone needs no answer
+	_, _ = w.Write(body) // the client may be gone
 	return nil
 }
 
-// mediaType is a Content-Type without its parameters.
+// mediaType returns a Content-Type without its parameters, in lower case.
 func mediaType(contentType string) string {
 	t, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(t))

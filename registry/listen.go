@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// ErrExposed is returned for an address that others can reach, where nothing keeps
-// them from pushing or from reading passwords.
+// ErrExposed reports an address that other hosts can reach, without TLS or without users: other
+// hosts could read passwords or push.
 var ErrExposed = errors.New("others than this host's users can reach that address: TLS and users are needed")
 
-// ListenConfig says where a registry listens.
+// ListenConfig configures [Listen].
 type ListenConfig struct {
 	// Address is HOST:PORT, or unix:PATH.
 	Address string
 
-	// CertFile and KeyFile are PEM files for TLS; "" for none. They are read again
-	// when they have changed.
+	// CertFile and KeyFile are PEM files for TLS; "" for none. They are read again after a
+	// change.
 	CertFile, KeyFile string
 
-	// Users says that the registry asks for names and passwords.
+	// Users tells that the registry requires names and passwords.
 	Users bool
 
-	// Insecure allows what is ErrExposed otherwise.
+	// Insecure allows addresses that are otherwise refused with ErrExposed.
 	Insecure bool
 }
 
-// Listen returns a listener; the caller closes it. One that listens elsewhere than on
-// a loopback address or a Unix socket needs TLS and users.
+// Listen returns a listener; the caller closes it. On any address but a loopback address or a
+// Unix socket it requires TLS and users.
 func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		return nil, errors.New("TLS needs a certificate and its key")
@@ -65,13 +65,14 @@ func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
 		return nil, err
 	}
 	if pair != nil {
-		// HTTP/1.1 only: a connection each is faster for blobs than streams of one.
+		// HTTP/1.1 only: for blobs, a connection per request is faster than streams of one
+		// connection.
 		l = tls.NewListener(l, &tls.Config{GetCertificate: pair.get, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12})
 	}
 	return l, nil
 }
 
-// isLoopback tells whether only this host's programs reach an address.
+// isLoopback reports whether only programs on this host can reach an address.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -84,7 +85,7 @@ func isLoopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// removeSocket removes a socket that nobody listens on.
+// removeSocket removes a socket without a listener.
 func removeSocket(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,7 +103,7 @@ func removeSocket(path string) error {
 	return os.Remove(path)
 }
 
-// keyPair is a certificate that follows its files.
+// keyPair is a certificate that follows changes of its files.
 type keyPair struct {
 	certFile, keyFile string
 
@@ -111,8 +112,8 @@ type keyPair struct {
 	current *tls.Certificate
 }
 
-// get returns the certificate of now, and the one before while the new one is wrong:
-// who replaces files replaces them one after the other.
+// get returns the current certificate. While the new files are inconsistent it returns the
+// previous certificate, because certificate and key are replaced one after the other.
 func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// The media types whose structure is known. Manifests of others are kept as well.
+// The media types with a known structure. Manifests of other types are kept as well.
 const (
 	typeOCIImage    = "application/vnd.oci.image.manifest.v1+json"
 	typeOCIIndex    = "application/vnd.oci.image.index.v1+json"
@@ -25,14 +25,14 @@ const (
 	typeDockerList  = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-// manifestHead is how many bytes of a manifest's file come before those that were
-// pushed: its media type, spaces and a newline.
+// manifestHead is the size of the header of a manifest's file: media type, spaces and a newline.
+// The pushed bytes follow.
 const manifestHead = 256
 
-// maxTags is how many tags one push may give (?tag=).
+// maxTags is the maximum number of tags in one push (?tag=).
 const maxTags = 100
 
-// descriptor is what the registry reads and writes of an image-spec descriptor.
+// descriptor is the part of an image-spec descriptor that the registry uses.
 type descriptor struct {
 	MediaType    string            `json:"mediaType"`
 	Digest       string            `json:"digest"`
@@ -42,22 +42,22 @@ type descriptor struct {
 	Annotations  map[string]string `json:"annotations,omitempty"`
 }
 
-// manifest is what the registry reads of one. Which of its lists it has tells images
-// from indexes.
+// manifest is the part of a manifest that the registry reads. Its lists tell images from
+// indexes.
 type manifest struct {
 	SchemaVersion int               `json:"schemaVersion"`
 	MediaType     string            `json:"mediaType"`
 	ArtifactType  string            `json:"artifactType"`
 	Config        *descriptor       `json:"config"`
 	Layers        []descriptor      `json:"layers"`
-	Blobs         []descriptor      `json:"blobs"` // of the artifact manifest that OCI once had
+	Blobs         []descriptor      `json:"blobs"` // of OCI's former artifact manifest
 	Manifests     []descriptor      `json:"manifests"`
 	Subject       *descriptor       `json:"subject"`
 	Annotations   map[string]string `json:"annotations"`
 }
 
-// parseManifest reads the bytes of a manifest that came with a Content-Type, "" if it
-// came without. The MediaType of the manifest is the one it is kept under.
+// parseManifest parses a manifest and its Content-Type, "" for none. MediaType of the result is
+// the type to store and serve the manifest under.
 func parseManifest(contentType string, data []byte) (*manifest, error) {
 	m := new(manifest)
 	if err := json.Unmarshal(data, m); err != nil {
@@ -110,7 +110,7 @@ func parseManifest(contentType string, data []byte) (*manifest, error) {
 
 const mediaTypeChars = "abcdefghijklmnopqrstuvwxyz0123456789/.+-_!#$&^"
 
-// blobs are those that it refers to.
+// blobs returns the blobs that the manifest refers to.
 func (m *manifest) blobs() []descriptor {
 	all := slices.Concat(m.Layers, m.Blobs)
 	if m.Config != nil {
@@ -119,16 +119,16 @@ func (m *manifest) blobs() []descriptor {
 	return all
 }
 
-// descriptors are all that it refers to, but for its subject.
+// descriptors returns all references except the subject.
 func (m *manifest) descriptors() []descriptor { return append(m.blobs(), m.Manifests...) }
 
-// elsewhere tells whether a descriptor is of content that need not be pushed: layers
-// that may not be distributed, and what has addresses of its own.
+// elsewhere reports whether the content need not be pushed: nondistributable layers, and content
+// with URLs of its own.
 func (d descriptor) elsewhere() bool {
 	return len(d.URLs) > 0 || strings.Contains(d.MediaType, ".nondistributable.") || strings.Contains(d.MediaType, ".foreign.")
 }
 
-// artifactType is that under which it is listed among the referrers of its subject.
+// artifactType returns the type for the list of referrers of the subject.
 func (m *manifest) artifactType() string {
 	if m.ArtifactType == "" && m.Config != nil {
 		return m.Config.MediaType
@@ -136,10 +136,10 @@ func (m *manifest) artifactType() string {
 	return m.ArtifactType
 }
 
-// putManifest keeps a manifest, and gives it tags.
+// putManifest stores a manifest and sets its tags.
 func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, t target) error {
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(uploadIdle)) // what has no deadlines is waited for
+	_ = rc.SetReadDeadline(time.Now().Add(uploadIdle)) // without deadlines the read may block
 	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, MaxManifestBytes))
 	_ = rc.SetReadDeadline(time.Time{})
 	if err != nil {
@@ -172,8 +172,8 @@ func (r *Registry) putManifest(w http.ResponseWriter, req *http.Request, t targe
 	return nil
 }
 
-// manifestNames returns the digest of a manifest and the tags it is to get: one that
-// is pushed by its digest has the parameters', another one the tag in its path.
+// manifestNames returns the digest of a manifest and its tags: the parameters ?tag= and, if ref
+// is a tag, ref itself.
 func manifestNames(ref string, params []string, data []byte) (digest, []string, error) {
 	tags := params
 	d := digest{algorithm: sha256Name}
@@ -203,7 +203,8 @@ func manifestNames(ref string, params []string, data []byte) (digest, []string, 
 	return d, tags, nil
 }
 
-// keepManifest makes a manifest and its tags durable, after all it refers to.
+// keepManifest makes a manifest and its tags durable, after all content that the manifest refers
+// to.
 func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte, tags []string) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -224,7 +225,7 @@ func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte,
 		}
 	}
 	if m.Subject != nil {
-		// Before the manifest, without which it is not listed.
+		// The entry comes before the manifest; without the manifest it is not listed.
 		subject, err := parseDigest(m.Subject.Digest)
 		if err != nil {
 			return err
@@ -251,11 +252,11 @@ func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte,
 	return nil
 }
 
-// checkBlob looks whether the repository has the blob that a descriptor names, has
-// that stay, and adds the directories that hold it to dirs.
+// checkBlob checks that the repository has the descriptor's blob, keeps the blob for the grace
+// period, and adds the directories that hold it to dirs.
 func (r *Registry) checkBlob(name string, desc descriptor, dirs map[string]bool) error {
 	d, err := parseDigest(desc.Digest)
-	if err != nil { // of an algorithm of which there is nothing here
+	if err != nil { // the registry has no content under this algorithm
 		return missing(name, desc)
 	}
 	size, err := r.statBlob(name, d)
@@ -269,8 +270,8 @@ func (r *Registry) checkBlob(name string, desc descriptor, dirs map[string]bool)
 	return checkSize(desc, size)
 }
 
-// checkManifest does the same for an index's entry, which may be of a blob: the
-// caches of builders are such indexes.
+// checkManifest is checkBlob for an entry of an index. The entry may also be a blob, as in build
+// caches.
 func (r *Registry) checkManifest(name string, desc descriptor, dirs map[string]bool) error {
 	d, err := parseDigest(desc.Digest)
 	if err != nil {
@@ -287,7 +288,8 @@ func (r *Registry) checkManifest(name string, desc descriptor, dirs map[string]b
 	return checkSize(desc, info.Size()-manifestHead)
 }
 
-// missing is the answer for what the repository lacks, nil if it need not have it.
+// missing returns the error for content that the repository lacks, or nil if the content may be
+// elsewhere.
 func missing(name string, desc descriptor) error {
 	if desc.elsewhere() {
 		return nil
@@ -302,8 +304,8 @@ func checkSize(desc descriptor, size int64) error {
 	return nil
 }
 
-// readManifest returns a manifest's media type and bytes, and checks that they are
-// the ones that were pushed. It fails with fs.ErrNotExist.
+// readManifest returns a manifest's media type and bytes, verified by the digest. Errors:
+// fs.ErrNotExist.
 func (r *Registry) readManifest(name string, d digest) (mediaType string, data []byte, err error) {
 	file, err := r.root.ReadFile(manifestPath(name, d))
 	if err != nil {
@@ -318,8 +320,8 @@ func (r *Registry) readManifest(name string, d digest) (mediaType string, data [
 	return strings.TrimSpace(string(head)), data, nil
 }
 
-// resolve returns the digest that a tag or a digest means. A tag that is missing
-// fails with fs.ErrNotExist.
+// resolve returns the digest of a reference, which is a tag or a digest. Errors: fs.ErrNotExist
+// for a missing tag.
 func (r *Registry) resolve(name, ref string) (digest, error) {
 	if strings.Contains(ref, ":") {
 		d, err := parseDigest(ref)
@@ -342,7 +344,7 @@ func (r *Registry) resolve(name, ref string) (digest, error) {
 	return d, nil
 }
 
-// getManifest serves a manifest under the type it was pushed with.
+// getManifest serves a manifest with the media type of its push.
 func (r *Registry) getManifest(w http.ResponseWriter, req *http.Request, t target) error {
 	r.mu.RLock()
 	d, err := r.resolve(t.name, t.ref)
@@ -395,8 +397,8 @@ func (r *Registry) deleteManifest(w http.ResponseWriter, _ *http.Request, t targ
 	return nil
 }
 
-// removeManifest removes a manifest, its tags first: after a crash it has none that
-// lead nowhere. The caller holds mu.
+// removeManifest removes a manifest, its tags first: a crash leaves no tag without a manifest.
+// The caller holds mu.
 func (r *Registry) removeManifest(name string, d digest) error {
 	file := manifestPath(name, d)
 	if _, err := r.root.Stat(file); err != nil {
@@ -408,7 +410,8 @@ func (r *Registry) removeManifest(name string, d digest) error {
 		err = json.Unmarshal(data, &m)
 	}
 	if err != nil {
-		m.Subject = nil // a damaged one goes as well, and what lists it with the next collection
+		// Remove a damaged manifest, too; the next collection removes the entry for its subject.
+		m.Subject = nil
 	}
 	tags, err := r.tagsOf(name)
 	if err != nil {
@@ -437,7 +440,7 @@ func (r *Registry) removeManifest(name string, d digest) error {
 	return r.syncDir(path.Dir(file))
 }
 
-// tagsOf returns a repository's tags by digest; one that is damaged is of none.
+// tagsOf returns a repository's tags by digest, without damaged tags.
 func (r *Registry) tagsOf(name string) (map[digest][]string, error) {
 	tags, err := r.list(repoPath(name, "_tags"))
 	if err != nil {
@@ -456,12 +459,12 @@ func (r *Registry) tagsOf(name string) (map[digest][]string, error) {
 	return by, nil
 }
 
-// maxReferrers is about how large an answer with referrers is: clients take at least
-// what a manifest may have.
+// maxReferrers is the approximate size of a response with referrers. Clients accept at least the
+// size of the largest manifest.
 const maxReferrers = MaxManifestBytes - 64<<10
 
-// getReferrers lists the manifests whose subject is a digest, whether or not that is
-// there.
+// getReferrers lists the manifests whose subject is the digest, even if the subject does not
+// exist.
 func (r *Registry) getReferrers(w http.ResponseWriter, req *http.Request, t target) error {
 	subject, err := parseDigest(t.ref)
 	if err != nil {
@@ -517,8 +520,8 @@ func (r *Registry) getReferrers(w http.ResponseWriter, req *http.Request, t targ
 	return writeJSON(w, typeOCIIndex, index)
 }
 
-// readReferrer returns an entry of a list of referrers, nil if it is gone or damaged,
-// or its manifest is gone.
+// readReferrer returns an entry of a list of referrers, or nil if the entry is missing or
+// damaged, or its manifest is missing.
 func (r *Registry) readReferrer(name, file, entry string) ([]byte, error) {
 	algorithm, hex, _ := strings.Cut(entry, "-")
 	if _, err := r.root.Stat(manifestPath(name, digest{algorithm, hex})); errors.Is(err, fs.ErrNotExist) {

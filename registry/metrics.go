@@ -35,7 +35,7 @@ func (m *metrics) unregister(from prometheus.Registerer) {
 	}
 }
 
-// count counts a request. Its labels have few values, whatever clients send.
+// count counts a request. Its labels have few values, even for hostile requests.
 func (m *metrics) count(res resource, method string, err error) {
 	if m.requests == nil {
 		return

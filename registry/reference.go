@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// digest names content: ALGORITHM:HEX of an algorithm that the registry has.
+// digest names content: ALGORITHM:HEX, with an algorithm that the registry supports.
 type digest struct{ algorithm, hex string }
 
 // The algorithms that the image-spec registers.
@@ -21,13 +21,13 @@ const (
 
 func (d digest) String() string { return d.algorithm + ":" + d.hex }
 
-// path is the digest as two components of a path.
+// path returns the digest as two components of a path.
 func (d digest) path() string { return d.algorithm + "/" + d.hex }
 
-// blobPath is where content lies for all repositories.
+// blobPath returns the path of the content, common to all repositories.
 func (d digest) blobPath() string { return path.Join(blobsDir, d.algorithm, d.hex[:2], d.hex) }
 
-// newHash returns the hash of an algorithm, nil for one that the registry lacks.
+// newHash returns a hash for the algorithm, or nil if the registry does not support it.
 func newHash(algorithm string) hash.Hash {
 	switch algorithm {
 	case sha256Name:
@@ -38,7 +38,7 @@ func newHash(algorithm string) hash.Hash {
 	return nil
 }
 
-// digestSyntax is that of the image-spec, whatever the algorithm.
+// digestSyntax is the image-spec's grammar of digests, for any algorithm.
 var digestSyntax = regexp.MustCompile(`^[a-z0-9]+([+._-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$`)
 
 var (
@@ -49,7 +49,7 @@ var (
 	errRepositoryTooLong = errors.New("is longer than 255 characters")
 )
 
-// parseDigest accepts digests of the algorithms that the registry has.
+// parseDigest accepts digests of the supported algorithms.
 func parseDigest(s string) (digest, error) {
 	if !digestSyntax.MatchString(s) {
 		return digest{}, errDigestSyntax
@@ -71,7 +71,7 @@ var (
 	tagSyntax  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 )
 
-// checkName says what is wrong about the name of a repository.
+// checkName returns the error in the name of a repository, if any.
 func checkName(name string) error {
 	if len(name) > 255 {
 		return errRepositoryTooLong
@@ -82,7 +82,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// resource is what a path names.
+// resource is the kind of object that a path names.
 type resource int
 
 const (
@@ -104,11 +104,11 @@ func (r resource) String() string { return resourceNames[r] }
 type target struct {
 	resource resource
 	name     string // of the repository; "" for the base and the catalog
-	ref      string // digest, tag or UUID, unchecked; "" where there is none
+	ref      string // digest, tag or UUID, unchecked; "" if the path has none
 }
 
-// parsePath tells what a request is about. It reads from the end, since the name of
-// a repository may hold any of the words that end one:
+// parsePath parses the path of a request. It parses from the end, because the name of a
+// repository may contain any of the keywords:
 //
 //	/v2/
 //	/v2/_catalog
@@ -119,7 +119,7 @@ type target struct {
 //	/v2/NAME/tags/list
 //	/v2/NAME/referrers/DIGEST
 //
-// The name of a target is a valid one.
+// The name in the target is valid.
 func parsePath(p string) (target, *apiError) {
 	rest, ok := strings.CutPrefix(p, "/v2/")
 	if !ok {
@@ -162,7 +162,7 @@ func parsePath(p string) (target, *apiError) {
 	return t, nil
 }
 
-// cutLast splits at the last slash.
+// cutLast splits s at the last slash.
 func cutLast(s string) (head, last string) {
 	i := strings.LastIndexByte(s, '/')
 	return s[:max(i, 0)], s[i+1:]

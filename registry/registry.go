@@ -1,27 +1,27 @@
-// Package registry is an OCI registry on disk: a [Registry] is an http.Handler
-// that speaks the OCI distribution-spec 1.1 to docker, FRE and every other client
-// of registries, and [Registry.Collect] frees what nothing refers to any more.
-// [Listen] decides who may reach it, [Users] who may do what.
+// Package registry is an OCI registry on disk. A [Registry] is an http.Handler that speaks the
+// OCI distribution-spec 1.1 to docker, FRE and every other client of registries.
+// [Registry.Collect] frees unreferenced content. [Listen] limits access by address, [Users] by
+// name and password.
 //
-// A directory holds all of it, in files that are whole or absent:
+// All state is in one directory, in files that are whole or absent:
 //
-//	DIR/version                            what wrote this, and the lock of who uses it
+//	DIR/version                            the format's version; carries the lock of the process
 //	DIR/blobs/ALGORITHM/ab/HEX             content, once for all repositories
-//	DIR/uploads/UUID.REPOSITORY            what has come of an upload, which outlives the process
-//	DIR/tmp/                               files that are being written
+//	DIR/uploads/UUID.REPOSITORY            received part of an upload; survives the process
+//	DIR/tmp/                               files being written
 //	DIR/repos/NAME/_blobs/ALGORITHM/HEX    empty: this repository has that blob
 //	DIR/repos/NAME/_manifests/ALGORITHM/HEX             media type in 256 bytes, the manifest's bytes
 //	DIR/repos/NAME/_tags/TAG                            the manifest's digest
 //	DIR/repos/NAME/_referrers/ALGORITHM/HEX/ALGORITHM-HEX  descriptor of a manifest whose subject is the first digest
 //
-// A component of a repository's name never begins with an underscore, so that
-// repositories may lie below one another. A blob is verified while it comes, made
-// durable and only then given its name; it may be had from the repositories it was
-// pushed or mounted to. What a client was told is there stays there for the grace
-// period, during which whatever refers to it may come: see collect.go.
+// A component of a repository's name never begins with an underscore, so repositories may lie
+// below one another. The registry verifies a blob during the upload, makes the blob durable and
+// only then sets the final name. A repository serves only blobs that were pushed or mounted to
+// the repository. If the registry has told a client that a file exists, the file stays for the
+// grace period: time enough to push the manifests that refer to the file. See collect.go.
 //
-// Manifests that were acknowledged survive a crash with all they refer to. Blobs
-// that no manifest refers to yet may be forgotten by one; they are never wrong.
+// Acknowledged manifests survive a crash together with all content that they refer to. A crash
+// may lose blobs that no manifest refers to yet; a crash never corrupts a blob.
 package registry
 
 import (
@@ -39,44 +39,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultGrace is how long blobs that nothing refers to, and unfinished uploads,
-// are kept.
+// DefaultGrace is the time for which unreferenced blobs and unfinished uploads are kept.
 const DefaultGrace = 24 * time.Hour
 
-// MaxManifestBytes is the size of the largest manifest that is accepted, that which
-// the distribution-spec asks for.
+// MaxManifestBytes is the size of the largest accepted manifest: the minimum that the
+// distribution-spec requires.
 const MaxManifestBytes = 4 << 20
 
-// ErrInUse is wrapped by [Open] for a directory that another process has open.
+// ErrInUse is wrapped by [Open] if another process has the directory open.
 var ErrInUse = errors.New("the directory is in use by another registry")
 
-// Config says what a registry is made of. Dir and Log are needed.
+// Config configures a registry. Required: Dir, Log.
 type Config struct {
-	// Dir holds everything; it is made if it is missing. A directory that holds
-	// anything else is refused.
+	// Dir holds all state; Open creates it if missing. Open refuses a directory with foreign
+	// files.
 	Dir string
 	Log *slog.Logger
 
-	// ReadOnly refuses every change, and makes none: the directory may be mounted
-	// read-only and shared by several registries.
+	// ReadOnly refuses every change. The registry does not write at all: the directory may be
+	// mounted read-only and shared by several registries.
 	ReadOnly bool
 
-	// Users are asked for a name and a password if they are not nil.
+	// Users, if not nil, must log in with name and password.
 	Users *Users
 
-	// Grace is how long what nothing refers to is kept; 0 is DefaultGrace, less is
-	// not at all.
+	// Grace is the time for which unreferenced files are kept; 0 means DefaultGrace, a negative
+	// value no time.
 	Grace time.Duration
 
 	// Room is called before the registry writes a part of a blob, or a manifest. Its error,
 	// such as ENOSPC, refuses the write. Nil: the registry writes until the disk is full.
 	Room func() error
 
-	// Metrics has the registry's counters added; nil for none.
+	// Metrics, if not nil, gets the registry's counters.
 	Metrics prometheus.Registerer
 }
 
-// room returns an error if the registry may write no more.
+// room returns an error if the registry must not write.
 func (r *Registry) room() error {
 	if r.cfg.Room == nil {
 		return nil
@@ -84,20 +83,20 @@ func (r *Registry) room() error {
 	return r.cfg.Room()
 }
 
-// Registry serves a directory. Its methods may be called from several goroutines.
+// Registry serves a directory. Several goroutines may call its methods.
 type Registry struct {
 	cfg     Config
 	root    *os.Root
 	lock    *os.File
 	uploads uploads
 	metrics metrics
-	origin  http.CrossOriginProtection // web pages may not push
+	origin  http.CrossOriginProtection // keeps web pages from pushing
 
-	maxReferrers int // bytes of an answer; fewer in tests
+	maxReferrers int // bytes of an answer; less in tests
 
-	// mu is held for reading by whoever makes or relies on a file below repos and
-	// blobs, from the check of what it needs to its own appearance, and for writing
-	// by whoever removes one.
+	// mu guards the files below repos and blobs. A caller that creates a file, or relies on one,
+	// holds mu for reading, from the check of the file's references until the new file exists. A
+	// caller that removes a file holds mu for writing.
 	mu sync.RWMutex
 }
 
@@ -110,8 +109,8 @@ const (
 	reposDir    = "repos"
 )
 
-// Open returns the registry of cfg.Dir; the caller closes it. Only one process has
-// a directory open at a time ([ErrInUse]), but for those that only read.
+// Open returns the registry of cfg.Dir; the caller closes it. Only one process may have a
+// directory open ([ErrInUse]), except that several read-only processes may share it.
 func Open(cfg Config) (_ *Registry, err error) {
 	cfg.Grace = max(cmp.Or(cfg.Grace, DefaultGrace), 0)
 	if !cfg.ReadOnly {
@@ -133,7 +132,7 @@ func Open(cfg Config) (_ *Registry, err error) {
 		return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
 	}
 	if !cfg.ReadOnly {
-		// What a crash left half written was promised to nobody.
+		// Files in tmp are half written and were never acknowledged.
 		if err := root.RemoveAll(tmpDir); err != nil {
 			return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
 		}
@@ -152,7 +151,7 @@ func Open(cfg Config) (_ *Registry, err error) {
 	return r, nil
 }
 
-// acquire locks the directory by its version file, which it makes in an empty one.
+// acquire locks the directory by its version file, which it creates in an empty directory.
 func (r *Registry) acquire() error {
 	flag, how := os.O_RDWR|os.O_CREATE, unix.LOCK_EX
 	if r.cfg.ReadOnly {
@@ -191,8 +190,7 @@ func (r *Registry) acquire() error {
 	return fmt.Errorf("its version is %q and not %q: a newer FRE wrote it, or something else", found[:n], version)
 }
 
-// Close gives the directory back. The server of the registry has to be shut down
-// before.
+// Close releases the directory. Shut down the registry's server first.
 func (r *Registry) Close() error {
 	var all []error
 	if r.lock != nil {

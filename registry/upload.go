@@ -22,26 +22,26 @@ import (
 	"time"
 )
 
-// maxUploads bounds the unfinished uploads.
+// maxUploads bounds the number of unfinished uploads.
 const maxUploads = 10000
 
-// uploadIdle is how long an upload may say nothing in the middle of a request.
+// uploadIdle is the longest pause of a client within a request body.
 const uploadIdle = 2 * time.Minute
 
-// uploadBuffer is how much of an upload is in memory.
+// uploadBuffer is the size of the buffer of one upload.
 const uploadBuffer = 256 << 10
 
 var buffers = sync.Pool{New: func() any { return new([uploadBuffer]byte) }}
 
-// uploads are those that are not finished.
+// uploads are the unfinished uploads.
 type uploads struct {
 	mu   sync.Mutex
 	byID map[string]*upload
 }
 
-// upload is content on its way. Its file has what came so far, whoever sends it
-// and however often the process ended meanwhile; the hash of that is in memory, and
-// made anew from the file where it is not.
+// upload is content being uploaded. Its file holds the bytes received so far, across requests
+// and restarts of the process. The hash of these bytes is in memory, or is computed again from
+// the file.
 type upload struct {
 	id   string
 	file string // below the registry's root
@@ -50,34 +50,35 @@ type upload struct {
 	turn      chan struct{}
 	size      atomic.Int64 // of the file
 	algorithm string
-	hash      hash.Hash // of the file; nil if it has to be read for that
-	done      bool      // finished or cancelled: the file is not this upload's
+	hash      hash.Hash // of the file; nil if the file must be read again
+	done      bool      // finished or cancelled: the file no longer belongs to this upload
 
 	mu     sync.Mutex
-	latest *claim // nil once it is released
+	latest *claim // nil after its release
 }
 
-// claim is a request's to an upload. The latest one wins: its client has given up the
-// others, whose connections may not know it yet.
+// claim is the claim of a request to an upload. The latest claim wins: the client has given up
+// its earlier requests, but their connections may not have noticed.
 type claim struct {
 	superseded chan struct{}
 	conn       *http.ResponseController
 }
 
-// claimUpload returns the claim of a request, and ends the one before: its reads fail.
+// claimUpload makes a claim and ends the previous claim: reads of the previous request fail.
 func (u *upload) claimUpload(w http.ResponseWriter) *claim {
 	c := &claim{make(chan struct{}), http.NewResponseController(w)}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.latest != nil {
 		close(u.latest.superseded)
-		_ = u.latest.conn.SetReadDeadline(time.Unix(1, 0)) // what has no deadlines is waited for
+		// Without support for deadlines, wait for the reads.
+		_ = u.latest.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 	u.latest = c
 	return c
 }
 
-// setDeadline sets that of the claim's reads, unless a later claim has ended them.
+// setDeadline sets the read deadline of the claim, unless a later claim has replaced it.
 func (u *upload) setDeadline(c *claim, deadline time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -95,7 +96,7 @@ func (u *upload) release(c *claim) {
 	u.mu.Unlock()
 }
 
-// uploadPath binds an upload to its repository: another one does not find it.
+// uploadPath binds an upload to a repository: requests for another repository fail.
 func uploadPath(id, name string) string {
 	repo := sha256.Sum256([]byte(name))
 	return path.Join(uploadsDir, id+"."+hex.EncodeToString(repo[:16]))
@@ -109,7 +110,7 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// loadUploads finds those of an earlier process.
+// loadUploads loads the uploads of an earlier process.
 func (r *Registry) loadUploads() error {
 	names, err := r.list(uploadsDir)
 	if err != nil {
@@ -129,8 +130,8 @@ func (r *Registry) loadUploads() error {
 	return nil
 }
 
-// newUpload begins an upload, whose content is hashed as it comes. The caller has the
-// turn and gives it back.
+// newUpload begins an upload and hashes content as it arrives. The caller has the turn and gives
+// it back.
 func (r *Registry) newUpload(name, algorithm string) (*upload, error) {
 	id := newUUID()
 	u := &upload{id: id, file: uploadPath(id, name), turn: make(chan struct{}, 1), algorithm: algorithm, hash: newHash(algorithm)}
@@ -154,8 +155,7 @@ func (r *Registry) newUpload(name, algorithm string) (*upload, error) {
 	return u, nil
 }
 
-// endUpload forgets an upload whose turn the caller has, and removes its file if it is
-// still there.
+// endUpload forgets an upload and removes its file if it still exists. The caller has the turn.
 func (r *Registry) endUpload(u *upload) error {
 	u.done = true
 	r.uploads.mu.Lock()
@@ -164,7 +164,7 @@ func (r *Registry) endUpload(u *upload) error {
 	return r.remove(u.file)
 }
 
-// find returns an upload of a repository.
+// find returns an upload of the target's repository.
 func (r *Registry) find(t target) (*upload, error) {
 	r.uploads.mu.Lock()
 	u := r.uploads.byID[t.ref]
@@ -175,8 +175,8 @@ func (r *Registry) find(t target) (*upload, error) {
 	return u, nil
 }
 
-// takeTurn has an upload to itself until the function that is returned is called. A
-// request that still reads for the same upload is interrupted.
+// takeTurn waits for the turn of an upload. The returned function gives the turn back. takeTurn
+// interrupts a request that still reads for the upload.
 func (u *upload) takeTurn(w http.ResponseWriter, req *http.Request) (*claim, func(), error) {
 	c := u.claimUpload(w)
 	var err error
@@ -196,7 +196,7 @@ func (u *upload) takeTurn(w http.ResponseWriter, req *http.Request) (*claim, fun
 	return nil, nil, err
 }
 
-// change finds an upload and takes a turn at it.
+// change finds an upload and takes its turn.
 func (r *Registry) change(w http.ResponseWriter, req *http.Request, t target) (*upload, *claim, func(), error) {
 	u, err := r.find(t)
 	if err != nil {
@@ -206,8 +206,8 @@ func (r *Registry) change(w http.ResponseWriter, req *http.Request, t target) (*
 	return u, c, release, err
 }
 
-// receive appends what a client sends, at most limit bytes if that is not negative.
-// What came before an error is kept, so that the upload goes on there.
+// receive appends the body of a request, at most limit bytes unless limit is negative. Bytes
+// received before an error are kept, so the upload can continue after them.
 func (r *Registry) receive(req *http.Request, u *upload, c *claim, limit int64) error {
 	f, err := r.root.OpenFile(u.file, os.O_RDWR, 0)
 	if err != nil {
@@ -252,8 +252,8 @@ func (r *Registry) receive(req *http.Request, u *upload, c *claim, limit int64) 
 	}
 }
 
-// readFull reads until the buffer is full or no more comes, and returns the error of
-// the last read.
+// readFull reads until the buffer is full or the input ends, and returns the error of the last
+// read.
 func readFull(r io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var m int
@@ -263,7 +263,7 @@ func readFull(r io.Reader, buf []byte) (n int, err error) {
 	return n, err
 }
 
-// rehash makes the hash of what the file holds, if there is none.
+// rehash computes the hash of the file if it is unknown.
 func (u *upload) rehash(ctx context.Context, f *os.File) error {
 	if u.hash != nil {
 		return nil
@@ -287,8 +287,8 @@ func (u *upload) rehash(ctx context.Context, f *os.File) error {
 	return nil
 }
 
-// finish verifies what came, gives it its name and the repository its blob. The
-// upload is over, however it ends.
+// finish verifies the content, sets the final name and links the blob to the repository. finish
+// ends the upload, even on an error.
 func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest) (err error) {
 	defer func() { err = errors.Join(err, r.endUpload(u)) }()
 	f, err := r.root.OpenFile(u.file, os.O_RDWR, 0)
@@ -308,7 +308,7 @@ func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest)
 	blob := d.blobPath()
 	durable := false
 	if _, err := r.root.Stat(blob); errors.Is(err, fs.ErrNotExist) {
-		if err := f.Sync(); err != nil { // which may take a while
+		if err := f.Sync(); err != nil { // may take a while
 			return err
 		}
 		durable = true
@@ -316,7 +316,7 @@ func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if _, err := r.root.Stat(blob); errors.Is(err, fs.ErrNotExist) {
-		if !durable { // it was collected since
+		if !durable { // collected meanwhile
 			if err := f.Sync(); err != nil {
 				return err
 			}
@@ -324,7 +324,7 @@ func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest)
 		if err := r.mkdirAll(path.Dir(blob)); err != nil {
 			return err
 		}
-		// Where another upload of it came first, the same bytes replace it.
+		// If another upload of the same blob came first, equal bytes replace it.
 		if err := r.root.Rename(u.file, blob); err != nil {
 			return err
 		}
@@ -334,8 +334,8 @@ func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest)
 	return r.link(name, d)
 }
 
-// postUpload begins an upload, takes a whole blob at once (?digest=), or takes one
-// from another repository (?mount=).
+// postUpload begins an upload, receives a whole blob (?digest=), or mounts a blob of another
+// repository (?mount=).
 func (r *Registry) postUpload(w http.ResponseWriter, req *http.Request, t target) error {
 	query := req.URL.Query()
 	if s := query.Get("mount"); s != "" {
@@ -381,7 +381,7 @@ func (r *Registry) postUpload(w http.ResponseWriter, req *http.Request, t target
 	c := u.claimUpload(w)
 	defer func() { u.release(c); <-u.turn }()
 	if err := r.receive(req, u, c, -1); err != nil {
-		return errors.Join(err, r.endUpload(u)) // nobody knows the rest of it
+		return errors.Join(err, r.endUpload(u)) // the client has no id to continue with
 	}
 	if err := r.finish(req.Context(), u, t.name, d); err != nil {
 		return err
@@ -390,8 +390,8 @@ func (r *Registry) postUpload(w http.ResponseWriter, req *http.Request, t target
 	return nil
 }
 
-// mount gives a repository a blob that another one has: from, or any if that does
-// not have it, since who may read one repository may read all.
+// mount links a blob of the repository from, or of any repository if from is empty. It needs no
+// further permission, because a user who may read one repository may read all.
 func (r *Registry) mount(ctx context.Context, name, from string, d digest) (bool, error) {
 	if _, err := r.root.Stat(d.blobPath()); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -420,7 +420,7 @@ func (r *Registry) mount(ctx context.Context, name, from string, d digest) (bool
 	return false, nil
 }
 
-// getUpload tells how far an upload is, for who lost the answer to a request.
+// getUpload returns the progress of an upload, for a client that lost the response to a request.
 func (r *Registry) getUpload(w http.ResponseWriter, _ *http.Request, t target) error {
 	u, err := r.find(t)
 	if err != nil {
@@ -431,7 +431,7 @@ func (r *Registry) getUpload(w http.ResponseWriter, _ *http.Request, t target) e
 	return nil
 }
 
-// patchUpload appends a chunk, or a stream without an announced size.
+// patchUpload appends a chunk, or a stream of unknown size.
 func (r *Registry) patchUpload(w http.ResponseWriter, req *http.Request, t target) error {
 	u, c, release, err := r.change(w, req, t)
 	if err != nil {
@@ -450,7 +450,7 @@ func (r *Registry) patchUpload(w http.ResponseWriter, req *http.Request, t targe
 	return nil
 }
 
-// putUpload appends the last chunk, or all of it, and finishes the upload.
+// putUpload appends the last chunk, or the whole content, and finishes the upload.
 func (r *Registry) putUpload(w http.ResponseWriter, req *http.Request, t target) error {
 	s := req.URL.Query().Get("digest")
 	d, err := parseDigest(s)
@@ -493,8 +493,8 @@ func (r *Registry) deleteUpload(w http.ResponseWriter, req *http.Request, t targ
 	return nil
 }
 
-// checkRange returns how many bytes are to come, -1 if any number may: a chunk has
-// to begin where the last one ended.
+// checkRange returns the number of bytes to expect, -1 if unknown. A chunk must begin at the end
+// of the previous one.
 func checkRange(w http.ResponseWriter, req *http.Request, u *upload, t target) (int64, error) {
 	header := req.Header.Get("Content-Range")
 	if header == "" {
@@ -516,8 +516,8 @@ func checkRange(w http.ResponseWriter, req *http.Request, u *upload, t target) (
 
 var rangeSyntax = regexp.MustCompile(`^([0-9]+)-([0-9]+)$`)
 
-// parseContentRange reads FIRST-LAST, the distribution-spec's own form of the header,
-// both inclusive; the length is positive and first+length no overflow.
+// parseContentRange parses FIRST-LAST, the distribution-spec's own form of the header; both are
+// inclusive. length is positive, and first+length does not overflow.
 func parseContentRange(header string) (first, length int64, err error) {
 	m := rangeSyntax.FindStringSubmatch(header)
 	if m == nil {
@@ -531,8 +531,8 @@ func parseContentRange(header string) (first, length int64, err error) {
 	return first, last - first + 1, nil
 }
 
-// setUpload tells where an upload goes on. Of an empty one, Range says what Docker's
-// registry says, for no other form can.
+// setUpload sets the headers with the progress of an upload. For an empty upload Range is 0-0,
+// as in Docker's registry, because the form cannot express an empty range.
 func setUpload(w http.ResponseWriter, name, id string, size int64) {
 	h := w.Header()
 	h.Set("Location", "/v2/"+name+"/blobs/uploads/"+id)
@@ -540,7 +540,7 @@ func setUpload(w http.ResponseWriter, name, id string, size int64) {
 	h.Set("Range", fmt.Sprintf("0-%d", max(size-1, 0)))
 }
 
-// created answers to a blob that has come.
+// created answers that a blob was created.
 func created(w http.ResponseWriter, name string, d digest) {
 	h := w.Header()
 	h.Set("Location", (&url.URL{Path: "/v2/" + name + "/blobs/" + d.String()}).String())

@@ -17,29 +17,28 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Users are those who may use a registry, by name and password. They are read from a
-// file of lines as htpasswd -B writes them; who may push has a third field:
+// Users holds the users of a registry, with names and passwords. They come from a file with
+// lines in the format of htpasswd -B; a third field allows a user to push:
 //
 //	# comment
 //	alice:$2y$10$…:write
 //	bob:$2y$10$…
 //
-// The file is read again when it has changed; one that is wrong then changes nothing
-// and is logged.
+// The file is read again after a change. An invalid file is logged and changes nothing.
 type Users struct {
 	log  *slog.Logger
 	path string
 
-	// checking bounds the passwords that are compared at once, each of which takes
-	// a CPU for tens of milliseconds.
+	// checking bounds the number of passwords compared at once: each takes a CPU for tens of
+	// milliseconds.
 	checking chan struct{}
 	key      [32]byte // of the digests in checked
 
 	mu      sync.Mutex
 	read    os.FileInfo
 	byName  map[string]user
-	checked map[[32]byte]bool // of credentials that were right
-	slowest []byte            // of the hashes, to compare
+	checked map[[32]byte]bool // of valid credentials
+	slowest []byte            // the slowest hash, for unknown names
 }
 
 type user struct {
@@ -62,8 +61,7 @@ func ReadUsers(path string, log *slog.Logger) (*Users, error) {
 	return u, nil
 }
 
-// reload reads the file if it is another one than last time. The caller holds mu, or
-// knows that nobody else has the Users yet.
+// reload reads the file if it has changed. The caller holds mu, or is the only user of u.
 func (u *Users) reload() error {
 	info, err := os.Stat(u.path)
 	if err != nil {
@@ -75,7 +73,7 @@ func (u *Users) reload() error {
 	if info.Size() > maxUsersBytes {
 		return fmt.Errorf("read users: %s has more than %d bytes", u.path, maxUsersBytes)
 	}
-	u.read = info // also of one that is wrong: it is logged once
+	u.read = info // also for an invalid file: log it once
 	src, err := os.ReadFile(u.path)
 	if err != nil {
 		return fmt.Errorf("read users: %w", err)
@@ -95,7 +93,7 @@ func (u *Users) reload() error {
 	return nil
 }
 
-// parseUsers reads the lines of a file of users.
+// parseUsers parses the lines of a file of users.
 func parseUsers(src []byte) (map[string]user, error) {
 	users := make(map[string]user)
 	lines := bufio.NewScanner(bytes.NewReader(src))
@@ -135,7 +133,7 @@ func parseUsers(src []byte) (map[string]user, error) {
 	return users, nil
 }
 
-// authenticate returns the user whose name and password a request has.
+// authenticate returns the user with the name and password of a request.
 func (u *Users) authenticate(req *http.Request) (user, bool) {
 	name, password, ok := req.BasicAuth()
 	if !ok {
@@ -147,7 +145,7 @@ func (u *Users) authenticate(req *http.Request) (user, bool) {
 	}
 	one, known := u.byName[name]
 	if !known {
-		one.hash = u.slowest // names are not told from the time that an answer takes
+		one.hash = u.slowest // same response time, so attackers cannot find names
 	}
 	mac := hmac.New(sha256.New, u.key[:])
 	_, _ = fmt.Fprintf(mac, "%q %q %q", name, password, one.hash)
