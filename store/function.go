@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Part finds a part that an earlier build has made. A caller that goes on to use the part holds
-// a lease ([Store.Hold]).
+// Part finds the part that PutPart remembered under key. A caller that goes on to use the part
+// holds a lease ([Store.Hold]).
 func (s *Store) Part(key string) (Part, bool) {
 	s.leases.mu.Lock()
 	defer s.leases.mu.Unlock()

@@ -37,7 +37,7 @@ type indexed struct {
 	Names   []string  `json:"names,omitempty"`   // "name:version"
 	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…"
 	Foreign bool      `json:"foreign,omitempty"`
-	Tagged  bool      `json:"tagged,omitempty"` // of old versions: the image has its manifest's name, and Names is empty
+	Tagged  bool      `json:"tagged,omitempty"` // old format: the manifest's name instead of Names
 }
 
 // indexLine is one line of index.log: the new state of one tenant, function or image.

@@ -19,7 +19,7 @@ func (s *Store) CreateLayer() (*Writer, error) {
 	return w, err
 }
 
-// ErrNotLayer: a whiteout or an opaque directory in a tree without Part.Diff.
+// ErrNotLayer: a whiteout or an opaque directory in a tree that is not a layer's.
 var ErrNotLayer = errors.New("only a layer removes what is below it")
 
 // Whiteout removes path, and all below it, from the files of the parts before this layer. If the

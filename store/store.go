@@ -44,7 +44,7 @@ type Entry struct {
 	Size   int64  `json:"size,omitempty"`   // bytes, files only
 	Digest Digest `json:"digest,omitempty"` // of the content, files only
 	Link   string `json:"link,omitempty"`   // target, symlinks only
-	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, at most MaxID; a function sees every owner but root as nobody
+	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, at most MaxID; functions see owners but root as nobody
 	GID    uint32 `json:"gid,omitempty"`
 
 	// RawPath and RawLink are set in manifests only. A name that is not UTF-8 cannot stand in
@@ -57,7 +57,7 @@ type Entry struct {
 
 	// Directories in the tree of a layer only.
 	Opaque  bool `json:"opaque,omitempty"`  // the image omits all that earlier parts hold below this directory
-	Implied bool `json:"implied,omitempty"` // the layer does not name this directory: an existing directory stays as it is
+	Implied bool `json:"implied,omitempty"` // the layer does not name this directory: an earlier directory stays
 }
 
 // MaxID is the highest user or group id of a file. Sandboxes map ids up to MaxID only.
@@ -100,10 +100,10 @@ type Manifest struct {
 // Names[0], or empty if the image has no name.
 type Image struct {
 	Manifest
-	Names   []string  `json:"names"`             // "name:version", sorted, but Built first while the image still has that name
-	Built   string    `json:"built"`             // "name:version" of its manifest; another image may have taken over the name
-	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…", sorted: the digests at registries that the image came from or went to
-	Foreign bool      `json:"foreign,omitempty"` // its maker is not trusted by this engine ([Store.TakeImage])
+	Names   []string  `json:"names"`             // "name:version", sorted, but Built first, if still a name
+	Built   string    `json:"built"`             // "name:version" of the manifest; maybe another image's name now
+	Remotes []string  `json:"remotes,omitempty"` // "name@sha256:…", sorted: at registries, after pull or push
+	Foreign bool      `json:"foreign,omitempty"` // made by an untrusted maker ([Store.TakeImage])
 	Digest  Digest    `json:"digest"`
 	Created time.Time `json:"created"`
 	Size    int64     `json:"size"`  // bytes of all files

@@ -372,7 +372,7 @@ func (t *tx) showFunction(name string, f *Function) {
 	}
 }
 
-// putTenant enters a tenant. ID 0 asks for the next free id.
+// putTenant enters a tenant. ID 0 asks for a new id.
 func (t *tx) putTenant(n Tenant) (Tenant, error) {
 	id := sql.NullInt64{Int64: int64(n.ID), Valid: n.ID != 0}
 	r, err := t.sql.Exec(`INSERT INTO tenants VALUES (?, ?)`, id, n.Name)

@@ -97,7 +97,7 @@ func (w *Writer) Directory(path string, mode fs.FileMode, mtime time.Time) error
 	return w.fail(w.place(e))
 }
 
-// Symlink adds a symlink. The target may be any string: only sandboxes resolve it. The symlink
+// Symlink adds a symlink. The target may lead anywhere: only sandboxes resolve it. The symlink
 // replaces a file or symlink of the same path.
 func (w *Writer) Symlink(path, target string, mtime time.Time) error {
 	if err := checkTarget(path, target); err != nil {
@@ -200,7 +200,7 @@ func (w *Writer) fail(err error) error {
 
 // place checks the path of e and the existing entries, adds missing parents and enters e, unless
 // e is a file. Implied parents have a fixed mtime, so the digest of a tree depends only on the
-// calls of the user.
+// calls on the Writer.
 func (w *Writer) place(e Entry) error {
 	if w.err != nil {
 		return w.err

@@ -1,4 +1,4 @@
-// Package volume keeps directories on disk with bounded size. One system call returns the size,
+// Package volume keeps directories on disk with bounded size. A system call returns the size,
 // regardless of the number of files. FRE uses volumes for a tenant's /work and for the writable
 // layers of containers.
 //
