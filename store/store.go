@@ -44,7 +44,7 @@ type Entry struct {
 	Size   int64  `json:"size,omitempty"`   // bytes, files only
 	Digest Digest `json:"digest,omitempty"` // of the content, files only
 	Link   string `json:"link,omitempty"`   // target, symlinks only
-	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, at most MaxID; functions see owners but root as nobody
+	UID    uint32 `json:"uid,omitempty"`    // owner inside a sandbox, at most MaxID; functions see all but root as nobody
 	GID    uint32 `json:"gid,omitempty"`
 
 	// RawPath and RawLink are set in manifests only. A name that is not UTF-8 cannot stand in
@@ -88,7 +88,8 @@ type Part struct {
 }
 
 // Manifest is the input of an image's digest. If two parts hold the same path the later part
-// wins, but a directory replaces a file only if its part is a layer.
+// wins. Two exceptions hold unless the later part is a layer: of two directories the first part's
+// entry stays, and a directory against a file or symlink is an ErrConflict.
 type Manifest struct {
 	Name    string          `json:"name"`
 	Version string          `json:"version"`
