@@ -16,33 +16,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempts counts, in a file, the attempts of events, callbacks and triggers: each before it
-// begins, so that one that ends the engine counts. The file is a table of slots of 32 bytes:
+// attempts counts the attempts of events, callbacks and triggers in a file. An attempt is counted
+// before the attempt begins, so that an attempt that kills the engine counts too. The file is a
+// table of slots of 32 bytes:
 //
-//	key       16 bytes  what is tried: a kind, and a hash
-//	begun      8 bytes  when its last attempt began, in seconds since 1970
+//	key       16 bytes  kind of attempt, and a hash of the object
+//	begun      8 bytes  start of the last attempt, in seconds since 1970
 //	attempts   3 bytes  begun so far
 //	state      1 byte   slotRuns or slotWaits; 0 in a slot that was never used
-//	crc        4 bytes  CRC-32C of what is before it
+//	crc        4 bytes  CRC-32C of the bytes before
 //
-// JetStream counts deliveries too, but writes its count up to 100 ms after a delivery, and counts
-// those that begin no attempt. A slot is written by one pwrite(2), about a microsecond. A kill of
-// the engine leaves what was written; the end of the machine need not. So what an engine before
-// this one has taken on is synced to disk as well: an event that ends the machine has ended an
-// engine by then, and at most one of its attempts does not count.
+// JetStream counts deliveries too, but writes its count up to 100 ms after a delivery, and includes
+// deliveries that begin no attempt. One pwrite(2), about a microsecond, writes a slot. The slot
+// survives a kill of the engine, but perhaps not a crash of the machine. For events that an earlier
+// engine accepted, the slot is therefore also synced to disk. An event that crashes the machine has
+// ended an engine by then, so at most one attempt of the event goes uncounted.
 //
-// It is safe for concurrent use.
+// attempts is safe for concurrent use.
 type attempts struct {
 	f *os.File
 
 	mu    sync.Mutex
 	slots map[attemptKey]*slot
-	free  []int64 // places in the file
-	size  int64   // places in the file, free ones too
+	free  []int64 // slot numbers
+	size  int64   // slots in the file, free ones included
 	over  []endedSlot
 }
 
-// attemptKey is a kind of attempt, and a hash of what is tried.
+// attemptKey is a kind of attempt, and a hash of the object (an event, a callback, a publication).
 type attemptKey [16]byte
 
 const (
@@ -55,11 +56,11 @@ type slot struct {
 	place int64
 	count int
 	state slotState
-	found bool // in the file, and not begun since
+	found bool // read from the file, and no attempt begun since
 }
 
-// endedSlot is a slot of what is tried no more. It is free settleTime later: whatever the attempt
-// has left behind may end the engine before JetStream has written the acknowledgement.
+// endedSlot is the slot of finished work. The slot is freed settleTime later: leftovers of the
+// attempt may still end the engine before JetStream has written the acknowledgement.
 type endedSlot struct {
 	key attemptKey
 	at  time.Time
@@ -70,25 +71,25 @@ const settleTime = time.Second
 type slotState byte
 
 const (
-	slotRuns  slotState = 1 // an attempt is under way; in a file that is opened: an engine's end has broken it off
-	slotWaits slotState = 2 // the last attempt has ended, and there may be another one
+	slotRuns  slotState = 1 // an attempt runs or, in a file just opened, was broken off
+	slotWaits slotState = 2 // the last attempt has ended, and another may follow
 )
 
 const (
 	slotSize = 32
 	maxCount = 1<<24 - 1
-	// keepAttempts is how long a count is kept of what nobody tries any more.
+	// keepAttempts is how long an abandoned count is kept.
 	keepAttempts = 30 * 24 * time.Hour
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// keyOfMessage is the key of a message of a queue, or of the stream of callbacks.
+// keyOfMessage returns the key of a message in a queue or in a stream of callbacks.
 func keyOfMessage(meta *jetstream.MsgMetadata) attemptKey {
 	return keyOfQueued(meta.Stream, meta.Sequence.Stream, meta.Timestamp)
 }
 
-// keyOfQueued tells streams of one name apart by the time: one that was made anew counts from 1.
+// keyOfQueued hashes the time too: a stream that is made anew reuses name and sequence numbers.
 func keyOfQueued(stream string, seq uint64, at time.Time) attemptKey {
 	kind := byte(attemptEvent)
 	if k, _, _ := kindOf(stream); k == kindOrders {
@@ -104,8 +105,8 @@ func keyOfText(kind byte, s string) (key attemptKey) {
 	return key
 }
 
-// openAttempts reads the file that an engine before this one has left, or makes it. Slots that
-// are not whole are free.
+// openAttempts reads the file that an earlier engine left, or creates the file. Slots that are
+// damaged or older than keepAttempts become free.
 func openAttempts(path string, now time.Time) (*attempts, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -130,24 +131,24 @@ func openAttempts(path string, now time.Time) (*attempts, error) {
 
 func appendSlot(b []byte, key attemptKey, s *slot, begun time.Time) []byte {
 	b = append(b, key[:]...)
-	b = binary.LittleEndian.AppendUint64(b, uint64(begun.Unix())) //nolint:gosec // read back as it was
+	b = binary.LittleEndian.AppendUint64(b, uint64(begun.Unix())) //nolint:gosec // readSlot converts back
 	b = binary.LittleEndian.AppendUint32(b, uint32(s.count)|uint32(s.state)<<24)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// readSlot reads a slot; false where it is free or not whole.
+// readSlot decodes a slot. ok is false for a free or damaged slot.
 func readSlot(b []byte) (key attemptKey, s slot, begun time.Time, ok bool) {
 	copy(key[:], b)
 	word := binary.LittleEndian.Uint32(b[24:])
 	s.count, s.state = int(word&maxCount), slotState(word>>24)
-	begun = time.Unix(int64(binary.LittleEndian.Uint64(b[16:])), 0) //nolint:gosec // likewise
+	begun = time.Unix(int64(binary.LittleEndian.Uint64(b[16:])), 0) //nolint:gosec // appendSlot wrote an int64
 	whole := crc32.Checksum(b[:28], castagnoli) == binary.LittleEndian.Uint32(b[28:])
 	return key, s, begun, whole && (s.state == slotRuns || s.state == slotWaits)
 }
 
-// begin counts an attempt, on disk before it returns, with sync even if the machine ends. It
-// returns which attempt of its key this is, 1 for the first, and whether the one before it was
-// broken off by an engine's end. Each begin is followed by end, or by wait.
+// begin counts an attempt in the file. With sync the count also survives a crash of the machine.
+// begin returns the attempt's number among those of its key, from 1, and whether the end of an
+// engine broke off the attempt before. After each begin the caller calls end or wait.
 func (a *attempts) begin(key attemptKey, sync bool) (n int, broken bool, err error) {
 	a.mu.Lock()
 	a.freeLocked(time.Now())
@@ -175,18 +176,18 @@ func (a *attempts) begin(key attemptKey, sync bool) (n int, broken bool, err err
 	return n, broken, err
 }
 
-// write writes a slot that the caller alone writes: nobody begins what is under way.
+// write writes a slot, without a.mu: a message has one attempt at a time (see hands).
 func (a *attempts) write(key attemptKey, s *slot) error {
 	var room [slotSize]byte
 	_, err := a.f.WriteAt(appendSlot(room[:0], key, s, time.Now()), s.place*slotSize)
 	return err
 }
 
-// wait notes that an attempt has ended, n of them count, and there may be another one.
+// wait notes that an attempt has ended, that n attempts count, and that another may follow.
 func (a *attempts) wait(key attemptKey, n int) error {
 	a.mu.Lock()
 	s := a.slots[key]
-	if s == nil { // another one of the key has ended meanwhile
+	if s == nil { // another attempt with the same key has ended meanwhile
 		a.mu.Unlock()
 		return nil
 	}
@@ -196,11 +197,11 @@ func (a *attempts) wait(key attemptKey, n int) error {
 	return a.write(key, &now)
 }
 
-// end notes that an attempt has ended, and that there will be no other one.
+// end notes that an attempt has ended, and that no other follows.
 func (a *attempts) end(key attemptKey) error {
 	a.mu.Lock()
 	s := a.slots[key]
-	if s == nil { // likewise
+	if s == nil { // as in wait
 		a.mu.Unlock()
 		return nil
 	}
@@ -211,7 +212,7 @@ func (a *attempts) end(key attemptKey) error {
 	return a.write(key, &now)
 }
 
-// freeLocked frees the slots of what has ended for a while, unless it was begun again.
+// freeLocked frees the slots of work that ended settleTime ago and has not begun again.
 func (a *attempts) freeLocked(now time.Time) {
 	n := 0
 	for ; n < len(a.over) && now.Sub(a.over[n].at) >= settleTime; n++ {
@@ -229,7 +230,7 @@ func (a *attempts) dropLocked(key attemptKey, s *slot) {
 	a.free = append(a.free, s.place)
 }
 
-// prune forgets the events that were found in the file and are in no queue.
+// prune forgets events from an earlier engine that are no longer in any queue.
 func (a *attempts) prune(queued map[attemptKey]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// bodies keeps, in files, the bodies that are too large for a message: those of events until
-// they are over, those of results until these are forgotten.
+// bodies keeps bodies that are too large for a message, in files. The body of an event stays until
+// the event is over, the body of a result until the result is forgotten.
 type bodies struct {
 	dir   string
-	limit int64 // of all of them, in bytes
+	limit int64 // of all bodies, in bytes
 	used  atomic.Int64
 }
 
-// filePattern is the name of a body's file: an event's id, and what it is the body of.
+// filePattern matches the name of a body's file: the event's id, and whose body the file has.
 var filePattern = regexp.MustCompile(`^[0-9a-f]{32}\.(event|result)$`)
 
 func validFile(name string) bool { return filePattern.MatchString(name) }
 
-// idOf is the event of a body's file.
+// idOf returns the id of the event to which a body's file belongs.
 func idOf(name string) string {
 	id, _, _ := strings.Cut(name, ".")
 	return id
 }
 
-// openBodies removes what was being written when the engine died, and counts the rest.
+// openBodies removes files that a crash left incomplete, and counts the bytes of the rest.
 func openBodies(dir string, limit int64) (*bodies, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", dir, err)
@@ -56,14 +56,15 @@ func openBodies(dir string, limit int64) (*bodies, error) {
 	return b, nil
 }
 
-// keep writes a body, durably, and returns its size.
+// keep writes a body of at most most bytes, durably, and returns the size. Errors: ErrTooLarge,
+// ErrFull.
 func (b *bodies) keep(name string, r io.Reader, most int64) (n int64, err error) {
 	f, err := os.CreateTemp(b.dir, "new-*")
 	if err != nil {
 		return 0, err
 	}
 	defer func() {
-		_ = f.Close() // synced, or of no use
+		_ = f.Close() // synced before, or removed below
 		if err != nil {
 			b.used.Add(-n)
 			err = errors.Join(err, ignoreMissing(os.Remove(f.Name())))
@@ -88,7 +89,7 @@ func (b *bodies) keep(name string, r io.Reader, most int64) (n int64, err error)
 	return n, syncDir(b.dir)
 }
 
-// counted refuses what would be more than the limit of all bodies.
+// counted writes to a body's file, within the limit for all bodies; otherwise ErrFull.
 type counted struct {
 	f *os.File
 	b *bodies
@@ -119,7 +120,7 @@ func (b *bodies) open(name string) (*os.File, error) {
 	return os.Open(filepath.Join(b.dir, name))
 }
 
-// remove forgets a body; "" is none.
+// remove deletes a body. An invalid name, for example "", is ignored.
 func (b *bodies) remove(name string) {
 	if !validFile(name) {
 		return
@@ -131,7 +132,7 @@ func (b *bodies) remove(name string) {
 	}
 }
 
-// before are the bodies that have been there since before t.
+// before returns the names of the bodies last modified before t.
 func (b *bodies) before(t time.Time) (names []string) {
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {

@@ -26,19 +26,19 @@ import (
 )
 
 const (
-	// callbackTries are made with pauses that double from callbackPause on: four minutes.
+	// callbackTries are made, with pauses that double from callbackPause: two minutes of pauses.
 	callbackTries = 8
 	callbackPause = time.Second
-	// callbackTimeout is for one of them.
+	// callbackTimeout is for each try.
 	callbackTimeout = 30 * time.Second
 	callbackAckWait = 2 * callbackTimeout
-	// callbacksAtOnce are sent at a time, and so many of those of one tenant, and by that to one
-	// receiver: one that hangs keeps its places for callbackTimeout each time.
+	// callbacksAtOnce bounds all callbacks being sent, callbacksOfTenant the callbacks of one
+	// tenant, callbacksOfReceiver the callbacks of one tenant to one host. A receiver that hangs
+	// occupies its slots for callbackTimeout each time.
 	callbacksAtOnce     = 64
 	callbacksOfTenant   = 16
 	callbacksOfReceiver = 8
-	// callbacksHeld bounds how many of a tenant's are in memory, most of them waiting for their
-	// receiver.
+	// callbacksHeld bounds a tenant's callbacks in memory; most of them wait for their receiver.
 	callbacksHeld = 64
 )
 
@@ -49,8 +49,8 @@ func (c *Callbacks) check() error {
 	return nil
 }
 
-// parseCallback reads a URL that results are sent to, and returns it as a request line can hold it:
-// what RFC 3986 leaves no place for in a query is percent-encoded, as browsers do it.
+// parseCallback parses a callback URL, and makes it fit for a request line: it drops the fragment
+// and percent-encodes characters that RFC 3986 forbids in a query, as browsers do.
 func parseCallback(raw string) (*url.URL, error) {
 	if i := strings.IndexFunc(raw, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
 		return nil, refuse(ErrBadEvent, "callback URL %q: character %d is a control character", raw, i+1)
@@ -99,7 +99,7 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f'
 }
 
-// allow says why results may not be sent to a URL.
+// allow returns an error if results may not be sent to u.
 func (c *Callbacks) allow(u *url.URL) error {
 	if len(c.Hosts) == 0 && len(c.Networks) == 0 {
 		return errors.New("none are: events.callbacks in the engine's configuration says where to")
@@ -111,13 +111,13 @@ func (c *Callbacks) allow(u *url.URL) error {
 		}
 		return nil
 	}
-	if !c.named(host) && len(c.Networks) == 0 { // else its addresses decide
+	if !c.named(host) && len(c.Networks) == 0 { // otherwise the addresses decide, on connection
 		return fmt.Errorf("%s is not in events.callbacks.hosts", host)
 	}
 	return nil
 }
 
-// named says whether the host's name is allowed.
+// named reports whether Hosts contains the host.
 func (c *Callbacks) named(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	return slices.ContainsFunc(c.Hosts, func(h string) bool {
@@ -128,12 +128,12 @@ func (c *Callbacks) named(host string) bool {
 	})
 }
 
-// rule is what may be connected to for that host: public addresses only where it is named.
+// rule returns the addresses allowed for the host: public ones only if Hosts contains the host.
 func (c *Callbacks) rule(host string) *outward.Rule {
 	return &outward.Rule{Networks: c.Networks, Only: host == "" || !c.named(host), Setting: "events.callbacks.networks"}
 }
 
-// client connects only where it may, whatever names lead to by then, and follows nothing.
+// client returns a client that checks the address of each connection and follows no redirects.
 func (c *Callbacks) client() *http.Client {
 	return &http.Client{
 		Timeout:       callbackTimeout,
@@ -151,14 +151,14 @@ func (c *Callbacks) client() *http.Client {
 	}
 }
 
-// order has a result sent, durably, and once though it is asked for again.
+// order writes to disk that a result is to be sent. Ordering a result twice sends it once.
 func (s *Service) order(result *message) error {
 	order := message{Entry: result.Entry, callback: result.callback}
 	out, err := order.encode(kindOrders.subject(result.Tenant, result.Function, result.ID))
 	if err != nil {
 		return err
 	}
-	out.Header[nats.MsgIdHdr] = []string{result.ID + "." + strconv.FormatUint(result.seq, 10)} // one that is replayed is further on in its queue
+	out.Header[nats.MsgIdHdr] = []string{result.ID + "." + strconv.FormatUint(result.seq, 10)} // a replayed event has a later sequence, so another id
 	if _, _, err = s.put(s.live, kindOrders, result.Tenant, out); err != nil {
 		return err
 	}
@@ -166,16 +166,16 @@ func (s *Service) order(result *message) error {
 	return nil
 }
 
-// sender sends what one stream orders, a tenant's: each tenant waits for its own receivers.
+// sender sends the results that one stream orders. Each tenant waits only for its own receivers.
 type sender struct {
 	s      *Service
 	stream string
 	client *http.Client
-	held   chan struct{} // a place for each order that is in memory
-	places chan struct{} // and for each that is being sent
+	held   chan struct{} // a slot for each order in memory
+	places chan struct{} // a slot for each callback being sent
 
 	mu        sync.Mutex
-	receivers map[string]*receiver // by host, of orders that are held
+	receivers map[string]*receiver // by host, for the orders in memory
 }
 
 type receiver struct {
@@ -183,7 +183,7 @@ type receiver struct {
 	places chan struct{}
 }
 
-// sendFrom begins to send what is ordered in a stream, unless that is being done.
+// sendFrom starts a sender for a stream, or tells the running sender of a new order.
 func (s *Service) sendFrom(stream string) {
 	if len(s.cfg.Callbacks.Secret) == 0 {
 		return
@@ -202,7 +202,7 @@ func (s *Service) sendFrom(stream string) {
 	s.tasks.Go(c.run)
 }
 
-// run sends until nothing has been ordered for a while.
+// run sends results until no order has arrived for idleQueue.
 func (c *sender) run() {
 	defer c.client.CloseIdleConnections()
 	var cons jetstream.Consumer
@@ -212,7 +212,7 @@ func (c *sender) run() {
 			var err error
 			if cons, err = c.consumer(ctx); err != nil {
 				c.s.cfg.Log.Debug("events: consumer of callbacks", "stream", c.stream, "error", err)
-				if len(c.held) == 0 && c.leave() { // scan begins anew where some are left
+				if len(c.held) == 0 && c.leave() { // scan starts a sender again if orders are left
 					return
 				}
 				sleep(ctx, retryStream)
@@ -243,8 +243,8 @@ func (c *sender) run() {
 	}
 }
 
-// consumer makes the durable consumer, or finds it. Those that wait to be tried again count as
-// pending, however many.
+// consumer finds or makes the durable consumer. MaxAckPending is unlimited, because orders that
+// wait for another try count as pending.
 func (c *sender) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
@@ -255,7 +255,7 @@ func (c *sender) consumer(ctx context.Context) (jetstream.Consumer, error) {
 	})
 }
 
-// next waits for an order; nil where none has come for a while.
+// next waits for an order; nil if none has arrived for idleQueue.
 func next(ctx context.Context, cons jetstream.Consumer) (jetstream.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, idleQueue)
 	defer cancel()
@@ -272,7 +272,7 @@ func next(ctx context.Context, cons jetstream.Consumer) (jetstream.Msg, error) {
 	return nil, nil
 }
 
-// leave ends the sender unless something was ordered meanwhile.
+// leave ends the sender and returns true, unless a result was ordered meanwhile.
 func (c *sender) leave() bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -284,13 +284,13 @@ func (c *sender) leave() bool {
 	return true
 }
 
-// send tries one order in its turn.
+// send makes one try at an order, once the slots allow it.
 func (c *sender) send(msg jetstream.Msg) {
 	order, err := decode(msg.Subject(), msg.Headers(), nil)
 	meta, merr := msg.Metadata()
 	if err = errors.Join(err, merr); err != nil {
 		c.s.cfg.Log.Error("events: callback not understood", "subject", msg.Subject(), "error", err)
-		_ = msg.Term() // fails with the connection
+		_ = msg.Term() // fails only with the connection
 		return
 	}
 	key := keyOfMessage(meta)
@@ -310,7 +310,7 @@ func (c *sender) inTurn(msg jetstream.Msg, meta *jetstream.MsgMetadata, key atte
 	}
 	r := c.receiver(host)
 	defer c.drop(host)
-	// The narrowest first: whoever waits for its receiver is in nobody's way.
+	// The narrowest limit first: an order that waits for its receiver must not hold a wider slot.
 	for _, places := range []chan struct{}{r.places, c.places, c.s.callbacks} {
 		select {
 		case places <- struct{}{}:
@@ -344,7 +344,7 @@ func (c *sender) drop(host string) {
 	}
 }
 
-// sendOne tries once; what fails comes again. A try that the engine's end has broken off counts.
+// sendOne makes one try; a failed order comes again. A try broken off by the engine's end counts.
 func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstream.MsgMetadata, key attemptKey, order *message) verdict {
 	n, _, err := s.count(key, meta)
 	if err != nil {
@@ -372,14 +372,14 @@ func (s *Service) sendOne(client *http.Client, msg jetstream.Msg, meta *jetstrea
 		s.metrics.callbacks.WithLabelValues("failed").Inc()
 		s.cfg.Log.Warn("events: callback given up", "id", order.ID, "function", order.Function, "tries", n, "error", err)
 	}
-	_ = msg.Ack() // else it is sent once more
+	_ = msg.Ack() // without an acknowledgement the result is sent again
 	s.tried(key)
 	return verdict{}
 }
 
-// post sends a result; final says that trying again is no use.
+// post sends a result. final means that another try is no use.
 func (s *Service) post(client *http.Client, order *message) (final bool, err error) {
-	to, err := parseCallback(order.callback) // an engine before this one may have taken it
+	to, err := parseCallback(order.callback) // an earlier engine may have accepted the URL
 	if err == nil {
 		err = s.cfg.Callbacks.allow(to) // the configuration may have changed
 	}
@@ -400,7 +400,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	if err != nil {
 		return true, err
 	}
-	if size > 0 { // it is read once more rather than held in memory
+	if size > 0 { // read the body again rather than hold it in memory
 		r.ContentLength, r.GetBody = size, d.Body
 		if r.Body, err = d.Body(); err != nil {
 			return true, err
@@ -423,7 +423,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	} {
 		r.Header.Set(f[0], f[1])
 	}
-	if m.Error != "" { // why it is dead
+	if m.Error != "" { // why the event is dead
 		r.Header.Set("X-Fre-Event-Error", m.Error)
 	}
 	resp, err := client.Do(r)
@@ -431,7 +431,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 		return false, err
 	}
 	defer resp.Body.Close()
-	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // for the connection's sake
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be reused
 	if resp.StatusCode/100 == 2 {
 		return false, nil
 	}
@@ -439,7 +439,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	return final, fmt.Errorf("the receiver answered %d", resp.StatusCode)
 }
 
-// sign is over TIME.ID.BODY, in hexadecimal digits.
+// sign returns the body's size and the hexadecimal HMAC-SHA256 of TIME.ID.BODY.
 func sign(secret []byte, now string, d *Details) (size int64, signature string, err error) {
 	body, err := d.Body()
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// A write is acknowledged once it is on disk. One for each message would be a fsync each;
-// so what arrives while a commit is under way is the next one. Few messages go one by one,
-// many as one batch (JetStream's atomic publish), which has a fixed price: about four syncs,
-// a directory and its files, two milliseconds of CPU, where a message alone takes 55 µs.
+// JetStream acknowledges a write once the write is on disk. An fsync for each message would be
+// slow, so the messages that arrive during a commit form the next commit. A few messages go one by
+// one, many as one batch (JetStream's atomic publish). A batch costs about four syncs, a directory
+// with its files, and two milliseconds of CPU; a single message costs 55 µs.
 const (
 	batchFrom = 32
 	batchMost = 512
-	batchSize = 4 << 20 // bytes of bodies
+	batchSize = 4 << 20 // of bodies
 )
 
 // commitTimeout is how long JetStream may take for one commit.
@@ -45,8 +45,8 @@ type write struct {
 	done      chan struct{}
 }
 
-// put returns when the message is on disk, as which of the stream's, or with why it is not.
-// It does not end before that is known.
+// put blocks until the message is on disk or has failed, and returns the message's sequence in the
+// stream. put takes no context: the caller always learns the outcome.
 func (c *committer) put(msg *nats.Msg) (seq uint64, duplicate bool, err error) {
 	w := &write{msg: msg, done: make(chan struct{})}
 	c.mu.Lock()
@@ -78,7 +78,7 @@ func (c *committer) run() {
 		}
 		c.mu.Unlock()
 		if len(all) < batchFrom || c.batch(all) != nil {
-			c.single(all) // what the batch has written nevertheless is known by its id
+			c.single(all) // the server recognises messages that the batch did write by their ids
 		}
 		for _, w := range all {
 			close(w.done)
@@ -86,7 +86,7 @@ func (c *committer) run() {
 	}
 }
 
-// single writes messages one by one, each asked for before the first is answered.
+// single writes messages one by one. It sends all of them before it waits for an answer.
 func (c *committer) single(all []*write) {
 	futures := make([]jetstream.PubAckFuture, len(all))
 	for i, w := range all {
@@ -104,7 +104,7 @@ func (c *committer) single(all []*write) {
 	}
 }
 
-// batch writes all or none.
+// batch writes all messages or none.
 func (c *committer) batch(all []*write) error {
 	id := nuid.Next()
 	last := len(all) - 1
@@ -152,16 +152,16 @@ func (c *committer) batch(all []*write) error {
 	return nil
 }
 
-// The error codes of JetStream that mean something here, as its server defines them.
+// JetStream's error codes that fault distinguishes, as nats-server defines them.
 const (
 	codeNoResources    = 10023
 	codeMemoryExceeded = 10028
 	codeStoreExceeded  = 10047
 	codeNotEnabled     = 10076
-	codeStoreFailed    = 10077 // maximum messages or bytes exceeded, or the disk's error
+	codeStoreFailed    = 10077 // maximum messages or bytes exceeded, or a disk error
 )
 
-// fault makes of what JetStream says what the package says.
+// fault translates an error of JetStream into a RefusedError.
 func fault(err error) error {
 	var api *jetstream.APIError
 	switch {

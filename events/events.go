@@ -16,14 +16,14 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// Engine is what events need of *engine.Engine.
+// Engine is the part of *engine.Engine that the package needs.
 type Engine interface {
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 	Function(name string) (*engine.Function, error)
-	Room(name string) int // for further events of the function
+	Room(name string) int // how many more events of the function the engine can run now
 }
 
-// The defaults of [Config].
+// Defaults of [Config].
 const (
 	DefaultStoreBytes = 8 << 30
 	DefaultQueueBytes = 1 << 30
@@ -34,43 +34,44 @@ type Config struct {
 	Engine  Engine
 	Log     *slog.Logger
 	Metrics prometheus.Registerer // nil: none
-	Dir     string                // for the streams, and for bodies that are too large for them
+	Dir     string                // for the streams, and for bodies too large for a message
 
-	// Of an external server instead of the one in this process.
-	URL         string // nats://host:4222, several with commas; "" for the one in the process
-	Credentials string // file that the nats tools call a credentials file; "" for none
-	Replicas    int    // of streams that are created there; default 1
+	// For an external server or cluster, instead of the server in this process.
+	URL         string // nats://host:4222, several separated by commas; "": the server in the process
+	Credentials string // path of a credentials file of the nats tools; "": none
+	Replicas    int    // of streams that FRE creates in the cluster; default 1
 
-	// Of the server in the process: "" and it has no socket at all.
+	// For the server in the process. Without Listen the server has no socket.
 	Listen   string // HOST:PORT
 	User     string // required with Listen
-	Password string // likewise
+	Password string // required with Listen
 
-	StoreBytes   int64         // of all streams of the server in the process; default DefaultStoreBytes
-	MinFreeBytes int64         // less than this free below Dir, and nothing is taken on; default 64 MiB
+	StoreBytes   int64         // of all streams in the in-process server; default DefaultStoreBytes
+	MinFreeBytes int64         // with less space free below Dir, Publish refuses events; default 64 MiB
 	MaxEvent     int64         // bytes of an event's body; default 64 MiB
-	MaxQueue     int64         // events that wait, of each tenant; default 100,000
-	QueueBytes   int64         // what they take, without large bodies, and as much results and dead letters each; default DefaultQueueBytes
+	MaxQueue     int64         // waiting events of each tenant; default 100,000
+	QueueBytes   int64         // of each stream of a tenant, without large bodies; default DefaultQueueBytes
 	BodyBytes    int64         // of all large bodies; default 4 GiB
-	Concurrency  int           // events at once; default 32 for each CPU
-	MaxResults   int64         // results and dead letters that are kept at most, of each, of each tenant; default 100,000
+	Concurrency  int           // events that run at once; default 32 for each CPU
+	MaxResults   int64         // most results, and most dead letters, of each tenant; default 100,000
 	KeepDead     time.Duration // how long dead letters are kept; default 7 days
 	Callbacks    Callbacks
-	Subjects     Subjects // that tenants' triggers may be told of
+	Subjects     Subjects // of NATS that tenants' triggers may subscribe to
 
-	// Elsewhere says of a function that Engine does not have whether other nodes of the
-	// same URL do: its events are theirs then, and not dead. nil: there are no others.
+	// Elsewhere reports whether another node on the same URL has a function that Engine does not
+	// have. Events of the function then wait for the node and do not become dead letters. nil: the
+	// engine is the only node.
 	Elsewhere func(function string) bool
 }
 
-// Callbacks says where results may be sent. The zero value: nowhere.
+// Callbacks says where results may be sent. The zero value forbids callbacks.
 type Callbacks struct {
-	Hosts    []string       // names and *.names, where they lead to public addresses
-	Networks []netip.Prefix // addresses that are allowed, private ones too
-	Secret   []byte         // signs what is sent (X-Fre-Signature-256); required where anything is allowed
+	Hosts    []string       // NAME or *.NAME, as far as the name leads to public addresses
+	Networks []netip.Prefix // allowed addresses, private ones too
+	Secret   []byte         // signs callbacks, at least 16 bytes; required with Hosts or Networks
 }
 
-// The faults of events. Those that a client is to be told are a *RefusedError too.
+// Errors of the package. An error meant for a client is also a *RefusedError.
 var (
 	ErrTooLarge    = errors.New("the event is too large")
 	ErrFull        = errors.New("the queue is full")
@@ -82,23 +83,23 @@ var (
 	ErrBadEvent    = errors.New("the event is not understood")
 )
 
-// RefusedError is an event that was not taken on.
+// RefusedError says why an event was refused, or why the store of events cannot be used now.
 type RefusedError struct {
 	Err        error
 	Code       string        // for programs
-	Status     int           // of HTTP
-	RetryAfter time.Duration // 0: trying again is no use
+	Status     int           // HTTP status
+	RetryAfter time.Duration // 0: a retry is no use
 }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Refusal is what an HTTP answer says beside the message.
+// Refusal returns the HTTP status, the error code and the time to wait before a retry.
 func (e *RefusedError) Refusal() (status int, code string, retryAfter time.Duration) {
 	return e.Status, e.Code, e.RetryAfter
 }
 
-// refuse makes a RefusedError of one of the package's faults, and what there is to say of it.
+// refuse wraps one of the package's errors, with a detail, in a RefusedError.
 func refuse(fault error, format string, args ...any) *RefusedError {
 	e := &RefusedError{Err: fault, Status: 503, Code: "events_unavailable", RetryAfter: time.Second}
 	if format != "" {
@@ -119,19 +120,19 @@ func refuse(fault error, format string, args ...any) *RefusedError {
 	return e
 }
 
-// State says where an event is in its life.
+// State is a stage in an event's life.
 type State string
 
 // The states.
 const (
-	StateQueued  State = "queued"  // waits for its turn
-	StateRunning State = "running" // the function has it
-	StateWaiting State = "waiting" // has failed, and waits to be tried again
-	StateDone    State = "done"    // has its result
-	StateDead    State = "dead"    // is tried no more
+	StateQueued  State = "queued"  // waits for a turn
+	StateRunning State = "running" // the function handles the event
+	StateWaiting State = "waiting" // failed, and waits for the next attempt
+	StateDone    State = "done"    // the result is known
+	StateDead    State = "dead"    // no further attempt
 )
 
-// Priority is a queue's part of the turns that there are (see weights).
+// Priority decides the share of turns that a queue gets (see weights).
 type Priority string
 
 // The priorities.
@@ -144,37 +145,37 @@ const (
 // Entry is an event as lists show it.
 type Entry struct {
 	ID       string
-	Function string // as the engine knows it
+	Function string // qualified name
 	Tenant   string
 	Priority Priority
 	State    State
-	Source   string // what it came by: "http", or a trigger as TYPE/NAME
+	Source   string // how the event came: "http", or a trigger as TYPE/NAME
 	Accepted time.Time
-	Changed  time.Time // into its state
-	Attempts int       // begun so far
-	Status   int       // of the answer, 0 without one
-	Error    string    // of the last attempt, "" if it was well
+	Changed  time.Time // when the event entered State
+	Attempts int       // attempts begun
+	Status   int       // of the answer, 0 without an answer
+	Error    string    // of the last attempt, "" after success
 	Size     int64     // bytes of the body
 
-	seq uint64 // in the tenant's queue
+	seq uint64 // sequence in the tenant's queue
 }
 
-// Options are how one event is published. The zero value is the template's.
+// Options are the settings of one publication. The zero value takes the template's.
 type Options struct {
-	Key      string // of the caller's: the same again is the same event; "" for none
+	Key      string // chosen by the caller; the same key means the same event; "": none
 	Priority Priority
-	Callback string // URL that the result is posted to
-	Source   string // of [Entry]; default "http"
-	Repeated bool   // with a key: the engine itself publishes it again until it is taken on
+	Callback string // URL to which the result is posted
+	Source   string // see [Entry]; default "http"
+	Repeated bool   // requires Key: the engine itself publishes the event again until accepted
 }
 
 // Receipt says that an event is on disk.
 type Receipt struct {
 	ID        string
-	Duplicate bool // it was there before
+	Duplicate bool // the event was known before
 }
 
-// eventID is an event's id: 32 hexadecimal digits.
+// eventID returns an event's id, 32 hexadecimal digits: a hash of function and key, or random.
 func eventID(function, key string) string {
 	var b [16]byte
 	if key == "" {
@@ -186,7 +187,7 @@ func eventID(function, key string) string {
 	return hex.EncodeToString(b[:])
 }
 
-// validID says whether id can be an event's.
+// validID reports whether id has the form of an event's id.
 func validID(id string) bool {
 	b, err := hex.DecodeString(id)
 	return err == nil && len(b) == 16 && id == hex.EncodeToString(b)

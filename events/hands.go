@@ -2,27 +2,27 @@ package events
 
 import "sync"
 
-// hands knows the messages that this process has in hand. JetStream delivers a message again that
-// it has heard nothing of for a while, such as after a pause of the whole process or the machine.
-// It is safe for concurrent use.
+// hands knows the messages that this process works on. JetStream redelivers a message after a
+// silence, for example after a pause of the process or of the machine; hands keeps the process from
+// working on a message twice. hands is safe for concurrent use.
 type hands struct {
 	mu    sync.Mutex
 	held  map[attemptKey]bool
-	ended map[attemptKey]bool // those in last
+	ended map[attemptKey]bool // the keys in last
 	last  []attemptKey        // a ring
 	place int
 }
 
-// rememberHands is how many messages are known after they were acknowledged: they may have been
-// delivered again just before that.
+// rememberHands is how many acknowledged messages are remembered. JetStream may have redelivered a
+// message just before the acknowledgement.
 const rememberHands = 4096
 
 func newHands() *hands {
 	return &hands{held: map[attemptKey]bool{}, ended: map[attemptKey]bool{}, last: make([]attemptKey, rememberHands)}
 }
 
-// take takes a message into hand. It fails if the message is there already, and says so of one
-// that was acknowledged.
+// take marks a message as being worked on. taken is false if work is under way or done; ended then
+// says that the message was acknowledged.
 func (h *hands) take(key attemptKey) (taken, ended bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -33,7 +33,7 @@ func (h *hands) take(key attemptKey) (taken, ended bool) {
 	return true, false
 }
 
-// drop gives a message out of hand; ended says that it was acknowledged.
+// drop ends the work on a message; ended says that the message was acknowledged.
 func (h *hands) drop(key attemptKey, ended bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

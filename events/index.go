@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// index knows the events that have not ended: those that this process has taken on, and
-// those that were there when it began, or that others brought.
+// index knows the events that have not ended: events accepted by this process, found in streams at
+// the start, or announced by other nodes.
 type index struct {
 	mu       sync.Mutex
 	entries  map[string]*Entry
 	count    map[string]int // by function
 	watchers map[chan Entry]struct{}
-	ended    map[string]struct{} // while what was there is taken up: what has ended meanwhile
+	ended    map[string]struct{} // events that ended while scan read the streams (found)
 
-	share  func(Entry)          // tells other nodes; nil: there are none. It does not wait
-	last   []string             // the last that have ended here or elsewhere, a ring
-	place  int                  // in last
-	recent map[string]uint64    // what last holds: where in their queues they were
-	asked  map[string]time.Time // when an event's stream was asked for it (doubtful)
-	doubts map[string]struct{}  // which may have ended; those of a process alone, of others' each may
+	share  func(Entry)          // sends to other nodes without blocking; nil: the only node
+	last   []string             // ring of the ids that ended most recently, on any node
+	place  int                  // next index in last
+	recent map[string]uint64    // the ids in last, with their sequence in the queue
+	asked  map[string]time.Time // when the stream was last asked for an event (doubtful)
+	doubts map[string]struct{}  // single node: events that may have ended; otherwise any may
 }
 
-// rememberEnds is how many events are known to have ended. Other nodes' words come in any
-// order: what has ended may be said to wait after that.
+// rememberEnds is how many ended events are remembered. Messages of other nodes arrive in any
+// order: a node may announce an event as waiting after its end.
 const rememberEnds = 16384
 
 func newIndex() *index {
 	return &index{entries: map[string]*Entry{}, count: map[string]int{}, watchers: map[chan Entry]struct{}{}, ended: map[string]struct{}{}, recent: map[string]uint64{}, asked: map[string]time.Time{}, doubts: map[string]struct{}{}}
 }
 
-// found takes up an event that was there before the process, unless it has ended meanwhile.
+// found adds an event read from a stream, unless the event has ended meanwhile.
 func (x *index) found(e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -43,21 +43,21 @@ func (x *index) found(e Entry) {
 	x.count[e.Function]++
 }
 
-// foundAll ends what found is for.
+// foundAll says that scan has read all streams.
 func (x *index) foundAll() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = nil
 }
 
-// findAgain begins it anew: others may have brought some meanwhile.
+// findAgain says that scan reads the streams again: others may have published events meanwhile.
 func (x *index) findAgain() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = map[string]struct{}{}
 }
 
-// add takes up an event unless it is there, or most of its function's are; 0 is no limit.
+// add adds an event, unless it is known or its function has most events; most 0 is no limit.
 func (x *index) add(e Entry, most int) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -71,7 +71,7 @@ func (x *index) add(e Entry, most int) bool {
 	return true
 }
 
-// written notes where in its queue an event is.
+// written notes an event's sequence in the queue.
 func (x *index) written(id string, seq uint64, size int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,7 +87,7 @@ func (x *index) shareLocked(e Entry) {
 	}
 }
 
-// change has an event be in another state; it may have ended by that.
+// change sets an event's state, and removes the event if it has ended.
 func (x *index) change(e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -105,7 +105,7 @@ func (x *index) change(e Entry) {
 	x.shareLocked(e)
 }
 
-// endLocked takes an event out, and remembers that it was there.
+// endLocked removes an event, and remembers its end.
 func (x *index) endLocked(e Entry) {
 	x.dropLocked(e.ID)
 	if x.ended != nil {
@@ -125,14 +125,14 @@ func (x *index) endLocked(e Entry) {
 	x.recent[e.ID] = max(x.recent[e.ID], e.seq)
 }
 
-// putLocked takes up an event. It has e apart from its callers, whose own need not be on the
-// heap each time.
+// putLocked adds an event. It is separate from its callers so that only added events go to the
+// heap, and not the argument of every change.
 func (x *index) putLocked(e Entry) {
 	x.entries[e.ID] = &e
 	x.count[e.Function]++
 }
 
-// heard takes note of what another node says, and says whether the event waits.
+// heard applies another node's change, and reports whether the event waits.
 func (x *index) heard(e Entry) (waits bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -141,7 +141,7 @@ func (x *index) heard(e Entry) (waits bool) {
 	case e.State == StateDone || e.State == StateDead:
 		x.endLocked(e)
 	case ended && e.seq <= seq:
-		return false // said before it ended; one that is replayed is further on in its queue
+		return false // sent before the end; a replayed event has a later sequence
 	case old != nil:
 		if e.State != StateQueued || e.seq > old.seq {
 			*old = e
@@ -153,7 +153,7 @@ func (x *index) heard(e Entry) (waits bool) {
 	return e.State == StateQueued || e.State == StateWaiting
 }
 
-// doubt notes that an event may have ended without anybody saying so.
+// doubt notes that an event may have ended unnoticed.
 func (x *index) doubt(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -162,7 +162,7 @@ func (x *index) doubt(id string) {
 	}
 }
 
-// doubtful are those that nothing was heard of since before, the longest unasked first.
+// doubtful returns up to most events unchanged and unasked since before, the longest unasked first.
 func (x *index) doubtful(before time.Time, most int) []Entry {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -214,7 +214,7 @@ func (x *index) find(id string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// all are the events that wanted says yes to, in no order.
+// all returns the events for which wanted is true, in no order.
 func (x *index) all(wanted func(*Entry) bool) []Entry {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -227,14 +227,14 @@ func (x *index) all(wanted func(*Entry) bool) []Entry {
 	return out
 }
 
-// size is how many there are.
+// size returns the number of events.
 func (x *index) size() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return len(x.entries)
 }
 
-// watch has every change from now on sent to the channel, as far as there is room in it.
+// watch sends every change from now on to c, unless c is full.
 func (x *index) watch(c chan Entry) (stop func()) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -250,7 +250,7 @@ func (x *index) tellLocked(e Entry) {
 	for c := range x.watchers {
 		select {
 		case c <- e:
-		default: // slower than what happens: it misses some
+		default: // the watcher is too slow and misses the change
 		}
 	}
 }

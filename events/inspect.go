@@ -18,13 +18,13 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// Filter says which events List and Watch are about. The zero value: those that have not
-// ended, and dead letters.
+// Filter selects events for List and Watch. For List the zero value selects events that have not
+// ended and dead letters, for Watch all events.
 type Filter struct {
 	Function string
 	Tenant   string
 	States   []State
-	Limit    int // of List; default 1000, the newest
+	Limit    int // of List: the newest; default 1000
 }
 
 func (f *Filter) wants(e *Entry) bool {
@@ -38,13 +38,13 @@ func (f *Filter) wantsState(s State) bool {
 	return slices.Contains(f.States, s)
 }
 
-// List are the events of a filter, the newest first.
+// List returns the events that match a filter, the newest first.
 func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	limit := cmp.Or(f.Limit, 1000)
 	if f.Function != "" {
 		_, tenant, err := image.SplitName(f.Function)
 		if err != nil || f.Tenant != "" && f.Tenant != tenant {
-			return nil, nil //nolint:nilerr // there is no such function
+			return nil, nil //nolint:nilerr // no function has the name
 		}
 		f.Tenant = tenant
 	}
@@ -80,7 +80,7 @@ func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	return out[:min(limit, len(out))], nil
 }
 
-// each reads the headers of a stream's messages. A stream that is not there yet has none.
+// each visits the headers of a stream's messages. A missing stream has none.
 func each(ctx context.Context, js jetstream.JetStream, stream, subject string, visit func(jetstream.Msg)) error {
 	st, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -100,8 +100,8 @@ func each(ctx context.Context, js jetstream.JetStream, stream, subject string, v
 	if err != nil {
 		return fault(err)
 	}
-	defer func() { // else one for each list stays for a while, and there is a limit
-		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // what it leaves goes by InactiveThreshold
+	defer func() { // otherwise the consumer stays for a while, and their number is limited
+		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // InactiveThreshold removes the consumer otherwise
 	}()
 	left := cons.CachedInfo().NumPending
 	for left > 0 {
@@ -118,14 +118,14 @@ func each(ctx context.Context, js jetstream.JetStream, stream, subject string, v
 			return fault(err)
 		}
 		if n == 0 {
-			return ctx.Err() // some were removed meanwhile
+			return ctx.Err() // some messages were removed meanwhile
 		}
 		left -= min(left, uint64(n))
 	}
 	return nil
 }
 
-// Details are an event, and what is kept of it.
+// Details are an event and its stored data.
 type Details struct {
 	Entry
 	Method, Path, Query string
@@ -133,13 +133,13 @@ type Details struct {
 	Callback            string
 
 	ResultHeader [][2]string
-	Result       bool // whether Body is the result, rather than the event itself
+	Result       bool // whether Body is the result, and not the event's body
 	body         []byte
 	file         string
 	bodies       *bodies
 }
 
-// Body opens the result's body, of an event without one its own. The caller closes it.
+// Body opens the body of the result or, without a result, of the event. The caller closes it.
 func (d *Details) Body() (io.ReadCloser, error) {
 	if d.file != "" {
 		return d.bodies.open(d.file)
@@ -147,7 +147,7 @@ func (d *Details) Body() (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(d.body)), nil
 }
 
-// Find is one event; ErrNotFound where nothing of that id is known any more.
+// Find returns one event. ErrNotFound if the id is unknown or forgotten.
 func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 	if !validID(id) {
 		return nil, ErrNotFound
@@ -166,7 +166,7 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 			e.Size = m.Size
 			return s.details(e, m), nil
 		}
-		if !errors.Is(err, jetstream.ErrMsgNotFound) { // else it has ended meanwhile
+		if !errors.Is(err, jetstream.ErrMsgNotFound) { // otherwise the event has ended meanwhile
 			return nil, fault(err)
 		}
 	}
@@ -188,7 +188,7 @@ func (s *Service) details(e Entry, m *message) *Details {
 	}
 }
 
-// endOf is what has become of an event that has ended: its dead letter before its result.
+// endOf returns the dead letter of an ended event or, without one, its result.
 func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
 	m, err := s.end1(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
@@ -197,8 +197,8 @@ func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
 	return m, err
 }
 
-// deadLetter finds a dead letter: ErrNotDead if the event of that id is under way or done,
-// ErrNotFound if there is none.
+// deadLetter finds a dead letter. ErrNotDead if the event is under way or done, ErrNotFound if the
+// id is unknown.
 func (s *Service) deadLetter(ctx context.Context, id string) (*message, error) {
 	if !validID(id) {
 		return nil, ErrNotFound
@@ -225,7 +225,7 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 		return err
 	}
 	defer s.tasks.Done()
-	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil { // which says that it is dead
+	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil { // the result, which says that the event is dead
 		return err
 	}
 	if err := s.discard(ctx, m); err != nil {
@@ -235,7 +235,8 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Replay puts a dead letter into its queue again, with all of its attempts before it.
+// Replay puts a dead letter into its queue again, with all attempts left. Errors: ErrNotFound,
+// ErrNotDead, *[engine.UnknownError], *[RefusedError].
 func (s *Service) Replay(ctx context.Context, id string) error {
 	m, err := s.deadLetter(ctx, id)
 	if err != nil {
@@ -257,7 +258,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	// Another message than the one before, of which the server may know the id still.
+	// A new message id, because the server may still remember the event's former id.
 	out.Header[nats.MsgIdHdr] = []string{id + "." + nuid.Next()}
 	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil {
 		return err
@@ -278,7 +279,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	return nil
 }
 
-// discard removes a dead letter, and not one that has taken its place meanwhile.
+// discard removes this dead letter, but not a newer one of the same event.
 func (s *Service) discard(ctx context.Context, letter *message) error {
 	st, err := s.js.Stream(ctx, letter.stream)
 	if err == nil {
@@ -290,8 +291,8 @@ func (s *Service) discard(ctx context.Context, letter *message) error {
 	return fault(err)
 }
 
-// Watch calls emit with every event that changes its state, until ctx ends, emit fails or the
-// service is closed. Whoever is slower than what happens misses some.
+// Watch calls emit for every change of an event's state, until ctx ends, emit fails or the service
+// is closed. An emit that is slower than the changes misses some.
 func (s *Service) Watch(ctx context.Context, f Filter, emit func(Entry) error) error {
 	if len(f.States) == 0 {
 		f.States = []State{StateQueued, StateRunning, StateWaiting, StateDone, StateDead}
@@ -322,15 +323,15 @@ type Status struct {
 	FreeBytes int64 // on disk
 }
 
-// Status says how the service is.
+// Status returns the connection's state and the counts.
 func (s *Service) Status() Status {
 	return Status{Connected: s.nc.Status() == nats.CONNECTED, Pending: s.index.size(), BodyBytes: s.bodies.used.Load(), FreeBytes: freeBytes(s.cfg.Dir)}
 }
 
-// bytesReader is bytes.NewReader, for those that join it with others.
+// bytesReader is bytes.NewReader, typed as io.Reader.
 func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
 
-// diskFault is an error of a body's file.
+// diskFault translates an error of a body's file into a RefusedError.
 func diskFault(err error) error {
 	var refused *RefusedError
 	if errors.As(err, &refused) {

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// bucketMarks keeps times by name.
+// bucketMarks is the key-value bucket that keeps times by name.
 const bucketMarks = "FRE_MARKS"
 
 func (s *Service) marks(ctx context.Context) (jetstream.KeyValue, error) {
@@ -21,7 +21,7 @@ func (s *Service) marks(ctx context.Context) (jetstream.KeyValue, error) {
 	return kv, fault(err)
 }
 
-// Mark is the time that was kept under a name, zero if none was.
+// Mark returns the time kept under a name, or the zero time.
 func (s *Service) Mark(ctx context.Context, name string) (time.Time, error) {
 	kv, err := s.marks(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// The headers of messages. A body is the message's own, or a file below [Config.Dir].
+// Headers of messages. The body is the message's data, or a file below [Config.Dir].
 const (
 	headID       = "Fre-Id"
 	headFunction = "Fre-Function"
@@ -34,17 +34,17 @@ const (
 	headError    = "Fre-Error"
 )
 
-// message is an event, or what became of it, as it travels.
+// message is an event, a result or a dead letter, as NATS carries it.
 type message struct {
 	Entry
 	method, path, query string
 	fields              [][2]string // of the event or, in a result, of the answer
 	callback            string
 	body                []byte
-	file                string // has the body instead, if not ""
-	lost                bool   // neither has it: of a dead letter
+	file                string // has the body if not ""
+	lost                bool   // the body of a dead letter was not kept
 
-	stream string // that it was read from, where it has ended
+	stream string // from which a result or a dead letter was read
 }
 
 // encode makes the message for a subject.
@@ -86,10 +86,10 @@ func (m *message) encode(subject string) (*nats.Msg, error) {
 	return msg, nil
 }
 
-// maxError bounds what is kept of an error, in bytes.
+// maxError bounds the text kept of an error, in bytes.
 const maxError = 1000
 
-// oneLine is s as a header can hold it.
+// oneLine returns s as a header value: at most about maxError bytes, without control characters.
 func oneLine(s string) string {
 	if len(s) > maxError {
 		s = strings.ToValidUTF8(s[:maxError], "") + "…"
@@ -102,8 +102,8 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// decode reads what encode wrote; others can write into streams too. The tenant comes
-// from the subject.
+// decode reads a message made by encode. Other clients can write into the streams too; for their
+// messages decode returns ErrBadEvent. The tenant comes from the subject.
 func decode(subject string, h nats.Header, data []byte) (*message, error) {
 	get := func(name string) string {
 		if v := h[name]; len(v) > 0 {
@@ -151,12 +151,12 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 	return m, err
 }
 
-// request is the event for the engine.
+// request returns the event as a request to the engine, without the body.
 func (m *message) request() *engine.Request {
 	return &engine.Request{Method: m.method, Path: m.path, Query: m.query, Header: m.fields}
 }
 
-// token is a function's part of subjects: tenant and name are apart there.
+// token returns a function's token in subjects: the name without the tenant, dots replaced.
 func token(function, tenant string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(function, "."+tenant), ".", "_")
 }
@@ -165,7 +165,8 @@ func queueSubject(tenant string, p Priority, function string) string {
 	return "fre.events." + tenant + "." + string(p) + "." + token(function, tenant)
 }
 
-// endSubject is that of what has become of an event; of all tenants' and functions' for "".
+// endSubject returns the subject of an event's result, dead letter or order. A tenant or function
+// of "" matches all.
 func endSubject(word, tenant, function, id string) string {
 	return "fre." + word + "." + cmp.Or(tenant, "*") + "." + cmp.Or(token(function, tenant), "*") + "." + id
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the service's. Without a registry they are counted and not shown.
+// metrics are the metrics of a Service. Without a registry they are counted but not exported.
 type metrics struct {
 	published *prometheus.CounterVec
 	took      prometheus.Histogram

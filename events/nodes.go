@@ -10,20 +10,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Several nodes on one cluster pull from the same consumers, so that what one has taken on
-// another may run. Each tells the others what becomes of events by
+// Nodes on one cluster pull from the same consumers, so a node may run an event that another node
+// accepted. Each node tells the rest how events change, by
 //
-//	fre.state.NODE   changes, one or more (tell.go)
+//	fre.state.NODE   one or more changes (tell.go)
 //
-// which is core NATS: it may be lost, and no event depends on it. It is what lists, limits
-// and tail over all nodes are made of; what was lost, or is of a version that this one does
-// not understand, is found by asking the streams (Service.reconcile).
+// over core NATS, which may lose messages: no event depends on them. Lists, limits and tail across
+// all nodes are made from the changes. Service.reconcile asks the streams about changes that were
+// lost, or have an unknown version.
 const stateSubject = "fre.state."
 
-// share has the other nodes told of this one's changes, and this one hear theirs.
+// share subscribes to other nodes' changes, and has this node's changes sent to them.
 func (s *Service) share() error {
 	s.origin = rand.Text()
-	s.teller = &teller{send: func(b []byte) { _ = s.nc.Publish(stateSubject+s.origin, b) }} // fails with the connection: reconcile is for that
+	s.teller = &teller{send: func(b []byte) { _ = s.nc.Publish(stateSubject+s.origin, b) }} // fails with the connection; reconcile repairs
 	s.index.share = s.teller.tell
 	_, err := s.nc.Subscribe(stateSubject+"*", func(msg *nats.Msg) {
 		if msg.Subject != stateSubject+s.origin {
@@ -33,7 +33,7 @@ func (s *Service) share() error {
 	return err
 }
 
-// hear takes note of another node's changes.
+// hear applies another node's changes.
 func (s *Service) hear(b []byte) {
 	if len(b) == 0 || b[0] != wireVersion {
 		s.cfg.Log.Debug("events: another node's changes are of a version that is not understood")
@@ -54,14 +54,13 @@ func (s *Service) hear(b []byte) {
 }
 
 const (
-	// settled is how long an event has had no change for when its stream is asked.
+	// settled is how long an event must be unchanged before reconcile asks the stream.
 	settled = 20 * time.Second
-	// reconcileMost bounds how many are asked for at a time.
+	// reconcileMost bounds the events that one reconcile asks about.
 	reconcileMost = 500
 )
 
-// reconcile forgets events that have ended without the index hearing of it, at other nodes
-// before all.
+// reconcile drops events from the index that ended unnoticed, mostly on other nodes.
 func (s *Service) reconcile(ctx context.Context, now time.Time) error {
 	first := map[string]uint64{}
 	for _, e := range s.index.doubtful(now.Add(-settled), reconcileMost) {
@@ -89,7 +88,7 @@ func (s *Service) reconcile(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// elsewhere says whether a function that this engine does not have is another node's.
+// elsewhere reports whether another node has a function that this engine does not have.
 func (s *Service) elsewhere(function string) bool {
 	if s.cfg.Elsewhere == nil {
 		return false
@@ -98,11 +97,11 @@ func (s *Service) elsewhere(function string) bool {
 	return err != nil && s.cfg.Elsewhere(function)
 }
 
-// whileRoom returns a context that ends when the engine has no room for a function any more:
-// a request for an event that may come ends by it.
+// whileRoom returns a context that ends when the engine has no more room for the function, at the
+// latest after most. A waiting request for an event is cancelled with the context.
 func (q *queue) whileRoom(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
-	if q.s.embedded != nil { // nobody else would have it
+	if q.s.embedded != nil { // no other node could take the event
 		return ctx, cancel
 	}
 	q.s.tasks.Go(func() {
@@ -122,5 +121,5 @@ func (q *queue) whileRoom(ctx context.Context, most time.Duration) (context.Cont
 	return ctx, cancel
 }
 
-// lookForRoom is how often a node that waits for an event looks whether it could run one.
+// lookForRoom is how often a node that waits for an event checks whether the engine has room.
 const lookForRoom = 50 * time.Millisecond

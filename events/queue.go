@@ -13,43 +13,43 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// queueKey is one consumer: what waits for a function at a priority.
+// queueKey identifies a consumer: the waiting events of one function at one priority.
 type queueKey struct {
 	tenant   string
 	priority Priority
-	function string // as the engine knows it
+	function string // qualified name
 }
 
 func (k queueKey) subject() string { return queueSubject(k.tenant, k.priority, k.function) }
 
-// queue pulls the events of one key as long as some come.
+// queue pulls the events of one key, as long as events arrive.
 type queue struct {
 	s    *Service
 	key  queueKey
 	cons jetstream.Consumer
-	wait time.Duration // of cons: its AckWait
+	wait time.Duration // AckWait of cons
 
-	flying int           // events pulled that have not ended; of run alone
-	landed chan struct{} // one for each that has ended
+	flying int           // events pulled but not ended; only run's goroutine uses the field
+	landed chan struct{} // one value for each event that has ended
 }
 
 const (
-	// idleQueue is how long a queue waits for another event before it ends. Whoever
-	// publishes starts it anew; what others publish is found by scan.
+	// idleQueue is how long a queue waits for another event before the queue ends. A publication on
+	// this node starts the queue again at once; scan finds events that other nodes published.
 	idleQueue = 30 * time.Second
-	// scanEvery is how often streams are looked at for what others have published.
+	// scanEvery is the interval at which scan looks for events that others published.
 	scanEvery = 5 * time.Second
-	// sweepEvery so many scans bodies are looked for that nothing needs.
+	// sweepEvery is the number of scans between two searches for bodies that are not needed.
 	sweepEvery = 720
-	// noRoom is how long to wait where the engine has no room, unless an event ends before.
+	// noRoom is how long to wait while the engine has no room, unless an event ends earlier.
 	noRoom = 20 * time.Millisecond
-	// gather is how long events that have ended are counted before more are asked for.
+	// gather is how long to collect events that end before asking for more.
 	gather = 2 * time.Millisecond
-	// retryStream is how long to wait after NATS has not answered.
+	// retryStream is how long to wait after an error of NATS.
 	retryStream = time.Second
 )
 
-// queue sees to it that an event of that kind is pulled.
+// queue makes sure that the queue of e's function and priority runs.
 func (s *Service) queue(e Entry) {
 	key := queueKey{e.Tenant, e.Priority, e.Function}
 	s.mu.Lock()
@@ -62,14 +62,14 @@ func (s *Service) queue(e Entry) {
 	s.tasks.Go(q.run)
 }
 
-// run pulls until nothing has come for a while.
+// run pulls events until none has arrived for idleQueue.
 func (q *queue) run() {
 	ctx := q.s.live
 	var last time.Time
 	for ctx.Err() == nil {
 		q.count()
 		if q.cons == nil {
-			if q.s.elsewhere(q.key.function) { // its time limit, which the consumer goes by, is not known here
+			if q.s.elsewhere(q.key.function) { // this node does not know the time limit, which the consumer needs
 				if q.flying == 0 && q.leave() {
 					return
 				}
@@ -77,7 +77,7 @@ func (q *queue) run() {
 				continue
 			}
 			if err := q.consumer(ctx); err != nil {
-				if errors.Is(err, jetstream.ErrStreamNotFound) && q.flying == 0 && q.leave() { // it went with its tenant
+				if errors.Is(err, jetstream.ErrStreamNotFound) && q.flying == 0 && q.leave() { // the stream was deleted with its tenant
 					return
 				}
 				q.s.cfg.Log.Warn("events: consumer", "function", q.key.function, "error", err)
@@ -110,7 +110,7 @@ func (q *queue) run() {
 	q.s.mu.Unlock()
 }
 
-// leave ends the queue unless an event was published meanwhile.
+// leave ends the queue and returns true, unless an event was published meanwhile.
 func (q *queue) leave() bool {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
@@ -121,11 +121,11 @@ func (q *queue) leave() bool {
 	return true
 }
 
-// consumer makes the durable consumer, or finds it.
+// consumer finds or makes the durable consumer.
 func (q *queue) consumer(ctx context.Context) error {
 	_, timeout, err := q.s.settings(q.key.function)
 	if err != nil {
-		timeout = 0 // run finds that out for each event
+		timeout = 0 // try meets the same error for each event
 	}
 	if _, err := q.s.ensure(ctx, kindQueue, q.key.tenant, q.s.js.UpdateStream); err != nil {
 		return err
@@ -141,38 +141,38 @@ func (q *queue) consumer(ctx context.Context) error {
 	return err
 }
 
-// ackWait is after how long without a word from whoever has an event it is another's: the
-// longer ones say so on the way (Service.keep).
+// ackWait is the silence after which NATS delivers an event to another node. During a longer
+// attempt, Service.keep tells NATS that work goes on.
 func ackWait(timeout time.Duration) time.Duration {
 	return min(max(timeout+timeout/2, 2*time.Second), 15*time.Second)
 }
 
-// pull gets events as far as there is room, and says how many came. Where there are none it
-// waits for one.
+// pull fetches as many events as there is room for, and returns how many came. If none waits, pull
+// waits for the next.
 func (q *queue) pull(ctx context.Context) (int, error) {
 	most, err := q.room(ctx)
 	switch {
 	case err != nil:
 		return 0, nil //nolint:nilerr // the service is closed
-	case most == 0: // it is another node's
+	case most == 0: // another node has the function
 		sleep(ctx, retryStream)
 		return 0, nil
 	}
 	turns, err := q.s.turns.acquire(ctx, q.key.priority, most)
 	if err != nil {
-		return 0, nil //nolint:nilerr // likewise
+		return 0, nil //nolint:nilerr // the service is closed
 	}
 	n, err := q.fetch(ctx, turns, 0)
 	q.s.turns.release(turns - n)
 	if n > 0 || err != nil {
 		return n, err
 	}
-	// Nothing waits. The next is asked for without a turn, which others may want: it gets
-	// one when it is there.
+	// The queue is empty. Wait for the next event without a turn, so that other queues can use the
+	// turn; the event acquires a turn when it arrives.
 	return q.fetch(ctx, 1, idleQueue/3)
 }
 
-// count takes note of events that have ended.
+// count subtracts the events that have ended from flying.
 func (q *queue) count() {
 	for {
 		select {
@@ -184,13 +184,14 @@ func (q *queue) count() {
 	}
 }
 
-// room waits until it is worth asking for events, and says for how many.
+// room waits until asking for events is worthwhile, and returns for how many. 0: another node has
+// the function.
 func (q *queue) room(ctx context.Context) (int, error) {
 	var gathered bool
 	for {
 		free := min(q.s.cfg.Engine.Room(q.key.function), q.s.cfg.Concurrency-q.flying)
 		if _, err := q.s.cfg.Engine.Function(q.key.function); err != nil {
-			if free = 1; q.s.elsewhere(q.key.function) { // else to learn that it is gone
+			if free = 1; q.s.elsewhere(q.key.function) { // if the function is gone: one event, which becomes a dead letter
 				return 0, nil
 			}
 		}
@@ -217,8 +218,9 @@ func (q *queue) room(ctx context.Context) (int, error) {
 	}
 }
 
-// fetch asks for up to n events, waits for the first if there is time for it, and has them
-// run: with the turns that the caller has, or one of its own each.
+// fetch asks for up to n events and handles each in a goroutine. With wait 0, fetch takes only
+// events that wait already and uses the caller's turns. Otherwise fetch waits for the first, and
+// each event acquires its own turn.
 func (q *queue) fetch(ctx context.Context, n int, wait time.Duration) (int, error) {
 	var batch jetstream.MessageBatch
 	var err error
@@ -248,7 +250,7 @@ func (q *queue) fetch(ctx context.Context, n int, wait time.Duration) (int, erro
 	return got, err
 }
 
-// sleep waits; false says that ctx ended first.
+// sleep waits for d; false means that ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -260,8 +262,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// scan finds what is in streams and nobody here has published: at first what an engine
-// before this one has left, later what others bring.
+// scan finds events in streams that this process did not publish: at first events left by an
+// earlier engine, later events from other publishers.
 func (s *Service) scan() {
 	first, rounds := true, 0
 	tick := time.NewTicker(scanEvery)
@@ -274,7 +276,7 @@ func (s *Service) scan() {
 			}
 			limit := commitTimeout
 			if first {
-				limit = 10 * time.Minute // it may be a queue's whole length
+				limit = 10 * time.Minute // enough to read a whole queue
 			}
 			ctx, cancel := context.WithTimeout(s.live, limit)
 			err := s.scanStreams(ctx, first)
@@ -309,7 +311,7 @@ func (s *Service) scanStreams(ctx context.Context, whole bool) error {
 		}
 		shared = shared || tenant == ""
 		if err := s.scanStream(ctx, k, tenant, name, whole, queued); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return err // else it was removed meanwhile
+			return err // otherwise the stream was deleted meanwhile
 		}
 	}
 	if err := names.Err(); err != nil {
@@ -343,8 +345,8 @@ func (s *Service) scanStream(ctx context.Context, k kind, tenant, name string, w
 	case k == kindQueue:
 		return s.scanQueue(ctx, tenant, stream, whole, queued)
 	case k == kindOrders && left > 0:
-		s.sendFrom(name) // what an engine before this one has left, or other nodes
-	case left == 0 && tenant == "" && s.embedded != nil: // no engine of before writes to it any more
+		s.sendFrom(name) // left by an earlier engine, or ordered by other nodes
+	case left == 0 && tenant == "" && s.embedded != nil: // no earlier version writes to the stream any more
 		return s.js.DeleteStream(ctx, name)
 	}
 	return nil
@@ -368,7 +370,7 @@ func (s *Service) scanQueue(ctx context.Context, tenant string, stream jetstream
 	return nil
 }
 
-// keyOf is what a subject of a queue says.
+// keyOf returns tenant, priority and function from the subject of a queue.
 func keyOf(subject string) (Entry, bool) {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 5 || weights[Priority(parts[3])] == 0 {
@@ -377,13 +379,13 @@ func keyOf(subject string) (Entry, bool) {
 	return Entry{Tenant: parts[2], Priority: Priority(parts[3]), Function: functionOf(parts[2], parts[4])}, true
 }
 
-// functionOf is the function that a token of a tenant's subjects stands for.
+// functionOf returns the qualified name of the function that a token in a tenant's subjects means.
 func functionOf(tenant, token string) string {
 	return image.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
 }
 
-// takeUp reads the events of a stream into the index, one by one, and their keys into queued: a
-// work queue has no consumers beside those it is worked off by.
+// takeUp reads the events of a stream into the index, and their keys into queued. It gets message
+// after message, because a work queue allows no consumer beside the queue's own.
 func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream, queued map[attemptKey]bool) error {
 	last := stream.CachedInfo().State.LastSeq
 	for seq := stream.CachedInfo().State.FirstSeq; seq <= last; seq++ {
@@ -404,13 +406,13 @@ func (s *Service) takeUp(ctx context.Context, stream jetstream.Stream, queued ma
 	return nil
 }
 
-// sweepBodies removes large bodies whose events are not there any more.
+// sweepBodies removes large bodies whose events are gone.
 func (s *Service) sweepBodies() {
 	waits := func(name string) bool {
 		_, ok := s.index.find(idOf(name))
 		return ok
 	}
-	// Those that have ended meanwhile are among what is asked for after that.
+	// An event that ends after the look into the index is found by endIDs, which runs later.
 	old := slices.DeleteFunc(s.bodies.before(time.Now().Add(-time.Hour)), waits)
 	if len(old) == 0 {
 		return

@@ -20,21 +20,22 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// longestBackoff is where doubling ends.
+// longestBackoff caps the back-off.
 const longestBackoff = 10 * time.Minute
 
-// outcome is what became of one attempt.
+// outcome is the result of one attempt.
 type outcome struct {
 	status int
 	fields [][2]string
 	body   []byte
-	file   string // has the body instead
+	file   string // file with the body, instead of body
 	size   int64
-	err    error         // why it counts as failed
-	after  time.Duration // how long the function asks to be left alone, 0: it does not
+	err    error         // why the attempt failed
+	after  time.Duration // wait that the function asks for by Retry-After, 0 for none
 }
 
-// handle runs one event to the end of an attempt, with the caller's turn or one of its own.
+// handle makes one attempt at an event. turn says that the caller acquired a turn for the event;
+// otherwise handle acquires one. handle releases the turn.
 func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 	defer func() {
 		if turn {
@@ -62,14 +63,14 @@ func (s *Service) handle(q *queue, msg jetstream.Msg, turn bool) {
 	s.release(key, msg, v)
 }
 
-// verdict is what becomes of a message after an attempt.
+// verdict says how a message continues after an attempt.
 type verdict struct {
-	again bool // else it was acknowledged
+	again bool // deliver again; false: the message was acknowledged
 	after time.Duration
 }
 
-// release gives a message out of hand before it can come again. What fails here fails with the
-// connection: then it comes again by itself.
+// release drops a message from hands, and only then lets it be delivered again. Errors are ignored:
+// if the connection fails, the server delivers the message again anyway.
 func (s *Service) release(key attemptKey, msg jetstream.Msg, v verdict) {
 	s.hands.drop(key, !v.again)
 	switch {
@@ -81,11 +82,11 @@ func (s *Service) release(key attemptKey, msg jetstream.Msg, v verdict) {
 	}
 }
 
-// take says whether a message is to be worked on: not if this process has it in hand already.
+// take reports whether to work on a message: false if this process already does or did.
 func (s *Service) take(key attemptKey, msg jetstream.Msg) bool {
 	taken, ended := s.hands.take(key)
 	if ended {
-		_ = msg.Ack() // the one before may not have come there
+		_ = msg.Ack() // the first acknowledgement may be lost
 	}
 	return taken
 }
@@ -98,7 +99,7 @@ func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, 
 		m = s.foreign(q, msg, meta)
 	}
 	m.seq, m.Attempts, m.Priority, m.Function = meta.Sequence.Stream, n, q.key.priority, q.key.function
-	if err != nil { // an attempt that does not count is not made
+	if err != nil { // make no attempt without counting it
 		s.cfg.Log.Error("events: attempt not begun", "id", m.ID, "function", m.Function, "error", err)
 		m.Attempts--
 		return s.later(m, key, retryStream)
@@ -107,7 +108,7 @@ func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, 
 		if result := s.ended(m); result != nil {
 			return s.finish(m, msg, key, result)
 		}
-		if s.embedded == nil { // unless a node says that it has ended, it was broken off
+		if s.embedded == nil { // broken off, unless a node reported the end of the attempt
 			e, ok := s.index.find(m.ID)
 			broken = !ok || e.State != StateWaiting
 		}
@@ -132,17 +133,17 @@ func (s *Service) try(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata, 
 	return s.settle(m, msg, key, &settings, o)
 }
 
-// count counts an attempt before it begins, durably. It says which one of its message this is, and
-// whether an engine's end has broken off the one before. NATS servers of their own outlive the
-// engine: their count of deliveries serves.
+// count counts an attempt, durably, before the attempt begins. It returns the attempt's number and
+// whether the end of an engine broke off the attempt before. External NATS servers outlive the
+// engine, so their count of deliveries serves.
 func (s *Service) count(key attemptKey, meta *jetstream.MsgMetadata) (n int, broken bool, err error) {
 	if s.embedded == nil {
-		return int(meta.NumDelivered), false, nil //nolint:gosec // no message is delivered that often
+		return int(meta.NumDelivered), false, nil //nolint:gosec // no message has so many deliveries
 	}
 	return s.attempts.begin(key, meta.Timestamp.Before(s.opened))
 }
 
-// waits notes that n attempts of a message count, and that there may be another one.
+// waits notes that n attempts of a message count, and that another may follow.
 func (s *Service) waits(key attemptKey, n int) {
 	if s.embedded == nil {
 		return
@@ -152,7 +153,7 @@ func (s *Service) waits(key attemptKey, n int) {
 	}
 }
 
-// tried forgets the attempts of a message that is tried no more.
+// tried forgets the attempts of a finished message.
 func (s *Service) tried(key attemptKey) {
 	if s.embedded == nil {
 		return
@@ -162,7 +163,7 @@ func (s *Service) tried(key attemptKey) {
 	}
 }
 
-// keep tells the server that the event is being worked on, for as long as stop was not called.
+// keep tells the server at intervals that work on the message goes on, until stop is called.
 func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
 	var mu sync.Mutex
 	var t *time.Timer
@@ -170,10 +171,10 @@ func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
 	mu.Lock()
 	defer mu.Unlock()
 	t = time.AfterFunc(every, func() {
-		_ = msg.InProgress() // fails with the connection
+		_ = msg.InProgress() // fails only with the connection
 		mu.Lock()
 		defer mu.Unlock()
-		if !over { // else it would go on for good
+		if !over { // otherwise the timer would run for ever
 			t.Reset(every)
 		}
 	})
@@ -185,8 +186,8 @@ func (s *Service) keep(msg jetstream.Msg, every time.Duration) (stop func()) {
 	}
 }
 
-// keepEvery is how often. Another node may have made the consumer's AckWait as short as any,
-// by a later revision of the function.
+// keepEvery returns the interval for keep. In a cluster, another node with a later revision of the
+// function may have set the consumer's AckWait to the minimum.
 func (q *queue) keepEvery() time.Duration {
 	if q.s.embedded == nil {
 		return ackWait(0) / 3
@@ -194,7 +195,7 @@ func (q *queue) keepEvery() time.Duration {
 	return q.wait / 3
 }
 
-// foreign makes an event of a message that somebody else has put into the queue.
+// foreign makes an event of a message that another client put into the queue.
 func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetadata) *message {
 	key := meta.Stream + "/" + strconv.FormatUint(meta.Sequence.Stream, 10) + "/" + meta.Timestamp.String()
 	m := &message{
@@ -212,7 +213,7 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 	return m
 }
 
-// ended is the event's result, nil if it has none yet.
+// ended returns the event's result, nil if no result can be found.
 func (s *Service) ended(m *message) *message {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
 	defer cancel()
@@ -223,8 +224,8 @@ func (s *Service) ended(m *message) *message {
 	return result
 }
 
-// finish does what is left of an event that has its result: whoever wrote that died before it
-// could go on, or was refused the order of the callback.
+// finish completes an event that has its result already: the node that wrote the result died before
+// completing the event, or could not order the callback.
 func (s *Service) finish(m *message, msg jetstream.Msg, key attemptKey, result *message) verdict {
 	if m.callback != "" {
 		result.seq = m.seq
@@ -239,8 +240,8 @@ func (s *Service) finish(m *message, msg jetstream.Msg, key attemptKey, result *
 	return verdict{}
 }
 
-// attempt has the function handle the event. An engine without room is waited for: that is
-// no attempt of the event's.
+// attempt has the function handle the event. It waits while the engine has no room; a refusal for
+// lack of room does not count as an attempt.
 func (s *Service) attempt(m *message) outcome {
 	wait := 10 * time.Millisecond
 	for {
@@ -268,7 +269,7 @@ func (s *Service) invoke(m *message) (o outcome) {
 		r.Body, r.Size = bytes.NewReader(m.body), int64(len(m.body))
 	}
 	s.metrics.waited.Observe(time.Since(m.Accepted).Seconds())
-	// Its own time limit ends it, and the engine's end.
+	// The function's time limit, or the engine's end, ends the call.
 	resp, err := s.cfg.Engine.Invoke(context.WithoutCancel(s.live), m.Function, r)
 	if err != nil {
 		return outcome{err: err}
@@ -301,15 +302,15 @@ func (s *Service) invoke(m *message) (o outcome) {
 	return o
 }
 
-// settle ends the attempt: with a result, another attempt later, or a dead letter. The event
-// leaves its queue last.
+// settle ends the attempt: with a result, another attempt later, or a dead letter. Only the last
+// step removes the event from its queue.
 func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings *image.Events, o outcome) verdict {
 	var unknown *engine.UnknownError
 	gone := errors.As(o.err, &unknown)
 	switch {
-	case errors.Is(o.err, engine.ErrClosed): // a stop is not the event's fault: it does not count
+	case errors.Is(o.err, engine.ErrClosed): // a stop is not the event's fault, so the attempt does not count
 		m.Attempts--
-		return s.later(m, key, 0) // whoever comes next has it
+		return s.later(m, key, 0) // the next engine, or another node, runs the event
 	case o.err == nil:
 		m.State = StateDone
 	case !gone && m.Attempts <= settings.Retries:
@@ -330,9 +331,9 @@ func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings
 	return verdict{}
 }
 
-// leave takes an event that has ended out of its queue.
+// leave removes an ended event from its queue.
 func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
-	if err := msg.Ack(); err != nil { // it comes again, and its result is found
+	if err := msg.Ack(); err != nil { // the event comes again, and ended finds the result
 		s.cfg.Log.Debug("events: acknowledge", "id", m.ID, "error", err)
 	}
 	s.tried(key)
@@ -343,11 +344,11 @@ func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
 	s.index.change(m.Entry)
 }
 
-// longestRetryAfter bounds for how long a function may put an event off.
+// longestRetryAfter caps the delay that a function may ask for.
 const longestRetryAfter = time.Hour
 
-// retryAfter reads the field of that name (RFC 9110 section 10.2.3): seconds, or a date. 0 where
-// there is none that can be read, or its time has passed.
+// retryAfter reads the field Retry-After (RFC 9110 section 10.2.3), seconds or a date. It returns 0
+// for a missing or unreadable field, or a date in the past.
 func retryAfter(header [][2]string, now time.Time) time.Duration {
 	for _, f := range header {
 		if !strings.EqualFold(f[0], "Retry-After") {
@@ -361,7 +362,7 @@ func retryAfter(header [][2]string, now time.Time) time.Duration {
 			return 0
 		}
 		seconds, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || seconds > int64(longestRetryAfter/time.Second) { // more digits than fit
+		if err != nil || seconds > int64(longestRetryAfter/time.Second) { // the cap, also for numbers beyond int64
 			return longestRetryAfter
 		}
 		return time.Duration(seconds) * time.Second
@@ -369,7 +370,7 @@ func retryAfter(header [][2]string, now time.Time) time.Duration {
 	return 0
 }
 
-// later has the event come again.
+// later has the event delivered again.
 func (s *Service) later(m *message, key attemptKey, after time.Duration) verdict {
 	m.State = StateWaiting
 	s.index.change(m.Entry)
@@ -377,7 +378,7 @@ func (s *Service) later(m *message, key attemptKey, after time.Duration) verdict
 	return verdict{again: true, after: after}
 }
 
-// backoff is the wait after so many attempts, spread by a quarter either way.
+// backoff returns the wait after so many attempts, within 25 % of the doubled value.
 func backoff(first time.Duration, attempts int) time.Duration {
 	d := first << min(attempts-1, 30)
 	if d <= 0 || d > longestBackoff {
@@ -386,7 +387,7 @@ func backoff(first time.Duration, attempts int) time.Duration {
 	return d - d/4 + rand.N(d/2+1)
 }
 
-// bury writes a dead letter: the event as it was, and why it is dead.
+// bury writes a dead letter: the unchanged event, and the last error.
 func (s *Service) bury(m *message) error {
 	out, err := s.letterOf(*m)
 	if err != nil {
@@ -396,11 +397,11 @@ func (s *Service) bury(m *message) error {
 	return err
 }
 
-// overhead is more than a commit adds to a message's header, in bytes.
+// overhead exceeds the bytes that a commit adds to a message's header.
 const overhead = 1 << 10
 
-// letterOf is a dead letter as NATS takes it. What others have put into a queue may be so large
-// that it has no room for what there is to say of it.
+// letterOf encodes a dead letter. A message from another client may be too large for NATS once
+// state and error are added. letterOf then drops the headers, or the body from the message.
 func (s *Service) letterOf(m message) (*nats.Msg, error) {
 	subject := kindDead.subject(m.Tenant, m.Function, m.ID)
 	out, err := m.encode(subject)
@@ -417,8 +418,8 @@ func (s *Service) letterOf(m message) (*nats.Msg, error) {
 	return m.encode(subject)
 }
 
-// putAside has a body in a file, as those are that the engine takes on itself, or forgets it where
-// there is no room for that, or other nodes would not find it.
+// putAside moves a body into a file, as Publish does with large bodies. If the disk has no room, or
+// other nodes could not read the file, putAside drops the body and sets m.lost.
 func (s *Service) putAside(m *message) {
 	body := m.body
 	m.body = nil
@@ -433,7 +434,7 @@ func (s *Service) putAside(m *message) {
 	m.lost = true
 }
 
-// conclude keeps the result for as long as the template says, and sees to the callback.
+// conclude keeps the result for as long as the template says, and orders the callback.
 func (s *Service) conclude(m *message, settings *image.Events, o outcome) error {
 	kept := settings.Results
 	if kept == 0 && m.callback == "" {
@@ -442,7 +443,7 @@ func (s *Service) conclude(m *message, settings *image.Events, o outcome) error 
 	}
 	kept = max(kept, time.Second)
 	if m.callback != "" {
-		kept = max(kept, time.Hour) // it is sent from there
+		kept = max(kept, time.Hour) // the callback reads the result from the stream
 	}
 	result := *m
 	result.fields, result.body, result.file, result.Size = o.fields, o.body, o.file, o.size

@@ -18,14 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPayload is the largest message in bytes; NATS's own default.
+// maxPayload is the largest message in bytes; the default of NATS.
 const maxPayload = 1 << 20
 
-// inline is the largest body in bytes that travels in a message.
+// inline is the largest body, in bytes, that travels in a message.
 const inline = 512 << 10
 
-// embedded is the server in the process. A disk that was full ends JetStream, or the stream
-// that was written to, for good; so it starts another on the same files once there is room.
+// embedded is the NATS server in the process. After the disk was full, JetStream, or the stream
+// being written, stays out of order. embedded then starts a new server on the same files, once the
+// disk has room.
 type embedded struct {
 	opts    natsserver.Options
 	log     *slog.Logger
@@ -35,28 +36,28 @@ type embedded struct {
 	mu sync.Mutex
 	ns *natsserver.Server
 
-	broken atomic.Bool // it has said that a stream is not written to any more
+	broken atomic.Bool // the server reported that a stream can no longer be written
 
 	usage struct {
 		sync.Mutex
 		at     time.Time
 		all    int64            // bytes of all streams
-		tenant map[string]int64 // of each one's
+		tenant map[string]int64 // bytes by tenant
 	}
 
 	stop chan struct{}
 	done chan struct{}
 }
 
-// noReservation is more than all streams' limits: JetStream counts those, and not what there is,
-// against its own. Service.ready sees to Config.StoreBytes.
+// noReservation exceeds the sum of all streams' limits. JetStream compares the limits, and not the
+// bytes in use, with its own maximum. Service.ready enforces Config.StoreBytes.
 const noReservation = 1 << 62
 
 func startEmbedded(cfg *Config) (*embedded, error) {
 	e := &embedded{log: cfg.Log, dir: cfg.Dir, minFree: cfg.MinFreeBytes, stop: make(chan struct{}), done: make(chan struct{})}
 	e.opts = natsserver.Options{
 		ServerName: "fre", JetStream: true, StoreDir: filepath.Join(cfg.Dir, "nats"), DontListen: cfg.Listen == "",
-		// What a publisher was told is on disk: the machine may die as well.
+		// An acknowledged write survives a crash of the machine.
 		SyncAlways: true, NoSigs: true, MaxPayload: maxPayload, DisableJetStreamBanner: true,
 		JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: noReservation,
 	}
@@ -99,7 +100,7 @@ func (e *embedded) start() (*natsserver.Server, error) {
 	return ns, nil
 }
 
-// InProcessConn is how [nats.InProcessServer] connects, anew too.
+// InProcessConn implements [nats.InProcessServer]; reconnecting leads to the current server.
 func (e *embedded) InProcessConn() (net.Conn, error) {
 	e.mu.Lock()
 	ns := e.ns
@@ -110,7 +111,7 @@ func (e *embedded) InProcessConn() (net.Conn, error) {
 	return ns.InProcessConn()
 }
 
-// addr is where it listens, nil for nowhere.
+// addr returns the address of the server's socket, nil without a socket.
 func (e *embedded) addr() net.Addr {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -120,10 +121,10 @@ func (e *embedded) addr() net.Addr {
 	return e.ns.Addr()
 }
 
-// countEvery is for how long what the streams take is not counted again.
+// countEvery is how long a count of the streams' bytes stays valid.
 const countEvery = time.Second
 
-// stored is what a tenant's streams take, and all, in bytes.
+// stored returns the bytes in a tenant's streams, and in all streams.
 func (e *embedded) stored(tenant string) (own, all int64) {
 	u := &e.usage
 	u.Lock()
@@ -134,7 +135,7 @@ func (e *embedded) stored(tenant string) (own, all int64) {
 	return u.tenant[tenant], u.all
 }
 
-// count asks the server. One that has given up its storage, or is starting, is as it was.
+// count asks the server. While the server restarts, or without storage, the old counts stay.
 func (e *embedded) count(now time.Time) {
 	e.mu.Lock()
 	ns := e.ns
@@ -151,13 +152,13 @@ func (e *embedded) count(now time.Time) {
 	for _, account := range info.AccountDetails {
 		for i := range account.Streams {
 			if _, tenant, ok := kindOf(account.Streams[i].Name); ok {
-				u.tenant[tenant] += int64(account.Streams[i].State.Bytes) //nolint:gosec // likewise
+				u.tenant[tenant] += int64(account.Streams[i].State.Bytes) //nolint:gosec // no disk holds 8 EiB
 			}
 		}
 	}
 }
 
-// roomAgain is what has to be free, in bytes, before it is tried again.
+// roomAgain is the free space, in bytes, that a restart needs.
 const roomAgain = 8 << 20
 
 // watch replaces a server that has given up its storage.
@@ -207,7 +208,7 @@ func (e *embedded) close() {
 	}
 }
 
-// freeBytes is what an ordinary user finds free below dir; 0 where nobody can tell.
+// freeBytes returns the bytes free to an ordinary user below dir; 0 if unknown.
 func freeBytes(dir string) int64 {
 	var s unix.Statfs_t
 	if unix.Statfs(dir, &s) != nil {
@@ -216,14 +217,14 @@ func freeBytes(dir string) int64 {
 	return int64(s.Bavail) * s.Bsize
 }
 
-// serverLog is the server's log in the engine's: its notices are details here.
+// serverLog writes the server's log to the engine's log; notices become debug messages.
 type serverLog struct {
 	log    *slog.Logger
 	broken *atomic.Bool
 }
 
-// critical is how the server says that a stream has failed for good (stream.setWriteErr);
-// it says so in no other way. TestDiskFull sees when that changes.
+// critical is how the server's log reports that a stream has failed for good (stream.setWriteErr);
+// nothing else reports the failure. TestDiskFull detects a changed text.
 const critical = "critical write error"
 
 func (l serverLog) at(level slog.Level, format string, v []any) {
@@ -232,16 +233,16 @@ func (l serverLog) at(level slog.Level, format string, v []any) {
 	}
 }
 
-// Noticef is the server's.
+// Noticef implements [natsserver.Logger].
 func (l serverLog) Noticef(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
 
-// Warnf is the server's.
+// Warnf implements [natsserver.Logger].
 func (l serverLog) Warnf(format string, v ...any) { l.at(slog.LevelWarn, format, v) }
 
-// Fatalf is the server's.
+// Fatalf implements [natsserver.Logger].
 func (l serverLog) Fatalf(format string, v ...any) { l.at(slog.LevelError, format, v) }
 
-// Errorf is the server's.
+// Errorf implements [natsserver.Logger].
 func (l serverLog) Errorf(format string, v ...any) {
 	if strings.Contains(strings.ToLower(format), critical) {
 		l.broken.Store(true)
@@ -249,18 +250,18 @@ func (l serverLog) Errorf(format string, v ...any) {
 	l.at(slog.LevelError, format, v)
 }
 
-// Debugf is the server's.
+// Debugf implements [natsserver.Logger].
 func (l serverLog) Debugf(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
 
-// Tracef is the server's.
+// Tracef implements [natsserver.Logger].
 func (l serverLog) Tracef(format string, v ...any) { l.at(slog.LevelDebug, format, v) }
 
-// connect reaches the server in the process, or the cluster. The latter need not be there:
-// the connection is made when it is.
+// connect connects to the server in the process or, with e nil, to the cluster. The cluster may be
+// down: the connection is then made later.
 func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
 	opts := []nats.Option{
 		nats.Name("fre"), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond), nats.RetryOnFailedConnect(true),
-		nats.ReconnectBufSize(-1), // what cannot be sent fails at once
+		nats.ReconnectBufSize(-1), // while disconnected, publishing fails at once
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				cfg.Log.Warn("events: connection to NATS lost", "error", err)
@@ -277,7 +278,7 @@ func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
 	if cfg.Credentials != "" {
 		opts = append(opts, nats.UserCredentials(cfg.Credentials))
 	}
-	// A network that is cut says nothing: two pings without an answer do.
+	// A cut network reports no error. Two pings without an answer show the cut.
 	opts = append(opts, nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(2))
 	nc, err := nats.Connect(cfg.URL, opts...)
 	if err != nil {
@@ -288,10 +289,10 @@ func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
 
 const pingEvery = 2 * time.Second
 
-// Dial makes another connection to the cluster of a configuration, as Open does.
+// Dial makes another connection to the cluster of cfg, with the same options as Open.
 func Dial(cfg *Config) (*nats.Conn, error) { return connect(cfg, nil) }
 
-// down says whether err means that NATS cannot be asked now.
+// down reports whether err means that NATS cannot be reached now.
 func down(err error) bool {
 	for _, known := range []error{
 		nats.ErrTimeout, nats.ErrNoResponders, nats.ErrConnectionClosed, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, nats.ErrNoServers,

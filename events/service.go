@@ -19,48 +19,49 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// longestResult is how long results are kept whose template says more.
+// longestResult caps the time for which a template may have results kept.
 const longestResult = 7 * 24 * time.Hour
 
-// Service takes events on and runs them. It is safe for concurrent use.
+// Service accepts events and runs them. A Service is safe for concurrent use.
 type Service struct {
 	cfg      Config
-	embedded *embedded // nil: the server is elsewhere
+	embedded *embedded // nil: the server is external
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	bodies   *bodies
-	attempts *attempts // nil: the server, which is elsewhere, counts
+	attempts *attempts // nil: the external server counts
 	hands    *hands
 	opened   time.Time
 	turns    *turns
 	index    *index
 	metrics  *metrics
-	origin   string      // tells this process's changes from other nodes'
-	teller   *teller     // of this process's changes; nil: there are no other nodes
-	again    atomic.Bool // the connection was lost: streams may hold what nobody has told of
-	shared   atomic.Bool // there may be streams of nodes of before (kind.shared)
+	origin   string      // random name of this process in messages between nodes
+	teller   *teller     // sends this process's changes to the other nodes; nil: the only node
+	again    atomic.Bool // the connection was lost, so streams may hold events unknown here
+	shared   atomic.Bool // streams of earlier versions may exist (kind.shared)
 
-	callbacks chan struct{} // a place for each that is being sent
+	callbacks chan struct{} // a slot for each callback being sent
 
-	tasks sync.WaitGroup  // everything that runs on
+	tasks sync.WaitGroup  // all goroutines and calls that Close waits for
 	live  context.Context // until Close
 	end   context.CancelFunc
-	brief context.Context // until Close has waited for as long as it may
+	brief context.Context // until Close has waited for as long as allowed
 	cut   context.CancelFunc
 
-	// making is held while a stream or a consumer is made: many publishers find that there
-	// is none, and the server's own parts race where a stream is updated beside that.
+	// making is held while a stream or a consumer is made: many publishers find at the same time
+	// that a stream is missing, and the server has a race of its own when a stream is updated
+	// meanwhile.
 	making sync.Mutex
 
-	mu      sync.Mutex // may be taken with making held
+	mu      sync.Mutex // may be taken while making is held
 	closed  bool
-	streams map[string]*committer // by name: those that are known to be there
-	sending map[string]bool       // by stream: callbacks are being sent; whether one was ordered meanwhile
+	streams map[string]*committer // by name: streams known to exist
+	sending map[string]bool       // by stream, while a sender runs: whether a callback was ordered meanwhile
 	queues  map[queueKey]*queue
 }
 
-// Open starts the server, or connects to the one that is named, and goes on with what an
-// engine before this one has left.
+// Open starts the server in the process, or connects to the server at cfg.URL, and continues the
+// events that an earlier engine left.
 func Open(cfg Config) (_ *Service, err error) {
 	def := func(v *int64, d int64) {
 		if *v == 0 {
@@ -90,7 +91,7 @@ func Open(cfg Config) (_ *Service, err error) {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
 	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, callbacks: make(chan struct{}, callbacksAtOnce)}
-	s.shared.Store(true) // until scan has found that there are none
+	s.shared.Store(true) // until scan has found none
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
 	if s.bodies, err = openBodies(filepath.Join(cfg.Dir, "bodies"), cfg.BodyBytes); err != nil {
@@ -129,7 +130,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	return s, nil
 }
 
-// Addr is where the server in the process listens, "" for nowhere.
+// Addr returns the address of the server in the process, "" without a socket.
 func (s *Service) Addr() string {
 	if s.embedded == nil {
 		return ""
@@ -140,8 +141,9 @@ func (s *Service) Addr() string {
 	return ""
 }
 
-// Close lets what is under way end until ctx does, and stops the server. What has not ended
-// is run again by whoever opens next.
+// Close stops new work and waits until the running attempts have ended. When ctx ends, Close also
+// interrupts bodies that are being read, and returns ctx's cause after the remaining attempts have
+// ended. Events that have not ended run again after the next Open.
 func (s *Service) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -166,7 +168,7 @@ func (s *Service) Close(ctx context.Context) error {
 	if s.teller != nil {
 		s.teller.flush()
 	}
-	_ = s.nc.FlushWithContext(ctx) // the last acknowledgements; what they were of is else run again
+	_ = s.nc.FlushWithContext(ctx) // the last acknowledgements; an event whose acknowledgement is lost runs again
 	s.nc.Close()
 	<-done
 	if s.embedded != nil {
@@ -176,8 +178,8 @@ func (s *Service) Close(ctx context.Context) error {
 	return err
 }
 
-// Publish takes an event for a function on: its caller may forget it once Publish returns.
-// Errors are *[engine.UnknownError], *[RefusedError] and what the body's Read returned.
+// Publish accepts an event for a function. After success the event is on disk, so the caller may
+// forget it. Errors: *[engine.UnknownError], *[RefusedError], and errors of r.Body.
 func (s *Service) Publish(ctx context.Context, function string, r *engine.Request, o Options) (Receipt, error) {
 	began := time.Now()
 	receipt, err := s.publish(ctx, function, r, o)
@@ -185,12 +187,12 @@ func (s *Service) Publish(ctx context.Context, function string, r *engine.Reques
 	return receipt, err
 }
 
-// publishTries is how often the engine may end while it takes on an event that it publishes again
-// itself.
+// publishTries is how often the engine may end while accepting an event that the engine publishes
+// again by itself (Options.Repeated).
 const publishTries = 3
 
-// countPublish counts an attempt to take on an event that the engine itself publishes again, and
-// refuses one that has ended the engine each time.
+// countPublish counts an attempt to accept a repeated event, and refuses an event whose earlier
+// attempts all ended the engine. The caller calls over after the attempt.
 func (s *Service) countPublish(id string) (over func(), err error) {
 	if s.attempts == nil {
 		return func() {}, nil
@@ -254,7 +256,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		}
 		defer over()
 	}
-	var letter *message // of the same key, that this is again
+	var letter *message // the dead letter with the same key, which the event replaces
 	if o.Key != "" {
 		if was, err := s.known(ctx, m); was || err != nil {
 			return Receipt{m.ID, was}, err
@@ -264,7 +266,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 		}
 	}
 	if !s.index.add(m.Entry, settings.MaxQueue) {
-		if _, ok := s.index.find(m.ID); ok { // another call has brought it meanwhile
+		if _, ok := s.index.find(m.ID); ok { // published by another call meanwhile
 			return Receipt{m.ID, true}, nil
 		}
 		return Receipt{}, refuse(ErrFull, "%d events of %s wait: the template's events.max_queue", settings.MaxQueue, f.Name)
@@ -285,9 +287,9 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 	return Receipt{m.ID, duplicate}, nil
 }
 
-// letter is the dead letter of an event's id, nil for none.
+// letter returns the dead letter with the event's id, nil without one.
 func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
-	if s.knownStream(kindDead.of(m.Tenant)) == nil && !s.shared.Load() { // the tenant has none at all
+	if s.knownStream(kindDead.of(m.Tenant)) == nil && !s.shared.Load() { // the tenant has no dead letters at all
 		return nil, nil
 	}
 	letter, err := s.end1(ctx, kindDead, m.Tenant, m.Function, m.ID)
@@ -297,7 +299,7 @@ func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
 	return letter, err
 }
 
-// replace removes a dead letter in whose place there is an event again.
+// replace removes a dead letter whose event has been accepted again.
 func (s *Service) replace(ctx context.Context, letter, m *message) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
@@ -310,22 +312,22 @@ func (s *Service) replace(ctx context.Context, letter, m *message) {
 	}
 }
 
-// dropBody removes the file of an event that was not taken on, unless it is a dead letter's.
+// dropBody removes the file of an event that was not accepted, unless the dead letter uses it.
 func (s *Service) dropBody(m, letter *message) {
 	if letter == nil || letter.file != m.file {
 		s.bodies.remove(m.file)
 	}
 }
 
-// over forgets an event that JetStream knows still, and that has ended: nothing would take it
-// out of the index again.
+// over reports whether an event that JetStream calls a duplicate has ended already. over then drops
+// the event from the index, because no message for the event would do so later.
 func (s *Service) over(ctx context.Context, m, letter *message) bool {
 	if e, ok := s.index.find(m.ID); ok {
 		stream, err := s.js.Stream(ctx, kindQueue.of(m.Tenant))
 		if err == nil {
 			_, err = stream.GetMsg(ctx, e.seq)
 		}
-		if !errors.Is(err, jetstream.ErrMsgNotFound) { // it waits, or will be gone when its acknowledgement has come there
+		if !errors.Is(err, jetstream.ErrMsgNotFound) { // the event waits, or the server has not yet received its acknowledgement
 			s.index.doubt(m.ID)
 			return false
 		}
@@ -356,8 +358,8 @@ func (s *Service) write(ctx context.Context, m *message, r *engine.Request) (dup
 	return duplicate, nil
 }
 
-// maxHeader bounds what an event has beside its body, in bytes: JetStream refuses headers of
-// 64 KiB, what the wire and a commit add among them.
+// maxHeader bounds an event's headers in bytes. JetStream refuses headers of 64 KiB, including line
+// framing and the headers that a commit adds.
 const maxHeader = 60 << 10
 
 func headerSize(m *nats.Msg) (n int) {
@@ -367,7 +369,7 @@ func headerSize(m *nats.Msg) (n int) {
 	return n
 }
 
-// readBody reads the body into m, or into a file.
+// readBody reads the body into m.body or, if larger than inline, into a file.
 func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 	if r.Body == nil {
 		return nil
@@ -375,8 +377,8 @@ func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 	if r.Size > s.cfg.MaxEvent {
 		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
 	}
-	if c, ok := r.Body.(io.Closer); ok { // whoever sends slowly does not hold up the stop
-		goOn := context.AfterFunc(s.brief, func() { _ = c.Close() }) // the reading fails by that
+	if c, ok := r.Body.(io.Closer); ok { // a slow sender must not delay Close
+		goOn := context.AfterFunc(s.brief, func() { _ = c.Close() }) // makes the read fail
 		defer func() {
 			if !goOn() && err != nil {
 				err = errStopping()
@@ -394,7 +396,7 @@ func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 		return nil
 	case most == s.cfg.MaxEvent:
 		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
-	case s.embedded == nil: // other nodes have no part of this one's files
+	case s.embedded == nil: // other nodes cannot read this node's files
 		return refuse(ErrTooLarge, "the limit is %d bytes where NATS is a cluster of its own", inline)
 	}
 	m.body, m.file = nil, m.ID+".event"
@@ -405,7 +407,7 @@ func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 	return nil
 }
 
-// known says whether the event is under way, or done and still remembered.
+// known reports whether the event is under way, or its result is kept.
 func (s *Service) known(ctx context.Context, m *message) (bool, error) {
 	if _, ok := s.index.find(m.ID); ok {
 		return true, nil
@@ -420,7 +422,8 @@ func (s *Service) known(ctx context.Context, m *message) (bool, error) {
 	return false, err
 }
 
-// begin counts an event of a tenant's among the tasks, or says why none can be taken on now.
+// begin adds work for a tenant to s.tasks; the caller calls Done. The error says why no work can
+// start now.
 func (s *Service) begin(tenant string) error {
 	if err := s.ready(tenant); err != nil {
 		return err
@@ -455,7 +458,8 @@ func (s *Service) ready(tenant string) error {
 	return nil
 }
 
-// settings are the function's as it is deployed now.
+// settings returns the settings for events, and the time limit, of the function's current
+// deployment.
 func (s *Service) settings(function string) (image.Events, time.Duration, error) {
 	f, err := s.cfg.Engine.Function(function)
 	if err != nil {

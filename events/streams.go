@@ -13,14 +13,14 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// kind is what a stream holds. Each tenant has one of each, from when it first needs it: what
-// one tenant has, however much, is never in another's place.
+// kind is the content of a stream. Each tenant has a stream of each kind, made on first need, so
+// that one tenant's data never takes another tenant's space.
 type kind struct {
-	stream string // its name, before the tenant's
-	word   string // its subjects are fre.WORD.TENANT.…
+	stream string // name, before the tenant
+	word   string // subjects are fre.WORD.TENANT.…
 
-	// Nodes of before have one for all tenants, with fre.SHAREDWORD.TENANT.…: what they have
-	// written is read, and sent, as long as it is kept.
+	// Earlier versions have one stream for all tenants, with fre.SHAREDWORD.TENANT.…. Its messages
+	// are still read, and its orders sent, as long as they are kept.
 	shared, sharedWord string
 }
 
@@ -33,15 +33,15 @@ var (
 	kinds = []kind{kindQueue, kindResults, kindDead, kindOrders}
 )
 
-// of is a tenant's stream.
+// of returns the name of a tenant's stream.
 func (k kind) of(tenant string) string { return k.stream + tenant }
 
-// subject is that of one event.
+// subject returns the subject of one event.
 func (k kind) subject(tenant, function, id string) string {
 	return endSubject(k.word, tenant, function, id)
 }
 
-// kindOf is what a stream holds by its name, and whose; "" for all tenants'.
+// kindOf returns the kind and the tenant of a stream by its name; tenant "" means all tenants.
 func kindOf(stream string) (k kind, tenant string, ok bool) {
 	for _, k := range kinds {
 		if tenant, ok := strings.CutPrefix(stream, k.stream); ok {
@@ -54,7 +54,7 @@ func kindOf(stream string) (k kind, tenant string, ok bool) {
 	return kind{}, "", false
 }
 
-// config is a tenant's stream as it is to be.
+// config returns the configuration that a tenant's stream must have.
 func (s *Service) config(k kind, tenant string) jetstream.StreamConfig {
 	cfg := jetstream.StreamConfig{
 		Name: k.of(tenant), Subjects: []string{"fre." + k.word + "." + tenant + ".>"}, Storage: jetstream.FileStorage, Replicas: s.cfg.Replicas,
@@ -77,12 +77,12 @@ func (s *Service) config(k kind, tenant string) jetstream.StreamConfig {
 	return cfg
 }
 
-// stream is the writer of a tenant's stream, which is made where there is none.
+// stream returns the writer of a tenant's stream, and makes the stream if missing.
 func (s *Service) stream(ctx context.Context, k kind, tenant string) (*committer, error) {
 	return s.ensure(ctx, k, tenant, s.js.CreateOrUpdateStream)
 }
 
-// ensure has a tenant's stream be as config says, once.
+// ensure calls by, once for each process, so that a tenant's stream matches config.
 func (s *Service) ensure(ctx context.Context, k kind, tenant string, by func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (*committer, error) {
 	name := k.of(tenant)
 	if c := s.knownStream(name); c != nil {
@@ -122,17 +122,17 @@ func (s *Service) put(ctx context.Context, k kind, tenant string, msg *nats.Msg)
 			return seq, duplicate, fault(err)
 		}
 		s.mu.Lock()
-		if s.streams[k.of(tenant)] == c { // it was removed by somebody else, so that it is made anew
+		if s.streams[k.of(tenant)] == c { // another client deleted the stream: make it anew
 			delete(s.streams, k.of(tenant))
 		}
 		s.mu.Unlock()
 	}
 }
 
-// holder is a stream that may hold what has become of events.
+// holder is a stream that may hold the result, dead letter or order of an event.
 type holder struct{ stream, word string }
 
-// holders are those of a tenant, or of all for "".
+// holders returns the streams of a tenant, or of all tenants for "".
 func (s *Service) holders(ctx context.Context, k kind, tenant string) ([]holder, error) {
 	var all []holder
 	if tenant != "" {
@@ -152,10 +152,11 @@ func (s *Service) holders(ctx context.Context, k kind, tenant string) ([]holder,
 	return all, nil
 }
 
-// lookups bounds how many streams are asked for one event at once.
+// lookups bounds how many streams are asked at once for an event.
 const lookups = 32
 
-// end1 reads what has become of an event; of whichever tenant and function for "". ErrNotFound.
+// end1 reads the newest result or dead letter of an event. An empty tenant or function matches all.
+// ErrNotFound if no stream has one.
 func (s *Service) end1(ctx context.Context, k kind, tenant, function, id string) (*message, error) {
 	all, err := s.holders(ctx, k, tenant)
 	if err != nil {
@@ -217,7 +218,7 @@ func (s *Service) lastOf(ctx context.Context, stream, subject string) (*message,
 	return m, nil
 }
 
-// forget removes what has become of an event.
+// forget removes an event's messages of one kind.
 func (s *Service) forget(ctx context.Context, k kind, tenant, function, id string) error {
 	all, err := s.holders(ctx, k, tenant)
 	if err != nil {
@@ -231,7 +232,7 @@ func (s *Service) forget(ctx context.Context, k kind, tenant, function, id strin
 	return nil
 }
 
-// purge removes the messages of a subject from a stream, if there is such a one.
+// purge removes the messages of a subject from a stream; a missing stream is no error.
 func (s *Service) purge(ctx context.Context, stream, subject string) error {
 	st, err := s.js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -243,7 +244,7 @@ func (s *Service) purge(ctx context.Context, stream, subject string) error {
 	return fault(err)
 }
 
-// endIDs are the events of which something is kept.
+// endIDs returns the ids of all events with a result or a dead letter.
 func (s *Service) endIDs(ctx context.Context) (map[string]bool, error) {
 	ids := map[string]bool{}
 	for _, k := range []kind{kindResults, kindDead} {
@@ -271,8 +272,8 @@ func (s *Service) endIDs(ctx context.Context) (map[string]bool, error) {
 	return ids, nil
 }
 
-// RemoveTenant forgets all events of a tenant, and what has become of them. It has no functions
-// any more: none of its events runs.
+// RemoveTenant forgets all events of a tenant, their results and dead letters. The caller has
+// removed the tenant's functions before, so that none of the events runs.
 func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
 	if !image.ValidName(tenant) {
 		return nil

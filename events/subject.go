@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Subjects says which subjects of NATS tenants may be told of, by tenant, beside those
-// below fre.in.TENANT.
+// Subjects lists by tenant the subjects of NATS that the tenant's triggers may subscribe to, beside
+// fre.in.TENANT.>.
 type Subjects map[string][]string
 
-// Check finds what nobody may be told of: what is the server's or the engine's own. It is
-// asked once, of the configuration.
+// Check returns an error if a subject is malformed, too wide, or reserved for the server or the
+// engine. Called once, for the configuration.
 func (s Subjects) Check() error {
 	for tenant, all := range s {
 		for _, subject := range all {
@@ -32,7 +32,7 @@ func (s Subjects) Check() error {
 	return nil
 }
 
-// Allow says whether a tenant may be told of all that a subject stands for.
+// Allow returns an error unless the tenant may subscribe to all that subject matches.
 func (s Subjects) Allow(tenant, subject string) error {
 	own := "fre.in." + tenant + ".>"
 	for _, allowed := range append([]string{own}, s[tenant]...) {
@@ -43,7 +43,7 @@ func (s Subjects) Allow(tenant, subject string) error {
 	return fmt.Errorf("tenant %s may not be told of the subject %s: it is below %s or among events.subjects of the engine's configuration", tenant, subject, strings.TrimSuffix(own, ".>"))
 }
 
-// covers says whether each subject that one stands for is one of all's, too.
+// covers reports whether the pattern all matches every subject that the pattern one matches.
 func covers(all, one string) bool {
 	a, b := strings.Split(all, "."), strings.Split(one, ".")
 	for i, t := range a {
@@ -51,7 +51,7 @@ func covers(all, one string) bool {
 		case i >= len(b):
 			return false
 		case t == ">":
-			return true // for one token or more, of whatever kind
+			return true // for one token or more, of any kind
 		case b[i] == ">", t != "*" && t != b[i]:
 			return false
 		}
@@ -59,5 +59,5 @@ func covers(all, one string) bool {
 	return len(a) == len(b)
 }
 
-// ErrNoOutside says that nobody can publish here but the engine.
+// ErrNoOutside says that only the engine can publish to its NATS server.
 var ErrNoOutside = errors.New("nobody reaches the engine's NATS: events.nats names a cluster, events.listen opens the server inside")

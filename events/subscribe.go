@@ -13,40 +13,40 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Subscription says which messages of others' are wanted.
+// Subscription says which messages of other publishers to receive.
 type Subscription struct {
 	Subject string
-	Stream  string // that has them: each comes until it was handled; "" for messages as they pass
-	Name    string // of the consumer that is kept, or of the queue group; nobody else's
+	Stream  string // durable source: a message comes until handled; "": only messages published while listening
+	Name    string // unique name of the durable consumer, or of the queue group
 }
 
-// Message is one that somebody has published.
+// Message is a message of another publisher.
 type Message struct {
 	Subject string
 	Header  [][2]string
 	Body    []byte
-	Key     string // the same for the same message, "" where nobody can tell
+	Key     string // identifies the message when it comes again; "" if unknown
 }
 
 const (
 	// handling is how many messages of a subscription are handled at once.
 	handling = 64
-	// pendingMessages and pendingBytes bound what waits in memory, without a stream. What is
-	// more is lost.
+	// pendingMessages and pendingBytes bound the messages in memory, without a stream. Excess
+	// messages are lost.
 	pendingMessages, pendingBytes = 8192, 32 << 20
-	// handleAgain is when a message comes again that could not be handled.
+	// handleAgain is the delay before a message that could not be handled comes again.
 	handleAgain = time.Second
 	// handleWait is how long handling may take: longer than Publish waits for a commit.
 	handleWait = 30 * time.Second
-	// forgetConsumer is how long a consumer is kept that nobody asks: an engine that is off
-	// for longer misses what came meanwhile.
+	// forgetConsumer is how long an unused consumer is kept. An engine that is off for longer
+	// misses messages.
 	forgetConsumer = 30 * 24 * time.Hour
 )
 
-// Subscribe has messages handled until ctx ends, or NATS says why it cannot be. With a stream
-// a message is over once handle has returned nil, or an error that trying again does not
-// mend (*RefusedError without RetryAfter). Without one it is offered until then as well, as
-// long as this process lives; lost is told how many were more than fit into memory.
+// Subscribe has messages handled until ctx ends or NATS reports an error. A message is finished
+// once handle returns nil, or a *RefusedError without RetryAfter; until then it is handled again.
+// With a stream, unfinished messages survive the process; without one they do not, and lost is
+// called with the number of messages that exceeded the memory.
 func (s *Service) Subscribe(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error, lost func(int)) error {
 	if s.nc.Status() != nats.CONNECTED {
 		return refuse(ErrUnavailable, "NATS is not reached")
@@ -57,7 +57,7 @@ func (s *Service) Subscribe(ctx context.Context, sub Subscription, handle func(c
 	return s.consume(ctx, sub, handle)
 }
 
-// Unsubscribe forgets what is kept of a subscription.
+// Unsubscribe deletes the durable consumer of a subscription, if any.
 func (s *Service) Unsubscribe(ctx context.Context, sub Subscription) error {
 	if sub.Stream == "" {
 		return nil
@@ -69,14 +69,14 @@ func (s *Service) Unsubscribe(ctx context.Context, sub Subscription) error {
 	return fault(err)
 }
 
-// listen takes messages as they pass.
+// listen receives messages as they are published, without a stream.
 func (s *Service) listen(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error, lost func(int)) error {
 	msgs := make(chan *nats.Msg, handling)
 	in, err := s.nc.QueueSubscribeSync(sub.Subject, sub.Name)
 	if err != nil {
 		return fault(err)
 	}
-	defer func() { _ = in.Unsubscribe() }() // fails with the connection
+	defer func() { _ = in.Unsubscribe() }() // fails only with the connection
 	if err := in.SetPendingLimits(pendingMessages, pendingBytes); err != nil {
 		return fault(err)
 	}
@@ -116,7 +116,7 @@ func (s *Service) listen(ctx context.Context, sub Subscription, handle func(cont
 	}
 }
 
-// consume takes messages from a stream.
+// consume receives messages from a stream.
 func (s *Service) consume(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error) error {
 	if strings.HasPrefix(sub.Stream, "FRE_") || strings.HasPrefix(sub.Stream, "KV_") || strings.HasPrefix(sub.Stream, "OBJ_") {
 		return fmt.Errorf("%w: stream %s is not one of others' messages", ErrBadEvent, sub.Stream)
@@ -169,24 +169,24 @@ func consumeOne(ctx context.Context, msg jetstream.Msg, handle func(context.Cont
 	var refused *RefusedError
 	switch err := handle(ctx, m); {
 	case err == nil:
-		_ = msg.Ack() // what is not acknowledged comes again, and is known by its key
+		_ = msg.Ack() // a message whose acknowledgement is lost comes again, with the same key
 	case over(err):
-		_ = msg.TermWithReason(oneLine(err.Error())) // likewise
+		_ = msg.TermWithReason(oneLine(err.Error())) // as above
 	case errors.As(err, &refused) && refused.RetryAfter > 0:
-		_ = msg.NakWithDelay(refused.RetryAfter) // likewise
+		_ = msg.NakWithDelay(refused.RetryAfter) // as above
 	default:
-		_ = msg.NakWithDelay(handleAgain) // likewise
+		_ = msg.NakWithDelay(handleAgain) // as above
 	}
 }
 
-// over says whether a message was handled, or never will be.
+// over reports whether a message was handled, or never will be.
 func over(err error) bool {
 	var refused *RefusedError
 	return err == nil || errors.As(err, &refused) && refused.RetryAfter == 0
 }
 
-// messageOf takes of a message's header what a function's can have. Names that say what the
-// engine says are left out.
+// messageOf copies the fields that an event's header may have. Fields that only the engine may set
+// are left out.
 func messageOf(subject string, h nats.Header, body []byte) *Message {
 	m := &Message{Subject: subject, Body: body}
 	for name, values := range h {
@@ -203,8 +203,8 @@ func messageOf(subject string, h nats.Header, body []byte) *Message {
 	return m
 }
 
-// validField says whether a field's name is one of HTTP's (RFC 9110 section 5.1), and not
-// the engine's.
+// validField reports whether name is a field name of HTTP (RFC 9110 section 5.1), and not reserved
+// for the engine.
 func validField(name string) bool {
 	for i := range len(name) {
 		c := name[i]

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// What nodes tell each other is a byte, wireVersion, and changes one behind the other, each
+// A message between nodes is a byte, wireVersion, followed by changes, each
 //
 //	id                               16 bytes
-//	state, priority                  1 byte each, places in wireStates and wirePriorities
+//	state, priority                  1 byte each, indices into wireStates and wirePriorities
 //	seq, attempts, status, size      uvarint
 //	accepted, changed                varint, microseconds since 1970
-//	function, tenant, source, error  uvarint of its bytes, and they
+//	function, tenant, source, error  uvarint length and bytes
 //
-// Every node hears of every event that runs anywhere, three times: as JSON, each in a message
-// of its own, that took a fifth of a node's time with three of them (make bench-nodes).
+// Every node hears three times of every event that runs anywhere. As JSON, with a message for each
+// change, the messages took a fifth of a node's time with three nodes (make bench-nodes).
 const wireVersion = 1
 
-// What is added goes to the end.
+// Append only: other nodes know the indices.
 var (
 	wireStates     = []State{StateQueued, StateRunning, StateWaiting, StateDone, StateDead}
 	wirePriorities = []Priority{High, Normal, Low}
@@ -29,7 +29,7 @@ var (
 
 var errChange = errors.New("not a change of an event")
 
-// appendChange writes e, whose id is one (validID).
+// appendChange appends e in wire format; e.ID must be valid (validID).
 func appendChange(b []byte, e *Entry) []byte {
 	b, _ = hex.AppendDecode(b, []byte(e.ID)) // never fails
 	b = append(b, byte(slices.Index(wireStates, e.State)), byte(slices.Index(wirePriorities, e.Priority)))
@@ -46,8 +46,8 @@ func appendChange(b []byte, e *Entry) []byte {
 	return b
 }
 
-// readChange reads what appendChange wrote, and returns what is behind it. What it says as like
-// does takes no memory of its own.
+// readChange decodes a change and returns the rest of b. Strings equal to those of like share their
+// memory.
 func readChange(b []byte, like *Entry) (e Entry, rest []byte, err error) {
 	if len(b) < 18 || int(b[16]) >= len(wireStates) || int(b[17]) >= len(wirePriorities) {
 		return e, nil, errChange
@@ -68,7 +68,7 @@ func readChange(b []byte, like *Entry) (e Entry, rest []byte, err error) {
 		if v > 1<<63-1 {
 			good = false
 		}
-		return int64(v) //nolint:gosec // looked at right before
+		return int64(v) //nolint:gosec // checked above
 	}
 	e.seq, e.Attempts, e.Status, e.Size = number(), int(signed()), int(signed()), signed()
 	for _, t := range []*time.Time{&e.Accepted, &e.Changed} {
@@ -96,20 +96,20 @@ func readChange(b []byte, like *Entry) (e Entry, rest []byte, err error) {
 }
 
 const (
-	// tellEvery is how long changes are gathered for after some were sent.
+	// tellEvery is how long changes are gathered after a message was sent.
 	tellEvery = 20 * time.Millisecond
-	// tellMost bounds what is gathered, in bytes.
+	// tellMost bounds the gathered changes, in bytes.
 	tellMost = 64 << 10
 )
 
-// teller sends changes to the other nodes: at once after a pause, and what follows on that in
-// one message, for each has its price at all of them.
+// teller sends changes to the other nodes. After a pause a change goes at once; the changes of the
+// next tellEvery go in one message, because each message costs time on every node.
 type teller struct {
-	send func([]byte) // does not wait, and does not keep what it gets
+	send func([]byte) // must not block, nor keep its argument
 
 	mu      sync.Mutex
 	waiting []byte
-	paused  bool // until next is called nothing is sent, unless it has become much
+	paused  bool // until next: gather, and send only when tellMost is reached
 }
 
 func (t *teller) tell(e Entry) {
@@ -143,7 +143,7 @@ func (t *teller) next() {
 	t.flushLocked()
 }
 
-// flush sends what waits.
+// flush sends the gathered changes.
 func (t *teller) flush() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

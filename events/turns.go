@@ -6,23 +6,23 @@ import (
 	"sync"
 )
 
-// weights are the turns of each priority while all of them want some.
+// weights are the shares of turns while all priorities have events waiting.
 var weights = map[Priority]int{High: 16, Normal: 4, Low: 1}
 
 // priorities, the most urgent first.
 var priorities = []Priority{High, Normal, Low}
 
-// turns bound the events that are under way, and share what there is by weight: of those
-// who wait, the priority that has had the least for its weight is next, its oldest first.
-// Nobody waits for ever, and what one does not want is the others'.
+// turns bounds the events under way and divides the turns by weight. The next turn goes to the
+// waiting priority with the fewest turns for its weight, and there to the oldest waiter. No
+// priority starves, and a priority without events leaves its share to the rest.
 type turns struct {
 	mu      sync.Mutex
 	free    int
 	waiting map[Priority][]*turnWaiter
-	passed  map[Priority]float64 // turns had, by weight; forgotten while nobody waits
+	passed  map[Priority]float64 // turns granted, divided by weight; cleared while no caller waits
 }
 
-// turnWaiter is told by its channel how many it got.
+// turnWaiter receives from got how many turns were granted.
 type turnWaiter struct {
 	most int
 	got  chan int
@@ -32,8 +32,8 @@ func newTurns(n int) *turns {
 	return &turns{free: n, waiting: map[Priority][]*turnWaiter{}, passed: map[Priority]float64{}}
 }
 
-// acquire waits for a turn and takes up to most that are free then. It returns how many:
-// at least one, or ctx's cause.
+// acquire waits for a turn, and takes up to most turns if more are free. acquire returns the number
+// of turns, at least 1, or ctx's cause.
 func (t *turns) acquire(ctx context.Context, p Priority, most int) (int, error) {
 	t.mu.Lock()
 	w := &turnWaiter{most: most, got: make(chan int, 1)}
@@ -60,7 +60,7 @@ func (t *turns) acquire(ctx context.Context, p Priority, most int) (int, error) 
 	return 0, context.Cause(ctx)
 }
 
-// joinLocked has p begin level with those that wait: it has saved up nothing meanwhile.
+// joinLocked lets p start level with the waiting priorities: time without events earns no credit.
 func (t *turns) joinLocked(p Priority) {
 	first := true
 	least := 0.0
@@ -102,7 +102,7 @@ func (t *turns) grantLocked() {
 		}
 		w := t.waiting[next][0]
 		t.waiting[next] = t.waiting[next][1:]
-		n := min(t.free, w.most, max(1, t.free/waiters)) // all, where nobody else waits
+		n := min(t.free, w.most, max(1, t.free/waiters)) // all free turns for a single waiter
 		t.free -= n
 		t.passed[next] += float64(n) / float64(weights[next])
 		w.got <- n
