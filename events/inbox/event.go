@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// event is one of inotify's.
+// event is one event of inotify(7).
 type event struct {
 	watch int
 	mask  uint32
 	name  string
 }
 
-// parseEvents reads what inotify(7) gives: watch, mask, cookie and length of the name, four
-// bytes each, then the name with zeros after it.
+// parseEvents decodes a buffer read from inotify(7). An event is watch, mask, cookie and length of
+// the name, four bytes each, and the name, padded with zeros.
 func parseEvents(b []byte) []event {
 	var all []event
 	for len(b) >= unix.SizeofInotifyEvent {
@@ -24,7 +24,7 @@ func parseEvents(b []byte) []event {
 			break
 		}
 		name, _, _ := bytes.Cut(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+n], []byte{0})
-		all = append(all, event{int(int32(binary.NativeEndian.Uint32(b))), binary.NativeEndian.Uint32(b[4:]), string(name)}) //nolint:gosec // -1 with an overflow
+		all = append(all, event{int(int32(binary.NativeEndian.Uint32(b))), binary.NativeEndian.Uint32(b[4:]), string(name)}) //nolint:gosec // the watch is -1 after an overflow
 		b = b[unix.SizeofInotifyEvent+n:]
 	}
 	return all

@@ -1,14 +1,14 @@
-// Package inbox finds files that are put into a directory, each once and when it is complete.
-// Whoever writes there is hostile: nothing is followed out of the directory, no symbolic link
-// at all (openat2, RESOLVE_BENEATH), and what is there at a time is bounded.
+// Package inbox finds files that appear in a directory, and offers each once, when the file is
+// complete. The writers are hostile: the package follows no path out of the directory and no
+// symbolic link (openat2, RESOLVE_BENEATH), and bounds its directories, paths and descriptors.
 //
-// inotify(7) only says where to look. What counts is what is found there: a regular file that
-// nobody has open for writing (a read lease is refused otherwise, fcntl(2) F_SETLEASE). So an
-// event too many, or a queue that has run over, does no harm; the latter has everything
-// looked through.
+// inotify(7) only says where to look. The package then examines the path: a file is complete if it
+// is regular and no process has it open for writing (otherwise fcntl(2) refuses a read lease,
+// F_SETLEASE). A superfluous event does no harm. After a queue overflow, the package looks through
+// the whole directory.
 //
-// A file is what its path, inode, size and time of modification say. Which have been offered
-// is kept on disk, so that after a restart those are found that came meanwhile.
+// A file is identified by path, inode, size and time of modification. Offered files are recorded on
+// disk, so that a restart finds the files that came meanwhile.
 package inbox
 
 import (
@@ -31,37 +31,36 @@ import (
 	"github.com/fre-engine/fre/internal/glob"
 )
 
-// Config says what is looked for. All of it is required.
+// Config is what to watch. All fields are required.
 type Config struct {
-	Dir     string // of the files
-	Pattern string // of paths below Dir, as glob.Parse takes it
-	Record  string // file that remembers what was offered; made if it is not there
+	Dir     string // directory of the files
+	Pattern string // for paths below Dir, in the syntax of glob.Parse
+	Record  string // path of the record of offered files; created if missing
 	Log     *slog.Logger
 
-	Instances *Instances // of inotify's; without one left everything is looked through at intervals
-	Owner     string     // who has it
+	Instances *Instances // the inotify instances shared by all watchers; with none left, Watch looks at intervals
+	Owner     string     // on whose account the inotify instance is
 }
 
-// File is one that is complete.
+// File is a complete file.
 type File struct {
-	Path     string // below the directory; any bytes but zero
+	Path     string // below Config.Dir; any bytes but zero
 	Size     int64
 	Modified time.Time
-	Key      string // the same for the same file as it is
+	Key      string // identifies the file in its present state
 }
 
 const (
-	// maxDirs bounds the directories that are watched, maxDepth how deep they may lie.
+	// maxDirs bounds the directories that are watched, maxDepth their depth.
 	maxDirs, maxDepth = 1024, 32
-	// maxPaths bounds the paths that are remembered to be looked at; with more, everything is
-	// looked through.
+	// maxPaths bounds the paths noted for a look; beyond, the whole directory is looked through.
 	maxPaths = 4096
-	// later is when a file is looked at again that is being written, or was refused, and when
-	// everything is: not sooner, whatever is written there, nor before as much time has passed
-	// as it took.
+	// later is the delay before another look at a file that is being written or was refused, and
+	// between two looks through everything. A look that takes longer is followed by an equally long
+	// pause.
 	later = time.Second
-	// unwatched is how long after that everything is looked through again where not all can
-	// be watched.
+	// unwatched is the time between two looks through everything while some directories are not
+	// watched.
 	unwatched = 10 * time.Second
 	// offering is how many files are offered at once.
 	offering = 16
@@ -72,7 +71,7 @@ const (
 	resolve  = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV
 )
 
-// watcher is one inbox that is looked after.
+// watcher watches one inbox. Only the goroutine of Watch uses it, except as offerAll says.
 type watcher struct {
 	cfg     Config
 	pattern glob.Pattern
@@ -80,23 +79,23 @@ type watcher struct {
 	offer   func(context.Context, *File) error
 	record  *record
 
-	notify *os.File // inotify; nil: there is none, and nothing is watched
+	notify *os.File // inotify instance; nil: nothing is watched
 	watch  int      // its descriptor
 	dirs   map[int]string
-	known  map[string]int // the other way round
+	known  map[string]int // the inverse of dirs
 
-	fresh map[string]bool // paths that something has happened to
-	later map[string]bool // paths to look at again when it is due
-	whole bool            // everything is to be looked through, when it is due
+	fresh map[string]bool // paths with new events
+	later map[string]bool // paths to look at again at due
+	whole bool            // look through everything at due
 	due   time.Time
-	some  bool      // not every directory is watched
-	next  time.Time // when everything is looked through then
-	said  bool      // that of a file nobody can tell whether it is complete
-	alone bool      // said that there is no inotify
+	some  bool      // some directories are not watched
+	next  time.Time // if some: when to look through everything
+	said  bool      // logged that completeness cannot be determined
+	alone bool      // logged that inotify is missing
 }
 
-// Watch offers the files that match until ctx ends; those first that are there. What is
-// refused by an error is offered again.
+// Watch offers the matching files until ctx ends, the existing ones first. If offer returns an
+// error, the file is offered again later. offer is called from several goroutines at once.
 func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) error) (err error) {
 	pattern, err := glob.Parse(cfg.Pattern)
 	if err != nil {
@@ -135,10 +134,10 @@ func (w *watcher) close() error {
 	return err
 }
 
-// renew begins to watch anew: watches follow their directories, whose paths have changed.
+// renew starts with a new inotify instance: watches follow directories, whose paths have changed.
 func (w *watcher) renew() {
 	if w.notify != nil {
-		_ = w.cfg.Instances.close(w.cfg.Owner, w.notify) // nothing was written
+		_ = w.cfg.Instances.close(w.cfg.Owner, w.notify) // only read, so no data can be lost
 		w.notify = nil
 	}
 	w.dirs, w.known, w.whole, w.some = map[int]string{}, map[string]int{}, true, false
@@ -150,7 +149,7 @@ func (w *watcher) renew() {
 	}
 }
 
-// turn looks at what something has happened to, and at what is due.
+// turn looks at the paths with new events, and at the paths that are due.
 func (w *watcher) turn(ctx context.Context) error {
 	began := time.Now()
 	w.whole = w.whole || w.some && began.After(w.next)
@@ -168,9 +167,9 @@ func (w *watcher) turn(ctx context.Context) error {
 	return w.look(ctx, append(paths, take(w.later)...))
 }
 
-// wait returns when there is something to look at.
+// wait blocks until there is a path to look at.
 func (w *watcher) wait(ctx context.Context, buf []byte) error {
-	var until time.Time // zero: for ever
+	var until time.Time // zero: no deadline
 	switch {
 	case w.whole || len(w.later) > 0:
 		until = w.due
@@ -207,7 +206,7 @@ func (w *watcher) wait(ctx context.Context, buf []byte) error {
 	return nil
 }
 
-// events takes note of what inotify says. moved: a directory has another path now.
+// events notes the events of inotify. moved reports that a watched directory was renamed.
 func (w *watcher) events(all []byte) (moved bool) {
 	for _, e := range parseEvents(all) {
 		dir, ok := w.dirs[e.watch]
@@ -229,7 +228,7 @@ func (w *watcher) events(all []byte) (moved bool) {
 	return moved
 }
 
-// note has a path looked at, one of fresh or later.
+// note adds a path to paths (fresh or later), or has everything looked through if paths is full.
 func (w *watcher) note(paths map[string]bool, p string) {
 	if len(paths) >= maxPaths {
 		w.whole = true
@@ -243,10 +242,10 @@ func take(paths map[string]bool) []string {
 	return slices.Collect(maps.Keys(paths))
 }
 
-// lookThrough looks at all there is, and forgets what is not there any more.
+// lookThrough looks at all files, and forgets the records of files that are gone.
 func (w *watcher) lookThrough(ctx context.Context) error {
 	clear(w.later)
-	if w.some { // directories that are there now get the watches of those that were
+	if w.some { // the existing directories can get the watches of removed ones
 		w.renew()
 	}
 	w.whole = false
@@ -259,17 +258,17 @@ func (w *watcher) lookThrough(ctx context.Context) error {
 	return w.record.keep(present)
 }
 
-// look is for paths that something has happened to.
+// look looks at the given paths.
 func (w *watcher) look(ctx context.Context, paths []string) error {
 	var files []string
 	for _, p := range paths {
 		var st unix.Stat_t
 		fd, err := w.open(p, unix.O_PATH)
 		if err != nil {
-			continue // it is gone, or a link
+			continue // gone, or a symbolic link
 		}
 		err = unix.Fstat(fd, &st)
-		_ = unix.Close(fd) // nothing was written
+		_ = unix.Close(fd) // only read, so no data can be lost
 		switch {
 		case err != nil:
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
@@ -284,9 +283,9 @@ func (w *watcher) look(ctx context.Context, paths []string) error {
 	return err
 }
 
-// walk watches a directory and those below it that can have files of the pattern, as far as may
-// be watched, and offers what is there, as offerAll does. complete: nothing was left out or
-// refused. It takes a descriptor for each level, maxDepth and one more at most.
+// walk watches dir and its subdirectories that can hold matching files, within the limits, and
+// offers the files. complete reports that no file was skipped or refused. present is as in
+// offerAll. walk holds a descriptor for each level, at most maxDepth and one more.
 func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool) (complete bool, err error) {
 	if !w.reaches(dir) {
 		return true, nil
@@ -299,7 +298,7 @@ func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool)
 		return true, nil // gone meanwhile
 	}
 	f := os.NewFile(uintptr(fd), dir)
-	defer func() { _ = f.Close() }() // nothing was written
+	defer func() { _ = f.Close() }() // only read, so no data can be lost
 	complete = true
 	for ctx.Err() == nil {
 		entries, read := f.ReadDir(256)
@@ -331,7 +330,7 @@ func (w *watcher) walk(ctx context.Context, dir string, present map[string]bool)
 	return false, nil
 }
 
-// reaches says whether files below a directory can match.
+// reaches reports whether files below a directory can match.
 func (w *watcher) reaches(dir string) bool {
 	if dir == "" {
 		return true
@@ -351,7 +350,7 @@ func (w *watcher) reaches(dir string) bool {
 	return true
 }
 
-// add watches a directory; false: no more can be.
+// add watches a directory; false means that a limit is reached.
 func (w *watcher) add(dir string) bool {
 	if w.notify == nil {
 		return false
@@ -361,22 +360,22 @@ func (w *watcher) add(dir string) bool {
 	}
 	fd, err := w.open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return true // gone, or a link: nothing to watch
+		return true // gone, or a symbolic link: nothing to watch
 	}
 	defer unix.Close(fd)
-	// The descriptor, not the path again: that may be a link by now.
+	// Use the descriptor, because the path may be a symbolic link by now.
 	wd, err := unix.InotifyAddWatch(w.watch, fmt.Sprintf("/proc/self/fd/%d", fd), interest)
 	if err != nil {
 		return false
 	}
-	if old, ok := w.dirs[wd]; ok { // it may have moved
+	if old, ok := w.dirs[wd]; ok { // the directory may have moved
 		w.forget(old, wd)
 	}
 	w.dirs[wd], w.known[dir] = dir, wd
 	return true
 }
 
-// forget drops a path unless another directory has it by now.
+// forget drops a path, unless the path belongs to another directory by now.
 func (w *watcher) forget(dir string, wd int) {
 	if w.known[dir] == wd {
 		delete(w.known, dir)
@@ -389,16 +388,17 @@ func (w *watcher) open(p string, flags uint64) (int, error) {
 	}
 	for {
 		fd, err := unix.Openat2(w.root, p, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: resolve})
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) { // EAGAIN: a rename beside it
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) { // EAGAIN: a concurrent rename
 			return fd, err
 		}
 	}
 }
 
-// offerAll offers those of the paths that match, are complete and were not offered. present
-// gets the keys of those that are there; nil: nobody asks. refused: one was.
+// offerAll offers the paths that match, are complete and were not offered before. Unless nil,
+// present receives the keys of the complete files. refused reports that an offer failed; the rest
+// is then noted for later.
 func (w *watcher) offerAll(ctx context.Context, paths []string, present map[string]bool) (refused bool, err error) {
-	var mu sync.Mutex // guards what follows, present, w.later and w.whole
+	var mu sync.Mutex // guards refused, offered, present, w.later and w.whole
 	var offered []string
 	work := make(chan *File)
 	var all sync.WaitGroup
@@ -448,10 +448,11 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 	return refused, w.record.add(offered)
 }
 
-// complete is the file at a path, nil where there is none. The error is EAGAIN where somebody
-// writes it; another one says that nobody can tell, EACCES that the engine lacks CAP_LEASE.
+// complete returns the file at a path, nil without a regular file. EAGAIN means that a process is
+// writing the file. Other errors mean that the state is unknown, for example EACCES if the engine
+// lacks CAP_LEASE.
 func (w *watcher) complete(p string) (*File, error) {
-	fd, err := w.open(p, unix.O_PATH) // opening anything else may do something
+	fd, err := w.open(p, unix.O_PATH) // opening a device or a FIFO otherwise can have effects
 	if err != nil {
 		return nil, nil
 	}
@@ -468,13 +469,13 @@ func (w *watcher) complete(p string) (*File, error) {
 	if _, err := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return nil, fmt.Errorf("lease: %w", err)
 	}
-	err = unix.Fstat(in, &st) // as it is while nobody writes
+	err = unix.Fstat(in, &st) // the state while no process writes
 	_, unlock := unix.FcntlInt(uintptr(in), unix.F_SETLEASE, unix.F_UNLCK)
 	if err := errors.Join(err, unlock); err != nil {
 		return nil, err
 	}
-	// open(2) creates a file before it counts its writer (fs/namei.c, lookup_open and do_open):
-	// an empty file may have one that nobody sees yet.
+	// open(2) creates a file before the kernel counts its writer (fs/namei.c, lookup_open and
+	// do_open): an empty file may have a writer that F_SETLEASE does not see.
 	if age := time.Since(time.Unix(st.Mtim.Unix())); st.Size == 0 && age.Abs() < later {
 		return nil, unix.EAGAIN
 	}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Instances are how many of inotify's instances watchers have between them, and how many each
-// owner has: a kernel gives a user 128 of them by default, root's other programs included. It
-// may be used by several goroutines.
+// Instances limits the inotify instances of all watchers together and of each owner. The kernel
+// gives a user 128 by default, and all programs of root share them. Instances is safe for
+// concurrent use.
 type Instances struct {
 	most, each int
 	init       func(flags int) (int, error) // inotify_init1(2)
@@ -25,8 +25,8 @@ type Instances struct {
 
 var errNoInstance = errors.New("no inotify instance is left")
 
-// NewInstances gives an owner up to each instances, and all owners up to most; 0: half of what
-// the kernel gives root (fs.inotify.max_user_instances).
+// NewInstances allows each instances for an owner and most for all owners. 0 for most means half of
+// the limit for root (fs.inotify.max_user_instances).
 func NewInstances(most, each int) *Instances {
 	if most == 0 {
 		most = 64
@@ -39,8 +39,8 @@ func NewInstances(most, each int) *Instances {
 	return &Instances{most: most, each: each, init: unix.InotifyInit1, taken: map[string]int{}}
 }
 
-// open makes an instance, which close gives back, and says its descriptor: File.Fd would have
-// reads of it block. The error says which limit is in the way.
+// open creates an instance and also returns its descriptor, because File.Fd would make reads block.
+// The caller returns the instance by close. The error names the limit that was reached.
 func (i *Instances) open(owner string) (f *os.File, fd int, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -59,7 +59,7 @@ func (i *Instances) open(owner string) (f *os.File, fd int, err error) {
 	return os.NewFile(uintptr(fd), "inotify"), fd, nil
 }
 
-// close gives an owner's instance back.
+// close closes an instance and returns it to the owner's account.
 func (i *Instances) close(owner string, f *os.File) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keySize is a key's length in bytes, of which it has two digits each.
+// keySize is a key's length in bytes. The key has two hexadecimal digits for each.
 const keySize = 16
 
-// record remembers keys, in a file with a line for each.
+// record remembers keys in a file with a line for each key.
 type record struct {
 	path string
 	f    *os.File
@@ -24,7 +24,7 @@ type record struct {
 	keys map[string]bool
 }
 
-// openRecord reads what is there. A crash may have torn the last line, which then is none.
+// openRecord reads or creates the file. A crash may have torn the last line, which is then ignored.
 func openRecord(path string) (*record, error) {
 	r := &record{path: path, keys: map[string]bool{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -48,7 +48,7 @@ func (r *record) has(key string) bool {
 	return r.keys[key]
 }
 
-// add remembers keys, on disk.
+// add records keys on disk.
 func (r *record) add(keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -66,7 +66,7 @@ func (r *record) add(keys []string) error {
 	return unix.Fdatasync(int(r.f.Fd()))
 }
 
-// keep forgets all keys but those, once enough of them are of no use.
+// keep forgets all keys not in present, once most keys are useless.
 func (r *record) keep(present map[string]bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +81,7 @@ func (r *record) keep(present map[string]bool) error {
 	return r.write()
 }
 
-// write makes the file anew.
+// write replaces the file.
 func (r *record) write() error {
 	f, err := os.CreateTemp(filepath.Dir(r.path), "new-*")
 	if err != nil {

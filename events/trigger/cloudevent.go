@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// cloudEvent is one, as its function gets it: in binary mode (CloudEvents HTTP protocol
+// cloudEvent is a CloudEvent as its function gets it, in binary mode (CloudEvents HTTP protocol
 // binding 1.0.2, section 3.1).
 type cloudEvent struct {
 	id, source, typ string
@@ -22,7 +22,7 @@ type cloudEvent struct {
 	body            []byte
 }
 
-// maxBatch bounds the events of one request.
+// maxBatch bounds the events in one request.
 const maxBatch = 1000
 
 var attributeName = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
@@ -133,7 +133,7 @@ func structured(text []byte) (cloudEvent, error) {
 		if strings.ContainsFunc(contentType, func(r rune) bool { return r != '\t' && (r < ' ' || r >= 0x7f) }) {
 			return e, fmt.Errorf("datacontenttype %q: a media type has printable characters of ASCII, such as text/plain; charset=utf-8", contentType)
 		}
-		e.header = append(e.header, [2]string{"Content-Type", contentType}) // as it is (section 3.1.1)
+		e.header = append(e.header, [2]string{"Content-Type", contentType}) // unchanged (section 3.1.1)
 	}
 	return e, nil
 }
@@ -172,7 +172,7 @@ func isJSON(contentType string) bool {
 	return contentType == "" || err == nil && (media == "application/json" || media == "text/json" || strings.HasSuffix(media, "+json"))
 }
 
-// attribute is a value as text: a string, a boolean or a whole number.
+// attribute returns a string, a boolean or an integer as text.
 func attribute(raw json.RawMessage) (string, error) {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -189,7 +189,7 @@ func attribute(raw json.RawMessage) (string, error) {
 	return "", errors.New("neither text, a boolean nor a whole number of 32 bits")
 }
 
-// percent writes a value as headers hold it (section 3.1.3.2 of the binding).
+// percent encodes a value for a header field (section 3.1.3.2 of the binding).
 func percent(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -202,7 +202,7 @@ func percent(s string) string {
 	return b.String()
 }
 
-// strictJSON reads one value and nothing behind it.
+// strictJSON decodes a single value, and refuses data after the value.
 func strictJSON(text []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(v); err != nil {

@@ -14,32 +14,31 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// Marks keep, over restarts, until when a schedule was seen to: *events.Service.
+// Marks keeps, over restarts, the time up to which a schedule is done. *events.Service has it.
 type Marks interface {
-	Mark(ctx context.Context, name string) (time.Time, error) // zero where there is none
+	Mark(ctx context.Context, name string) (time.Time, error) // zero for an unknown name
 	SetMark(ctx context.Context, name string, t time.Time) error
 }
 
 const (
-	// cronEvery is how often schedules are looked at: no finer than minutes, they need no
-	// timer of their own.
+	// cronEvery is how often schedules are checked. Their resolution is a minute, so they need no
+	// timers.
 	cronEvery = time.Second
-	// cronLate is how much later than its time an event is still on time: what is later was
-	// missed.
+	// cronLate is how late an event may be made; after that the schedule's time was missed.
 	cronLate = time.Minute
 )
 
-// schedule is one cron trigger that is deployed.
+// schedule is one deployed cron trigger.
 type schedule struct {
 	function, trigger string
 	cron              *image.Cron
 	times             *image.Schedule
 	mark              string
-	last              time.Time // seen to
+	last              time.Time // done up to this time
 }
 
-// Cron makes the events of schedules until ctx ends. A time's event has the same key
-// whoever makes it, so that several nodes, or an engine that died in between, make one.
+// Cron makes the events of schedules until ctx ends. The event of a time has the same key on each
+// node and after a restart, so each time makes one event.
 func (s *Set) Cron(ctx context.Context, marks Marks) {
 	tick := time.NewTicker(cronEvery)
 	defer tick.Stop()
@@ -69,7 +68,7 @@ func (s *Set) Cron(ctx context.Context, marks Marks) {
 	}
 }
 
-// schedules are those of the functions as they are now; of before are taken over.
+// schedules returns the schedules of the deployed functions, and reuses the entries of before.
 func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 	all := map[string]*schedule{}
 	for _, f := range s.cfg.Engine.Functions() {
@@ -83,7 +82,7 @@ func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 			c := before[name]
 			if c == nil {
 				times, err := image.ParseSchedule(t.Cron.Schedule, t.Cron.Zone)
-				if err != nil { // an engine before this one took it, or the time zone is gone
+				if err != nil { // accepted by an earlier engine, or the time zone is gone
 					s.cfg.Log.Warn("cron: trigger makes no events; deploy the function with another schedule", "function", f.Name, "trigger", t.Name, "error", err)
 					times = nil
 				}
@@ -96,9 +95,9 @@ func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 	return all
 }
 
-// due makes the event of the last time that has come, if it is not seen to.
+// due makes the event of the schedule's latest time, unless it is done.
 func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
-	now := s.cfg.Now().Round(0) // the clock on the wall: the other one stands still while the machine sleeps
+	now := s.cfg.Now().Round(0) // wall clock only: the monotonic clock stops while the machine sleeps
 	if c.last.IsZero() {
 		last, err := marks.Mark(ctx, c.mark)
 		if err != nil {
@@ -116,7 +115,7 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	if at.IsZero() {
 		return nil
 	}
-	// Another node may have seen to it, whose clock need not be this one's.
+	// Another node, perhaps with another clock, may have made the event.
 	if last, err := marks.Mark(ctx, c.mark); err != nil || !last.Before(at) {
 		if err == nil {
 			c.last = last
@@ -146,9 +145,9 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	return nil
 }
 
-// latest is the schedule's last time after one and up to another, zero if there is none.
+// latest returns the schedule's last time after after, at most until; zero if none.
 func latest(s *image.Schedule, after, until time.Time) time.Time {
-	// Backwards in steps that grow, until one is found or nothing is left.
+	// Search backwards in growing steps.
 	for back := time.Hour; ; back *= 2 {
 		from := until.Add(-back)
 		if from.Before(after) {

@@ -24,17 +24,17 @@ import (
 
 // dropped is the body of a file's event.
 type dropped struct {
-	Path     string    `json:"path"`                  // in the sandbox; what is no UTF-8 is replaced
-	Bytes    string    `json:"path_base64,omitempty"` // then: the path as it is
+	Path     string    `json:"path"`                  // in the sandbox; invalid UTF-8 is replaced
+	Bytes    string    `json:"path_base64,omitempty"` // only for invalid UTF-8: the unchanged path
 	Size     int64     `json:"size"`
 	Modified time.Time `json:"modified"`
 }
 
-// instancesEach is how many triggers of a tenant the kernel tells of files at once.
+// instancesEach is how many triggers of a tenant may have an inotify instance.
 const instancesEach = 8
 
-// Files makes events of files that are put into tenants' /work, until ctx ends. Which were
-// made is remembered below dir.
+// Files makes events of files that appear in tenants' /work, until ctx ends. Records of the files
+// already seen are kept below dir. work returns the host directory of a tenant's /work.
 func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (string, error)) {
 	record := func(w *wire) string {
 		sum := sha256.Sum256([]byte(w.function + "\x00" + w.trigger))
@@ -55,7 +55,7 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 				cfg := inbox.Config{Dir: below, Pattern: w.files.Path, Record: record(w), Log: s.cfg.Log.With("function", w.function, "trigger", w.trigger), Instances: instances, Owner: w.tenant}
 				err = inbox.Watch(ctx, cfg, func(ctx context.Context, f *inbox.File) error { return s.file(ctx, w, f) })
 			}
-			if err != nil && ctx.Err() == nil && err.Error() != said { // not each second anew
+			if err != nil && ctx.Err() == nil && err.Error() != said { // log an error once, and not every second
 				said = err.Error()
 				s.cfg.Log.WarnContext(ctx, "files in /work make no events", "function", w.function, "trigger", w.trigger, "error", err)
 			}
@@ -73,8 +73,8 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 	s.follow(ctx, pick, run, gone)
 }
 
-// file makes an event of one, a CloudEvent in binary mode. nil as well where it never will be
-// one: the log says so.
+// file makes an event of a file: a CloudEvent in binary mode. It also returns nil if the file can
+// never become an event; the log says why.
 func (s *Set) file(ctx context.Context, w *wire, f *inbox.File) error {
 	fn, err := s.cfg.Engine.Function(w.function)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// maxHook is the largest body of a hook in bytes: all of it is needed to tell its signature.
-// GitHub sends no more.
+// maxHook is the largest body of a hook in bytes. The whole body is held in memory to check its
+// signature. GitHub sends no more.
 const maxHook = 25 << 20
 
-// Hook hands a request to the function's trigger of that name. ids are the events that were
-// made of it; without one, ignored says why.
+// Hook gives a request to a function's trigger. ids are the ids of the events made of the request;
+// ignored says why parts of the request, or all of it, made no event.
 func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error) {
 	f, t, err := s.find(function, trigger)
 	if err != nil {
@@ -64,10 +64,10 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 	return []string{receipt.ID}, "", nil
 }
 
-// Handshake answers a sender of CloudEvents that asks, by OPTIONS, whether it may deliver to
-// the function's trigger of that name: the fields of the answer (CloudEvents 1.0, HTTP 1.1 Web
-// Hooks for Event Delivery, section 4). Every origin may, at any rate: the trigger's token says
-// who delivers.
+// Handshake answers an OPTIONS request by which a sender of CloudEvents asks for permission to
+// deliver to a trigger. It returns the answer's fields (CloudEvents 1.0, HTTP 1.1 Web Hooks for
+// Event Delivery, section 4). Any origin may deliver at any rate, because the trigger's token
+// authenticates the sender.
 func (s *Set) Handshake(function, trigger string, header [][2]string) ([][2]string, error) {
 	_, t, err := s.find(function, trigger)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Set) Handshake(function, trigger string, header [][2]string) ([][2]stri
 	return [][2]string{{"Allow", "OPTIONS, POST"}, {"WebHook-Allowed-Origin", origin}, {"WebHook-Allowed-Rate", rate}}, nil
 }
 
-// find is a function and its trigger of that name that is asked by HTTP.
+// find returns a function and its trigger, unless the trigger is a time of day.
 func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, error) {
 	f, err := s.cfg.Engine.Function(function)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, 
 	return f, &f.Config.Triggers[i], nil
 }
 
-// cloudEvents takes on those of a request that the trigger is about. What was taken on
-// before one of them is refused, is known when the sender tries again.
+// cloudEvents publishes the events of a request that match the trigger. If one is refused, the
+// sender tries again, and the events accepted before are recognised by their keys.
 func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *image.Trigger, r *engine.Request, body []byte) (ids []string, ignored string, err error) {
 	c := t.CloudEvents
 	if c.Token != "" {
@@ -126,8 +126,8 @@ func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *image.Trig
 	return ids, ignored, nil
 }
 
-// takeOn publishes what a trigger has found right, within its tenant's quota: what anybody
-// may send counts for nothing before that.
+// takeOn publishes an event within the tenant's quota. Only requests with a valid signature or
+// token count against the quota, because anybody can send invalid ones.
 func (s *Set) takeOn(ctx context.Context, f *engine.Function, ev *engine.Request, o events.Options) (events.Receipt, error) {
 	if s.cfg.Admit != nil {
 		if err := s.cfg.Admit(f.Config.Tenant); err != nil {

@@ -15,27 +15,27 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// Bus has messages that others publish: *events.Service.
+// Bus receives messages that other clients publish. *events.Service is a Bus.
 type Bus interface {
 	Subscribe(ctx context.Context, sub events.Subscription, handle func(context.Context, *events.Message) error, lost func(int)) error
 	Unsubscribe(ctx context.Context, sub events.Subscription) error
 }
 
 const (
-	// followEvery is how often a set looks whether its functions have changed.
+	// followEvery is how often a set checks whether functions have changed.
 	followEvery = time.Second
-	// unsubscribeWithin bounds how long a subscription's end may take.
+	// unsubscribeWithin bounds the time to delete a subscription.
 	unsubscribeWithin = 10 * time.Second
 )
 
-// wire is a trigger that waits for something for as long as it is deployed as it is.
+// wire is a deployed trigger for messages or files, as configured now.
 type wire struct {
 	function, trigger, tenant string
 	nats                      *image.NATS
 	files                     *image.Files
 }
 
-// id is what tells wires apart, and whether one has changed.
+// id identifies a wire with its configuration: a changed trigger has another id.
 func (w *wire) id() string {
 	id := w.function + "\x00" + w.trigger + "\x00" + w.tenant
 	if w.nats != nil {
@@ -44,15 +44,15 @@ func (w *wire) id() string {
 	return id + "\x00" + w.files.Path
 }
 
-// running is a wire that is waited on.
+// running is a wire whose goroutine runs.
 type running struct {
 	wire *wire
 	stop context.CancelFunc
 	done chan struct{}
 }
 
-// follow runs what each trigger of a kind needs, until ctx ends: run for as long as it is
-// deployed, gone once it is not any more.
+// follow runs the triggers that pick returns a wire for, until ctx ends. It calls run while a
+// trigger is deployed, and gone after its removal.
 func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *image.Trigger) *wire, run, gone func(context.Context, *wire)) {
 	all := map[string]*running{}
 	defer func() {
@@ -81,10 +81,10 @@ func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *image.Tri
 	}
 }
 
-// adapt ends what is deployed no more and begins what is new.
+// adapt stops the wires that are no longer deployed, and starts new ones.
 func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*engine.Function, *image.Trigger) *wire, run, gone func(context.Context, *wire)) {
 	wanted := map[string]*wire{}
-	names := map[string]bool{} // of triggers that are there, as they are or changed
+	names := map[string]bool{} // of deployed triggers, whether changed or not
 	for _, f := range s.cfg.Engine.Functions() {
 		for i := range f.Config.Triggers {
 			if w := pick(f, &f.Config.Triggers[i]); w != nil {
@@ -118,8 +118,8 @@ func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*eng
 	}
 }
 
-// NATS makes events of others' messages until ctx ends. allow says what a tenant may be told
-// of: functions that were deployed under another configuration are still there.
+// NATS makes events of messages until ctx ends. allow checks that a tenant may subscribe to a
+// subject, because a function may have been deployed under another configuration.
 func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject string) error) {
 	pick := func(f *engine.Function, t *image.Trigger) *wire {
 		if t.NATS == nil {
@@ -127,7 +127,7 @@ func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject stri
 		}
 		return &wire{function: f.Name, trigger: t.Name, tenant: f.Config.Tenant, nats: t.NATS}
 	}
-	var said sync.Map // what was said of a wire: not each second anew
+	var said sync.Map // by wire, the error logged last: log each once, and not every second
 	run := func(ctx context.Context, w *wire) {
 		for ctx.Err() == nil {
 			err := allow(w.tenant, w.nats.Subject)
@@ -158,8 +158,8 @@ func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject stri
 	s.follow(ctx, pick, run, gone)
 }
 
-// subscription is the wire's: its name is the same on each node, so that they share the
-// messages, and another for another subject.
+// subscription returns the wire's subscription. The name is equal on all nodes, so that they share
+// the messages, and differs by subject.
 func (w *wire) subscription() events.Subscription {
 	sum := sha256.Sum256([]byte(w.id()))
 	sub := events.Subscription{Subject: w.nats.Subject, Stream: w.nats.Stream, Name: w.nats.Queue}
@@ -169,7 +169,7 @@ func (w *wire) subscription() events.Subscription {
 	return sub
 }
 
-// message makes an event of one.
+// message makes an event of a message.
 func (s *Set) message(ctx context.Context, w *wire, m *events.Message) error {
 	f, err := s.cfg.Engine.Function(w.function)
 	if err != nil {

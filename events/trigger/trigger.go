@@ -1,6 +1,6 @@
-// Package trigger makes events of what happens: requests to /async-function and to hooks,
-// times of day. Triggers are what functions' templates declare; a [Set] reads them from the
-// engine as functions are deployed and removed.
+// Package trigger makes events of requests to /async-function and to hooks, times of day, messages
+// of NATS, and files. Functions' templates declare triggers; a [Set] reads them from the engine as
+// functions are deployed and removed.
 package trigger
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/events"
 )
 
-// Publisher is what triggers need of *events.Service.
+// Publisher is the part of *events.Service that triggers need.
 type Publisher interface {
 	Publish(ctx context.Context, function string, r *engine.Request, o events.Options) (events.Receipt, error)
 }
@@ -23,24 +23,24 @@ type Config struct {
 	Engine  Engine
 	Events  Publisher
 	Log     *slog.Logger
-	Admit   func(tenant string) error // counts an event of the tenant's; its error refuses it; nil: none is refused
-	Secrets Secrets                   // nil: there are none, and what needs one is refused
-	Changed func() uint64             // another number each time that functions have changed; nil: each time
+	Admit   func(tenant string) error // counts an event against the tenant's quota, or refuses; nil: no quotas
+	Secrets Secrets                   // nil: no secrets, so triggers that need one refuse requests
+	Changed func() uint64             // a new number after each change of functions; nil: check each time
 	Now     func() time.Time          // default time.Now
 }
 
-// Secrets are the tenants' secrets; fs.ErrNotExist where there is none of that name.
+// Secrets returns tenants' secrets; fs.ErrNotExist for an unknown name.
 type Secrets interface {
 	Secret(tenant, name string) ([]byte, error)
 }
 
-// Engine is what triggers need of *engine.Engine.
+// Engine is the part of *engine.Engine that triggers need.
 type Engine interface {
 	Functions() []*engine.Function
 	Function(name string) (*engine.Function, error)
 }
 
-// Set is the triggers of all functions. It is safe for concurrent use.
+// Set runs the triggers of all functions. A Set is safe for concurrent use.
 type Set struct{ cfg Config }
 
 // New returns a set.
@@ -51,8 +51,8 @@ func New(cfg Config) *Set {
 	return &Set{cfg: cfg}
 }
 
-// Publish takes on an event that came by HTTP. Its key is what the client calls it by:
-// X-Fre-Event-Id, Idempotency-Key, or a CloudEvent's source and id.
+// Publish accepts an event that came by HTTP. The event's key is X-Fre-Event-Id, Idempotency-Key,
+// or a CloudEvent's source and id.
 func (s *Set) Publish(ctx context.Context, function string, r *engine.Request) (id string, err error) {
 	var o events.Options
 	o.Key = keyOf(r.Header)
@@ -62,7 +62,7 @@ func (s *Set) Publish(ctx context.Context, function string, r *engine.Request) (
 	return receipt.ID, err
 }
 
-// keyOf is what a client calls an event by, "" for nothing.
+// keyOf returns the key that a client gave to an event, "" without one.
 func keyOf(header [][2]string) string {
 	for _, name := range []string{"X-Fre-Event-Id", "Idempotency-Key"} {
 		if v := field(header, name); v != "" {
@@ -75,10 +75,10 @@ func keyOf(header [][2]string) string {
 	return ""
 }
 
-// cloudEventKey: source and id together are unique to an event.
+// cloudEventKey returns a key of source and id, which together identify an event (CloudEvents 1.0).
 func cloudEventKey(source, id string) string { return "ce\x00" + source + "\x00" + id }
 
-// field is the first of a name.
+// field returns the first value of a field.
 func field(header [][2]string, name string) string {
 	for _, f := range header {
 		if strings.EqualFold(f[0], name) {
@@ -88,22 +88,22 @@ func field(header [][2]string, name string) string {
 	return ""
 }
 
-// Down stands for a Set where no events are kept: all are refused, because of Err.
+// Down replaces a Set while events are unavailable: it refuses every event with Err.
 type Down struct{ Err error }
 
 func (d Down) refusal() error {
 	return &events.RefusedError{Err: d.Err, Status: 503, Code: "events_unavailable"}
 }
 
-// Publish refuses.
+// Publish returns an error.
 func (d Down) Publish(context.Context, string, *engine.Request) (string, error) {
 	return "", d.refusal()
 }
 
-// Handshake refuses.
+// Handshake returns an error.
 func (d Down) Handshake(string, string, [][2]string) ([][2]string, error) { return nil, d.refusal() }
 
-// Hook refuses.
+// Hook returns an error.
 func (d Down) Hook(context.Context, string, string, *engine.Request) ([]string, string, error) {
 	return nil, "", d.refusal()
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// errSignature is a request that nobody who has the secret has signed. Which part was wrong
-// is not told: whoever asks may be guessing.
+// errSignature says that the request has no valid signature. It does not say which part is wrong,
+// because the sender may be guessing.
 var errSignature = errors.New("the signature is missing or wrong")
 
-// errStale is one that was signed too long ago, or is of the future.
+// errStale says that the request was signed too long ago, or in the future.
 var errStale = errors.New("the signature's time is too far from now")
 
-// verify checks a request's signature. The key is what the same request, sent again, has too:
-// it is made of what is signed, so that nobody without the secret can make another. Senders
-// without a signature of the body are known by the id that they give.
+// verify checks a request's signature. key is equal when the same request comes again; it is made
+// of signed data, so that only a holder of the secret can make another. For services that do not
+// sign the body, key is the id that the sender gives.
 func verify(w *image.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
 	switch w.Signature {
 	case "github": // docs.github.com: Validating webhook deliveries
@@ -60,7 +60,7 @@ func verify(w *image.Webhook, secret []byte, header [][2]string, body []byte, no
 	}
 }
 
-// verifyBody compares an HMAC-SHA256, in hexadecimal digits or base64, with a prefix or not.
+// verifyBody checks an HMAC-SHA256 in hexadecimal or base64, with or without the prefix.
 func verifyBody(secret []byte, given, prefix string, before, body []byte) (key string, err error) {
 	given = strings.TrimPrefix(given, prefix)
 	mac, err := hex.DecodeString(given)
@@ -84,13 +84,13 @@ func sum(secret []byte, parts ...[]byte) []byte {
 	return h.Sum(nil)
 }
 
-// same compares in a time that tells nothing, of the lengths either.
+// same compares in a time that reveals neither contents nor lengths.
 func same(a, b []byte) bool {
 	x, y := sha256.Sum256(a), sha256.Sum256(b)
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// fresh reads a time in units since 1970 and compares it with now.
+// fresh reads a time in units since 1970 and compares the time with now.
 func fresh(at string, unit, tolerance time.Duration, now time.Time) error {
 	n, err := strconv.ParseInt(at, 10, 64)
 	if err != nil || n < 0 || n > int64((1<<62)/unit) {
@@ -102,8 +102,8 @@ func fresh(at string, unit, tolerance time.Duration, now time.Time) error {
 	return nil
 }
 
-// verifyGitee: the token is the secret itself, or an HMAC of the time in milliseconds and the
-// secret (gitee.com, WebHook signature). It covers no body, so that the key does.
+// verifyGitee accepts the secret itself as token, or an HMAC of the secret and the time in
+// milliseconds (gitee.com, WebHook signature). The token does not cover the body; the key does.
 func verifyGitee(w *image.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
 	token, at := field(header, "X-Gitee-Token"), field(header, "X-Gitee-Timestamp")
 	digest := sha256.Sum256(body)
@@ -120,7 +120,7 @@ func verifyGitee(w *image.Webhook, secret []byte, header [][2]string, body []byt
 	return at + string(digest[:]), nil
 }
 
-// verifyStripe reads t=TIME,v1=HEX,…; one of the v1 is of this secret.
+// verifyStripe reads t=TIME,v1=HEX,… and accepts if one v1 is made with the secret.
 func verifyStripe(w *image.Webhook, secret []byte, given string, body []byte, now time.Time) (key string, err error) {
 	at := ""
 	var macs []string
@@ -142,8 +142,8 @@ func verifyStripe(w *image.Webhook, secret []byte, given string, body []byte, no
 	return "", err
 }
 
-// namedKey is what a trigger's template calls a request's key: a field of its header, or a value
-// of its body by a JSON pointer; "" where the request has none. Nothing need have signed a field.
+// namedKey returns the key that the template asks for: a header field, or a value of the body by a
+// JSON pointer; "" if the request has none. A field need not be signed.
 func namedKey(name string, header [][2]string, body []byte) string {
 	value := field(header, name)
 	if strings.HasPrefix(name, "/") {
@@ -155,7 +155,7 @@ func namedKey(name string, header [][2]string, body []byte) string {
 	return name + "\x00" + value
 }
 
-// pointed is the text, the number or the truth value that a JSON pointer (RFC 6901) leads to.
+// pointed returns the string, number or boolean to which a JSON pointer (RFC 6901) leads.
 func pointed(pointer string, body []byte) (string, bool) {
 	if !json.Valid(body) {
 		return "", false
@@ -184,12 +184,12 @@ func pointed(pointer string, body []byte) (string, bool) {
 	return plain, true
 }
 
-// wanted says why a request is none of those that a webhook is about, "" if it is.
+// wanted returns why a request does not match the webhook's filters, "" if it does.
 func wanted(w *image.Webhook, at string, header [][2]string) string {
 	if len(w.Paths) > 0 && !matches(w.Paths, at) {
 		return fmt.Sprintf("path %s is none of the trigger's", at)
 	}
-	names := map[string]bool{} // whether one of the filters of the name matches
+	names := map[string]bool{} // whether one filter with the name matches
 	for _, f := range w.Headers {
 		name, glob := image.FieldFilter(f)
 		ok, _ := path.Match(glob, field(header, name)) // the pattern was checked with the template
@@ -205,7 +205,7 @@ func wanted(w *image.Webhook, at string, header [][2]string) string {
 
 func matches(globs []string, s string) bool {
 	for _, g := range globs {
-		if ok, _ := path.Match(g, s); ok { // likewise
+		if ok, _ := path.Match(g, s); ok { // the pattern was checked with the template
 			return true
 		}
 	}
@@ -221,7 +221,7 @@ func firstOf(header [][2]string, names ...string) string {
 	return ""
 }
 
-// withoutSecrets are the fields less those that are the secret itself: functions need them not.
+// withoutSecrets drops the fields that hold a secret itself, because functions do not need them.
 func withoutSecrets(header [][2]string) [][2]string {
 	var out [][2]string
 	for _, f := range header {
