@@ -1,23 +1,22 @@
-// Package access says who may do what: it knows tenants with their quotas, tokens,
-// tenants' secrets, and writes down who has done what. It speaks no protocol and
-// imports nothing of FRE; server, gateway and engine ask it.
+// Package access decides who may do what. It keeps tenants with their quotas, tokens and secrets,
+// and writes the audit log. The package speaks no protocol and imports nothing of FRE; server,
+// gateway and engine ask it.
 //
-//	DIR/access.json        tenants, tokens (their hashes), mode 0600
-//	DIR/secrets.key        what secrets are sealed with, mode 0600 (or Config.KeyFile)
+//	DIR/access.json        tenants, tokens (as hashes), mode 0600
+//	DIR/secrets.key        keys that seal secrets, mode 0600 (or Config.KeyFile)
 //	DIR/secrets/TENANT/NAME  a sealed secret
-//	DIR/audit.ndjson       what was done, the newest lines; .1, .2, … before
+//	DIR/audit.ndjson       audit log, newest lines; .1, .2, … are older
 //
-// In a cluster tenants, tokens and secrets are those of all nodes (share.go), and the files
-// the copy that a node begins with.
+// In a cluster all nodes share tenants, tokens and secrets (share.go). The files are then the copy
+// from which a node starts.
 //
-// The records stand apart from the store's database on purpose. That one is made anew
-// from what images say when it is lost or damaged; who may use the engine must never be
-// guessed. The records are few and change by people's hands, so that each change writes
-// the file whole: aside, synced, renamed, its directory synced. A crash leaves the state
-// before the change or after it.
+// The records are separate from the store's database on purpose. A lost or damaged database is
+// rebuilt from the images, but access rights must never be guessed. The records are few and change
+// by hand, so each change writes the whole file: aside, synced, renamed, its directory synced. A
+// crash leaves the state before or after the change.
 //
-// The main types: [Access] holds all of it; an [Identity] is somebody who has shown a
-// token, [Quotas] bound a tenant, an [Entry] is a line of the audit log.
+// The main types: [Access] holds all records; an [Identity] is an authenticated client; [Quotas]
+// bound a tenant; an [Entry] is a line of the audit log.
 package access
 
 import (
@@ -36,7 +35,7 @@ import (
 	"time"
 )
 
-// The errors callers tell apart. ErrExpired is an ErrToken, too.
+// Errors that callers distinguish. ErrExpired is an ErrToken too.
 var (
 	ErrNoToken     = errors.New("a token is needed")
 	ErrToken       = errors.New("the token is not valid")
@@ -49,7 +48,7 @@ var (
 	ErrSecret      = errors.New("not a secret's value")
 )
 
-// SlowDownError says that too much came, and when more may come.
+// SlowDownError says that a rate limit is exceeded, and when the client may try again.
 type SlowDownError struct {
 	What  string
 	After time.Duration
@@ -59,60 +58,60 @@ func (e *SlowDownError) Error() string { return "too many " + e.What }
 
 // Config wires an Access. Dir and Log are required.
 type Config struct {
-	Dir     string // made if it is not there, mode 0700
-	KeyFile string // of the keys secrets are sealed with; default secrets.key in Dir
-	OIDC    []OIDC // whose tokens hold beside FRE's own
-	// SharedKeyFile has the keys that all nodes of a cluster seal secrets with, the first for
-	// new ones. It is never written. "": secrets are this node's own.
+	Dir     string // created if missing, mode 0700
+	KeyFile string // keys that seal secrets; default secrets.key in Dir
+	OIDC    []OIDC // issuers whose tokens are accepted beside FRE's own
+	// SharedKeyFile has the keys with which all nodes of a cluster seal secrets; the first key
+	// seals new secrets. FRE never writes the file. "": each node has secrets of its own.
 	SharedKeyFile string
 	Log           *slog.Logger
 
-	AuditBytes int64 // size of audit.ndjson before it is rotated; default 16 MiB
-	AuditFiles int   // kept beside it; default 8
+	AuditBytes int64 // size at which audit.ndjson is rotated; default 16 MiB
+	AuditFiles int   // rotated files kept; default 8
 
 	Now  func() time.Time // default time.Now
-	HTTP *http.Client     // to the issuers; default one with a time limit
+	HTTP *http.Client     // for requests to issuers; default a client with a time limit
 }
 
-// Access is safe for use by several goroutines.
+// Access is safe for concurrent use. Lock order: changing before mu.
 type Access struct {
 	cfg   Config
 	audit *audit
-	begun time.Time // what limiters count from
+	begun time.Time // origin of the limiters' clocks
 
-	state    atomic.Pointer[state] // replaced whole, under mu
-	failures Addresses             // of authentication
+	state    atomic.Pointer[state] // replaced as a whole, under mu
+	failures Addresses             // of failed authentication
 	oidc     []*issuer
 
-	table   Table     // nil: the engine is alone
-	node    string    // what it is called among others
-	shared  keyring   // that all nodes have; nil: none
-	warnOwn sync.Once // that secrets of others are not here
+	table   Table     // nil: the engine is not in a cluster
+	node    string    // name of this node in the cluster
+	shared  keyring   // keys of all nodes; nil: none
+	warnOwn sync.Once // logs once that other nodes' secrets cannot be opened
 
-	changing sync.Mutex // held by who changes something; before mu
+	changing sync.Mutex // held during a change; taken before mu
 
 	mu      sync.Mutex
-	keys    keyring            // guarded by mu; changing is held as well where they change
-	making  map[string]*record // with those that are on their way to the table
-	used    bool               // LastUsed of some token has not been written
-	caught  bool               // the table was read whole
-	unsaved bool               // something of the table has not been written
+	keys    keyring            // guarded by mu; a change also holds changing
+	making  map[string]*record // the tokens of the change being written to the table
+	used    bool               // some token has a LastUsed that is not on disk
+	caught  bool               // the table has been read completely
+	unsaved bool               // rows of the table are not yet on disk
 }
 
-// state is what access.json holds. Nobody changes one that was published.
+// state is the content of access.json. A published state never changes.
 type state struct {
 	Tenants map[string]*Tenant `json:"tenants"`
 	Tokens  map[string]*record `json:"tokens"` // by id
 
-	rows    map[string]uint64 // revisions of the table's rows that are in it
-	removed string            // the tenant that a change removes
+	rows    map[string]uint64 // revisions of the table's rows included
+	removed string            // tenant that a change removes
 }
 
 func (s *state) clone() *state {
 	return &state{Tenants: maps.Clone(s.Tenants), Tokens: maps.Clone(s.Tokens), rows: maps.Clone(s.rows)}
 }
 
-// Open reads what is there.
+// Open reads the records in cfg.Dir, or creates them.
 func Open(cfg Config) (_ *Access, err error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -178,7 +177,7 @@ func Open(cfg Config) (_ *Access, err error) {
 	return a, nil
 }
 
-// Close writes down when tokens were last used.
+// Close writes the times of tokens' last use.
 func (a *Access) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -191,9 +190,9 @@ func (a *Access) Close() error {
 
 func (a *Access) file() string { return filepath.Join(a.cfg.Dir, "access.json") }
 
-// change publishes what edit makes of a copy of the state, once it is on the disk, of a
-// cluster in its table. edit replaces records, it does not change them; it may be called
-// again, with what another node has made meanwhile.
+// change applies edit to a copy of the state, writes the copy to disk or, in a cluster, to the
+// table, and publishes it. edit must replace records and not modify them. edit may be called again
+// with a newer state, if another node made a change meanwhile.
 func (a *Access) change(edit func(*state) error) error {
 	a.changing.Lock()
 	defer a.changing.Unlock()
@@ -231,7 +230,7 @@ func (a *Access) writeLocked(s *state) error {
 	return nil
 }
 
-// writeWhole replaces a file, of mode 0600: after a crash it is the old or the new one.
+// writeWhole replaces a file of mode 0600: a crash leaves the old file or the new one.
 func writeWhole(path string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
 	if err != nil {

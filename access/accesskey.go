@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// A token may have an access key, for clients that sign their requests with a secret
-// instead of sending it (AWS Signature Version 4). Whoever verifies a signature needs that
-// secret itself, so that its hash will not do: it is derived from the token's text, which
-// nobody can turn back, and is kept sealed, as tenants' secrets are.
+// A token may have an access key, for clients that sign requests with a secret instead of sending
+// it (AWS Signature Version 4). To verify a signature the server needs the secret itself; a hash is
+// not enough. The secret is derived one-way from the token's text, and kept sealed like tenants'
+// secrets.
 //
 //	id      FREA and the token's id, in capital letters: 20 characters, as AWS has them
 //	secret  HMAC-SHA256 of "fre access key" by the token's text, base64: 43 characters
 const accessKeyPrefix = "FREA"
 
-// ErrSignature says that a signature is not one of the access key's. It is an ErrToken.
+// ErrSignature says that a signature does not match the access key. It is an ErrToken.
 var ErrSignature = fmt.Errorf("%w: the signature does not match", ErrToken)
 
-// AccessKey is what a token's holder signs with, by the token's text.
+// AccessKey derives the access key from a token's text.
 func AccessKey(token string) (id, secret string) {
 	rest := strings.TrimPrefix(token, tokenPrefix)
 	mac := hmac.New(sha256.New, []byte(token))
@@ -32,14 +32,14 @@ func AccessKey(token string) (id, secret string) {
 
 func accessKeyID(token string) string { return accessKeyPrefix + strings.ToUpper(token) }
 
-// giveKeyLocked gives a token that is being made its access key; a.changing is held.
+// giveKeyLocked gives a new token its access key; a.changing is held.
 func (a *Access) giveKeyLocked(t *record, text string) {
 	id, secret := AccessKey(text)
-	t.AccessKey, t.Signing = id, a.sealers().seal("", t.ID, []byte(secret)) // no tenant has that name
+	t.AccessKey, t.Signing = id, a.sealers().seal("", t.ID, []byte(secret)) // no tenant has the name ""
 }
 
-// KnownAccessKey says whether an access key is worth reading a request's body for. An
-// address that has failed too often has a *SlowDownError.
+// KnownAccessKey checks an access key before a request's body is read. Errors: ErrToken,
+// ErrUnavailable, and *SlowDownError for an address with too many failures.
 func (a *Access) KnownAccessKey(id string, client netip.Addr) error {
 	if err := a.Slowed(client); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (a *Access) KnownAccessKey(id string, client netip.Addr) error {
 	return t.elsewhere()
 }
 
-// elsewhere says of a token that its access key's secret is on another node alone.
+// elsewhere returns ErrUnavailable if only another node has the access key's secret.
 func (t *record) elsewhere() error {
 	if t.Signing != nil {
 		return nil
@@ -59,14 +59,14 @@ func (t *record) elsewhere() error {
 	return fmt.Errorf("%w: access key %s is good at the node alone that made it: nodes share them by a key that all have (cluster.key_file)", ErrUnavailable, t.AccessKey)
 }
 
-// signer finds the token of an access key and the keys that open its secret.
+// signer returns the token of an access key, and the keys that open its secret.
 func (a *Access) signer(id string) (*record, keyring) {
 	token, ours := strings.CutPrefix(id, accessKeyPrefix)
 	if !ours || len(token) != idSize || strings.ToUpper(token) != token {
 		return nil, nil
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock() // a key's rotation changes both
+	defer a.mu.Unlock() // a rotation changes both
 	t := a.state.Load().Tokens[strings.ToLower(token)]
 	if t == nil || t.AccessKey == "" {
 		return nil, nil
@@ -74,8 +74,8 @@ func (a *Access) signer(id string) (*record, keyring) {
 	return t, a.openers()
 }
 
-// AuthenticateSigned says who has signed a request: verify says whether the signature is
-// one by that secret, in constant time. Errors are Authenticate's and ErrSignature.
+// AuthenticateSigned returns the signer of a request. verify checks the signature with the secret,
+// in constant time. Errors: those of Authenticate, and ErrSignature.
 func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(secret []byte) bool) (Identity, error) {
 	t, keys := a.signer(id)
 	if t == nil {
@@ -99,11 +99,11 @@ func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(se
 	return who, nil
 }
 
-// resealKeysLocked seals access keys with the newest of the keys.
+// resealKeysLocked seals access keys with the newest key.
 func (a *Access) resealKeysLocked() error {
 	next, changed := a.state.Load().clone(), false
 	for id, t := range next.Tokens {
-		if !a.keys[1:].seals(t.Signing) { // by the newest already, or by a key of all nodes
+		if !a.keys[1:].seals(t.Signing) { // sealed by the newest key, or by a key of all nodes
 			continue
 		}
 		secret, err := a.keys.open("", id, t.Signing)

@@ -15,31 +15,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result says how an action ended.
+// Result is the end of an action.
 type Result string
 
 // The results.
 const (
 	Done    Result = "done"
 	Failed  Result = "failed"
-	Refused Result = "refused" // it was not allowed
+	Refused Result = "refused" // not allowed
 )
 
 // Entry is a line of the audit log.
 type Entry struct {
 	Time   time.Time  `json:"time"`
-	Who    string     `json:"who,omitempty"`    // "" where nobody knows
-	Tenant string     `json:"tenant,omitempty"` // whose that is
-	Client netip.Addr `json:"client,omitzero"`  // where it came from, over TCP
+	Who    string     `json:"who,omitempty"`    // "" if unknown
+	Tenant string     `json:"tenant,omitempty"` // tenant of Who
+	Client netip.Addr `json:"client,omitzero"`  // address of a TCP client
 	Action string     `json:"action"`           // "POST /v1/functions", "authenticate"
-	On     string     `json:"on,omitempty"`     // what it was done to
+	On     string     `json:"on,omitempty"`     // the object of the action
 	Result Result     `json:"result"`
 	Status int        `json:"status,omitempty"` // of the answer
-	Reason string     `json:"reason,omitempty"` // why it was refused, or failed
-	Missed int        `json:"missed,omitempty"` // entries before this one that could not be written
+	Reason string     `json:"reason,omitempty"` // of a refusal or failure
+	Missed int        `json:"missed,omitempty"` // lost entries before this one
 }
 
-// ClientOf is the address that a request comes from, the zero one over a Unix socket.
+// ClientOf returns the address of a request's client, the zero address over a Unix socket.
 func ClientOf(r *http.Request) netip.Addr {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -48,13 +48,13 @@ func ClientOf(r *http.Request) netip.Addr {
 	return at.Addr().Unmap()
 }
 
-// audit appends lines to a file of mode 0600 and rotates it.
+// audit appends lines to a file of mode 0600, and rotates the file.
 type audit struct {
 	path  string
 	limit int64
 	files int
 
-	reading chan struct{} // full while somebody reads
+	reading chan struct{} // full while a reader is at work
 
 	mu      sync.Mutex
 	f       *os.File
@@ -87,7 +87,7 @@ func (a *audit) open() error {
 	if err == nil && size > 0 {
 		last := make([]byte, 1)
 		if _, err = f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
-			// A crash has torn the last line: what follows is a line of its own.
+			// A crash has torn the last line: start a new one.
 			_, err = f.Write([]byte{'\n'})
 			size++
 		}
@@ -99,9 +99,9 @@ func (a *audit) open() error {
 	return nil
 }
 
-// Record writes down what was done. Actions are on the disk when it returns; refusals,
-// which anybody can cause, when the kernel sees fit. What cannot be written is counted, in
-// the next entry that can, and in the engine's log.
+// Record writes an entry to the audit log. Actions are on disk when Record returns; refusals, which
+// anybody can cause, are not synced. Lost entries are counted in the next entry written, and
+// reported in the engine's log.
 func (a *Access) Record(e Entry) {
 	if e.Time.IsZero() {
 		e.Time = a.cfg.Now().UTC().Truncate(time.Millisecond)
@@ -139,7 +139,7 @@ func (a *audit) append(e Entry) error {
 	}
 	if err != nil {
 		a.missed++
-		if n > 0 && n < len(line) { // a full disk: the rest of the line must not be the next one's begin
+		if n > 0 && n < len(line) { // full disk: remove the partial line
 			err = errors.Join(err, a.f.Truncate(a.size-int64(n)))
 			a.size -= int64(n)
 		}
@@ -150,7 +150,7 @@ func (a *audit) append(e Entry) error {
 	return nil
 }
 
-// shortened keeps what clients choose from filling the log.
+// shortened keeps text chosen by clients from filling the log.
 func shortened(s string) string {
 	const most = 1 << 10
 	if len(s) <= most {
@@ -159,7 +159,7 @@ func shortened(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// name is the path of the file that is i rotations old.
+// name returns the path of the file that is i rotations old.
 func (a *audit) name(i int) string {
 	if i == 0 {
 		return a.path
@@ -167,7 +167,7 @@ func (a *audit) name(i int) string {
 	return fmt.Sprintf("%s.%d", a.path, i)
 }
 
-// rotateLocked moves each file one on; the last one goes.
+// rotateLocked renames each file to the next number, and drops the oldest.
 func (a *audit) rotateLocked() error {
 	err := a.f.Close()
 	a.f = nil

@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// MaxAuditTail is how many entries are kept of a log that is read.
+// MaxAuditTail is the most entries that one reading returns.
 const MaxAuditTail = 10_000
 
 const (
-	auditLine    = 64 << 10 // bytes of a line that is read; longer ones are nobody's
-	auditBacklog = 1024     // entries that one who follows may be behind
+	auditLine    = 64 << 10 // longest line in bytes; a longer one is not an entry
+	auditBacklog = 1024     // how many entries a follower may lag
 )
 
-// ErrBehind says that entries were written faster than somebody took them.
+// ErrBehind says that a follower took entries too slowly.
 var ErrBehind = errors.New("entries come faster than they are read")
 
 // AuditOptions select entries of the audit log.
 type AuditOptions struct {
-	Since  time.Time        // zero: from the oldest on
-	Tail   int              // the last ones of those that are there, MaxAuditTail at most
-	Keep   func(Entry) bool // nil: all. Whoever records calls it, too: it must be quick
-	Follow bool             // those that are written from now on, too, until ctx ends
+	Since  time.Time        // zero: from the oldest entry on
+	Tail   int              // how many of the newest existing entries, at most MaxAuditTail
+	Keep   func(Entry) bool // nil: all. Record calls Keep too, so Keep must be quick
+	Follow bool             // also entries written from now on, until ctx ends
 	Done   <-chan struct{}  // ends following, as ctx does
 }
 
@@ -37,17 +37,16 @@ func (o *AuditOptions) wants(e *Entry) bool {
 	return !e.Time.Before(o.Since) && (o.Keep == nil || o.Keep(*e))
 }
 
-// auditWatch is somebody who follows.
+// auditWatch is a follower.
 type auditWatch struct {
 	o       *AuditOptions
-	entries chan Entry // closed when it ends
-	err     error      // why, set before
+	entries chan Entry // closed at the end
+	err     error      // the reason, set before entries is closed
 }
 
-// Audit calls emit for entries of the audit log, oldest first: those of the rotated files,
-// the newest, and with Follow those that come, none twice and none left out. Lines that a
-// crash has torn are passed over. It returns emit's error, and ErrBehind where a follower
-// has not taken auditBacklog entries.
+// Audit calls emit for entries of the audit log, oldest first: the newest entries of all files and,
+// with Follow, each entry written later, without gaps or repetitions. Lines torn by a crash are
+// skipped. Errors: emit's, and ErrBehind if a follower lags by more than auditBacklog entries.
 func (a *Access) Audit(ctx context.Context, o AuditOptions, emit func(Entry) error) error {
 	found, w, err := a.audit.read(ctx, &o)
 	if w != nil {
@@ -81,7 +80,7 @@ func (a *Access) Audit(ctx context.Context, o AuditOptions, emit func(Entry) err
 	}
 }
 
-// read finds what is there. One reads at a time, so that what they hold is bounded.
+// read collects the existing entries. One reader works at a time, which bounds the memory.
 func (a *audit) read(ctx context.Context, o *AuditOptions) (found []Entry, w *auditWatch, err error) {
 	if o.Tail < 0 || o.Tail > MaxAuditTail {
 		return nil, nil, fmt.Errorf("%w: %d entries: at most %d", ErrInvalid, o.Tail, MaxAuditTail)
@@ -113,14 +112,14 @@ func (a *audit) read(ctx context.Context, o *AuditOptions) (found []Entry, w *au
 	return slices.Clone(found[max(0, len(found)-o.Tail):]), w, err
 }
 
-// auditFile is a file of the log with what it held when it was opened.
+// auditFile is a file of the log, and its size when opened.
 type auditFile struct {
 	file *os.File
 	size int64
 }
 
-// snapshot opens the files, the oldest first, and has o's watch begin where they end. What
-// rotates them afterwards does not matter.
+// snapshot opens the files, oldest first, and starts o's watch where they end. A later rotation
+// does not affect the open files.
 func (a *audit) snapshot(o *AuditOptions) (files []auditFile, w *auditWatch, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -179,8 +178,8 @@ func readEntries(ctx context.Context, f auditFile, take func(*Entry)) error {
 	}
 }
 
-// publishLocked tells followers of an entry, and ends those that have not taken what came
-// before: whoever records waits for nobody.
+// publishLocked sends an entry to the followers. A follower that lags too far is ended, because
+// Record must not wait.
 func (a *audit) publishLocked(e Entry) {
 	for w := range a.watches {
 		if !w.o.wants(&e) {

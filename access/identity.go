@@ -6,47 +6,47 @@ import (
 	"strings"
 )
 
-// Scope is one thing a token may be good for.
+// Scope is a permission of a token.
 type Scope string
 
-// The scopes. Admin includes the others, Deploy includes Read.
+// The scopes. Admin includes the rest; Deploy includes Read.
 const (
 	Deploy Scope = "deploy" // build, deploy and remove functions, write secrets
 	Invoke Scope = "invoke" // call functions
 	Read   Scope = "read"   // lists, logs, metrics; names of secrets, never their values
-	Admin  Scope = "admin"  // tokens; of all tenants: tenants, quotas, and the engine itself
+	Admin  Scope = "admin"  // tokens; with all tenants: tenants, quotas, and the engine itself
 )
 
-// Scopes lists them all.
+// Scopes returns all scopes.
 func Scopes() []Scope { return []Scope{Deploy, Invoke, Read, Admin} }
 
-// AllTenants is what an identity has for a tenant that may act for any.
+// AllTenants is the Tenant of an identity that may act for any tenant.
 const AllTenants = "*"
 
-// Identity is somebody who was let in.
+// Identity is an authenticated client.
 type Identity struct {
 	Who    string  // for the audit log: "root", "token ci (5f2c…)", "oidc SUBJECT at ISSUER"
 	Tenant string  // AllTenants for all
 	Scopes []Scope //
 }
 
-// Root is who may do everything: whoever may use the control socket.
+// Root returns the identity of a user of the control socket, who may do everything.
 func Root(who string) Identity {
 	return Identity{Who: who, Tenant: AllTenants, Scopes: []Scope{Admin}}
 }
 
-// All says whether it is bound to no tenant.
+// All reports whether the identity may act for any tenant.
 func (i Identity) All() bool { return i.Tenant == AllTenants }
 
-// Of says whether what belongs to a tenant is there for it.
+// Of reports whether the identity may see a tenant's objects.
 func (i Identity) Of(tenant string) bool { return i.All() || i.Tenant == tenant }
 
-// Has says whether it has the scope.
+// Has reports whether the identity has the scope.
 func (i Identity) Has(s Scope) bool {
 	return slices.Contains(i.Scopes, s) || slices.Contains(i.Scopes, Admin) || s == Read && slices.Contains(i.Scopes, Deploy)
 }
 
-// Need returns ErrForbidden, with what is missing, unless it has the scope.
+// Need returns ErrForbidden, naming the missing scope, unless the identity has the scope.
 func (i Identity) Need(s Scope) error {
 	if i.Has(s) {
 		return nil

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// bucket is a token bucket as one number (the generic cell rate algorithm, ITU-T I.371):
-// when the next would be due if all had come evenly. The zero value is a full one.
+// bucket is a token bucket in one number (the generic cell rate algorithm, ITU-T I.371): the time
+// at which the next event would be due at an even rate. The zero value is a full bucket.
 type bucket struct{ due atomic.Int64 }
 
-// take takes one where they come back each so often and a burst lasts for so long; how
-// long to wait where there is none. now counts from any fixed moment, on a clock that
-// nobody sets.
+// take takes a token from a bucket that gains one every each and holds burst's worth, and returns
+// 0. From an empty bucket it takes none and returns the time to wait. now counts from any fixed
+// moment on a monotonic clock.
 func (b *bucket) take(now, each, burst time.Duration) (wait time.Duration) {
 	for {
 		due := b.due.Load()
@@ -27,12 +27,12 @@ func (b *bucket) take(now, each, burst time.Duration) (wait time.Duration) {
 	}
 }
 
-// left says how long to wait without taking anything.
+// left returns the time to wait for a token, without taking one.
 func (b *bucket) left(now, each, burst time.Duration) time.Duration {
 	return max(0, time.Duration(b.due.Load())+each-now-max(burst, each))
 }
 
-// Rate is one for each so often, and so many at once.
+// Rate allows an event every Each, and Burst at once.
 type Rate struct {
 	Each  time.Duration
 	Burst int
@@ -40,9 +40,9 @@ type Rate struct {
 
 func (r Rate) burst() time.Duration { return r.Each * time.Duration(r.Burst) }
 
-// Addresses limits what comes from one address, of IPv6 one /64. It has one bucket for
-// each of a fixed number of hashes, so that nobody makes it large; the hash is secret, so
-// that nobody chooses with whom to share. The zero value limits nothing.
+// Addresses limits the rate for each client address; an IPv6 /64 counts as one address. Its size is
+// fixed: a bucket for each of a number of hashes, so that clients cannot make it grow. The hash is
+// secret, so that a client cannot choose to share a victim's bucket. The zero value limits nothing.
 type Addresses struct {
 	rate    Rate
 	seed    maphash.Seed
@@ -50,17 +50,17 @@ type Addresses struct {
 	buckets []bucket
 }
 
-// addressBuckets takes 512 KiB. With a thousand addresses at their limit, one address in
-// 65 shares its bucket with one of them.
+// addressBuckets take 512 KiB. With a thousand addresses at their limit, one address in 65 shares a
+// bucket with one of them.
 const addressBuckets = 1 << 16
 
-// NewAddresses limits to a rate.
+// NewAddresses returns a limiter for the rate.
 func NewAddresses(r Rate) Addresses {
 	return Addresses{rate: r, seed: maphash.MakeSeed(), begun: time.Now(), buckets: make([]bucket, addressBuckets)}
 }
 
-// Take counts one for an address and says how long to wait where it has had as many as
-// it may. It allocates nothing.
+// Take counts an event for an address. If the limit is reached, Take returns the time to wait. It
+// allocates no memory.
 func (l *Addresses) Take(a netip.Addr) (wait time.Duration) {
 	if l.buckets == nil || !a.IsValid() {
 		return 0
@@ -68,7 +68,7 @@ func (l *Addresses) Take(a netip.Addr) (wait time.Duration) {
 	return l.of(a).take(time.Since(l.begun), l.rate.Each, l.rate.burst())
 }
 
-// Left says how long to wait without counting.
+// Left returns the time to wait, without counting an event.
 func (l *Addresses) Left(a netip.Addr) time.Duration {
 	if l.buckets == nil || !a.IsValid() {
 		return 0
@@ -81,10 +81,10 @@ func (l *Addresses) of(a netip.Addr) *bucket {
 	return &l.buckets[maphash.Bytes(l.seed, key[:])%uint64(len(l.buckets))]
 }
 
-// Block is what counts as one client's: an address of IPv4, of IPv6 a /64, in which one
-// client has as many addresses as it likes. It is the zero prefix for no address.
+// Block returns the prefix that counts as one client: an IPv4 address, or an IPv6 /64, because one
+// client can use all addresses of a /64. An invalid address gives the zero prefix.
 func Block(a netip.Addr) netip.Prefix {
 	a = a.Unmap()
-	p, _ := a.Prefix(min(a.BitLen(), 64)) // fails for no address alone
+	p, _ := a.Prefix(min(a.BitLen(), 64)) // fails only for an invalid address
 	return p
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 )
 
-// OIDC is an issuer of OpenID Connect whose ID tokens, or JWT access tokens, hold
-// (OpenID Connect Core 1.0 section 3.1.3.7). Issuer and Audience are required, and a
-// tenant and scopes, each fixed or by a claim.
+// OIDC is an issuer of OpenID Connect whose ID tokens or JWT access tokens are accepted (OpenID
+// Connect Core 1.0 section 3.1.3.7). Issuer, Audience, a tenant and scopes are required; tenant and
+// scopes are either fixed or taken from a claim.
 type OIDC struct {
 	Issuer   string // https, or http on loopback
-	Audience string // "aud" has to hold it
+	Audience string // must be in "aud"
 
-	Tenant      string // that its tokens are for; AllTenants for all
-	TenantClaim string // else the claim that names it, which AllTenants is not accepted from
+	Tenant      string // of all tokens; AllTenants for all tenants
+	TenantClaim string // instead of Tenant: claim with the tenant's name; AllTenants is refused
 	Scopes      []Scope
-	ScopesClaim string // else a claim: a list, or words; what is none of FRE's scopes says nothing
+	ScopesClaim string // instead of Scopes: claim with a list or words; unknown words are ignored
 }
 
-// clockSkew is how far an issuer's clock may be behind: a token's end counts that much
-// later. For one that runs ahead package oidc allows five minutes.
+// clockSkew is how far an issuer's clock may lag: a token expires later by clockSkew. For clocks
+// that run ahead, package oidc allows five minutes.
 const clockSkew = time.Minute
 
-// issuer asks an issuer for its keys at the first token, and again where that failed.
+// issuer fetches an issuer's keys for the first token, and again after a failure.
 type issuer struct {
 	OIDC
 	http *http.Client
 	now  func() time.Time
 
 	mu       sync.Mutex
-	verifier *oidc.IDTokenVerifier // nil: not yet
-	failed   time.Time             // when it was last asked in vain
+	verifier *oidc.IDTokenVerifier // nil: keys not fetched yet
+	failed   time.Time             // time of the last failed request
 }
 
 func newIssuer(o OIDC, cfg Config) (*issuer, error) {
@@ -64,13 +64,13 @@ func newIssuer(o OIDC, cfg Config) (*issuer, error) {
 	return &issuer{OIDC: o, http: cfg.HTTP, now: cfg.Now}, nil
 }
 
-// retryIssuer is for how long one that did not answer is not asked again.
+// retryIssuer is the pause after an issuer did not answer.
 const retryIssuer = 10 * time.Second
 
 func (i *issuer) verify(ctx context.Context, token string) (*oidc.IDToken, error) {
 	i.mu.Lock()
 	if i.verifier == nil && (i.failed.IsZero() || time.Since(i.failed) > retryIssuer) {
-		// Its keys are fetched with this context later, too.
+		// The provider keeps the context and uses it to fetch keys later.
 		p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), i.http), i.Issuer)
 		if err == nil {
 			i.verifier = p.Verifier(&oidc.Config{ClientID: i.Audience, Now: func() time.Time { return i.now().Add(-clockSkew) }})
@@ -88,15 +88,15 @@ func (i *issuer) verify(ctx context.Context, token string) (*oidc.IDToken, error
 	switch {
 	case errors.As(err, &expired):
 		return nil, ErrExpired
-	case err != nil && strings.Contains(err.Error(), "fetching keys"): // package oidc has no type for it
+	case err != nil && strings.Contains(err.Error(), "fetching keys"): // package oidc has no error type
 		return nil, fmt.Errorf("%w: the keys of %s cannot be fetched", ErrUnavailable, i.Issuer)
 	case err != nil:
-		return nil, ErrToken // what is wrong with it is nobody's business who made it up
+		return nil, ErrToken // a forger must not learn the reason
 	}
 	return t, nil
 }
 
-// identifyOIDC checks a token of the issuer that it names.
+// identifyOIDC checks a token with the issuer that the token names.
 func (a *Access) identifyOIDC(ctx context.Context, token string) (Identity, error) {
 	named := issuerOf(token)
 	for _, i := range a.oidc {
@@ -112,7 +112,7 @@ func (a *Access) identifyOIDC(ctx context.Context, token string) (Identity, erro
 	return Identity{}, ErrToken
 }
 
-// issuerOf is what an unverified token says of itself, only to find whom to ask.
+// issuerOf returns the issuer that an unverified token names, only to choose the verifier.
 func issuerOf(token string) string {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 || len(token) > 16<<10 {
@@ -131,7 +131,7 @@ func issuerOf(token string) string {
 	return claims.Issuer
 }
 
-// identity makes of a token's claims what it is good for.
+// identity returns the identity that a token's claims give.
 func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
 	id := Identity{Who: fmt.Sprintf("oidc %s at %s", printable(t.Subject), i.Issuer), Tenant: i.Tenant, Scopes: i.Scopes}
 	var claims map[string]any
@@ -165,7 +165,7 @@ func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
 	return id, nil
 }
 
-// printable is a subject for the audit log, whose issuer may put anything there.
+// printable makes a subject safe for the audit log, because an issuer may put any bytes into it.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

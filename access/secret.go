@@ -22,11 +22,10 @@ import (
 //	"FRE-SECRET-1\n"  magic
 //	8 bytes           id of the key
 //	24 bytes          nonce, random
-//	…                 the value, encrypted; 16 bytes of tag
+//	…                 the encrypted value, with 16 bytes of tag
 //
-// by XChaCha20-Poly1305, whose nonces are long enough to be drawn at random. Tenant and
-// name are authenticated with it, so that a file that is moved to another's place opens
-// for nobody.
+// The cipher is XChaCha20-Poly1305, whose nonces are long enough to be random. Tenant and name are
+// authenticated too, so a file that is moved to another tenant or name cannot be opened.
 const (
 	sealMagic = "FRE-SECRET-1\n"
 	sealHead  = len(sealMagic) + keyIDSize
@@ -39,12 +38,12 @@ const (
 	MaxSecrets     = 1000 // of a tenant
 )
 
-// Secret is what lists show of one: never its value.
+// Secret is a secret as lists show it, without the value.
 type Secret struct {
 	Name    string
 	Updated time.Time
 	Bytes   int64  // of the value
-	Node    string // the one of several that alone has it; "": all
+	Node    string // the only node with the secret; "": all nodes
 }
 
 var secretName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
@@ -59,16 +58,16 @@ func checkSecret(tenant, name string) error {
 	return nil
 }
 
-// PutMode says what is to be there.
+// PutMode says whether PutSecret creates or replaces.
 type PutMode int
 
 // The modes.
 const (
-	Create PutMode = iota // nothing of that name: else ErrExists
-	Update                // something of that name: else fs.ErrNotExist
+	Create PutMode = iota // ErrExists if the name is in use
+	Update                // fs.ErrNotExist if the name is not in use
 )
 
-// PutSecret seals a value.
+// PutSecret seals a value and stores it. Errors: ErrName, ErrSecret, and those of mode.
 func (a *Access) PutSecret(tenant, name string, value []byte, mode PutMode) error {
 	if err := checkSecret(tenant, name); err != nil {
 		return err
@@ -89,7 +88,7 @@ func (a *Access) PutSecret(tenant, name string, value []byte, mode PutMode) erro
 	return a.writeSecretLocked(tenant, name, a.sealers().seal(tenant, name, value))
 }
 
-// checkPut says whether a secret may be put; a.changing is held.
+// checkPut returns an error if a secret may not be put; a.changing is held.
 func (a *Access) checkPut(tenant, name string, mode PutMode) error {
 	path := a.secretPath(tenant, name)
 	_, err := os.Lstat(path)
@@ -125,7 +124,7 @@ func (a *Access) writeSecretLocked(tenant, name string, sealed []byte) error {
 	return nil
 }
 
-// Secret opens one, for the caller to wipe; fs.ErrNotExist.
+// Secret returns a secret's value, which the caller must wipe. fs.ErrNotExist for an unknown name.
 func (a *Access) Secret(tenant, name string) ([]byte, error) {
 	if err := checkSecret(tenant, name); err != nil {
 		return nil, err
@@ -147,7 +146,7 @@ func (a *Access) Secret(tenant, name string) ([]byte, error) {
 			changed := !bytes.Equal(a.keys[0].id[:], keys[0].id[:])
 			a.mu.Unlock()
 			if changed {
-				continue // the keys were rotated in between
+				continue // rotated meanwhile
 			}
 		}
 		if err != nil {
@@ -157,7 +156,7 @@ func (a *Access) Secret(tenant, name string) ([]byte, error) {
 	}
 }
 
-// Secrets lists a tenant's, by name.
+// Secrets returns a tenant's secrets, sorted by name.
 func (a *Access) Secrets(tenant string) ([]Secret, error) {
 	if err := checkTenant(tenant); err != nil {
 		return nil, err
@@ -169,7 +168,7 @@ func (a *Access) Secrets(tenant string) ([]Secret, error) {
 	var out []Secret
 	for _, e := range all {
 		info, err := e.Info()
-		if err != nil || !secretName.MatchString(e.Name()) { // gone meanwhile, or what a crash has left
+		if err != nil || !secretName.MatchString(e.Name()) { // removed meanwhile, or left by a crash
 			continue
 		}
 		s := Secret{Name: e.Name(), Updated: info.ModTime().UTC(), Bytes: info.Size() - sealedSize}
@@ -181,10 +180,10 @@ func (a *Access) Secrets(tenant string) ([]Secret, error) {
 	return out, nil
 }
 
-// sealedSize is what sealing adds.
+// sealedSize is how many bytes sealing adds.
 const sealedSize = int64(sealHead + chacha20poly1305.NonceSizeX + chacha20poly1305.Overhead)
 
-// RemoveSecret removes one; fs.ErrNotExist.
+// RemoveSecret removes a secret; fs.ErrNotExist for an unknown name.
 func (a *Access) RemoveSecret(tenant, name string) error {
 	if err := checkSecret(tenant, name); err != nil {
 		return err
@@ -213,8 +212,8 @@ func (a *Access) secretPath(tenant, name string) string {
 	return filepath.Join(a.cfg.Dir, "secrets", tenant, name)
 }
 
-// RotateKey seals all secrets with a new key and forgets the old one. A crash on the way
-// leaves both, and the next Open goes on. What a key of all nodes seals stays.
+// RotateKey seals all secrets with a new key and forgets the old key. After a crash both keys exist
+// and the next Open continues. Secrets sealed by a key of all nodes stay unchanged.
 func (a *Access) RotateKey() error {
 	a.changing.Lock()
 	defer a.changing.Unlock()
@@ -263,7 +262,7 @@ func (a *Access) finishRotationLocked() error {
 		if err := writeWhole(path, a.keys.seal(tenant, d.Name(), value)); err != nil {
 			return err
 		}
-		return os.Chtimes(path, time.Time{}, info.ModTime()) // its value is as old as before
+		return os.Chtimes(path, time.Time{}, info.ModTime()) // the value is as old as before
 	})
 	if err == nil {
 		err = a.resealKeysLocked()
@@ -285,7 +284,7 @@ type key struct {
 	secret [chacha20poly1305.KeySize]byte
 }
 
-// keyring is the keys at hand: the first seals, all of them open. Nobody changes one.
+// keyring is a list of keys: the first seals, all can open. A keyring is never modified.
 type keyring []key
 
 func newKey() (k key) {
@@ -294,7 +293,7 @@ func newKey() (k key) {
 	return k
 }
 
-// errKey says that what a secret is sealed with is not there.
+// errKey says that the key of a sealed value is missing.
 var errKey = errors.New("the key it is sealed with is not in the key file")
 
 func (r keyring) encode() []byte {
@@ -306,7 +305,7 @@ func (r keyring) encode() []byte {
 	return b.Bytes()
 }
 
-// openKeys reads a key file; one that is not there is made.
+// openKeys reads a key file, or creates a missing file with a new key.
 func openKeys(path string) (keyring, error) {
 	_, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -368,7 +367,7 @@ func parseKeys(raw []byte) (keyring, error) {
 	return r, nil
 }
 
-// sealers are the keys that something new is sealed with; openers are all there are.
+// sealers returns the keys that seal new values; openers returns all keys.
 func (a *Access) sealers() keyring {
 	if a.sharesSecrets() {
 		return a.shared
@@ -378,14 +377,14 @@ func (a *Access) sealers() keyring {
 
 func (a *Access) openers() keyring { return slices.Concat(a.keys, a.shared) }
 
-// seals says whether something was sealed by one of the keys.
+// seals reports whether one of the keys sealed the value.
 func (r keyring) seals(sealed []byte) bool {
 	return len(sealed) > sealHead && slices.ContainsFunc(r, func(k key) bool { return bytes.Equal(k.id[:], sealed[len(sealMagic):sealHead]) })
 }
 
 func (k *key) cipher() cipher.AEAD {
 	c, err := chacha20poly1305.NewX(k.secret[:])
-	if err != nil { // of a wrong size: never
+	if err != nil { // only for a wrong size: never
 		panic(err)
 	}
 	return c

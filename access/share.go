@@ -18,50 +18,50 @@ import (
 	"time"
 )
 
-// Table is where the engines of a cluster keep their records: rows of bytes by key, each
-// replaced by compare-and-swap. What cannot be written there is not done.
+// Table holds the records of all engines of a cluster: rows of bytes by key, each replaced by
+// compare-and-swap. A change that cannot be written to the table does not happen.
 //
 //	tenant.NAME         a tenant: its quotas, its tokens' hashes
-//	tenants             the tokens of all tenants
+//	tenants             the tokens for all tenants
 //	secret.TENANT.NAME  a secret, sealed by a key that all nodes have; NAME in base64url
 //
-// A tenant with its tokens is one row, so that a change of it is whole or not there at all.
-// access.json is the copy that a node begins with, and serves by while it is cut off.
+// A tenant and its tokens are one row, so that a change of the tenant is atomic. access.json is the
+// copy from which a node starts, and which it uses while cut off.
 type Table interface {
-	// Ready returns once Take was called with all that has been written, or an error that
-	// says why nothing can be written here.
+	// Ready returns once Take was called for all rows written so far. An error says why the node
+	// cannot write now.
 	Ready(ctx context.Context) error
-	// Write writes a row unless somebody has since that revision, 0 for never; then won is
-	// false.
+	// Write writes a row unless the row's revision has changed since revision (0: the row is new).
+	// Otherwise won is false.
 	Write(ctx context.Context, key string, value []byte, revision uint64) (now uint64, won bool, err error)
 }
 
-// ErrChanged says that of two nodes that changed something at once the other was faster.
+// ErrChanged says that another node made a conflicting change first.
 var ErrChanged = errors.New("another node has changed it meanwhile")
 
 const (
 	rowProtocol = 1
-	// MaxRow is how large a row may be, in bytes: a tenant with some 1,500 tokens.
+	// MaxRow is the largest row in bytes: a tenant with about 1,500 tokens.
 	MaxRow = 768 << 10
 
-	tablePatience = 10 * time.Second // with one change
-	tableTries    = 16               // where others change the same
+	tablePatience = 10 * time.Second // for one change
+	tableTries    = 16               // if other nodes change the same row
 
 	keyTenant  = "tenant."
-	keyTenants = "tenants" // the tokens of all tenants
+	keyTenants = "tenants" // the tokens for all tenants
 	keySecret  = "secret."
 )
 
-// Share has the records be those of a cluster, of which this engine is the node of that
-// name. It is called before anything else uses a.
+// Share moves the records to the table of a cluster, in which this engine is the named node. Call
+// Share before any other use of a.
 func (a *Access) Share(t Table, node string) { a.table, a.node = t, node }
 
-// tenantRow is what the table holds of a tenant.
+// tenantRow is a tenant's row in the table.
 type tenantRow struct {
 	Protocol int          `json:"protocol"`
-	Node     string       `json:"node"`              // that wrote it
-	Tenant   string       `json:"tenant"`            // AllTenants for the tokens of all
-	Removed  bool         `json:"removed,omitempty"` // with all that was its
+	Node     string       `json:"node"`              // the writer
+	Tenant   string       `json:"tenant"`            // AllTenants: the row of the tokens for all tenants
+	Removed  bool         `json:"removed,omitempty"` // with tokens and quotas
 	Record   *tenantFacts `json:"record,omitempty"`  // nil for a tenant without quotas
 	Tokens   []tokenFacts `json:"tokens,omitempty"`
 }
@@ -74,10 +74,10 @@ type tenantFacts struct {
 type tokenFacts struct {
 	Token
 	Hash    string `json:"hash"`
-	Signing []byte `json:"signing,omitempty"` // by a key that all nodes have; else it stays where it was made
+	Signing []byte `json:"signing,omitempty"` // sealed by a key of all nodes; otherwise absent
 }
 
-// secretRow is what the table holds of a secret.
+// secretRow is a secret's row in the table.
 type secretRow struct {
 	Protocol int       `json:"protocol"`
 	Node     string    `json:"node"`
@@ -95,12 +95,13 @@ func rowKey(tenant string) string {
 	return keyTenant + tenant
 }
 
-// secretKey is a row's: names of secrets have dots, which keys take in some places only.
+// secretKey returns the key of a secret's row. Names of secrets may have dots in places where keys
+// may not.
 func secretKey(tenant, name string) string {
 	return keySecret + tenant + "." + base64.RawURLEncoding.EncodeToString([]byte(name))
 }
 
-// decodeTenant reads a row that another node has written.
+// decodeTenant decodes and checks a row written by another node.
 func decodeTenant(key string, raw []byte) (*tenantRow, error) {
 	r := new(tenantRow)
 	if err := json.Unmarshal(raw, r); err != nil {
@@ -149,7 +150,7 @@ func checkProtocol(protocol int, node string) error {
 	return nil
 }
 
-// decodeSecret reads a row that another node has written.
+// decodeSecret decodes and checks a row written by another node.
 func decodeSecret(key string, raw []byte) (*secretRow, error) {
 	r := new(secretRow)
 	if err := json.Unmarshal(raw, r); err != nil {
@@ -167,8 +168,8 @@ func decodeSecret(key string, raw []byte) (*secretRow, error) {
 	return r, nil
 }
 
-// rowOf is what others are told of a tenant. An access key's secret that only this node can
-// open is not in it; one that this node cannot open is passed on as it is.
+// rowOf returns a tenant's row for the other nodes. The row omits an access key's secret that only
+// this node can open, and passes on unchanged a secret that this node cannot open.
 func (a *Access) rowOf(s *state, tenant string) *tenantRow {
 	r := &tenantRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Removed: s.removed == tenant}
 	if t := s.Tenants[tenant]; t != nil {
@@ -179,7 +180,7 @@ func (a *Access) rowOf(s *state, tenant string) *tenantRow {
 			continue
 		}
 		f := tokenFacts{Token: t.Token, Hash: t.Hash}
-		f.LastUsed = time.Time{} // each node knows that of itself
+		f.LastUsed = time.Time{} // each node knows only its own uses
 		if !a.keys.seals(t.Signing) {
 			f.Signing = t.Signing
 		}
@@ -194,7 +195,7 @@ func (a *Access) rowOf(s *state, tenant string) *tenantRow {
 	return r
 }
 
-// resealShared is something sealed as all nodes seal it.
+// resealShared seals a sealed value anew with the newest key of all nodes.
 func (a *Access) resealShared(tenant, name string, sealed []byte) ([]byte, error) {
 	if a.shared[:1].seals(sealed) {
 		return sealed, nil
@@ -207,9 +208,9 @@ func (a *Access) resealShared(tenant, name string, sealed []byte) ([]byte, error
 	return a.shared.seal(tenant, name, value), nil
 }
 
-// write has a row written that next makes of the newest state, and takes it; a.changing is
-// held. Where another node was faster next is asked again. Without a key there is nothing to
-// write.
+// write writes the row that next makes of the newest state to the table, and takes the row here;
+// a.changing is held. If another node was faster, write calls next again. If next returns no key,
+// no write is needed.
 func (a *Access) write(next func(*state) (key string, row any, err error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), tablePatience)
 	defer cancel()
@@ -242,7 +243,7 @@ func (a *Access) write(next func(*state) (key string, row any, err error)) error
 	return fmt.Errorf("%s: %w, or this one does not understand what it has written: see its log", key, ErrChanged)
 }
 
-// changeShared is change among nodes: a change is of one tenant.
+// changeShared is change in a cluster; edit may change one tenant.
 func (a *Access) changeShared(edit func(*state) error) error {
 	making := func(tokens map[string]*record) {
 		a.mu.Lock()
@@ -264,7 +265,7 @@ func (a *Access) changeShared(edit func(*state) error) error {
 	})
 }
 
-// changedTenant says of whom two states differ, "" for nobody.
+// changedTenant returns the tenant in which two states differ, "" for equal states.
 func changedTenant(was, now *state) string {
 	for _, pair := range [][2]*state{{was, now}, {now, was}} {
 		for name, t := range pair[0].Tenants {
@@ -281,8 +282,8 @@ func changedTenant(was, now *state) string {
 	return ""
 }
 
-// Take puts a row of the table in force here; nil is one that somebody has deleted by hand.
-// What is not understood is left out, and logged.
+// Take applies a row of the table here; a nil value means that an operator deleted the row. A row
+// that cannot be decoded is logged and ignored.
 func (a *Access) Take(key string, value []byte, revision uint64) {
 	if err := a.take(key, value, revision); err != nil {
 		a.cfg.Log.Error("cluster: record of another node not in force here", "record", key, "error", err)
@@ -317,7 +318,7 @@ func (a *Access) take(key string, value []byte, revision uint64) error {
 		return err
 	}
 	next.rows[key] = revision
-	a.state.Store(next) // also where the disk is full: it is in force everywhere
+	a.state.Store(next) // even with a full disk, because the row is in force on all nodes
 	if changedTenant(now, next) == "" {
 		return nil
 	}
@@ -325,8 +326,8 @@ func (a *Access) take(key string, value []byte, revision uint64) error {
 	return a.saveLocked()
 }
 
-// saveLocked writes what the table has brought; not before all of it was read, since there
-// may be much.
+// saveLocked writes rows from the table to disk, but only after the whole table was read: until
+// then there may be many.
 func (a *Access) saveLocked() error {
 	if !a.unsaved || !a.caught {
 		return nil
@@ -337,8 +338,8 @@ func (a *Access) saveLocked() error {
 	return nil
 }
 
-// mergeLocked makes a tenant of a state what its row says. What this node has had before it
-// was one, and the table has never had, stays, unless the tenant was removed.
+// mergeLocked makes a tenant in s equal to its row. Records from the time before the cluster, which
+// the table never had, stay, unless the row says that the tenant was removed.
 func (a *Access) mergeLocked(s *state, row *tenantRow) error {
 	old := s.Tenants[row.Tenant]
 	if row.Record != nil {
@@ -370,7 +371,7 @@ func (a *Access) mergeLocked(s *state, row *tenantRow) error {
 			}
 			t.used = own.used
 			if t.Signing == nil {
-				t.Signing = own.Signing // of this node alone
+				t.Signing = own.Signing // this node's own
 			}
 		}
 		if was == nil || !was.same(t) {
@@ -396,9 +397,9 @@ func (t *record) same(o *record) bool {
 		slices.Equal(t.Scopes, o.Scopes) && t.Created.Equal(o.Created) && t.Expires.Equal(o.Expires) && t.Replaced == o.Replaced && t.AccessKey == o.AccessKey
 }
 
-// Contribute brings what was here before the engine was one of several: what the table has,
-// or has removed, stays as it is there. It is called once all of the table was taken, and
-// again whenever it was read anew. Errors: those of [Table], joined.
+// Contribute writes this node's records from the time before the cluster to the table. Rows and
+// removals already in the table win. The caller calls Contribute once the table was read
+// completely, and again after each complete reading. Errors: those of [Table], joined.
 func (a *Access) Contribute(ctx context.Context) error {
 	a.changing.Lock()
 	defer a.changing.Unlock()
@@ -431,12 +432,12 @@ func (a *Access) Contribute(ctx context.Context) error {
 	return errors.Join(append(all, a.contributeSecrets(ctx))...)
 }
 
-// ofOne says of an error that it is a record's own, and others may do better.
+// ofOne reports whether an error concerns one record only, so that the next record may succeed.
 func ofOne(err error) bool {
 	return errors.Is(err, ErrChanged) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrSecret) || errors.Is(err, errKey)
 }
 
-// lacks says whether the table has not all that is here of a tenant.
+// lacks reports whether the table lacks a part of this node's records of a tenant.
 func (a *Access) lacks(s *state, tenant string) bool {
 	t, found := s.Tenants[tenant], false
 	if t != nil && !t.Shared {
@@ -454,11 +455,11 @@ func (a *Access) lacks(s *state, tenant string) bool {
 	return (found || t != nil) && s.rows[rowKey(tenant)] == 0
 }
 
-// sharesSecrets says whether secrets are all nodes'.
+// sharesSecrets reports whether all nodes share secrets.
 func (a *Access) sharesSecrets() bool { return a.table != nil && a.shared != nil }
 
-// contributeSecrets brings those that the table has never had, and seals anew what an older
-// key of all nodes has sealed.
+// contributeSecrets writes secrets to the table that it never had, and reseals secrets that an
+// older key of all nodes has sealed.
 func (a *Access) contributeSecrets(ctx context.Context) error {
 	if !a.sharesSecrets() {
 		return nil
@@ -499,7 +500,7 @@ func (a *Access) contributeSecrets(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// shareSecret has a secret written for all nodes, or, without a value, removed.
+// shareSecret writes a secret for all nodes; a nil value removes the secret.
 func (a *Access) shareSecret(tenant, name string, value []byte, check func() error) error {
 	r := &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Name: name, Updated: a.cfg.Now().UTC(), Removed: value == nil}
 	if value != nil {
@@ -508,7 +509,7 @@ func (a *Access) shareSecret(tenant, name string, value []byte, check func() err
 	return a.write(func(*state) (string, any, error) { return secretKey(tenant, name), r, check() })
 }
 
-// takeSecret is take of a secret's row.
+// takeSecret is take for a secret's row.
 func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	if a.shared == nil {
 		a.warnOwn.Do(func() {
@@ -548,9 +549,9 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	}
 	next := now.clone()
 	next.rows[key] = revision
-	defer a.state.Store(next) // after the file: who begins a change has looked at it then
+	defer a.state.Store(next) // after the file, which the start of a change has checked
 	path := a.secretPath(r.Tenant, r.Name)
-	if r.Removed { // the table has had one of that name
+	if r.Removed { // so the table had the secret before
 		err := os.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

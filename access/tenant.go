@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// Quotas bound what a tenant has at one time. 0 is no bound.
+// Quotas bound a tenant's use at any time. 0 means no bound.
 type Quotas struct {
-	Instances       int64 `json:"instances,omitempty"`         // sandboxes of its functions and containers
-	MemoryBytes     int64 `json:"memory_bytes,omitempty"`      // their memory limits together
-	CPUMillis       int64 `json:"cpu_millis,omitempty"`        // their CPU limits together
-	Images          int64 `json:"images,omitempty"`            // its functions' images
-	ImageBytes      int64 `json:"image_bytes,omitempty"`       // their files, those they share counted for each
-	WorkBytes       int64 `json:"work_bytes,omitempty"`        // in /work, from the engine's next start on
+	Instances       int64 `json:"instances,omitempty"`         // running sandboxes of functions and containers
+	MemoryBytes     int64 `json:"memory_bytes,omitempty"`      // sum of their memory limits
+	CPUMillis       int64 `json:"cpu_millis,omitempty"`        // sum of their CPU limits
+	Images          int64 `json:"images,omitempty"`            // images of its functions
+	ImageBytes      int64 `json:"image_bytes,omitempty"`       // files of the images; shared files count for each image
+	WorkBytes       int64 `json:"work_bytes,omitempty"`        // in /work; a change takes effect when the engine starts
 	EventsPerSecond int64 `json:"events_per_second,omitempty"` // by the gateway and the control API
-	Builds          int64 `json:"builds,omitempty"`            // at a time; 0: as many as the engine says
+	Builds          int64 `json:"builds,omitempty"`            // at the same time; 0: as many as the engine allows
 }
 
-// EventBurst is how many seconds' events may come at once.
+// EventBurst is the burst allowance, in seconds of the event rate.
 const EventBurst = 2
 
 func (q Quotas) check() error {
@@ -41,22 +41,22 @@ func (q Quotas) check() error {
 	return nil
 }
 
-// Tenant is what is known of one beside its functions. Nobody changes it.
+// Tenant is a tenant's record. A Tenant is never modified.
 type Tenant struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
 	Quotas  Quotas    `json:"quotas"`
-	Shared  bool      `json:"shared,omitempty"` // the table of a cluster has, or has had, it
+	Shared  bool      `json:"shared,omitempty"` // the table of a cluster has or had the record
 
-	events *bucket // kept over changes
+	events *bucket // survives changes of the record
 }
 
-// Tenants lists those with a record, by name.
+// Tenants returns the tenants with a record, sorted by name.
 func (a *Access) Tenants() []*Tenant {
 	return slices.SortedFunc(maps.Values(a.state.Load().Tenants), func(x, y *Tenant) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// Tenant finds one; fs.ErrNotExist.
+// Tenant returns a tenant's record; fs.ErrNotExist without one.
 func (a *Access) Tenant(name string) (*Tenant, error) {
 	if t := a.state.Load().Tenants[name]; t != nil {
 		return t, nil
@@ -64,7 +64,7 @@ func (a *Access) Tenant(name string) (*Tenant, error) {
 	return nil, fmt.Errorf("tenant %q: %w", name, fs.ErrNotExist)
 }
 
-// CreateTenant makes a record; ErrExists.
+// CreateTenant creates a record. ErrExists if the tenant has one.
 func (a *Access) CreateTenant(name string, q Quotas) (*Tenant, error) {
 	if err := errors.Join(checkTenant(name), q.check()); err != nil {
 		return nil, err
@@ -79,15 +79,15 @@ func (a *Access) CreateTenant(name string, q Quotas) (*Tenant, error) {
 	})
 }
 
-// SetQuotas replaces a tenant's, making its record if there is none. They hold from the
-// next event, start or build on; what is there stays. ErrChanged where another node has
-// changed them at the same time.
+// SetQuotas replaces a tenant's quotas and creates the record if missing. New quotas apply from the
+// next event, start or build; running sandboxes stay. ErrChanged if another node changed the quotas
+// at the same time.
 func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
 	if err := errors.Join(checkTenant(name), q.check()); err != nil {
 		return nil, err
 	}
 	t := &Tenant{Name: name, Created: a.now(), Quotas: q, events: new(bucket)}
-	var before *Quotas // what the change began with
+	var before *Quotas // the quotas when the change began
 	return t, a.change(func(s *state) error {
 		var now Quotas
 		if old := s.Tenants[name]; old != nil {
@@ -105,7 +105,8 @@ func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
 	})
 }
 
-// RemoveTenant removes its record, its tokens and its secrets; fs.ErrNotExist.
+// RemoveTenant removes a tenant's record, tokens and secrets. fs.ErrNotExist if it has none of
+// them.
 func (a *Access) RemoveTenant(name string) error {
 	if err := checkTenant(name); err != nil {
 		return err
@@ -152,7 +153,7 @@ func (a *Access) removeSecrets(tenant string) error {
 	return os.RemoveAll(filepath.Join(a.cfg.Dir, "secrets", tenant))
 }
 
-// Quotas are those of a tenant; none where there is no record. Cheap.
+// Quotas returns a tenant's quotas; no bounds without a record. A call is cheap.
 func (a *Access) Quotas(tenant string) Quotas {
 	if t := a.state.Load().Tenants[tenant]; t != nil {
 		return t.Quotas
@@ -160,8 +161,8 @@ func (a *Access) Quotas(tenant string) Quotas {
 	return Quotas{}
 }
 
-// Event counts an event for a tenant: a *SlowDownError where it has had as many as it
-// may. It allocates nothing unless it refuses.
+// Event counts an event for a tenant; *SlowDownError if the tenant's rate is exceeded. Event
+// allocates memory only to refuse.
 func (a *Access) Event(tenant string) error {
 	t := a.state.Load().Tenants[tenant]
 	if t == nil || t.Quotas.EventsPerSecond == 0 {

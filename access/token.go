@@ -18,9 +18,9 @@ import (
 	"time"
 )
 
-// A token is fre_ID_SECRET: eight random bytes in hexadecimal, by which its record is
-// found, and 32 in base64url. Nobody guesses 256 random bits, so that their SHA-256 is as
-// good a hash as a slow one, and checking one is no way to keep the engine busy.
+// A token is fre_ID_SECRET: 8 random bytes in hexadecimal, which find the record, and 32 in
+// base64url. 256 random bits cannot be guessed, so a fast hash (SHA-256) protects them as well as a
+// slow one, and checking tokens cannot keep the engine busy.
 const (
 	tokenPrefix = "fre_"
 	idSize      = 16
@@ -28,7 +28,7 @@ const (
 	secretSize  = 43
 )
 
-// Token is what lists show of one. Its secret was shown once.
+// Token is a token as lists show it, without the secret, which is shown only once.
 type Token struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name"`
@@ -37,19 +37,19 @@ type Token struct {
 	Created  time.Time `json:"created"`
 	Expires  time.Time `json:"expires,omitzero"`   // zero: never
 	LastUsed time.Time `json:"last_used,omitzero"` // to the minute; zero: not yet
-	Replaced string    `json:"replaced,omitempty"` // id of the token that has come in its place
+	Replaced string    `json:"replaced,omitempty"` // id of the successor
 
-	AccessKey string `json:"access_key,omitempty"` // id of its access key, if it has one
+	AccessKey string `json:"access_key,omitempty"` // id of the access key, "" without one
 }
 
-// record is what access.json holds of a token.
+// record is a token in access.json.
 type record struct {
 	Token
-	Hash    string `json:"hash"`              // SHA-256 of the secret, hexadecimal
+	Hash    string `json:"hash"`              // SHA-256 of the secret, in hexadecimal
 	Signing []byte `json:"signing,omitempty"` // the access key's secret, sealed
-	Shared  bool   `json:"shared,omitempty"`  // the table of a cluster has, or has had, it
+	Shared  bool   `json:"shared,omitempty"`  // the table of a cluster has or had the token
 
-	used *atomic.Int64 // Unix seconds; kept over changes
+	used *atomic.Int64 // Unix seconds; survives changes of the record
 }
 
 func (t *record) lastUsed() time.Time {
@@ -65,14 +65,14 @@ func (t *record) shown() Token {
 	return out
 }
 
-// TokenOptions say what a new token is good for.
+// TokenOptions describe a new token.
 type TokenOptions struct {
 	Name   string
 	Tenant string // AllTenants for all
 	Scopes []Scope
-	Life   time.Duration // 0: it does not expire
+	Life   time.Duration // 0: never expires
 
-	AccessKey bool // it has an access key, too: see [AccessKey]
+	AccessKey bool // with an access key: see [AccessKey]
 }
 
 func (o TokenOptions) check() error {
@@ -99,7 +99,7 @@ func (o TokenOptions) check() error {
 	return nil
 }
 
-// CreateToken makes a token and returns its text, which nobody can ask for again.
+// CreateToken creates a token and returns its text, which cannot be read again later.
 func (a *Access) CreateToken(o TokenOptions) (Token, string, error) {
 	if err := o.check(); err != nil {
 		return Token{}, "", err
@@ -132,8 +132,8 @@ func (a *Access) newToken(o TokenOptions) (*record, string) {
 	return t, tokenPrefix + t.ID + "_" + text
 }
 
-// RotateToken makes a token that is good for the same, and for as long as the old one was
-// given. The old one holds for the grace yet. fs.ErrNotExist.
+// RotateToken creates a token with the name, tenant, scopes and lifetime of an old one. The old
+// token stays valid for the grace. fs.ErrNotExist for an unknown id, ErrExists if already replaced.
 func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, error) {
 	if grace < 0 {
 		return Token{}, "", fmt.Errorf("a grace of %s is %w", grace, ErrInvalid)
@@ -170,7 +170,7 @@ func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, err
 	return t.shown(), text, nil
 }
 
-// RemoveToken ends a token at once; fs.ErrNotExist.
+// RemoveToken ends a token at once; fs.ErrNotExist for an unknown id.
 func (a *Access) RemoveToken(id string) error {
 	return a.change(func(s *state) error {
 		if s.Tokens[id] == nil {
@@ -181,7 +181,7 @@ func (a *Access) RemoveToken(id string) error {
 	})
 }
 
-// Tokens lists those of a tenant, AllTenants for everybody's, oldest first.
+// Tokens returns a tenant's tokens, or all tokens for AllTenants, oldest first.
 func (a *Access) Tokens(tenant string) []Token {
 	var out []Token
 	for _, t := range a.state.Load().Tokens {
@@ -193,7 +193,7 @@ func (a *Access) Tokens(tenant string) []Token {
 	return out
 }
 
-// Token finds one; fs.ErrNotExist.
+// Token returns a token by id; fs.ErrNotExist if unknown.
 func (a *Access) Token(id string) (Token, error) {
 	if t := a.state.Load().Tokens[id]; t != nil {
 		return t.shown(), nil
@@ -201,19 +201,18 @@ func (a *Access) Token(id string) (Token, error) {
 	return Token{}, fmt.Errorf("token %q: %w", id, fs.ErrNotExist)
 }
 
-// What may fail to authenticate from one address: ten at once, then one in six seconds.
-// Tokens that hold are never held up, so that nobody can shut out those who share an
-// address.
+// Limit of failed authentications from one address: 10 at once, then one every 6 seconds. The limit
+// never delays a valid token of FRE's own, so an attacker cannot shut out other clients behind the
+// same address.
 const (
 	failureEvery = 6 * time.Second
 	failureBurst = 10
 )
 
-// Authenticate says who sent a request, by its Authorization field: "Bearer TOKEN", or
-// "Basic …" with the token for a password, as clients do that know no better (RFC 6750
-// section 2.1, RFC 7617). Errors: ErrNoToken, ErrToken, ErrUnavailable, and a
-// *SlowDownError where too many from the address have failed. All but the first and the
-// last are in the audit log, as failures.
+// Authenticate returns the sender of a request, by the Authorization field: "Bearer TOKEN", or
+// "Basic …" with the token as password, for clients that know only passwords (RFC 6750 section 2.1,
+// RFC 7617). Errors: ErrNoToken, ErrToken, ErrUnavailable, and *SlowDownError after too many
+// failures from the address. Only ErrToken is written to the audit log.
 func (a *Access) Authenticate(ctx context.Context, authorization string, client netip.Addr) (Identity, error) {
 	token, ok := bearer(authorization)
 	if !ok {
@@ -226,8 +225,8 @@ func (a *Access) Authenticate(ctx context.Context, authorization string, client 
 	return Identity{}, a.Failed(id, client, err)
 }
 
-// Failed counts a failure of authentication, also one that somebody else has found, and
-// writes it down. It is err, or a *SlowDownError where there were too many.
+// Failed counts a failed authentication, which the caller may have found, and writes it to the
+// audit log. Failed returns err, or *SlowDownError after too many failures.
 func (a *Access) Failed(id Identity, client netip.Addr, err error) error {
 	var slow *SlowDownError
 	if errors.As(err, &slow) {
@@ -240,8 +239,8 @@ func (a *Access) Failed(id Identity, client netip.Addr, err error) error {
 	return err
 }
 
-// Slowed is a *SlowDownError for an address that has failed too often. It is for what costs
-// more to look at than a hash: it holds up what is right, too.
+// Slowed returns a *SlowDownError for an address with too many failures. It protects checks that
+// cost more than a hash, and so also delays valid credentials.
 func (a *Access) Slowed(client netip.Addr) error {
 	if wait := a.failures.Left(client); wait > 0 {
 		return &SlowDownError{What: "failures of authentication", After: wait}
@@ -249,7 +248,7 @@ func (a *Access) Slowed(client netip.Addr) error {
 	return nil
 }
 
-// bearer is the token in an Authorization field.
+// bearer returns the token in an Authorization field.
 func bearer(authorization string) (string, bool) {
 	scheme, rest, _ := strings.Cut(authorization, " ")
 	rest = strings.TrimLeft(rest, " ")
@@ -266,12 +265,11 @@ func bearer(authorization string) (string, bool) {
 	return "", false
 }
 
-// identify checks a token. With an error, the identity is who it claims to be, as far as
-// that is known.
+// identify checks a token. With an error, the identity is the claimed one, as far as known.
 func (a *Access) identify(ctx context.Context, token string, client netip.Addr) (Identity, error) {
 	rest, ours := strings.CutPrefix(token, tokenPrefix)
 	if !ours {
-		// A signature costs more than a hash, and an unknown key a request to the issuer.
+		// A signature costs more than a hash, and an unknown key costs a request to the issuer.
 		if err := a.Slowed(client); err != nil {
 			return Identity{}, err
 		}
@@ -280,7 +278,7 @@ func (a *Access) identify(ctx context.Context, token string, client netip.Addr) 
 	if len(rest) != idSize+1+secretSize || rest[idSize] != '_' {
 		return Identity{}, ErrToken
 	}
-	// The id is no secret: it may be looked up in whatever time that takes.
+	// The id is not secret: the time of the lookup may depend on it.
 	t := a.state.Load().Tokens[rest[:idSize]]
 	want := noHash
 	if t != nil {
@@ -296,7 +294,7 @@ func (a *Access) identify(ctx context.Context, token string, client netip.Addr) 
 	return a.holds(t)
 }
 
-// holds is who has shown a token, unless it has expired.
+// holds returns the identity of a token's holder, or ErrExpired.
 func (a *Access) holds(t *record) (Identity, error) {
 	id := t.identity()
 	now := a.cfg.Now()
@@ -313,11 +311,11 @@ func (t *record) identity() Identity {
 	return Identity{Who: fmt.Sprintf("token %s (%s)", t.Name, t.ID), Tenant: t.Tenant, Scopes: t.Scopes}
 }
 
-// noHash is that of no token.
+// noHash is the hash of no token.
 var noHash = strings.Repeat("0", hashSize)
 
-// touch notes that a token was used, on the disk with the next change or by Close: a
-// crash loses no more than that.
+// touch notes that a token was used. The next change, or Close, writes the time to disk; a crash
+// loses no more than the time.
 func (a *Access) touch(t *record, now time.Time) {
 	t.used.Store(now.Unix())
 	a.mu.Lock()
