@@ -80,7 +80,7 @@ func (a *Access) CreateTenant(name string, q Quotas) (*Tenant, error) {
 }
 
 // SetQuotas replaces a tenant's quotas and creates the record if missing. New quotas apply from the
-// next event, start or build; running sandboxes stay. ErrChanged if another node changed the quotas
+// next event, start or build; existing objects stay. ErrChanged if another node changed the quotas
 // at the same time.
 func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
 	if err := errors.Join(checkTenant(name), q.check()); err != nil {

@@ -1,7 +1,6 @@
-// Package image makes images of template directories: it reads the template,
-// resolves and locks its packages, and puts base, packages, bootstrap and code
-// together from the store's shared parts. What differs by language is a
-// [Runtime], what differs by ecosystem a [Site].
+// Package image builds images from template directories. It reads the template, resolves and locks
+// packages, and combines base, packages, bootstrap and code from the store's shared parts. A
+// [Runtime] describes a language, a [Site] a source of packages.
 package image
 
 import (
@@ -23,35 +22,34 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Builder makes images out of templates. It is safe for use by several
-// goroutines; its fields are set before the first call.
+// Builder builds images from templates. It is safe for concurrent use; the caller sets the fields
+// before the first call.
 type Builder struct {
 	Store    *store.Store // required
 	Bases    []Base       // required
 	Runtimes []Runtime    // required
-	Sites    []Site       // of packages
-	Run      Runner       // required by bases, runtimes and sites that run something
-	Git      Repository   // required by templates with code from git
+	Sites    []Site       // sources of packages
+	Run      Runner       // required if a base, runtime or site runs programs
+	Git      Repository   // required for templates with code from git
 	Settings Settings
 
-	// Archive opens the Debian archive of a release, by its codename; "" is
-	// Release. It is called once for each base environment that has to be built: an
-	// archive's index is large, and is let go afterwards.
+	// Archive opens the Debian archive of a release by its codename; "" means Release. Builder
+	// calls Archive once for each base environment it builds, and drops the archive afterwards,
+	// because the index is large.
 	Archive func(release string) (Archive, error)
 
-	// Release is the codename of the release that a base is of where the template
-	// names none; "" where nobody knows.
+	// Release is the codename of the default release of bases; "" if unknown.
 	Release string
 
-	Images Images // where bases that FRE does not make come from; nil: nowhere
+	Images Images // source of bases that FRE does not make; nil: none
 
 	Log *slog.Logger // nil: discarded
 
 	mu    sync.Mutex
-	locks map[string]*keyLock // what is being built now, by image name
+	locks map[string]*keyLock // by image name: builds under way
 }
 
-// Archive is where Debian packages come from: *debian.Archive.
+// Archive is a source of Debian packages: *debian.Archive.
 type Archive interface {
 	Codename() string
 	Resolve(ctx context.Context, roots, exclude []string) ([]debian.Package, error)
@@ -62,7 +60,7 @@ type Archive interface {
 	Unpack(ctx context.Context, pkgs []debian.Package, w debian.Writer, keep func(path string) bool, report func(name string, done, total int64)) error
 }
 
-// TemplateIn reads the template in dir, unchecked against what there is to build with.
+// TemplateIn reads the template in dir, without checking bases, runtimes and sites.
 func TemplateIn(dir *os.Root) (*Template, error) {
 	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
 	if err != nil {
@@ -71,18 +69,17 @@ func TemplateIn(dir *os.Root) (*Template, error) {
 	return ParseTemplate(TemplateFile, src)
 }
 
-// Build makes the image of the template in dir, which holds fret.yaml and
-// perhaps fret.lock. Parts the store has already are not made again. dir is
-// only read: the caller writes the lock that comes back with [WriteLock].
+// Build makes the image of the template in dir, which holds fret.yaml and perhaps fret.lock. It
+// reuses parts already in the store. Build only reads dir: the caller writes the returned lock with
+// [WriteLock]. A pipeline has no lock: the returned lock is nil.
 //
-// report, when not nil, is called by one goroutine at a time.
-// Errors: [TemplateErrors] with file, line and column for what the template
-// or lock says wrong; *[PackageError] for packages and their sites; *[ExitError] for
-// a build step that failed;
-// *[LockError] and [ErrOffline] where its options ([WithOptions]) forbid what would
-// be needed; fs.ErrNotExist without a fret.yaml; an errno such as ENOSPC of the store.
-// After an error or cancelling nothing is left but parts that are whole. A pipeline has
-// nothing to lock: its lock is nil.
+// Unless nil, report is called by one goroutine at a time.
+//
+// Errors: [TemplateErrors] with file, line and column for faults in the template or lock;
+// *[PackageError] for packages and their sites; *[ExitError] for a failed build step; *[LockError]
+// and [ErrOffline] if the options ([WithOptions]) forbid a necessary step; fs.ErrNotExist without a
+// fret.yaml; an errno of the store, for example ENOSPC. After an error or cancellation only whole
+// parts remain in the store.
 func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
 	report = serial(report)
 	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
@@ -143,7 +140,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 		Git:     locked.GitFor(t),
 	}
 	of := buildOf{dir: dir, t: t, base: base.image, debs: base.debs, release: base.release, env: base.env, left: base.left, lock: lock, labels: OptionsOf(ctx).Labels, report: report}
-	if t.ForeignBase() { // before anything is made for it
+	if t.ForeignBase() { // before any work is done for the build
 		if of.program, err = b.interpret(ctx, &of, runtime); err != nil {
 			return nil, nil, err
 		}
@@ -155,7 +152,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 	lock.Gem = locked.GemFor(t)
 	lock.Deb = locked.DebFor(t, lock.Base)
 	if locked != nil && t.Code.Build != nil {
-		lock.Build = locked.Build // what of it answers is seen when it is used
+		lock.Build = locked.Build // each use checks whether the section still matches
 	}
 	held := OptionsOf(ctx).Locked
 	if held {
@@ -240,24 +237,24 @@ func (b *Builder) environmentOf(ctx context.Context, dir *os.Root, t *Template, 
 	return &environmentOf{image: img, release: ref.Release, debs: c.Packages, left: c.LeftOut}, err
 }
 
-// buildOf is what the steps of one Build share.
+// buildOf is the state shared by the steps of one Build.
 type buildOf struct {
-	dir     *os.Root // the template's
+	dir     *os.Root // the template's directory
 	t       *Template
 	base    *store.Image
-	debs    map[string]string // of the base: Debian packages and their versions
-	release string            // of the base; "" for the host's own
-	env     []string          // of the base, where FRE did not make it
-	program string            // that runs the function, in a base that FRE did not make
+	debs    map[string]string // Debian packages of the base and their versions
+	release string            // of the base; "" for the host's release
+	env     []string          // environment of a base that FRE did not make
+	program string            // runs the function, in a base that FRE did not make
 	left    *LeftOut          // of the base
-	lock    *Lock             // that of this build
+	lock    *Lock             // the lock of this build
 	labels  map[string]string // of the image
 
-	programs []string // directories of the packages' programs that have links: see [Programs]
+	programs []string // directories of links to the packages' programs: see [Programs]
 	report   func(Event)
 }
 
-// read reads the files that the template names for its packages.
+// read reads the files with requests for packages that the template names.
 func (b *Builder) read(t *Template, dir *os.Root) error {
 	for _, site := range b.Sites {
 		r := t.Packages.of(site.Name())
@@ -272,7 +269,7 @@ func (b *Builder) read(t *Template, dir *os.Root) error {
 	return nil
 }
 
-// maxRequestFiles is more than files of requirements that name each other are.
+// maxRequestFiles exceeds the number of requirement files that include each other in practice.
 const maxRequestFiles = 64
 
 func (r *Requests) read(dir *os.Root, site Site) (err error) {
@@ -301,7 +298,7 @@ func (r *Requests) read(dir *os.Root, site Site) (err error) {
 	})
 }
 
-// serial lets a runtime report from several goroutines.
+// serial serialises calls of report, because a runtime may report from several goroutines.
 func serial(report func(Event)) func(Event) {
 	if report == nil {
 		return func(Event) {}
@@ -314,7 +311,7 @@ func serial(report func(Event)) func(Event) {
 	}
 }
 
-// packages has the sites install what the template asks of them, in their order.
+// packages has the sites install the requested packages, in the order of b.Sites.
 func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	var parts []store.Part
 	for _, site := range b.Sites {
@@ -343,13 +340,13 @@ func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, erro
 		}
 		of.report(Event{Step: "packages", Message: site.Name(), End: true})
 	}
-	// A section that does not answer the request would be ignored for ever.
+	// Drop sections that do not answer the request; otherwise they would stay for ever.
 	of.lock.Pip, of.lock.NPM, of.lock.Maven = of.lock.PipFor(of.t), of.lock.NPMFor(of.t), of.lock.MavenFor(of.t)
 	of.lock.Composer, of.lock.Gem = of.lock.ComposerFor(of.t), of.lock.GemFor(of.t)
 	return parts, nil
 }
 
-// step calls f with a Step over the base environment.
+// step calls f with a Step in the base environment.
 func (b *Builder) step(of *buildOf, f func(*Step) error) error {
 	if !of.t.ForeignBase() {
 		return b.stepIn(of.release, b.Store.Rootfs(of.base.Digest), nil, of.dir, of.report, func(s *Step) error {
@@ -357,15 +354,15 @@ func (b *Builder) step(of *buildOf, f func(*Step) error) error {
 			return f(s)
 		})
 	}
-	// Tools are FRE's own.
+	// Tools come from FRE's own bases.
 	return b.stepIn("", b.Store.Rootfs(of.base.Digest), of.env, of.dir, of.report, func(s *Step) error {
 		s.Platform = strings.TrimPrefix(string(of.base.Digest), "sha256:")[:12]
 		return f(s)
 	})
 }
 
-// stepIn calls f with a Step whose scratch directory lives as long as the call. Its
-// tools are of the same release.
+// stepIn calls f with a Step. The Step's scratch directory exists during the call, and its tools
+// are of the given release.
 func (b *Builder) stepIn(release, rootfs string, env []string, dir *os.Root, report func(Event), f func(*Step) error) error {
 	scratch, err := b.Store.MkdirScratch()
 	if err != nil {
@@ -414,16 +411,16 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 	if t.Contract == ContractStdio {
 		c.Protocol = ProtocolStdio
 	}
-	// The engine visits the namespaces of a runtime shell: no program that others
-	// made may have run in there.
+	// The engine enters the namespaces of a parked interpreter, so only programs of FRE and of the
+	// distribution may have run there.
 	if shell := runtime.Shell(t, env); shell != nil && shell.holds(parts) && !t.ForeignBase() {
 		c.Shell = shell
 	}
 	return json.Marshal(c)
 }
 
-// environment is the runtime's, that of the package sites in use where the runtime
-// says nothing of it, and the template's.
+// environment returns the variables of the runtime, then of the package sites in use, then of the
+// template. A site does not replace a variable of the runtime; the template does.
 func (b *Builder) environment(t *Template, runtime []string) []string {
 	env := slices.Clone(runtime)
 	for _, site := range b.Sites {
@@ -443,7 +440,7 @@ func (b *Builder) environment(t *Template, runtime []string) []string {
 	return mergeEnv(env, t.Env)
 }
 
-// withProgramDirs has env's PATH begin with dirs, where it has one and they are not in it.
+// withProgramDirs puts missing dirs at the front of PATH, if env has a PATH.
 func withProgramDirs(env, dirs []string) []string {
 	for i, v := range env {
 		if at, ok := strings.CutPrefix(v, "PATH="); ok {
@@ -455,8 +452,8 @@ func withProgramDirs(env, dirs []string) []string {
 	return env
 }
 
-// mergeEnv sets the template's variables over the runtime's: with a name
-// twice, libc and the languages disagree about which one counts.
+// mergeEnv replaces the runtime's variables by the template's. A name must not occur twice: libc
+// and the languages disagree about which value counts.
 func mergeEnv(runtime []string, template map[string]string) []string {
 	var out []string
 	for _, v := range runtime {
@@ -471,7 +468,7 @@ func mergeEnv(runtime []string, template map[string]string) []string {
 	return out
 }
 
-// runtime finds the one of that name for functions of a contract, "" for fre.
+// runtime finds a runtime by name and contract; contract "" means fre.
 func (b *Builder) runtime(name string, contract Contract) (Runtime, error) {
 	for _, r := range b.Runtimes {
 		if r.Name() != name {
@@ -500,16 +497,15 @@ func (b *Builder) log() *slog.Logger {
 	return b.Log
 }
 
-// keyLock serialises the builds of one thing. Holding it is having taken the
-// token out of the channel.
+// keyLock serialises the builds of one key. The holder has taken the token from the channel.
 type keyLock struct {
 	users int
 	token chan struct{}
 }
 
-// lock waits until nobody else builds key. Whoever waited looks into the store
-// again: most often what it wants is there now. That a waiter takes over when
-// the first one is cancelled is why this is no singleflight.
+// lock waits until no other build of key runs. A caller that waited looks into the store again,
+// because the result is usually there now. It is not a singleflight, so that a waiter can take over
+// when the first builder is cancelled.
 func (b *Builder) lock(ctx context.Context, key string) (unlock func(), err error) {
 	b.mu.Lock()
 	if b.locks == nil {

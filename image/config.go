@@ -7,61 +7,60 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Config is what an image's manifest says about running it: everything of the
-// template that matters after the build, as JSON in store.Manifest.Config.
+// Config is how to run an image: all data of the template that matter after the build, as JSON in
+// store.Manifest.Config.
 type Config struct {
 	Base      string            `json:"base"`
-	Runtime   string            `json:"runtime,omitempty"`  // "" in images that are no function's
+	Runtime   string            `json:"runtime,omitempty"`  // "" in images of no function
 	Contract  Contract          `json:"contract,omitempty"` // "" for fre
 	Handler   string            `json:"handler,omitempty"`
 	Args      []string          `json:"args"`          // of the first process
-	Env       []string          `json:"env,omitempty"` // KEY=value, runtime's then template's
+	Env       []string          `json:"env,omitempty"` // KEY=value, the runtime's, then the template's
 	Protocol  Protocol          `json:"protocol"`
 	Tenant    string            `json:"tenant"`
 	Instances Instances         `json:"instances"`
 	Resources Resources         `json:"resources"`
 	Network   Network           `json:"network"`
-	Forks     bool              `json:"forks,omitempty"` // the bootstrap can be a fork server (see ForkServer), and may
+	Forks     bool              `json:"forks,omitempty"` // the bootstrap may act as a fork server (see ForkServer)
 	Labels    map[string]string `json:"labels,omitempty"`
 	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
-	// Pipeline are the steps of a function of ProtocolPipeline, NAME or NAME@REVISION; it
-	// has no base, runtime, arguments or environment.
+	// Pipeline are the steps of a function of ProtocolPipeline, NAME or NAME@REVISION. Such a
+	// function has no base, runtime, arguments or environment.
 	Pipeline []string `json:"pipeline,omitempty"`
 
 	Events   *Events   `json:"events,omitempty"` // nil: DefaultEvents
 	Triggers []Trigger `json:"triggers,omitempty"`
 
-	// Container is set in ordinary images, which came from a registry or an
-	// archive: Protocol is none.
+	// Container is set in ordinary images, from a registry or an archive. Their Protocol is none.
 	Container *Container `json:"container,omitempty"`
 
-	// LeftOut is what slimming left out of a base environment, the image's own or
-	// that of a function. nil where FRE did not make the base.
+	// LeftOut is what slimming left out of the base environment: the image itself, or a function's
+	// base. nil if FRE did not make the base.
 	LeftOut *LeftOut `json:"left_out,omitempty"`
 
-	// Keep are the template's path globs of what stays whatever is left out.
+	// Keep are the template's path globs of files that are never left out.
 	Keep []string `json:"keep,omitempty"`
 
-	Secrets []string `json:"secrets,omitempty"` // names; their values are never in an image
+	Secrets []string `json:"secrets,omitempty"` // names; values are never in an image
 	Access  Access   `json:"access,omitempty"`
 	CORS    *CORS    `json:"cors,omitempty"`
 
 	// Packages are the Debian packages of a base environment: name → version.
 	Packages map[string]string `json:"packages,omitempty"`
 
-	// PackageHashes are those of their .deb files, as the archive's signed index has
-	// them: name → "sha256:…". Images from before there were any have none.
+	// PackageHashes are the hashes of the packages' .deb files from the archive's signed index:
+	// name → "sha256:…". Older images have none.
 	PackageHashes map[string]string `json:"package_hashes,omitempty"`
 }
 
-// The labels of images the builder makes for itself.
+// Labels of images that the builder makes for its own use.
 const (
-	LabelKind = "fre.kind" // KindBase, KindTools; none for a function
-	LabelSpec = "fre.spec" // hash of what the image was made from
+	LabelKind = "fre.kind" // KindBase, KindTools; absent for a function
+	LabelSpec = "fre.spec" // hash of the image's specification
 )
 
-// The values of [LabelKind]. Lists hide tools.
+// Values of [LabelKind]. Lists hide tools.
 const (
 	KindBase  = "base"
 	KindTools = "tools"
@@ -83,5 +82,5 @@ type Protocol string
 const (
 	ProtocolChannel Protocol = "channel" // frames on fd 3
 	ProtocolStdio   Protocol = "stdio"   // one event: body on stdin, answer on stdout, exit status
-	ProtocolNone    Protocol = "none"    // a base environment: not a function
+	ProtocolNone    Protocol = "none"    // not a function, for example a base environment
 )

@@ -10,172 +10,164 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Base is a base environment that FRE makes out of Debian packages.
-// runtimes.Bases lists them.
+// Base is a base environment that FRE makes from Debian packages. runtimes.Bases lists all bases.
 type Base struct {
-	Name string   // of the template's base field: "python", "native"
-	Spec BaseSpec // its packages, and what is left out of them
+	Name string   // in the template's base field: "python", "native"
+	Spec BaseSpec // packages and omissions
 
-	// Finish runs once over a freshly unpacked base environment: for example it
-	// compiles bytecode. It returns further parts to place over it. nil: nothing to do.
+	// Finish runs once in a newly unpacked base environment, for example to compile bytecode. It
+	// returns parts to place over the base. nil: nothing to do.
 	Finish func(ctx context.Context, s *Step) ([]store.Part, error)
 }
 
-// Site is a place that packages of one ecosystem come from, by way of its own
-// tool. The implementations live in runtimes/; runtimes.Sites lists them. A Site
-// is stateless and safe for use by several goroutines.
+// Site is a source of packages of one ecosystem, used through the ecosystem's own tool. The
+// implementations are in runtimes/; runtimes.Sites lists them. A Site is stateless and safe for
+// concurrent use.
 type Site interface {
-	// Name is the key below the template's packages: "pip", "npm".
+	// Name returns the key below the template's packages: "pip", "npm".
 	Name() string
 
-	// Bases are the base environments of FRE's that its packages are for; nil:
-	// all of them. In other bases it looks for what it needs.
+	// Bases returns the FRE bases that the packages are for; nil: all. In foreign bases the site
+	// searches for the programs it needs.
 	Bases() []string
 
-	// Env says what a program needs in its environment to find the packages, where
-	// its runtime does not see to that.
+	// Env returns variables by which programs find the packages, unless the runtime sets them.
 	Env() []string
 
-	// Packages resolves and installs what the template asks of this site and
-	// returns one part per package version. lock, never nil, holds the site's
-	// section where the one on disk answers the template's request: then exactly
-	// those versions and hashes are installed. Where the section is nil and there
-	// is something to lock, Packages sets it. It is called where the template asks
-	// for something only.
+	// Packages resolves and installs the packages that the template requests, and returns one part
+	// for each package version. lock is never nil. If the lock file answers the request, lock has
+	// the site's section, and Packages installs exactly its versions and hashes. Otherwise the
+	// section is nil, and Packages fills it if there is something to lock. Packages is called only
+	// for templates that request packages of the site.
 	Packages(ctx context.Context, s *Step, t *Template, lock *Lock) ([]store.Part, error)
 }
 
-// RequestReader is a Site whose file of requests counts together with others: those
-// it names, or the tool's own lock beside it.
+// RequestReader is a Site whose request file refers to further files: included files, or the tool's
+// own lock file.
 type RequestReader interface {
 	Site
 
-	// ReadRequests calls read for each further file that r.File, read already, takes,
-	// and checks what can be checked before the base environment is there. Paths are
-	// relative to the template's directory; what read returns is kept in r.Beside. Its
-	// errors are fs.ErrNotExist, and others that say which file.
+	// ReadRequests calls read for each further file that r.File uses (r.File itself is read), and
+	// checks as much as possible without the base environment. Paths are relative to the template's
+	// directory; results of read are kept in r.Beside. Errors of read: fs.ErrNotExist, and errors
+	// that name the file.
 	ReadRequests(r *Requests, read func(path string) ([]byte, error)) error
 }
 
-// ProgramDirs is a Site whose packages bring programs: functions of every contract have
-// these directories on their PATH, before the system's.
+// ProgramDirs is a Site whose packages contain programs: functions of every contract have these
+// directories on their PATH, before the system's.
 type ProgramDirs interface {
 	Site
 	ProgramDirs() []string
 }
 
-// Programs is a Site whose packages' programs need links, which functions and build steps
-// find on their PATH.
+// Programs is a Site whose packages' programs need links. Functions and build steps find the links
+// on their PATH.
 type Programs interface {
 	Site
 
-	// Programs returns the part that holds them, and its directory in the image,
-	// for packages that Packages has returned with this lock; no Tree for none.
+	// Programs returns the part with the links and its directory in the image, for the packages
+	// that Packages returned with this lock. No Tree: no links.
 	Programs(ctx context.Context, s *Step, lock *Lock) (part store.Part, dir string, err error)
 }
 
-// Runtime teaches the builder how functions of one language are run. The
-// implementations live in runtimes/; runtimes.All lists them. A Runtime is
-// stateless and safe for use by several goroutines.
+// Runtime tells the builder how to run functions of one language. The implementations are in
+// runtimes/; runtimes.All lists them. A Runtime is stateless and safe for concurrent use.
 type Runtime interface {
-	// Name is the value of the template's runtime field: "python", "go", "http".
+	// Name returns the value of the template's runtime field: "python", "go", "http".
 	Name() string
 
-	// Bases are the base environments of FRE's that it runs in, the default first
-	// and, where it runs in any other, AnyBase last.
+	// Bases returns the FRE bases in which the runtime works, the default first. AnyBase, as the
+	// last, means any base.
 	Bases() []string
 
-	// Bootstrap returns the files placed under /opt/fre (path relative to it →
-	// content): the program that speaks the channel protocol and loads the
-	// handler. Empty for native.
+	// Bootstrap returns the files below /opt/fre, by relative path: the program that speaks the
+	// channel protocol and loads the handler. Empty for native.
 	Bootstrap() map[string][]byte
 
-	// Command returns argv and additional environment of a sandbox that runs
-	// the function. It reports bad handler strings as a *FieldError.
+	// Command returns argv and additional environment of a function's sandbox. A bad handler gives
+	// a *FieldError.
 	Command(t *Template) (args, env []string, err error)
 
-	// Shell returns how the interpreter for t is started ahead of it, or nil
-	// where that cannot be: because there is none, or because env, the function's
-	// whole environment, would come too late ([Shell.Fits]).
+	// Shell returns how to start a parked interpreter for t. nil: the runtime has no interpreter,
+	// or the interpreter reads a variable of env, the function's whole environment, when it starts
+	// ([Shell.Fits]).
 	Shell(t *Template, env []string) *Shell
 }
 
-// ForkServer is a Runtime whose bootstrap, started with FRE_FORK=1 in its
-// environment, imports the handler and then makes children that are instances
-// (docs/protocol.md).
+// ForkServer is a Runtime whose bootstrap, with FRE_FORK=1 in the environment, imports the handler
+// and then forks children that are instances (docs/protocol.md).
 type ForkServer interface {
 	Runtime
 	ForkServer()
 }
 
-// AnyBase stands for every base environment among [Runtime.Bases].
+// AnyBase stands for every base environment in [Runtime.Bases].
 const AnyBase = "*"
 
-// Compiler is a Runtime whose bootstrap is made in a build step out of what
-// Bootstrap returns.
+// Compiler is a Runtime whose bootstrap is built, in a build step, from the files of Bootstrap.
 type Compiler interface {
 	Runtime
 
-	// CompileBootstrap returns the part to place below /opt/fre instead of the
-	// files of Bootstrap. The builder sets its kind, name, version and prefix, and
-	// keeps it for as long as the files and the base environment are the same.
+	// CompileBootstrap returns the part below /opt/fre that replaces the files of Bootstrap. The
+	// builder sets kind, name, version and prefix of the part, and keeps the part while files and
+	// base environment are the same.
 	CompileBootstrap(ctx context.Context, s *Step) (store.Part, error)
 }
 
-// CodeBuilder is a Runtime that makes functions out of source.
+// CodeBuilder is a Runtime that builds functions from source.
 type CodeBuilder interface {
 	Runtime
 
-	// Builds says whether code that consists of these files (paths below
-	// /function, sorted) has to be built, and on what else than code, template and
-	// lock the result depends: a compiler's version. What was built is kept.
+	// Builds reports whether code with the given files (sorted paths below /function) must be
+	// built. toolchain names what else the result depends on, apart from code, template and lock: a
+	// compiler's version. Results are cached.
 	Builds(t *Template, files []string) (toolchain string, ok bool)
 
-	// BuildCode builds the code below source, a directory of this call's own in
-	// s.Scratch, and returns the directory, in s.Scratch too, that becomes
-	// /function instead. Faults of the code come as a *FieldError for "code.path".
+	// BuildCode builds the code in source, a private directory in s.Scratch, and returns the
+	// directory in s.Scratch that becomes /function. Faults of the code give a *FieldError for
+	// "code.path".
 	BuildCode(ctx context.Context, s *Step, t *Template, lock *Lock, source string) (built string, err error)
 }
 
-// Project is a CodeBuilder whose source may say itself which packages it needs.
+// Project is a CodeBuilder whose source can itself request packages.
 type Project interface {
 	CodeBuilder
 
-	// Requests returns the package site whose requests stand in a file of the code,
-	// the file's path in it and its text; "" for none. It counts where the template
-	// asks nothing of that site. Faults of the file come with the site, as a
-	// *FieldError for "code.path".
+	// Requests returns the package site whose requests a file of the code contains, the file's path
+	// and its text; "" without such a file. The requests count only if the template requests
+	// nothing of the site. Faults of the file give the site and a *FieldError for "code.path".
 	Requests(code fs.FS) (site, file string, text []byte, err error)
 }
 
-// Repository fetches code from git: runtimes/git implements it.
+// Repository fetches code from git. runtimes/git implements it.
 type Repository interface {
-	// Fetch checks out what code asks for, or commit where that is not "", to a
-	// directory in s.Scratch, without git's own files, all time stamps those of the
-	// commit. It returns the directory and the commit's id. Faults that the template
-	// or the engine's configuration can mend are a *FieldError below "code.git".
+	// Fetch checks out code's ref, or commit unless "", into a directory in s.Scratch, without
+	// git's own files and with the time of the commit on all files. It returns the directory and
+	// the commit's id. Faults that the template or the engine's configuration can correct give a
+	// *FieldError below "code.git".
 	Fetch(ctx context.Context, s *Step, code *GitCode, commit string) (dir, id string, err error)
 }
 
-// BaseSpec names the Debian packages of a base environment.
+// BaseSpec says which Debian packages a base environment has.
 type BaseSpec struct {
-	Roots   []string // packages whose dependency closure is taken
-	Also    []string `json:",omitempty"` // packages that are taken like Roots, if the release has them
-	Exclude []string // packages left out of the closure (and not followed)
-	Drop    []string // path globs (path.Match, "**" for any depth) of what no program of the base reads
-	Keep    []string `json:",omitempty"` // path globs of what stays in spite of Drop
+	Roots   []string // packages taken with all their dependencies
+	Also    []string `json:",omitempty"` // like Roots, but only if the release has them
+	Exclude []string // packages left out, with their dependencies
+	Drop    []string // path globs (path.Match, "**" for any depth) of files that no program of the base reads
+	Keep    []string `json:",omitempty"` // path globs of files that stay in spite of Drop
 
-	// A template with slim: true also leaves out the packages Also and SlimExclude and
-	// the files SlimDrop.
+	// A template with slim: true also leaves out the packages in Also and SlimExclude, and the
+	// files in SlimDrop.
 	SlimExclude []string `json:",omitempty"`
 	SlimDrop    []string `json:",omitempty"`
 
-	// Apart are parts of the language that Debian has in packages of their own, too
-	// large for a base: what a program asks for → the package.
+	// Apart are parts of the language that Debian packages separately and that are too large for a
+	// base: name that a program asks for → package.
 	Apart map[string]string `json:",omitempty"`
 }
 
-// slimmed is s for a template with that slim and keep.
+// slimmed returns s changed by a template's slim and keep.
 func (s BaseSpec) slimmed(slim Slim, keep []string) BaseSpec {
 	switch slim {
 	case SlimDefault:
@@ -190,31 +182,31 @@ func (s BaseSpec) slimmed(slim Slim, keep []string) BaseSpec {
 	return s
 }
 
-// Step is what a Runtime may use while building: the store, a sandbox runner,
-// settings taken from the host's own tool configuration, and a progress sink.
+// Step is what a build step may use: the store, a sandbox runner, the host's settings of package
+// tools, and a report of progress.
 type Step struct {
-	// Rootfs is the directory of the base environment: for Base.Finish the
-	// unpacked one, for others the finished one. Read-only.
+	// Rootfs is the directory of the base environment: for Base.Finish the unpacked one, otherwise
+	// the finished one. Read-only.
 	Rootfs string
 
-	// Path is the PATH of programs in it.
+	// Path is the PATH of programs in Rootfs.
 	Path string
 
-	// Platform tells apart the systems that what is compiled for one of them may
-	// not run on: "" for all of FRE's own bases of one version of an interpreter.
+	// Platform distinguishes systems that need separately compiled code. "": FRE's own bases, which
+	// are compatible for each version of an interpreter.
 	Platform string
 
-	// LeavesOut, for Base.Finish alone, says whether slimming leaves out a path below
-	// the root that Finish would add, and if so counts it. A path of part of a file, such
-	// as a module of a JVM, has names: what a program asks for.
+	// LeavesOut, only for Base.Finish, reports whether slimming leaves out a path below the root
+	// that Finish would add, and then counts the bytes. A path inside a file, for example a module
+	// of a JVM, has names by which programs ask for it.
 	LeavesOut func(path string, bytes int64, names ...string) bool
 
-	// Debian are the Debian packages of the base environment that FRE made, and their
-	// versions; nil for other bases and for Base.Finish.
+	// Debian are the Debian packages of an FRE base, with their versions; nil for other bases and
+	// for Base.Finish.
 	Debian map[string]string
 
-	// Dir is the template's directory, for files that the template names; nil for
-	// Base.Finish. Read-only.
+	// Dir is the template's directory, for files that the template names; nil for Base.Finish.
+	// Read-only.
 	Dir *os.Root
 
 	Store    *store.Store
@@ -222,62 +214,59 @@ type Step struct {
 	Settings Settings
 	Report   func(Event)
 
-	// Tools returns the rootfs directory of a tool image: the named base's
-	// environment plus further Debian packages (pip, npm), built on first use and
-	// kept in the local registry.
+	// Tools returns the rootfs directory of a tool image: the named base with further Debian
+	// packages (pip, npm). The image is built on first use and stays in the store.
 	Tools func(ctx context.Context, base string, debianPackages ...string) (rootfs string, err error)
 
-	// Scratch is a directory on the store's file system, writable, removed when
-	// the build ends.
+	// Scratch is a writable directory on the store's file system, removed after the step.
 	Scratch string
 }
 
-// Program finds a program of the base environment along its PATH: an absolute path
-// there. Errors: fs.ErrNotExist.
+// Program finds a program along the PATH of the base environment, and returns its absolute path in
+// the base. Errors: fs.ErrNotExist.
 func (s *Step) Program(name string) (string, error) { return lookPath(s.Rootfs, name, s.Path) }
 
-// Runner runs a build step inside a sandbox: unprivileged user, no function's
-// data, network only where asked. engine implements it over package sandbox.
+// Runner runs a build step in a sandbox: as an unprivileged user, without data of functions, with
+// network only if requested. engine implements Runner with package sandbox.
 type Runner interface {
 	Run(ctx context.Context, c Command) error
 }
 
-// Command is one sandboxed build step. Run returns an *ExitError with the last
-// lines of output when it exits non-zero.
+// Command is a sandboxed build step. Run returns an *ExitError with the last lines of output if the
+// command exits non-zero.
 type Command struct {
 	Rootfs  string
 	Args    []string
 	Env     []string
 	Dir     string
-	Binds   []Bind // writable binds are made usable for the sandbox's user by the Runner
-	Network bool   // host network, for package sites
+	Binds   []Bind // the Runner makes writable binds usable for the sandbox's user
+	Network bool   // the host's network, for package sites
 	Stdout  io.Writer
 	Stderr  io.Writer
 
-	// Parks says that the program can be started before its last argument is known,
-	// and before what it writes to is there: without that argument it parks
-	// (docs/protocol.md), and then finds it in LOAD, as the handler. The Runner may
-	// keep some ready, each for one run. Until LOAD it must not run anything but
-	// FRE's own and the distribution's programs: read-only binds, which are there
-	// from the start, hold nothing of a build's.
+	// Parks says that the program can start before its last argument is known and before its output
+	// directory exists. Without the argument the program parks (docs/protocol.md), and later reads
+	// the argument from LOAD, as the handler. The Runner may keep such programs parked, each for
+	// one run. Before LOAD the program must run only programs of FRE and of the distribution;
+	// read-only binds exist from the start, so they must not hold data of a build.
 	Parks bool
 }
 
-// Bind places a host file or directory in the sandbox. Target must exist in
-// the rootfs (/work always does).
+// Bind places a host file or directory in the sandbox. Target must exist in the rootfs (/work
+// always does).
 type Bind struct {
 	Source, Target string
 	Writable       bool
 }
 
-// Settings are the host's own configuration of package tools, read by the
-// daemon (pip, npm, apt, CA certificates, proxies) and overridable in FRE's own
-// configuration file. Values may hold credentials: never log or lock them.
+// Settings are the host's configuration of package tools (pip, npm, apt, CA certificates, proxies),
+// read by the daemon; FRE's own configuration file can override them. Values may hold credentials:
+// never log them or put them into a lock.
 type Settings struct {
 	PipEnv       []string          // environment for pip and uv: PIP_INDEX_URL, UV_DEFAULT_INDEX, …
-	PipIndexes   map[string]string // URLs of the indexes that packages.pip_index may name; they may hold passwords
+	PipIndexes   map[string]string // URLs of the indexes that packages.pip_index may name; may hold passwords
 	NpmRC        string            // host path of an npmrc to bind, "" for none
-	GemSources   []string          // URLs of gem sources, none for RubyGems' own default; they may hold passwords
+	GemSources   []string          // URLs of gem sources, empty for RubyGems' default; may hold passwords
 	ComposerHome string            // host directory of Composer's config.json and auth.json, "" for none
 	ComposerEnv  []string          // environment for Composer: COMPOSER_AUTH
 	Git          []GitCredential
@@ -285,22 +274,22 @@ type Settings struct {
 	Netrc        string   // host path of the passwords for sites of Go modules (netrc(5)), "" for none
 	CACerts      string   // host path of the CA bundle
 
-	MavenSettings, MavenGlobal string   // host paths of Maven's settings.xml, the user's and the machine's, "" for none
-	Env                        []string // for every step: http_proxy, https_proxy, no_proxy in both cases, npm_config_registry, …
+	MavenSettings, MavenGlobal string   // host paths of the user's and the machine's settings.xml, "" for none
+	Env                        []string // for all steps: http_proxy, https_proxy, no_proxy in both cases, npm_config_registry, …
 }
 
 // Event is one line of build progress.
 type Event struct {
-	Step    string `json:"step"`              // "wait" (for its turn), "base", "packages", "code", "link"
-	Name    string `json:"name,omitempty"`    // the part in question
+	Step    string `json:"step"`              // "wait" (for a turn), "base", "packages", "code", "link"
+	Name    string `json:"name,omitempty"`    // of the part
 	Message string `json:"message,omitempty"` // for people
-	Done    int64  `json:"done,omitempty"`    // of Total; with End its size, where known
-	Total   int64  `json:"total,omitempty"`   // 0: not known
+	Done    int64  `json:"done,omitempty"`    // of Total; with End the size, if known
+	Total   int64  `json:"total,omitempty"`   // 0: unknown
 	Unit    string `json:"unit,omitempty"`    // of Done and Total: UnitBytes or UnitItems
-	End     bool   `json:"end,omitempty"`     // the part is whole: nothing more comes of this Step and Name
+	End     bool   `json:"end,omitempty"`     // the part is complete: the last event with this Step and Name
 }
 
-// Units of an [Event]; without one, those who show it say items.
+// Units of an [Event]. Without a unit, clients display items.
 const (
 	UnitBytes = "bytes"
 	UnitItems = "items"

@@ -16,15 +16,15 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// SettingsOverride is FRE's own configuration of package tools. What is set
-// here wins over the host's configuration; an empty field leaves it alone.
+// SettingsOverride is FRE's own configuration of package tools. A set field replaces the host's
+// configuration.
 type SettingsOverride struct {
 	Pip struct {
 		Index        string   `yaml:"index"`         // URL
 		ExtraIndexes []string `yaml:"extra_indexes"` // URLs
-		TrustedHosts []string `yaml:"trusted_hosts"` // host or host:port, no TLS checks
+		TrustedHosts []string `yaml:"trusted_hosts"` // host or host:port without TLS checks
 
-		Indexes map[string]string `yaml:"indexes"` // name for packages.pip_index → URL
+		Indexes map[string]string `yaml:"indexes"` // name in packages.pip_index → URL
 	} `yaml:"pip"`
 	NPM struct {
 		Registry string `yaml:"registry"` // URL
@@ -53,19 +53,19 @@ type SettingsOverride struct {
 	} `yaml:"proxy"`
 }
 
-// GitCredential opens the repositories below an address to the templates that name
-// it. A token is read when it is used, so that it can be changed at any time.
+// GitCredential gives the templates that name it access to the repositories below a URL. A token is
+// read on each use, so it can change at any time.
 type GitCredential struct {
 	Name       string `yaml:"name"`        // for code.git.auth
-	URL        string `yaml:"url"`         // what it is for: https://HOST/PATH or ssh://HOST/PATH, whole path elements
-	Username   string `yaml:"username"`    // beside a token; default "git"
-	TokenFile  string `yaml:"token_file"`  // one of these three
-	TokenEnv   string `yaml:"token_env"`   // a variable of the engine's environment
+	URL        string `yaml:"url"`         // https://HOST/PATH or ssh://HOST/PATH, in whole path elements
+	Username   string `yaml:"username"`    // used with a token; default "git"
+	TokenFile  string `yaml:"token_file"`  // exactly one of TokenFile, TokenEnv, SSHKey
+	TokenEnv   string `yaml:"token_env"`   // a variable in the engine's environment
 	SSHKey     string `yaml:"ssh_key"`     // path of a private key without a passphrase
-	KnownHosts string `yaml:"known_hosts"` // path of a known_hosts file for ssh; default those of the engine's user and the host
+	KnownHosts string `yaml:"known_hosts"` // path of a known_hosts file for ssh; default: the files of the engine's user and of the host
 }
 
-// check says what is wrong with a credential in FRE's configuration.
+// check returns an error for a faulty credential.
 func (c *GitCredential) check() error {
 	u, err := url.Parse(c.URL)
 	ssh := c.SSHKey != ""
@@ -86,13 +86,13 @@ func (c *GitCredential) check() error {
 	return nil
 }
 
-// checkIndexes returns what is wrong with the package indexes that templates may name.
+// checkIndexes returns an error for a faulty package index.
 func checkIndexes(indexes map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(indexes)) {
 		if !namePattern.MatchString(name) {
 			return fmt.Errorf("packages.pip.indexes: bad name %q: lower-case letters, digits and dashes, at most 63", name)
 		}
-		// An URL may hold a password, so that the error does not repeat it.
+		// A URL may hold a password, so the error does not repeat it.
 		if u, err := url.Parse(indexes[name]); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
 			return fmt.Errorf("packages.pip.indexes.%s: want the URL of a package index, like https://HOST/PATH", name)
 		}
@@ -100,37 +100,35 @@ func checkIndexes(indexes map[string]string) error {
 	return nil
 }
 
-// loopback says whether u needs no TLS, since nobody is between.
+// loopback reports whether u is http on a loopback address, where TLS is not needed.
 func loopback(u *url.URL) bool {
 	ip, err := netip.ParseAddr(u.Hostname())
 	return u.Scheme == "http" && err == nil && ip.IsLoopback()
 }
 
-// Host is where [HostSettings] looks. The zero value is an empty host; see
-// [ThisHost].
+// Host is where [HostSettings] looks. The zero value is an empty host; see [ThisHost].
 type Host struct {
 	Getenv func(string) string
 	Root   string // prefix of /etc, "" for the real one
 	Home   string // home directory, "" for none
 }
 
-// ThisHost is the machine and user the process runs as.
+// ThisHost returns the machine and user of the process.
 func ThisHost() Host {
 	home, err := os.UserHomeDir()
 	if err != nil {
-		home = "" // a daemon may have none: then there is no configuration of its own
+		home = "" // a daemon may have no home, and so no user configuration
 	}
 	return Host{Getenv: os.Getenv, Home: home}
 }
 
-// HostSettings reads the host's configuration of pip, npm, proxies and
-// certificates. What nobody has set stays unset: then the tools' own defaults
-// hold, FRE knows no host names.
+// HostSettings reads the host's configuration of package tools, proxies and certificates. Unset
+// values stay unset, so that the tools' own defaults apply: FRE knows no host names.
 //
-// Read are: pip's environment and files (pip's manual, "Configuration"),
-// uv's environment, npm's npmrc files and environment
-// (npmrc(5)), Go's environment and the file of go env -w, SSL_CERT_FILE and the system's
-// bundle, and http_proxy, https_proxy, no_proxy in both cases.
+// It reads pip's environment and files (pip's manual, "Configuration"), uv's environment, npm's
+// npmrc files and environment (npmrc(5)), the configuration of RubyGems, Composer and Maven, Go's
+// environment and the file of go env -w, SSL_CERT_FILE and the system's bundle, and http_proxy,
+// https_proxy, no_proxy in both cases.
 func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	if h.Getenv == nil {
 		h.Getenv = func(string) string { return "" }
@@ -173,7 +171,7 @@ func HostSettings(h Host, over SettingsOverride) (Settings, error) {
 	set(&s.PipEnv, uv("UV_INDEX", over.Pip.ExtraIndexes != nil, extra), "UV_INDEX")
 	set(&s.PipEnv, trusted, "PIP_TRUSTED_HOST")
 	set(&s.PipEnv, uv("UV_INSECURE_HOST", over.Pip.TrustedHosts != nil, trusted), "UV_INSECURE_HOST")
-	if strings.Contains(links, "://") { // a directory of the host is not there in a build's sandbox
+	if strings.Contains(links, "://") { // directories of the host do not exist in a build's sandbox
 		set(&s.PipEnv, links, "PIP_FIND_LINKS", "UV_FIND_LINKS")
 	}
 
@@ -238,7 +236,7 @@ func words(over []string, value string) string {
 	return strings.Join(strings.Fields(value), " ")
 }
 
-// pip merges pip's files, later ones winning, under its environment.
+// pip merges pip's files, later files winning, below pip's environment.
 func (h Host) pip() (map[string]string, error) {
 	var files []string
 	for _, dir := range filepath.SplitList(first(h.Getenv("XDG_CONFIG_DIRS"), "/etc/xdg")) {
@@ -258,7 +256,7 @@ func (h Host) pip() (map[string]string, error) {
 		files = append(files, own)
 	}
 	values := map[string]string{}
-	for _, section := range []string{"global", "install"} { // the command's section wins
+	for _, section := range []string{"global", "install"} { // install's section wins
 		for _, file := range files {
 			list, err := readINI(file)
 			if err != nil {
@@ -280,13 +278,13 @@ func (h Host) pip() (map[string]string, error) {
 }
 
 type npmSettings struct {
-	file   string            // the user's npmrc, or else the host's
-	env    map[string]string // what has to come by environment
+	file   string            // the user's npmrc, otherwise the host's
+	env    map[string]string // values that must come by environment
 	cafile string
 }
 
-// npm chooses the npmrc to bind: only one can be, so that plain keys of the
-// other files become environment, which npm ranks above every file.
+// npm chooses the npmrc to bind. Only one can be bound, so plain keys of the rest become
+// environment, which npm ranks above every file.
 func (h Host) npm(override string) (npmSettings, error) {
 	s := npmSettings{env: map[string]string{}}
 	files := []string{override} // best first
@@ -303,7 +301,7 @@ func (h Host) npm(override string) (npmSettings, error) {
 	} else if _, err := os.Stat(override); err != nil {
 		return s, fmt.Errorf("npm configuration: %w", err)
 	}
-	own := map[string]bool{} // keys the bound file sets
+	own := map[string]bool{} // keys in the bound file
 	for _, file := range files {
 		if file == "" {
 			continue
@@ -345,8 +343,8 @@ func (h Host) npm(override string) (npmSettings, error) {
 	return s, nil
 }
 
-// gemSources reads RubyGems' own configuration (gem help environment): of the host's
-// gemrc, the user's, and those that GEMRC names the last that has sources.
+// gemSources reads RubyGems' configuration (gem help environment): the host's gemrc, the user's,
+// and the files in GEMRC. The last file with sources wins.
 func (h Host) gemSources() ([]string, error) {
 	files := []string{h.Root + "/etc/gemrc"}
 	if h.Home != "" {
@@ -358,7 +356,7 @@ func (h Host) gemSources() ([]string, error) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // not there, or another user's
+			continue // missing, or unreadable
 		}
 		var rc map[string]any
 		if err := yaml.Unmarshal(text, &rc); err != nil {
@@ -385,8 +383,7 @@ func (h Host) gemSources() ([]string, error) {
 // (go.dev/ref/mod#environment-variables).
 var goVariables = []string{"GOPROXY", "GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GOSUMDB", "GOINSECURE"}
 
-// goEnv takes each from FRE's own configuration, the environment, or the file that
-// go env -w writes.
+// goEnv takes each variable from FRE's configuration, the environment, or the file of go env -w.
 func (h Host) goEnv(over map[string]string) ([]string, error) {
 	file := h.Getenv("GOENV")
 	if config := first(h.Getenv("XDG_CONFIG_HOME"), filepath.Join(h.Home, ".config")); file == "" && h.Home != "" {
@@ -411,8 +408,8 @@ func (h Host) goEnv(over map[string]string) ([]string, error) {
 	return env, nil
 }
 
-// maven finds Maven's settings (maven.apache.org/settings.html). What FRE's
-// configuration names is used whether it is there or not.
+// maven finds Maven's settings (maven.apache.org/settings.html). A file named in FRE's
+// configuration is used even if missing.
 func (h Host) maven(override string) (user, global string) {
 	if override != "" {
 		return override, ""
@@ -429,8 +426,8 @@ func (h Host) maven(override string) (user, global string) {
 	return user, exists(h.Root + "/etc/maven/settings.xml")
 }
 
-// composer finds the directory of Composer's own settings (its manual,
-// "COMPOSER_HOME"): the first that has one of the two files.
+// composer finds the directory of Composer's settings (its manual, "COMPOSER_HOME"): the first with
+// one of the two files.
 func (h Host) composer(override string) string {
 	dirs := []string{override, h.Getenv("COMPOSER_HOME")}
 	if h.Home != "" {
@@ -447,14 +444,13 @@ func (h Host) composer(override string) string {
 	return ""
 }
 
-// setting looks name up in upper and lower case, as npm does.
+// setting looks up a variable in upper and lower case, as npm does.
 func (h Host) setting(name string) string {
 	return first(h.Getenv(name), h.Getenv(strings.ToLower(name)))
 }
 
-// bundle finds the file of trusted certificates: the one FRE's configuration
-// names, which must be there, or else the first that is of those the
-// environment, the tools and the distributions name.
+// bundle finds the file of trusted certificates. A file named in FRE's configuration must exist;
+// otherwise bundle returns the first existing file named by environment, tools or distributions.
 func (h Host) bundle(override, pip, npm string) (string, error) {
 	if override != "" {
 		if _, err := os.Stat(override); err != nil {
@@ -476,9 +472,8 @@ func (h Host) bundle(override, pip, npm string) (string, error) {
 
 type iniValue struct{ section, key, value string }
 
-// readINI reads pip's and npm's files: sections, key = value or key: value,
-// comments, and lines that continue a value by being indented. A file that is
-// not there, or is another user's, is empty.
+// readINI reads files of pip and npm: sections, key = value or key: value, comments, and indented
+// continuation lines. A missing or unreadable file is empty.
 func readINI(path string) ([]iniValue, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {

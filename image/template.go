@@ -9,39 +9,39 @@ import (
 	"time"
 )
 
-// Template is a parsed fret.yaml with defaults applied. ParseTemplate is the
-// only way to make one from bytes.
+// Template is a parsed fret.yaml with defaults applied. Only ParseTemplate makes a Template from
+// bytes.
 type Template struct {
 	ID        string            // lower-case name, [a-z0-9][a-z0-9-]{0,62}
 	Version   string            // "0.1.0"; default "latest"
-	Base      string            // "python", "node", "python:trixie" (see [ParseBase]); "" until [Template.Check] where the runtime says it
-	Runtime   string            // "python", "go", "http"; default the base's own
-	Pipeline  []string          // functions of the same tenant, NAME or NAME@REVISION, that it is one behind the other; then it has no base, runtime, contract, code
-	Contract  Contract          // default fre; http and stdio where the runtime and isolation say so
+	Base      string            // "python", "node", "python:trixie" (see [ParseBase]); before [Template.Check] "" if the runtime decides
+	Runtime   string            // "python", "go", "http"; default: the base's
+	Pipeline  []string          // steps, NAME or NAME@REVISION, functions of the tenant; excludes base, runtime, contract and code
+	Contract  Contract          // default fre, or http or stdio as runtime and isolation say
 	Packages  Packages          //
-	Slim      Slim              // what is left out of FRE's bases
-	Keep      []string          // path globs of what stays nevertheless (see [BaseSpec])
+	Slim      Slim              // omissions from FRE's bases
+	Keep      []string          // path globs of files that stay in spite of Slim (see [BaseSpec])
 	Libs      []string          // shared libraries, "libxml2.so.2"
 	Code      Code              //
-	Handler   string            // in the runtime's own syntax; "main.handle" is python's default
+	Handler   string            // in the runtime's syntax; python's default is "main.handle"
 	Env       map[string]string //
 	Tenant    string            // default "default"
 	Instances Instances
 	Resources Resources
 	Network   Network // default none
-	HTTP      HTTP    // of the runtime http
-	Lambda    Lambda  // of the contract lambda
+	HTTP      HTTP    // for the runtime http
+	Lambda    Lambda  // for the contract lambda
 	Events    Events
 	Triggers  []Trigger
 
-	Secrets []string // of the tenant's, that instances find in /run/secrets; sorted
-	Access  Access   // who may call it by the gateway; "" (default): as the engine's configuration says
-	CORS    *CORS    // nil: as the engine's configuration says
+	Secrets []string // names of the tenant's secrets that instances find in /run/secrets; sorted
+	Access  Access   // callers allowed at the gateway; "" (default): the engine's configuration decides
+	CORS    *CORS    // nil: the engine's configuration decides
 
-	source *source // for errors that point into the file; nil when made by hand
+	source *source // for errors with a position; nil for a template made in Go
 }
 
-// Packages are what a template asks of each package site.
+// Packages are a template's requests to each package site.
 type Packages struct {
 	Pip      Requests // "lxml==5.3.0", "requests>=2"
 	Composer Requests // "monolog/monolog:^3"
@@ -50,16 +50,15 @@ type Packages struct {
 	Maven    Requests
 	Deb      Requests
 
-	// PipIndex has the index that a package of pip comes from, by a name that the engine's
-	// configuration knows ([Settings.PipIndexes]). Packages are by [NormalName]; all others
-	// come from the host's indexes.
+	// PipIndex maps packages (by [NormalName]) to an index, named as in the engine's configuration
+	// ([Settings.PipIndexes]). All other packages come from the host's indexes.
 	PipIndex map[string]string `json:",omitempty"`
 
-	// Names of npm packages whose install scripts run.
+	// NPMScripts names the npm packages whose install scripts run.
 	NPMScripts []string `json:",omitempty"`
 }
 
-// of returns the requests of the site of that name, or nil.
+// of returns the requests to a site by the site's name, or nil.
 func (p *Packages) of(site string) *Requests {
 	switch site {
 	case "pip":
@@ -78,19 +77,19 @@ func (p *Packages) of(site string) *Requests {
 	return nil
 }
 
-// Requests are packages by name, in the site's own syntax, or a file beside the
-// template that says so: at most one of the two.
+// Requests are packages by name, in the site's syntax, or a file beside the template with such
+// requests: at most one of the two.
 type Requests struct {
 	List   []string
 	File   string   // clean relative path
-	Extras []string // sorted; of a pyproject.toml: its optional dependencies
+	Extras []string // sorted; optional dependencies of a pyproject.toml
 
-	Text   []byte            // of the file, once Build has read it
-	Beside map[string][]byte // further files it takes, by clean relative path: see [RequestReader]
+	Text   []byte            // content of File, after Build has read it
+	Beside map[string][]byte // further files that File uses, by clean relative path: see [RequestReader]
 }
 
-// Key stands in a lock for the requests that it answers: the list, or name and
-// digest of each file.
+// Key returns the text by which a lock identifies the requests: the list, or name and digest of
+// each file.
 func (r Requests) Key() []string {
 	if r.File == "" {
 		return slices.Clone(r.List)
@@ -106,11 +105,11 @@ func (r Requests) Key() []string {
 	return out
 }
 
-// None says that nothing is asked for.
+// None reports whether there are no requests.
 func (r Requests) None() bool { return len(r.List) == 0 && r.File == "" }
 
-// Reads are the paths beside the template that a build of it reads, whether or not
-// .freignore leaves them out of the code: requests for packages, the base, the code's archive.
+// Reads returns the paths beside the template that a build reads even if .freignore excludes them
+// from the code: requests for packages, the base, the code's archive.
 func (t *Template) Reads() []string {
 	var out []string
 	if ref, err := ParseBase(t.Base); err == nil && ref.Kind != BaseDebian && ref.Kind != BaseOCI {
@@ -127,53 +126,53 @@ func (t *Template) Reads() []string {
 	return out
 }
 
-// Code says where the function's own files come from.
+// Code says where the function's files come from.
 type Code struct {
-	Path    string // clean relative path of a directory or file below the template's directory, the archive's or the repository's top; default "."
+	Path    string // clean relative path of a directory or file in the template's directory, the archive or the repository; default "."
 	Archive string // clean relative path of an archive beside the template, "" for none
 	Git     *GitCode
-	Build   *BuildStep // nil: the files are taken as they are, or built by the runtime
+	Build   *BuildStep // nil: use the files unchanged, or as built by the runtime
 }
 
-// BuildStep makes the function's files out of the code: in a sandbox, in a copy of
-// it, without network.
+// BuildStep makes the function's files from the code. It runs in a sandbox without network, in a
+// copy of the code.
 type BuildStep struct {
-	Run      string   // by /bin/sh, in the copy's top
-	Packages Packages // there while it runs, beside the function's own; lists only
+	Run      string   // by /bin/sh, at the top of the copy
+	Packages Packages // available to Run, beside the function's own; lists only
 	Output   string   // clean relative path of the directory that becomes /function; default "."
 }
 
 // GitCode is a commit of a git repository.
 type GitCode struct {
-	URL        string // https, ssh or http; "git@host:path" too
+	URL        string // https, ssh or http; also "git@host:path"
 	Ref        string // branch, tag or commit; default the repository's HEAD
 	Auth       string // name of a credential in the engine's configuration, "" for none
-	Submodules bool   // whether they are fetched
+	Submodules bool   // fetch submodules
 }
 
-// HTTP says how a function that is an HTTP server is reached.
+// HTTP says how to reach a function that is an HTTP server.
 type HTTP struct {
 	Listen Listen // default port
-	Port   int    // where the server listens: $PORT in its environment and its command line; default 8080
-	Ready  string // path asked for until its status is below 500, before the first event; "" (default): to accept is enough
+	Port   int    // of the server: $PORT in its environment and command line; default 8080
+	Ready  string // path requested until the status is below 500, before the first event; "" (default): accepting a connection suffices
 }
 
-// Listen says who binds a server's socket.
+// Listen says who binds the server's socket.
 type Listen string
 
 // The values of Listen.
 const (
-	ListenPort Listen = "port" // the server
+	ListenPort Listen = "port" // FRE; the server finds the socket as systemd's first (sd_listen_fds(3))
 	ListenFD   Listen = "fd"   // FRE, and the server finds it as systemd's first (sd_listen_fds(3))
 )
 
-// Slim says what FRE's bases and Debian packages leave out for a template.
+// Slim says what a template leaves out of FRE's bases and of Debian packages.
 type Slim int
 
 // The values of Slim.
 const (
-	SlimDefault Slim = iota // documentation, and what serves installation alone
-	SlimTrue                // also what most functions do not load (BaseSpec.SlimDrop)
+	SlimDefault Slim = iota // documentation, and files needed only for installation
+	SlimTrue                // also files that most functions do not load (BaseSpec.SlimDrop)
 	SlimFalse               // of a base documentation, of a package nothing
 )
 
@@ -186,13 +185,13 @@ const (
 	IsolationInstance Isolation = "instance" // reused while warm
 )
 
-// Fork says whether instances may be forked from a process that has imported the
-// handler already, where the runtime can do that.
+// Fork says whether instances may be forked from a process that has already imported the handler,
+// if the runtime supports forking.
 type Fork string
 
 // The values of Fork.
 const (
-	ForkAuto  Fork = "auto"  // where it is faster, and the module allows it
+	ForkAuto  Fork = "auto"  // if forking is faster and the module allows it
 	ForkNever Fork = "never" // every instance imports the handler itself
 )
 
@@ -203,14 +202,14 @@ type Instances struct {
 	Concurrency int           `json:"concurrency"` // events at once in one instance; default 1
 	Min         int           `json:"min"`         // kept warm; default 0
 	Max         int           `json:"max"`         // default 64
-	Idle        time.Duration `json:"idle_ns"`     // an idle instance is stopped after this; default 5m
+	Idle        time.Duration `json:"idle_ns"`     // time until an idle instance is stopped; default 5m
 }
 
 // Resources bound one sandbox.
 type Resources struct {
 	MemoryBytes int64         `json:"memory_bytes"` // "128MiB"; default 128 MiB
 	CPUMillis   int64         `json:"cpu_millis"`   // "500m" or "1.5"; default 1000
-	Pids        int64         `json:"pids"`         // processes and threads; default 64, or 2 × concurrency where that is more; at least concurrency + 8 in instances that are reused
+	Pids        int64         `json:"pids"`         // processes and threads; default 64, or 2 × concurrency if more; at least concurrency + 8 in reused instances
 	TmpBytes    int64         `json:"tmp_bytes"`    // default 64 MiB
 	Files       int64         `json:"files"`        // default 1024
 	Timeout     time.Duration `json:"timeout_ns"`   // of one event, wall clock; default 30s
