@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 )
 
-// The patterns of api/template.schema.json; a test compares them.
+// Patterns of api/template.schema.json; a test compares them.
 var (
 	namePattern    = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 	versionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}$`)
@@ -28,25 +28,25 @@ var (
 	runPattern     = regexp.MustCompile(`^[^\x00]{1,1000}$`)
 	namePackage    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // of Debian
 	mavenPattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom|:[A-Za-z0-9_][A-Za-z0-9_.-]*)?|::[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
-	refPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as git-check-ref-format(1) has it, less what nobody uses
+	refPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as in git-check-ref-format(1), without unused characters
 	urlPattern     = regexp.MustCompile("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
 	debPattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
 	libPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
 	npmPattern     = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]+)?$`)
 )
 
-// npmName is a package of npm_scripts, without a version.
+// npmName matches a package of npm_scripts, without a version.
 var npmName = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
 
 const npmNameWanted = `write a package's name alone, such as "bcrypt"`
 
-// composerPattern is a package as composer require takes it.
+// composerPattern matches a package in the syntax of composer require.
 var composerPattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
 
-// gemPattern is a gem as gem install takes it, with any number of versions.
+// gemPattern matches a gem in the syntax of gem install, with any number of versions.
 var gemPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(: *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*(, *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*)*)?$`)
 
-// The ranges of numbers; the units are those of [Resources].
+// Ranges of numbers, in the units of [Resources].
 const (
 	minMemory, maxMemory   = int64(4 << 20), int64(1 << 42)
 	minTmp, maxTmp         = int64(64 << 10), int64(1 << 42)
@@ -55,14 +55,14 @@ const (
 	maxIdle                = 24 * time.Hour
 	minFiles, maxFiles     = int64(16), int64(1 << 20)
 	maxPids                = int64(1 << 20)
-	runtimeThreads         = 8 // what a runtime needs beside those that handle events
+	runtimeThreads         = 8 // threads that a runtime needs beside the threads that handle events
 	maxConcurrency         = 1024
 	maxInstances           = 1 << 16
-	maxEnvBytes            = 128 << 10 // of all names and values: the kernel's MAX_ARG_STRLEN for one
+	maxEnvBytes            = 128 << 10 // of all names and values; the kernel allows MAX_ARG_STRLEN for one
 )
 
-// fields is the one table of a template's keys: it drives the parser, the
-// suggestions, and the comparison with the published schema.
+// fields is the only table of a template's keys. The parser, the suggestions, and the comparison
+// with the published schema use it.
 func (d *decoder) fields(t *Template) []field {
 	in, res := &t.Instances, &t.Resources
 	repository := &GitCode{}
@@ -159,15 +159,15 @@ func (t *Template) setDefaults() {
 	}
 }
 
-// defaultHandlers are by runtime. The others' templates name one.
+// defaultHandlers has the default handler by runtime. Templates for other runtimes name a handler.
 var defaultHandlers = map[string]string{
 	"go": "Handle", "java": "Handler.handle", "node": "index.handle", "php": "index.handle", "python": "main.handle", "ruby": "main.handle",
 }
 
-// setDependentDefaults sets what depends on other fields.
+// setDependentDefaults sets defaults that depend on other fields.
 func (t *Template) setDependentDefaults() {
 	if t.Resources.Pids == 0 {
-		// A runtime has up to a thread for each event and some of its own.
+		// A runtime has up to a thread for each event, and some of its own.
 		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
 	}
 	if len(t.Pipeline) > 0 {
@@ -197,8 +197,8 @@ func (d *decoder) relations(t *Template) {
 	if in.Isolation == IsolationEvent && in.Concurrency > 1 {
 		fail("instances.concurrency", `instances.concurrency must be 1 where isolation is "event": every event has a sandbox of its own`)
 	}
-	// A process with too few threads for its events dies of them, at a moment
-	// of its own. One program for one event needs no more than it says.
+	// A process with too few threads for its events fails at an unpredictable moment. A program for
+	// a single event needs only the number that it declares.
 	if least := int64(in.Concurrency) + runtimeThreads; t.Resources.Pids < least && in.Isolation == IsolationInstance {
 		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
 	}
@@ -240,10 +240,9 @@ func (d *decoder) relations(t *Template) {
 	}
 }
 
-// Check is the second step of reading a template: it compares it with the bases,
-// runtimes and package sites at hand, sets the base that the runtime implies, and
-// asks the runtime for the handler. Faults come as [TemplateErrors]. A pipeline has none
-// of them.
+// Check is the second step of reading a template. It compares the template with the available
+// bases, runtimes and package sites, sets the base that the runtime implies, and has the runtime
+// check the handler. Faults are [TemplateErrors]. A pipeline has none of these fields.
 func (t *Template) Check(bases []Base, runtimes []Runtime, sites []Site) error {
 	if len(t.Pipeline) > 0 {
 		return nil
@@ -301,8 +300,7 @@ func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, erro
 	return t.checkContract(runtimes[i], runtimes)
 }
 
-// fault gives a [FieldError] in err its place in the template; other errors
-// pass unchanged.
+// fault adds the position in the template to a [FieldError] in err; other errors pass unchanged.
 func (t *Template) fault(err error) error {
 	var field *FieldError
 	if err == nil || t.source == nil || !errors.As(err, &field) {
@@ -310,7 +308,7 @@ func (t *Template) fault(err error) error {
 	}
 	p := t.source.place(field.Field)
 	if p == t.source.at[""] {
-		p = position{} // the field was left to its default: no line is to blame
+		p = position{} // the template does not set the field, so no line is at fault
 	}
 	return TemplateErrors{t.source.errorAt(p, field.Message)}
 }
@@ -335,7 +333,7 @@ func requirement(pattern *regexp.Regexp, want string) func(string) error {
 	}
 }
 
-// base reads what [ParseBase] takes.
+// base reads a base in the syntax of [ParseBase].
 func (d *decoder) base(dst *string) func(ast.Node, string) {
 	return func(n ast.Node, at string) {
 		s, ok := d.str(n, at)
@@ -387,7 +385,7 @@ func (d *decoder) gitURL(dst *string) func(ast.Node, string) {
 		var s string
 		d.text(&s, urlPattern, "write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH")(n, at)
 		if u, err := url.Parse(s); err == nil && u.User != nil && u.Scheme != "ssh" {
-			// Not repeated: it may be a password.
+			// Do not repeat the user: it may be a password.
 			d.errorf(n, "%s holds a user: put credentials into the engine's configuration (packages.git) and name them in code.git.auth", at)
 			return
 		}

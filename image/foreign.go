@@ -24,44 +24,41 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Images brings ordinary images into the store: package image/oci does, by way of
-// the engine.
+// Images brings ordinary images into the store. engine implements Images with package image/oci.
 type Images interface {
-	// Pull finds the image of a registry's reference in the store, or pulls it.
-	// digest is what the registry calls it, pinned what it has to be called unless
-	// empty.
+	// Pull finds the image of a registry reference in the store, or pulls it. digest is the
+	// registry's digest of the image. Unless empty, pinned is the required digest.
 	Pull(ctx context.Context, ref string, pinned store.Digest, report func(Event)) (img *store.Image, digest store.Digest, err error)
 
-	// Resolve asks a registry, with the login that the build came with for it, what it
-	// calls the image of a reference: "name@sha256:…". It is "" where the build came
-	// without one, or has the image in the store by that name: Pull brings it then.
+	// Resolve asks a registry for the digest of a reference, with the login that the build request
+	// brought for the registry, and returns "name@sha256:…". It returns "" if the build brought no
+	// login, or the store has the image by the name; Pull gets the image then.
 	Resolve(ctx context.Context, ref string, pinned store.Digest) (name string, err error)
 
-	// Take pulls with that login what Resolve has named, and gives it no name.
+	// Take pulls the image that Resolve returned, with the same login, and gives it no name.
 	Take(ctx context.Context, name string, report func(Event)) (*store.Image, error)
 
-	// Load reads an archive of images, which get no names.
+	// Load reads an archive of images, and gives them no names.
 	Load(ctx context.Context, r io.Reader, report func(Event)) ([]*store.Image, error)
 }
 
-// mountedFiles are what every root needs beside its directories: the engine places
-// something over them.
+// mountedFiles must exist in every root beside its directories: the engine mounts files over them.
 var mountedFiles = []string{"etc/hosts", "etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt"}
 
-// environmentOf is what a build knows of its base environment.
+// environmentOf is a build's knowledge of its base environment.
 type environmentOf struct {
 	image   *store.Image
-	loaded  map[store.Digest]int // images that this build has brought and nobody asked for, and how often
-	spec    string               // what a loaded image is found by again
-	release string               // codename, for Debian packages; "" for the host's own
-	digest  store.Digest         // at the registry, where it came from one
+	loaded  map[store.Digest]int // new images that this build loaded, and how often
+	spec    string               // finds a loaded image again
+	release string               // codename, for Debian packages; "" for the host's release
+	digest  store.Digest         // the registry's digest, if from a registry
 	debs    map[string]string    // installed Debian packages
-	env     []string             // of an ordinary image's configuration
-	left    *LeftOut             // by slimming, where FRE made it
+	env     []string             // from an ordinary image's configuration
+	left    *LeftOut             // by slimming, if FRE made the base
 }
 
-// foreign makes the base environment of an image that FRE did not build, or of a
-// directory: its parts, and over them what a sandbox mounts something on.
+// foreign makes the base environment from an image that FRE did not build, or from a directory: its
+// parts, and over them the mount points of a sandbox.
 func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref BaseRef, locked LockedBase, report func(Event)) (*environmentOf, error) {
 	e, err := b.findForeign(ctx, dir, ref, locked, report)
 	if err != nil {
@@ -80,7 +77,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 	}
 	var e environmentOf
 	var from *store.Image
-	var bring func() ([]*store.Image, error) // an image that nobody asked for by a name
+	var bring func() ([]*store.Image, error) // loads an image without a name
 	version := ""
 	switch ref.Kind {
 	case BaseOCI:
@@ -91,8 +88,8 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 		if err := Offline(ctx, "the base oci:"+ref.Name); err != nil {
 			return nil, err
 		}
-		// What came with one caller's login is found by no other's build: each has the
-		// registry say that it may have it.
+		// A build must not find an image that another caller's login brought: each build asks the
+		// registry for permission.
 		var name string
 		if name, err = b.Images.Resolve(ctx, ref.Name, pinned); err != nil {
 			return nil, err
@@ -128,7 +125,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 		err = fmt.Errorf("%w: it is made of packages", ErrUnknownBase)
 	}
 	if bring != nil {
-		// Another build of the same would find this one's image, which goes with it.
+		// Another build of the same base would find this build's image, which is removed.
 		unlock, lockErr := b.lock(ctx, "loaded:"+e.spec)
 		if lockErr != nil {
 			return nil, lockErr
@@ -157,8 +154,8 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 	return &e, err
 }
 
-// removeLoaded removes the images that were loaded for e: their layers are the
-// base's. One that somebody else has loaded, too, is that one's.
+// removeLoaded removes the images that were loaded for e; the base has their layers. An image that
+// another caller loaded too stays.
 func (b *Builder) removeLoaded(ctx context.Context, e *environmentOf) (err error) {
 	for d, puts := range e.loaded {
 		if gone := b.Store.RemovePut(ctx, d, puts); !errors.Is(gone, store.ErrInUse) {
@@ -176,7 +173,7 @@ func archiveOf(ctx context.Context, dir *os.Root, ref BaseRef) func() (io.ReadCl
 	return func() (io.ReadCloser, error) { return openRegular(dir, ref.Name) }
 }
 
-// sumOf is the digest of an archive's bytes, by which what is loaded of it is known.
+// sumOf returns the digest of an archive's bytes, by which its images are found again.
 func sumOf(ref BaseRef, open func() (io.ReadCloser, error)) (string, error) {
 	r, err := open()
 	if err == nil {
@@ -195,12 +192,12 @@ func sumOf(ref BaseRef, open func() (io.ReadCloser, error)) (string, error) {
 	return "", err
 }
 
-// loadBase finds the image that bring would bring by e.spec, or has it do that.
+// loadBase finds the image of e.spec in the store, or calls bring.
 func (b *Builder) loadBase(ref BaseRef, bring func() ([]*store.Image, error), e *environmentOf) (*store.Image, error) {
 	before := map[store.Digest]bool{}
 	for _, have := range b.Store.Images() {
 		before[have.Digest] = true
-		if !slices.ContainsFunc(have.Names, ReservedName) { // one from elsewhere may have any label
+		if !slices.ContainsFunc(have.Names, ReservedName) { // a foreign image may have any label
 			continue
 		}
 		if c, err := ConfigOf(have); err == nil && c.Labels[LabelSpec] == e.spec && b.Store.Use(have.Digest) {
@@ -223,8 +220,8 @@ func (b *Builder) loadBase(ref BaseRef, bring func() ([]*store.Image, error), e 
 	return images[0], nil
 }
 
-// packLayout is an OCI layout's directory as an archive, files by name, so that
-// the same layout gives the same bytes.
+// packLayout packs an OCI layout's directory into an archive, sorted by name, so that equal layouts
+// give equal bytes.
 func packLayout(ctx context.Context, dir *os.Root, name string) io.ReadCloser {
 	r, w := io.Pipe()
 	go func() {
@@ -263,7 +260,7 @@ func packLayout(ctx context.Context, dir *os.Root, name string) io.ReadCloser {
 	return r
 }
 
-// directory makes a base environment of a root file system's directory.
+// directory makes a base environment from the directory of a root file system.
 func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, report func(Event)) (*environmentOf, error) {
 	root, err := dir.OpenRoot(ref.Name)
 	if err != nil {
@@ -284,12 +281,12 @@ func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, repo
 		return nil, err
 	}
 	version := strings.TrimPrefix(string(part.Tree), "sha256:")[:12]
-	unlock, err := b.lock(ctx, toolsPrefix+"dir-unpacked:"+version) // another build of the same would use and remove it as well
+	unlock, err := b.lock(ctx, toolsPrefix+"dir-unpacked:"+version) // another build of the same directory would use and remove the image too
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	// Linked once as it is, so that what it has can be looked at as in a sandbox.
+	// Link the tree once unchanged, to inspect it as a sandbox would see it.
 	raw, err := b.put(ctx, toolsPrefix+"dir-unpacked", version, []store.Part{part}, Config{
 		Base: ref.String(), Protocol: ProtocolNone, Labels: map[string]string{LabelKind: KindTools},
 	})
@@ -301,8 +298,8 @@ func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, repo
 	return &e, errors.Join(err, b.Store.RemoveImage(context.WithoutCancel(ctx), raw.Digest))
 }
 
-// finishForeign adds to parts, whose root stands at rootfs, what a sandbox needs,
-// and makes the base environment's image.
+// finishForeign adds to parts, whose root is at rootfs, the files that a sandbox needs, and makes
+// the base environment's image.
 func (b *Builder) finishForeign(ctx context.Context, e *environmentOf, ref BaseRef, version, rootfs string, parts []store.Part) error {
 	if err := checkMachine(rootfs); err != nil {
 		return &FieldError{"base", fmt.Sprintf("base %s: %s", ref, err)}
@@ -318,7 +315,7 @@ func (b *Builder) finishForeign(ctx context.Context, e *environmentOf, ref BaseR
 	}
 	defer w.Abort()
 	some := false
-	for _, name := range append([]string{bootstrapPrefix + "/"}, mountedFiles...) { // a Compiler's steps have the bootstrap there
+	for _, name := range append([]string{bootstrapPrefix + "/"}, mountedFiles...) { // a Compiler's steps mount the bootstrap there
 		if isThere(root, name) {
 			continue
 		}
@@ -358,7 +355,7 @@ func (b *Builder) finishForeign(ctx context.Context, e *environmentOf, ref BaseR
 	return misplaced(ref, err)
 }
 
-// misplaced blames the base for what stands where FRE needs something else.
+// misplaced turns a conflict with FRE's own directories into a fault of the base.
 func misplaced(ref BaseRef, err error) error {
 	if !errors.Is(err, store.ErrConflict) {
 		return err
@@ -366,7 +363,7 @@ func misplaced(ref BaseRef, err error) error {
 	return &FieldError{"base", fmt.Sprintf("base %s has something else where every sandbox has a directory: %s", ref, err)}
 }
 
-// parents are the directories above name, the topmost first.
+// parents yields the directories above name, the topmost first.
 func parents(name string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for i, c := range name {
@@ -379,14 +376,13 @@ func parents(name string) func(yield func(string) bool) {
 
 var unfit = regexp.MustCompile(`[^a-z0-9]+`)
 
-// slug is a name in the grammar of images' names.
+// slug turns s into a valid image name.
 func slug(s string) string {
 	s = strings.Trim(unfit.ReplaceAllString(strings.ToLower(s), "-"), "-")
 	return cmp.Or(s[:min(len(s), 100)], "root")
 }
 
-// debianOf reads what a root says of itself: the Debian packages it has, and of
-// which release; nothing where it has none.
+// debianOf returns the Debian packages of a root, and its release; nothing for other roots.
 func debianOf(root int) (map[string]string, string, error) {
 	const most = 64 << 20
 	status, err := readIn(root, "var/lib/dpkg/status", most)
@@ -411,14 +407,14 @@ func debianOf(root int) (map[string]string, string, error) {
 		}
 	}
 	if !releasePattern.MatchString(release) {
-		return nil, "", nil // of no release that one could ask for
+		return nil, "", nil // not a release with a codename
 	}
 	return installed, release, nil
 }
 
 var releasePattern = regexp.MustCompile(`^[a-z]{1,32}$`)
 
-// readIn reads a file in the directory root, links followed as inside it.
+// readIn reads a file in root; symbolic links stay inside root.
 func readIn(root int, name string, most int64) ([]byte, error) {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
@@ -436,7 +432,7 @@ func readIn(root int, name string, most int64) ([]byte, error) {
 	return text, nil
 }
 
-// checkMachine looks at one program of a root: whether it is for this machine.
+// checkMachine checks, with one program of a root, that the root is for this machine.
 func checkMachine(rootfs string) error {
 	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -456,30 +452,30 @@ func checkMachine(rootfs string) error {
 		}
 		return nil
 	}
-	return nil // it may hold one program and nothing else
+	return nil // the root may hold a single program
 }
 
-// Interpreter is the program that a runtime runs, in bases that FRE did not make.
+// Interpreter is the program of a runtime, for bases that FRE did not make.
 type Interpreter struct {
 	Name    string   // "python3"
-	Version []string // arguments with which it prints its version, and fails without what the bootstrap needs of its library
-	Before  string   // what it prints just before its version, where it may say more: "PHP "
-	Least   string   // version: "3.9"
+	Version []string // arguments that print the version, and fail if the library lacks a part that the bootstrap needs
+	Before  string   // text before the version in the output: "PHP "
+	Least   string   // lowest version: "3.9"
 }
 
-// Interpreted is a Runtime whose interpreter may be of any base: a build on an
-// image that FRE did not make asks it for its version.
+// Interpreted is a Runtime that works with the interpreter of any base. On an image that FRE did
+// not make, a build checks the interpreter's version.
 type Interpreted interface {
 	Runtime
 	Interpreter() Interpreter
 }
 
-// searchPath is the PATH of a base environment.
+// searchPath returns the PATH of a base environment.
 func searchPath(env []string) string {
 	return strings.TrimPrefix(cmp.Or(last(env, "PATH="), systemPath), "PATH=")
 }
 
-// last is the last of env with that beginning, or "".
+// last returns the last element of env with the prefix, or "".
 func last(env []string, prefix string) string {
 	for _, v := range slices.Backward(env) {
 		if strings.HasPrefix(v, prefix) {
@@ -489,8 +485,8 @@ func last(env []string, prefix string) string {
 	return ""
 }
 
-// lookPath finds the program name along PATH in the root at rootfs: its absolute
-// path there. Errors: fs.ErrNotExist, which says where it was looked for.
+// lookPath finds the program name along PATH in the root at rootfs, and returns its absolute path
+// there. Errors: fs.ErrNotExist, with the PATH.
 func lookPath(rootfs, name, search string) (string, error) {
 	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -505,8 +501,8 @@ func lookPath(rootfs, name, search string) (string, error) {
 	return "", fmt.Errorf("no program %s along %s: %w", name, search, fs.ErrNotExist)
 }
 
-// interpret fits a command line that is meant for FRE's own bases to another: the
-// program is looked for along that one's PATH, and asked for its version.
+// interpret finds the program of a command line, meant for FRE's bases, along the PATH of a foreign
+// base, and checks its version.
 func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (string, error) {
 	args, _, err := runtime.Command(of.t)
 	if err != nil {
@@ -543,7 +539,7 @@ func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (
 
 var versionNumber = regexp.MustCompile(`[0-9]{1,6}(\.[0-9]{1,6})*`)
 
-// versionIn are the numbers of the first version in what a program says.
+// versionIn returns the numbers of the first version in a text.
 func versionIn(text string) []int {
 	var out []int
 	for n := range strings.SplitSeq(versionNumber.FindString(text), ".") {
@@ -554,8 +550,8 @@ func versionIn(text string) []int {
 	return out
 }
 
-// withPath has env's PATH be that of a base environment, after the directories that
-// a runtime has beside those of every base.
+// withPath sets env's PATH to a base environment's, preceded by the directories that only the
+// runtime has.
 func withPath(env []string, base string) []string {
 	theirs := strings.Split(base, ":")
 	dirs := slices.DeleteFunc(strings.Split(searchPath(env), ":"), func(dir string) bool {
@@ -565,7 +561,8 @@ func withPath(env []string, base string) []string {
 	return append(env, "PATH="+strings.Join(append(dirs, theirs...), ":"))
 }
 
-// under are env's variables that over does not set, and then over.
+// under returns env's variables that over does not set, followed by over. Names with FRE_ are
+// dropped from env.
 func under(env, over []string) []string {
 	set := map[string]bool{}
 	for _, v := range over {

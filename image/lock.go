@@ -29,10 +29,10 @@ const (
 	maxLockBytes = 16 << 20 // npm's lock of a thousand packages has about 1 MiB
 )
 
-// Lock pins what a build resolved: names, versions and hashes, no host names.
+// Lock pins the names, versions and hashes that a build resolved; it has no host names.
 //
-// A section is valid while its Request is that of the template ([Requests.Key]):
-// [Lock.PipFor] and its like say so.
+// A section is valid while its Request equals the template's ([Requests.Key]): see [Lock.PipFor]
+// and the like.
 type Lock struct {
 	Version  int             `json:"version"` // 1
 	Base     LockedBase      `json:"base"`
@@ -43,14 +43,14 @@ type Lock struct {
 	Gem      *LockedGem      `json:"gem,omitempty"`
 	Deb      *LockedDeb      `json:"deb,omitempty"`
 	Git      *LockedGit      `json:"git,omitempty"`
-	Build    *Lock           `json:"build,omitempty"` // of the packages of code.build, together with the function's own
+	Build    *Lock           `json:"build,omitempty"` // packages of code.build, together with the function's own
 }
 
-// LockedBase names the base environment an image was built on. Of one that FRE makes
-// it is a record: Debian's archive keeps no old versions to go back to.
+// LockedBase names the base environment of an image. For FRE's own bases it is only a record,
+// because Debian's archive keeps no old versions.
 type LockedBase struct {
 	Name     string            `json:"name"`
-	Digest   store.Digest      `json:"digest,omitempty"` // of an image from a registry: as that calls it; it is pinned
+	Digest   store.Digest      `json:"digest,omitempty"` // of a base from a registry: the registry's digest, which is pinned
 	Packages map[string]string `json:"packages"`         // Debian package → version
 }
 
@@ -62,41 +62,40 @@ type LockedPip struct {
 	Packages []LockedPackage   `json:"packages"`
 }
 
-// LockedNPM is valid while Request is the [Requests.Key] of packages.npm.
-// PackageLock is npm's own package-lock.json (v3) without "resolved" members.
+// LockedNPM is valid while Request is the [Requests.Key] of packages.npm. PackageLock is npm's own
+// package-lock.json (v3) without "resolved" members.
 type LockedNPM struct {
 	Request     []string        `json:"request"`
 	PackageLock json.RawMessage `json:"package_lock"`
 }
 
-// LockedMaven is valid while Request is the [Requests.Key] of packages.maven. A
-// package is a jar, in the order of the class path that Maven made; its name is
-// group:artifact or group:artifact:classifier, and it has one hash. Provided are
-// those that only the compiler needs: they are in no image.
+// LockedMaven is valid while Request is the [Requests.Key] of packages.maven. A package is a jar,
+// in the order of Maven's class path, named group:artifact or group:artifact:classifier, with one
+// hash. Provided are jars for the compiler only; no image has them.
 type LockedMaven struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 	Provided []LockedPackage `json:"provided,omitempty"`
 }
 
-// LockedComposer is valid while Request is the [Requests.Key] of
-// packages.composer. A package's hash is that of its tree.
+// LockedComposer is valid while Request is the [Requests.Key] of packages.composer. A package's
+// hash is the hash of its tree.
 type LockedComposer struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 }
 
-// LockedGem is valid while Request is the [Requests.Key] of packages.gem. Each
-// package comes after those that it needs; a version of one platform's has the platform
-// at its end, as in 1.18.0-x86_64-linux-gnu; the one hash is the archive's.
+// LockedGem is valid while Request is the [Requests.Key] of packages.gem. A package follows the
+// packages it needs. The version of a platform's package ends in the platform, as in
+// 1.18.0-x86_64-linux-gnu. The only hash is the archive's.
 type LockedGem struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 }
 
-// LockedGit is valid while Request is that of the template's code.git.
+// LockedGit is valid while Request is the template's code.git.
 type LockedGit struct {
-	Request string `json:"request"` // digest of address, ref and whether submodules are fetched
+	Request string `json:"request"` // digest of URL, ref and submodules
 	Commit  string `json:"commit"`  // 40 or 64 hexadecimal digits
 }
 
@@ -104,11 +103,11 @@ type LockedGit struct {
 type LockedPackage struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
-	Hashes  []string `json:"hashes"`           // "sha256:…", one per acceptable file
-	Source  string   `json:"source,omitempty"` // pip: file name of the source distribution that it is built of, whose hash is the one
+	Hashes  []string `json:"hashes"`           // "sha256:…", one for each acceptable file
+	Source  string   `json:"source,omitempty"` // pip: file name of the source distribution to build; the only hash is its hash
 
-	// Requires is what Source is built with, sorted by name; none where its build asks
-	// for nothing, or where the FRE that wrote the lock did not pin it.
+	// Requires are the packages that build Source, sorted by name. Empty if the build needs no
+	// packages, or if an older FRE wrote the lock without them.
 	Requires []LockedPackage `json:"requires,omitempty"`
 }
 
@@ -125,8 +124,7 @@ var (
 	lockedVersion     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,127}$`)
 )
 
-// PipFor returns the pip section if it answers the template's request, else
-// nil. It is safe on a nil Lock.
+// PipFor returns the pip section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) PipFor(t *Template) *LockedPip {
 	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip.Key()) || !maps.Equal(l.Pip.Index, t.Packages.PipIndex) {
 		return nil
@@ -134,8 +132,7 @@ func (l *Lock) PipFor(t *Template) *LockedPip {
 	return l.Pip
 }
 
-// NPMFor returns the npm section if it answers the template's request, else
-// nil. It is safe on a nil Lock.
+// NPMFor returns the npm section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) NPMFor(t *Template) *LockedNPM {
 	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.NPM.Key()) {
 		return nil
@@ -143,8 +140,7 @@ func (l *Lock) NPMFor(t *Template) *LockedNPM {
 	return l.NPM
 }
 
-// MavenFor returns the maven section if it answers the template's request, else
-// nil. It is safe on a nil Lock.
+// MavenFor returns the maven section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) MavenFor(t *Template) *LockedMaven {
 	if l == nil || l.Maven == nil || !slices.Equal(l.Maven.Request, t.Packages.Maven.Key()) {
 		return nil
@@ -152,8 +148,8 @@ func (l *Lock) MavenFor(t *Template) *LockedMaven {
 	return l.Maven
 }
 
-// ComposerFor returns the composer section if it answers the template's request,
-// else nil. It is safe on a nil Lock.
+// ComposerFor returns the composer section if it answers the template's request, else nil. l may be
+// nil.
 func (l *Lock) ComposerFor(t *Template) *LockedComposer {
 	if l == nil || l.Composer == nil || !slices.Equal(l.Composer.Request, t.Packages.Composer.Key()) {
 		return nil
@@ -161,8 +157,7 @@ func (l *Lock) ComposerFor(t *Template) *LockedComposer {
 	return l.Composer
 }
 
-// GemFor returns the gem section if it answers the template's request, else nil. It is
-// safe on a nil Lock.
+// GemFor returns the gem section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) GemFor(t *Template) *LockedGem {
 	if l == nil || l.Gem == nil || !slices.Equal(l.Gem.Request, t.Packages.Gem.Key()) {
 		return nil
@@ -170,8 +165,7 @@ func (l *Lock) GemFor(t *Template) *LockedGem {
 	return l.Gem
 }
 
-// GitFor returns the git section if it answers the template's request, else nil.
-// It is safe on a nil Lock.
+// GitFor returns the git section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) GitFor(t *Template) *LockedGit {
 	if l == nil || l.Git == nil || t.Code.Git == nil || l.Git.Request != t.Code.Git.key() {
 		return nil
@@ -179,15 +173,14 @@ func (l *Lock) GitFor(t *Template) *LockedGit {
 	return l.Git
 }
 
-// key stands in a lock for what is asked of the repository. An address in it would
-// be a host's name.
+// key returns the text by which a lock identifies the request. It is a hash, because a URL would
+// put a host name into the lock.
 func (g *GitCode) key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", g.URL, g.Ref, g.Submodules))
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Find returns the pinned version of a package, under the name's normal form
-// (PEP 503).
+// Find returns the pinned version of a package, by the name's normal form (PEP 503).
 func (l *LockedPip) Find(name string) (LockedPackage, bool) {
 	name = NormalName(name)
 	i := slices.IndexFunc(l.Packages, func(p LockedPackage) bool { return NormalName(p.Name) == name })
@@ -199,10 +192,10 @@ func (l *LockedPip) Find(name string) (LockedPackage, bool) {
 
 var nameRuns = regexp.MustCompile(`[-_.]+`)
 
-// NormalName is a Python package's name as PEP 503 compares it.
+// NormalName returns a Python package's name as PEP 503 compares names.
 func NormalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
 
-// ReadLock reads dir's lock file. Where there is none it returns nil.
+// ReadLock reads dir's lock file. Without a lock file it returns nil.
 func ReadLock(dir *os.Root) (*Lock, error) {
 	src, err := readSmall(dir, LockFile, maxLockBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,8 +207,8 @@ func ReadLock(dir *os.Root) (*Lock, error) {
 	return ParseLock(LockFile, src)
 }
 
-// readSmall reads a regular file of at most most bytes below dir. Errors:
-// fs.ErrNotExist; [TemplateErrors].
+// readSmall reads a regular file of at most most bytes below dir. Errors: fs.ErrNotExist;
+// [TemplateErrors].
 func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	f, err := openRegular(dir, name)
 	if err != nil {
@@ -232,8 +225,8 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	return bom.Decode(src), nil
 }
 
-// ParseLock reads a lock strictly: unknown members, bad hashes and host names
-// are refused. name stands in errors, which are [TemplateErrors].
+// ParseLock reads a lock strictly: it refuses unknown members, bad hashes and host names. Errors
+// are [TemplateErrors] with name as the file.
 func ParseLock(name string, src []byte) (*Lock, error) {
 	s := &source{file: name}
 	const next = "; delete the file to resolve anew"
@@ -374,7 +367,7 @@ func (p *LockedPackage) checkPip() error {
 	return nil
 }
 
-// canonical returns the packages in the order in which they are written.
+// canonical returns the packages in the order of the file.
 func canonical(packages []LockedPackage) []LockedPackage {
 	out := slices.Clone(packages)
 	for i, p := range out {
@@ -402,7 +395,7 @@ func hasMember(v any, name string) bool {
 	return false
 }
 
-// Encode returns the file's bytes: the same lock always gives the same.
+// Encode returns the file's bytes: equal locks give equal bytes.
 func (l *Lock) Encode() ([]byte, error) {
 	out := *l
 	out.Version = lockVersion
@@ -425,8 +418,7 @@ func (l *Lock) Encode() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// WriteLock writes l beside the template, whole or not at all. An unchanged
-// lock is left alone, with its time stamps.
+// WriteLock writes l beside the template, whole or not at all. It does not touch an unchanged lock.
 func WriteLock(dir *os.Root, l *Lock) (err error) {
 	data, err := l.Encode()
 	if err != nil {

@@ -24,14 +24,13 @@ const TemplateFile = "fret.yaml"
 const (
 	maxTemplateBytes = 1 << 20
 	maxTemplateDepth = 16   // of nested lists and mappings: a template needs 4
-	maxTemplateLine  = 8192 // characters: the YAML scanner takes quadratic time on longer ones
+	maxTemplateLine  = 8192 // characters: the YAML scanner's time is quadratic in the length of a line
 )
 
-// ParseTemplate reads a fret.yaml strictly and applies the defaults. name
-// stands in errors. A bad template gives [TemplateErrors], which hold every
-// fault that could be found. src is not kept.
+// ParseTemplate reads a fret.yaml strictly and applies the defaults. name is the file name in
+// errors. A bad template gives [TemplateErrors] with every fault found. src is not kept.
 //
-// The bases are not known here: see [Template.Check].
+// ParseTemplate does not know the bases: see [Template.Check].
 func ParseTemplate(name string, src []byte) (*Template, error) {
 	s := &source{file: name, at: map[string]position{}}
 	root, err := s.read(src)
@@ -58,7 +57,7 @@ func ParseTemplate(name string, src []byte) (*Template, error) {
 
 type position struct{ line, column int }
 
-// source is a template's text, for errors that point into it.
+// source is a template's text, for errors with a position in it.
 type source struct {
 	file  string
 	lines []string
@@ -74,8 +73,8 @@ func (s *source) errorAt(p position, message string) *TemplateError {
 	return e
 }
 
-// place is where path stands, or the nearest field above it when it was left
-// to its default.
+// place returns the position of a field, or of the nearest field above if the template leaves the
+// field at its default.
 func (s *source) place(path string) position {
 	for {
 		if p, ok := s.at[path]; ok {
@@ -105,7 +104,7 @@ func (s *source) fail(p position, format string, args ...any) error {
 	return TemplateErrors{s.errorAt(p, fmt.Sprintf(format, args...))}
 }
 
-// read returns the document's one mapping.
+// read returns the document's only mapping.
 func (s *source) read(src []byte) (ast.MapNode, error) {
 	if len(src) > maxTemplateBytes {
 		return nil, s.fail(position{}, "the template has %d bytes: the limit is %s", len(src), formatBytes(maxTemplateBytes))
@@ -151,8 +150,7 @@ func (s *source) read(src []byte) (ast.MapNode, error) {
 	return nil, s.fail(nodePosition(body), "a template is a mapping of keys to values, not %s", describe(body))
 }
 
-// firstInvalid returns the offset of the first byte that is no part of a text
-// line, or -1.
+// firstInvalid returns the offset of the first byte that a text line must not have, or -1.
 func firstInvalid(line string) int {
 	for i, r := range line {
 		if r == utf8.RuneError {
@@ -167,11 +165,11 @@ func firstInvalid(line string) int {
 	return -1
 }
 
-// tooDeep returns the token at which nesting passes the limit, before the
-// recursive parser sees it.
+// tooDeep returns the token at which nesting exceeds the limit. It runs before the recursive
+// parser.
 func tooDeep(tokens token.Tokens) *token.Token {
 	flow, compact, line := 0, 0, 0
-	var columns []int // of the block collections that are open
+	var columns []int // of the open block collections
 	for _, tk := range tokens {
 		switch tk.Type {
 		case token.SequenceStartType, token.MappingStartType:
@@ -219,8 +217,8 @@ func (s *source) syntaxError(err error) error {
 	return s.fail(p, "%s", message)
 }
 
-// plain refuses what a template has no use for and what could make a small
-// file large: anchors, aliases, merge keys and tags.
+// plain refuses anchors, aliases, merge keys and tags. Templates do not need them, and they could
+// make a small file large.
 func (s *source) plain(body ast.Node) error {
 	v := plainVisitor{}
 	ast.Walk(&v, body)
@@ -252,8 +250,7 @@ func positionOf(tk *token.Token) position {
 	return position{tk.Position.Line, tk.Position.Column}
 }
 
-// nodePosition is where a reader sees n begin; a block mapping's own token is
-// its first colon.
+// nodePosition returns where a reader sees n begin. A block mapping's own token is the first colon.
 func nodePosition(n ast.Node) position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -294,8 +291,7 @@ func describe(n ast.Node) string {
 	return "something else"
 }
 
-// field is one key of a mapping: the decoder of its value, or else the keys
-// below it.
+// field is a key of a mapping: either with the decoder of the value, or with the keys below.
 type field struct {
 	key      string
 	required bool
@@ -376,7 +372,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// text reads a string that fully matches pattern; want describes it.
+// text reads a string that fully matches pattern; want describes the pattern.
 func (d *decoder) text(dst *string, pattern *regexp.Regexp, want string) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		s, ok := d.str(n, path)
@@ -429,7 +425,7 @@ func (d *decoder) strings(dst *[]string, item func(string) error) func(ast.Node,
 	}
 }
 
-// requests reads a list of strings, or one string that names a file.
+// requests reads a list of strings, or a string with a file's name.
 func (d *decoder) requests(dst *Requests, item func(string) error) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		switch n.(type) {
@@ -444,8 +440,7 @@ func (d *decoder) requests(dst *Requests, item func(string) error) func(ast.Node
 	}
 }
 
-// projectExtras matches the optional dependencies of a project that a template
-// asks for: "pyproject.toml[web,dev]".
+// projectExtras matches a request for a project's optional dependencies: "pyproject.toml[web,dev]".
 var projectExtras = regexp.MustCompile(`^(|.*/)(pyproject\.toml|uv\.lock)\[([A-Za-z0-9._, -]+)\]$`)
 
 func (r *Requests) splitExtras() {
@@ -486,7 +481,7 @@ func integer[T int | int64](d *decoder, dst *T, low, high T) func(ast.Node, stri
 	}
 }
 
-// measure reads a scalar with a unit through parse and checks its range.
+// measure reads a scalar with a unit by parse, and checks the range.
 func measure[T ~int64](d *decoder, dst *T, parse func(string) (T, error), format func(T) string, low, high T) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		var s string
@@ -514,7 +509,7 @@ func measure[T ~int64](d *decoder, dst *T, parse func(string) (T, error), format
 	}
 }
 
-// suggestion names the known key nearest to key, or the place where it belongs.
+// suggestion names the known key nearest to key, or the path where key belongs.
 func (d *decoder) suggestion(key string, fields []field) string {
 	best, distance := "", min(len(key)/3+1, 3)+1
 	for _, f := range fields {
@@ -544,8 +539,8 @@ func elsewhere(key, path string, fields []field) string {
 	return ""
 }
 
-// editDistance counts insertions, deletions, replacements and swaps of
-// neighbours between a and b (optimal string alignment).
+// editDistance counts insertions, deletions, replacements and swaps of neighbours between a and b
+// (optimal string alignment).
 func editDistance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
