@@ -11,23 +11,23 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Access says who may call a function by the gateway.
+// Access says who may call a function at the gateway.
 type Access string
 
 // The values of Access.
 const (
-	AccessToken Access = "token" // whoever has a token with the scope invoke, of the function's tenant
-	AccessOpen  Access = "open"  // everybody, where the engine's configuration lets templates say so
+	AccessToken Access = "token" // holders of a token of the function's tenant with the scope invoke
+	AccessOpen  Access = "open"  // everybody, if the engine's configuration lets templates say so
 )
 
 // CORS says to which web pages of other origins browsers give a function's answers
 // (https://fetch.spec.whatwg.org/#http-cors-protocol).
 type CORS struct {
-	Origins     []string      `json:"origins"`               // "https://app.example", or "*" alone for all
+	Origins     []string      `json:"origins"`               // "https://app.example", or only "*" for all
 	Methods     []string      `json:"methods,omitempty"`     // default GET, HEAD, POST
-	Headers     []string      `json:"headers,omitempty"`     // that requests may have beyond those that need no leave
-	Credentials bool          `json:"credentials,omitempty"` // cookies and the like go along; not with "*"
-	MaxAge      time.Duration `json:"max_age_ns,omitempty"`  // for how long a browser remembers; default 5m
+	Headers     []string      `json:"headers,omitempty"`     // fields that requests may have beyond the safelisted ones
+	Credentials bool          `json:"credentials,omitempty"` // send cookies and the like; not with "*"
+	MaxAge      time.Duration `json:"max_age_ns,omitempty"`  // how long a browser may cache the permission; default 5m
 }
 
 const (
@@ -105,7 +105,7 @@ func (d *decoder) accessRelations(t *Template, fail func(path, format string, ar
 	}
 }
 
-// checkAccess checks what images say, too; its errors begin with the field's name.
+// checkAccess also checks configurations of images; its errors begin with the field's name.
 func (c *Config) checkAccess() error {
 	if len(c.Secrets) > maxSecrets {
 		return fmt.Errorf("secrets has %d entries: the limit is %d", len(c.Secrets), maxSecrets)
@@ -127,7 +127,7 @@ func (c *Config) checkAccess() error {
 	return c.CORS.Check()
 }
 
-// Check says what is wrong with it, beginning with the field's name.
+// Check returns an error, beginning with the field's name, for a faulty configuration.
 func (c *CORS) Check() error {
 	if len(c.Origins) == 0 {
 		return fmt.Errorf("cors.origins names none")

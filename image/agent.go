@@ -11,10 +11,10 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Agent makes the image of AI agents' sandboxes over another: with the adapter in it,
-// which runs commands there. It costs a directory of links, once. Lists hide it; it goes
-// when nothing has used it for long, and is made again. Its configuration is the other's,
-// but for the command, which is [AgentCommand].
+// Agent makes the image of AI agents' sandboxes from another image, by adding the adapter, which
+// runs the agents' commands. The cost is one directory of links. Lists hide the image; it is
+// removed after long disuse and made again on demand. Its configuration has only the base and the
+// environment of the other image; the command is [AgentCommand].
 func (b *Builder) Agent(ctx context.Context, of *store.Image) (*store.Image, error) {
 	defer b.Store.Hold()()
 	cfg, err := ConfigOf(of)
@@ -48,11 +48,11 @@ func (b *Builder) Agent(ctx context.Context, of *store.Image) (*store.Image, err
 	return b.Store.PutImage(ctx, store.Manifest{Name: toolsPrefix + "agent", Version: hash[:16], Parts: parts, Config: config})
 }
 
-// AgentCommand is the program of an image that [Builder.Agent] made.
+// AgentCommand returns the program of an image made by [Builder.Agent].
 func AgentCommand() []string { return []string{"/opt/fre/http"} }
 
-// AgentEnv is the environment of that program, and but for its own variables of the
-// commands it runs.
+// AgentEnv returns the environment of the program; commands get it without the program's own
+// variables.
 func AgentEnv(img *store.Image) ([]string, error) {
 	cfg, err := ConfigOf(img)
 	if err != nil {
@@ -63,12 +63,13 @@ func AgentEnv(img *store.Image) ([]string, error) {
 	return append(under(cfg.Env, env), "FRE_CONTRACT=agent"), nil
 }
 
-// ProtocolSnapshot is of images of one part, snapshotPart: what was in an agent's /work.
+// ProtocolSnapshot marks images with a single part, snapshotPart: the contents of an agent's /work.
 const ProtocolSnapshot Protocol = "snapshot"
 
 const snapshotPart = "work"
 
-// SnapshotManifest is that of an agent's /work, which counts among its tenant's images.
+// SnapshotManifest returns the manifest of an agent's /work, which counts among the tenant's
+// images.
 func SnapshotManifest(tenant string, tree store.Digest) (store.Manifest, error) {
 	config, err := json.Marshal(Config{Protocol: ProtocolSnapshot, Tenant: tenant})
 	if err != nil {
@@ -76,7 +77,7 @@ func SnapshotManifest(tenant string, tree store.Digest) (store.Manifest, error) 
 	}
 	version := string(tree)
 	if len(version) > 19 {
-		version = version[7:19] // of its hexadecimal digits
+		version = version[7:19] // twelve of the hexadecimal digits
 	}
 	return store.Manifest{
 		Name: QualifiedName("snapshot", tenant), Version: version, Config: config,
@@ -84,7 +85,7 @@ func SnapshotManifest(tenant string, tree store.Digest) (store.Manifest, error) 
 	}, nil
 }
 
-// IsSnapshot says whether an image is a snapshot, and whose.
+// IsSnapshot reports whether an image is a snapshot, and of which tenant.
 func IsSnapshot(img *store.Image) (tenant string, ok bool) {
 	cfg, err := ConfigOf(img)
 	return cfg.Tenant, err == nil && cfg.Protocol == ProtocolSnapshot

@@ -16,35 +16,32 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Base environments and tool images live in the store as "base/NAME" and
-// "tools/NAME-HASH": a function's id cannot hold a slash. Their version is the
-// codename of the distribution's release, so that one base of two releases is two
-// versions.
+// Base environments and tool images are in the store as "base/NAME" and "tools/NAME-HASH": a
+// function's id cannot have a slash. Their version is the codename of the distribution's release,
+// so a base of two releases has two versions.
 const (
 	basePrefix  = "base/"
 	toolsPrefix = "tools/"
 )
 
-// layoutVersion goes up when the builder itself places other files in a base.
+// layoutVersion increases when the builder itself places other files in a base.
 const layoutVersion = 1
 
 // systemPath is the PATH of base environments and build steps.
 const systemPath = "PATH=/usr/local/bin:/usr/bin:/bin"
 
-// systemTime is the time stamp of files the builder writes itself: the same
-// input gives the same image.
+// systemTime is the time stamp of files that the builder writes: equal input gives equal images.
 var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Base finds the base environment that a template names ([ParseBase]), or builds
-// it out of Debian packages. It is found as long as the base asks for the same; to
-// take in Debian's updates, remove the image. Errors: [ErrUnknownBase], those of
-// package debian, and the store's.
+// Base finds the base environment that a template names ([ParseBase]), or builds it from Debian
+// packages. An existing image is used while the specification is unchanged; to get Debian's
+// updates, remove the image. Errors: [ErrUnknownBase], those of package debian, and the store's.
 func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
 	img, err := b.baseWith(ctx, name, SlimDefault, nil, report)
 	return img, debianFault(err)
 }
 
-// baseWith is Base for a template with that slim and keep.
+// baseWith is Base for a template's slim and keep.
 func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []string, report func(Event)) (*store.Image, error) {
 	report = serial(report)
 	ref, err := ParseBase(name)
@@ -73,7 +70,7 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []s
 	}
 	defer unlock()
 	if img := b.find(basePrefix+ref.Name, hash); img != nil {
-		return img, nil // made while we waited
+		return img, nil // made during the wait
 	}
 	img, err := b.makeBase(ctx, base, ref, hash, report)
 	if err != nil {
@@ -82,7 +79,7 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []s
 	return img, nil
 }
 
-// release is the codename of the release that ref is of.
+// release returns the codename of ref's release.
 func (b *Builder) release(ref BaseRef) string { return cmp.Or(ref.Release, b.Release) }
 
 func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash string, report func(Event)) (*store.Image, error) {
@@ -92,7 +89,7 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash st
 		return nil, err
 	}
 	version := part.Version
-	if own, err := b.base(base.Name); err == nil && own != base { // beside the one that others share
+	if own, err := b.base(base.Name); err == nil && own != base { // distinct from the shared image of the base
 		version += "-" + hash[:12]
 	}
 	config := Config{
@@ -106,9 +103,8 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash st
 		return b.put(ctx, basePrefix+base.Name, version, []store.Part{part}, config)
 	}
 
-	// Finish runs the base's programs, so that it must be linked first. That
-	// image has no LabelSpec: nobody finds it, and what a crash leaves of it the
-	// next build removes.
+	// Finish runs the base's programs, so the base must be linked first. The unfinished image has
+	// no LabelSpec, so no build finds it. The next build removes an image that a crash left.
 	unfinished := config
 	unfinished.Labels = map[string]string{LabelKind: KindTools}
 	raw, err := b.put(ctx, toolsPrefix+base.Name+"-unpacked", part.Version, []store.Part{part}, unfinished)
@@ -147,15 +143,15 @@ func (b *Builder) removeUnfinished(ctx context.Context, name string) {
 	}
 }
 
-// tools finds or builds a base's environment with further Debian packages and
-// nothing dropped. It starts from Debian again, so that Finish may use it.
+// tools finds or builds a base's environment with further Debian packages, without dropping files.
+// It starts from Debian, and not from the base, so that Finish may use tools.
 func (b *Builder) tools(ctx context.Context, ref BaseRef, packages []string, report func(Event)) (*store.Image, error) {
 	base, err := b.base(ref.Name)
 	if err != nil {
 		return nil, err
 	}
 	packages = slices.Compact(slices.Sorted(slices.Values(packages)))
-	// What a base leaves out of others' dependencies comes where it is asked for.
+	// Packages that a base excludes from dependencies come if requested.
 	left := slices.DeleteFunc(slices.Clone(base.Spec.Exclude), func(name string) bool { return slices.Contains(packages, name) })
 	spec := BaseSpec{Roots: slices.Concat(base.Spec.Roots, packages), Exclude: left}
 	hash := specHash("tools", base.Name, b.release(ref), spec, packages)
@@ -188,15 +184,14 @@ func (b *Builder) tools(ctx context.Context, ref BaseRef, packages []string, rep
 	return img, nil
 }
 
-// madeOf is what the tree of a base environment was made of.
+// madeOf describes the tree of a base environment.
 type madeOf struct {
 	versions map[string]string // by package
-	hashes   map[string]string // "sha256:…" of its .deb, by package
-	slim     *slimming         // what is not in the tree
+	hashes   map[string]string // "sha256:…" of the .deb, by package
+	slim     *slimming         // the omissions
 }
 
-// debian unpacks the closure of spec.Roots and the system's own files into one
-// tree.
+// debian unpacks spec.Roots with their dependencies, and the system's own files, into one tree.
 func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpec, report func(Event)) (part store.Part, made madeOf, err error) {
 	if err := Offline(ctx, "base environment "+name); err != nil {
 		return part, made, err
@@ -242,8 +237,8 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 		return part, made, err
 	}
 	if err := check.Err(); err != nil {
-		// It may be an optional module, so that the base can still be of use; whoever
-		// finds that it is not is told why.
+		// The file may be an optional module, so the base may still be usable. The warning explains
+		// a later failure.
 		b.log().WarnContext(ctx, "files that miss a library", "base", name, "error", err)
 		report(Event{Step: "base", Name: name, Message: "warning: " + err.Error()})
 	}
@@ -265,7 +260,7 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 	return store.Part{Kind: "base", Name: name, Version: archive.Codename(), Tree: tree}, made, nil
 }
 
-// roots are s.Roots, and of s.Also what the archive has.
+// roots returns s.Roots, and the packages of s.Also that the archive has.
 func (s BaseSpec) roots(ctx context.Context, archive Archive) ([]string, error) {
 	roots := slices.Clone(s.Roots)
 	for _, name := range s.Also {
@@ -279,7 +274,7 @@ func (s BaseSpec) roots(ctx context.Context, archive Archive) ([]string, error) 
 	return roots, nil
 }
 
-// systemFiles writes what maintainer scripts and the installer make elsewhere.
+// systemFiles writes files that maintainer scripts and the installer would make.
 func systemFiles(w debian.Writer) error {
 	for _, f := range []struct{ path, content string }{
 		{"etc/group", "root:x:0:\nfre:x:1000:\nnogroup:x:65534:\n"},
@@ -287,7 +282,7 @@ func systemFiles(w debian.Writer) error {
 		{"etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"},
 		{"etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"},
 		{"etc/passwd", "root:x:0:0:root:/work:/bin/sh\nfre:x:1000:1000:fre:/work:/bin/sh\nnobody:x:65534:65534:nobody:/work:/bin/sh\n"},
-		{"etc/resolv.conf", ""}, // build steps with network bind the host's over it
+		{"etc/resolv.conf", ""}, // build steps with network mount the host's file here
 	} {
 		if err := w.File(f.path, 0o644, systemTime, strings.NewReader(f.content)); err != nil {
 			return err
@@ -304,7 +299,7 @@ func (b *Builder) put(ctx context.Context, name, version string, parts []store.P
 	return b.Store.PutImage(ctx, store.Manifest{Name: name, Version: version, Parts: parts, Config: raw})
 }
 
-// find returns the newest image of that name made from the same spec, or nil.
+// find returns the newest image with the name and the same spec, or nil.
 func (b *Builder) find(name, hash string) *store.Image {
 	for _, img := range b.Store.Images() {
 		if img.Name != name {

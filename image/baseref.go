@@ -14,18 +14,18 @@ type BaseKind string
 
 // The kinds of bases.
 const (
-	BaseDebian  BaseKind = ""        // FRE's own, of the distribution's packages
-	BaseOCI     BaseKind = "oci"     // an image of a registry, or of the store
-	BaseArchive BaseKind = "archive" // what docker save writes, or an OCI layout as a tar
-	BaseLayout  BaseKind = "layout"  // an OCI layout's directory
-	BaseDir     BaseKind = "dir"     // a root file system's directory
+	BaseDebian  BaseKind = ""        // FRE's own, made from the distribution's packages
+	BaseOCI     BaseKind = "oci"     // an image from a registry or in the store
+	BaseArchive BaseKind = "archive" // output of docker save, or an OCI layout as a tar
+	BaseLayout  BaseKind = "layout"  // directory of an OCI layout
+	BaseDir     BaseKind = "dir"     // directory of a root file system
 )
 
-// BaseRef says which base environment a template stands on.
+// BaseRef names the base environment of a template.
 type BaseRef struct {
 	Kind    BaseKind
-	Name    string // of one of FRE's: "python"; otherwise a reference, or a clean path below the template's directory
-	Release string // of FRE's: codename of the distribution's release; "" for the host's own
+	Name    string // of an FRE base: "python"; otherwise a reference, or a clean path below the template's directory
+	Release string // of an FRE base: codename of the distribution's release; "" for the host's
 }
 
 var (
@@ -33,8 +33,8 @@ var (
 	baseDescription = `the name of a base environment such as "python", of a release's such as "python:trixie", or oci:IMAGE, archive:FILE, layout:DIRECTORY, dir:DIRECTORY`
 )
 
-// ParseBase reads a template's base: "python", "python:trixie", "oci:IMAGE",
-// "archive:FILE", "layout:DIRECTORY", "dir:DIRECTORY".
+// ParseBase reads a template's base: "python", "python:trixie", "oci:IMAGE", "archive:FILE",
+// "layout:DIRECTORY", "dir:DIRECTORY".
 func ParseBase(s string) (BaseRef, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	switch k := BaseKind(kind); {
@@ -60,7 +60,7 @@ func ParseBase(s string) (BaseRef, error) {
 	return BaseRef{Name: kind, Release: rest}, nil
 }
 
-// String is what a template writes.
+// String returns the base as a template writes it.
 func (r BaseRef) String() string {
 	switch {
 	case r.Kind != BaseDebian:
@@ -71,14 +71,13 @@ func (r BaseRef) String() string {
 	return r.Name
 }
 
-// baseName is the name of the base environment of FRE's that s names, or the kind
-// of another.
+// baseName returns the name of the FRE base that s names, or the kind of a foreign base.
 func baseName(s string) string {
 	name, _, _ := strings.Cut(s, ":")
 	return name
 }
 
-// ForeignBase says whether the template stands on an image that FRE did not make.
+// ForeignBase reports whether the template uses an image that FRE did not make.
 func (t *Template) ForeignBase() bool {
 	ref, err := ParseBase(t.Base)
 	return err == nil && ref.Kind != BaseDebian

@@ -13,11 +13,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// stepTools are the Debian packages of what every shell script expects.
+// stepTools are the Debian packages with the tools that every shell script expects.
 var stepTools = []string{"coreutils", "findutils", "grep", "sed"}
 
-// runBuild makes the tree of the function's files by the template's build step, or
-// finds what it made of the same before.
+// runBuild makes the tree of the function's files by the template's build step, or finds an earlier
+// result.
 //
 //	code ─ copy ─→ /work ─ code.build.run ─→ code.build.output ─→ the tree
 //	root: the base's tools, the function's packages, those of code.build
@@ -63,7 +63,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 			return err
 		}
 		err = openedIn(s, source, func(top *os.Root) error {
-			// What the step made may be a link to anywhere: it is opened below top.
+			// The step's output may be a symbolic link to anywhere, so open it below top.
 			out, err := top.OpenRoot(step.Output)
 			if err != nil {
 				return &FieldError{"code.build.output", fmt.Sprintf("code.build.output %q: the build step has made no such directory: %s", step.Output, err)}
@@ -80,8 +80,8 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 	return tree, err
 }
 
-// buildRoot finds or makes the image that a build step runs in, and says which
-// directories of it hold the packages' programs.
+// buildRoot finds or makes the image in which a build step runs, and returns its directories with
+// the packages' programs.
 func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image, programs []string, err error) {
 	step := of.t.Code.Build
 	ref, err := ParseBase(of.t.Base)
@@ -103,7 +103,7 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 	}
 	parts := slices.Clone(tools.Parts)
 
-	// The packages of both are resolved together, as if the function asked for all.
+	// Resolve the packages of function and step together, as if the function requested all.
 	t := *of.t
 	for _, site := range b.Sites {
 		own, more := t.Packages.of(site.Name()), step.Packages.of(site.Name())

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// ReservedName says whether an image of that name is one that builds look for and
-// trust: a base environment or a tool.
+// ReservedName reports whether a name is reserved for images that builds find and trust: base
+// environments and tools.
 func ReservedName(name string) bool {
 	return strings.HasPrefix(name, basePrefix) || strings.HasPrefix(name, toolsPrefix)
 }
 
-// Check refuses what no Builder could have made, in the configuration of an image
-// that was made elsewhere: what a template may say is what a host lets it ask for.
+// Check refuses a configuration that no Builder makes, in an image from elsewhere: an image must
+// not ask a host for more than a template may.
 func (c *Config) Check() error {
 	for name, list := range map[string][]string{"args": c.Args, "env": c.Env} {
 		for _, s := range list {
@@ -40,7 +40,7 @@ func (c *Config) Check() error {
 	}
 	switch c.Protocol {
 	case ProtocolNone:
-		return nil // no function: nothing of what follows is looked at
+		return nil // not a function: no further checks
 	case ProtocolChannel, ProtocolStdio, ProtocolPipeline:
 	case ProtocolSnapshot:
 		return errors.New("it is a snapshot of an agent's /work, and no function: fre agent create takes it")

@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	codePrefix      = "function" // the function's own files, in the image
+	codePrefix      = "function" // the function's files, in the image
 	bootstrapPrefix = "opt/fre"
 	maxIgnoreBytes  = 64 << 10
 )
 
-// code makes the part that holds the function's own files: modes normalised,
-// file times kept (a language's caches compare them), directory times not (an
-// editor's temporary file changes them). The handler is looked for on the way,
-// in the code and in the base. What a [CodeBuilder] builds comes from source.go.
+// code makes the part with the function's files. Modes are normalised. File times are kept, because
+// caches of languages compare them; directory times are not, because an editor's temporary file
+// changes them. On the way code checks the handler, in the code and in the base. source.go makes
+// the output of a [CodeBuilder].
 func (b *Builder) code(ctx context.Context, of *buildOf, runtime Runtime) (store.Part, error) {
 	part := store.Part{Kind: "code", Name: of.t.ID, Version: of.t.Version, Prefix: codePrefix}
 	err := b.withSource(ctx, of, func(source *os.Root) (err error) {
@@ -57,7 +57,7 @@ func (b *Builder) code(ctx context.Context, of *buildOf, runtime Runtime) (store
 	return part, err
 }
 
-// codeTree makes a tree of the code that name stands for below dir.
+// codeTree makes a tree of the code at name below dir.
 func (b *Builder) codeTree(ctx context.Context, of *buildOf, dir *os.Root, name string) (store.Digest, error) {
 	w, err := b.Store.Create()
 	if err != nil {
@@ -75,24 +75,24 @@ func (b *Builder) codeTree(ctx context.Context, of *buildOf, dir *os.Root, name 
 type codeTree struct {
 	ctx    context.Context
 	w      debian.Writer
-	id     string // the template's
+	id     string // of the template
 	report func(Event)
 	ignore freignore.List
 	files  int64
 	size   codeSize
 
 	entries map[string]codeEntry                // by path in the part
-	open    func(path string) (*os.File, error) // a file's source
+	open    func(path string) (*os.File, error) // opens a file of the source
 }
 
-// codeSize counts what code takes. A build step, or a git server, may make any
-// amount of it, and files that take no space until they are copied.
+// codeSize counts the size of code. A build step or a git server may produce any amount, and sparse
+// files take no space until they are copied.
 type codeSize struct {
 	bytes   int64
 	entries int
 }
 
-// What code that was fetched or built may take, as with a package.
+// Limits of fetched or built code, as for a package.
 const (
 	maxBuiltBytes   = 4 << 30
 	maxBuiltEntries = 250_000
@@ -106,7 +106,7 @@ func (s *codeSize) add(field string, bytes int64) error {
 	return nil
 }
 
-// addAll adds all that is below root.
+// addAll adds all files below root.
 func (s *codeSize) addAll(ctx context.Context, field string, root *os.Root) error {
 	return fs.WalkDir(root.FS(), ".", func(_ string, e fs.DirEntry, err error) error {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -126,7 +126,7 @@ type codeEntry struct {
 	link string
 }
 
-// add copies what name stands for and calls check before the sources close.
+// add copies the code at name, and calls check before the sources close.
 func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 	info, err := dir.Stat(name)
 	switch {
@@ -191,7 +191,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	}
 	switch e.Type() {
 	case fs.ModeDir:
-		if !utf8.ValidString(p) { // package fs reads no such directory
+		if !utf8.ValidString(p) { // package fs does not read the directory
 			return &FieldError{"code.path", fmt.Sprintf("the name of the directory %q in the code is not UTF-8: rename it, or name it in %s", p, freignore.File)}
 		}
 		c.entries[p] = codeEntry{mode: fs.ModeDir}
@@ -215,9 +215,9 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 
 var errIrregular = errors.New("not a regular file")
 
-// openRegular opens the file name below dir. It may be swapped while we look: it
-// is opened without waiting for a fifo's other end, and looked at after. Errors:
-// errIrregular.
+// openRegular opens the regular file name below dir. Because the file may be replaced meanwhile,
+// openRegular opens it without waiting for a FIFO's other end, and checks the type afterwards.
+// Errors: errIrregular.
 func openRegular(dir *os.Root, name string) (*os.File, error) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -260,7 +260,7 @@ func (c *codeTree) file(root *os.Root, p, to string) error {
 	return nil
 }
 
-// bootstrap makes the part below /opt/fre, or finds it.
+// bootstrap makes or finds the part below /opt/fre.
 func (b *Builder) bootstrap(ctx context.Context, of *buildOf, runtime Runtime, files map[string][]byte) (store.Part, error) {
 	names := slices.Sorted(maps.Keys(files))
 	h := sha256.New()

@@ -8,22 +8,21 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// FunctionID is the user and the group id that functions run as, inside.
+// FunctionID is the user id and group id of functions inside the sandbox.
 const FunctionID = 1000
 
-// Container is what an ordinary image says about itself (OCI image-spec,
-// config.md), as far as running and listing it needs: its environment stands in
-// Config.Env, entry point and command together in Config.Args. The whole
-// configuration, with the image's history, is kept beside its layers (package
-// image/oci).
+// Container is an ordinary image's configuration (OCI image-spec, config.md), as far as running and
+// listing need it. The environment is in Config.Env, entry point and command together are in
+// Config.Args. Package image/oci keeps the whole configuration, with the image's history, beside
+// the layers.
 type Container struct {
-	ID       store.Digest `json:"id"`              // digest of the configuration: the image's id at other engines
-	Chain    store.Digest `json:"chain,omitempty"` // chain id of its layers, computed once here
+	ID       store.Digest `json:"id"`              // digest of the configuration: the image's id in other engines
+	Chain    store.Digest `json:"chain,omitempty"` // chain id of the layers, computed once
 	Created  time.Time    `json:"created,omitzero"`
 	Author   string       `json:"author,omitempty"`
-	Platform string       `json:"platform"` // "linux/amd64", with a third part for the variant
+	Platform string       `json:"platform"` // "linux/amd64", with the variant as third part
 
-	User         string            `json:"user,omitempty"` // name or id, with ":" and a group or not; "" is root
+	User         string            `json:"user,omitempty"` // name or id, optionally ":" and a group; "" is root
 	Entrypoint   []string          `json:"entrypoint,omitempty"`
 	Cmd          []string          `json:"cmd,omitempty"`
 	WorkingDir   string            `json:"working_dir,omitempty"`
@@ -33,11 +32,11 @@ type Container struct {
 	StopSignal   string            `json:"stop_signal,omitempty"`   // "SIGTERM" or a number
 	Shell        []string          `json:"shell,omitempty"`
 	OnBuild      []string          `json:"on_build,omitempty"`
-	Healthcheck  json.RawMessage   `json:"healthcheck,omitempty"` // as it came; nothing runs it
+	Healthcheck  json.RawMessage   `json:"healthcheck,omitempty"` // unchanged; FRE runs no health checks
 }
 
-// AsContainer says how the image is run as an ordinary one: as it says itself, or,
-// where FRE built it, as a function or a base is.
+// AsContainer returns how to run the image as a container: by its own configuration or, if FRE
+// built the image, like a function or a base.
 func (c *Config) AsContainer() Container {
 	if c.Container != nil {
 		return *c.Container

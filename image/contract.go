@@ -9,13 +9,12 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Contract says what a function's code is written against: how it is called and
-// what it answers (docs/contracts.md).
+// Contract says how a function's code is called and how it answers (docs/contracts.md).
 type Contract string
 
 // The contracts.
 const (
-	ContractFRE       Contract = "fre"                 // handle(event, context), or the channel's own protocol
+	ContractFRE       Contract = "fre"                 // handle(event, context), or the channel protocol
 	ContractLambda    Contract = "lambda"              // AWS Lambda's handlers and runtime interface clients
 	ContractASGI      Contract = "asgi"                // an ASGI application
 	ContractWSGI      Contract = "wsgi"                // a WSGI application
@@ -26,23 +25,23 @@ const (
 	ContractStdio     Contract = "stdio"               // a program for each sandbox, the body on stdin
 )
 
-// Contracts lists them all.
+// Contracts returns all contracts.
 func Contracts() []Contract {
 	return []Contract{
 		ContractFRE, ContractLambda, ContractASGI, ContractWSGI, ContractFramework, ContractKnative, ContractHTTP, ContractCGI, ContractStdio,
 	}
 }
 
-// Contracted is a Runtime that runs functions of other contracts than [ContractFRE].
+// Contracted is a Runtime that also runs functions of contracts beside [ContractFRE].
 type Contracted interface {
 	Runtime
 
-	// Contract returns the Runtime for functions of that contract, or nil.
+	// Contract returns the Runtime for functions of a contract, or nil.
 	Contract(c Contract) Runtime
 }
 
-// ofContract is the Runtime for functions of that contract, or nil. One that is not
-// Contracted has fre and what implies it.
+// ofContract returns the Runtime for functions of a contract, or nil. A Runtime that is not
+// Contracted runs fre, and contracts that imply the Runtime.
 func ofContract(r Runtime, c Contract) Runtime {
 	if other, ok := r.(Contracted); ok {
 		return other.Contract(cmp.Or(c, ContractFRE))
@@ -53,21 +52,21 @@ func ofContract(r Runtime, c Contract) Runtime {
 	return nil
 }
 
-// Lambda says what a function of the contract lambda is called with.
+// Lambda says what the handler of a function with the contract lambda receives.
 type Lambda struct {
 	Event LambdaEvent // default body
 }
 
-// LambdaEvent says what of a request is the event.
+// LambdaEvent says which part of a request is the event.
 type LambdaEvent string
 
 // The values of LambdaEvent.
 const (
-	LambdaBody LambdaEvent = "body" // its body, which is JSON; what the handler returns is the answer's
-	LambdaHTTP LambdaEvent = "http" // all of it, in payload format 2.0 of API Gateway and function URLs, and the answer too
+	LambdaBody LambdaEvent = "body" // the body, as JSON; the handler's result is the answer's body
+	LambdaHTTP LambdaEvent = "http" // request and answer in payload format 2.0 of API Gateway and function URLs
 )
 
-// implied are the runtimes of contracts that have one only.
+// implied has the runtime of each contract with only one runtime.
 var implied = map[Contract]string{
 	ContractASGI: "python", ContractWSGI: "python", ContractHTTP: "http", ContractCGI: "native", ContractStdio: "native",
 }
@@ -81,7 +80,7 @@ var contractHandlers = map[Contract]map[string]string{
 	ContractKnative:   {"python": "function.new", "node": "index.handle", "go": "Handle"},
 }
 
-// setContract sets what the contract implies, and the contract that the rest implies.
+// setContract sets the fields that the contract implies, and the contract that other fields imply.
 func (t *Template) setContract() {
 	if t.Runtime == "" && (t.Contract == ContractHTTP || t.Contract == ContractCGI || t.Contract == ContractStdio || t.ForeignBase()) {
 		t.Runtime = implied[t.Contract]
@@ -115,7 +114,7 @@ func (t *Template) setContract() {
 		}
 	}
 	if t.Runtime == "python" && t.Contract != ContractFRE {
-		t.Handler = strings.NewReplacer(":", ".", "/", ".").Replace(t.Handler) // as servers and Lambda have it
+		t.Handler = strings.NewReplacer(":", ".", "/", ".").Replace(t.Handler) // servers and Lambda write : or /
 	}
 }
 
@@ -131,7 +130,7 @@ func (d *decoder) contractRelations(t *Template, fail func(path, format string, 
 	if t.Contract == ContractFRE && t.Runtime == "native" && in.Isolation == IsolationEvent {
 		fail("contract", `a native program with the contract fre speaks the channel's protocol and is reused: set instances.isolation to "instance", or the contract to stdio`)
 	}
-	// Their runtime interface clients ask for one event at a time.
+	// Lambda's runtime interface clients handle one event at a time.
 	if t.Contract == ContractLambda && in.Concurrency > 1 && t.Runtime != "python" && t.Runtime != "node" {
 		fail("instances.concurrency", "instances.concurrency must be 1: a runtime interface client of Lambda's has one event at a time")
 	}

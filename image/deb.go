@@ -20,14 +20,14 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// debKind is the kind of parts that are one Debian package.
+// debKind is the kind of a part with one Debian package.
 const debKind = "deb"
 
-// debsAtOnce is how many packages are fetched and unpacked beside each other.
+// debsAtOnce is how many packages are fetched and unpacked at the same time.
 const debsAtOnce = 4
 
-// debExclude is what packages depend on for their installation, which does not
-// take place.
+// debExclude returns dependencies that packages need only for an installation, which FRE does not
+// run.
 func debExclude() []string {
 	return []string{
 		"dpkg", "debconf", "install-info", "sensible-utils", "ucf", "init-system-helpers", "base-files",
@@ -35,7 +35,8 @@ func debExclude() []string {
 	}
 }
 
-// documentation is what no program reads: it is in no image.
+// documentation returns patterns of files that no program reads. No base has them; packages have
+// them only with slim: false.
 func documentation() []string {
 	return []string{
 		"usr/share/bug", "usr/share/doc", "usr/share/doc-base", "usr/share/gtk-doc", "usr/share/info", "usr/share/lintian",
@@ -43,12 +44,12 @@ func documentation() []string {
 	}
 }
 
-// LockedDeb is valid while Request is the [Requests.Key] of packages.deb, Libs the
-// template's libs, and the lock's Base that of the build.
+// LockedDeb is valid while Request is the [Requests.Key] of packages.deb, Libs the template's libs,
+// and the lock's Base the build's base.
 type LockedDeb struct {
 	Request  []string           `json:"request"`
 	Libs     []string           `json:"libs,omitempty"`
-	Packages []LockedDebPackage `json:"packages"` // without those of the base environment
+	Packages []LockedDebPackage `json:"packages"` // without the packages of the base environment
 }
 
 // LockedDebPackage pins one Debian package.
@@ -57,12 +58,11 @@ type LockedDebPackage struct {
 	Version      string `json:"version"`
 	Architecture string `json:"architecture"`   // "amd64", "all"
 	Hash         string `json:"hash"`           // "sha256:…" of the .deb
-	Libs         bool   `json:"libs,omitempty"` // its shared libraries only
+	Libs         bool   `json:"libs,omitempty"` // only the shared libraries
 }
 
-// DebFor returns the section of Debian packages if it answers the template's
-// request on a base environment of those packages, else nil. It is safe on a nil
-// Lock.
+// DebFor returns the section of Debian packages if it answers the template's request on a base
+// environment with the same packages, else nil. l may be nil.
 func (l *Lock) DebFor(t *Template, base LockedBase) *LockedDeb {
 	if l == nil || l.Deb == nil || !slices.Equal(l.Deb.Request, t.Packages.Deb.Key()) || !slices.Equal(l.Deb.Libs, t.Libs) ||
 		l.Base.Name != base.Name || !maps.Equal(l.Base.Packages, base.Packages) {
@@ -83,8 +83,8 @@ func (l *LockedDeb) check() error {
 	return nil
 }
 
-// debs makes one part of each Debian package that packages.deb and libs ask for,
-// with what those need and the base environment does not have.
+// debs makes a part of each Debian package that packages.deb and libs request, and of each
+// dependency that the base environment lacks.
 func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	t := of.t
 	if t.Packages.Deb.None() && len(t.Libs) == 0 {
@@ -140,16 +140,16 @@ func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	return parts, nil
 }
 
-// debs is the Debian packages of one build.
+// debs are the Debian packages of one build.
 type debs struct {
 	b  *Builder
 	of *buildOf
 
 	mu     sync.Mutex
-	opened Archive // see archive; nil until it is needed
+	opened Archive // see archive; nil until needed
 }
 
-// archive opens that of the base's release.
+// archive opens the archive of the base's release.
 func (d *debs) archive() (Archive, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -207,7 +207,7 @@ func (d *debs) resolve(ctx context.Context) (*LockedDeb, error) {
 	return out, nil
 }
 
-// fault blames a field of the template for what is its fault.
+// fault turns an error into a fault of the template's field, if the template can correct it.
 func (d *debs) fault(err error, field string) error {
 	switch {
 	case errors.Is(err, debian.ErrInstalled):
@@ -218,7 +218,7 @@ func (d *debs) fault(err error, field string) error {
 	return fmt.Errorf("%s: %w", field, err)
 }
 
-// drop are the patterns of what is left out of a package.
+// drop returns the patterns of files to leave out of a package.
 func (d *debs) drop() []string {
 	if d.of.t.Slim == SlimFalse {
 		return nil
@@ -226,7 +226,7 @@ func (d *debs) drop() []string {
 	return documentation()
 }
 
-// key names the part of a package in the store.
+// key returns the key of a package's part in the store.
 func (d *debs) key(p LockedDebPackage) string {
 	text, err := json.Marshal([]any{layoutVersion, p, d.drop(), d.of.t.Keep})
 	if err != nil {
@@ -271,7 +271,7 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 		return store.Part{}, err
 	}
 	d.of.report(Event{Step: "packages", Name: p.Name + " " + p.Version})
-	if len(skipped) > 0 && !p.Libs { // a note for the builds that find the part
+	if len(skipped) > 0 && !p.Libs { // a note for builds that find the part in the store
 		note := store.Part{Kind: debKind, Name: strings.Join(skipped, ", "), Tree: part.Tree}
 		if err := d.b.Store.PutPart(ctx, d.key(p)+skippedKey, note); err != nil {
 			return store.Part{}, err
@@ -280,8 +280,8 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 	return part, d.b.Store.PutPart(ctx, d.key(p), part)
 }
 
-// skippedKey ends the key of the note that says which programs a package's installation would
-// have run: it is told by each build that has the package, whether or not that unpacks it.
+// skippedKey ends the key of the note about programs that a package's installation would have run.
+// Each build with the package reports the note, even if the part is in the store already.
 const skippedKey = ":skipped"
 
 func (d *debs) warn(p LockedDebPackage) {
@@ -290,7 +290,7 @@ func (d *debs) warn(p LockedDebPackage) {
 	}
 }
 
-// isThere says whether name is in the directory root, links followed as inside it.
+// isThere reports whether name is in the directory root; symbolic links stay inside root.
 func isThere(root int, name string) bool {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {

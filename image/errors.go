@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TemplateError is one fault of a fret.yaml, and where it is.
+// TemplateError is one fault of a fret.yaml, with its position.
 type TemplateError struct {
 	File    string
-	Line    int // from 1; 0 when the fault is the whole file's
+	Line    int // from 1; 0 for a fault of the whole file
 	Column  int // from 1, in characters
 	Message string
-	Source  string // the offending line
+	Source  string // the faulty line
 }
 
-// Error is "fret.yaml:7:3: message", the offending line, and a caret below it.
+// Error returns "fret.yaml:7:3: message", the faulty line, and a caret below the line.
 func (e *TemplateError) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("%s: %s", e.File, e.Message)
@@ -29,8 +29,8 @@ func (e *TemplateError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s\n    %s\n    %s^", e.File, e.Line, e.Column, e.Message, line, strings.Repeat(" ", caret))
 }
 
-// excerpt cuts a long line around column and replaces what a terminal would
-// act on. It returns the column's offset in what is left.
+// excerpt shortens a long line around column and replaces characters that a terminal would act on.
+// It returns the column's offset in the result.
 func excerpt(line string, column int) (string, int) {
 	const before, most = 60, 100
 	text := []rune(line)
@@ -51,10 +51,10 @@ func excerpt(line string, column int) (string, int) {
 	return string(text), at - start
 }
 
-// TemplateErrors are all faults found in one template, in order of place.
+// TemplateErrors are all faults found in one template, in order of position.
 type TemplateErrors []*TemplateError
 
-// mostErrors is how many faults are printed: more is noise.
+// mostErrors is how many faults are printed.
 const mostErrors = 10
 
 func (e TemplateErrors) Error() string {
@@ -81,8 +81,8 @@ func (e TemplateErrors) Unwrap() []error {
 	return list
 }
 
-// FieldError says that a template's field holds a value that cannot work. The
-// builder turns it into a [TemplateError] with the field's place.
+// FieldError says that the value of a template's field cannot work. The builder turns it into a
+// [TemplateError] with the field's position.
 type FieldError struct {
 	Field   string // path in the template: "handler", "packages.pip[2]"
 	Message string // names the value and the next step
@@ -90,9 +90,9 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 
-// ofHost says whether the engine's host is the reason why a file cannot be read. All other
-// reasons (a link that leads out of the directory, a circle of links, a directory instead of
-// a file) are the template author's to mend.
+// ofHost reports whether a file cannot be read because of the engine's host. The template's author
+// can correct all other causes (a link out of the directory, a circle of links, a directory instead
+// of a file).
 func ofHost(err error) bool {
 	for _, e := range []error{unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, e) {
@@ -102,10 +102,9 @@ func ofHost(err error) bool {
 	return false
 }
 
-// FileFault returns the error for a file beside the template, or in the code, that cannot
-// be read.
-// Errors: [TemplateErrors], unless it does not exist (fs.ErrNotExist) or the engine's
-// host is at fault.
+// FileFault returns the error for an unreadable file beside the template or in the code. The error
+// is [TemplateErrors], unless the file does not exist (fs.ErrNotExist) or the engine's host is at
+// fault.
 func FileFault(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || ofHost(err) {
 		return fmt.Errorf("read %s: %w", name, err)
@@ -124,8 +123,8 @@ func whyUnread(err error) string {
 // ExitError says that a build step ran and failed.
 type ExitError struct {
 	Args   []string
-	Code   int    // exit status; 128+signal when a signal ended it
-	Output string // the last lines it wrote
+	Code   int    // exit status; 128+signal after a signal
+	Output string // last lines of output
 }
 
 func (e *ExitError) Error() string {
@@ -139,9 +138,9 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("%s: exit status %d: %s", name, e.Code, strings.TrimRight(e.Output, "\n"))
 }
 
-// signalled says whether a signal ended the step. PHP ends with 255, which is no
-// signal's status.
+// signalled reports whether a signal ended the step. PHP ends with 255, which is no signal's
+// status.
 func (e *ExitError) signalled() bool { return e.Code > 128 && e.Code <= 128+64 }
 
-// ErrUnknownBase is returned for a base environment that is none of FRE's.
+// ErrUnknownBase says that a base environment is not one of FRE's.
 var ErrUnknownBase = errors.New("unknown base environment")

@@ -9,16 +9,16 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// Events say how a function's asynchronous events are treated.
+// Events are the settings of a function's asynchronous events.
 type Events struct {
 	Retries  int           `json:"retries"`    // attempts after the first; default 3
-	Backoff  time.Duration `json:"backoff_ns"` // before the second attempt, doubled before each further one; default 1s
+	Backoff  time.Duration `json:"backoff_ns"` // before the second attempt, doubled before each further attempt; default 1s
 	Priority string        `json:"priority"`   // "high", "normal" (default) or "low"
-	MaxQueue int           `json:"max_queue"`  // events that wait at most; default 10,000
+	MaxQueue int           `json:"max_queue"`  // most waiting events; default 10,000
 	Results  time.Duration `json:"results_ns"` // how long a result is kept, 0 for not at all; default 1h
 }
 
-// The ranges of events' numbers.
+// Ranges of the numbers in Events and Webhook.
 const (
 	maxRetries             = 100
 	minBackoff, maxBackoff = 10 * time.Millisecond, time.Hour
@@ -28,12 +28,12 @@ const (
 	minTolerance           = time.Second
 )
 
-// DefaultEvents are those of a template that says nothing.
+// DefaultEvents returns the settings of a template without events.
 func DefaultEvents() Events {
 	return Events{Retries: 3, Backoff: time.Second, Priority: "normal", MaxQueue: 10_000, Results: time.Hour}
 }
 
-// EventSettings are the function's events, for images from before there were any too.
+// EventSettings returns the function's settings for events, or the defaults for older images.
 func (c *Config) EventSettings() Events {
 	if c.Events == nil {
 		return DefaultEvents()
@@ -51,7 +51,7 @@ func (d *decoder) eventFields(e *Events) []field {
 	}
 }
 
-// oneOf reads one of some words.
+// oneOf reads a string that must be one of words.
 func (d *decoder) oneOf(dst *string, words ...string) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		s, ok := d.str(n, path)

@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 )
 
-// missing is how languages, the loader and the C library say that something is not
-// there. Its one group that matches is what they looked for.
+// missing matches messages of languages, the loader and the C library about a missing file or
+// module. The only group that matches is its name.
 var missing = regexp.MustCompile(`No module named '([\w.]+)'` + // Python
 	`|Cannot find (?:module|package) '([^'\s]+)'` + // Node
 	`|cannot load such file -- (\S+)` + // Ruby
@@ -20,12 +20,11 @@ var missing = regexp.MustCompile(`No module named '([\w.]+)'` + // Python
 	`|(?:No such file or directory|ENOENT|FileNotFoundException|NoSuchFileException|Can't load library)[^/'"\n]{0,60}['"]?(/?[\w@+./-]+)` +
 	`|(/[\w@+./-]+) \(No such file or directory\)`)
 
-// maxFailureText is how much of a failure Explain reads.
+// maxFailureText bounds the text that Explain reads, in bytes.
 const maxFailureText = 16 << 10
 
-// Explain says, of the text of a function's failure that something is not there, which
-// part was left out of its image and which key of the template brings it back; "" if
-// it is none of that. It is safe on a nil LeftOut.
+// Explain searches a failure's text for a missing file or module that slimming left out, and
+// returns the template's key that restores it; "" without a match. l may be nil.
 func (l *LeftOut) Explain(text string) string {
 	if l == nil {
 		return ""
@@ -65,8 +64,7 @@ func (l *LeftOut) explain(wanted string) string {
 	return fmt.Sprintf("%s is in the Debian package %s, which the base does not have: write packages: {deb: [%s]} in fret.yaml", wanted, name, name)
 }
 
-// holds says whether what a program asks for was left out by the pattern: a path, a
-// class, a module.
+// holds reports whether the pattern left out a file, class or module that a program asked for.
 func (f *LeftOutFiles) holds(wanted string) bool {
 	if p, ok := strings.CutPrefix(wanted, "/"); ok {
 		keeps, err := debian.Keep([]string{f.Pattern})
@@ -74,14 +72,14 @@ func (f *LeftOutFiles) holds(wanted string) bool {
 	}
 	dotted := strings.ReplaceAll(wanted, "/", ".")
 	for _, name := range f.Names {
-		if strings.Contains(name, ".") && strings.HasPrefix(dotted, name+".") { // a package of a class
+		if strings.Contains(name, ".") && strings.HasPrefix(dotted, name+".") { // package of a class
 			return true
 		}
 	}
 	return slices.Contains(f.Names, topName(wanted))
 }
 
-// topName is the module that holds another: "irb" of "irb/cmd", "xml" of "xml.dom".
+// topName returns the outermost module: "irb" of "irb/cmd", "xml" of "xml.dom".
 func topName(wanted string) string {
 	if strings.Contains(wanted, ".so") { // a library
 		return askedName(wanted)
@@ -91,17 +89,17 @@ func topName(wanted string) string {
 	return top
 }
 
-// versioned is the end of a gem's directory.
+// versioned matches the end of a gem's directory.
 var versioned = regexp.MustCompile(`-[0-9][0-9.]*$`)
 
-// askedName is what a program asks for to get a file or a directory of that name: "nis" of
-// nis.cpython-311-x86_64-linux-gnu.so, "debug" of debug-1.6.3.
+// askedName returns the name by which programs ask for a file or directory: "nis" for
+// nis.cpython-311-x86_64-linux-gnu.so, "debug" for debug-1.6.3.
 func askedName(name string) string {
 	return stem(versioned.ReplaceAllString(path.Base(name), ""))
 }
 
-// asked is what a program asks for to get the part of path that pattern matches; ""
-// where that is data, which programs open by its path.
+// asked returns the name by which programs ask for the part of a path that pattern matches; "" for
+// data, which programs open by path.
 func asked(pattern, name string) string {
 	if strings.HasPrefix(pattern, "usr/share/") || strings.HasPrefix(pattern, "usr/include") || strings.Contains(pattern, "**") {
 		return ""

@@ -281,7 +281,7 @@ func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, repo
 		return nil, err
 	}
 	version := strings.TrimPrefix(string(part.Tree), "sha256:")[:12]
-	unlock, err := b.lock(ctx, toolsPrefix+"dir-unpacked:"+version) // another build of the same directory would use and remove the image too
+	unlock, err := b.lock(ctx, toolsPrefix+"dir-unpacked:"+version) // another build of the directory would share the image
 	if err != nil {
 		return nil, err
 	}
@@ -457,10 +457,12 @@ func checkMachine(rootfs string) error {
 
 // Interpreter is the program of a runtime, for bases that FRE did not make.
 type Interpreter struct {
-	Name    string   // "python3"
-	Version []string // arguments that print the version, and fail if the library lacks a part that the bootstrap needs
-	Before  string   // text before the version in the output: "PHP "
-	Least   string   // lowest version: "3.9"
+	Name string // "python3"
+	// Version are arguments that print the version, and fail if the library lacks a part that the
+	// bootstrap needs.
+	Version []string
+	Before  string // text before the version in the output: "PHP "
+	Least   string // lowest version: "3.9"
 }
 
 // Interpreted is a Runtime that works with the interpreter of any base. On an image that FRE did

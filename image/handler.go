@@ -20,9 +20,8 @@ import (
 	"github.com/fre-engine/fre/internal/freignore"
 )
 
-// checkHandler finds at build time what would otherwise fail at the first
-// event: a module that is not there, a program that cannot be executed in
-// this base. It says nothing about what only running can tell.
+// checkHandler finds faults at build time that would otherwise appear at the first event: a missing
+// module, or a program that cannot run in the base. It does not run the function.
 func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 	at := strings.LastIndexByte(t.Handler, '.')
 	switch {
@@ -35,7 +34,7 @@ func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 		return c.checkClass(t, class)
 	case at < 0:
 		return nil
-	case t.Runtime == "python" && t.Packages.Pip.None(): // else the module may be a package's
+	case t.Runtime == "python" && t.Packages.Pip.None(): // otherwise the module may be in a package
 		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py", ".pyc", ".so")
 	case t.Runtime == "node" && t.Packages.NPM.None():
 		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js", ".cjs", ".mjs", ".json", ".node")
@@ -43,7 +42,7 @@ func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 		return c.checkFile(t.Handler, path.Clean(t.Handler[:at])+".php")
 	case t.Runtime == "ruby":
 		file := t.Handler[:at]
-		// What follows the file may be a module's name: main.App.handle.
+		// A module's name may follow the file: main.App.handle.
 		if at = strings.LastIndexByte(file, '.'); at > 0 && unicode.IsUpper([]rune(file[at+1:] + "x")[0]) {
 			file = file[:at]
 		}
@@ -54,8 +53,8 @@ func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 	return nil
 }
 
-// checkClass wants the handler's class among the classes of the code or in its jars,
-// where no package may have it, and every jar to be one.
+// checkClass requires the handler's class in the code or its jars, unless a package may have it.
+// Each jar must be a valid zip archive.
 func (c *codeTree) checkClass(t *Template, class string) error {
 	class = strings.ReplaceAll(class, ".", "/") + ".class"
 	_, found := c.entries[class]
@@ -81,7 +80,7 @@ func (c *codeTree) checkClass(t *Template, class string) error {
 
 const maxJarFiles = 100_000
 
-// jarNames lists the files of a jar in the code.
+// jarNames returns the files in a jar of the code.
 func (c *codeTree) jarNames(name string) ([]string, error) {
 	f, err := c.open(name)
 	if err != nil {
@@ -106,8 +105,8 @@ func (c *codeTree) checkFile(handler, name string) error {
 	return c.handlerError(handler, "there is no %s in the code: write it, or name the file that is there (found: %s)", name, c.topNames())
 }
 
-// checkModule wants a directory of the module's name, or a file with one of the
-// extensions that the language loads.
+// checkModule requires a directory with the module's name, or a file with an extension that the
+// language loads.
 func (c *codeTree) checkModule(handler, module string, extensions ...string) error {
 	for name := range c.entries {
 		if name == module || strings.HasPrefix(name, module+".") && slices.Contains(extensions, path.Ext(name)) {
@@ -136,8 +135,7 @@ func (c *codeTree) topNames() string {
 	return strings.Join(names, ", ")
 }
 
-// checkProgram wants an executable ELF file or script whose interpreter the
-// base has.
+// checkProgram requires an executable ELF file, or a script whose interpreter the base has.
 func (c *codeTree) checkProgram(t *Template, rootfs string) error {
 	fail := func(format string, args ...any) error { return c.handlerError(t.Handler, format, args...) }
 	base, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -190,8 +188,8 @@ func (c *codeTree) checkProgram(t *Template, rootfs string) error {
 	return fail("its interpreter %s is not in the base %s (%s): link the program statically, or use what the base has", interpreter[0], t.Base, err)
 }
 
-// executable wants an executable file at name, links followed as inside the
-// directory root (openat2(2), RESOLVE_IN_ROOT). Errors: an errno.
+// executable requires an executable file at name; symbolic links stay inside root (openat2(2),
+// RESOLVE_IN_ROOT). Errors: an errno.
 func executable(root int, name string) error {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if err != nil {
@@ -208,8 +206,7 @@ func executable(root int, name string) error {
 	return nil
 }
 
-// interpreters returns the files of which one is needed to execute f: none for
-// a static program.
+// interpreters returns the interpreters of which f needs one; none for a static program.
 func interpreters(f io.ReaderAt) ([]string, error) {
 	line, err := bufio.NewReader(io.NewSectionReader(f, 0, 256)).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -245,7 +242,7 @@ func scriptInterpreters(line string) ([]string, error) {
 	return words[:1], nil
 }
 
-// machines are Go's names of what ELF headers say.
+// machines maps Go's architectures to ELF machines.
 var machines = map[string]elf.Machine{
 	"386": elf.EM_386, "amd64": elf.EM_X86_64, "arm": elf.EM_ARM, "arm64": elf.EM_AARCH64,
 	"loong64": elf.EM_LOONGARCH, "ppc64le": elf.EM_PPC64, "riscv64": elf.EM_RISCV, "s390x": elf.EM_S390,

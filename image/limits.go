@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// exceeded maps the messages of languages and of the C library about a limit of the sandbox
-// to the template's key. The first match counts, because Java reports a thread that it
-// cannot start as an OutOfMemoryError.
+// exceeded maps messages of languages and of the C library about a limit of the sandbox to the
+// template's key. The first match counts, because Java reports a thread that cannot start as an
+// OutOfMemoryError.
 var exceeded = []struct {
 	says  *regexp.Regexp
 	key   string
@@ -30,8 +30,8 @@ func (r *Resources) memory() string {
 	return "the sandbox has at most " + formatBytes(r.MemoryBytes) + " of memory, /tmp included"
 }
 
-// Explain returns the limit that the text of a function's failure is about, and the
-// template's key that raises it; "" if the text is about no limit.
+// Explain returns the limit that a failure's text is about, and the template's key that raises the
+// limit; "" if the text is about no limit.
 func (r *Resources) Explain(text string) string {
 	text = text[:min(len(text), maxFailureText)]
 	for i := range exceeded {
@@ -47,9 +47,9 @@ func (r *Resources) ExplainMemory() string {
 	return r.memory() + ": raise resources.memory in fret.yaml"
 }
 
-// ExplainAbort returns the limit that a program may have met which ended by SIGABRT;
-// "" if none is known. Node aborts when the heap is full that FRE gives it by
-// --max-old-space-size, and says so in the function's log alone.
+// ExplainAbort returns the limit that may have ended a program by SIGABRT; "" if none is known.
+// Node aborts when its heap, limited by FRE with --max-old-space-size, is full, and says so only in
+// the function's log.
 func (c *Config) ExplainAbort() string {
 	for _, arg := range c.Args {
 		if size, ok := strings.CutPrefix(arg, "--max-old-space-size="); ok {

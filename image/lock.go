@@ -49,9 +49,10 @@ type Lock struct {
 // LockedBase names the base environment of an image. For FRE's own bases it is only a record,
 // because Debian's archive keeps no old versions.
 type LockedBase struct {
-	Name     string            `json:"name"`
-	Digest   store.Digest      `json:"digest,omitempty"` // of a base from a registry: the registry's digest, which is pinned
-	Packages map[string]string `json:"packages"`         // Debian package → version
+	Name string `json:"name"`
+	// Digest, for a base from a registry, is the registry's digest, which is pinned.
+	Digest   store.Digest      `json:"digest,omitempty"`
+	Packages map[string]string `json:"packages"` // Debian package → version
 }
 
 // LockedPip is valid while Request is the [Requests.Key] of packages.pip and Index is
@@ -103,8 +104,9 @@ type LockedGit struct {
 type LockedPackage struct {
 	Name    string   `json:"name"`
 	Version string   `json:"version"`
-	Hashes  []string `json:"hashes"`           // "sha256:…", one for each acceptable file
-	Source  string   `json:"source,omitempty"` // pip: file name of the source distribution to build; the only hash is its hash
+	Hashes  []string `json:"hashes"` // "sha256:…", one for each acceptable file
+	// Source, for pip, is the file name of the source distribution to build. The only hash is its.
+	Source string `json:"source,omitempty"`
 
 	// Requires are the packages that build Source, sorted by name. Empty if the build needs no
 	// packages, or if an older FRE wrote the lock without them.

@@ -12,10 +12,10 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// warnMissing tells of shared libraries that compiled files of packages and code need and
-// that no file of the image is, with what brings them: they would fail at a function's first
-// call. One that is anywhere in the image counts as found, since programs load libraries by
-// their own ways as well.
+// warnMissing reports shared libraries that compiled files of packages and code need, but the image
+// lacks, and the Debian packages with them. Without the libraries a function would fail at its
+// first call. A library anywhere in the image counts as present, because programs may load
+// libraries in their own ways.
 func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	entries, err := b.Store.Entries(img)
 	if err != nil {
@@ -25,7 +25,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	for i := range entries {
 		names[path.Base(entries[i].Path)] = true
 	}
-	missing := map[string]string{} // library: the first file that needs it
+	missing := map[string]string{} // library → first file that needs it
 	for _, p := range img.Parts {
 		if shared(p) {
 			continue
@@ -54,7 +54,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	return nil
 }
 
-// mostMissing is more libraries than somebody adds one by one.
+// mostMissing exceeds the number of libraries that a user adds one by one.
 const mostMissing = 20
 
 func maybeELF(e *store.Entry) bool {
@@ -62,9 +62,9 @@ func maybeELF(e *store.Entry) bool {
 	return e.Kind == store.KindFile && e.Size > 64 && (e.Mode&0o111 != 0 || strings.HasSuffix(base, ".node") || strings.HasSuffix(base, ".so") || strings.Contains(base, ".so."))
 }
 
-// addMissing adds what a file needs and names do not have. Files for another C library, which
-// packages bring beside those for this one, need nothing; nor is anybody told of the driver
-// of a graphics card, which is the machine's.
+// addMissing adds the libraries that a file needs and names lacks. Files for another C library,
+// which packages bring beside the files for this one, are skipped. So are drivers of graphics
+// cards, which belong to the machine.
 func (b *Builder) addMissing(at string, e *store.Entry, names map[string]bool, missing map[string]string) error {
 	f, err := b.Store.OpenFile(e)
 	if err != nil {
@@ -77,7 +77,7 @@ func (b *Builder) addMissing(at string, e *store.Entry, names map[string]bool, m
 	}
 	needs, err := debian.Needs(at, r)
 	if err != nil {
-		return nil // it is no ELF file, or one that the loader will refuse
+		return nil // not an ELF file, or a file that the loader will refuse
 	}
 	var lacks []string
 	for _, places := range needs {
@@ -100,8 +100,8 @@ func (b *Builder) addMissing(at string, e *store.Entry, names map[string]bool, m
 
 var soname = regexp.MustCompile(`^(.+)\.so\.([0-9].*)$`)
 
-// ofPackage says which Debian package has a library, by Debian's rule for names (Policy 8.1);
-// the build that is asked for it by libs looks into the archive's list of files as well.
+// ofPackage guesses the Debian package of a library by Debian's rule for names (Policy 8.1). A
+// build with libs also looks into the archive's list of files.
 func ofPackage(library string) string {
 	m := soname.FindStringSubmatch(library)
 	if m == nil {

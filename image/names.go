@@ -11,9 +11,8 @@ const DefaultTenant = "default"
 // ValidName reports whether s can name a template, a function or a tenant.
 func ValidName(s string) bool { return namePattern.MatchString(s) }
 
-// QualifiedName is a function's identity on an engine: its name in the tenant
-// [DefaultTenant], NAME.TENANT in any other. Names have no dots, so that
-// [SplitName] takes it apart in one way.
+// QualifiedName returns a function's identity on an engine: the name in the tenant [DefaultTenant],
+// NAME.TENANT in any other. Names have no dots, so [SplitName] is unambiguous.
 func QualifiedName(name, tenant string) string {
 	if tenant == DefaultTenant {
 		return name
@@ -21,8 +20,8 @@ func QualifiedName(name, tenant string) string {
 	return name + "." + tenant
 }
 
-// SplitName takes a qualified name apart; one without a dot is in the tenant
-// [DefaultTenant], which may be written out as well. The error is a *[FieldError].
+// SplitName splits a qualified name. A name without a dot is in the tenant [DefaultTenant], which
+// may also be written out. The error is a *[FieldError].
 func SplitName(qualified string) (name, tenant string, err error) {
 	name, tenant, dotted := strings.Cut(qualified, ".")
 	if !dotted {

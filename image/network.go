@@ -20,21 +20,20 @@ type NetworkMode string
 const (
 	NetworkNone   NetworkMode = "none"   // loopback only
 	NetworkEgress NetworkMode = "egress" // out to the public internet
-	NetworkHost   NetworkMode = "host"   // the host's own, where the operator allows it
+	NetworkHost   NetworkMode = "host"   // the host's own, if the operator allows it
 )
 
-// Network is what a sandbox can reach. As YAML and JSON it is its mode alone where
-// nothing else is set.
+// Network is what a sandbox can reach. YAML and JSON have only the mode if no other field is set.
 type Network struct {
 	Mode  NetworkMode
-	Allow []string // with egress: nothing but these, in [ParseDestination]'s syntax; empty for all that is public
+	Allow []string // with egress: the only destinations, in [ParseDestination]'s syntax; empty: all public ones
 
-	// LendConnection says that the function is to be lent its clients' connections, for
-	// long answers. They are sockets of the host's network, where the operator allows it.
+	// LendConnection gives the function its clients' connections, for long answers. They are
+	// sockets in the host's network, so the operator must allow it.
 	LendConnection bool
 }
 
-// MarshalJSON writes what UnmarshalJSON reads.
+// MarshalJSON implements [json.Marshaler].
 func (n Network) MarshalJSON() ([]byte, error) {
 	if len(n.Allow) == 0 && !n.LendConnection {
 		return json.Marshal(n.Mode)
@@ -42,7 +41,7 @@ func (n Network) MarshalJSON() ([]byte, error) {
 	return json.Marshal(networkObject(n))
 }
 
-// UnmarshalJSON also reads the configurations of images from before Allow.
+// UnmarshalJSON also reads configurations of older images, which have only the mode.
 func (n *Network) UnmarshalJSON(b []byte) error {
 	*n = Network{}
 	if len(b) > 0 && b[0] == '"' {
@@ -57,24 +56,23 @@ type networkObject struct {
 	LendConnection bool        `json:"lend_connection,omitempty"`
 }
 
-// Destination is what one entry of an allow-list names. Exactly one of Name and
-// Prefix is set.
+// Destination is one entry of an allow-list. Exactly one of Name and Prefix is set.
 type Destination struct {
-	Name   string       // lower case: "example.org", or "*.example.org" for every name below it
+	Name   string       // lower case: "example.org", or "*.example.org" for all names below
 	Prefix netip.Prefix // masked
 	Port   uint16       // of TCP and UDP; 0 for all
 }
 
-// maxAllow bounds an allow-list: its ranges are kernel objects of each sandbox.
+// maxAllow bounds an allow-list, because its ranges are kernel objects of each sandbox.
 const maxAllow = 64
 
-// destinationPattern is what can be told without a parser; the schema repeats it.
+// destinationPattern checks as much as a pattern can; the schema repeats it.
 var destinationPattern = regexp.MustCompile(`^[A-Za-z0-9_.*:/\[\]-]{1,280}$`)
 
 var domainPattern = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
-// ParseDestination reads NAME, *.NAME, ADDRESS or ADDRESS/BITS, each alone or
-// with :PORT; IPv6 stands in brackets before a port.
+// ParseDestination reads NAME, *.NAME, ADDRESS or ADDRESS/BITS, each alone or with :PORT. IPv6
+// stands in brackets before a port.
 func ParseDestination(s string) (Destination, error) {
 	if !destinationPattern.MatchString(s) {
 		return Destination{}, errors.New(`write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" behind it for one port; names of other alphabets as xn--…`)
@@ -122,7 +120,7 @@ func ParseDestination(s string) (Destination, error) {
 	return d, nil
 }
 
-// network reads a mode, or a mapping with one and an allow-list.
+// network reads a mode, or a mapping with a mode and an allow-list.
 func (d *decoder) network(dst *Network, below []field) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		if m, ok := n.(ast.MapNode); ok {

@@ -11,36 +11,35 @@ import (
 	"strings"
 )
 
-// BuildOptions say what a build may not do, and what its image is to say.
+// BuildOptions are restrictions of a build, and labels of its image.
 type BuildOptions struct {
-	Locked  bool // it fails by a [*LockError] rather than resolve anything anew
-	Offline bool // it fails by an [ErrOffline] rather than use a network
-	AsIs    bool // the code's files are all of it: none asks for packages, none is built from source
+	Locked  bool // fail with a [*LockError] rather than resolve again
+	Offline bool // fail with [ErrOffline] rather than use a network
+	AsIs    bool // use the code's files unchanged: no requests for packages in code, no build from source
 
-	Labels map[string]string // of the image's Config
+	Labels map[string]string // in the image's Config
 }
 
 type optionsKey struct{}
 
-// WithOptions returns a context for [Builder.Build]. Options travel with the
-// context because whatever fetches, deep below, has to ask: see [Offline].
+// WithOptions returns a context for [Builder.Build]. Options travel with the context because
+// fetching code, deep below, must ask: see [Offline].
 func WithOptions(ctx context.Context, o BuildOptions) context.Context {
 	return context.WithValue(ctx, optionsKey{}, o)
 }
 
-// OptionsOf returns what WithOptions was given; without it nothing is forbidden.
+// OptionsOf returns the options in ctx; without options nothing is forbidden.
 func OptionsOf(ctx context.Context) BuildOptions {
 	o, _ := ctx.Value(optionsKey{}).(BuildOptions)
 	return o
 }
 
-// ErrOffline says that something is not in the local registry, and that the build
-// is not allowed to fetch it.
+// ErrOffline says that an object is not in the store, and that the build must not fetch it.
 var ErrOffline = errors.New("is not in the local registry, and the build is offline: build once without --offline, or pull or load an image that holds it")
 
-// Offline returns nil where a build may use a network, and otherwise an
-// [ErrOffline] about what it lacks. Whatever is about to fetch calls it; steps that
-// ask for a network ([Command]) are refused by the builder itself.
+// Offline returns nil if a build may use a network, otherwise an [ErrOffline] that names what. Code
+// calls Offline before fetching. The builder itself refuses steps that ask for a network
+// ([Command]).
 func Offline(ctx context.Context, what string) error {
 	if !OptionsOf(ctx).Offline {
 		return nil
@@ -48,7 +47,7 @@ func Offline(ctx context.Context, what string) error {
 	return fmt.Errorf("%s %w", what, ErrOffline)
 }
 
-// guard is a Runner that keeps a build which is offline from its networks.
+// guard is a Runner that keeps an offline build from the network.
 type guard struct{ Runner }
 
 // Run runs one build step.
@@ -61,18 +60,18 @@ func (g guard) Run(ctx context.Context, c Command) error {
 	return g.Runner.Run(ctx, c)
 }
 
-// LockError says that a build would change the lock, which it was told not to do.
+// LockError says that a build with BuildOptions.Locked would change the lock.
 type LockError struct {
-	Drift []string // what the lock does not answer
+	Drift []string // sections that do not answer the template
 }
 
 func (e *LockError) Error() string {
 	return fmt.Sprintf("%s does not answer the template: %s: build without --locked, look at what changes in the file, and keep it with the template", LockFile, strings.Join(e.Drift, "; "))
 }
 
-// drift compares l, what is on disk, with next, what of it answers the template,
-// and with the sections that the template asks for. The base is a record, and not
-// compared: an archive of Debian packages cannot be made to go back.
+// drift compares l, the lock on disk, with next, the sections of l that answer the template, and
+// with the sections that the template needs. The base is only a record and not compared: Debian's
+// archive does not keep old packages.
 func (l *Lock) drift(next *Lock, asked []string) error {
 	if l == nil {
 		return &LockError{[]string{"there is no such file"}}
@@ -107,7 +106,7 @@ func (l *Lock) drift(next *Lock, asked []string) error {
 	return &LockError{out}
 }
 
-// sections are the lock's members but for version and base.
+// sections returns the lock's members, without version and base.
 func (l *Lock) sections() (map[string]json.RawMessage, error) {
 	raw, err := json.Marshal(l)
 	if err != nil {
@@ -120,7 +119,7 @@ func (l *Lock) sections() (map[string]json.RawMessage, error) {
 	return out, err
 }
 
-// asked are the sections of a lock that the template needs.
+// asked returns the sections of a lock that the template needs.
 func (b *Builder) asked(t *Template) []string {
 	var out []string
 	for _, site := range b.Sites {

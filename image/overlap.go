@@ -11,11 +11,11 @@ import (
 // overlap is a path that two packages write with different content.
 type overlap struct {
 	path          string
-	first, second string // names of the packages; the image has the second one's file
+	first, second string // names of the packages; the image has the file of second
 }
 
-// overlaps returns the first most overlaps of an image's packages in the order of its parts.
-// Bytecode is left out, because it follows its source.
+// overlaps returns the first most overlaps of an image's packages, in the order of the parts. It
+// skips bytecode, because bytecode follows its source.
 func overlaps(parts []store.Part, tree func(store.Digest) (*store.Tree, error), most int) (found []overlap, err error) {
 	type file struct {
 		owner  string
@@ -48,7 +48,7 @@ func overlaps(parts []store.Part, tree func(store.Digest) (*store.Tree, error), 
 	return found, nil
 }
 
-// warnOverlaps reports files that a package takes from another one.
+// warnOverlaps reports files that one package overwrites with its own.
 func (b *Builder) warnOverlaps(of *buildOf, img *store.Image) error {
 	found, err := overlaps(img.Parts, b.Store.Tree, mostMissing)
 	for _, o := range found {

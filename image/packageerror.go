@@ -10,35 +10,34 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 )
 
-// PackageError says that a package cannot be had, or is not what it should be:
-// neither what the template asks (a [FieldError]) nor the engine is at fault.
+// PackageError says that a package cannot be fetched, or is not as expected. Neither the template
+// (a [FieldError]) nor the engine is at fault.
 type PackageError struct {
-	Site    string // its name, as below the template's packages: "pip", "deb"; "go" of the modules that go.mod names
-	Package string // "left-pad 1.3.0"; "" where Message says which
+	Site    string // as below the template's packages: "pip", "deb"; "go" for modules in go.mod
+	Package string // "left-pad 1.3.0"; "" if Message names the package
 	Cause   PackageCause
-	Message string // in the words of the site or its tool, without passwords; "" for those of Err
-	Err     error  // nil where there is none
+	Message string // text of the site or its tool, without passwords; "": the text of Err
+	Err     error  // nil for none
 }
 
-// PackageCause is what a [PackageError] is about.
+// PackageCause is the cause of a [PackageError].
 type PackageCause int
 
 // The causes.
 const (
-	PackageChanged PackageCause = iota + 1 // it has another hash or signature than is pinned: nothing of it is kept
-	PackageBad                             // it breaks the rules or limits of its format: nothing of it is kept
-	PackageGone                            // it is pinned, and its site does not have it
-	PackageUnbuilt                         // its own build failed
-	SiteRefused                            // its site wants other credentials
-	SiteBusy                               // its site wants fewer requests
-	SiteDown                               // its site cannot be reached, or fails
+	PackageChanged PackageCause = iota + 1 // hash or signature differs from the pinned one: nothing is kept
+	PackageBad                             // breaks the rules or limits of its format: nothing is kept
+	PackageGone                            // pinned, but the site does not have it
+	PackageUnbuilt                         // the package's own build failed
+	SiteRefused                            // the site wants other credentials
+	SiteBusy                               // the site wants fewer requests
+	SiteDown                               // the site cannot be reached, or fails
 )
 
-// OfSite says whether the site is at fault, rather than the package.
+// OfSite reports whether the site, and not the package, is at fault.
 func (c PackageCause) OfSite() bool { return c >= SiteRefused }
 
-// SiteStatus is the cause behind an HTTP status with which a site answers for a package
-// that is pinned.
+// SiteStatus returns the cause of a site's HTTP status for a pinned package.
 func SiteStatus(code int) PackageCause {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
@@ -67,10 +66,10 @@ func (e *PackageError) Error() string {
 
 func (e *PackageError) Unwrap() error { return e.Err }
 
-// siteGo is where modules of Go come from. go.sum is their lock.
+// siteGo is the source of Go modules. go.sum is their lock.
 const siteGo = "go"
 
-// Next is what the user can do about it.
+// Next returns the next step for the user.
 func (e *PackageError) Next() string {
 	switch e.Cause {
 	case PackageChanged:
@@ -103,15 +102,15 @@ func (e *PackageError) Next() string {
 	return ""
 }
 
-// Local says whether an error is the engine's own (a full disk, a build that was
-// cancelled) rather than one of what was fetched.
+// Local reports whether an error is the engine's own (a full disk, a cancelled build), and not
+// about the fetched data.
 func Local(err error) bool {
 	var path *fs.PathError
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EIO) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &path)
 }
 
-// debianFault makes a [PackageError] of what is wrong with Debian packages.
+// debianFault turns a fault of Debian packages into a [PackageError].
 func debianFault(err error) error {
 	var known *PackageError
 	var field *FieldError

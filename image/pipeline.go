@@ -14,14 +14,14 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// ProtocolPipeline is of functions that are nothing but others, one behind the other
-// (Config.Pipeline): they have no program. Their image is one small file, which says so.
+// ProtocolPipeline marks functions without a program that call other functions in sequence
+// (Config.Pipeline). Their image is one small file with the steps.
 const ProtocolPipeline Protocol = "pipeline"
 
-// MaxSteps is how many functions a pipeline has at most.
+// MaxSteps is the most functions in a pipeline.
 const MaxSteps = 16
 
-// stepPattern is a step of a pipeline; api/template.schema.json has it, too.
+// stepPattern matches a step of a pipeline; api/template.schema.json repeats it.
 var stepPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}(@[a-z0-9][a-z0-9-]{0,62})?$`)
 
 // pipelineFile lists the steps in the image of a pipeline.
@@ -44,10 +44,10 @@ func (d *decoder) pipeline(dst *[]string) func(ast.Node, string) {
 	}
 }
 
-// ofPipelines are the keys that the template of a pipeline may have, with those below them.
+// ofPipelines are the keys allowed in the template of a pipeline, including the keys below.
 var ofPipelines = []string{"id", "version", "pipeline", "tenant", "access", "cors", "events", "triggers", "resources"}
 
-// pipelineRelations refuses what is for a program.
+// pipelineRelations refuses keys that only a program needs.
 func (d *decoder) pipelineRelations(t *Template, fail func(path, format string, args ...any)) {
 	for _, f := range d.fields(t) {
 		if _, ok := d.at[f.key]; ok && !slices.Contains(ofPipelines, f.key) {
@@ -90,7 +90,7 @@ func (c *Config) checkPipeline() error {
 	return nil
 }
 
-// buildPipeline makes the image of a template with steps. There is nothing to lock.
+// buildPipeline makes the image of a template with steps. A pipeline has no lock.
 func (b *Builder) buildPipeline(ctx context.Context, t *Template, report func(Event)) (*store.Image, error) {
 	defer b.Store.Hold()()
 	w, err := b.Store.Create()

@@ -9,12 +9,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Reconfigure makes of a function's image one of the same files that is run otherwise: as
-// edit changes its configuration. Its manifest calls it name; the registry has no name for
-// it, so that it takes over nobody's. links are further symbolic links in its root, path →
-// target, in the place of what files the image has there. Contents are shared with the
-// image it was made of. Errors: those of edit, store.ErrConflict where the image has a
-// directory at a link's path.
+// Reconfigure makes a new image from a function's image, with the same files and a configuration
+// changed by edit. Its manifest has name, but the store gives the image no name, so no other image
+// loses its name. links are additional symbolic links in the root, path → target, which replace
+// files of the image. The images share contents. Errors: those of edit, store.ErrConflict if the
+// image has a directory at a link's path.
 func (b *Builder) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*Config) error) (*store.Image, error) {
 	defer b.Store.Hold()()
 	c, err := ConfigOf(img)
@@ -25,7 +24,7 @@ func (b *Builder) Reconfigure(ctx context.Context, img *store.Image, name string
 	if err := edit(&c); err != nil {
 		return nil, err
 	}
-	if !slices.Equal(env, c.Env) { // which of them an interpreter reads at its start its runtime knows
+	if !slices.Equal(env, c.Env) { // only the runtime knows which variables an interpreter reads at its start
 		c.Shell = nil
 	}
 	parts := slices.Clone(img.Parts)
@@ -57,5 +56,5 @@ func (b *Builder) linksTree(ctx context.Context, links map[string]string) (store
 	return w.Commit(ctx)
 }
 
-// MergeEnv sets variables over those of a configuration's environment.
+// MergeEnv sets variables over a configuration's environment.
 func MergeEnv(env []string, over map[string]string) []string { return mergeEnv(env, over) }

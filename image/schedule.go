@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Schedule is a parsed cron schedule in a time zone. Its rules are those of Debian's crontab(5)
-// and cron(8) (cron 3.0pl1-162: entry.c, find_jobs in cron.c). It is safe for concurrent use.
+// Schedule is a parsed cron schedule in a time zone, by the rules of Debian's crontab(5) and
+// cron(8) (cron 3.0pl1-162: entry.c, find_jobs in cron.c). A Schedule is safe for concurrent use.
 type Schedule struct {
 	minute, hour, day, month, weekday uint64 // a bit for each value
 	anyDay, anyWeekday                bool   // the field begins with a star
@@ -21,7 +21,7 @@ type Schedule struct {
 type scheduleField struct {
 	name      string
 	low, high int
-	names     []string // of low and what follows; nil: numbers only
+	names     []string // of low and the values after; nil: numbers only
 }
 
 var scheduleFields = [5]scheduleField{
@@ -32,7 +32,7 @@ var scheduleFields = [5]scheduleField{
 	{name: "weekday", low: 0, high: 7, names: []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}},
 }
 
-// scheduleNames are the schedules that have a name.
+// scheduleNames are the schedules with a name.
 var scheduleNames = map[string]string{
 	"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *",
 	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
@@ -72,7 +72,7 @@ func ParseSchedule(schedule, zone string) (*Schedule, error) {
 	return s, nil
 }
 
-// parse reads a list of values and ranges: the bit of each value in it.
+// parse reads a list of values and ranges, and returns a bit for each value.
 func (f *scheduleField) parse(text string) (set uint64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		values, err := f.parseRange(part)
@@ -135,14 +135,14 @@ func (f *scheduleField) value(text string) (int, error) {
 	return 0, fmt.Errorf("%s is not between %d and %d", text, f.low, f.high)
 }
 
-// adjustment is the largest change of the clock that cron(8) takes for daylight saving time.
-// A larger one corrects the clock: the new time is in force at once.
+// adjustment is the largest change of the clock, in seconds, that cron(8) treats as daylight saving
+// time. A larger change corrects the clock: the new time applies at once.
 const adjustment = 3 * 60 * 60
 
-// Next returns the first time after t at which the job is due, zero if there is none.
+// Next returns the first time after t at which the job is due, zero without one.
 //
-// If the zone's clock skips the job's time, the job is due right after the jump. If the
-// time comes twice, the job is due the first time only. Wild jobs follow the clock.
+// If the zone's clock skips the job's time, the job is due right after the jump. If the time comes
+// twice, the job is due the first time only. Wild jobs follow the clock.
 func (s *Schedule) Next(t time.Time) time.Time {
 	from := t.Unix() + 1
 	for { // each period of one offset from UTC
@@ -172,11 +172,11 @@ func (s *Schedule) Next(t time.Time) time.Time {
 	}
 }
 
-// wallDays is for how many days a time is looked for: the Gregorian calendar repeats after them.
+// wallDays is how many days to search: the Gregorian calendar then repeats.
 const wallDays = 146_097
 
-// wall returns the first time from a time on that the fields match. Both are of the zone's
-// clock on the wall: its date and time, in seconds since 1970 as if they were of UTC.
+// wall returns the first time, not before from, that the fields match. Both are wall clock times of
+// the zone, in seconds since 1970 as if they were UTC.
 func (s *Schedule) wall(from int64) (int64, bool) {
 	minute := (from + 59) / 60
 	if from < 0 {
@@ -198,8 +198,8 @@ func (s *Schedule) wall(from int64) (int64, bool) {
 	return 0, false
 }
 
-// onDay says whether the job is due on a day. A day field that begins with a star restricts
-// nothing by itself: both have to match. Otherwise one of them has to.
+// onDay reports whether the job is due on a day. If a day field begins with a star, both fields
+// must match; otherwise one of the two must.
 func (s *Schedule) onDay(d time.Time) bool {
 	if s.month>>d.Month()&1 == 0 {
 		return false
@@ -211,7 +211,7 @@ func (s *Schedule) onDay(d time.Time) bool {
 	return day || weekday
 }
 
-// inDay returns the first of a day's minutes, from one on, that hour and minute match.
+// inDay returns the first minute of a day, not before from, that hour and minute match.
 func (s *Schedule) inDay(from int) (int, bool) {
 	for hour, minute := from/60, from%60; hour < 24; hour, minute = hour+1, 0 {
 		if rest := s.minute >> minute << minute; s.hour>>hour&1 == 1 && rest != 0 {

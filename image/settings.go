@@ -56,13 +56,15 @@ type SettingsOverride struct {
 // GitCredential gives the templates that name it access to the repositories below a URL. A token is
 // read on each use, so it can change at any time.
 type GitCredential struct {
-	Name       string `yaml:"name"`        // for code.git.auth
-	URL        string `yaml:"url"`         // https://HOST/PATH or ssh://HOST/PATH, in whole path elements
-	Username   string `yaml:"username"`    // used with a token; default "git"
-	TokenFile  string `yaml:"token_file"`  // exactly one of TokenFile, TokenEnv, SSHKey
-	TokenEnv   string `yaml:"token_env"`   // a variable in the engine's environment
-	SSHKey     string `yaml:"ssh_key"`     // path of a private key without a passphrase
-	KnownHosts string `yaml:"known_hosts"` // path of a known_hosts file for ssh; default: the files of the engine's user and of the host
+	Name      string `yaml:"name"`       // for code.git.auth
+	URL       string `yaml:"url"`        // https://HOST/PATH or ssh://HOST/PATH, in whole path elements
+	Username  string `yaml:"username"`   // used with a token; default "git"
+	TokenFile string `yaml:"token_file"` // exactly one of TokenFile, TokenEnv, SSHKey
+	TokenEnv  string `yaml:"token_env"`  // a variable in the engine's environment
+	SSHKey    string `yaml:"ssh_key"`    // path of a private key without a passphrase
+	// KnownHosts is the path of a known_hosts file for ssh; default: the files of the engine's user
+	// and of the host.
+	KnownHosts string `yaml:"known_hosts"`
 }
 
 // check returns an error for a faulty credential.

@@ -13,25 +13,22 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Shell says how a function's interpreter is started before anyone knows whose it
-// will be (a runtime shell): with the base environment and the bootstrap for its
-// root, and Mounts empty until the function's are attached there. Functions whose
-// Shell and whose root are the same share them.
+// Shell says how to park an interpreter before its function is known. The root is the base
+// environment with the bootstrap; Mounts are empty until the function's directories are attached
+// there. Functions with equal Shell and equal root share parked interpreters.
 type Shell struct {
-	Args   []string `json:"args"`          // the interpreter and the bootstrap, without a handler: it parks
+	Args   []string `json:"args"`          // the interpreter and the bootstrap, without a handler
 	Env    []string `json:"env,omitempty"` // KEY=value
-	Mounts []string `json:"mounts"`        // absolute directories of what comes with the function
+	Mounts []string `json:"mounts"`        // absolute directories that come with the function
 }
 
-// readByLibc are the beginnings of names that libc, the dynamic linker and
-// OpenSSL may have read before a parked interpreter learns the function's
-// environment.
+// readByLibc are prefixes of variables that libc, the dynamic linker and OpenSSL may have read
+// before a parked interpreter gets the function's environment.
 var readByLibc = []string{"GCONV_PATH", "GLIBC_TUNABLES", "LANG", "LC_", "LD_", "LOCPATH", "MALLOC_", "OPENSSL_"}
 
-// Fits says whether env, a function's whole environment, can take the place of
-// s.Env in an interpreter that runs already: variables that libc or the
-// interpreter reads at its start must be the same in both. reads are the
-// beginnings of the latter's names, later the exceptions, whole names.
+// Fits reports whether env, a function's whole environment, can replace s.Env in a running
+// interpreter: variables that libc or the interpreter reads at its start must be equal in both.
+// reads are prefixes of names that the interpreter reads; later are exceptions, as whole names.
 func (s *Shell) Fits(env, reads, later []string) bool {
 	early := func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -45,7 +42,7 @@ func (s *Shell) Fits(env, reads, later []string) bool {
 	return !missing(env, s.Env) && !missing(s.Env, env)
 }
 
-// holds says whether all that is the function's own lies below s.Mounts.
+// holds reports whether all of the function's own files are below s.Mounts.
 func (s *Shell) holds(parts []store.Part) bool {
 	return !slices.ContainsFunc(parts, func(p store.Part) bool {
 		return !shared(p) && !slices.ContainsFunc(s.Mounts, func(m string) bool {
@@ -54,14 +51,13 @@ func (s *Shell) holds(parts []store.Part) bool {
 	})
 }
 
-// shared says whether a part is of the system that a function stands on, and so may
-// be there before anyone knows whose the interpreter will be.
+// shared reports whether a part belongs to the system below the function, and so may be present
+// before the function is known.
 func shared(p store.Part) bool {
 	return p.Kind == "base" || p.Kind == "bootstrap" || p.Kind == debKind
 }
 
-// ShellKey names what functions must have in common to share runtime shells; ""
-// for one that has none.
+// ShellKey identifies functions that can share parked interpreters; "" if the function uses none.
 func ShellKey(img *store.Image, config *Config) string {
 	if config.Shell == nil {
 		return ""
@@ -78,14 +74,14 @@ func sharedParts(img *store.Image) []store.Part {
 	return slices.DeleteFunc(slices.Clone(img.Parts), func(p store.Part) bool { return !shared(p) })
 }
 
-// IsShellRoot says whether img is one that ShellRoot made.
+// IsShellRoot reports whether ShellRoot made img.
 func IsShellRoot(img *store.Image) bool { return strings.HasPrefix(img.Name, shellPrefix) }
 
 const shellPrefix = toolsPrefix + "shell-"
 
-// ShellRoot finds or makes the image that a function's runtime shells have for
-// their root: what the function's image shares with others, and the mount points
-// of config.Shell. Lists hide it, as they do tools.
+// ShellRoot finds or makes the image that is the root of a function's parked interpreters: the
+// parts that the function's image shares, and the mount points in config.Shell. Lists hide the
+// image, like tools.
 func (b *Builder) ShellRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
 	root, err := b.shellRoot(ctx, img, config)
 	if err != nil {

@@ -6,40 +6,41 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 )
 
-// LeftOut is what slimming left out of a base environment, and so of the functions
-// that stand on it.
+// LeftOut is what slimming left out of a base environment, and so out of functions on the base.
 type LeftOut struct {
-	Packages     []string       `json:"packages,omitempty"`      // that those taken depend on for their installation
-	PackageBytes int64          `json:"package_bytes,omitempty"` // that those take where they are installed, as the archive's index has it
-	Files        []LeftOutFiles `json:"files,omitempty"`         // of the packages taken
-	Unopened     []LeftOutPart  `json:"unopened,omitempty"`      // of a slimmed image ([Builder.Slim])
+	// Packages are dependencies that are needed only for an installation.
+	Packages []string `json:"packages,omitempty"`
+	// PackageBytes is the installed size of Packages, by the archive's index.
+	PackageBytes int64          `json:"package_bytes,omitempty"`
+	Files        []LeftOutFiles `json:"files,omitempty"`    // of the packages in the base
+	Unopened     []LeftOutPart  `json:"unopened,omitempty"` // of a slimmed image ([Builder.Slim])
 
-	// Apart are parts of the language in Debian packages that a template can add: what a
-	// program asks for → the package.
+	// Apart are parts of the language in Debian packages that a template can add: name that a
+	// program asks for → package.
 	Apart map[string]string `json:"apart,omitempty"`
 }
 
-// LeftOutFiles are the files for which one pattern of [BaseSpec] is the reason.
+// LeftOutFiles are the files left out because of one pattern of [BaseSpec].
 type LeftOutFiles struct {
 	Pattern string `json:"pattern"`
 	Files   int    `json:"files"`
 	Bytes   int64  `json:"bytes"`
 
-	// Names are what programs ask for: modules, programs, packages of Java.
+	// Names are the names that programs ask for: modules, programs, packages of Java.
 	Names []string `json:"names,omitempty"`
 }
 
-// slimming decides what of Debian packages becomes part of a tree, and counts the
-// rest. It is used by one goroutine at a time.
+// slimming decides which files of Debian packages go into a tree, and counts the rest. One
+// goroutine at a time may use it.
 type slimming struct {
 	drop []dropped
-	kept func(string) bool // false for what stays in any case
+	kept func(string) bool // false for files that always stay
 	left LeftOut
 }
 
 type dropped struct {
 	LeftOutFiles
-	keeps func(string) bool // false where the pattern matches
+	keeps func(string) bool // false if the pattern matches
 }
 
 func newSlimming(spec BaseSpec) (*slimming, error) {
@@ -58,7 +59,7 @@ func newSlimming(spec BaseSpec) (*slimming, error) {
 	return s, nil
 }
 
-// reason is the pattern for which a path is left out: an index, or -1.
+// reason returns the index of the pattern that leaves a path out, or -1.
 func (s *slimming) reason(path string) int {
 	if !s.kept(path) {
 		return -1
@@ -68,7 +69,7 @@ func (s *slimming) reason(path string) int {
 
 func (s *slimming) keep(path string) bool { return s.reason(path) < 0 }
 
-// leavesOut says whether a path is left out, and counts it.
+// leavesOut reports whether a path is left out, and counts the path if so.
 func (s *slimming) leavesOut(path string, bytes int64, names ...string) bool {
 	i := s.reason(path)
 	if i >= 0 {
@@ -87,7 +88,7 @@ func (s *slimming) leavesOut(path string, bytes int64, names ...string) bool {
 	return i >= 0
 }
 
-// result is what was left out, by pattern.
+// result returns the omissions, by pattern.
 func (s *slimming) result() *LeftOut {
 	for _, d := range s.drop {
 		if d.Files > 0 {
@@ -97,7 +98,7 @@ func (s *slimming) result() *LeftOut {
 	return &s.left
 }
 
-// over is a writer that is told what is left out, besides what w is.
+// over returns a writer on w that also counts the files left out.
 func (s *slimming) over(w debian.Writer) debian.Writer { return slimmed{w, s} }
 
 type slimmed struct {
@@ -105,7 +106,7 @@ type slimmed struct {
 	s *slimming
 }
 
-// Dropped is of debian.Dropper.
+// Dropped implements debian.Dropper.
 func (w slimmed) Dropped(path string, size int64) {
 	w.s.leavesOut(path, size)
 }

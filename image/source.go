@@ -22,14 +22,14 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// What code in an archive may unpack to, as with an upload.
+// Limits of unpacked code from an archive, as for an upload.
 const (
 	maxCodeBytes   = 512 << 20
 	maxCodeEntries = 100_000
 )
 
-// withSource calls f with the directory that code.path is below: the template's, or
-// where an archive or a repository's commit stands for as long as the call.
+// withSource calls f with the directory that contains code.path: the template's directory, or a
+// copy of an archive or of a repository's commit, which exists during the call.
 func (b *Builder) withSource(ctx context.Context, of *buildOf, f func(*os.Root) error) error {
 	code := &of.t.Code
 	switch {
@@ -58,8 +58,8 @@ func (b *Builder) withSource(ctx context.Context, of *buildOf, f func(*os.Root) 
 	return f(of.dir)
 }
 
-// openedIn calls f with dir, a directory below s.Scratch. What ran in a step is not
-// trusted: a symbolic link that it left there does not lead out.
+// openedIn calls f with dir, a directory below s.Scratch. Programs of a step are not trusted: a
+// symbolic link that they left cannot lead out of Scratch.
 func openedIn(s *Step, dir string, f func(*os.Root) error) error {
 	name, err := filepath.Rel(s.Scratch, dir)
 	if err != nil {
@@ -99,9 +99,8 @@ func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) err
 	return err
 }
 
-// checkout writes the commit that the template asks for to the new directory top:
-// the locked one where the lock answers. Commits are kept in the store, for
-// templates that ask the same address with the same credential.
+// checkout writes the commit for the template to the new directory top: the locked commit if the
+// lock answers the request. The store keeps commits for templates with the same URL and credential.
 func (b *Builder) checkout(ctx context.Context, s *Step, of *buildOf, top string) error {
 	git := of.t.Code.Git
 	if b.Git == nil {
@@ -154,8 +153,7 @@ func (b *Builder) checkout(ctx context.Context, s *Step, of *buildOf, top string
 	return writeTree(ctx, b.Store, tree, top)
 }
 
-// writeTree writes a tree of files, directories and symbolic links to the new
-// directory to.
+// writeTree writes a tree of files, directories and symbolic links to the new directory to.
 func writeTree(ctx context.Context, s *store.Store, d store.Digest, to string) error {
 	tree, err := s.Tree(d)
 	if err != nil {
@@ -199,8 +197,8 @@ func writeEntry(s *store.Store, w *sourceWriter, e *store.Entry) error {
 	return fmt.Errorf("%s is a %s, which no code holds", e.Path, e.Kind)
 }
 
-// projectRequests adds to the template the requests for packages that its code makes
-// itself. A build that may resolve nothing fetches no code for that.
+// projectRequests adds to the template the requests for packages that the code makes. If the build
+// must not resolve, and the commit is not locked, it does not fetch code to find requests.
 func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runtime) error {
 	p, ok := runtime.(Project)
 	if !ok || of.t.Code.Build != nil || OptionsOf(ctx).AsIs || OptionsOf(ctx).Locked && of.t.Code.Git != nil && of.lock.Git == nil {
@@ -208,7 +206,7 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 	}
 	return b.withSource(ctx, of, func(top *os.Root) error {
 		if info, err := top.Stat(of.t.Code.Path); err != nil || !info.IsDir() {
-			return nil // whoever builds it says so
+			return nil // the later step reports the fault
 		}
 		code, err := top.OpenRoot(of.t.Code.Path)
 		if err != nil {
@@ -219,7 +217,7 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 		r := of.t.Packages.of(site)
 		switch {
 		case r != nil && !r.None():
-			return nil // the template's own word counts; whoever builds the code says what is wrong with it
+			return nil // the template's requests win; the build of the code reports faults
 		case err == nil && r != nil:
 			*r = Requests{File: path.Join(of.t.Code.Path, file), Text: bom.Decode(text)}
 		}
@@ -227,8 +225,8 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 	})
 }
 
-// built has the runtime build the function's code, or finds what it built of the
-// same before. The part's Tree is empty where there is nothing to build.
+// built has the runtime build the function's code, or finds an earlier result. The part's Tree is
+// empty if the code needs no build.
 func (b *Builder) built(ctx context.Context, of *buildOf, code *os.Root, builder CodeBuilder) (part store.Part, err error) {
 	err = b.step(of, func(s *Step) error {
 		source := filepath.Join(s.Scratch, "source")
@@ -253,7 +251,7 @@ func (b *Builder) built(ctx context.Context, of *buildOf, code *os.Root, builder
 		}
 		defer unlock()
 		if part, ok = b.Store.Part(key); ok {
-			return nil // built while we waited
+			return nil // built during the wait
 		}
 		dir, err := builder.BuildCode(ctx, s, of.t, of.lock, source)
 		if err != nil {
@@ -272,7 +270,7 @@ func (b *Builder) built(ctx context.Context, of *buildOf, code *os.Root, builder
 	return part, err
 }
 
-// builtKey names in the store what a build gives.
+// builtKey returns the key of a build's result in the store.
 func builtKey(of *buildOf, runtime, toolchain, source string) (string, error) {
 	text, err := json.Marshal([]any{runtime, toolchain, source, of.base.Digest, of.t.Handler, of.lock})
 	if err != nil {
@@ -282,9 +280,8 @@ func builtKey(of *buildOf, runtime, toolchain, source string) (string, error) {
 	return "built:" + runtime + ":" + hex.EncodeToString(sum[:]), nil
 }
 
-// copySource copies the code that name stands for below dir, without what is
-// ignored, to the new directory to. It returns the paths of its files, sorted, and
-// a digest of paths, modes and contents.
+// copySource copies the code at name below dir, without ignored files, to the new directory to. It
+// returns the sorted paths of the files, and a digest of paths, modes and contents.
 func copySource(ctx context.Context, dir *os.Root, name, to string) (files []string, digest string, err error) {
 	if err := errors.Join(os.Mkdir(to, 0o755), os.Chmod(to, 0o777)); err != nil {
 		return nil, "", err
@@ -307,15 +304,15 @@ func copySource(ctx context.Context, dir *os.Root, name, to string) (files []str
 	return files, hex.EncodeToString(w.sum.Sum(nil)), nil
 }
 
-// sourceWriter is a debian.Writer on a directory of a build's own; a build step's
-// user, whom the host does not know, may write to all of it. Entries
-// come in the order of their paths, so that the sum is the same for the same code.
+// sourceWriter is a debian.Writer on a private directory of a build. The build step's user, unknown
+// to the host, may write everywhere in the directory. Entries must come sorted by path, so that
+// equal code gives an equal sum.
 type sourceWriter struct {
 	root *os.Root
 	sum  hash.Hash
 }
 
-// File is of debian.Writer.
+// File implements debian.Writer.
 func (w *sourceWriter) File(p string, mode fs.FileMode, mtime time.Time, r io.Reader) error {
 	f, err := w.root.OpenFile(p, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
@@ -330,13 +327,13 @@ func (w *sourceWriter) File(p string, mode fs.FileMode, mtime time.Time, r io.Re
 	return w.root.Chtimes(p, mtime, mtime)
 }
 
-// Directory is of debian.Writer.
+// Directory implements debian.Writer.
 func (w *sourceWriter) Directory(p string, mode fs.FileMode, _ time.Time) error {
 	_, _ = fmt.Fprintf(w.sum, "directory %q\n", p)
 	return errors.Join(w.root.Mkdir(p, mode), w.root.Chmod(p, 0o777))
 }
 
-// Symlink is of debian.Writer.
+// Symlink implements debian.Writer.
 func (w *sourceWriter) Symlink(p, target string, _ time.Time) error {
 	_, _ = fmt.Fprintf(w.sum, "symlink %q %q\n", p, target)
 	return w.root.Symlink(target, p)

@@ -21,9 +21,9 @@ import (
 type Sourced interface {
 	Runtime
 
-	// Source returns the file of the code (a path below /function) that has the
-	// handler, and the name of the interpreter that reads it. No file: the handler is no
-	// source, or nobody can tell. read returns nil if the code has no such file.
+	// Source returns the handler's file in the code (a path below /function), and the name of the
+	// interpreter that reads the file. file is "" if the handler is not source, or is unknown. read
+	// returns nil for a missing file.
 	Source(t *Template, read func(file string) []byte) (file, interpreter string)
 }
 
@@ -31,10 +31,9 @@ type Sourced interface {
 type Parser interface {
 	Runtime
 
-	// Parse returns the interpreter's arguments that parse the file that the next
-	// argument names. The interpreter prints its reason and ends with a status other
-	// than 0 if it cannot parse the file. Nil: the interpreter or the file is of
-	// another language.
+	// Parse returns the interpreter's arguments to parse the file in the next argument. The
+	// interpreter prints its reason and ends with a status other than 0 if it cannot parse the
+	// file. nil: the interpreter or the file is of another language.
 	Parse(interpreter, file string) []string
 }
 
@@ -42,9 +41,9 @@ type Parser interface {
 // instead of a file.
 var codeArguments = []string{"-c", "-e", "-m", "-p", "-r", "--eval", "--print"}
 
-// SourceOf returns the file of the code that a command line runs, and its interpreter's
-// name: of "node server.js" server.js and node, of "bin/run" what the first line of
-// bin/run names. No file: the command runs no source that is part of the code.
+// SourceOf returns the file of the code that a command line runs, and its interpreter's name: for
+// "node server.js" server.js and node, for "bin/run" the interpreter in the first line of bin/run.
+// No file: the command runs no source of the code.
 func SourceOf(words []string, read func(file string) []byte) (file, interpreter string) {
 	for i, word := range words {
 		if slices.Contains(codeArguments, word) {
@@ -65,8 +64,7 @@ func SourceOf(words []string, read func(file string) []byte) (file, interpreter 
 	return "", ""
 }
 
-// interpreterOf returns the name of the interpreter in a script's first line; "" if
-// there is none.
+// interpreterOf returns the name of the interpreter in a script's first line, "" without one.
 func interpreterOf(script []byte) string {
 	line, _, _ := strings.Cut(string(script), "\n")
 	if !strings.HasPrefix(line, "#!") {
@@ -144,8 +142,8 @@ func (b *Builder) checkSyntax(ctx context.Context, of *buildOf, runtime Runtime,
 	return b.Store.PutPart(ctx, key, store.Part{Kind: "code", Name: of.t.ID, Version: of.t.Version, Prefix: codePrefix, Tree: code})
 }
 
-// parser returns the arguments by which an interpreter parses a file, and the name of
-// its language; nil if FRE knows none.
+// parser returns the arguments by which an interpreter parses a file, and the name of its language;
+// nil if FRE knows none.
 func (b *Builder) parser(interpreter, file string) (args []string, language string) {
 	for _, r := range b.Runtimes {
 		if p, ok := r.(Parser); ok {
@@ -157,8 +155,8 @@ func (b *Builder) parser(interpreter, file string) (args []string, language stri
 	return nil, ""
 }
 
-// readFile returns the content of a file of the tree; nil if there is none, or if it is
-// too long to be a source.
+// readFile returns the content of a file of the tree; nil for a missing file, or a file too long
+// for a source.
 func (b *Builder) readFile(tree *store.Tree, file string) ([]byte, error) {
 	for i := range tree.Entries {
 		e := &tree.Entries[i]

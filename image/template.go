@@ -12,11 +12,15 @@ import (
 // Template is a parsed fret.yaml with defaults applied. Only ParseTemplate makes a Template from
 // bytes.
 type Template struct {
-	ID        string            // lower-case name, [a-z0-9][a-z0-9-]{0,62}
-	Version   string            // "0.1.0"; default "latest"
-	Base      string            // "python", "node", "python:trixie" (see [ParseBase]); before [Template.Check] "" if the runtime decides
-	Runtime   string            // "python", "go", "http"; default: the base's
-	Pipeline  []string          // steps, NAME or NAME@REVISION, functions of the tenant; excludes base, runtime, contract and code
+	ID      string // lower-case name, [a-z0-9][a-z0-9-]{0,62}
+	Version string // "0.1.0"; default "latest"
+	// Base is for example "python", "node" or "python:trixie" (see [ParseBase]). Before
+	// [Template.Check] it is "" if the runtime decides.
+	Base    string
+	Runtime string // "python", "go", "http"; default: the base's
+	// Pipeline are the steps, NAME or NAME@REVISION, functions of the same tenant. A pipeline has
+	// no base, runtime, contract or code.
+	Pipeline  []string
 	Contract  Contract          // default fre, or http or stdio as runtime and isolation say
 	Packages  Packages          //
 	Slim      Slim              // omissions from FRE's bases
@@ -128,7 +132,9 @@ func (t *Template) Reads() []string {
 
 // Code says where the function's files come from.
 type Code struct {
-	Path    string // clean relative path of a directory or file in the template's directory, the archive or the repository; default "."
+	// Path is the clean relative path of a directory or file in the template's directory, the
+	// archive or the repository; default ".".
+	Path    string
 	Archive string // clean relative path of an archive beside the template, "" for none
 	Git     *GitCode
 	Build   *BuildStep // nil: use the files unchanged, or as built by the runtime
@@ -154,7 +160,9 @@ type GitCode struct {
 type HTTP struct {
 	Listen Listen // default port
 	Port   int    // of the server: $PORT in its environment and command line; default 8080
-	Ready  string // path requested until the status is below 500, before the first event; "" (default): accepting a connection suffices
+	// Ready is the path requested until the status is below 500, before the first event. With ""
+	// (default), accepting a connection suffices.
+	Ready string
 }
 
 // Listen says who binds the server's socket.
@@ -207,10 +215,12 @@ type Instances struct {
 
 // Resources bound one sandbox.
 type Resources struct {
-	MemoryBytes int64         `json:"memory_bytes"` // "128MiB"; default 128 MiB
-	CPUMillis   int64         `json:"cpu_millis"`   // "500m" or "1.5"; default 1000
-	Pids        int64         `json:"pids"`         // processes and threads; default 64, or 2 × concurrency if more; at least concurrency + 8 in reused instances
-	TmpBytes    int64         `json:"tmp_bytes"`    // default 64 MiB
-	Files       int64         `json:"files"`        // default 1024
-	Timeout     time.Duration `json:"timeout_ns"`   // of one event, wall clock; default 30s
+	MemoryBytes int64 `json:"memory_bytes"` // "128MiB"; default 128 MiB
+	CPUMillis   int64 `json:"cpu_millis"`   // "500m" or "1.5"; default 1000
+	// Pids limits processes and threads; default 64, or 2 × concurrency if more. Reused instances
+	// need at least concurrency + 8.
+	Pids     int64         `json:"pids"`
+	TmpBytes int64         `json:"tmp_bytes"`  // default 64 MiB
+	Files    int64         `json:"files"`      // default 1024
+	Timeout  time.Duration `json:"timeout_ns"` // of one event, wall clock; default 30s
 }

@@ -18,64 +18,64 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// ErrSlimmed: only what a build has made of a template can be slimmed.
+// ErrSlimmed says that an image is not a function's, or is slimmed already.
 var ErrSlimmed = errors.New("cannot be slimmed")
 
-// LabelSlimOf is the digest of the image that a slimmed one was made of.
+// LabelSlimOf has the digest of the image from which a slimmed image was made.
 const LabelSlimOf = "fre.slim.of"
 
-// Traced is a Runtime that reads some files of its own only where a function fails,
-// or by what an event holds: a trace of good answers does not show them.
+// Traced is a Runtime that reads some of its files only when a function fails, or only for some
+// events: a trace of successful answers misses the files.
 type Traced interface {
 	Runtime
 
-	// Untraced are path globs of those files, as of [BaseSpec].Keep.
+	// Untraced returns path globs of the files, in the syntax of [BaseSpec].Keep.
 	Untraced() []string
 }
 
-// SlimOptions say what stays of an image.
+// SlimOptions say what stays in an image.
 type SlimOptions struct {
-	Opened []string // absolute paths of files in its root, without a link in them; what is not there is ignored
-	Keep   []string // path globs as of the template's keep, beside those
+	Opened []string // absolute paths of files in the root, without symbolic links; missing files are ignored
+	Keep   []string // path globs as in the template's keep, added to the template's
 	DryRun bool     // make no image
 }
 
-// Slimmed is what [Builder.Slim] has found.
+// Slimmed is the result of [Builder.Slim].
 type Slimmed struct {
-	Image  *store.Image // without a name, until somebody tags it; nil after a dry run
+	Image  *store.Image // without a name, until tagged; nil after a dry run
 	Before SlimmedSize
 	After  SlimmedSize
-	Gone   []store.Entry // files and links that are not in it, by path
+	Gone   []store.Entry // files and links that were removed, by path
 }
 
-// SlimmedSize is what an image's root holds.
+// SlimmedSize is the size of an image's root.
 type SlimmedSize struct {
 	Files int
 	Bytes int64
 }
 
-// LeftOutPart is what is left of a part after slimming by trace.
+// LeftOutPart is the part of a store.Part that slimming by trace removed.
 type LeftOutPart struct {
 	Part  string `json:"part"` // kind, name and version
 	Files int    `json:"files"`
 	Bytes int64  `json:"bytes"`
 }
 
-// Slim makes of a function's image one that holds, of its base environment and its
-// packages, only what was opened, and what belongs to that:
+// Slim makes a smaller image from a function's image. From the base environment and the packages it
+// keeps only opened files, and files that belong to them:
 //
-//   - the function's code, the bootstrap, /etc, and what keep names, whole
-//   - beside an opened file those with its stem: x.py and __pycache__/x.*.pyc,
+//   - the function's code, the bootstrap, /etc, and the files in keep, completely
+//   - files beside an opened file with the same stem: x.py and __pycache__/x.*.pyc,
 //     libx.so.1 and libx.so.1.2
-//   - what an ELF file needs, by its own list
-//   - of each part of which something stays its metadata (dist-info, package.json, …)
-//   - the __init__ of directories that stay, and empty files there
-//   - links to what stays; directories above what stays, and such as were empty
-//   - what the runtime reads where a function fails ([Traced])
+//   - libraries that an ELF file lists
+//   - metadata (dist-info, package.json, …) of each part with a kept file
+//   - __init__ and empty files in kept directories
+//   - links to kept files; directories above kept files, and directories that were empty
+//   - files that the runtime reads when a function fails ([Traced])
 //
-// A directory of which nothing stays goes: Python would take it for a package.
-// Contents are shared with the image it was made of. Errors: [ErrSlimmed],
-// *[FieldError] for a bad glob, those of the store.
+// A directory without kept files is removed: Python would take it for a package. The new image
+// shares contents with the old one. Errors: [ErrSlimmed], *[FieldError] for a bad glob, errors of
+// the store.
 func (b *Builder) Slim(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
 	out, err := b.slim(ctx, img, o)
 	if err != nil {
@@ -142,33 +142,33 @@ func (b *Builder) slim(ctx context.Context, img *store.Image, o SlimOptions) (*S
 // SlimSuffix ends the version of slimmed images.
 const SlimSuffix = "-slim"
 
-// alwaysKept is small, and read only in cases that are rare: libgcc_s by a thread
-// that is cancelled (pthread_cancel(3)), libnss by look-ups of names.
+// alwaysKept are small files that are read only in rare cases: libgcc_s when a thread is cancelled
+// (pthread_cancel(3)), libnss for look-ups of names.
 var alwaysKept = []string{"etc", "usr/lib/*/libgcc_s.so*", "usr/lib/*/libnss_*", "lib/*/libgcc_s.so*", "lib/*/libnss_*"}
 
-// metadata is what programs and people read of a package as a whole.
+// metadata matches files that describe a package as a whole, for programs and people.
 var metadata = []string{
 	"**/*.dist-info", "**/*.egg-info", "**/package.json", "**/composer.json", "**/composer/installed.*", "**/*.gemspec",
 	"**/LICENSE*", "**/LICENCE*", "**/COPYING*", "**/NOTICE*", "**/copyright",
 }
 
-// tracing chooses what stays of one image. It is used by one goroutine.
+// tracing chooses the files of one image that stay. One goroutine uses it.
 type tracing struct {
 	root  map[string]*store.Entry
 	order []string       // paths of root, sorted
-	from  map[string]int // the part that a file or link comes from
+	from  map[string]int // index of the part with the file or link
 	trees []*store.Tree  // of the parts
 	all   []store.Part
-	below map[string][]string // directory → paths in it
+	below map[string][]string // directory → paths in the directory
 	dir   int                 // the image's root, opened with O_PATH
 
-	kept     func(string) bool // by a glob
-	about    func(string) bool // metadata of a package
-	keep     map[string]bool   // what stays, directories too
-	siblings []string          // kept files whose stem and needs have not been looked at
+	kept     func(string) bool // reports whether a glob keeps a path
+	about    func(string) bool // reports whether a path is metadata of a package
+	keep     map[string]bool   // paths that stay, including directories
+	siblings []string          // kept files whose stem and needs are still to be examined
 }
 
-// newTracing reads what an image holds. The caller closes its dir.
+// newTracing reads an image's entries. The caller closes dir.
 func (b *Builder) newTracing(img *store.Image, globs []string) (*tracing, error) {
 	t := &tracing{root: map[string]*store.Entry{}, from: map[string]int{}, below: map[string][]string{}, keep: map[string]bool{}, all: img.Parts}
 	for _, g := range []struct {
@@ -210,7 +210,7 @@ func (b *Builder) newTracing(img *store.Image, globs []string) (*tracing, error)
 	return t, nil
 }
 
-// holds says whether the root has this file or link of a part, by kind and content.
+// holds reports whether the root has a part's file or link, with the same kind and content.
 func (t *tracing) holds(e *store.Entry) bool {
 	r := t.root[e.Path]
 	return r != nil && !e.Aside && e.Kind != store.KindDir && e.Kind == r.Kind && e.Digest == r.Digest && e.Link == r.Link
@@ -223,7 +223,7 @@ func above(p string) string {
 	return ""
 }
 
-// add has a file or link stay, and the directories above it.
+// add keeps a file or link, and the directories above.
 func (t *tracing) add(p string) {
 	e := t.root[p]
 	if e == nil || e.Kind == store.KindDir || t.keep[p] {
@@ -271,13 +271,13 @@ func (t *tracing) choose(opened []string) {
 
 const bytecode = "__pycache__"
 
-// stem is a file's name up to its first dot.
+// stem returns a file's name up to the first dot.
 func stem(p string) string {
 	name, _, _ := strings.Cut(path.Base(p), ".")
 	return name
 }
 
-// addStem adds what lies beside a file under the same stem.
+// addStem keeps the files beside a file with the same stem.
 func (t *tracing) addStem(p string) {
 	dir, name := above(p), stem(p)
 	if part, ok := t.from[p]; name == "" || ok && t.all[part].Kind == "code" {
@@ -296,8 +296,8 @@ func (t *tracing) addStem(p string) {
 	}
 }
 
-// addNeeds adds what an ELF file needs. One that cannot be read needs nothing: no
-// loader takes it either.
+// addNeeds keeps the libraries that an ELF file needs. Unreadable files are skipped, because the
+// loader could not use them either.
 func (t *tracing) addNeeds(p string) {
 	if t.root[p].Kind != store.KindFile || t.root[p].Size < 64 {
 		return
@@ -322,7 +322,7 @@ func (t *tracing) addNeeds(p string) {
 	}
 }
 
-// addMetadata adds that of all parts of which something stays.
+// addMetadata keeps the metadata of all parts with a kept file.
 func (t *tracing) addMetadata() {
 	touched := make([]bool, len(t.all))
 	for p := range t.keep {
@@ -337,7 +337,8 @@ func (t *tracing) addMetadata() {
 	}
 }
 
-// addMarkers adds what a directory means something by.
+// addMarkers keeps files whose mere presence in a directory has a meaning: __init__ and empty
+// files.
 func (t *tracing) addMarkers() {
 	for _, p := range t.order {
 		e := t.root[p]
@@ -347,7 +348,7 @@ func (t *tracing) addMarkers() {
 	}
 }
 
-// addLinks adds the links to what stays, and those that lead nowhere in the image.
+// addLinks keeps links to kept files, and links without a target in the image.
 func (t *tracing) addLinks() {
 	for _, p := range t.order {
 		if t.root[p].Kind != store.KindSymlink || t.keep[p] {
@@ -360,7 +361,7 @@ func (t *tracing) addLinks() {
 	}
 }
 
-// resolve follows links inside the root, in parents too: the path of what is there.
+// resolve follows links inside the root, also in parent directories, and returns the final path.
 func (t *tracing) resolve(p string) (at string, ok bool) {
 	split := func(p string) []string { return strings.Split(strings.Trim(path.Clean("/"+p), "/"), "/") }
 	rest := split(p)
@@ -389,7 +390,7 @@ func (t *tracing) resolve(p string) (at string, ok bool) {
 	return at, true
 }
 
-// result compares what there was with what stays.
+// result compares the image before and after.
 func (t *tracing) result() (*Slimmed, []LeftOutPart) {
 	out := &Slimmed{Gone: []store.Entry{}}
 	left := make([]LeftOutPart, len(t.all))
@@ -418,8 +419,8 @@ func (t *tracing) result() (*Slimmed, []LeftOutPart) {
 	return out, slices.DeleteFunc(left, func(l LeftOutPart) bool { return l.Files == 0 })
 }
 
-// parts makes those of the slimmed image. They hide nothing of each other, and are
-// no layers any more.
+// parts makes the parts of the slimmed image. The parts do not hide files of each other, and are
+// layers no longer.
 func (t *tracing) parts(ctx context.Context, s *store.Store, img *store.Image) ([]store.Part, error) {
 	var out []store.Part
 	for i, p := range img.Parts {

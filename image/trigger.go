@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/internal/glob"
 )
 
-// Trigger makes events of what happens. Exactly one of its kinds is set.
+// Trigger makes events of requests, times, messages or files. Exactly one of its kinds is set.
 type Trigger struct {
 	Name        string       `json:"name"` // unique in the template
 	Webhook     *Webhook     `json:"webhook,omitempty"`
@@ -25,7 +25,7 @@ type Trigger struct {
 	Files       *Files       `json:"files,omitempty"`
 }
 
-// Kind is what a trigger is called by in lists.
+// Kind returns the name of the trigger's kind, as in lists.
 func (t *Trigger) Kind() string {
 	switch {
 	case t.Webhook != nil:
@@ -40,7 +40,7 @@ func (t *Trigger) Kind() string {
 	return "cloudevents"
 }
 
-// secret is the name of what the trigger is checked by, "" for none.
+// secret returns the name of the secret that authenticates requests, "" for none.
 func (t *Trigger) secret() string {
 	switch {
 	case t.Webhook != nil:
@@ -51,8 +51,8 @@ func (t *Trigger) secret() string {
 	return ""
 }
 
-// SecretNames are the tenant's secrets that have to be there for the function: those that
-// it reads, and those that its triggers are checked by.
+// SecretNames returns the tenant's secrets that the function requires: those it reads, and those of
+// its triggers.
 func (c *Config) SecretNames() []string {
 	names := slices.Clone(c.Secrets)
 	for i := range c.Triggers {
@@ -63,49 +63,62 @@ func (c *Config) SecretNames() []string {
 	return names
 }
 
-// Webhook takes requests to /hooks/FUNCTION/NAME that are signed.
+// Webhook accepts signed requests to /hooks/FUNCTION/NAME.
 type Webhook struct {
-	Signature string        `json:"signature"`           // "github", "gitlab", "gitee", "stripe", "hmac" or "none"
-	Secret    string        `json:"secret,omitempty"`    // name of the tenant's; required but with none
-	Header    string        `json:"header,omitempty"`    // of hmac: which field has the signature; default X-Signature-256
-	Timestamp string        `json:"timestamp,omitempty"` // of hmac: which field has the time in seconds that is signed before the body, with a dot between; "" for none
-	Tolerance time.Duration `json:"tolerance_ns"`        // how far a signed time may be from now; default 5m
-	Key       string        `json:"key,omitempty"`       // what tells a sender's retries from other events: a field's name, or a JSON pointer into the body; "" for what the signature has
-	Paths     []string      `json:"paths,omitempty"`     // globs of what follows the name in the path; empty for all
-	Headers   []string      `json:"headers,omitempty"`   // "Name: glob", of which each name must match by one; others are ignored
+	Signature string `json:"signature"` // "github", "gitlab", "gitee", "stripe", "hmac" or "none"
+	// Secret is the name of the tenant's secret; required unless Signature is "none".
+	Secret string `json:"secret,omitempty"`
+	// Header, for hmac, is the field with the signature; default X-Signature-256.
+	Header string `json:"header,omitempty"`
+	// Timestamp, for hmac, is the field with the time in seconds, signed as TIME.BODY; "" for none.
+	Timestamp string `json:"timestamp,omitempty"`
+	// Tolerance is the largest difference between a signed time and now; default 5m.
+	Tolerance time.Duration `json:"tolerance_ns"`
+	// Key identifies retries: a field's name, or a JSON pointer into the body; "" for the
+	// signature's key.
+	Key string `json:"key,omitempty"`
+	// Paths are globs of the path after the trigger's name; empty for all.
+	Paths []string `json:"paths,omitempty"`
+	// Headers are "Name: glob". One glob must match for each name; other requests are ignored.
+	Headers []string `json:"headers,omitempty"`
 }
 
 // Cron makes an event at times of day.
 type Cron struct {
-	Schedule string `json:"schedule"`       // five fields, or @hourly, @daily, @weekly, @monthly, @yearly: see Schedule
-	Zone     string `json:"zone"`           // of the time zone database; default UTC
-	Missed   string `json:"missed"`         // of times when no engine ran: "skip" (default), or "once" for the last of them
-	Path     string `json:"path"`           // of the event; default /
-	Body     string `json:"body,omitempty"` // likewise
+	Schedule string `json:"schedule"` // five fields, or @hourly, @daily, @weekly, @monthly, @yearly: see Schedule
+	Zone     string `json:"zone"`     // of the time zone database; default UTC
+	// Missed, for times when no engine ran, is "skip" (default), or "once" for the last time.
+	Missed string `json:"missed"`
+	Path   string `json:"path"`           // of the event; default /
+	Body   string `json:"body,omitempty"` // of the event
 }
 
-// CloudEvents takes CloudEvents by HTTP at /hooks/FUNCTION/NAME.
+// CloudEvents accepts CloudEvents by HTTP at /hooks/FUNCTION/NAME.
 type CloudEvents struct {
-	Token   string   `json:"token,omitempty"`   // name of the tenant's secret that a bearer token must be; "" for none
-	Types   []string `json:"types,omitempty"`   // globs, empty for all; others are ignored
-	Sources []string `json:"sources,omitempty"` // likewise
+	// Token is the name of the tenant's secret that the bearer token must equal; "" for none.
+	Token   string   `json:"token,omitempty"`
+	Types   []string `json:"types,omitempty"`   // globs, empty for all; other events are ignored
+	Sources []string `json:"sources,omitempty"` // globs, empty for all; other events are ignored
 }
 
-// NATS takes what others publish to subjects.
+// NATS makes events of messages that other clients publish.
 type NATS struct {
-	Subject string `json:"subject"`          // may end in >, and have * for tokens but for the first
-	Stream  string `json:"stream,omitempty"` // that has them: each message once at least; "" for messages as they pass
-	Queue   string `json:"queue,omitempty"`  // without a stream: whose members share the messages; default one of the trigger's own
+	Subject string `json:"subject"` // may end in >, and have * except as first token
+	// Stream has the messages, for at-least-once delivery; "": messages as they are published.
+	Stream string `json:"stream,omitempty"`
+	// Queue, without Stream, is the queue group that shares the messages; default the trigger's
+	// own.
+	Queue string `json:"queue,omitempty"`
 }
 
-// Files takes files that are put into /work.
+// Files makes events of files that appear in /work.
 type Files struct {
 	Path string `json:"path"` // glob below /work, ** for any number of directories
 }
 
 const maxTriggers = 64
 
-// maxFilesPath is a pattern's longest length in bytes.
+// maxFilesPath bounds a pattern's length in bytes.
 const maxFilesPath = 512
 
 var (
@@ -121,7 +134,7 @@ var (
 	bodyPattern      = regexp.MustCompile(`^[^\x00]{0,1000}$`)
 )
 
-// Next is the schedule's first time after t.
+// Next returns the schedule's first time after t.
 func (c *Cron) Next(t time.Time) (time.Time, error) {
 	s, err := ParseSchedule(c.Schedule, c.Zone)
 	if err != nil {
@@ -221,7 +234,7 @@ func (d *decoder) triggers(dst *[]Trigger) func(ast.Node, string) {
 	}
 }
 
-// check looks at what no single key shows.
+// check checks the fields of a trigger against each other.
 func (t *Trigger) check() error {
 	kinds := 0
 	for _, there := range []bool{t.Webhook != nil, t.Cron != nil, t.CloudEvents != nil, t.NATS != nil, t.Files != nil} {
@@ -281,7 +294,7 @@ func checkGlobs(globs []string) error {
 	return nil
 }
 
-// FieldFilter is a filter of [Webhook.Headers]: a field's canonical name and a glob.
+// FieldFilter splits a filter of [Webhook.Headers] into a field's canonical name and a glob.
 func FieldFilter(s string) (name, glob string) {
 	name, glob, _ = strings.Cut(s, ": ")
 	return textproto.CanonicalMIMEHeaderKey(name), glob

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// byteUnits are the suffixes of a size; the empty one is bytes.
+// byteUnits are the suffixes of a size; the empty suffix means bytes.
 var byteUnits = map[string]int64{
 	"": 1, "B": 1,
 	"K": 1e3, "kB": 1e3, "KB": 1e3, "M": 1e6, "MB": 1e6, "G": 1e9, "GB": 1e9, "T": 1e12, "TB": 1e12,
@@ -21,8 +21,7 @@ var (
 	cpuPattern  = regexp.MustCompile(`^([0-9]{1,9}(?:\.[0-9]{1,3})?)(m?)$`)
 )
 
-// ParseBytes reads "128MiB" (powers of two), "64M" (powers of ten) or "4096"
-// (bytes).
+// ParseBytes reads "128MiB" (powers of two), "64M" (powers of ten) or "4096" (bytes).
 func ParseBytes(s string) (int64, error) {
 	m := sizePattern.FindStringSubmatch(s)
 	if m == nil {
@@ -39,8 +38,8 @@ func ParseBytes(s string) (int64, error) {
 	return n, nil
 }
 
-// ParseCPU reads an amount of CPU as templates have it, "500m" (thousandths of a core),
-// "1.5" or "2" (cores), in thousandths of a core.
+// ParseCPU reads an amount of CPU as in templates, "500m" (thousandths of a core), "1.5" or "2"
+// (cores). It returns thousandths of a core.
 func ParseCPU(s string) (int64, error) { return parseCPU(s) }
 
 func parseCPU(s string) (int64, error) {
@@ -85,8 +84,7 @@ func scale(digits string, unit int64) (int64, error) {
 	return r.Num().Int64(), nil
 }
 
-// formatBytes writes n as [ParseBytes] reads it, in the largest unit that
-// divides it.
+// formatBytes writes n as [ParseBytes] reads it, in the largest unit that divides n.
 func formatBytes(n int64) string {
 	for _, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		if u := byteUnits[unit]; n >= u && n%u == 0 {
