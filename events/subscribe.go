@@ -17,7 +17,7 @@ import (
 type Subscription struct {
 	Subject string
 	Stream  string // durable source: a message comes until handled; "": only messages published while listening
-	Name    string // unique name of the durable consumer, or of the queue group
+	Name    string // of the durable consumer, which is unique, or of the queue group
 }
 
 // Message is a message of another publisher.

@@ -153,7 +153,7 @@ type Repository interface {
 type BaseSpec struct {
 	Roots   []string // packages taken with all their dependencies
 	Also    []string `json:",omitempty"` // like Roots, but only if the release has them
-	Exclude []string // packages left out, with their dependencies
+	Exclude []string // packages left out of the closure, and not followed
 	Drop    []string // path globs (path.Match, "**" for any depth) of files that no program of the base reads
 	Keep    []string `json:",omitempty"` // path globs of files that stay in spite of Drop
 
