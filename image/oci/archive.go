@@ -20,13 +20,13 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Load reads an archive of images, packed with gzip or zstd or not at all: what
-// docker save writes (manifest.json, with layers in directories or in blobs/),
-// or an OCI layout (index.json). The images come back in the archive's order,
-// with the names it gives them alone; a name that another image had moves.
+// Load reads an archive of images, uncompressed or packed with gzip or zstd: the output of docker
+// save (manifest.json, with layers in directories or in blobs/) or an OCI layout (index.json). It
+// returns the images in the archive's order, each with the names that the archive gives. A name
+// that another image had moves to the new image.
 //
-// After an error no image is in the store that was not there before. Errors:
-// ErrArchive, ErrLayer, ErrLimit, ErrPlatform, ErrReference, and any errno.
+// After an error the store holds no image that it did not hold before. Errors: ErrArchive,
+// ErrLayer, ErrLimit, ErrPlatform, ErrReference, and any errno.
 func Load(ctx context.Context, s *store.Store, r io.Reader, o Options) ([]*store.Image, error) {
 	images, err := load(ctx, s, r, o)
 	if err != nil {
@@ -47,7 +47,7 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 	if err != nil {
 		return nil, err
 	}
-	manifests := make([]store.Manifest, len(images)) // all, before anyone sees one
+	manifests := make([]store.Manifest, len(images)) // all manifests first: a client sees all images or none
 	for n, i := range images {
 		if manifests[n], err = j.manifest(ctx, i.source); err != nil {
 			return nil, fmt.Errorf("%s: %w", i.title(), err)
@@ -75,14 +75,15 @@ func load(ctx context.Context, s *store.Store, r io.Reader, o Options) (_ []*sto
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", i.title(), err)
 		}
-		loaded := *named // without the names that it has beside
+		loaded := *named // a copy without the image's older names
 		loaded.Names = i.names
 		out[n] = &loaded
 	}
 	return out, nil
 }
 
-// reason prefers why ctx ended to what its end broke.
+// reason returns the cause of ctx's end, if ctx has ended, instead of the error that the end
+// caused.
 func reason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -90,8 +91,8 @@ func reason(ctx context.Context, err error) error {
 	return err
 }
 
-// forget removes images that a call has made before it failed. One that another
-// call has brought as well, or named, is that one's.
+// forget removes the images that a failed call has made. An image that a concurrent call has made
+// as well, or named, stays.
 func (j *job) forget(ctx context.Context, before, made []*store.Image) {
 	ctx = context.WithoutCancel(ctx)
 	puts := make(map[store.Digest]int)
@@ -102,18 +103,17 @@ func (j *job) forget(ctx context.Context, before, made []*store.Image) {
 		delete(puts, img.Digest)
 	}
 	for d, n := range puts {
-		_ = j.store.RemovePut(ctx, d, n) // what stays has no name, and prune takes it
+		_ = j.store.RemovePut(ctx, d, n) // after an error the image stays without a name, for prune
 	}
 }
 
-// archive is an image archive, its files unpacked below a scratch directory
-// under numbers: what comes first, and how often it is needed, is known only
-// once all is read.
+// archive is an image archive. Its files are unpacked into a scratch directory under numbers,
+// because their order and the number of their uses are known only at the end of the archive.
 type archive struct {
 	dir   string
 	files map[string]packed // by clean name
 	links map[string]string
-	held  int64 // bytes of it in memory: names, manifests and configurations
+	held  int64 // bytes in memory: names, manifests and configurations
 }
 
 type packed struct {
@@ -121,11 +121,11 @@ type packed struct {
 	size int64
 }
 
-// maxArchiveEntries is four for each layer of a thousand images.
+// maxArchiveEntries allows four entries for each layer of a thousand images.
 const maxArchiveEntries = 1 << 18
 
-// maxHeld bounds what of an archive is in memory at once: its names, and its
-// manifests and configurations, however often one is named.
+// maxHeld bounds the memory that an archive takes: names, manifests and configurations. A file
+// counts each time the archive names it.
 const maxHeld = 128 << 20
 
 func (a *archive) hold(bytes int) error {
@@ -135,7 +135,7 @@ func (a *archive) hold(bytes int) error {
 	return nil
 }
 
-// spool writes the archive's files aside.
+// spool writes the archive's files to a scratch directory.
 func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
 	plain, err := decompress(r, j.limits)
 	if err != nil {
@@ -190,7 +190,7 @@ func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int6
 		return err
 	}
 	switch h.Typeflag {
-	case tar.TypeSymlink: // docker writes a layer that two images share once
+	case tar.TypeSymlink: // docker writes a shared layer once, with symlinks to it
 		delete(a.files, name)
 		a.links[name] = path.Join(path.Dir(name), h.Linkname)
 		return nil
@@ -202,7 +202,7 @@ func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int6
 	default:
 		return nil
 	}
-	delete(a.links, name) // the last of two counts
+	delete(a.links, name) // of two entries the last counts
 	f, err := os.OpenFile(filepath.Join(a.dir, strconv.Itoa(n)), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -219,9 +219,9 @@ func (a *archive) add(h *tar.Header, r io.Reader, n int, left *int64, limit int6
 	return nil
 }
 
-func (a *archive) remove() { _ = os.RemoveAll(a.dir) } // what stays the store's next Open removes
+func (a *archive) remove() { _ = os.RemoveAll(a.dir) } // the store's next Open removes leftovers
 
-// find follows the archive's own symlinks.
+// find returns the file of a name. It follows the archive's own symlinks.
 func (a *archive) find(name string) (packed, error) {
 	clean := path.Clean(name)
 	for range 8 {
@@ -329,8 +329,8 @@ func (a *archive) docker() ([]archived, error) {
 	return out, nil
 }
 
-// The annotations that name an image of a layout: the OCI image-spec's, which
-// is often a version only, and containerd's.
+// Two annotations name an image of a layout: the OCI image-spec's, often a version only, and
+// containerd's.
 const (
 	annotationRef  = "org.opencontainers.image.ref.name"
 	annotationName = "io.containerd.image.name"
@@ -351,8 +351,8 @@ func (a *archive) layout() ([]archived, error) {
 	return out, nil
 }
 
-// index adds the images of an index that fit. An index within stands for one
-// image in several platforms.
+// index adds the images of an index that fit this platform. A nested index stands for one image on
+// several platforms.
 func (a *archive) index(b []byte, names []string, depth int, out *[]archived) error {
 	var index v1.IndexManifest
 	if err := json.Unmarshal(b, &index); err != nil {
@@ -381,7 +381,7 @@ func (a *archive) index(b []byte, names []string, depth int, out *[]archived) er
 			return fmt.Errorf("manifest %s: %w", d.Digest, err)
 		}
 		if i.names = names; depth > 0 && len(*out) > 0 && len(names) > 0 && slices.Equal((*out)[len(*out)-1].names, names) {
-			continue // a variant: the first that fits is it
+			continue // another variant: the first that fits counts
 		}
 		*out = append(*out, i)
 	}
@@ -416,8 +416,7 @@ func (a *archive) manifest(b []byte) (archived, error) {
 
 func blobPath(d v1.Hash) string { return "blobs/" + d.Algorithm + "/" + d.Hex }
 
-// content reads a small blob and checks it. Layers are checked by their diff
-// ids.
+// content reads a small blob and checks its digest. Layers are checked by their diff ids.
 func (a *archive) content(d v1.Hash) ([]byte, error) {
 	b, err := a.read(blobPath(d))
 	if err != nil {
@@ -429,7 +428,7 @@ func (a *archive) content(d v1.Hash) ([]byte, error) {
 	return b, nil
 }
 
-// annotated returns the name an annotation gives, if it is a whole one.
+// annotated returns the image's name from the annotations, if they hold a whole reference.
 func annotated(a map[string]string) []string {
 	for _, key := range []string{annotationName, annotationRef} {
 		n := a[key]
@@ -440,9 +439,8 @@ func annotated(a map[string]string) []string {
 	return nil
 }
 
-// Familiar drops what docker does not show of a name either: Docker Hub's host,
-// and "library/" before a single component. "docker.io/library/alpine:3" is
-// "alpine:3" in the local registry.
+// Familiar drops the parts of a name that docker hides: Docker Hub's host, and "library/" before a
+// single component. "docker.io/library/alpine:3" is "alpine:3" in the local registry.
 func Familiar(name string) string {
 	for _, host := range []string{"docker.io/", "index.docker.io/", "registry-1.docker.io/"} {
 		if rest, ok := strings.CutPrefix(name, host); ok {

@@ -20,15 +20,15 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// An image that FRE built is at a registry an OCI artifact (OCI image-spec,
-// manifest.md, "Guidelines for Artifact Usage") whose layers are its parts:
+// An image that FRE built is stored at a registry as an OCI artifact (OCI image-spec, manifest.md,
+// "Guidelines for Artifact Usage"). The layers are the image's parts:
 //
 //	manifest   artifactType mediaImage
-//	  config   mediaManifest: the store's manifest as it is, so that its digest is the image's
-//	  layers   mediaPart: one for each part of that, in its order (part.go)
+//	  config   mediaManifest: the store's manifest, byte for byte: its digest is the image's digest
+//	  layers   mediaPart: one for each part of the image, in order (part.go)
 //
-// So the digest of the one says all: which trees, and by their digests which
-// files. The annotations are for people and oras, and for the platform.
+// So the digest of the configuration fixes the trees, and their digests fix the files. The
+// annotations serve people, oras and the check of the platform.
 const (
 	mediaImage    = "application/vnd.fre.image.v1+json"
 	mediaManifest = "application/vnd.fre.manifest.v1+json"
@@ -38,21 +38,21 @@ const (
 	annotationTitle    = "org.opencontainers.image.title"
 )
 
-// ordinary says whether the image came from elsewhere and is sent as it came.
+// ordinary reports whether the image came from elsewhere. Such an image is sent unchanged.
 func ordinary(img *store.Image) bool {
 	c, err := image.ConfigOf(img)
 	return err == nil && c.Container != nil
 }
 
-// artifact is an image that FRE built, on its way in.
+// artifact is an incoming image that FRE built.
 type artifact struct {
 	manifest store.Manifest
-	raw      []byte // of which the image's digest is
-	layers   []blob // as many as manifest.Parts
+	raw      []byte // the image's digest is over these bytes
+	layers   []blob // one for each of manifest.Parts
 }
 
-// readArtifact takes a manifest of the type mediaImage and its configuration
-// apart. Errors: ErrArchive, ErrPlatform, ErrLimit.
+// readArtifact decodes a manifest of the type mediaImage and its configuration. Errors: ErrArchive,
+// ErrPlatform, ErrLimit.
 func readArtifact(m *v1.Manifest, config []byte, l Limits) (*artifact, error) {
 	if err := checkArtifact(m, l); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func readArtifact(m *v1.Manifest, config []byte, l Limits) (*artifact, error) {
 	return a, nil
 }
 
-// check refuses what no Builder could have made.
+// check refuses a manifest that no Builder makes.
 func (a *artifact) check() error {
 	c, err := image.ConfigOf(&store.Image{Manifest: a.manifest})
 	if err == nil {
@@ -88,7 +88,7 @@ func (a *artifact) check() error {
 	return nil
 }
 
-// checkArtifact looks at what is known before the configuration is there.
+// checkArtifact checks the manifest before the configuration is downloaded.
 func checkArtifact(m *v1.Manifest, l Limits) error {
 	if p := m.Annotations[annotationPlatform]; p != platform() {
 		return fmt.Errorf("%w: it is for %q, this engine runs %s: build it for that platform", ErrPlatform, p, platform())
@@ -107,8 +107,8 @@ func checkArtifact(m *v1.Manifest, l Limits) error {
 	return nil
 }
 
-// take brings an artifact into the store and gives it the names, unless it cannot
-// have all of them.
+// take brings an artifact into the store and gives it the names. If a name fails, the image is not
+// kept.
 func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Image, error) {
 	if err := a.check(); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 			return nil, fmt.Errorf("%w: %s: builds look for base environments under such names: pull it from under another, and tag it if builds are to trust it", ErrReference, n)
 		}
 	}
-	parts := make(map[store.Digest]int, len(a.layers)) // one of those with that tree
+	parts := make(map[store.Digest]int, len(a.layers)) // by tree: the last part with that tree
 	for i, p := range a.manifest.Parts {
 		parts[p.Tree] = i
 	}
@@ -169,7 +169,7 @@ func (j *job) part(ctx context.Context, p store.Part, l blob) error {
 		if err := j.unpackPart(ctx, p.Tree, progress); err != nil {
 			return err
 		}
-		// What is not needed counts for the digest.
+		// The digest covers the bytes after the last file too.
 		if _, err := io.Copy(io.Discard, progress); err != nil {
 			return err
 		}
@@ -182,17 +182,16 @@ func (j *job) part(ctx context.Context, p store.Part, l blob) error {
 	return j.remember(ctx, partKey(p.Tree), p.Tree, *l.packed)
 }
 
-// partKey stands for a tree's archive where a layer's diff id does for a layer's.
+// partKey names a tree's archive in the store's memory, as a diff id names a layer's.
 func partKey(tree store.Digest) string { return "part:" + string(tree) }
 
-// partTitle is a part's name for people, and for files.
+// partTitle is a part's name for people and for file names.
 func partTitle(p store.Part) string {
 	words := slices.DeleteFunc([]string{p.Kind, p.Name, p.Version}, func(s string) bool { return s == "" })
 	return strings.ReplaceAll(strings.Join(words, "-"), "/", "-")
 }
 
-// outgoingArtifact finds out what the parts' archives are. They are made once to
-// know their size, unless it is known.
+// outgoingArtifact describes the parts' archives.
 func (j *job) outgoingArtifact(ctx context.Context, img *store.Image) (*outgoing, error) {
 	raw, err := j.store.ManifestBytes(img.Digest)
 	if err != nil {
@@ -211,7 +210,7 @@ func (j *job) outgoingArtifact(ctx context.Context, img *store.Image) (*outgoing
 	return out, nil
 }
 
-// partSize is about what a part's archive takes, for progress.
+// partSize estimates the size of a part's archive, for progress.
 func (j *job) partSize(tree store.Digest) (n int64, err error) {
 	t, err := j.store.Tree(tree)
 	if err != nil {
@@ -223,7 +222,7 @@ func (j *job) partSize(tree store.Digest) (n int64, err error) {
 	return n, nil
 }
 
-// artifactManifest is the manifest of the type mediaImage.
+// artifactManifest returns the manifest of the type mediaImage.
 func artifactManifest(img *store.Image, config v1.Descriptor, layers []*packedLayer) v1.Manifest {
 	m := v1.Manifest{
 		SchemaVersion: 2, MediaType: types.OCIManifestSchema1, ArtifactType: mediaImage, Config: config,
@@ -237,8 +236,8 @@ func artifactManifest(img *store.Image, config v1.Descriptor, layers []*packedLa
 	return m
 }
 
-// zstdWriter packs the same bytes into the same bytes, with one goroutine: layers
-// are packed beside each other already.
+// zstdWriter is deterministic: equal input gives equal output. One goroutine is enough, because
+// layers are packed in parallel already.
 func zstdWriter(w io.Writer) (io.WriteCloser, error) {
 	return zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
 }

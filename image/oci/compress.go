@@ -10,8 +10,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// decompress tells by its first bytes how r is packed: gzip, zstd or not at
-// all. The caller closes what comes back, which does not close r.
+// decompress detects the compression of r by the first bytes: gzip, zstd or none. The caller closes
+// the returned reader, which does not close r.
 func decompress(r io.Reader, l Limits) (io.ReadCloser, error) {
 	packed := &counter{r: r}
 	b := bufio.NewReaderSize(packed, 64<<10)
@@ -26,7 +26,7 @@ func decompress(r io.Reader, l Limits) (io.ReadCloser, error) {
 			return nil, fmt.Errorf("%w: gzip: %w", ErrArchive, err)
 		}
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		// One goroutine: layers are unpacked beside each other already.
+		// One goroutine: layers are unpacked in parallel already.
 		z, err := zstd.NewReader(b, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(128<<20))
 		if err != nil {
 			return nil, fmt.Errorf("%w: zstd: %w", ErrArchive, err)
@@ -43,7 +43,7 @@ func decompress(r io.Reader, l Limits) (io.ReadCloser, error) {
 type counter struct {
 	r      io.Reader
 	n      int64
-	failed bool // r has
+	failed bool // r returned an error besides io.EOF
 }
 
 func (c *counter) Read(p []byte) (int, error) {
@@ -53,8 +53,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unpacked watches how much comes out of how little, and names a broken stream
-// for what it is.
+// unpacked enforces the limit on the compression ratio and reports a broken stream as ErrArchive.
 type unpacked struct {
 	io.ReadCloser
 	packed *counter

@@ -28,32 +28,31 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// A blob comes by a connection that may break. What has come is kept in a file of
-// the cache, named after the blob's digest, until the blob is whole: then the file
-// goes. A connection that breaks is replaced by one that asks for the rest (Range,
-// RFC 9110 section 14.2), now and, by that file, after a pull that was given up and
-// after a crash.
+// The connection that brings a blob may break. The received bytes are kept in a file of the cache,
+// named after the blob's digest, until the blob is complete: then the file is removed. A new
+// connection asks for the rest only (Range, RFC 9110 section 14.2). By the file a later pull does
+// the same after a cancelled pull and after a crash.
 //
-//	CACHE/ab12….part ──→ what it holds ─┐
-//	registry         ──→ the rest ──────┴→ hash → whoever unpacks
+//	CACHE/ab12….part ──→ the bytes it holds ─┐
+//	registry         ──→ the rest ───────────┴→ hash → caller, who unpacks
 //	                        └→ appended to the file
 
-// retries is how often in a row a request or a connection fails before it is given
-// up; a connection that brought something counts anew.
+// retries is the number of consecutive failures after which a request or a download gives up. A
+// connection that brought a byte resets the count.
 const retries = 5
 
-// maxPause bounds what a registry can make us wait (Retry-After).
+// maxPause bounds the wait that a registry can ask for (Retry-After).
 const maxPause = time.Minute
 
-// partsExpire is how long a download waits to be gone on with.
+// partsExpire is the age at which an unfinished download is removed.
 const partsExpire = 7 * 24 * time.Hour
 
-// blobs are those of one repository.
+// blobs downloads the blobs of one repository.
 type blobs struct {
 	j          *job
 	repository name.Repository
 	client     *http.Client
-	cache      string // directory of what has come; "" for none
+	cache      string // directory of unfinished downloads; "" for none
 	pause      func(ctx context.Context, d time.Duration) error
 }
 
@@ -73,22 +72,22 @@ func (o RegistryOptions) blobs(ctx context.Context, j *job, r name.Reference) (*
 	return &blobs{j: j, repository: r.Context(), client: &http.Client{Transport: t}, cache: o.Cache, pause: o.pauser()}, nil
 }
 
-// expireParts removes what nobody has gone on with.
+// expireParts removes unfinished downloads that no pull has touched since before.
 func expireParts(dir string, before time.Time) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
-		return // the first download makes it
+		return // no directory yet: the first download makes it
 	}
 	for _, e := range list {
 		if st, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), partSuffix) && st.ModTime().Before(before) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // the next pull tries again
+			_ = os.Remove(filepath.Join(dir, e.Name())) // after an error the next pull tries again
 		}
 	}
 }
 
 const partSuffix = ".part"
 
-// blob is one of them, checked against its digest and its size.
+// blob returns a blob of the repository. Reading checks it against its digest and size.
 func (b *blobs) blob(d v1.Descriptor) blob {
 	return blob{size: d.Size, packed: &d, open: func(ctx context.Context) (io.ReadCloser, error) {
 		if d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size {
@@ -100,8 +99,8 @@ func (b *blobs) blob(d v1.Descriptor) blob {
 	}}
 }
 
-// download is a blob on its way. A Reader, it ends with io.EOF only where all came
-// and its digest is right.
+// download is a Reader of a blob. It ends with io.EOF only after all bytes came and their digest is
+// right.
 type download struct {
 	*blobs
 	ctx  context.Context //nolint:containedctx // lives as long as one blob's coming
@@ -109,16 +108,16 @@ type download struct {
 	hash hash.Hash
 
 	at     int64         // bytes that were read
-	file   *os.File      // of the cache; nil where there is none
-	held   int64         // bytes it holds
-	old    int64         // of those, from before
-	body   io.ReadCloser // of the connection; nil where there is none
-	failed int           // connections in a row that brought nothing
-	done   bool          // all came, right or wrong
+	file   *os.File      // of the cache; may be nil
+	held   int64         // bytes in file
+	old    int64         // bytes in file from earlier downloads
+	body   io.ReadCloser // of the connection; nil without one
+	failed int           // consecutive connections that brought no byte
+	done   bool          // all bytes came, right or wrong
 }
 
-// openFile opens the file of what has come. Without one, because there is no cache
-// or somebody else is getting the same blob, nothing is kept.
+// openFile opens the file of received bytes. Without a cache, or while another download of the same
+// blob holds the file's lock, nothing is kept.
 func (x *download) openFile() {
 	if x.cache == "" || os.MkdirAll(x.cache, 0o700) != nil {
 		return
@@ -145,7 +144,7 @@ func (x *download) openFile() {
 	}
 }
 
-// Read is of io.Reader.
+// Read implements io.Reader.
 func (x *download) Read(p []byte) (int, error) {
 	for {
 		n, err := x.read(p)
@@ -158,7 +157,7 @@ func (x *download) Read(p []byte) (int, error) {
 	}
 }
 
-// read may return nothing and no error: then there is more to try.
+// read may return 0 and no error: then the caller calls it again.
 func (x *download) read(p []byte) (int, error) {
 	left := x.d.Size - x.at
 	switch {
@@ -203,7 +202,7 @@ func (x *download) take(p []byte) {
 	x.at += int64(len(p))
 }
 
-// keep appends to the file. One that cannot be written to is done without.
+// keep appends to the file. After a write error the download goes on without the file.
 func (x *download) keep(p []byte) {
 	if x.file == nil {
 		return
@@ -220,12 +219,12 @@ func (x *download) drop() {
 	if x.file == nil {
 		return
 	}
-	_ = os.Remove(x.file.Name()) // what stays is gone on with, or expires
+	_ = os.Remove(x.file.Name()) // a leftover is used by the next pull, or expires
 	_ = x.file.Close()
 	x.file, x.held = nil, 0
 }
 
-// end is the end of what the manifest says there is.
+// end checks that the body ends at the manifest's size and that the digest is right.
 func (x *download) end() error {
 	x.done = true
 	if x.body != nil {
@@ -240,14 +239,14 @@ func (x *download) end() error {
 	return io.EOF
 }
 
-// lie is a blob that is not what its manifest says.
+// lie returns the error for a blob that contradicts its manifest.
 func (x *download) lie(format string, a ...any) error {
 	x.done = true
 	x.drop()
 	return fmt.Errorf("%w %s: %s %s: nothing of it is kept: pull again, and ask whoever runs it if that does not help", ErrRegistry, x.repository.RegistryStr(), x.d.Digest, fmt.Sprintf(format, a...))
 }
 
-// connect asks for what is missing.
+// connect asks for the missing bytes.
 func (x *download) connect() error {
 	u := url.URL{Scheme: x.repository.Scheme(), Host: x.repository.RegistryStr(), Path: "/v2/" + x.repository.RepositoryStr() + "/blobs/" + x.d.Digest.String()}
 	r, err := http.NewRequestWithContext(x.ctx, http.MethodGet, u.String(), nil)
@@ -267,7 +266,7 @@ func (x *download) connect() error {
 	}
 	skip, length := int64(0), x.d.Size-x.at
 	if resp.StatusCode == http.StatusOK {
-		skip, length = x.at, x.d.Size // it gives the whole, whatever was asked for
+		skip, length = x.at, x.d.Size // the registry ignored Range and sends the whole blob
 	} else if from, _, ok := strings.Cut(strings.TrimPrefix(resp.Header.Get("Content-Range"), "bytes "), "-"); !ok || from != strconv.FormatInt(x.at, 10) {
 		_ = resp.Body.Close()
 		return x.lie("comes from %q on where %d was asked for", resp.Header.Get("Content-Range"), x.at)
@@ -291,7 +290,7 @@ func (x *download) hangUp() {
 	}
 }
 
-// again waits for the next try after a connection failed, and is nil, or gives up.
+// again waits before the next attempt and returns nil, or gives up and returns the error.
 func (x *download) again(err error) error {
 	if x.ctx.Err() != nil {
 		return context.Cause(x.ctx)
@@ -307,8 +306,7 @@ func (x *download) again(err error) error {
 	return x.pause(x.ctx, backoff(x.failed-1))
 }
 
-// Close ends the download. What has come is kept for the next one, unless that was
-// all.
+// Close ends the download. It keeps the bytes of an unfinished download for the next pull.
 func (x *download) Close() error {
 	x.hangUp()
 	if x.file == nil {
@@ -323,8 +321,8 @@ func (x *download) Close() error {
 	return err
 }
 
-// read has f read a blob. Where what was kept of it from before turns out to be
-// damaged, as a crash can leave it, it comes anew.
+// read calls f with the blob's content. If bytes kept from an earlier download turn out to be
+// damaged, as after a crash, it downloads the blob from the beginning and calls f again.
 func (b blob) read(ctx context.Context, f func(io.Reader) error) error {
 	for {
 		r, err := b.open(ctx)
@@ -343,26 +341,26 @@ func (b blob) read(ctx context.Context, f func(io.Reader) error) error {
 	}
 }
 
-// breaks says whether another connection may do better.
+// breaks reports whether a new connection may succeed.
 func breaks(err error) bool {
 	switch {
 	case err == nil, errors.Is(err, os.ErrDeadlineExceeded):
-		return false // it had its time
+		return false // its time is up
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ETIMEDOUT):
 		return true
 	}
-	return strings.Contains(err.Error(), "server closed idle connection") || strings.Contains(err.Error(), "stream error") // http2's, of no type of ours
+	return strings.Contains(err.Error(), "server closed idle connection") || strings.Contains(err.Error(), "stream error") // http2 has no exported types for these errors
 }
 
-// retried is an http.RoundTripper that asks again where that can help: what changes
-// nothing after a connection that broke and after 429 and 5xx, the rest after 429,
-// which says that nothing was done.
+// retried is an http.RoundTripper that repeats requests. GET and HEAD are repeated after a broken
+// connection, 429 and 5xx. Requests with side effects are repeated after 429 only: this status says
+// that the registry has done nothing.
 type retried struct {
 	inner http.RoundTripper
 	pause func(ctx context.Context, d time.Duration) error
 }
 
-// RoundTrip is of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (t *retried) RoundTrip(r *http.Request) (*http.Response, error) {
 	for n := 0; ; n++ {
 		resp, err := t.inner.RoundTrip(r)
@@ -379,7 +377,7 @@ func (t *retried) RoundTrip(r *http.Request) (*http.Response, error) {
 				d = said
 			}
 			if d > maxPause {
-				return resp, nil // it says so to whoever waits
+				return resp, nil // the answer tells the user how long to wait
 			}
 			if r.Body != nil && r.Body != http.NoBody {
 				if r.GetBody == nil {
@@ -392,7 +390,7 @@ func (t *retried) RoundTrip(r *http.Request) (*http.Response, error) {
 				r = r.Clone(r.Context())
 				r.Body = body
 			}
-			_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be used again
+			_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // drain, to reuse the connection
 			_ = resp.Body.Close()
 		default:
 			return resp, nil
@@ -403,7 +401,7 @@ func (t *retried) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// again calls f until it ends otherwise than by a connection that broke.
+// again repeats f while it fails by a broken connection.
 func (o RegistryOptions) again(ctx context.Context, f func() error) error {
 	for n := 0; ; n++ {
 		err := f()
@@ -416,7 +414,7 @@ func (o RegistryOptions) again(ctx context.Context, f func() error) error {
 	}
 }
 
-// pauser is how the client waits.
+// pauser returns the function that waits between attempts.
 func (o RegistryOptions) pauser() func(context.Context, time.Duration) error {
 	if o.pause != nil {
 		return o.pause
@@ -424,13 +422,13 @@ func (o RegistryOptions) pauser() func(context.Context, time.Duration) error {
 	return sleep
 }
 
-// backoff is the pause after the nth failure, from 200 ms on.
+// backoff is the pause after the nth failure: 200 ms, doubled each time, plus up to a quarter.
 func backoff(n int) time.Duration {
 	d := 200 * time.Millisecond << n
 	return d + rand.N(d/4)
 }
 
-// sleep is a pause that ends with ctx.
+// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -442,8 +440,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// retryAfter is what an answer says to wait (RFC 9110 section 10.2.3), in seconds
-// or until a date.
+// retryAfter parses Retry-After (RFC 9110 section 10.2.3): seconds or a date.
 func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	s := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {

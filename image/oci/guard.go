@@ -17,29 +17,29 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// guard stands between ggcr and the network. It lets nothing leave without TLS
-// but to where it may: ggcr falls back to plain HTTP for every private address.
-// What is on this host a registry elsewhere cannot send the engine to. It bounds
-// manifests, which ggcr reads and decodes whole, and gives up what does not
-// answer.
+// guard checks every request of ggcr (go-containerregistry) before the network. ggcr falls back to
+// plain HTTP for every private address: guard refuses requests without TLS, except to loopback
+// addresses and the hosts in insecure. A remote registry cannot redirect the engine to a service on
+// this host. guard bounds manifests, because ggcr reads and decodes them whole, and gives up a
+// silent peer.
 type guard struct {
 	insecure []string
 	local    bool              // the registry itself is on this host
-	patience time.Duration     // for an answer's next byte
+	patience time.Duration     // longest wait for an answer's next byte
 	carrier  http.RoundTripper // nil: remote.DefaultTransport
 }
 
-// maxManifest is what the OCI distribution-spec has every registry take.
+// maxManifest is the size that the OCI distribution-spec has every registry accept.
 const maxManifest = 4 << 20
 
-// patience is longer than registries take to find a blob in a cold storage.
+// patience is longer than registries take to find a blob in cold storage.
 const patience = 2 * time.Minute
 
 func (o RegistryOptions) guard(r name.Registry) *guard {
 	return &guard{o.Insecure, loopback(&url.URL{Host: r.RegistryStr()}), patience, o.Transport}
 }
 
-// RoundTrip is of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if near := loopback(r.URL); near && !g.local {
 		return nil, fmt.Errorf("a registry elsewhere names %s, which is on this host", r.URL.Host)
@@ -52,7 +52,7 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel(fmt.Errorf("%s has been silent for %v: %w", r.URL.Host, g.patience, os.ErrDeadlineExceeded))
 	})
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		a.timer.Stop() // what is sent, and stored there, takes as long as it takes
+		a.timer.Stop() // an upload takes as long as it needs
 	}
 	carrier := g.carrier
 	if carrier == nil {
@@ -66,7 +66,7 @@ func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	asked := r
-	for asked.Response != nil { // it is where that one led to
+	for asked.Response != nil { // redirected: the first request names the object
 		asked = asked.Response.Request
 	}
 	if strings.Contains(asked.URL.Path, "/manifests/") {
@@ -87,7 +87,7 @@ type answer struct {
 }
 
 func (a *answer) Read(p []byte) (int, error) {
-	a.timer.Reset(a.patience) // not while the reader is busy elsewhere
+	a.timer.Reset(a.patience) // the timer runs only during a Read
 	n, err := a.ReadCloser.Read(p)
 	a.timer.Stop()
 	if a.left -= int64(n); a.left < 0 {

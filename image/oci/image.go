@@ -24,31 +24,30 @@ import (
 // source is an image that is not in the store yet.
 type source struct {
 	config []byte
-	// layers are as many as the configuration's diff ids, in their order.
+	// layers has one entry for each of the configuration's diff ids, in order.
 	layers []blob
 }
 
 // blob is a layer's archive, packed or not.
 type blob struct {
 	open func(context.Context) (io.ReadCloser, error)
-	size int64 // of what open gives, for progress; 0 if unknown
-	// packed is how a registry names what open gives; nil elsewhere.
+	size int64 // of open's content, for progress; 0 if unknown
+	// packed is the registry's descriptor of the blob; nil for archives.
 	packed *v1.Descriptor
 }
 
-// atOnce is how many layers are unpacked, or packed, beside each other: each
-// keeps about a CPU and a connection busy.
+// atOnce is the number of layers that are unpacked, or packed, in parallel. Each keeps about one
+// CPU and one connection busy.
 const atOnce = 4
 
-// configPath is the configuration's name in the tree that keeps it; as an entry
-// of a layer it would be a whiteout.
+// configPath names the configuration in its tree. As an entry of a layer the name would be a
+// whiteout.
 const configPath = ".wh..wh..fre-config"
 
-// configKind is the kind of the part that this tree is.
+// configKind is the kind of the part with the configuration's tree.
 const configKind = "config"
 
-// manifest brings what the image consists of into the store. The caller holds the
-// store.
+// manifest brings the image's layers and configuration into the store. The caller holds the store.
 func (j *job) manifest(ctx context.Context, src source) (m store.Manifest, err error) {
 	file, err := parseConfig(src.config)
 	if err != nil {
@@ -72,7 +71,7 @@ func (j *job) manifest(ctx context.Context, src source) (m store.Manifest, err e
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return m, reason(ctx, err) // of gctx's end each layer may have its own error
+		return m, reason(ctx, err) // after gctx's end each layer may return another error
 	}
 	aside, err := j.keepConfig(ctx, src.config)
 	if err != nil {
@@ -116,7 +115,7 @@ func (j *job) layer(ctx context.Context, want store.Digest, l blob) (store.Part,
 	return p, err
 }
 
-// keepConfig puts the configuration, byte for byte, into a tree of its own.
+// keepConfig puts the configuration, byte for byte, into a separate tree.
 func (j *job) keepConfig(ctx context.Context, config []byte) (store.Part, error) {
 	w, err := j.store.Create()
 	if err != nil {
@@ -135,10 +134,10 @@ func (j *job) keepConfig(ctx context.Context, config []byte) (store.Part, error)
 	return p, j.store.PutPart(ctx, configKey(id), p)
 }
 
-// configKey is under what the store remembers a configuration.
+// configKey is the key of a configuration's part in the store.
 func configKey(id store.Digest) string { return "config:" + string(id) }
 
-// readConfig reads back what keepConfig put into the tree.
+// readConfig reads the configuration that keepConfig put into the tree.
 func readConfig(s *store.Store, tree store.Digest) ([]byte, error) {
 	t, err := s.Tree(tree)
 	if err != nil {
@@ -163,7 +162,7 @@ func readConfig(s *store.Store, tree store.Digest) ([]byte, error) {
 	return nil, fmt.Errorf("configuration in tree %s: %w", tree, fs.ErrNotExist)
 }
 
-// progress reports every few hundred KiB of what passes.
+// progress reports every 512 KiB.
 type progress struct {
 	r    io.Reader
 	j    *job
@@ -194,8 +193,8 @@ func digestOf(b []byte) store.Digest {
 	return store.Digest("sha256:" + hex.EncodeToString(sum[:]))
 }
 
-// chainID is the OCI image-spec's "Layer ChainID" (config.md): what names a
-// layer together with all below it.
+// chainID is the OCI image-spec's "Layer ChainID" (config.md): it names a layer together with all
+// layers below.
 func chainID(diffs []v1.Hash) store.Digest {
 	if len(diffs) == 0 {
 		return ""
@@ -224,7 +223,7 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 			return nil, fmt.Errorf("%w: layer %d has the digest %q: only sha256 is supported", ErrArchive, i+1, d)
 		}
 	}
-	// Images made by docker import may name neither.
+	// docker import may leave out both OS and architecture.
 	if !fits(v1.Platform{OS: f.OS, Architecture: f.Architecture}) {
 		return nil, fmt.Errorf("%w: it is for %s/%s, this engine runs %s: get it for that platform", ErrPlatform, f.OS, f.Architecture, platform())
 	}
@@ -248,7 +247,7 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 	return f, nil
 }
 
-// configOf is what the store's manifest says about an ordinary image.
+// configOf returns the configuration that the store's manifest holds for an ordinary image.
 func configOf(f *v1.ConfigFile, raw []byte) image.Config {
 	c := f.Config
 	p := platform()
@@ -258,7 +257,7 @@ func configOf(f *v1.ConfigFile, raw []byte) image.Config {
 	var health struct {
 		Config struct{ Healthcheck json.RawMessage }
 	}
-	_ = json.Unmarshal(raw, &health) // parseConfig has decoded the same
+	_ = json.Unmarshal(raw, &health) // parseConfig has decoded the same bytes
 	return image.Config{
 		Args: slices.Concat(c.Entrypoint, c.Cmd), Env: c.Env, Protocol: image.ProtocolNone,
 		Container: &image.Container{
@@ -270,7 +269,7 @@ func configOf(f *v1.ConfigFile, raw []byte) image.Config {
 	}
 }
 
-// bring is manifest, put and name: an image that cannot get its names is not kept.
+// bring calls manifest, put and name. If a name fails, the image is not kept.
 func (j *job) bring(ctx context.Context, src source, names []string) (*store.Image, error) {
 	m, err := j.manifest(ctx, src)
 	if err != nil {
@@ -289,9 +288,9 @@ func (j *job) bring(ctx context.Context, src source, names []string) (*store.Ima
 	return named, nil
 }
 
-// name gives the image its names, in the grammar of the store's references;
-// "name@sha256:…" is what a registry calls it. It does not end with ctx: it takes
-// no time, and a name that has moved does not move back.
+// name gives the image its names, in the grammar of the store's references; "name@sha256:…" is a
+// registry's name of the image. It does not end with ctx: naming is fast, and a name that has moved
+// does not move back.
 func (j *job) name(ctx context.Context, img *store.Image, names []string) (*store.Image, error) {
 	ctx = context.WithoutCancel(ctx)
 	for _, n := range names {
@@ -308,7 +307,7 @@ func (j *job) name(ctx context.Context, img *store.Image, names []string) (*stor
 	return img, nil
 }
 
-// checkNames refuses bad names before anything is unpacked.
+// checkNames refuses bad names before the archive is unpacked.
 func checkNames(names []string) error {
 	for _, n := range names {
 		r, err := store.ParseReference(n)

@@ -20,12 +20,12 @@ type ImportOptions struct {
 	Name    string   // "name:version"; "" for none
 	Changes []string // Dockerfile instructions for the configuration, as docker import --change
 	Message string   // for the image's history
-	// Platform is what the file system is made for, as in [CheckPlatform].
+	// Platform is the platform of the file system, as in [CheckPlatform].
 	Platform string
 }
 
-// Import makes an image of a plain archive of a file system, packed or not: one
-// layer. Errors: as [Load], and ErrChange.
+// Import makes an image with one layer from a plain archive of a file system, packed or not.
+// Errors: as [Load], and ErrChange.
 func Import(ctx context.Context, s *store.Store, r io.Reader, o ImportOptions) (*store.Image, error) {
 	img, err := importPlain(ctx, s, r, o)
 	if err != nil {
@@ -68,11 +68,10 @@ func importPlain(ctx context.Context, s *store.Store, r io.Reader, o ImportOptio
 	if err != nil {
 		return nil, err
 	}
-	return j.bring(ctx, source{config: config, layers: []blob{{}}}, names) // the layer is there
+	return j.bring(ctx, source{config: config, layers: []blob{{}}}, names) // the layer is in the store already
 }
 
-// notEmpty refuses an empty archive, which is more often a mistake than an
-// empty image.
+// notEmpty refuses an empty archive: it is more often a mistake than an empty image.
 type notEmpty struct {
 	r    io.Reader
 	some bool
@@ -152,7 +151,7 @@ func change(c *v1.Config, line string) error {
 	return nil
 }
 
-// command is a list in JSON, or a line for the shell.
+// command parses a JSON list, or returns a command line for sh.
 func command(s string) []string {
 	var list []string
 	if d := json.NewDecoder(bytes.NewReader([]byte(s))); d.Decode(&list) == nil && len(list) > 0 {
@@ -161,7 +160,7 @@ func command(s string) []string {
 	return []string{"/bin/sh", "-c", s}
 }
 
-// isWord says whether s is one word of a shell's.
+// isWord reports whether s is a single shell word.
 func isWord(s string) bool {
 	if s != "" && (s[0] == '"' || s[0] == '\'') {
 		return strings.IndexByte(s[1:], s[0]) == len(s)-2

@@ -18,20 +18,19 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// The names that remove: OCI image-spec, layer.md, "Whiteouts". Others that
-// begin with the meta prefix are aufs' own and mean nothing here.
+// Names that remove files: OCI image-spec, layer.md, "Whiteouts". Further names with the meta
+// prefix are aufs' own and mean nothing here.
 const (
 	whiteoutPrefix = ".wh."
 	whiteoutOpaque = ".wh..wh..opq"
 	whiteoutMeta   = ".wh..wh."
 )
 
-// layerKey is under what the store remembers a layer.
+// layerKey is the key of a layer's part in the store.
 func layerKey(diff store.Digest) string { return "layer:" + string(diff) }
 
-// unpack reads the archive r, packed or not, to its end and makes a layer of
-// it. The caller holds the store. Errors: ErrLayer, ErrLimit, ErrArchive, and
-// whatever r and the store return.
+// unpack reads the archive r, packed or not, to the end and makes a layer of it. The caller holds
+// the store. Errors: ErrLayer, ErrLimit, ErrArchive, and the errors of r and of the store.
 func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	plain, err := decompress(r, j.limits)
 	if err != nil {
@@ -55,7 +54,7 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	if err := u.all(ctx); err != nil {
 		return store.Part{}, err
 	}
-	// What follows the end mark counts for the digest.
+	// The digest covers the bytes after the end mark too.
 	if _, err := io.Copy(io.Discard, rec); err != nil {
 		return store.Part{}, err
 	}
@@ -87,8 +86,8 @@ func (j *job) unpack(ctx context.Context, r io.Reader) (store.Part, error) {
 	return p, j.store.PutPart(ctx, layerKey(diff), p)
 }
 
-// scratchFile makes a file for one call. A recipe is small, but for an archive
-// that wants it to be large.
+// scratchFile makes a file for one call. A recipe is usually small, but a hostile archive can make
+// it large.
 func (j *job) scratchFile() (f *os.File, remove func(), err error) {
 	dir, err := j.store.MkdirScratch()
 	if err != nil {
@@ -97,7 +96,7 @@ func (j *job) scratchFile() (f *os.File, remove func(), err error) {
 	f, err = os.OpenFile(filepath.Join(dir, "file"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	remove = func() {
 		_ = f.Close()
-		_ = os.RemoveAll(dir) // what stays the store's next Open removes
+		_ = os.RemoveAll(dir) // the store's next Open removes leftovers
 	}
 	if err != nil {
 		remove()
@@ -106,7 +105,7 @@ func (j *job) scratchFile() (f *os.File, remove func(), err error) {
 	return f, remove, nil
 }
 
-// short is how people see a digest.
+// short abbreviates a digest for people.
 func short(d store.Digest) string {
 	_, h, _ := strings.Cut(string(d), ":")
 	return h[:min(len(h), 12)]
@@ -118,21 +117,21 @@ type unpacker struct {
 	rec *recorder
 	tar *tar.Reader
 
-	skipped map[string]bool     // nodes that are in no image, by path
-	bare    map[string]bool     // files whose content the recipe does not take from the tree
-	over    map[string][]string // by path, where the contents are that a later entry replaced
-	aside   int                 // how many those are
-	dirs    int                 // directories that became something else
+	skipped map[string]bool     // paths of entries that no image keeps
+	bare    map[string]bool     // files whose content is in the recipe, not taken from the tree
+	over    map[string][]string // by path: names of the kept contents that a later entry replaced
+	aside   int                 // number of kept contents
+	dirs    int                 // directories replaced by files or links
 }
 
-// maxReplacedDirs bounds how often all entries are looked at for those below a directory.
+// maxReplacedDirs bounds the searches for entries below a directory: each search reads all entries.
 const maxReplacedDirs = 100
 
-// maxLinks is how many symbolic links a path may lead through (path_resolution(7)).
+// maxLinks is the number of symbolic links that a path may lead through (path_resolution(7)).
 const maxLinks = 40
 
-// resolve returns where below the root an entry lies: what this layer has as links to
-// directories above it is followed, as tar and docker do. An entry of the root's own is "".
+// resolve returns the path of an entry below the root, "" for the root. Where the layer has
+// symlinks to directories in the path, resolve follows them, as tar and docker do.
 func (u *unpacker) resolve(name string) (string, error) {
 	name, err := inside(name)
 	for links := 0; err == nil; {
@@ -159,7 +158,7 @@ func (u *unpacker) resolve(name string) (string, error) {
 	return "", err
 }
 
-// next is where the next element of a path ends after the one that ends at; -1 at the last.
+// next returns the end of the path element after the element that ends at at; -1 after the last.
 func next(name string, at int) int {
 	i := strings.IndexByte(name[at+1:], '/')
 	if i < 0 {
@@ -186,7 +185,8 @@ func (u *unpacker) all(ctx context.Context) error {
 	}
 }
 
-// archiveError tells a broken archive from what went wrong elsewhere.
+// archiveError marks errors of a broken archive with ErrArchive and errors of its entries with
+// ErrLayer.
 func archiveError(err error) error {
 	if errors.Is(err, ErrArchive) {
 		return err
@@ -211,8 +211,7 @@ func refuse(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrLayer, fmt.Sprintf(format, a...))
 }
 
-// inside returns the clean path of an entry below the root, "" for the root
-// itself.
+// inside returns the clean path of an entry below the root, "" for the root.
 func inside(name string) (string, error) {
 	switch {
 	case name == "":
@@ -234,7 +233,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil // git archive's comment
 	}
-	// First: each element of a path costs as much as all those before it.
+	// First, because the cost of resolving grows with the square of a path's elements.
 	if len(h.Name) >= unix.PathMax {
 		return refuse("a path of %d bytes is longer than %d: make the image with a shorter one", len(h.Name), unix.PathMax-1)
 	}
@@ -307,11 +306,11 @@ func (u *unpacker) entry(h *tar.Header) error {
 	return refuse("is neither a file, a directory nor a link (type %q)", h.Typeflag)
 }
 
-// special are the kinds of entries that no image has.
+// special names the kinds of entries that images leave out.
 var special = map[byte]string{tar.TypeChar: "devices", tar.TypeBlock: "devices", tar.TypeFifo: "fifos"}
 
-// replace makes room for the entry of a path that is there already: of two the last one
-// counts. What the recipe has of the first stays beside the tree.
+// replace removes an earlier entry of the same path: the last entry counts. The tree keeps the
+// earlier content aside, because the recipe needs it.
 func (u *unpacker) replace(name string, dir bool) error {
 	delete(u.skipped, name)
 	old, twice := u.w.Lookup(name)
@@ -331,7 +330,7 @@ func (u *unpacker) replace(name string, dir bool) error {
 	return u.forget(name)
 }
 
-// forget takes an entry back.
+// forget removes an entry.
 func (u *unpacker) forget(name string) error {
 	if old, _ := u.w.Lookup(name); old.Kind == store.KindFile && old.Size > 0 && !u.bare[name] {
 		u.aside++
@@ -350,7 +349,7 @@ func (u *unpacker) file(h *tar.Header, name string) error {
 	if left := u.limits.Bytes - u.bytes.Load(); h.Size > left {
 		return fmt.Errorf("%w of %d bytes", ErrLimit, u.limits.Bytes)
 	}
-	// A sparse file's holes are not in the archive: its bytes stay in the recipe.
+	// The archive leaves out a sparse file's holes, so the recipe keeps the entry's bytes.
 	if h.Size > 0 && !sparse(h) {
 		u.rec.file(name)
 		defer u.rec.rest()
@@ -360,9 +359,8 @@ func (u *unpacker) file(h *tar.Header, name string) error {
 	return u.w.File(name, h.FileInfo().Mode(), h.ModTime, &counted{u.tar, u.job})
 }
 
-// sparse says whether the entry's content in the archive is other than what it
-// stands for (GNU tar's formats 0.0, 0.1 and 1.0, and the old one, which
-// archive/tar takes for a regular file as well).
+// sparse reports whether the archive stores the entry's content in a sparse format: GNU tar's
+// formats 0.0, 0.1 and 1.0, or the oldest, which archive/tar reads as a regular file.
 func sparse(h *tar.Header) bool {
 	for key := range h.PAXRecords {
 		if strings.HasPrefix(key, "GNU.sparse.") {
@@ -372,7 +370,7 @@ func sparse(h *tar.Header) bool {
 	return h.Typeflag == tar.TypeGNUSparse
 }
 
-// leftBehind reports what an image cannot bring into a sandbox.
+// leftBehind warns about attributes that sandboxes do not get.
 func (u *unpacker) leftBehind(h *tar.Header, name string) {
 	const setID = 0o6000
 	if h.Mode&setID != 0 && h.Typeflag != tar.TypeDir {

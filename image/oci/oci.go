@@ -1,22 +1,21 @@
-// Package oci makes images travel: docker archives, OCI layouts, plain
-// archives and registries become images of the store, and the store's images
-// become those again.
+// Package oci moves images between the store and the outside: docker archives, OCI layouts, plain
+// archives and registries become images of the store, and the store's images become archives and
+// registry images again.
 //
-// A layer becomes one tree of the store, whiteouts included (store.Part.Diff),
-// found again by the digest of its uncompressed archive, its *diff id*: an image
-// that shares it neither downloads nor unpacks it. Beside its files a tree keeps
-// the layer's *recipe*, what the archive holds around them, so that saving and
-// pushing give the same bytes and the image keeps its id. The parts of an image
-// that FRE built become layers made anew, the same each time.
+// A layer becomes one tree of the store, whiteouts included (store.Part.Diff). The store finds it
+// by the digest of the uncompressed archive, its *diff id*: an image that shares a layer neither
+// downloads nor unpacks it again. Beside its files a tree keeps the layer's *recipe*: the bytes of
+// the archive around the files. With the recipe, saving and pushing give the same bytes and the
+// image keeps its id. The parts of an image that FRE built become layers with the same bytes each
+// time.
 //
 //	archive, registry → source → layers in parallel: decompress → count, hash → tar → store.Writer
-//	                             configuration    → image.Config, and as it is beside the layers
+//	                             configuration    → image.Config, and its bytes beside the layers
 //
-// What no sandbox may have does not come in: set-id bits, extended attributes,
-// devices and fifos stay behind with a warning (and come back with the recipe), and
-// paths and hard links that lead out of the layer are refused with [ErrLayer]. Of two
-// entries of a path the last one counts, and links are followed inside the layer. Whatever
-// fails leaves nothing but layers that are whole, which the next sweep takes.
+// Set-id bits, extended attributes, devices and fifos stay out of the tree, with a warning; the
+// recipe keeps them. Paths and hard links that lead out of the layer are refused with [ErrLayer].
+// Of two entries of a path the last counts, and links are followed inside the layer. A failed call
+// leaves at most complete layers, and the next sweep removes them.
 package oci
 
 import (
@@ -33,11 +32,11 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Errors callers tell apart; each is wrapped with what and where.
+// Errors that callers distinguish; each is wrapped with the object and the reason.
 var (
 	// ErrArchive: the input is no archive of images, or contradicts itself.
 	ErrArchive = errors.New("not a sound image archive")
-	// ErrLayer: a layer holds what no image may.
+	// ErrLayer: a layer holds an entry that no image may hold.
 	ErrLayer = errors.New("layer refused")
 	// ErrLimit: more bytes, entries or compression than [Limits] allow.
 	ErrLimit = errors.New("image is over the limit")
@@ -47,18 +46,18 @@ var (
 	ErrReference = errors.New("malformed image reference")
 	// ErrChange: not a Dockerfile instruction that changes a configuration.
 	ErrChange = errors.New("malformed change")
-	// ErrSignature: the image is not signed as the policy wants it.
+	// ErrSignature: the image lacks the signature that the policy requires.
 	ErrSignature = signature.ErrSignature
 	// ErrRegistry: the registry refused or cannot be reached.
 	ErrRegistry = errors.New("registry")
 )
 
-// Limits bound what one call may unpack. Zero values mean the defaults.
+// Limits bound the data that one call may unpack. Zero values mean the defaults.
 type Limits struct {
 	Bytes   int64 // of all files of an image, unpacked; default 32 GiB
 	Entries int64 // files, directories and links of an image, implied directories too; default 2,000,000
-	Names   int64 // bytes of their paths and of what links name, which are kept in memory; default 512 MiB
-	Ratio   int64 // unpacked bytes to packed ones, beyond the first Free of a layer; default 200
+	Names   int64 // bytes of paths and link targets, which stay in memory; default 512 MiB
+	Ratio   int64 // unpacked bytes for each packed byte, beyond the first Free of a layer; default 200
 	Free    int64 // bytes; default 1 GiB
 }
 
@@ -80,30 +79,30 @@ func (l *Limits) setDefaults() {
 	}
 }
 
-// Options adjust what all calls do.
+// Options adjust all calls.
 type Options struct {
 	Limits Limits
 	// Nameless: Load and Pull give the images no names.
 	Nameless bool
-	// Report is called by one goroutine at a time; nil: nobody listens. Steps:
-	// "read", "layer", "warning", "link", "push".
+	// Report receives progress, from one goroutine at a time; may be nil. Steps: "read", "layer",
+	// "warning", "link", "push", "verify".
 	Report func(image.Event)
 }
 
 // maxJSON bounds each manifest and configuration, as registries do.
 const maxJSON = 8 << 20
 
-// maxLayers is far more than any builder makes (docker's overlay2: 128).
+// maxLayers is far above the limits of builders (docker's overlay2: 128).
 const maxLayers = 1000
 
-// job is what the goroutines of one call share.
+// job is the state that the goroutines of one call share.
 type job struct {
 	store  *store.Store
 	limits Limits
-	// trusted: somebody whom this engine trusts vouches for what comes.
+	// trusted: a party that this engine trusts has signed the image.
 	trusted bool
 
-	bytes, entries, names atomic.Int64 // unpacked so far
+	bytes, entries, names atomic.Int64 // unpacked until now
 
 	mu     sync.Mutex // guards report and warned
 	report func(image.Event)
@@ -123,7 +122,7 @@ func (j *job) event(e image.Event) {
 	}
 }
 
-// warn reports the first few of each kind.
+// warn reports the first few warnings of each kind.
 func (j *job) warn(kind, path string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -133,7 +132,7 @@ func (j *job) warn(kind, path string) {
 	}
 }
 
-// grow counts what is unpacked.
+// grow counts unpacked entries and bytes against the limits.
 func (j *job) grow(entries, bytes int64) error {
 	if n := j.entries.Add(entries); n > j.limits.Entries {
 		return fmt.Errorf("%w of %d files and directories", ErrLimit, j.limits.Entries)
@@ -144,8 +143,8 @@ func (j *job) grow(entries, bytes int64) error {
 	return nil
 }
 
-// enter counts an entry of a layer, with the directories above it that the layer
-// lacks: a short path of many elements makes many of them.
+// enter counts an entry of a layer, with the parent directories that the layer lacks: a short path
+// of many elements makes many directories.
 func (j *job) enter(w *store.Writer, h *tar.Header, name string) error {
 	entries, names := int64(1), int64(len(name)+len(h.Linkname))
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
@@ -160,7 +159,7 @@ func (j *job) enter(w *store.Writer, h *tar.Header, name string) error {
 	return j.grow(entries, 0)
 }
 
-// counted is a reader that counts what passes against the limits.
+// counted is a reader that counts bytes against the limits.
 type counted struct {
 	r io.Reader
 	j *job

@@ -12,19 +12,18 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// A part of an image that FRE built travels as a tar of its tree:
+// A part of an image that FRE built is sent as a tar of its tree:
 //
 //	tree.json   the tree's canonical encoding, whose digest the image's manifest names
 //	0           the content of its first object (store.Tree.Objects)
-//	1           of the second
+//	1           the content of the second
 //	…
 //
-// and nothing else, the same bytes each time. It has the names of no files: what
-// it unpacks to is decided by tree.json alone, which is checked before anything
-// that follows is looked at.
+// The archive holds nothing else, and has the same bytes each time. It names no files: tree.json
+// alone decides the result, and is checked before the reader looks at the rest.
 const partTree = "tree.json"
 
-// maxTreeBytes is of a tree's encoding: some 500,000 files.
+// maxTreeBytes bounds a tree's encoding: some 500,000 files.
 const maxTreeBytes = 128 << 20
 
 // packPart writes the part's archive.
@@ -59,9 +58,9 @@ func (j *job) packPart(ctx context.Context, w *tar.Writer, tree store.Digest) er
 	return nil
 }
 
-// unpackPart reads what packPart wrote, packed or not, and puts the tree into the
-// store, which the caller holds. Errors: ErrArchive for an archive that is
-// anything else, ErrLimit, and whatever r and the store return.
+// unpackPart reads an archive of packPart, packed or not, and puts the tree into the store. The
+// caller holds the store. Errors: ErrArchive for any other archive, ErrLimit, and the errors of r
+// and of the store.
 func (j *job) unpackPart(ctx context.Context, want store.Digest, r io.Reader) error {
 	plain, err := decompress(r, j.limits)
 	if err != nil {
@@ -97,7 +96,7 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 	if err := j.grow(int64(len(t.Entries)), 0); err != nil {
 		return err
 	}
-	for e := range t.Objects() { // known before the first of them is stored
+	for e := range t.Objects() { // all sizes are checked before the first object is stored
 		if err := j.grow(0, e.Size); err != nil {
 			return err
 		}
@@ -126,7 +125,7 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 		}
 		return archiveError(err)
 	}
-	// To the end, for its digest; little can follow a tar's end.
+	// Read to the end, for the digest; little can follow a tar's end.
 	if n, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20)); err != nil || n == 1<<20 {
 		if err == nil {
 			err = fmt.Errorf("%w: much follows the end of its archive", ErrArchive)
@@ -136,7 +135,7 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 	return nil
 }
 
-// member goes to the next file of the archive, which must have that name.
+// member goes to the next file of the archive, which must have the given name.
 func member(a *tar.Reader, name string) (size int64, err error) {
 	h, err := a.Next()
 	switch {

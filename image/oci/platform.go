@@ -10,19 +10,20 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// platform says what this engine runs.
+// platform is the engine's platform.
 func platform() string { return "linux/" + runtime.GOARCH }
 
-// archNames are other words for Go's, as containerd's platforms (database.go) reads them:
-// uname's, and those of 32 bits, which this engine does not run and names rightly.
+// archNames translates architecture names into Go's, as containerd does (platforms, database.go):
+// uname's names, and 32-bit names. The engine runs no 32-bit images, but its errors name them
+// rightly.
 var archNames = map[string]v1.Platform{
 	"x86_64": {Architecture: "amd64"}, "x86-64": {Architecture: "amd64"}, "aarch64": {Architecture: "arm64"},
 	"i386": {Architecture: "386"}, "i486": {Architecture: "386"}, "i586": {Architecture: "386"}, "i686": {Architecture: "386"},
 	"armhf": {Architecture: "arm", Variant: "v7"}, "armel": {Architecture: "arm", Variant: "v6"},
 }
 
-// normal is a platform in Go's words, whatever case and synonyms it is written in. The
-// variant that every processor of its kind is goes without saying.
+// normal returns the platform in Go's names, in lower case, without a variant that all processors
+// of the architecture have.
 func normal(p v1.Platform) v1.Platform {
 	p.OS, p.Architecture, p.Variant = strings.ToLower(p.OS), strings.ToLower(p.Architecture), strings.ToLower(p.Variant)
 	if a, ok := archNames[p.Architecture]; ok {
@@ -39,16 +40,16 @@ func normal(p v1.Platform) v1.Platform {
 
 var variant = regexp.MustCompile(`^(v[0-9]+(\.[0-9]+)?)?$`)
 
-// fits says whether this engine runs what is made for a platform. Images of docker import
-// may name none. A variant is what a processor can beside: programs find out.
+// fits reports whether the engine runs images for the platform. Images of docker import may name no
+// platform. The variant does not matter: programs detect the processor's features.
 func fits(p v1.Platform) bool {
 	p = normal(p)
 	return (p.OS == "" || p.OS == "linux") && (p.Architecture == "" || p.Architecture == runtime.GOARCH) && variant.MatchString(p.Variant)
 }
 
-// parsePlatform reads a platform that somebody asks for, as docker's clients write it: OS,
-// ARCHITECTURE, OS/ARCHITECTURE[/VARIANT] or the OCI's JSON; "" for this engine's. What
-// this engine does not run is [ErrPlatform].
+// parsePlatform reads a platform as docker's clients write it: OS, ARCHITECTURE,
+// OS/ARCHITECTURE[/VARIANT] or the OCI's JSON; "" is the engine's. Errors: [ErrPlatform] for a
+// platform that the engine does not run.
 func parsePlatform(s string) (v1.Platform, error) {
 	var p v1.Platform
 	words := strings.Split(s, "/")
@@ -75,8 +76,8 @@ func parsePlatform(s string) (v1.Platform, error) {
 	return p, nil
 }
 
-// CheckPlatform says whether this engine runs what is made for a platform, as clients
-// write it; "" is this engine's. [ErrPlatform] if not.
+// CheckPlatform checks that the engine runs images for a platform, as clients write it; "" is the
+// engine's. Errors: [ErrPlatform].
 func CheckPlatform(s string) error {
 	_, err := parsePlatform(s)
 	return err

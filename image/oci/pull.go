@@ -17,21 +17,20 @@ import (
 // PullOptions adjust Pull.
 type PullOptions struct {
 	RegistryOptions
-	Platform string // "linux/amd64"; "" is the engine's, and so is every other that works
-	// Policy says what has to be signed. An image that is is not foreign
-	// (store.TakeImage): whoever holds the key is trusted as who builds here.
+	Platform string // "linux/amd64"; "" is the engine's
+	// Policy says which images have to be signed. A signed image is not foreign (store.TakeImage):
+	// the holder of the key is trusted as much as a builder on this engine.
 	Policy signature.Policy
 }
 
-// Pull gets the image of a reference from its registry ("busybox", docker.io's
-// library; "host:5000/team/app:1.2"; "name@sha256:…"). Layers come beside each
-// other, unpacked as they arrive; those the store has are not fetched. It is
-// named as the reference says, without docker.io/library. A pull by digest
-// gives it no name. Either way it is known as "name@sha256:…" from then on, unless
-// o.Nameless.
+// Pull gets the image of a reference from its registry ("busybox", docker.io's library;
+// "host:5000/team/app:1.2"; "name@sha256:…"). It downloads layers in parallel, unpacks them as they
+// arrive and skips layers that the store has. The image gets the reference's name, without
+// docker.io/library. A pull by digest gives it no such name. Either way the image is known as
+// "name@sha256:…" from then on, unless o.Nameless.
 //
-// Errors: ErrReference, ErrRegistry (fs.ErrNotExist, fs.ErrPermission where the
-// registry says so), ErrPlatform, ErrLayer, ErrLimit, ErrArchive.
+// Errors: ErrReference, ErrRegistry (fs.ErrNotExist and fs.ErrPermission by the registry's answer),
+// ErrPlatform, ErrLayer, ErrLimit, ErrArchive, ErrSignature.
 func Pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*store.Image, Remote, error) {
 	img, remote, err := pull(ctx, s, ref, o)
 	if err != nil {
@@ -63,8 +62,8 @@ func pull(ctx context.Context, s *store.Store, ref string, o PullOptions) (*stor
 	return out, found, err
 }
 
-// find asks the registry for the image of a reference: an artifact where FRE built
-// it. ctx is that of its layers, too.
+// find asks the registry for the image of a reference: an artifact if FRE built the image. ctx must
+// live until the layers are read.
 func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, own *artifact, r name.Reference, found Remote, err error) {
 	r, options, err := o.open(ctx, ref)
 	if err != nil {
@@ -103,7 +102,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 	if err != nil {
 		return src, nil, nil, found, registryError(r.Context(), err)
 	}
-	if m.Config.Size < 0 || m.Config.Size > maxJSON || len(m.Layers) > maxLayers { // ggcr takes -1 for any
+	if m.Config.Size < 0 || m.Config.Size > maxJSON || len(m.Layers) > maxLayers { // ggcr accepts any content for size -1
 		return src, nil, nil, found, fmt.Errorf("%w: a configuration of %d bytes, %d layers", ErrLimit, m.Config.Size, len(m.Layers))
 	}
 	manifest, err := img.Digest()
@@ -128,8 +127,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 	return src, own, r, found, err
 }
 
-// otherwise is the image of an index that writes the platform p in other words, or why
-// there was none.
+// otherwise returns the image of an index whose platform is a synonym of p, or failure.
 func otherwise(desc *remote.Descriptor, p v1.Platform, failure error) (v1.Image, error) {
 	if !desc.MediaType.IsIndex() || !strings.Contains(failure.Error(), noChild) {
 		return nil, failure
@@ -150,10 +148,10 @@ func otherwise(desc *remote.Descriptor, p v1.Platform, failure error) (v1.Image,
 	return nil, failure
 }
 
-// noChild is in go-containerregistry's error for a platform that an index has not.
+// noChild is part of go-containerregistry's error for an index without the platform.
 const noChild = "no child with platform"
 
-// remote finds out where the image's pieces are.
+// remote describes the image's configuration and layers at the registry.
 func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) {
 	if !m.Config.MediaType.IsConfig() {
 		return source{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
@@ -177,7 +175,7 @@ func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) 
 	return src, nil
 }
 
-// remoteArtifact finds out where the parts of an image that FRE built are.
+// remoteArtifact describes the parts of an image that FRE built at the registry.
 func (j *job) remoteArtifact(ctx context.Context, from *blobs, m *v1.Manifest) (*artifact, error) {
 	if err := checkArtifact(m, j.limits); err != nil {
 		return nil, err

@@ -30,22 +30,20 @@ import (
 // PushOptions adjust Push.
 type PushOptions struct {
 	RegistryOptions
-	// AsImage sends what FRE built as an ordinary image, which other engines run
-	// and which comes back as one, and not as the artifact that it is.
+	// AsImage sends an image that FRE built as an ordinary image instead of an artifact. Other
+	// engines can run an ordinary image, and a pull brings it back as an ordinary image.
 	AsImage bool
-	// NoSBOM leaves out the bill of materials that is else put beside what FRE built.
+	// NoSBOM leaves out the bill of materials beside an image that FRE built.
 	NoSBOM bool
 }
 
-// Push sends an image of the store to the registry that ref names: what came from
-// elsewhere as it came, what FRE built as an artifact of its parts, which a pull
-// makes the same image of. Only OCI
-// media types are sent: not every registry takes docker's own. What the
-// registry has already is not sent. An image that has a name of that repository
-// is known as "name@sha256:…" from then on.
+// Push sends an image of the store to the registry that ref names. An image from elsewhere is sent
+// unchanged. An image that FRE built is sent as an artifact of its parts, and a pull makes the same
+// image again. Push sends only OCI media types, because not every registry takes docker's, and
+// skips blobs that the registry has. If the image has a name of that repository, the store knows it
+// as "name@sha256:…" from then on.
 //
-// Errors: ErrReference, ErrRegistry, fs.ErrNotExist for an image that is not in
-// the store.
+// Errors: ErrReference, ErrRegistry, fs.ErrNotExist for an image that is not in the store.
 func Push(ctx context.Context, s *store.Store, img *store.Image, ref string, o PushOptions) (Remote, error) {
 	sent, err := push(ctx, s, img, ref, o)
 	if err != nil {
@@ -81,7 +79,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 	there := func(ctx context.Context, d v1.Descriptor) bool {
 		l, err := puller.Layer(ctx, r.Context().Digest(d.Digest.String()))
 		if err != nil {
-			return false // sending it finds out why
+			return false // the upload finds out why
 		}
 		size, err := l.Size()
 		return err == nil && size == d.Size
@@ -120,30 +118,30 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 	if !slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, repository+":") }) {
 		return known, nil // the name was for this call only
 	}
-	// One that was removed meanwhile need not be known by it.
+	// The image may have been removed meanwhile.
 	if _, err := s.TagRemote(ctx, img.Digest, remoteName(r, known.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Remote{}, err
 	}
 	return known, nil
 }
 
-// pushable is an image as ggcr wants it: its layers packed in files.
+// pushable is an image in ggcr's form: its layers packed in files.
 type pushable struct {
 	config, manifest []byte
 	order            []*packedLayer
-	layers           map[v1.Hash]*packedLayer // the same
+	layers           map[v1.Hash]*packedLayer // the same, by digest
 }
 
-// RawConfigFile is of partial.CompressedImageCore.
+// RawConfigFile implements partial.CompressedImageCore.
 func (p *pushable) RawConfigFile() ([]byte, error) { return p.config, nil }
 
-// RawManifest is of partial.CompressedImageCore.
+// RawManifest implements partial.CompressedImageCore.
 func (p *pushable) RawManifest() ([]byte, error) { return p.manifest, nil }
 
-// MediaType is of partial.CompressedImageCore.
+// MediaType implements partial.CompressedImageCore.
 func (p *pushable) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
 
-// LayerByDigest is of partial.CompressedImageCore.
+// LayerByDigest implements partial.CompressedImageCore.
 func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 	if l := p.layers[h]; l != nil {
 		return l, nil
@@ -153,20 +151,20 @@ func (p *pushable) LayerByDigest(h v1.Hash) (partial.CompressedLayer, error) {
 
 type packedLayer struct {
 	v1.Descriptor
-	path    string // "" where the registry has it, or content is
+	path    string // "" if the registry has the layer, or content holds it
 	content []byte
 }
 
-// Digest is of partial.CompressedLayer.
+// Digest implements partial.CompressedLayer.
 func (l *packedLayer) Digest() (v1.Hash, error) { return l.Descriptor.Digest, nil }
 
-// Size is of partial.CompressedLayer: bytes.
+// Size implements partial.CompressedLayer: bytes.
 func (l *packedLayer) Size() (int64, error) { return l.Descriptor.Size, nil }
 
-// MediaType is of partial.CompressedLayer.
+// MediaType implements partial.CompressedLayer.
 func (l *packedLayer) MediaType() (types.MediaType, error) { return l.Descriptor.MediaType, nil }
 
-// Compressed is of partial.CompressedLayer.
+// Compressed implements partial.CompressedLayer.
 func (l *packedLayer) Compressed() (io.ReadCloser, error) {
 	if l.content != nil {
 		return io.NopCloser(bytes.NewReader(l.content)), nil
@@ -177,10 +175,10 @@ func (l *packedLayer) Compressed() (io.ReadCloser, error) {
 	return os.Open(l.path)
 }
 
-// packedKey is under what the store remembers how a layer was packed last.
+// packedKey is the store's key for the descriptor of a layer's last packed form.
 func packedKey(key string) string { return "packed:" + key }
 
-// remember keeps how a registry names a layer, as long as the layer's tree.
+// remember stores a registry's descriptor of a layer, for as long as the layer's tree lives.
 func (j *job) remember(ctx context.Context, key string, tree store.Digest, d v1.Descriptor) error {
 	if tree == "" {
 		return nil
@@ -190,7 +188,7 @@ func (j *job) remember(ctx context.Context, key string, tree store.Digest, d v1.
 	})
 }
 
-// recall is the inverse of remember. Docker's media types say the same as OCI's.
+// recall is the inverse of remember. Docker's media type of a layer becomes the equal OCI type.
 func (j *job) recall(l packing) (d v1.Descriptor, ok bool) {
 	p, ok := j.store.Part(packedKey(l.key))
 	if !ok {
@@ -213,8 +211,8 @@ func (j *job) recall(l packing) (d v1.Descriptor, ok bool) {
 	return d, slices.Contains([]types.MediaType{types.OCILayer, types.OCILayerZStd, types.OCIUncompressedLayer}, d.MediaType)
 }
 
-// pushable packs the layers into files below dir, the same bytes each time.
-// Those that are there need no packing: a layer is packed once for a registry.
+// pushable packs the layers into files below dir, with the same bytes each time. It skips layers
+// that the registry has.
 func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there func(context.Context, v1.Descriptor) bool) (*pushable, error) {
 	layers := make([]*packedLayer, len(out.layers))
 	g, gctx := errgroup.WithContext(ctx)

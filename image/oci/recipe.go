@@ -14,26 +14,25 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// A recipe is what a layer's archive holds around the contents of its files, so
-// that the same bytes can be made again of the tree:
+// A recipe holds the bytes of a layer's archive around the contents of its files. With the tree, it
+// makes the same archive again:
 //
 //	"fre layer 1\n"
-//	'r' LENGTH BYTES...   LENGTH bytes as they are: headers, padding, whatever is no file
+//	'r' LENGTH BYTES...   LENGTH bytes as they are: headers, padding, all but file contents
 //	'f' LENGTH PATH       the content of the tree's file PATH
 //	…                     until the end; all of it gzip
 //
-// LENGTH is an unsigned varint (encoding/binary). It is what tar-split is to
-// docker, for the one archive reader that FRE has.
+// LENGTH is an unsigned varint (encoding/binary). docker uses tar-split for the same purpose.
 const (
 	recipeMagic = "fre layer 1\n"
-	recipePath  = ".wh..wh..fre-recipe" // in the layer's tree; no entry of a layer has such a name
-	// replacedPath, with a number behind, is where a tree keeps the content of an entry
-	// that a later one of the same path replaced.
+	recipePath  = ".wh..wh..fre-recipe" // in the layer's tree; no entry of a layer has this name
+	// replacedPath and a number name the content of an entry that a later entry of the same path
+	// replaced.
 	replacedPath = ".wh..wh..fre-replaced"
 )
 
-// redirect copies a recipe to a file, which is at its beginning afterwards. Of each path the
-// first contents come from the other paths that over has for it.
+// redirect copies a recipe to a file and seeks to the file's beginning. For each path the first
+// contents come from the paths in over.
 func redirect(from io.Reader, to *os.File, over map[string][]string) error {
 	rec, finish := newRecorder(nil, to, func(int64) error { return nil })
 	err := readRecipe(from, func(b []byte) error {
@@ -53,19 +52,18 @@ func redirect(from io.Reader, to *os.File, over map[string][]string) error {
 	return err
 }
 
-const maxRaw = 1 << 20 // of one 'r'
+const maxRaw = 1 << 20 // bytes of one 'r'
 
-// ErrRecipe: a layer's recipe is not what an import wrote.
+// ErrRecipe: a layer's recipe is damaged.
 var ErrRecipe = errors.New("damaged layer recipe")
 
-// recorder passes an archive on and writes its recipe. While file is set what
-// passes is that file's content.
+// recorder passes an archive on and writes its recipe.
 type recorder struct {
 	r    io.Reader
-	grow func(bytes int64) error // counts what becomes part of the recipe
+	grow func(bytes int64) error // counts bytes of the recipe
 	out  *bufio.Writer
 	raw  []byte
-	skip bool // what passes is the content of a file
+	skip bool // the passing bytes are the content of a file
 	err  error
 }
 
@@ -96,8 +94,7 @@ func (r *recorder) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// file says that the content of the tree's file passes until the next call of
-// rest.
+// file announces that the content of the tree's file passes until the next call of rest.
 func (r *recorder) file(path string) {
 	r.flush()
 	r.record('f', []byte(path))
@@ -125,7 +122,7 @@ func (r *recorder) record(kind byte, b []byte) {
 	}
 }
 
-// readRecipe calls raw for each piece as it is and file for each file.
+// readRecipe calls raw for each piece of bytes and file for each file.
 func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) error) error {
 	z, err := gzip.NewReader(r)
 	if err != nil {
@@ -173,7 +170,7 @@ func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) erro
 	}
 }
 
-// files finds a tree's files by path.
+// files indexes a tree's files by path.
 func files(t *store.Tree) map[string]*store.Entry {
 	m := make(map[string]*store.Entry, len(t.Entries))
 	for i := range t.Entries {
@@ -184,7 +181,7 @@ func files(t *store.Tree) map[string]*store.Entry {
 	return m
 }
 
-// openRecipe opens the recipe a tree keeps; nil where it has none.
+// openRecipe opens a tree's recipe; nil without one.
 func openRecipe(s *store.Store, t *store.Tree) (io.ReadCloser, error) {
 	for i := range t.Entries {
 		if e := &t.Entries[i]; e.Aside && e.Path == recipePath {

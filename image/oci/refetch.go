@@ -18,27 +18,26 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Refetcher gets files of a store's images, and their lists, again from the
-// registries that know these images (store.Image.Remotes). A layer comes whole and
-// once, and is unpacked into a store of the Refetcher's own, so that it is as large on the disk
-// as it was. It is for one goroutine.
+// Refetcher downloads files and trees of a store's images again from the registries that know the
+// images (store.Image.Remotes). It downloads a layer whole and once, and unpacks it into a
+// temporary store of the same size. Use it from one goroutine.
 type Refetcher struct {
 	images  *store.Store
 	o       RegistryOptions
 	dir     string       // of own
-	own     *store.Store // what came; nil until something has
+	own     *store.Store // downloaded trees; nil before the first
 	release func()       // of own
 
-	asked map[string]error // what became of it, by "remote tree"
-	gone  map[string]error // registries that cannot be reached: nobody waits for them again
+	asked map[string]error // result of a request, by "remote tree"
+	gone  map[string]error // unreachable registries, by host: not asked again
 }
 
-// NewRefetcher makes one for the images of s; the caller closes it.
+// NewRefetcher returns a Refetcher for the images of s; the caller closes it.
 func NewRefetcher(s *store.Store, o RegistryOptions) *Refetcher {
 	return &Refetcher{images: s, o: o, asked: make(map[string]error), gone: make(map[string]error)}
 }
 
-// Close removes what came.
+// Close removes the temporary store.
 func (f *Refetcher) Close() error {
 	if f.dir == "" {
 		return nil
@@ -51,23 +50,22 @@ func (f *Refetcher) Close() error {
 	return errors.Join(err, os.RemoveAll(f.dir))
 }
 
-// Open returns the content of a file of these trees, which the caller closes, and
-// what its registry calls the image that it came with. It fits store.CheckOptions.
+// Open returns the content of a file of the trees, which the caller closes, and the registry's name
+// of the image with the file. It fits store.CheckOptions.
 //
-// Errors: those of [Pull] from the last registry that was asked; fs.ErrNotExist
-// where none knows an image with such a tree, or has other files there now; and,
-// before anyone else is asked, ENOSPC and that of an end of ctx.
+// Errors: those of [Pull] from the last registry; fs.ErrNotExist if no registry knows an image with
+// such a tree, or if the registry's image has changed. ENOSPC and the end of ctx stop the search at
+// once.
 func (f *Refetcher) Open(ctx context.Context, e *store.Entry, trees map[store.Digest]bool) (io.ReadCloser, string, error) {
 	return ask(ctx, f, trees, func() (io.ReadCloser, error) { return f.own.OpenFile(e) })
 }
 
-// Tree is Open for a tree that a layer or a configuration is.
+// Tree is like Open for the tree of a layer or a configuration.
 func (f *Refetcher) Tree(ctx context.Context, d store.Digest) (*store.Tree, string, error) {
 	return ask(ctx, f, map[store.Digest]bool{d: true}, func() (*store.Tree, error) { return f.own.Tree(d) })
 }
 
-// ask asks registries for what images have these trees of until own holds what get
-// looks for.
+// ask asks the registries of images with the trees until own holds the object of get.
 func ask[T any](ctx context.Context, f *Refetcher, trees map[store.Digest]bool, get func() (T, error)) (got T, from string, err error) {
 	if err := f.openOwn(); err != nil {
 		return got, "", err
@@ -98,7 +96,7 @@ func ask[T any](ctx context.Context, f *Refetcher, trees map[store.Digest]bool, 
 	return got, "", err
 }
 
-// from asks one registry for a part, unless it was asked for that already.
+// from asks a registry for a part, unless an earlier call has done so.
 func (f *Refetcher) from(ctx context.Context, known string, img *store.Image, part int) error {
 	r, err := name.ParseReference(known)
 	if err != nil {
@@ -136,7 +134,7 @@ func (f *Refetcher) openOwn() (err error) {
 	return nil
 }
 
-// refetchPart brings one part of an image that FRE built.
+// refetchPart downloads a part of an image that FRE built.
 func (j *job) refetchPart(ctx context.Context, a *artifact, want store.Part) error {
 	for i, p := range a.manifest.Parts {
 		if p.Tree == want.Tree {
@@ -146,8 +144,8 @@ func (j *job) refetchPart(ctx context.Context, a *artifact, want store.Part) err
 	return fmt.Errorf("%w: it has no part %s any more", fs.ErrNotExist, partTitle(want))
 }
 
-// fetch brings the configuration and the layer that the part is. A part that FRE
-// made and sent as an ordinary image is no layer: any may hold its files.
+// fetch downloads the configuration and the layer of the part. A part that FRE made and sent as an
+// ordinary image has no layer of its own: fetch downloads all layers, since any may hold the files.
 func (f *Refetcher) fetch(ctx context.Context, known string, img *store.Image, part int) error {
 	want := ""
 	if c, err := image.ConfigOf(img); err == nil && c.Container != nil {

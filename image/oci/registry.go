@@ -19,45 +19,46 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Auth is what a registry may ask for. The zero value is nobody.
+// Auth is a login at a registry. The zero value is an anonymous login.
 type Auth struct {
 	Username, Password string
 	IdentityToken      string // of an OAuth2 login
-	RegistryToken      string // a bearer token as it is
+	RegistryToken      string // a bearer token, sent unchanged
 }
 
 // RegistryOptions say how to reach a registry.
 type RegistryOptions struct {
 	Options
-	// Auth is given to the registry, and to no other; nil: what the docker
-	// configuration of the user that this process runs as says (docker login).
+	// Auth is sent to the registry, and to no other host; nil: the login in the docker
+	// configuration of this process's user (docker login).
 	Auth *Auth
-	// Insecure names hosts, with their port, that may be spoken to without TLS.
-	// Loopback addresses may always.
+	// Insecure names hosts, with port, that FRE may reach without TLS. Loopback addresses need no
+	// entry.
 	Insecure []string
-	// Transport carries the requests; nil: one that reaches whatever this host does.
+	// Transport carries the requests; nil: a transport that reaches all hosts that this host
+	// reaches.
 	Transport http.RoundTripper
-	// Cache is a directory where what came of layers is kept when their download
-	// breaks off, for the next one to go on; "" for none.
+	// Cache is a directory for the bytes of interrupted downloads, from which the next pull
+	// continues; "" for none.
 	Cache string
 
-	pause func(ctx context.Context, d time.Duration) error // in tests; else sleep
+	pause func(ctx context.Context, d time.Duration) error // for tests; nil means sleep
 }
 
-// Remote is what is known of an image at a registry.
+// Remote describes an image at a registry.
 type Remote struct {
-	Name   string       // the image's name in the store, "" for a pull by digest
+	Name   string       // the image's name in the store, "" after a pull by digest
 	Digest store.Digest // of its manifest, or of its index
 	Size   int64        // of the manifest, in bytes
 }
 
-// remoteName is what a registry calls an image: "name@sha256:…".
+// remoteName is a registry's name of an image: "name@sha256:…".
 func remoteName(r name.Reference, d store.Digest) string {
 	return Familiar(r.Context().Name()) + "@" + string(d)
 }
 
-// Host is the registry of a reference, with its port: "index.docker.io" where it
-// names none. Errors: ErrReference.
+// Host returns the registry of a reference, with its port: "index.docker.io" for a reference
+// without a host. Errors: ErrReference.
 func Host(ref string) (string, error) {
 	r, err := name.ParseReference(ref)
 	if err != nil {
@@ -66,11 +67,11 @@ func Host(ref string) (string, error) {
 	return r.Context().RegistryStr(), nil
 }
 
-// Login asks the registry on a host whether it takes o.Auth, which must be there.
-// One that asks nobody for a login takes all.
+// Login checks that the registry on a host accepts o.Auth, which must not be nil. A registry
+// without logins accepts all.
 //
-// Errors: ErrReference for what is no host; ErrRegistry (fs.ErrPermission where
-// it refuses).
+// Errors: ErrReference for a malformed host; ErrRegistry (fs.ErrPermission if the registry
+// refuses).
 func Login(ctx context.Context, host string, o RegistryOptions) error {
 	if err := login(ctx, host, o); err != nil {
 		return fmt.Errorf("log in: %w", reason(ctx, err))
@@ -95,7 +96,7 @@ func login(ctx context.Context, host string, o RegistryOptions) error {
 	if err != nil {
 		return err
 	}
-	resp, err := t.RoundTrip(req) // by the scheme that the registry answers
+	resp, err := t.RoundTrip(req) // by the scheme of the registry's challenge
 	if err != nil {
 		return registryError(r, err)
 	}
@@ -108,7 +109,7 @@ func login(ctx context.Context, host string, o RegistryOptions) error {
 
 func (a *Auth) authenticator() authn.Authenticator {
 	if *a == (Auth{}) {
-		return authn.Anonymous // by which ggcr knows nobody
+		return authn.Anonymous // ggcr recognises an anonymous login only by this value
 	}
 	return authn.FromConfig(authn.AuthConfig{
 		Username: a.Username, Password: a.Password, IdentityToken: a.IdentityToken, RegistryToken: a.RegistryToken,
@@ -129,21 +130,21 @@ func (o RegistryOptions) open(ctx context.Context, ref string) (name.Reference, 
 	return r, o.options(ctx, r), nil
 }
 
-// options are the client's.
+// options returns the client's options.
 func (o RegistryOptions) options(ctx context.Context, r name.Reference) []remote.Option {
 	return []remote.Option{
 		remote.WithContext(ctx), remote.WithJobs(atOnce), remote.WithUserAgent("fre"),
 		remote.WithTransport(o.transport(r.Context().Registry)), remote.WithAuthFromKeychain(o.keychain()),
-		remote.WithRetryStatusCodes(), remote.WithRetryPredicate(func(error) bool { return false }), // retried knows when
+		remote.WithRetryStatusCodes(), remote.WithRetryPredicate(func(error) bool { return false }), // retried decides instead
 	}
 }
 
-// pushing are the options for what is sent.
+// pushing returns the client's options for uploads.
 func (o RegistryOptions) pushing(ctx context.Context, r name.Reference) []remote.Option {
 	return append(o.options(ctx, r), remote.WithRetryPredicate(breaks), remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 4}))
 }
 
-// keychain knows the login that was given, or docker's.
+// keychain returns the given login, or docker's keychain.
 func (o RegistryOptions) keychain() authn.Keychain {
 	if o.Auth == nil {
 		return authn.DefaultKeychain
@@ -153,32 +154,32 @@ func (o RegistryOptions) keychain() authn.Keychain {
 
 type given struct{ auth *Auth }
 
-// Resolve is of authn.Keychain: whoever asks has the registry that it was given for.
+// Resolve implements authn.Keychain. It ignores the resource: the login was given for this
+// registry.
 func (g given) Resolve(authn.Resource) (authn.Authenticator, error) {
 	return g.auth.authenticator(), nil
 }
 
-// transport is how a registry is spoken to.
+// transport returns the transport for a registry.
 func (o RegistryOptions) transport(r name.Registry) http.RoundTripper {
 	return &retried{o.guard(r), o.pauser()}
 }
 
-// denied is a registry's refusal. It is fs.ErrPermission to errors.Is, without the text of
-// that error.
+// denied is a registry's refusal. errors.Is finds fs.ErrPermission, but the message leaves out that
+// error's text.
 type denied struct{ error }
 
 func (d denied) Unwrap() error        { return d.error }
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
 
-// registryError tells what the registry said from what went wrong on the way,
-// and names the next step.
+// registryError distinguishes a registry's answer from a network error, and names the next step.
 func registryError(r interface{ RegistryStr() string }, err error) error {
 	host := r.RegistryStr()
 	var said *transport.Error
 	var network net.Error
 	var refused *outward.RefusedError
 	switch {
-	case errors.As(err, &refused): // and not whether ggcr has tried with TLS or without
+	case errors.As(err, &refused): // drop ggcr's text about attempts with and without TLS
 		return fmt.Errorf("%w %s: %w", ErrRegistry, host, refused)
 	case errors.As(err, &said):
 		switch said.StatusCode {

@@ -23,14 +23,12 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// labelConfig is the label under which an image that FRE built carries FRE's
-// own configuration to where other engines run it.
+// labelConfig is the label with FRE's own configuration on an image that FRE built.
 const labelConfig = "fre.config"
 
-// Save writes the images as an archive that docker load, podman and FRE read:
-// an OCI layout with docker's manifest.json beside it, layers not packed. A
-// reference by name keeps that name. Errors: fs.ErrNotExist, and those of the
-// store and of w.
+// Save writes the images as an archive for docker load, podman and FRE: an OCI layout with docker's
+// manifest.json, layers not packed. A reference by name keeps that name. Errors: fs.ErrNotExist,
+// and the errors of the store and of w.
 func Save(ctx context.Context, s *store.Store, w io.Writer, refs []string, o Options) error {
 	defer s.Hold()()
 	j := newJob(s, o)
@@ -65,10 +63,10 @@ func Save(ctx context.Context, s *store.Store, w io.Writer, refs []string, o Opt
 	return buffered.Flush()
 }
 
-// outgoing is an image on its way out.
+// outgoing is an image to be saved or pushed.
 type outgoing struct {
 	img    *store.Image
-	names  []string // it leaves under
+	names  []string // to save it under
 	config []byte
 	layers []packing
 	// artifact: the layers are parts, the configuration is the store's manifest.
@@ -82,19 +80,19 @@ func (o *outgoing) title() string {
 	return short(o.img.Digest)
 }
 
-// packing is how a layer's archive is made.
+// packing describes how to make a layer's archive.
 type packing struct {
 	diff  store.Digest // of a layer
 	key   string       // names the archive's bytes: diff, or partKey
 	title string       // for people
 	media types.MediaType
-	tree  store.Digest // what is packed; "" where it is none of the store's
-	size  int64        // of the archive; about, where it is a part's
+	tree  store.Digest // the packed tree; "" for an archive without a tree of the store
+	size  int64        // of the archive; an estimate for a part
 	write func(context.Context, io.Writer) error
 }
 
-// outgoing finds out what the image's configuration and layers are: those it
-// came with, or, where FRE built it, one for each part.
+// outgoing describes the image's configuration and layers: the original ones of an ordinary image,
+// or, if FRE built the image, one layer for each part.
 func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error) {
 	out := &outgoing{img: img}
 	if i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind }); i >= 0 && ordinary(img) {
@@ -120,7 +118,7 @@ func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error)
 	history := []v1.History{{CreatedBy: "fre: mount points"}}
 	for _, p := range img.Parts {
 		var l packing
-		if p.Diff != "" { // of a base that came from elsewhere
+		if p.Diff != "" { // a layer of a base that came from elsewhere
 			l, err = j.recorded(p)
 		} else {
 			l, err = made(ctx, func(ctx context.Context, w *tar.Writer) error { return j.writePart(ctx, w, p) })
@@ -136,7 +134,7 @@ func (j *job) outgoing(ctx context.Context, img *store.Image) (*outgoing, error)
 	return out, err
 }
 
-// recorded is a layer that is packed as it came, by its recipe.
+// recorded returns a layer that is packed by its recipe, byte for byte.
 func (j *job) recorded(p store.Part) (packing, error) {
 	t, err := j.store.Tree(p.Tree)
 	if err != nil {
@@ -195,8 +193,8 @@ func (j *job) copyFile(ctx context.Context, w io.Writer, e *store.Entry) error {
 	return err
 }
 
-// made is a layer of an archive that write makes, the same each time. It is
-// made once to know its digest.
+// made returns a layer whose archive write makes, the same each time. The first call of write
+// computes the digest.
 func made(ctx context.Context, write func(context.Context, *tar.Writer) error) (packing, error) {
 	whole := archiveOf(write)
 	hash := sha256.New()
@@ -208,7 +206,7 @@ func made(ctx context.Context, write func(context.Context, *tar.Writer) error) (
 	return packing{diff: diff, key: string(diff), title: short(diff), media: types.OCILayer, size: n.n, write: whole}, nil
 }
 
-// archiveOf is the writer of a whole archive of what write puts into it.
+// archiveOf returns a function that writes a whole archive with the entries of write.
 func archiveOf(write func(context.Context, *tar.Writer) error) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, w io.Writer) error {
 		b := bufio.NewWriterSize(w, 64<<10)
@@ -234,8 +232,7 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// mountPoints are the directories a sandbox has for what is mounted, so that
-// other engines find them too; /tmp and /work are there to be written to.
+// mountPoints writes a sandbox's mount points, for other engines; /tmp and /work are writable.
 func mountPoints(_ context.Context, w *tar.Writer) error {
 	for _, h := range []tar.Header{
 		{Name: "dev/", Mode: 0o755},
@@ -303,7 +300,7 @@ func (j *job) writePart(ctx context.Context, w *tar.Writer, p store.Part) error 
 	return nil
 }
 
-// ownConfig describes an image that FRE built to other engines.
+// ownConfig describes an image that FRE built for engines besides FRE.
 func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte, error) {
 	c, err := image.ConfigOf(img)
 	if err != nil {
@@ -331,8 +328,7 @@ func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte
 	return json.Marshal(f)
 }
 
-// History returns the configuration's history, oldest first, with what each
-// step added in bytes: nothing where it made no layer.
+// History returns the configuration's history, oldest first. A step that made no layer has size 0.
 func History(s *store.Store, img *store.Image) ([]Step, error) {
 	i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind })
 	if i < 0 {
@@ -373,7 +369,7 @@ func History(s *store.Store, img *store.Image) ([]Step, error) {
 		}
 		steps = append(steps, step)
 	}
-	for _, p := range layers { // those the history leaves out
+	for _, p := range layers { // layers that the history leaves out
 		size, err := treeSize(s, p.Tree)
 		if err != nil {
 			return nil, err
@@ -383,8 +379,8 @@ func History(s *store.Store, img *store.Image) ([]Step, error) {
 	return steps, nil
 }
 
-// DiffIDs returns the digests of an image's layers, as the configuration that Save writes
-// names them, the lowest first. Of parts that are no layers it makes the archives.
+// DiffIDs returns the digests of an image's layers in the order of Save's configuration, the lowest
+// first. It makes the archives of parts that are no layers.
 func DiffIDs(ctx context.Context, s *store.Store, img *store.Image) ([]store.Digest, error) {
 	defer s.Hold()()
 	var ids []store.Digest
@@ -480,7 +476,7 @@ func (a *archiveWriter) image(o *outgoing) error {
 	return nil
 }
 
-// canonical is the whole of what docker shows of a name.
+// canonical returns the full form of a name that docker abbreviates.
 func canonical(name string) string {
 	first, _, more := strings.Cut(name, "/")
 	switch {
@@ -509,7 +505,7 @@ func (a *archiveWriter) file(name string, b []byte) error {
 	return a.blob(name, int64(len(b)), func(w io.Writer) error { _, err := w.Write(b); return err })
 }
 
-// blob writes a file once, and its directories before it.
+// blob writes a file once, after the directories above.
 func (a *archiveWriter) blob(name string, size int64, write func(io.Writer) error) error {
 	if a.written[name] {
 		return nil

@@ -24,24 +24,24 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Where cosign keeps signatures (its specs/SIGNATURE_SPEC.md): as the layers of an
-// image under a tag that is made of the digest.
+// cosign keeps signatures as the layers of an image, under a tag made from the digest (its
+// specs/SIGNATURE_SPEC.md).
 const (
 	mediaSimpleSigning  = "application/vnd.dev.cosign.simplesigning.v1+json"
 	mediaEmpty          = "application/vnd.oci.empty.v1+json" // image-spec, "Guidance for an Empty Descriptor"
 	annotationSignature = "dev.cosignproject.cosign/signature"
 )
 
-// maxSignatures is how many of an image are looked at.
+// maxSignatures bounds the signatures of an image that verify checks.
 const maxSignatures = 32
 
 func signatureTag(r name.Repository, d string) name.Tag {
 	return r.Tag(strings.Replace(d, ":", "-", 1) + ".sig")
 }
 
-// verify looks for a signature as the policy wants it, over one of these digests: an
-// index and the manifest in it. It says whether there is one. Errors: ErrSignature,
-// ErrRegistry.
+// verify looks for a signature that the policy accepts over any of the digests: the index's and the
+// manifest's. It reports whether a signature was found; if the policy requires none, it returns
+// false. Errors: ErrSignature, ErrRegistry.
 func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, r name.Reference, digests ...string) (bool, error) {
 	repository := signature.Repository(r.Context().Name())
 	rule := o.Policy.For(repository)
@@ -70,7 +70,7 @@ func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, 
 	return false, fmt.Errorf("%w; the engine's configuration wants one (registry.signatures, %q): nothing was kept", errors.Join(seen...), rule.Repository)
 }
 
-// signed looks for a signature over a digest: cosign's under their tag, and bundles
+// signed looks for a signature over a digest: cosign's signatures under their tag, and bundles
 // among the referrers.
 func (o PullOptions) signed(ctx context.Context, puller *remote.Puller, repo name.Repository, digest string, keys []signature.PublicKey, repository string) (signature.PublicKey, error) {
 	missing := fmt.Errorf("%w: %s has none", ErrSignature, digest)
@@ -97,8 +97,7 @@ func (o PullOptions) signed(ctx context.Context, puller *remote.Puller, repo nam
 	case !isNotFound(failed):
 		return none, registryError(repo, failed)
 	}
-	// A bundle names no repository: it counts where any will do, or the key is for
-	// this one by the policy alone.
+	// A bundle names no repository, and counts only if the policy accepts any repository.
 	if repository != "" {
 		return none, err
 	}
@@ -146,7 +145,7 @@ func (o RegistryOptions) small(ctx context.Context, puller *remote.Puller, r nam
 	return m, err
 }
 
-// smallBlob gets a blob whole, which is in its descriptor or not.
+// smallBlob gets a small blob whole. A blob inside its descriptor needs no request.
 func (o RegistryOptions) smallBlob(ctx context.Context, puller *remote.Puller, repo name.Repository, d v1.Descriptor) (b []byte, err error) {
 	if d.Size < 0 || d.Size > signature.MaxBytes {
 		return nil, fmt.Errorf("%w: %s has %d bytes", ErrSignature, d.Digest, d.Size)
@@ -173,7 +172,7 @@ func (o RegistryOptions) smallBlob(ctx context.Context, puller *remote.Puller, r
 	return b, nil
 }
 
-// remoteReferrers lists what refers to a digest, by the API or the fallback tag.
+// remoteReferrers lists the referrers of a digest, by the API or the fallback tag.
 func remoteReferrers(ctx context.Context, o PullOptions, d name.Digest) (*v1.IndexManifest, error) {
 	index, err := remote.Referrers(d, o.options(ctx, d)...)
 	if err != nil {
@@ -187,15 +186,15 @@ func isNotFound(err error) bool {
 	return errors.As(err, &said) && said.StatusCode == http.StatusNotFound
 }
 
-// Resolve asks the registry for the digest of a reference, of its index where there
-// is one, and returns "name@sha256:…". Errors: ErrReference, ErrRegistry.
+// Resolve asks the registry for the digest of a reference (the index's digest if the image has an
+// index) and returns "name@sha256:…". Errors: ErrReference, ErrRegistry.
 func Resolve(ctx context.Context, ref string, o RegistryOptions) (string, error) {
 	r, options, err := o.open(ctx, ref)
 	if err != nil {
 		return "", fmt.Errorf("resolve %s: %w", ref, err)
 	}
 	d, err := remote.Head(r, options...)
-	if err != nil { // not every registry's HEAD says all
+	if err != nil { // HEAD answers of some registries are incomplete
 		var got *remote.Descriptor
 		if got, err = remote.Get(r, options...); err != nil {
 			return "", fmt.Errorf("resolve %s: %w", ref, reason(ctx, registryError(r.Context(), err)))
@@ -205,9 +204,9 @@ func Resolve(ctx context.Context, ref string, o RegistryOptions) (string, error)
 	return signature.Repository(r.Context().Name()) + "@" + d.Digest.String(), nil
 }
 
-// Attach puts a signature of the image "name@sha256:…" beside it, in base64, over
-// payload ([signature.Payload]); those that are there stay. It cannot tell whether
-// it is one: that takes the key. Errors: ErrReference, ErrRegistry.
+// Attach stores a signature of the image "name@sha256:…" beside it, in base64, over payload
+// ([signature.Payload]). Earlier signatures stay. Attach cannot check the signature, because it has
+// no key. Errors: ErrReference, ErrRegistry.
 func Attach(ctx context.Context, ref string, payload []byte, sig string, o RegistryOptions) error {
 	if err := attach(ctx, ref, payload, sig, o); err != nil {
 		return fmt.Errorf("sign %s: %w", ref, reason(ctx, err))
@@ -250,7 +249,7 @@ func attach(ctx context.Context, ref string, payload []byte, sig string, o Regis
 		return nil
 	}
 	m.Layers = append(m.Layers, l)
-	var f v1.ConfigFile // as cosign's: it describes nothing
+	var f v1.ConfigFile // as cosign's: an empty description
 	f.RootFS.Type = "layers"
 	for _, l := range m.Layers {
 		f.RootFS.DiffIDs = append(f.RootFS.DiffIDs, l.Digest)
@@ -263,7 +262,7 @@ func attach(ctx context.Context, ref string, payload []byte, sig string, o Regis
 	return o.write(ctx, tag, m, types.OCIConfigJSON, config, map[string][]byte{l.Digest.String(): payload})
 }
 
-// write sends a small image whose blobs are in memory, those that are new.
+// write sends a small image. blobs holds the new blobs.
 func (o RegistryOptions) write(ctx context.Context, r name.Reference, m v1.Manifest, media types.MediaType, config []byte, blobs map[string][]byte) error {
 	var err error
 	if m.Config, err = descriptor(media, digestOf(config), int64(len(config))); err != nil {
@@ -286,9 +285,9 @@ func (o RegistryOptions) write(ctx context.Context, r name.Reference, m v1.Manif
 	return nil
 }
 
-// refer sends a manifest with its blobs, which are in memory, as one that refers to
-// subject: registries without the referrers API list it under the fallback tag
-// (OCI distribution-spec, "Referrers tag schema").
+// refer sends a manifest with the blobs, which are in memory, as a referrer of subject. Registries
+// without the referrers API list it under the fallback tag (OCI distribution-spec, "Referrers tag
+// schema").
 func (o RegistryOptions) refer(ctx context.Context, repo name.Repository, m v1.Manifest, subject v1.Descriptor, blobs map[string][]byte) error {
 	m.Subject = &subject
 	config := []byte("{}")
@@ -303,7 +302,7 @@ func (o RegistryOptions) refer(ctx context.Context, repo name.Repository, m v1.M
 	return o.write(ctx, repo.Digest(string(digestOf(b))), m, mediaEmpty, config, blobs)
 }
 
-// attachSBOM puts the image's bill of materials beside it.
+// attachSBOM stores the image's bill of materials beside it.
 func (o RegistryOptions) attachSBOM(ctx context.Context, s *store.Store, img *store.Image, repo name.Repository, at Remote) error {
 	doc, err := sbom.CycloneDX(s, img)
 	if err != nil {
