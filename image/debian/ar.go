@@ -13,14 +13,14 @@ import (
 	"github.com/xi2/xz"
 )
 
-// openMember returns the uncompressed data.tar, or control.tar, of a .deb; see
-// deb(5). An ar file is "!<arch>\n", then members:
+// openMember returns the uncompressed data.tar or control.tar of a .deb; see deb(5). An ar file is
+// "!<arch>\n", then members:
 //
 //	offset 0  name, 16 bytes      48  size, decimal, 10 bytes
 //	      16  mtime, ids, mode    58  "`\n"
 //	      60  content, padded to an even length
 //
-// close frees the decoder.
+// closeData frees the decoder.
 func openMember(r io.Reader, member string) (data io.Reader, closeData func(), err error) {
 	magic := make([]byte, 8)
 	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != "!<arch>\n" {

@@ -14,13 +14,12 @@ const (
 	maxParagraph = 16 << 20
 )
 
-// paragraph is a deb822 stanza: field name in lower case → value, continuation
-// lines joined by "\n" with their first blank removed (" ." is an empty line).
+// paragraph is a deb822 stanza: field name in lower case → value. Continuation lines are joined by
+// "\n" with their first blank removed (" ." is an empty line).
 type paragraph map[string]string
 
-// readParagraphs calls f for each paragraph of r; see deb822(5). want, when not
-// nil, names the fields (lower case) that are kept, so that a large index costs
-// only what is used of it.
+// readParagraphs calls f for each paragraph of r; see deb822(5). want, when not nil, names the
+// fields (lower case) to keep: it saves memory for a large index.
 func readParagraphs(r io.Reader, want map[string]bool, f func(paragraph) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxLine)
@@ -54,8 +53,8 @@ func readParagraphs(r io.Reader, want map[string]bool, f func(paragraph) error) 
 				return fmt.Errorf("line %d: continuation line without a field", line)
 			}
 			if key != "" {
-				// A strings.Builder would serve long fields better, but the only
-				// long field kept is Release's SHA256, read by its own loop.
+				// A strings.Builder would serve long fields better, but the only long field in use
+				// is Release's SHA256, which has a separate loop.
 				rest := string(b[1:])
 				if rest == "." {
 					rest = ""

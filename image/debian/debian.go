@@ -1,19 +1,18 @@
-// Package debian makes trees of files out of Debian and Ubuntu packages
-// without apt, chroot or maintainer scripts.
+// Package debian makes trees of files from Debian and Ubuntu packages without apt, chroot or
+// maintainer scripts.
 //
-// An [Archive] is the set of suites one distribution release is made of
-// ("bookworm", "bookworm-updates", "bookworm-security"). Trust runs as in apt:
+// An [Archive] is the set of suites of one distribution release ("bookworm", "bookworm-updates",
+// "bookworm-security"). Trust works as in apt:
 //
 //	keyring → InRelease (clearsigned) → SHA256 of Packages.gz → SHA256 of each .deb
 //
-// Resolve computes a closure of dependencies; Unpack downloads it and streams
-// the files to a [Writer], usr-merged. What packages do in maintainer scripts
-// (alternatives, ldconfig, diversions) does not happen, with two exceptions: the
-// bundle of certification authorities, and sh and awk. [ELFCheck] tells whether
-// the result still links.
+// Resolve computes a closure of dependencies. Unpack downloads the closure and streams the files to
+// a [Writer], usr-merged. The effects of maintainer scripts (alternatives, ldconfig, diversions)
+// are missing, with two exceptions: the bundle of certification authorities, and sh and awk.
+// [ELFCheck] reports whether the result still links.
 //
-// Conflicts and Breaks are not looked at: a base environment takes a handful of
-// roots of one release, and those are co-installable by the archive's own rules.
+// The package ignores Conflicts and Breaks: a base environment takes a handful of roots of one
+// release, and the archive's own rules make those co-installable.
 package debian
 
 import (
@@ -35,7 +34,7 @@ import (
 	"pault.ag/go/debian/version"
 )
 
-// Errors callers test for. They come wrapped, with the file or address.
+// Errors that callers test for, wrapped with the file or address.
 var (
 	ErrSignature  = errors.New("signature does not verify")
 	ErrExpired    = errors.New("release file has expired")
@@ -44,25 +43,25 @@ var (
 	ErrUnsafe     = errors.New("unsafe archive member")
 )
 
-// Config says where packages come from. Cache is required.
+// Config names the sources of packages. Cache is required.
 type Config struct {
-	Release string       // codename: "trixie"; "" for that of [HostRelease]
-	Sources []Source     // of all releases there are; nil: the host's apt sources
+	Release string       // codename: "trixie"; "" for [HostRelease]
+	Sources []Source     // of all releases; nil: the host's apt sources
 	Cache   string       // directory for release files, indexes and .debs; made when missing
-	Client  *http.Client // nil: one with the proxies of the environment and apt
+	Client  *http.Client // nil: a client with the proxies of the environment and apt
 	Log     *slog.Logger // nil: discarded
 
 	root string // of the host, "" for /
 }
 
-// Archive is safe for use by several goroutines. Indexes (some 60,000 packages,
-// about 40 MB of memory) are loaded by the first Resolve and live as long as
-// the Archive: open one for a build, then let it go.
+// Archive is safe for use by several goroutines. The first Resolve loads the indexes (some 60,000
+// packages, about 40 MB of memory), and they live as long as the Archive: open an Archive for a
+// build, then drop it.
 type Archive struct {
 	sources  []Source
-	origin   string // Origin the release files must have; "" for any
+	origin   string // required Origin of the release files; "" for any
 	codename string
-	foreign  bool   // not the host's own release, from the host's own sources
+	foreign  bool   // another release than the host's, from the host's sources
 	arch     string // Debian's name: "amd64", "arm64"
 	fetch    fetcher
 	log      *slog.Logger
@@ -73,31 +72,31 @@ type Archive struct {
 	index *index // nil until loaded
 }
 
-// limits bound what an archive can make us write or hold.
+// limits bound the data that an archive can make FRE write or hold.
 type limits struct {
 	deb      int64 // bytes of one .deb
-	unpacked int64 // bytes one .deb may unpack to
+	unpacked int64 // unpacked bytes of one .deb
 	entries  int   // members of one .deb
 	index    int64 // bytes of one uncompressed Packages file
 	link     int64 // bytes of a file that has hard links
 }
 
-// Package is one version of a package, as its archive's index describes it.
+// Package is one version of a package, as the archive's index describes it.
 type Package struct {
 	Name, Version, Architecture string
 	Filename                    string // below the source's URI
 	Size                        int64  // of the .deb, bytes
 	SHA256                      string // of the .deb, hexadecimal
-	InstalledSize               int64  // bytes that its files take, by the index; 0 where that does not say
+	InstalledSize               int64  // bytes of the installed files; 0 if the index leaves it out
 
-	uri      string // of the source it comes from
+	uri      string // of its source
 	parsed   version.Version
-	depends  string // Pre-Depends and Depends, as they stand in the index
+	depends  string // Pre-Depends and Depends, unparsed
 	provides string
 	priority int // 0 required … 4 extra
 }
 
-// Open reads the sources. Nothing is fetched before Resolve.
+// Open reads the sources. It downloads nothing: Resolve does.
 func Open(cfg Config) (*Archive, error) {
 	a := &Archive{
 		sources: cfg.Sources,
@@ -166,8 +165,8 @@ func debianArch() string {
 // Codename is the release's: "bookworm", "noble".
 func (a *Archive) Codename() string { return a.codename }
 
-// HostRelease is the release that base environments are of where nobody names
-// another: that of the first source, or where there is none, the host's own.
+// HostRelease is the default release of base environments: the release of the first source, or, if
+// sources is nil, the host's own.
 func HostRelease(sources []Source) (codename string, err error) { return hostRelease("", sources) }
 
 func hostRelease(root string, sources []Source) (codename string, err error) {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// ELFCheck is a Writer that passes everything on to another and notes what the
-// ELF files among it need, so that Err can tell what would not link. It looks
-// where ld.so(8) looks without a cache file: DT_RPATH or DT_RUNPATH of the file
-// itself, then the default directories. One ELF file at a time is in memory.
+// ELFCheck is a Writer that passes all files on to another Writer and notes the dependencies of ELF
+// files, for Err to report missing libraries. It searches like ld.so(8) without a cache file:
+// DT_RPATH or DT_RUNPATH of the file itself, then the default directories. One ELF file at a time
+// is in memory.
 type ELFCheck struct {
 	w     Writer
 	links map[string]string // symlink → target
@@ -28,11 +28,11 @@ type ELFCheck struct {
 // need is one ELF file's interpreter or library.
 type need struct {
 	by, name string
-	dirs     []string // of its run path
-	plugin   bool     // a program loads the file, and may have loaded the library before
+	dirs     []string // directories of the run path
+	plugin   bool     // by is a plugin: the program may have loaded the library before
 }
 
-// places are the absolute paths at which it is looked for, in this order.
+// places returns the absolute paths that ld.so tries, in order.
 func (n need) places() []string {
 	if strings.Contains(n.name, "/") {
 		return []string{n.name}
@@ -89,9 +89,9 @@ func (c *ELFCheck) File(p string, mode fs.FileMode, mtime time.Time, r io.Reader
 	return c.w.File(p, mode, mtime, bytes.NewReader(b))
 }
 
-// Needs says what the ELF file at path p of a root needs: for its interpreter and
-// each library the absolute paths at which it is looked for, in this order. An error
-// is that f is no ELF file; of another machine's it needs nothing.
+// Needs returns the dependencies of the ELF file at path p of a root: for the interpreter and each
+// library the absolute paths that ld.so tries, in order. It returns an error if f is no ELF file,
+// and no dependencies for another machine's file.
 func Needs(p string, f io.ReaderAt) ([][]string, error) {
 	needs, err := needsOf(p, f)
 	var out [][]string
@@ -143,12 +143,11 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 	return needs, nil
 }
 
-// Err returns nil when everything noted resolves, else an error that names
-// each file and what it misses. A file that a program loads also finds a library below its
-// own directory, because ld.so takes a library that is loaded already: java loads
-// server/libjvm.so before the libraries beside server/ that need it. Files that match one
-// of except (globs as for [Keep]) may miss libraries: optional modules whose libraries are
-// left out.
+// Err returns nil if all noted dependencies resolve, else an error that names each file and the
+// missing library. A plugin may also find a library below the plugin's own directory, because ld.so
+// takes a library that is loaded already: java loads server/libjvm.so before its dependents beside
+// server/. Files that match a pattern in except (globs as for [Keep]) may miss libraries: optional
+// modules.
 func (c *ELFCheck) Err(except ...string) error {
 	counts, err := Keep(except)
 	if err != nil {
@@ -166,7 +165,7 @@ func (c *ELFCheck) Err(except ...string) error {
 	return errors.Join(missing...)
 }
 
-// below says whether a file of that name lies in a directory below dir.
+// below reports whether a directory below dir has a file with the name.
 func (c *ELFCheck) below(dir, name string) bool {
 	for p := range c.files {
 		if path.Base(p) == name && strings.HasPrefix(p, dir+"/") {

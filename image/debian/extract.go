@@ -13,14 +13,13 @@ import (
 	"strings"
 )
 
-// maxScript is more than any maintainer script has.
+// maxScript is above the size of any maintainer script.
 const maxScript = 1 << 20
 
-// Extract downloads one package and writes its files as Unpack does, for a tree to
-// place over one that Unpack made: without the links of merged directories and sh.
-// Links that its postinst script has update-alternatives make are made, each to the
-// package's own file. skipped names what else that script would have run and what
-// matters to who uses the package ("fc-cache"), sorted.
+// Extract downloads one package and writes the files as Unpack does, for a tree over another tree
+// of Unpack: without the links of merged directories and sh. If the postinst script has
+// update-alternatives make links to files of the package, Extract makes the links. skipped names
+// further commands of the script that matter to users of the package ("fc-cache"), sorted.
 func (a *Archive) Extract(ctx context.Context, p Package, w Writer, keep func(path string) bool) (skipped []string, err error) {
 	if keep == nil {
 		keep = func(string) bool { return true }
@@ -57,7 +56,7 @@ func (a *Archive) Extract(ctx context.Context, p Package, w Writer, keep func(pa
 	return skipped, nil
 }
 
-// alternative makes a link to a file of the package's own.
+// alternative makes a link to a file of the package itself.
 func (t *tree) alternative(l alternative) error {
 	link, err := clean(strings.TrimPrefix(l.link, "/"))
 	if err != nil || link == "" {
@@ -77,7 +76,7 @@ func (t *tree) alternative(l alternative) error {
 	return t.w.Symlink(link, "/"+target, t.mtime)
 }
 
-// postinst is a package's script of that name; empty where it has none.
+// postinst returns a package's postinst script; empty without one.
 func postinst(deb io.Reader) ([]byte, error) {
 	control, closeControl, err := openMember(deb, "control.tar")
 	if err != nil {
@@ -116,10 +115,9 @@ var (
 	heavyScript = regexp.MustCompile(`(?m)^[^#\n]*?\b(` + strings.Join(mattering(), "|") + `)\b`)
 )
 
-// mattering are commands of postinst scripts whose result programs may look for.
-// What they do otherwise concerns the system that the package is installed in: its
-// services, users, menus, registered documents. Bytecode that py3compile would make
-// costs time, no more.
+// mattering lists commands of postinst scripts whose results programs may look for. Further
+// commands concern only the system around the package: services, users, menus, registered
+// documents. Missing bytecode of py3compile costs time, no more.
 func mattering() []string {
 	return []string{
 		"dpkg-divert", "fc-cache", "gdk-pixbuf-query-loaders", "glib-compile-schemas", "gio-querymodules", "gtk-query-immodules-[0-9.]+",
@@ -129,13 +127,12 @@ func mattering() []string {
 	}
 }
 
-// maxAlternatives bounds what a script's loops can make of it.
+// maxAlternatives bounds the links from a script's loops.
 const maxAlternatives = 1000
 
-// readPostinst finds what of a script matters: the links of update-alternatives
-// (update-alternatives(1)) whose paths are written out, or made of a variable that
-// is set once to a plain word or runs through plain words, and the other commands.
-// It does not understand the shell: what is conditional counts.
+// readPostinst extracts from a script the links of update-alternatives(1) and the commands in
+// mattering. It finds links with literal paths, or with a variable that is set once to a plain word
+// or loops over plain words. It does not parse conditions: a conditional command counts.
 func readPostinst(script []byte) (links []alternative, skipped []string) {
 	text := continued.ReplaceAllString(string(script), " ")
 	values := map[string][]string{}
@@ -163,8 +160,8 @@ func readPostinst(script []byte) (links []alternative, skipped []string) {
 	return links, slices.Compact(skipped)
 }
 
-// expand adds the link for each value of its variables, of which both paths have
-// the same: two with more values than one are left out.
+// expand adds the link once for each value of its variable. A link with two looping variables is
+// left out.
 func expand(links []alternative, link, target string, values map[string][]string) []alternative {
 	link, target = strings.Trim(link, `"'`), strings.Trim(target, `"'`)
 	over, running := []string{""}, ""
@@ -197,8 +194,8 @@ func expand(links []alternative, link, target string, values map[string][]string
 	return links
 }
 
-// ParseStatus reads dpkg's list of what is installed, var/lib/dpkg/status: name →
-// version, of packages of this architecture or of none.
+// ParseStatus reads dpkg's status file, var/lib/dpkg/status, and returns name → version of the
+// installed packages of this architecture or of none.
 func ParseStatus(text []byte) (map[string]string, error) {
 	want := map[string]bool{"package": true, "status": true, "version": true, "architecture": true}
 	installed := map[string]string{}

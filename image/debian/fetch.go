@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// aptConfig is what matters here of apt.conf(5).
+// aptConfig holds the used options of apt.conf(5).
 type aptConfig struct {
 	proxy        map[string]string // scheme → proxy address
 	allowExpired bool              // Acquire::Check-Valid-Until "false"
 }
 
-// readAptConfig asks apt-config; a host without it has no such configuration.
+// readAptConfig asks apt-config; on a host without apt-config the result is empty.
 func readAptConfig(ctx context.Context) aptConfig {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -51,7 +51,7 @@ func parseAptConfig(dump string) aptConfig {
 	return c
 }
 
-// newClient obeys the environment first, then apt's configuration.
+// newClient takes proxies from the environment first, then from apt's configuration.
 func newClient(apt aptConfig) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ResponseHeaderTimeout = 30 * time.Second
@@ -76,16 +76,16 @@ func newClient(apt aptConfig) *http.Client {
 // FetchError says that a file of an archive could not be fetched.
 type FetchError struct {
 	URI    string // without a password
-	Status int    // of HTTP; 0 where there was no answer
+	Status int    // of HTTP; 0 without an answer
 	Err    error
 
-	hint string // where its address comes from
+	hint string // explains where the address comes from
 }
 
 func (e *FetchError) Error() string { return fmt.Sprintf("fetch %s: %s%s", e.URI, e.Err, e.hint) }
 func (e *FetchError) Unwrap() error { return e.Err }
 
-// fetchError is err as a [FetchError] of uri.
+// fetchError wraps err as a [FetchError] of uri.
 func fetchError(uri string, err error, hint string) error {
 	e := &FetchError{URI: redact(uri), Err: err, hint: hint}
 	var status *statusError
@@ -109,12 +109,12 @@ var errNotModified = errors.New("not modified")
 type fetcher struct {
 	client  *http.Client
 	cache   string
-	idle    time.Duration // without a byte, after which a download is given up
+	idle    time.Duration // a download without data for this long fails
 	backoff time.Duration // before the second attempt, doubled for the third
 }
 
-// open starts reading uri. since, when not zero, may yield errNotModified.
-// The reader fails when nothing arrives for f.idle.
+// open starts to read uri. A since that is not zero may yield errNotModified. The reader fails when
+// no data arrives for f.idle.
 func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.ReadCloser, time.Time, error) {
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -189,7 +189,7 @@ func (r *idleReader) Close() error {
 	return r.body.Close()
 }
 
-// retry runs f up to three times while it fails in a way that may pass.
+// retry runs what up to three times while the error may be temporary.
 func (f *fetcher) retry(ctx context.Context, what func() error) error {
 	wait := f.backoff
 	for try := 1; ; try++ {
@@ -211,9 +211,9 @@ func (f *fetcher) retry(ctx context.Context, what func() error) error {
 	}
 }
 
-// verified returns the cache's file for a content hash, fetching it from the
-// first of uris that has it. The file's bytes are checked on every call: the
-// cache is not trusted further than the network. The caller closes the file.
+// verified returns the cache's file for a content hash. If needed it downloads the file from the
+// first of uris that succeeds. The bytes are checked on every call: the cache is not trusted
+// further than the network. The caller closes the file.
 func (f *fetcher) verified(ctx context.Context, dir, hash string, size int64, uris ...string) (*os.File, error) {
 	path := filepath.Join(f.cache, dir, hash)
 	file, err := os.Open(path)
@@ -260,8 +260,8 @@ func (f *fetcher) download(ctx context.Context, uri, path, hash string, size int
 	})
 }
 
-// writeAside makes path appear whole. It is a cache whose content is checked
-// when read, so there is no fsync.
+// writeAside makes path appear whole. There is no fsync, because the cache's content is checked
+// when read.
 func writeAside(path string, fill func(*os.File) error) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "tmp-*")
 	if err != nil {
@@ -294,7 +294,7 @@ func check(file *os.File, hash string, size int64) error {
 	return err
 }
 
-// redact removes a password from an address that goes into an error or a log.
+// redact removes a password from an address before it goes into an error or a log.
 func redact(uri string) string {
 	u, err := url.Parse(uri)
 	if err != nil {

@@ -17,19 +17,19 @@ import (
 	"pault.ag/go/debian/version"
 )
 
-// index holds the newest version of every package, and who provides what.
+// index holds the newest version of every package, and the providers of each name.
 type index struct {
 	packages map[string]*Package
-	older    map[string][]*Package // further versions, newest first: of few names
+	older    map[string][]*Package // further versions, newest first; few names have any
 	provides map[string][]provided
 }
 
 type provided struct {
 	by      *Package
-	version *version.Version // nil: any unversioned dependency only
+	version *version.Version // nil: satisfies unversioned dependencies only
 }
 
-// load returns the index, built by the first call that succeeds.
+// load returns the index. The first successful call builds it.
 func (a *Archive) load(ctx context.Context) (*index, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,7 +86,7 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	}
 	for _, p := range x.packages {
 		if err := x.addProvides(p); err != nil {
-			// One odd package of thousands; who needs it learns that it is missing.
+			// Only this package is affected: a dependency on it is reported as missing.
 			a.log.WarnContext(ctx, "package provides nothing readable", "package", p.Name, "error", err)
 		}
 	}
@@ -152,7 +152,7 @@ func (a *Archive) loadPackages(ctx context.Context, s Source, r *release, compon
 	return nil, fmt.Errorf("the release file lists neither %sPackages.gz nor .xz", dir)
 }
 
-// boundReader fails, where io.LimitReader ends quietly.
+// boundReader returns an error at the limit; io.LimitReader would end quietly.
 type boundReader struct {
 	r    io.Reader
 	left int64
@@ -217,8 +217,8 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 	return out, err
 }
 
-// parseVersion refuses what version.Parse lets pass, and dpkg does not: no upstream version
-// before a hyphen, or no revision behind the last one.
+// parseVersion refuses versions that dpkg refuses and version.Parse accepts: no upstream version
+// before a hyphen, or no revision behind the last hyphen.
 func parseVersion(s string) (version.Version, error) {
 	v, err := version.Parse(s)
 	switch {
@@ -231,8 +231,7 @@ func parseVersion(s string) (version.Version, error) {
 	return v, err
 }
 
-// validName follows Debian policy 5.6.1, and allows upper case as some
-// archives do.
+// validName follows Debian policy 5.6.1, and allows upper case as some archives do.
 func validName(s string) bool {
 	return s != "" && len(s) < 256 && strings.Trim(strings.ToLower(s), "abcdefghijklmnopqrstuvwxyz0123456789+-.") == "" &&
 		!strings.ContainsAny(s[:1], "+-.")

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// soname is how programs ask for a shared library: "libxml2.so.2".
+// soname matches the name by which programs ask for a shared library: "libxml2.so.2".
 var soname = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.+-]*?)\.so(\.[A-Za-z0-9_.+-]+)?$`)
 
 // triplet is Debian's name of this machine's directories (multiarch).
@@ -30,19 +30,19 @@ func triplet() string {
 	return t + "-linux-gnu"
 }
 
-// LibraryDirs are the directories in which ld.so of Debian's libc looks without a
-// cache file, relative to the root, usr-merged, the better ones first.
+// LibraryDirs are the directories that ld.so of Debian's libc searches without a cache file,
+// relative to the root, usr-merged, in order of preference.
 func LibraryDirs() []string { return []string{"usr/lib/" + triplet(), "usr/lib", "usr/lib64"} }
 
-// IsLibrary says whether a path of a usr-merged tree is a shared object's.
+// IsLibrary reports whether a path of a usr-merged tree looks like a shared object.
 func IsLibrary(p string) bool {
 	return strings.HasPrefix(p, "usr/lib") && soname.MatchString(path.Base(p))
 }
 
-// ResolveLibraries finds the packages of the shared libraries sonames and of those
-// that they need in turn, by what the ELF files say, sorted by name. installed is
-// as for ResolveOver; has says whether the system has a library already. Errors
-// wrap [ErrUnresolved] and name libraries near to one that no package has.
+// ResolveLibraries finds the packages of the shared libraries sonames and of their dependencies, by
+// their ELF files, sorted by name. installed is as for ResolveOver; has reports whether the system
+// has a library already. Errors wrap [ErrUnresolved] and name similar libraries if no package has
+// the library.
 func (a *Archive) ResolveLibraries(ctx context.Context, sonames []string, installed map[string]string, exclude []string, has func(soname string) bool) ([]Package, error) {
 	x, err := a.load(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *Archive) ResolveLibraries(ctx context.Context, sonames []string, instal
 	return out, nil
 }
 
-// libraries knows what is in packages that were looked into.
+// libraries caches the contents of inspected packages.
 type libraries struct {
 	a     *Archive
 	ctx   context.Context     //nolint:containedctx // of one call
@@ -87,7 +87,7 @@ type libraries struct {
 // objects are the shared objects of one package.
 type objects struct{ *ELFCheck }
 
-// find is the path of the object that ld.so would take for name; "" where there is none.
+// find returns the path of the object that ld.so loads for name, or "".
 func (o *objects) find(name string, dirs []string) string {
 	for _, d := range slices.Concat(dirs, LibraryDirs()) {
 		p := path.Join(strings.TrimPrefix(d, "/"), name)
@@ -98,7 +98,7 @@ func (o *objects) find(name string, dirs []string) string {
 	return ""
 }
 
-// look fetches packages, several at once, and reads what objects they have.
+// look downloads packages, several at once, and reads their shared objects.
 func (s *libraries) look(packages ...Package) error {
 	g, ctx := errgroup.WithContext(s.ctx)
 	g.SetLimit(downloads)
@@ -125,7 +125,7 @@ func (s *libraries) look(packages ...Package) error {
 	return nil
 }
 
-// close takes the packages that name needs out of closure, p's.
+// close moves the packages that the library name needs from closure, p's dependencies, to taken.
 func (s *libraries) close(name string, p Package, closure []Package, taken map[string]Package, has func(string) bool) error {
 	type want struct {
 		by, name string
@@ -147,7 +147,7 @@ func (s *libraries) close(name string, p Package, closure []Package, taken map[s
 			return fmt.Errorf("%w: library %s: %s needs %s, which neither the base environment nor what the package %s depends on has", ErrUnresolved, name, w.by, w.name, p.Name)
 		}
 		taken[q.Name] = *q
-		// All the package's objects come along, so that what they need has to, too.
+		// The image gets all objects of the package, with all their dependencies.
 		for _, n := range s.known[q.Name].needs {
 			if !strings.Contains(n.name, "/") {
 				queue = append(queue, want{q.Name, n.name, n.dirs})
@@ -157,8 +157,8 @@ func (s *libraries) close(name string, p Package, closure []Package, taken map[s
 	return nil
 }
 
-// owner finds the package that has a library: p itself, those that were looked
-// into, those whose name says so, and only then in all of closure.
+// owner finds the package that has a library: among p and the inspected packages, then among
+// packages with a matching name, and only then in all of closure.
 func (s *libraries) owner(name string, dirs []string, p Package, closure []Package) (*Package, error) {
 	has := func(q Package) bool { return s.known[q.Name] != nil && s.known[q.Name].find(name, dirs) != "" }
 	order := append([]Package{p}, closure...)
@@ -177,8 +177,8 @@ func (s *libraries) owner(name string, dirs []string, p Package, closure []Packa
 	return nil, nil
 }
 
-// provider finds the package that has a library: by the names that Debian's policy
-// (8.1) gives such packages, each looked into, else in the archive's list of all files.
+// provider finds the package that has a library. It inspects packages with the names that Debian's
+// policy (8.1) gives to packages of libraries, then searches the archive's list of all files.
 func (a *Archive) provider(s *libraries, x *index, name string) (*Package, error) {
 	for _, c := range candidates(name) {
 		p := x.packages[c]
@@ -213,7 +213,7 @@ func (a *Archive) provider(s *libraries, x *index, name string) (*Package, error
 	return nil, fmt.Errorf("%w: no package of %s has the library %s%s", ErrUnresolved, a.codename, name, hint)
 }
 
-// candidates are package names that a library of that soname would have.
+// candidates returns likely package names for a library with the soname.
 func candidates(name string) []string {
 	m := soname.FindStringSubmatch(name)
 	if m == nil {
@@ -234,9 +234,9 @@ func candidates(name string) []string {
 	return out
 }
 
-// contents looks a library up in the lists of all files (Contents-ARCH.gz, see the
-// Debian wiki, RepositoryFormat): the packages that have it, the likeliest first, and
-// names of libraries like it. The lists are as large as they are: a second or two.
+// contents searches the lists of all files (Contents-ARCH.gz, see the Debian wiki,
+// RepositoryFormat) for a library. It returns the packages with the library, the likeliest first,
+// and names of similar libraries. The lists are large: a search takes a second or two.
 func (a *Archive) contents(ctx context.Context, name string) (packages, near []string, err error) {
 	found := &contentsSearch{name: name}
 	lists := 0
@@ -292,9 +292,9 @@ func (a *Archive) search(ctx context.Context, s Source, r *release, file string,
 //	usr/lib/x86_64-linux-gnu/libxml2.so.2     libs/libxml2,oldlibs/other
 type contentsSearch struct {
 	name    string
-	direct  []string // packages that have it where ld.so looks
-	aside   []string // others
-	similar []string // libraries with a name like it, where ld.so looks
+	direct  []string // packages with the library in a directory of ld.so
+	aside   []string // packages with the library elsewhere
+	similar []string // libraries in ld.so's directories with a similar name
 }
 
 func (c *contentsSearch) read(ctx context.Context, r io.Reader) error {
@@ -342,7 +342,7 @@ func (c *contentsSearch) read(ctx context.Context, r io.Reader) error {
 	return sc.Err()
 }
 
-// result orders what was found: shorter names before longer ones.
+// result sorts the findings: shorter names first.
 func (c *contentsSearch) result() (packages, near []string) {
 	for _, l := range [][]string{c.direct, c.aside} {
 		slices.SortFunc(l, func(a, b string) int {
@@ -367,7 +367,7 @@ func (c *contentsSearch) result() (packages, near []string) {
 	return packages, near[:min(5, len(near))]
 }
 
-// nowhere is a Writer that keeps nothing.
+// nowhere is a Writer that discards all files.
 type nowhere struct{}
 
 // File implements [Writer].

@@ -36,8 +36,8 @@ type fileHash struct {
 	size   int64
 }
 
-// loadRelease fetches, or revalidates, and verifies a suite's InRelease. When
-// the archive cannot be reached, a cached one that is still valid serves.
+// loadRelease fetches, or revalidates, and verifies a suite's InRelease. If the archive cannot be
+// reached, a valid cached file is enough.
 func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 	keys, err := s.keyring()
 	if err != nil {
@@ -94,7 +94,7 @@ func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 	return r, nil
 }
 
-// cachedRelease returns nil when there is none that verifies.
+// cachedRelease returns nil unless a cached file verifies.
 func (a *Archive) cachedRelease(path string, s Source, keys openpgp.EntityList) (*release, time.Time) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -166,7 +166,7 @@ func (s *Source) keyring() (openpgp.EntityList, error) {
 	return all, nil
 }
 
-// verify checks the signature and reads what it covers, nothing around it.
+// verify checks the signature and parses only the signed text.
 func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*release, error) {
 	block, rest := clearsign.Decode(data)
 	if block == nil {
@@ -175,8 +175,8 @@ func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*r
 	if len(bytes.TrimSpace(rest)) > 0 {
 		return nil, fmt.Errorf("%w: data after the signature", ErrSignature)
 	}
-	// A release is signed by several keys, old and new: one that is known and
-	// not expired is enough, so each known key is tried by itself.
+	// A release is signed by several keys, old and new. A single known key that has not expired is
+	// enough, so verify tries each known key alone.
 	sig, err := io.ReadAll(block.ArmoredSignature.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSignature, err)
@@ -202,13 +202,12 @@ func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*r
 	return r, nil
 }
 
-// parseRelease reads the fields of a Release file; see the Debian wiki,
-// RepositoryFormat.
+// parseRelease reads the fields of a Release file; see the Debian wiki, RepositoryFormat.
 func parseRelease(b []byte) (*release, error) {
 	r := &release{files: map[string]fileHash{}}
 	got := false
 	want := map[string]bool{"origin": true, "suite": true, "codename": true, "valid-until": true, "acquire-by-hash": true}
-	// SHA256 has some thousand lines: they are read here, not joined.
+	// SHA256 has some thousand lines: a loop reads them without joining.
 	head, sums := splitField(b, "SHA256")
 	err := readParagraphs(bytes.NewReader(head), want, func(p paragraph) error {
 		if got {

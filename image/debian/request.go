@@ -11,11 +11,10 @@ import (
 	"pault.ag/go/debian/version"
 )
 
-// request is a package that somebody asks for by name: "curl", "ghostscript=10.*".
+// request is a user's request for a package: "curl", "ghostscript=10.*".
 type request struct{ name, version string }
 
-// parseRequest reads NAME or NAME=VERSION, the version with wildcards as of
-// path.Match.
+// parseRequest reads NAME or NAME=VERSION; VERSION may have path.Match's wildcards.
 func parseRequest(s string) (request, error) {
 	name, wanted, pinned := strings.Cut(s, "=")
 	if !validName(name) {
@@ -35,13 +34,12 @@ func (r request) admits(v string) bool {
 	return ok
 }
 
-// ErrInstalled: what is asked for does not go with the version of a package that
-// is there already.
+// ErrInstalled: the request conflicts with the version of an installed package.
 var ErrInstalled = errors.New("another version is installed")
 
-// ResolveOver is Resolve for requests ("curl", "ghostscript=10.*") of a system that
-// has the packages installed (name → version): those are not returned. Where one is
-// needed in a version that it is not, the error wraps [ErrInstalled].
+// ResolveOver is like Resolve for requests ("curl", "ghostscript=10.*") on a system with installed
+// packages (name → version). It does not return installed packages. If a dependency needs another
+// version of an installed package, the error wraps [ErrInstalled].
 func (a *Archive) ResolveOver(ctx context.Context, requests []string, installed map[string]string, exclude []string) ([]Package, error) {
 	x, err := a.load(ctx)
 	if err != nil {
@@ -56,8 +54,8 @@ func (a *Archive) ResolveOver(ctx context.Context, requests []string, installed 
 	return x.resolve(requests, have, exclude)
 }
 
-// root is the package that a request is answered with: the newest that it admits.
-// It is nil where an installed one does.
+// root returns the newest package that the request admits. It returns nil if an installed package
+// satisfies the request.
 func (x *index) root(s string, installed map[string]version.Version) (*Package, error) {
 	r, err := parseRequest(s)
 	if err != nil {
@@ -92,8 +90,8 @@ func (x *index) root(s string, installed map[string]version.Version) (*Package, 
 	return nil, fmt.Errorf("%w: %s: the archive has %s", ErrUnresolved, s, strings.Join(slices.Compact(versions), ", "))
 }
 
-// installedSatisfies says whether what is installed satisfies d, and which package
-// of d's name is there in a version that does not.
+// installedSatisfies reports whether an installed package satisfies d. If not, other describes the
+// installed package of the same name with a wrong version.
 func (x *index) installedSatisfies(d dependency, installed map[string]version.Version) (ok bool, other string) {
 	if v, there := installed[d.name]; there {
 		if d.admits(v) {
@@ -107,7 +105,7 @@ func (x *index) installedSatisfies(d dependency, installed map[string]version.Ve
 	}), other
 }
 
-// Find is the package of exactly that name and version. Errors: [ErrUnresolved].
+// Find returns the package with exactly this name and version. Errors: [ErrUnresolved].
 func (a *Archive) Find(ctx context.Context, name, wanted string) (Package, error) {
 	x, err := a.load(ctx)
 	if err != nil {

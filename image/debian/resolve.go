@@ -22,12 +22,12 @@ func (d dependency) String() string {
 	}
 	v := d.version.String()
 	if d.version.Epoch == 0 && strings.Contains(d.version.Version, ":") {
-		v = "0:" + v // the library leaves an epoch of 0 out, and then the first colon ends one
+		v = "0:" + v // the library omits an epoch of 0, and then the first colon would end an epoch
 	}
 	return fmt.Sprintf("%s (%s %s)", d.name, d.op, v)
 }
 
-// admits tells whether version v satisfies d.
+// admits reports whether version v satisfies d.
 func (d dependency) admits(v version.Version) bool {
 	c := version.Compare(v, d.version)
 	switch d.op {
@@ -45,8 +45,8 @@ func (d dependency) admits(v version.Version) bool {
 	return true
 }
 
-// parseDepends reads "a (>= 1) | b, c:any": all of the groups, one of each. See
-// Debian policy 7.1.
+// parseDepends reads "a (>= 1) | b, c:any". All groups are required, and one alternative of each.
+// See Debian policy 7.1.
 func parseDepends(s string) ([][]dependency, error) {
 	var all [][]dependency
 	for group := range strings.SplitSeq(s, ",") {
@@ -90,8 +90,8 @@ func parseDepends(s string) ([][]dependency, error) {
 	return all, nil
 }
 
-// find returns the best package that satisfies d: the real one, else the
-// provider of the highest priority, then of the first name. Nil: none.
+// find returns the best package that satisfies d, or nil: the package of that name, else the
+// provider with the highest priority, then with the first name.
 func (x *index) find(d dependency) *Package {
 	if p := x.packages[d.name]; p != nil && d.admits(p.parsed) {
 		return p
@@ -109,12 +109,11 @@ func (x *index) find(d dependency) *Package {
 	return best
 }
 
-// Resolve returns the roots and what they need, sorted by name, each in its
-// newest version. Pre-Depends and Depends count, Recommends do not. Of
-// alternatives, one already taken wins, then the first that can be satisfied.
-// Packages in exclude are left out and count as installed. Names may be
-// virtual ones. Errors wrap [ErrUnresolved] and name the chain that leads to
-// what is missing, or names near to an unknown root.
+// Resolve returns the roots and their dependencies, sorted by name, each in its newest version.
+// Pre-Depends and Depends count, Recommends do not. Of alternatives, a package that is already
+// taken wins, then the first that can be satisfied. Packages in exclude are left out and count as
+// installed. Names may be virtual. Errors wrap [ErrUnresolved] and name the chain that leads to the
+// missing package, or names similar to an unknown root.
 func (a *Archive) Resolve(ctx context.Context, roots, exclude []string) ([]Package, error) {
 	x, err := a.load(ctx)
 	if err != nil {
@@ -208,7 +207,7 @@ func (x *index) resolve(roots []string, installed map[string]version.Version, ex
 	return out, nil
 }
 
-// near words the up to three known names nearest to name.
+// near returns a phrase with up to three known names nearest to name.
 func (x *index) near(name string) string {
 	type candidate struct {
 		name     string
@@ -236,7 +235,7 @@ func (x *index) near(name string) string {
 	return "; near: " + strings.Join(names, ", ")
 }
 
-// distance is Levenshtein's, in bytes.
+// distance is the Levenshtein distance in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -19,9 +19,8 @@ type Source struct {
 	Suite      string   // "bookworm-updates"
 	Components []string // "main"
 
-	// Keyrings are files, binary or armored, whose keys may sign the suite;
-	// Keys is an armored key block that may as well. Fingerprints, when given,
-	// narrow them down (hexadecimal, upper case).
+	// Keyrings are files, binary or armored, whose keys may sign the suite; so may the keys in the
+	// armored block Keys. Fingerprints, when given, restrict both (hexadecimal, upper case).
 	Keyrings     []string
 	Keys         []byte
 	Fingerprints []string
@@ -29,14 +28,14 @@ type Source struct {
 	AllowExpired bool // Check-Valid-Until: no
 }
 
-// release is the one that the suite is part of: "bookworm" for "bookworm-updates".
+// release is the suite's release: "bookworm" for "bookworm-updates".
 func (s *Source) release() string {
 	codename, _, _ := strings.Cut(s.Suite, "-")
 	return codename
 }
 
-// hint is what to do where a suite is not there, or not signed by a key that the
-// host knows.
+// hint tells the user how to use a release that the host's mirror lacks or whose key the host does
+// not know.
 func (a *Archive) hint() string {
 	if !a.foreign {
 		return ""
@@ -44,9 +43,8 @@ func (a *Archive) hint() string {
 	return fmt.Sprintf(" (a release that is not the host's own comes from the host's mirror, signed by keys that the host has: install a debian-archive-keyring that knows %s, or name its sources in packages.debian of FRE's configuration file)", a.codename)
 }
 
-// hostSources reads the apt sources below root that belong to the release
-// itself. Other suites, backports and third parties' are left out, and so are,
-// with a warning, entries that cannot be used.
+// hostSources reads the apt sources below root for the release itself. It ignores other suites,
+// backports and third parties', and leaves out unusable entries with a warning.
 func hostSources(root, codename, arch string, log *slog.Logger) ([]Source, error) {
 	var paths []string
 	for _, p := range []string{"etc/apt/sources.list", "etc/apt/sources.list.d/*.list", "etc/apt/sources.list.d/*.sources"} {
@@ -96,7 +94,7 @@ func hostSources(root, codename, arch string, log *slog.Logger) ([]Source, error
 	return out, nil
 }
 
-// entry is a Source as written, before its URI and keys are looked at.
+// entry is an unresolved Source, as written in the file.
 type entry struct {
 	Source
 	archs    []string
@@ -104,7 +102,7 @@ type entry struct {
 	trusted  bool
 }
 
-// resolve refuses what cannot be used and finds the keyrings.
+// resolve refuses unusable entries and finds the keyrings.
 func (e *entry) resolve(root string) error {
 	if e.trusted {
 		return errors.New("marked trusted without a signature: not supported")
@@ -258,7 +256,7 @@ func (e *entry) option(key, value string) {
 	}
 }
 
-// no reports a false value as apt spells it; unset is not false.
+// no reports whether s is apt's spelling of false; unset is not false.
 func no(s string) bool {
 	switch strings.ToLower(s) {
 	case "no", "false", "without", "off", "disable", "0":

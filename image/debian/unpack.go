@@ -22,36 +22,34 @@ import (
 
 const downloads = 8 // at once
 
-// Writer takes the files of a tree. Paths are relative, slash-separated and
-// clean; parents come before what they hold, and no path comes twice.
-// *store.Writer is one.
+// Writer takes the files of a tree. Paths are relative, slash-separated and clean. Parents come
+// before their contents, and no path comes twice. *store.Writer is one.
 type Writer interface {
 	File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error
 	Directory(path string, mode fs.FileMode, mtime time.Time) error
 	Symlink(path, target string, mtime time.Time) error
 }
 
-// Dropper is a Writer that is told of the files that keep says no to.
+// Dropper is a Writer that also learns which files keep rejects.
 type Dropper interface {
 	Dropped(path string, size int64)
 }
 
-// Unpack downloads pkgs (8 at once, into the cache) and writes the files for
-// which keep says true; nil keeps all. Directories (mode 0755) come only where
-// something is kept below them. The tree is usr-merged: what packages ship in
-// bin, sbin, lib* is written below usr/, and the links are made; keep sees the
-// merged paths. On an error w holds half a tree.
+// Unpack downloads pkgs (8 at once, into the cache) and writes the files that keep accepts; nil
+// keeps all. It makes directories (mode 0755) only for accepted files. The tree is usr-merged:
+// files of bin, sbin and lib* are written below usr/, and the links are made; keep sees the merged
+// paths. After an error w holds half a tree.
 //
-// Set-id and sticky bits are dropped, hard links become files of the same
-// content, owners are not passed on. Devices, fifos, absolute or climbing paths
-// and paths through a symlink are [ErrUnsafe].
+// Set-id and sticky bits are dropped, hard links become files with the same content, owners are not
+// passed on. Devices, fifos, absolute or climbing paths and paths through a symlink are
+// [ErrUnsafe].
 //
-// Where usr/share/ca-certificates is kept, the bundle that update-ca-certificates
-// would make is written to etc/ssl/certs/ca-certificates.crt and, where OpenSSL
-// looks without /etc, usr/lib/ssl/cert.pem.
+// If keep accepts files of usr/share/ca-certificates, Unpack writes the bundle of
+// update-ca-certificates to etc/ssl/certs/ca-certificates.crt, and to usr/lib/ssl/cert.pem for an
+// OpenSSL without /etc.
 //
-// report, when not nil, is called from this goroutine after each package with
-// the sizes of the .debs done so far and of all.
+// report, when not nil, is called from this goroutine after each package with the sizes of the
+// finished .debs and of all.
 func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep func(path string) bool, report func(name string, done, total int64)) error {
 	if keep == nil {
 		keep = func(string) bool { return true }
@@ -93,7 +91,7 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 	if err != nil {
 		cancel()
 	}
-	// A download that failed is why the rest was cancelled.
+	// A failed download is the cause of the cancellation.
 	if derr := g.Wait(); derr != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		err = derr
 	}
@@ -107,23 +105,23 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 	return err
 }
 
-// tree is what has been written so far.
+// tree is the state of the written tree.
 type tree struct {
 	w      Writer
 	keep   func(string) bool
 	limits limits
 	log    *slog.Logger
 	kind   map[string]byte // path → tar type flag
-	size   int64           // of this package's files, hard links and the holes of sparse ones included
+	size   int64           // of this package's files, with hard links and the holes of sparse files
 	ca     []byte          // PEM
 	mtime  time.Time       // newest seen
-	over   bool            // the tree is placed over another, which has what belongs to no package
+	over   bool            // the tree goes over another tree, which has the files of no single package
 }
 
 const caDir = "usr/share/ca-certificates/"
 
-// mergedTops are the top directories that are links into usr: the first three
-// always, the others where they are used.
+// mergedTops are the top directories that are links into usr: the first three always, the rest only
+// when used.
 func mergedTops() []string { return []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"} }
 
 func mergeable(top string) bool { return slices.Contains(mergedTops(), top) }
@@ -144,7 +142,7 @@ func clean(name string) (string, error) {
 	return p, nil
 }
 
-// all writes the packages in order, each as soon as it is there.
+// all writes the packages in order, each as soon as it is downloaded.
 func (t *tree) all(ctx context.Context, pkgs []Package, ready []chan *os.File, ahead <-chan struct{}, report func(string, int64, int64)) error {
 	var done, total int64
 	for _, p := range pkgs {
@@ -171,11 +169,11 @@ func (t *tree) all(ctx context.Context, pkgs []Package, ready []chan *os.File, a
 	return t.finish()
 }
 
-// link is a hard link met on the way: path shall hold target's bytes.
+// link is a hard link of the archive: path gets target's bytes.
 type link struct{ path, target string }
 
-// deb writes one package's files. Hard links need a second pass over the
-// archive, since nobody knows ahead that a file will be linked.
+// deb writes one package's files. Hard links need a second pass, because the archive does not
+// announce them before their target.
 func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 	var links []link
 	t.size = 0
@@ -267,8 +265,8 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 		t.mtime = h.ModTime
 	}
 	if rest, ok := strings.CutPrefix(p, "usr/"); ok && mergeable(rest) {
-		// The merged directories themselves: a directory, or the link that a
-		// usr-merged base-files ships as lib → usr/lib.
+		// The merged directories themselves: a directory, or the link that a usr-merged base-files
+		// ships as lib → usr/lib.
 		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink && strings.TrimPrefix(h.Linkname, "/") == p {
 			return nil
 		}
@@ -277,7 +275,7 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
 	case tar.TypeDir:
-		return nil // made when something is written below
+		return nil // made when a file below is written
 	default:
 		return fmt.Errorf("%w: %s is of type %q (device, fifo or unknown)", ErrUnsafe, p, h.Typeflag)
 	}
@@ -310,16 +308,15 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 		if old == tar.TypeDir || old != h.Typeflag {
 			return fmt.Errorf("%w: %s comes twice, as different kinds", ErrUnsafe, p)
 		}
-		// Legitimate with Replaces; which of the two wins does not matter for
-		// the paths concerned in practice, but say so.
+		// Legitimate with Replaces. In practice it does not matter which of the two wins, but the
+		// log says so.
 		t.log.Warn("path is in two packages, the first is kept", "path", p, "package", name)
 		return nil
 	}
 	if err := t.parents(path.Dir(p), h.ModTime, true); err != nil {
 		return err
 	}
-	// The archive's own bytes are bounded where they are read; a hole or a link
-	// is many bytes for few.
+	// The reader bounds the archive's own bytes; a hole or a link turns few bytes into many.
 	if t.size += h.Size; h.Size < 0 || t.size > t.limits.unpacked {
 		return fmt.Errorf("%w: %s: %w", ErrUnsafe, p, errTooLarge)
 	}
@@ -331,8 +328,8 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 	return t.w.File(p, h.FileInfo().Mode().Perm(), h.ModTime, r)
 }
 
-// parents refuses a directory p that leads through a symlink or file, and with
-// write makes those that are missing.
+// parents refuses a directory p that leads through a symlink or file. With write it makes missing
+// directories.
 func (t *tree) parents(p string, mtime time.Time, write bool) error {
 	if p == "." {
 		return nil
@@ -350,8 +347,8 @@ func (t *tree) parents(p string, mtime time.Time, write bool) error {
 	return t.w.Directory(p, 0o755, mtime)
 }
 
-// checkTarget refuses symlinks that climb above the tree's root. Absolute ones
-// are the tree's own root's business.
+// checkTarget refuses symlinks that climb above the tree's root. An absolute target stays inside
+// the root of the sandbox.
 func checkTarget(p, target string) error {
 	if target == "" || strings.ContainsRune(target, 0) || len(target) >= 4096 {
 		return fmt.Errorf("%w: symlink %s to %.200q", ErrUnsafe, p, target)
@@ -364,8 +361,8 @@ func checkTarget(p, target string) error {
 	return nil
 }
 
-// alternatives are links that maintainer scripts make, path → target in the
-// same directory, the better ones first.
+// alternatives are links that maintainer scripts make, path → target in the same directory, in
+// order of preference.
 func alternatives() [][2]string {
 	return [][2]string{
 		{"usr/bin/sh", "dash"},
@@ -376,8 +373,8 @@ func alternatives() [][2]string {
 	}
 }
 
-// finish writes what belongs to no single package: alternatives, the
-// certificate bundle and the usr-merge links.
+// finish writes the files of no single package: alternatives, the certificate bundle and the
+// usr-merge links.
 func (t *tree) finish() error {
 	for _, a := range alternatives() {
 		if !t.over && t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
@@ -401,8 +398,8 @@ func (t *tree) finish() error {
 			}
 		}
 	}
-	// Since Debian 13 packages ship usr/lib64 themselves: what counts is not
-	// whether a path was moved but whether the directory is there.
+	// Since Debian 13 packages ship usr/lib64 themselves, so the existence of the directory
+	// decides, not a moved path.
 	for i, top := range mergedTops() {
 		if t.over {
 			break
@@ -422,8 +419,8 @@ func (t *tree) finish() error {
 	return nil
 }
 
-// Keep returns a keep function for Unpack that drops the given globs, see
-// [glob.Pattern]. A pattern that matches a directory drops what is below it.
+// Keep returns a keep function for Unpack that drops the given globs, see [glob.Pattern]. A pattern
+// that matches a directory drops all files below.
 func Keep(drop []string) (func(string) bool, error) {
 	patterns := make([]glob.Pattern, len(drop))
 	for i, d := range drop {
