@@ -1,5 +1,5 @@
-// Package unpack writes archives that came from outside below a directory: tar,
-// plain or packed, and zip. They are hostile until shown otherwise.
+// Package unpack extracts foreign archives below a directory: tar, plain or packed, and zip. It
+// treats every archive as hostile.
 package unpack
 
 import (
@@ -22,30 +22,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors callers tell apart. What is neither went wrong here: an errno.
+// Errors that callers distinguish. Any further error is a local failure: an errno.
 var (
-	ErrArchive = errors.New("bad archive")               // not one, damaged, or with entries that are refused
+	ErrArchive = errors.New("bad archive")               // no archive, damaged, or with refused entries
 	ErrLimit   = errors.New("archive is over the limit") // of [Limits]
 )
 
-// Limits bound what one archive may unpack to. Both are required.
+// Limits bound the unpacked size of one archive. Both are required.
 type Limits struct {
 	Bytes   int64 // of all files
 	Entries int   // files, directories and links, implied directories too
 }
 
-// Tar writes the tar stream r below dir: files, directories, symbolic links as
-// they are, hard links between its own entries. Set-id bits are dropped. Whatever
-// would reach out of dir, appears twice, or is something else, is refused with
-// ErrArchive, what is more than l allows with ErrLimit. So are sparse files, whose
-// holes would be written out. An error of r, and that of ctx, stays as it is. What was
-// written before an error stays: the caller removes dir.
+// Tar writes the tar stream r below dir: files, directories, symbolic links unchanged, and hard
+// links between the archive's own entries. It drops set-id bits. It refuses with ErrArchive entries
+// that reach out of dir, appear twice or have another type, and sparse files, since their holes
+// would be written out. More data than l allows is ErrLimit. Errors of r and of ctx are returned
+// unchanged. After an error the caller removes dir with the files written until then.
 func Tar(ctx context.Context, dir *os.Root, r io.Reader, l Limits) error {
 	source := &reader{r: r}
 	return untar(ctx, dir, source, source, l)
 }
 
-// untar reads r, which comes from source.
+// untar reads r, whose bytes come from source.
 func untar(ctx context.Context, dir *os.Root, r io.Reader, source *reader, l Limits) error {
 	u := newUnpacker(ctx, dir, l)
 	t := tar.NewReader(r)
@@ -65,8 +64,8 @@ func untar(ctx context.Context, dir *os.Root, r io.Reader, source *reader, l Lim
 	}
 }
 
-// File writes the archive f below dir as [Tar] does: a zip or a tar, which may be
-// packed with gzip, zstd or xz. Its first bytes say which.
+// File writes the archive f below dir as [Tar] does: a zip or a tar, which may be packed with gzip,
+// zstd or xz. The first bytes decide.
 func File(ctx context.Context, dir *os.Root, f *os.File, l Limits) error {
 	source := &reader{r: f}
 	b := bufio.NewReader(source)
@@ -99,14 +98,14 @@ func File(ctx context.Context, dir *os.Root, f *os.File, l Limits) error {
 	return untar(ctx, dir, r, source, l)
 }
 
-// looksLikeTar says whether a tar's magic is where it belongs, or r is as empty as
-// an archive without entries.
+// looksLikeTar reports whether b has the tar magic at the right offset, or is an archive without
+// entries: a block of zeros.
 func looksLikeTar(b *bufio.Reader) bool {
 	head, _ := b.Peek(512)
 	return len(head) == 512 && (string(head[257:262]) == "ustar" || bytes.Count(head, []byte{0}) == 512)
 }
 
-// reader remembers its source's own error.
+// reader remembers the error of the reader below.
 type reader struct {
 	r   io.Reader
 	err error
@@ -120,7 +119,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// blame tells what the archive did wrong from what went wrong here.
+// blame marks errors with ErrArchive, except local failures.
 func blame(err, source error) error {
 	switch {
 	case source != nil:
@@ -138,15 +137,15 @@ type unpacker struct {
 	limits  Limits
 	bytes   int64
 	entries int
-	made    map[string]time.Time // directories and the times they get
+	made    map[string]time.Time // directories and their times
 }
 
 func newUnpacker(ctx context.Context, dir *os.Root, l Limits) *unpacker {
 	return &unpacker{ctx: ctx, dir: dir, limits: l, made: map[string]time.Time{}}
 }
 
-// finish sets the directories' times: last, because each new entry touches its
-// directory.
+// finish sets the directories' times. It runs last, because each new entry changes the time of the
+// parent directory.
 func (u *unpacker) finish() error {
 	for name, mtime := range u.made {
 		if err := u.ctx.Err(); err != nil {
@@ -188,8 +187,8 @@ func (u *unpacker) entry(h *tar.Header, body io.Reader) error {
 	return fmt.Errorf("is neither a file, a directory nor a link (type %q)", h.Typeflag)
 }
 
-// sparse says whether an entry claims more bytes than the archive holds for it: in one
-// of GNU tar's formats 0.0, 0.1 and 1.0, or in the old one.
+// sparse reports whether an entry claims more bytes than the archive holds for it: in one of GNU
+// tar's formats 0.0, 0.1 and 1.0, or in the old one.
 func sparse(h *tar.Header) bool {
 	for key := range h.PAXRecords {
 		if strings.HasPrefix(key, "GNU.sparse.") {
@@ -211,7 +210,7 @@ func (u *unpacker) directory(name string, mode fs.FileMode, mtime time.Time) err
 	return u.dir.Chmod(name, mode&0o777|0o700)
 }
 
-// place makes the directories above an entry that is none, and counts it.
+// place makes the parent directories of a file or link, and counts the entry.
 func (u *unpacker) place(name string) (string, error) {
 	name, err := inside(name)
 	if err != nil {
@@ -240,7 +239,7 @@ func (u *unpacker) file(name string, mode fs.FileMode, mtime time.Time, body io.
 	if err != nil {
 		return err
 	}
-	// Not what the header says: that of a zip's entry may lie.
+	// Do not trust the header: a zip entry's size may be false.
 	n, err := io.Copy(f, io.LimitReader(body, u.limits.Bytes-u.bytes+1))
 	if err == nil {
 		err = u.count(0, n)
@@ -257,8 +256,8 @@ func (u *unpacker) file(name string, mode fs.FileMode, mtime time.Time, body io.
 	return u.dir.Chtimes(name, seconds(mtime), seconds(mtime))
 }
 
-// mkdirs makes a directory and its parents. Those the archive does not name
-// get the time 0, so that the same archive always gives the same tree.
+// mkdirs makes a directory and its parents. Directories without an entry in the archive get the
+// time 0, to make the tree independent of the clock.
 func (u *unpacker) mkdirs(name string) error {
 	if _, ok := u.made[name]; ok || name == "." {
 		return nil
@@ -276,7 +275,7 @@ func (u *unpacker) mkdirs(name string) error {
 	return nil
 }
 
-// count counts what is about to be made, unless nobody waits for it any more.
+// count adds to the counters and checks limits and ctx.
 func (u *unpacker) count(entries int, bytes int64) error {
 	if err := u.ctx.Err(); err != nil {
 		return err
@@ -292,13 +291,13 @@ func (u *unpacker) count(entries int, bytes int64) error {
 	return nil
 }
 
-// maxName is the longest name that Linux and the store take (NAME_MAX).
+// maxName is the longest name that Linux and the store accept (NAME_MAX).
 const maxName = 255
 
-// inside returns the clean relative path of an entry, or why it has none.
+// inside returns the clean relative path of an entry.
 func inside(name string) (string, error) {
 	switch {
-	case len(name) >= unix.PathMax: // each element costs looking up all those before it
+	case len(name) >= unix.PathMax: // each path element costs a lookup of all elements before it
 		return "", fmt.Errorf("its path is too long: %d bytes, of at most %d; give it a shorter one", len(name), unix.PathMax-1)
 	case name == "" || strings.ContainsRune(name, 0):
 		return "", errors.New("malformed path")
@@ -316,8 +315,7 @@ func inside(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// lchtime sets a symbolic link's own modification time: it is part of the
-// tree's digest.
+// lchtime sets a symbolic link's own modification time, which is part of the tree's digest.
 func lchtime(dir *os.Root, name string, mtime time.Time) error {
 	parent, err := dir.Open(path.Dir(name))
 	if err != nil {

@@ -14,12 +14,11 @@ import (
 // maxLink is the longest target of a symbolic link (PATH_MAX).
 const maxLink = 4096
 
-// Zip reads the list of a zip archive's files, which archive/zip holds in memory:
-// of so many entries at most, or ErrLimit. r is read from for as long as the
-// archive's files are.
+// Zip reads the directory of a zip archive, which archive/zip holds in memory: more than entries
+// files are ErrLimit. The returned archive reads its files from r, so r must stay open.
 func Zip(r io.ReaderAt, size int64, entries int) (*zip.Reader, error) {
-	// Past the end of the archive, where a comment may be of 64 KiB, 46 bytes and the
-	// name of each.
+	// Allow for the end of the archive with a comment of up to 64 KiB, and for each entry 46 bytes
+	// and its name.
 	b := &budget{ReaderAt: r, left: 256<<10 + int64(entries)*256}
 	z, err := zip.NewReader(b, size)
 	if err == nil && len(z.File) > entries {
@@ -29,14 +28,14 @@ func Zip(r io.ReaderAt, size int64, entries int) (*zip.Reader, error) {
 	return z, err
 }
 
-// budget is an io.ReaderAt of which at most left bytes are read until it is lifted.
+// budget is an io.ReaderAt that allows left bytes until lifted is set.
 type budget struct {
 	io.ReaderAt
 	left   int64
 	lifted bool
 }
 
-// ReadAt is of io.ReaderAt.
+// ReadAt implements io.ReaderAt.
 func (b *budget) ReadAt(p []byte, at int64) (int, error) {
 	if !b.lifted {
 		if b.left -= int64(len(p)); b.left < 0 {
@@ -46,8 +45,8 @@ func (b *budget) ReadAt(p []byte, at int64) (int, error) {
 	return b.ReaderAt.ReadAt(p, at)
 }
 
-// zipFile writes the zip archive f below dir (APPNOTE.TXT, the parts of it that
-// archive/zip reads: stored and deflated entries, not encrypted).
+// zipFile writes the zip archive f below dir. It supports archive/zip's part of APPNOTE.TXT: stored
+// and deflated entries, not encrypted.
 func zipFile(ctx context.Context, dir *os.Root, f *os.File, l Limits) error {
 	info, err := f.Stat()
 	if err != nil {
