@@ -1,8 +1,7 @@
-// Package sbom says what an image is made of, as a bill of materials in CycloneDX
-// 1.6 (ECMA-424), JSON: its parts, each with a package URL
-// (github.com/package-url/purl-spec), and the Debian packages of its base. The same
-// image gives the same bytes: there is no time in it, and its serial number is made
-// of the image's digest.
+// Package sbom describes the contents of an image as a bill of materials in CycloneDX 1.6
+// (ECMA-424), JSON: the image's parts, each with a package URL (github.com/package-url/purl-spec),
+// and the Debian packages of its base. The same image gives the same bytes: the document holds no
+// time, and its serial number derives from the image's digest.
 package sbom
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// MediaType is that of the document, and of the artifact that it is at a registry.
+// MediaType is the type of the document, and of its artifact at a registry.
 const MediaType = "application/vnd.cyclonedx+json"
 
 type document struct {
@@ -75,9 +74,9 @@ type dependency struct {
 	DependsOn []string `json:"dependsOn"`
 }
 
-// CycloneDX describes an image of the store. What is not known is left out: of a
-// function whose base environment is not in the store any more, the base's packages,
-// which the document says ("fre:packages").
+// CycloneDX describes an image of the store. Unknown facts are left out: if a function's base
+// environment has left the store, its Debian packages are missing. The property "fre:packages"
+// names the source of the packages, or "unknown".
 func CycloneDX(s *store.Store, img *store.Image) ([]byte, error) {
 	c, err := image.ConfigOf(img)
 	if err != nil {
@@ -90,7 +89,7 @@ func CycloneDX(s *store.Store, img *store.Image) ([]byte, error) {
 			have = &x
 			found[x.Ref] = have
 		} else if !slices.Equal(have.Hashes, x.Hashes) {
-			have.Hashes = nil // which of them it has would be a guess
+			have.Hashes = nil // two hashes: the right one is unknown
 		}
 		for _, p := range properties { // one package may be in several places
 			if p.Value != "" && !slices.Contains(have.Properties, p) {
@@ -141,7 +140,7 @@ func CycloneDX(s *store.Store, img *store.Image) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// algorithms are CycloneDX's names of those in [store.Part.Hash].
+// algorithms maps names in [store.Part.Hash] to CycloneDX's.
 var algorithms = map[string]string{"sha1": "SHA-1", "sha256": "SHA-256", "sha384": "SHA-384", "sha512": "SHA-512"}
 
 var (
@@ -149,8 +148,8 @@ var (
 	commitPattern = regexp.MustCompile(`^git:(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 )
 
-// verified adds to a component by which hash it was verified, or the commit it comes
-// from. What is neither, in an image that was made elsewhere, is left out.
+// verified adds the hash that verified a component, or its commit. An image made elsewhere may hold
+// a malformed value: it is left out.
 func verified(x component, by string) component {
 	algorithm, content, _ := strings.Cut(by, ":")
 	switch {
@@ -179,7 +178,7 @@ func named(p store.Part) component {
 		return library(p.Name, p.Version, "pkg:npm/"+escapePath(p.Name)+at)
 	case "maven":
 		return library(p.Name, p.Version, "pkg:maven/"+escapePath(strings.Replace(p.Name, ":", "/", 1))+at)
-	case "composer", "package": // the latter as Composer's site has them, its autoloader among them
+	case "composer", "package": // "package" parts are Composer's, the autoloader included
 		if !strings.Contains(p.Name, "/") {
 			break
 		}
@@ -191,7 +190,7 @@ func named(p store.Part) component {
 	case "deb":
 		return library(p.Name, p.Version, "pkg:deb/debian/"+escape(p.Name)+at)
 	}
-	// What FRE makes itself, and layers: the tree is their version.
+	// Parts that FRE makes, and layers: the tree is the version.
 	kind := "framework"
 	switch p.Kind {
 	case "base":
@@ -208,7 +207,7 @@ func library(name, version, purl string) component {
 	return component{Type: "library", Ref: purl, Name: name, Version: version, PURL: strings.TrimSuffix(purl, "@")}
 }
 
-// escape is a package URL's percent-encoding of one name or version: a colon stays.
+// escape percent-encodes a name or version for a package URL: a colon stays.
 func escape(s string) string {
 	return strings.NewReplacer("+", "%2B", "%3A", ":", "@", "%40", "&", "%26", "=", "%3D", "$", "%24").Replace(url.PathEscape(s))
 }
@@ -230,10 +229,10 @@ func serial(d store.Digest) string {
 	return fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// debianPackages finds out which Debian packages the image's base is, and from
-// where that is known: its configuration, that of the base environment with the same
-// tree, or dpkg's list in the image; "unknown" where nobody says. The hashes of their
-// files are known of the first two, unless those are old.
+// debianPackages returns the Debian packages of the image's base, and the source of that list: the
+// image's configuration, the configuration of the base environment with the same tree, dpkg's
+// status file in the image, or "unknown". The first two sources also give the packages' hashes,
+// unless the configuration is old.
 func debianPackages(s *store.Store, img *store.Image, c *image.Config) (packages, hashes map[string]string, known string) {
 	if len(c.Packages) > 0 {
 		return c.Packages, c.PackageHashes, "configuration"
@@ -254,11 +253,11 @@ func debianPackages(s *store.Store, img *store.Image, c *image.Config) (packages
 	return nil, nil, "unknown"
 }
 
-// maxStatus is some 20,000 packages.
+// maxStatus allows some 20,000 packages.
 const maxStatus = 32 << 20
 
-// installed reads dpkg's list, if there is a sound one, without following what the
-// image's links make of its path outside.
+// installed reads dpkg's status file; nil without a valid one. os.Root keeps the image's symlinks
+// from leading out of the root.
 func installed(rootfs string) map[string]string {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
