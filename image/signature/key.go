@@ -16,12 +16,12 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// ErrPassword: a private key does not open with the password.
+// ErrPassword: the password does not open the private key.
 var ErrPassword = errors.New("wrong password")
 
 // PublicKey is a key to verify with.
 type PublicKey struct {
-	Name string           // for people: the file it came from
+	Name string           // for people: the key's file
 	Key  crypto.PublicKey // *ecdsa.PublicKey over P-256, or ed25519.PublicKey
 }
 
@@ -31,7 +31,7 @@ const (
 	KindEd25519 = "ed25519"
 )
 
-// The PEM blocks.
+// Types of PEM blocks.
 const (
 	pemPublic       = "PUBLIC KEY"
 	pemPrivate      = "PRIVATE KEY"
@@ -39,8 +39,8 @@ const (
 	pemEncryptedOld = "ENCRYPTED COSIGN PRIVATE KEY"
 )
 
-// Generate makes a pair of keys of that kind, in PEM: the private one packed with
-// the password as cosign's are (scrypt, then NaCl's secretbox), which may be empty.
+// Generate makes a key pair of the given kind, in PEM. The private key is encrypted with the
+// password, which may be empty, in cosign's format (scrypt, then NaCl's secretbox).
 func Generate(kind string, password []byte) (private, public []byte, err error) {
 	var key crypto.Signer
 	switch kind {
@@ -68,7 +68,7 @@ func Generate(kind string, password []byte) (private, public []byte, err error) 
 	return pem.EncodeToMemory(&pem.Block{Type: pemEncrypted, Bytes: sealed}), public, nil
 }
 
-// MarshalPublic is a public key in PEM.
+// MarshalPublic encodes a public key in PEM.
 func MarshalPublic(key crypto.PublicKey) ([]byte, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
@@ -96,8 +96,8 @@ func ParsePublic(name string, b []byte) (PublicKey, error) {
 	return PublicKey{name, key}, nil
 }
 
-// ParsePrivate reads a private key in PEM, as Generate and cosign write it, or
-// PKCS #8. Errors: ErrPassword.
+// ParsePrivate reads a private key in PEM: in the format of Generate and cosign, or PKCS #8.
+// Errors: ErrPassword.
 func ParsePrivate(b, password []byte) (crypto.Signer, error) {
 	block, err := onlyBlock(b)
 	if err != nil {
@@ -124,7 +124,7 @@ func ParsePrivate(b, password []byte) (crypto.Signer, error) {
 	return key, supported(key.Public())
 }
 
-// Encrypted says whether a private key needs a password.
+// Encrypted reports whether a private key needs a password.
 func Encrypted(b []byte) bool {
 	block, err := onlyBlock(b)
 	return err == nil && (block.Type == pemEncrypted || block.Type == pemEncryptedOld)
@@ -154,8 +154,8 @@ func supported(key crypto.PublicKey) error {
 	return fmt.Errorf("a key of the type %T: use ECDSA over P-256, or Ed25519", key)
 }
 
-// sealed is a private key of cosign's (github.com/secure-systems-lab/go-securesystemslib,
-// encrypted).
+// sealed is an encrypted private key in cosign's format
+// (github.com/secure-systems-lab/go-securesystemslib, encrypted).
 type sealed struct {
 	KDF struct {
 		Name   string `json:"name"`
@@ -173,7 +173,7 @@ type sealed struct {
 	Ciphertext []byte `json:"ciphertext"`
 }
 
-// The only parameters there are; maxN is more than any of its versions took.
+// The format has only these parameters; maxN is above the N of every version.
 const (
 	kdfName    = "scrypt"
 	cipherName = "nacl/secretbox"

@@ -9,32 +9,32 @@ import (
 	"unicode/utf8"
 )
 
-// Accept is what a rule takes.
+// Accept says which images a rule accepts.
 type Accept string
 
-// The values of Accept.
+// Values of Accept.
 const (
-	AcceptAny    Accept = "any"    // whatever is there
-	AcceptSigned Accept = "signed" // what one of the keys signed
-	AcceptNone   Accept = "none"   // nothing
+	AcceptAny    Accept = "any"    // all images
+	AcceptSigned Accept = "signed" // images signed by one of the keys
+	AcceptNone   Accept = "none"   // no image
 )
 
-// Rule is for the repositories that it matches.
+// Rule applies to the repositories that match Repository.
 type Rule struct {
-	// Repository is "host:port/path", docker.io with its host and library/. A * in
-	// it stands for anything but a slash, ** at its end for anything.
+	// Repository is a pattern for "host:port/path", for docker.io with its host and library/. A *
+	// matches all characters but a slash, a ** at the end matches all characters.
 	Repository string
 	Accept     Accept
-	Keys       []PublicKey // any of which will do
-	// AnyIdentity takes signatures that were made for another repository.
+	Keys       []PublicKey // one key is enough
+	// AnyIdentity accepts signatures made for another repository.
 	AnyIdentity bool
 }
 
-// Policy is a list of rules, of which the first that matches counts. What none
-// matches is accepted, signed or not.
+// Policy is a list of rules; the first match counts. Repositories without a match are accepted,
+// signed or not.
 type Policy []Rule
 
-// RuleConfig is a rule as people write it.
+// RuleConfig is a rule in the configuration file.
 type RuleConfig struct {
 	Repository string   `yaml:"repository"`
 	Accept     string   `yaml:"accept"`
@@ -95,7 +95,7 @@ func (c RuleConfig) read() (Rule, error) {
 	return r, nil
 }
 
-// For returns the rule for a repository, as [Repository] writes it.
+// For returns the rule for a repository in the form of [Repository].
 func (p Policy) For(repository string) Rule {
 	for _, r := range p {
 		if matches(r.Repository, repository) {
@@ -105,7 +105,7 @@ func (p Policy) For(repository string) Rule {
 	return Rule{Repository: "**", Accept: AcceptAny}
 }
 
-// matches compares without backtracking that a pattern could make long: RE2.
+// matches uses RE2, because a hostile pattern could make a backtracking matcher slow.
 func matches(pattern, repository string) bool {
 	var re strings.Builder
 	for i, piece := range strings.Split(strings.TrimSuffix(pattern, "**"), "*") {

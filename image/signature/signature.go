@@ -1,13 +1,14 @@
-// Package signature signs digests of images and verifies such signatures, offline,
-// with keys and without certificates or logs, in the formats of sigstore's cosign:
+// Package signature signs digests of images and verifies signatures, offline, with keys and without
+// certificates or logs, in the formats of sigstore's cosign:
 //
 //   - [Payload] and its signature, which cosign keeps under the tag
 //     sha256-<digest>.sig ("simple signing", cosign's specs/SIGNATURE_SPEC.md),
-//   - [Bundle], which newer versions attach as a referrer (sigstore's
-//     protobuf-specs, bundle v0.3, with an in-toto statement in a DSSE envelope).
+//   - bundles, which newer versions attach as a referrer (sigstore's
+//     protobuf-specs, bundle v0.3, with an in-toto statement in a DSSE envelope;
+//     [VerifyBundle]).
 //
-// Keys are ECDSA over P-256, cosign's own, or Ed25519. A [Policy] says which
-// repositories' images have to be signed with which.
+// Keys are ECDSA over P-256, cosign's own, or Ed25519. A [Policy] says which repositories need
+// signatures, and by which keys.
 package signature
 
 import (
@@ -26,16 +27,16 @@ import (
 	"strings"
 )
 
-// ErrSignature: nothing that was given is a signature by the keys over the digest.
+// ErrSignature: no given signature is valid for the keys and the digest.
 var ErrSignature = errors.New("signature")
 
-// claimType is what cosign's payloads claim to be.
+// claimType is the type in cosign's payloads.
 const claimType = "cosign container image signature"
 
 // MaxBytes bounds a payload, a bundle and a key.
 const MaxBytes = 64 << 10
 
-// payload is cosign's, of containers/image's "atomic container signature".
+// payload is cosign's payload: containers/image's "atomic container signature".
 type payload struct {
 	Critical struct {
 		Identity struct {
@@ -49,8 +50,8 @@ type payload struct {
 	Optional map[string]any `json:"optional"`
 }
 
-// Payload is what is signed to say that the image of that digest ("sha256:…")
-// belongs into that repository ("host:port/path").
+// Payload returns the bytes to sign. They claim that the image with the digest ("sha256:…") belongs
+// to the repository ("host:port/path").
 func Payload(repository, digest string) []byte {
 	var p payload
 	p.Critical.Identity.Reference, p.Critical.Image.Digest, p.Critical.Type = repository, digest, claimType
@@ -73,7 +74,7 @@ func Sign(key crypto.Signer, message []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: a key of the type %T: use ECDSA or Ed25519", ErrSignature, key.Public())
 }
 
-// verify says whether sig is one of the message by that key, as Sign makes it or
+// verify reports whether sig is a signature of the message by the key, in the format of Sign or
 // cosign.
 func verify(key crypto.PublicKey, message, sig []byte) bool {
 	switch key := key.(type) {
@@ -84,13 +85,13 @@ func verify(key crypto.PublicKey, message, sig []byte) bool {
 		if ed25519.Verify(key, message, sig) {
 			return true
 		}
-		sum := sha512.Sum512(message) // RFC 8032, Ed25519ph: what cosign signs with such keys
+		sum := sha512.Sum512(message) // RFC 8032, Ed25519ph: cosign's algorithm for Ed25519 keys
 		return ed25519.VerifyWithOptions(key, sum[:], sig, &ed25519.Options{Hash: crypto.SHA512}) == nil
 	}
 	return false
 }
 
-// signedBy returns the first of the keys by which sig is a signature of the message.
+// signedBy returns the first key that verifies the signature.
 func signedBy(keys []PublicKey, message, sig []byte) (PublicKey, bool) {
 	for _, k := range keys {
 		if verify(k.Key, message, sig) {
@@ -100,9 +101,9 @@ func signedBy(keys []PublicKey, message, sig []byte) (PublicKey, bool) {
 	return PublicKey{}, false
 }
 
-// Verify checks a payload and its signature, in base64 as cosign's annotation has
-// it: one of the keys signed it, and it says that the digest belongs into the
-// repository ("" for any). It returns that key. Errors: ErrSignature.
+// Verify checks a payload and its signature, in base64 as in cosign's annotation. A key must have
+// signed the payload, and the payload must name the digest and the repository ("" for any). Verify
+// returns the key. Errors: ErrSignature.
 func Verify(keys []PublicKey, message []byte, sig, repository, digest string) (PublicKey, error) {
 	raw, err := base64.StdEncoding.DecodeString(sig)
 	if err != nil {
@@ -127,8 +128,8 @@ func Verify(keys []PublicKey, message []byte, sig, repository, digest string) (P
 	return key, nil
 }
 
-// Repository is a reference without tag and digest, as [Policy] and payloads name
-// repositories: docker.io's with its host.
+// Repository returns a reference without tag and digest, in the form of [Policy] and payloads:
+// docker.io's repositories with their host.
 func Repository(ref string) string {
 	ref, _, _ = strings.Cut(ref, "@")
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
@@ -146,7 +147,7 @@ func Repository(ref string) string {
 	return ref
 }
 
-// bundle is what of sigstore's bundle is looked at.
+// bundle holds the fields of a sigstore bundle that VerifyBundle reads.
 type bundle struct {
 	MediaType string `json:"mediaType"`
 	Envelope  struct {
@@ -158,7 +159,7 @@ type bundle struct {
 	} `json:"dsseEnvelope"`
 }
 
-// statement is what of an in-toto statement is looked at.
+// statement holds the fields of an in-toto statement that VerifyBundle reads.
 type statement struct {
 	Type    string `json:"_type"`
 	Subject []struct {
@@ -168,14 +169,14 @@ type statement struct {
 	PredicateType string `json:"predicateType"`
 }
 
-// Of bundles.
+// Types in bundles.
 const (
 	BundleType    = "application/vnd.dev.sigstore.bundle.v0.3+json"
 	statementType = "application/vnd.in-toto+json"
 	predicateType = "https://sigstore.dev/cosign/sign/v1"
 )
 
-// VerifyBundle is Verify for a bundle. It names no repository. Errors: ErrSignature.
+// VerifyBundle is like Verify for a bundle. A bundle names no repository. Errors: ErrSignature.
 func VerifyBundle(keys []PublicKey, b []byte, digest string) (PublicKey, error) {
 	var x bundle
 	if err := decode(b, &x); err != nil {
@@ -206,13 +207,13 @@ func VerifyBundle(keys []PublicKey, b []byte, digest string) (PublicKey, error) 
 	return PublicKey{}, fmt.Errorf("%w: it is by none of the keys", ErrSignature)
 }
 
-// preAuthentication is what a DSSE envelope's signatures are of (DSSE protocol.md).
+// preAuthentication returns the bytes that a DSSE envelope's signatures cover (DSSE protocol.md).
 func preAuthentication(kind string, payload []byte) []byte {
 	return fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(payload), payload)
 }
 
-// decode decodes one JSON value and nothing after it, without names that differ in
-// case from what is meant: signers and others must not read two things.
+// decode decodes a single JSON value and refuses trailing data, because two parsers could read such
+// input differently.
 func decode(b []byte, v any) error {
 	if len(b) > MaxBytes {
 		return fmt.Errorf("it has %d bytes: %d are too many", len(b), MaxBytes)
