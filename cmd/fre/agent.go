@@ -37,7 +37,7 @@ snapshot of /work stays. fre mcp gives the same to a language model.
 	return cmd
 }
 
-// agentFlags say what a sandbox is made of.
+// agentFlags describe the sandbox to make.
 type agentFlags struct {
 	req       api.AgentRequest
 	cpus      float64
@@ -267,7 +267,7 @@ func (c *cli) copyIn(cmd *cobra.Command, cl *client.Client, from, id, to string)
 	return cl.WriteAgentFile(cmd.Context(), id, to, mode, in)
 }
 
-// agentFile takes ID:PATH apart.
+// agentFile splits ID:PATH.
 func agentFile(s string) (id, file string, ok bool) {
 	id, file, ok = strings.Cut(s, ":")
 	return id, file, ok && strings.HasPrefix(id, "agent-")

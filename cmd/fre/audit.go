@@ -48,7 +48,7 @@ what its tenant's have done. (docs/tenants.md)`,
 	return cmd
 }
 
-// auditText is an entry for people.
+// auditText formats an entry for people.
 func auditText(e api.AuditEntry) string {
 	var line strings.Builder
 	fmt.Fprintf(&line, "%s %s %s", e.Time.Format(time.RFC3339Nano), e.Result, e.Action)

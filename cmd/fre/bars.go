@@ -12,21 +12,21 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// partUnder is a part that is under way, or has just ended.
+// partUnder is a part that is in progress, or has just ended.
 type partUnder struct {
-	api.Event           // the last one
-	begun     time.Time // its first
+	api.Event           // the last event of the part
+	begun     time.Time // time of the first event
 }
 
-// took is how long it has been under way.
+// took is the time since the part began.
 func (p *partUnder) took(now time.Time) time.Duration { return now.Sub(p.begun) }
 
-// label is what people call the part.
+// label is the part's name for people.
 func (p *partUnder) label() string {
 	return printable(strings.TrimRight(p.Step+" "+p.Name, " "))
 }
 
-// short is the label where there may be little room: a name says more than a step.
+// short is the label for a narrow terminal: a name says more than a step.
 func (p *partUnder) short(width int) string {
 	if width < 60 && p.Name != "" {
 		return printable(p.Name)
@@ -34,7 +34,7 @@ func (p *partUnder) short(width int) string {
 	return p.label()
 }
 
-// amount is n of the part's unit, for people.
+// amount formats n of the part's unit for people.
 func (p *partUnder) amount(n int64) string {
 	n = max(n, 0)
 	if p.Unit == api.UnitBytes {
@@ -43,15 +43,14 @@ func (p *partUnder) amount(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// tally follows events: which parts are under way, what of them is whole.
+// tally follows events: the parts in progress and the finished parts.
 type tally struct {
-	parts []*partUnder // under way, the first begun first
+	parts []*partUnder // in progress, in order of their beginning
 	whole int
-	bytes int64 // of those that are whole
+	bytes int64 // of the finished parts
 }
 
-// add takes an event and says what it changed: its part has begun, has ended, or
-// says something new of itself.
+// add records an event and reports the change: begun for a new part, news for a new message.
 func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool) {
 	i := slices.IndexFunc(t.parts, func(p *partUnder) bool { return p.Step == e.Step && p.Name == e.Name })
 	if i < 0 {
@@ -61,7 +60,7 @@ func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool)
 	} else {
 		p = t.parts[i]
 	}
-	if e.End { // it may say less than those before it
+	if e.End { // the last event may say less than the earlier events
 		e.Done, e.Unit = cmp.Or(e.Done, e.Total, p.Total), cmp.Or(e.Unit, p.Unit)
 	}
 	news = p.Message != e.Message
@@ -69,7 +68,7 @@ func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool)
 	if e.End || e.Step == stepWarning {
 		t.parts = slices.Delete(t.parts, i, i+1)
 	}
-	if e.End && e.Name != "" { // without one it is a step
+	if e.End && e.Name != "" { // an event without a name is a step, not a part
 		t.whole++
 		if e.Unit == api.UnitBytes {
 			t.bytes += e.Done
@@ -78,10 +77,10 @@ func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool)
 	return p, begun, news
 }
 
-// stepWarning is the step of events that are about what was left out.
+// stepWarning is the step of events about omitted parts.
 const stepWarning = "warning"
 
-// ended is the line that stays of a part.
+// ended is the line that remains on the screen for a part.
 func (p *partUnder) ended(now time.Time) string {
 	line := p.label()
 	if p.Message != "" && p.Message != "done" {
@@ -96,7 +95,7 @@ func (p *partUnder) ended(now time.Time) string {
 	return line + ", " + brief(p.took(now))
 }
 
-// brief is a duration of work for people.
+// brief formats the duration of work for people.
 func brief(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -107,10 +106,9 @@ func brief(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
-// bars shows the parts under way on a terminal, each on a line of its own, and
-// what they come to below; parts that are whole scroll up. It asks for the
-// terminal's size at each frame, and puts the cursor after the last line, where
-// an interrupted program may leave it.
+// bars shows the parts in progress on a terminal, each on a separate line, with a sum below;
+// finished parts scroll up. It reads the terminal's size for each frame, and puts the cursor after
+// the last line: an interrupted program may leave it at this place.
 //
 //	packages numpy 2.1.0, 61.2MB, 1.3s
 //	packages lxml 5.3.0   [=========>          ] 4.3MB/9.1MB 12MB/s
@@ -127,18 +125,18 @@ type bars struct {
 	mu     sync.Mutex
 	tally  tally
 	begun  time.Time
-	scroll []string       // lines to be printed for good
-	told   map[string]int // lines printed for good, by step
-	frame  []string       // what is drawn
+	scroll []string       // lines to print above the bars
+	told   map[string]int // lines printed above the bars, by step
+	frame  []string       // the drawn lines
 }
 
-// frameEvery is how often the bars move.
+// frameEvery is the time between frames.
 const frameEvery = 100 * time.Millisecond
 
-// maxTold is how many parts of one step scroll up; further ones are counted only.
+// maxTold is the number of parts of one step that scroll up; further parts are only counted.
 const maxTold = 20
 
-// newBars begins to draw; end ends it.
+// newBars starts to draw; end stops.
 func newBars(out io.Writer, size func() (width, height int), color bool) *bars {
 	b := &bars{out: out, size: size, color: color, stop: make(chan struct{}), begun: time.Now(), told: map[string]int{}}
 	b.done.Go(func() {
@@ -156,7 +154,7 @@ func newBars(out io.Writer, size func() (width, height int), color bool) *bars {
 	return b
 }
 
-// end takes the bars away; what scrolled up stays.
+// end removes the bars; lines that scrolled up stay.
 func (b *bars) end() {
 	close(b.stop)
 	b.done.Wait()
@@ -179,7 +177,7 @@ func (b *bars) event(e api.Event, now time.Time) {
 	}
 }
 
-// draw brings the screen up to date.
+// draw updates the screen.
 func (b *bars) draw(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,14 +187,14 @@ func (b *bars) draw(now time.Time) {
 	}
 }
 
-// printLocked replaces the last frame by what scrolls up and another.
+// printLocked prints the lines in scroll and replaces the last frame.
 func (b *bars) printLocked(frame []string, width int) {
 	if frame == nil && b.frame == nil && b.scroll == nil {
 		return
 	}
 	var s strings.Builder
 	up := 0
-	for _, line := range b.frame { // of a window that has become narrower it may take more rows now
+	for _, line := range b.frame { // in a narrower window a line takes more rows
 		up += max(1, (columns(line)+width-1)/max(1, width))
 	}
 	if up > 0 {
@@ -206,12 +204,12 @@ func (b *bars) printLocked(frame []string, width int) {
 	for _, line := range slices.Concat(b.scroll, frame) {
 		s.WriteString(line + "\n")
 	}
-	_, _ = io.WriteString(b.out, s.String()) // a terminal that has gone shows nothing
+	_, _ = io.WriteString(b.out, s.String()) // the terminal may be gone
 	b.scroll, b.frame = nil, frame
 }
 
-// frameLocked is what is shown below what scrolls up: never more than fits, with
-// the cursor's own line.
+// frameLocked returns the lines below the scrolled ones: never more than fit with the cursor's own
+// line.
 func (b *bars) frameLocked(now time.Time, width, height int) []string {
 	if len(b.tally.parts) == 0 && b.tally.whole == 0 {
 		return nil
@@ -242,8 +240,8 @@ func (b *bars) frameLocked(now time.Time, width, height int) []string {
 	return append(frame, clip(fmt.Sprintf("%s, %ds", total, int(now.Sub(b.begun).Seconds())), width-1))
 }
 
-// line is a part's: its label, a bar where there is room and an end in sight, and
-// how far it is.
+// line describes a part: the label, a bar if the total is known and the terminal is wide enough,
+// and the figures.
 func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
 	const longest, shortest = 30, 6
 	figures := printable(p.Message)
@@ -261,7 +259,7 @@ func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
 	}
 	label := clip(p.short(width), labels)
 	label += strings.Repeat(" ", labels-columns(label)+1)
-	room := min(width-columns(label)-30, longest) // whatever the figures: a bar that changes its length says nothing
+	room := min(width-columns(label)-30, longest) // independent of the figures: the bar keeps its length
 	if p.Total <= 0 || room < shortest {
 		return clip(label+figures, width)
 	}
@@ -277,7 +275,7 @@ func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
 	return label + "[" + bar + after
 }
 
-// columns is how wide s is at most on a terminal, colours aside.
+// columns is an upper bound for the width of s on a terminal, without colours.
 func columns(s string) int {
 	n, colour := 0, false
 	for _, r := range s {
@@ -289,13 +287,13 @@ func columns(s string) int {
 		case r < 0x300:
 			n++
 		default:
-			n += 2 // many are
+			n += 2 // many are wide
 		}
 	}
 	return n
 }
 
-// clip cuts what is wider than that. s has no colours.
+// clip cuts s to width columns. s has no colours.
 func clip(s string, width int) string {
 	n := 0
 	for i, r := range s {

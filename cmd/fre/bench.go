@@ -67,7 +67,7 @@ the run with a report of what was measured until then. No engine is needed.`,
 				return err
 			}
 			if insecure {
-				c.TLS = &tls.Config{InsecureSkipVerify: true} // as the user says
+				c.TLS = &tls.Config{InsecureSkipVerify: true} // the user asked for it
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
@@ -111,7 +111,7 @@ the run with a report of what was measured until then. No engine is needed.`,
 	return cmd
 }
 
-// parseHeaders reads lines as curl takes them.
+// parseHeaders reads headers in curl's format.
 func parseHeaders(lines []string) (http.Header, error) {
 	h := http.Header{}
 	for _, line := range lines {
@@ -124,7 +124,7 @@ func parseHeaders(lines []string) (http.Header, error) {
 	return h, nil
 }
 
-// parseRate reads "100", "100/s", "6000/m", "1/h" as requests per second; "" is 0.
+// parseRate converts "100", "100/s", "6000/m" or "1/h" to requests per second; "" is 0.
 func parseRate(text string) (float64, error) {
 	if text == "" {
 		return 0, nil
@@ -138,7 +138,7 @@ func parseRate(text string) (float64, error) {
 	return n / per, nil
 }
 
-// bodyOf is text, the contents of @FILE, or for "-" standard input.
+// bodyOf returns data, the content of @FILE, or standard input for "-".
 func bodyOf(data string, stdin io.Reader) ([]byte, error) {
 	if data == "-" {
 		return io.ReadAll(stdin)

@@ -102,11 +102,11 @@ replaced without losing an event; one of another template only with --replace.`,
 	f.BoolVar(&req.Replace, "replace", false, "take the name over from a function of another template")
 	buildFlags(cmd, &req.Locked, &req.Offline)
 	p.flags(cmd, "the function's name")
-	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for an unknown flag
 	return cmd
 }
 
-// deployed says what came of a deployment.
+// deployed describes a deployment's result.
 func deployed(built *client.Built) string {
 	f := built.Function
 	out := fmt.Sprintf("deployed %s from %s", f.Name, f.ImageRef)
@@ -119,13 +119,13 @@ func deployed(built *client.Built) string {
 	return out
 }
 
-// buildFlags are what a build may not do.
+// buildFlags adds the flags that restrict a build.
 func buildFlags(cmd *cobra.Command, locked, offline *bool) {
 	cmd.Flags().BoolVar(locked, "locked", false, "fail rather than resolve what fret.lock does not answer")
 	cmd.Flags().BoolVar(offline, "offline", false, "fail rather than use a network: everything is in the local registry")
 }
 
-// buildDir builds a template, as whoever calls fre, and writes its lock file.
+// buildDir builds a template with the user's registry logins, and writes the lock file.
 func buildDir(ctx context.Context, cl *client.Client, dir string, build func(client.Logins) (*client.Built, error)) (*client.Built, error) {
 	if err := isTemplate(dir); err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func buildDir(ctx context.Context, cl *client.Client, dir string, build func(cli
 	return built, writeLock(dir, built.Lock)
 }
 
-// isTemplate answers the commonest mistake before anything is sent.
+// isTemplate catches the most common mistake before the upload.
 func isTemplate(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, api.TemplateFile)); errors.Is(err, fs.ErrNotExist) {
 		return &hintError{fmt.Errorf("%s holds no %s", dir, api.TemplateFile), "make a template: fre new python " + dir}
@@ -149,8 +149,8 @@ func isTemplate(dir string) error {
 	return nil
 }
 
-// writeLock puts the lock file beside the template: whole or not at all, and
-// only when it says something new.
+// writeLock writes the lock file beside the template: whole or not at all, and only if the content
+// changes.
 func writeLock(dir string, lock json.RawMessage) error {
 	if len(lock) == 0 {
 		return nil
@@ -174,8 +174,8 @@ func writeLock(dir string, lock json.RawMessage) error {
 	return nil
 }
 
-// writeWhole makes or replaces the file at path once all of it is on disk; what is
-// no regular file, such as /dev/null, is written to as it is.
+// writeWhole makes or replaces the file at path after the whole content is on disk. It writes
+// directly to a path that is no regular file, such as /dev/null.
 func writeWhole(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -36,8 +36,8 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 	return cmd
 }
 
-// imageAndCommand are the arguments IMAGE [--] [COMMAND [ARG...]]: pflag leaves the
-// dashes behind the first one.
+// imageAndCommand splits the arguments IMAGE [--] [COMMAND [ARG...]]. pflag leaves dashes behind
+// the first argument in the list.
 func imageAndCommand(args []string) (image string, command []string) {
 	command = args[1:]
 	if len(command) > 0 && command[0] == "--" {
@@ -46,7 +46,7 @@ func imageAndCommand(args []string) (image string, command []string) {
 	return args[0], command
 }
 
-// completeImageFirst completes IMAGE; the command behind it is the shell's.
+// completeImageFirst completes IMAGE; the user's shell completes the command behind it.
 func (c *cli) completeImageFirst(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault

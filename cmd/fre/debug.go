@@ -19,7 +19,7 @@ func (c *cli) debugCommand() *cobra.Command {
 	return cmd
 }
 
-// profileKinds are the profiles there are, in the order of --help.
+// profileKinds are the supported profiles, in the order of --help.
 var profileKinds = []string{"cpu", "heap", "trace", "goroutine", "mutex"}
 
 func (c *cli) profileCommand() *cobra.Command {
@@ -67,10 +67,10 @@ sandboxes is in none of them. One profile is taken at a time.`,
 	return cmd
 }
 
-// syscallCount is what --format sees of fre debug syscalls.
+// syscallCount is a row of fre debug syscalls, for --format.
 type syscallCount struct {
 	api.Syscall
-	PerCall float64 `json:"per_call,omitempty"` // of the call that was made
+	PerCall float64 `json:"per_call,omitempty"` // for each repetition of --call
 }
 
 func (c *cli) syscallsCommand() *cobra.Command {

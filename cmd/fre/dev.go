@@ -44,7 +44,7 @@ count, too.`,
 			if remove && d.name != "" {
 				err = errors.Join(err, d.client.RemoveFunction(context.WithoutCancel(cmd.Context()), d.name))
 			}
-			if err == nil { // Ctrl-C is how it ends
+			if err == nil { // Ctrl-C is the normal end
 				cmd.SetContext(context.WithoutCancel(cmd.Context()))
 			}
 			return err
@@ -71,13 +71,13 @@ type dev struct {
 	tests    testFlags
 	progress progressFlags
 
-	name  string    // of the function, once it is deployed
+	name  string    // of the function, after the first deployment
 	begun time.Time // of this run
-	old   []string  // digests of images that it made and deployed others after
-	image string    // digest of the one deployed
+	old   []string  // digests of replaced images of this run
+	image string    // digest of the deployed image
 
 	mu     sync.Mutex
-	report *progress // of the build under way, above whose bars others print; nil: none is
+	report *progress // of the running build, whose bars say prints above; nil without a build
 }
 
 // run deploys and watches until ctx ends, which is no error.
@@ -93,7 +93,7 @@ func (d *dev) run(ctx context.Context) error {
 	}
 	defer w.close()
 	for {
-		if err := w.look(d.rules(ctx)); err != nil { // before the build: what changes from here on is not in it
+		if err := w.look(d.rules(ctx)); err != nil { // before the build: later changes need another build
 			return fmt.Errorf("watch %s: %w", d.dir, err)
 		}
 		first := d.name == ""
@@ -104,7 +104,7 @@ func (d *dev) run(ctx context.Context) error {
 			d.complain(err)
 		}
 		if first && d.name != "" {
-			name := d.name // deploy sets it again
+			name := d.name // deploy sets d.name again
 			following.Go(func() { d.follow(ctx, name) })
 		}
 		path, err := w.wait(ctx)
@@ -120,18 +120,18 @@ func (d *dev) run(ctx context.Context) error {
 	}
 }
 
-// fatal says whether no change of a file can mend it.
+// fatal reports whether no change of a file can fix the error.
 func (d *dev) fatal(err error) bool {
 	var wire *api.Error
 	return errors.Is(err, client.ErrUnreachable) || errors.As(err, &wire) && (wire.Code == api.CodeNameTaken || wire.Code == api.CodeClosed || wire.Code == api.CodeForbidden)
 }
 
-// rules says what of the directory counts.
+// rules returns the rules for the watched files.
 func (d *dev) rules(ctx context.Context) watchRules {
 	rules := watchRules{test: d.test}
 	src, err := os.ReadFile(filepath.Join(d.dir, api.TemplateFile))
 	if err != nil {
-		return rules // the build says so
+		return rules // the build reports the error
 	}
 	t, err := d.client.CheckTemplate(ctx, src)
 	if err == nil {
@@ -180,8 +180,8 @@ func (d *dev) deploy(ctx context.Context) error {
 	return d.tests.write(d.cmd, suite)
 }
 
-// tidy removes the images of this run's earlier deployments, which nobody has given
-// a name: an afternoon makes hundreds. One that is in use yet goes with the next.
+// tidy removes nameless images of this run's earlier deployments: an afternoon of work makes
+// hundreds. An image that is still in use goes with a later call.
 func (d *dev) tidy(ctx context.Context, built *client.Built) {
 	if d.image != "" && d.image != built.Image.Digest {
 		d.old = append(d.old, d.image)
@@ -203,7 +203,7 @@ func (d *dev) tidy(ctx context.Context, built *client.Built) {
 	})
 }
 
-// complain prints an error that ends nothing.
+// complain prints an error and goes on.
 func (d *dev) complain(err error) {
 	message, next := explain(err)
 	d.say("fre: " + printableLines(message))
@@ -212,7 +212,7 @@ func (d *dev) complain(err error) {
 	}
 }
 
-// follow prints what the function of that name logs, until ctx ends or the function is removed.
+// follow prints the function's log until ctx ends or the function is removed.
 func (d *dev) follow(ctx context.Context, name string) {
 	err := d.client.Logs(ctx, name, client.LogOptions{Follow: true}, func(l api.LogLine) error {
 		d.say(name + " | " + printableLines(l.String()))
@@ -223,7 +223,7 @@ func (d *dev) follow(ctx context.Context, name string) {
 	}
 }
 
-// say prints a line for people, above the bars where there are some.
+// say prints a line for people, above the bars if a build runs.
 func (d *dev) say(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

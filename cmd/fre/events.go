@@ -22,7 +22,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 		Use: "events", Short: "Print what changes in the lists of images, functions and sandboxes", Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			o.Follow = !once
-			if once && since == "" { // all of them
+			if once && since == "" { // all remembered changes
 				since = time.Unix(0, 0).UTC().Format(time.RFC3339)
 			}
 			if since != "" {
@@ -62,7 +62,7 @@ a trigger: what waits, what failed for good, what became of one.`
 	return cmd
 }
 
-// changeLine is a change for people: time, kind, action, what, attributes.
+// changeLine formats a change for people: time, kind, action, id, name, attributes.
 func changeLine(ch api.Change) string {
 	fields := []string{ch.Time.Format(time.RFC3339Nano), ch.Kind, ch.Action, ch.ID}
 	if ch.Name != "" && ch.Name != ch.ID {

@@ -95,8 +95,7 @@ func (c *cli) functionInspect() *cobra.Command {
 	return cmd
 }
 
-// completeFunctions and completeImages ask the engine; without one there is
-// nothing to complete.
+// completeFunctions and completeImages ask the engine; without an engine they complete nothing.
 func (c *cli) completeFunctions(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	cl := c.client()
 	defer cl.Close()

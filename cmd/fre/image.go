@@ -71,7 +71,7 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 	return cmd
 }
 
-// byName has an image once for each of its names.
+// byName repeats an image for each of its names.
 func byName(images []api.Image) []api.Image {
 	out := make([]api.Image, 0, len(images))
 	for _, img := range images {
@@ -158,16 +158,16 @@ them: --left-out prints that alone, as a table.`,
 	return cmd
 }
 
-// leftOutRow is one reason why something is not in an image.
+// leftOutRow is one reason for missing files or packages of an image.
 type leftOutRow struct {
 	Image  string `json:"image"`
-	What   string `json:"what"` // "packages": Debian packages; "files": of those that are there; "unopened": by fre image slim
+	What   string `json:"what"` // "packages": Debian packages; "files": of the included packages; "apart": in a separate package; "unopened": by fre image slim
 	Reason string `json:"reason"`
 	Count  int    `json:"count"`
 	Bytes  int64  `json:"bytes"`
 }
 
-// showLeftOut lists what is not in images.
+// showLeftOut lists the packages and files that images leave out.
 func showLeftOut(w io.Writer, l listing, images []api.ImageDetails) error {
 	var rows []leftOutRow
 	for i := range images {
@@ -253,7 +253,7 @@ parts and its base with their package URLs. The same image gives the same bytes.
 	return cmd
 }
 
-// each goes on after an error, as docker does, and returns them all.
+// each calls do for all items, also after an error, as docker does, and joins the errors.
 func each(items []string, do func(string) error) error {
 	var all []error
 	for _, item := range items {

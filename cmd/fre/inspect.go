@@ -47,8 +47,8 @@ of one sandbox's id or one image's digest does.`,
 	return cmd
 }
 
-// lookUp finds what has this name, or an id that begins like it: names come first,
-// since they do not change with what runs. CodeAmbiguous, CodeNotFound.
+// lookUp finds an object by name or by the beginning of its id. Names come first, since they do not
+// change with the running sandboxes. Errors: CodeAmbiguous, CodeNotFound.
 func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name string) (any, error) {
 	var begin []api.Sandbox
 	for _, b := range boxes {
@@ -87,7 +87,7 @@ func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name st
 	return nil, err
 }
 
-// boxOf is all there is to be known of a sandbox or container.
+// boxOf returns all details of a sandbox or container.
 func boxOf(ctx context.Context, cl *client.Client, b api.Sandbox) (any, error) {
 	if b.Name == "" {
 		return b, nil
@@ -100,7 +100,7 @@ func isCode(err error, code api.Code) bool {
 	return errors.As(err, &wire) && wire.Code == code
 }
 
-// completeAny knows what any of the others does.
+// completeAny joins the results of several completion functions.
 func completeAny(others ...cobra.CompletionFunc) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, done []string, begun string) ([]string, cobra.ShellCompDirective) {
 		all := map[string]bool{}

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// onInterrupt closes kill at the first Ctrl-C; the second one ends fre.
+// onInterrupt closes kill at the first Ctrl-C; a second Ctrl-C ends fre.
 func onInterrupt() (kill <-chan struct{}, stop func()) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)

@@ -15,10 +15,10 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// login is what the docker configuration of whoever calls fre says for the registry
-// of a reference (docker login; auths, credHelpers, credsStore; podman's file where
-// there is none of docker's). Helpers run here, as that user. It is never nil: whoever
-// has no login is nobody at the registry, and not the user that the engine runs as.
+// login returns the user's login for the registry of a reference, from docker's configuration
+// (docker login; auths, credHelpers, credsStore) or else podman's. Credential helpers run here, as
+// the user. The result is never nil: without a login the user is anonymous at the registry, and
+// does not get the login of the engine's user.
 func login(ctx context.Context, ref string) (*api.RegistryAuth, error) {
 	r, err := name.ParseReference(ref)
 	if err != nil {
@@ -35,9 +35,8 @@ func login(ctx context.Context, ref string) (*api.RegistryAuth, error) {
 	return &api.RegistryAuth{Username: c.Username, Password: c.Password, IdentityToken: c.IdentityToken, RegistryToken: c.RegistryToken}, nil
 }
 
-// baseLogin is the login for the registry of the image that the template in dir
-// stands on; nil where that is none of a registry's, or there is no login: the
-// engine's own user may have one.
+// baseLogin returns the login for the registry of the template's base image. It returns nil if the
+// base comes from no registry, or without a login: then the engine's own user may have a login.
 func baseLogin(ctx context.Context, cl *client.Client, dir string) (client.Logins, error) {
 	src, err := os.ReadFile(filepath.Join(dir, api.TemplateFile))
 	if err != nil || !bytes.Contains(src, []byte("oci:")) {

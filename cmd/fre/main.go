@@ -1,8 +1,8 @@
-// Command fre is the Function Runtime Environment: `fre serve` is the engine,
-// every other command asks a running one through its Unix socket.
+// Command fre is the Function Runtime Environment: `fre serve` is the engine, every other command
+// asks a running engine through its Unix socket.
 //
-// One file holds the commands of one noun. serve.go alone wires the engine's
-// parts; all others speak to it through package client.
+// Each file holds the commands of one noun. serve.go alone wires the engine's parts; the other
+// files use package client.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// The exit codes; `fre help exit-codes` explains them.
+// Exit codes; `fre help exit-codes` explains them.
 const (
 	exitError        = 1
 	exitUsage        = 2
@@ -98,12 +98,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitInterrupt
 	}
 	all := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { // of each(), not of what an error wraps
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // errors joined by each(), not errors wrapped by an error
 		all = joined.Unwrap()
 	}
 	for _, err := range all {
 		message, next := explain(err)
-		fmt.Fprintln(stderr, "fre:", printableLines(message)) // a function may have its say in it
+		fmt.Fprintln(stderr, "fre:", printableLines(message)) // the text may come from a function
 		if next != "" {
 			fmt.Fprintln(stderr, "    ", printableLines(next))
 		}
@@ -111,7 +111,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-// explain is an error for people, and the next step.
+// explain returns the message of an error and the next step for people.
 func explain(err error) (message, next string) {
 	message = err.Error()
 	var hint *hintError
@@ -159,7 +159,7 @@ func exitCode(err error) int {
 	return exitError
 }
 
-// cli is what the commands share.
+// cli is the state that the commands share.
 type cli struct {
 	socket string
 	remote *client.Remote // nil: the engine is at socket
@@ -167,15 +167,15 @@ type cli struct {
 
 func (c *cli) client() *client.Client {
 	if c.remote != nil {
-		if cl, err := client.NewRemote(*c.remote); err == nil { // else findHost has said so
+		if cl, err := client.NewRemote(*c.remote); err == nil { // findHost has reported an error before
 			return cl
 		}
 	}
 	return client.New(c.socket)
 }
 
-// findHost reads which engine is meant, unless a flag names a socket: FRE_HOST, with the
-// token of FRE_TOKEN or of the file that FRE_TOKEN_FILE names.
+// findHost finds the remote engine, unless a flag names a socket: FRE_HOST, with the token in
+// FRE_TOKEN or in the file FRE_TOKEN_FILE.
 func (c *cli) findHost(cmd *cobra.Command) error {
 	host := os.Getenv("FRE_HOST")
 	if host == "" || cmd.Flags().Changed("socket") {
@@ -238,7 +238,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// group is a command that only has commands below it.
+// group makes a command that only holds subcommands.
 func group(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.SuggestionsMinimumDistance = 2
@@ -265,7 +265,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// interruptible ends a command's context at Ctrl-C; a second one ends fre.
+// interruptible ends a command's context at Ctrl-C; a second Ctrl-C ends fre.
 func interruptible(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)

@@ -59,26 +59,26 @@ type mcpServer struct {
 	client *client.Client
 	usual  api.AgentRequest
 
-	mu      sync.Mutex // held while the default one is made
-	current string     // the sandbox that is used where none is named; "" before the first use
+	mu      sync.Mutex // held while the default sandbox is made
+	current string     // id of the default sandbox; "" before the first use
 	made    map[string]bool
 
 	killsMu sync.Mutex
-	kills   map[string]int64 // by sandbox: Agent.OOMKills as it was last seen
+	kills   map[string]int64 // by sandbox: the last seen Agent.OOMKills
 }
 
-// close removes what the session has made.
+// close removes the session's sandboxes.
 func (m *mcpServer) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id := range m.made {
-		_ = m.client.RemoveAgent(ctx, id) // else its time is over soon
+		_ = m.client.RemoveAgent(ctx, id) // after an error the sandbox expires
 	}
 }
 
-// The tools' arguments. The jsonschema tags are what a model reads.
+// Arguments of the tools. The model reads the jsonschema tags.
 type (
 	mcpCreate struct {
 		Image       string   `json:"image,omitempty" jsonschema:"what it is made of: agent, python, node, java, php, ruby, native, or an image of the engine's; default agent, which has Python, pip, bash and a shell user's tools"`
@@ -125,7 +125,7 @@ type (
 	}
 )
 
-// The tools' answers.
+// Answers of the tools.
 type (
 	mcpRan struct {
 		Stdout   string `json:"stdout"`
@@ -168,8 +168,8 @@ func (m *mcpServer) server() *mcp.Server {
 	return s
 }
 
-// add registers a tool. What fails is its answer, with the next step, so that a model
-// can take it.
+// add registers a tool. An error becomes the tool's answer, with the next step, for the model to
+// act on.
 func add[In, Out any](s *mcp.Server, name, description string, handle func(context.Context, In) (Out, error)) {
 	mcp.AddTool(s, &mcp.Tool{Name: name, Description: description}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		out, err := handle(ctx, in)
@@ -191,8 +191,8 @@ func add[In, Out any](s *mcp.Server, name, description string, handle func(conte
 	})
 }
 
-// mcpResult is a tool's answer: its fields as structured content, and for a model to read
-// as text. A file's text and a picture are content of their own kinds.
+// mcpResult makes a tool's answer: the fields as structured content, and as text for a model. A
+// file's text and a picture have their own kinds of content.
 func mcpResult(out any) (*mcp.CallToolResult, any, error) {
 	file, ok := out.(mcpContent)
 	switch {
@@ -207,7 +207,7 @@ func mcpResult(out any) (*mcp.CallToolResult, any, error) {
 	}
 	var text strings.Builder
 	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false) // a model reads it, not a page
+	e.SetEscapeHTML(false) // the reader is a model, not an HTML page
 	if err := e.Encode(out); err != nil {
 		return nil, nil, err
 	}
@@ -224,8 +224,8 @@ func (m *mcpServer) create(ctx context.Context, in mcpCreate) (api.Agent, error)
 	return m.makeLocked(ctx, r)
 }
 
-// request is a sandbox as a model asks for it. What that may reach the flags say: a model
-// does what it has read somewhere.
+// request merges a model's wishes with the session's defaults. The flags of fre mcp bound the
+// network: a model may follow instructions from untrusted text.
 func (m *mcpServer) request(in mcpCreate) (api.AgentRequest, error) {
 	r := m.usual
 	for _, f := range []struct {
@@ -265,8 +265,8 @@ func (m *mcpServer) makeLocked(ctx context.Context, r api.AgentRequest) (api.Age
 	return a, err
 }
 
-// in does something in the sandbox that is named, or in the session's own, which is made
-// where there is none yet, or none any more.
+// in calls do with the named sandbox, or with the session's default sandbox. It makes the default
+// sandbox if the session has none, or if the old one has expired.
 func (m *mcpServer) in(ctx context.Context, named mcpSandbox, do func(id string) error) error {
 	if named.Sandbox != "" {
 		return do(named.Sandbox)
@@ -278,16 +278,16 @@ func (m *mcpServer) in(ctx context.Context, named mcpSandbox, do func(id string)
 	if err = do(id); fresh || !isNotFound(err) {
 		return err
 	}
-	if _, found := m.client.Agent(ctx, id); !isNotFound(found) { // it is a file that is not there
+	if _, found := m.client.Agent(ctx, id); !isNotFound(found) { // only a file is missing
 		return err
 	}
-	if id, _, err = m.own(ctx, id); err != nil { // it has expired
+	if id, _, err = m.own(ctx, id); err != nil { // the sandbox has expired
 		return err
 	}
 	return do(id)
 }
 
-// own is the session's sandbox, another than gone.
+// own returns the session's default sandbox. If its id is gone, own makes another.
 func (m *mcpServer) own(ctx context.Context, gone string) (id string, fresh bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -339,8 +339,8 @@ func (m *mcpServer) run(ctx context.Context, named mcpSandbox, r api.AgentExec, 
 // killed is the exit code of a program that SIGKILL ended: 128 and the signal's number.
 const killed = 137
 
-// outOfMemory says so if a process of the sandbox was killed since the last look because
-// the sandbox has no more memory; otherwise it returns "".
+// outOfMemory returns a warning if the kernel has killed a process of the sandbox for lack of
+// memory since the last call; otherwise "".
 func (m *mcpServer) outOfMemory(ctx context.Context, id string) string {
 	a, err := m.client.Agent(ctx, id)
 	if err != nil {
@@ -360,8 +360,8 @@ const (
 	clipTail  = 16 << 10
 	readBytes = 64 << 10
 
-	// mostPicture is the largest picture that read_file returns as one, in bytes:
-	// models take no larger ones.
+	// mostPicture is the largest picture that read_file returns as a picture, in bytes: models
+	// accept no larger ones.
 	mostPicture = 5 << 20
 )
 
@@ -423,7 +423,7 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 		}
 		if out.Truncated = int64(len(raw)) > length; out.Truncated {
 			raw = raw[:length]
-			if n := wholeRunes(raw); n > 0 { // else a text would be none for the character that is cut
+			if n := wholeRunes(raw); n > 0 { // a cut character would make the text invalid
 				raw = raw[:n]
 			}
 			out.Next = fmt.Sprintf("read_file with offset %d", in.Offset+int64(len(raw)))
@@ -437,7 +437,8 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 	return out, err
 }
 
-// pictureOf is the media type of a file that begins so and that models see as a picture.
+// pictureOf returns the media type of a picture that models understand, by the file's first bytes,
+// or "".
 func pictureOf(begin []byte) string {
 	switch kind := http.DetectContentType(begin); kind {
 	case "image/png", "image/jpeg", "image/gif", "image/webp":

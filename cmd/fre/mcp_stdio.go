@@ -12,30 +12,30 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// mcpMaxLine is the longest message that fre mcp reads, in bytes: a file of 16 MiB in
-// base64, with room for the rest.
+// mcpMaxLine is the longest message that fre mcp reads, in bytes: a file of 16 MiB in base64, with
+// room for the rest.
 const mcpMaxLine = 24 << 20
 
-// mcpInput passes the messages of standard input on, one a line, to a reader that ends
-// the session at the first one it cannot decode. mcpInput answers such a line itself, as
-// JSON-RPC 2.0 section 5.1 says, and the session and its sandboxes live on:
+// mcpInput passes on the messages of standard input, one for each line. Its reader, the MCP
+// library, ends the session at the first line that it cannot decode. mcpInput answers such a line
+// itself, as JSON-RPC 2.0 section 5.1 says, and the session and its sandboxes live on:
 //
 //	not JSON                          -32700 Parse error
 //	JSON, but no request or answer    -32600 Invalid Request
 //
-// At the end of the input it waits until the session has answered, so that a script may
-// write its messages and close: the session cancels all calls when its input ends.
+// At the end of the input mcpInput waits until the session has answered, because the session
+// cancels all calls when its input ends. So a script may write its messages and close.
 type mcpInput struct {
 	in   *bufio.Reader
 	out  *mcpOutput
-	line []byte // the rest of a message that Read returns
+	line []byte // the rest of a message, for the next Read
 }
 
 func newMCPInput(in io.Reader, out *mcpOutput) *mcpInput {
 	return &mcpInput{in: bufio.NewReader(in), out: out}
 }
 
-// Read is part of io.Reader.
+// Read implements io.Reader.
 func (m *mcpInput) Read(p []byte) (int, error) {
 	for len(m.line) == 0 {
 		line, long, err := m.next()
@@ -58,10 +58,10 @@ func (m *mcpInput) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close is part of io.Closer; standard input stays open.
+// Close implements io.Closer; standard input stays open.
 func (m *mcpInput) Close() error { return nil }
 
-// next reads a line. long reports that it is longer than mcpMaxLine; its rest was skipped.
+// next reads a line. long reports a line longer than mcpMaxLine, whose rest was skipped.
 func (m *mcpInput) next() (line []byte, long bool, err error) {
 	for {
 		piece, err := m.in.ReadSlice('\n')
@@ -76,8 +76,8 @@ func (m *mcpInput) next() (line []byte, long bool, err error) {
 	}
 }
 
-// mcpMessage decodes a line. refused is the answer to a line that is no message; both are
-// nil for a blank line.
+// mcpMessage decodes a line. refused is the answer to a malformed line; both results are nil for a
+// blank line.
 func mcpMessage(line []byte, long bool) (decoded jsonrpc.Message, refused []byte) {
 	var code int
 	var message, data string
@@ -100,18 +100,18 @@ func mcpMessage(line []byte, long bool) (decoded jsonrpc.Message, refused []byte
 		"jsonrpc": "2.0", "id": nil,
 		"error": map[string]any{"code": code, "message": message, "data": data},
 	})
-	if err != nil { // strings and numbers can be encoded
+	if err != nil { // strings and numbers can always be encoded
 		return nil, nil
 	}
 	return nil, append(answer, '\n')
 }
 
-// mcpPatience is how long a session may take to answer after the end of its input: a first
-// call may build the sandbox's image.
+// mcpPatience bounds the wait for answers after the end of the input: a first call may build the
+// sandbox's image.
 const mcpPatience = 2 * time.Minute
 
-// mcpOutput writes messages, one in each Write, and knows which calls are not answered yet.
-// It may be used by several goroutines.
+// mcpOutput writes messages, one in each Write, and tracks unanswered calls. It is safe for use by
+// several goroutines.
 type mcpOutput struct {
 	mu     sync.Mutex
 	to     io.Writer
@@ -124,7 +124,7 @@ func newMCPOutput(to io.Writer) *mcpOutput {
 	return &mcpOutput{to: to, calls: map[string]bool{}, change: make(chan struct{})}
 }
 
-// Write is part of io.Writer.
+// Write implements io.Writer.
 func (o *mcpOutput) Write(p []byte) (int, error) {
 	var answer struct {
 		ID     json.RawMessage `json:"id"`
@@ -141,10 +141,10 @@ func (o *mcpOutput) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is part of io.Closer. The writer below stays open.
+// Close implements io.Closer. The writer below stays open.
 func (o *mcpOutput) Close() error { return nil }
 
-// expect notes a call, and forgets one that the client cancels.
+// expect records a call, and forgets a call that the client cancels.
 func (o *mcpOutput) expect(m jsonrpc.Message) {
 	r, ok := m.(*jsonrpc.Request)
 	if !ok {
@@ -172,8 +172,7 @@ func (o *mcpOutput) endLocked(id string) {
 	o.change = make(chan struct{})
 }
 
-// wait returns when every call is answered, when the client reads no more, or after the
-// patience.
+// wait returns when every call is answered, when the client reads no more, or after the patience.
 func (o *mcpOutput) wait(patience time.Duration) {
 	late := time.After(patience)
 	for {

@@ -16,11 +16,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// scaffold holds a directory for each language, beside "common", whose files are in
-// all that lack one of that name. NAME in fret.yaml and README.md becomes the id.
-// A .txt at the end of a name goes: it hides sources from this repository's
-// compiler. ".next" is no file of the template: a command to be run in its place,
-// DIR, before it is deployed.
+// scaffold holds a directory for each language, and "common", whose files every language without a
+// file of the same name gets. NAME in fret.yaml and README.md becomes the id. A suffix .txt is
+// removed: it hides sources from this repository's compiler. ".next" is no file of the template,
+// but a command to run before the deployment, with DIR for the template's directory.
 //
 //go:embed all:scaffold
 var scaffold embed.FS
@@ -32,11 +31,11 @@ const (
 
 var templateID = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
-// scaffoldKinds are the languages, sorted.
+// scaffoldKinds returns the languages, sorted.
 func scaffoldKinds() []string {
 	entries, err := scaffold.ReadDir("scaffold")
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // the directory is part of the program
 	}
 	var kinds []string
 	for _, e := range entries {
@@ -92,8 +91,7 @@ is printed.`, strings.Join(kinds, ", ")),
 	}
 }
 
-// scaffoldInto makes the template and returns what is to be run before it can be
-// built.
+// scaffoldInto makes the template and returns the commands to run before a build.
 func scaffoldInto(dir, kind, id string) (next []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err

@@ -72,7 +72,7 @@ is under way ends. It stays so over restarts, until fre nodes undrain.`,
 	return cmd
 }
 
-// awaitDrained waits until a node says that it has nothing under way, or is not there.
+// awaitDrained waits until a node is drained, lost or gone.
 func awaitDrained(ctx context.Context, cl *client.Client, name string, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

@@ -7,23 +7,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// pauses tells for how long collections of garbage have stopped the engine: quantiles
-// over all stops since its start, the last of which is the longest.
+// pauses reports how long garbage collections have stopped the engine: quantiles over all stops
+// since its start; the quantile 1 is the longest stop.
 type pauses struct{ desc *prometheus.Desc }
 
 func newPauses() pauses {
 	return pauses{prometheus.NewDesc("fre_go_gc_pause_seconds", "Stops of the engine for its collections of garbage.", []string{"quantile"}, nil)}
 }
 
-// Describe makes pauses a [prometheus.Collector].
+// Describe implements [prometheus.Collector].
 func (p pauses) Describe(ch chan<- *prometheus.Desc) { ch <- p.desc }
 
-// Collect is the other half.
+// Collect implements [prometheus.Collector].
 func (p pauses) Collect(ch chan<- prometheus.Metric) {
 	sample := []metrics.Sample{{Name: "/sched/pauses/total/gc:seconds"}}
 	metrics.Read(sample)
 	if sample[0].Value.Kind() != metrics.KindFloat64Histogram {
-		return // a Go without it
+		return // a Go version without this metric
 	}
 	h := sample[0].Value.Float64Histogram()
 	for _, q := range []struct {
@@ -34,8 +34,7 @@ func (p pauses) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// quantile is the upper bound of the bucket that has the q-th part of what h counts, 0
-// if that is nothing.
+// quantile is the upper bound of the bucket with the q-quantile of h, 0 for an empty histogram.
 func quantile(h *metrics.Float64Histogram, q float64) float64 {
 	var all, sum uint64
 	for _, n := range h.Counts {

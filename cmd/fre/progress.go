@@ -22,7 +22,7 @@ type progressFlags struct {
 	quiet bool
 }
 
-// progressJSON is the mode in which the standard output has JSON and nothing else.
+// progressJSON is the mode with JSON alone on standard output.
 const progressJSON = "json"
 
 func (p *progressFlags) flags(cmd *cobra.Command, quiet string) {
@@ -31,8 +31,7 @@ func (p *progressFlags) flags(cmd *cobra.Command, quiet string) {
 	f.BoolVarP(&p.quiet, "quiet", "q", false, "print only "+quiet)
 }
 
-// reporting calls do with what it shows its progress on. An error comes after the
-// bars are gone.
+// reporting calls do with a progress report, and removes the bars before an error is printed.
 func (c *cli) reporting(cmd *cobra.Command, p progressFlags, do func(*client.Client, *progress) error) error {
 	report, err := p.start(cmd)
 	if err != nil {
@@ -57,7 +56,7 @@ func (p *progressFlags) start(cmd *cobra.Command) (*progress, error) {
 		}
 		out.bars = newBars(f, func() (width, height int) {
 			width, height, err := term.GetSize(int(f.Fd()))
-			if err != nil || width <= 0 || height <= 0 { // a serial line, or it has gone
+			if err != nil || width <= 0 || height <= 0 { // a serial line, or a terminal that is gone
 				return 80, 24
 			}
 			return width, height
@@ -74,9 +73,9 @@ type progress struct {
 	quiet    bool
 	json     bool
 	plain    tally
-	warnings []string // told again at the end
+	warnings []string // repeated at the end
 
-	mu   sync.Mutex // held while bars goes, and by those who print beside the caller
+	mu   sync.Mutex // held while bars goes, and while other goroutines print
 	bars *bars      // nil: plain lines
 }
 
@@ -98,8 +97,8 @@ func (p *progress) event(e api.Event) {
 	}
 }
 
-// log prints a line when a part begins, when it is whole, and when something else
-// is done to it; how far it is has no place in a log.
+// log prints a line when a part begins, when it ends, and when its message changes. A log shows no
+// percentages.
 func (p *progress) log(e api.Event, now time.Time) {
 	part, begun, news := p.plain.add(e, now)
 	switch {
@@ -118,8 +117,8 @@ func (p *progress) line(v any) {
 	}
 }
 
-// above prints a line for people above the bars, and says whether there are some.
-// Any goroutine may call it.
+// above prints a line for people above the bars, and reports whether there are bars. It is safe for
+// use by several goroutines.
 func (p *progress) above(line string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +131,7 @@ func (p *progress) above(line string) bool {
 	return true
 }
 
-// end takes the bars away.
+// end removes the bars.
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,12 +141,12 @@ func (p *progress) end() {
 	}
 }
 
-// done prints what was built.
+// done prints the build's result.
 func (p *progress) done(built *client.Built, id, sentence string) {
 	p.result(api.BuildLine{Image: &built.Image, Lock: built.Lock, Function: built.Function}, id, sentence)
 }
 
-// result prints what came of it: as JSON, in short, or for people.
+// result prints a result: as JSON, in short, or for people.
 func (p *progress) result(line any, short, sentence string) {
 	p.end()
 	switch {

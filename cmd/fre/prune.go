@@ -144,7 +144,7 @@ func flagBytes(flag, s string) (int64, error) {
 	return n, nil
 }
 
-// flagTime reads a time, or a duration before now.
+// flagTime parses a time, or a duration before now.
 func flagTime(flag, s string, now time.Time) (time.Time, error) {
 	if d, err := time.ParseDuration(s); err == nil {
 		return now.Add(-d), nil
@@ -191,7 +191,7 @@ use stays.`,
 			out := cmd.OutOrStdout()
 			got, err := cl.Fsck(cmd.Context(), req, func(line api.FsckLine) {
 				if p := line.Problem; p != nil && !quiet {
-					fmt.Fprintln(out, printable(p.Path+": "+p.What)) // a damaged store may say anything
+					fmt.Fprintln(out, printable(p.Path+": "+p.What)) // a damaged store may hold control characters
 					if p.Repair != "" {
 						fmt.Fprintln(out, " ", printable(p.Repair))
 					}

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// queueCommands are those of fre events that are about asynchronous events.
+// queueCommands are the subcommands of fre events for asynchronous events.
 func (c *cli) queueCommands() []*cobra.Command {
 	return []*cobra.Command{c.queueListCommand(), c.queueShowCommand(), c.queueReplayCommand(), c.queueDiscardCommand(), c.queueTailCommand()}
 }
@@ -140,11 +140,11 @@ function. They cannot be replayed afterwards. The ids of those removed are print
 		},
 	}
 	cmd.Flags().StringVar(&f.Function, "function", "", "all dead letters of this function")
-	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for an unknown flag
 	return cmd
 }
 
-// eachEvent does something with each event and prints the ids of those that it is done with.
+// eachEvent calls do for each event and prints the ids of successes.
 func eachEvent(cmd *cobra.Command, ids []string, do func(context.Context, string) error) error {
 	var errs []error
 	for _, id := range ids {

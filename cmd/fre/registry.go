@@ -20,7 +20,7 @@ import (
 	"github.com/fre-engine/fre/registry"
 )
 
-// registryConfig says what a registry serves, where, to whom, and what it collects.
+// registryConfig configures a registry: directory, address, users and collections.
 type registryConfig struct {
 	Dir, Listen        string
 	Cert, Key          string
@@ -141,7 +141,7 @@ grace period. A registry that runs does that by itself (fre registry serve
 	return cmd
 }
 
-// noGrace is a grace period in the words of registry.Config, to which 0 is the default.
+// noGrace converts a grace period for registry.Config, whose 0 means the default.
 func noGrace(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1
@@ -158,7 +158,7 @@ func newLog(level string) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
 }
 
-// open opens a registry and where it listens; the caller closes both.
+// open opens a registry and its listener; the caller closes both.
 func (c registryConfig) open(ctx context.Context, log *slog.Logger, metrics prometheus.Registerer) (*registry.Registry, net.Listener, error) {
 	var users *registry.Users
 	if c.Users != "" {
@@ -186,7 +186,7 @@ func (c registryConfig) open(ctx context.Context, log *slog.Logger, metrics prom
 	return r, l, nil
 }
 
-// collect collects now and then, until ctx ends.
+// collect runs collections at each interval, until ctx ends.
 func (c registryConfig) collect(ctx context.Context, r *registry.Registry, log *slog.Logger) {
 	if c.Interval <= 0 || c.ReadOnly {
 		return
@@ -211,8 +211,8 @@ func (c registryConfig) collect(ctx context.Context, r *registry.Registry, log *
 	}
 }
 
-// serveRegistry runs a registry until ctx ends; stopSignals restores the default
-// effect of signals, so that a second Ctrl-C ends it at once.
+// serveRegistry runs a registry until ctx ends. stopSignals restores the default effect of signals,
+// so that a second Ctrl-C ends the program at once.
 func serveRegistry(ctx context.Context, stopSignals func(), cfg registryConfig, log *slog.Logger) (err error) {
 	r, l, err := cfg.open(ctx, log, nil)
 	if err != nil {
@@ -233,7 +233,7 @@ func serveRegistry(ctx context.Context, stopSignals func(), cfg registryConfig, 
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		if s.Shutdown(drain) != nil {
-			return s.Close() // clients go on with their uploads at the next start
+			return s.Close() // clients resume their uploads at the next start
 		}
 		return nil
 	})
@@ -256,7 +256,7 @@ type registryServeConfig struct {
 	} `yaml:"gc"`
 }
 
-// read returns what the section asks for, nil if it is not there.
+// read returns the section's configuration, nil without the section.
 func (c *registryServeConfig) read() (*registryConfig, error) {
 	if c == nil {
 		return nil, nil

@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// containerFlags say what a container is, beside its image and command.
+// containerFlags describe a container, besides its image and command.
 type containerFlags struct {
 	set        *pflag.FlagSet
 	req        api.ContainerRequest
@@ -47,14 +47,14 @@ func (o *containerFlags) flags(cmd *cobra.Command) {
 	o.set = f
 }
 
-// given says whether any was that only a container can have.
+// given reports whether the user set a flag that requires a container.
 func (o *containerFlags) given() bool {
 	given := false
 	o.set.VisitAll(func(f *pflag.Flag) { given = given || f.Changed })
 	return given
 }
 
-// request is all that was said.
+// request builds the request from flags and arguments.
 func (o *containerFlags) request(args []string) api.ContainerRequest {
 	req := o.req
 	req.Image, req.Args = imageAndCommand(args)
@@ -120,7 +120,7 @@ comes back to it.`,
 	return cmd
 }
 
-// run makes a container, starts it once it is joined, and takes it away if that
+// run makes a container, joins the streams, starts the container, and removes it if the start
 // fails.
 func (j *joining) run(cmd *cobra.Command, cl *client.Client, req api.ContainerRequest) error {
 	if err := j.check(cmd, api.Container{Stdin: req.Stdin, TTY: req.TTY}); err != nil {
@@ -139,13 +139,13 @@ func (j *joining) run(cmd *cobra.Command, cl *client.Client, req api.ContainerRe
 	j.interrupt = func(ctx context.Context) error { return cl.Kill(ctx, box.ID) }
 	err = j.join(cmd, cl, *box)
 	if !started {
-		// An engine that could not start it has done so already.
+		// If the engine could not start the container, it has removed the container already.
 		_ = cl.RemoveContainer(cmd.Context(), box.ID, client.RemoveOptions{Force: true})
 	}
 	return err
 }
 
-// ended passes on how a command ended.
+// ended passes on the exit status of a command.
 func ended(cmd *cobra.Command, exit api.Exit) error {
 	if exit.OOMKilled {
 		fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed it")
@@ -156,8 +156,8 @@ func ended(cmd *cobra.Command, exit api.Exit) error {
 	return nil
 }
 
-// printTrace prints a start as a table: each step, when it was done and how long
-// after the one before.
+// printTrace prints the steps of a start as a table: the time at the end of each step and the time
+// since the step before.
 func printTrace(w io.Writer, exit api.Exit) {
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "%s start\tdone at µs\ttook µs\t\n", exit.Start)
@@ -169,8 +169,7 @@ func printTrace(w io.Writer, exit api.Exit) {
 	_ = t.Flush()
 }
 
-// runError has exit codes of its own, so that they cannot be taken for the
-// command's.
+// runError has separate exit codes, which differ from the command's.
 type runError struct{ error }
 
 func (e runError) Unwrap() error { return e.error }

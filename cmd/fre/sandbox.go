@@ -151,7 +151,7 @@ func (c *cli) waitCommand() *cobra.Command {
 	}
 }
 
-// exitStatus is how something ended as shells have it.
+// exitStatus converts an exit to a shell's exit status.
 func exitStatus(e api.Exit) int {
 	if e.Signal != 0 {
 		return 128 + e.Signal

@@ -61,7 +61,7 @@ func (c *cli) secretList() *cobra.Command {
 	return cmd
 }
 
-// maxSecret is more than the engine takes: it says how much that is.
+// maxSecret is above the engine's limit, for the engine to report the limit.
 const maxSecret = 1 << 20
 
 func (c *cli) secretPut(update bool) *cobra.Command {
@@ -108,7 +108,7 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 	return cmd
 }
 
-// noteOwn says of a secret that one of several nodes alone has it.
+// noteOwn warns if only one of several nodes has the secret.
 func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
 	all, err := cl.Secrets(cmd.Context(), tenant)
 	if err != nil {

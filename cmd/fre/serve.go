@@ -45,8 +45,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// serveConfig is the daemon's configuration: flags, and the file that --config
-// names for what only an operator changes.
+// serveConfig is the daemon's configuration: flags, and the file of --config for settings that only
+// an operator changes.
 type serveConfig struct {
 	State, Socket, Listen, Group string
 	DockerSocket                 string
@@ -67,7 +67,7 @@ type serveConfig struct {
 	LendConnections              []string
 	InsecureRegistries           []string // hosts, with their port
 	Signatures                   []signature.RuleConfig
-	Registry                     *registryConfig // nil: none is served
+	Registry                     *registryConfig // nil: no registry is served
 	ImageLimits                  oci.Limits
 	Egress                       egress.Config
 	GC                           engine.GCConfig
@@ -79,15 +79,15 @@ type serveConfig struct {
 	Queue                        admission.QueueConfig
 	APIListen                    string // "": no remote control API
 	Access                       accessSettings
-	ACME                         *acmeConfig // nil: none
+	ACME                         *acmeConfig // nil: no ACME
 	Events                       events.Config
 	EventsOff                    bool
-	Lambda                       *lambdaConfig    // nil: its API is not served
-	OpenFaaS                     *openfaas.Config // nil: its clients are not answered
+	Lambda                       *lambdaConfig    // nil: AWS Lambda's API is not served
+	OpenFaaS                     *openfaas.Config // nil: OpenFaaS's clients are not answered
 	Cluster                      clusterConfig
 }
 
-// defaultState is the state directory unless --state names another.
+// defaultState is the state directory without --state.
 const defaultState = "/var/lib/fre"
 
 // serveCommand is the daemon. This file alone wires FRE's parts together.
@@ -144,8 +144,8 @@ served, "openfaas" whether OpenFaaS's clients are answered (see docs/configurati
 	return cmd
 }
 
-// serve runs the daemon until ctx ends; stopSignals restores the default
-// effect of signals, so that a second Ctrl-C ends a drain.
+// serve runs the daemon until ctx ends. stopSignals restores the default effect of signals, so that
+// a second Ctrl-C ends a drain.
 func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error) {
 	if os.Geteuid() != 0 {
 		return &hintError{errors.New("the engine must run as root: it makes namespaces, cgroups and mounts"), "run: sudo fre serve"}
@@ -205,8 +205,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		}
 		secure = cfg.ACME.tls(cfg.State)
 	}
-	// From here on the process is another: same arguments, same pid, in a mount
-	// namespace of its own.
+	// Isolate executes the program again: same arguments, same pid, in a new mount namespace.
 	if err := sandbox.Isolate(); err != nil {
 		return err
 	}
@@ -243,7 +242,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	}
 	shells := cfg.Parked
 	if shells == 0 {
-		shells = -1 // what sandbox.Config calls none
+		shells = -1 // sandbox.Config's value for no parked sandboxes
 	}
 	policy, err := signature.Read(cfg.Signatures)
 	if err != nil {
@@ -441,8 +440,8 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		})
 	}
 	group.Go(func() error {
-		// What loading ten thousand images left is two thirds of the heap, and no
-		// collection is due before it has grown by four times.
+		// Loading ten thousand images leaves garbage of two thirds of the heap, and no collection
+		// is due before the heap has grown by four times.
 		debug.FreeOSMemory()
 		return nil
 	})
@@ -452,9 +451,9 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 		log.Info("stopping", "drain", cfg.Drain)
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 		defer cancel()
-		// The engine first: it refuses new events, ends followed logs, and what
-		// is in flight still has its connection.
-		// Queued events stop with it: those under way end, the others are the next one's.
+		// Close the engine first: it refuses new events and ends followed logs, and events in
+		// flight still have their connections. The queue stops with it: its running events end, and
+		// the next engine takes the rest.
 		var all []error
 		queued := make(chan error, 1)
 		go func() {
@@ -464,7 +463,7 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 			}
 			queued <- queue.Close(drain)
 		}()
-		if node != nil { // what others have asked for ends here
+		if node != nil { // events of other nodes end here
 			all = append(all, node.Close(drain))
 		}
 		all = append(all, eng.Close(drain), <-queued)
@@ -478,14 +477,15 @@ func serve(ctx context.Context, stopSignals func(), cfg serveConfig) (err error)
 	return group.Wait()
 }
 
-// httpServer is what serve needs of *http.Server and *httpserver.Server.
+// httpServer is the common part of *http.Server and *httpserver.Server.
 type httpServer interface {
 	Serve(l net.Listener) error
 	Shutdown(ctx context.Context) error
 	Close() error
 }
 
-// openAccessLog opens what --access-log names; nil is none. done closes both.
+// openAccessLog opens the file of --access-log; the log is nil without one. done closes log and
+// file.
 func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer) (l *gateway.AccessLog, done func() error, err error) {
 	file := os.Stdout
 	switch path {
@@ -493,7 +493,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 		return nil, func() error { return nil }, nil
 	case "-":
 	default:
-		// Whoever rotates it copies and truncates it.
+		// Append, for tools that rotate by copy and truncate.
 		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
 			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a file that root may write, or - for standard output"}
 		}
@@ -508,7 +508,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 	}, nil
 }
 
-// newHTTPServer bounds what a client can hold open without sending.
+// newHTTPServer bounds the resources that a silent client can hold.
 func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
@@ -516,9 +516,8 @@ func newHTTPServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-// doctorLocal explains the host when no engine answers, with what things cost
-// there. state is the directory that an engine would have; until it exists, the
-// one that would hold it is looked at.
+// doctorLocal checks the host when no engine answers, with measured costs if costs is set. state is
+// the state directory of a future engine; until it exists, its nearest existing parent is checked.
 func doctorLocal(state string, costs bool) ([]api.Check, error) {
 	for {
 		_, err := os.Stat(state)
@@ -538,12 +537,12 @@ func doctorLocal(state string, costs bool) ([]api.Check, error) {
 	return server.Checks(checks), err
 }
 
-// cleanup runs what was added in reverse.
+// cleanup runs the added functions in reverse.
 type cleanup []func() error
 
 func (c *cleanup) add(f func() error) { *c = append(*c, f) }
 
-// addListener closes one that nobody came to serve.
+// addListener closes a listener that no server has closed.
 func (c *cleanup) addListener(l net.Listener) {
 	c.add(func() error { return ignoreClosed(l.Close()) })
 }

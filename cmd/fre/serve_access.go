@@ -54,7 +54,7 @@ type accessConfig struct {
 	} `yaml:"oidc"`
 }
 
-// accessSettings is what serve makes of it.
+// accessSettings is accessConfig after checks and conversion.
 type accessSettings struct {
 	records access.Config
 	guard   gateway.Guard
@@ -126,7 +126,7 @@ func (s *accessSettings) open(state string, log *slog.Logger) (*access.Access, e
 	return a, nil
 }
 
-// quotasOf is what the engine asks.
+// quotasOf adapts access to the engine's question for quotas.
 func quotasOf(a *access.Access) func(string) engine.Quotas {
 	return func(tenant string) engine.Quotas {
 		q := a.Quotas(tenant)
@@ -154,9 +154,9 @@ func (c *acmeConfig) check() error {
 	return nil
 }
 
-// tls gets certificates by ACME (RFC 8555) when they are asked for first, and anew before
-// they end. The authority looks at the host's port 443 (tls-alpn-01, RFC 8737): nothing
-// else has to listen.
+// tls gets certificates by ACME (RFC 8555) at their first use, and renews them before they expire.
+// The authority connects to the host's port 443 (tls-alpn-01, RFC 8737), so no further listener is
+// needed.
 func (c *acmeConfig) tls(state string) *tls.Config {
 	m := &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(filepath.Join(state, "acme")), HostPolicy: autocert.HostWhitelist(c.Hosts...), Email: c.Email,
@@ -167,7 +167,7 @@ func (c *acmeConfig) tls(state string) *tls.Config {
 	return &tls.Config{GetCertificate: m.GetCertificate, NextProtos: []string{"h2", "http/1.1", acme.ALPNProto}, MinVersion: tls.VersionTLS12}
 }
 
-// readProxies reads what --trusted-proxies says: ranges, or addresses alone.
+// readProxies parses --trusted-proxies: ranges or single addresses.
 func readProxies(ranges []string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, s := range ranges {
@@ -186,7 +186,7 @@ func readProxies(ranges []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// gatewayTLS is what --tls-cert and --tls-key say; nil for nothing.
+// gatewayTLS loads --tls-cert and --tls-key; nil without them.
 func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	switch {
 	case certFile == "" && keyFile == "":
@@ -201,7 +201,7 @@ func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error)
 	return &tls.Config{GetCertificate: cert.Get}, nil
 }
 
-// listenAPI opens the remote control API's address: beyond loopback it takes TLS.
+// listenAPI listens at the remote control API's address: beyond loopback with TLS only.
 func listenAPI(address string, secure *tls.Config, bound func(net.Listener) net.Listener) (net.Listener, error) {
 	at, err := netip.ParseAddrPort(address)
 	if secure == nil && (err != nil || !at.Addr().IsLoopback()) {
@@ -218,10 +218,10 @@ func listenAPI(address string, secure *tls.Config, bound func(net.Listener) net.
 	if secure == nil {
 		return l, nil
 	}
-	return tls.NewListener(l, onlyHTTP1(secure)), nil // fre run takes the connection over
+	return tls.NewListener(l, onlyHTTP1(secure)), nil // HTTP/1 only: fre run takes the connection over
 }
 
-// onlyHTTP1 is for servers whose connections net/http does not make TLS of itself.
+// onlyHTTP1 is for listeners with their own TLS: net/http speaks HTTP/2 only over its own TLS.
 func onlyHTTP1(secure *tls.Config) *tls.Config {
 	secure = secure.Clone()
 	secure.NextProtos = []string{"http/1.1"}

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 )
 
-// clusterConfig is the configuration file's cluster. The zero value: the engine is alone.
+// clusterConfig is the configuration file's cluster. Zero value: the engine is alone.
 type clusterConfig struct {
 	Node     string `yaml:"node"`
 	Registry string `yaml:"registry"`
@@ -44,8 +44,8 @@ func (c *clusterConfig) check(cfg *serveConfig) error {
 	return nil
 }
 
-// open makes the node, nil where the engine is alone, and what deployments are told by. The
-// records are those of all nodes from then on.
+// open makes the node and the table of deployments; nil for an engine without a cluster. From then
+// on the records are shared among all nodes.
 func (c *clusterConfig) open(cfg *serveConfig, records *access.Access, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
 	if c.Node == "" {
 		return nil, nil, nil
@@ -75,7 +75,7 @@ func (c *clusterConfig) open(cfg *serveConfig, records *access.Access, log *slog
 	return n, n, nil
 }
 
-// joinCluster has the node be one of several.
+// joinCluster joins the node to the cluster.
 func joinCluster(ctx context.Context, n *cluster.Node, eng *engine.Engine) error {
 	err := n.Join(ctx, eng)
 	switch {

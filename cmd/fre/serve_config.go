@@ -156,7 +156,7 @@ type imagesConfig struct {
 	MaxRatio int64  `yaml:"max_ratio"`
 }
 
-// read takes over the limits; what is not given keeps its default.
+// read copies the limits; missing fields keep their defaults.
 func (c *imagesConfig) read(l *oci.Limits) error {
 	if c.MaxSize != "" {
 		n, err := image.ParseBytes(c.MaxSize)
@@ -181,7 +181,7 @@ type workConfig struct {
 	Tenants map[string]string `yaml:"tenants"`
 }
 
-// read takes over the limits.
+// read copies the limits.
 func (w *workConfig) read(cfg *engine.WorkConfig) error {
 	limit := func(field, s string) (int64, error) {
 		if s == "none" || s == "" {
@@ -224,7 +224,7 @@ type networkConfig struct {
 	} `yaml:"egress"`
 }
 
-// read takes over what egress needs; what is not given keeps its default.
+// read copies the settings of egress; missing fields keep their defaults.
 func (n *networkConfig) read(cfg *egress.Config) error {
 	for i, s := range n.AllowPrivate {
 		p, err := netip.ParsePrefix(s)
@@ -263,7 +263,7 @@ type buffersConfig struct {
 	HugePages   bool   `yaml:"huge_pages"`
 }
 
-// read takes over the sizes; what is not given keeps its default.
+// read copies the sizes; missing fields keep their defaults.
 func (b *buffersConfig) read(cfg *serveConfig) error {
 	size := func(field, s string, to *int64) error {
 		if s == "" {
@@ -297,7 +297,7 @@ type overloadConfig struct {
 	QueueInterval string `yaml:"queue_interval"`
 }
 
-// read takes over the thresholds; what is not given keeps its default.
+// read copies the thresholds; missing fields keep their defaults.
 func (o *overloadConfig) read(cfg *serveConfig) error {
 	duration := func(field, s string, to *time.Duration) error {
 		if s == "" {
@@ -347,8 +347,7 @@ type gcConfig struct {
 	Keep       []string `yaml:"keep"`
 }
 
-// read takes over what the engine collects by itself; what is not given keeps
-// its default.
+// read copies the rules of automatic collection; missing fields keep their defaults.
 func (g *gcConfig) read(cfg *engine.GCConfig) error {
 	var err error
 	if g.Interval != "" {
@@ -356,7 +355,7 @@ func (g *gcConfig) read(cfg *engine.GCConfig) error {
 			return fmt.Errorf("interval: %q is no duration such as 6h; 0h for never", g.Interval)
 		}
 		if cfg.Interval == 0 {
-			cfg.Interval = -1 // what engine.Config calls never
+			cfg.Interval = -1 // engine.Config's value for never
 		}
 	}
 	if g.Unused != "" {
@@ -381,8 +380,7 @@ func (g *gcConfig) read(cfg *engine.GCConfig) error {
 	return nil
 }
 
-// readShells takes over what the configuration file says; nil and "" leave the
-// defaults.
+// readShells copies the settings of parked interpreters; nil and "" keep the defaults.
 func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error {
 	if most != nil {
 		if *most < 0 {
@@ -409,8 +407,8 @@ func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error 
 	return nil
 }
 
-// parseBytes reads a size as templates have it.
+// parseBytes parses a size in the format of templates.
 func parseBytes(s string) (int64, error) { return image.ParseBytes(s) }
 
-// parseCPU likewise, in thousandths of one.
+// parseCPU parses a CPU limit in the format of templates and returns thousandths of a CPU.
 func parseCPU(s string) (int64, error) { return image.ParseCPU(s) }

@@ -53,7 +53,7 @@ type eventsConfig struct {
 	} `yaml:"callbacks"`
 }
 
-// read takes over what is given; the rest keeps its default.
+// read copies the given fields; the rest keep their defaults.
 func (e *eventsConfig) read(cfg *serveConfig) error {
 	to := &cfg.Events
 	cfg.EventsOff = e.Off
@@ -136,7 +136,8 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 	return e.readCallbacks(&to.Callbacks)
 }
 
-// checkTriggers refuses triggers that nothing would ever come by, or what is another's.
+// checkTriggers refuses triggers that no event can ever reach, and queues of other tenants'
+// triggers.
 func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error {
 	for i := range all {
 		m := all[i].NATS
@@ -153,7 +154,7 @@ func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error 
 			err = errors.New("events are off in the engine's configuration")
 		case cfg.Events.URL == "" && cfg.Events.Listen == "":
 			err = events.ErrNoOutside
-		case strings.HasPrefix(m.Queue, "fre-"): // it could be another tenant's trigger's
+		case strings.HasPrefix(m.Queue, "fre-"): // another tenant's trigger could use this queue
 			err = fmt.Errorf("queue %s: a name that begins with fre- is a trigger's own", m.Queue)
 		}
 		if err != nil {
@@ -192,7 +193,7 @@ func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
 	return nil
 }
 
-// readSecret reads a file, without the newline that ends it.
+// readSecret reads a file, without trailing newlines.
 func readSecret(path string) ([]byte, error) {
 	if path == "" {
 		return nil, errors.New("no file is named")
@@ -207,8 +208,8 @@ func readSecret(path string) ([]byte, error) {
 	return b, nil
 }
 
-// openEvents opens the queue of asynchronous events. Without one the engine answers what is
-// not asynchronous, and refuses the rest.
+// openEvents opens the queue of asynchronous events. Without a queue the engine answers synchronous
+// events only, and refuses the rest with the returned error.
 func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
 	if cfg.EventsOff {
 		return nil, nil, errors.New("events are off in the engine's configuration")

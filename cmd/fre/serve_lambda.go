@@ -18,9 +18,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// lambdaConfig is the configuration file's lambda: AWS Lambda's API, on a listener of its
-// own. What it takes are control actions, as the control API's, with bodies of other
-// sizes, signed over the path as it was sent: the gateway's loops know of none of that.
+// lambdaConfig is the configuration file's lambda: AWS Lambda's API, on a separate listener. Its
+// requests are control actions, as the control API's, with other sizes of bodies and signatures
+// over the path as sent. The gateway's server supports none of these.
 type lambdaConfig struct {
 	Listen   string `yaml:"listen"`
 	Region   string `yaml:"region"`
@@ -59,7 +59,7 @@ func loopback(address string) bool {
 	return err == nil && at.Addr().IsLoopback()
 }
 
-// open makes the listener, which takes TLS beyond loopback, and its server.
+// open makes the server and the listener. Beyond loopback the listener requires TLS.
 func (c *lambdaConfig) open(secure *tls.Config, bound func(net.Listener) net.Listener, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambdaapi.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
 	if secure == nil && !loopback(c.Listen) {
 		return nil, nil, &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS it can listen on an address such as 127.0.0.1:9001"}

@@ -13,8 +13,8 @@ import (
 	"github.com/fre-engine/fre/server/openfaas"
 )
 
-// openfaasConfig is the configuration file's openfaas. Without it the gateway answers none
-// of OpenFaaS's routes but those that are its own.
+// openfaasConfig is the configuration file's openfaas. Without it the gateway answers only the
+// OpenFaaS routes that are also the gateway's own.
 type openfaasConfig struct {
 	Builders []struct {
 		Tenant     string `yaml:"tenant"`
@@ -23,10 +23,10 @@ type openfaasConfig struct {
 	MaxContext string `yaml:"max_context"`
 }
 
-// minBuilderSecret is fewer bytes than anybody guesses.
+// minBuilderSecret is the length in bytes of a secret that cannot be guessed.
 const minBuilderSecret = 16
 
-// read takes over what is given; the rest keeps its default. nil: it is off.
+// read copies the given fields; the rest keep their defaults. nil: OpenFaaS is off.
 func (c *openfaasConfig) read() (*openfaas.Config, error) {
 	if c == nil {
 		return nil, nil
@@ -60,7 +60,7 @@ func (c *openfaasConfig) read() (*openfaas.Config, error) {
 	return out, nil
 }
 
-// openOpenFaaS is what the gateway has answer OpenFaaS's clients; nil: nothing.
+// openOpenFaaS returns the gateway's handler for OpenFaaS's clients; nil without one.
 func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.Engine, queue *events.Service, records *access.Access, scratch func() (string, error), log *slog.Logger) (http.Handler, error) {
 	if cfg == nil {
 		return nil, nil

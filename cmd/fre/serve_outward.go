@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/internal/outward"
 )
 
-// issuers is the client for what issuers of tokens answer: it reaches their own servers,
-// and what those name besides only where tenants do.
+// issuers is the HTTP client for issuers of tokens. It reaches the issuers' own servers; further
+// hosts that an issuer names are reachable only if tenants may reach them.
 func (cfg *serveConfig) issuers() *http.Client {
 	r := cfg.outward()
 	for _, o := range cfg.Access.records.OIDC {
@@ -21,8 +21,8 @@ func (cfg *serveConfig) issuers() *http.Client {
 	return &http.Client{Timeout: 10 * time.Second, Transport: r.Transport()}
 }
 
-// outward is what tenants may have the engine connect to beside the public internet: the
-// ranges and servers that the configuration names.
+// outward is the rule for connections on behalf of tenants: the public internet, and the ranges and
+// servers of the configuration.
 func (cfg *serveConfig) outward() outward.Rule {
 	r := outward.Rule{Networks: cfg.Egress.AllowPrivate}
 	for _, host := range cfg.InsecureRegistries {

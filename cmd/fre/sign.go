@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/image/signature"
 )
 
-// passwordVariable is the one that cosign reads.
+// passwordVariable is cosign's variable too.
 const passwordVariable = "COSIGN_PASSWORD"
 
 func (c *cli) keyCommand() *cobra.Command {
@@ -70,7 +70,8 @@ func writeNew(name string, b []byte, mode os.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// readPassword takes the environment's, or asks a terminal, twice where it is new.
+// readPassword returns the password of the environment, or asks at a terminal, twice for a new
+// password.
 func readPassword(cmd *cobra.Command, prompt string, twice bool) ([]byte, error) {
 	if s, ok := os.LookupEnv(passwordVariable); ok {
 		return []byte(s), nil
@@ -95,7 +96,7 @@ func readPassword(cmd *cobra.Command, prompt string, twice bool) ([]byte, error)
 	return password, err
 }
 
-// signKey is what --sign and --key name. The key itself stays in this process.
+// signKey reads the private key of --sign and --key. The key stays in this process.
 func signKey(cmd *cobra.Command, file string) (crypto.Signer, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -119,8 +120,8 @@ func signKey(cmd *cobra.Command, file string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// sign signs the image of that digest in the repository and has the engine put the
-// signature beside it.
+// sign signs the digest of an image in the repository and has the engine store the signature beside
+// the image.
 func sign(cmd *cobra.Command, cl *client.Client, key crypto.Signer, repository, digest string, auth *api.RegistryAuth) error {
 	payload := signature.Payload(repository, digest)
 	sig, err := signature.Sign(key, payload)

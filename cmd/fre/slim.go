@@ -14,10 +14,10 @@ import (
 	"github.com/fre-engine/fre/client/functest"
 )
 
-// slimSuffix ends the version of a slimmed image that is given no other name.
+// slimSuffix ends the version of a slimmed image without --tag.
 const slimSuffix = "-slim"
 
-// slimFlags are those of fre image slim.
+// slimFlags are the flags of fre image slim.
 type slimFlags struct {
 	testFlags
 	trace  string // the template's directory
@@ -80,7 +80,7 @@ func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progres
 	if err == nil && ref == "" {
 		err = isTemplate(s.trace)
 	}
-	if err != nil { // before anything is built
+	if err != nil { // before the build
 		return err
 	}
 	of := client.Temporary{Name: name, Dir: s.trace, Image: ref, Trace: true}
@@ -104,7 +104,7 @@ func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progres
 		return nil
 	}
 	if err := s.verify(ctx, cl, report, slimmed.Image.Digest, runs); err != nil {
-		if len(slimmed.Image.Names) == 0 { // an earlier call's has one
+		if len(slimmed.Image.Names) == 0 { // an image with a name belongs to an earlier call
 			err = errors.Join(err, removeUnused(context.WithoutCancel(ctx), cl, slimmed.Image.Digest))
 		}
 		return err
@@ -122,7 +122,7 @@ func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progres
 	return nil
 }
 
-// traced runs the cases on the function as it is, twice, and has its image slimmed.
+// traced runs the cases twice on the original function, and has its image slimmed.
 func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progress, t client.Temporary, cases []functest.Case) (built *client.Built, runs [2]*functest.Suite, slimmed api.Slimmed, err error) {
 	built, end, err := cl.DeployTemporary(ctx, t, report.event)
 	if err != nil {
@@ -147,9 +147,9 @@ func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progr
 	return built, runs, slimmed, err
 }
 
-// verify runs the cases on the slimmed image: its answers must be those before.
+// verify runs the cases on the slimmed image: its answers must equal the earlier answers.
 func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progress, digest string, runs [2]*functest.Suite) (err error) {
-	name := temporaryName(s.trace) // the other one's may still be on its way out
+	name := temporaryName(s.trace) // a new name: the first function may not be gone yet
 	cases, err := s.load(s.trace, name)
 	if err != nil {
 		return err
@@ -173,8 +173,7 @@ func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progr
 	return nil
 }
 
-// removeUnused removes an image as soon as the sandboxes of a function that has been
-// removed are gone.
+// removeUnused removes an image after the last sandbox of a removed function has ended.
 func removeUnused(ctx context.Context, cl *client.Client, digest string) error {
 	const patience = 10 * time.Second
 	for wait := 10 * time.Millisecond; ; wait *= 2 {

@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// normalState is what api.Status.State is where nothing is amiss.
+// normalState is the api.Status.State of a healthy engine.
 const normalState = "normal"
 
 func (c *cli) statusCommand() *cobra.Command {
@@ -50,7 +50,7 @@ docs/configuration.md), or stopping. Queues that are full leave the state normal
 	return cmd
 }
 
-// showStatus prints it for people.
+// showStatus prints the status for people.
 func showStatus(w io.Writer, s api.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
 	line := func(name, format string, args ...any) {

@@ -54,7 +54,7 @@ when it was last counted.`,
 	return cmd
 }
 
-// showSummary prints a line for each kind of thing.
+// showSummary prints a line for each kind of object.
 func showSummary(w io.Writer, u api.DiskUsage) error {
 	type line struct {
 		what           string

@@ -38,8 +38,8 @@ type column[T any] struct {
 	value func(T) string
 }
 
-// show prints items as the flags say: a table, ids (of the first column id
-// names), or a line each by the format.
+// show prints items as the flags say: a table, ids only (by the function id), or a line for each
+// item in the format.
 func show[T any](w io.Writer, l listing, items []T, id func(T) string, columns []column[T]) error {
 	if l.format != "" {
 		return formatEach(w, l.format, items)
@@ -104,15 +104,15 @@ func inspect[T any](w io.Writer, format string, items []T) error {
 	return err
 }
 
-// printable escapes the control characters of s, which a terminal would act on:
-// commands and names come from others.
+// printable escapes the control characters of s, because a terminal would act on them: commands and
+// names are untrusted.
 func printable(s string) string { return escapeControls(s, "") }
 
 // printableLines is printable for texts of several lines.
 func printableLines(s string) string { return escapeControls(s, "\n\t") }
 
-// escapeControls writes the control characters of s as Go does, such as \x1b, except
-// those in keep.
+// escapeControls writes the control characters of s as Go does, such as \x1b, except characters in
+// keep.
 func escapeControls(s, keep string) string {
 	if !strings.ContainsFunc(s, unicode.IsControl) {
 		return s
@@ -129,8 +129,8 @@ func escapeControls(s, keep string) string {
 	return b.String()
 }
 
-// foreign is out for the text of functions: what it writes to a terminal has its control
-// characters escaped, and what it writes elsewhere is unchanged.
+// foreign returns a writer to out for the text of functions. On a terminal it escapes control
+// characters; elsewhere the text is unchanged.
 func foreign(out io.Writer) io.Writer {
 	if asTerminal(out) == nil {
 		return out
@@ -138,7 +138,7 @@ func foreign(out io.Writer) io.Writer {
 	return &escaping{to: out}
 }
 
-// wholeRunes is the length of text without the beginning of a character at its end.
+// wholeRunes is the length of text without an incomplete character at the end.
 func wholeRunes(text []byte) int {
 	end := len(text)
 	for i := max(0, end-utf8.UTFMax+1); i < end; i++ {
@@ -149,8 +149,7 @@ func wholeRunes(text []byte) int {
 	return end
 }
 
-// escaping is printableLines for a stream. A character that two writes share is kept
-// until the second one.
+// escaping is printableLines for a stream. It keeps an incomplete character for the next Write.
 type escaping struct {
 	to   io.Writer
 	rest []byte
@@ -166,7 +165,7 @@ func (e *escaping) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// shortID is an id or digest as people see it.
+// shortID abbreviates an id or digest for people.
 func (l listing) shortID(id string) string {
 	if l.noTrunc {
 		return id
@@ -182,7 +181,7 @@ func (l listing) clip(s string, most int) string {
 	return s
 }
 
-// size is bytes for people, in powers of 1000 as docker has them.
+// size formats bytes for people, in powers of 1000 as docker does.
 func size(n int64) string {
 	v, units := float64(n), []string{"B", "kB", "MB", "GB", "TB"}
 	i := 0
@@ -195,7 +194,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.3g%s", v, units[i])
 }
 
-// ago is an age for people.
+// ago formats an age for people.
 func ago(t, now time.Time) string {
 	if t.IsZero() {
 		return ""

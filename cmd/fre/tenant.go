@@ -20,7 +20,7 @@ that none has named before needs no record, and has no quotas. (docs/tenants.md)
 	return cmd
 }
 
-// quotaFlags change quotas: what is not given stays.
+// quotaFlags change quotas: quotas without a flag stay.
 type quotaFlags struct {
 	instances, images, events     int64
 	builds                        int64
@@ -38,7 +38,7 @@ func (q *quotaFlags) add(f *pflag.FlagSet) {
 	f.Int64Var(&q.builds, "builds", 0, "builds at a time, others wait; 0 for the default, 4")
 }
 
-// apply puts what was given into quotas.
+// apply copies the given flags into quotas.
 func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
 	for name, number := range map[string][2]*int64{"instances": {&q.instances, &to.Instances}, "images": {&q.images, &to.Images}, "events": {&q.events, &to.EventsPerSecond}, "builds": {&q.builds, &to.Builds}} {
 		if f.Changed(name) {
@@ -85,7 +85,7 @@ func (c *cli) tenantList() *cobra.Command {
 	return cmd
 }
 
-// of shows how much there is of what there may be.
+// of formats a used amount and its limit.
 func of(n, most int64, text func(int64) string) string {
 	if most == 0 {
 		return text(n)

@@ -16,19 +16,19 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// joining is how a container's streams are joined.
+// joining describes how to join a container's streams.
 type joining struct {
-	keys      string                      // that leave a terminal
-	input     bool                        // pass the standard input on, where the container reads it
-	joined    func() error                // called once nothing that is printed is missed
-	interrupt func(context.Context) error // what the first signal does; nil: leave
+	keys      string                      // the keys that leave a terminal
+	input     bool                        // pass standard input on, if the container reads it
+	joined    func() error                // called as soon as all further output is received
+	interrupt func(context.Context) error // action of the first signal; nil: leave
 }
 
 func (j *joining) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&j.keys, "detach-keys", api.DetachKeys, "what leaves a terminal when typed: `KEYS` with commas between, each a character or ctrl- and one of a-z @[\\]^_")
 }
 
-// check refuses what join would, before anything was made for it.
+// check refuses a join in vain, before the caller makes a container.
 func (j *joining) check(cmd *cobra.Command, box api.Container) error {
 	if _, err := api.ParseKeys(j.keys); err != nil {
 		return usageError{fmt.Errorf("--detach-keys: %w", err)}
@@ -39,8 +39,8 @@ func (j *joining) check(cmd *cobra.Command, box api.Container) error {
 	return nil
 }
 
-// join takes part in what a container reads and prints until it has ended, or is
-// left by the keys or a signal.
+// join connects to a container's input and output until the container ends, or until the keys or a
+// signal leave it.
 func (j *joining) join(cmd *cobra.Command, cl *client.Client, box api.Container) error {
 	if err := j.check(cmd, box); err != nil {
 		return err
@@ -56,9 +56,8 @@ func (j *joining) join(cmd *cobra.Command, cl *client.Client, box api.Container)
 	return ended(cmd, exit)
 }
 
-// attach is join's work. While it lasts the user's terminal passes on what is typed
-// instead of acting on it, and no signal ends this program without its being put
-// back as it was.
+// attach does the work of join. Meanwhile the user's terminal is raw: it passes keys on without
+// acting on them. Signals cannot end this program before the terminal is restored.
 func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Container) (exit api.Exit, err error) {
 	ctx, leave := context.WithCancelCause(cmd.Context())
 	var wait sync.WaitGroup
@@ -124,14 +123,14 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 		defer signal.Stop(resized)
 		o.Resized = resized
 		o.Size = func() api.TerminalSize {
-			columns, rows, _ := term.GetSize(int(screen.Fd())) // 0, 0 if it has gone
+			columns, rows, _ := term.GetSize(int(screen.Fd())) // 0, 0 if the terminal is gone
 			return api.TerminalSize{Rows: uint16(rows), Columns: uint16(columns)}
 		}
 	}
 	return cl.Attach(ctx, box.ID, streams, o)
 }
 
-// asTerminal is stream if it is a terminal, else nil.
+// asTerminal returns stream if it is a terminal, else nil.
 func asTerminal(stream any) *os.File {
 	f, ok := stream.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

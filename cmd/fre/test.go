@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/client/functest"
 )
 
-// testFlags adjust how tests are run and told of.
+// testFlags choose the tests to run and the reports to write.
 type testFlags struct {
 	run     string
 	reports []string
@@ -43,7 +43,7 @@ func (t *testFlags) check() (err error) {
 	return nil
 }
 
-// load reads those tests of dir that are to be run, for a function of that name.
+// load reads the chosen tests of dir, for the function.
 func (t *testFlags) load(dir, function string) ([]functest.Case, error) {
 	cases, err := functest.Load(dir, function)
 	if err != nil {
@@ -56,10 +56,10 @@ func (t *testFlags) load(dir, function string) ([]functest.Case, error) {
 	return cases, nil
 }
 
-// testLine is one line of fre test --progress json beside those of the build.
+// testLine is a line of fre test --progress json, besides the build's lines.
 type testLine struct {
 	Test  *functest.Result `json:"test,omitempty"`
-	Suite *functest.Suite  `json:"suite,omitempty"` // the last one
+	Suite *functest.Suite  `json:"suite,omitempty"` // the last line
 }
 
 func (c *cli) testCommand() *cobra.Command {
@@ -106,11 +106,11 @@ docs/testing.md describes the files.`,
 	buildFlags(cmd, &o.Locked, &o.Offline)
 	t.flags(cmd)
 	p.flags(cmd, "the number of tests that failed")
-	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for a flag that is not there
+	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for an unknown flag
 	return cmd
 }
 
-// temporaryName is one for the function of the template in dir that nobody has.
+// temporaryName returns an unused name for the function of the template in dir.
 func temporaryName(dir string) string {
 	name := "test-" + strings.ToLower(rand.Text()[:10])
 	if absolute, err := filepath.Abs(dir); err == nil {
@@ -121,13 +121,13 @@ func temporaryName(dir string) string {
 	return name
 }
 
-// runTemporary runs the tests of dir on a function that is deployed for them.
+// runTemporary runs the tests of dir on a function that is deployed for the test.
 func (t *testFlags) runTemporary(ctx context.Context, cl *client.Client, report *progress, dir string, o client.BuildOptions) (_ *functest.Suite, err error) {
 	if err := isTemplate(dir); err != nil {
 		return nil, err
 	}
 	name := temporaryName(dir)
-	if _, err := t.load(dir, name); err != nil { // before anything is built
+	if _, err := t.load(dir, name); err != nil { // before the build
 		return nil, err
 	}
 	if o.Logins, err = baseLogin(ctx, cl, dir); err != nil {
@@ -144,7 +144,7 @@ func (t *testFlags) runTemporary(ctx context.Context, cl *client.Client, report 
 	return t.runOn(ctx, cl, report, dir, built.Function.Name)
 }
 
-// runOn runs the tests of dir on a function that is there.
+// runOn runs the tests of dir on a deployed function.
 func (t *testFlags) runOn(ctx context.Context, cl *client.Client, report *progress, dir, function string) (*functest.Suite, error) {
 	cases, err := t.load(dir, function)
 	if err != nil {
@@ -161,7 +161,7 @@ func (t *testFlags) runOn(ctx context.Context, cl *client.Client, report *progre
 	return suite, nil
 }
 
-// test prints what came of one.
+// test prints a test's result.
 func (p *progress) test(r functest.Result) {
 	switch {
 	case p.json:

@@ -98,7 +98,7 @@ func (c *cli) tokenCreate() *cobra.Command {
 	return cmd
 }
 
-// printToken prints the text on stdout, where a script takes it from, and the rest apart.
+// printToken prints the token alone on stdout, for scripts, and the rest on stderr.
 func printToken(cmd *cobra.Command, t api.NewToken) error {
 	end := "does not expire"
 	if !t.Token.Expires.IsZero() {

@@ -25,7 +25,7 @@ func (c *cli) traceCommand() *cobra.Command {
 	return cmd
 }
 
-// tracedLines are how many rows of each table are shown.
+// tracedLines is the maximum number of rows of each table.
 const tracedLines = 10
 
 func (c *cli) traceNetCommand() *cobra.Command {
@@ -83,7 +83,7 @@ by sandbox.`,
 			}
 			for n := 0; count == 0 || n < count; n++ {
 				if pause(cmd.Context(), interval) != nil {
-					return nil // Ctrl-C is how it ends
+					return nil // Ctrl-C is the normal end
 				}
 				now, err := t.Sample()
 				if err != nil {
@@ -97,7 +97,7 @@ by sandbox.`,
 					err = json.NewEncoder(out).Encode(d)
 				} else {
 					if asTerminal(out) != nil {
-						fmt.Fprint(out, "\x1b[H\x1b[J") // from the upper left corner on, erase
+						fmt.Fprint(out, "\x1b[H\x1b[J") // cursor to the upper left corner, erase the screen
 					}
 					err = showTrace(out, d, now.Time.Sub(before.Time))
 				}
@@ -118,8 +118,8 @@ by sandbox.`,
 	return cmd
 }
 
-// sandboxOwners are the sandboxes that run, with their processes. One that ends
-// meanwhile has none.
+// sandboxOwners lists the running sandboxes with their processes. It leaves out a sandbox that ends
+// meanwhile.
 func sandboxOwners(cmd *cobra.Command, cl *client.Client) ([]nettrace.Owner, error) {
 	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{})
 	if err != nil {
@@ -136,7 +136,7 @@ func sandboxOwners(cmd *cobra.Command, cl *client.Client) ([]nettrace.Owner, err
 		}
 		processes, err := cl.Processes(cmd.Context(), b.ID)
 		if err != nil {
-			continue // it has ended
+			continue // the sandbox has ended
 		}
 		for _, p := range processes {
 			if p.PID != b.PID {
@@ -174,7 +174,7 @@ func serveTrace(cmd *cobra.Command, t *nettrace.Tracer, address string) error {
 // showTrace prints the tables.
 func showTrace(w io.Writer, s *nettrace.Sample, over time.Duration) error {
 	t := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
-	row := func(format string, values ...any) { _, _ = fmt.Fprintf(t, format+"\n", values...) } // Flush has the error
+	row := func(format string, values ...any) { _, _ = fmt.Fprintf(t, format+"\n", values...) } // Flush returns the error
 	more := func(n int) {
 		if n > tracedLines {
 			row("… and %d more", n-tracedLines)

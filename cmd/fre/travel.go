@@ -195,7 +195,7 @@ func (a *authFlags) flags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from the standard input")
 }
 
-// read is the login for the registry of a reference: the flags', or docker's.
+// read returns the login for the registry of a reference: from the flags, or docker's.
 func (a *authFlags) read(cmd *cobra.Command, ref string) (*api.RegistryAuth, error) {
 	if (a.user == "") == a.stdin {
 		return nil, usageError{errors.New("--username and --password-stdin go together")}
@@ -220,7 +220,7 @@ func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 	return io.NopCloser(cmd.InOrStdin()), nil
 }
 
-// images prints what came in.
+// images prints the received images.
 func (p *progress) images(verb string, images ...api.Image) {
 	p.end()
 	if p.json {

@@ -40,8 +40,8 @@ func (c *cli) topCommand() *cobra.Command {
 	return cmd
 }
 
-// usage is a row of fre stats: what a sandbox uses, and the share of one CPU it
-// has had since the row before, or else since it was made.
+// usage is a row of fre stats: a sandbox's resources, and its share of one CPU since the row
+// before, or since its start.
 type usage struct {
 	api.Sandbox
 	CPUPercent float64 `json:"cpu_percent"`
@@ -76,11 +76,11 @@ named.`,
 				switch {
 				case err != nil && first:
 					return err
-				case len(rows) == 0 && len(ids) > 0: // they have ended
+				case len(rows) == 0 && len(ids) > 0: // all named sandboxes have ended
 					return nil
 				case !first:
 					if stream && l.format == "" && asTerminal(out) != nil {
-						fmt.Fprint(out, "\x1b[H\x1b[J") // from the upper left corner on, erase
+						fmt.Fprint(out, "\x1b[H\x1b[J") // cursor to the upper left corner, erase the screen
 					}
 					if err := show(out, l, rows, nil, usageColumns(l)); err != nil {
 						return err
@@ -105,9 +105,9 @@ named.`,
 	return cmd
 }
 
-// usages has a row for each of the boxes that ids name, all without ids. Before has
-// what they had of the CPU, in nanoseconds, at the time took before now.
-// CodeNotFound: the first that names none.
+// usages returns a row for each box that ids name; without ids, for all. before holds the CPU time
+// of each box, in nanoseconds, at the time took before now. Errors: CodeNotFound for the first id
+// without a box.
 func usages(boxes []api.Sandbox, ids []string, before map[string]int64, took time.Duration, now time.Time) ([]usage, error) {
 	var err error
 	for _, id := range ids {
@@ -133,7 +133,7 @@ func usages(boxes []api.Sandbox, ids []string, before map[string]int64, took tim
 	return rows, err
 }
 
-// isCalled says whether id is the sandbox's, or begins it, or names its container
+// isCalled reports whether id is the sandbox's id, a prefix of that, or the name of its container
 // or function.
 func isCalled(b api.Sandbox, id string) bool {
 	return id != "" && (strings.HasPrefix(b.ID, id) || b.Name == id || b.Function == id)

@@ -18,7 +18,7 @@ import (
 // release is set by the linker: -ldflags "-X main.release=v1.2.3".
 var release string
 
-// version is what this binary is.
+// version returns the version of this binary.
 func version() api.Version {
 	v := api.Version{Version: release, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -38,7 +38,7 @@ func version() api.Version {
 	return v
 }
 
-// versions is what --format sees of fre version.
+// versions is the data of fre version for --format.
 type versions struct {
 	Client api.Version
 	Server *api.Version
@@ -129,7 +129,7 @@ something is amiss.`,
 	return cmd
 }
 
-// showChecks prints a line for each check, and below it what explains it.
+// showChecks prints a line for each check, and below it the explanation.
 func showChecks(w io.Writer, checks []api.Check, costs bool) {
 	line := func(mark, cost, text string) {
 		if costs {
@@ -161,7 +161,7 @@ func showChecks(w io.Writer, checks []api.Check, costs bool) {
 	}
 }
 
-// duration is nanoseconds for people, three digits at most; "" for 0.
+// duration formats nanoseconds for people, three digits at most; "" for 0.
 func duration(ns int64) string {
 	switch v := float64(ns); {
 	case ns == 0:

@@ -19,26 +19,26 @@ import (
 	"github.com/fre-engine/fre/internal/freignore"
 )
 
-// quiet is how long nothing may have changed before a change is told: an editor
-// writes a file in several steps. patience is how long that is waited for.
+// watchQuiet is the time without a change before wait returns: an editor writes a file in several
+// steps. watchPatience bounds the wait for quiet.
 const (
 	watchQuiet    = 30 * time.Millisecond
 	watchPatience = 500 * time.Millisecond
 )
 
-// watcher tells of changes below a directory. inotify knows directories one by
-// one, so that a new one is looked at itself; what has changed before that is not
-// missed, since the directory has.
+// watcher reports changes below a directory. inotify watches single directories, so watcher scans
+// each new directory itself. Changes in the new directory before the scan are not missed, because
+// the creation of the directory counts as a change.
 type watcher struct {
 	dir   string
 	fs    *fsnotify.Watcher
 	rules watchRules
-	seen  map[string]bool // directories that are watched
-	moved bool            // one of them has another path now
+	seen  map[string]bool // watched directories
+	moved bool            // a watched directory has another path now
 }
 
 func newWatcher(dir string) (*watcher, error) {
-	dir, err := filepath.EvalSymlinks(dir) // WalkDir does not follow it
+	dir, err := filepath.EvalSymlinks(dir) // WalkDir does not follow a symlink
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +51,8 @@ func newWatcher(dir string) (*watcher, error) {
 
 func (w *watcher) close() { _ = w.fs.Close() }
 
-// look watches what counts by these rules. After a directory has moved it begins
-// anew: the watches of those below it go with them and tell of the old paths.
+// look watches all files that count by the rules. After a directory has moved, it starts again: the
+// watches below the directory moved along and report old paths.
 func (w *watcher) look(rules watchRules) error {
 	if w.moved {
 		w.close()
@@ -66,7 +66,7 @@ func (w *watcher) look(rules watchRules) error {
 	return w.add(w.dir)
 }
 
-// add watches a directory and all below it. One that is gone again is no error.
+// add watches a directory and all directories below. A directory that has vanished is no error.
 func (w *watcher) add(dir string) error {
 	err := filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
 		switch {
@@ -101,8 +101,7 @@ func (w *watcher) relative(p string) string {
 	return filepath.ToSlash(rel)
 }
 
-// wait returns one path that has changed, once nothing has for a moment; "" where
-// ctx has ended.
+// wait returns one changed path after a quiet moment; "" at the end of ctx.
 func (w *watcher) wait(ctx context.Context) (changed string, err error) {
 	var settled, late <-chan time.Time
 	for {
@@ -116,7 +115,7 @@ func (w *watcher) wait(ctx context.Context) (changed string, err error) {
 			isDir := err == nil && info.IsDir() || w.seen[e.Name]
 			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
 				w.moved = w.moved || e.Has(fsnotify.Rename) && w.seen[e.Name]
-				delete(w.seen, e.Name) // inotify has forgotten it
+				delete(w.seen, e.Name) // inotify has dropped the watch
 			}
 			if e.Op == fsnotify.Chmod && isDir || rel != "." && !w.rules.counts(rel, isDir) {
 				continue
@@ -149,15 +148,15 @@ func (w *watcher) wait(ctx context.Context) (changed string, err error) {
 	}
 }
 
-// watchRules say which paths of a template's directory count.
+// watchRules decide which paths of a template's directory count.
 type watchRules struct {
-	test   bool           // those of its tests do
+	test   bool           // the tests' files count
 	code   string         // path of the function's own files
-	ignore freignore.List // of those
+	ignore freignore.List // of the function's own files
 }
 
-// read reads the .freignore of the code at that path below dir. One that is not to
-// be had, or is no good, ignores nothing: the build says what is wrong with it.
+// read reads the .freignore of the code at that path below dir. A missing or malformed file ignores
+// nothing: the build reports the error.
 func (r *watchRules) read(dir, code string) {
 	r.code = path.Clean(code)
 	text, err := os.ReadFile(filepath.Join(dir, r.code, freignore.File))
@@ -169,7 +168,7 @@ func (r *watchRules) read(dir, code string) {
 	}
 }
 
-// counts says whether a path relative to the template's directory does.
+// counts reports whether a path relative to the template's directory counts.
 func (r *watchRules) counts(rel string, dir bool) bool {
 	segments := strings.Split(rel, "/")
 	switch {
@@ -177,7 +176,7 @@ func (r *watchRules) counts(rel string, dir bool) bool {
 		return false
 	case rel == api.TemplateFile:
 		return true
-	case strings.HasPrefix(path.Base(rel), api.LockFile), strings.HasPrefix(path.Base(rel), "."+api.LockFile): // the build's own
+	case strings.HasPrefix(path.Base(rel), api.LockFile), strings.HasPrefix(path.Base(rel), "."+api.LockFile): // written by the build
 		return false
 	case segments[0] == functest.Dir:
 		return r.test
@@ -189,7 +188,7 @@ func (r *watchRules) counts(rel string, dir bool) bool {
 	if !ok {
 		return true
 	}
-	for i := range below { // what is below an ignored directory is, too
+	for i := range below { // paths below an ignored directory are ignored
 		if below[i] == '/' && r.ignore.Match(below[:i], true) {
 			return false
 		}
