@@ -18,9 +18,9 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// lambdaConfig is the configuration file's lambda: AWS Lambda's API, on a separate listener. Its
-// requests are control actions, as the control API's, with other sizes of bodies and signatures
-// over the path as sent. The gateway's server supports none of these.
+// lambdaConfig is the configuration file's lambda: AWS Lambda's API, on a separate listener. The
+// API's requests are control actions like the control API's, but have other sizes of bodies and
+// signatures over the path as sent. The gateway's server supports neither.
 type lambdaConfig struct {
 	Listen   string `yaml:"listen"`
 	Region   string `yaml:"region"`

@@ -125,7 +125,7 @@ func (s *libraries) look(packages ...Package) error {
 	return nil
 }
 
-// close moves the packages that the library name needs from closure, p's dependencies, to taken.
+// close adds the packages that the library name needs to taken. closure holds p's dependencies.
 func (s *libraries) close(name string, p Package, closure []Package, taken map[string]Package, has func(string) bool) error {
 	type want struct {
 		by, name string

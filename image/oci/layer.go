@@ -118,7 +118,7 @@ type unpacker struct {
 	tar *tar.Reader
 
 	skipped map[string]bool     // paths of entries that no image keeps
-	bare    map[string]bool     // files whose content is in the recipe, not taken from the tree
+	bare    map[string]bool     // files whose content the recipe does not take from the tree
 	over    map[string][]string // by path: names of the kept contents that a later entry replaced
 	aside   int                 // number of kept contents
 	dirs    int                 // directories replaced by files or links
@@ -130,8 +130,8 @@ const maxReplacedDirs = 100
 // maxLinks is the number of symbolic links that a path may lead through (path_resolution(7)).
 const maxLinks = 40
 
-// resolve returns the path of an entry below the root, "" for the root. Where the layer has
-// symlinks to directories in the path, resolve follows them, as tar and docker do.
+// resolve returns the path of an entry below the root, "" for the root. If the path leads through
+// the layer's symlinks to directories, resolve follows them, as tar and docker do.
 func (u *unpacker) resolve(name string) (string, error) {
 	name, err := inside(name)
 	for links := 0; err == nil; {
