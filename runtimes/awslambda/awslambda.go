@@ -1,6 +1,6 @@
-// Package awslambda is what runtimes share that run functions of the contract
-// lambda: the environment of AWS Lambda's own
-// (docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html).
+// Package awslambda holds the environment variables of AWS Lambda
+// (docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html) for the runtimes that run
+// functions of the contract lambda.
 package awslambda
 
 import (
@@ -9,15 +9,15 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// Region and Account stand in names of functions. There are none here, and clients
-// refuse to start without.
+// Region and Account stand in names of functions. FRE has neither, but clients refuse to start
+// without them.
 const (
 	Region  = "us-east-1"
 	Account = "000000000000"
 )
 
-// Environment is what handlers and runtime interface clients find set. The bootstraps
-// and the adapter take FRE_CONTRACT and FRE_LAMBDA_EVENT for themselves.
+// Environment returns the variables for handlers and runtime interface clients. The bootstraps and
+// the adapter consume FRE_CONTRACT and FRE_LAMBDA_EVENT.
 func Environment(t *image.Template) []string {
 	return []string{
 		"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=" + string(t.Lambda.Event),
