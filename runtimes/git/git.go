@@ -1,11 +1,11 @@
-// Package git fetches functions' code from git repositories, by git itself in a
-// build step's sandbox: what a server sends is read by nothing else.
+// Package git fetches functions' code from git repositories. It runs git in a build step's sandbox:
+// no process outside reads the server's data.
 //
-// A credential of the engine's configuration is used for a template that names it
-// and an address below the credential's own, and reaches that step alone.
+// A credential of the engine's configuration is used only for a template that names it and an
+// address below the credential's own. Only the fetching step sees the credential.
 //
-// For whom an [outward.Rule] holds git connects by a proxy of the engine's, submodules
-// and redirects too.
+// If the context carries an [outward.Rule], git connects through a proxy of the engine's, for
+// submodules and redirects too.
 package git
 
 import (
@@ -78,7 +78,7 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode,
 		return "", "", err
 	}
 	words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Env: append(env, more...), Args: []string{"/bin/sh", "/work/fetch.sh"}})
-	if err != nil && proxy != nil && proxy.Refused() != nil { // where a redirect or a submodule leads
+	if err != nil && proxy != nil && proxy.Refused() != nil { // a redirect or a submodule led to a refused host
 		return "", "", &image.FieldError{Field: "code.git", Message: "code.git: " + proxy.Refused().Error()}
 	}
 	if err != nil {
@@ -93,7 +93,7 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode,
 
 var scp = regexp.MustCompile(`^([A-Za-z0-9_.-]+@[A-Za-z0-9.-]+):(.+)$`)
 
-// parse reads an address, that of scp(1) too.
+// parse reads an address: a URL or scp(1)'s form.
 func parse(address string) (*url.URL, error) {
 	if m := scp.FindStringSubmatch(address); m != nil && !strings.Contains(address, "://") {
 		address = "ssh://" + m[1] + "/" + strings.TrimPrefix(m[2], "/")
@@ -108,7 +108,7 @@ func parse(address string) (*url.URL, error) {
 	return u, nil
 }
 
-// choose finds the credential that the template names; nil where it names none.
+// choose returns the credential that the template names; nil without one.
 func choose(known []image.GitCredential, name string, at *url.URL) (*image.GitCredential, error) {
 	if name == "" {
 		return nil, nil
@@ -118,7 +118,7 @@ func choose(known []image.GitCredential, name string, at *url.URL) (*image.GitCr
 		return nil, &image.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the engine's configuration has no credential %q below packages.git%s", name, names(known))}
 	}
 	if !covers(known[i].URL, at) {
-		// Its own address is not the template's business.
+		// The credential's own address is hidden from the template's author.
 		return nil, &image.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the credential %q is not for this address: see packages.git in the engine's configuration", name)}
 	}
 	return &known[i], nil
@@ -135,7 +135,7 @@ func names(known []image.GitCredential) string {
 	return " (it has " + strings.Join(list, ", ") + ")"
 }
 
-// covers says whether at is prefix or below it. Users are not compared.
+// covers reports whether at is prefix or below it. Users are not compared.
 func covers(prefix string, at *url.URL) bool {
 	p, err := url.Parse(prefix)
 	if err != nil || p.Scheme != at.Scheme || p.Host != at.Host {
@@ -145,8 +145,8 @@ func covers(prefix string, at *url.URL) bool {
 	return top == "" || strings.HasPrefix(path.Clean("/"+at.Path)+"/", top+"/")
 }
 
-// lay puts git's configuration and the credential on the bench. It returns what
-// belongs in the step's environment.
+// lay writes git's configuration and the credential to the bench. It returns variables for the
+// step's environment.
 func lay(b *install.Bench, c *image.GitCredential) (env []string, err error) {
 	config := `[protocol]
 	allow = never
@@ -198,8 +198,7 @@ func lay(b *install.Bench, c *image.GitCredential) (env []string, err error) {
 	return env, errors.Join(b.Write("gitconfig", []byte(config)), b.Write("key", key), b.Write("known_hosts", known))
 }
 
-// knownHosts are the keys of servers, those of the credential's own file or the
-// host's and the user's.
+// knownHosts returns the keys of servers: the credential's own file, or the files of host and user.
 func knownHosts(c *image.GitCredential) ([]byte, error) {
 	if c != nil && c.KnownHosts != "" {
 		known, err := os.ReadFile(c.KnownHosts)
@@ -223,7 +222,7 @@ func knownHosts(c *image.GitCredential) ([]byte, error) {
 	return known, nil
 }
 
-// failed turns what git said into the error the user sees.
+// failed makes the user's error from git's output.
 func failed(err error, words string, code *image.GitCode, known []image.GitCredential) error {
 	lines := install.Lines(words, func(l string) bool {
 		return strings.HasPrefix(l, "hint:") || strings.HasPrefix(l, "Please make sure you have") || l == "and the repository exists." || strings.HasPrefix(l, "Warning: Identity file")
