@@ -22,13 +22,13 @@ import (
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
-// Builds says that code with Go files is built; other code is none of this
-// runtime's.
+// Builds returns true: every function of this runtime is compiled. toolchain names the versions of
+// Go and of the library.
 func (Runtime) Builds(_ *image.Template, _ []string) (string, bool) {
 	return toolchain.Version + " " + libraryVersion(), true
 }
 
-// libraryVersion names what functions are linked with.
+// libraryVersion identifies the library that functions are linked with.
 func libraryVersion() string {
 	files := fre.FunctionModule()
 	h := sha256.New()
@@ -38,8 +38,8 @@ func libraryVersion() string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// BuildCode compiles the handler to a static program and returns a directory that
-// holds it beside the code's other files.
+// BuildCode compiles the handler to a static program and returns a directory with the program and
+// the code's remaining files.
 func (r Runtime) BuildCode(ctx context.Context, s *image.Step, t *image.Template, _ *image.Lock, source string) (string, error) {
 	goroot, err := toolchain.Fetch(ctx, s, r.Tools)
 	if err != nil {
@@ -83,13 +83,12 @@ func (r Runtime) BuildCode(ctx context.Context, s *image.Step, t *image.Template
 	return filepath.Join(b.Dir, "src"), top.Rename("program", path.Join("src", program(t)))
 }
 
-// lacking is how the go command says that modules are not in its cache.
+// lacking matches the go command's messages about modules outside the cache.
 var lacking = regexp.MustCompile(`GOPROXY=off|verifying (module|go\.mod)|dial (tcp|udp)`)
 
-// compile builds the program. Modules that are not in the cache are fetched in a
-// step of their own, since the assembler includes any file that the source or a
-// module names: where it runs there is neither a network, nor a file or a variable
-// that opens package sites.
+// compile builds the program. A separate step fetches missing modules, because the assembler
+// includes any file that the source or a module names: the compiling step has neither a network nor
+// files or variables with access to package sites.
 func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, workspace, dir string) (words string, err error) {
 	run := func(network bool, env []string, verb string, args ...string) (string, error) {
 		return b.Run(ctx, install.Tool{
@@ -108,7 +107,7 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 	if words, err = build(); !errors.As(err, &exit) || !lacking.MatchString(words) {
 		return words, err
 	}
-	if s.Settings.Netrc != "" { // go looks for it in its home directory
+	if s.Settings.Netrc != "" { // go looks for .netrc in the home directory
 		text, err := os.ReadFile(s.Settings.Netrc)
 		if err != nil {
 			return "", err
@@ -127,9 +126,9 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 	return build()
 }
 
-// prepare makes a module of the code where it is none, wraps its handler, and
-// puts the library beside it. It returns what GOWORK has to be and the directory to
-// build. A vendor directory that has the library is taken as it is.
+// prepare makes a module of code without go.mod, wraps the handler, and puts the library beside it.
+// It returns the value of GOWORK and the directory to build. It does not touch a vendor directory
+// that holds the library.
 func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir string, err error) {
 	module := "function/" + t.ID
 	switch text, err := root.ReadFile("go.mod"); {
@@ -145,7 +144,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 			return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: no module line: write one such as module " + module}
 		}
 		module = string(m[1])
-		// The workspace has the library, whatever version editors were told of.
+		// The workspace provides the library; go.mod's version serves editors only.
 		if err := root.WriteFile("go.mod", libraryLine.ReplaceAll(text, nil), 0o644); err != nil {
 			return "", "", err
 		}
@@ -172,9 +171,9 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 	return "/work/go.work", dir, b.Write("go.work", []byte(work))
 }
 
-// pinned refuses a build with modules that go.sum does not hold: in a workspace the
-// go command takes them, if the checksum database knows them, and notes them in
-// go.work.sum. Lines of go.mod files alone are about modules that are not linked.
+// pinned refuses a build with modules that go.sum does not hold. In a workspace the go command
+// accepts such modules, if the checksum database knows them, and records them in go.work.sum. A
+// module with only a go.mod line there is not linked.
 func pinned(b *install.Bench, workspace string) error {
 	if workspace == "off" {
 		return nil
@@ -205,8 +204,8 @@ var moduleLine = regexp.MustCompile(`(?m)^module[ \t]+"?([^\s"]+)"?[ \t]*(?://.*
 // libraryLine requires or replaces FRE's module in a go.mod.
 var libraryLine = regexp.MustCompile(`(?m)^[ \t]*(?:(?:require|replace)[ \t]+)?` + regexp.QuoteMeta(fre.ModulePath) + `[ \t]+(?:v|=>).*$`)
 
-// strip removes from the code what only the compiler reads, and directories that
-// are empty then. The rest is the function's to open: pages, fonts, certificates.
+// strip removes the compiler's inputs from the code, and directories that are empty afterwards. The
+// rest stays for the function to open: pages, fonts, certificates.
 func strip(root *os.Root) error {
 	if err := errors.Join(root.RemoveAll("vendor"), root.RemoveAll(programDir), root.RemoveAll(generatedDir)); err != nil {
 		return err
@@ -227,15 +226,15 @@ func strip(root *os.Root) error {
 		return nil
 	})
 	for _, dir := range slices.Backward(dirs) {
-		_ = root.Remove(dir) // fails on those that hold something
+		_ = root.Remove(dir) // fails for a directory with contents
 	}
 	return err
 }
 
-// maxFaults are the lines of the compiler's that are told.
+// maxFaults is the number of the compiler's lines in an error.
 const maxFaults = 20
 
-// ofModule are the go command's words about fetching a module:
+// ofModule matches the go command's messages about fetching a module:
 //
 //	go: example.org/a@v1.0.0: reading https://proxy.example.org/example.org/a/@v/v1.0.0.mod: 404 Not Found
 //		server response: not found
@@ -244,8 +243,8 @@ const maxFaults = 20
 //		go.sum:     h1:…
 var ofModule = regexp.MustCompile(`(?m)([A-Za-z0-9][A-Za-z0-9._~/-]*)@(v[0-9][A-Za-z0-9.+_-]*)(?:/go\.mod)?: .+(?:\n[ \t]+.+)*`)
 
-// moduleFault is the error of the first module that cannot be had, or is not what
-// go.sum says; nil where the words are of something else.
+// moduleFault returns the error for the first module that cannot be fetched or differs from go.sum;
+// nil if the output has another cause.
 func moduleFault(err error, words string) error {
 	for _, m := range ofModule.FindAllStringSubmatch(words, -1) {
 		lines := install.Lines(m[0], func(string) bool { return false })
@@ -265,11 +264,12 @@ func moduleFault(err error, words string) error {
 	return nil
 }
 
-// badZip is what the go command says of an archive that is none: not of which module,
-// but where it is imported.
+// badZip matches the go command's message about a broken archive. The message names the importing
+// file, not the module.
 var badZip = regexp.MustCompile(`(?m)^(\S+\.go:\d+:\d+): (zip: .+)$`)
 
-// buildFault makes the go command's words the fault of what they are about.
+// buildFault makes an error from the go command's output and attributes it to the module, the code
+// or the handler.
 func buildFault(err error, t *image.Template, words string) error {
 	if fault := moduleFault(err, words); fault != nil {
 		return fault
@@ -301,8 +301,8 @@ func buildFault(err error, t *image.Template, words string) error {
 	return install.Failed(err, field, words)
 }
 
-// newer are words about a module that asks for a newer Go.
+// newer matches the message about a module that requires a newer Go.
 var newer = regexp.MustCompile(`requires go >= ([0-9.a-z]+)`)
 
-// unreachable are words about the way to the modules, not about the code.
+// unreachable matches messages about the network or the host, not about the code.
 var unreachable = regexp.MustCompile(`(?i)dial tcp|no such host|connection refused|i/o timeout|TLS handshake|certificate|\b(401|403|407|429|5\d\d) |no space left|out of memory`)

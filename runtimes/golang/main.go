@@ -22,15 +22,15 @@ import (
 // generated is the file that makes a program of the handler's package.
 const generated = "fre_generated_main.go"
 
-// generatedDir is its directory, below the module, where that package is no main.
+// generatedDir is the directory of generated, below the module, for a package that is not main.
 const generatedDir = "fre_generated_main"
 
-// wrap adds to the code below root what makes it a program that serves the
-// handler, and returns the directory of the package to build. A package main with
-// a func main is one already. module is the module's path.
+// wrap generates a main package for the handler in the code below root, and returns the directory
+// of the package to build. It leaves a package main with a func main as it is. module is the
+// module's path.
 //
-// The compiler checks types: here only the shape is looked at that says how the
-// handler is called.
+// wrap only looks at the number of parameters and results, to learn how to call the handler. The
+// compiler checks the types.
 func wrap(root *os.Root, module, handler string, contract image.Contract) (dir string, err error) {
 	dir, name, err := parseHandler(handler)
 	if err != nil {
@@ -100,19 +100,19 @@ func wrap(root *os.Root, module, handler string, contract image.Contract) (dir s
 	return dir, nil
 }
 
-// What a declaration looks like: how the handler is called.
+// Shapes of declarations: how to call the handler.
 const (
 	shapeHandle   = "handle"   // func(_, _) (_, _)
 	shapeServe    = "serve"    // func(_, _)
 	shapeMake     = "make"     // func() _
 	shapeValue    = "value"    // a variable: an http.Handler
-	shapeContext  = "context"  // func(_, _, _), of Knative's
-	shapeInstance = "instance" // func() _, which makes one of Knative's
+	shapeContext  = "context"  // func(_, _, _), Knative's
+	shapeInstance = "instance" // func() _, which makes a Knative instance
 	shapeUnknown  = "unknown"  // no handler
 )
 
-// mainTemplate has no line comments that point elsewhere: a fault of types is told
-// with this file's name, which buildFault recognises.
+// mainTemplate has no //line directives: the compiler reports type errors under the file's own
+// name, and buildFault recognises the name.
 var mainTemplate = template.Must(template.New("main").Parse(`package main
 
 import (
@@ -148,10 +148,10 @@ func main() {
 }
 `))
 
-// goPackage is what is declared in a package.
+// goPackage describes the declarations of a package.
 type goPackage struct {
 	name  string
-	decls map[string]string // functions and variables, by name: their shape
+	decls map[string]string // shapes of functions and variables, by name
 }
 
 func (p *goPackage) exported() []string {
@@ -167,15 +167,15 @@ func (p *goPackage) exported() []string {
 	return names[:min(len(names), 12)]
 }
 
-// ignored stands in a NoGoError for a directory whose files are none for this
-// system.
+// ignored marks a NoGoError for a directory whose files are all for another system, for tests or
+// for cgo.
 const ignored = "ignored"
 
-// maxSource is how much of a source file is read to find the handler, in bytes.
+// maxSource bounds the bytes of a source file that scan reads.
 const maxSource = 4 << 20
 
-// scan parses the package in dir, as far as it is built for Linux without cgo. It
-// opens nothing outside of root, wherever links in the code lead.
+// scan parses the package in dir, as built for Linux without cgo. It opens no file outside of root,
+// wherever links in the code lead.
 func scan(root *os.Root, dir string) (*goPackage, error) {
 	c := build.Default
 	c.GOOS, c.CgoEnabled, c.GOROOT, c.GOPATH, c.BuildTags = "linux", false, "", "", nil
