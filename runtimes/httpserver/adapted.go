@@ -10,23 +10,23 @@ import (
 	"github.com/fre-engine/fre/runtimes/awslambda"
 )
 
-// Adapted is another runtime's variant for a contract whose functions are
-// processes that the adapter starts. It has the methods of image.Runtime and
-// image.Sourced alone, and none of an interpreter with a bootstrap.
+// Adapted is another runtime's variant for a contract whose functions are processes that the
+// adapter starts. It implements only image.Runtime and image.Sourced, and hides methods for an
+// interpreter with a bootstrap.
 type Adapted struct {
 	image.Runtime // Name and Bases
 
-	// Contract is how the adapter speaks to the process: http, lambda or cgi.
+	// Contract is how the adapter talks to the process: http, lambda or cgi.
 	Contract image.Contract
 
-	// Words returns the command line, and more for its environment.
+	// Words returns the command line, and additional environment variables.
 	Words func(t *image.Template) (words, env []string, err error)
 }
 
 // Bootstrap is the adapter.
 func (Adapted) Bootstrap() map[string][]byte { return Runtime{}.Bootstrap() }
 
-// Shell is none: what takes time is the process's own start.
+// Shell is nil: only the process's own start takes time.
 func (Adapted) Shell(*image.Template, []string) *image.Shell { return nil }
 
 // Command runs the adapter with the command line.
@@ -47,7 +47,7 @@ func (a Adapted) Source(t *image.Template, read func(string) []byte) (file, inte
 	return "", ""
 }
 
-// HandlerWords takes a handler that is a command line apart; example is of one.
+// HandlerWords splits a handler that is a command line. Errors quote example.
 func HandlerWords(t *image.Template, example string) ([]string, error) {
 	words, err := split(t.Handler)
 	if err == nil && len(words) == 0 {
@@ -60,7 +60,7 @@ func HandlerWords(t *image.Template, example string) ([]string, error) {
 	return words, nil
 }
 
-// command is the adapter's command line and environment.
+// command returns the adapter's command line and environment.
 func command(t *image.Template, contract image.Contract, words []string) (args, env []string, err error) {
 	if (Runtime{}).Bootstrap() == nil {
 		return nil, nil, errNotBuilt
@@ -74,14 +74,14 @@ func command(t *image.Template, contract image.Contract, words []string) (args, 
 		env = append(env, awslambda.Environment(t)...)
 	case image.ContractHTTP:
 		port := cmp.Or(t.HTTP.Port, 8080)
-		if t.Network.Mode == image.NetworkHost { // the port is the host's, and another instance may have it
+		if t.Network.Mode == image.NetworkHost { // the port is the host's: another instance may have it
 			port = 0
 		}
 		env = append(env, "FRE_HTTP_LISTEN="+string(t.HTTP.Listen), fmt.Sprintf("FRE_HTTP_PORT=%d", port), "FRE_HTTP_READY="+t.HTTP.Ready)
 	default:
 		env = append(env, "FRE_CONTRACT="+string(contract))
 	}
-	// Before the engine's patience is over, which has less to say.
+	// Shorter than the engine's timeout, whose error says less.
 	env = append(env, "FRE_HTTP_TIMEOUT="+max(t.Resources.Timeout-t.Resources.Timeout/10, time.Millisecond).String())
 	return append([]string{"/opt/fre/http"}, words...), env, nil
 }

@@ -1,7 +1,6 @@
-// Package httpserver makes a function of any HTTP server: the handler is its
-// command line. FRE's adapter, a static program (adapter/), is the first process:
-// it starts the server, waits until it accepts, and passes it each event as a
-// request.
+// Package httpserver makes a function of any HTTP server: the handler is the server's command line.
+// FRE's adapter, a static program (adapter/), is the first process: it starts the server, waits
+// until the server accepts connections, and passes each event on as a request.
 package httpserver
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// programs holds the adapter, which make build compiles; without it only the
-// directory's .gitignore is there, so that the package builds on a fresh clone.
+// programs holds the adapter, which make build compiles. Before a build the directory has only a
+// .gitignore, for the package to compile on a fresh clone.
 //
 //go:embed all:bin
 var programs embed.FS
@@ -28,7 +27,7 @@ type Runtime struct{}
 // Name is "http".
 func (Runtime) Name() string { return "http" }
 
-// Bases are all: the server may be written in anything.
+// Bases are all: the server may use any language.
 func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 
 // Bootstrap is the adapter.
@@ -40,11 +39,10 @@ func (Runtime) Bootstrap() map[string][]byte {
 	return map[string][]byte{"http": program}
 }
 
-// Shell is none: what takes time is the server's own start.
+// Shell is nil: only the server's own start takes time.
 func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
 
-// searchPath is where the server's program is looked for: that of its own packages
-// first.
+// searchPath is the PATH of the server's program: its own packages first.
 const searchPath = "/function/node_modules/.bin:/node_modules/.bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin"
 
 // Contract is http alone.
@@ -73,10 +71,9 @@ func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interp
 	return image.SourceOf(words, read)
 }
 
-// split takes a command line apart as a shell does: words between blanks; '…' as it
-// stands, "…" and what follows a backslash too, but that \" and \\ are escapes in
-// the former. Nothing is expanded: $PORT stands for the port later, in the
-// adapter.
+// split splits a command line like a shell: words between blanks, '…' literal, "…" literal except
+// for the escapes \" and \\. Outside of quotes a backslash makes the next character literal. There
+// is no expansion: the adapter replaces $PORT later.
 func split(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder

@@ -17,27 +17,27 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// agent is the program of an AI agent's sandbox: what the outside wants comes as events,
-// so that nothing enters the sandbox and no path leads out of it.
+// agent is the program of an AI agent's sandbox. Requests come as events, so the engine never
+// enters the sandbox, and no path leads out of it.
 //
 //	POST   /exec    a command (agentexec.go)
 //	GET    /files   a file's content          ?path=&offset=&length=
 //	PUT    /files   the body becomes a file   ?path=&mode=
 //	DELETE /files                             ?path=&recursive=
-//	GET    /list    what is at a path         ?path=
+//	GET    /list    the entry at a path       ?path=
 //	POST   /mkdir                             ?path=&mode=
 //
-// Errors are answers in the control API's shape.
+// Errors are answers in the control API's format.
 type agent struct {
 	children *children
-	home     string        // what paths are relative to
+	home     string        // base of relative paths
 	running  chan struct{} // one token for each command
 }
 
-// mostCommands is how many run at once; files are served beside them.
+// mostCommands bounds the commands that run at once; requests for files are served meanwhile.
 const mostCommands = 16
 
-// agentHome is where the sandbox's own files are.
+// agentHome is the directory of the sandbox's own files.
 const agentHome = "/work"
 
 func runAgent(conn *net.UnixConn) int {
@@ -55,7 +55,7 @@ func newAgent(c *children, home string) *agent {
 	return &agent{children: c, home: home, running: make(chan struct{}, mostCommands)}
 }
 
-// refusal is an error that its reader can do something about.
+// refusal is an error that the client can correct.
 type refusal struct {
 	status        int
 	code          string
@@ -100,7 +100,7 @@ func (a *agent) route(ctx context.Context, e *channel.Event) (*channel.Answer, e
 	return nil, &refusal{404, "not_found", fmt.Sprintf("the sandbox knows no %s %s", e.Method, e.Path), "compare the versions of client and engine: fre version"}
 }
 
-// refused tells of an error in the control API's shape.
+// refused makes an answer for an error in the control API's format.
 func refused(err error) *channel.Answer {
 	var r *refusal
 	if !errors.As(err, &r) {
@@ -128,7 +128,7 @@ func refused(err error) *channel.Answer {
 
 func answerJSON(status int, v any) *channel.Answer {
 	b, err := json.Marshal(v)
-	if err != nil { // of our own types none fails
+	if err != nil { // our own types always encode
 		b = []byte(`{"error":{"code":"internal","message":"the answer cannot be encoded"}}`)
 	}
 	return &channel.Answer{Status: status, Headers: [][2]string{{"content-type", "application/json"}}, Body: strings.NewReader(string(b))}

@@ -22,13 +22,13 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// execRequest is the first line of an exec event's body; what follows it is the
-// command's stdin.
+// execRequest is the first line of an exec event's body; the rest of the body is the command's
+// stdin.
 type execRequest struct {
 	Args      []string          `json:"args,omitempty"`       // the program and its arguments; or
 	Shell     string            `json:"shell,omitempty"`      // a line for /bin/sh
 	Dir       string            `json:"dir,omitempty"`        // "": /work
-	Env       map[string]string `json:"env,omitempty"`        // besides the sandbox's own
+	Env       map[string]string `json:"env,omitempty"`        // added to the sandbox's own
 	TimeoutMS int64             `json:"timeout_ms,omitempty"` // 0: ten minutes
 }
 
@@ -86,13 +86,13 @@ func (r *execRequest) environ() []string {
 	return env
 }
 
-// exec starts a command and streams what comes of it: lines of JSON,
+// exec starts a command and streams its output as lines of JSON,
 //
 //	{"stdout": "text"}  {"stdout_base64": "…"}   likewise stderr
 //	{"exit": {…}}                                the last
 //
-// The command leads a process group, which is killed whole at the time limit and when
-// whoever asked has gone. Where it ends by itself, what it left behind runs on.
+// The command leads a process group. The agent kills the whole group at the time limit or when the
+// client has gone. If the command ends by itself, its background processes run on.
 func (a *agent) exec(ctx context.Context, e *channel.Event) (_ *channel.Answer, err error) {
 	in := bufio.NewReaderSize(e.Body, 32<<10)
 	line, err := readLine(in)
@@ -121,7 +121,7 @@ func (a *agent) exec(ctx context.Context, e *channel.Event) (_ *channel.Answer, 
 	return &channel.Answer{Headers: [][2]string{{"content-type", "application/x-ndjson"}}, Body: out}, nil
 }
 
-// readLine reads the request, whose line may be the last.
+// readLine reads the request's line, with or without a newline at its end.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -138,7 +138,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// command is one that runs.
+// command is a running command.
 type command struct {
 	*child
 	begun                 time.Time
@@ -178,7 +178,7 @@ func (a *agent) start(r *execRequest) (_ *command, err error) {
 			*ours, w = w, r
 		}
 		theirs = append(theirs, w)
-		files = append(files, w.Fd()) // which makes it block, as programs expect
+		files = append(files, w.Fd()) // Fd makes the pipe blocking, as programs expect
 	}
 	c.child, err = a.children.start(program, r.Args, &syscall.ProcAttr{Dir: dir, Env: r.environ(), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	switch {
@@ -189,8 +189,8 @@ func (a *agent) start(r *execRequest) (_ *command, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
-	// Where memory runs out it is to be the command that ends, not the agent.
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.pid), []byte("1000"), 0) // it may have ended
+	// If memory runs out, the kernel shall kill the command, not the agent.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.pid), []byte("1000"), 0) // the command may have ended
 	return c, nil
 }
 
@@ -204,8 +204,8 @@ func (c *command) closeOurs() {
 
 // exit is the last line.
 type exit struct {
-	Code       int    `json:"code"`             // as shells have it: 128 and the signal's number
-	Signal     string `json:"signal,omitempty"` // that ended it
+	Code       int    `json:"code"`             // as in shells: 128 and the signal's number
+	Signal     string `json:"signal,omitempty"` // the signal that ended the command
 	TimedOut   bool   `json:"timed_out,omitempty"`
 	DurationMS int64  `json:"duration_ms"`
 }
@@ -214,9 +214,9 @@ type exit struct {
 func (c *command) run(ctx context.Context, r *execRequest, in io.Reader, out *output) {
 	go func() {
 		src := &input{r: in}
-		_, _ = io.Copy(c.stdin, src) // a command that does not read it has ended, or will
+		_, _ = io.Copy(c.stdin, src) // a command that does not read stdin has ended, or will end
 		if src.err != nil {
-			<-c.exited // it is killed for that, and must not take a part for the whole before
+			<-c.exited // it is killed for this error, and must not see an end of input before
 		}
 		_ = c.stdin.Close()
 	}()
@@ -239,7 +239,7 @@ func (c *command) run(ctx context.Context, r *execRequest, in io.Reader, out *ou
 	case <-ctx.Done():
 		c.signal(syscall.SIGKILL)
 		out.fail(context.Cause(ctx))
-	case <-out.gone: // nobody reads any more
+	case <-out.gone: // the client has gone
 		c.signal(syscall.SIGKILL)
 	}
 	<-c.exited
@@ -269,8 +269,7 @@ func (i *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// output is an answer's body: pieces of output, each a line of JSON, as the engine takes
-// them.
+// output is an answer's body: pieces of output, each a line of JSON, at the engine's pace.
 type output struct {
 	r    *io.PipeReader
 	w    *io.PipeWriter
@@ -285,30 +284,30 @@ func newOutput() *output {
 	return l
 }
 
-// Read is part of io.Reader.
+// Read implements io.Reader.
 func (l *output) Read(p []byte) (int, error) { return l.r.Read(p) }
 
-// Close is the end of whoever reads.
+// Close tells run that the reader has gone.
 func (l *output) Close() error {
 	l.once.Do(func() { close(l.gone) })
 	return l.r.Close()
 }
 
-// fail ends the body, with nil well.
+// fail ends the body with an error, or normally with nil.
 func (l *output) fail(err error) { _ = l.w.CloseWithError(err) }
 
 func (l *output) line(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return // of our own types none fails
+		return // our own types always encode
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = l.w.Write(append(b, '\n')) // fails once nobody reads
+	_, _ = l.w.Write(append(b, '\n')) // fails after Close
 }
 
-// copy sends a stream until its end, or until all is sent that was written before the
-// command exited. What its children write later is read and dropped: they keep running.
+// copy sends a stream until its end, or until all bytes that were written before the command's
+// exit. Later output of background processes is read and dropped: they keep running.
 func (l *output) copy(name string, f *os.File, exited <-chan struct{}) {
 	stopped := make(chan struct{})
 	watched := make(chan struct{})
@@ -321,7 +320,7 @@ func (l *output) copy(name string, f *os.File, exited <-chan struct{}) {
 		}
 	}()
 	buf := make([]byte, 32<<10)
-	kept := 0 // bytes at its beginning: of a character whose end has not come
+	kept := 0 // bytes at the beginning of buf: an incomplete character
 	var err error
 	for err == nil {
 		var n int
@@ -350,7 +349,7 @@ func (l *output) copy(name string, f *os.File, exited <-chan struct{}) {
 	l.send(name, buf[:kept])
 }
 
-// waiting is how many bytes a pipe holds.
+// waiting is the number of bytes in a pipe.
 func waiting(f *os.File) (n int) {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -360,8 +359,7 @@ func waiting(f *os.File) (n int) {
 	return n
 }
 
-// piece sends b but for the beginning of a character at its end, which it moves to the
-// beginning of buf.
+// piece sends b without an incomplete character at its end, and moves that to the beginning of buf.
 func (l *output) piece(name string, b, buf []byte) (kept int) {
 	whole := len(b)
 	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {

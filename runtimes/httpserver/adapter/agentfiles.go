@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// path is what a client's path means.
+// path resolves a client's path.
 func (a *agent) path(p string) string {
 	if !filepath.IsAbs(p) {
 		p = filepath.Join(a.home, p)
@@ -79,7 +79,7 @@ func (a *agent) read(q url.Values) (*channel.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a fifo has nobody wait
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // opening a fifo must not block
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (a *agent) mkdir(q url.Values) (*channel.Answer, error) {
 	return &channel.Answer{Status: 204}, nil
 }
 
-// file is what lists show of one.
+// file is an entry of a list.
 type file struct {
 	Name     string    `json:"name"`
 	Type     string    `json:"type"` // "file", "directory", "symlink", "other"
@@ -195,7 +195,7 @@ func fileOf(path string, info fs.FileInfo) file {
 		f.Type = "directory"
 	case info.Mode()&fs.ModeSymlink != 0:
 		f.Type = "symlink"
-		f.Target, _ = os.Readlink(path) // it may be gone by now
+		f.Target, _ = os.Readlink(path) // the link may be gone
 	}
 	return f
 }
@@ -203,7 +203,7 @@ func fileOf(path string, info fs.FileInfo) file {
 // mostListed bounds a directory's list.
 const mostListed = 10_000
 
-// list tells what is at a path and, of a directory, what is in it.
+// list describes the file at a path and, for a directory, its entries.
 func (a *agent) list(q url.Values) (*channel.Answer, error) {
 	path := a.path(q.Get("path"))
 	info, err := os.Lstat(path)
@@ -214,7 +214,7 @@ func (a *agent) list(q url.Values) (*channel.Answer, error) {
 		file
 		Path      string `json:"path"`
 		Entries   []file `json:"entries,omitempty"`
-		Truncated bool   `json:"truncated,omitempty"` // there are more
+		Truncated bool   `json:"truncated,omitempty"` // the directory has more entries
 	}{file: fileOf(path, info), Path: path}
 	if !info.IsDir() {
 		return answerJSON(200, out), nil
@@ -234,7 +234,7 @@ func (a *agent) list(q url.Values) (*channel.Answer, error) {
 	slices.Sort(names)
 	for _, name := range names {
 		at := filepath.Join(path, name)
-		if info, err := os.Lstat(at); err == nil { // else it has gone meanwhile
+		if info, err := os.Lstat(at); err == nil { // otherwise the file is gone
 			out.Entries = append(out.Entries, fileOf(at, info))
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// cgi starts a program for each event (RFC 3875): the request in its environment
-// and on its stdin, its answer on stdout.
+// cgi starts a program for each event (RFC 3875): the request in its environment and on its stdin,
+// its answer on stdout.
 type cgi struct {
 	children *children
 	program  string // absolute
@@ -52,8 +52,8 @@ func runCGI(conn *net.UnixConn, args []string) int {
 type script struct {
 	*server
 	out   *bufio.Reader
-	pipe  *os.File      // what out reads
-	sent  chan struct{} // closed once its stdin is
+	pipe  *os.File      // the pipe below out
+	sent  chan struct{} // closed after the program's stdin
 	stop  func() bool
 	whole bool // stdout has ended
 	once  sync.Once
@@ -79,7 +79,7 @@ func (c *cgi) handle(ctx context.Context, e *channel.Event) (_ *channel.Answer, 
 // start starts the program and sends it the body.
 func (c *cgi) start(ctx context.Context, e *channel.Event) (_ *script, err error) {
 	body, length := io.NopCloser(e.Body), e.Length
-	if length < 0 { // CONTENT_LENGTH has to say it
+	if length < 0 { // CONTENT_LENGTH requires the length
 		if body, length, err = spool(e.Body); err != nil {
 			return nil, err
 		}
@@ -109,15 +109,15 @@ func (c *cgi) start(ctx context.Context, e *channel.Event) (_ *script, err error
 		return nil, err
 	}
 	s.stop = context.AfterFunc(ctx, func() { s.signal(syscall.SIGKILL) })
-	go func() { // the program may read no more of it before its answer is read
-		_, _ = io.Copy(pipes[1], body) // one that does not read it has ended, or will
+	go func() { // the program may answer before it has read the whole body
+		_, _ = io.Copy(pipes[1], body) // a program that does not read stdin has ended, or will end
 		_, _ = pipes[1].Close(), body.Close()
 		close(s.sent)
 	}()
 	return s, nil
 }
 
-// spool puts a body into a file that has no name any more, and says how long it is.
+// spool writes a body to an unlinked file and returns its length.
 func spool(body io.Reader) (_ io.ReadCloser, length int64, err error) {
 	f, err := os.CreateTemp("", "fre-cgi-")
 	if err != nil {
@@ -134,12 +134,12 @@ func spool(body io.Reader) (_ io.ReadCloser, length int64, err error) {
 	return f, length, nil
 }
 
-// environment is what RFC 3875 section 4.1 says of the request, and what Apache adds
-// that programs have come to expect.
+// environment returns the variables of RFC 3875 section 4.1, and Apache's additional variables that
+// programs expect.
 func (c *cgi) environment(e *channel.Event, length int64) []string {
 	host, port := header(e, "Host"), "80"
 	mount := cmp.Or(header(e, "X-Forwarded-Prefix"), "/function/"+e.Function)
-	script := mount // no variable but REQUEST_URI is escaped
+	script := mount // only REQUEST_URI is escaped
 	if p, err := url.PathUnescape(mount); err == nil && !strings.Contains(p, "\x00") {
 		script = p
 	}
@@ -170,7 +170,7 @@ func (c *cgi) environment(e *channel.Event, length int64) []string {
 	if kind := header(e, "Content-Type"); kind != "" {
 		env = append(env, "CONTENT_TYPE="+kind)
 	}
-	seen := map[string]bool{"CONTENT_LENGTH": true, "CONTENT_TYPE": true, "PROXY": true} // the last would be HTTP_PROXY, which means something else
+	seen := map[string]bool{"CONTENT_LENGTH": true, "CONTENT_TYPE": true, "PROXY": true} // PROXY would become HTTP_PROXY, which configures HTTP clients
 	for _, h := range e.Headers {
 		name := strings.ToUpper(strings.ReplaceAll(h[0], "-", "_"))
 		if plain(h[0]) && !seen[name] {
@@ -181,8 +181,8 @@ func (c *cgi) environment(e *channel.Event, length int64) []string {
 	return env
 }
 
-// plain says whether a name has letters, digits and - alone: the variable of another would
-// be that of another header, too (X_Forwarded_For).
+// plain reports whether a name has only letters, digits and dashes: with further characters two
+// headers could share a variable (X_Forwarded_For).
 func plain(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, odd)
 }
@@ -260,7 +260,7 @@ func (s *script) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close waits for the program's end, and makes it where the answer is not whole.
+// Close waits for the program's end. It kills the program if the answer is not whole.
 func (s *script) Close() error { //nolint:unparam // it is an io.Closer
 	s.once.Do(func() {
 		if !s.whole {

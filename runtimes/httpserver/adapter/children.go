@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// children are the processes that the adapter has started. As the sandbox's first
-// process it also reaps those whose parents have gone.
+// children are the processes that the adapter has started. As the sandbox's first process the
+// adapter also reaps orphans.
 type children struct {
 	mu      sync.Mutex
 	running map[int]*child
@@ -19,9 +19,9 @@ type children struct {
 // child is one process.
 type child struct {
 	pid    int
-	group  bool            // it leads a process group, which is signalled with it
-	exited chan struct{}   // closed once it has been reaped
-	status unix.WaitStatus // from then on
+	group  bool            // leads a process group; signals go to the group too
+	exited chan struct{}   // closed after the process is reaped
+	status unix.WaitStatus // valid after exited is closed
 }
 
 func newChildren() *children {
@@ -37,7 +37,7 @@ func newChildren() *children {
 }
 
 func (c *children) start(program string, args []string, attributes *syscall.ProcAttr) (*child, error) {
-	c.mu.Lock() // until it is known, nobody reaps it
+	c.mu.Lock() // reap must not run before the child is registered
 	defer c.mu.Unlock()
 	pid, err := syscall.ForkExec(program, args, attributes)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *children) start(program string, args []string, attributes *syscall.Proc
 	return p, nil
 }
 
-// reap takes every process that has ended: several may be behind one signal.
+// reap reaps all ended processes: several may share one signal.
 func (c *children) reap() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,14 +69,14 @@ func (c *children) reap() {
 	}
 }
 
-// signal sends it one, unless it has ended.
+// signal sends a signal to the process, unless it has ended.
 func (p *child) signal(sig syscall.Signal) {
 	select {
-	case <-p.exited: // its id may be another's
+	case <-p.exited: // the pid may belong to another process
 	default:
 		if p.group {
 			_ = syscall.Kill(-p.pid, sig)
 		}
-		_ = syscall.Kill(p.pid, sig) // which may have gone to another group
+		_ = syscall.Kill(p.pid, sig) // the process may have changed its group
 	}
 }

@@ -24,17 +24,17 @@ import (
 // (docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html) for one client:
 //
 //	client                                    adapter
-//	  │ GET …/invocation/next ─────────────────▶ │  the first one: READY
+//	  │ GET …/invocation/next ─────────────────▶ │  the first request: READY
 //	  │ ◀───────────────────── an event, its id  │
 //	  │ POST …/invocation/ID/response, /error ─▶ │
 //	  │ ◀─────────────────────────────────── 202 │
 //	  │ POST …/init/error ─────────────────────▶ │  FAILED
 type runtimeAPI struct {
 	server *server
-	whole  bool // the event is all of the request, not its body alone
+	whole  bool // the event is the whole request, not only its body
 
 	next   chan *invocation // to a client that asks
-	asked  chan struct{}    // closed when the client asks for the first time
+	asked  chan struct{}    // closed at the client's first request for an event
 	failed chan *channel.Failure
 	once   sync.Once
 
@@ -45,14 +45,14 @@ type runtimeAPI struct {
 // invocation is an event on its way through the client.
 type invocation struct {
 	e       *channel.Event
-	payload []byte    // of the event
-	rest    io.Reader // what follows
-	length  int64     // of both, -1 where it is not known
+	payload []byte    // beginning of the event, or all of it
+	rest    io.Reader // the rest of the event; nil without a rest
+	length  int64     // of both, -1 if unknown
 	answer  chan answered
-	gone    chan struct{} // closed where nobody waits for the answer any more
+	gone    chan struct{} // closed when the answer is no longer wanted
 }
 
-// answered is the one answer of an invocation.
+// answered is the result of an invocation.
 type answered struct {
 	a   *channel.Answer
 	err error
@@ -109,7 +109,7 @@ func lookCode(name string) (string, error) {
 	return lookPath(name)
 }
 
-// waitReady returns once the client has asked for an event, or why it has not.
+// waitReady returns nil after the client's first request for an event, or the failure.
 func (api *runtimeAPI) waitReady(timeout time.Duration) *channel.Failure {
 	t := time.NewTimer(timeout)
 	defer t.Stop()
@@ -120,7 +120,7 @@ func (api *runtimeAPI) waitReady(timeout time.Duration) *channel.Failure {
 		return f
 	case <-api.server.exited:
 		select {
-		case f := <-api.failed: // said so, and ended
+		case f := <-api.failed: // the client reported it before its end
 			return f
 		default:
 		}
@@ -149,7 +149,7 @@ func (api *runtimeAPI) handle(ctx context.Context, e *channel.Event) (*channel.A
 	case api.next <- inv:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
-	case <-api.server.gone.Done(): // which never saw it
+	case <-api.server.gone.Done(): // the client never saw the event
 		return nil, channel.ErrUnserved
 	}
 	select {
@@ -168,7 +168,7 @@ func (api *runtimeAPI) handle(ctx context.Context, e *channel.Event) (*channel.A
 	}
 }
 
-// read makes the payload of an event.
+// read reads the payload of an event.
 func (api *runtimeAPI) read(inv *invocation) (err error) {
 	e := inv.e
 	if api.whole {
@@ -184,7 +184,7 @@ func (api *runtimeAPI) read(inv *invocation) (err error) {
 	n, err := io.ReadFull(e.Body, inv.payload)
 	inv.payload = inv.payload[:n]
 	switch {
-	case errors.Is(err, io.EOF): // a request without a body is an event without members, as of Lambda's Invoke
+	case errors.Is(err, io.EOF): // as Lambda's Invoke: no body is an event without members
 		inv.payload = []byte("{}")
 		inv.length = 2
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -213,13 +213,13 @@ func (api *runtimeAPI) handler() http.Handler {
 		accepted(w)
 		select {
 		case api.failed <- f:
-		default: // it has failed already
+		default: // a failure is reported already
 		}
 	})
 	return mux
 }
 
-// serveNext answers with the next event, whenever that comes.
+// serveNext waits for the next event and answers with it.
 func (api *runtimeAPI) serveNext(w http.ResponseWriter, r *http.Request) {
 	api.once.Do(func() { close(api.asked) })
 	var inv *invocation
@@ -244,8 +244,8 @@ func (api *runtimeAPI) serveNext(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take returns the invocation that a request answers, nil for one that is over: its
-// time was, or its client has gone.
+// take returns the invocation that a request answers; nil if the invocation has ended by time-out
+// or because its client has gone.
 func (api *runtimeAPI) take(r *http.Request) *invocation { return api.takeID(r.PathValue("id")) }
 
 func (api *runtimeAPI) takeID(id string) *invocation {
@@ -259,7 +259,7 @@ func (api *runtimeAPI) takeID(id string) *invocation {
 	return inv
 }
 
-// smallAnswer is read before it is passed on.
+// smallAnswer is the size up to which an answer is read whole before it is passed on.
 const smallAnswer = 256 << 10
 
 func (api *runtimeAPI) serveResponse(w http.ResponseWriter, r *http.Request) {
@@ -298,15 +298,15 @@ func (api *runtimeAPI) serveResponse(w http.ResponseWriter, r *http.Request) {
 	inv.answer <- answered{a, err}
 	if streams {
 		select {
-		case <-b.done: // the engine has it, or wants no more
+		case <-b.done: // the engine has the body, or needs no more of it
 		case <-inv.gone:
 		}
 	}
-	_, _ = io.Copy(io.Discard, r.Body) // or the client would fail
+	_, _ = io.Copy(io.Discard, r.Body) // an unread body would make the client fail
 	accepted(w)
 }
 
-// answerType is that of what a handler returned. Clients that say none send JSON.
+// answerType is the type of a handler's result. Clients that name no type send JSON.
 func answerType(kind string) string {
 	if kind == "" || kind == "application/octet-stream" || strings.ContainsFunc(kind, control) {
 		return "application/json"
@@ -314,8 +314,8 @@ func answerType(kind string) string {
 	return kind
 }
 
-// streamed is the body of an answer as it comes. A client says in trailers that
-// the handler has failed meanwhile.
+// streamed is the body of an answer as it arrives. The client reports a late failure of the handler
+// in trailers.
 type streamed struct {
 	r    *http.Request
 	done chan struct{}
@@ -344,10 +344,10 @@ func accepted(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, `{"status":"OK"}`)
 }
 
-// maxError bounds what is read of a client's error.
+// maxError bounds the part of a client's error that is read.
 const maxError = 1 << 20
 
-// failureOf is what a client says of an exception.
+// failureOf reads the exception that a client reports.
 func failureOf(r *http.Request) *channel.Failure {
 	body, _ := io.ReadAll(io.LimitReader(r.Body, maxError))
 	return failureIn(r.Header.Get("Lambda-Runtime-Function-Error-Type"), body)
@@ -362,7 +362,7 @@ func failureIn(kind string, body []byte) *channel.Failure {
 	}
 	f := &channel.Failure{Type: kind, Message: string(body)}
 	var syntax *json.SyntaxError
-	if err := json.Unmarshal(body, &said); err == nil || !errors.As(err, &syntax) { // what does not fit is left out
+	if err := json.Unmarshal(body, &said); err == nil || !errors.As(err, &syntax) { // members of the wrong type are ignored
 		f.Message = said.Message
 		if said.Type != "" {
 			f.Type = said.Type
@@ -377,7 +377,7 @@ func failureIn(kind string, body []byte) *channel.Failure {
 	return f
 }
 
-// arn is how AWS names functions. There are neither regions nor accounts here.
+// arn is AWS's name of a function, with a fixed region and account.
 func arn(e *channel.Event) string {
 	name := "arn:aws:lambda:us-east-1:000000000000:function:" + e.Function
 	if q := header(e, "X-Fre-Lambda-Qualifier"); q != "" {
@@ -386,7 +386,7 @@ func arn(e *channel.Event) string {
 	return name
 }
 
-// traceID is the client's, or one that is not sampled.
+// traceID is the client's, or an unsampled id.
 func traceID(e *channel.Event) string {
 	if id := header(e, "X-Amzn-Trace-Id"); id != "" {
 		return id
@@ -394,7 +394,7 @@ func traceID(e *channel.Event) string {
 	return fmt.Sprintf("Root=1-%08x-%024x;Parent=%016x;Sampled=0", time.Now().Unix(), hash(e.ID), hash(e.ID))
 }
 
-// hash tells ids apart (FNV-1a).
+// hash is FNV-1a over an id.
 func hash(id string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(id) {
@@ -403,8 +403,7 @@ func hash(id string) uint64 {
 	return h
 }
 
-// header is the value of an event's header, the values of one that came more than
-// once joined.
+// header is the value of an event's header; repeated values are joined.
 func header(e *channel.Event, name string) string {
 	var values []string
 	for _, h := range e.Headers {

@@ -18,10 +18,10 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// Clients ask twice for each event, by requests that are all alike. A connection's loop
-// answers those itself, in one goroutine and with one write each: net/http has a second
-// one that reads ahead, and makes a request, a context and two maps of headers. What is
-// not alike it leaves to net/http, with all that follows on the connection.
+// Clients send two requests for each event, always in the same form. A connection's loop answers
+// usual requests itself, in one goroutine and with one write each. net/http would add a second
+// goroutine that reads ahead, and make a request, a context and two maps of headers. At the first
+// unusual request the loop leaves the connection to net/http for good.
 const (
 	headBytes = 16 << 10
 	endOfHead = "\r\n\r\n"
@@ -45,14 +45,14 @@ func (api *runtimeAPI) accept(l net.Listener, unusual *handedOver) {
 	}
 }
 
-// serveConn answers usual requests. It is done once the connection has ended; it is not
-// where the next request, of which nothing is read, is for somebody else.
+// serveConn answers usual requests. It returns true after the connection has ended, and false
+// before an unusual request, which it has not consumed.
 func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 	var out []byte
 	for {
 		head, err := peekHead(r)
 		if err != nil {
-			return r.Buffered() == 0 // at its end, or one that is too long
+			return r.Buffered() == 0 // at the end, or at a head that is too long
 		}
 		q, ok := usual(head)
 		if !ok {
@@ -61,7 +61,7 @@ func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 		var inv *invocation
 		switch {
 		case q.next:
-			_, _ = r.Discard(len(head)) // it is there
+			_, _ = r.Discard(len(head)) // the bytes are buffered
 			api.once.Do(func() { close(api.asked) })
 			inv = <-api.next
 			if r.Buffered() == 0 && hungUp(c) {
@@ -82,11 +82,11 @@ func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 		_, _ = r.Discard(len(head))
 		body := make([]byte, q.length)
 		if _, err := io.ReadFull(r, body); err != nil {
-			return true // as nothing was answered, the process's end says what became of the event
+			return true // without an answer, the process's end decides the event's fate
 		}
 		if inv = api.takeID(q.id); inv != nil {
 			inv.answer <- q.answer(body, api.whole)
-			runtime.Gosched() // the engine has it before the client asks for more
+			runtime.Gosched() // let the engine take the answer before the client asks for more
 		}
 		if _, err := c.Write(acceptedAnswer); err != nil {
 			return true
@@ -96,14 +96,14 @@ func (api *runtimeAPI) serveConn(c *net.TCPConn, r *bufio.Reader) (done bool) {
 
 var acceptedAnswer = []byte("HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n" + `{"status":"OK"}`)
 
-// peekHead waits for the head of a request, with its empty line; one that is not usual may be
-// there in part.
+// peekHead waits for the head of a request, with its empty line. The head of an unusual request may
+// be incomplete.
 func peekHead(r *bufio.Reader) ([]byte, error) {
 	for n := 1; ; {
 		if _, err := r.Peek(n); err != nil {
 			return nil, err
 		}
-		p, _ := r.Peek(r.Buffered()) // what is buffered is there
+		p, _ := r.Peek(r.Buffered()) // returns the buffered bytes without a read
 		if i := bytes.Index(p, []byte(endOfHead)); i >= 0 {
 			return p[:i+len(endOfHead)], nil
 		}
@@ -114,22 +114,21 @@ func peekHead(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// bareLine says that lines end without a carriage return, at which net/http ends them, too.
+// bareLine reports whether a line ends without a carriage return. net/http accepts such lines.
 func bareLine(head []byte) bool {
 	return bytes.Count(head, []byte("\n")) != bytes.Count(head, []byte("\r\n"))
 }
 
-// usualRequest is what the loop has to know of one.
+// usualRequest is a parsed usual request.
 type usualRequest struct {
-	next   bool   // for an event; else an answer
-	id     string // of the event that is answered
+	next   bool   // asks for an event; else it is an answer
+	id     string // of the answered event
 	failed bool   // the answer is an error
-	kind   string // of its body, or of the error
+	kind   string // type of the body, or of the error
 	length int
 }
 
-// usual reads a head; false where it is anything but one of the requests that clients
-// send all the time.
+// usual parses a head. It returns false for all but the requests that clients send all the time.
 func usual(head []byte) (q usualRequest, ok bool) {
 	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
 	method, line, _ := bytes.Cut(line, []byte(" "))
@@ -187,7 +186,7 @@ func usual(head []byte) (q usualRequest, ok bool) {
 	return q, q.next && q.length == 0 || !q.next && q.length >= 0
 }
 
-// answer is what an answer's body says.
+// answer converts an answer's body.
 func (q *usualRequest) answer(body []byte, whole bool) answered {
 	switch {
 	case q.failed:
@@ -202,11 +201,11 @@ func (q *usualRequest) answer(body []byte, whole bool) answered {
 	return answered{a: &channel.Answer{Status: 200, Headers: [][2]string{{"content-type", answerType(q.kind)}}, Body: bytes.NewReader(body)}}
 }
 
-// fields are what /next says of an event beside its payload.
+// fields are the headers of /next for an event.
 func (inv *invocation) fields() [][2]string {
 	e := inv.e
 	out := [][2]string{
-		{"Content-Type", "application/json"}, // else clients take it for bytes
+		{"Content-Type", "application/json"}, // without it clients take the event for bytes
 		{"Lambda-Runtime-Aws-Request-Id", e.ID},
 		{"Lambda-Runtime-Deadline-Ms", strconv.FormatInt(e.DeadlineMS, 10)},
 		{"Lambda-Runtime-Invoked-Function-Arn", arn(e)},
@@ -224,7 +223,7 @@ func (inv *invocation) fields() [][2]string {
 	return out
 }
 
-// send answers /next, by one write where the payload is short. It returns buf, grown.
+// send answers /next, by one write for a short payload. It returns buf, grown.
 func (inv *invocation) send(w io.Writer, buf []byte) ([]byte, error) {
 	buf = append(buf, "HTTP/1.1 200 OK\r\n"...)
 	for _, f := range inv.fields() {
@@ -255,7 +254,7 @@ func (inv *invocation) send(w io.Writer, buf []byte) ([]byte, error) {
 	return buf, err
 }
 
-// hungUp says that the client has closed the connection while it waited for an event.
+// hungUp reports whether the client closed the connection while it waited for an event.
 func hungUp(c *net.TCPConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -287,11 +286,11 @@ type handedOver struct {
 // Accept waits for a connection with an unusual request.
 func (l *handedOver) Accept() (net.Conn, error) { return <-l.conns, nil }
 
-// readAhead is a connection of which something was read.
+// readAhead is a connection with buffered bytes.
 type readAhead struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-// Read reads that first.
+// Read returns the buffered bytes first.
 func (c *readAhead) Read(p []byte) (int, error) { return c.r.Read(p) }

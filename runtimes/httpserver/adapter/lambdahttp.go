@@ -21,7 +21,7 @@ import (
 
 // httpEvent is an event in payload format 2.0
 // (docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-integrations-lambda.html),
-// as function URLs have it. The bootstraps of Python and Node do the same.
+// as for function URLs. The bootstraps of Python and Node do the same.
 func httpEvent(e *channel.Event, body []byte) map[string]any {
 	headers, cookies := map[string]string{}, []string{}
 	for _, h := range e.Headers {
@@ -68,7 +68,7 @@ func httpEvent(e *channel.Event, body []byte) map[string]any {
 	return out
 }
 
-// query joins the values of a parameter that comes more than once.
+// query joins the values of a repeated parameter.
 func query(raw string) map[string]string {
 	out := map[string]string{}
 	for pair := range strings.SplitSeq(raw, "&") {
@@ -92,8 +92,7 @@ func unescape(s string) string {
 	return s
 }
 
-// clientAddress is the last address that X-Forwarded-For names, the gateway's own
-// client.
+// clientAddress is the last address in X-Forwarded-For: the gateway's own client.
 func clientAddress(forwarded string) string {
 	last := strings.TrimSpace(forwarded[strings.LastIndexByte(forwarded, ',')+1:])
 	if net.ParseIP(last) == nil {
@@ -102,7 +101,7 @@ func clientAddress(forwarded string) string {
 	return last
 }
 
-// isText says whether a body of that type is passed as it is.
+// isText reports whether a body of the type is passed as text.
 func isText(contentType string) bool {
 	kind, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	kind = strings.TrimSpace(kind)
@@ -110,8 +109,8 @@ func isText(contentType string) bool {
 		slices.Contains([]string{"application/json", "application/xml", "application/javascript"}, kind)
 }
 
-// httpAnswer reads what a handler returned for such an event: an object with
-// statusCode, or anything, which is the body then.
+// httpAnswer converts a handler's result for such an event: an object with statusCode, or any
+// value, which becomes the body.
 func httpAnswer(a *channel.Answer, returned []byte) error {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(returned, &members) != nil || members["statusCode"] == nil {
@@ -212,13 +211,13 @@ var hopByHopLower = func() map[string]bool {
 	return out
 }()
 
-// integrationResponse is the type of a streamed answer that begins with its status
-// and headers in JSON, and eight zero bytes.
+// integrationResponse is the type of a streamed answer that begins with status and headers in JSON
+// and eight zero bytes.
 const integrationResponse = "application/vnd.awslambda.http-integration-response"
 
 const maxPrelude = 256 << 10
 
-// prelude reads what comes before the body of such an answer.
+// prelude reads the beginning of such an answer, before its body.
 func (s *streamed) prelude(a *channel.Answer) error {
 	r := bufio.NewReader(s)
 	var text []byte
@@ -242,7 +241,7 @@ func (s *streamed) prelude(a *channel.Answer) error {
 	return head.set(a)
 }
 
-// buffered reads by one and closes the other.
+// buffered reads from Reader and closes Closer.
 type buffered struct {
 	*bufio.Reader
 	io.Closer

@@ -1,26 +1,25 @@
-// Command adapter is the first process of a function that does not speak the channel
-// itself (package httpserver). Its arguments are that one's command line,
-// FRE_CONTRACT says what it speaks.
+// Command adapter is the first process of a function that does not speak the channel itself
+// (package httpserver). Its arguments are the command line of the function's process. FRE_CONTRACT
+// says which protocol the process speaks.
 //
-// Nothing: it is an HTTP server. The adapter starts it, waits until it accepts, and
-// passes it each event as a request over loopback.
+// Empty: the process is an HTTP server. The adapter starts it, waits until it accepts connections,
+// and passes it each event as a request over loopback.
 //
 //	engine ── channel, fd 3 ── adapter ── HTTP/1.1, 127.0.0.1:PORT ── server
 //
-// "lambda": it is a client of AWS Lambda's Runtime API, of which the adapter is the
-// server (lambda.go).
+// "lambda": the process is a client of AWS Lambda's Runtime API, and the adapter is the server
+// (lambda.go).
 //
 //	engine ── channel, fd 3 ── adapter ── HTTP/1.1, AWS_LAMBDA_RUNTIME_API ── client
 //
-// "cgi": it is started for each event (cgi.go).
+// "cgi": the adapter starts the process for each event (cgi.go).
 //
-// "agent": there is none, but the commands that events bring (agent.go).
+// "agent": the adapter runs the commands that events bring (agent.go).
 //
-// FRE_HTTP_LISTEN says who binds:
-// "port", the server, at $PORT; "fd", the adapter, whose socket the server finds as
-// systemd's first (sd_listen_fds(3)). FRE_HTTP_PORT is the port, 0 for any that is
-// free, FRE_HTTP_READY a path to be asked for before the first event, if not "",
-// FRE_HTTP_TIMEOUT how long the server may take to accept.
+// FRE_HTTP_LISTEN says which process binds: "port", the server, at $PORT; "fd", the adapter, whose
+// socket the server gets as systemd's first (sd_listen_fds(3)). FRE_HTTP_PORT is the port, 0 for
+// any free port. FRE_HTTP_READY, if not "", is a path to request before the first event.
+// FRE_HTTP_TIMEOUT bounds the time until the server accepts.
 package main
 
 import (
@@ -37,14 +36,14 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// Exit statuses, those of every bootstrap.
+// Exit statuses, the same in every bootstrap.
 const (
 	exitFailed    = 1
 	exitMalformed = 70
 )
 
-// stopGrace is how long a server whose connections have ended may take to be
-// reaped, so that its failures name its end.
+// stopGrace bounds the wait for the end of a server whose connections have ended, so that failures
+// can name the cause of its end.
 const stopGrace = 200 * time.Millisecond
 
 func main() {
@@ -98,7 +97,7 @@ func run(args []string) int {
 	return s.serve(conn, ready, p.handle)
 }
 
-// fail says FAILED.
+// fail sends FAILED.
 func fail(conn *net.UnixConn, f *channel.Failure) int {
 	if err := channel.Fail(conn, f); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -106,7 +105,7 @@ func fail(conn *net.UnixConn, f *channel.Failure) int {
 	return exitFailed
 }
 
-// passSignals passes the process what the adapter is sent.
+// passSignals passes the adapter's signals on to the process.
 func (s *server) passSignals() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2)
@@ -117,12 +116,12 @@ func (s *server) passSignals() {
 	}()
 }
 
-// serve handles events until the engine wants no more or the process ends, and returns the
+// serve handles events until the engine closes the channel or the process ends, and returns the
 // adapter's exit status.
 func (s *server) serve(conn *net.UnixConn, ready channel.Ready, handle channel.Handler) int {
 	err := channel.Serve(s.gone, conn, ready, handle)
 	select {
-	case <-s.exited: // before it was asked to
+	case <-s.exited: // ended before the engine asked for it
 		fmt.Fprintln(os.Stderr, s.failure().Message)
 		return exitFailed
 	default:
@@ -131,11 +130,11 @@ func (s *server) serve(conn *net.UnixConn, ready channel.Ready, handle channel.H
 	if err != nil {
 		return exitCode(err)
 	}
-	<-s.exited // or the engine's patience
+	<-s.exited // or until the engine kills both
 	return 0
 }
 
-// exitCode tells of the channel's end.
+// exitCode converts the channel's end to an exit status.
 func exitCode(err error) int {
 	switch {
 	case errors.Is(err, channel.ErrProtocol):
@@ -148,10 +147,10 @@ func exitCode(err error) int {
 	return 0
 }
 
-// config is what the template says.
+// config is the template's configuration.
 type config struct {
 	bind        bool   // the adapter binds and hands the socket over
-	port        int    // 0 until one is chosen
+	port        int    // 0 until a port is chosen
 	address     string // 127.0.0.1:port
 	ready       string // path, "" for none
 	timeout     time.Duration

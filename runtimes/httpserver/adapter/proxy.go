@@ -27,10 +27,10 @@ type proxy struct {
 	address string
 
 	mu   sync.Mutex
-	idle []*connection // used last, last
+	idle []*connection // the most recently used last
 }
 
-// connection is one to the server.
+// connection is a connection to the server.
 type connection struct {
 	net.Conn
 	r    *bufio.Reader
@@ -39,8 +39,8 @@ type connection struct {
 
 var errNotReady = errors.New("not ready")
 
-// waitReady returns once the server accepts connections and, if the template names
-// a path, answers it with a status below 500.
+// waitReady returns after the server accepts connections and, if the template names a path, answers
+// it with a status below 500.
 func (p *proxy) waitReady(ctx context.Context, cfg *config) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		ok, err := p.probe(ctx, cfg)
@@ -70,7 +70,7 @@ func (p *proxy) probe(ctx context.Context, cfg *config) (bool, error) {
 	if err != nil {
 		return false, nil // it does not listen yet
 	}
-	if cfg.bind { // the kernel accepts; whether the server has, its queue says
+	if cfg.bind { // the kernel completes connections before the server calls accept: look at the queue
 		for {
 			info, err := unix.GetsockoptTCPInfo(p.server.listener, unix.IPPROTO_TCP, unix.TCP_INFO)
 			if err != nil {
@@ -109,7 +109,7 @@ func (p *proxy) probe(ctx context.Context, cfg *config) (bool, error) {
 	return false, nil
 }
 
-// failure is what the engine is told of err: the server's end where that is why.
+// failure makes the failure for the engine: the server's end, if this is the cause of err.
 func (p *proxy) failure(err error) *channel.Failure {
 	t := time.NewTimer(stopGrace)
 	defer t.Stop()
@@ -131,7 +131,7 @@ func (p *proxy) failure(err error) *channel.Failure {
 	return &channel.Failure{Type: "ServerError", Message: "the server's answer: " + err.Error()}
 }
 
-// take returns an idle connection that the server has not closed, or a new one.
+// take returns an idle connection that the server has not closed, or a new connection.
 func (p *proxy) take(ctx context.Context) (*connection, error) {
 	for {
 		p.mu.Lock()
@@ -162,7 +162,7 @@ func (p *proxy) put(c *connection) {
 	p.idle = append(p.idle, c)
 }
 
-// alive says whether nothing has come: an end, or bytes nobody asked for.
+// alive reports whether the idle connection is silent: neither closed nor with unexpected bytes.
 func (c *connection) alive() bool {
 	if c.r.Buffered() > 0 {
 		return false
@@ -180,17 +180,16 @@ func (c *connection) alive() bool {
 	return err == nil && quiet
 }
 
-// acknowledge has the kernel acknowledge at once what comes next (tcp(7),
-// TCP_QUICKACK): a server that writes its answer in two pieces and has not set
-// TCP_NODELAY sends the second when the first is acknowledged, which else takes
-// 40 ms.
+// acknowledge has the kernel acknowledge the next segment at once (tcp(7), TCP_QUICKACK). A server
+// that writes its answer in two pieces without TCP_NODELAY sends the second piece only after the
+// acknowledgement of the first, which otherwise takes 40 ms.
 func (c *connection) acknowledge() error {
 	raw, err := c.Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return err
 	}
 	return raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // a matter of speed alone
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // only speed depends on it
 	})
 }
 
@@ -209,12 +208,12 @@ func (p *proxy) handle(ctx context.Context, e *channel.Event) (*channel.Answer, 
 	return a, nil
 }
 
-// small bodies are kept, to be sent again on another connection.
+// small is the size up to which a body is kept, to be sent again on another connection.
 const small = 32 << 10
 
 func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, error) {
 	if e.Upgrade != "" {
-		e.Length = 0 // what follows is for the other protocol
+		e.Length = 0 // the following bytes belong to the other protocol
 	}
 	head, chunked, err := requestHead(e)
 	if err != nil {
@@ -236,14 +235,14 @@ func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, er
 		c, err := p.take(ctx)
 		if err != nil {
 			if !tried && errors.Is(err, unix.ECONNREFUSED) && p.server.ended() {
-				err = channel.ErrUnserved // another instance may have it: this server never saw it
+				err = channel.ErrUnserved // the server never saw the event: another instance may run it
 			}
 			return nil, err
 		}
 		again := c.used && whole && idempotent(e.Method)
 		c.used = true
 		a, err := p.exchange(ctx, c, e, head, body, chunked)
-		if err != nil && again && ctx.Err() == nil && gone(err) { // it was closed as we wrote
+		if err != nil && again && ctx.Err() == nil && gone(err) { // closed during our write
 			continue
 		}
 		return a, err
@@ -258,8 +257,8 @@ func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
 
-// exchange sends one request on c, which it owns, and returns the answer, with
-// whose body c goes back or ends.
+// exchange sends one request on c, which it owns, and returns the answer. Closing the answer's body
+// returns c to the pool or closes c.
 func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, head []byte, body io.Reader, chunked bool) (_ *channel.Answer, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer func() {
@@ -281,7 +280,7 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 		go func() {
 			err := sendBody(c, body, chunked)
 			if err != nil && ctx.Err() == nil && !gone(err) {
-				_ = c.Close() // the request cannot be whole any more
+				_ = c.Close() // the request cannot become whole
 			}
 			sent <- err
 		}()
@@ -302,7 +301,7 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 	}}, nil
 }
 
-// readResponse skips interim answers, but for 101.
+// readResponse skips interim answers except 101.
 func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
 	for {
 		resp, err := http.ReadResponse(r, &http.Request{Method: method})
@@ -348,15 +347,15 @@ func sendBody(w io.Writer, body io.Reader, chunked bool) error {
 	}
 }
 
-// hopByHop fields belong to one connection (RFC 9110 section 7.6.1); the others
-// here are the adapter's to say.
+// hopByHop fields belong to one connection (RFC 9110 section 7.6.1). The adapter sets the further
+// fields in the list itself.
 var hopByHop = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Authenticate": true, "Proxy-Authorization": true, "Proxy-Connection": true,
 	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true, "Expect": true, "X-Fre-Id": true,
 }
 
-// requestHead is the head of e's request; chunked says how its body follows. What
-// cannot stand in a head is an error, or left out where it is a header.
+// requestHead is the head of e's request; chunked reports the transfer coding of the body. An
+// invalid target is an error; an invalid header is left out.
 func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 	target := e.Path
 	if e.Query != "" {
@@ -403,8 +402,8 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 	return b.Bytes(), chunked, nil
 }
 
-// dashed is the name that web frameworks make of one with other characters: X_Fre_Id is
-// X-Fre-Id for them.
+// dashed is the name that web frameworks see for a header with unusual characters: X_Fre_Id becomes
+// X-Fre-Id.
 func dashed(name string) string {
 	return textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
 		if odd(c) {
@@ -414,7 +413,7 @@ func dashed(name string) string {
 	}, name))
 }
 
-// token is RFC 9110 section 5.6.2.
+// token implements RFC 9110 section 5.6.2.
 func token(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(c rune) bool {
 		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
@@ -423,8 +422,8 @@ func token(s string) bool {
 
 func control(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
-// answerHeaders are those of the answer that are not about the connection, sorted
-// by name. The engine takes others for a broken protocol.
+// answerHeaders returns the answer's end-to-end headers, sorted by name. Invalid headers are an
+// error, because the engine would take them for a broken protocol.
 func answerHeaders(resp *http.Response) ([][2]string, error) {
 	out := [][2]string{}
 	for name, values := range resp.Header {
@@ -445,13 +444,13 @@ func answerHeaders(resp *http.Response) ([][2]string, error) {
 	return out, nil
 }
 
-// answerBody gives the connection back once both bodies are whole.
+// answerBody returns the connection to the pool after both bodies are whole.
 type answerBody struct {
 	io.ReadCloser
 	proxy *proxy
 	c     *connection
 	sent  chan error  // the end of the request's body
-	stop  func() bool // undoes what cancelling does
+	stop  func() bool // undoes the effect of a cancellation
 	last  bool        // the server closes the connection
 	whole bool
 }
@@ -468,7 +467,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the event: the request's body too, which nobody reads any more.
+// Close ends the event, with the request's body.
 func (b *answerBody) Close() error {
 	reusable := b.stop() && b.whole && !b.last
 	select {

@@ -23,11 +23,11 @@ import (
 type server struct {
 	*child
 	listener int  // the socket of a server that does not bind itself, else -1
-	group    bool // it is to lead a process group
+	group    bool // start it as leader of a process group
 	words    tail
 	copied   chan struct{} // closed at the end of its stderr
 
-	gone context.Context // ends with the process: the engine is told before any event fails of it
+	gone context.Context // ends with the process: the engine learns of the end before an event fails
 }
 
 // start starts the server. It sets cfg.address.
@@ -46,14 +46,14 @@ func start(cfg *config, args []string) (*server, error) {
 			return nil, err
 		}
 		s.listener = int(f.Fd())
-		// Accepted sockets inherit it; servers that did not make the socket may not
-		// know that it is one of TCP's.
+		// Accepted sockets inherit the option; a server that did not make the socket may not know
+		// its protocol.
 		if err := unix.SetsockoptInt(s.listener, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 			return nil, err
 		}
 		files = append(files, f.Fd())
 	}
-	if err := l.Close(); err != nil { // the file is another descriptor of the socket's
+	if err := l.Close(); err != nil { // the file is a second descriptor of the socket
 		return nil, err
 	}
 	port := strconv.Itoa(cfg.port)
@@ -76,7 +76,7 @@ func start(cfg *config, args []string) (*server, error) {
 	return s, s.spawn(newChildren(), program, args, env, files)
 }
 
-// spawn starts the process, whose stderr goes on as the adapter's, and is kept.
+// spawn starts the process. Its stderr goes to the adapter's stderr and to words.
 func (s *server) spawn(c *children, program string, args, env []string, files []uintptr) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -104,13 +104,13 @@ func (s *server) spawn(c *children, program string, args, env []string, files []
 	return nil
 }
 
-// waitCopied waits until what a process that has ended wrote to stderr is known.
+// waitCopied waits for the last stderr output of an ended process.
 func (s *server) waitCopied() {
 	t := time.NewTimer(stopGrace)
 	defer t.Stop()
 	select {
 	case <-s.copied:
-	case <-t.C: // another process holds it
+	case <-t.C: // another process holds stderr open
 	}
 }
 
@@ -123,8 +123,8 @@ func lookPath(name string) (string, error) {
 	return program, nil
 }
 
-// becomeVariable names the program that a child becomes once it knows its id:
-// sockets are for the process that LISTEN_PID names.
+// becomeVariable names the program that a child executes after it has learnt its pid: LISTEN_PID
+// must name the process that uses the sockets.
 const becomeVariable = "FRE_HTTP_BECOME"
 
 func become() error {
@@ -136,7 +136,7 @@ func become() error {
 	return fmt.Errorf("the server cannot be started: %s: %w", program, err)
 }
 
-// environment is the function's: the adapter's own variables are not in it.
+// environment is the function's: without the adapter's own variables.
 func environment() []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -148,7 +148,7 @@ func environment() []string {
 	return env
 }
 
-// ended says whether the process has, or does within a moment.
+// ended reports whether the process has ended, or ends within stopGrace.
 func (s *server) ended() bool {
 	t := time.NewTimer(stopGrace)
 	defer t.Stop()
@@ -160,13 +160,12 @@ func (s *server) ended() bool {
 	}
 }
 
-// failure says how the server ended, and what it wrote last. It is called after
-// exited.
+// failure describes the server's end and its last output. Call it after exited.
 func (s *server) failure() *channel.Failure {
 	return &channel.Failure{Type: "ServerExited", Message: "the server ended with " + s.end(), Stack: s.words.String()}
 }
 
-// end says how a process that has exited did.
+// end describes the exit status of an ended process.
 func (s *child) end() string {
 	end := fmt.Sprintf("exit status %d", s.status.ExitStatus())
 	if s.status.Signaled() {
@@ -175,7 +174,7 @@ func (s *child) end() string {
 	return end
 }
 
-// tail keeps the last lines that are written to it.
+// tail keeps the last lines of its input.
 type tail struct {
 	mu sync.Mutex
 	b  []byte

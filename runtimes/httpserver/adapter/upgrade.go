@@ -10,9 +10,8 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// upgrade asks the server for another protocol, on a connection of its own. Where it
-// agrees, the event's body and the answer's are what follows, each way; else its answer
-// is as any.
+// upgrade asks the server for another protocol, on a new connection. If the server agrees, the
+// bodies of event and answer carry the other protocol; otherwise the result is an ordinary answer.
 func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *channel.Answer, err error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp4", p.address)
@@ -51,7 +50,7 @@ func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *
 	for _, v := range resp.Header["Upgrade"] {
 		headers = append(headers, [2]string{"Upgrade", v})
 	}
-	go func() { // until the event's end, after which its body has one
+	go func() { // until the event's end, which ends its body
 		if _, err := io.Copy(c.Conn, e.Body); err == nil {
 			err = c.Conn.(*net.TCPConn).CloseWrite()
 			if err == nil {
@@ -63,7 +62,7 @@ func (p *proxy) upgrade(ctx context.Context, e *channel.Event, head []byte) (_ *
 	return &channel.Answer{Status: resp.StatusCode, Headers: headers, Body: &tunnel{c, stop}}, nil
 }
 
-// tunnel is what the server says after it has changed its protocol.
+// tunnel is the server's side of the other protocol.
 type tunnel struct {
 	c    *connection
 	stop func() bool
