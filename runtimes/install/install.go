@@ -1,10 +1,10 @@
-// Package install is what the runtimes share when they run a package tool in a
-// build step: where it works, what it finds in its environment, how its words
-// reach the user, and how what it made gets into the store.
+// Package install is the common part of runtimes that run a package tool in a build step: the
+// working directory, the environment, the tool's messages for the user, and the import of its
+// results into the store.
 //
-// A step sees its own directory at /work (writable); where it resolves, a cache
-// that all builds of the tool share at /run (writable); and a read-only directory of FRE's own
-// at /function: mount points that every image has.
+// A step sees its own directory at /work (writable); while resolving, a cache that all builds of
+// the tool share at /run (writable); and a read-only directory of FRE's own at /function: mount
+// points that every image has.
 package install
 
 import (
@@ -27,18 +27,18 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// caBundle is where a build step with network finds the host's certificates.
+// caBundle is the path of the host's certificates in a build step with network.
 const caBundle = "/etc/ssl/certs/ca-certificates.crt"
 
-// Time is the time stamp of all installed files: the same package gives the
-// same tree wherever and whenever it is installed.
+// Time is the time stamp of all installed files: the same package gives the same tree on every host
+// and at every time.
 var Time = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Bench is a directory at which one tool works, /work to it.
+// Bench is the working directory of one tool, /work in the sandbox.
 type Bench struct {
 	Dir     string // on the host
 	step    *image.Step
-	counter *Counter // of what is imported
+	counter *Counter // of imported files
 }
 
 // NewBench makes a bench in the step's scratch directory.
@@ -47,21 +47,21 @@ func NewBench(step *image.Step) (*Bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The sandbox's user is nobody the host knows.
+	// The sandbox's user has no name on the host.
 	return &Bench{Dir: dir, step: step, counter: NewCounter()}, os.Chmod(dir, 0o777)
 }
 
 // Remove removes the bench, which would otherwise go with the step's scratch directory.
 func (b *Bench) Remove() error { return linux.RemoveAll(b.Dir) }
 
-// Write puts a file on the bench, in the place of what a tool left there.
+// Write writes a file on the bench and replaces a tool's file of the same name.
 func (b *Bench) Write(name string, data []byte) error {
 	root, err := b.Open(".")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	// Not over it: it may be a link, or a fifo.
+	// Do not write through the old file: it may be a link or a fifo.
 	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -73,8 +73,8 @@ func (b *Bench) Write(name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Mkdir makes directories on the bench in which tools may write, and those above,
-// where they may not.
+// Mkdir makes directories on the bench that tools may write to, with parents that tools may not
+// write to.
 func (b *Bench) Mkdir(names ...string) error {
 	root, err := b.Open(".")
 	if err != nil {
@@ -82,7 +82,7 @@ func (b *Bench) Mkdir(names ...string) error {
 	}
 	defer func() { _ = root.Close() }()
 	for _, name := range names {
-		// The sandbox's user is nobody the host knows.
+		// The sandbox's user has no name on the host.
 		if err := errors.Join(root.MkdirAll(name, 0o755), root.Chmod(name, 0o777)); err != nil {
 			return err
 		}
@@ -93,8 +93,8 @@ func (b *Bench) Mkdir(names ...string) error {
 // Program finds a program of the base environment ([image.Step.Program]).
 func (b *Bench) Program(name string) (string, error) { return b.step.Program(name) }
 
-// Open opens a directory the tool made. The tool is not trusted: symbolic
-// links do not lead out of the bench.
+// Open opens a directory that the tool made. The tool is not trusted: symbolic links do not lead
+// out of the bench.
 func (b *Bench) Open(name string) (*os.Root, error) {
 	top, err := os.OpenRoot(b.Dir)
 	if err != nil {
@@ -104,7 +104,7 @@ func (b *Bench) Open(name string) (*os.Root, error) {
 	return top.OpenRoot(name)
 }
 
-// Read takes a file the tool made, at most 16 MiB of it.
+// Read reads a file that the tool made, of at most 16 MiB.
 func (b *Bench) Read(name string) ([]byte, error) {
 	root, err := b.Open(".")
 	if err != nil {
@@ -125,7 +125,7 @@ func (b *Bench) Read(name string) ([]byte, error) {
 type Tool struct {
 	Rootfs  string
 	Args    []string
-	Dir     string // where it starts, below the bench; "" is its top
+	Dir     string // working directory below the bench; "" is the top
 	Env     []string
 	Cache   string // name of the shared cache at /run, "" for none: see [Private]
 	Program string // host directory at /function, "" for none
@@ -134,9 +134,9 @@ type Tool struct {
 	Said    func(line string) // unless nil, gets each line of stdout at once
 }
 
-// Run runs the tool with HOME at the bench, and with the host's settings where
-// it has network. Where it exits non-zero, words are what it wrote to stderr,
-// or to stdout if that is all, and err is an *image.ExitError.
+// Run runs the tool with HOME at the bench, and with the host's settings if it has network. If the
+// tool exits non-zero, words is its stderr, or its stdout if stderr is empty, and err is an
+// *image.ExitError.
 func (b *Bench) Run(ctx context.Context, t Tool) (words string, err error) {
 	c := image.Command{
 		Rootfs: t.Rootfs, Args: t.Args, Dir: path.Join("/work", t.Dir), Network: t.Network, Parks: t.Parks,
@@ -171,7 +171,7 @@ func (b *Bench) Run(ctx context.Context, t Tool) (words string, err error) {
 	return words, err
 }
 
-// lines calls said for each line of at most maxLine bytes that is written to it.
+// lines calls said for each line of its input up to maxLine bytes.
 type lines struct {
 	said func(string)
 	rest []byte
@@ -196,7 +196,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct{ b bytes.Buffer }
 
 const tailSize = 64 << 10
@@ -209,15 +209,15 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// colours are what some tools write even where no terminal reads.
+// colours matches escape sequences, which some tools write without a terminal too.
 var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
 func (t *tail) String() string {
 	return colours.ReplaceAllString(strings.ToValidUTF8(t.b.String(), "\ufffd"), "")
 }
 
-// Failed is the error of a tool that said words. about, a field of the
-// template, is named where the words speak of what it asks.
+// Failed is the error of a tool that printed words. It names about, a field of the template, if
+// about is not empty.
 func Failed(err error, about, words string) error {
 	var exit *image.ExitError
 	if !errors.As(err, &exit) || words == "" {
@@ -229,14 +229,13 @@ func Failed(err error, about, words string) error {
 	return &image.ExitError{Args: exit.Args[:min(1, len(exit.Args))], Code: exit.Code, Output: words}
 }
 
-// Private is where a step that unpacks packages keeps its cache: on its own
-// bench, so that it goes with it. What unpacks a hostile package might be led to
-// write elsewhere, and uv does not verify again what it finds in its cache. The
-// cache that builds share only sees indexes and metadata.
+// Private is the cache directory of a step that unpacks packages: on the step's bench, and removed
+// with it. A hostile package might make the unpacker write into a cache, and uv does not verify its
+// cache again. The cache that builds share only holds indexes and metadata.
 const Private = "/work/.cache"
 
-// Cache is a directory beside the store that outlives builds. What tools leave
-// in it may be removed at any time.
+// Cache is a directory beside the store that outlives builds. Its contents may be removed at any
+// time.
 func Cache(s *store.Store, name string) (string, error) {
 	dir := filepath.Join(filepath.Dir(s.Dir()), "cache", name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -245,8 +244,8 @@ func Cache(s *store.Store, name string) (string, error) {
 	return dir, nil
 }
 
-// Lay puts the files of a tree to the directory name of the bench, in the place of
-// what is there: the reverse of [Bench.Import]. No tool can change them.
+// Lay writes the files of a tree to the directory name of the bench and replaces its contents: the
+// reverse of [Bench.Import]. No tool can change the files.
 func (b *Bench) Lay(ctx context.Context, d store.Digest, name string) error {
 	tree, err := b.step.Store.Tree(d)
 	if err != nil {
@@ -304,10 +303,10 @@ func (b *Bench) layFile(root *os.Root, e *store.Entry, mode fs.FileMode) error {
 	return root.Chtimes(e.Path, at, at)
 }
 
-// Import makes one tree of the directory name of the bench, without the paths
-// (relative to it) for which skip says so. Modes become 0644, 0755; time stamps
-// Time. No tool may write there any more: files become the store's. Errors:
-// [ErrTooLarge], store.ErrFileType for devices and the like.
+// Import makes one tree of the directory name of the bench, without the paths (relative to it) that
+// skip selects. Modes become 0644 or 0755, time stamps become Time. No tool may write there any
+// more: the files become the store's. Errors: [ErrTooLarge], store.ErrFileType for devices and the
+// like.
 func (b *Bench) Import(ctx context.Context, name string, skip func(path string) bool) (store.Digest, error) {
 	root, err := b.Open(name)
 	if err != nil {
@@ -376,7 +375,7 @@ func importFile(w *store.Writer, root *os.Root, p string, counter *Counter) erro
 	return w.Adopt(p, mode, Time, f)
 }
 
-// Put imports as Import does and remembers the part under key.
+// Put imports as Import does and stores the part under key.
 func (b *Bench) Put(ctx context.Context, key string, part store.Part, name string, skip func(path string) bool) (store.Part, error) {
 	tree, err := b.Import(ctx, name, skip)
 	if err != nil {
@@ -386,8 +385,8 @@ func (b *Bench) Put(ctx context.Context, key string, part store.Part, name strin
 	return part, b.step.Store.PutPart(ctx, key, part)
 }
 
-// Lines are the non-empty lines of words, without the prefixes, spaces around
-// them and those for which drop says so.
+// Lines returns the distinct non-empty lines of words, without the prefixes and surrounding spaces.
+// drop selects lines to leave out.
 func Lines(words string, drop func(line string) bool, prefixes ...string) []string {
 	var out []string
 	for line := range strings.Lines(words) {

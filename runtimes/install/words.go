@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// causes are the words of uv, pip, npm, Maven, Composer, RubyGems and the go command about
-// packages and sites, those that say most first.
+// causes matches messages of uv, pip, npm, Maven, Composer, RubyGems and the go command about
+// packages and sites, the most specific first.
 var causes = []struct {
 	cause image.PackageCause
 	words *regexp.Regexp
@@ -22,18 +22,17 @@ var causes = []struct {
 	{image.SiteBusy, regexp.MustCompile(`\b429 Too Many|\bE429\b|(status code:?|HTTP error|HTTP/[0-9.]+"?) 429\b`)},
 	{image.SiteDown, regexp.MustCompile(`\b50[0-9] (Internal|Bad|Service|Gateway|Not|HTTP)|\bE50[0-9]\b|(status code:?|HTTP error|HTTP/[0-9.]+"?) 5[0-9][0-9]\b`)},
 	{image.PackageBad, regexp.MustCompile(`Failed to (extract|unzip)|[Ii]nvalid (zip|gzip|wheel)|[Nn]ot a valid (zip|wheel)|[Bb]ad CRC|is not a valid archive|errors parsing go\.mod|malformed (module|file) path`)},
-	{image.PackageGone, regexp.MustCompile(`reading \S+: (404|410) |: unknown revision |exec: "git": executable file not found`)}, // of go alone: where a proxy has no module it goes on to git
+	{image.PackageGone, regexp.MustCompile(`reading \S+: (404|410) |: unknown revision |exec: "git": executable file not found`)}, // only go: if a proxy lacks the module, go tries git next
 	{image.SiteDown, regexp.MustCompile(`error sending request|error decoding response body|tcp connect error|dns error|Max retries exceeded|NewConnectionError|\b(ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENOTFOUND|EAI_AGAIN|EHOSTUNREACH|ENETUNREACH|ERR_SOCKET_TIMEOUT|ERR_STREAM_PREMATURE_CLOSE|UNABLE_TO_[A-Z_]+|SELF_SIGNED_CERT_IN_CHAIN|DEPTH_ZERO_SELF_SIGNED_CERT|CERT_HAS_EXPIRED)\b|Could not transfer|Unknown host|curl error|could not be downloaded|Could not resolve host|Connection (refused|reset|timed out)|end of file before message length reached|` +
 		`dial tcp |proxyconnect tcp: |x509: |tls: |TLS handshake|i/o timeout|((Get|read) "\S+"|reading \S+): (unexpected )?EOF|GOPROXY=off|reading \S+: [45][0-9][0-9] `)},
 }
 
-// full is what they say where they could not write, which is the engine's to mend.
+// full matches messages about a full disk, which the operator has to fix.
 var full = regexp.MustCompile(`[Nn]o space left on device|[Dd]isk quota exceeded|\bENOSPC\b`)
 
-// PackageFailed is the error of a tool of the site that said words: about the package
-// or its site (*image.PackageError); about what the template asks, where asked
-// matches them (*image.FieldError of the site's packages); a full disk (ENOSPC); else as
-// [Failed].
+// PackageFailed is the error of a tool of the site that printed words: *image.PackageError for a
+// fault of the package or its site; *image.FieldError of the site's packages if asked matches
+// words; ENOSPC for a full disk; else as [Failed].
 func PackageFailed(err error, site, words string, asked *regexp.Regexp) error {
 	var exit *image.ExitError
 	if !errors.As(err, &exit) || words == "" {
@@ -53,8 +52,8 @@ func PackageFailed(err error, site, words string, asked *regexp.Regexp) error {
 	return Failed(err, "", words)
 }
 
-// Unpacked is the error of unpacking a package, or nil: its own fault but where the
-// engine had no room for it or was told to stop.
+// Unpacked is the error of unpacking a package, or nil. The package is at fault, unless the engine
+// had no room or was told to stop.
 func Unpacked(err error, site, name string) error {
 	var known *image.PackageError
 	if err == nil || errors.As(err, &known) || image.Local(err) && !errors.Is(err, store.ErrFileType) {
