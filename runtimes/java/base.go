@@ -19,24 +19,24 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// jdkHome is where a tool image with a JDK has it; home is the JVM of the base.
+// jdkHome is the path of the JDK in a tool image; home is the path of the JVM in the base.
 const (
 	jdkHome = "/usr/lib/jvm/default-java"
 	home    = "usr/lib/java"
 )
 
-// modulesPath is where templates name the modules of the JVM: usr/lib/java/lib/modules is
-// one file that holds them all.
+// modulesPath is the prefix by which templates name the JVM's modules: usr/lib/java/lib/modules is
+// one file with all modules.
 const modulesPath = home + "/lib/modules/"
 
-// Screen are the files of the JVM that want X11's libraries, as patterns of image.BaseSpec.
+// Screen lists the files of the JVM that need X11's libraries, as patterns of image.BaseSpec.
 func Screen() []string {
 	return []string{home + "/legal", home + "/lib/libawt_xawt.so", home + "/lib/libjawt.so", home + "/lib/libsplashscreen.so"}
 }
 
-// Rare are the modules that a base of slim: true does without, as patterns of
-// image.BaseSpec: the desktop (10 MB), locales other than English (9 MB), and what
-// serves tools, debugging and remote management.
+// Rare lists the modules that a base with slim: true leaves out, as patterns of image.BaseSpec: the
+// desktop (10 MB), locales other than English (9 MB), and modules for tools, debugging and remote
+// management.
 func Rare() []string {
 	var out []string
 	for _, m := range []string{
@@ -54,9 +54,8 @@ func Rare() []string {
 //go:embed Trust.java
 var trust []byte
 
-// FinishBase returns the function that gives the base its JVM: linked by the jlink
-// of the JDK that tools, added to the base, have, with the certificates the base
-// trusts.
+// FinishBase returns the function that adds the JVM to the base. jlink links it out of the JDK in
+// the packages tools, with the certificates that the base trusts.
 func FinishBase(tools []string) func(context.Context, *image.Step) ([]store.Part, error) {
 	return func(ctx context.Context, s *image.Step) ([]store.Part, error) {
 		jdk, err := s.Tools(ctx, "java", tools...)
@@ -111,7 +110,7 @@ func size(name string) (bytes int64) {
 	return bytes
 }
 
-// modules are the names of the modules in the directory dir of a JDK, but for those that
+// modules returns the names of the modules in the directory dir of a JDK, without the modules that
 // the base leaves out.
 func modules(s *image.Step, dir string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.jmod"))
@@ -136,10 +135,10 @@ func modules(s *image.Step, dir string) ([]string, error) {
 	return linked, nil
 }
 
-// jmodHead is before the zip archive that a .jmod file is: "JM", and its version.
+// jmodHead is the length of the header before a .jmod file's zip archive: "JM" and a version.
 const jmodHead = 4
 
-// publicPackages are the packages of a module that programs name: "java.beans".
+// publicPackages returns the packages of a module that programs use: "java.beans".
 func publicPackages(file string, size int64) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -161,12 +160,12 @@ func publicPackages(file string, size int64) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// public is the beginning of names of packages that are no JDK's own.
+// public matches the names of packages outside the JDK's internals.
 var public = regexp.MustCompile(`^(java|javax|org|netscape|com\.sun\.(net|nio|security|source|tools|jdi))\.`)
 
-// certificates makes of bundle the file of trusted certificates out; both are as
-// the bench sees them.
-// Without one a JVM trusts nobody; Debian's is made when a package is configured.
+// certificates converts bundle to a JVM's file of trusted certificates, out; both paths are as the
+// bench sees them. Without that file a JVM trusts no server; Debian makes it when it configures a
+// package.
 func certificates(ctx context.Context, b *install.Bench, jdk, bundle, out string) error {
 	if err := b.Write("Trust.java", trust); err != nil {
 		return err
@@ -180,7 +179,7 @@ func certificates(ctx context.Context, b *install.Bench, jdk, bundle, out string
 	return nil
 }
 
-// release is the version of a JDK, "17.0.15"; "" where it does not say.
+// release is the version of a JDK, "17.0.15"; "" if unknown.
 func release(jdk string) string {
 	text, err := os.ReadFile(filepath.Join(jdk, jdkHome, "release"))
 	if err != nil {

@@ -23,29 +23,28 @@ import (
 //go:embed src
 var source embed.FS
 
-// programs holds libfre.so, which `make shell` compiles of native/native.c;
-// without it only the directory's .gitignore is there.
+// programs holds libfre.so, which `make shell` compiles from native/native.c. Before that the
+// directory has only a .gitignore.
 //
 //go:embed all:native/bin
 var programs embed.FS
 
-// Source returns the bootstrap's source files below their packages' directories:
-// fre, which functions may use, fre/bootstrap, and warm, the function that a
-// parked bootstrap runs; and the manifest of its jar. That opens what the
-// bootstrap needs of the JDK: said there rather than by --add-opens it leaves the
-// JVM its archived module graph.
+// Source returns the bootstrap's source files below their packages' directories: fre, which
+// functions may use, fre/bootstrap, and warm, the function that a parked bootstrap runs; and the
+// manifest of the jar. The manifest opens the JDK's packages to the bootstrap: unlike --add-opens,
+// a manifest lets the JVM keep the archived module graph.
 func Source() fs.FS {
 	sub, err := fs.Sub(source, "src")
 	if err != nil {
-		panic(err) // embedded: it is there
+		panic(err) // the files are embedded
 	}
 	return sub
 }
 
-// library is the one file of the bootstrap that is no Java.
+// library is the only file of the bootstrap that is not Java.
 const library = "libfre.so"
 
-// Library returns libfre.so, for the bootstrap's directory. Without it nothing parks.
+// Library returns libfre.so, for the bootstrap's directory. No JVM can park without the library.
 func Library() ([]byte, error) {
 	lib, err := programs.ReadFile("native/bin/" + library)
 	if err != nil {
@@ -54,7 +53,7 @@ func Library() ([]byte, error) {
 	return lib, nil
 }
 
-// Bootstrap returns what CompileBootstrap makes the bootstrap of.
+// Bootstrap returns the input of CompileBootstrap.
 func (Runtime) Bootstrap() map[string][]byte {
 	files := map[string][]byte{}
 	err := fs.WalkDir(Source(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -65,25 +64,25 @@ func (Runtime) Bootstrap() map[string][]byte {
 		return err
 	})
 	if err != nil {
-		panic(err) // embedded: it is there
+		panic(err) // the files are embedded
 	}
-	if lib, err := Library(); err == nil { // else CompileBootstrap says so
+	if lib, err := Library(); err == nil { // otherwise CompileBootstrap reports it
 		files[library] = lib
 	}
 	return files
 }
 
-// What the bootstrap's directory holds, beside libfre.so:
+// Files of the bootstrap's directory, besides libfre.so:
 //
 //	fre.jar          fre and fre.bootstrap
-//	fre.jsa          the JVM's image of these and of the JDK's classes that a start takes
+//	fre.jsa          the JVM's image of these and of the JDK's classes that a start loads
 //	warm/Warm.class
 //	warm/warm.jar    Part.class
 const archive = "fre.jsa"
 
-// Pack writes what the bootstrap's directory holds, but for the archive, to the
-// directory out, of the compiled classes below classes/fre and classes/warm. The
-// same classes give the same bytes.
+// Pack writes the files of the bootstrap's directory, except the archive, to the directory out,
+// from the compiled classes below classes/fre and classes/warm. The same classes give the same
+// bytes.
 func Pack(out string, classes fs.FS) error {
 	lib, err := Library()
 	if err != nil {
@@ -104,8 +103,8 @@ func Pack(out string, classes fs.FS) error {
 	return write(out, map[string][]byte{library: lib, "fre.jar": main.b.Bytes(), "warm/warm.jar": part.b.Bytes(), "warm/Warm.class": class})
 }
 
-// write writes files to the directory out. An archive of classes is for jars with
-// this time stamp.
+// write writes files to the directory out. The archive of classes is valid only for jars with this
+// time stamp.
 func write(out string, files map[string][]byte) error {
 	for name, data := range files {
 		name = filepath.Join(out, name)
@@ -116,7 +115,7 @@ func write(out string, files map[string][]byte) error {
 	return nil
 }
 
-// jar is a jar in the making. Nothing is packed: a JVM reads it sooner.
+// jar builds a jar. Entries are not compressed: a JVM reads them faster.
 type jar struct {
 	b   bytes.Buffer
 	z   *zip.Writer
@@ -148,7 +147,7 @@ func (j *jar) addAll(classes fs.FS, dir string) {
 	j.err = errors.Join(j.err, err)
 }
 
-// addFile adds a class; the directory warm is the package without a name.
+// addFile adds a class; the directory warm is the unnamed package.
 func (j *jar) addFile(classes fs.FS, name string) {
 	data, err := fs.ReadFile(classes, name)
 	j.err = errors.Join(j.err, err)
@@ -157,8 +156,8 @@ func (j *jar) addFile(classes fs.FS, name string) {
 
 func (j *jar) close() error { return errors.Join(j.err, j.z.Close()) }
 
-// CompileBootstrap compiles the bootstrap by a JDK, and has the base's own JVM
-// make the archive of classes: it is of use to no other.
+// CompileBootstrap compiles the bootstrap by a JDK, and has the base's own JVM make the archive of
+// classes: an archive is valid only for the JVM that made it.
 func (r Runtime) CompileBootstrap(ctx context.Context, s *image.Step) (store.Part, error) {
 	jdk, err := s.Tools(ctx, "java", r.Tools...)
 	if err != nil {
@@ -206,8 +205,8 @@ func (r Runtime) CompileBootstrap(ctx context.Context, s *image.Step) (store.Par
 	return store.Part{Tree: tree}, err
 }
 
-// dump makes the archive of the classes that the base's JDK expects a start to take
-// and those that ours does.
+// dump makes the archive of the classes that a start loads: the JDK's own list and the classes of
+// the bootstrap's start.
 func dump(ctx context.Context, s *image.Step, b *install.Bench) error {
 	program, err := s.Program("java")
 	if err != nil {
@@ -231,10 +230,9 @@ func dump(ctx context.Context, s *image.Step, b *install.Bench) error {
 	return os.Rename(filepath.Join(b.Dir, "out", archive), filepath.Join(b.Dir, "fre", archive))
 }
 
-// dumpClasses leaves at the bench, as out/NAME, the archive of the classes that a
-// start of a JVM in rootfs takes, as its maker expects and as it does where the
-// program jar trains (fre.train). java runs that JVM at the bench; the jar has to be
-// where it will be.
+// dumpClasses writes the archive of the classes that a start of a JVM in rootfs loads to the bench,
+// as out/NAME: the JDK's own list, and the classes of a training run of the program jar
+// (fre.train). java runs the JVM at the bench. The jar has to be at its final path.
 func dumpClasses(b *install.Bench, rootfs, jar, name string, java func(args ...string) (words string, err error)) error {
 	run := func(args ...string) (string, error) {
 		words, err := java(args...)
@@ -258,15 +256,15 @@ func dumpClasses(b *install.Bench, rootfs, jar, name string, java func(args ...s
 	if err := b.Write("classes.list", merge(expected, ours)); err != nil {
 		return err
 	}
-	// G1 is the one collector that can archive objects; others read them.
+	// Only G1 can archive objects; other collectors can read them.
 	_, err = run("-Xshare:dump", "-XX:+UseG1GC", "-Xmx256m", "-XX:SharedClassListFile=/work/classes.list", "-XX:SharedArchiveFile=/work/out/"+name, "-cp", jar)
 	return err
 }
 
 var homePattern = regexp.MustCompile(`(?m)^\s*java\.home = /(.+)$`)
 
-// classList is the JDK's own list of the classes that a start takes, nil where it
-// has none; settings is what the JVM says of itself.
+// classList is the JDK's own list of the classes that a start loads, nil without one; settings is
+// the JVM's output of its properties.
 func classList(rootfs, settings string) ([]byte, error) {
 	m := homePattern.FindStringSubmatch(settings)
 	if m == nil {
@@ -284,7 +282,7 @@ func classList(rootfs, settings string) ([]byte, error) {
 	return root.ReadFile(name)
 }
 
-const maxClassList = 16 << 20 // that of Java 21 has 90 KB
+const maxClassList = 16 << 20 // Java 21's list has 90 KB
 
 // merge returns the lines of lists, each once.
 func merge(lists ...[]byte) []byte {

@@ -16,9 +16,9 @@ import (
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
-// Builds says that code with Java source and neither classes nor jars is to be
-// compiled, and a Maven project. On the JDK the result depends by the base, which is
-// linked out of it.
+// Builds reports whether the code has to be compiled: Java source without classes and jars, or a
+// Maven project. toolchain need not name the JDK: the base, which is linked from the JDK,
+// determines it.
 func (Runtime) Builds(_ *image.Template, files []string) (toolchain string, ok bool) {
 	has := func(extension string) bool {
 		return slices.ContainsFunc(files, func(f string) bool {
@@ -31,8 +31,8 @@ func (Runtime) Builds(_ *image.Template, files []string) (toolchain string, ok b
 	return "javac", has(".java") && !has(".class") && !has(".jar")
 }
 
-// BuildCode compiles all source files against the packages of the template and
-// the types of package fre. Other files go along: of a Maven project its resources.
+// BuildCode compiles all source files against the template's packages and the types of package fre.
+// It copies the remaining files of the code, or a Maven project's resources.
 func (r Runtime) BuildCode(ctx context.Context, s *image.Step, _ *image.Template, lock *image.Lock, source string) (built string, err error) {
 	jdk, err := s.Tools(ctx, "java", r.Tools...)
 	if err != nil {
@@ -77,9 +77,8 @@ func (r Runtime) BuildCode(ctx context.Context, s *image.Step, _ *image.Template
 	return filepath.Join(b.Dir, "function"), nil
 }
 
-// argumentFile is what javac reads arguments from
-// (docs.oracle.com/en/java/javase/17/docs/specs/man/javac.html, command-line
-// argument files).
+// argumentFile encodes arguments for javac
+// (docs.oracle.com/en/java/javase/17/docs/specs/man/javac.html, command-line argument files).
 func argumentFile(args []string) []byte {
 	var out []byte
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`)
@@ -89,10 +88,10 @@ func argumentFile(args []string) []byte {
 	return out
 }
 
-// sourceDir is where a build step has the code.
+// sourceDir is the path of the code in a build step.
 const sourceDir = "/work/source/"
 
-// unit is what javac is given.
+// unit is the input of javac.
 type unit struct {
 	files []string // of source
 	args  []string
@@ -100,8 +99,8 @@ type unit struct {
 
 func (u *unit) add(name string) { u.files = append(u.files, sourceDir+name) }
 
-// sources finds the source files of code, and puts the others at the bench, where
-// javac leaves the classes. jdk is the compiler's version.
+// sources finds the source files of code, and copies the remaining files to javac's output
+// directory on the bench. jdk is the compiler's version.
 func sources(s *image.Step, b *install.Bench, code *os.Root, jdk string) (u unit, err error) {
 	text, err := code.ReadFile(pomFile)
 	if err == nil {
@@ -120,9 +119,8 @@ func sources(s *image.Step, b *install.Bench, code *os.Root, jdk string) (u unit
 	})
 }
 
-// projectSources does it for a Maven project, whose pom is text. Annotation
-// processors of its packages run in javac, as by Maven: they find there what a build
-// step finds.
+// projectSources is sources for a Maven project, whose pom is text. Annotation processors of its
+// packages run in javac, as with Maven. They see only what a build step sees.
 func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte, jdk string) (u unit, err error) {
 	p, err := parsePom(text)
 	if err != nil {
@@ -139,8 +137,8 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 	if m.parent {
 		s.Report(image.Event{Step: "warning", Name: pomFile, Message: "plugins that only its parent names do not run, and do not count"})
 	}
-	// Maven's own default is to keep no names of parameters; with them more frameworks work.
-	// Source in jars is none of it: there is nothing at /work/none.
+	// Maven's default keeps no parameter names; with the names more frameworks work. There is
+	// nothing at /work/none, so javac ignores source in jars.
 	u.args = []string{"-encoding", m.encoding, "-parameters", "-sourcepath", "/work/none"}
 	if !m.processed {
 		u.args = append(u.args, "-proc:none")
@@ -163,10 +161,9 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 	return u, err
 }
 
-// copyFiles copies what is below the directory dir of code to where classes go, but
-// for the files that taken says it has taken. Nothing happens if there is no dir.
-// Symbolic links stay what they are where dir is all of the code; else they would
-// lead elsewhere, and what they lead to is copied.
+// copyFiles copies the files below the directory dir of code to the output directory for classes,
+// except the files that taken accepts. A missing dir is no error. If dir is the whole code,
+// symbolic links stay links. Otherwise a link would lead elsewhere, and its target is copied.
 func copyFiles(b *install.Bench, code *os.Root, dir string, taken func(name string) bool) error {
 	out, err := b.Open("function")
 	if err != nil {

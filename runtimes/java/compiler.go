@@ -21,37 +21,36 @@ import (
 //go:embed javac/Compile.java
 var compileSource []byte
 
-// What the compiler's directory holds, /function to a build step:
+// Files of the compiler's directory, /function in a build step:
 //
-//	javac.jar   fre.bootstrap.Compile, which runs the JDK's compiler, and what it needs of the bootstrap
-//	javac.jsa   the JVM's image of these and of the JDK's classes that a compiler takes
+//	javac.jar   fre.bootstrap.Compile, which runs the JDK's compiler, and its part of the bootstrap
+//	javac.jsa   the JVM's image of these and of the JDK's classes that a compiler loads
 //	fre.jar     the types of package fre, for the class path
-//	src         the bootstrap's sources, at which a parked compiler becomes warm
+//	src         the bootstrap's sources, with which a parked compiler warms up
 const (
 	compilerJar     = "javac.jar"
 	compilerArchive = "javac.jsa"
 )
 
-// compilerCommand runs the compiler, but for its one argument. It is used for a
-// moment: the second compiler of a JVM's code would not pay. With a small heap to
-// begin with a parked one takes half the memory.
+// compilerCommand runs the compiler; one argument follows. The process is short-lived, so the JVM's
+// second compiler would not pay. A small initial heap halves the memory of a parked compiler.
 var compilerCommand = []string{
 	jdkHome + "/bin/java", "-XX:SharedArchiveFile=/function/" + compilerArchive, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms32m",
 	"-jar", "/function/" + compilerJar,
 }
 
-// compilerManifest opens what Channel needs, as the bootstrap's does.
+// compilerManifest opens the packages that Channel needs, as the bootstrap's manifest does.
 const compilerManifest = "Manifest-Version: 1.0\nMain-Class: fre.bootstrap.Compile\nAdd-Opens: java.base/java.io\n"
 
-// compiler returns the compiler's directory for a JDK, a tool image's root: made
-// once for each, among the programs that build steps see read-only.
+// compiler returns the compiler's directory for a JDK, a tool image's root. It is made once for
+// each JDK, among the programs that build steps see read-only.
 func compiler(ctx context.Context, s *image.Step, jdk string) (dir string, err error) {
 	programs, err := install.Cache(s.Store, "programs")
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.New()
-	// An archive of classes is of use to the JDK that made it alone.
+	// An archive of classes is valid only for the JDK that made it.
 	_, _ = fmt.Fprintf(sum, "%q %q %q %q\n", filepath.Dir(jdk), compilerCommand, compilerManifest, compileSource)
 	sources := map[string][]byte{"fre/bootstrap/Compile.java": compileSource}
 	err = fs.WalkDir(Source(), ".", func(name string, d fs.DirEntry, err error) error {
@@ -69,7 +68,7 @@ func compiler(ctx context.Context, s *image.Step, jdk string) (dir string, err e
 		return "", err
 	}
 	dir = filepath.Join(programs, fmt.Sprintf("javac-%x", sum.Sum(nil)[:16]))
-	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) { // it appears whole
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) { // the directory appears whole
 		return dir, err
 	}
 	s.Report(image.Event{Step: "code", Name: "javac", Message: "prepare"})
@@ -84,7 +83,7 @@ func compiler(ctx context.Context, s *image.Step, jdk string) (dir string, err e
 	return dir, install.Publish(aside, dir)
 }
 
-// makeCompiler fills the directory out. sources are those of the jars, by path.
+// makeCompiler fills the directory out. sources are the sources of the jars, by path.
 func makeCompiler(ctx context.Context, s *image.Step, jdk string, sources map[string][]byte, out string) error {
 	b, err := install.NewBench(s)
 	if err != nil {
@@ -131,7 +130,7 @@ func makeCompiler(ctx context.Context, s *image.Step, jdk string, sources map[st
 	if err != nil {
 		return fmt.Errorf("archive of classes: %w", err)
 	}
-	// What a step wrote belongs to its user: it is copied.
+	// A step's files belong to the sandbox's user, so the archive is copied.
 	made, err := b.Open("out")
 	if err != nil {
 		return err

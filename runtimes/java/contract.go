@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/runtimes/httpserver"
 )
 
-// Contract has the adapter start the main class of Lambda's runtime interface client
-// or of the Functions Framework.
+// Contract has the adapter start the main class of Lambda's runtime interface client or of the
+// Functions Framework.
 func (r Runtime) Contract(c image.Contract) image.Runtime {
 	switch c {
 	case image.ContractFRE:
@@ -25,7 +25,7 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 	return nil
 }
 
-// started is the runtime for functions that a JVM of their own serves. It implements
+// started is the runtime for functions that run in a separate JVM behind the adapter. It implements
 // image.Project.
 type started struct {
 	httpserver.Adapted
@@ -47,7 +47,7 @@ func (s started) Requests(code fs.FS) (site, file string, text []byte, err error
 	return s.java.Requests(code)
 }
 
-// classPattern is a class; with a method after "::" for Lambda.
+// classPattern matches a class; for Lambda with a method after "::".
 var classPattern = regexp.MustCompile(`^([\pL_$][\pL\pN_$]*\.)*[\pL_$][\pL\pN_$]*(::[\pL_$][\pL\pN_$]*)?$`)
 
 // lambdaWords starts Lambda's runtime interface client.
@@ -70,8 +70,7 @@ func frameworkWords(t *image.Template) (words, env []string, err error) {
 	return append(words, "com.google.cloud.functions.invoker.runner.Invoker", "--port", "$PORT", "--target", t.Handler), env, nil
 }
 
-// jvm is the beginning of a command line that has the function's classes and jars, in
-// the order of the bootstrap's.
+// jvm begins a command line with the function's classes and jars in the bootstrap's order.
 func jvm(t *image.Template) (words, env []string) {
 	words = []string{"java"}
 	if !t.ForeignBase() {

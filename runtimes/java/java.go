@@ -1,6 +1,5 @@
-// Package java builds and starts functions written for the JVM: a bootstrap in
-// plain Java that speaks the channel, compiled in a build step, and jars
-// resolved by Maven.
+// Package java builds and starts functions written for the JVM: a bootstrap in plain Java that
+// speaks the channel, compiled in a build step, and jars resolved by Maven.
 package java
 
 import (
@@ -15,9 +14,9 @@ type Runtime struct {
 	Tools []string // Debian packages to add to the base "java" for a JDK
 }
 
-// Untraced implements [image.Traced]: the JVM, which holds only what the base's
-// maker has chosen, and loads its own libraries when they are asked for: in FRE's
-// base, and where Debian's packages, openjdk's images and Temurin's have it.
+// Untraced implements [image.Traced]: the JVM. It holds only modules that the base's maker chose,
+// and loads its own libraries on demand. The paths are FRE's base, Debian's packages, openjdk's
+// images and Temurin's.
 func (Runtime) Untraced() []string {
 	return []string{home, "usr/lib/jvm", "usr/local/openjdk-*", "opt/java/openjdk"}
 }
@@ -25,11 +24,11 @@ func (Runtime) Untraced() []string {
 // Name is "java".
 func (Runtime) Name() string { return "java" }
 
-// Bases is the one that has a JVM, at home.
+// Bases is FRE's base with a JVM, at home.
 func (Runtime) Bases() []string { return []string{"java"} }
 
-// Interpreter is what a base has to have: the bootstrap is compiled for Java 17.
-// Before its version a JVM says which variables it has its options from.
+// Interpreter is the requirement on a base: the bootstrap is compiled for Java 17. A JVM prints the
+// names of its option variables before its version.
 func (Runtime) Interpreter() image.Interpreter {
 	return image.Interpreter{Name: "java", Version: []string{"-version"}, Before: " version \"", Least: "17"}
 }
@@ -47,22 +46,22 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
 }
 
-// command starts a JVM that goes by the sandbox's limits, not the host's, and has
-// the classes of its start in an archive that all sandboxes share.
+// command starts a JVM that follows the sandbox's limits, not the host's. It loads the classes of
+// its start from an archive that all sandboxes share.
 func command(t *image.Template) []string {
 	args := append([]string{"/" + home + "/bin/java", "-XX:SharedArchiveFile=/opt/fre/" + archive}, options(t)...)
 	return append(args, "-jar", "/opt/fre/fre.jar")
 }
 
-// options are the JVM's.
+// options are the JVM's options.
 func options(t *image.Template) []string {
 	args := []string{
 		"-XX:-UsePerfData", "-XX:-UseContainerSupport", "-XX:+UseSerialGC",
 		fmt.Sprintf("-XX:ActiveProcessorCount=%d", max(1, (t.Resources.CPUMillis+999)/1000)),
-		"-Duser.dir=/function", // a parked one is elsewhere when it reads that
+		"-Duser.dir=/function", // a parked JVM starts in another directory
 	}
 	if t.Instances.Isolation == image.IsolationEvent {
-		args = append(args, "-XX:TieredStopAtLevel=1") // no event lives to see the second compiler's code
+		args = append(args, "-XX:TieredStopAtLevel=1") // no event lives long enough for the second compiler
 	}
 	if !heapSize.MatchString(t.Env["JAVA_TOOL_OPTIONS"]) && !heapSize.MatchString(t.Env["JDK_JAVA_OPTIONS"]) {
 		args = append(args, fmt.Sprintf("-Xmx%dm", heapMiB(t.Resources.MemoryBytes)))
@@ -72,14 +71,14 @@ func options(t *image.Template) []string {
 
 func environment(t *image.Template) []string {
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "FRE_CHANNEL=3"}
-	if !t.ForeignBase() { // which has another, and may say where
+	if !t.ForeignBase() { // a foreign base has another JVM and may set the variable
 		env = append(env, "JAVA_HOME=/"+home)
 	}
 	return env
 }
 
-// Shell is the bootstrap without a handler; functions with different limits of
-// memory or CPU do not share it. The JVM reads its options at its start.
+// Shell is the bootstrap without a handler. Functions with different limits of memory or CPU do not
+// share it, because a JVM reads the options only at the start.
 func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(t), Env: environment(t), Mounts: []string{"/function", "/" + jars}}
 	if !s.Fits(env, []string{"JAVA_", "JDK_JAVA_OPTIONS", "_JAVA_"}, nil) {
@@ -88,14 +87,14 @@ func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
 	return s
 }
 
-// heapSize matches what a template says itself about the heap's limit.
+// heapSize matches a heap limit of the template's own.
 var heapSize = regexp.MustCompile(`-Xmx|MaxHeapSize|MaxRAM`)
 
-// heapMiB is the limit of the heap in a sandbox with so much memory: three
-// quarters, and 64 MiB left for classes, code and threads, but no less than half.
+// heapMiB is the heap's limit in a sandbox with memory bytes: three quarters, with 64 MiB left for
+// classes, code and threads, but at least half.
 func heapMiB(memory int64) int64 {
 	return max(memory/2, min(memory/4*3, memory-64<<20)) >> 20
 }
 
-// jars is where packages are in an image.
+// jars is the directory of packages in an image.
 const jars = "opt/java"

@@ -23,11 +23,11 @@ const pomFile = "pom.xml"
 
 const maxPom = 1 << 20
 
-// mavenSource is where the source of a project is that does not say.
+// mavenSource is the default source directory.
 const mavenSource = "src/main/java"
 
-// projectPom is what FRE reads of a project's own pom (maven.apache.org/pom.html).
-// Nothing of its parents is in it: those only Maven knows.
+// projectPom holds the elements of a project's own pom that FRE reads (maven.apache.org/pom.html).
+// It lacks inherited elements, which only Maven resolves.
 type projectPom struct {
 	XMLName xml.Name `xml:"project"`
 
@@ -76,7 +76,7 @@ type pomPlugin struct {
 	} `xml:"executions>execution"`
 }
 
-// pomConfiguration is what of the compiler's and shade's plugin matters.
+// pomConfiguration holds the relevant configuration of the compiler plugin and the shade plugin.
 type pomConfiguration struct {
 	Release     string       `xml:"release"`
 	Source      string       `xml:"source"`
@@ -90,26 +90,26 @@ type pomConfiguration struct {
 	Relocations *struct{}    `xml:"relocations"`
 }
 
-// mavenProject is what a project is built of: directories are clean, relative and
-// below its top.
+// mavenProject describes the inputs of a project's build. Directories are clean, relative and below
+// its top.
 type mavenProject struct {
 	source    string
 	resources []string
-	release   int    // of Java that it is written for, 0 where it does not say
-	encoding  string // of its source
-	processed bool   // whether annotation processors on the class path run
-	parent    bool   // it has one, which FRE does not see
+	release   int    // of Java, 0 if unknown
+	encoding  string // of the source
+	processed bool   // annotation processors on the class path run
+	parent    bool   // the project has a parent, which FRE does not see
 }
 
-// harmless are plugins whose work changes nothing of the classes and resources of a
-// jar: they test, check, measure, sign, pack and publish.
+// harmless matches plugins that do not change the classes and resources of a jar: they test, check,
+// measure, sign, pack and publish.
 var harmless = regexp.MustCompile(`^(maven-(assembly|checkstyle|clean|compiler|dependency|deploy|enforcer|failsafe|gpg|help|install|jar|javadoc|jxr|pmd|project-info-reports|release|shade|site|source|surefire|surefire-report|toolchains|wrapper)-plugin|` +
 	`animal-sniffer-maven-plugin|central-publishing-maven-plugin|cyclonedx-maven-plugin|dependency-check-maven|flatten-maven-plugin|fmt-maven-plugin|formatter-maven-plugin|jacoco-maven-plugin|japicmp-maven-plugin|license-maven-plugin|nexus-staging-maven-plugin|sortpom-maven-plugin|spotbugs-maven-plugin|spotless-maven-plugin|spring-boot-maven-plugin|versions-maven-plugin)$`)
 
-// harmlessArgument are arguments of javac that say what it prints.
+// harmlessArgument matches arguments of javac that only affect its messages or debug information.
 var harmlessArgument = regexp.MustCompile(`^(-parameters|-g(:[a-z,]+)?|-Xlint(:[a-z,-]+)?|-Xdoclint.*|-Werror|-deprecation|-nowarn|-proc:none|-Xmaxwarns|-Xmaxerrs|[0-9]+)$`)
 
-// notHere is an error about what a project asks for and FRE does not do.
+// notHere is the error for a feature of the project that FRE does not support.
 func notHere(format string, args ...any) error {
 	return &image.FieldError{Field: "code.path", Message: pomFile + ": " + fmt.Sprintf(format, args...) +
 		": build the jar yourself (mvn package) and name it by code.path, or compile by a step of your own, code.build"}
@@ -131,7 +131,7 @@ func parsePom(text []byte) (*projectPom, error) {
 	return &p, nil
 }
 
-// maven says how a project is built, or why FRE does not.
+// maven returns the inputs of the project's build, or the reason why FRE cannot build the project.
 func (p *projectPom) maven() (*mavenProject, error) {
 	if packaging := strings.TrimSpace(p.expand(p.Packaging)); len(p.Modules) > 0 || packaging != "" && packaging != "jar" {
 		return nil, notHere("the project is a %s of %d modules, and FRE builds one jar", cmp.Or(packaging, "jar"), len(p.Modules))
@@ -185,8 +185,8 @@ func (p *projectPom) build(m *mavenProject, b *pomBuild) (err error) {
 	return nil
 }
 
-// plugin refuses what would change the result, and takes from the compiler's what
-// it says of the source.
+// plugin refuses a plugin that would change the result, and reads the compiler plugin's settings of
+// the source.
 func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
 	name := strings.TrimSpace(g.Artifact)
 	if strings.TrimSpace(g.Extensions) == "true" {
@@ -247,7 +247,7 @@ func (p *projectPom) compiler(m *mavenProject, c *pomConfiguration) error {
 	return nil
 }
 
-// directory is a directory below the project's top.
+// directory returns a directory below the project's top.
 func (p *projectPom) directory(element, name string) (string, error) {
 	name = strings.TrimSpace(name)
 	for _, base := range []string{"${project.basedir}/", "${basedir}/"} {
@@ -265,7 +265,7 @@ var variable = regexp.MustCompile(`\$\{([A-Za-z0-9_.-]+)\}`)
 
 const maxValue = 1 << 10 // of a property that names a directory or a release
 
-// expand puts the values of the project's own properties in; others stay.
+// expand replaces the project's own properties by their values; unknown ones stay.
 func (p *projectPom) expand(s string) string {
 	for range 8 {
 		next := variable.ReplaceAllStringFunc(s, func(v string) string {
@@ -284,8 +284,7 @@ func (p *projectPom) expand(s string) string {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// javaRelease reads a release of Java, "17" or as it was once written "1.8"; 0 for
-// what is none.
+// javaRelease parses a release of Java, "17" or the old form "1.8"; 0 if malformed.
 func javaRelease(s string) int {
 	n, err := strconv.Atoi(strings.TrimPrefix(s, "1."))
 	if err != nil || n < 0 || n > 1000 {
@@ -294,9 +293,8 @@ func javaRelease(s string) int {
 	return n
 }
 
-// plain returns the project as FRE writes it down for Maven to resolve, with
-// nothing but what its dependencies are; ok is false where that is not all that
-// they depend on. Nothing of what else is in the file reaches Maven then: no
+// plain returns a pom with only the project's dependencies, for Maven to resolve. ok is false if
+// the dependencies rely on more than these elements. Nothing else in the file reaches Maven: no
 // plugin, no extension and no repository.
 func (p *projectPom) plain() (text []byte, ok bool) {
 	if p.Parent != nil || len(p.Profiles) > 0 || p.Repositories != nil || p.Plugins != nil {
@@ -322,8 +320,8 @@ func (p *projectPom) plain() (text []byte, ok bool) {
 	return text, err == nil
 }
 
-// processors are the annotation processors that the compiler's plugin names, as
-// dependencies for the compiler only.
+// processors returns the annotation processors that the compiler plugin names, as dependencies for
+// the compiler only.
 func (p *projectPom) processors() []dependency {
 	var out []dependency
 	for _, g := range p.Build.Plugins {
@@ -346,13 +344,13 @@ func (p *projectPom) processors() []dependency {
 	return out
 }
 
-// provides says whether some dependency of the project is for the compiler only.
+// provides reports whether a dependency of the project is for the compiler only.
 func (p *projectPom) provides() bool {
 	all := slices.Concat(p.Dependencies, p.Managed, p.processors())
 	return slices.ContainsFunc(all, func(d dependency) bool { return strings.TrimSpace(d.Scope) == "provided" })
 }
 
-// Requests are those of the pom of a Maven project.
+// Requests returns the pom of a Maven project.
 func (Runtime) Requests(code fs.FS) (site, file string, text []byte, err error) {
 	info, err := fs.Stat(code, pomFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -377,7 +375,7 @@ func (Runtime) Requests(code fs.FS) (site, file string, text []byte, err error) 
 		source = m.source
 	}
 	if !isDir(code, source) {
-		return "", "", nil, nil // a pom beside a jar that is ready
+		return "", "", nil, nil // a pom beside a finished jar
 	}
 	return "maven", pomFile, text, err
 }

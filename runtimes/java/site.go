@@ -22,8 +22,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Site is where packages.maven come from: the repositories of the host's own
-// configuration, by way of Debian's Maven. It implements image.Site.
+// Site is the source of packages.maven: the repositories of the host's own configuration, by way of
+// Debian's Maven. It implements image.Site.
 type Site struct {
 	JDK   []string // Debian packages to add to the base "java" for a JDK
 	Tools []string // and for Maven
@@ -32,14 +32,14 @@ type Site struct {
 // Name is "maven".
 func (Site) Name() string { return "maven" }
 
-// Bases is the one that has a JVM for them.
+// Bases is FRE's base with a JVM.
 func (Site) Bases() []string { return []string{"java"} }
 
-// Env is empty: they are where the bootstrap looks.
+// Env is empty: the bootstrap knows the directory of the jars.
 func (Site) Env() []string { return nil }
 
-// Packages makes one part per jar, at opt/java. Nothing is fetched when the lock
-// answers the request and the store has its parts.
+// Packages makes one part for each jar, at opt/java. It fetches no jar if the lock answers the
+// request and the store has its parts.
 func (r Site) Packages(ctx context.Context, s *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{Site: r, step: s}
 	if lock.Maven == nil {
@@ -51,7 +51,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *image.Template, lo
 			}
 			of.provided = p.provides()
 			if of.pom, of.shared = p.plain(); !of.shared {
-				of.pom = t.Packages.Maven.Text // it may name extensions, which are programs
+				of.pom = t.Packages.Maven.Text // the file may name extensions, which are programs
 			}
 			if of.shared && len(p.Dependencies) == 0 && !of.provided {
 				lock.Maven = &image.LockedMaven{Request: t.Packages.Maven.Key(), Packages: []image.LockedPackage{}}
@@ -126,7 +126,7 @@ func key(p image.LockedPackage) string {
 	return "maven:" + p.Name + ":" + p.Version + ":" + p.Hashes[0]
 }
 
-// coordinates takes a locked name apart: "group:artifact", "group:artifact:classifier".
+// coordinates splits a locked name: "group:artifact", "group:artifact:classifier".
 func coordinates(p image.LockedPackage) (group, artifact, classifier string) {
 	words := strings.SplitN(p.Name, ":", 3)
 	if len(words) == 3 {
@@ -135,7 +135,7 @@ func coordinates(p image.LockedPackage) (group, artifact, classifier string) {
 	return words[0], words[1], classifier
 }
 
-// pom is what is written of a project (maven.apache.org/pom.html).
+// pom is a project that FRE writes for Maven (maven.apache.org/pom.html).
 type pom struct {
 	XMLName      xml.Name     `xml:"http://maven.apache.org/POM/4.0.0 project"`
 	ModelVersion string       `xml:"modelVersion"`
@@ -172,9 +172,9 @@ type exclusion struct {
 	Artifact string `xml:"artifactId"`
 }
 
-// project is a project that depends on requests, "group:artifact:version" or
-// "group:artifact:version:classifier", and with alone on nothing that those need. A
-// request that ends with @bom says the versions of others.
+// project returns a pom that depends on requests, "group:artifact:version" or
+// "group:artifact:version:classifier". With alone it excludes the requests' own dependencies. A
+// request that ends with @bom fixes versions of further artifacts.
 func project(requests []string, alone bool) []byte {
 	p := pom{ModelVersion: "4.0.0", Group: "fre", Artifact: "function", Version: "0", Packaging: "pom"}
 	for _, r := range requests {
@@ -204,19 +204,19 @@ type site struct {
 	step *image.Step
 }
 
-// dependencyPlugin is the version of the plugin that resolves.
+// dependencyPlugin is the version of the resolving plugin.
 const dependencyPlugin = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 
-// resolution is what Maven is asked to resolve.
+// resolution is a task for Maven.
 type resolution struct {
 	pom      []byte
-	shared   bool                  // its local repository is the one that builds share: no program of the project runs
-	provided bool                  // also what only the compiler needs
-	locked   []image.LockedPackage // where it is not nil the jars must be those
+	shared   bool                  // use the local repository that builds share: no program of the project runs
+	provided bool                  // include the compiler's dependencies
+	locked   []image.LockedPackage // unless nil, the jars must be exactly these
 }
 
-// fetch has Maven resolve a project and makes a part of each jar that it needs when
-// it runs, and of those that beside them the compiler needs.
+// fetch has Maven resolve a project. It makes a part of each jar for the run time (jars) and of
+// each further jar for the compiler (provided).
 func (s *site) fetch(ctx context.Context, of resolution) (jars, provided []jarPart, err error) {
 	b, err := install.NewBench(s.step)
 	if err != nil {
@@ -272,8 +272,8 @@ func (s *site) fetch(ctx context.Context, of resolution) (jars, provided []jarPa
 	return jars[:needed], jars[needed:], nil
 }
 
-// repository opens Maven's local repository. Where it is not shared, links that a
-// program of the project left at the bench do not lead out of it.
+// repository opens Maven's local repository. A private repository may hold links that a program of
+// the project made: they do not lead out of the bench.
 func (s *site) repository(b *install.Bench, shared bool) (*os.Root, error) {
 	if !shared {
 		return b.Open("repository")
@@ -285,11 +285,11 @@ func (s *site) repository(b *install.Bench, shared bool) (*os.Root, error) {
 	return os.OpenRoot(dir)
 }
 
-// part makes the part of a jar, the nth, in the local repository from.
+// part makes the part of the nth jar in the local repository from.
 func (s *site) part(ctx context.Context, b *install.Bench, from *os.Root, j jarFile, n int, locked []image.LockedPackage) (store.Part, image.LockedPackage, error) {
 	fail := func(err error) (store.Part, image.LockedPackage, error) {
 		var known *image.PackageError
-		if !errors.As(err, &known) { // which says it itself
+		if !errors.As(err, &known) { // a PackageError names the package itself
 			err = fmt.Errorf("%s %s: %w", j.name, j.version, err)
 		}
 		return store.Part{}, image.LockedPackage{}, err
@@ -382,8 +382,8 @@ func parseClassPath(list, repository string) ([]jarFile, error) {
 	return out, nil
 }
 
-// maven runs Maven at the bench, without its shell script, with a local
-// repository and, if cache is not "", that cache at /run.
+// maven runs Maven at the bench, without Maven's shell script, with a local repository and, if
+// cache is not "", the cache at /run.
 func (s *site) maven(ctx context.Context, b *install.Bench, repository, cache string, args ...string) (words string, err error) {
 	rootfs, err := s.step.Tools(ctx, "java", slices.Concat(s.JDK, s.Tools)...)
 	if err != nil {
@@ -420,11 +420,11 @@ func (s *site) maven(ctx context.Context, b *install.Bench, repository, cache st
 	return b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Cache: cache, Program: trusted, Args: append(launch, args...)})
 }
 
-// hostOnly is the setting that names a directory of the host.
+// hostOnly matches the setting that names a directory of the host.
 var hostOnly = regexp.MustCompile(`(?s)<localRepository>.*?</localRepository>`)
 
-// proxies says in a JVM's words what the environment says of proxies: Maven reads
-// no environment.
+// proxies converts the proxy variables of the environment to a JVM's properties: Maven reads no
+// environment.
 func proxies(env []string) []string {
 	var out []string
 	for _, v := range env {
@@ -451,8 +451,8 @@ func proxies(env []string) []string {
 	return out
 }
 
-// certificates returns a directory of FRE's own with what the host trusts as
-// a JVM's file, cacerts: made once for each state of the host's bundle.
+// certificates returns a directory of FRE's own with the host's trusted certificates in a JVM's
+// format, cacerts. It is made once for each state of the host's bundle.
 func (s *site) certificates(ctx context.Context, jdk string) (dir string, err error) {
 	bundle := s.step.Settings.CACerts
 	if bundle == "" {
@@ -495,10 +495,10 @@ func (s *site) certificates(ctx context.Context, jdk string) (dir string, err er
 	return dir, install.Publish(aside, dir)
 }
 
-// noAnswer is how Maven says that the request, not the network, is at fault.
+// noAnswer matches Maven's messages about a faulty request, not a faulty network.
 var noAnswer = regexp.MustCompile(`Could not find artifact|was not found in|Non-resolvable import POM|Non-resolvable parent POM|is missing|No versions available|Non-parseable POM|Malformed POM|Unrecognised tag|Could not resolve version conflict|must be a valid version`)
 
-// failed turns what Maven said into the error the user sees.
+// failed makes the user's error from Maven's output.
 func failed(err error, words string) error {
 	lines := install.Lines(words, func(l string) bool {
 		return strings.HasPrefix(l, "[Help ") || strings.HasPrefix(l, "To see the full stack trace") || strings.HasPrefix(l, "Re-run Maven") ||
@@ -507,8 +507,7 @@ func failed(err error, words string) error {
 	return install.PackageFailed(err, "maven", strings.Join(lines, "\n"), noAnswer)
 }
 
-// copyJars copies the jars that lock names, those for the compiler too, to dir, and
-// returns their names, sorted.
+// copyJars copies the lock's jars, the compiler's included, to dir, and returns their sorted names.
 func copyJars(s *image.Step, lock *image.Lock, dir string) ([]string, error) {
 	if lock == nil || lock.Maven == nil {
 		return nil, nil
