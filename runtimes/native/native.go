@@ -1,6 +1,5 @@
-// Package native starts functions that are programs of their own: the event's
-// body on stdin, its metadata in the environment (channel.Invocation.Environ),
-// the answer on stdout.
+// Package native starts functions that are independent programs: the event's body on stdin, its
+// metadata in the environment (channel.Invocation.Environ), the answer on stdout.
 package native
 
 import (
@@ -19,17 +18,17 @@ type Runtime struct{}
 // Name is "native".
 func (Runtime) Name() string { return "native" }
 
-// Bases are all: the program may be written for any.
+// Bases are all: the program may need any base.
 func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 
 // Bootstrap is empty: the program is the first process.
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
-// Shell is none: there is no interpreter to start ahead.
+// Shell is nil: there is no interpreter to start ahead.
 func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
 
-// Contract is fre's and stdio's own; what speaks Lambda's Runtime API or is a CGI
-// program has the adapter before it.
+// Contract supports the contracts fre and stdio directly. For clients of Lambda's Runtime API and
+// for CGI programs it starts the adapter first.
 func (r Runtime) Contract(c image.Contract) image.Runtime {
 	switch c {
 	case image.ContractFRE, image.ContractStdio:
@@ -55,7 +54,7 @@ func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interp
 	return image.SourceOf(words, read)
 }
 
-// Parse implements image.Parser, for shells.
+// Parse implements image.Parser, for shell scripts.
 func (Runtime) Parse(interpreter, _ string) []string {
 	if slices.Contains([]string{"sh", "ash", "dash", "bash"}, interpreter) {
 		return []string{"-n"}
