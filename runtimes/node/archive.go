@@ -16,17 +16,16 @@ import (
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
-// treeWriter is what takes a package's files: *store.Writer.
+// treeWriter receives a package's files; *store.Writer is one.
 type treeWriter interface {
 	File(path string, mode fs.FileMode, mtime time.Time, r io.Reader) error
 	Directory(path string, mode fs.FileMode, mtime time.Time) error
 }
 
-// unpack writes the files of a package's archive, a tar in gzip, to w: without
-// the first directory of each name, with modes 0644 and 0755 and one time for
-// all. As with npm, links are left out: it returns how many. programs, paths that
-// package.json names in bin, become executable. What leaves the archive or is no
-// file is refused, and what is more than limits allows.
+// unpack writes the files of a package's archive, a tar in gzip, to w: without the first directory
+// of each name, with modes 0644 and 0755 and one time for all. Like npm, unpack leaves links out,
+// and returns their number. programs, the paths in package.json's bin, become executable. Paths
+// that leave the archive, special files, and more data than limits allows are errors.
 func unpack(r io.Reader, programs map[string]bool, limits *install.Counter, w treeWriter) (links int, err error) {
 	z, err := gzip.NewReader(bufio.NewReaderSize(r, 64<<10))
 	if err != nil {
@@ -74,8 +73,7 @@ func unpack(r io.Reader, programs map[string]bool, limits *install.Counter, w tr
 	}
 }
 
-// place is where an entry of an archive goes: its path without the first
-// directory, "" for that one.
+// place returns the path of an archive's entry without the first directory, "" for that directory.
 func place(name string) (string, error) {
 	clean := path.Clean(name)
 	switch {

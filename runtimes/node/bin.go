@@ -15,8 +15,8 @@ import (
 
 var programPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
-// Programs makes node_modules/.bin, as npm does: a link for each program of the
-// packages at the top ("bin" in npm help package-json).
+// Programs makes node_modules/.bin, as npm does: a link for each program of the packages at the top
+// ("bin" in npm help package-json).
 func (Site) Programs(ctx context.Context, step *image.Step, lock *image.Lock) (part store.Part, dir string, err error) {
 	if lock.NPM == nil {
 		return store.Part{}, "", nil
@@ -68,8 +68,7 @@ func programs(raw json.RawMessage) (map[string]string, error) {
 	return links, nil
 }
 
-// commands are the programs that bin, of the package of that name, offers, and their
-// files.
+// commands returns the programs in bin of the package name, with their files.
 func commands(name string, bin json.RawMessage) (map[string]string, error) {
 	all := map[string]string{}
 	if err := json.Unmarshal(bin, &all); err != nil {
@@ -81,7 +80,7 @@ func commands(name string, bin json.RawMessage) (map[string]string, error) {
 	}
 	out := map[string]string{}
 	for program, file := range all {
-		// What leads elsewhere is not a program of that package.
+		// A file elsewhere is not a program of the package.
 		file = path.Clean(file)
 		if programPattern.MatchString(program) && !path.IsAbs(file) && file != ".." && !strings.HasPrefix(file, "../") {
 			out[program] = file

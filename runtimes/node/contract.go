@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/runtimes/httpserver"
 )
 
-// Contract has the bootstrap call handlers of Lambda's (lambda.js), and the adapter
-// start the servers that the Functions Framework and Knative's runtime are.
+// Contract has the bootstrap call Lambda handlers (lambda.js), and has the adapter start the
+// servers of the Functions Framework and Knative's runtime.
 func (r Runtime) Contract(c image.Contract) image.Runtime {
 	switch c {
 	case image.ContractFRE:
@@ -27,20 +27,20 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 	return nil
 }
 
-// lambdaRuntime is the runtime for handlers of Lambda's.
+// lambdaRuntime is the runtime for Lambda handlers.
 type lambdaRuntime struct{ Runtime }
 
-// Command says so.
+// Command adds Lambda's environment.
 func (r lambdaRuntime) Command(t *image.Template) (args, env []string, err error) {
 	args, env, err = r.Runtime.Command(t)
 	return args, append(env, awslambda.Environment(t)...), err
 }
 
-// server is the runtime for what a package's program serves; arguments are that
-// one's for a handler's file and what it exports.
+// server is the runtime for functions that a package's program serves. arguments returns the
+// program's arguments for a handler's file and export.
 func server(r Runtime, pkg, program string, arguments func(file, export string) []string) image.Runtime {
 	return httpserver.Adapted{Runtime: r, Contract: image.ContractHTTP, Words: func(t *image.Template) (words, env []string, err error) {
-		if _, _, err := r.Command(t); err != nil { // the handler is as any
+		if _, _, err := r.Command(t); err != nil { // the handler has the usual form
 			return nil, nil, err
 		}
 		if t.Packages.NPM.None() {

@@ -14,9 +14,9 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// warn tells what is odd about the packages of places, from the lock alone: a build that finds
-// all of them in the store tells it as well. As with npm, a package whose "engines" leave out
-// the base's Node is refused only where the host's npmrc says engine-strict.
+// warn reports problems of the packages at places, from the lock alone, so a build with all
+// packages in the store reports them too. Like npm it refuses a package whose "engines" exclude the
+// base's Node only if the host's npmrc says engine-strict.
 func (s *site) warn(l *packageLock, places []string) error {
 	version := upstream(s.step.Debian["nodejs"])
 	for _, place := range places {
@@ -36,10 +36,10 @@ func (s *site) warn(l *packageLock, places []string) error {
 	return nil
 }
 
-// engine is the range of Node's versions that a package is for; "" for any.
+// engine is the range of Node's versions for a package; "" for any.
 func (p lockedPackage) engine() string {
 	var engines map[string]string
-	if json.Unmarshal(p.Engines, &engines) != nil { // a list, of before npm 1
+	if json.Unmarshal(p.Engines, &engines) != nil { // a list, as before npm 1
 		return ""
 	}
 	return engines["node"]
@@ -47,8 +47,8 @@ func (p lockedPackage) engine() string {
 
 var upstreamVersion = regexp.MustCompile(`^(?:\d+:)?(\d+\.\d+\.\d+)`)
 
-// upstream is Node's version in that of its Debian package: "18.20.4+dfsg-1~deb12u1"; nil
-// where there is none.
+// upstream returns Node's version from the version of its Debian package: "18.20.4+dfsg-1~deb12u1";
+// nil if malformed.
 func upstream(debian string) *semver.Version {
 	m := upstreamVersion.FindStringSubmatch(debian)
 	if m == nil {
@@ -61,7 +61,7 @@ func upstream(debian string) *semver.Version {
 	return v
 }
 
-// allowsVersion says whether a range has a version; one that nobody can read has all.
+// allowsVersion reports whether a range has a version; a malformed range has all.
 func allowsVersion(wanted string, v *semver.Version) bool {
 	if strings.TrimSpace(wanted) == "" {
 		return true
@@ -77,11 +77,11 @@ func (s *site) engineStrict() bool {
 	return err == nil && engineStrict.Match(rc)
 }
 
-// wordPattern takes a package's name apart: "@rollup/rollup-linux-x64-gnu".
+// wordPattern splits a package's name: "@rollup/rollup-linux-x64-gnu".
 var wordPattern = regexp.MustCompile(`[a-z0-9]+`)
 
-// forHere says whether an optional package's name says that it is the one for this kind of
-// machine: the entry that would say so for certain is what the lock lacks.
+// forHere guesses from an optional package's name whether it is for this kind of machine. The lock
+// lacks the entry with the certain answer.
 func forHere(name string) bool {
 	words := wordPattern.FindAllString(strings.ReplaceAll(strings.ToLower(name), "x86_64", "x64"), -1)
 	has := func(either ...string) bool {
@@ -94,9 +94,8 @@ func forHere(name string) bool {
 	return has("linux") && has(machine...) && !has("musl", "android", "openharmony")
 }
 
-// lacksOptional refuses a lock that was made on another machine by an npm that forgot what
-// its optional packages for this one are (npm/cli, issue 4828): what needs one fails at its
-// first call.
+// lacksOptional refuses a lock from another machine whose npm left out the optional packages for
+// this machine (npm/cli, issue 4828): a dependent would fail at its first call.
 func (l *packageLock) lacksOptional() error {
 	for _, place := range slices.Sorted(maps.Keys(l.Packages)) {
 		p := l.Packages[place]
@@ -113,8 +112,8 @@ func (l *packageLock) lacksOptional() error {
 	return nil
 }
 
-// finds says whether a package at place finds another one by name, in its node_modules or
-// one above.
+// finds reports whether a package at place finds another package by name, in its node_modules or in
+// a parent's.
 func (l *packageLock) finds(place, name string) bool {
 	for at := place; ; at = parent(at) {
 		if _, ok := l.Packages[path.Join(at, "node_modules", name)]; ok || at == "" {

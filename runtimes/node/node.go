@@ -1,5 +1,5 @@
-// Package node builds and starts functions written for Node.js: a bootstrap
-// that speaks the channel, and packages that npm resolves and FRE fetches.
+// Package node builds and starts functions written for Node.js: a bootstrap that speaks the
+// channel, and packages that npm resolves and FRE fetches.
 package node
 
 import (
@@ -45,10 +45,10 @@ type Runtime struct{}
 // Name is "node".
 func (Runtime) Name() string { return "node" }
 
-// Bases is the one that has the interpreter.
+// Bases is FRE's base with the interpreter.
 func (Runtime) Bases() []string { return []string{"node"} }
 
-// Bootstrap returns the program that loads the handler, and what it requires.
+// Bootstrap returns the program that loads the handler, and its modules.
 func (Runtime) Bootstrap() map[string][]byte {
 	return map[string][]byte{"bootstrap.js": bootstrap, "lambda.js": lambda, "limits.js": limits, "warm.js": warm}
 }
@@ -66,7 +66,7 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
 }
 
-// Interpreter is what a base has to have.
+// Interpreter is the requirement on a base.
 func (Runtime) Interpreter() image.Interpreter {
 	return image.Interpreter{Name: "node", Version: []string{"--version"}, Least: "16"}
 }
@@ -75,7 +75,7 @@ func command(t *image.Template) []string {
 	return append(append([]string{"/usr/bin/node"}, options(t)...), "/opt/fre/bootstrap.js")
 }
 
-// options are node's.
+// options are node's options.
 func options(t *image.Template) []string {
 	if heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
 		return nil
@@ -90,9 +90,8 @@ func environment() []string {
 	}
 }
 
-// Shell is the bootstrap without a handler; functions with different limits of
-// memory do not share it. Node reads its options, certificates and the number of
-// its threads at its start.
+// Shell is the bootstrap without a handler. Functions with different limits of memory do not share
+// it, because node reads options, certificates and the number of threads only at the start.
 func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/node_modules"}}
 	if !s.Fits(env, []string{"ICU_", "NODE_", "SSL_", "UV_"}, []string{"NODE_ENV"}) {
@@ -101,33 +100,33 @@ func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
 	return s
 }
 
-// heapSize matches what a template says itself about the heap's limit.
+// heapSize matches a heap limit of the template's own.
 var heapSize = regexp.MustCompile(`--max[-_]old[-_]space[-_]size`)
 
-// heapMiB is the limit of V8's heap in a sandbox with so much memory: three
-// quarters, and 64 MiB left for the rest of node, but no less than half. V8 would
-// go by the host's memory, so that the sandbox's limit killed the function before
-// a full collection, or an error that says where, could.
+// heapMiB is the limit of V8's heap in a sandbox with memory bytes: three quarters, with 64 MiB
+// left for the rest of node, but at least half. By default V8 follows the host's memory: the
+// sandbox's limit would kill the function before a full collection, or an error with the location,
+// could help.
 func heapMiB(memory int64) int64 {
 	return max(memory/2, min(memory/4*3, memory-64<<20)) >> 20
 }
 
-// packageLock is what is read of npm's package-lock.json, version 3
-// (npm help package-lock-json).
+// packageLock holds the read members of npm's package-lock.json, version 3 (npm help
+// package-lock-json).
 type packageLock struct {
 	Version  int                      `json:"lockfileVersion"`
 	Packages map[string]lockedPackage `json:"packages"` // by place: "node_modules/a/node_modules/b"; "" is the function
 }
 
 type lockedPackage struct {
-	Name          string          `json:"name"` // where it is not the place's own
+	Name          string          `json:"name"` // if it differs from the place's name
 	Version       string          `json:"version"`
-	Integrity     string          `json:"integrity"` // "sha512-…" and perhaps others
+	Integrity     string          `json:"integrity"` // "sha512-…", perhaps several hashes
 	Link          bool            `json:"link"`
-	InBundle      bool            `json:"inBundle"` // comes within its parent's archive
+	InBundle      bool            `json:"inBundle"` // included in its parent's archive
 	Optional      bool            `json:"optional"`
 	Dev           bool            `json:"dev"`
-	DevOptional   bool            `json:"devOptional"` // needed by what is dev, and by what is optional
+	DevOptional   bool            `json:"devOptional"` // needed by both dev and optional packages
 	Extraneous    bool            `json:"extraneous"`
 	InstallScript bool            `json:"hasInstallScript"`
 	Bin           json.RawMessage `json:"bin"` // a path, or paths by command
@@ -136,35 +135,34 @@ type lockedPackage struct {
 	Libc          []string        `json:"libc"`
 	Engines       json.RawMessage `json:"engines"` // ranges by program; old packages have a list
 
-	// What it depends on, by name.
+	// Dependencies by name.
 	Dependencies         map[string]json.RawMessage `json:"dependencies"`
 	OptionalDependencies map[string]json.RawMessage `json:"optionalDependencies"`
 	PeerDependencies     map[string]json.RawMessage `json:"peerDependencies"`
 }
 
-// Site is where packages.npm come from: the registries of the host's own
-// configuration, by way of npm. It implements image.Site.
+// Site is the source of packages.npm: the registries of the host's own configuration, by way of
+// npm. It implements image.Site.
 type Site struct {
 	Tools     []string      // Debian packages to add to the base "node" for npm
 	Compilers []string      // and for native add-ons
-	Patience  time.Duration // with one install script; 0 is ten minutes
+	Patience  time.Duration // time limit of one install script; 0 is ten minutes
 }
 
 // Name is "npm".
 func (Site) Name() string { return "npm" }
 
-// Bases is the one that has an interpreter for them.
+// Bases is FRE's base with node.
 func (Site) Bases() []string { return []string{"node"} }
 
-// Env is empty: they are where node looks by itself.
+// Env is empty: node finds the packages itself.
 func (Site) Env() []string { return nil }
 
-// ProgramDirs is where the links of [Site.Programs] are.
+// ProgramDirs is the directory of the links of [Site.Programs].
 func (Site) ProgramDirs() []string { return []string{"/" + programsAt} }
 
-// Packages makes one part per package version, placed below /node_modules
-// where the function's files find it. Install scripts run of those packages only that
-// packages.npm_scripts names.
+// Packages makes one part for each package version, placed below /node_modules, for the function's
+// files to find. It runs install scripts only of packages in packages.npm_scripts.
 func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
 	if lock.NPM == nil {
@@ -202,8 +200,8 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 	return site.installPlain(ctx, &l, places)
 }
 
-// installPlain returns the parts of places as their archives hold them: those that
-// the store has, and where it lacks any, those that are made of what is fetched.
+// installPlain returns the parts of places with the files of their archives. It fetches the
+// packages that the store lacks.
 func (s *site) installPlain(ctx context.Context, l *packageLock, places []string) ([]store.Part, error) {
 	parts, missing := s.find(l, places)
 	if len(missing) == 0 {
@@ -224,8 +222,8 @@ func (s *site) installPlain(ctx context.Context, l *packageLock, places []string
 
 var placePattern = regexp.MustCompile(`^(node_modules/(@[A-Za-z0-9~._-]+/)?[A-Za-z0-9~_-][A-Za-z0-9~._-]*)(/node_modules/(@[A-Za-z0-9~._-]+/)?[A-Za-z0-9~_-][A-Za-z0-9~._-]*)*$`)
 
-// check refuses what a lock of packages from a registry does not hold. The
-// lock may come from anywhere, so that places are no paths before.
+// check refuses entries that no lock of registry packages holds. The lock may come from any source,
+// so places are not used as paths before.
 func (l *packageLock) check() error {
 	if l.Version != 3 {
 		return fmt.Errorf("lockfileVersion %d, want 3", l.Version)
@@ -248,7 +246,7 @@ func (l *packageLock) check() error {
 	return nil
 }
 
-// places lists, parents first, what has to be installed here.
+// places lists the packages to install here, parents first.
 func (l *packageLock) places() []string {
 	var out []string
 	for _, place := range slices.Sorted(maps.Keys(l.Packages)) {
@@ -262,7 +260,7 @@ func (l *packageLock) places() []string {
 
 func (p lockedPackage) optional() bool { return p.Optional || p.DevOptional }
 
-// here says whether a package is for this kind of machine.
+// here reports whether a package is for this kind of machine.
 func (p lockedPackage) here() bool {
 	return allows(p.OS, "linux") && allows(p.CPU, architecture()) && allows(p.Libc, "glibc")
 }
@@ -286,8 +284,8 @@ func (p lockedPackage) name(place string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(place, parent(place)+"/"), "node_modules/")
 }
 
-// key names a package's part. It is the lock that says which of the files are
-// programs, and so can be executed.
+// key names a package's part. It includes the lock's list of programs, because these files become
+// executable.
 func (p lockedPackage) key(place string) string {
 	key := fmt.Sprintf("npm:%s@%s:%s", p.name(place), p.Version, p.Integrity)
 	if programs := slices.Sorted(maps.Keys(p.programs())); len(programs) > 0 {
@@ -300,7 +298,7 @@ func (p lockedPackage) part(place string) store.Part {
 	return store.Part{Kind: "npm", Name: p.name(place), Version: p.Version, Prefix: place, Hash: p.hash()}
 }
 
-// hash is that which an archive of the package was compared with.
+// hash is the hash that verified the package's archive.
 func (p lockedPackage) hash() string {
 	pinned, err := strongest(p.Integrity)
 	if err != nil {
@@ -317,7 +315,7 @@ type site struct {
 	allowed          []string // names of packages whose scripts run
 }
 
-// find returns the parts the store has, and the names of those it has not.
+// find returns the parts that the store has, and the names of missing packages.
 func (s *site) find(l *packageLock, places []string) (parts []store.Part, missing []string) {
 	for _, place := range places {
 		p := l.Packages[place]
@@ -325,14 +323,13 @@ func (s *site) find(l *packageLock, places []string) (parts []store.Part, missin
 		if !ok {
 			missing = append(missing, p.name(place)+" "+p.Version)
 		}
-		part.Prefix, part.Hash = place, p.hash() // the same version may stand in several places
+		part.Prefix, part.Hash = place, p.hash() // the same version may be in several places
 		parts = append(parts, part)
 	}
 	return parts, missing
 }
 
-// npm runs one npm command at the bench. What it has fetched it keeps for other
-// builds: lists of versions, never archives.
+// npm runs one npm command at the bench. Its shared cache holds lists of versions, never archives.
 func (s *site) npm(ctx context.Context, b *install.Bench, args ...string) error {
 	rootfs, err := s.step.Tools(ctx, "node", s.tools...)
 	if err != nil {
@@ -342,7 +339,7 @@ func (s *site) npm(ctx context.Context, b *install.Bench, args ...string) error 
 		Rootfs: rootfs, Network: true, Cache: "npm",
 		Env: []string{
 			"npm_config_cache=/run/npm", "npm_config_update_notifier=false", "NO_COLOR=1",
-			// Its own pauses begin with ten seconds.
+			// npm's own pauses begin with ten seconds.
 			"npm_config_fetch_retries=3", "npm_config_fetch_retry_mintimeout=500", "npm_config_fetch_retry_maxtimeout=10000",
 		},
 		Args: append(append([]string{"/usr/bin/node", "/usr/bin/npm"}, args...),
@@ -354,10 +351,10 @@ func (s *site) npm(ctx context.Context, b *install.Bench, args ...string) error 
 	return nil
 }
 
-// noAnswer is how npm says that the request, not the network, is at fault.
+// noAnswer matches npm's messages about a faulty request, not a faulty network.
 var noAnswer = regexp.MustCompile(`\b(E404|ETARGET|ERESOLVE|EINVALIDTAGNAME|EINVALIDPACKAGENAME|EBADENGINE|EBADPLATFORM|ENOVERSIONS)\b`)
 
-// failed turns what npm said into the error the user sees.
+// failed makes the user's error from npm's output.
 func failed(err error, words string) error {
 	lines := install.Lines(words, func(l string) bool {
 		return l == "404" || strings.Contains(l, "A complete log of this run") || strings.Contains(l, "/_logs/") ||
@@ -366,9 +363,8 @@ func failed(err error, words string) error {
 	return install.PackageFailed(err, "npm", strings.Join(lines, "\n"), noAnswer)
 }
 
-// bench prepares a directory for npm: package.json, and the host's npmrc as
-// the user's own. The copy, which may hold credentials, goes with the scratch
-// directory when the build ends.
+// bench prepares a directory for npm: package.json, and the host's npmrc as the user's own. The
+// copy, which may hold credentials, goes with the scratch directory at the end of the build.
 func (s *site) bench(m manifest) (*install.Bench, error) {
 	b, err := install.NewBench(s.step)
 	if err != nil {
@@ -393,8 +389,8 @@ func (s *site) bench(m manifest) (*install.Bench, error) {
 	return b, b.Write(".npmrc", rc)
 }
 
-// resolve asks npm for a lock of everything requests need, without the places
-// it would be fetched from: those are the host's configuration.
+// resolve asks npm for a lock of all required packages. The lock leaves out the addresses of
+// archives, which are the host's configuration.
 func (s *site) resolve(ctx context.Context, m manifest) (json.RawMessage, error) {
 	m.Dev = nil
 	b, err := s.bench(m)
@@ -411,8 +407,7 @@ func (s *site) resolve(ctx context.Context, m manifest) (json.RawMessage, error)
 	return withoutHosts(raw)
 }
 
-// withoutHosts drops the members of the packages that hold addresses, and what
-// npm 6 would read (version 2).
+// withoutHosts drops the members that hold addresses, and the part for npm 6 (version 2).
 func withoutHosts(raw []byte) (json.RawMessage, error) {
 	var l map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &l); err != nil {
@@ -436,9 +431,9 @@ func withoutHosts(raw []byte) (json.RawMessage, error) {
 	return json.Marshal(l)
 }
 
-// withLibc adds to a lock which C library optional packages for this kind of machine
-// are built for: npm before version 10.4 leaves it out, and would install a package's
-// variants for glibc and musl both. What a registry does not answer stays as it is.
+// withLibc adds the C library of optional packages for this kind of machine to a lock. npm before
+// version 10.4 leaves it out and would install a package's variants for both glibc and musl.
+// Without an answer from the registry an entry stays unchanged.
 func (s *site) withLibc(ctx context.Context, raw json.RawMessage) (json.RawMessage, error) {
 	var l packageLock
 	if err := json.Unmarshal(raw, &l); err != nil {
@@ -456,8 +451,8 @@ func (s *site) withLibc(ctx context.Context, raw json.RawMessage) (json.RawMessa
 	return from.withLibc(ctx, raw, &l, asked)
 }
 
-// lacksLibc are the places of optional packages for this kind of machine of which the
-// lock does not say which C library they are built for.
+// lacksLibc returns the places of optional packages for this kind of machine whose C library the
+// lock leaves out.
 func (l *packageLock) lacksLibc() []string {
 	return slices.DeleteFunc(l.places(), func(place string) bool {
 		p := l.Packages[place]
@@ -465,11 +460,11 @@ func (l *packageLock) lacksLibc() []string {
 	})
 }
 
-// installers is how many packages are fetched and unpacked at once.
+// installers is the number of packages that are fetched and unpacked at once.
 const installers = 8
 
-// install fetches and unpacks what the store does not have, each package version
-// once, and returns the parts of all places.
+// install fetches and unpacks the packages that the store lacks, each version once, and returns the
+// parts of all places.
 func (s *site) install(ctx context.Context, l *packageLock, places []string) ([]store.Part, error) {
 	from, err := newRegistries(s.step.Settings)
 	if err != nil {
@@ -517,7 +512,7 @@ func (s *site) install(ctx context.Context, l *packageLock, places []string) ([]
 	return parts, nil
 }
 
-// put fetches and unpacks one package version and remembers it as a part.
+// put fetches and unpacks one package version and stores it as a part.
 func (s *site) put(ctx context.Context, from *registries, counter *install.Counter, place string, p lockedPackage) (store.Part, error) {
 	shown := p.name(place) + " " + p.Version
 	fail := func(err error) error { return fmt.Errorf("packages.npm: %s: %w", shown, err) }
@@ -551,7 +546,7 @@ func (s *site) put(ctx context.Context, from *registries, counter *install.Count
 	return part, nil
 }
 
-// programs are the paths in the archive that the package offers as commands.
+// programs returns the paths in the archive that the package offers as commands.
 func (p lockedPackage) programs() map[string]bool {
 	out := map[string]bool{}
 	var one string

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// parse accepts a .js file that is valid as either kind of module, because the rule that
-// decides between the kinds differs by node's version.
+// parse accepts a .js file that is valid as either kind of module, because the rule that decides
+// between the kinds differs by node's version.
 const parse = `
 const fs = require('fs'), vm = require('vm');
 Error.stackTraceLimit = 0;
@@ -37,8 +37,8 @@ if (errors.every(Boolean)) {
 // extensions lists the extensions of a handler's file in the bootstrap's order.
 var extensions = []string{".js", ".cjs", ".mjs"}
 
-// Source implements image.Sourced. It does not read package.json, so it finds no file of a
-// directory that has one.
+// Source implements image.Sourced. It does not read package.json, and so finds no file in a
+// directory with a package.json.
 func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
 	at := strings.LastIndexByte(t.Handler, '.')
 	if at < 0 {

@@ -14,15 +14,14 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// The files of a project that npm reads and writes (npm help package-json,
-// package-lock-json).
+// Files of a project that npm reads and writes (npm help package-json, package-lock-json).
 const (
 	manifestFile = "package.json"
 	lockFile     = "package-lock.json"
 )
 
-// manifest is what is read of a package.json: what a function needs, not how it
-// is developed or published.
+// manifest holds the members of a package.json about a function's packages, not about its
+// development or publication.
 type manifest struct {
 	Dependencies map[string]string `json:"dependencies,omitempty"`
 	Optional     map[string]string `json:"optionalDependencies,omitempty"`
@@ -31,8 +30,7 @@ type manifest struct {
 	Overrides    json.RawMessage   `json:"overrides,omitempty"`
 }
 
-// ReadRequests reads npm's lock beside a package.json. It implements
-// image.RequestReader.
+// ReadRequests reads npm's lock beside a package.json. It implements image.RequestReader.
 func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
 	dir := path.Dir(r.File)
 	var m manifest
@@ -72,7 +70,7 @@ func parseManifest(file string, raw []byte) (manifest, error) {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return m, fmt.Errorf("%s: %w", file, err)
 	}
-	for _, list := range []map[string]string{m.Dependencies, m.Optional} { // npm says what it thinks of others
+	for _, list := range []map[string]string{m.Dependencies, m.Optional} { // npm checks the remaining lists
 		for _, name := range slices.Sorted(maps.Keys(list)) {
 			if !packageName.MatchString(name) || !packageSpec.MatchString(list[name]) {
 				return m, fmt.Errorf("%s: %q: %q: only packages from a registry are supported: write a version or a range such as \"^1.2.0\"", file, name, list[name])
@@ -85,8 +83,8 @@ func parseManifest(file string, raw []byte) (manifest, error) {
 	return m, nil
 }
 
-// projectLock takes npm's own lock of a project as it is, where it answers the
-// package.json: npm ci asks the same.
+// projectLock returns npm's own lock of a project, if it answers the package.json: npm ci makes the
+// same check.
 func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 	var l packageLock
 	if err := json.Unmarshal(raw, &l); err != nil {
@@ -109,7 +107,7 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 	} {
 		for _, name := range slices.Sorted(maps.Keys(list.a)) {
 			if _, optional := m.Optional[name]; list.name == "dependencies" && optional {
-				continue // npm moves it
+				continue // npm moves the entry
 			}
 			if got, ok := list.b[name]; !ok || got != list.a[name] {
 				return nil, fmt.Errorf("%s does not answer %s any more (%s: %q): run npm install --package-lock-only", file, manifestFile, list.name, name)
@@ -134,7 +132,7 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 	return out, nil
 }
 
-// root is what a lock says about the project itself.
+// root returns the lock's entry of the project itself.
 func (l *packageLock) root(raw []byte) (manifest, error) {
 	var own struct {
 		Packages map[string]json.RawMessage `json:"packages"`
@@ -149,8 +147,8 @@ func (l *packageLock) root(raw []byte) (manifest, error) {
 	return m, json.Unmarshal(own.Packages[""], &m)
 }
 
-// request returns the package.json of what the template asks for and, where npm's
-// own lock stands beside it, that lock.
+// request returns a package.json for the template's request and, if npm's own lock is beside the
+// file, the lock.
 func (s *site) request(r *image.Requests) (manifest, json.RawMessage, error) {
 	switch path.Base(r.File) {
 	case manifestFile:

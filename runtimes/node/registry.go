@@ -33,24 +33,24 @@ import (
 // defaultRegistry is npm's own default (npm help config, "registry").
 const defaultRegistry = "https://registry.npmjs.org/"
 
-// Limits of what a registry may send.
+// Limits of a registry's answers.
 const (
 	maxArchive  = 1 << 30   // packed
 	maxDocument = 128 << 20 // a package's list of versions: some have thousands
 )
 
-// registries fetches the archives that a lock pins, as the host's npm is
-// configured to: registries by scope, credentials by address, proxies,
-// certificates. It is safe for use by several goroutines.
+// registries fetches the archives that a lock pins with the configuration of the host's npm:
+// registries by scope, credentials by address, proxies, certificates. It is safe for use by several
+// goroutines.
 type registries struct {
 	client  *http.Client
 	rc      map[string]string // npmrc's keys
-	address string            // where packages without a scope of its own come from
+	address string            // registry of packages without their scope's registry
 	wait    time.Duration     // before the second attempt
 }
 
-// npmrc returns the host's own npmrc without what concerns only the host, its
-// variables filled in from the engine's environment (npmrc(5)); nil for none.
+// npmrc returns the host's own npmrc without settings for the host alone, with variables replaced
+// from the engine's environment (npmrc(5)); nil for none.
 func npmrc(s image.Settings) ([]byte, error) {
 	if s.NpmRC == "" {
 		return nil, nil
@@ -68,12 +68,12 @@ func npmrc(s image.Settings) ([]byte, error) {
 	}), nil
 }
 
-// hostOnly are settings that name files of the host.
+// hostOnly matches settings that name files of the host.
 var hostOnly = regexp.MustCompile(`(?m)^\s*(cafile|nodedir|prefix|cache|globalconfig|userconfig|script-shell|shell|node-options)\s*=.*$`)
 
 var variable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*\??\}`)
 
-// newRegistries reads s. What it holds of it stays in memory.
+// newRegistries reads s. Credentials stay in memory.
 func newRegistries(s image.Settings) (*registries, error) {
 	raw, err := npmrc(s)
 	if err != nil {
@@ -128,11 +128,11 @@ func newRegistries(s image.Settings) (*registries, error) {
 	return r, nil
 }
 
-// close lets go of the connections.
+// close closes idle connections.
 func (r *registries) close() { r.client.CloseIdleConnections() }
 
-// redirect gives a request that was sent elsewhere the credentials for that
-// place, if any, and no others: net/http drops those of another host by itself.
+// redirect gives a redirected request the credentials for its new address, if any. net/http drops
+// credentials of another host itself.
 func (r *registries) redirect(q *http.Request, via []*http.Request) error {
 	if len(via) >= 10 {
 		return errors.New("stopped after 10 redirects")
@@ -151,11 +151,11 @@ func (r *registries) of(name string) string {
 	return strings.TrimSuffix(address, "/") + "/"
 }
 
-// authorize adds what npmrc holds for the address: the longest path that has
-// credentials counts (npm-registry-fetch, lib/auth.js).
+// authorize adds npmrc's credentials for the address: the longest path with credentials counts
+// (npm-registry-fetch, lib/auth.js).
 func (r *registries) authorize(q *http.Request) {
 	if user := q.URL.User; user != nil {
-		return // net/http sends what stands in an address itself
+		return // net/http sends credentials of the address itself
 	}
 	at := "//" + q.URL.Host + path.Dir(path.Clean("/"+q.URL.EscapedPath())+"/x")
 	for {
@@ -191,9 +191,9 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
-// get fetches an address into w, which it empties between attempts, at most most
-// bytes of it. Where it may help it tries again, with growing pauses, for as long
-// as the registry asks for up to half a minute.
+// get fetches an address into w, at most most bytes. It calls empty before each attempt. It repeats
+// attempts that may succeed, with growing pauses, up to half a minute each if the registry asks for
+// that.
 func (r *registries) get(ctx context.Context, address, accept string, most int64, w io.Writer, empty func() error) error {
 	const attempts = 4
 	for n, wait := 1, r.wait; ; n, wait = n+1, wait*2 {
@@ -221,7 +221,7 @@ func (r *registries) get(ctx context.Context, address, accept string, most int64
 
 var errTooLarge = errors.New("is larger than is allowed")
 
-// localError is one of writing what came: no fault of the registry's.
+// localError is an error of writing the answer: not the registry's fault.
 type localError struct{ error }
 
 func (e *localError) Unwrap() error { return e.error }
@@ -269,7 +269,7 @@ func (r *registries) attempt(ctx context.Context, address, accept string, most i
 	return 0, nil
 }
 
-// redact drops the address from net/http's errors, which could hold a password.
+// redact removes a password from the address in net/http's errors.
 func redact(err error) error {
 	var u *url.Error
 	if !errors.As(err, &u) {
@@ -292,9 +292,8 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// archive fetches the archive of a package version into f and compares it with
-// integrity. Where the registry does not keep archives at the usual address it is
-// asked for it.
+// archive fetches the archive of a package version into f and compares it with integrity. If the
+// registry has no archive at the usual address, archive asks the registry for the address.
 func (r *registries) archive(ctx context.Context, name, version, integrity string, f *os.File) error {
 	pinned, err := strongest(integrity)
 	if err != nil {
@@ -326,10 +325,10 @@ func (r *registries) archive(ctx context.Context, name, version, integrity strin
 	return nil
 }
 
-// errChanged is npm's own word for it, which people search for.
+// errChanged contains npm's own error code, for users who search for it.
 var errChanged = errors.New("EINTEGRITY: the archive that the registry has is not the one that is locked")
 
-// fetched is an error of archive about the package of that name and version.
+// fetched attributes an error of archive to the package or the registry.
 func fetched(err error, shown string) error {
 	cause := image.SiteDown
 	var status *statusError
@@ -349,8 +348,8 @@ func fetched(err error, shown string) error {
 	return &image.PackageError{Site: "npm", Package: shown, Cause: cause, Err: err}
 }
 
-// tarball asks the registry where the archive of a version is
-// (npm's registry, docs/responses/package-metadata.md).
+// tarball asks the registry for the address of a version's archive (npm's registry,
+// docs/responses/package-metadata.md).
 func (r *registries) tarball(ctx context.Context, base, name, version string) (string, error) {
 	var body document
 	address := base + strings.Replace(name, "/", "%2f", 1)
@@ -378,7 +377,7 @@ func (r *registries) tarball(ctx context.Context, base, name, version string) (s
 	return at.String(), nil
 }
 
-// withLibc writes what the registry says of the places that are asked for to raw.
+// withLibc writes the registry's answers for the asked places to raw.
 func (r *registries) withLibc(ctx context.Context, raw json.RawMessage, l *packageLock, asked []string) (json.RawMessage, error) {
 	said := map[string]json.RawMessage{}
 	for _, place := range asked {
@@ -413,9 +412,9 @@ func (r *registries) withLibc(ctx context.Context, raw json.RawMessage, l *packa
 	return json.Marshal(all)
 }
 
-// libc are the C libraries that a version's package.json names ("libc" in npm help
-// package-json), by the registry's document of one version
-// (npm's registry, docs/REGISTRY-API.md); nil where it names none or does not answer.
+// libc returns the C libraries in a version's package.json ("libc" in npm help package-json), by
+// the registry's document of one version (npm's registry, docs/REGISTRY-API.md); nil without an
+// answer.
 func (r *registries) libc(ctx context.Context, name, version string) []string {
 	var body document
 	address := r.of(name) + strings.Replace(name, "/", "%2f", 1) + "/" + url.PathEscape(version)
@@ -446,15 +445,15 @@ type document struct{ b []byte }
 func (d *document) Write(p []byte) (int, error) { d.b = append(d.b, p...); return len(p), nil }
 func (d *document) empty() error                { d.b = d.b[:0]; return nil }
 
-// pinnedHash is what an archive is compared with.
+// pinnedHash is the expected hash of an archive.
 type pinnedHash struct {
 	algorithm string // "sha512"
 	sum       func() hash.Hash
 	want      []byte
 }
 
-// strongest picks the best hash of an integrity value (W3C Subresource
-// Integrity): "sha512-BASE64", perhaps several with spaces between.
+// strongest returns the best hash of an integrity value (W3C Subresource Integrity):
+// "sha512-BASE64", perhaps several with spaces between.
 func strongest(integrity string) (pinnedHash, error) {
 	for _, p := range []pinnedHash{
 		{algorithm: "sha512", sum: sha512.New},

@@ -23,27 +23,26 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// scripted is a package whose install scripts the template allows. Its part is what
-// they make of its files:
+// scripted is a package whose install scripts the template allows. Its part is the result of the
+// scripts on its files:
 //
-//	/work/node_modules/bcrypt          a copy, theirs to change; the part of it
-//	/work/node_modules/node-addon-api  what it depends on, read-only
-//	/work/node_modules/.bin            links to their programs
+//	/work/node_modules/bcrypt          a copy for the scripts to change; becomes the part
+//	/work/node_modules/node-addon-api  a dependency, read-only
+//	/work/node_modules/.bin            links to the dependencies' programs
 type scripted struct {
 	place string // as in the lock, and below /work
-	sees  []seen // what it depends on, by place
+	sees  []seen // the dependencies, by place
 	key   string // of its part
 }
 
-// seen is a package that scripts of another find beside theirs.
+// seen is a dependency that a package's scripts see.
 type seen struct {
 	place string
 	key   string // of its part
-	made  bool   // whether its own scripts have run by then
+	made  bool   // its own scripts have run before
 }
 
-// installScripted is installPlain, where the packages of the names that are allowed
-// are made by their scripts.
+// installScripted is like installPlain, but makes the allowed packages by their scripts.
 func (s *site) installScripted(ctx context.Context, l *packageLock, places, allowed []string) ([]store.Part, error) {
 	if s.step.Platform != "" {
 		return nil, &image.FieldError{Field: "packages.npm_scripts", Message: "packages.npm_scripts needs a base of FRE's, whose Node and compilers are of one release"}
@@ -54,8 +53,8 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 		return nil, err
 	}
 	parts := map[string]store.Part{} // by place
-	missing := map[string]bool{}     // of scripts, by place
-	asFetched := map[string]bool{}   // packages that scripts still to run see without theirs having run
+	missing := map[string]bool{}     // parts to make by scripts, by place
+	asFetched := map[string]bool{}   // packages that scripts to run see before their own scripts have run
 	for _, p := range scripts {
 		part, ok := s.step.Store.Part(p.key)
 		if parts[p.place] = part; ok {
@@ -105,8 +104,8 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 	return out, nil
 }
 
-// scripted lists the packages of those names among places, what one depends on
-// before it. version is that of the Node they are made for.
+// scripted lists the packages with allowed names among places, dependencies first. version is the
+// version of their Node.
 func (l *packageLock) scripted(places, allowed []string, version string) ([]scripted, error) {
 	for _, name := range allowed {
 		if !slices.ContainsFunc(places, func(place string) bool { return l.Packages[place].name(place) == name }) {
@@ -135,7 +134,7 @@ func (l *packageLock) scripted(places, allowed []string, version string) ([]scri
 			return
 		}
 		made := scripted{place: place}
-		var below []string // other parts' places, which are left out of this one
+		var below []string // places of other parts, which this part leaves out
 		for _, d := range places {
 			if strings.HasPrefix(d, place+"/") {
 				below = append(below, d)
@@ -161,19 +160,17 @@ func (l *packageLock) scripted(places, allowed []string, version string) ([]scri
 	return out, nil
 }
 
-// commands are the programs by which others find the package's files, by name; fmt
-// writes them sorted.
+// commands returns the package's programs by name; fmt prints a map sorted.
 func (p lockedPackage) commands(place string) map[string]string {
 	all, err := commands(p.name(place), p.Bin)
 	if err != nil {
-		return nil // nor are there links
+		return nil // without links too
 	}
 	return all
 }
 
-// needs lists, sorted, where among the places that are there Node finds what a
-// package depends on (nodejs.org/api/modules.html, "Loading from node_modules
-// folders").
+// needs lists, sorted, the existing places at which Node finds a package's dependencies
+// (nodejs.org/api/modules.html, "Loading from node_modules folders").
 func (l *packageLock) needs(place string, there map[string]bool) []string {
 	p := l.Packages[place]
 	var out []string
@@ -185,7 +182,7 @@ func (l *packageLock) needs(place string, there map[string]bool) []string {
 					continue
 				}
 				for d != "" && l.Packages[d].InBundle {
-					d = parent(d) // comes with the package that bundles it
+					d = parent(d) // included in the bundling package
 				}
 				if there[d] && d != place {
 					out = append(out, d)
@@ -198,7 +195,7 @@ func (l *packageLock) needs(place string, there map[string]bool) []string {
 	return slices.Compact(out)
 }
 
-// closure lists, sorted, what a package depends on, directly or not.
+// closure lists, sorted, a package's direct and indirect dependencies.
 func (l *packageLock) closure(place string, there map[string]bool) []string {
 	found := map[string]bool{place: true}
 	var out []string
@@ -214,8 +211,7 @@ func (l *packageLock) closure(place string, there map[string]bool) []string {
 	return out
 }
 
-// parent is the place of the package in whose node_modules a place is; "" is the
-// function's.
+// parent is the place of the package whose node_modules holds a place; "" is the function.
 func parent(place string) string {
 	i := strings.LastIndex("/"+place, "/node_modules/")
 	return place[:max(i-1, 0)]
@@ -229,9 +225,9 @@ const (
 	maxCommand  = 64 << 10
 )
 
-// hooks reads from a package's package.json what npm runs when it installs it, in
-// this order (npm help scripts, "npm install"); gyp says that it has a binding.gyp
-// (npm help package-json, "scripts").
+// hooks returns the scripts of a package.json that npm runs at the installation, in npm's order
+// (npm help scripts, "npm install"). gyp says that the package has a binding.gyp (npm help
+// package-json, "scripts").
 func hooks(manifest []byte, gyp bool) ([]hook, error) {
 	var m struct {
 		Scripts json.RawMessage `json:"scripts"`
@@ -242,7 +238,7 @@ func hooks(manifest []byte, gyp bool) ([]hook, error) {
 	}
 	var scripts map[string]json.RawMessage
 	if json.Unmarshal(m.Scripts, &scripts) != nil {
-		scripts = nil // npm takes such for none
+		scripts = nil // npm ignores malformed scripts
 	}
 	var out []hook
 	for _, name := range []string{"preinstall", "install", "postinstall"} {
@@ -263,15 +259,15 @@ func hooks(manifest []byte, gyp bool) ([]hook, error) {
 	return out, nil
 }
 
-// hooksOf are the install scripts of a package as it was published, and whether
-// node-gyp has something to build in it.
+// hooksOf returns the install scripts of a package as published, and whether node-gyp has files to
+// build.
 func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
 	files, err := s.step.Store.Tree(tree)
 	if err != nil {
 		return nil, false, err
 	}
 	manifest := -1
-	own := false // binding.gyp at its top, which npm looks for
+	own := false // binding.gyp at the top, as npm requires
 	for i, e := range files.Entries {
 		switch {
 		case e.Kind != store.KindFile:
@@ -299,8 +295,8 @@ func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
 	return list, gyp, err
 }
 
-// build makes the part of a package by its install scripts, which see the trees
-// beside by place. They run without network and credentials.
+// build makes the part of a package by its install scripts, which see the trees beside by place.
+// They run without network and credentials.
 func (s *site) build(ctx context.Context, l *packageLock, places []string, p scripted, tree store.Digest, beside map[string]store.Digest) (store.Part, error) {
 	locked := l.Packages[p.place]
 	shown := locked.name(p.place) + " " + locked.Version
@@ -328,7 +324,7 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 		return part, err
 	}
 	if err := s.lay(ctx, b, rootfs, l, p, tree, beside); err != nil {
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrExist) { // files where another package's directories are
+		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, fs.ErrExist) { // a file at the path of another package's directory
 			return part, &image.PackageError{Site: "npm", Package: shown, Cause: image.PackageBad, Err: err}
 		}
 		return part, install.Unpacked(err, "npm", shown)
@@ -352,26 +348,26 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 	return part, b.Remove()
 }
 
-// binDir is where npm links the programs of packages.
+// binDir is the directory in which npm links the programs of packages.
 const binDir = "node_modules/.bin"
 
-// leftover is what node-gyp needs to build again, and nothing reads.
+// leftover matches files that node-gyp needs only to build again.
 var leftover = regexp.MustCompile(`^build/([^/]*Makefile|[^/]*\.mk|config\.gypi|node_gyp_bins|(Release|Debug)/(\.deps|obj(\.target)?))$`)
 
-// original is where a bench has the package whose scripts run, as it was published.
+// original is the directory of a bench with the published files of the scripts' package.
 const original = "package"
 
-// own gives the user of a step, who alone can change the modes and times of files,
-// a copy of the package.
+// own gives the step's user a copy of the package: only an owner can change modes and times of
+// files.
 const own = `require("fs").cpSync("/work/` + original + `", process.argv[1], {recursive: true, preserveTimestamps: true, verbatimSymlinks: true})`
 
-// lay puts what the scripts of a package see to a bench.
+// lay writes the files that a package's scripts see to a bench.
 func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *packageLock, p scripted, tree store.Digest, beside map[string]store.Digest) error {
 	at := []string{p.place}
 	for _, d := range p.sees {
 		at = append(at, d.place)
 	}
-	slices.Sort(at) // what is in others' node_modules after them
+	slices.Sort(at) // parents before the packages in their node_modules
 	top, err := b.Open(".")
 	if err != nil {
 		return err
@@ -384,7 +380,7 @@ func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *pack
 			}
 			continue
 		}
-		// What another package has brought along at this place is not it.
+		// Remove files that another package has at this place.
 		if err := errors.Join(b.Lay(ctx, tree, original), top.RemoveAll(place), b.Mkdir(place)); err != nil {
 			return err
 		}
@@ -415,7 +411,7 @@ func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *pack
 	return nil
 }
 
-// scriptLines are the last lines of a script that are told.
+// scriptLines is the number of a script's last lines in an error.
 const scriptLines = 30
 
 // run runs one script of a package as npm would (npm help scripts, "Environment").
@@ -438,7 +434,7 @@ func (s *site) run(ctx context.Context, b *install.Bench, rootfs string, p locke
 			"NODE=/usr/bin/node", "npm_node_execpath=/usr/bin/node", "npm_command=install", "npm_config_user_agent=npm", "npm_config_offline=true",
 			"npm_lifecycle_event=" + h.name, "npm_lifecycle_script=" + h.command,
 			"npm_package_name=" + name, "npm_package_version=" + p.Version, "npm_package_json=" + path.Join("/work", place, manifestFile),
-			// Debian's headers and compilers, for whichever node-gyp a package brings.
+			// Debian's headers and compilers, for the node-gyp of any package.
 			"npm_config_nodedir=/usr", fmt.Sprintf("npm_config_jobs=%d", runtime.NumCPU()), "CC=gcc", "CXX=g++",
 		},
 	})
