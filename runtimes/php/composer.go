@@ -21,9 +21,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Site is where packages.composer come from: the repositories of the host's own
-// configuration and of composer.json, by way of Debian's Composer. It implements
-// image.Site.
+// Site is the source of packages.composer: the repositories of the host's own configuration and of
+// composer.json, by way of Debian's Composer. It implements image.Site.
 type Site struct {
 	Tools []string // Debian packages to add to the base "php" for Composer
 }
@@ -31,25 +30,24 @@ type Site struct {
 // Name is "composer".
 func (Site) Name() string { return "composer" }
 
-// Bases is the one that has an interpreter for them.
+// Bases is FRE's base with PHP.
 func (Site) Bases() []string { return []string{"php"} }
 
 // Env is empty: the function requires vendor/autoload.php itself.
 func (Site) Env() []string { return nil }
 
-// ProgramDirs is where Composer puts their programs.
+// ProgramDirs is Composer's directory for programs.
 func (Site) ProgramDirs() []string { return []string{"/" + vendor + "/bin"} }
 
-// vendor is where packages are in an image: where Composer puts them itself.
+// vendor is the directory of packages in an image: Composer's own default.
 const vendor = "function/vendor"
 
-// autoloader is the part that knows where the classes of all the others are.
+// autoloader is the part that finds the classes of all packages.
 const autoloader = "composer autoloader"
 
-// Packages makes one part per package version below /function/vendor, and one of
-// Composer's autoloader. Neither scripts nor plugins run. The lock pins the trees
-// that were unpacked, because archives that repositories name are made anew at
-// every request and have no hash.
+// Packages makes one part for each package version below /function/vendor, and one for Composer's
+// autoloader. Neither scripts nor plugins run. The lock pins the unpacked trees: repositories make
+// archives anew at every request, and these have no stable hash.
 func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
 	s := &site{step: step, tools: r.Tools, requests: &t.Packages.Composer}
 	root, err := s.root()
@@ -90,7 +88,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 			return nil, err
 		}
 	}
-	names := map[string]bool{"composer/installed.json": true} // says where archives came from
+	names := map[string]bool{"composer/installed.json": true} // names the archives' addresses
 	for _, p := range found {
 		names[p.Name] = true
 	}
@@ -111,12 +109,12 @@ type site struct {
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
 
-// platform is what Composer is told of extensions that it has for itself and the
-// base has not.
+// platform makes Composer treat its own extensions intl and zip as missing, because a slim base
+// lacks them.
 var platform = map[string]any{"ext-intl": false, "ext-zip": false}
 
-// root is the composer.json for Composer: what the template's says about packages,
-// or the list's.
+// root returns the composer.json for Composer: the package members of the template's file, or the
+// template's list.
 func (s *site) root() (map[string]any, error) {
 	root := map[string]any{}
 	if s.requests.File != "" {
@@ -147,8 +145,8 @@ func (s *site) root() (map[string]any, error) {
 	return root, nil
 }
 
-// beside makes the places of repositories that are directories absolute: Composer
-// sees the template's directory elsewhere.
+// beside makes the paths of repositories in directories absolute, because Composer sees the
+// template's directory elsewhere.
 func beside(repositories any, dir string) {
 	var all []any
 	switch r := repositories.(type) {
@@ -170,7 +168,7 @@ func beside(repositories any, dir string) {
 	}
 }
 
-// pin makes root ask for what the lock has and nothing else.
+// pin makes root request exactly the locked packages.
 func pin(root map[string]any, packages []image.LockedPackage) {
 	require := map[string]any{}
 	if asked, ok := root["require"].(map[string]any); ok {
@@ -187,7 +185,7 @@ func pin(root map[string]any, packages []image.LockedPackage) {
 	root["minimum-stability"], root["prefer-stable"] = "dev", true
 }
 
-// compare wants what was installed to be what the lock has.
+// compare checks that the installed packages equal the locked packages.
 func compare(locked, found []image.LockedPackage) error {
 	for _, p := range found {
 		i := slices.IndexFunc(locked, func(l image.LockedPackage) bool { return l.Name == p.Name })
@@ -215,13 +213,13 @@ func key(p image.LockedPackage) string {
 func autoloaderKey(packages []image.LockedPackage, root map[string]any) string {
 	text, err := json.Marshal([]any{packages, root["autoload"]})
 	if err != nil {
-		panic(err) // it came out of JSON
+		panic(err) // the value came out of JSON
 	}
 	sum := sha256.Sum256(text)
 	return "composer autoloader:" + hex.EncodeToString(sum[:])
 }
 
-// find returns the parts of what is locked, if the store has them all.
+// find returns the parts of the locked packages, if the store has all.
 func (s *site) find(packages []image.LockedPackage, root map[string]any) ([]store.Part, bool) {
 	var parts []store.Part
 	for _, p := range packages {
@@ -235,8 +233,8 @@ func (s *site) find(packages []image.LockedPackage, root map[string]any) ([]stor
 	return append(parts, part), ok
 }
 
-// run lets Composer resolve and install at a bench, where vendor and composer.lock
-// are then. It sees the template's directory at /function.
+// run has Composer resolve and install at a bench, and leaves vendor and composer.lock there.
+// Composer sees the template's directory at /function.
 func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*install.Bench, error) {
 	rootfs, err := s.step.Tools(ctx, "php", s.tools...)
 	if err != nil {
@@ -246,7 +244,7 @@ func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*inst
 	if err != nil {
 		return nil, err
 	}
-	// Tools have no settings of FinishBase's.
+	// The tool image lacks the settings that FinishBase makes.
 	tools, err := os.OpenRoot(rootfs)
 	if err != nil {
 		return nil, err
@@ -301,8 +299,8 @@ func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*inst
 	return b, nil
 }
 
-// home writes Composer's own configuration: what the host's says about
-// repositories and credentials, which go with the bench when the build ends.
+// home writes Composer's own configuration: the host's repositories and credentials. It goes with
+// the bench at the end of the build.
 func (s *site) home(b *install.Bench) error {
 	home := filepath.Join(b.Dir, ".composer")
 	if err := os.Mkdir(home, 0o755); err != nil {
@@ -349,8 +347,8 @@ func (s *site) home(b *install.Bench) error {
 	return b.Write(".composer/config.json", text)
 }
 
-// locked reads what Composer has chosen, and with which hashes of their archives it
-// compared them, as parseLock does.
+// locked reads the packages that Composer has chosen, and the archives' hashes that it has
+// verified, as parseLock does.
 func (s *site) locked(b *install.Bench) (packages []image.LockedPackage, archives map[string]string, err error) {
 	text, err := b.Read("composer.lock")
 	if err != nil {
@@ -370,27 +368,26 @@ func (s *site) locked(b *install.Bench) (packages []image.LockedPackage, archive
 	}), archives, nil
 }
 
-// place is where Composer takes a package's files from.
+// place is the source of a package's files.
 type place struct {
 	URL string `json:"url"`
 }
 
-// outside says whether that is neither a server's address nor beside the template:
-// a repository may name any file that Composer can read, credentials too.
+// outside reports whether the URL is neither a server's address nor beside the template. A
+// repository may name any file that Composer can read, credentials too.
 func (p place) outside() bool {
 	return !web.MatchString(p.URL) && !strings.HasPrefix(path.Clean(p.URL), "/function/")
 }
 
-// web is a server's address, a mirror's with placeholders too.
+// web matches a server's address, and a mirror's with placeholders.
 var web = regexp.MustCompile(`^https?://[^/]`)
 
-// shasum is a hash of an archive as repositories name it, which most do not.
+// shasum is an archive's hash in a repository; most have none.
 var shasum = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
-// parseLock reads the packages of a composer.lock, sorted by name, without hashes,
-// and by name the hashes of the archives of which a repository has named one, which
-// Composer verifies: "sha1:…". It refuses those whose files come from where no
-// package is.
+// parseLock reads the packages of a composer.lock, sorted by name, without hashes. archives maps
+// names to the archive hashes ("sha1:…") that repositories give and Composer verifies. It refuses
+// packages whose files come from outside of servers and the template.
 func parseLock(text []byte) (packages []image.LockedPackage, archives map[string]string, err error) {
 	var l struct {
 		Packages []struct {
@@ -410,7 +407,7 @@ func parseLock(text []byte) (packages []image.LockedPackage, archives map[string
 	}
 	packages, archives = make([]image.LockedPackage, 0, len(l.Packages)), map[string]string{}
 	for _, p := range l.Packages {
-		// Composer's own files are at the autoloader's place, not a package.
+		// Composer's own files are in the autoloader's part, not a package.
 		if !namePattern.MatchString(p.Name) || p.Name == "composer/installed.json" || p.Version == "" || len(p.Version) > 128 || strings.ContainsAny(p.Version, "\x00\n ") {
 			return nil, nil, fmt.Errorf("composer.lock: bad package %q version %q", p.Name, p.Version)
 		}
@@ -431,10 +428,10 @@ func parseLock(text []byte) (packages []image.LockedPackage, archives map[string
 	return packages, archives, nil
 }
 
-// noAnswer is how Composer says that the request, not the network, is at fault.
+// noAnswer matches Composer's messages about a faulty request, not a faulty network.
 var noAnswer = regexp.MustCompile(`could not be resolved|could not be found|Could not parse version|does not match the expected JSON schema|is invalid`)
 
-// failed turns what Composer said into the error the user sees.
+// failed makes the user's error from Composer's output.
 func failed(err error, words string) error {
 	lines := install.Lines(words, func(l string) bool {
 		return strings.HasPrefix(l, "Loading composer") || strings.HasPrefix(l, "Updating dependencies") || strings.HasPrefix(l, "Installing dependencies") ||

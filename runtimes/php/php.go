@@ -1,5 +1,5 @@
-// Package php runs functions written in PHP: a bootstrap that speaks the
-// channel, in the distribution's php-cli.
+// Package php runs functions written in PHP: a bootstrap that speaks the channel, in the
+// distribution's php-cli.
 package php
 
 import (
@@ -32,7 +32,7 @@ type Runtime struct{}
 // Name is "php".
 func (Runtime) Name() string { return "php" }
 
-// Bases is the one that has the interpreter.
+// Bases is FRE's base with the interpreter.
 func (Runtime) Bases() []string { return []string{"php"} }
 
 // Bootstrap returns the program that loads the handler, and PHP's settings.
@@ -40,23 +40,23 @@ func (Runtime) Bootstrap() map[string][]byte {
 	return map[string][]byte{"bootstrap.php": bootstrap, "php.ini": ini}
 }
 
-// handlerPattern is file.function or file.Class::method, the file without its
-// extension, the function and class perhaps in namespaces.
+// handlerPattern is file.function or file.Class::method, the file without its extension, the
+// function and class perhaps in namespaces.
 var handlerPattern = regexp.MustCompile(`^[^\x00-\x1f./][^\x00-\x1f]*\.[\pL_][\pL\pN_]*(\\[\pL_][\pL\pN_]*)*(::[\pL_][\pL\pN_]*)?$`)
 
-// Untraced implements [image.Traced]: time zones and character sets, which are found
-// by a name that comes with the data.
+// Untraced implements [image.Traced]: time zones and character sets, which programs open by names
+// in their data.
 func (Runtime) Untraced() []string {
 	return []string{"usr/share/zoneinfo", "usr/lib/*/gconv"}
 }
 
-// Interpreter is what a base has to have: the bootstrap has read-only properties
-// and first-class callables. Settings of the image's own may have PHP complain.
+// Interpreter is the requirement on a base: the bootstrap uses read-only properties and first-class
+// callables. -n ignores the image's own settings, which may print complaints.
 func (Runtime) Interpreter() image.Interpreter {
 	return image.Interpreter{Name: "php", Version: []string{"-n", "--version"}, Before: "PHP ", Least: "8.1"}
 }
 
-// Command runs the bootstrap. A process of PHP has one event at a time.
+// Command runs the bootstrap. A PHP process handles one event at a time.
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
@@ -77,8 +77,8 @@ func environment() []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "FRE_CHANNEL=3"}
 }
 
-// Shell is the bootstrap without a handler. PHP reads the places of its settings
-// and the kind of its allocator at its start.
+// Shell is the bootstrap without a handler. PHP reads the paths of its settings and the kind of the
+// allocator only at the start.
 func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
 	if !s.Fits(env, []string{"PHP", "USE_ZEND_", "USE_TRACKED_", "ZEND_"}, nil) {
@@ -109,9 +109,8 @@ func (Runtime) Parse(interpreter, _ string) []string {
 // versionPattern is the interpreter's name in Debian, "php8.2".
 var versionPattern = regexp.MustCompile(`^php([0-9]+\.[0-9]+)$`)
 
-// FinishBase is the Finish of the base "php". It does what the packages' scripts
-// do when they are installed: the name php, and the settings that load the
-// extensions the base has.
+// FinishBase is the Finish of the base "php". It replaces the packages' installation scripts: it
+// makes the name php, and the settings that load the base's extensions.
 func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
 	root, err := os.OpenRoot(step.Rootfs)
 	if err != nil {
@@ -146,8 +145,8 @@ func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
 	return []store.Part{{Kind: "base", Name: "php settings", Version: version, Tree: tree}}, nil
 }
 
-// settings finds the interpreter of a base environment ("8.2") and says what loads
-// its extensions.
+// settings returns the version of a base environment's interpreter ("8.2") and the settings that
+// load its extensions.
 func settings(rootfs fs.FS) (v string, ini []byte, err error) {
 	if v, err = version(rootfs); err != nil {
 		return "", nil, err
@@ -156,7 +155,7 @@ func settings(rootfs fs.FS) (v string, ini []byte, err error) {
 	return v, extensions(files), err
 }
 
-// version finds the interpreter of a base environment: "8.2".
+// version returns the version of a base environment's interpreter: "8.2".
 func version(rootfs fs.FS) (string, error) {
 	names, err := fs.Glob(rootfs, "usr/bin/php*")
 	if err != nil {
@@ -170,7 +169,7 @@ func version(rootfs fs.FS) (string, error) {
 	return "", fmt.Errorf("the base environment has no usr/bin/php8.*: %w", fs.ErrNotExist)
 }
 
-// extensions are the lines that load these files, those that others need first.
+// extensions returns the lines that load the files, dependencies first.
 func extensions(files []string) []byte {
 	var names []string
 	for _, f := range files {
