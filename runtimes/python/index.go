@@ -10,9 +10,9 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// indexOf returns the URL of the index that packages.pip_index names for a package,
-// and "" for a package that comes from the host's indexes. An index that the engine's
-// configuration does not have is a [image.FieldError].
+// indexOf returns the URL of the index that packages.pip_index names for a package, and "" for a
+// package from the host's indexes. Errors: [image.FieldError] for an index that is not in the
+// engine's configuration.
 func (s *site) indexOf(name string) (string, error) {
 	name = image.NormalName(name)
 	index, ok := s.index[name]
@@ -30,11 +30,10 @@ func (s *site) indexOf(name string) (string, error) {
 		"the engine's configuration has no package index %q (it has: %s): ask whoever runs the engine to add it to packages.pip.indexes, or remove the line", index, known)}
 }
 
-// indexProject returns a pyproject.toml that makes uv take each package of
-// packages.pip_index from its index, and no other package from there ("explicit",
-// docs.astral.sh/uv/concepts/indexes). The package becomes a requirement: uv heeds the
-// index of a direct dependency alone. Of a package in built, by [image.NormalName], uv
-// is given the version alone: its wheel is at hand.
+// indexProject returns a pyproject.toml that makes uv take each package of packages.pip_index from
+// its index, and no other package from there ("explicit", docs.astral.sh/uv/concepts/indexes). The
+// package becomes a requirement, because uv uses the index of direct dependencies only. For a
+// package in built (by [image.NormalName]) uv gets only the version: its wheel is at hand.
 func (s *site) indexProject(built map[string]image.LockedPackage) ([]byte, error) {
 	var sources, indexes, names strings.Builder
 	written := map[string]bool{}
@@ -58,11 +57,12 @@ func (s *site) indexProject(built map[string]image.LockedPackage) ([]byte, error
 	return fmt.Appendf(nil, "[project]\nname = \"pip-index\"\nversion = \"0\"\ndependencies = [%s]\n[tool.uv.sources]\n%s%s", &names, &sources, &indexes), nil
 }
 
-// notFound is how uv says that an index does not have a package, or that it wants other
-// credentials and is an explicit one.
+// notFound matches uv's message that an index does not have a package, or that an explicit index
+// requires other credentials.
 var notFound = regexp.MustCompile(`([a-z0-9-]+) was not found in the package registry`)
 
-// nameIndex adds to what uv says which index does not have a package of packages.pip_index.
+// nameIndex adds to uv's output the name of the index that does not have a package of
+// packages.pip_index.
 func (s *site) nameIndex(words string) string {
 	return notFound.ReplaceAllStringFunc(words, func(said string) string {
 		if index, ok := s.index[notFound.FindStringSubmatch(said)[1]]; ok {

@@ -15,8 +15,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
-// The files of a project that say what it depends on: the standard's (PEP 621),
-// and uv's lock of it beside.
+// Files with a project's dependencies: the standard's (PEP 621), and uv's lock beside it.
 const (
 	projectFile = "pyproject.toml"
 	projectLock = "uv.lock"
@@ -25,19 +24,19 @@ const (
 //go:embed project.py
 var projectProgram []byte
 
-// project is what project.py says about a pyproject.toml.
+// project is the output of project.py for a pyproject.toml.
 type project struct {
 	Dependencies []string `json:"dependencies"`
-	Error        string   `json:"error"` // why there are none
+	Error        string   `json:"error"` // reason for missing dependencies
 }
 
-// isProject says whether the file of requests is a project's.
+// isProject reports whether the file of requests is a project's.
 func isProject(file string) bool {
 	return path.Base(file) == projectFile || path.Base(file) == projectLock
 }
 
-// ReadRequests reads what a file of requirements names, and a project's lock.
-// It implements image.RequestReader.
+// ReadRequests reads the files that a file of requirements names, and a project's lock. It
+// implements image.RequestReader.
 func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
 	switch path.Base(r.File) {
 	case projectFile:
@@ -54,7 +53,7 @@ func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) e
 	return err
 }
 
-// request gathers what the template asks for.
+// request gathers the template's requests.
 func (s *site) request(ctx context.Context, r *image.Requests) (*request, error) {
 	q, err := s.gather(ctx, r)
 	var exit *image.ExitError
@@ -124,12 +123,11 @@ func (s *site) gather(ctx context.Context, r *image.Requests) (*request, error) 
 	return &q, nil
 }
 
-// stale is how uv, which must not resolve anew, says that it would have to.
+// stale matches uv's messages that the lock is out of date.
 var stale = regexp.MustCompile(`needs to be updated|No solution found|network was disabled`)
 
-// exported has uv say what its lock pins, after a look at whether that still is a
-// lock of the project. Without a network it takes no notice of which index the
-// lock was made with.
+// exported returns the packages that uv's lock pins, after uv has checked that the lock is the
+// project's. Without a network uv ignores the index that the lock was made with.
 func (s *site) exported(ctx context.Context, b *install.Bench, r *image.Requests) (*request, error) {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package python builds and starts functions written in Python: a bootstrap
-// that speaks the channel, and packages resolved and installed by uv.
+// Package python builds and starts functions written in Python: a bootstrap that speaks the
+// channel, and packages resolved and installed by uv.
 package python
 
 import (
@@ -28,7 +28,7 @@ var (
 	work []byte
 )
 
-// launcher is the script among the bootstrap's files; the others are modules.
+// launcher is the script among the bootstrap's files; the rest are modules.
 const launcher = "bootstrap.py"
 
 // Runtime is the runtime "python". It implements image.Runtime.
@@ -37,29 +37,29 @@ type Runtime struct{}
 // Name is "python".
 func (Runtime) Name() string { return "python" }
 
-// Bases is the one of FRE's that has the interpreter.
+// Bases is FRE's base with the interpreter.
 func (Runtime) Bases() []string { return []string{"python"} }
 
-// Bootstrap returns the launcher and the package it imports, _fre.
+// Bootstrap returns the launcher and the package _fre that it imports.
 func (Runtime) Bootstrap() map[string][]byte {
 	files := map[string][]byte{}
 	for _, pattern := range []string{launcher, "_fre/*.py"} {
 		names, _ := fs.Glob(bootstrap, pattern)
 		for _, name := range names {
-			files[name], _ = bootstrap.ReadFile(name) // embedded: it is there
+			files[name], _ = bootstrap.ReadFile(name) // the file is embedded
 		}
 	}
 	return files
 }
 
-// ForkServer makes it an image.ForkServer: _fre/fork.py.
+// ForkServer marks the runtime as an image.ForkServer: _fre/fork.py.
 func (Runtime) ForkServer() {}
 
 // handlerPattern is module.function, the module with any number of packages.
 var handlerPattern = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)+$`)
 
-// Command runs the bootstrap without the site module, which costs a quarter of
-// the interpreter's start: PYTHONPATH names what a function has.
+// Command runs the bootstrap without the site module, which takes a quarter of the interpreter's
+// start: PYTHONPATH names the directories of a function's modules.
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
@@ -69,11 +69,11 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 		pythonPath, fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
 }
 
-// pythonPath is where modules are.
+// pythonPath names the directories of modules.
 const pythonPath = "PYTHONPATH=/function:/" + prefix
 
-// command leaves the site module to images that FRE did not make: those have
-// packages of their own in its directories.
+// command keeps the site module for images that FRE did not make: they have packages in the
+// module's directories.
 func command(t *image.Template) []string {
 	if t.ForeignBase() {
 		return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}
@@ -81,7 +81,7 @@ func command(t *image.Template) []string {
 	return []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py"}
 }
 
-// Interpreter is what a base has to have.
+// Interpreter is the requirement on a base.
 func (Runtime) Interpreter() image.Interpreter {
 	return image.Interpreter{
 		Name: "python3", Least: "3.9",
@@ -89,7 +89,7 @@ func (Runtime) Interpreter() image.Interpreter {
 	}
 }
 
-// Contract has the bootstrap call handlers that were written for something else.
+// Contract has the bootstrap call handlers of other contracts.
 func (r Runtime) Contract(c image.Contract) image.Runtime {
 	switch c {
 	case image.ContractFRE:
@@ -106,7 +106,7 @@ type contracted struct {
 	contract image.Contract
 }
 
-// Command says which.
+// Command adds the contract to the environment.
 func (c contracted) Command(t *image.Template) (args, env []string, err error) {
 	args, env, err = c.Runtime.Command(t)
 	if err != nil {
@@ -129,16 +129,16 @@ func environment() []string {
 	}
 }
 
-// Untraced implements [image.Traced]: what tells of an exception (traceback, and
-// what it imports in Python 3.9 to 3.13), what _fre imports when it is a fork server,
-// and the codecs, which are found by a name that comes with the data.
+// Untraced implements [image.Traced]: the modules that report an exception (traceback, and its
+// imports in Python 3.9 to 3.13), the imports of _fre in a fork server, and the codecs, which
+// programs open by names in their data.
 func (Runtime) Untraced() []string {
 	var out []string
 	for _, name := range []string{
 		"__future__.py", "_colorize.py", "_weakrefset.py", "ast.py", "codeop.py", "collections", "contextlib.py", "copyreg.py", "encodings", "enum.py",
 		"functools.py", "heapq.py", "json", "keyword.py", "linecache.py", "operator.py", "re", "reprlib.py", "stat.py", "textwrap.py", "threading.py",
 		"token.py", "tokenize.py", "traceback.py", "types.py", "warnings.py", "weakref.py",
-		"os.py", "_collections_abc.py", "abc.py", "codecs.py", "genericpath.py", "io.py", "posixpath.py", // frozen: looked at only, os.py to find the others
+		"os.py", "_collections_abc.py", "abc.py", "codecs.py", "genericpath.py", "io.py", "posixpath.py", // frozen: only looked at, os.py to find the rest
 		"ctypes/__init__.py", "ctypes/_endian.py", "struct.py", // of a fork server
 		"lib-dynload/_ctypes.*", "lib-dynload/_json.*", "lib-dynload/_socket.*", "lib-dynload/_struct.*", "lib-dynload/select.*",
 	} {
@@ -147,8 +147,8 @@ func (Runtime) Untraced() []string {
 	return out
 }
 
-// Shell is the bootstrap without a handler. Of what the interpreter reads at its
-// start the bootstrap does PYTHONPATH again.
+// Shell is the bootstrap without a handler. The interpreter reads its PYTHON variables at its
+// start; the bootstrap applies PYTHONPATH again, and no other.
 func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
 	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
@@ -159,7 +159,7 @@ func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
 
 var numbered = regexp.MustCompile(`^python(3\.[0-9]+)$`)
 
-// interpreter finds that of a base environment: its path there, and "3.11".
+// interpreter returns the path of a base environment's interpreter, and its version: "3.11".
 func interpreter(step *image.Step) (program, version string, err error) {
 	if program, err = step.Program("python3"); err != nil {
 		return "", "", err
@@ -170,7 +170,7 @@ func interpreter(step *image.Step) (program, version string, err error) {
 	}
 	defer func() { _ = root.Close() }()
 	name := strings.TrimPrefix(program, "/")
-	if target, err := root.Readlink(name); err == nil { // python3 → python3.11, mostly
+	if target, err := root.Readlink(name); err == nil { // usually python3 → python3.11
 		if m := numbered.FindStringSubmatch(path.Base(target)); m != nil {
 			return program, m[1], nil
 		}
@@ -187,7 +187,7 @@ func interpreter(step *image.Step) (program, version string, err error) {
 	return "", "", fmt.Errorf("beside %s of the base environment stands no python3.N: %w", program, fs.ErrNotExist)
 }
 
-// compileJob is one of work.py's.
+// compileJob is a job of work.py.
 type compileJob struct {
 	Root  string `json:"root"`
 	Place string `json:"place"`
@@ -220,10 +220,10 @@ func run(ctx context.Context, b *install.Bench, t install.Tool, verb string, job
 	return b.Run(ctx, t)
 }
 
-// FinishBase is the Finish of the base "python": it compiles the standard library
-// and the bootstrap once. The interpreter trusts the bytecode without a look at the
-// source (unchecked-hash: time stamps in an image mean nothing); the bootstrap's,
-// which may be of another FRE than the base environment, it compares.
+// FinishBase is the Finish of the base "python": it compiles the standard library and the bootstrap
+// once. The interpreter trusts the library's bytecode without reading the source (unchecked-hash),
+// because time stamps in an image mean nothing. It compares the bootstrap's bytecode with the
+// source: the bootstrap may come from another version of FRE.
 func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
 	_, v, err := interpreter(step)
 	if err != nil {
@@ -253,7 +253,7 @@ func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
 		return nil, err
 	}
 	// Interpreters that import site (servers, programs, children) read the packages' .pth files
-	// by this one; the bootstrap reads them itself.
+	// through fre.pth; the bootstrap reads them itself.
 	if err := b.Mkdir("out/usr/lib/python3/dist-packages"); err != nil {
 		return nil, err
 	}
@@ -267,28 +267,27 @@ func FinishBase(ctx context.Context, step *image.Step) ([]store.Part, error) {
 	return []store.Part{{Kind: "base", Name: "python bytecode", Version: v, Tree: tree}}, nil
 }
 
-// Site is where packages.pip come from: the package indexes of the host's own
-// configuration, by way of uv. It implements image.Site.
+// Site is the source of packages.pip: the package indexes of the host's own configuration, by way
+// of uv. It implements image.Site.
 type Site struct {
 	Tools     []string // Debian packages to add to the base "python" for pip
-	Compilers []string // and for packages with native code that come without a wheel
+	Compilers []string // and for packages with native code and no wheel
 }
 
 // Name is "pip".
 func (Site) Name() string { return "pip" }
 
-// Bases is the one that has an interpreter for them.
+// Bases is FRE's base with Python.
 func (Site) Bases() []string { return []string{"python"} }
 
-// Env names the modules' place.
+// Env names the directories of modules.
 func (Site) Env() []string { return []string{pythonPath} }
 
-// ProgramDirs is where their programs are.
+// ProgramDirs is the directory of the packages' programs.
 func (Site) ProgramDirs() []string { return []string{"/" + prefix + "/bin"} }
 
-// Packages makes one part per package version at opt/python, its bytecode
-// compiled. Nothing is fetched when the lock answers the request and the store
-// has its parts.
+// Packages makes one part for each package version at opt/python, with compiled bytecode. It
+// fetches no package if the lock answers the request and the store has its parts.
 func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
 	program, v, err := interpreter(step)
 	if err != nil {
@@ -339,7 +338,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 			if parts[m] = part; len(p.Requires) == len(made.Requires) {
 				continue
 			}
-			// The lock is of before what packages are built with was pinned.
+			// An old lock does not pin the packages for the build.
 			if !image.OptionsOf(ctx).Locked {
 				lock.Pip = &image.LockedPip{Request: lock.Pip.Request, Index: site.index, Packages: slices.Clone(lock.Pip.Packages)}
 				lock.Pip.Packages[m] = made
@@ -356,8 +355,8 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 	return parts, nil
 }
 
-// prefix is where packages are in an image.
+// prefix is the directory of packages in an image.
 const prefix = "opt/python"
 
-// skip leaves out what concerns the installation alone: uv's lock file.
+// skip leaves out files of the installation alone: uv's lock file and cache notes.
 func skip(p string) bool { return p == ".lock" || path.Base(p) == "uv_cache.json" }

@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// requirements is what one file of requirements says (pip's manual,
-// "Requirements File Format").
+// requirements is the content of one file of requirements (pip's manual, "Requirements File
+// Format").
 type requirements struct {
 	list        []requirement
 	files       []string // -r, relative to the file
@@ -28,14 +28,14 @@ type requirement struct {
 	hashes []string // "sha256:…"
 }
 
-// requirementPattern is that of a template's list, with parentheses around the
-// version, which PEP 508 allows.
+// requirementPattern is the pattern of a template's list, plus parentheses around the version,
+// which PEP 508 allows.
 var requirementPattern = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?) *(\[[A-Za-z0-9._, -]*\])? *(\([<>=!~][^\x00-\x1f@()\\]*\) *(;[^\x00-\x1f@\\]*)?|[<>=!~;][^\x00-\x1f@\\]*)?$`)
 
-// parseRequirements reads a file of requirements. Refused is what would make a
-// build depend on more than the package indexes of the host's configuration:
-// options that name others, URLs, paths, and variables, which uv would take from
-// an environment that holds the indexes' passwords. Errors name file and line.
+// parseRequirements reads a file of requirements. It refuses lines that would make a build depend
+// on more than the package indexes of the host's configuration: options that name other indexes,
+// URLs, paths, and variables. uv would take variables from an environment that holds the indexes'
+// passwords. Errors name file and line.
 func parseRequirements(file string, src []byte) (*requirements, error) {
 	out := &requirements{}
 	number, first, logical := 0, 0, ""
@@ -60,8 +60,8 @@ func parseRequirements(file string, src []byte) (*requirements, error) {
 	return out, nil
 }
 
-// blanks has one kind of space and one of line end: pip takes all that Python's splitlines
-// and PEP 508 do.
+// blanks maps all of pip's spaces and line ends, of Python's splitlines and of PEP 508, to one kind
+// each.
 var blanks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\v", "\n", "\f", "\n", "\t", " ", "\u00a0", " ")
 
 // withoutComment cuts at a # that begins the line or follows a space.
@@ -144,22 +144,22 @@ func (r *requirements) option(text string) error {
 	return nil
 }
 
-// request is all that a template asks of the package indexes.
+// request is a template's whole request to the package indexes.
 type request struct {
 	list        []requirement
 	constraints []requirement
 	complete    bool // list is the whole answer: an export of uv.lock
-	pre         bool // versions before a release count as well
+	pre         bool // pre-releases count as well
 	binary      formats
 }
 
-// formats are the packages of which only wheels count, and those of which only source
-// distributions do: normal names, ":all:". It is pip's FormatControl.
+// formats lists the packages restricted to wheels (only) or to source distributions (no): normal
+// names, ":all:". It is pip's FormatControl.
 type formats struct{ only, no []string }
 
 const allPackages = ":all:"
 
-// set adds what --only-binary or --no-binary says to its list; a package is in one of them.
+// set adds the value of --only-binary or --no-binary to its list. A package is in at most one list.
 func (f *formats) set(option, value string, to, other *[]string) error {
 	if value == "" {
 		return fmt.Errorf("%s names no package: write one, or %s, or :none: instead", option, allPackages)
@@ -184,13 +184,13 @@ func (f *formats) set(option, value string, to, other *[]string) error {
 	return nil
 }
 
-// add takes over what another file says.
+// add appends another file's lists.
 func (f *formats) add(more formats) {
 	f.only = append(f.only, more.only...)
 	f.no = append(f.no, more.no...)
 }
 
-// says whether list, one of f's, has a package: its own name counts before ":all:".
+// says reports whether list, one of f's, has a package: its own name counts before ":all:".
 func (f *formats) says(list, other []string, name string) bool {
 	name = image.NormalName(name)
 	return slices.Contains(list, name) || slices.Contains(list, allPackages) && !slices.Contains(other, name)
@@ -201,8 +201,8 @@ func (f *formats) noBinary(name string) bool   { return f.says(f.no, f.only, nam
 
 var packageName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
-// requestOf follows -r and -c from file on. read returns the content of a file by
-// its path below the template's directory.
+// requestOf reads file and follows -r and -c. read returns the content of a file by its path below
+// the template's directory.
 func requestOf(file string, src []byte, read func(string) ([]byte, error)) (*request, error) {
 	var out request
 	seen := map[string]bool{}
@@ -247,7 +247,7 @@ func requestOf(file string, src []byte, read func(string) ([]byte, error)) (*req
 	return &out, add(file, src, false)
 }
 
-// below is the path of what file names, below the template's directory.
+// below returns the path of a file that file names, below the template's directory.
 func below(file, name string) (string, error) {
 	at := path.Join(path.Dir(file), name)
 	if path.IsAbs(name) || strings.Contains(name, "://") || at == ".." || strings.HasPrefix(at, "../") {
@@ -256,7 +256,7 @@ func below(file, name string) (string, error) {
 	return at, nil
 }
 
-// hashes are those that the request allows, by normal name; nil where it has none.
+// hashes returns the request's allowed hashes by normal name; nil without any.
 func (r *request) hashes() map[string][]string {
 	var out map[string][]string
 	for _, q := range slices.Concat(r.list, r.constraints) {
@@ -272,8 +272,8 @@ func (r *request) hashes() map[string][]string {
 	return out
 }
 
-// honour leaves of each package's hashes those that the request allows. As with
-// pip, where one requirement has hashes all that is installed needs them.
+// honour keeps only the hashes that the request allows. As with pip, a single requirement with
+// hashes makes hashes mandatory for all packages.
 func (r *request) honour(packages []image.LockedPackage, file string) error {
 	allowed := r.hashes()
 	if allowed == nil {
@@ -296,7 +296,7 @@ func (r *request) honour(packages []image.LockedPackage, file string) error {
 	return nil
 }
 
-// text is the list as a file for uv.
+// text formats the list as a file for uv.
 func text(list []requirement) []byte {
 	var b strings.Builder
 	for _, q := range list {

@@ -26,7 +26,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// uv resolves and installs. Its wheel holds it at bin/uv.
+// uv resolves and installs. Its wheel holds the program at bin/uv.
 var uv = install.Program{
 	Name: "uv", Version: "0.13.8", Dir: "bin", Keep: func(path string) bool { return path == "uv" },
 	Hashes: map[string]string{
@@ -39,12 +39,12 @@ var uv = install.Program{
 type site struct {
 	step    *image.Step
 	python  string   // path of the interpreter
-	version string   // of it, "3.11"
-	tools   []string // Debian packages that make pip
+	version string   // of the interpreter, "3.11"
+	tools   []string // Debian packages of pip
 
-	compilers []string // and those that build packages with native code
+	compilers []string // and of a compiler for native code
 
-	index map[string]string // packages that come from another index → its name: packages.pip_index
+	index map[string]string // package → name of its index: packages.pip_index
 }
 
 // key names the part of a package version in the store.
@@ -64,14 +64,14 @@ func (s *site) key(p image.LockedPackage) string {
 	return fmt.Sprintf("pip:%s==%s:cp%s:%s:%s", p.Name, p.Version, strings.ReplaceAll(s.version, ".", ""), platform, hex.EncodeToString(h.Sum(nil)[:16]))
 }
 
-// env is uv's. What the host's uv.toml says is not there to be read.
+// env is uv's environment. uv does not see the host's uv.toml.
 func (s *site) env(cache string) []string {
 	return append([]string{
 		"UV_CACHE_DIR=" + cache, "UV_LINK_MODE=hardlink", "UV_NO_CONFIG=1", "UV_PYTHON_DOWNLOADS=never", "NO_COLOR=1",
 	}, s.step.Settings.PipEnv...)
 }
 
-// compileArgs have uv pin what /work/requirements.in asks for, wheels only, in
+// compileArgs have uv pin the requirements of /work/requirements.in, wheels only, in
 // /work/requirements.txt.
 func (s *site) compileArgs() []string {
 	return []string{
@@ -82,7 +82,7 @@ func (s *site) compileArgs() []string {
 	}
 }
 
-// line is a package as uv installs it and nothing else.
+// line is the requirement for exactly one locked package.
 func line(p image.LockedPackage) string {
 	words := []string{p.Name + "==" + p.Version}
 	for _, h := range p.Hashes {
@@ -91,7 +91,7 @@ func line(p image.LockedPackage) string {
 	return strings.Join(words, " ") + "\n"
 }
 
-// resolve asks uv for the versions and hashes of everything the request needs.
+// resolve asks uv for the versions and hashes of all required packages.
 func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPackage, error) {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 		if m == nil || built[image.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
 			return nil, failed(err, s.nameIndex(words))
 		}
-		// uv itself would run the package's code, beside the index's credentials.
+		// uv itself would run the package's code with access to the index's credentials.
 		p, part, sourceErr := s.fromSource(ctx, image.LockedPackage{Name: m[1]}, q.specifiers(m[1], words))
 		if errors.Is(sourceErr, errNoSource) {
 			return nil, failed(err, s.nameIndex(words))
@@ -197,7 +197,7 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 	return packages, q.honour(packages, cmp.Or(r.File, "packages.pip"))
 }
 
-// sourceOf is what is locked of a package that --no-binary names.
+// sourceOf returns the locked form of a package that --no-binary names.
 func (s *site) sourceOf(ctx context.Context, p image.LockedPackage) (image.LockedPackage, error) {
 	fail := func(why string) (image.LockedPackage, error) {
 		return p, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("--no-binary: %s %s %s", p.Name, p.Version, why)}
@@ -212,16 +212,16 @@ func (s *site) sourceOf(ctx context.Context, p image.LockedPackage) (image.Locke
 	return source, err
 }
 
-// yanked is how uv says that a version was withdrawn by its author.
+// yanked matches uv's message that an author has withdrawn a version.
 var yanked = regexp.MustCompile("`([^`\n]+)` is yanked( \\(reason: [^\n]*\\))?")
 
-// noAnswer is how uv says that the request, not the network, is at fault.
+// noAnswer matches uv's messages about a faulty request, not a faulty network.
 var noAnswer = regexp.MustCompile(`No solution found|Couldn't parse requirement|Failed to parse|not a valid|Expected `)
 
-// noWheel is how uv says that only a source distribution would do.
+// noWheel matches uv's messages that a package has only a source distribution.
 var noWheel = regexp.MustCompile(`no usable wheels|building from source is disabled|no wheels with a matching|has no wheels`)
 
-// failed turns what uv said into the error the user sees.
+// failed makes the user's error from uv's output.
 func failed(err error, words string) error {
 	frame := strings.NewReplacer("╰─▶", "", "├─▶", "", "│", "", "×", "", "error: ", "")
 	lines := install.Lines(frame.Replace(words), func(l string) bool { return strings.HasPrefix(l, "warning: ") })
@@ -234,7 +234,7 @@ func failed(err error, words string) error {
 
 var pinned = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*) *== *([^ ;\\]+)`)
 
-// parsePinned reads what uv pip compile --generate-hashes writes:
+// parsePinned reads the output of uv pip compile --generate-hashes:
 //
 //	name==version \
 //	    --hash=sha256:… \
@@ -258,8 +258,8 @@ func parsePinned(src []byte) ([]image.LockedPackage, error) {
 	return out, nil
 }
 
-// install makes the parts of those packages whose indexes are missing. What is
-// there is compiled and stored while the others are downloaded.
+// install makes the parts of the packages with the indexes missing. It compiles and stores finished
+// packages during the download of the rest.
 func (s *site) install(ctx context.Context, packages []image.LockedPackage, parts []store.Part, missing []int) error {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
@@ -316,8 +316,8 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 	return group.Wait()
 }
 
-// store compiles the packages whose indexes come out of installed, as many at once
-// as there are by then, and makes their parts, until it is closed.
+// store compiles packages and makes their parts, until installed is closed. Each pass takes all
+// indexes that installed holds.
 func (s *site) store(ctx context.Context, b *install.Bench, packages []image.LockedPackage, parts []store.Part, installed <-chan int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
@@ -327,7 +327,7 @@ func (s *site) store(ctx context.Context, b *install.Bench, packages []image.Loc
 			jobs = append(jobs, compileJob{Root: "/work/" + outDir(i), Place: "/" + prefix})
 		}
 		if err := compile(ctx, b, s.step.Rootfs, jobs); err != nil {
-			return cmp.Or(group.Wait(), err) // the former may have ended the latter
+			return cmp.Or(group.Wait(), err) // group's error may be the cause of err
 		}
 		for _, i := range batch {
 			group.Go(func() (err error) {
@@ -344,12 +344,12 @@ func (s *site) store(ctx context.Context, b *install.Bench, packages []image.Loc
 	return group.Wait()
 }
 
-// verifiedBy is which of the locked hashes the file has that uv installed: one that it
-// verified and noted in its cache, as (uv-client's DataWithCachePolicy)
+// verifiedBy returns the locked hash that the installed file has. uv notes the verified hash in its
+// cache (uv-client's DataWithCachePolicy):
 //
 //	[MessagePack: an id, hashes, the file's name][the answer's headers][their length, 8 bytes, little-endian]
 //
-// It is "" where that cannot be told.
+// The result is "" if the hash is ambiguous.
 func verifiedBy(b *install.Bench, p image.LockedPackage) string {
 	if len(p.Hashes) == 1 {
 		return p.Hashes[0]
@@ -361,7 +361,7 @@ func verifiedBy(b *install.Bench, p image.LockedPackage) string {
 	defer func() { _ = cache.Close() }()
 	var found []string
 	for _, index := range []string{"pypi", "index/*"} {
-		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+image.NormalName(p.Name)+"/*.http") // it is no bad pattern
+		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+image.NormalName(p.Name)+"/*.http") // the pattern is well-formed
 		for _, note := range notes {
 			text, err := readNote(cache, note)
 			if err != nil {
@@ -380,7 +380,7 @@ func verifiedBy(b *install.Bench, p image.LockedPackage) string {
 	return found[0]
 }
 
-// maxNote is more than uv notes of a file.
+// maxNote is above the size of uv's notes.
 const maxNote = 1 << 20
 
 // readNote reads a file of uv's cache without the headers of the index's answer.
@@ -415,11 +415,11 @@ func withoutHeaders(note []byte) ([]byte, bool) {
 	return note[:end-int(headers)], true
 }
 
-// outDir is where a bench has the package with that index.
+// outDir is a bench's directory of the package with an index.
 func outDir(i int) string { return fmt.Sprintf("out/%d", i) }
 
-// next waits for a value and returns it with all that are there; none means that c is
-// closed.
+// next waits for a value and returns it with all further buffered values; an empty result means
+// that c is closed.
 func next(c <-chan int) (batch []int) {
 	for i := range c {
 		if batch = append(batch, i); len(c) == 0 {

@@ -27,40 +27,39 @@ import (
 //go:embed source.py
 var sourceProgram []byte
 
-// sdist is what source.py's find says.
+// sdist is the output of source.py's find.
 type sdist struct {
 	File     string   `json:"file"`
 	Version  string   `json:"version"`
 	Hash     string   `json:"hash"`     // "sha256:…"
 	Requires []string `json:"requires"` // of its build system
-	Native   bool     `json:"native"`   // whether there is something for a compiler in it
+	Native   bool     `json:"native"`   // the source has files for a compiler
 	Error    string   `json:"error"`    // "none", "changed", "bad"
 	Words    string   `json:"words"`
 }
 
 var (
-	// wantsSource is how uv names a package of which it may only have wheels.
+	// wantsSource matches uv's name of a package that has no usable wheel.
 	wantsSource = regexp.MustCompile("Wheels are required for `([A-Za-z0-9][A-Za-z0-9._-]*)`")
 	wheelName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl$`)
 )
 
-// maxSources is more packages without a wheel than a function has.
+// maxSources bounds the packages of a function that are built from source.
 const maxSources = 32
 
-// errNoSource says that a package has no source distribution that would do.
+// errNoSource: a package has no suitable source distribution.
 var errNoSource = errors.New("no source distribution")
 
-// fromSource returns the part of a package that comes as a source distribution, and
-// what is locked of it: locked itself, or where that has no hash yet the newest
-// version that specifiers allow. A package's own code runs without network, where no
-// credentials are, and each package's in a sandbox of its own:
+// fromSource returns the part of a package that comes as a source distribution, and its locked
+// form: locked itself, or, if locked has no hash yet, the newest version that specifiers allow. A
+// package's own code runs without network and credentials, and each package in a separate sandbox:
 //
-//	find, pin ─ network ──→ sdist/, env/: what its build needs, wheels only
+//	find, pin ─ network ──→ sdist/, env/: dependencies of its build, wheels only
 //	requires, build ─────── env/ at /function, read-only ──→ dist/*.whl
 //	install ─────────────── dist/*.whl ──→ out/, the part
 //
-// What its build needs is that of locked.Requires; without, it is found out and comes
-// back pinned.
+// The dependencies of its build are locked.Requires. Without them fromSource finds them and returns
+// them pinned.
 func (s *site) fromSource(ctx context.Context, locked image.LockedPackage, specifiers []string) (image.LockedPackage, store.Part, error) {
 	none := store.Part{}
 	fetched, found, err := s.find(ctx, locked, specifiers)
@@ -97,8 +96,8 @@ func (s *site) fromSource(ctx context.Context, locked image.LockedPackage, speci
 	return p, part, err
 }
 
-// requires finds out what a source distribution is built with, and returns it pinned,
-// and the bench where it is.
+// requires returns the pinned dependencies of a source distribution's build, and the bench with the
+// source.
 func (s *site) requires(ctx context.Context, rootfs string, p image.LockedPackage, fetched *install.Bench, found *sdist) (*install.Bench, []image.LockedPackage, error) {
 	pinned, err := s.pin(ctx, found.Requires)
 	if err != nil {
@@ -118,7 +117,7 @@ func (s *site) requires(ctx context.Context, rootfs string, p image.LockedPackag
 	if len(more) == 0 {
 		return fetched, pinned, nil
 	}
-	// What its code might have left behind is not taken into a step with network.
+	// The package's code has run: use a fresh bench for the step with network.
 	if fetched, found, err = s.find(ctx, p, nil); err != nil {
 		return nil, nil, err
 	}
@@ -190,14 +189,14 @@ func (s *site) source(ctx context.Context, b *install.Bench, t install.Tool, ver
 		return "", err
 	}
 	args := []string{"/usr/bin/python3", "/work/source.py", verb, "/work/job.json"}
-	if verb != "find" { // which uses pip
+	if verb != "find" { // find uses pip, which needs the site module
 		args = slices.Insert(args, 1, "-S")
 	}
 	t.Args = args
 	return b.Run(ctx, t)
 }
 
-// pin resolves what a build needs, wheels only, without anything of it running.
+// pin resolves the dependencies of a build, wheels only, without running their code.
 func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackage, error) {
 	list, err := parseRequirements("build-system.requires", []byte(strings.Join(requires, "\n")))
 	if err == nil && (len(list.files) > 0 || len(list.constraints) > 0) {
@@ -235,7 +234,7 @@ func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackag
 	return pinned, err
 }
 
-// environment puts what a build needs to env/: nothing of it runs.
+// environment installs the dependencies of a build in env/ without running their code.
 func (s *site) environment(ctx context.Context, b *install.Bench, pinned []image.LockedPackage) error {
 	var lines, names []string
 	for _, p := range pinned {
@@ -283,10 +282,10 @@ func (s *site) hook(ctx context.Context, rootfs string, p image.LockedPackage, f
 	return b, err
 }
 
-// buildLines are the last lines of a build that are told.
+// buildLines is the number of a build's last lines in an error.
 const buildLines = 30
 
-// readRequires reads what the build asks for beside what its file names.
+// readRequires reads the build's requirements beyond those in the package's file.
 func readRequires(b *install.Bench) (more []string, err error) {
 	raw, err := b.Read("requires.json")
 	if err == nil {
@@ -301,7 +300,7 @@ func readRequires(b *install.Bench) (more []string, err error) {
 	return more, nil
 }
 
-// installWheel makes the part of the one wheel that a build has left in dist/.
+// installWheel makes the part of the single wheel that a build has left in dist/.
 func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *install.Bench) (store.Part, error) {
 	bad := func(err error) error { return install.Unpacked(err, "pip", p.Name+" "+p.Version) }
 	b, err := install.NewBench(s.step)
@@ -373,8 +372,7 @@ func copyWheel(from *os.Root, name, to string) error {
 
 var metadataPath = regexp.MustCompile(`^[^/]+\.dist-info/METADATA$`)
 
-// stub is a wheel with nothing but the metadata of a part, for uv to resolve with,
-// and the name of its file.
+// stub returns a wheel with only the metadata of a part, for uv to resolve with, and its file name.
 func (s *site) stub(p image.LockedPackage, part store.Part) (name string, wheel []byte, err error) {
 	tree, err := s.step.Store.Tree(part.Tree)
 	if err != nil {
@@ -403,7 +401,7 @@ func (s *site) stub(p image.LockedPackage, part store.Part) (name string, wheel 
 		{"WHEEL", []byte("Wheel-Version: 1.0\nGenerator: fre\nRoot-Is-Purelib: true\nTag: py3-none-any\n")},
 		{"RECORD", []byte(stem + ".dist-info/RECORD,,\n")},
 	} {
-		// As it stands, with its size before it: readable from front to back.
+		// Stored, with the size in front: readable from front to back.
 		w, err := z.CreateRaw(&zip.FileHeader{
 			Name: stem + ".dist-info/" + file.name, Method: zip.Store, CRC32: crc32.ChecksumIEEE(file.text),
 			CompressedSize64: uint64(len(file.text)), UncompressedSize64: uint64(len(file.text)),
@@ -421,8 +419,8 @@ func (s *site) stub(p image.LockedPackage, part store.Part) (name string, wheel 
 	return stem + "-py3-none-any.whl", out.Bytes(), nil
 }
 
-// specifiers are the versions of a package that the request and the resolver's words
-// allow: "==1.0", ">=2,<3".
+// specifiers returns the versions of a package that the request and the resolver's output allow:
+// "==1.0", ">=2,<3".
 func (r *request) specifiers(name, words string) []string {
 	var out []string
 	for _, q := range slices.Concat(r.list, r.constraints) {
