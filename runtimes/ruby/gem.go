@@ -23,13 +23,13 @@ import (
 //go:embed gem.rb
 var gemProgram []byte
 
-// Site is where packages.gem come from: the gem sources of the host's own
-// configuration, by way of RubyGems. It implements image.Site.
+// Site is the source of packages.gem: the gem sources of the host's own configuration, by way of
+// RubyGems. It implements image.Site.
 type Site struct {
 	Compilers []string // Debian packages to add to the base "ruby" for gems with native code
 }
 
-// prefix is where gems are in an image: a GEM_HOME.
+// prefix is the directory of gems in an image: a GEM_HOME.
 const prefix = "opt/ruby"
 
 const (
@@ -40,17 +40,16 @@ const (
 // Name is "gem".
 func (Site) Name() string { return "gem" }
 
-// Bases is the one that has an interpreter for them.
+// Bases is FRE's base with Ruby.
 func (Site) Bases() []string { return []string{"ruby"} }
 
-// Env tells RubyGems where gems are, beside those of the distribution.
+// Env tells RubyGems the directory of gems, in addition to the distribution's.
 func (Site) Env() []string { return []string{"GEM_PATH=/" + prefix + ":"} }
 
-// ProgramDirs is where their programs are.
+// ProgramDirs is the directory of the gems' programs.
 func (Site) ProgramDirs() []string { return []string{"/" + prefix + "/bin"} }
 
-// ReadRequests reads the Gemfile.lock beside a Gemfile. It implements
-// image.RequestReader.
+// ReadRequests reads the Gemfile.lock beside a Gemfile. It implements image.RequestReader.
 func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
 	if path.Base(r.File) != gemfile {
 		return fmt.Errorf("%s is not named %s", r.File, gemfile)
@@ -69,9 +68,9 @@ type gems struct {
 	abi       string // of the base's Ruby and machine, for the parts' keys
 }
 
-// Packages makes one part per gem at opt/ruby. Nothing is fetched when the lock
-// answers the request and the store has its parts. A gem's own code runs when its
-// native part is built: without network and credentials.
+// Packages makes one part for each gem at opt/ruby. It fetches no gem if the lock answers the
+// request and the store has its parts. A gem's own code runs only to build its native part, without
+// network and credentials.
 func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
 	g := &gems{step: step, compilers: r.Compilers}
 	if err := g.findABI(); err != nil {
@@ -113,8 +112,8 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 
 var abiPattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
 
-// findABI reads the version of Ruby's C interface from the base's directories, such
-// as usr/lib/ruby/3.1.0.
+// findABI reads the version of Ruby's C interface from the base's directories, such as
+// usr/lib/ruby/3.1.0.
 func (g *gems) findABI() error {
 	names, err := filepath.Glob(filepath.Join(g.step.Rootfs, "usr/lib/ruby/[0-9]*"))
 	if err != nil {
@@ -133,8 +132,7 @@ func (g *gems) key(p image.LockedPackage) string {
 	return fmt.Sprintf("gem:%s==%s:%s:%s", p.Name, p.Version, g.abi, p.Hashes[0])
 }
 
-// parts returns the parts that the store has of the packages, and the names of
-// those that it does not have.
+// parts returns the packages' parts in the store, and the names of missing packages.
 func (g *gems) parts(packages []image.LockedPackage) (parts []store.Part, missing []string) {
 	parts = make([]store.Part, len(packages))
 	for i, p := range packages {
@@ -148,19 +146,19 @@ func (g *gems) parts(packages []image.LockedPackage) (parts []store.Part, missin
 	return parts, missing
 }
 
-// wanted is a gem with the versions that would do: {"sinatra", {"~> 4.0"}}.
+// wanted is a gem with the acceptable versions: {"sinatra", {"~> 4.0"}}.
 type wanted struct {
 	Name        string   `json:"name"`
 	Requirement []string `json:"requirement"`
 }
 
-// request is what gem.rb's request says.
+// request is the output of gem.rb's request.
 type request struct {
 	Gems []wanted          `json:"gems"`
 	Sums map[string]string `json:"sums"` // full name → sha256, hexadecimal
 }
 
-// request gathers what the template asks for.
+// request gathers the template's requests.
 func (g *gems) request(ctx context.Context, r *image.Requests) (*request, error) {
 	q := request{Gems: []wanted{}, Sums: map[string]string{}}
 	if r.File == "" {
@@ -195,7 +193,7 @@ func (g *gems) request(ctx context.Context, r *image.Requests) (*request, error)
 	return &q, nil
 }
 
-// parseGem splits a request such as "rack:>= 2, < 4", as gem install takes it.
+// parseGem splits a request such as "rack:>= 2, < 4", in gem install's format.
 func parseGem(text string) wanted {
 	name, versions, ok := strings.Cut(text, ":")
 	w := wanted{Name: name, Requirement: []string{}}
@@ -207,26 +205,26 @@ func parseGem(text string) wanted {
 	return w
 }
 
-// found is a gem that was downloaded.
+// found is a downloaded gem.
 type found struct {
 	Name    string `json:"name"`
 	Version string `json:"version"` // with the platform: "1.18.0-x86_64-linux-gnu"
 	Hash    string `json:"hash"`    // "sha256:…"
-	Native  bool   `json:"native"`  // whether something has to be compiled
+	Native  bool   `json:"native"`  // the gem has code to compile
 }
 
 func (f *found) file() string { return f.Name + "-" + f.Version + ".gem" }
 
 var (
-	// noAnswer is how RubyGems says that the request, not a site, is at fault.
+	// noAnswer matches RubyGems' messages about a faulty request, not a faulty site.
 	noAnswer = regexp.MustCompile(`Unable to resolve|conflicting dependencies|could not be resolved|gems that need each other|Illformed requirement|Malformed version`)
 	gone     = regexp.MustCompile(`^(\S+) is gone: `)
 	bad      = regexp.MustCompile(`^(\S+) is not a valid archive: `)
 	unbuilt  = regexp.MustCompile(`^(\S+)\.gem: its native part cannot be built:`)
 )
 
-// fetch resolves what job asks for, unless it is pinned, and downloads it to gems/ of
-// a new bench. Gems come in an order in which each follows those that it needs.
+// fetch resolves the job's requests, unless they are pinned, and downloads the gems to gems/ of a
+// new bench. Each gem follows its dependencies in the result.
 func (g *gems) fetch(ctx context.Context, job map[string]any) (*install.Bench, []found, error) {
 	b, err := install.NewBench(g.step)
 	if err != nil {
@@ -253,7 +251,7 @@ func (g *gems) fetch(ctx context.Context, job map[string]any) (*install.Bench, [
 	return b, list, nil
 }
 
-// failed turns what RubyGems said into the error the user sees.
+// failed makes the user's error from RubyGems' output.
 func failed(err error, words string) error {
 	words = strings.Join(install.Lines(words, func(l string) bool { return strings.HasPrefix(l, "from ") }, "ERROR: "), "\n")
 	var exit *image.ExitError
@@ -265,7 +263,7 @@ func failed(err error, words string) error {
 	return install.PackageFailed(err, "gem", words, noAnswer)
 }
 
-// install makes the parts of the gems that the store does not have.
+// install makes the parts of gems that the store lacks.
 func (g *gems) install(ctx context.Context, fetched *install.Bench, list []found, packages []image.LockedPackage) ([]store.Part, error) {
 	parts, _ := g.parts(packages)
 	var plain, native []int
@@ -297,8 +295,8 @@ func (g *gems) install(ctx context.Context, fetched *install.Bench, list []found
 	return parts, nil
 }
 
-// unpack installs the gems with those indexes at a bench of their own, where beside
-// are at hand, and makes their parts.
+// unpack installs the gems with the indexes which at a new bench, with the gems beside available,
+// and makes their parts.
 func (g *gems) unpack(ctx context.Context, fetched *install.Bench, rootfs string, list []found, which []int, packages []image.LockedPackage, parts, beside []store.Part) error {
 	b, err := install.NewBench(g.step)
 	if err != nil {
@@ -314,7 +312,7 @@ func (g *gems) unpack(ctx context.Context, fetched *install.Bench, rootfs string
 	}
 	var jobs []map[string]string
 	for _, i := range which {
-		// Not a link: what runs at this bench must not change what others install.
+		// Copy the gem: code at this bench must not change the files of other installations.
 		text, err := readGem(fetched, list[i].file())
 		if err != nil {
 			return err
@@ -344,8 +342,8 @@ func (g *gems) unpack(ctx context.Context, fetched *install.Bench, rootfs string
 	return nil
 }
 
-// leftOut says which files of a GEM_HOME no program reads: archives, documentation
-// and what is left of a build.
+// leftOut reports whether a file of a GEM_HOME is useless to programs: archives, documentation and
+// remains of a build.
 func leftOut(p string) bool {
 	top, _, _ := strings.Cut(p, "/")
 	switch path.Base(p) {
@@ -372,7 +370,7 @@ func readGem(b *install.Bench, name string) ([]byte, error) {
 	return root.ReadFile(name)
 }
 
-// maxGem is the size of the largest gem that is installed.
+// maxGem is the largest accepted size of a gem.
 const maxGem = 512 << 20
 
 // run runs gem.rb in a sandbox.

@@ -1,5 +1,5 @@
-// Package ruby runs functions written in Ruby: a bootstrap that speaks the
-// channel, in the distribution's ruby.
+// Package ruby runs functions written in Ruby: a bootstrap that speaks the channel, in the
+// distribution's ruby.
 package ruby
 
 import (
@@ -22,7 +22,7 @@ type Runtime struct{}
 // Name is "ruby".
 func (Runtime) Name() string { return "ruby" }
 
-// Bases is the one that has the interpreter.
+// Bases is FRE's base with the interpreter.
 func (Runtime) Bases() []string { return []string{"ruby"} }
 
 // Bootstrap returns the program that loads the handler.
@@ -30,11 +30,11 @@ func (Runtime) Bootstrap() map[string][]byte {
 	return map[string][]byte{"bootstrap.rb": bootstrap}
 }
 
-// handlerPattern is file.method, file.Module.method or file.Module::Class.method,
-// the file without its extension (bootstrap.rb, NAME).
+// handlerPattern is file.method, file.Module.method or file.Module::Class.method, the file without
+// its extension (bootstrap.rb, NAME).
 var handlerPattern = regexp.MustCompile(`^[^\x00-\x1f./][^\x00-\x1f]*?\.(\p{Lu}[\pL\pN_]*(::\p{Lu}[\pL\pN_]*)*\.)?[\pL_][\pL\pN_]*[?!]?$`)
 
-// Interpreter is what a base has to have: forks go by Process._fork, of Ruby 3.1.
+// Interpreter is the requirement on a base: the bootstrap hooks Process._fork, new in Ruby 3.1.
 func (Runtime) Interpreter() image.Interpreter {
 	return image.Interpreter{
 		Name: "ruby", Least: "3.1",
@@ -42,8 +42,8 @@ func (Runtime) Interpreter() image.Interpreter {
 	}
 }
 
-// Command runs the bootstrap without RubyGems, which takes longer to load than all
-// else; the bootstrap loads it where it is asked for.
+// Command runs the bootstrap without RubyGems, which takes longer to load than the rest. The
+// bootstrap loads RubyGems on demand.
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
@@ -58,13 +58,13 @@ func environment() []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "FRE_CHANNEL=3"}
 }
 
-// Untraced implements [image.Traced]: what tells of an exception, and the encodings,
-// which are found by a name that comes with the data.
+// Untraced implements [image.Traced]: the files that report an exception, and the encodings, which
+// programs open by names in their data.
 func (Runtime) Untraced() []string {
 	return []string{"usr/**/ruby/*/enc", "usr/**/ruby/*/*/enc", "usr/**/error_highlight*", "usr/**/did_you_mean*"}
 }
 
-// Source implements image.Sourced: main.App.handle may be of main.rb.
+// Source implements image.Sourced: main.App.handle may be in main.rb.
 func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
 	for name := t.Handler; ; {
 		at := strings.LastIndexByte(name, '.')
@@ -88,8 +88,8 @@ func (Runtime) Parse(interpreter, _ string) []string {
 	return []string{"--disable=gems", "-W0", "-c"}
 }
 
-// Shell is the bootstrap without a handler. Ruby reads its options, and those of
-// its memory, at its start.
+// Shell is the bootstrap without a handler. Ruby reads options, including those for memory, only at
+// the start.
 func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
 	if !s.Fits(env, []string{"RUBY"}, nil) {
