@@ -1,6 +1,5 @@
-// Package runtimes lists the languages FRE runs functions in, what base
-// environments are made of, and where packages come from. Each language is a
-// package below.
+// Package runtimes lists the languages of functions, the contents of base environments and the
+// package sites. Each language is a package below.
 package runtimes
 
 import (
@@ -43,7 +42,7 @@ func All() []image.Runtime {
 	}
 }
 
-// Repository returns what fetches code from git.
+// Repository returns the fetcher of code from git.
 func Repository() image.Repository { return git.Repository{} }
 
 // Sites returns every package site.
