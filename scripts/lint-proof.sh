@@ -24,8 +24,8 @@ api/a.go                     store                  refused
 channel/a.go                 engine                 refused
 registry/a.go                store                  refused
 buffer/a.go                  internal/linux         refused
-buffer/ring/a.go             internal/linux         allowed
-buffer/ring/a.go             buffer                 refused
+bench/ring/a.go              internal/linux         allowed
+bench/ring/a.go              buffer                 refused
 internal/linux/a.go          store                  refused
 internal/linux/a.go          std:unsafe             allowed
 function/a.go                channel                allowed
@@ -49,7 +49,7 @@ engine/a.go                  channel                allowed
 engine/a.go                  gateway                refused
 engine/a.go                  just:buffer            allowed
 engine/admission/a.go        store                  refused
-engine/a.go                  buffer/ring            refused
+engine/a.go                  bench/ring             refused
 engine/a.go                  internal/fretest       refused
 volume/a.go                  internal/linux         allowed
 volume/a.go                  store                  refused
