@@ -113,10 +113,11 @@ fmt: $(LINTER) ## format the Go code
 	$(LINTER) fmt
 
 .PHONY: lint
-lint: deps-test shell $(LINTER) ## golangci-lint (import rules included), go vet, shellcheck
+lint: deps-test shell $(LINTER) ## golangci-lint (import rules included), go vet, vague words, shellcheck
 	go vet $(PKG)
 	$(LINTER) run $(PKG)
 	scripts/lint-proof.sh $(LINTER)
+	go run ./scripts/prose
 	shellcheck $(SCRIPTS)
 
 # go.mod of its own: the linter's dependencies are none of FRE's.
