@@ -87,7 +87,7 @@ func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, 
 	if err != nil {
 		return nil, nil, err
 	}
-	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && t.Cron == nil })
+	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && (t.Webhook != nil || t.CloudEvents != nil) })
 	if i < 0 {
 		return nil, nil, refused(http.StatusNotFound, "not_found", fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
 	}

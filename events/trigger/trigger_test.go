@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -585,6 +586,24 @@ func TestQuota(t *testing.T) {
 		if c.want != nil && !errors.Is(err, c.want) || counted != c.counted {
 			t.Errorf("%.8s…: %v and %d counted, want %v and %d", c.mac, err, counted, c.want, c.counted)
 		}
+	}
+}
+
+// TestHookOfOtherKinds: a request to a trigger that is not asked by HTTP gets 404, like one to
+// a trigger that is not there.
+func TestHookOfOtherKinds(t *testing.T) {
+	w := &world{}
+	s := newSet(t, w, time.Now(), image.Trigger{Name: "cron", Cron: &image.Cron{Schedule: "0 0 1 1 *"}},
+		image.Trigger{Name: "nats", NATS: &image.NATS{}}, image.Trigger{Name: "files", Files: &image.Files{}}, image.Trigger{Name: "hook", Webhook: &image.Webhook{Signature: "none"}})
+	for _, name := range []string{"cron", "nats", "files", "missing"} {
+		_, _, err := s.Hook(t.Context(), "f", name, hook("body"))
+		var refusal *events.RefusedError
+		if !errors.As(err, &refusal) || refusal.Status != http.StatusNotFound {
+			t.Errorf("%s: %v, want 404", name, err)
+		}
+	}
+	if _, _, err := s.Hook(t.Context(), "f", "hook", hook("body")); err != nil || len(w.published) != 1 {
+		t.Errorf("a webhook: %v, %d events", err, len(w.published))
 	}
 }
 
