@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 // ErrSignature: no given signature is valid for the keys and the digest.
@@ -212,8 +213,8 @@ func preAuthentication(kind string, payload []byte) []byte {
 	return fmt.Appendf(nil, "DSSEv1 %d %s %d %s", len(kind), kind, len(payload), payload)
 }
 
-// decode decodes a single JSON value and refuses trailing data, because two parsers could read such
-// input differently.
+// decode decodes one JSON value and nothing after it. An object with two members whose names
+// are equal but for case is refused: two readers could take different ones.
 func decode(b []byte, v any) error {
 	if len(b) > MaxBytes {
 		return fmt.Errorf("it has %d bytes: %d are too many", len(b), MaxBytes)
@@ -225,5 +226,45 @@ func decode(b []byte, v any) error {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows the JSON value")
 	}
-	return nil
+	return unambiguous(json.NewDecoder(bytes.NewReader(b)))
+}
+
+// unambiguous reads one JSON value and refuses an object that has a name twice, in any case.
+func unambiguous(d *json.Decoder) error {
+	open, err := d.Token()
+	if err != nil {
+		return err
+	}
+	if open != json.Delim('{') && open != json.Delim('[') {
+		return nil
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		if open == json.Delim('{') {
+			token, err := d.Token()
+			if err != nil {
+				return err
+			}
+			name, _ := token.(string) // the decoder admits no other token here
+			folded := strings.Map(fold, name)
+			if seen[folded] {
+				return fmt.Errorf("it has two members %q", name)
+			}
+			seen[folded] = true
+		}
+		if err := unambiguous(d); err != nil {
+			return err
+		}
+	}
+	_, err = d.Token()
+	return err
+}
+
+// fold returns the smallest rune that equals r but for case, as encoding/json compares names.
+func fold(r rune) rune {
+	for next := unicode.SimpleFold(r); ; r, next = next, unicode.SimpleFold(next) {
+		if next <= r {
+			return next
+		}
+	}
 }

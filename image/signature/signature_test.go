@@ -86,6 +86,8 @@ func TestVerify(t *testing.T) {
 				theirs = base64.StdEncoding.EncodeToString(sig)
 			}
 			otherType := []byte(strings.ReplaceAll(string(message), claimType, "atomic container signature"))
+			cases := []byte(strings.Replace(string(message), "{", `{"Critical":{},`, 1))
+			again := []byte(strings.Replace(string(message), `"critical":{`, "\"critical\":{\"\u0131mage\":{},\"typ\\u0065\":\"x\",", 1))
 			twice := append([]byte(nil), append(message, message...)...)
 			for _, c := range []struct {
 				name       string
@@ -108,6 +110,8 @@ func TestVerify(t *testing.T) {
 				{"another repository", []PublicKey{public}, message, sign(message), repository + "2", digest, "it is for"},
 				{"another kind of claim", []PublicKey{public}, otherType, sign(otherType), repository, digest, "atomic"},
 				{"two messages", []PublicKey{public}, twice, sign(twice), repository, digest, "follows"},
+				{"a name in two cases", []PublicKey{public}, cases, sign(cases), repository, digest, "it has two members"},
+				{"a name twice", []PublicKey{public}, again, sign(again), repository, digest, "it has two members"},
 				{"no base64", []PublicKey{public}, message, "?", repository, digest, "base64"},
 				{"no signature", []PublicKey{public}, message, "", repository, digest, "none of the keys"},
 				{"no JSON", []PublicKey{public}, []byte("x"), sign([]byte("x")), repository, digest, "payload"},
