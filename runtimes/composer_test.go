@@ -59,7 +59,7 @@ func composerRepository(t *testing.T, w *workshop, greeting *string) {
 		hashed := pkg("acme/words", "2.0.1", map[string]string{}, map[string]any{"files": []string{"words.php"}})
 		hashed["dist"].(map[string]any)["shasum"] = fmt.Sprintf("%x", sha1.Sum(words()))
 		_ = json.NewEncoder(rw).Encode(map[string]any{"packages": map[string]any{
-			"acme/greet": map[string]any{"1.2.0": pkg("acme/greet", "1.2.0", map[string]string{"acme/words": "^2", "php": ">=8.0"}, map[string]any{"psr-4": map[string]string{`Acme\Greet\`: "src/"}})},
+			"acme/greet": map[string]any{"1.2.0": pkg("acme/greet", "1.2.0", map[string]string{"acme/words": "^2", "php": ">=8.0", "ext-intl": "*", "ext-zip": "*"}, map[string]any{"psr-4": map[string]string{`Acme\Greet\`: "src/"}})},
 			// A repository that would have Composer's own directory, and the credentials there, packed into an image.
 			"evil/path":  map[string]any{"1.0.0": map[string]any{"name": "evil/path", "version": "1.0.0", "dist": map[string]any{"type": "path", "url": "/work/.composer"}}},
 			"evil/file":  map[string]any{"1.0.0": map[string]any{"name": "evil/file", "version": "1.0.0", "dist": map[string]any{"type": "file", "url": "file:///work/.composer/config.json"}}},

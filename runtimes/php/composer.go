@@ -109,9 +109,26 @@ type site struct {
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
 
-// platform makes Composer treat its own extensions intl and zip as missing, because a slim base
-// lacks them.
-var platform = map[string]any{"ext-intl": false, "ext-zip": false}
+// platform returns Composer's setting of that name for extensions that Composer's own
+// environment adds (php-intl of the Debian packages) and the base lacks: a slim base has no
+// intl. Composer then refuses a package that requires the extension.
+func (s *site) platform() (map[string]any, error) {
+	out := map[string]any{}
+	for _, tool := range s.tools {
+		name, ok := strings.CutPrefix(tool, "php-")
+		if !ok {
+			continue
+		}
+		found, err := filepath.Glob(filepath.Join(s.step.Rootfs, "usr/lib/php/2*", name+".so"))
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			out["ext-"+name] = false
+		}
+	}
+	return out, nil
+}
 
 // root returns the composer.json for Composer: the package members of the template's file, or the
 // template's list.
@@ -141,6 +158,10 @@ func (s *site) root() (map[string]any, error) {
 	}
 	root["name"] = "fre/function"
 	root["version"] = "1.0.0"
+	platform, err := s.platform()
+	if err != nil {
+		return nil, err
+	}
 	root["config"] = map[string]any{"allow-plugins": false, "platform": platform, "optimize-autoloader": true}
 	return root, nil
 }
