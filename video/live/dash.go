@@ -10,9 +10,9 @@ import (
 	"github.com/fre-engine/fre/video/playlist"
 )
 
-// manifestLocked is the stream as DASH has it (ISO/IEC 23009-1), a period for each epoch that
-// has segments in the window; nil before there is a segment. Segments are named once they are
-// whole.
+// manifestLocked returns the stream's DASH manifest (ISO/IEC 23009-1), with a period for each
+// epoch in the window. The result is nil before the first segment is finished. The manifest names
+// finished segments only.
 func (s *Stream) manifestLocked() ([]byte, error) {
 	if s.current == nil || s.endLocked() == 0 {
 		return nil, nil
@@ -28,7 +28,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 	m.MaxSegmentDuration = duration(segmentMost)
 	m.UTCTimings = append(m.UTCTimings, mpd.NewDescriptor("urn:mpeg:dash:utc:http-iso:2014", "../time", ""))
 
-	// The epochs in the window, each with its tracks' segments.
+	// Collect the epochs in the window and the segments of each track.
 	var epochs []*epoch
 	of := map[*epoch]map[string][]*segment{}
 	for _, r := range s.rows {
@@ -90,7 +90,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 			set.AppendRepresentation(rep)
 			p.AppendAdaptationSet(set)
 		}
-		if !keys { // not all of its segments begin with a key frame
+		if !keys { // some segment does not begin with a key frame
 			pictures.StartWithSAP = 0
 		}
 		if len(pictures.Representations) > 0 {
@@ -100,7 +100,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 	return playlist.Manifest(m)
 }
 
-// template says where a track's segments of an epoch are.
+// template describes a track's segments in an epoch.
 func (s *Stream) template(e *epoch, all []*segment) *mpd.SegmentTemplateType {
 	track := all[0].track
 	t := mpd.NewSegmentTemplate()

@@ -23,33 +23,33 @@ import (
 
 // disk is a stream's directory.
 //
-//	DIR/stream.json       what was asked for, a record
-//	DIR/log               a line of JSON for each epoch and each finished segment, an entry;
-//	                      first of all the numbers that are not to be used again
+//	DIR/stream.json       the specification, a record
+//	DIR/log               lines of JSON, each an entry: first the numbers never to be used again,
+//	                      then a line for each epoch and each finished segment
 //	DIR/TRACK-NUMBER.m4s  a segment, its parts one after another
 //
-// A segment is finished once its line is there. Of one that a crash has cut short, and of one
-// whose line is lost, the whole parts count: some viewer may have them.
+// A segment is finished once the log has its line. After a crash the whole parts of a segment
+// without a line still count, since viewers may have fetched them.
 type disk struct {
 	dir   string
 	lines *os.File
-	torn  bool                // a line may have been written in part
-	count int                 // of lines
+	torn  bool                // the log may end in a partial line
+	count int                 // lines in the log
 	files map[string]*os.File // segments being written, by track
 	room  func(bytes int64) error
 }
 
 // entry is a line of the log.
 type entry struct {
-	Epochs int    `json:"epochs,omitempty"` // number of the next
-	Least  int64  `json:"least,omitempty"`  // number that a new track's segments begin with
+	Epochs int    `json:"epochs,omitempty"` // number of the next epoch
+	Least  int64  `json:"least,omitempty"`  // number of the first segment of a new track
 	Epoch  *epoch `json:"epoch,omitempty"`
 
 	Track       string `json:"t,omitempty"`
-	Next        int64  `json:"next,omitempty"`  // of a track: number of the next segment
-	First       int64  `json:"first,omitempty"` // likewise, of the first in playlists
+	Next        int64  `json:"next,omitempty"`  // the track's next segment number
+	First       int64  `json:"first,omitempty"` // number of the track's first segment in playlists
 	Number      int64  `json:"n,omitempty"`
-	Of          int    `json:"of,omitempty"` // epoch
+	Of          int    `json:"of,omitempty"` // number of the epoch
 	Start       int64  `json:"s,omitempty"`
 	Duration    int64  `json:"d,omitempty"`
 	Size        int64  `json:"b,omitempty"`
@@ -60,12 +60,12 @@ func (s *segment) entry() entry {
 	return entry{Track: s.track.Name, Number: s.number, Of: s.epoch.Number, Start: s.start, Duration: s.duration, Size: s.size, Independent: s.independent}
 }
 
-// path is a segment's file.
+// path returns the name of a segment's file.
 func (d *disk) path(track string, number int64) string {
 	return filepath.Join(d.dir, track+"-"+strconv.FormatInt(number, 10)+".m4s")
 }
 
-// write appends a part to a segment's file, which the first one creates.
+// write appends a part to a segment's file. The first part creates the file.
 func (d *disk) write(track string, number, offset int64, b []byte) (err error) {
 	if err := d.room(int64(len(b))); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (d *disk) write(track string, number, offset int64, b []byte) (err error) {
 	f := d.files[track]
 	if offset == 0 {
 		if f != nil {
-			_ = f.Close() // a segment that could not be finished
+			_ = f.Close() // the segment was never finished
 		}
 		if f, err = os.Create(d.path(track, number)); err != nil {
 			delete(d.files, track)
@@ -85,7 +85,7 @@ func (d *disk) write(track string, number, offset int64, b []byte) (err error) {
 	return err
 }
 
-// finish writes down that a segment is whole.
+// finish closes a segment's file and logs the segment as finished.
 func (d *disk) finish(s *segment) error {
 	f := d.files[s.track.Name]
 	delete(d.files, s.track.Name)
@@ -101,7 +101,7 @@ func (d *disk) log(e entry) error {
 	if err != nil {
 		return err
 	}
-	if d.torn { // what is there of it spoils no other
+	if d.torn { // keeps the partial line apart from the new line
 		b = append([]byte{'\n'}, b...)
 	}
 	_, err = d.lines.Write(append(b, '\n'))
@@ -110,7 +110,7 @@ func (d *disk) log(e entry) error {
 	return err
 }
 
-// remove removes segments' files.
+// remove deletes segments' files.
 func (d *disk) remove(gone []*segment) error {
 	var err error
 	for _, s := range gone {
@@ -121,7 +121,7 @@ func (d *disk) remove(gone []*segment) error {
 	return err
 }
 
-// rewrite makes the log anew, of what is still there.
+// rewrite replaces the log by a shorter log of the current state.
 func (d *disk) rewrite(l *left) error {
 	path := filepath.Join(d.dir, "log")
 	f, err := os.Create(path + ".new")
@@ -144,7 +144,7 @@ func (d *disk) rewrite(l *left) error {
 				e.First = r.segments[r.listed].number
 			}
 			if r.open != nil {
-				e.Next = r.open.number // which may come to nothing
+				e.Next = r.open.number // the segment may never be finished
 			}
 			add(e)
 		}
@@ -170,7 +170,7 @@ func (d *disk) rewrite(l *left) error {
 		return err
 	}
 	if d.lines != nil {
-		_ = d.lines.Close() // its place is taken
+		_ = d.lines.Close() // the new log has replaced this file
 	}
 	d.lines, d.count, d.torn = to, count, false
 	return nil
@@ -185,39 +185,39 @@ func (d *disk) close() error {
 	return errors.Join(err, d.lines.Close())
 }
 
-// left is what a directory has of a stream.
+// left is the state of a stream as read from its directory.
 type left struct {
-	current *epoch // the last
-	epochs  int    // number of the next
-	least   int64  // that a new track's segments begin with
+	current *epoch // the last epoch
+	epochs  int    // number of the next epoch
+	least   int64  // number of the first segment of a new track
 	rows    map[string]*row
-	lost    bool // there is no log, what has been in it is not known
+	lost    bool // the log is missing and its numbers are unknown
 }
 
-// Limits of what a log is believed.
+// Bounds for the values in a log. Values outside are ignored.
 const (
 	mostNumber  = 1 << 48
 	mostEpoch   = 1 << 31
-	mostApart   = 1 << 16 // epochs between a segment and the next
-	mostSeconds = 1 << 31 // of a time
+	mostApart   = 1 << 16 // epochs between two neighbouring segments
+	mostSeconds = 1 << 31 // seconds in any time
 )
 
-// shelf is what open finds of a track.
+// shelf is the raw state of a track: log entries and files, by segment number.
 type shelf struct {
 	entries     map[int64]entry
-	files       map[int64]int64 // sizes
+	files       map[int64]int64 // bytes
 	next, first int64
 }
 
-// open reads what a directory has of a stream. What cannot be read is left out; numbers that
-// may have been used before are not used again. The stream has been there for some time.
+// open reads a stream's directory, drops unreadable parts and rewrites the log. It never reuses a
+// number that may have been used before. age is the time since the stream's creation.
 func (d *disk) open(age time.Duration) (*left, error) {
 	d.files = map[string]*os.File{}
 	epochs, shelves, l, err := d.read()
 	if err != nil {
 		return nil, err
 	}
-	if l.lost { // no second has begun more than a segment of each track, and an epoch, on average
+	if l.lost { // on average at most one segment of each track and one epoch begins per second
 		l.least = int64(max(age, 0) / time.Second)
 		l.epochs = int(l.least)
 	}
@@ -267,7 +267,7 @@ func (all shelves) of(track string) *shelf {
 	return all[track]
 }
 
-// read reads the log.
+// read parses the log.
 func (d *disk) read() (map[int]*epoch, shelves, *left, error) {
 	epochs, all, l := map[int]*epoch{}, shelves{}, &left{rows: map[string]*row{}}
 	b, err := os.ReadFile(filepath.Join(d.dir, "log"))
@@ -313,7 +313,7 @@ func (d *disk) read() (map[int]*epoch, shelves, *left, error) {
 	return epochs, all, l, nil
 }
 
-// parse reads a line of the log. One may begin with what is left of another, which was torn.
+// parse decodes a line of the log, after the remains of a torn line if any.
 func parse(line []byte) (e entry, ok bool) {
 	for {
 		if json.Unmarshal(line, &e) == nil {
@@ -328,7 +328,7 @@ func parse(line []byte) (e entry, ok bool) {
 	}
 }
 
-// row is what there is of a track: its last segments with numbers one after another.
+// row returns a track's segments: the last run of consecutive numbers.
 func (d *disk) row(epochs map[int]*epoch, name string, of *shelf) *row {
 	r := &row{next: of.next}
 	numbers := slices.Sorted(maps.Keys(of.files))
@@ -343,7 +343,7 @@ func (d *disk) row(epochs map[int]*epoch, name string, of *shelf) *row {
 			continue
 		}
 		if !r.follows(s) {
-			r.segments = nil // what comes before a gap is not listed
+			r.segments = nil // playlists cannot list segments before a gap
 		}
 		r.segments = append(r.segments, s)
 		r.next = max(r.next, n+1)
@@ -357,7 +357,7 @@ func (d *disk) row(epochs map[int]*epoch, name string, of *shelf) *row {
 	return r
 }
 
-// follows says whether a segment goes on where a row's last one ends.
+// follows reports whether s continues the row's last segment.
 func (r *row) follows(s *segment) bool {
 	if len(r.segments) == 0 {
 		return true
@@ -367,7 +367,8 @@ func (r *row) follows(s *segment) bool {
 	return s.number == last.number+1 && epochs >= 0 && epochs <= mostApart && s.begin() >= last.end()-time.Millisecond
 }
 
-// segment is that of an entry, whose file has so many bytes; nil if it is not whole.
+// segment returns the entry's segment, or nil if the entry is invalid or the file is shorter than
+// the segment.
 func (e *entry) segment(of *epoch, size int64) *segment {
 	t := of.track(e.Track)
 	if t == nil || e.Size < 1 || size < e.Size {
@@ -380,13 +381,13 @@ func (e *entry) segment(of *epoch, size int64) *segment {
 	return s
 }
 
-// sane says whether a segment's times are such as a stream has.
+// sane reports whether a segment's times are within bounds.
 func (s *segment) sane() bool {
 	return s.start >= 0 && s.start/s.track.TimeScale < mostSeconds && s.duration > 0 && s.duration/s.track.TimeScale < mostSeconds
 }
 
-// recover is the segment of a number without an entry: it was being written when the process
-// ended, or its line is lost. It is nil if there is none of it.
+// recover rebuilds a segment without an entry from its file: the process ended while writing the
+// segment, or the line is lost. The result is nil if the file has no whole part.
 func (d *disk) recover(epochs map[int]*epoch, name string, number int64) *segment {
 	f, err := os.OpenFile(d.path(name, number), os.O_RDWR, 0)
 	if err != nil {
@@ -416,7 +417,7 @@ func (d *disk) recover(epochs map[int]*epoch, name string, number int64) *segmen
 	return s
 }
 
-// place finds the epoch that a segment is of by its start: the last one that begins no later.
+// place finds the segment's epoch by the segment's start: the last epoch beginning no later.
 func (s *segment) place(epochs map[int]*epoch, name string) bool {
 	for _, of := range epochs {
 		t := of.track(name)
@@ -430,13 +431,13 @@ func (s *segment) place(epochs map[int]*epoch, name string) bool {
 	return s.epoch != nil
 }
 
-// readFragment reads the moof at an offset, and how long it is with its mdat.
+// readFragment reads the moof at an offset. The size includes the mdat.
 func readFragment(f *os.File, at int64) (*mp4.TrafBox, int64, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, 0, err
 	}
-	var sizes [2]int64 // of boxes that are there as a whole, whatever they say
+	var sizes [2]int64 // of the boxes, checked against the file's size
 	for i, kind := range []string{"moof", "mdat"} {
 		var head [8]byte
 		if _, err := f.ReadAt(head[:], at+sizes[0]); err != nil {

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// Limits of epochs. Each has initialisation segments, lines in playlists and a period, for as
-// long as its segments are in the window.
+// Limits of epochs. An epoch costs initialisation segments, lines in playlists and a period for
+// as long as its segments are in the window.
 const (
-	mostEpochs = 20               // that may begin at once
-	epochEvery = 10 * time.Second // after which one more may
+	mostEpochs = 20               // epochs that may begin at once
+	epochEvery = 10 * time.Second // after these, the interval between two epochs
 	mostInit   = 8 << 10          // bytes of an initialisation segment
 )
 
 var errEpochs = errors.New("the stream begins anew too often")
 
-// epoch is a stretch of the stream out of one input.
+// epoch is a stretch of the stream from a single input.
 type epoch struct {
 	Number int           `json:"epoch"`
 	Start  time.Duration `json:"start"` // on the stream's clock
 	Tracks []Track       `json:"tracks"`
 }
 
-// track is that of a name, nil if there is none.
+// track returns the track of a name, or nil.
 func (e *epoch) track(name string) *Track {
 	for i := range e.Tracks {
 		if e.Tracks[i].Name == name {
@@ -36,7 +36,7 @@ func (e *epoch) track(name string) *Track {
 	return nil
 }
 
-// check says what is wrong with an epoch's tracks.
+// check validates an epoch's tracks. The error wraps errTracks.
 func (e *epoch) check() error {
 	if len(e.Tracks) == 0 || len(e.Tracks) > mostTracks {
 		return fmt.Errorf("%w: %d of them", errTracks, len(e.Tracks))
@@ -53,7 +53,8 @@ func (e *epoch) check() error {
 	return nil
 }
 
-// share has an epoch share the initialisation segments of the one before that are the same.
+// share makes e use the equal initialisation segments of the epoch before, to hold each once in
+// memory.
 func (e *epoch) share(before *epoch) {
 	for i := range e.Tracks {
 		t := &e.Tracks[i]
@@ -65,10 +66,11 @@ func (e *epoch) share(before *epoch) {
 
 // pace bounds how often epochs begin (the generic cell rate algorithm, ITU-T I.371).
 type pace struct {
-	paid time.Duration // on the stream's clock, up to when those that have begun are accounted for
+	paid time.Duration // on the stream's clock: all begun epochs are accounted for up to here
 }
 
-// take takes one epoch that begins now, or says when there may be one.
+// take accounts for an epoch at now. At too high a rate the error wraps errEpochs and tells the
+// wait.
 func (p *pace) take(now time.Duration) error {
 	paid := max(p.paid, now)
 	if wait := paid - now - (mostEpochs-1)*epochEvery; wait > 0 {

@@ -6,7 +6,7 @@ import (
 	"github.com/Eyevinn/mp4ff/mp4"
 )
 
-// fragment is a part being made.
+// fragment collects the samples of a part.
 type fragment struct {
 	samples     []mp4.FullSample
 	bytes       int
@@ -31,7 +31,7 @@ func (f *fragment) add(p *Sample, decode, duration int64) {
 	f.duration += duration
 }
 
-// encode is the fragment's moof and mdat, and leaves it empty.
+// encode returns the fragment as moof and mdat, and empties the fragment.
 func (f *fragment) encode() ([]byte, error) {
 	f.sequence++
 	made, err := mp4.CreateFragment(f.sequence, 1)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// soundGroup is the group that tracks of sound are in.
+// soundGroup names the group of all sound tracks.
 const soundGroup = "audio"
 
-// skipFrom is how far from the end of a playlist segments may be left out of a delta update:
-// six target durations (RFC 8216bis section 4.4.3.8).
+// skipFrom is the distance from a playlist's end beyond which a delta update skips segments: six
+// target durations (RFC 8216bis section 4.4.3.8).
 const skipFrom = 6 * segmentMost
 
-// masterLocked is the playlist of the current epoch's tracks, which are at TRACK.m3u8; nil
-// before they have playlists.
+// masterLocked returns the master playlist of the current epoch, with tracks at TRACK.m3u8. The
+// result is nil until each track has a listed segment.
 func (s *Stream) masterLocked() []byte {
 	if s.current == nil {
 		return nil
@@ -76,7 +76,8 @@ func (s *Stream) masterLocked() []byte {
 	return b.Bytes()
 }
 
-// ratesLocked are a track's bits each second, on average and of the segment that has most.
+// ratesLocked returns a track's bits per second: the average and the peak over segments of the
+// current epoch.
 func (s *Stream) ratesLocked(t *Track) (average, peak int64) {
 	var bits int64
 	var seconds float64
@@ -97,8 +98,8 @@ func (s *Stream) ratesLocked(t *Track) (average, peak int64) {
 	return int64(float64(bits) / seconds), peak
 }
 
-// mediaLocked is the playlist of a track's segments; nil before one is whole. skip
-// leaves out those that the client has from before (a delta update).
+// mediaLocked returns a track's media playlist, or nil before the first finished segment. skip
+// makes the playlist a delta update, without the older segments.
 func (s *Stream) mediaLocked(name string, skip bool) []byte {
 	r := s.rows[name]
 	if r == nil || r.listed == len(r.segments) {
@@ -114,7 +115,7 @@ func (s *Stream) mediaLocked(name string, skip bool) []byte {
 	for _, of := range all {
 		independent = independent && of.independent
 		for n := range of.parts {
-			if end-of.end() <= partsListed { // a part of one picture may take longer than it should
+			if end-of.end() <= partsListed { // a part of a single picture may be longer than partTarget
 				target = max(target, units(of.parts[n].duration, of.track.TimeScale))
 			}
 		}
@@ -138,7 +139,7 @@ func (s *Stream) mediaLocked(name string, skip bool) []byte {
 	for i := from; i < len(all); i++ {
 		of := all[i]
 		if i > 0 {
-			for range of.epoch.Number - all[i-1].epoch.Number { // one for each, though some have nothing of this track
+			for range of.epoch.Number - all[i-1].epoch.Number { // a tag for each epoch, even if the epoch has no segment of this track
 				b.WriteString("#EXT-X-DISCONTINUITY\n")
 			}
 		}
@@ -159,8 +160,8 @@ func (s *Stream) mediaLocked(name string, skip bool) []byte {
 			fmt.Fprintf(&b, "#EXTINF:%.5f,\n%s\n", of.seconds(), s.segmentPath(of))
 		}
 	}
-	// The part that comes next, whenever that is: where nothing comes after a segment, hls.js 1.7
-	// takes the segment for one that is being made, and fails when that has another discontinuity.
+	// Hint at the next part even if no input feeds the stream: hls.js 1.7 takes a segment without
+	// a successor for an unfinished segment and fails at its next discontinuity.
 	number, n := r.latest()
 	if r.open == nil || len(r.open.parts) == 0 {
 		number, n = number+1, -1
@@ -181,8 +182,7 @@ func (s *Stream) mediaLocked(name string, skip bool) []byte {
 	return b.Bytes()
 }
 
-// latest is the number of the segment that the last part is of, and that of the part; -1
-// where there is none.
+// latest returns the number of the last part and of its segment. part is -1 without any part.
 func (r *row) latest() (number int64, part int) {
 	if r.open != nil && len(r.open.parts) > 0 {
 		return r.open.number, len(r.open.parts) - 1
@@ -193,16 +193,16 @@ func (r *row) latest() (number int64, part int) {
 	return r.next - 1, -1
 }
 
-// partsAhead is how many parts ahead of the last one a client may ask for (Advance Part Limit,
-// RFC 8216bis section 6.2.5.2).
+// partsAhead is the number of parts beyond the last part for which a client may ask (Advance Part
+// Limit, RFC 8216bis section 6.2.5.2).
 const partsAhead = int(3 * time.Second / partTarget)
 
-// far says whether a segment, or where part is not negative a part of it, is farther ahead than
-// a client may ask for.
+// far reports whether a segment is farther ahead than a client may ask for. If part is not
+// negative, far answers for this part of the segment.
 func (r *row) far(number int64, part int) bool {
 	latest, last := r.latest()
 	most := latest + 2
-	if r.open == nil || len(r.open.parts) == 0 { // the last segment is whole: its next part is of the one behind it
+	if r.open == nil || len(r.open.parts) == 0 { // the last segment is whole: the next part belongs to its successor
 		latest, last = latest+1, -1
 	}
 	if number > latest {
@@ -211,9 +211,9 @@ func (r *row) far(number int64, part int) bool {
 	return number > most || number >= latest && part > last+partsAhead
 }
 
-// reached says whether a playlist has a segment, or where part is not negative that part of
-// it. A part beyond a segment's last is the first of the next one (RFC 8216bis section
-// 6.2.5.2).
+// reached reports whether the playlist has a segment or, if part is not negative, this part of
+// the segment. A part number beyond a segment's last part means the first part of the next
+// segment (RFC 8216bis section 6.2.5.2).
 func (r *row) reached(number int64, part int) bool {
 	open := r.open != nil && len(r.open.parts) > 0
 	if n := len(r.segments); n > 0 && r.segments[n-1].number >= number {
@@ -223,7 +223,7 @@ func (r *row) reached(number int64, part int) bool {
 	return part >= 0 && open && r.open.number == number && len(r.open.parts) > part
 }
 
-// The addresses in playlists, from hls/ and dash/ on.
+// initPath, segmentPath and partPath return addresses relative to hls/ and dash/.
 func (s *Stream) initPath(of *segment) string {
 	return fmt.Sprintf("../media/%s/%s/init-%d.mp4", s.id, of.track.Name, of.epoch.Number)
 }
@@ -236,7 +236,7 @@ func (s *Stream) partPath(track string, number int64, part int) string {
 	return fmt.Sprintf("../media/%s/%s/%d.%d.m4s", s.id, track, number, part)
 }
 
-// stamp is a time as RFC 3339 and XML have it.
+// stamp formats t for RFC 3339 and XML.
 func stamp(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000Z")
 }

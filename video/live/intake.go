@@ -16,60 +16,60 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// clockRate is the units of a second in which publishers' times are here, those of MPEG-TS.
+// clockRate is the time scale of publishers' times: units per second, as in MPEG-TS.
 const clockRate = 90000
 
-// The limits of what a publisher's clock may do.
+// Limits of a publisher's clock, against the stream's clock.
 const (
-	mostAhead  = time.Second     // of the clock: who sends faster than it is to be shown has to wait
-	mostBehind = 5 * time.Second // then what comes is of a new epoch, and so it is where the clock jumps
+	mostAhead  = time.Second     // a publisher ahead of real time has to wait
+	mostBehind = 5 * time.Second // beyond, or after a jump in time, samples belong to a new epoch
 )
 
-// mostQueued bytes wait until it is known which tracks there are.
+// mostQueued is the size limit in bytes of the queue before the tracks are known.
 const mostQueued = 16 << 20
 
-// mostTime is what a publisher's clock may say, twelve years: what is computed with it does not
-// overflow.
+// mostTime is the largest accepted publisher time, twelve years in units of clockRate.
+// Computations with smaller times do not overflow.
 const mostTime = 1 << 45
 
 var errTime = errors.New("the publisher's clock is too far from zero")
 
-// errCodec is that a publisher sends what cannot be passed on.
+// errCodec refuses a publisher with an unsupported codec or broken codec data.
 var errCodec = errors.New("only H.264 and AAC can be published")
 
-// intake makes samples of what a publisher sends, H.264 and AAC, which are not decoded. One
-// goroutine uses it.
+// intake turns a publisher's H.264 and AAC into samples, without decoding. Only a single
+// goroutine may use an intake.
 type intake struct {
 	*Stream
-	ctx context.Context // of the publisher
+	ctx context.Context // ends with the publisher
 
-	pictures, sounds *Track // as they are now; nil: not described
-	size             int    // bytes of NAL units' lengths
-	begun            bool   // an epoch with these tracks
+	pictures, sounds *Track // current description; nil: none yet
+	size             int    // bytes of the length before each NAL unit
+	begun            bool   // an epoch with these tracks has begun
 	queue            []queued
-	bytes            int // in it
+	bytes            int // size of queue
 
-	timed bool     // time is that of the last message, in milliseconds
-	time  int64    // of RTMP
-	last  [2]int64 // times of decoding, by index of tracks
-	sound struct { // the clock of sound, by its samples
+	timed bool     // time holds the last message's time
+	time  int64    // of RTMP, in milliseconds
+	last  [2]int64 // last decoding times, by index of tracks
+	sound struct { // the clock of sound, counted in samples
 		zero, count int64
 	}
 }
 
-// queued is a sample that waits for the epoch to begin.
+// queued is a sample waiting for its epoch to begin.
 type queued struct {
 	sound bool
 	Sample
 }
 
-// describePictures takes the parameter sets. Others than before begin a new epoch.
+// describePictures takes H.264 parameter sets. Changed sets begin a new epoch.
 func (in *intake) describePictures(sps, pps [][]byte) error {
 	if len(sps) == 0 || len(pps) == 0 || len(sps[0]) < 4 || len(pps[0]) < 1 {
 		return fmt.Errorf("%w: H.264 without parameter sets", errCodec)
 	}
-	// mp4ff takes counts in a parameter set at their word, and so gigabytes of memory for what is
-	// not there: one that this parser refuses does not get there.
+	// mp4ff trusts the counts in a parameter set and may allocate gigabytes. This parser refuses
+	// false counts first.
 	var of h264.SPS
 	if err := of.Unmarshal(sps[0]); err != nil {
 		return fmt.Errorf("%w: H.264: %w", errCodec, err)
@@ -87,7 +87,7 @@ func (in *intake) describePictures(sps, pps [][]byte) error {
 	return in.describe(&in.pictures, t, init)
 }
 
-// describeSound takes an AudioSpecificConfig (ISO/IEC 14496-3) and what it says.
+// describeSound takes an AudioSpecificConfig (ISO/IEC 14496-3) with its parsed fields.
 func (in *intake) describeSound(config []byte, object, rate, channels int) error {
 	if object < 1 || object > 4 || rate < 7000 || rate > 96000 || channels < 1 || channels > 8 {
 		return fmt.Errorf("%w: AAC of type %d, %d channels, %d samples each second", errCodec, object, channels, rate)
@@ -98,7 +98,8 @@ func (in *intake) describeSound(config []byte, object, rate, channels int) error
 	return in.describe(&in.sounds, &Track{TimeScale: int64(rate), LiveTrack: asset.LiveTrack{Name: "a0", Kind: "audio", Codec: fmt.Sprintf("mp4a.40.%d", object), SampleRate: rate, Channels: channels}}, init)
 }
 
-// describe describes a track, by an initialisation segment with mvex behind it (RFC 8216, 3.3).
+// describe sets a track's description. In the initialisation segment mvex comes last (RFC 8216,
+// 3.3).
 func (in *intake) describe(to **Track, t *Track, init *mp4.InitSegment) error {
 	init.Moov.Children = append(slices.DeleteFunc(init.Moov.Children, func(b mp4.Box) bool { return b == init.Moov.Mvex }), init.Moov.Mvex)
 	var b bytes.Buffer
@@ -116,7 +117,7 @@ func (in *intake) describe(to **Track, t *Track, init *mp4.InitSegment) error {
 	return nil
 }
 
-// begin begins an epoch with the tracks that there are.
+// begin begins an epoch with the described tracks.
 func (in *intake) begin() error {
 	var tracks []Track
 	if in.pictures != nil {
@@ -139,7 +140,7 @@ func (in *intake) begin() error {
 	return nil
 }
 
-// picture takes an access unit: NAL units, each behind its length in in.size bytes.
+// picture takes an access unit of NAL units. A length of in.size bytes precedes each NAL unit.
 func (in *intake) picture(decode, offset int64, unit []byte) error {
 	data, key, err := nalUnits(unit, in.size)
 	if err != nil || in.pictures == nil || len(data) == 0 {
@@ -156,7 +157,7 @@ func (in *intake) aac(decode int64, unit []byte) error {
 	return in.put(queued{true, Sample{Decode: decode, Key: true, Data: bytes.Clone(unit)}})
 }
 
-// put has a sample written, when it is time.
+// put writes a sample once its time has come. Before the epoch begins put queues the sample.
 func (in *intake) put(q queued) error {
 	if q.Decode > mostTime || q.Decode < -mostTime {
 		return errTime
@@ -166,7 +167,7 @@ func (in *intake) put(q queued) error {
 			return fmt.Errorf("%w: %d before its tracks are known", errBacklog, mostQueued)
 		}
 		in.queue = append(in.queue, q)
-		// Both tracks are there, or the other does not come.
+		// Both tracks are known, or a second has passed and the other track will not come.
 		if in.pictures != nil && in.sounds != nil || q.Decode-in.queue[0].Decode > clockRate {
 			return in.begin()
 		}
@@ -205,13 +206,13 @@ func (in *intake) put(q queued) error {
 	return in.Write(index, q.Sample)
 }
 
-// again begins a new epoch for a clock that has jumped.
+// again begins a new epoch after a jump of the clock.
 func (in *intake) again(q queued) error {
 	if err := in.begin(); err != nil {
 		return err
 	}
 	if q.sound && in.pictures != nil {
-		return nil // it waits for the next key frame
+		return nil // sound waits for the next key frame
 	}
 	if !q.sound && !q.Key {
 		return nil
@@ -219,8 +220,9 @@ func (in *intake) again(q queued) error {
 	return in.put(q)
 }
 
-// soundTime is a time of decoding in samples: those of RTMP are milliseconds, in which a
-// frame's 1024 samples are not a whole number. It follows the publisher's where they part.
+// soundTime converts a decoding time to samples. RTMP has milliseconds, and a frame of 1024
+// samples is no whole number of milliseconds. Therefore soundTime counts frames, and follows the
+// publisher's time if both differ by more than 50 ms.
 func (in *intake) soundTime(decode int64) int64 {
 	rate := in.sounds.TimeScale
 	at := decode * rate / clockRate
@@ -232,8 +234,8 @@ func (in *intake) soundTime(decode int64) int64 {
 	return next
 }
 
-// nalUnits copies NAL units behind lengths of size bytes (ISO/IEC 14496-15), with lengths of
-// four bytes. Empty ones are left out. key says that one is of an IDR picture.
+// nalUnits copies NAL units from lengths of size bytes (ISO/IEC 14496-15) to lengths of four
+// bytes, without empty units. key reports whether a unit belongs to an IDR picture.
 func nalUnits(unit []byte, size int) (to []byte, key bool, err error) {
 	if size < 1 || size > 4 {
 		return nil, false, fmt.Errorf("%w: lengths of %d bytes", errCodec, size)
@@ -261,5 +263,5 @@ func nalUnits(unit []byte, size int) (to []byte, key bool, err error) {
 	return to, key, nil
 }
 
-// avcIDR is the type of a NAL unit of an IDR picture (ISO/IEC 14496-10 table 7-1).
+// avcIDR is the NAL unit type of an IDR picture (ISO/IEC 14496-10 table 7-1).
 const avcIDR = 5

@@ -16,7 +16,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// loop plays an asset until ctx ends.
+// loop plays an asset until ctx ends. After an error the loop starts again, after a growing
+// pause.
 func (v *Server) loop(ctx context.Context, c *channel) {
 	wait := time.Second
 	for ctx.Err() == nil {
@@ -42,7 +43,7 @@ func (v *Server) loop(ctx context.Context, c *channel) {
 	}
 }
 
-// sleep waits for a time, or until ctx ends.
+// sleep waits for d. The error is ctx's if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -54,18 +55,18 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// reel is a track of an asset that is played.
+// reel is a played track of an asset.
 type reel struct {
 	of      *asset.Rendition
 	file    *os.File
 	trex    *mp4.TrexBox
-	next    int   // segment
-	round   int64 // times that it has been played whole
+	next    int   // index of the next segment
+	round   int64 // completed rounds
 	samples []Sample
 }
 
-// play plays an asset in real time, again and again: all of its pictures, whose key frames
-// are at the same times, and its sound. It returns when ctx ends, or the asset cannot be read.
+// play plays an asset in real time, over and over: all pictures, with key frames at equal times,
+// and all sound. play returns when ctx ends or the asset cannot be read.
 func (v *Server) play(ctx context.Context, c *channel) (err error) {
 	a := v.cfg.Library.Get(c.Loop)
 	if a == nil || a.State != asset.Ready {
@@ -78,7 +79,7 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 		}
 	}()
 	var tracks []Track
-	length := 0.0 // of a round, in seconds: that of the picture
+	length := 0.0 // of a round, in seconds: the longest picture track
 	for _, of := range a.Renditions {
 		if of.Kind == "text" || len(of.Segments) == 0 {
 			continue
@@ -111,7 +112,8 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 	}
 	zero := v.cfg.Now()
 	for {
-		// The sample that is to be decoded next, of all tracks; of two at once that of the track before.
+		// Find the sample with the earliest decoding time among all tracks. At equal times the
+		// first track wins.
 		first := -1
 		var at time.Duration
 		for i, r := range reels {
@@ -126,7 +128,7 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 			if err := sleep(ctx, wait); err != nil {
 				return err
 			}
-		} else if wait < -5*time.Second { // the machine was asleep
+		} else if wait < -5*time.Second { // the machine was suspended
 			return errors.New("the clock has jumped")
 		}
 		if err := ctx.Err(); err != nil {
@@ -143,12 +145,12 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 	}
 }
 
-// origin is where this round begins on the loop's clock.
+// origin returns the start of the current round on the loop's clock, in the track's time scale.
 func (r *reel) origin(length float64) int64 {
 	return int64(math.Round(float64(r.round) * length * float64(r.of.TimeScale)))
 }
 
-// trackOf reads an initialisation segment.
+// trackOf returns the trex box of an initialisation segment with a single track.
 func trackOf(init []byte) (*mp4.TrexBox, error) {
 	f, err := mp4.DecodeFile(bytes.NewReader(init))
 	if err != nil {
@@ -160,8 +162,8 @@ func trackOf(init []byte) (*mp4.TrexBox, error) {
 	return f.Init.Moov.Mvex.Trex, nil
 }
 
-// fill reads the next segment, if all samples of the last one have been taken. What is behind
-// the round's length in seconds is left out.
+// fill reads the next segment once all samples of the last segment are taken. Samples beyond
+// length, in seconds, are dropped.
 func (r *reel) fill(length float64) error {
 	for tries := 0; len(r.samples) == 0; tries++ {
 		if tries > len(r.of.Segments) {

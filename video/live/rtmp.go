@@ -18,14 +18,14 @@ import (
 	"github.com/bluenviron/gortmplib/pkg/message"
 )
 
-// The limits of publishers.
+// Limits of publishers.
 const (
 	mostPublishers = 256              // connections at a time
-	timeToPublish  = 10 * time.Second // from the connection to the key
+	timeToPublish  = 10 * time.Second // from the connection to a valid key
 	timeToSend     = 10 * time.Second // from one byte to the next
-	mostGreeting   = 256 << 10        // bytes before the key
-	mostPartial    = 24 << 20         // bytes of messages that are not whole
-	leastChunk     = 128              // bytes, RTMP 1.0's default
+	mostGreeting   = 256 << 10        // bytes before a valid key
+	mostPartial    = 24 << 20         // bytes of incomplete messages
+	leastChunk     = 128              // bytes; the default of RTMP 1.0
 )
 
 var (
@@ -35,8 +35,8 @@ var (
 	errStopping = errors.New("the service is stopping: publish again in a minute")
 )
 
-// ServeRTMP takes in what is published to rtmp://HOST:PORT/live/NAME?key=KEY, until the
-// listener or the server is closed. H.264 and AAC are passed on as they are.
+// ServeRTMP accepts publishers at rtmp://HOST:PORT/live/NAME?key=KEY until l or the server is
+// closed. H.264 and AAC are passed on unchanged.
 func (v *Server) ServeRTMP(l net.Listener) error {
 	v.listening("rtmp", l.Addr())
 	stop := context.AfterFunc(v.ctx, func() { _ = l.Close() }) // ends Accept
@@ -59,10 +59,10 @@ func (v *Server) ServeRTMP(l net.Listener) error {
 		case places <- struct{}{}:
 		default:
 			if !strangers.giveWay() {
-				_ = conn.Close() // there are too many publishers
+				_ = conn.Close() // too many publishers with a valid key
 				continue
 			}
-			places <- struct{}{} // of the one that has given way
+			places <- struct{}{} // the closed connection frees its slot
 		}
 		strangers.enter(conn)
 		if !v.Go(func() {
@@ -75,8 +75,8 @@ func (v *Server) ServeRTMP(l net.Listener) error {
 	}
 }
 
-// lobby has the connections whose key is not known yet. Where there is no place the oldest
-// gives way, so that those who only connect keep nobody out who has one.
+// lobby holds the connections without a valid key yet. When all slots are taken, the oldest such
+// connection is closed, so idle strangers do not keep publishers out.
 type lobby struct {
 	mu      sync.Mutex
 	waiting []net.Conn // the oldest first
@@ -96,19 +96,20 @@ func (l *lobby) leave(c net.Conn) {
 	}
 }
 
-// giveWay ends the oldest, if there is one.
+// giveWay closes the oldest connection and reports whether the lobby had any.
 func (l *lobby) giveWay() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
 		return false
 	}
-	_ = l.waiting[0].Close() // no news in its error
+	_ = l.waiting[0].Close() // the publisher is a stranger: the error has no use
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	return true
 }
 
-// Go has a goroutine do something that Close waits for, unless the server is closed.
+// Go runs do in a goroutine and reports true, or reports false if the server is closed. Close
+// waits for the goroutine.
 func (v *Server) Go(do func()) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -119,26 +120,26 @@ func (v *Server) Go(do func()) bool {
 	return true
 }
 
-// wire is a publisher's connection, with limits.
+// wire is a publisher's connection with limits on time and bytes.
 type wire struct {
 	net.Conn
-	until time.Time // the greeting is to be over; zero: it is
-	left  int       // bytes until then
+	until time.Time // deadline of the handshake; zero: the handshake is over
+	left  int       // bytes allowed until then
 	read  int64
 
 	mu    sync.Mutex
-	ended bool // nothing more is read, but what is left to say can be written
+	ended bool // Read fails, but a last message may still be written
 }
 
-// end ends the Read under way, and each one that follows.
+// end fails the Read under way and every later Read.
 func (w *wire) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
-	_ = w.SetDeadline(time.Unix(1, 0)) // of a connection that may be closed
+	_ = w.SetDeadline(time.Unix(1, 0)) // the connection may be closed already
 }
 
-// prepare sets the time for a Read.
+// prepare sets the deadline of a Read.
 func (w *wire) prepare() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,13 +169,14 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// publishRTMP serves a publisher's connection, which leaves the strangers with its key.
+// publishRTMP serves a publisher's connection. The connection leaves strangers once its key is
+// valid.
 func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(v.ctx)
 	defer cancel()
 	w := &wire{Conn: conn, until: time.Now().Add(timeToPublish), left: mostGreeting}
-	stop := context.AfterFunc(ctx, w.end) // ends what is under way
+	stop := context.AfterFunc(ctx, w.end) // ends the Read under way
 	defer stop()
 	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String())
 	peer := &gortmplib.ServerConn{RW: w}
@@ -203,16 +205,16 @@ func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 	})
 	log.Info("a publisher has gone", "why", err)
 	if err != nil && !errors.Is(err, errGone) && w.until.IsZero() || errors.Is(err, errKey) {
-		_ = guard(func() error { return v.tell(w, peer, err) }) // who has gone is not told
+		_ = guard(func() error { return v.tell(w, peer, err) }) // the publisher may have gone
 	}
 }
 
-// timeToTell is how long a publisher has to read why it is sent away.
+// timeToTell is how long a publisher has to read the reason of its rejection.
 const timeToTell = 2 * time.Second
 
-// tell sends a publisher the reason why the service takes nothing more of it. It then reads
-// and drops what the publisher has sent meanwhile: a connection that is closed with unread
-// data is reset, and the publisher would never read the reason.
+// tell sends a publisher the reason of its rejection. Afterwards tell reads and drops the data
+// sent meanwhile: closing a connection with unread data resets the connection, and the publisher
+// would lose the reason.
 func (v *Server) tell(w *wire, peer *gortmplib.ServerConn, why error) error {
 	stop := context.AfterFunc(v.ctx, func() { _ = w.Close() })
 	defer stop()
@@ -238,7 +240,7 @@ func (v *Server) tell(w *wire, peer *gortmplib.ServerConn, why error) error {
 	return err
 }
 
-// guard makes an error of a panic: what a publisher sends is parsed by others' code, too.
+// guard turns a panic into an error, since third-party code parses a publisher's bytes.
 func guard(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -248,8 +250,8 @@ func guard(do func() error) (err error) {
 	return do()
 }
 
-// greet handles a publisher's connection until the key is found right. By then the library
-// has told the publisher to begin.
+// greet does the RTMP handshake and returns the stream of a valid key. By then the library has
+// told the publisher to begin.
 func (v *Server) greet(peer *gortmplib.ServerConn) (*channel, error) {
 	if err := peer.Initialize(); err != nil {
 		return nil, err
@@ -267,7 +269,7 @@ func (v *Server) greet(peer *gortmplib.ServerConn) (*channel, error) {
 	return v.admit(name, peer.URL.Query().Get("key"))
 }
 
-// admit is the stream that a key is of.
+// admit returns the stream of a name and its key. The error is errKey.
 func (v *Server) admit(name, key string) (*channel, error) {
 	c := v.channel(name)
 	if c == nil || c.Key == "" || subtle.ConstantTimeCompare([]byte(c.Key), []byte(key)) != 1 {
@@ -276,8 +278,8 @@ func (v *Server) admit(name, key string) (*channel, error) {
 	return c, nil
 }
 
-// receive takes what a publisher sends until the connection ends, of which so many bytes have
-// been read.
+// receive takes a publisher's messages until the connection ends. read points to the number of
+// bytes read from the connection.
 func receive(peer interface {
 	Read() (message.Message, error)
 }, read *int64, in *intake,
@@ -292,8 +294,8 @@ func receive(peer interface {
 		if err != nil {
 			return err
 		}
-		// Chunks of messages that are not whole stay in memory: those who send many of them have
-		// nothing to publish. What a message takes on the wire is not known exactly.
+		// The library holds the chunks of incomplete messages in memory. A publisher with too
+		// many is hostile. The estimate is rough, since a message's size on the wire is unknown.
 		partial += *read - before
 		payload := 0
 		switch m := m.(type) {
@@ -323,16 +325,17 @@ func receive(peer interface {
 	}
 }
 
-// milliseconds of RTMP, in units of clockRate.
+// milliseconds converts an RTMP time to units of clockRate.
 func milliseconds(d time.Duration) int64 { return int64(d/time.Millisecond) * (clockRate / 1000) }
 
-// unwrap is a time of RTMP, of 32 bits of milliseconds, which begin anew every 50 days.
+// unwrap converts an RTMP time to units of clockRate. RTMP times have 32 bits of milliseconds and
+// wrap every 50 days.
 func (in *intake) unwrap(d time.Duration) int64 {
 	ms := uint32(d / time.Millisecond)
 	if !in.timed {
 		in.timed, in.time = true, int64(ms)
 	}
-	in.time += int64(int32(ms - uint32(in.time))) // the nearest
+	in.time += int64(int32(ms - uint32(in.time))) // the nearest time with these 32 bits
 	return in.time * (clockRate / 1000)
 }
 
@@ -386,8 +389,8 @@ func (in *intake) rtmpAudio(m *message.Audio) error {
 	return in.aac(in.unwrap(m.DTS), m.AU)
 }
 
-// channelsOf is how many channels a configuration has (ISO/IEC 14496-3 table 1.19); 0 where
-// that is not said there.
+// channelsOf returns the number of channels of a configuration (ISO/IEC 14496-3 table 1.19), or 0
+// if the table has no entry.
 func channelsOf(config uint8) int {
 	switch {
 	case config == 7:

@@ -20,24 +20,24 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// The media types and values of Cache-Control.
+// Media types and values of Cache-Control.
 const (
 	typeHLS  = "application/vnd.apple.mpegurl"
 	typeDASH = "application/dash+xml"
 
-	keepMedia  = "public, max-age=3600, immutable" // addresses of media are never used again
-	keepAsked  = "public, max-age=10"              // what a request has waited for does not change
+	keepMedia  = "public, max-age=3600, immutable" // an address of media never gets other content
+	keepAsked  = "public, max-age=10"              // the answer of a blocking request does not change
 	keepMoment = "public, max-age=1"
 )
 
-// text is a playlist of a version.
+// text is a playlist as rendered for a version of the stream.
 type text struct {
 	version       uint64
-	plain, packed []byte // packed by gzip
+	plain, packed []byte // packed is gzip
 }
 
-// playlist is one of a stream's as it is now, nil where there is none: master, manifest, or
-// that of a track. skip is for a delta update.
+// playlist returns the current playlist of a name, or nil before the stream has begun. The name
+// is master, manifest or a track's name. skip asks for a delta update.
 func (s *Stream) playlist(name string, skip bool) (*text, error) {
 	key := name
 	if skip {
@@ -63,23 +63,23 @@ func (s *Stream) playlist(name string, skip bool) (*text, error) {
 	}
 	t := &text{version: s.version, plain: plain}
 	var packed bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // the level is one that there is
-	_, _ = z.Write(plain)                                // to memory
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed) // the level is valid
+	_, _ = z.Write(plain)                                // writes to memory
 	_ = z.Close()
 	t.packed = packed.Bytes()
 	s.texts[key] = t
 	return t, nil
 }
 
-// answer is what a stream has at a path below its own.
+// answer is the response for a path of a stream.
 type answer struct {
 	kind, keep string
 	text       *text
 	body       []byte
-	file       *os.File // closed by who sends it; the body is size bytes from offset on
+	file       *os.File // closed by the sender; the body is size bytes from offset
 	offset     int64
 	size       int64
-	status     int // of a refusal
+	status     int // of an error
 	problem    string
 }
 
@@ -87,8 +87,8 @@ func refusal(status int, problem string) answer { return answer{status: status, 
 
 var nothing = refusal(http.StatusNotFound, "the stream has nothing of that name")
 
-// find is what there is at a path, of hls/, dash/, media/ and time. It may wait, until ctx
-// ends.
+// find returns the answer for a path below hls/, dash/ and media/, and for time. find may block
+// until ctx ends.
 func (s *Stream) find(ctx func() context.Context, path, query string) (answer, error) {
 	folder, rest, _ := strings.Cut(path, "/")
 	switch {
@@ -118,7 +118,7 @@ func (s *Stream) text(name, kind, keep string, skip bool) (answer, error) {
 	return answer{kind: kind, keep: keep, text: t}, nil
 }
 
-// media is a track's playlist, once it has what the request asks for (RFC 8216bis section
+// media returns a track's playlist once the playlist has the requested part (RFC 8216bis section
 // 6.2.5).
 func (s *Stream) media(ctx func() context.Context, name, query string) (answer, error) {
 	skip, number, part, keep := false, int64(-1), -1, keepMoment
@@ -164,13 +164,13 @@ func (s *Stream) media(ctx func() context.Context, name, query string) (answer, 
 	return s.text(name, typeHLS, keep, skip)
 }
 
-// mostWaiting are the requests that wait for a stream, of which each costs a goroutine.
+// mostWaiting is the limit of blocked requests of a stream. Each costs a goroutine.
 const mostWaiting = 20_000
 
 var errWaiting = errors.New("too many requests wait for the stream")
 
-// wait waits until a condition holds, which is asked with mu held: for three target
-// durations, or where no input feeds the stream for one.
+// wait blocks until condition holds. The limit is three target durations, or one without an
+// input. wait calls condition with mu held.
 func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reached, flowing bool, err error) {
 	var timer *time.Timer
 	began := time.Now()
@@ -215,8 +215,8 @@ func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reache
 	}
 }
 
-// bytes are an initialisation segment, ID/TRACK/init-EPOCH.mp4, a segment, NUMBER.m4s, or a
-// part, NUMBER.PART.m4s, which is waited for where it comes next.
+// bytes returns an initialisation segment ID/TRACK/init-EPOCH.mp4, a segment NUMBER.m4s or a part
+// NUMBER.PART.m4s. A request for the next part blocks.
 func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) {
 	id, rest, _ := strings.Cut(path, "/")
 	track, name, _ := strings.Cut(rest, "/")
@@ -261,7 +261,7 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 		if !isPart {
 			return true
 		}
-		if r.open != nil { // of the one that is being made, the next
+		if r.open != nil { // the next part belongs to the open segment
 			if number == r.open.number && part < len(r.open.parts) {
 				of = r.open
 				p := &of.parts[part]
@@ -288,7 +288,7 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 	if body == nil {
 		f, err := os.Open(s.disk.path(track, number))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nothing, nil // it has gone out of the window
+			return nothing, nil // the segment has left the window
 		}
 		if err != nil {
 			return a, err
@@ -298,7 +298,7 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 	return a, nil
 }
 
-// segment is the finished one of a number, nil where there is none.
+// segment returns the finished segment of a number, or nil.
 func (r *row) segment(number int64) *segment {
 	if len(r.segments) == 0 {
 		return nil
@@ -310,7 +310,7 @@ func (r *row) segment(number int64) *segment {
 	return r.segments[i]
 }
 
-// init is the initialisation segment of a track in an epoch.
+// init returns a track's initialisation segment in an epoch.
 func (s *Stream) init(track, epoch string) answer {
 	number, err := strconv.Atoi(epoch)
 	if err != nil {
@@ -333,12 +333,12 @@ func (s *Stream) init(track, epoch string) answer {
 	return answer{kind: t.Kind + "/mp4", keep: keepMedia, body: t.Init}
 }
 
-// Handles says whether a path is below the server's prefix.
+// Handles reports whether path is below the server's prefix.
 func (v *Server) Handles(path []byte) bool {
 	return len(path) > len(v.cfg.Prefix) && string(path[:len(v.cfg.Prefix)]) == v.cfg.Prefix && path[len(v.cfg.Prefix)] == '/'
 }
 
-// Serve answers a request of a viewer's. It may wait for what the request asks for.
+// Serve answers a viewer's request. Serve may block until the requested part exists.
 func (v *Server) Serve(x *httpserver.Exchange) {
 	x.Set("Access-Control-Allow-Origin", "*")
 	switch string(x.Method) {
@@ -348,7 +348,7 @@ func (v *Server) Serve(x *httpserver.Exchange) {
 		x.Set("Access-Control-Allow-Headers", asset.PlayerFields)
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
-		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as all answers here
+		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as every answer here
 		return
 	default:
 		x.Set("Allow", "GET, HEAD, OPTIONS")
@@ -383,7 +383,7 @@ func (v *Server) Serve(x *httpserver.Exchange) {
 	v.send(x, &a)
 }
 
-// send answers with what there is, or the range of it that is asked for.
+// send sends an answer, or the requested range of the answer.
 func (v *Server) send(x *httpserver.Exchange, a *answer) {
 	x.Set("Cache-Control", a.keep)
 	x.Set("Content-Type", a.kind)
@@ -415,7 +415,7 @@ func (v *Server) send(x *httpserver.Exchange, a *answer) {
 			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
 			return
 		}
-		if len(parts) == 1 { // several are answered with everything, as is allowed
+		if len(parts) == 1 { // several ranges get the whole body, as RFC 9110 allows
 			status, offset, size = http.StatusPartialContent, parts[0].First, parts[0].Length
 			x.Set("Content-Range", parts[0].ContentRange(a.size))
 		}
@@ -433,14 +433,14 @@ func (v *Server) count(kind string, status, bytes int) {
 	v.sent.Add(float64(bytes))
 }
 
-// refuse answers with an error, in the one shape that they have.
+// refuse answers with an error as JSON, in the shape of all API errors.
 func (v *Server) refuse(x *httpserver.Exchange, status int, message string) {
 	v.count("refused", status, 0)
 	code := map[int]api.Code{http.StatusNotFound: api.CodeNotFound, http.StatusForbidden: api.CodeForbidden, http.StatusMethodNotAllowed: api.CodeMethod, http.StatusBadRequest: api.CodeBadRequest, http.StatusServiceUnavailable: api.CodeOverloaded}[status]
 	if code == "" {
 		code = api.CodeInternal
 	}
-	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // of strings
+	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // strings always encode
 	x.Set("Content-Type", "application/json")
 	x.Set("Cache-Control", "no-store")
 	_ = x.Send(status, append(b, '\n'))

@@ -23,30 +23,32 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// Config of a Server.
+// Config configures a Server.
 type Config struct {
 	Dir     string         // required: STATE/live
-	Library *asset.Library // required: of the assets that loops play
+	Library *asset.Library // required: the source of loops
 	Log     *slog.Logger   // required
 	Prefix  string         // required: /live
 	Metrics prometheus.Registerer
 
-	// Check takes the signature from a path below a stream's; nil: whoever asks is answered.
+	// Check splits the signature from a path below a stream's and returns the rest, or the
+	// problem. Nil serves every request.
 	Check func(name string, path []byte) (rest []byte, problem string)
 	Now   func() time.Time // default time.Now
 
-	// Room is called before a server writes so many bytes of a segment. Its error, such as ENOSPC,
-	// refuses them and sends the publisher away. Nil: it writes until the disk is full.
+	// Room is called before the server writes bytes of a segment. If Room returns an error, such
+	// as ENOSPC, the server writes nothing and sends the publisher away. Nil: the server writes
+	// until the disk is full.
 	Room func(bytes int64) error
 }
 
-// The errors of the API; fs.ErrNotExist where there is no such stream.
+// Errors of the API. An unknown stream is fs.ErrNotExist.
 var (
 	ErrSpec  = errors.New("no such stream can be made")
 	ErrTaken = errors.New("there is a stream of that name")
 )
 
-// record is DIR/NAME/stream.json.
+// record is the content of DIR/NAME/stream.json.
 type record struct {
 	asset.LiveSpec
 	ID      string    `json:"id"`
@@ -54,23 +56,23 @@ type record struct {
 	Created time.Time `json:"created"`
 }
 
-// channel is a stream and its input.
+// channel is a stream with its input.
 type channel struct {
 	*Stream
 	record
 	cancel context.CancelFunc // of a loop
 	done   chan struct{}      // closed when the loop has ended
 
-	input     chan struct{} // full while somebody feeds the stream
+	input     chan struct{} // full while an input feeds the stream
 	mu        sync.Mutex
 	publisher string
-	claims    int    // how many have come to feed it
-	interrupt func() // ends the last of them, who feeds it or waits to; nil: that one has ended
+	claims    int    // inputs so far
+	interrupt func() // ends the latest input, feeding or waiting; nil once this input has ended
 	problem   string
 	gone      bool
 }
 
-// Server has the live streams. Its methods may be called from several goroutines.
+// Server holds the live streams. Its methods are safe for concurrent use.
 type Server struct {
 	cfg     Config
 	answers *prometheus.CounterVec
@@ -82,12 +84,12 @@ type Server struct {
 
 	mu       sync.Mutex
 	channels map[string]*channel
-	ports    map[string]string // by protocol, where publishers are listened for
+	ports    map[string]string // listening ports of publishers, by protocol
 	closed   bool
 }
 
-// Open opens the streams in a directory, and has them go on. One that cannot be read is left
-// as it is, and told of.
+// Open opens the streams in a directory and continues them. An unreadable stream stays on disk
+// untouched and is logged.
 func Open(cfg Config) (*Server, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -113,7 +115,7 @@ func Open(cfg Config) (*Server, error) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(cfg.Dir, e.Name())
-		if strings.HasPrefix(e.Name(), ".") { // it was on its way in or out
+		if strings.HasPrefix(e.Name(), ".") { // left by an unfinished Create or Remove
 			if err := os.RemoveAll(path); err != nil {
 				return nil, errors.Join(err, v.Close())
 			}
@@ -134,7 +136,7 @@ func Open(cfg Config) (*Server, error) {
 	return v, nil
 }
 
-// Stop ends all inputs, and answers viewers who wait for what does not come any more.
+// Stop ends all inputs and answers waiting viewers.
 func (v *Server) Stop() {
 	v.mu.Lock()
 	v.closed = true
@@ -146,7 +148,7 @@ func (v *Server) Stop() {
 	}
 }
 
-// Close stops the server. The next one goes on with the streams.
+// Close stops the server and waits for its goroutines. A later Open continues the streams.
 func (v *Server) Close() error {
 	v.Stop()
 	v.mu.Lock()
@@ -161,7 +163,7 @@ func (v *Server) Close() error {
 	return err
 }
 
-// open opens a stream whose directory is there, and begins its loop.
+// open opens a stream from its directory and starts its loop.
 func (v *Server) open(r record) (*channel, error) {
 	d := &disk{dir: filepath.Join(v.cfg.Dir, r.Name), room: v.cfg.Room}
 	now := v.cfg.Now()
@@ -189,7 +191,8 @@ func (v *Server) open(r record) (*channel, error) {
 	return c, nil
 }
 
-// refused notes why a publisher with the right key was sent away, unless another one publishes.
+// refused notes why a publisher with a valid key was sent away, unless another publisher is
+// active.
 func (c *channel) refused(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +201,7 @@ func (c *channel) refused(err error) {
 	}
 }
 
-// stop ends a stream's input.
+// stop ends a stream's input and waits for the end.
 func (c *channel) stop() {
 	if c.cancel != nil {
 		c.cancel()
@@ -211,20 +214,21 @@ func (c *channel) stop() {
 	if interrupt != nil {
 		interrupt()
 	}
-	c.input <- struct{}{} // it has ended
+	c.input <- struct{}{} // the input has ended
 	defer func() { <-c.input }()
 	c.wake()
 }
 
-// end stops a stream, and closes its files.
+// end stops a stream and closes its files.
 func (c *channel) end() error {
 	c.stop()
 	return c.disk.close()
 }
 
-// claim makes somebody the one who feeds the stream, until interrupt has ended ctx. Who came
-// before is interrupted, whether that one feeds it or waits to: of several the last has it, the
-// others are told errReplaced. The caller calls release with what has ended it.
+// claim makes the caller the stream's only input. interrupt must end ctx. claim interrupts the
+// earlier input, feeding or waiting, and blocks until the stream is free. The last of several
+// claims wins, the earlier claims get errReplaced. The caller passes release the error of its own
+// end.
 func (c *channel) claim(ctx context.Context, publisher string, interrupt func()) (release func(error), err error) {
 	c.mu.Lock()
 	if c.gone {
@@ -266,7 +270,7 @@ func (c *channel) claim(ctx context.Context, publisher string, interrupt func())
 	}, nil
 }
 
-// validName says whether a stream or a track can have a name.
+// validName reports whether s is a valid name of a stream or track.
 func validName(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
@@ -276,7 +280,7 @@ func validName(s string) bool {
 	return s != "" && len(s) <= 63
 }
 
-// Create makes a stream, and begins it. The errors are ErrSpec and ErrTaken.
+// Create makes a stream and starts it. Errors wrap ErrSpec and ErrTaken.
 func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 	if spec.Window == 0 {
 		spec.Window = 300
@@ -334,7 +338,7 @@ func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 	return v.view(c), nil
 }
 
-// Remove ends a stream and removes what there is of it.
+// Remove ends a stream and deletes its directory. An unknown stream is fs.ErrNotExist.
 func (v *Server) Remove(name string) error {
 	v.mu.Lock()
 	c := v.channels[name]
@@ -351,7 +355,7 @@ func (v *Server) Remove(name string) error {
 	return errors.Join(err, os.RemoveAll(aside))
 }
 
-// Get is a stream.
+// Get returns a stream. An unknown stream is fs.ErrNotExist.
 func (v *Server) Get(name string) (asset.Live, error) {
 	c := v.channel(name)
 	if c == nil {
@@ -360,7 +364,7 @@ func (v *Server) Get(name string) (asset.Live, error) {
 	return v.view(c), nil
 }
 
-// List are all streams, by name.
+// List returns all streams, sorted by name.
 func (v *Server) List() []asset.Live {
 	v.mu.Lock()
 	all := make([]*channel, 0, len(v.channels))
@@ -389,8 +393,8 @@ func (v *Server) stream(name string) *Stream {
 	return nil
 }
 
-// view leaves out the playlists' addresses, which package service signs, and the host to
-// publish to, which package service knows.
+// view describes a channel. Package service adds signed playlist addresses and the publishing
+// host.
 func (v *Server) view(c *channel) asset.Live {
 	w := asset.Live{LiveSpec: c.LiveSpec, Key: c.Key, Created: c.Created, State: asset.Waiting}
 	v.mu.Lock()
@@ -418,7 +422,7 @@ func (v *Server) view(c *channel) asset.Live {
 	return w
 }
 
-// listening notes where publishers are listened for.
+// listening notes the port on which the server accepts publishers.
 func (v *Server) listening(protocol string, at net.Addr) {
 	_, port, err := net.SplitHostPort(at.String())
 	if err != nil {

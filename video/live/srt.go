@@ -14,11 +14,12 @@ import (
 	srt "github.com/datarhei/gosrt"
 )
 
-// errPassphrase refuses a publisher that encrypts.
+// errPassphrase refuses an encrypting publisher.
 var errPassphrase = errors.New("the publisher sets an SRT passphrase, and this service has none: publish without one")
 
-// ListenSRT takes in what is published to srt://HOST:PORT?streamid=NAME:KEY, as MPEG-TS, until
-// the server is closed. H.264 and AAC are passed on as they are.
+// ListenSRT accepts publishers at srt://HOST:PORT?streamid=NAME:KEY, with MPEG-TS, until the
+// server is closed, and returns the listening address at once. H.264 and AAC are passed on
+// unchanged.
 func (v *Server) ListenSRT(address string) (net.Addr, error) {
 	config := srt.DefaultConfig()
 	config.ConnectionTimeout = timeToPublish
@@ -33,7 +34,7 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 		defer l.Close()
 		defer stop()
 		for {
-			// The library parses what anybody may have sent before it knows the sender.
+			// The library parses packets of unknown senders in Accept2: guard against its panics.
 			var asked srt.ConnRequest
 			parsed := false
 			err := guard(func() (err error) {
@@ -54,7 +55,7 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 			name, key, _ := strings.Cut(asked.StreamId(), ":")
 			c, err := v.admit(name, key)
 			reason := srt.REJX_UNAUTHORIZED
-			if err == nil && asked.IsEncrypted() { // to publishers: "password required or unexpected"
+			if err == nil && asked.IsEncrypted() { // ffmpeg reports this reason as "password required or unexpected"
 				err, reason = errPassphrase, srt.REJ_UNSECURE
 				c.refused(err)
 			}
@@ -95,7 +96,7 @@ func (v *Server) publishSRT(asked srt.ConnRequest, c *channel) {
 		return
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends what is under way
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends the read under way
 	defer stop()
 	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String(), "stream", c.Name)
 	release, err := c.claim(ctx, conn.RemoteAddr().String(), cancel)
@@ -110,7 +111,7 @@ func (v *Server) publishSRT(asked srt.ConnRequest, c *channel) {
 	log.Info("a publisher has gone", "why", err)
 }
 
-// metered counts what is read of a publisher's, and ends where much of it makes no access unit.
+// metered counts a publisher's bytes. Read fails after too many bytes without an access unit.
 type metered struct {
 	io.Reader
 	partial int
@@ -124,10 +125,11 @@ func (m *metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// taken says that so many bytes have made one. What it took on the wire is not known exactly.
+// taken accounts for an access unit of n bytes. The estimate is rough, since a unit's size on the
+// wire is unknown.
 func (m *metered) taken(n int) { m.partial = max(0, m.partial-n-n/4-1024) }
 
-// receiveTS takes what a publisher sends as MPEG-TS until the connection ends.
+// receiveTS takes a publisher's MPEG-TS until the connection ends.
 func receiveTS(from io.Reader, in *intake) error {
 	m := &metered{Reader: from}
 	r := &mpegts.Reader{R: m}
@@ -135,7 +137,7 @@ func receiveTS(from io.Reader, in *intake) error {
 		return err
 	}
 	pictures, sounds := 0, 0
-	var clock mpegts.TimeDecoder // one for all: what lies between them stays
+	var clock mpegts.TimeDecoder // a shared clock keeps the offset between the tracks
 	clock.Initialize()
 	for _, t := range r.Tracks() {
 		switch codec := t.Codec.(type) {
@@ -178,7 +180,7 @@ func receiveTS(from io.Reader, in *intake) error {
 	}
 }
 
-// tsPicture takes an access unit, which has parameter sets before key frames.
+// tsPicture takes an access unit. Parameter sets precede the key frames.
 func (in *intake) tsPicture(m *metered, decode, offset int64, units [][]byte) error {
 	var sps, pps [][]byte
 	var unit []byte
@@ -206,7 +208,7 @@ func (in *intake) tsPicture(m *metered, decode, offset int64, units [][]byte) er
 	if in.pictures == nil {
 		return nil
 	}
-	// The difference of two times of 33 bits.
+	// offset is the difference of two times of 33 bits: extend its sign.
 	offset = (offset + 1<<32) & (1<<33 - 1)
 	return in.picture(decode, offset-1<<32, unit)
 }

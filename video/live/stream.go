@@ -11,75 +11,77 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// The durations of what a stream is cut into.
+// Durations of parts, segments and windows.
 const (
-	// partTarget is that of a part (EXT-X-PART-INF); none is longer, but one of a single sample.
+	// partTarget is the length of a part (EXT-X-PART-INF). Only a part of a single sample may be
+	// longer.
 	partTarget = 500 * time.Millisecond
-	// segmentTarget is from when on a segment ends with the next key frame.
+	// segmentTarget is the length after which a segment ends at the next key frame.
 	segmentTarget = 2 * time.Second
-	// segmentMost ends a segment without a key frame, too (EXT-X-TARGETDURATION).
+	// segmentMost is the longest segment, with or without a key frame (EXT-X-TARGETDURATION).
 	segmentMost = 6 * time.Second
-	// partsListed is how far from the end of a playlist parts are listed and in memory.
+	// partsListed is the distance from a playlist's end within which parts are listed and held in
+	// memory.
 	partsListed = 3 * segmentMost
-	// leastWindow is what viewers may go back at least: what the playlists of HLS need.
+	// leastWindow is the shortest window, for the needs of HLS playlists.
 	leastWindow = 30 * time.Second
-	// longestSample is what a sample takes at most, whenever the next one comes.
+	// longestSample is the longest duration of a sample, even if the next sample comes later.
 	longestSample = time.Second
 )
 
-// Limits of what an input may send.
+// Limits of an input.
 const (
 	mostSample  = 8 << 20 // bytes
 	mostPart    = 16 << 20
 	mostSegment = 64 << 20
-	mostHeld    = 32 << 20 // of a track's parts in memory
+	mostHeld    = 32 << 20 // bytes of a track's parts in memory
 	mostTracks  = 16
 )
 
-// Track is one track of a live input.
+// Track is a track of a live input.
 type Track struct {
 	asset.LiveTrack
 	TimeScale int64  `json:"time_scale"`
-	Init      []byte `json:"init"` // initialisation segment; its track's id is 1
+	Init      []byte `json:"init"` // initialisation segment with track id 1
 }
 
-// Sample is an access unit as MP4 has it: of H.264, NAL units behind their lengths.
+// Sample is an access unit in MP4's form: of H.264, NAL units after their lengths.
 type Sample struct {
-	Decode int64 // in the track's time scale, on the input's own clock
-	Offset int64 // from there to when it is shown
+	Decode int64 // decoding time in the track's time scale, on the input's own clock
+	Offset int64 // from decoding to presentation
 	Key    bool
-	Data   []byte // not to be changed afterwards
+	Data   []byte // immutable after Write
 }
 
-// Stream is a live stream. One goroutine feeds it; all others may read.
+// Stream is a live stream. A single goroutine feeds the stream; all goroutines may read.
 type Stream struct {
 	name   string
-	id     string        // in addresses of media, so that they are of this stream alone
-	began  time.Time     // zero of its clock
-	window time.Duration // that viewers may go back
+	id     string        // makes addresses of media unique to this stream
+	began  time.Time     // zero of the stream's clock
+	window time.Duration // how far viewers may go back
 	disk   *disk
-	zero   time.Duration        // of tick, on the stream's clock
-	tick   func() time.Duration // a clock that nobody sets
+	zero   time.Duration        // reading of the stream's clock at tick zero
+	tick   func() time.Duration // a monotonic clock
 
-	feed   feed // of the goroutine that feeds it, as all up to mu
+	feed   feed // the feeding goroutine alone uses feed and the fields up to mu
 	pace   pace
-	epochs int   // number of the next
-	least  int64 // number that a new track's segments begin with
+	epochs int   // number of the next epoch
+	least  int64 // number of the first segment of a new track
 
 	mu      sync.Mutex
 	rows    map[string]*row // by track
-	current *epoch          // nil before the first
-	flowing bool            // an input feeds it
-	version uint64          // of all that playlists say
+	current *epoch          // nil before the first epoch
+	flowing bool            // an input feeds the stream
+	version uint64          // grows with each change of a playlist
 	changed chan struct{}   // closed by the next version
 	closed  bool
-	waiting int              // requests
-	texts   map[string]*text // playlists of a version, by name
+	waiting int              // blocked requests
+	texts   map[string]*text // rendered playlists, by name
 }
 
-// resume is the stream of a directory that is opened, as it was left. The machine's clock may
-// be set while the stream goes on, and between two runs of the service: it is asked once, and
-// the stream's never goes back.
+// resume opens a stream from its directory. The machine's clock may be set during and between
+// runs of the service. Therefore the stream uses now only here and tick afterwards: its clock
+// never goes back.
 func resume(d *disk, name, id string, began time.Time, window time.Duration, now time.Time, tick func() time.Duration) (*Stream, error) {
 	l, err := d.open(now.Sub(began))
 	if err != nil {
@@ -99,18 +101,18 @@ func resume(d *disk, name, id string, began time.Time, window time.Duration, now
 	return s, nil
 }
 
-// clock is the stream's own.
+// clock returns the time on the stream's clock.
 func (s *Stream) clock() time.Duration { return s.zero + s.tick() }
 
-// row are the segments of a track, through all epochs.
+// row holds a track's segments, through all epochs.
 type row struct {
-	segments []*segment // finished ones whose files are there, the oldest first
-	listed   int        // index of the first that playlists have
-	open     *segment   // nil between two
-	next     int64      // number of the segment that comes after all of these
+	segments []*segment // finished segments with a file, the oldest first
+	listed   int        // index of the first segment in playlists
+	open     *segment   // the unfinished segment; nil between two segments
+	next     int64      // number of the next new segment
 }
 
-// segment is a stretch of a track in a file of its own: its parts one after another.
+// segment is a stretch of a track in its own file: a sequence of parts.
 type segment struct {
 	number      int64 // media sequence number
 	epoch       *epoch
@@ -118,9 +120,9 @@ type segment struct {
 	start       int64 // on the stream's clock, in the track's time scale
 	duration    int64
 	size        int64
-	independent bool // it begins with a key frame
+	independent bool // begins with a key frame
 	parts       []part
-	unlisted    time.Duration // when it left the playlists
+	unlisted    time.Duration // time of leaving the playlists
 }
 
 // part is a fragment (moof, mdat).
@@ -128,19 +130,19 @@ type part struct {
 	offset, size int64
 	duration     int64
 	independent  bool
-	body         []byte // nil once it is no longer listed
+	body         []byte // nil once the part is unlisted
 }
 
 func (s *segment) begin() time.Duration { return units(s.start, s.track.TimeScale) }
 func (s *segment) end() time.Duration   { return units(s.start+s.duration, s.track.TimeScale) }
 func (s *segment) seconds() float64     { return float64(s.duration) / float64(s.track.TimeScale) }
 
-// units is a time of so many units of a second.
+// units converts n units of a time scale to a duration.
 func units(n, scale int64) time.Duration {
 	return time.Duration(n/scale)*time.Second + time.Duration(n%scale)*time.Second/time.Duration(scale)
 }
 
-// inUnits is the reverse of units.
+// inUnits is the inverse of units.
 func inUnits(d time.Duration, scale int64) int64 {
 	return int64(d/time.Second)*scale + int64(math.Round(float64(d%time.Second)*float64(scale)/float64(time.Second)))
 }
@@ -152,18 +154,18 @@ var (
 	errBacklog = errors.New("a part has more bytes than allowed")
 )
 
-// feed is what the goroutine knows that feeds a stream.
+// feed is the state of the feeding goroutine.
 type feed struct {
 	epoch  *epoch
 	tracks []*making
-	leader *making         // whose key frames end segments
-	begun  bool            // the leader's first key frame has come
-	zero   time.Duration   // of the input's clock, where the epoch starts
-	cuts   []time.Duration // since then, where the leader's segments have ended, as far as another track comes there yet
-	passed int             // how many there were before these
+	leader *making         // its key frames end segments
+	begun  bool            // the leader's first key frame has arrived
+	zero   time.Duration   // start of the epoch on the input's clock
+	cuts   []time.Duration // ends of the leader's segments, from zero, still ahead of some track
+	passed int             // number of ends dropped from cuts
 }
 
-// pass forgets where all tracks have been.
+// pass drops the cuts behind all tracks.
 func (f *feed) pass() {
 	gone := f.passed + len(f.cuts)
 	for _, m := range f.tracks {
@@ -175,18 +177,19 @@ func (f *feed) pass() {
 	f.passed = gone
 }
 
-// making is what is made of a track.
+// making is the state of a track in the current epoch.
 type making struct {
 	*Track
 	row      *row
-	zero     int64 // what is added to times of decoding
+	zero     int64 // offset from the input's decoding times to the stream's
 	pending  *Sample
-	last     int64 // duration of the sample before
-	finished int   // segments of this epoch
+	last     int64 // duration of the last sample
+	finished int   // segments in this epoch
 	fragment fragment
 }
 
-// Begin begins an epoch of an input with these tracks, which are not changed afterwards.
+// Begin ends the current epoch and begins another with tracks, which the caller must not change
+// afterwards.
 func (s *Stream) Begin(tracks []Track) error {
 	e := &epoch{Tracks: tracks, Number: s.epochs}
 	if err := e.check(); err != nil {
@@ -218,8 +221,8 @@ func (s *Stream) Begin(tracks []Track) error {
 	return nil
 }
 
-// Write takes a sample of the track of an index in. Those before the first key frame of the
-// picture are left out.
+// Write takes a sample of the track at index track. Samples before the first key frame of the
+// leading track are dropped.
 func (s *Stream) Write(track int, sample Sample) error {
 	m := s.feed.tracks[track]
 	if len(sample.Data) > mostSample {
@@ -275,8 +278,8 @@ func (s *Stream) Write(track int, sample Sample) error {
 	return err
 }
 
-// after is a time of decoding that is behind the last one: a clock that stands still, or goes
-// back for less than an epoch, makes no more of a stream than its samples' least durations.
+// after returns a decoding time later than the last sample's. If the input's clock stands still
+// or goes back a little, samples get the least duration.
 func (m *making) after(decode int64) int64 {
 	if m.pending != nil {
 		return max(decode, m.pending.Decode+1)
@@ -284,7 +287,7 @@ func (m *making) after(decode int64) int64 {
 	return decode
 }
 
-// start has the epoch start now, at a time of the input's clock.
+// start begins the epoch now. at is the first sample's time on the input's clock.
 func (s *Stream) start(at time.Duration) error {
 	f := &s.feed
 	now := s.clock()
@@ -309,7 +312,7 @@ func (s *Stream) start(at time.Duration) error {
 	return nil
 }
 
-// endLocked is where the last of the finished segments ends, of all tracks.
+// endLocked returns the latest end of a finished segment, over all tracks.
 func (s *Stream) endLocked() (end time.Duration) {
 	for _, r := range s.rows {
 		if n := len(r.segments); n > 0 {
@@ -319,8 +322,8 @@ func (s *Stream) endLocked() (end time.Duration) {
 	return end
 }
 
-// take puts the pending sample into the fragment that is being made. Where it does not fit
-// into the part, that ends before it.
+// take puts the pending sample into the fragment. A sample too long for the part begins a new
+// part.
 func (s *Stream) take(m *making, duration int64) error {
 	if m.fragment.duration > 0 && units(m.fragment.duration+duration, m.TimeScale) > partTarget {
 		if err := s.flush(m); err != nil {
@@ -343,7 +346,7 @@ func (s *Stream) take(m *making, duration int64) error {
 	return nil
 }
 
-// flush makes a part of the fragment.
+// flush publishes the fragment as a part.
 func (s *Stream) flush(m *making) error {
 	p, err := s.part(m)
 	if err != nil || p == nil {
@@ -357,7 +360,7 @@ func (s *Stream) flush(m *making) error {
 	return nil
 }
 
-// part writes the fragment to the segment's file; it is nil where there is nothing in it.
+// part writes the fragment to the segment's file. The result is nil for an empty fragment.
 func (s *Stream) part(m *making) (*part, error) {
 	if m.fragment.duration == 0 {
 		return nil, nil
@@ -381,8 +384,8 @@ func (s *segment) add(p *part) {
 	s.duration += p.duration
 }
 
-// finish ends the segment that is being made. Its last part and its end are told of at once:
-// no playlist hints at a part that does not come.
+// finish ends the open segment. Playlists get the last part and the segment's end in one step, so
+// no playlist hints at a part that never comes.
 func (s *Stream) finish(m *making) error {
 	last, err := s.part(m)
 	if err != nil || m.row.open == nil {
@@ -410,11 +413,11 @@ func (s *Stream) finish(m *making) error {
 	if err := s.disk.remove(gone); err != nil || s.disk.count < 4*all+1000 {
 		return err
 	}
-	return s.disk.rewrite(&left{current: s.current, epochs: s.epochs, least: s.least, rows: s.rows}) // nobody else changes them
+	return s.disk.rewrite(&left{current: s.current, epochs: s.epochs, least: s.least, rows: s.rows}) // only the feeding goroutine changes these fields
 }
 
-// unlistLocked takes from the playlists what is before the window. The tracks of the epoch
-// keep their last segment, those that the stream has no more keep nothing.
+// unlistLocked removes segments before the window from playlists. A track of the current epoch
+// keeps its last segment, a former track keeps none.
 func (s *Stream) unlistLocked() {
 	now, end := s.clock(), s.endLocked()
 	for name, r := range s.rows {
@@ -429,8 +432,8 @@ func (s *Stream) unlistLocked() {
 	}
 }
 
-// pruneLocked returns what nobody is to ask for any more: a segment stays as long again as a
-// playlist may have had it (RFC 8216 section 6.2.2).
+// pruneLocked returns the segments to delete. An unlisted segment stays for as long as a client's
+// playlist may list the segment (RFC 8216 section 6.2.2).
 func (s *Stream) pruneLocked() (gone []*segment) {
 	s.unlistLocked()
 	now := s.clock()
@@ -448,21 +451,21 @@ func (s *Stream) pruneLocked() (gone []*segment) {
 	return gone
 }
 
-// trim lets go of the parts in memory that are no longer listed, and of those before the last
-// mostHeld bytes: the files have them.
+// trim drops the bodies of unlisted parts, and of parts before the last mostHeld bytes, from
+// memory. The files still have the data.
 func (r *row) trim() {
 	held, end := int64(0), time.Duration(0)
 	of := r.open
 	for i := len(r.segments); ; {
 		if of != nil {
 			if len(of.parts) == 0 && of != r.open {
-				return // it was made before the service began
+				return // made by an earlier run of the service
 			}
 			end = max(end, of.end())
 			for n := len(of.parts) - 1; n >= 0; n-- {
 				p := &of.parts[n]
 				if p.body == nil {
-					return // nor has one before it
+					return // all earlier parts have none either
 				}
 				if held += p.size; held > mostHeld || end-of.end() > partsListed {
 					p.body = nil
@@ -476,12 +479,12 @@ func (r *row) trim() {
 	}
 }
 
-// End ends the epoch, if there is one: what has come of it is a segment, however short.
+// End ends the epoch, if any. The samples so far become a segment, however short.
 func (s *Stream) End() {
 	for _, m := range s.feed.tracks {
 		if m.pending != nil && s.feed.begun {
 			if s.take(m, max(m.last, 1)) == nil {
-				_ = s.finish(m) // as it fails with the disk, which the next input is told of
+				_ = s.finish(m) // fails with the disk; the next input gets the error
 			}
 		}
 	}
@@ -492,7 +495,7 @@ func (s *Stream) End() {
 		return
 	}
 	for _, r := range s.rows {
-		switch { // it could not be finished, as the disk failed
+		switch { // the disk failed before the segment was finished
 		case r.open == nil:
 		case len(r.open.parts) > 0:
 			r.segments = append(r.segments, r.open)
@@ -505,15 +508,15 @@ func (s *Stream) End() {
 	s.wakeLocked()
 }
 
-// wakeLocked has those look again who wait for something.
+// wakeLocked wakes all waiting requests.
 func (s *Stream) wakeLocked() {
 	s.version++
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// ahead is how far a time of a track's is ahead of the clock; ok is false before the epoch
-// has started.
+// ahead returns how far a track's decoding time is ahead of the stream's clock. ok is false
+// before the epoch has started.
 func (s *Stream) ahead(track int, decode int64) (d time.Duration, ok bool) {
 	if !s.feed.begun {
 		return 0, false
@@ -522,7 +525,8 @@ func (s *Stream) ahead(track int, decode int64) (d time.Duration, ok bool) {
 	return units(m.after(decode)+m.zero, m.TimeScale) - s.clock(), true
 }
 
-// wake has nobody wait for a stream any more that is fed by nobody.
+// wake marks the stream closed and wakes all waiting requests for good. The stream must have no
+// input.
 func (s *Stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
