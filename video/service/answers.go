@@ -7,10 +7,10 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// What follows looks at the heads of answers, before anything is made or kept by what they
-// say: whoever has a sandbox in hand answers with any number. What nobody asked for is refused.
+// The checks below run before the service makes or keeps anything by an answer: an attacker in
+// control of a sandbox answers any number. An answer beyond the question is refused.
 
-// checkSource looks at what is said to be in a source.
+// checkSource checks the answer to a probe.
 func checkSource(s *media.Source) error {
 	if len(s.Streams) > media.MostStreams {
 		return &refusedError{fmt.Sprintf("it is said to have %d streams; %d can be", len(s.Streams), media.MostStreams)}
@@ -29,7 +29,7 @@ func checkSource(s *media.Source) error {
 	return nil
 }
 
-// checkMade checks the transcoder's answer, which has to have least to most segments.
+// checkMade checks the head of a rendition. The number of segments must be from least to most.
 func checkMade(m *media.Made, least, most int) error {
 	if len(m.Segments) < least || len(m.Segments) > most {
 		return &brokenError{fmt.Sprintf("the transcoder announces %d segments; there can be %d to %d", len(m.Segments), least, most)}
@@ -45,11 +45,11 @@ func checkMade(m *media.Made, least, most int) error {
 	return nil
 }
 
-// mostSegments is how many segments sound of most seconds has. Its last frame is whole,
-// however long.
+// mostSegments returns the limit of segments for sound of most seconds. The slack covers the last
+// frame, which is whole, however long.
 func mostSegments(most, segment float64) int { return int(math.Ceil(most/segment)) + 16 }
 
-// checkChunk looks at what is said to have been made of a chunk.
+// checkChunk checks the answer to a chunk job.
 func checkChunk(c *media.Chunked, q *media.Chunk) error {
 	all := q.To - q.From
 	if c.Frames < 0 || c.Frames > all || len(c.Rungs) > len(q.Rungs) || c.Frames > 0 && len(c.Rungs) < len(q.Rungs) {
@@ -63,7 +63,7 @@ func checkChunk(c *media.Chunked, q *media.Chunk) error {
 	return nil
 }
 
-// checkSheets looks at the thumbnails that are said to have been drawn.
+// checkSheets checks the answer to a thumbnails job.
 func checkSheets(s *media.Sheets, q *media.Thumbs) error {
 	each := q.Columns * q.Rows
 	if s.Count < 1 || s.Count > media.MostThumbs || len(s.Sheets) != (s.Count+each-1)/each ||

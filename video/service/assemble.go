@@ -14,15 +14,14 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// part is some of a rendition, as the function has made it: in a file of keep's, from byte at
-// behind its head on.
+// part is a piece of a rendition in a file of Service.keep, from byte at after the file's head.
 type part struct {
 	file string
 	at   int64
 	made media.Made
 }
 
-// publish writes a file of the asset's: size bytes of a job's, from at behind its head on.
+// publish writes a file of the asset: size bytes of a job's file, from byte at after its head.
 func (w *work) publish(name, job string, at, size int64) error {
 	from, err := os.Open(job)
 	if err != nil {
@@ -41,8 +40,8 @@ func (w *work) publish(name, job string, at, size int64) error {
 	})
 }
 
-// assemble writes a rendition's file out of its parts in turn, and fills in what it is made
-// of. All parts have the same initialisation segment.
+// assemble writes a rendition's file from parts in order and fills in r's segments. All parts
+// must have the same initialisation segment.
 func (w *work) assemble(r *asset.Rendition, parts []part) error {
 	err := write(w.library.Path(w.id, r.Name+".mp4"), func(to *os.File) error { return w.join(to, r, parts) })
 	if err == nil && len(r.Segments) == 0 {
@@ -57,7 +56,7 @@ func (w *work) assemble(r *asset.Rendition, parts []part) error {
 
 func (s *Service) join(to *os.File, r *asset.Rendition, parts []part) error {
 	var init []byte
-	var end int64 // of what is written
+	var end int64 // of the written bytes
 	var read fragmentReader
 	for _, p := range parts {
 		if err := func() error {
@@ -120,12 +119,12 @@ func (s *Service) join(to *os.File, r *asset.Rendition, parts []part) error {
 	return nil
 }
 
-// fragmentReader reads what a rendition is made of.
+// fragmentReader parses a rendition's initialisation segment and fragments.
 type fragmentReader struct {
 	trex *mp4.TrexBox
 }
 
-// init reads an initialisation segment.
+// init parses an initialisation segment and fills in r's time scale, shift and codec.
 func (f *fragmentReader) init(r *asset.Rendition, b []byte) error {
 	file, err := mp4.DecodeFile(bytes.NewReader(b))
 	if err != nil {
@@ -157,7 +156,8 @@ func (f *fragmentReader) init(r *asset.Rendition, b []byte) error {
 	return nil
 }
 
-// hevcString is the codecs parameter of HEVC (ISO/IEC 14496-15, E.3), such as hvc1.1.6.L93.90.
+// hevcString returns the codecs parameter of HEVC (ISO/IEC 14496-15, E.3), such as
+// hvc1.1.6.L93.90.
 func hevcString(c *mp4.HvcCBox) string {
 	return hevc.CodecString("hvc1", &hevc.SPS{ProfileTierLevel: hevc.ProfileTierLevel{
 		GeneralProfileSpace: c.GeneralProfileSpace, GeneralTierFlag: c.GeneralTierFlag, GeneralProfileIDC: c.GeneralProfileIDC,
@@ -166,14 +166,14 @@ func hevcString(c *mp4.HvcCBox) string {
 	}})
 }
 
-// av1String is the codecs parameter of AV1 with 8 or 10 bits (AV1 Codec ISO Media File Format
-// Binding, 5), such as av01.0.04M.08.
+// av1String returns the codecs parameter of AV1 with 8 or 10 bits (AV1 Codec ISO Media File
+// Format Binding, 5), such as av01.0.04M.08.
 func av1String(c *mp4.Av1CBox) string {
 	return fmt.Sprintf("av01.%d.%02d%c.%02d", c.SeqProfile, c.SeqLevelIdx0, "MH"[c.SeqTier0&1], 8+2*c.HighBitdepth)
 }
 
-// fragment reads how long the fragment of size bytes at takes, and where its first sample
-// ends.
+// fragment reads the duration of the fragment of size bytes at byte at, and the end of its first
+// sample.
 func (f *fragmentReader) fragment(from io.ReaderAt, at, size int64) (s asset.Segment, err error) {
 	box, err := mp4.DecodeBox(0, io.NewSectionReader(from, at, size))
 	if err != nil {

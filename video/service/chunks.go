@@ -13,16 +13,16 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// chunked is what has been made of a chunk, as its file says it.
+// chunked is the head of a chunk's file.
 type chunked struct {
 	media.Chunked
-	Lost string `json:"lost,omitempty"` // why the source's pictures could not be had: black ones are there instead
+	Lost string `json:"lost,omitempty"` // why the source's pictures could not be decoded: the chunk is black
 }
 
 func (c *chunked) black() bool { return c.Lost != "" && c.Frames > 0 }
 
-// chunks makes the video, chunk after chunk in as many slots as are free, until the source
-// ends, and returns the heads of the answers. It is an error if more than half are black.
+// chunks makes the video, chunk after chunk in as many slots as are free, until the source ends.
+// It returns the heads of the answers, and an error if more than half of the chunks are black.
 func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chunked, error) {
 	var mu sync.Mutex
 	heads := map[int]chunked{}
@@ -31,7 +31,7 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 	black := 0
 	group, running := errgroup.WithContext(ctx)
 	for n := 0; ; n++ {
-		if n >= estimate { // nobody knows whether there is more: one at a time
+		if n >= estimate { // the source may end anywhere from here on: make one chunk at a time
 			if err := group.Wait(); err != nil {
 				return nil, err
 			}
@@ -102,7 +102,7 @@ func mostlyBlack(n int, words string) error {
 	return fmt.Errorf("%d of its parts, more than half, could not be decoded, the last of them: %s", n, words)
 }
 
-// blackened warns of chunk n, which is black, or would have been at the source's end.
+// blackened warns of a black chunk n, or of a chunk lost at the end of the source.
 func (w *work) blackened(p *asset.Plan, n int, head chunked) {
 	from := p.Seconds(n * p.Chunk)
 	if head.Frames == 0 {
@@ -112,9 +112,10 @@ func (w *work) blackened(p *asset.Plan, n int, head chunked) {
 	w.warn("seconds %.0f to %.0f could not be decoded: black instead: %s", from, p.Seconds(n*p.Chunk+head.Frames), head.Lost)
 }
 
-// chunk makes one, unless it is there. A sandbox has one core, and so one thread. What no try
-// makes of the source is made black, as far as the source says that it goes; but not the first
-// chunk, for nothing says then that anything can be decoded.
+// chunk makes chunk n, unless its file exists. A sandbox has one core, so the encoder gets one
+// thread. If every try fails, the chunk becomes black, up to the stated end of the source. The
+// first chunk never becomes black: at this point nothing proves that the source can be decoded at
+// all.
 func (w *work) chunk(ctx context.Context, a *asset.Asset, n int) (*chunked, error) {
 	path := w.jobFile("chunk", n)
 	head := &chunked{}

@@ -29,30 +29,30 @@ type function struct {
 	engine *client.Client
 	name   string
 	files  func(dir string) error // writes the template directory
-	lock   string                 // file that keeps what was resolved for it; "": none
+	lock   string                 // file with the resolved packages; "": none
 	log    *slog.Logger
 
 	mu       sync.Mutex
-	deployed bool // in this process's time, as far as it knows
+	deployed bool // by this process, as far as known
 }
 
-// errNoSource is that the function does not have a source.
+// errNoSource reports that the function does not have a source.
 var errNoSource = errors.New("the transcoder does not have the source")
 
-// refusedError is what the function says to a source that it can do nothing with: the
-// decoder's words. It would say the same again.
+// refusedError is the function's refusal of a source, in the decoder's words. Another try gets
+// the same answer.
 type refusedError struct{ words string }
 
 func (e *refusedError) Error() string { return e.words }
 
-// brokenError is that the function has crashed over a source, or has not answered in time: it
-// may do better another time.
+// brokenError reports that the function crashed over a source or did not answer in time. Another
+// try may succeed.
 type brokenError struct{ words string }
 
 func (e *brokenError) Error() string { return e.words }
 
-// lost are the words of a function that has refused a job, crashed or hung: the source is to
-// blame, not the engine, nor a disk. "" for other errors.
+// lost returns the function's words if it refused a job, crashed or hung: the source is at fault,
+// not the engine or a disk. The result is "" for other errors.
 func lost(err error) string {
 	var refused *refusedError
 	var broken *brokenError
@@ -65,12 +65,12 @@ func lost(err error) string {
 	return ""
 }
 
-// awayError is an engine that cannot be asked now, through no fault of what was asked.
+// awayError is the error of an unavailable engine. The request is not at fault.
 type awayError struct{ error }
 
 func (e *awayError) Unwrap() error { return e.error }
 
-// deploy deploys the function unless it is there.
+// deploy deploys the function, once per process.
 func (f *function) deploy(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +81,7 @@ func (f *function) deploy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // below the directory for what is temporary
+	defer func() { _ = os.RemoveAll(dir) }() // in the system's temporary directory
 	if err := f.files(dir); err != nil {
 		return err
 	}
@@ -113,7 +113,8 @@ func (f *function) deploy(ctx context.Context) error {
 	return nil
 }
 
-// locked puts the lock beside the template, if one is kept.
+// locked copies the kept lock, if any, into the template directory. The result reports whether
+// there is a lock.
 func (f *function) locked(dir string) (bool, error) {
 	if f.lock == "" {
 		return false, nil
@@ -128,7 +129,7 @@ func (f *function) locked(dir string) (bool, error) {
 	return true, os.WriteFile(filepath.Join(dir, api.LockFile), b, 0o600)
 }
 
-// keepLock keeps a lock that is not kept yet.
+// keepLock stores a new lock.
 func (f *function) keepLock(text []byte) error {
 	if f.lock == "" || len(text) == 0 {
 		return nil
@@ -147,7 +148,7 @@ func (f *function) keepLock(text []byte) error {
 	return asset.Commit(f.lock+".new", f.lock)
 }
 
-// away tells errors of the engine's state from others.
+// away wraps errors of the engine's state in an awayError and returns other errors unchanged.
 func away(err error) error {
 	var wire *api.Error
 	switch {
@@ -161,7 +162,7 @@ func away(err error) error {
 	return err
 }
 
-// ask has the function answer an event; the caller closes the body of its 200.
+// ask invokes the function with an event. The caller closes the body of a successful answer.
 func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, error) {
 	if err := f.deploy(ctx); err != nil {
 		return nil, err
@@ -169,7 +170,7 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	r, err := f.engine.Invoke(ctx, f.name, e)
 	if err != nil {
 		var wire *api.Error
-		if errors.As(err, &wire) && wire.Code == api.CodeNotFound { // somebody has removed it
+		if errors.As(err, &wire) && wire.Code == api.CodeNotFound { // the function was removed from the engine
 			f.mu.Lock()
 			f.deployed = false
 			f.mu.Unlock()
@@ -184,7 +185,7 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 		return r.Body, nil
 	}
 	defer r.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(r.Body, 4<<10)) // of a message that breaks off, what there is
+	b, _ := io.ReadAll(io.LimitReader(r.Body, 4<<10)) // an incomplete message is good enough
 	words := strings.TrimSpace(string(b))
 	switch r.StatusCode {
 	case http.StatusUnprocessableEntity:
@@ -201,8 +202,8 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	return nil, &brokenError{fmt.Sprintf("the transcoder answered %s: %s", r.Status, words)}
 }
 
-// askJSON asks with question as JSON. head, unless nil, is what the answer begins with, up to a
-// line feed, or all of it; rest reads what follows, and is closed by the caller.
+// askJSON invokes the function with question as JSON. Unless head is nil, askJSON decodes the
+// first line of the answer into head. rest is the remainder; the caller closes rest.
 func (f *function) askJSON(ctx context.Context, path string, question, head any) (rest io.ReadCloser, err error) {
 	b, err := json.Marshal(question)
 	if err != nil {
@@ -230,11 +231,11 @@ func (f *function) askJSON(ctx context.Context, path string, question, head any)
 	}{r, body}, nil
 }
 
-// mostHead is how long the head of an answer may be, in bytes: the longest are those of sound,
-// with seven for each four seconds, and of a source, with all of its streams' titles.
+// mostHead is the longest head of an answer, in bytes. The longest heads are those of sound, with
+// seven bytes for four seconds, and of a source, with the titles of all streams.
 const mostHead = 1 << 20
 
-// readLine reads to the line feed, which is with it, or to the end.
+// readLine reads up to and including the next line feed, or to the end.
 func readLine(r *bufio.Reader) (line []byte, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -248,10 +249,10 @@ func readLine(r *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// pieceBytes is how much of a source is given to the function at a time.
+// pieceBytes is the size of each piece of a source in an upload to the function.
 const pieceBytes = 32 << 20
 
-// give gives the function a source, unless it has it.
+// give uploads a source to the function, unless the function has the source.
 func (f *function) give(ctx context.Context, name, path string) error {
 	target := "/sources/" + name
 	body, err := f.ask(ctx, client.Event{Method: http.MethodGet, Path: target})
@@ -287,7 +288,7 @@ func (f *function) give(ctx context.Context, name, path string) error {
 	}
 }
 
-// take takes a source away from the function, if it has it.
+// take deletes a source from the function.
 func (f *function) take(ctx context.Context, name string) error {
 	body, err := f.ask(ctx, client.Event{Method: http.MethodDelete, Path: "/sources/" + name})
 	if err != nil {
@@ -296,7 +297,7 @@ func (f *function) take(ctx context.Context, name string) error {
 	return body.Close()
 }
 
-// sources are the names of those that the function has.
+// sources returns the names of the function's sources.
 func (f *function) sources(ctx context.Context) (names []string, err error) {
 	body, err := f.ask(ctx, client.Event{Method: http.MethodGet, Path: "/sources/"})
 	if err != nil {
@@ -307,11 +308,11 @@ func (f *function) sources(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// mostAnswer is how many bytes may follow the head of an answer: a sandbox has it in memory.
+// mostAnswer is the most bytes after the head of an answer: a sandbox holds the answer in memory.
 const mostAnswer = 2 << 30
 
-// keep writes an answer's head and the size bytes that follow it to a file, which is whole or
-// not there: the head as a line of JSON.
+// keep writes the head of an answer as a line of JSON and size bytes of rest to a file. The file
+// is whole or absent.
 func (s *Service) keep(path string, head any, rest io.Reader, size int64) (err error) {
 	if size < 0 || size > mostAnswer {
 		return &brokenError{fmt.Sprintf("the transcoder announces %d bytes", size)}
@@ -332,7 +333,7 @@ func (s *Service) keep(path string, head any, rest io.Reader, size int64) (err e
 	})
 }
 
-// write has a file written that is whole or not there.
+// write creates a file with the bytes written by fill. The file is whole or absent.
 func write(path string, fill func(*os.File) error) error {
 	f, err := os.Create(path + ".new")
 	if err != nil {
@@ -344,8 +345,8 @@ func write(path string, fill func(*os.File) error) error {
 	return asset.Commit(path+".new", path)
 }
 
-// kept reads the head of what keep has written, and says where the rest begins. The error is
-// fs.ErrNotExist where it has not.
+// kept reads the head of a file written by keep and returns the offset of the rest. Without such
+// a file the error is fs.ErrNotExist.
 func kept(path string, head any) (rest int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -359,8 +360,8 @@ func kept(path string, head any) (rest int64, err error) {
 	return int64(len(line)), json.Unmarshal(line, head)
 }
 
-// try tries until it is done, is refused, finds the disk full, or has failed three times by
-// itself. For an engine that is away it waits.
+// try calls do until do succeeds, is refused, finds the disk full or has failed three times.
+// While the engine is away, try waits and does not count.
 func try(ctx context.Context, log *slog.Logger, do func() error) error {
 	const most = 3
 	wait := 100 * time.Millisecond

@@ -27,7 +27,7 @@ import (
 //go:embed openapi.yaml
 var openAPI []byte
 
-// Addresses says below what address an asset is served.
+// Addresses returns the address below which an asset is served.
 type Addresses func(a *asset.Asset) string
 
 func (h *rest) view(a *asset.Asset) asset.View {
@@ -58,10 +58,10 @@ func (h *rest) view(a *asset.Asset) asset.View {
 	return v
 }
 
-// rest is the API, openapi.yaml, over HTTP.
+// rest is the API of openapi.yaml over HTTP.
 type rest struct {
 	*Service
-	imports *os.Root // nil: nothing
+	imports *os.Root // nil: no imports
 	address Addresses
 	live    *live.Server
 	onAir   func(name string) string
@@ -71,24 +71,24 @@ type rest struct {
 	started  time.Time
 }
 
-// HTTPConfig of the API.
+// HTTPConfig configures the API.
 type HTTPConfig struct {
-	Uploads string    // required: directory for what tus keeps of uploads
-	Import  string    // directory whose files may be made assets by their path; "": none
+	Uploads string    // required: directory of the tus handler's files
+	Import  string    // directory of files to import by path; "": none
 	Address Addresses // required
 
 	Live        *live.Server             // required
-	LiveAddress func(name string) string // required: below what address a live stream is served
+	LiveAddress func(name string) string // required: the address below which a live stream is served
 	Log         *slog.Logger
 
-	Admit    func() error                                   // whether a large body is taken now, else an *api.Error of status 503; nil: any
-	Pressure func() (state, reason string, since time.Time) // by which Admit decides; nil: it is normal
+	Admit    func() error                                   // refuses a large body by an *api.Error of status 503; nil: admits all
+	Pressure func() (state, reason string, since time.Time) // the state behind Admit's decisions; nil: always normal
 }
 
-// cheapBody is the largest body that counts as needing no memory, as in the gateway.
+// cheapBody is the largest body admitted under memory pressure, as in the gateway.
 const cheapBody = 64 << 10
 
-// Handler is the service's API for a server of net/http, and what closes it.
+// Handler returns the service's API for net/http, and a function to close the API.
 func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error, err error) {
 	h := &rest{Service: s, address: cfg.Address, live: cfg.Live, onAir: cfg.LiveAddress, log: cfg.Log, pressure: cfg.Pressure, started: time.Now().UTC()}
 	closing = func() error { return nil }
@@ -129,7 +129,7 @@ func (s *Service) Handler(cfg HTTPConfig) (_ http.Handler, closing func() error,
 	}), closing, nil
 }
 
-// routes are all but those of tus.
+// routes returns all routes but those of tus.
 func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) error {
 	return map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET /v1/assets": h.list, "POST /v1/assets": h.create, "GET /v1/assets/{id}": h.get, "DELETE /v1/assets/{id}": h.remove,
@@ -139,13 +139,13 @@ func (h *rest) routes() map[string]func(http.ResponseWriter, *http.Request) erro
 	}
 }
 
-// Status is how a service does.
+// Status is the health of a service.
 type Status struct {
 	Started time.Time           `json:"started"`
 	State   string              `json:"state"`            // normal, degraded, probing, recovering
-	Reason  string              `json:"reason,omitempty"` // unless it is normal: memory, waits
-	Since   time.Time           `json:"since"`            // when the state came
-	Assets  map[asset.State]int `json:"assets"`           // how many there are of each state
+	Reason  string              `json:"reason,omitempty"` // memory or waits; "" in state normal
+	Since   time.Time           `json:"since"`            // time of the last change of State
+	Assets  map[asset.State]int `json:"assets"`           // number of assets in each state
 }
 
 func (h *rest) status(w http.ResponseWriter, _ *http.Request) error {
@@ -176,7 +176,7 @@ func (h *rest) fail(w http.ResponseWriter, r *http.Request, err error) {
 	answer(w, wire.Status, api.ErrorBody{Error: wire})
 }
 
-// wireError is an error as it is told.
+// wireError converts an error to the API's error.
 func wireError(err error) *api.Error {
 	var wire *api.Error
 	switch {
@@ -201,7 +201,7 @@ func wireError(err error) *api.Error {
 	return &api.Error{Status: http.StatusInternalServerError, Code: api.CodeInternal, Message: err.Error()}
 }
 
-// The next steps of those who meet a limit.
+// Next steps for clients at a limit.
 const (
 	tooLargeNext = "fre-video serve --max-bytes allows more"
 	emptyNext    = "look whether it is the right file; curl sends one by --data-binary @FILE"
@@ -244,7 +244,7 @@ func (h *rest) get(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// create makes an asset of the body, or of a file by its path.
+// create makes an asset of the request's body, or of a file named by path.
 func (h *rest) create(w http.ResponseWriter, r *http.Request) error {
 	var a *asset.Asset
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/json") {
@@ -302,7 +302,7 @@ func bodyOf(r *http.Request) (body io.Reader, name string, err error) {
 	return nil, "", &api.Error{Status: http.StatusUnsupportedMediaType, Code: api.CodeBadRequest, Message: message, Next: "send the video as the body, or as the first file of multipart/form-data"}
 }
 
-// parseOrder reads an order, with errors for a client.
+// parseOrder parses an order. Errors are for the client.
 func (s *Service) parseOrder(name, codec, protection string) (o Order, err error) {
 	o.Name = fileName(name)
 	if o.Codec, err = media.ParseCodec(codec); err == nil {
@@ -332,8 +332,8 @@ func (h *rest) importFile(r *http.Request, name string, order Order) (*asset.Ass
 	return h.Add(r.Context(), order, f)
 }
 
-// fileName is a name of somebody's as it is shown: of a path the last part, and no more than
-// a line of 200 characters.
+// fileName returns a client's file name in a form for display: the last element of a path, at
+// most 200 characters on one line.
 func fileName(s string) string {
 	s = s[strings.LastIndexAny(s, `/\`)+1:]
 	s = strings.Map(func(c rune) rune {
@@ -367,8 +367,8 @@ func (h *rest) retry(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// events follows an asset as server-sent events, from what it is now until it is ready, has
-// failed, or is gone.
+// events sends an asset's states as server-sent events, from the current state until the asset is
+// ready, failed or removed.
 func (h *rest) events(w http.ResponseWriter, r *http.Request) error {
 	a, err := h.find(r)
 	if err != nil {
@@ -411,7 +411,8 @@ func (h *rest) events(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// broken is for an answer that has begun: there is nobody to tell.
+// broken logs a failed write of an answer that has begun. The client has gone, so the result is
+// nil.
 func (h *rest) broken(err error) error {
 	if err != nil {
 		h.log.Debug("a client has gone", "error", err)

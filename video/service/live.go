@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// liveView adds the addresses to a live stream. The addresses to publish to have the host by
-// which the client has reached the service.
+// liveView adds a live stream's addresses. Publishing addresses get the host by which the client
+// has reached the service.
 func (h *rest) liveView(r *http.Request, s asset.Live) asset.Live {
 	host := (&url.URL{Host: r.Host}).Hostname()
 	if strings.Contains(host, ":") {
@@ -65,7 +65,7 @@ func (h *rest) stream(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// end ends a live stream, of which nothing is left.
+// end ends a live stream and deletes its data.
 func (h *rest) end(w http.ResponseWriter, r *http.Request) error {
 	if err := h.live.Remove(r.PathValue("name")); err != nil {
 		return err

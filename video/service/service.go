@@ -1,5 +1,5 @@
-// Package service is the video service: it takes videos in, has a function in sandboxes work
-// on them, and keeps what is made. It is a customer of an engine, as others are.
+// Package service is the video service: it accepts videos, has a function in sandboxes transcode
+// them, and keeps the results. To the engine it is an ordinary client.
 package service
 
 import (
@@ -23,36 +23,37 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// What an asset's directory has beside what is served.
+// Names in an asset's directory, beside the served files.
 const (
 	sourceFile = "source"
 	jobsDir    = "jobs"
 )
 
-// Config of a Service.
+// Config configures a Service.
 type Config struct {
 	Library *asset.Library // required
 	Engine  *client.Client // required
 	Log     *slog.Logger   // required
 
 	Function string                                        // name of the transcoder on the engine; default fre-video-transcoder
-	Template func(dir string, timeout time.Duration) error // required: writes the transcoder's template directory, whose events take no longer
-	Lock     string                                        // file that keeps what was resolved for the transcoder; default: each service resolves anew
+	Template func(dir string, timeout time.Duration) error // required: writes the template directory, with timeout for each event
+	Lock     string                                        // file with the transcoder's resolved packages; default: each service resolves anew
 
-	Slots        int           // jobs at a time; default: as many as there are CPUs
-	Rungs        int           // at most of a ladder; default 4
-	Preset       string        // of x264, others' are as fast as they can be; default veryfast
-	Codec        string        // of media.Codecs, of assets that name none; default H.264
+	Slots        int           // jobs at a time; default: the number of CPUs
+	Rungs        int           // most rungs of a ladder; default 4
+	Preset       string        // of x264 and x265; SVT-AV1 gets a preset of about the same speed; default veryfast
+	Codec        string        // of media.Codecs, for orders without a codec; default H.264
 	MostDuration time.Duration // of a video; default 12 hours
 	MostBytes    int64         // of a source; default 50 GiB
-	// Room is called before the service writes so many bytes of a source, or of what is made of
-	// it. Its error, such as ENOSPC, refuses them. Nil: the service writes until the disk is full.
+	// Room is called before the service writes bytes of a source or of a result. If Room returns
+	// an error, such as ENOSPC, the service does not write them. Nil: the service writes until
+	// the disk is full.
 	Room func(bytes int64) error
 
-	JobTimeout time.Duration // of a job, which is done three times at most, of one that goes through all of a source for each hour of it; default 5 minutes
+	JobTimeout time.Duration // for each of three tries of a job; a job over the whole source has this time for each hour of source; default 5 minutes
 }
 
-// Service works on assets. Its methods may be called from several goroutines.
+// Service works on assets. Its methods are safe for concurrent use.
 type Service struct {
 	cfg      Config
 	library  *asset.Library
@@ -65,29 +66,29 @@ type Service struct {
 
 	mu       sync.Mutex
 	working  map[string]*worker // by asset
-	removing map[string]int     // by asset: how often, now; nobody begins to work on those
+	removing map[string]int     // by asset: number of Remove calls under way; no work starts meanwhile
 	closed   bool
 }
 
-// worker is an asset that is being worked on.
+// worker is the goroutine at work on an asset.
 type worker struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 }
 
 var (
-	// ErrState is that something cannot be done with an asset in the state it is in.
+	// ErrState reports that the asset's state does not allow the operation.
 	ErrState = errors.New("not in this state of the asset")
 	// ErrTooLarge is a source with more bytes than allowed.
 	ErrTooLarge = errors.New("the source is larger than allowed")
-	// ErrEmpty is a source without a byte.
+	// ErrEmpty is a source of 0 bytes.
 	ErrEmpty = errors.New("the source is empty: it has 0 bytes")
 
 	errClosing = errors.New("the service is stopping")
 	errRemoved = errors.New("the asset was removed")
 )
 
-// New starts a service, which goes on with what another has left undone.
+// New starts a service, which continues the unfinished work of its predecessor.
 func New(cfg Config) *Service {
 	if cfg.Function == "" {
 		cfg.Function = "fre-video-transcoder"
@@ -112,7 +113,7 @@ func New(cfg Config) *Service {
 		function: &function{engine: cfg.Engine, name: cfg.Function, lock: cfg.Lock, log: cfg.Log},
 	}
 	s.function.files = func(dir string) error {
-		return cfg.Template(dir, cfg.wholeTimeout(0)+time.Minute) // the service's own words come first
+		return cfg.Template(dir, cfg.wholeTimeout(0)+time.Minute) // longer than the service's own timeout, whose error is clearer
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	for _, a := range s.library.List() {
@@ -128,7 +129,7 @@ func New(cfg Config) *Service {
 	return s
 }
 
-// Close ends what is under way, which the next service goes on with, and waits for it.
+// Close interrupts all work and waits for the end. The next service continues the work.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -137,7 +138,7 @@ func (s *Service) Close() {
 	s.group.Wait()
 }
 
-// reconcile deploys the function, and takes sources from it that nobody works on.
+// reconcile deploys the function and deletes its sources that no work needs.
 func (s *Service) reconcile() {
 	log := s.cfg.Log
 	var names []string
@@ -157,10 +158,10 @@ func (s *Service) reconcile() {
 	}
 }
 
-// Order is what whoever brings a video wants to have made of it.
+// Order is a client's order for a video.
 type Order struct {
-	Name       string // what its owner calls it
-	Codec      string // of media.Codecs; "": the service's choice
+	Name       string // chosen by the owner
+	Codec      string // of media.Codecs; "": the service's default
 	Protection asset.Protection
 }
 
@@ -172,7 +173,7 @@ func (o Order) asset(id string) *asset.Asset {
 	return a
 }
 
-// Add takes a video in that r has, and has it worked on.
+// Add stores a video read from r and starts the work on a new asset.
 func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Asset, error) {
 	id := asset.NewID()
 	if err := s.library.Create(order.asset(id)); err != nil {
@@ -204,10 +205,10 @@ func (s *Service) Add(ctx context.Context, order Order, r io.Reader) (*asset.Ass
 	return a, nil
 }
 
-// roomPiece is how many bytes are written before the disk's room is looked at again.
+// roomPiece is the number of bytes written between two checks of the disk's room.
 const roomPiece = 1 << 20
 
-// room returns an error if the service may not write so many bytes.
+// room returns an error if the disk lacks room for bytes more bytes.
 func (s *Service) room(bytes int64) error {
 	if s.cfg.Room == nil {
 		return nil
@@ -215,8 +216,8 @@ func (s *Service) room(bytes int64) error {
 	return s.cfg.Room(bytes)
 }
 
-// copy copies n bytes, from file to file by the kernel, as long as there is room for them.
-// io.EOF where there are fewer.
+// copy copies n bytes while the disk has room, between files by the kernel. If from ends early
+// the error is io.EOF.
 func (s *Service) copy(to io.Writer, from io.Reader, n int64) error {
 	for n > 0 {
 		piece := min(n, roomPiece)
@@ -231,18 +232,19 @@ func (s *Service) copy(to io.Writer, from io.Reader, n int64) error {
 	return nil
 }
 
-// Expect makes an asset of a video that is being uploaded to [Service.SourcePath]; Uploaded
-// follows, or Remove.
+// Expect makes an asset for an upload of size bytes to [Service.SourcePath]. The caller follows
+// up with Uploaded or Remove.
 func (s *Service) Expect(id string, order Order, size int64) error {
 	a := order.asset(id)
 	a.Size = size
 	return s.library.Create(a)
 }
 
-// SourcePath is where an asset's source is, or is uploaded to.
+// SourcePath returns the path of an asset's source.
 func (s *Service) SourcePath(id string) string { return s.library.Path(id, sourceFile) }
 
-// Uploaded has an asset worked on whose source is there.
+// Uploaded starts the work on an asset with a complete source. The error is ErrEmpty for an empty
+// source, and ErrState for an asset not in state Uploading.
 func (s *Service) Uploaded(id string) (*asset.Asset, error) {
 	f, err := os.Open(s.SourcePath(id))
 	if err != nil {
@@ -262,7 +264,7 @@ func (s *Service) Uploaded(id string) (*asset.Asset, error) {
 	return s.begin(id, func(a *asset.Asset) { a.Size = info.Size() }, asset.Uploading)
 }
 
-// Retry works on an asset again that has failed.
+// Retry starts the work on a failed asset again. In any other state the error is ErrState.
 func (s *Service) Retry(id string) (*asset.Asset, error) {
 	return s.begin(id, func(a *asset.Asset) { a.Error, a.Plan, a.Source = "", nil, nil }, asset.Failed)
 }
@@ -282,8 +284,8 @@ func (s *Service) begin(id string, change func(*asset.Asset), from asset.State) 
 	return a, err
 }
 
-// Remove ends the work on an asset and takes it away. The error is fs.ErrNotExist where there
-// is none.
+// Remove ends the work on an asset and deletes the asset. The error of an unknown asset is
+// fs.ErrNotExist.
 func (s *Service) Remove(id string) error {
 	s.mu.Lock()
 	s.removing[id]++
@@ -300,12 +302,12 @@ func (s *Service) Remove(id string) error {
 		delete(s.removing, id)
 	}
 	if a := s.library.Get(id); a != nil && a.State == asset.Working && s.working[id] == nil {
-		s.startLocked(id) // it could not be removed
+		s.startLocked(id) // the asset could not be removed
 	}
 	return err
 }
 
-// start has an asset worked on whose state says so. Who removes it meanwhile goes first.
+// start starts the work on an asset in state Working, unless a Remove is under way.
 func (s *Service) start(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,7 +318,7 @@ func (s *Service) startLocked(id string) {
 	if s.closed || s.removing[id] > 0 || s.library.Get(id) == nil {
 		return
 	}
-	before := s.working[id] // it has failed, and tidies up
+	before := s.working[id] // this work has failed and still cleans up
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	own := &worker{cancel: cancel, done: make(chan struct{})}
 	s.working[id] = own
@@ -335,8 +337,8 @@ func (s *Service) startLocked(id string) {
 	})
 }
 
-// contained makes an error of a panic: what sandboxes answer is taken apart here, and whoever
-// has one in hand may answer anything.
+// contained turns a panic into an error: do parses a sandbox's answers, which an attacker may
+// control.
 func contained(log *slog.Logger, do func() error) func() error {
 	return func() (err error) {
 		defer func() {
@@ -349,8 +351,8 @@ func contained(log *slog.Logger, do func() error) func() error {
 	}
 }
 
-// workOn works on an asset until it is ready or has failed, or ctx ends. A full disk it waits
-// for.
+// workOn works on an asset until the asset is ready or failed, or ctx ends. While the disk is
+// full, workOn waits.
 func (s *Service) workOn(ctx context.Context, id string) {
 	log := s.cfg.Log.With("asset", id)
 	began := time.Now()
@@ -358,7 +360,7 @@ func (s *Service) workOn(ctx context.Context, id string) {
 	switch {
 	case err == nil:
 		log.InfoContext(ctx, "an asset is ready", "seconds", time.Since(began).Seconds())
-	case errors.Is(context.Cause(ctx), errClosing): // to be gone on with
+	case errors.Is(context.Cause(ctx), errClosing): // the next service continues
 		return
 	case ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) && s.library.Get(id) == nil: // removed
 	default:
@@ -370,7 +372,7 @@ func (s *Service) workOn(ctx context.Context, id string) {
 			})
 			return unkept
 		}); err != nil {
-			return // to be found out again
+			return // the next service finds the failure again
 		}
 	}
 	if a := s.library.Get(id); a != nil {
@@ -379,7 +381,7 @@ func (s *Service) workOn(ctx context.Context, id string) {
 	s.giveBack(ctx, id)
 }
 
-// giveBack has the function forget an asset's source.
+// giveBack has the function delete an asset's source.
 func (s *Service) giveBack(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -388,8 +390,8 @@ func (s *Service) giveBack(ctx context.Context, id string) {
 	}
 }
 
-// patiently does what is to be done for an asset, and again, later each time, for as long as
-// its error is one that passes; the asset says what it waits for.
+// patiently calls do, with growing pauses, while do's error is temporary by passes. The asset
+// shows the reason for the wait.
 func (s *Service) patiently(ctx context.Context, id string, passes func(error) bool, do func() error) error {
 	const most = 30 * time.Second
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, most) {
@@ -411,11 +413,11 @@ func (s *Service) patiently(ctx context.Context, id string, passes func(error) b
 	}
 }
 
-// noRoom says that a disk is full, or a quota used up.
+// noRoom reports whether err is a full disk or an exhausted quota.
 func noRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// sweep removes what an asset's directory has that nobody needs any more: beside an asset that
-// is ready what only the work needed, else all but the source.
+// sweep deletes leftovers of the work: beside a ready asset the jobs' files, else all but source
+// and record.
 func (s *Service) sweep(a *asset.Asset) {
 	dir := s.library.Path(a.ID)
 	names := []string{jobsDir}

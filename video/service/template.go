@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// The template directory of the transcoder; make build puts the program in its code/.
+// templateFiles is the transcoder's template directory. make build puts the program in its code/.
 //
 //go:embed all:template
 var templateFiles embed.FS
 
-// errNotBuilt says that this program was compiled without the transcoder.
+// errNotBuilt reports that this program was compiled without the transcoder.
 var errNotBuilt = errors.New("the transcoder was not built into this program: run make build")
 
-// templateTimeout is what the template says of its events' timeout.
+// templateTimeout is the template's line for the timeout of an event.
 const templateTimeout = "timeout: 10m"
 
-// mostTimeout is the longest that a template may say.
+// mostTimeout is the longest timeout in a template.
 const mostTimeout = 24 * time.Hour
 
-// Template writes the transcoder's template directory to dir, which exists. An event of it may
-// take timeout, as far as templates can say so.
+// Template writes the transcoder's template directory to the existing directory dir. timeout
+// limits each event, up to mostTimeout.
 func Template(dir string, timeout time.Duration) error {
 	if _, err := fs.Stat(templateFiles, "template/code/transcoder"); err != nil {
 		return errNotBuilt

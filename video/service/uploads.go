@@ -22,13 +22,13 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// abandoned is after how long without a byte an upload is given up.
+// abandoned is the time without a byte after which an upload is given up.
 const abandoned = 24 * time.Hour
 
-// uploads takes videos in by the tus protocol 1.0 (creation, creation-with-upload,
-// termination, concatenation apart), which goes on where a connection broke off. An upload
-// has the id of its asset, and its bytes are where the asset's source is to be; dir has a
-// file of what tus knows of each.
+// uploads returns a handler of tus 1.0, a protocol of resumable uploads, with creation,
+// creation-with-upload, creation-defer-length and termination. The upload's id is its asset's id,
+// and the bytes go directly to the asset's source. dir holds the tus handler's record of each
+// upload.
 func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 				return
 			}
 		}
-		// The handler's own router cannot say 405 with the methods that there are.
+		// The handler's own router does not answer 405 with the allowed methods.
 		switch {
 		case r.Method == http.MethodPost && r.URL.Path == "":
 			h.PostFile(w, r)
@@ -122,8 +122,8 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.ServeHTTP(&tusErrors{ResponseWriter: w}, r) }), nil
 }
 
-// finish has an upload worked on whose last byte has come, and whose end could not be written
-// down then: the disk was full. Of others it knows nothing.
+// finish starts the work on a complete upload whose end could not be recorded earlier, since the
+// disk was full. All other uploads are left alone.
 func (s *Service) finish(ctx context.Context, store *uploadStore, id string) error {
 	if a := s.library.Get(id); a == nil || a.State != asset.Uploading {
 		return nil
@@ -139,7 +139,7 @@ func (s *Service) finish(ctx context.Context, store *uploadStore, id string) err
 	return s.uploaded(id)
 }
 
-// uploaded is Uploaded, once.
+// uploaded calls Uploaded, and succeeds if the work has already started.
 func (s *Service) uploaded(id string) error {
 	_, err := s.Uploaded(id)
 	if errors.Is(err, ErrState) {
@@ -148,7 +148,7 @@ func (s *Service) uploaded(id string) error {
 	return err
 }
 
-// discard takes an upload away, and what tus knows of it.
+// discard deletes an upload and its tus record.
 func (s *Service) discard(dir, id string) error {
 	err := s.Remove(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +160,7 @@ func (s *Service) discard(dir, id string) error {
 	return err
 }
 
-// expire takes away uploads of which nothing has come for too long.
+// expire deletes abandoned uploads.
 func (s *Service) expire(dir string, log *slog.Logger, now time.Time) {
 	all := s.library.List()
 	for _, a := range all {
@@ -181,8 +181,8 @@ func (s *Service) expire(dir string, log *slog.Logger, now time.Time) {
 	}
 }
 
-// abandon takes away uploads that nobody will go on with, and what tus keeps of those that
-// are assets or are gone; one whose last byte came just before a crash is worked on.
+// abandon deletes abandoned uploads and the records of gone assets at start. It starts the work
+// on uploads that were complete just before a crash.
 func (s *Service) abandon(dir string, log *slog.Logger) error {
 	infos, err := filepath.Glob(filepath.Join(dir, "*.info"))
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Service) abandon(dir string, log *slog.Logger) error {
 		}
 		alive[id] = true
 		if !known.SizeIsDeferred && known.Offset == known.Size {
-			if err := s.uploaded(id); err != nil { // it is gone on with when its client asks
+			if err := s.uploaded(id); err != nil { // the client's next request tries again
 				log.Warn("an upload is not worked on yet", "asset", id, "error", err)
 			}
 		}

@@ -14,24 +14,24 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
-// uploadStore keeps uploads in files. Beyond filestore it takes no more bytes than were
-// announced or are allowed, whatever lengths a request claims, nor than there is room for, tells
-// of a full disk as such, and leaves nothing of an upload that could not be begun.
+// uploadStore stores uploads in files. Beyond filestore it limits an upload to its announced and
+// allowed size, whatever length a request claims, and to the disk's room. It reports a full disk
+// as such, and deletes an upload that could not be created.
 type uploadStore struct {
 	filestore.FileStore
-	most    int64 // bytes of an upload
+	most    int64 // size limit of an upload, in bytes
 	room    func(bytes int64) error
 	discard func(id string) error
 }
 
-// upload is one of an uploadStore's.
+// upload is an upload in an uploadStore.
 type upload struct {
 	handler.Upload
 	most int64
 	room func(bytes int64) error
 }
 
-// NewUpload begins one.
+// NewUpload creates an upload.
 func (s *uploadStore) NewUpload(ctx context.Context, info handler.FileInfo) (handler.Upload, error) {
 	u, err := s.FileStore.NewUpload(ctx, info)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *uploadStore) NewUpload(ctx context.Context, info handler.FileInfo) (han
 	return &upload{u, s.most, s.room}, nil
 }
 
-// GetUpload is one that was begun.
+// GetUpload returns an existing upload.
 func (s *uploadStore) GetUpload(ctx context.Context, id string) (handler.Upload, error) {
 	u, err := s.FileStore.GetUpload(ctx, id)
 	if err != nil {
@@ -49,12 +49,12 @@ func (s *uploadStore) GetUpload(ctx context.Context, id string) (handler.Upload,
 	return &upload{u, s.most, s.room}, nil
 }
 
-// AsTerminatableUpload is for handler.TerminaterDataStore.
+// AsTerminatableUpload implements handler.TerminaterDataStore.
 func (s *uploadStore) AsTerminatableUpload(u handler.Upload) handler.TerminatableUpload {
 	return s.FileStore.AsTerminatableUpload(inner(u))
 }
 
-// AsLengthDeclarableUpload is for handler.LengthDeferrerDataStore.
+// AsLengthDeclarableUpload implements handler.LengthDeferrerDataStore.
 func (s *uploadStore) AsLengthDeclarableUpload(u handler.Upload) handler.LengthDeclarableUpload {
 	return s.FileStore.AsLengthDeclarableUpload(inner(u))
 }
@@ -66,7 +66,7 @@ func inner(u handler.Upload) handler.Upload {
 	return u
 }
 
-// WriteChunk appends what src has.
+// WriteChunk appends the bytes of src. More bytes than allowed are handler.ErrSizeExceeded.
 func (u *upload) WriteChunk(ctx context.Context, offset int64, src io.Reader) (int64, error) {
 	info, err := u.GetInfo(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (u *upload) WriteChunk(ctx context.Context, offset int64, src io.Reader) (i
 	return offset - begin, nil
 }
 
-// tusError is an error as tus's handler tells it.
+// tusError converts an error for the tus handler.
 func tusError(err error) error {
 	if err == nil {
 		return nil
@@ -110,16 +110,16 @@ func tusError(err error) error {
 	return handler.NewError(string(wire.Code), wire.Message, wire.Status)
 }
 
-// tusErrors makes of the errors of tus's handler, CODE: WORDS, those that the rest of the API has.
+// tusErrors rewrites the tus handler's errors, CODE: WORDS, to errors of the API.
 type tusErrors struct {
 	http.ResponseWriter
-	status int // of an error; 0: it is none
+	status int // of an error; 0: no error
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (w *tusErrors) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader notes whether this is an error.
+// WriteHeader notes whether the answer is an error.
 func (w *tusErrors) WriteHeader(status int) {
 	if h := w.Header(); status >= http.StatusBadRequest && h.Get("Content-Type") != "application/json" {
 		w.status = status

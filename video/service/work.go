@@ -20,28 +20,29 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// work is what is made of an asset, step by step. Each step leaves a file, so that whoever
-// comes after a crash goes on behind it:
+// work makes an asset step by step. Each step leaves a file, so that after a crash the next
+// service continues with the next step:
 //
 //	source → function's /work → Source, Plan (asset.json)
 //	       → jobs/chunk-N, jobs/audio-N, jobs/text-N, jobs/thumbs-0
 //	       → NAME.mp4, NAME.vtt, sheetN.jpg → Ready (asset.json); jobs/ and the function's copy go
 //
-// What is in jobs/ is of the plan in asset.json: it goes before there is another.
+// The files in jobs/ belong to the plan in asset.json: they are deleted before the plan is
+// replaced.
 type work struct {
 	*Service
 	id  string
 	log *slog.Logger
 
 	all, done atomic.Int64 // steps
-	giving    sync.Mutex   // the source to the function
+	giving    sync.Mutex   // serialises give
 	mu        sync.Mutex
 	warnings  []string
 }
 
-// run makes the asset. Its error is why the asset has failed, unless ctx has ended.
+// run makes the asset. Unless ctx has ended, the error is the reason of the asset's failure.
 func (w *work) run(ctx context.Context) error {
-	if err := w.room(0); err != nil { // before anything is made that could not be kept
+	if err := w.room(0); err != nil { // before the work makes any file
 		return err
 	}
 	if err := try(ctx, w.log, func() error { return w.give(ctx) }); err != nil {
@@ -51,7 +52,7 @@ func (w *work) run(ctx context.Context) error {
 	if a == nil {
 		return fs.ErrNotExist
 	}
-	if a.Plan == nil || a.Plan.Most == 0 { // none, or one of a version before
+	if a.Plan == nil || a.Plan.Most == 0 { // no plan, or a plan by an older version
 		w.sweep(a)
 		var source media.Source
 		if err := w.job(ctx, w.cfg.JobTimeout, "/probe", media.Probe{Source: w.id, Most: w.cfg.MostDuration.Seconds()}, &source, nil); err != nil {
@@ -74,16 +75,16 @@ func (w *work) run(ctx context.Context) error {
 	return w.make(ctx, a)
 }
 
-// give gives the function the source, unless it has it: one at a time, since pieces of two
-// would make one source that is whole in nothing but its size.
+// give uploads the source to the function, one call at a time: interleaved pieces of two uploads
+// would make a source of the right size and the wrong content.
 func (w *work) give(ctx context.Context) error {
 	w.giving.Lock()
 	defer w.giving.Unlock()
 	return w.function.give(ctx, w.id, w.library.Path(w.id, sourceFile))
 }
 
-// wholeTimeout is how long a job may take that goes through all of the source: JobTimeout for
-// each hour that has begun of it, or of what may be, where nobody knows how long it is.
+// wholeTimeout returns the time limit of a job over the whole source: JobTimeout for each started
+// hour of the source, or of MostDuration if the source's duration is unknown.
 func (c *Config) wholeTimeout(seconds float64) time.Duration {
 	most := c.MostDuration.Seconds()
 	if seconds <= 0 || seconds > most {
@@ -92,8 +93,8 @@ func (c *Config) wholeTimeout(seconds float64) time.Duration {
 	return c.JobTimeout * time.Duration(max(1, math.Ceil(seconds/3600)))
 }
 
-// job has the function do a job, in a slot of the service's, for no longer than a time. take,
-// unless nil, takes what follows the answer's head.
+// job has the function do a job in one of the service's slots. within limits each try. Unless
+// nil, take reads the part of the answer after its head.
 func (w *work) job(ctx context.Context, within time.Duration, path string, question, head any, take func(rest io.Reader) error) error {
 	select {
 	case w.slots <- struct{}{}:
@@ -129,7 +130,7 @@ func (w *work) jobInSlot(ctx context.Context, within time.Duration, path string,
 	}
 	return try(ctx, w.log.With("job", path), func() error {
 		err := once()
-		if errors.Is(err, errNoSource) { // the function has lost its /work; to give it again is none of the job's time
+		if errors.Is(err, errNoSource) { // the function has lost its /work; a new upload does not count against the job's time
 			if err = w.give(ctx); err == nil {
 				err = once()
 			}
@@ -138,11 +139,11 @@ func (w *work) jobInSlot(ctx context.Context, within time.Duration, path string,
 	})
 }
 
-// The sizes of what is made.
+// Sizes of chunks and limits of tracks.
 const (
 	segmentSeconds = 4
 	mostChunk      = 6  // segments
-	leastChunk     = 2  // segments: each chunk may decode some seconds before it for nothing
+	leastChunk     = 2  // segments; a chunk may decode some seconds before its start in vain
 	mostAudio      = 8  // tracks
 	mostText       = 16 // tracks
 	mostTextBytes  = 16 << 20
@@ -150,7 +151,7 @@ const (
 	thumbsSide     = 10 // columns and rows of a sheet
 )
 
-// plan decides what is made of a source, its pictures in a codec.
+// plan plans the renditions of a source, with pictures in codec.
 func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	if limit := w.cfg.MostDuration.Seconds(); s.Duration > limit {
 		return nil, fmt.Errorf("it takes %.0f seconds, more than the %.0f that are allowed: fre-video serve --max-duration allows more", s.Duration, limit)
@@ -190,9 +191,9 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	return p, nil
 }
 
-// chunkSize is how many segments a chunk of a video of so many seconds has: as many as there
-// may be, but no more than keep all slots at work, to the end: each makes as many chunks as
-// the others. Of a duration of 0 nothing is known.
+// chunkSize returns the number of segments in a chunk, for a video of a duration in seconds.
+// Chunks are as long as allowed, but short enough that all slots get the same number of chunks
+// and stay busy to the end. A duration of 0 means unknown.
 func chunkSize(seconds float64, slots int) int {
 	segments := int(math.Ceil(seconds / segmentSeconds))
 	if segments == 0 {
@@ -202,9 +203,9 @@ func chunkSize(seconds float64, slots int) int {
 	return max((segments+slots*each-1)/(slots*each), leastChunk)
 }
 
-// frameRate is the one that a source's is made into: its own, where it is no more than 60,
-// else a half or less of it; 30 where it is not known or no rate of pictures. Pictures that are
-// interlaced are two each.
+// frameRate returns the frame rate of the renditions. Up to 60 a source keeps its rate; a higher
+// rate is halved until it is at most 60. An unknown or implausible rate becomes 30. Up to 30.5
+// frames per second, an interlaced frame counts as two pictures.
 func frameRate(f media.Fraction, interlaced bool) media.Fraction {
 	if rate := float64(f.Num) / float64(f.Den); interlaced && rate <= 30.5 {
 		f.Num *= 2
@@ -219,20 +220,20 @@ func frameRate(f media.Fraction, interlaced bool) media.Fraction {
 	return f
 }
 
-// warn notes what is missing in what is made.
+// warn records a warning for the asset.
 func (w *work) warn(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.warnings = append(w.warnings, fmt.Sprintf(format, args...))
 }
 
-// step counts one that is done.
+// step counts a finished job.
 func (w *work) step() {
 	done := w.done.Add(1)
 	w.library.Progress(w.id, &asset.Jobs{Done: int(done), All: int(max(done, w.all.Load()))})
 }
 
-// make makes all of the plan.
+// make makes all renditions of the plan.
 func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	p := a.Plan
 	var rate float64
@@ -356,9 +357,8 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	return err
 }
 
-// lasts returns the seconds that an asset lasts: as long as its longest track, because
-// players of DASH stop at the end that the manifest states. Encoders fill up the last frame
-// of sound; this filling does not make the asset longer.
+// lasts returns an asset's duration in seconds: its longest track, because DASH players stop at
+// the end stated in the manifest. The padding of the last sound frame does not count.
 func lasts(renditions []*asset.Rendition) float64 {
 	const filled = 0.05
 	longest := renditions[0].Lasts()
@@ -370,8 +370,8 @@ func lasts(renditions []*asset.Rendition) float64 {
 	return longest
 }
 
-// The heads of what is kept of sound, subtitles and thumbnails: what was made, or why nothing
-// could be.
+// The heads of the files of sound, subtitles and thumbnails: the result, or the reason why it
+// could not be made (Lost).
 type (
 	sounded struct {
 		media.Made
@@ -387,12 +387,12 @@ type (
 	}
 )
 
-// jobFile is where the answer to a job is kept until all are done.
+// jobFile returns the path of a job's answer. The file stays until the asset is ready.
 func (w *work) jobFile(kind string, n int) string {
 	return w.library.Path(w.id, jobsDir, fmt.Sprintf("%s-%d", kind, n))
 }
 
-// bytesOf is how many bytes what was made has.
+// bytesOf returns the size of a rendition's part in bytes.
 func bytesOf(m *media.Made) int64 {
 	n := int64(m.Init)
 	for _, s := range m.Segments {
@@ -401,8 +401,8 @@ func bytesOf(m *media.Made) int64 {
 	return n
 }
 
-// sound makes a track, unless it is there. One that cannot be decoded is left out, if there
-// is something else.
+// sound makes a track of sound, unless its file exists. A track that cannot be decoded is left
+// out, if the asset has any other track.
 func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sounded, error) {
 	file := w.jobFile("audio", i)
 	made := &sounded{}
@@ -426,7 +426,8 @@ func (w *work) sound(ctx context.Context, a *asset.Asset, i, stream int) (*sound
 	return made, nil
 }
 
-// text makes a track of subtitles, unless it is there; one that cannot be made is left out.
+// text makes a track of subtitles, unless its file exists. A track that cannot be made is left
+// out.
 func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*texted, error) {
 	file := w.jobFile("text", i)
 	made := &texted{}
@@ -454,7 +455,8 @@ func (w *work) text(ctx context.Context, a *asset.Asset, i, stream int) (*texted
 	return made, nil
 }
 
-// thumbs makes the sheets of thumbnails, unless they are there; an asset can do without.
+// thumbs makes the sheets of thumbnails, unless their file exists. Without them the asset still
+// becomes ready.
 func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
 	file := w.jobFile("thumbs", 0)
 	made := &drawn{}
@@ -482,7 +484,7 @@ func (w *work) thumbs(ctx context.Context, a *asset.Asset) (*drawn, error) {
 	return made, nil
 }
 
-// sheets writes the files of the thumbnails that were made; nil if none were.
+// sheets writes the files of the thumbnails. The result is nil without thumbnails.
 func (w *work) sheets(made *drawn) (*asset.Thumbnails, error) {
 	if made == nil {
 		return nil, nil
