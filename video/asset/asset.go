@@ -1,5 +1,5 @@
-// Package asset is what the video service knows of a video: its source, what has been made
-// of it, and where the bytes of each segment are.
+// Package asset describes the videos of the video service: the source, the renditions, and the
+// position of each segment's bytes. A [Library] stores the descriptions.
 package asset
 
 import (
@@ -11,108 +11,108 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// State is how far an asset is.
+// State is the progress of an asset.
 type State string
 
-// The states of an asset, in their order; Failed may follow on any.
+// The states of an asset, in order. Failed may follow any of them.
 const (
 	Uploading State = "uploading"
-	Working   State = "working" // it is looked at, and made into renditions
+	Working   State = "working" // being probed and transcoded
 	Ready     State = "ready"
 	Failed    State = "failed"
 )
 
-// Asset is one video.
+// Asset is a video.
 type Asset struct {
 	ID       string    `json:"id"`
-	Name     string    `json:"name"` // what its owner calls it: a file's name
+	Name     string    `json:"name"` // chosen by its owner: a file name
 	Created  time.Time `json:"created"`
 	State    State     `json:"state"`
-	Size     int64     `json:"size"`               // of the source in bytes, of an upload when it is whole
-	Codec    string    `json:"codec,omitempty"`    // of media.Codecs, in which its owner wants it; "": the service's choice
-	Error    string    `json:"error,omitempty"`    // why it failed: the decoder's words
-	Warnings []string  `json:"warnings,omitempty"` // what of the source is not in what was made
-	Jobs     *Jobs     `json:"jobs,omitempty"`     // while it is worked on
+	Size     int64     `json:"size"`               // of the source in bytes; of an upload in progress, the announced size
+	Codec    string    `json:"codec,omitempty"`    // of media.Codecs, chosen by the owner; "": the service's default
+	Error    string    `json:"error,omitempty"`    // why the asset failed, in the decoder's words
+	Warnings []string  `json:"warnings,omitempty"` // parts of the source missing in the renditions
+	Jobs     *Jobs     `json:"jobs,omitempty"`     // while in state Working
 
 	Protection Protection `json:"protection,omitempty"`
-	Secret     *Secret    `json:"secret,omitempty"` // where it is protected; never in a View
+	Secret     *Secret    `json:"secret,omitempty"` // of a protected asset; never in a View
 
 	Source     *media.Source `json:"source,omitempty"`
-	Plan       *Plan         `json:"plan,omitempty"`     // what is made of it, once that is known
-	Made       string        `json:"made,omitempty"`     // names what was made of it: another time, another name
-	Duration   float64       `json:"duration,omitempty"` // seconds of what was made
+	Plan       *Plan         `json:"plan,omitempty"`     // after the probe
+	Made       string        `json:"made,omitempty"`     // id of this set of renditions; renditions made again get a new id
+	Duration   float64       `json:"duration,omitempty"` // seconds of the renditions
 	Renditions []*Rendition  `json:"renditions,omitempty"`
 	Thumbnails *Thumbnails   `json:"thumbnails,omitempty"`
 }
 
-// View is an asset as the service's API shows it: without its secret and the places of its
-// segments, and with the addresses of its playlists once there are any.
+// View is an asset in the service's API: without its secret and the positions of segments, but
+// with the addresses of its playlists once the asset is ready.
 type View struct {
 	*Asset
 	HLS           string `json:"hls,omitempty"`
 	HLSTS         string `json:"hls_ts,omitempty"`  // with segments in MPEG-TS
-	DASH          string `json:"dash,omitempty"`    // none where Protection is AES128
-	License       string `json:"license,omitempty"` // of CBCS, for players that have Clear Key
+	DASH          string `json:"dash,omitempty"`    // empty if Protection is AES128
+	License       string `json:"license,omitempty"` // of CBCS, for players with Clear Key
 	ThumbnailsVTT string `json:"thumbnails_vtt,omitempty"`
 }
 
-// Plan is what is made of a source. Whoever goes on with the work of another process keeps
-// to the plan that it has found.
+// Plan is the list of renditions to make from a source. A process that continues the work of
+// another keeps its plan.
 type Plan struct {
 	Video int          `json:"video"` // index of the stream; -1: none
 	Grid  media.Grid   `json:"grid,omitzero"`
 	Rungs []media.Rung `json:"rungs,omitempty"`
-	Chunk int          `json:"chunk,omitempty"` // frames that one sandbox makes at a time, whole segments
+	Chunk int          `json:"chunk,omitempty"` // frames of a chunk, whole segments
 
 	Preset string  `json:"preset,omitempty"` // of the encoder
-	Most   float64 `json:"most"`             // seconds: what comes later is left out
+	Most   float64 `json:"most"`             // seconds; the rest of the source is left out
 
 	Audio   []int   `json:"audio,omitempty"` // indices of streams
 	Text    []int   `json:"text,omitempty"`
 	Segment float64 `json:"segment"` // seconds
-	Thumbs  float64 `json:"thumbs"`  // seconds from one thumbnail to the next; 0: none
+	Thumbs  float64 `json:"thumbs"`  // interval of thumbnails in seconds; 0: none
 }
 
-// Frames is how many of the grid there are at most.
+// Frames returns the number of frames in Most seconds, at least 1.
 func (p *Plan) Frames() int {
 	return max(1, int(p.Most*float64(p.Grid.Rate.Num)/float64(p.Grid.Rate.Den)))
 }
 
-// Seconds is when a frame of the grid is shown.
+// Seconds returns the presentation time of a frame of the grid.
 func (p *Plan) Seconds(frame int) float64 {
 	return float64(frame) * float64(p.Grid.Rate.Den) / float64(p.Grid.Rate.Num)
 }
 
-// PlayerFields are the fields that players in a browser may send, to assets and live streams
-// alike: conditions, ranges, and what they tell of themselves (CMCD, CTA-5004).
+// PlayerFields lists the header fields that a player in a browser may send, for assets and live
+// streams: conditions, ranges and the player's own data (CMCD, CTA-5004).
 const PlayerFields = "Content-Type, Range, If-None-Match, If-Range, If-Modified-Since, CMCD-Request, CMCD-Object, CMCD-Status, CMCD-Session"
 
-// Jobs is how far the work on an asset is.
+// Jobs is the progress of the work on an asset.
 type Jobs struct {
 	Done  int    `json:"done"`
-	All   int    `json:"all"`             // 0 where that is not known
-	Waits string `json:"waits,omitempty"` // what for, and what to do, where it does not go on
+	All   int    `json:"all"`             // 0: unknown
+	Waits string `json:"waits,omitempty"` // why the work waits, and how to end the wait
 }
 
-// Thumbnails are small pictures of an asset, one each Interval seconds, in sheets of
-// Columns × Rows, row by row; sheet n, from 0 on, is the file sheetN.jpg.
+// Thumbnails describes small pictures of an asset, one per Interval seconds, on sheets of Columns
+// × Rows, row by row. Sheet n, from 0, is the file sheetN.jpg.
 type Thumbnails struct {
-	Width    int     `json:"width"` // of each, in pixels
+	Width    int     `json:"width"` // of each picture, in pixels
 	Height   int     `json:"height"`
 	Columns  int     `json:"columns"`
 	Rows     int     `json:"rows"`
-	Count    int     `json:"count"` // of all sheets
+	Count    int     `json:"count"` // pictures on all sheets
 	Interval float64 `json:"interval"`
 }
 
-// Rendition is one track of an asset, made in one way and stored as one file: of kind video
-// and audio a fragmented MP4, NAME.mp4, the initialisation segment, then one fragment for each
-// segment; of kind text WebVTT, NAME.vtt, one segment without initialisation.
+// Rendition is a track of an asset in one encoding, stored in one file. Kinds video and audio are
+// fragmented MP4, NAME.mp4: the initialisation segment, then a fragment for each segment. Kind
+// text is WebVTT, NAME.vtt, as a single segment without initialisation.
 type Rendition struct {
-	Name    string `json:"name"` // in addresses, and of the file: v720p, a0
+	Name    string `json:"name"` // in addresses and file names: v720p, a0
 	Kind    string `json:"kind"` // video, audio, text
 	Codec   string `json:"codec"`
-	BitRate int64  `json:"bit_rate"` // on average, of what was made
+	BitRate int64  `json:"bit_rate"` // average of the stored segments
 
 	Width     int            `json:"width,omitempty"`
 	Height    int            `json:"height,omitempty"`
@@ -125,26 +125,27 @@ type Rendition struct {
 	Title      string `json:"title,omitempty"`
 	Default    bool   `json:"default,omitempty"`
 
-	TimeScale int       `json:"time_scale"`      // units of a second in Segment.Duration
-	Shift     int64     `json:"shift,omitempty"` // units that the edit list takes off times
-	Init      int64     `json:"init"`            // bytes
+	TimeScale int       `json:"time_scale"`      // units per second in Segment.Duration
+	Shift     int64     `json:"shift,omitempty"` // units subtracted from all times by the edit list
+	Init      int64     `json:"init"`            // bytes of the initialisation segment
 	Segments  []Segment `json:"segments,omitempty"`
 }
 
 // Segment is a fragment of a rendition.
 type Segment struct {
-	Offset   int64 `json:"offset"` // in the rendition's file
+	Offset   int64 `json:"offset"` // bytes from the start of the rendition's file
 	Size     int64 `json:"size"`
 	Duration int64 `json:"duration"`
 	Key      int64 `json:"key,omitempty"` // bytes from Offset to the end of the first picture
 }
 
-// pipePages is how many pages sendfile(2) moves at a time (PIPE_DEF_BUFFERS of fs/splice.c).
+// pipePages is the number of pages sendfile(2) moves at a time (PIPE_DEF_BUFFERS of fs/splice.c).
 const pipePages = 16
 
-// Place is where a segment of size bytes is to begin in a rendition's file that ends at end:
-// there, or at a page's begin where the kernel sends it in a turn less then, as it does 64 KiB,
-// which lie in 17 pages else. What is between has room for the head of a box.
+// Place returns the offset for a segment of size bytes in a rendition's file of end bytes. The
+// kernel sends pipePages pages at a time, and 64 KiB may lie in 17 pages. Place therefore returns
+// the start of a page if this saves a turn of sendfile, else end. A gap has room for the head of
+// a box.
 func Place(end, size int64) int64 {
 	page := int64(os.Getpagesize())
 	turns := func(at int64) int64 {
@@ -161,21 +162,21 @@ func Place(end, size int64) int64 {
 	return at
 }
 
-// boxHead is how long the head of a box is that has nothing else (ISO/IEC 14496-12, 4.2).
+// boxHead is the size of a box's head, in bytes (ISO/IEC 14496-12, 4.2).
 const boxHead = 8
 
-// AppendFree appends a box of so many bytes, at least 8, that means nothing (ISO/IEC 14496-12,
-// 8.1.2): what Place leaves out.
+// AppendFree appends a free box of size bytes, at least 8, to fill a gap left by Place (ISO/IEC
+// 14496-12, 8.1.2).
 func AppendFree(dst []byte, size int64) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(size)) //nolint:gosec // a page and a head at most
 	dst = append(dst, "free"...)
 	return append(dst, make([]byte, size-boxHead)...)
 }
 
-// Seconds is how long a segment takes.
+// Seconds returns the duration of a segment.
 func (r *Rendition) Seconds(s Segment) float64 { return float64(s.Duration) / float64(r.TimeScale) }
 
-// Total is how long all segments take, in seconds.
+// Total returns the duration of all segments, in seconds.
 func (r *Rendition) Total() float64 {
 	var all int64
 	for _, s := range r.Segments {
@@ -184,8 +185,8 @@ func (r *Rendition) Total() float64 {
 	return float64(all) / float64(r.TimeScale)
 }
 
-// Lasts returns the seconds for which the rendition is seen or heard: Total without the
-// priming of sound, which the edit list takes away.
+// Lasts returns the rendition's audible or visible duration in seconds: Total without the priming
+// of sound, which the edit list removes.
 func (r *Rendition) Lasts() float64 {
 	if r.Kind != "audio" {
 		return r.Total()
@@ -193,7 +194,7 @@ func (r *Rendition) Lasts() float64 {
 	return r.Total() - float64(r.Shift)/float64(r.TimeScale)
 }
 
-// Longest segment in seconds.
+// Longest returns the duration of the longest segment, in seconds.
 func (r *Rendition) Longest() float64 {
 	longest := 0.0
 	for _, s := range r.Segments {
@@ -202,7 +203,7 @@ func (r *Rendition) Longest() float64 {
 	return longest
 }
 
-// Rates are the bits each second on average, and of the segment that has most.
+// Rates returns bits per second: the average, and the peak over the segments.
 func (r *Rendition) Rates() (average, peak int64) {
 	var bytes int64
 	var seconds float64
@@ -210,7 +211,7 @@ func (r *Rendition) Rates() (average, peak int64) {
 		t := r.Seconds(s)
 		bytes += s.Size
 		seconds += t
-		if t > 0.5 { // a last one of a packet says nothing
+		if t > 0.5 { // a last segment of one packet has no meaningful rate
 			peak = max(peak, int64(float64(8*s.Size)/t))
 		}
 	}
@@ -220,7 +221,7 @@ func (r *Rendition) Rates() (average, peak int64) {
 	return average, max(average, peak)
 }
 
-// Of are the renditions of a kind.
+// Of returns the renditions of a kind.
 func (a *Asset) Of(kind string) []*Rendition {
 	var of []*Rendition
 	for _, r := range a.Renditions {
@@ -231,7 +232,8 @@ func (a *Asset) Of(kind string) []*Rendition {
 	return of
 }
 
-// InTS says whether segments can be had in MPEG-TS: H.264 and AAC, as HLS has them there.
+// InTS reports whether the asset can be served in MPEG-TS: all pictures are H.264, as HLS
+// demands.
 func (a *Asset) InTS() bool {
 	for _, r := range a.Of("video") {
 		if !strings.HasPrefix(r.Codec, "avc") {
@@ -241,7 +243,7 @@ func (a *Asset) InTS() bool {
 	return true
 }
 
-// Rendition is that of a name, nil if there is none.
+// Rendition returns the rendition of a name, or nil.
 func (a *Asset) Rendition(name string) *Rendition {
 	for _, r := range a.Renditions {
 		if r.Name == name {

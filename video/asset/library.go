@@ -16,41 +16,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Library keeps assets on disk, and what is known of them in memory too:
+// Library stores assets on disk, with their descriptions in memory too:
 //
 //	DIR/lock
-//	DIR/assets/ID/asset.json   an [Asset], written whole or not at all
-//	DIR/assets/ID/source       what was uploaded
-//	DIR/assets/ID/...          what is made of it
-//	DIR/removed/               on its way out
+//	DIR/assets/ID/asset.json   an [Asset], written atomically
+//	DIR/assets/ID/source       the uploaded file
+//	DIR/assets/ID/...          the results
+//	DIR/removed/               assets being deleted
 //
-// Its methods may be called from several goroutines. One process has it at a time.
+// Its methods are safe for concurrent use. A single process at a time holds a library.
 type Library struct {
 	dir  string
 	lock *os.File
 
-	remove func(dir string) error // os.RemoveAll, but in tests
+	remove func(dir string) error // os.RemoveAll; tests replace it
 
-	// mu is held for moments, never over work of the disk: whoever reads does not wait for it.
+	// mu is never held during disk I/O, so readers do not wait for the disk.
 	mu      sync.Mutex
 	assets  map[string]*entry
 	changed chan struct{} // closed by the next change
 }
 
-// entry is an asset in the library. Who changes the asset holds writing, which comes before
-// Library.mu, until the change is on disk.
+// entry is an asset in the library. A writer holds writing until the change is on disk. Lock
+// order: writing before Library.mu.
 type entry struct {
 	writing sync.Mutex
-	asset   *Asset // guarded by Library.mu; it is not changed: others take its place
+	asset   *Asset // guarded by Library.mu; immutable: a change replaces the pointer
 }
 
-// ErrInUse says that another process has the library.
+// ErrInUse reports that another process holds the library.
 var ErrInUse = errors.New("another process has it")
 
-// NewID is the name of a new asset: 16 letters and digits that nobody can guess.
+// NewID returns an id for a new asset: 16 unguessable letters and digits.
 func NewID() string { return strings.ToLower(rand.Text()[:16]) }
 
-// ValidID says whether id can be one.
+// ValidID reports whether id has the form of an asset's id.
 func ValidID(id string) bool {
 	for _, c := range []byte(id) {
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') {
@@ -60,8 +60,9 @@ func ValidID(id string) bool {
 	return len(id) == 16
 }
 
-// Open opens the library in dir, and makes it where there is none. What a crash has left half
-// done is removed. An asset that cannot be read stays where it is, and is told of.
+// Open opens or creates the library in dir and deletes what a crash left unfinished. An
+// unreadable asset stays on disk and adds an error to damaged. If another process holds the
+// library, the error wraps ErrInUse.
 func Open(dir string) (l *Library, damaged []error, err error) {
 	for _, sub := range []string{"assets", "removed"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
@@ -87,7 +88,7 @@ func Open(dir string) (l *Library, damaged []error, err error) {
 	return l, damaged, nil
 }
 
-// read reads what is there.
+// read loads all assets.
 func (l *Library) read() (damaged []error, err error) {
 	if err := removeAll(filepath.Join(l.dir, "removed")); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (l *Library) read() (damaged []error, err error) {
 			continue
 		}
 		b, err := os.ReadFile(l.Path(id, "asset.json"))
-		if errors.Is(err, fs.ErrNotExist) { // the process ended before it was there
+		if errors.Is(err, fs.ErrNotExist) { // the process ended before asset.json was written
 			aside, err := l.setAside(id)
 			if err == nil {
 				err = l.remove(aside)
@@ -138,15 +139,15 @@ func removeAll(dir string) error {
 	return err
 }
 
-// Close gives the library up.
+// Close releases the library's lock.
 func (l *Library) Close() error { return l.lock.Close() }
 
-// Path is that of something of an asset's.
+// Path returns the path of a file in an asset's directory.
 func (l *Library) Path(id string, elem ...string) string {
 	return filepath.Join(append([]string{l.dir, "assets", id}, elem...)...)
 }
 
-// Get is the asset of an id, nil if there is none. It is not to be changed.
+// Get returns the asset of an id, or nil. The caller must not change the asset.
 func (l *Library) Get(id string) *Asset {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +157,7 @@ func (l *Library) Get(id string) *Asset {
 	return nil
 }
 
-// List are all of them, the newest first.
+// List returns all assets, the newest first. The caller must not change them.
 func (l *Library) List() []*Asset {
 	l.mu.Lock()
 	all := make([]*Asset, 0, len(l.assets))
@@ -170,14 +171,15 @@ func (l *Library) List() []*Asset {
 	return all
 }
 
-// Changed is closed by the next change of an asset: take it first, then look.
+// Changed returns a channel closed by the next change of any asset. Call Changed first and read
+// the assets afterwards, to miss no change.
 func (l *Library) Changed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
 }
 
-// Create adds an asset.
+// Create adds an asset with a new, valid ID.
 func (l *Library) Create(a *Asset) error {
 	if !ValidID(a.ID) {
 		return fmt.Errorf("asset id %q: 16 lower-case letters and digits", a.ID)
@@ -196,8 +198,8 @@ func (l *Library) Create(a *Asset) error {
 	return nil
 }
 
-// acquire locks an asset for a change, which release ends. The error is fs.ErrNotExist where
-// there is none.
+// acquire locks an asset for a change. The caller calls release. The error of an unknown asset is
+// fs.ErrNotExist.
 func (l *Library) acquire(id string) (e *entry, release func(), err error) {
 	l.mu.Lock()
 	e = l.assets[id]
@@ -210,13 +212,13 @@ func (l *Library) acquire(id string) (e *entry, release func(), err error) {
 		if there {
 			return e, e.writing.Unlock, nil
 		}
-		e.writing.Unlock() // it was removed meanwhile
+		e.writing.Unlock() // removed meanwhile
 	}
 	return nil, nil, fmt.Errorf("asset %s: %w", id, fs.ErrNotExist)
 }
 
-// Update has change change a copy of an asset, which takes its place once it is on disk,
-// unless change returns an error. The error is fs.ErrNotExist where there is none.
+// Update calls change with a copy of an asset. Once the copy is on disk, it replaces the asset.
+// An error of change cancels the update. The error of an unknown asset is fs.ErrNotExist.
 func (l *Library) Update(id string, change func(a *Asset) error) (*Asset, error) {
 	e, release, err := l.acquire(id)
 	if err != nil {
@@ -234,11 +236,11 @@ func (l *Library) Update(id string, change func(a *Asset) error) (*Asset, error)
 	return &a, nil
 }
 
-// Progress is Update for Asset.Jobs, which is not kept over a restart.
+// Progress sets an asset's Jobs, in memory only.
 func (l *Library) Progress(id string, jobs *Jobs) {
 	e, release, err := l.acquire(id)
 	if err != nil {
-		return // it was removed
+		return // the asset was removed
 	}
 	defer release()
 	a := *e.asset
@@ -246,9 +248,8 @@ func (l *Library) Progress(id string, jobs *Jobs) {
 	l.replace(e, &a)
 }
 
-// Remove takes an asset away, at once for whoever looks for it, and then all of its files. The
-// error is fs.ErrNotExist where there is none. Files that cannot be removed are so when the
-// library is opened the next time.
+// Remove takes an asset out of the library at once and then deletes its files. The error of an
+// unknown asset is fs.ErrNotExist. The next Open deletes any files Remove could not.
 func (l *Library) Remove(id string) error {
 	aside, err := l.take(id)
 	if err != nil {
@@ -257,7 +258,7 @@ func (l *Library) Remove(id string) error {
 	return l.remove(aside)
 }
 
-// take takes an asset out of the library, and says where its files are now.
+// take removes an asset from the library and returns the new path of its files.
 func (l *Library) take(id string) (aside string, err error) {
 	e, release, err := l.acquire(id)
 	if err != nil {
@@ -271,7 +272,7 @@ func (l *Library) take(id string) (aside string, err error) {
 	return aside, err
 }
 
-// setAside moves an asset's directory to where it is removed after a crash too.
+// setAside moves an asset's directory to removed/, which the next Open empties after a crash.
 func (l *Library) setAside(id string) (aside string, err error) {
 	aside = filepath.Join(l.dir, "removed", id)
 	if err := os.Rename(l.Path(id), aside); err != nil {
@@ -280,7 +281,7 @@ func (l *Library) setAside(id string) (aside string, err error) {
 	return aside, syncDir(filepath.Join(l.dir, "assets"))
 }
 
-// save writes an asset down.
+// save writes asset.json.
 func (l *Library) save(a *Asset) error {
 	kept := *a
 	kept.Jobs = nil
@@ -295,7 +296,7 @@ func (l *Library) save(a *Asset) error {
 	return Commit(path+".new", path)
 }
 
-// put makes e the entry of an id; nil for none.
+// put sets the entry of an id. A nil e deletes the entry.
 func (l *Library) put(id string, e *entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -319,13 +320,12 @@ func (l *Library) wakeLocked() {
 	l.changed = make(chan struct{})
 }
 
-// Commit gives a file that has been written its name: after a crash there is all of it below
-// that name, or what was there before. Where that cannot be, the file is removed: the disk may
-// be full.
+// Commit syncs a written file and renames it. After a crash, to has either the whole new content
+// or the old content. If Commit fails, it deletes from, since the disk may be full.
 func Commit(from, to string) (err error) {
 	defer func() {
 		if err != nil {
-			_ = os.Remove(from) // err says more
+			_ = os.Remove(from) // err tells more
 		}
 	}()
 	f, err := os.Open(from)

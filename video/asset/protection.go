@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Protection is how an asset's segments are encrypted when they are served. They are stored
-// as they are.
+// Protection is the encryption of an asset's segments in answers. On disk segments are never
+// encrypted.
 type Protection string
 
-// The ways of protection. Whoever is given an asset's address gets its key too: what they
-// protect is what caches and networks in between keep.
+// The kinds of protection. A client with an asset's address also gets its key: a protection
+// guards the copies in caches and networks on the way, and is no DRM.
 const (
 	Clear  Protection = ""
-	AES128 Protection = "aes-128" // segments as a whole (RFC 8216bis section 4.4.4.4), for HLS alone
+	AES128 Protection = "aes-128" // whole segments (RFC 8216bis section 4.4.4.4), for HLS only
 	CBCS   Protection = "cbcs"    // samples: ISO/IEC 23001-7 section 10.4 in MP4, SAMPLE-AES in MPEG-TS
 )
 
 var protections = []Protection{AES128, CBCS}
 
-// ParseProtection is the Protection of a name; that of "" and "none" is Clear.
+// ParseProtection parses the name of a Protection. "" and "none" are Clear.
 func ParseProtection(s string) (Protection, error) {
 	p := Protection(s)
 	switch {
@@ -38,14 +38,14 @@ func ParseProtection(s string) (Protection, error) {
 	return Clear, fmt.Errorf("protection %q: %s or none", s, strings.Join(names, ", "))
 }
 
-// Secret is what an asset's segments are encrypted by.
+// Secret holds the key of a protected asset.
 type Secret struct {
 	Key   Bytes16 `json:"key"`
 	KeyID Bytes16 `json:"key_id"`
-	IV    Bytes16 `json:"iv"` // of CBCS: AES128 has the segments' numbers
+	IV    Bytes16 `json:"iv"` // of CBCS; AES128 uses segment numbers
 }
 
-// NewSecret is one that nobody knows.
+// NewSecret returns a random secret.
 func NewSecret() *Secret {
 	s := &Secret{}
 	for _, b := range []*Bytes16{&s.Key, &s.KeyID, &s.IV} {
@@ -54,16 +54,16 @@ func NewSecret() *Secret {
 	return s
 }
 
-// Bytes16 are 16 bytes, in hexadecimal digits where they are written.
+// Bytes16 is 16 bytes, in text 32 hexadecimal digits.
 type Bytes16 [16]byte
 
-// String are the digits.
+// String returns the hexadecimal digits.
 func (b Bytes16) String() string { return hex.EncodeToString(b[:]) }
 
-// MarshalText writes the digits.
+// MarshalText returns the hexadecimal digits.
 func (b Bytes16) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// UnmarshalText reads them.
+// UnmarshalText parses hexadecimal digits.
 func (b *Bytes16) UnmarshalText(text []byte) error {
 	if hex.DecodedLen(len(text)) != len(b) {
 		return fmt.Errorf("%d hexadecimal digits, not %d", len(text), hex.EncodedLen(len(b)))

@@ -15,34 +15,34 @@ import (
 	"github.com/fre-engine/fre/httpserver/accesslog"
 )
 
-// Access is an answer as the access log tells of it, a line of JSON.
+// Access is an answer's entry in the access log, a line of JSON.
 type Access struct {
-	Time    time.Time `json:"time"` // when the origin began with it
+	Time    time.Time `json:"time"` // start of the exchange
 	Asset   string    `json:"asset,omitempty"`
 	Client  string    `json:"client,omitempty"` // address
 	Method  string    `json:"method"`
-	Path    string    `json:"path"` // below the asset's; without the signature, by which who reads the log could have it too
+	Path    string    `json:"path"` // relative to the asset's address; without the signature, which would give readers of the log access
 	Range   string    `json:"range,omitempty"`
 	Status  int       `json:"status"`
-	Bytes   int64     `json:"bytes"` // of the answer's body, 0 where it broke off
+	Bytes   int64     `json:"bytes"` // of the answer's body; 0 if the connection broke
 	Micros  int64     `json:"micros"`
-	Session string    `json:"session,omitempty"` // the player's, by CMCD
+	Session string    `json:"session,omitempty"` // the player's session id, by CMCD
 }
 
 // AccessLog writes a line for each answer.
 type AccessLog = accesslog.Log[Access]
 
-// exchange is one with what is told of it afterwards.
+// exchange is an HTTP exchange with the data for its log entry.
 type exchange struct {
 	*httpserver.Exchange
 	status int
 	bytes  int64
-	id     []byte // of the asset, as the address has it
-	path   []byte // below the asset's
-	shelf  *shelf // nil where there is none
+	id     []byte // of the asset, as in the address
+	path   []byte // relative to the asset's address
+	shelf  *shelf // nil: none found
 }
 
-// Send answers with a body that is in memory.
+// Send answers with a body from memory.
 func (x *exchange) Send(status int, body []byte) error {
 	err := x.Exchange.Send(status, body)
 	x.sent(status, int64(len(body)), err)
@@ -63,8 +63,8 @@ func (x *exchange) sent(status int, n int64, err error) {
 	}
 }
 
-// note counts an answer, and tells of it in the access log. begun is the zero time where there
-// is none.
+// note counts an answer and writes its entry in the access log. begun is the zero time without a
+// log.
 func (o *Origin) note(x *exchange, begun time.Time) {
 	o.sent.Add(float64(x.bytes))
 	if x.shelf != nil {
@@ -74,7 +74,7 @@ func (o *Origin) note(x *exchange, begun time.Time) {
 	if o.cfg.AccessLog == nil {
 		return
 	}
-	client, _, _ := net.SplitHostPort(x.RemoteAddr()) // of a Unix socket: ""
+	client, _, _ := net.SplitHostPort(x.RemoteAddr()) // "" for a Unix socket
 	a := Access{
 		Time: begun, Client: client, Method: string(x.Method), Path: string(x.path), Range: x.Field("Range"),
 		Status: x.status, Bytes: x.bytes, Micros: time.Since(begun).Microseconds(), Session: session(&x.Head),
@@ -87,14 +87,14 @@ func (o *Origin) note(x *exchange, begun time.Time) {
 	o.cfg.AccessLog.Add(a)
 }
 
-// session is the id that a player has given to what it plays: the key sid of CTA-5004 (CMCD)
-// in the field CMCD-Session, or in the query's CMCD. "" where there is none.
+// session returns the player's session id: the key sid of CTA-5004 (CMCD) in the field
+// CMCD-Session, or in the parameter CMCD of the query; else "".
 func session(h *httpserver.Head) string {
 	text := h.Field("Cmcd-Session")
 	if text == "" && len(h.Query) > 0 {
 		for pair := range strings.SplitSeq(string(h.Query), "&") {
 			if value, ok := strings.CutPrefix(pair, "CMCD="); ok {
-				text, _ = url.QueryUnescape(value) // of one that is malformed: ""
+				text, _ = url.QueryUnescape(value) // "" for a malformed value
 				break
 			}
 		}
@@ -102,7 +102,8 @@ func session(h *httpserver.Head) string {
 	return sessionID(text)
 }
 
-// sessionID is the string of the key sid in a list of CMCD's: at most 64 printable characters.
+// sessionID returns the value of sid in a CMCD list, a string of at most 64 printable characters,
+// or "".
 func sessionID(list string) string {
 	for list != "" {
 		at := strings.Index(list, `sid="`)
@@ -122,7 +123,7 @@ func sessionID(list string) string {
 	return ""
 }
 
-// use is how much of an asset was asked for since its playlists were opened.
+// use counts the answers about an asset since its shelf was opened.
 type use struct {
 	answers atomic.Int64
 	bytes   atomic.Int64
@@ -133,16 +134,16 @@ var (
 	assetBytes   = prometheus.NewDesc("fre_video_asset_sent_bytes_total", "Bytes of bodies of these answers.", []string{"asset"}, nil)
 )
 
-// uses are metrics of the assets whose playlists are open: mostShelves at most.
+// uses collects the metrics of the open shelves, at most mostShelves.
 type uses struct{ o *Origin }
 
-// Describe is for prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (uses) Describe(ch chan<- *prometheus.Desc) {
 	ch <- assetAnswers
 	ch <- assetBytes
 }
 
-// Collect is for prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (u uses) Collect(ch chan<- prometheus.Metric) {
 	u.o.mu.Lock()
 	defer u.o.mu.Unlock()

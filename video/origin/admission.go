@@ -16,12 +16,12 @@ import (
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// codeDegraded is the code of what is refused for want of memory, as the gateway has it.
+// codeDegraded is the code of a refusal for lack of memory, as in the gateway.
 const codeDegraded api.Code = "degraded"
 
-// Admission decides about work that needs memory: segments that are made for who asks,
-// playlists that are not in memory yet, uploads. Segments that are stored and playlists that
-// are in memory never ask. Its methods may be called from several goroutines.
+// Admission decides about requests in need of memory: segments to be made, playlists not yet in
+// memory, uploads. Stored segments and playlists in memory need no admission. Its methods are
+// safe for concurrent use.
 type Admission struct {
 	*admission.Controller
 	refused *prometheus.CounterVec
@@ -29,8 +29,8 @@ type Admission struct {
 	group   sync.WaitGroup
 }
 
-// NewAdmission watches memory, of which free says how much is free of all, until Close. reg,
-// unless nil, gets the state and what was refused.
+// NewAdmission watches memory by cfg.Free until Close. reg, unless nil, gets metrics of states
+// and refusals.
 func NewAdmission(cfg admission.Config, log *slog.Logger, reg prometheus.Registerer) *Admission {
 	cfg.Changed = func(from, to admission.State, because admission.Reason) {
 		tell := log.Info
@@ -61,13 +61,13 @@ func NewAdmission(cfg admission.Config, log *slog.Logger, reg prometheus.Registe
 	return a
 }
 
-// WatchMemory is NewAdmission by the defaults, for memory of which free says how much is free
-// of all.
+// WatchMemory calls NewAdmission with defaults. free returns the free and the total memory, in
+// bytes.
 func WatchMemory(free func() (free, all int64), log *slog.Logger, reg prometheus.Registerer) *Admission {
 	return NewAdmission(admission.Config{Free: free}, log, reg)
 }
 
-// watch brings the state back to normal, whether somebody asks or not.
+// watch brings the state back to normal even if no request calls Admit.
 func (a *Admission) watch() {
 	for {
 		select {
@@ -95,8 +95,7 @@ func (a *Admission) Close() error {
 	return nil
 }
 
-// Admit decides about work that needs memory: nil, or an *api.Error of status 503. Of a nil
-// Admission it is nil.
+// Admit returns nil or an *api.Error of status 503. A nil Admission admits everything.
 func (a *Admission) Admit() error {
 	if a == nil {
 		return nil
@@ -115,7 +114,7 @@ func (a *Admission) Admit() error {
 	}
 }
 
-// Status is how the service does.
+// Status returns the state, its reason and its start. The reason of state normal is "".
 func (a *Admission) Status() (state, reason string, since time.Time) {
 	s, r, t := a.Since()
 	if s == admission.Normal {
@@ -124,7 +123,7 @@ func (a *Admission) Status() (state, reason string, since time.Time) {
 	return s.String(), string(r), t
 }
 
-// refuseWork answers with an error of Admit's.
+// refuseWork answers with an error of Admit.
 func (o *Origin) refuseWork(x *exchange, refused *api.Error) {
 	x.Set("Retry-After", "1")
 	o.refuse(x, refused.Status, refused.Code, refused.Message)

@@ -16,41 +16,41 @@ import (
 	"github.com/fre-engine/fre/engine/admission"
 )
 
-// errBusy says that too many wait already for segments or playlists to be made.
+// errBusy reports that the queue of segments and playlists to make is full.
 var errBusy = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "too many segments and playlists are being made", Next: "ask again in 1 s"}
 
-// errFull says that what is made and sent already takes all the memory there is for it.
+// errFull reports that segments in use take all the memory of the cache.
 var errFull = &api.Error{Status: http.StatusServiceUnavailable, Code: api.CodeOverloaded, Message: "the segments that are being sent leave no memory for another", Next: "ask again in 1 s"}
 
-// cache has segments made when they are asked for, each by one at a time, and keeps them in
-// files in memory, of which the kernel sends: those that were asked for last, as far as they
-// have room. All that are there have no more than that together: what nobody is sent any more
-// makes room for others, and what is being sent does not, kept or not, so that others are
-// refused. One that is larger is made alone. What a socket has taken is the socket's. Its
-// methods may be called from several goroutines.
+// cache makes segments on demand, each only once at a time, and keeps the most recently used in
+// files in memory, from which the kernel sends. All files together take at most c.most bytes,
+// including files dropped from the cache but still in use. Idle files make room for a new
+// segment. Files in use do not: then the new segment is refused. A segment larger than c.most is
+// made while no other file exists, and is not kept. Bytes in socket buffers do not count. Its
+// methods are safe for concurrent use.
 type cache struct {
 	most   int64        // bytes
-	admit  func() error // whether there is memory for another
+	admit  func() error // refuses a new segment when memory is short
 	makers *makers
 
 	mu    sync.Mutex
-	made  map[string]*made // those that are kept, and those being made
-	idle  list.List        // of *made that are kept and nobody uses, the one used last in front
-	bytes int64            // of the pages of all, those that are not kept included
+	made  map[string]*made // by tag: kept segments, and segments being made
+	idle  list.List        // of *made: kept and unused segments, the most recently used in front
+	bytes int64            // of the pages of all files, kept or not
 }
 
-// made is a segment that has been made, or is being so.
+// made is a segment, ready or being made.
 type made struct {
 	tag   string
-	ready chan struct{} // closed once the following are set
+	ready chan struct{} // closed once the fields below are set
 	file  *os.File
 	size  int64
 	err   error
 
-	// Below the cache's lock.
-	bytes int64         // of its pages
-	place *list.Element // nil: it is used, or not kept
-	users int           // who wait for it or send of it
+	// Guarded by the cache's mutex.
+	bytes int64         // of the file's pages
+	place *list.Element // in idle; nil: in use, or not kept
+	users int           // exchanges waiting for the file or sending it
 }
 
 func newCache(most int64, places int, admit func() error) *cache {
@@ -59,15 +59,15 @@ func newCache(most int64, places int, admit func() error) *cache {
 
 // maker makes a segment.
 type maker interface {
-	// open reads what it is made of, and returns how many bytes it has at most; close
-	// follows, whatever open returns.
+	// open reads the input and returns the most bytes of the result. The caller calls close even
+	// if open fails.
 	open() (most int64, err error)
 	append(dst []byte) ([]byte, error)
 	close() error
 }
 
-// get is what has the entity tag, which by makes if it is not there. The caller releases it,
-// unless there is an error: errBusy, errFull, admit's, or by's.
+// get returns the segment of an entity tag; by makes the segment if the cache lacks it. The
+// caller releases the result. Errors are errBusy, errFull, and errors of admit and by.
 func (c *cache) get(tag string, by maker) (*made, error) {
 	c.mu.Lock()
 	m := c.made[tag]
@@ -101,13 +101,14 @@ func (c *cache) get(tag string, by maker) (*made, error) {
 	return m, nil
 }
 
-// pages is how many bytes of memory a file of so many takes.
+// pages returns the memory of a file of a size, in bytes of whole pages.
 func pages(bytes int64) int64 {
 	page := int64(os.Getpagesize())
 	return (bytes + page - 1) / page * page
 }
 
-// reserve takes memory for what is being made, which others lose. The error is errFull.
+// reserve takes memory for a segment to be made, and drops idle segments if necessary. The error
+// is errFull.
 func (c *cache) reserve(m *made, bytes int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,15 +118,14 @@ func (c *cache) reserve(m *made, bytes int64) error {
 		if last == nil {
 			return errFull
 		}
-		c.forgetLocked(last.Value.(*made)) // the list has nothing else
+		c.forgetLocked(last.Value.(*made)) // idle holds *made only
 	}
 	c.bytes += n
 	m.bytes = n
 	return nil
 }
 
-// settle gives back what was reserved and is not needed, and keeps what has been made and has
-// room.
+// settle returns the unused part of a reservation. A failed or oversized segment is dropped.
 func (c *cache) settle(m *made) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *cache) settle(m *made) {
 	}
 }
 
-// forgetLocked keeps something no longer. Who sends of it goes on.
+// forgetLocked drops m from the cache. Exchanges in progress still send the file.
 func (c *cache) forgetLocked(m *made) {
 	if c.made[m.tag] == m {
 		delete(c.made, m.tag)
@@ -152,15 +152,15 @@ func (c *cache) forgetLocked(m *made) {
 	}
 }
 
-// closeLocked gives the memory back.
+// closeLocked closes the file and frees its memory.
 func (c *cache) closeLocked(m *made) {
 	if m.file != nil {
-		_ = m.file.Close() // memory
+		_ = m.file.Close() // a file in memory
 	}
 	c.bytes -= m.bytes
 }
 
-// release ends a use.
+// release ends a use of m.
 func (c *cache) release(m *made) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +173,7 @@ func (c *cache) release(m *made) {
 	}
 }
 
-// drop forgets those whose tags gone says are of no use any more; nil says so of all.
+// drop drops the segments whose tags gone accepts. A nil gone accepts all.
 func (c *cache) drop(gone func(tag string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *cache) drop(gone func(tag string) bool) {
 	}
 }
 
-// makeFile is a file in memory with what by makes.
+// makeFile returns a file in memory with the segment that by makes.
 func (c *cache) makeFile(m *made, by maker) (file *os.File, length int64, err error) {
 	defer func() {
 		if err != nil && file != nil {
@@ -192,14 +192,14 @@ func (c *cache) makeFile(m *made, by maker) (file *os.File, length int64, err er
 			file = nil
 		}
 	}()
-	// What it is made of is mapped: a disk that fails is a fault of memory.
+	// by reads a mapped file: a disk error is a memory fault.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
 		case interface{ Addr() uintptr }:
 			err = fmt.Errorf("a segment's file cannot be read, or is shorter than it was: %v", p)
-		default: // others wait for what is made, and for the place
+		default: // other goroutines wait for the segment and the slot
 			err = fmt.Errorf("a segment cannot be made: %v\n%s", p, debug.Stack())
 		}
 	}()
@@ -220,7 +220,7 @@ func (c *cache) makeFile(m *made, by maker) (file *os.File, length int64, err er
 	return file, length, err
 }
 
-// fill has by write into a file, and returns how many bytes that has then.
+// fill has by write into file and returns the file's size.
 func fill(file *os.File, most int64, by maker) (n int64, err error) {
 	if err := file.Truncate(most); err != nil {
 		return 0, err
@@ -240,12 +240,12 @@ func fill(file *os.File, most int64, by maker) (n int64, err error) {
 	return n, file.Truncate(n)
 }
 
-// makers are places for those who make segments or playlists, and those who wait for one.
+// makers bounds how many segments and playlists are made at a time. The rest wait in a queue.
 type makers struct {
 	mu      sync.Mutex
 	places  int
 	busy    int
-	waiting []chan struct{} // the first in front; closed by who gives a place
+	waiting []chan struct{} // first in, first out; closed by the previous holder of the slot
 	queue   admission.Queue
 }
 
@@ -253,7 +253,7 @@ func newMakers(places int, cfg admission.QueueConfig) *makers {
 	return &makers{places: places, queue: admission.NewQueue(cfg)}
 }
 
-// enter takes a place, and waits for one. The error is errBusy.
+// enter takes a slot, or waits for a free slot. The error is errBusy.
 func (m *makers) enter() error {
 	m.mu.Lock()
 	if m.busy < m.places {
@@ -277,7 +277,7 @@ func (m *makers) enter() error {
 	return nil
 }
 
-// leave gives a place back that was kept for so long.
+// leave frees a slot after a use of duration kept.
 func (m *makers) leave(kept time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package origin serves what the video service has made: playlists and manifests out of
-// memory, segments from the page cache by the kernel.
+// Package origin serves finished assets: playlists and manifests from memory, segments from the
+// page cache by sendfile.
 //
 //	PREFIX/ID/hls/master.m3u8 · hls/RENDITION.m3u8 · hls/RENDITION-keys.m3u8
 //	PREFIX/ID/dash/manifest.mpd
@@ -8,7 +8,7 @@
 //	PREFIX/ID/key · license
 //	PREFIX/ID/text/RENDITION.vtt · thumbnails.vtt · thumbs/NUMBER.jpg
 //
-// Where a key is given all of it is below PREFIX/ID/@EXPIRES-SIGNATURE/ instead: relative
+// With a signing key every path is below PREFIX/ID/@EXPIRES-SIGNATURE/ instead: relative
 // addresses in playlists keep the signature.
 package origin
 
@@ -37,30 +37,30 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// Config of an Origin.
+// Config configures an Origin.
 type Config struct {
 	Library *asset.Library // required
 	Log     *slog.Logger   // required
 	Prefix  string         // required: /assets
-	Key     []byte         // of signatures; nil: whoever asks is answered
+	Key     []byte         // signs addresses; nil: no signature is needed
 	Metrics prometheus.Registerer
 	Now     func() time.Time // default time.Now
 
-	AccessLog *AccessLog // nil: none; stays the caller's
-	Admission *Admission // of what needs memory or work; nil: all of it; stays the caller's
+	AccessLog *AccessLog // nil: no log; the caller closes the log
+	Admission *Admission // for requests in need of memory or work; nil: admits all; the caller closes it
 
-	// CacheBytes is the memory for segments that are made when they are asked for: in MPEG-TS,
-	// or encrypted. Those that are being sent are among them. Default 256 MiB.
+	// CacheBytes is the memory for segments made on demand: in MPEG-TS, or encrypted. Segments
+	// being sent count. Default 256 MiB.
 	CacheBytes int64
 }
 
-// packings is what texts are kept packed by.
+// packings lists the content codings of texts.
 var packings = []string{"gzip"}
 
-// mostShelves is how many assets have their playlists in memory and their files open.
+// mostShelves is the most assets with playlists in memory and open files.
 const mostShelves = 256
 
-// Origin answers requests for assets. Its methods may be called from several goroutines.
+// Origin answers requests for assets. Its methods are safe for concurrent use.
 type Origin struct {
 	cfg    Config
 	cache  *cache
@@ -76,7 +76,7 @@ type Origin struct {
 	uses    uint64
 }
 
-// New returns an origin, until Close.
+// New returns an origin. The caller closes it.
 func New(cfg Config) *Origin {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -101,7 +101,7 @@ func New(cfg Config) *Origin {
 	return o
 }
 
-// Close closes the files. Nothing is served any more.
+// Close closes all files. The origin must not be used afterwards.
 func (o *Origin) Close() error {
 	o.cancel()
 	<-o.done
@@ -115,8 +115,8 @@ func (o *Origin) Close() error {
 	return nil
 }
 
-// follow closes the files of assets that are gone or have been made anew, so that their
-// room on the disk is free.
+// follow closes the files of assets that were removed or made again, to free their space on the
+// disk.
 func (o *Origin) follow(ctx context.Context) {
 	defer close(o.done)
 	for {
@@ -131,7 +131,7 @@ func (o *Origin) follow(ctx context.Context) {
 			}
 		}
 		o.mu.Unlock()
-		for _, s := range gone { // a removed file goes with its last descriptor: that takes its time
+		for _, s := range gone { // closing the last descriptor of a removed file takes time: not under mu
 			s.close()
 		}
 		select {
@@ -142,12 +142,13 @@ func (o *Origin) follow(ctx context.Context) {
 	}
 }
 
-// Path is below what address an asset is served: where a key is given, for as long as valid.
+// Path returns the address of an asset. With a signing key the address is valid for a limited
+// time.
 func (o *Origin) Path(id string, valid time.Duration) string {
 	return o.address(o.cfg.Prefix+"/"+id, id, valid)
 }
 
-// address is a path with a signature of what it leads to.
+// address returns path, with a signature if the origin has a key.
 func (o *Origin) address(path, id string, valid time.Duration) string {
 	if o.cfg.Key == nil {
 		return path
@@ -156,14 +157,14 @@ func (o *Origin) address(path, id string, valid time.Duration) string {
 	return path + "/@" + expires + "-" + o.sign(id, expires)
 }
 
-// sign is the signature of an address of an asset's.
+// sign returns the signature of an id and its expiry.
 func (o *Origin) sign(id, expires string) string {
 	h := hmac.New(sha256.New, o.cfg.Key)
 	_, _ = h.Write([]byte(id + "\n" + expires)) // never fails
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:18])
 }
 
-// checkSignature cuts @EXPIRES-SIGNATURE/ from the begin of a path below an asset's.
+// checkSignature checks and removes @EXPIRES-SIGNATURE/ at the start of a path.
 func (o *Origin) checkSignature(id string, path []byte) (rest []byte, problem string) {
 	signed, rest, ok := bytes.Cut(path, []byte{'/'})
 	expires, signature, found := strings.Cut(string(signed), "-")
@@ -180,7 +181,7 @@ func (o *Origin) checkSignature(id string, path []byte) (rest []byte, problem st
 	return rest, ""
 }
 
-// Handles says whether a path is below the origin's prefix.
+// Handles reports whether path is below the origin's prefix.
 func (o *Origin) Handles(path []byte) bool {
 	return len(path) > len(o.cfg.Prefix) && string(path[:len(o.cfg.Prefix)]) == o.cfg.Prefix && path[len(o.cfg.Prefix)] == '/'
 }
@@ -202,7 +203,7 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 		x.Set("Access-Control-Max-Age", "86400")
 		x.Set("Allow", "GET, HEAD, OPTIONS")
 		o.count("options", http.StatusNoContent)
-		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as all answers here
+		_ = x.Send(http.StatusNoContent, nil) // fails with the connection, as every answer here
 		return
 	default:
 		o.refuseMethod(x)
@@ -261,8 +262,8 @@ func (o *Origin) Serve(on *httpserver.Exchange) {
 	o.refuse(x, http.StatusNotFound, api.CodeNotFound, "the asset has nothing of that name")
 }
 
-// shelf is that of an asset, nil where none is ready. The caller releases it. The error is an
-// *api.Error where one cannot be made now.
+// shelf returns the shelf of a ready asset, or nil. The caller releases the shelf. The error is
+// an *api.Error if the origin is too busy to make a shelf.
 func (o *Origin) shelf(id []byte) (*shelf, error) {
 	s, own := o.place(id)
 	switch {
@@ -282,8 +283,8 @@ func (o *Origin) shelf(id []byte) (*shelf, error) {
 	return s, nil
 }
 
-// place is the shelf of an asset, nil where none is ready; own says that the caller fills it,
-// which others wait for.
+// place returns the shelf of a ready asset, or nil. If own is true the caller has to fill the
+// shelf, and other requests wait for it.
 func (o *Origin) place(id []byte) (s *shelf, own bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -304,7 +305,7 @@ func (o *Origin) place(id []byte) (s *shelf, own bool) {
 	return s, true
 }
 
-// fill makes a shelf's playlists, beside as much else as is made at a time.
+// fill makes a shelf's playlists in one of the makers' slots.
 func (o *Origin) fill(s *shelf) (err error) {
 	if err := o.cfg.Admission.Admit(); err != nil {
 		return err
@@ -314,7 +315,7 @@ func (o *Origin) fill(s *shelf) (err error) {
 	}
 	began := time.Now()
 	defer func() {
-		if p := recover(); p != nil { // others wait for the shelf, and for the place
+		if p := recover(); p != nil { // other goroutines wait for the shelf and the slot
 			err = fmt.Errorf("playlists cannot be made: %v\n%s", p, debug.Stack())
 		}
 		o.cache.makers.leave(time.Since(began))
@@ -322,8 +323,8 @@ func (o *Origin) fill(s *shelf) (err error) {
 	return s.fill()
 }
 
-// settle keeps a shelf that has been filled, and of more than mostShelves no longer the one
-// that was asked for last before all others; one that could not be filled is none.
+// settle keeps a filled shelf. If more than mostShelves shelves are open, settle drops the least
+// recently used. A shelf with an error is dropped.
 func (o *Origin) settle(s *shelf) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -342,7 +343,7 @@ func (o *Origin) settle(s *shelf) {
 	}
 }
 
-// forgetLocked has no shelf any more that is used on.
+// forgetLocked drops a shelf. Exchanges in progress keep their files.
 func (o *Origin) forgetLocked(s *shelf) {
 	if o.shelves[s.asset.ID] == s {
 		delete(o.shelves, s.asset.ID)
@@ -350,8 +351,8 @@ func (o *Origin) forgetLocked(s *shelf) {
 	s.close()
 }
 
-// send answers with an item, as the request's conditions and ranges choose. An error is one
-// that comes before the answer.
+// send answers with an item, by the request's conditions and ranges. If send returns an error, it
+// has not answered yet.
 func (o *Origin) send(x *exchange, it *item) error {
 	body, tag := it.plain, it.tag
 	coded := false
@@ -388,7 +389,7 @@ func (o *Origin) send(x *exchange, it *item) error {
 			_ = x.Send(http.StatusRequestedRangeNotSatisfiable, nil)
 			return nil
 		}
-		if len(parts) == 1 { // several are answered with everything, as is allowed
+		if len(parts) == 1 { // several ranges get the whole body, as RFC 9110 allows
 			status, offset, size = http.StatusPartialContent, parts[0].First, parts[0].Length
 			x.Set("Content-Range", parts[0].ContentRange(it.size))
 		}
@@ -415,7 +416,7 @@ func (o *Origin) send(x *exchange, it *item) error {
 	return nil
 }
 
-// counted is what an item of a file is called in the count of answers.
+// counted returns the metric's kind of an item with a file.
 func (it *item) counted() string {
 	if it.by != nil {
 		return "made"
@@ -436,10 +437,10 @@ func (o *Origin) count(kind string, status int) {
 	o.answers.WithLabelValues(kind, strconv.Itoa(status)).Inc()
 }
 
-// refuse answers with an error, in the one shape that they have.
+// refuse answers with an error as JSON, in the shape of all API errors.
 func (o *Origin) refuse(x *exchange, status int, code api.Code, message string) {
 	o.count("refused", status)
-	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // of strings
+	b, _ := json.Marshal(api.ErrorBody{Error: &api.Error{Code: code, Message: message}}) // strings always encode
 	x.Set("Content-Type", "application/json")
 	x.Set("Cache-Control", "no-store")
 	_ = x.Send(status, append(b, '\n'))

@@ -20,22 +20,22 @@ import (
 	"github.com/fre-engine/fre/video/playlist"
 )
 
-// packing makes of a stored segment one that is in another container or encrypted.
+// packing converts a stored segment to another container or encrypts a stored segment.
 type packing struct {
 	shelf *shelf
 	row   *row
-	n     int // from 1 on
+	n     int // number of the segment, from 1
 	form  playlist.Form
 
-	pages    []byte // mapped; the segment is some of them
+	pages    []byte // memory-mapped pages around the segment
 	segment  []byte
-	fragment *packager.Fragment // of fragments; nil: the segment is encrypted as it is
+	fragment *packager.Fragment // nil: the segment is encrypted as a whole
 }
 
-// fragments are those that nobody uses.
+// fragments is a pool of unused fragments.
 var fragments = sync.Pool{New: func() any { return new(packager.Fragment) }}
 
-// packed is the item of a segment that is made when it is asked for.
+// packed returns the item of a segment to be made on demand.
 func (s *shelf) packed(r *row, n int, form playlist.Form) item {
 	it := item{kind: r.kind, keep: forever, tag: r.tags[n-1], by: &packing{shelf: s, row: r, n: n, form: form}}
 	if form == playlist.TS {
@@ -45,7 +45,7 @@ func (s *shelf) packed(r *row, n int, form playlist.Form) item {
 	return it
 }
 
-// textInTS is text, NAME.vtt, that says what its times are in the time stamps of MPEG-TS (RFC
+// textInTS returns the text NAME.vtt with a map from its times to time stamps of MPEG-TS (RFC
 // 8216bis section 3.1.4).
 func (s *shelf) textInTS(name []byte) (it item, ok bool) {
 	base, ok := bytes.CutSuffix(name, []byte(".vtt"))
@@ -56,7 +56,7 @@ func (s *shelf) textInTS(name []byte) (it item, ok bool) {
 	return item{kind: "text/vtt; charset=utf-8", keep: forever, tag: `"` + s.asset.Made + "-" + r.of.Name + `-ts.vtt"`, by: &stamping{shelf: s, row: r}}, true
 }
 
-// stamping makes text of a stored one that says what its times are in MPEG-TS.
+// stamping adds timeStamps to a stored text.
 type stamping struct {
 	shelf *shelf
 	row   *row
@@ -64,10 +64,10 @@ type stamping struct {
 	size  int64
 }
 
-// timeStamps follow a text's first line.
+// timeStamps is inserted after a text's first line.
 var timeStamps = fmt.Sprintf("X-TIMESTAMP-MAP=MPEGTS:%d,LOCAL:00:00:00.000\n", packager.Zero)
 
-// open is maker's.
+// open implements maker.
 func (t *stamping) open() (most int64, err error) {
 	if t.file, err = t.shelf.open(t.row.of.Name + ".vtt"); err != nil {
 		return 0, err
@@ -80,7 +80,7 @@ func (t *stamping) open() (most int64, err error) {
 	return t.size + int64(len("\n")+len(timeStamps)), nil
 }
 
-// append is maker's.
+// append implements maker.
 func (t *stamping) append(dst []byte) ([]byte, error) {
 	text := make([]byte, t.size)
 	if _, err := t.file.ReadAt(text, 0); err != nil {
@@ -91,15 +91,15 @@ func (t *stamping) append(dst []byte) ([]byte, error) {
 	return append(append(dst, timeStamps...), cues...), nil
 }
 
-// close is maker's: the file is the shelf's.
+// close implements maker. The shelf closes the file.
 func (t *stamping) close() error { return nil }
 
-// protection is that of an asset under CBCS.
+// protection returns the encryption of an asset under CBCS.
 func protection(a *asset.Asset) *packager.Protection {
 	return &packager.Protection{Key: a.Secret.Key, KeyID: a.Secret.KeyID, IV: a.Secret.IV}
 }
 
-// sampleAES is what the samples of a transport stream are encrypted by, nil if they are not.
+// sampleAES returns the sample encryption of an asset's transport streams, or nil.
 func sampleAES(a *asset.Asset) *packager.SampleAES {
 	if a.Protection != asset.CBCS {
 		return nil
@@ -107,7 +107,7 @@ func sampleAES(a *asset.Asset) *packager.SampleAES {
 	return &packager.SampleAES{Key: a.Secret.Key, IV: a.Secret.IV}
 }
 
-// open is maker's: it maps the segment.
+// open implements maker: it maps the segment into memory.
 func (p *packing) open() (most int64, err error) {
 	f, err := p.shelf.open(p.row.of.Name + ".mp4")
 	if err != nil {
@@ -127,7 +127,7 @@ func (p *packing) open() (most int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	p.fragment = fragments.Get().(*packager.Fragment) // the pool has nothing else
+	p.fragment = fragments.Get().(*packager.Fragment) // the pool holds fragments only
 	if err := p.fragment.Read(track, p.segment); err != nil {
 		return 0, err
 	}
@@ -141,7 +141,7 @@ func (p *packing) open() (most int64, err error) {
 	return most, nil
 }
 
-// append is maker's.
+// append implements maker.
 func (p *packing) append(dst []byte) (b []byte, err error) {
 	a := p.shelf.asset
 	switch {
@@ -155,12 +155,12 @@ func (p *packing) append(dst []byte) (b []byte, err error) {
 	if err != nil || a.Protection != asset.AES128 {
 		return b, err
 	}
-	var iv [16]byte // without one in the playlist, the segment's number there (RFC 8216bis section 5.2)
+	var iv [16]byte // without an IV in the playlist, the segment's sequence number (RFC 8216bis section 5.2)
 	binary.BigEndian.PutUint64(iv[8:], uint64(p.n-1))
 	return packager.AppendAES128(dst, b, (*[16]byte)(&a.Secret.Key), &iv), nil
 }
 
-// close is maker's.
+// close implements maker.
 func (p *packing) close() error {
 	if p.pages == nil {
 		return nil
@@ -173,7 +173,7 @@ func (p *packing) close() error {
 	return os.NewSyscallError("munmap", err)
 }
 
-// track is what the row's initialisation segment, in f, says.
+// track parses the row's initialisation segment, stored in f, once.
 func (r *row) track(f *os.File) (*packager.Track, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +193,7 @@ func (r *row) initialization(f *os.File) ([]byte, error) {
 	return b, err
 }
 
-// protectedInit is the initialisation segment of a row whose samples are encrypted.
+// protectedInit returns the initialisation segment of an encrypted row.
 func (s *shelf) protectedInit(r *row, f *os.File) (item, error) {
 	b, err := r.initialization(f)
 	if err == nil {
@@ -202,15 +202,15 @@ func (s *shelf) protectedInit(r *row, f *os.File) (item, error) {
 	return item{kind: r.kind, keep: forever, tag: r.init, plain: b, size: int64(len(b))}, err
 }
 
-// key is the item of the key of an asset that is protected.
+// key returns the item of a protected asset's key.
 func (s *shelf) key() item {
 	return item{kind: "application/octet-stream", keep: never, tag: `"` + s.asset.Made + `-key"`, plain: s.asset.Secret.Key[:], size: 16}
 }
 
-// mostLicense is how long a request for a license may be, in bytes.
+// mostLicense is the longest license request, in bytes.
 const mostLicense = 64 << 10
 
-// license answers a request for a license (W3C Encrypted Media Extensions, section 9.1.3).
+// license answers a license request (W3C Encrypted Media Extensions, section 9.1.3).
 func (o *Origin) license(x *exchange, s *shelf) {
 	var q struct {
 		IDs []string `json:"kids"`

@@ -15,42 +15,42 @@ import (
 	"github.com/fre-engine/fre/video/playlist"
 )
 
-// item is something that is served: bytes in memory, some of a file, or what is made first.
+// item is a servable object: bytes in memory, a part of a file, or a segment to be made.
 type item struct {
 	kind   string // media type
 	keep   string // Cache-Control
 	tag    string // entity tag
 	plain  []byte
-	packed []byte // plain by gzip, nil where that is not worth it
+	packed []byte // plain as gzip; nil: not worth packing
 	file   *os.File
 	offset int64
 	size   int64
-	by     maker // nil: it is there
+	by     maker // makes the item; nil: no need
 }
 
-// The values of Cache-Control: what has a name of its own never changes, playlists may once
-// an asset is made anew.
+// Values of Cache-Control. An object with a unique name never changes. A playlist changes when
+// its asset is made again.
 const (
 	forever = "public, max-age=31536000, immutable"
 	awhile  = "public, max-age=10, stale-while-revalidate=30"
 	never   = "no-store"
 )
 
-// shelf is what is served of an asset: its playlists, and its files while they are open.
+// shelf holds the playlists and open files of an asset.
 type shelf struct {
 	use
 	asset *asset.Asset
-	ready chan struct{}    // closed once the following are set
-	err   error            // why it could not be filled
-	texts map[string]*item // by path below the asset's
+	ready chan struct{}    // closed once the fields below are set
+	err   error            // why fill failed
+	texts map[string]*item // by path relative to the asset's address
 	rows  map[string]*row  // by rendition
 
 	mu     sync.Mutex
 	files  map[string]*os.File
-	users  int // exchanges under way
+	users  int // exchanges in progress
 	closed bool
 	path   func(elem ...string) string
-	used   uint64 // the origin's count when it was asked for last
+	used   uint64 // the origin's count at the last use
 }
 
 // row is a rendition on a shelf.
@@ -61,18 +61,18 @@ type row struct {
 	kind string
 
 	mu   sync.Mutex
-	read *packager.Track // nil before it was asked for
+	read *packager.Track // nil before the first use
 }
 
-// folders are where the playlists of each form of segments are.
+// folders maps the folders of playlists to the form of their segments.
 var folders = map[string]playlist.Form{"hls": playlist.MP4, "ts": playlist.TS}
 
-// newShelf is that of an asset that is ready, to be filled.
+// newShelf returns an empty shelf for a ready asset.
 func newShelf(a *asset.Asset, path func(elem ...string) string) *shelf {
 	return &shelf{asset: a, path: path, ready: make(chan struct{}), texts: map[string]*item{}, rows: map[string]*row{}, files: map[string]*os.File{}}
 }
 
-// fill makes the playlists: of an asset of hours that takes a good part of a second.
+// fill makes the playlists. For an asset of hours, fill takes a good part of a second.
 func (s *shelf) fill() error {
 	a := s.asset
 	add := func(path, kind string, b []byte, err error) error {
@@ -124,13 +124,13 @@ func (s *shelf) fill() error {
 	return nil
 }
 
-// text is an item in memory.
+// text returns an item in memory.
 func text(kind string, b []byte) *item {
 	sum := sha256.Sum256(b)
 	t := &item{kind: kind, keep: awhile, plain: b, size: int64(len(b)), tag: `"` + hex.EncodeToString(sum[:12]) + `"`}
 	var packed bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is one that there is
-	_, _ = z.Write(b)                                          // to memory
+	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is valid
+	_, _ = z.Write(b)                                          // writes to memory
 	_ = z.Close()
 	if packed.Len() < len(b)*9/10 {
 		t.packed = packed.Bytes()
@@ -138,8 +138,8 @@ func text(kind string, b []byte) *item {
 	return t
 }
 
-// find is what is at a path below the asset's; ok is false where there is nothing. What is of
-// a file is good until release.
+// find returns the item at a path relative to the asset's address. Its file is valid until
+// release.
 func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	if t := s.texts[string(path)]; t != nil {
 		return *t, true, nil
@@ -185,8 +185,8 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	return item{}, false, nil
 }
 
-// media is a segment, cmaf/NAME/N.m4s or init.mp4, or the whole file, cmaf/NAME.mp4, of an
-// asset that is not protected.
+// media returns a segment cmaf/NAME/N.m4s, an initialisation segment cmaf/NAME/init.mp4 or, of an
+// unprotected asset, a whole file cmaf/NAME.mp4.
 func (s *shelf) media(path []byte) (it item, ok bool, err error) {
 	name, segment, within := bytes.Cut(path, []byte{'/'})
 	if !within {
@@ -224,8 +224,7 @@ func (s *shelf) media(path []byte) (it item, ok bool, err error) {
 	return it, err == nil, err
 }
 
-// segment is the number of a segment, from 1 on, by its address's last part; ok is false
-// where the row, which may be nil, has none of that name.
+// segment returns the number, from 1, of the segment called name. r may be nil.
 func (r *row) segment(name []byte, suffix string) (n int, ok bool) {
 	if r == nil || r.of.Kind == "text" {
 		return 0, false
@@ -238,8 +237,7 @@ func (r *row) segment(name []byte, suffix string) (n int, ok bool) {
 	return n, ok && n >= 1 && n <= len(r.of.Segments)
 }
 
-// number is a number as it is written in addresses: digits, no more than nine, and no zero
-// before others.
+// number parses a number in an address: at most nine digits, without leading zeros.
 func number(b []byte) (n int, ok bool) {
 	if len(b) == 0 || len(b) > 9 || b[0] == '0' && len(b) > 1 {
 		return 0, false
@@ -253,7 +251,7 @@ func number(b []byte) (n int, ok bool) {
 	return n, true
 }
 
-// whole is a file of the asset's.
+// whole returns the item of a whole file.
 func (s *shelf) whole(name, kind string) (it item, ok bool, err error) {
 	f, err := s.open(name)
 	if err != nil {
@@ -263,7 +261,7 @@ func (s *shelf) whole(name, kind string) (it item, ok bool, err error) {
 	return item{kind: kind, keep: forever, tag: `"` + s.asset.Made + "-" + name + `"`, file: f, size: info.Size()}, err == nil, err
 }
 
-// open is a file of the asset's, which stays open until the shelf is closed.
+// open opens a file of the asset. The file stays open until the shelf is closed.
 func (s *shelf) open(name string) (*os.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +275,7 @@ func (s *shelf) open(name string) (*os.File, error) {
 	return f, err
 }
 
-// release is the end of a use. What was closed meanwhile is closed now.
+// release ends a use. If the shelf was closed meanwhile, the last release closes its files.
 func (s *shelf) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,7 +283,7 @@ func (s *shelf) release() {
 	s.tidyLocked()
 }
 
-// acquire begins a use, unless the shelf was closed.
+// acquire begins a use and returns true, or returns false if the shelf is closed.
 func (s *shelf) acquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +294,7 @@ func (s *shelf) acquire() bool {
 	return true
 }
 
-// close closes the files once nobody uses them.
+// close closes the files as soon as the shelf has no users.
 func (s *shelf) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +307,7 @@ func (s *shelf) tidyLocked() {
 		return
 	}
 	for _, f := range s.files {
-		_ = f.Close() // it was only read
+		_ = f.Close() // read-only
 	}
 	clear(s.files)
 }

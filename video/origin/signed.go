@@ -2,13 +2,14 @@ package origin
 
 import "time"
 
-// Address is below what address something else is served that the origin's key protects,
-// such as a live stream: prefix/name, where a key is given signed for as long as valid.
+// Address returns the address prefix/name of an object outside the assets, such as a live stream.
+// With a signing key the address is signed and valid for a duration.
 func (o *Origin) Address(prefix, name string, valid time.Duration) string {
 	return o.address(prefix+"/"+name, prefix+"/"+name, valid)
 }
 
-// Check takes the signature from a path below that of Address, where a key is given.
+// Check checks and removes the signature in a path below an Address. Without a signing key Check
+// returns path unchanged. A non-empty problem refuses the request.
 func (o *Origin) Check(prefix, name string, path []byte) (rest []byte, problem string) {
 	if o.cfg.Key == nil {
 		return path, ""

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// DASH is the manifest of an asset.
+// DASH returns the DASH manifest of an asset.
 func DASH(a *asset.Asset) ([]byte, error) {
 	m := mpd.NewMPD(mpd.STATIC_TYPE)
 	m.Profiles = "urn:mpeg:dash:profile:isoff-live:2011"
@@ -28,7 +28,7 @@ func DASH(a *asset.Asset) ([]byte, error) {
 	start := mpd.Duration(0)
 	period.Start = &start
 	m.AppendPeriod(period)
-	for _, hdr := range []bool{false, true} { // players may not change between them
+	for _, hdr := range []bool{false, true} { // separate sets, since players must not switch between both ranges
 		if set := pictures(a, hdr); set != nil {
 			period.AppendAdaptationSet(set)
 		}
@@ -78,8 +78,8 @@ func Manifest(m *mpd.MPD) ([]byte, error) {
 	}), nil
 }
 
-// pictures are the renditions with HDR or those without it; nil if there are none. Who does not
-// know the transfer function of those with HDR leaves them alone (DASH-IF IOP 4.3, 10.3.3).
+// pictures returns an adaptation set of the renditions with or without HDR, or nil. A player
+// without support for an HDR transfer function ignores the set (DASH-IF IOP 4.3, 10.3.3).
 func pictures(a *asset.Asset, hdr bool) *mpd.AdaptationSetType {
 	var set *mpd.AdaptationSetType
 	for _, r := range a.Of("video") {
@@ -89,7 +89,7 @@ func pictures(a *asset.Asset, hdr bool) *mpd.AdaptationSetType {
 		if set == nil {
 			set = mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
 			set.ContentProtections = protections(a)
-			set.SegmentTemplate = template(r) // their frames, so their segments, are aligned
+			set.SegmentTemplate = template(r) // the frames of all renditions are aligned, hence their segments too
 			if hdr {
 				set.EssentialProperties = []*mpd.DescriptorType{
 					mpd.NewDescriptor("urn:mpeg:mpegB:cicp:ColourPrimaries", fmt.Sprint(r.Colour.Primaries), ""),
@@ -104,7 +104,7 @@ func pictures(a *asset.Asset, hdr bool) *mpd.AdaptationSetType {
 	return set
 }
 
-// template says where a rendition's segments are, and how long each takes.
+// template describes a rendition's segments: their addresses and durations.
 func template(r *asset.Rendition) *mpd.SegmentTemplateType {
 	t := mpd.NewSegmentTemplate()
 	t.SetTimescale(uint32(r.TimeScale))
@@ -133,9 +133,9 @@ func seconds(s float64) *mpd.Duration {
 	return &d
 }
 
-// protections say how the samples of an adaptation set are encrypted (ISO/IEC 23001-7 section
-// 11.2), and that Clear Key will do (DASH-IF IOP 5.0 part 6). Where its license is they do
-// not say: players differ over addresses that are relative.
+// protections describes the encryption of an adaptation set's samples (ISO/IEC 23001-7 section
+// 11.2), with Clear Key (DASH-IF IOP 5.0 part 6). The address of the license is left out, since
+// players differ in how they resolve relative addresses.
 func protections(a *asset.Asset) []*mpd.ContentProtectionType {
 	if a.Protection != asset.CBCS {
 		return nil

@@ -1,12 +1,12 @@
-// Package playlist writes what players read of an asset first: HLS playlists (RFC 8216bis)
-// and DASH manifests (ISO/IEC 23009-1). Both name the same segments:
+// Package playlist writes an asset's HLS playlists (RFC 8216bis) and DASH manifests (ISO/IEC
+// 23009-1). Both refer to the same segments:
 //
 //	../cmaf/RENDITION/init.mp4
 //	../cmaf/RENDITION/NUMBER.m4s    from 1 on
 //	../ts/RENDITION/NUMBER.ts       the same in MPEG-TS, for HLS
 //	../text/RENDITION.vtt           of kind text
 //	../ts/RENDITION.vtt             the same beside MPEG-TS
-//	../key ../license               of assets that are protected
+//	../key ../license               of protected assets
 //	thumbs/NUMBER.jpg               of [Thumbnails], from 0 on
 package playlist
 
@@ -23,13 +23,13 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// The names of the groups of renditions of sound and of text.
+// Group names of the renditions of sound and text.
 const (
 	sound = "audio"
 	words = "text"
 )
 
-// Form is what segments are in.
+// Form is the container of segments.
 type Form int
 
 // The forms of segments.
@@ -38,7 +38,7 @@ const (
 	TS
 )
 
-// Master is the playlist of all renditions, which are at RENDITION.m3u8.
+// Master returns the master playlist of all renditions, with media playlists at RENDITION.m3u8.
 func Master(a *asset.Asset, form Form) []byte {
 	p := m3u8.NewMasterPlaylist()
 	p.SetIndependentSegments(true)
@@ -58,7 +58,7 @@ func Master(a *asset.Asset, form Form) []byte {
 	}
 	texts := a.Of("text")
 	clear(taken)
-	chosen := slices.IndexFunc(texts, func(r *asset.Rendition) bool { return r.Default }) // one at most
+	chosen := slices.IndexFunc(texts, func(r *asset.Rendition) bool { return r.Default }) // at most one default
 	for i, r := range texts {
 		tracks = append(tracks, &m3u8.Alternative{
 			Type: "SUBTITLES", GroupId: words, URI: r.Name + ".m3u8", Language: language(r), Name: trackName(r, i, taken), Default: i == chosen, Autoselect: true,
@@ -89,7 +89,7 @@ func Master(a *asset.Asset, form Form) []byte {
 			Bandwidth: uint32(keyRate(r)), Codecs: r.Codec, Resolution: fmt.Sprintf("%dx%d", r.Width, r.Height), Iframe: true, VideoRange: ranged(pictures, r),
 		})
 	}
-	if len(pictures) == 0 { // sound alone
+	if len(pictures) == 0 { // only sound
 		for _, r := range a.Of("audio") {
 			average, peak := r.Rates()
 			p.Append(r.Name+".m3u8", nil, m3u8.VariantParams{Bandwidth: uint32(peak), AverageBandwidth: uint32(average), Codecs: r.Codec})
@@ -98,7 +98,7 @@ func Master(a *asset.Asset, form Form) []byte {
 	return p.Encode().Bytes()
 }
 
-// ranged is VIDEO-RANGE of a rendition: players are told where some have HDR.
+// ranged returns the VIDEO-RANGE of a rendition, or "" if no rendition has HDR.
 func ranged(pictures []*asset.Rendition, r *asset.Rendition) string {
 	if !slices.ContainsFunc(pictures, func(r *asset.Rendition) bool { return r.Colour.HDR() }) {
 		return ""
@@ -106,14 +106,13 @@ func ranged(pictures []*asset.Rendition, r *asset.Rendition) string {
 	return r.Colour.Range()
 }
 
-// mainSound is the track of sound that is heard unless somebody chooses: the one of which the
-// source says so, or else the first.
+// mainSound returns the index of the default track of sound: the source's default, else 0.
 func mainSound(tracks []*asset.Rendition) int {
 	return max(0, slices.IndexFunc(tracks, func(r *asset.Rendition) bool { return r.Default }))
 }
 
-// trackName is what a track is called: a quoted string (RFC 8216bis section 4.2) that no other
-// of its group has. taken are those of the group so far.
+// trackName returns the name of a track: a quoted string (RFC 8216bis section 4.2), unique in its
+// group. taken holds the names of the group so far.
 func trackName(r *asset.Rendition, i int, taken map[string]bool) string {
 	base := strings.TrimSpace(strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) || c == '"' || c == unicode.ReplacementChar {
@@ -135,13 +134,13 @@ func trackName(r *asset.Rendition, i int, taken map[string]bool) string {
 	return name
 }
 
-// unknown is the language of what has another, or none that can be told (ISO 639-2).
+// unknown is the language tag of an undetermined or invalid language (ISO 639-2).
 const unknown = "und"
 
 var languageTag = regexp.MustCompile(`^[a-zA-Z]{1,8}(-[a-zA-Z0-9]{1,8}){0,4}$`)
 
-// language is the language tag of a track (RFC 5646, as xs:language has it), "" where the
-// source says none. Sources may say anything.
+// language returns the language tag of a track (RFC 5646, in the form of xs:language), or "" if
+// the source states none. A source may state any text, so an invalid tag becomes unknown.
 func language(r *asset.Rendition) string {
 	if r.Language == "" || languageTag.MatchString(r.Language) {
 		return r.Language
@@ -149,11 +148,11 @@ func language(r *asset.Rendition) string {
 	return unknown
 }
 
-// Media is the playlist of a rendition's segments.
+// Media returns the media playlist of a rendition.
 func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 	if r.Kind == "text" {
 		folder := "text"
-		if form == TS { // it has other time stamps
+		if form == TS { // the text beside MPEG-TS has other time stamps
 			folder = "ts"
 		}
 		return segments(r, "", 0, func(p *m3u8.MediaPlaylist, _ int, s asset.Segment) error {
@@ -173,12 +172,12 @@ func Media(a *asset.Asset, r *asset.Rendition, form Form) ([]byte, error) {
 	})
 }
 
-// protect says how the segments from the last one on are encrypted. What came before, the
-// initialisation segment, is not.
+// protect adds the key for the segments from the last one on. The initialisation segment before
+// is not encrypted.
 func protect(p *m3u8.MediaPlaylist, a *asset.Asset) error {
 	switch a.Protection {
 	case asset.Clear:
-	case asset.AES128: // IVs are the segments' numbers
+	case asset.AES128: // the IVs are the segments' numbers
 		return p.SetKey("AES-128", "../key", "", "", "")
 	case asset.CBCS:
 		return p.SetKey("SAMPLE-AES", "../key", "0x"+a.Secret.IV.String(), "identity", "1")
@@ -186,11 +185,11 @@ func protect(p *m3u8.MediaPlaylist, a *asset.Asset) error {
 	return nil
 }
 
-// HasKeys says whether there are playlists of the first pictures: they are ranges of the
-// segments as they are stored.
+// HasKeys reports whether the asset has playlists of key frames. They refer to byte ranges of the
+// stored segments.
 func HasKeys(a *asset.Asset, form Form) bool { return form == MP4 && a.Protection == asset.Clear }
 
-// Keys is the playlist of a rendition's first pictures of each segment, for those who wind.
+// Keys returns the playlist of the first picture of each segment, for fast winding.
 func Keys(r *asset.Rendition) ([]byte, error) {
 	return segments(r, initialization(r), 0, func(p *m3u8.MediaPlaylist, n int, s asset.Segment) error {
 		p.SetIframeOnly()
@@ -198,11 +197,11 @@ func Keys(r *asset.Rendition) ([]byte, error) {
 	})
 }
 
-// initialization is where a rendition's initialisation segment is.
+// initialization returns the address of a rendition's initialisation segment.
 func initialization(r *asset.Rendition) string { return fmt.Sprintf("../cmaf/%s/init.mp4", r.Name) }
 
-// target is the target duration in seconds of all playlists of pictures and sound, which have the
-// same (RFC 8216bis, 6.2.4): that of the longest segment, rounded (4.4.3.1).
+// target returns the target duration in seconds, which all playlists of pictures and sound share
+// (RFC 8216bis, 6.2.4): the duration of the longest segment, rounded (4.4.3.1).
 func target(a *asset.Asset) uint {
 	longest := 0.0
 	for _, r := range a.Renditions {
@@ -215,8 +214,8 @@ func target(a *asset.Asset) uint {
 	return uint(math.Round(longest))
 }
 
-// segments is a playlist of all segments, which add adds; head is where their initialisation
-// is, "" where they have none. The target duration is that of its own segments, or most.
+// segments returns a playlist of all segments; add appends a segment. head is the address of the
+// initialisation segment, or "". The target duration is at least most.
 func segments(r *asset.Rendition, head string, most uint, add func(*m3u8.MediaPlaylist, int, asset.Segment) error) ([]byte, error) {
 	p, err := m3u8.NewMediaPlaylist(0, uint(max(1, len(r.Segments))))
 	if err != nil {
@@ -233,12 +232,12 @@ func segments(r *asset.Rendition, head string, most uint, add func(*m3u8.MediaPl
 			return nil, err
 		}
 	}
-	p.SetTargetDuration(max(1, most, p.TargetDuration)) // of clips of less than half a second it is 0, which players refuse
+	p.SetTargetDuration(max(1, most, p.TargetDuration)) // below half a second the duration rounds to 0, which players refuse
 	p.Close()
 	return p.Encode().Bytes(), nil
 }
 
-// keyRate is the bits each second of a rendition's first pictures.
+// keyRate returns the bits per second of a rendition's first pictures.
 func keyRate(r *asset.Rendition) int64 {
 	var bytes int64
 	var seconds float64

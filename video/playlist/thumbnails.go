@@ -7,8 +7,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// Thumbnails is a WebVTT file with a cue for each thumbnail of an asset that has some: the
-// sheet, and where on it (a media fragment, xywh), as players know it.
+// Thumbnails returns a WebVTT file with a cue for each thumbnail: its sheet, and its position as
+// a media fragment (xywh). The asset must have thumbnails.
 func Thumbnails(a *asset.Asset) []byte {
 	t := a.Thumbnails
 	var b bytes.Buffer
@@ -25,7 +25,7 @@ func Thumbnails(a *asset.Asset) []byte {
 	return b.Bytes()
 }
 
-// clock is a time as WebVTT has it.
+// clock formats a time for WebVTT.
 func clock(seconds float64) string {
 	ms := int64(1000*seconds + 0.5)
 	return fmt.Sprintf("%02d:%02d:%02d.%03d", ms/3600000, ms/60000%60, ms/1000%60, ms%1000)
