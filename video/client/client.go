@@ -1,5 +1,5 @@
-// Package client speaks to a video service: uploads that go on where they broke off (tus
-// 1.0), and the assets. A failure that the service reports is an *api.Error.
+// Package client is a client of the video service: resumable uploads (tus 1.0), assets and live
+// streams. An error reported by the service is an *api.Error.
 package client
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// Client is safe for use by several goroutines.
+// Client is safe for concurrent use.
 type Client struct {
-	base string // without a slash at the end
+	base string // without a trailing slash
 	http http.Client
 }
 
-// New returns a client of the service at a URL.
+// New returns a client of the service at the URL base.
 func New(base string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -39,10 +39,10 @@ func New(base string) (*Client, error) {
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Asset is one.
+// Asset is an asset in the service's API.
 type Asset = asset.View
 
-// do asks; the caller closes the body. Statuses from 400 on are errors.
+// do sends a request. The caller closes the body. Statuses from 400 on are errors.
 func (c *Client) do(ctx context.Context, method, path string, header http.Header, body io.Reader, length int64) (*http.Response, error) {
 	target := c.base + path
 	if strings.Contains(path, "://") {
@@ -66,11 +66,11 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 		return a, nil
 	}
 	defer a.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(a.Body, 64<<10)) // of a message that breaks off, what there is
+	b, _ := io.ReadAll(io.LimitReader(a.Body, 64<<10)) // an incomplete message is good enough
 	e := api.ErrorBody{}
 	if json.Unmarshal(b, &e) != nil || e.Error == nil {
 		e.Error = &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("%s %s: %s", method, path, a.Status), Status: a.StatusCode}
-		if method == http.MethodHead { // has no body
+		if method == http.MethodHead { // an answer to HEAD has no body
 			return nil, e.Error
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNoService, e.Error)
@@ -79,7 +79,7 @@ func (c *Client) do(ctx context.Context, method, path string, header http.Header
 	return nil, e.Error
 }
 
-// ask asks for something in JSON.
+// ask sends a request without a body and decodes the JSON answer.
 func ask[T any](ctx context.Context, c *Client, method, path string) (T, error) {
 	var v T
 	a, err := c.do(ctx, method, path, nil, nil, 0)
@@ -93,10 +93,10 @@ func ask[T any](ctx context.Context, c *Client, method, path string) (T, error) 
 	return v, err
 }
 
-// ErrNoService says that what answered is no video service.
+// ErrNoService reports an answer from a server that is no video service.
 var ErrNoService = errors.New("the answer is not that of a video service")
 
-// Assets are all, the newest first.
+// Assets returns all assets, the newest first.
 func (c *Client) Assets(ctx context.Context) ([]Asset, error) {
 	l, err := ask[struct {
 		Assets []Asset `json:"assets"`
@@ -104,12 +104,12 @@ func (c *Client) Assets(ctx context.Context) ([]Asset, error) {
 	return l.Assets, err
 }
 
-// Asset is the one of an id.
+// Asset returns the asset of an id.
 func (c *Client) Asset(ctx context.Context, id string) (Asset, error) {
 	return ask[Asset](ctx, c, http.MethodGet, "/v1/assets/"+url.PathEscape(id))
 }
 
-// Remove takes an asset away.
+// Remove deletes an asset.
 func (c *Client) Remove(ctx context.Context, id string) error {
 	a, err := c.do(ctx, http.MethodDelete, "/v1/assets/"+url.PathEscape(id), nil, nil, 0)
 	if err != nil {
@@ -118,16 +118,16 @@ func (c *Client) Remove(ctx context.Context, id string) error {
 	return a.Body.Close()
 }
 
-// Retry has an asset worked on again that has failed.
+// Retry starts the work on a failed asset again.
 func (c *Client) Retry(ctx context.Context, id string) (Asset, error) {
 	return ask[Asset](ctx, c, http.MethodPost, "/v1/assets/"+url.PathEscape(id)+"/retry")
 }
 
-// ErrRemoved says that an asset was removed while it was followed.
+// ErrRemoved reports that an asset was removed while Follow followed it.
 var ErrRemoved = errors.New("the asset was removed")
 
-// Follow calls each with an asset as it is, and whenever that changes, until it is ready or
-// has failed: then it returns it. It goes on over restarts of the service.
+// Follow calls each with the current asset and after every change, until the asset is ready or
+// failed, and returns the last state. Follow survives restarts of the service.
 func (c *Client) Follow(ctx context.Context, id string, each func(Asset)) (Asset, error) {
 	wait := 100 * time.Millisecond
 	for {
@@ -177,16 +177,16 @@ func (c *Client) followOnce(ctx context.Context, id string, each func(Asset)) (l
 	return last, false, lines.Err()
 }
 
-// Video is what is uploaded.
+// Video is a video to upload.
 type Video struct {
 	Name       string
-	Codec      string // of media.Codecs; "": the service's choice
+	Codec      string // of media.Codecs; "": the service's default
 	Protection asset.Protection
 	Data       io.ReaderAt
 	Size       int64 // bytes of Data
 }
 
-// Upload uploads a video, and returns its asset's id: Begin and Continue in one.
+// Upload uploads a video and returns its asset's id. Upload is Begin and Continue in one.
 func (c *Client) Upload(ctx context.Context, v Video, report func(sent int64)) (id string, err error) {
 	if id, err = c.Begin(ctx, v); err != nil {
 		return "", err
@@ -194,7 +194,7 @@ func (c *Client) Upload(ctx context.Context, v Video, report func(sent int64)) (
 	return id, c.Continue(ctx, id, v, report)
 }
 
-// Begin begins an upload, of which no byte is sent, and returns its asset's id.
+// Begin creates an upload without sending a byte of the video, and returns its asset's id.
 func (c *Client) Begin(ctx context.Context, v Video) (id string, err error) {
 	header := tus()
 	header.Set("Upload-Length", strconv.FormatInt(v.Size, 10))
@@ -220,10 +220,10 @@ func (c *Client) Begin(ctx context.Context, v Video) (id string, err error) {
 	return id, nil
 }
 
-// Continue uploads what of a video has not arrived, of an upload that was begun by this
-// client or by another. Where a connection breaks off it goes on behind what has arrived;
-// report is called with how many bytes that is. The error is [ErrGone] where the service does
-// not have that upload any more, or it is one of another size.
+// Continue uploads the rest of a video, for an upload begun by this or another client. After a
+// broken connection Continue resumes behind the received bytes. Continue calls report with the
+// number of bytes sent. The error is [ErrGone] if the service no longer has the upload, or if the
+// upload has another size.
 func (c *Client) Continue(ctx context.Context, id string, v Video, report func(sent int64)) error {
 	target := "/v1/uploads/" + id
 	for before, failures := int64(0), 0; ; {
@@ -256,12 +256,12 @@ func (c *Client) Continue(ctx context.Context, id string, v Video, report func(s
 	}
 }
 
-// ErrGone says that there is no such upload to go on with.
+// ErrGone reports that the service does not have the upload.
 var ErrGone = errors.New("the upload is gone")
 
 func tus() http.Header { return http.Header{"Tus-Resumable": {"1.0.0"}} }
 
-// received is how much of an upload of size bytes has arrived.
+// received returns how many bytes of an upload of size bytes have arrived.
 func (c *Client) received(ctx context.Context, target string, size int64) (int64, error) {
 	a, err := c.do(ctx, http.MethodHead, target, tus(), nil, 0)
 	var wire *api.Error
@@ -284,8 +284,8 @@ func (c *Client) received(ctx context.Context, target string, size int64) (int64
 	return at, nil
 }
 
-// passing says whether an error may be gone the next time: the service or the network was
-// away, or another request is still at the same upload.
+// passing reports whether another try may succeed: the service or the network was away, or
+// another request still writes to the upload.
 func passing(err error) bool {
 	var wire *api.Error
 	switch {
@@ -299,7 +299,7 @@ func passing(err error) bool {
 	return wire.Status >= http.StatusInternalServerError && wire.Status != http.StatusInsufficientStorage
 }
 
-// counting reports what is read.
+// counting reports the bytes read.
 type counting struct {
 	r      io.Reader
 	at     int64

@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// StartLive makes a live stream.
+// StartLive creates a live stream.
 func (c *Client) StartLive(ctx context.Context, spec asset.LiveSpec) (asset.Live, error) {
 	var s asset.Live
 	b, err := json.Marshal(spec)
@@ -26,7 +26,7 @@ func (c *Client) StartLive(ctx context.Context, spec asset.LiveSpec) (asset.Live
 	return s, err
 }
 
-// Lives are the live streams, by name.
+// Lives returns the live streams, sorted by name.
 func (c *Client) Lives(ctx context.Context) ([]asset.Live, error) {
 	l, err := ask[struct {
 		Streams []asset.Live `json:"streams"`
@@ -34,12 +34,12 @@ func (c *Client) Lives(ctx context.Context) ([]asset.Live, error) {
 	return l.Streams, err
 }
 
-// Live is the live stream of a name.
+// Live returns the live stream of a name.
 func (c *Client) Live(ctx context.Context, name string) (asset.Live, error) {
 	return ask[asset.Live](ctx, c, http.MethodGet, "/v1/live/"+url.PathEscape(name))
 }
 
-// StopLive ends a live stream; nothing is left of it.
+// StopLive ends a live stream and deletes its data.
 func (c *Client) StopLive(ctx context.Context, name string) error {
 	a, err := c.do(ctx, http.MethodDelete, "/v1/live/"+url.PathEscape(name), nil, nil, 0)
 	if err != nil {

@@ -1,15 +1,15 @@
 package media
 
-// Colour says what the numbers of a picture's pixels mean, in code points of ITU-T H.273.
+// Colour tells how to interpret a picture's pixel values, in code points of ITU-T H.273.
 type Colour struct {
 	Primaries int     `json:"primaries"`
 	Transfer  int     `json:"transfer"`
 	Matrix    int     `json:"matrix"`
 	Full      bool    `json:"full,omitempty"` // 0 to 255; else 16 to 235
-	Peak      float64 `json:"peak,omitempty"` // candelas per square metre of the brightest; 0 if nobody says so
+	Peak      float64 `json:"peak,omitempty"` // brightest pixel in candelas per square metre; 0: unknown
 }
 
-// Code points. Primaries, transfer functions and matrices share most of them.
+// Code points. Primaries, transfer functions and matrices share most code points.
 const (
 	RGB       = 0 // as a matrix
 	BT709     = 1
@@ -23,8 +23,8 @@ const (
 	HLG       = 18
 )
 
-// Known fills in what a source does not say of its colours, as players do: from what else it
-// says, or by the size of its pictures.
+// Known fills in the unstated colours of a source as players do: from the stated colours, or from
+// the size of its pictures.
 func (c Colour) Known(width, height int) Colour {
 	unsaid := func(v int) bool { return v == Unsaid || v == 3 || v > 22 }
 	if unsaid(c.Matrix) {
@@ -62,10 +62,10 @@ func (c Colour) Known(width, height int) Colour {
 	return c
 }
 
-// HDR says whether it has more than the range of brightness that every screen has.
+// HDR reports whether the brightness exceeds the range of an ordinary screen.
 func (c Colour) HDR() bool { return c.Transfer == PQ || c.Transfer == HLG }
 
-// Range is VIDEO-RANGE of HLS (RFC 8216bis, 4.4.6.2).
+// Range returns the VIDEO-RANGE of HLS (RFC 8216bis, 4.4.6.2).
 func (c Colour) Range() string {
 	switch c.Transfer {
 	case PQ:
@@ -76,8 +76,8 @@ func (c Colour) Range() string {
 	return "SDR"
 }
 
-// Plain are the colours in which pictures of a source are made that every screen can show: its
-// own, if they are those of BT.709 or BT.601, so that nothing is converted; else BT.709's.
+// Plain returns the colours for renditions that every screen can show. Colours of BT.709 and
+// BT.601 stay, to avoid a conversion; all other colours become BT.709.
 func (c Colour) Plain() Colour {
 	usual := func(v int) bool { return v == BT709 || v == BT470BG || v == SMPTE170M }
 	to := Colour{Primaries: BT709, Transfer: BT709, Matrix: BT709}
@@ -90,7 +90,7 @@ func (c Colour) Plain() Colour {
 	return to
 }
 
-// Bright are those in which pictures with HDR keep it.
+// Bright returns the colours for renditions with HDR.
 func (c Colour) Bright() Colour {
 	return Colour{Primaries: BT2020, Transfer: c.Transfer, Matrix: BT2020, Peak: c.Peak}
 }

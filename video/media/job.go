@@ -6,85 +6,83 @@ type Fraction struct {
 	Den int `json:"den"`
 }
 
-// Grid says where a video's frames are: frame n is shown n ÷ Rate seconds after the source
-// begins. All of its renditions have the same, so that their segments are aligned.
+// Grid is the timing of a video's frames: frame n is shown n ÷ Rate seconds after the start of
+// the source. All renditions share a grid, so their segments are aligned.
 type Grid struct {
-	Rate    Fraction `json:"rate"`    // frames each second
-	Segment int      `json:"segment"` // frames of each segment, the last one's fewer
+	Rate    Fraction `json:"rate"`    // frames per second
+	Segment int      `json:"segment"` // frames per segment; the last segment may have fewer
 }
 
-// Chunk asks for some segments of a video in every rung. A sandbox makes them from one
-// decoding; chunks are independent of each other.
+// Chunk asks for a few segments of a video in every rung. A sandbox makes all rungs from one
+// decoding. Chunks are independent of each other.
 type Chunk struct {
-	Source string  `json:"source"` // file name below /work
-	Stream int     `json:"stream"` // index
+	Source string  `json:"source"` // name in /work/sources
+	Stream int     `json:"stream"` // index of the stream
 	Grid   Grid    `json:"grid"`
-	From   int     `json:"from"` // frame, the first of a segment
-	To     int     `json:"to"`   // the frame after the last; -1 for the source's end
+	From   int     `json:"from"` // first frame, also the first of a segment
+	To     int     `json:"to"`   // the frame after the last; -1: the source's end
 	Offset float64 `json:"offset"`
-	Joined bool    `json:"joined,omitempty"` // the times of the source jump
+	Joined bool    `json:"joined,omitempty"` // the source's times jump
 	Rungs  []Rung  `json:"rungs"`
-	Preset string  `json:"preset,omitempty"` // of x264; veryfast if it is not given
+	Preset string  `json:"preset,omitempty"` // of x264 and x265, mapped for SVT-AV1; default veryfast
 
-	Threads int `json:"threads,omitempty"` // 0: as many as there are CPUs
+	Threads int `json:"threads,omitempty"` // 0: the number of CPUs
 
-	// Blank asks for black pictures in place of the source's, which is not opened: To is
-	// where they end.
+	// Blank asks for black pictures up to To. The source is not opened.
 	Blank bool `json:"blank,omitempty"`
 }
 
-// Chunked is the head of the answer to [Chunk]: JSON and a line feed, behind which each
-// rung's bytes follow.
+// Chunked is the head of the answer to [Chunk]: a line of JSON. The bytes of each rung follow.
 type Chunked struct {
-	Frames int    `json:"frames"` // that each rung has; 0 where the source has ended before
+	Frames int    `json:"frames"` // of each rung; 0 if the source has ended before
 	Rungs  []Made `json:"rungs"`
 }
 
-// Made is one rung of a chunk: the initialisation segment (ftyp, moov), and a fragment (moof,
+// Made is a rung of a chunk: the initialisation segment (ftyp, moov), then a fragment (moof,
 // mdat) for each segment.
 type Made struct {
-	Init     int   `json:"init"`     // bytes
-	Segments []int `json:"segments"` // bytes of each
+	Init     int   `json:"init"`     // bytes of the initialisation segment
+	Segments []int `json:"segments"` // bytes of each fragment
 }
 
-// Probe asks what is in a source, which is answered by a [Source].
+// Probe asks for the contents of a source. The answer is a [Source].
 type Probe struct {
-	Source string  `json:"source"` // file name below /work
-	Most   float64 `json:"most"`   // seconds: a longer duration is not believed before it is looked at
+	Source string  `json:"source"` // name in /work/sources
+	Most   float64 `json:"most"`   // seconds; a longer stated duration is verified
 }
 
-// Sound asks for a track of sound, all of it. The answer is a [Made] and its bytes, as that
-// to [Chunk] is.
+// Sound asks for a whole track of sound. The answer is a [Made] as a line of JSON, then its
+// bytes.
 type Sound struct {
 	Source  string  `json:"source"`
 	Stream  int     `json:"stream"`
-	Segment float64 `json:"segment"`            // seconds of each, nearly
-	Offset  float64 `json:"offset"`             // when the source begins, in its own time
-	Joined  bool    `json:"joined,omitempty"`   // the times of the source jump
-	BitRate int64   `json:"bit_rate,omitempty"` // 128,000 if it is not given
-	Most    float64 `json:"most,omitempty"`     // seconds: what comes later is left out; 0 for all
+	Segment float64 `json:"segment"`            // approximate seconds of each segment
+	Offset  float64 `json:"offset"`             // start of the source, in its own time
+	Joined  bool    `json:"joined,omitempty"`   // the source's times jump
+	BitRate int64   `json:"bit_rate,omitempty"` // default 128,000
+	Most    float64 `json:"most,omitempty"`     // seconds; the rest is left out; 0: all
 }
 
-// What answers have at most, whatever a source has.
+// Limits of answers, whatever the source.
 const (
 	MostStreams = 128       // of a [Source]
-	MostSound   = 16 * 3600 // seconds that a track of sound goes on: a sandbox has it in memory
-	MostThumbs  = 2000      // pictures of [Sheets]: where there were more, they are at a multiple of the interval
+	MostSound   = 16 * 3600 // seconds of a track of sound, which a sandbox holds in memory
+	MostThumbs  = 2000      // pictures of [Sheets]; beyond, the interval is multiplied
 )
 
-// Thumbs asks for small pictures of a video, one each Interval seconds from 0 on, on sheets.
-// The answer is a [Sheets] and the sheets, JPEG each, all of the same size: where the last
-// has no more pictures, it is black.
+// Thumbs asks for small pictures of a video, one per Interval seconds from 0 on. The answer is a
+// [Sheets] and the sheets as JPEG, all of the same size. The unused rest of the last sheet is
+// black.
 type Thumbs struct {
 	Source   string  `json:"source"`
 	Stream   int     `json:"stream"`
-	Offset   float64 `json:"offset"`           // when the source begins, in its own time
-	Joined   bool    `json:"joined,omitempty"` // the times of the source jump
+	Offset   float64 `json:"offset"`           // start of the source, in its own time
+	Joined   bool    `json:"joined,omitempty"` // the source's times jump
 	Interval float64 `json:"interval"`         // seconds
-	Width    int     `json:"width"`            // of each in pixels; it keeps its shape
-	Columns  int     `json:"columns"`          // of a sheet
+	Width    int     `json:"width"`            // of each picture in pixels; the aspect ratio is kept
+	Columns  int     `json:"columns"`          // on a sheet
 	Rows     int     `json:"rows"`
-	Most     float64 `json:"most,omitempty"` // seconds: of what comes later there are none; 0 for all
+	Most     float64 `json:"most,omitempty"` // seconds; no pictures of the rest; 0: all
 }
 
 // Sheets is the head of the answer to [Thumbs].
@@ -94,14 +92,14 @@ type Sheets struct {
 	Count  int   `json:"count"`  // pictures on all sheets
 	Sheets []int `json:"sheets"` // bytes of each
 
-	Interval float64 `json:"interval"` // as asked for, or a multiple where those would be too many
+	Interval float64 `json:"interval"` // as asked for, or a multiple if this made too many pictures
 }
 
-// Text asks for a track of subtitles, which is answered as WebVTT. Subtitles that are
-// pictures have no text.
+// Text asks for a track of subtitles. The answer is WebVTT. Subtitles in the form of pictures
+// have no text.
 type Text struct {
 	Source string  `json:"source"`
 	Stream int     `json:"stream"`
-	Offset float64 `json:"offset"`           // when the source begins, in its own time
-	Joined bool    `json:"joined,omitempty"` // the times of the source jump
+	Offset float64 `json:"offset"`           // start of the source, in its own time
+	Joined bool    `json:"joined,omitempty"` // the source's times jump
 }

@@ -1,5 +1,5 @@
-// Package media is what the video service and its transcoder say to each other, and the
-// choice of what is made of a source.
+// Package media defines the messages between the video service and its transcoder, and chooses
+// the renditions of a source.
 package media
 
 import (
@@ -9,33 +9,33 @@ import (
 	"strings"
 )
 
-// Rung is one rendition of a ladder.
+// Rung is a rendition of a ladder.
 type Rung struct {
 	Name    string `json:"name"` // such as 720p
 	Width   int    `json:"width"`
 	Height  int    `json:"height"`
-	BitRate int64  `json:"bit_rate"`        // bits each second: what it may have for long
-	Codec   string `json:"codec,omitempty"` // of [Codecs]; H264 if it is not given
-	Colour  Colour `json:"colour,omitzero"` // with 10 bits if it has HDR, else 8; the usual of its size if it is not given
+	BitRate int64  `json:"bit_rate"`        // most bits per second in the long run
+	Codec   string `json:"codec,omitempty"` // of [Codecs]; default H264
+	Colour  Colour `json:"colour,omitzero"` // 10 bits with HDR, else 8; default: the usual colours of the size
 }
 
-// What pictures are encoded in.
+// Codecs of pictures.
 const (
-	H264 = "h264" // everything plays it
-	HEVC = "hevc" // what Apple makes, and many televisions
-	AV1  = "av1"  // browsers; newer devices
+	H264 = "h264" // plays everywhere
+	HEVC = "hevc" // used by Apple and many televisions
+	AV1  = "av1"  // plays in browsers and on newer devices
 )
 
-// Codecs are all of them.
+// Codecs lists all codecs.
 var Codecs = []string{H264, HEVC, AV1}
 
-// sparing is how many of H.264's bits a codec takes for pictures that look the same.
+// sparing is the bit rate of a codec relative to H.264, at the same visible quality.
 var sparing = map[string]float64{H264: 1, HEVC: 0.7, AV1: 0.6}
 
-// smallest is the least side of a picture that every codec takes.
+// smallest is the shortest side of a picture, in pixels, accepted by every codec.
 const smallest = 64
 
-// ParseCodec is one of [Codecs] by its name, "" that of "".
+// ParseCodec checks the name of a codec. "" stays "".
 func ParseCodec(s string) (string, error) {
 	if s != "" && !slices.Contains(Codecs, s) {
 		return "", fmt.Errorf("codec %q: %s", s, strings.Join(Codecs, ", "))
@@ -43,8 +43,8 @@ func ParseCodec(s string) (string, error) {
 	return s, nil
 }
 
-// In are the rungs of a ladder in a codec, with the bits that it takes; as they are if it is
-// none of [Codecs], or the smallest rung is too small for some.
+// In returns the rungs of a ladder in a codec, with its bit rates. The codec becomes H.264 if it
+// is unknown, or if the smallest rung is too small for some codec.
 func In(codec string, rungs []Rung) []Rung {
 	last := rungs[len(rungs)-1]
 	if sparing[codec] == 0 || min(last.Width, last.Height) < smallest {
@@ -58,8 +58,8 @@ func In(codec string, rungs []Rung) []Rung {
 	return in
 }
 
-// Coloured are the rungs of a ladder in what every screen can show of a source's colours, and
-// behind them, where the source has HDR and the codec does, the same in HDR.
+// Coloured returns the rungs with colours for every screen. If the source and the codec have HDR,
+// the same rungs in HDR follow.
 func Coloured(source Colour, rungs []Rung) []Rung {
 	var in, bright []Rung
 	for _, r := range rungs {
@@ -73,16 +73,16 @@ func Coloured(source Colour, rungs []Rung) []Rung {
 	return append(in, bright...)
 }
 
-// heights of the usual rungs in pixels, by the shorter side, and the bit rates that they
-// have at 30 frames each second with H.264.
+// usual lists the shorter sides of the usual rungs, in pixels, and their bit rates in H.264 at 30
+// frames per second.
 var usual = []struct {
 	side int
 	rate int64
 }{{2160, 16_000_000}, {1440, 9_000_000}, {1080, 5_000_000}, {720, 2_800_000}, {480, 1_400_000}, {360, 800_000}, {240, 400_000}}
 
-// Ladder chooses the rungs for a picture of a size in pixels, as it is shown, and a rate in
-// frames each second: the picture's own size, even, and what is usual below it, at most n.
-// None is larger than the source, and none is next to one of nearly its size.
+// Ladder chooses at most n rungs for a picture of a size in pixels, as shown, and a rate in
+// frames per second: the picture's own size, made even, then the usual smaller sizes. No rung is
+// larger than the source, and a rung of nearly its size is skipped.
 func Ladder(width, height int, rate float64, n int) []Rung {
 	side := min(width, height)
 	var rungs []Rung
@@ -103,8 +103,8 @@ func Ladder(width, height int, rate float64, n int) []Rung {
 	return rungs
 }
 
-// bitRate goes with the 1.6th power of a side between the usual ones, as those do, and with
-// the root of the frame rate: frames that are close to each other are like each other.
+// bitRate returns a bit rate. Between the usual sides it grows with the 1.6th power of the side.
+// It grows with the square root of the frame rate, since close frames resemble each other.
 func bitRate(side int, rate float64) float64 {
 	near := usual[len(usual)-1]
 	for _, u := range usual {
@@ -120,7 +120,7 @@ func bitRate(side int, rate float64) float64 {
 	return max(32_000, math.Round(bits/1000)*1000)
 }
 
-// within is the even number from n on, or below it where that is more than most; 2 at least.
+// within returns n rounded up to an even number, or down if the result exceeds most; at least 2.
 func within(n, most int) int {
 	even := (n + 1) / 2 * 2
 	if even > most {
