@@ -1,6 +1,6 @@
-// Package transcode makes what the video service serves, of one source: some segments of
-// its picture in every rung of the ladder, its sound, its thumbnails. It is the program
-// that runs in the sandbox, less the events.
+// Package transcode makes renditions of a source: a few segments of its pictures in every rung of
+// the ladder, its sound, its subtitles, its thumbnails. The package is the program in the
+// sandbox, without the handling of events.
 package transcode
 
 import (
@@ -18,18 +18,18 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// MostFrames of a chunk: what is made of it is in memory.
+// MostFrames is the most frames of a chunk: the encoded chunk is in memory.
 const MostFrames = 20_000
 
-// pixelFormat is that of what is made.
+// pixelFormat is the pixel format of renditions without HDR.
 const pixelFormat = "yuv420p"
 
-// timeScale is the units of a second in which the fragments' times are: those of MPEG-TS.
+// timeScale is the units per second of times in fragments, as in MPEG-TS.
 const timeScale = 90000
 
-// Chunk decodes some of a video once and encodes it in every rung. Each rung begins with a
-// key frame, has one at the beginning of each segment and refers to nothing outside, so that
-// chunks can follow each other. Rungs' bytes are in memory until they are given out.
+// Chunk decodes part of a video once and encodes it in every rung. A rung has a key frame at the
+// start of each segment and no reference to other chunks, so chunks can follow each other. The
+// result holds the bytes of each rung, in memory.
 func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 	if c.Grid.Rate.Num < 1 || c.Grid.Rate.Den < 1 || c.Grid.Segment < 1 || c.From < 0 || c.From%c.Grid.Segment != 0 || len(c.Rungs) == 0 ||
 		c.To >= 0 && (c.To <= c.From || c.To-c.From > MostFrames) || c.To < 0 && c.Blank {
@@ -72,29 +72,29 @@ func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
 	return head, bodies, nil
 }
 
-// encoding is a chunk being made. Pictures go through three graphs:
+// encoding is a chunk being made. Pictures go through three filter graphs:
 //
-//	decoder → fields (those of interlaced pictures) → grid → shape → an encoder for each rung
+//	decoder → fields (of interlaced pictures) → grid → shape → an encoder for each rung
 //
-// No graph is made that is not needed.
+// A graph is made only if it is needed.
 type encoding struct {
 	c        media.Chunk
-	*reading               // nil for what is blank
-	fields   *ffmpeg.Graph // nil while no picture is interlaced
-	fielded  look          // what fields are made for
-	grid     *ffmpeg.Graph // nil until the first picture says what comes
-	gridded  *ffmpeg.Frame // from grid
-	shape    *ffmpeg.Graph // for pictures of the look in shaped
+	*reading               // nil for a blank chunk
+	fields   *ffmpeg.Graph // nil before the first interlaced picture
+	fielded  look          // the look of the input of fields
+	grid     *ffmpeg.Graph // nil before the first picture
+	gridded  *ffmpeg.Frame // output of grid
+	shape    *ffmpeg.Graph // for pictures with the look shaped
 	shaped   look
 	rungs    []*rung
 }
 
-// rung is one rendition of it.
+// rung is a rendition of an encoding.
 type rung struct {
 	codec   *codec
-	reorder int // frames by which one is decoded at most before it is shown, as the encoder's header says
+	reorder int // most frames from decoding to showing a picture, from the encoder's header
 	want    media.Rung
-	encoder *ffmpeg.Encoder // nil before the first picture: SVT-AV1 1.4 never ends if it has had none
+	encoder *ffmpeg.Encoder // nil before the first picture: SVT-AV1 1.4 never ends without a picture
 	packet  *ffmpeg.Packet
 	frame   *ffmpeg.Frame
 	frames  int // given to the encoder
@@ -143,7 +143,8 @@ func (e *encoding) encoderOf(r *rung) (err error) {
 	return err
 }
 
-// base is the unit of time before the grid: half of the stream's, for each field has one.
+// base returns the unit of time before the grid: half of the stream's unit, since each field has
+// its own time.
 func (e *encoding) base() ffmpeg.Rational {
 	if b := e.stream.TimeBase; b.Den <= 1<<30 {
 		return ffmpeg.Rational{Num: b.Num, Den: 2 * b.Den}
@@ -151,10 +152,10 @@ func (e *encoding) base() ffmpeg.Rational {
 	return e.stream.TimeBase
 }
 
-// halved is a time of the stream in units of base.
+// halved converts a time of the stream to units of base.
 func (e *encoding) halved(t int64) int64 { return ffmpeg.Rescale(t, e.stream.TimeBase, e.base()) }
 
-// onGrid makes the filter that places pictures of any look on the grid, from the chunk's first
+// onGrid makes the filter for the grid: it places pictures on the grid, from the chunk's first
 // frame on.
 func (e *encoding) onGrid(l look) (err error) {
 	rate := e.c.Grid.Rate
@@ -163,9 +164,8 @@ func (e *encoding) onGrid(l look) (err error) {
 	return err
 }
 
-// shapes makes the filters for pictures of a look: turned upright, in every rung's size, with
-// square pixels, in its colours. What zscale has to convert is converted once, for all rungs
-// that have the same.
+// shapes makes the filters for pictures of a look: upright, with square pixels, in the size and
+// colours of each rung. zscale converts once for all rungs that need it.
 func (e *encoding) shapes(l look, peak float64) error {
 	if e.shape != nil {
 		e.shape.Close()
@@ -174,7 +174,7 @@ func (e *encoding) shapes(l look, peak float64) error {
 	from := colourOf(l, e.stream, peak)
 	w, h := shown(e.stream, l.width, l.height, l.ratio)
 	var split, made strings.Builder
-	var common *media.Rung // the first of those that are converted
+	var common *media.Rung // the first rung to be converted by zscale
 	shared, ways := 0, 0
 	for i := range e.c.Rungs {
 		r := &e.c.Rungs[i]
@@ -213,7 +213,7 @@ func (e *encoding) shapes(l look, peak float64) error {
 	return err
 }
 
-// run decodes from the key frame before the chunk until every rung is whole.
+// run decodes from the key frame before the chunk until every rung is complete.
 func (e *encoding) run() error {
 	rate := e.c.Grid.Rate
 	step := float64(rate.Den) / float64(rate.Num)
@@ -221,15 +221,15 @@ func (e *encoding) run() error {
 	if e.c.From > 0 {
 		e.wanted = e.units(float64(e.c.From)*step + e.offset)
 		if e.stream.Interlaced {
-			e.wanted -= 3 * e.step // fields are made with those before them
+			e.wanted -= 3 * e.step // a field's picture depends on the fields before
 		}
-		if err := e.seek((float64(e.c.From) + .5) * step); err != nil { // frames are rounded to the nearest of the grid
+		if err := e.seek((float64(e.c.From) + .5) * step); err != nil { // the grid rounds times to the nearest frame
 			return err
 		}
 	}
 	err := e.decode(ffmpeg.DecoderOptions{Threads: e.c.Threads}, e.whole, e.filter)
 	if e.grid == nil && e.c.From > 0 {
-		return nil // the source has ended before, or what is left cannot be decoded
+		return nil // the source has ended before, or its rest cannot be decoded
 	}
 	if err == nil && e.grid == nil {
 		err = errNoPicture
@@ -280,14 +280,14 @@ func (e *encoding) blank() error {
 	return nil
 }
 
-// whole says that each rung has all of its frames.
+// whole reports whether each rung has all of its frames.
 func (e *encoding) whole() bool {
 	return e.c.To >= 0 && e.rungs[len(e.rungs)-1].frames == e.c.To-e.c.From
 }
 
-// filter sends a picture through the filters and encodes what comes out. Once one is
-// interlaced, all that look like it go through the filter that makes pictures of fields, which
-// passes others on.
+// filter sends a picture through the filters and encodes the output. After the first interlaced
+// picture, all pictures of the same look go through the filter of fields, which passes
+// progressive pictures on.
 func (e *encoding) filter(f *ffmpeg.Frame) error {
 	l := lookOf(f)
 	if e.fields != nil && l != e.fielded {
@@ -295,10 +295,10 @@ func (e *encoding) filter(f *ffmpeg.Frame) error {
 			return err
 		}
 	}
-	const least = 3 // lines and columns that the filter takes
+	const least = 3 // lines and columns; the filter's minimum
 	if e.fields == nil && f.Interlaced() && l.width >= least && l.height >= least {
 		var err error
-		sampled := "" // colours are made fewer field by field, which is right only before
+		sampled := "" // colour must be subsampled field by field, so before fields become pictures
 		if l.colour.Matrix != media.RGB {
 			sampled = ",scale=interl=1,format=yuv420p|yuvj420p|yuv420p10le"
 		}
@@ -317,7 +317,7 @@ func (e *encoding) filter(f *ffmpeg.Frame) error {
 	return e.pullFields(f)
 }
 
-// pullFields takes the pictures that were made of fields; f is for them.
+// pullFields encodes the output of the filter of fields. f is scratch space.
 func (e *encoding) pullFields(f *ffmpeg.Frame) error {
 	for {
 		err := e.fields.Receive(0, f)
@@ -334,7 +334,7 @@ func (e *encoding) pullFields(f *ffmpeg.Frame) error {
 	}
 }
 
-// endFields takes what the filter of fields holds back, and ends it.
+// endFields drains and closes the filter of fields.
 func (e *encoding) endFields() error {
 	if e.fields == nil {
 		return nil
@@ -350,7 +350,7 @@ func (e *encoding) endFields() error {
 	return err
 }
 
-// place gives the grid a picture, and encodes what comes out.
+// place sends a picture to the grid and encodes the grid's output.
 func (e *encoding) place(f *ffmpeg.Frame) error {
 	if e.grid == nil {
 		if err := e.onGrid(lookOf(f)); err != nil {
@@ -363,8 +363,8 @@ func (e *encoding) place(f *ffmpeg.Frame) error {
 	return e.pull()
 }
 
-// pull encodes what is on the grid, a frame of each rung in turn: where a picture is to be
-// shown for long, the grid makes many of it, but only when it is asked.
+// pull encodes the grid's output, frame by frame in all rungs. The grid repeats a long-lasting
+// picture only as frames are pulled.
 func (e *encoding) pull() error {
 	for !e.whole() {
 		err := e.grid.Receive(0, e.gridded)
@@ -413,7 +413,7 @@ func (e *encoding) give(r *rung, f *ffmpeg.Frame) error {
 	return e.packets(r)
 }
 
-// finish takes what an encoder holds back.
+// finish drains a rung's encoder.
 func (e *encoding) finish(r *rung) error {
 	if r.frames == 0 {
 		return nil
@@ -427,7 +427,7 @@ func (e *encoding) finish(r *rung) error {
 	return r.cut()
 }
 
-// packets takes what an encoder has made.
+// packets reads the encoder's packets.
 func (e *encoding) packets(r *rung) error {
 	for {
 		err := r.encoder.Receive(r.packet)
@@ -447,7 +447,7 @@ func (e *encoding) packets(r *rung) error {
 				return err
 			}
 		}
-		n := e.c.From + len(r.made.Segments)*e.c.Grid.Segment + len(r.open) // in the order of decoding
+		n := e.c.From + len(r.made.Segments)*e.c.Grid.Segment + len(r.open) // in decoding order
 		from, to := e.time(n), e.time(n+1)
 		flags := mp4.NonSyncSampleFlags
 		if r.packet.Key() {
@@ -461,12 +461,11 @@ func (e *encoding) packets(r *rung) error {
 	}
 }
 
-// lead returns the time between the decoding and the showing of a rung's first picture, in
-// units of timeScale, so that no picture is shown before it is decoded. The edit list takes
-// it off.
+// lead returns the time from the decoding to the showing of a rung's first picture, in units of
+// timeScale. With it no picture is shown before it is decoded. The edit list subtracts it.
 func (e *encoding) lead(r *rung) int64 { return e.time(r.reorder) }
 
-// time of a frame of the grid, in units of timeScale.
+// time returns the time of a frame of the grid, in units of timeScale.
 func (e *encoding) time(frame int) int64 {
 	return int64(math.Round(float64(frame) * float64(e.c.Grid.Rate.Den) * timeScale / float64(e.c.Grid.Rate.Num)))
 }

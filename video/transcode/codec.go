@@ -16,14 +16,14 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// codec is one that pictures are encoded in.
+// codec is a codec of pictures, with its encoder.
 type codec struct {
-	encoder  string                                            // the libraries' name
-	own      string                                            // the option for the encoder's own; "": it has no limit beside a constant quality
-	options  func(preset string) map[string]string             // beside those that are common
-	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry of the encoder's header, and notes the rung's reorder
-	sample   func(packet []byte) []byte                        // as a file has it; it does not keep packet
-	bright   string                                            // the profile with 10 bits; "": the encoder knows
+	encoder  string                                            // the encoder's name in FFmpeg's libraries
+	own      string                                            // name of the option for the encoder's own parameters; "": constant quality allows no bit rate limit
+	options  func(preset string) map[string]string             // beside the common options
+	describe func(track *mp4.TrakBox, r *rung, h []byte) error // makes the sample entry from the encoder's header and sets the rung's reorder
+	sample   func(packet []byte) []byte                        // converts a packet to a sample of a file; does not keep packet
+	bright   string                                            // the profile with 10 bits; "": chosen by the encoder
 }
 
 func codecOf(name string) (*codec, error) {
@@ -38,12 +38,13 @@ func codecOf(name string) (*codec, error) {
 	return nil, fmt.Errorf("pictures are not encoded in %q", name)
 }
 
-// encoderOptions are those of a rung: constant quality, no more bits than the rung may have,
-// key frames where segments begin, and references to nothing before them.
+// encoderOptions returns a rung's options: constant quality within the rung's bit rate, key
+// frames at the start of segments, and no references across them.
 //
-// What a rung may have is what a decoder's buffer takes that holds two seconds of it. Where
-// that is a limit, encoders leave the buffer half full, so later chunks begin so: with nine
-// tenths, as a film does, each would have bits that the one before has had.
+// The bit rate is limited by a decoder buffer of two seconds. Where the limit matters, encoders
+// leave the buffer half full, so later chunks begin with a half-full buffer. With the default of
+// nine tenths, meant for a whole film, each chunk would spend bits already spent by the chunk
+// before.
 func encoderOptions(k *codec, c media.Chunk, r media.Rung) map[string]string {
 	preset := c.Preset
 	if preset == "" {
@@ -72,7 +73,7 @@ func x265(preset string) map[string]string {
 	return map[string]string{"preset": preset, "profile": "main", "crf": "24", "x265-params": "scenecut=0:open-gop=0:info=0:log-level=error"}
 }
 
-// svtAV1 names the presets of x264 by the numbers of SVT-AV1's that are nearly as fast.
+// svtAV1 maps the presets of x264 to presets of SVT-AV1 of nearly the same speed.
 func svtAV1(preset string) map[string]string {
 	number, ok := map[string]string{"ultrafast": "12", "superfast": "11", "veryfast": "10", "faster": "9", "fast": "8", "medium": "7", "slow": "6"}[preset]
 	if !ok {
@@ -81,8 +82,8 @@ func svtAV1(preset string) map[string]string {
 	return map[string]string{"preset": number, "crf": "32"}
 }
 
-// units are a sample of H.264 or HEVC (ISO/IEC 14496-15, 4.3.3): NAL units behind their
-// lengths, in place of start codes.
+// units converts a packet of H.264 or HEVC to a sample (ISO/IEC 14496-15, 4.3.3): NAL units after
+// lengths instead of start codes.
 func units(packet []byte) []byte { return avc.ConvertByteStreamToNaluSample(bytes.Clone(packet)) }
 
 func describeAVC(track *mp4.TrakBox, r *rung, header []byte) error {
@@ -135,16 +136,16 @@ func describeHEVC(track *mp4.TrakBox, r *rung, header []byte) error {
 	return track.SetHEVCDescriptor("hvc1", vps, sps, pps, nil, true)
 }
 
-// The types of open bitstream units (AV1 Bitstream & Decoding Process, 6.2.2).
+// Types of open bitstream units (AV1 Bitstream & Decoding Process, 6.2.2).
 const (
 	sequenceHeader    = 1
 	temporalDelimiter = 2
 )
 
-// unit takes the first open bitstream unit off b (5.3): its type, its content, and all of it.
-// A type of 0 says that there is none.
+// unit cuts the first open bitstream unit off b (5.3) and returns its type, its content and the
+// whole unit. A type of 0 means no unit.
 func unit(b []byte) (kind byte, content, whole, rest []byte) {
-	if len(b) < 2 || b[0]&2 == 0 { // it has to say its size
+	if len(b) < 2 || b[0]&2 == 0 { // the unit must state its size
 		return 0, nil, nil, nil
 	}
 	head := 1 + int(b[0]>>2&1) // with an extension
@@ -165,8 +166,8 @@ func unit(b []byte) (kind byte, content, whole, rest []byte) {
 	return b[0] >> 3 & 15, b[head : head+size], b[:head+size], b[head+size:]
 }
 
-// withoutDelimiter is a sample of AV1 (AV1 Codec ISO Media File Format Binding, 2.4): a
-// temporal unit without the delimiter before it.
+// withoutDelimiter converts a packet to a sample of AV1 (AV1 Codec ISO Media File Format Binding,
+// 2.4): a temporal unit without its delimiter.
 func withoutDelimiter(packet []byte) []byte {
 	if kind, _, _, rest := unit(packet); kind == temporalDelimiter {
 		packet = rest
@@ -174,8 +175,8 @@ func withoutDelimiter(packet []byte) []byte {
 	return bytes.Clone(packet)
 }
 
-// describeAV1 writes an av01 sample entry (ibid., 2.2 and 2.3). What is made has 8 or 10
-// bits in 4:2:0 (profile 0).
+// describeAV1 writes an av01 sample entry (ibid., 2.2 and 2.3). The renditions have 8 or 10 bits
+// in 4:2:0 (profile 0).
 func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
 	for rest := header; ; {
 		var kind byte
@@ -204,15 +205,15 @@ func describeAV1(track *mp4.TrakBox, r *rung, header []byte) error {
 	}
 }
 
-// levelOf are seq_level_idx and seq_tier of the first operating point in a sequence header
-// (AV1, 5.5.1), of one without the times of a decoder's model.
+// levelOf returns seq_level_idx and seq_tier of the first operating point in a sequence header
+// without decoder model times (AV1, 5.5.1).
 func levelOf(header []byte) (level, tier byte, err error) {
 	b := bits.NewReader(bytes.NewReader(header))
 	profile, _, reduced := b.Read(3), b.Read(1), b.Read(1)
 	if profile != 0 || reduced != 0 || b.Read(1) != 0 {
 		return 0, 0, errors.New("a sequence header of AV1 of another kind than the encoder writes")
 	}
-	b.Read(1 + 5 + 12) // initial_display_delay, operating points, what the first of them has
+	b.Read(1 + 5 + 12) // initial_display_delay, count of operating points, idc of the first
 	level = byte(b.Read(5))
 	if level > 7 {
 		tier = byte(b.Read(1))

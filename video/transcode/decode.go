@@ -10,32 +10,32 @@ import (
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
-// MostSeconds is how long a source may be; later times are not believed.
+// MostSeconds is the longest source. Later times are ignored.
 const MostSeconds = 48 * 3600
 
-// mostLost is after how many reads in a row that fail a file is taken to end there.
+// mostLost is the number of failed reads in a row after which the file counts as ended.
 const mostLost = 64
 
-// reading is one stream of a file that is read.
+// reading is a stream of a file being read.
 type reading struct {
 	path   string
 	in     *ffmpeg.Input
 	stream ffmpeg.Stream
-	offset float64 // when the source begins, in seconds of its own time
+	offset float64 // start of the source, in seconds of its own time
 	packet *ffmpeg.Packet
-	held   bool      // the packet is still to be decoded
-	step   int64     // how long a frame takes that does not say it, in the stream's units
-	end    int64     // of the last frame decoded, in the same
-	most   float64   // seconds: later times are not believed
-	clock  *timeline // nil where the source's times do not jump
-	late   bool      // the container does not say when frames are shown, only when decoded
+	held   bool      // the packet is not decoded yet
+	step   int64     // assumed duration of a frame without its own, in the stream's units
+	end    int64     // end of the last decoded frame, in the stream's units
+	most   float64   // seconds; later times are ignored
+	clock  *timeline // nil if the source's times do not jump
+	late   bool      // the container has only decoding times, no presentation times
 
-	wanted int64 // when the first frame is shown that anybody sees, in the stream's units; NoTime for all
-	before int64 // the last up to then that a packet has come of
+	wanted int64 // time of the first visible frame, in the stream's units; NoTime: all are visible
+	before int64 // the latest time of a packet, up to wanted
 }
 
-// open opens a file to read one of its streams, which has to be of a kind and no cover. Where
-// the file's times jump, joined, all streams are read, from the begin on.
+// open opens a file to read a stream. The stream must be of a kind and no cover. If the file's
+// times jump, joined is true, and the reading sees all streams from the start of the file.
 func open(path string, stream int, kind ffmpeg.Kind, offset float64, joined bool) (*reading, error) {
 	r := &reading{path: path, offset: offset, most: MostSeconds, packet: ffmpeg.NewPacket(), wanted: ffmpeg.NoTime, before: ffmpeg.NoTime}
 	in, err := ffmpeg.Open(path)
@@ -66,19 +66,19 @@ func (r *reading) close() {
 	r.in.Close()
 }
 
-// seconds since the source's beginning.
+// seconds converts a time of the stream to seconds since the start of the source.
 func (r *reading) seconds(t int64) float64 {
 	return float64(t)*r.stream.TimeBase.Float() - r.offset
 }
 
-// upTo has what comes after so many seconds left out; 0 is as if it were not said.
+// upTo drops the source after a number of seconds. 0 keeps all of it.
 func (r *reading) upTo(most float64) {
 	if most > 0 {
 		r.most = min(most, MostSeconds)
 	}
 }
 
-// units are those of the stream's time.
+// units converts seconds to the stream's units.
 func (r *reading) units(seconds float64) int64 {
 	base := r.stream.TimeBase.Float()
 	if base <= 0 {
@@ -87,8 +87,8 @@ func (r *reading) units(seconds float64) int64 {
 	return int64(math.Round(min(max(seconds/base, -1<<60), 1<<60)))
 }
 
-// next reads the stream's next packet. What is broken is left out; where nothing else
-// comes, the file ends.
+// next reads the stream's next packet. Broken packets are skipped; if only broken packets follow,
+// the error is io.EOF.
 func (r *reading) next() error {
 	for {
 		if err := r.any(); err != nil || r.packet.Stream() == r.stream.Index {
@@ -119,7 +119,8 @@ func (r *reading) any() error {
 	}
 }
 
-// at is when the packet is shown, as well as it says, in seconds.
+// at returns the packet's presentation time in seconds, or else its decoding time; false without
+// either.
 func (r *reading) at() (float64, bool) {
 	t := r.packet.PTS()
 	if t == ffmpeg.NoTime {
@@ -128,16 +129,16 @@ func (r *reading) at() (float64, bool) {
 	return r.seconds(t), t != ffmpeg.NoTime
 }
 
-// seek goes to where decoding can begin to get what is shown at t seconds: to a key frame
-// that is shown then, or before. Containers find one only where they have an index: from
-// what else they find it goes back, farther each time.
+// seek goes to a point from which the frame shown at t seconds can be decoded: a key frame shown
+// at t or before. Only a container with an index finds such a key frame at once. Else seek goes
+// back, farther with each try.
 func (r *reading) seek(t float64) error {
 	if r.clock != nil {
 		return r.walk(t)
 	}
 	back := 0.0
 	if r.in.Format() == "mpeg" {
-		back = 4 // it is right about times only after a while
+		back = 4 // its index gives correct times only after some packets
 	}
 	for ; back < t; back = max(2*back, 1) {
 		if r.in.Seek(r.stream.Index, t-back+r.offset) != nil {
@@ -152,7 +153,7 @@ func (r *reading) seek(t float64) error {
 	return r.again()
 }
 
-// again begins anew with the file.
+// again reopens the file at its start.
 func (r *reading) again() error {
 	again, err := open(r.path, r.stream.Index, r.stream.Kind, r.offset, r.clock != nil)
 	if err != nil {
@@ -164,9 +165,9 @@ func (r *reading) again() error {
 	return nil
 }
 
-// walk is [reading.seek] where times jump: an index knows nothing of what they become.
+// walk is [reading.seek] for jumping times, which an index does not know.
 func (r *reading) walk(t float64) error {
-	key := 0 // the packet of the stream to begin with
+	key := 0 // number of the stream's packet to start from
 	for n := 0; ; n++ {
 		if err := r.next(); errors.Is(err, io.EOF) {
 			break
@@ -194,7 +195,8 @@ func (r *reading) walk(t float64) error {
 	return nil
 }
 
-// key reads up to a key frame; false if none is shown at t seconds or before.
+// key reads up to the next key frame. The result is false if no key frame follows that is shown
+// at t seconds or before.
 func (r *reading) key(t float64) (bool, error) {
 	for {
 		err := r.next()
@@ -214,9 +216,9 @@ func (r *reading) key(t float64) (bool, error) {
 	}
 }
 
-// decode gives what the stream decodes to to take, until its end, or enough; each frame has
-// a time. Packets that are broken cost what they would have been; if all are, it is an
-// error.
+// decode decodes the stream and calls take with each frame, until the end or until enough returns
+// true. Each frame has a time. A broken packet loses only its own frames. If all packets are
+// broken, decode returns an error.
 func (r *reading) decode(o ffmpeg.DecoderOptions, enough func() bool, take func(*ffmpeg.Frame) error) error {
 	o.MostSize = MostPixels
 	decoder, err := ffmpeg.NewDecoder(r.in, r.stream.Index, o)
@@ -272,9 +274,9 @@ func (r *reading) decode(o ffmpeg.DecoderOptions, enough func() bool, take func(
 	return nil
 }
 
-// skip is what need not be decoded of a packet shown at t: a frame that no other needs, if
-// one has come before it that takes its place before anybody sees either. Where one packet
-// does not say its time, those of others are not relied on.
+// skip tells the decoder what to skip of a packet shown at t. A frame is skipped if no other
+// frame refers to it, and if an earlier packet has a frame shown later but not after wanted: the
+// skipped frame is never visible. After a packet without a time, nothing is skipped.
 func (r *reading) skip(t int64) ffmpeg.Skip {
 	switch {
 	case t == ffmpeg.NoTime:
@@ -288,9 +290,9 @@ func (r *reading) skip(t int64) ffmpeg.Skip {
 	return ffmpeg.SkipNone
 }
 
-// time gives a frame its time, and says when it ends; false where that cannot be. Where a
-// container says only when packets are decoded, the libraries have frames begin late by
-// those that a decoder holds back. What has no time at all comes when the one before ends.
+// time sets a frame's time and records its end. The result is false for a time beyond the limit.
+// With decoding times only, FFmpeg's libraries put frames late by the number of frames the
+// decoder holds back; time corrects this. A frame without a time follows the frame before.
 func (r *reading) time(f *ffmpeg.Frame, held int) bool {
 	t := f.PTS()
 	switch {

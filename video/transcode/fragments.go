@@ -10,31 +10,31 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// What is made of a track is in memory until it is given out: in bytes at most.
+// Limits of a track in memory, in bytes.
 const (
 	mostOfRung  = 400 << 20
-	mostOfSound = 1152 << 20 // with room for as many seconds as [media.MostSound]
+	mostOfSound = 1152 << 20 // enough for [media.MostSound]
 )
 
-// fragments are a fragmented MP4 of one track in memory.
+// fragments is a fragmented MP4 of a single track, in memory.
 type fragments struct {
 	made   media.Made
-	parts  [][]byte         // the initialisation segment, and each fragment: nothing is moved as they become many
-	size   int              // bytes of all
-	limit  int              // bytes that there may be
-	number int              // of fragments that come before these
-	open   []mp4.FullSample // of the one that is not whole
+	parts  [][]byte         // initialisation segment and fragments; separate slices avoid copies as they grow
+	size   int              // total bytes
+	limit  int              // most bytes
+	number int              // number of fragments before these
+	open   []mp4.FullSample // samples of the unfinished fragment
 }
 
-// shifted adds an edit list that takes a number of units off a track's times. Libavformat
-// and browsers follow such an edit (ISO/IEC 14496-12, 8.6.6). Negative composition offsets
-// are no alternative: libavformat shifts all times by the most negative one.
+// shifted adds an edit list that subtracts units from a track's times. Libavformat and browsers
+// follow such an edit (ISO/IEC 14496-12, 8.6.6). Negative composition offsets do not work:
+// libavformat shifts all times by the most negative offset.
 func shifted(track *mp4.TrakBox, units int64) {
 	list := &mp4.ElstBox{Version: 1, Entries: []mp4.ElstEntry{{MediaTime: units, MediaRateInteger: 1}}}
 	track.AddChild(&mp4.EdtsBox{Elst: []*mp4.ElstBox{list}, Children: []mp4.Box{list}})
 }
 
-// begin writes the initialisation segment, with mvex behind the track (RFC 8216, 3.3).
+// begin writes the initialisation segment, with mvex after the track (RFC 8216, 3.3).
 func (f *fragments) begin(init *mp4.InitSegment) error {
 	init.Moov.Children = append(slices.DeleteFunc(init.Moov.Children, func(b mp4.Box) bool { return b == init.Moov.Mvex }), init.Moov.Mvex)
 	n, err := f.add(init)
@@ -42,7 +42,7 @@ func (f *fragments) begin(init *mp4.InitSegment) error {
 	return err
 }
 
-// add writes a part, and returns how many bytes that has.
+// add writes a box as a part and returns its size.
 func (f *fragments) add(box interface {
 	Size() uint64
 	Encode(to io.Writer) error
@@ -59,7 +59,7 @@ func (f *fragments) add(box interface {
 	return len(b), nil
 }
 
-// cut makes a fragment of the samples that have come since the last.
+// cut makes a fragment of the samples since the last cut.
 func (f *fragments) cut() error {
 	if len(f.open) == 0 {
 		return nil
@@ -80,7 +80,7 @@ func (f *fragments) cut() error {
 	return nil
 }
 
-// writer appends.
+// writer appends to a byte slice.
 type writer struct{ to *[]byte }
 
 func (w writer) Write(p []byte) (int, error) {

@@ -9,16 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// payload is the text of a cue as WebVTT has it, being written: whatever comes in, it has
-// no empty line, its tags are known ones and closed, and what else looks like one is escaped.
+// payload builds the text of a WebVTT cue. Whatever the input, the text has no empty line and
+// only known, closed tags; anything else that looks like a tag is escaped.
 type payload struct {
 	b    strings.Builder
-	open []string // tags, outermost first, by their names
+	open []string // open tags by name, outermost first
 	size int      // bytes of text and tags
-	any  bool     // there is something to be seen
+	any  bool     // the text has a visible character
 }
 
-// String is all of it.
+// String closes all tags and returns the text.
 func (p *payload) String() string {
 	if !p.any {
 		return ""
@@ -35,7 +35,7 @@ func (p *payload) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// text writes text in which nothing has a meaning.
+// text writes plain text.
 func (p *payload) text(s string) {
 	for _, r := range s {
 		if p.size += utf8.RuneLen(r); p.size > mostCue {
@@ -57,8 +57,8 @@ func (p *payload) text(s string) {
 	}
 }
 
-// begin opens a tag: its name, and behind that its classes and annotation. One that is open
-// stays so, and there are few at once.
+// begin opens a tag. rest is its classes and annotation. An open tag is not opened twice, and at
+// most eight tags are open.
 func (p *payload) begin(name, rest string) {
 	if p.size >= mostCue || len(p.open) >= 8 || slices.Contains(p.open, name) {
 		return
@@ -68,7 +68,7 @@ func (p *payload) begin(name, rest string) {
 	p.open = append(p.open, name)
 }
 
-// close closes a tag, and opens those within it anew.
+// close closes a tag and reopens the tags within.
 func (p *payload) close(name string) {
 	i := slices.Index(p.open, name)
 	if i < 0 {
@@ -80,13 +80,13 @@ func (p *payload) close(name string) {
 	}
 	p.open = p.open[:i]
 	for _, name := range inner {
-		if name == "b" || name == "i" || name == "u" { // others are nothing without what followed the name
+		if name == "b" || name == "i" || name == "u" { // other tags need their annotation, which is lost
 			p.begin(name, "")
 		}
 	}
 }
 
-// set opens or closes a tag without anything behind its name.
+// set opens or closes a tag without classes and annotation.
 func (p *payload) set(name string, on bool) {
 	if on {
 		p.begin(name, "")
@@ -95,7 +95,7 @@ func (p *payload) set(name string, on bool) {
 	}
 }
 
-// html writes the text of SubRip, which has some of HTML's tags, or of WebVTT.
+// html writes text of SubRip, which has some HTML tags, or of WebVTT.
 func (p *payload) html(b []byte, vtt bool) {
 	s := utf8Of(b)
 	for s != "" {
@@ -112,7 +112,7 @@ func (p *payload) html(b []byte, vtt bool) {
 			n = p.entity(s)
 		case s[0] == '<':
 			n = p.tag(s, vtt)
-		case !vtt && strings.HasPrefix(s, `{\`): // as in ASS: where the text is
+		case !vtt && strings.HasPrefix(s, `{\`): // a position, as in ASS
 			n = within(s, '}') + 1
 		}
 		if n == 0 {
@@ -123,7 +123,8 @@ func (p *payload) html(b []byte, vtt bool) {
 	}
 }
 
-// entity writes the character that s begins with the name of; 0 if it does not.
+// entity writes the character of an entity at the start of s and returns the entity's length, or
+// 0 without an entity.
 func (p *payload) entity(s string) int {
 	for _, e := range [][2]string{{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&nbsp;", "\u00a0"}, {"&lrm;", "\u200e"}, {"&rlm;", "\u200f"}, {"&quot;", `"`}} {
 		if strings.HasPrefix(s, e[0]) {
@@ -134,8 +135,7 @@ func (p *payload) entity(s string) int {
 	return 0
 }
 
-// tag writes the tag that s begins with, or leaves it out, and says how long it is; 0 if it
-// is none.
+// tag writes or drops the tag at the start of s and returns the tag's length, or 0 without a tag.
 func (p *payload) tag(s string, vtt bool) int {
 	end := within(s, '>')
 	if end < 0 {
@@ -171,7 +171,7 @@ func (p *payload) tag(s string, vtt bool) int {
 	return end + 1
 }
 
-// only keeps the letters of s, whatever the script, and some other characters.
+// only keeps the letters of s, of any script, and the characters in other.
 func only(s, other string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= 0xc0 && r < 0x2000 || r >= 0x3040 && r < 0xfe00 || strings.ContainsRune(other, r) {
@@ -181,7 +181,7 @@ func only(s, other string) string {
 	}, s)
 }
 
-// within is where c is in the beginning of s: what is far has nothing to do with it.
+// within returns the index of c near the start of s, or -1. Farther characters are unrelated.
 func within(s string, c byte) int { return strings.IndexByte(s[:min(len(s), 512)], c) }
 
 func spaced(s string) string {
@@ -191,12 +191,11 @@ func spaced(s string) string {
 	return " " + s
 }
 
-// ass writes an event of ASS: eight fields, then text with what is in braces for what it
-// looks like.
+// ass writes an event of ASS: eight fields, then text with style overrides in braces.
 func (p *payload) ass(b []byte) {
 	fields := bytes.SplitN(b, []byte(","), 9)
 	s := utf8Of(fields[len(fields)-1])
-	drawing := false // what follows are no letters but a shape
+	drawing := false // the text is drawing commands, no letters
 	for s != "" {
 		i := strings.IndexAny(s, `{\`)
 		if i < 0 {
@@ -227,14 +226,14 @@ func (p *payload) ass(b []byte) {
 	}
 }
 
-// override is one of those in a pair of braces, without its backslash: i1, b700, p0.
+// override applies an override of a pair of braces, given without its backslash: i1, b700, p0.
 func (p *payload) override(o string, drawing *bool) {
 	if o == "" {
 		return
 	}
 	name, value := o[:1], o[1:]
 	if strings.Trim(value, "0123456789") != "" {
-		return // another that begins with this letter, such as bord2
+		return // another override with the same letter, such as bord2
 	}
 	on := strings.Trim(value, "0") != ""
 	switch name {
@@ -253,7 +252,7 @@ func (p *payload) override(o string, drawing *bool) {
 //
 //	u16 n | n bytes, UTF-8 or with a mark UTF-16 | boxes
 //
-// of which styl has, for ranges of characters, how they look:
+// The box styl holds styles of ranges of characters:
 //
 //	u32 size | styl | u16 n | n × (u16 first | u16 end | u16 font | u8 flags | u8 size | u32 colour)
 func (p *payload) timed(b []byte) {
@@ -291,10 +290,11 @@ func (p *payload) timed(b []byte) {
 	}
 }
 
-// windows1252 is what it has for the bytes from 0x80 to 0x9f.
+// windows1252 holds the characters of the bytes 0x80 to 0x9f in Windows-1252.
 const windows1252 = "€\u0081‚ƒ„…†‡ˆ‰Š‹Œ\u008dŽ\u008f\u0090‘’“”•–—˜™š›œ\u009džŸ"
 
-// utf8Of is text in UTF-8, of text in that, in UTF-16 with a mark, or else in Windows-1252.
+// utf8Of converts text to UTF-8, from UTF-8, from UTF-16 with a byte order mark, or else from
+// Windows-1252.
 func utf8Of(b []byte) string {
 	if order := map[string]binary.ByteOrder{"\xfe\xff": binary.BigEndian, "\xff\xfe": binary.LittleEndian}[string(b[:min(len(b), 2)])]; order != nil {
 		var units []uint16

@@ -10,16 +10,16 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// MostPixels of a picture, decoded: 8192 × 4320.
+// MostPixels is the most pixels of a decoded picture: 8192 × 4320.
 const MostPixels = 8192 * 4320
 
 var errNoPicture = errors.New("no picture of the video could be decoded")
 
-// look is what filters are made for, and rely on: others are made where it changes within a
-// stream.
+// look is the format for which filters are made. If the look changes within a stream, new filters
+// are made.
 type look struct {
 	width, height, format int
-	ratio                 ffmpeg.Rational // width to height of a pixel; 0/1 if it is not said
+	ratio                 ffmpeg.Rational // width to height of a pixel; 0/1: unknown
 	colour                ffmpeg.Colour
 }
 
@@ -27,13 +27,13 @@ func lookOf(f *ffmpeg.Frame) look {
 	return look{f.Width(), f.Height(), f.Format(), f.SampleRatio(), f.Colour()}
 }
 
-// source is the filter that takes in such pictures, whose times are in a unit.
+// source returns the input filter for pictures of the look, with times in units of base.
 func (l look) source(base ffmpeg.Rational) string {
 	return fmt.Sprintf("buffer=video_size=%dx%d:pix_fmt=%d:time_base=%s:pixel_aspect=%d/%d", l.width, l.height, l.format, base, l.ratio.Num, max(l.ratio.Den, 1))
 }
 
-// upright are the filters that turn and mirror pictures of a stream as its display matrix
-// says; each begins with a comma.
+// upright returns the filters to turn and mirror a stream's pictures by its display matrix. Each
+// filter begins with a comma.
 func upright(s ffmpeg.Stream) string {
 	turn := map[int]string{90: ",transpose=clock", 180: ",hflip,vflip", 270: ",transpose=cclock"}[s.Rotation]
 	if s.Mirrored {
@@ -42,12 +42,11 @@ func upright(s ffmpeg.Stream) string {
 	return turn
 }
 
-// mostStretched is how much wider or higher than a square a pixel may be; what says more
-// is not believed.
+// mostStretched is the largest ratio between the sides of a pixel. A larger ratio in a source is
+// ignored.
 const mostStretched = 16
 
-// shown is the size in pixels of pictures of a stream when they are upright, and pixels
-// square.
+// shown returns the size of a stream's pictures in pixels, upright and with square pixels.
 func shown(s ffmpeg.Stream, width, height int, ratio ffmpeg.Rational) (w, h int) {
 	if s.FixedRatio || ratio.Num == 0 {
 		ratio = s.SampleRatio
@@ -61,8 +60,8 @@ func shown(s ffmpeg.Stream, width, height int, ratio ffmpeg.Rational) (w, h int)
 	return width, height
 }
 
-// fit is the size of pictures of w × h within an area, whose shape they keep: all of it where
-// less than a fiftieth would stay free.
+// fit returns the size of a w × h picture scaled into an area with its shape kept. If less than a
+// fiftieth would stay free, the picture fills the area.
 func fit(w, h, width, height int) (int, int) {
 	scale := min(float64(width)/float64(w), float64(height)/float64(h))
 	even := func(v float64, most int) int { return min(max(2, int(math.Round(v/2))*2), most) }
@@ -73,24 +72,24 @@ func fit(w, h, width, height int) (int, int) {
 	return in, high
 }
 
-// target is what pictures are made into.
+// target is the format of a rendition's pictures.
 type target struct {
 	width, height int
 	format        string
 	colour        media.Colour
 }
 
-// matrices are the names that the filter scale has for those that it knows.
+// matrices maps matrices to their names in the filter scale.
 var matrices = map[int]string{1: "bt709", 4: "fcc", 5: "bt470", 6: "smpte170m", 7: "smpte240m", 9: "bt2020", 10: "bt2020"}
 
-// plain says whether the filter scale, which knows matrices and ranges, makes the colours; for
-// others zscale is needed, which takes ten times as long.
+// plain reports whether the filter scale can convert the colours: it knows matrices and ranges.
+// All else needs zscale, at ten times the cost.
 func plain(from, to media.Colour) bool {
 	return from.Primaries == to.Primaries && from.Transfer == to.Transfer && (from.Matrix == to.Matrix || from.Matrix == media.RGB || matrices[from.Matrix] != "")
 }
 
-// scaled are the filters that make pictures of a size as they are shown, in colours for which
-// [plain] does, into a target: in their own shape, with black beside it or above it.
+// scaled returns the filters from pictures of the shown size w × h to a target. [plain] must
+// hold. The shape stays, with black bars at the sides or above and below.
 func scaled(w, h int, from media.Colour, to target) string {
 	inner, high := fit(w, h, to.width, to.height)
 	var b strings.Builder
@@ -116,22 +115,22 @@ func scaled(w, h int, from media.Colour, to target) string {
 	return b.String()
 }
 
-// Of HDR, white is as bright as BT.2408 has it, and what says nothing of its brightest is made
-// for screens of so many candelas per square metre.
+// white is the luminance of HDR's reference white (BT.2408), usualTop the assumed peak of a
+// source without a stated peak, in candelas per square metre.
 const (
 	white    = 203
 	usualTop = 1000
 )
 
-// converted are the filters that make colours of others that [plain] does not do for, in a
-// size; HDR is mapped to what every screen can show, midtones as they are.
+// converted returns the filters for colours beyond [plain], in a size. HDR is mapped to the range
+// of every screen, with the midtones kept.
 func converted(from, to media.Colour, width, height int) string {
 	into := "limited"
 	if from.Full {
 		into = "full"
 	}
 	transfer := from.Transfer
-	if transfer == 7 { // zscale has no name for that of SMPTE 240M, which is nearly BT.709's
+	if transfer == 7 { // zscale has no name for SMPTE 240M's, which is nearly BT.709's
 		transfer = media.BT709
 	}
 	in := fmt.Sprintf("crop=trunc(iw/2)*2:trunc(ih/2)*2,zscale=w=%d:h=%d:filter=bicubic:pin=%d:tin=%d:rin=%s", width, height, from.Primaries, transfer, into)
@@ -150,7 +149,7 @@ func converted(from, to media.Colour, width, height int) string {
 		in, white, to.Primaries, min(max(top, 1.5*white), 10_000)/white, out, formatOf(to))
 }
 
-// formatOf is the pixel format of what is made in colours.
+// formatOf returns the pixel format of a rendition with colours c.
 func formatOf(c media.Colour) string {
 	if c.HDR() {
 		return "yuv420p10le"
@@ -158,8 +157,8 @@ func formatOf(c media.Colour) string {
 	return pixelFormat
 }
 
-// colourOf is what a picture's colours are: what it does not say, its stream does, or its
-// size.
+// colourOf returns a picture's colours. Unstated values come from the stream, or else from the
+// picture's size.
 func colourOf(l look, s ffmpeg.Stream, peak float64) media.Colour {
 	c := media.Colour{Primaries: l.colour.Primaries, Transfer: l.colour.Transfer, Matrix: l.colour.Matrix, Full: l.colour.Full || s.Colour.Full, Peak: peak}
 	for _, v := range []struct {

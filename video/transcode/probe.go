@@ -15,13 +15,13 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// Whoever asks takes as many streams as a file can have here.
+// A compile-time check: media.MostStreams is at least ffmpeg.MostStreams.
 var _ [media.MostStreams - ffmpeg.MostStreams]struct{}
 
-// Probe says what is in a file. Pictures that belong to a file, such as covers, are of kind
-// other. Durations that cannot be, negative or longer than [MostSeconds], are 0, as those are
-// that nobody has said. That of the file is only more than most seconds, unless that is 0,
-// where something is there so late: containers say what they like.
+// Probe returns the contents of a file. Attached pictures, such as covers, have kind other. An
+// unknown or impossible duration (negative, or longer than [MostSeconds]) is 0. Containers may
+// state any duration: unless most is 0, the file's duration exceeds most seconds only if a packet
+// is that late.
 func Probe(path string, most float64) (*media.Source, error) {
 	in, err := ffmpeg.Open(path)
 	if err != nil {
@@ -29,7 +29,7 @@ func Probe(path string, most float64) (*media.Source, error) {
 	}
 	defer in.Close()
 	s := &media.Source{Picture: -1, Format: in.Format(), Duration: believed(in.Duration()), Offset: math.Inf(1), BitRate: in.BitRate()}
-	begins := math.Inf(1) // the picture
+	begins := math.Inf(1) // of the picture
 	for _, from := range in.Streams() {
 		to := media.Stream{
 			Index: from.Index, Kind: string(from.Kind), Codec: from.Codec, Duration: believed(from.Duration), BitRate: from.BitRate,
@@ -72,14 +72,14 @@ func Probe(path string, most float64) (*media.Source, error) {
 	return s, nil
 }
 
-// mostShort is how many seconds a file may end before its container says.
+// mostShort is how many seconds before its stated end a file may end.
 const mostShort = 1
 
-// span is how far the packets of a stream go, in seconds.
+// span is the extent of a stream's packets, in seconds.
 type span struct {
-	last   float64 // packet's time
-	length float64 // of that; 0 if nobody says it
-	step   float64 // the longest from one to the next
+	last   float64 // time of the last packet
+	length float64 // duration of the last packet; 0: unknown
+	step   float64 // longest distance between two packets
 }
 
 func (s *span) add(at, length float64) {
@@ -88,8 +88,8 @@ func (s *span) add(at, length float64) {
 	}
 }
 
-// end is when the last packet ends: if nobody says it, as long after it as another came after one,
-// or at a time that nobody knows, infinite.
+// end returns the end of the last packet. An unknown duration is the longest distance between two
+// packets. Without such a distance the end of pictures and sound is infinite, meaning unknown.
 func (s *span) end(of ffmpeg.Stream) float64 {
 	length := s.length
 	if length <= 0 {
@@ -101,9 +101,9 @@ func (s *span) end(of ffmpeg.Stream) float64 {
 	return s.last + length
 }
 
-// through goes through all of the file and notes how often its times jump, and where it ends if
-// they do, or else how much is missing of what its container announces. Nobody believes one that
-// announces more than most seconds.
+// through reads the whole file and counts the jumps in its times. With jumps, through sets the
+// durations. Without, it sets how much is missing of the stated duration. Unless most is 0, a
+// stated duration above most seconds is ignored.
 func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error {
 	r := &reading{in: in, packet: ffmpeg.NewPacket(), clock: newTimeline(in)}
 	defer r.packet.Close()
@@ -135,7 +135,7 @@ func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error
 		missing, err := missingOfRIFF(path)
 		missing *= end - first
 		if promised := believed(in.Promised()); most == 0 || promised <= most {
-			// Some containers count from the source's beginning, others from zero.
+			// Some containers count from the start of the source, others from zero.
 			missing = max(missing, promised-max(end, end-first))
 		}
 		if missing > mostShort {
@@ -150,8 +150,8 @@ func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error
 	return nil
 }
 
-// missingOfRIFF returns how many bytes a file of RIFF (AVI, WAV) announces for each that it has
-// beyond those that it has; 0 if there are no more, if it is none, or does not know.
+// missingOfRIFF returns the announced but missing bytes of a RIFF file (AVI, WAV), per present
+// byte. The result is 0 for a complete file, another format or an unknown size.
 //
 //	"RIFF" | bytes that follow, little-endian | …
 //	4        4
@@ -170,18 +170,19 @@ func missingOfRIFF(path string) (float64, error) {
 		return 0, err
 	}
 	announced := binary.LittleEndian.Uint32(head[4:])
-	if announced >= math.MaxInt32-1<<16 { // as those have who write to a pipe
+	if announced >= math.MaxInt32-1<<16 { // the size written by a program that writes to a pipe
 		return 0, nil
 	}
 	return max(0, float64(announced)/float64(info.Size()-8)-1), nil
 }
 
-// mostTried is of how many streams a picture is decoded to find one.
+// mostTried is the most streams to try in search of a decodable picture.
 const mostTried = 4
 
-// picture is the stream of pictures to take: the best of which one can be decoded, which says
-// more of them. If none can be decoded and there is sound, n is -1 and unseen says why; without
-// sound n is the best, whose decoder reports the error. -1 also if there are none.
+// picture chooses a stream of pictures: the best with a decodable picture, whose properties it
+// notes in s. If none can be decoded and the file has sound, n is -1 and unseen is the reason.
+// Without sound n is the best stream, whose decoder will report the error. n is -1 if the file
+// has no pictures.
 func picture(path string, in *ffmpeg.Input, s *media.Source) (n int, unseen string) {
 	best := in.Best(ffmpeg.Video)
 	for _, i := range best[:min(len(best), mostTried)] {
@@ -194,7 +195,7 @@ func picture(path string, in *ffmpeg.Input, s *media.Source) (n int, unseen stri
 		}
 	}
 	for _, s := range in.Streams() {
-		if s.Kind == ffmpeg.Video && !s.Cover { // of a codec that nobody decodes
+		if s.Kind == ffmpeg.Video && !s.Cover { // of a codec without a decoder
 			best = append(best, s.Index)
 			if unseen == "" {
 				unseen = "there is no decoder for " + s.Codec
@@ -227,8 +228,8 @@ func first(path string, s *media.Stream, offset float64) error {
 	return err
 }
 
-// languageOf is a language tag (BCP 47) of what a file says: ISO 639-2 in either of its forms
-// (ger, deu), ISO 639-1, or a tag. "" where that names no language.
+// languageOf converts a file's language to a tag of BCP 47. The file may use either form of ISO
+// 639-2 (ger, deu), ISO 639-1 or a tag. The result is "" for an unknown language.
 func languageOf(s string) string {
 	t, err := language.Parse(strings.TrimSpace(s))
 	if err != nil || t == language.Und {
@@ -237,8 +238,8 @@ func languageOf(s string) string {
 	return t.String()
 }
 
-// longer is how long a source is that claims more than most seconds: at the most what the
-// packets say that come then, of the picture or else of the sound.
+// longer returns the duration of a source that claims more than most seconds. It is above most
+// only if a packet of the picture, or else of the sound, is that late.
 func longer(path string, s *media.Source, most float64) (float64, error) {
 	kind := ffmpeg.Audio
 	n := s.Picture
@@ -272,9 +273,8 @@ func longer(path string, s *media.Source, most float64) (float64, error) {
 	}
 }
 
-// priming is how much earlier than the picture sound may begin, in seconds, and nothing be
-// lost: what an encoder of sound puts before what it encodes, which not every container
-// takes away.
+// priming is how much earlier than the picture sound may begin without loss, in seconds. Encoders
+// of sound put priming before the content, and not every container removes it.
 const priming = 0.1
 
 func believed(seconds float64) float64 {

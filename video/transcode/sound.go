@@ -16,21 +16,21 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// sampleRate of all sound that is made, in samples each second; also its unit of time.
+// sampleRate of all encoded sound, in samples per second; also the unit of its times.
 const sampleRate = 48000
 
-// mostRate is how many samples each second a source may have.
+// mostRate is the most samples per second of a source.
 const mostRate = 768_000
 
-// Sound encodes a track of sound as AAC in stereo, in fragments that end close to where the
-// video's segments do. It begins with the encoder's priming, which an edit list takes away.
-// The parts, one after another, are what was made.
+// Sound encodes a track of sound as AAC in stereo, in fragments that end close to the ends of the
+// video's segments. The sound begins with the encoder's priming, which an edit list removes. The
+// result is the concatenation of parts.
 func Sound(path string, s media.Sound) (made *media.Made, parts [][]byte, err error) {
 	if s.Segment <= 0 {
 		return nil, nil, fmt.Errorf("segments of %v seconds", s.Segment)
 	}
 	e, err := sound(path, s)
-	if errors.Is(err, errNoSound) && e.graph != nil && e.next <= e.units(s.Offset) { // the container has it all begin later than it does
+	if errors.Is(err, errNoSound) && e.graph != nil && e.next <= e.units(s.Offset) { // the container states a start after all of the sound
 		s.Offset = float64(e.began) * e.stream.TimeBase.Float()
 		e, err = sound(path, s)
 	}
@@ -57,22 +57,22 @@ func sound(path string, s media.Sound) (*sounding, error) {
 type sounding struct {
 	s media.Sound
 	*reading
-	graph   *ffmpeg.Graph // nil until the first frame says what comes
-	heard   voice         // what it is made for
-	other   *ffmpeg.Graph // makes that of another sort; nil where there is none
-	sort    voice         // what the other is made for
-	began   int64         // when the first sound comes, in the stream's units
-	next    int64         // when the sound ends that has come, in the stream's units
-	silence float64       // seconds that were put in
+	graph   *ffmpeg.Graph // nil before the first frame
+	heard   voice         // the voice of graph's input
+	other   *ffmpeg.Graph // converts another voice to heard; nil: none yet
+	sort    voice         // the voice of other's input
+	began   int64         // time of the first sound, in the stream's units
+	next    int64         // end of the sound so far, in the stream's units
+	silence float64       // seconds of inserted silence
 	far     []*ffmpeg.Frame
 	encoder *ffmpeg.Encoder
 	encoded *ffmpeg.Packet
 	frame   *ffmpeg.Frame // filtered
-	samples int64         // encoded, priming included
+	samples int64         // encoded samples, priming included
 	fragments
 }
 
-// voice is a sort of sound.
+// voice is a format of sound.
 type voice struct {
 	rate           int
 	format, layout string
@@ -80,7 +80,7 @@ type voice struct {
 
 func voiceOf(f *ffmpeg.Frame) voice { return voice{f.SampleRate(), f.SampleFormat(), f.Layout()} }
 
-// source is the filter that takes in such sound, whose times are in a unit.
+// source returns the input filter for sound of the voice, with times in units of base.
 func (v voice) source(base ffmpeg.Rational) string {
 	return fmt.Sprintf("abuffer=time_base=%s:sample_rate=%d:sample_fmt=%s:channel_layout=%s", base, v.rate, v.format, v.layout)
 }
@@ -152,7 +152,7 @@ func (e *sounding) describe() error {
 		spoken = t
 	}
 	base, _ := spoken.Base()
-	code := base.ISO3() // as mdhd has it
+	code := base.ISO3() // as in the box mdhd
 	if spoken == language.Und {
 		code = "und"
 	}
@@ -164,8 +164,9 @@ func (e *sounding) describe() error {
 	return e.begin(init)
 }
 
-// filter sends sound through the filters and encodes what comes out. They are made for what
-// comes first: what is of another sort later, such as other channels, is made as that was.
+// filter sends sound through the filters and encodes the output. The filters are made for the
+// voice of the first frame. Sound of another voice, such as other channels, is converted to the
+// first.
 func (e *sounding) filter(f *ffmpeg.Frame) error {
 	v := voiceOf(f)
 	if v.rate < 1 || v.rate > mostRate {
@@ -174,7 +175,7 @@ func (e *sounding) filter(f *ffmpeg.Frame) error {
 	if e.graph == nil {
 		var err error
 		two := ""
-		if strings.HasSuffix(v.layout, " channels") { // nobody knows what they are
+		if strings.HasSuffix(v.layout, " channels") { // the meaning of the channels is unknown
 			two = ",pan=stereo|c0=c0|c1=c1"
 		}
 		e.graph, err = ffmpeg.NewGraph(fmt.Sprintf("%s%s,asetpts=PTS-(%.9f/TB),aresample=%d:async=1000:first_pts=0,aformat=sample_fmts=fltp:channel_layouts=stereo,abuffersink",
@@ -220,10 +221,10 @@ func (e *sounding) filter(f *ffmpeg.Frame) error {
 	}
 }
 
-// Gaps in the sound, in seconds: silence is put into what is longer than mostGap, a second
-// at a time, for the filters would make it at once; what is farther than mostJump is only
-// believed when as many frames as enoughFar say so, and not where there would be more silence
-// than mostSilence in all: that is long to encode.
+// Limits of gaps in the sound, in seconds. A gap above mostGap is filled with silence, a second
+// at a time, since the filters would make all of it at once. A jump above mostJump counts only if
+// enoughFar frames confirm it. All silence together is at most mostSilence, since silence takes
+// long to encode.
 const (
 	mostGap     = 1
 	mostJump    = 10
@@ -231,11 +232,11 @@ const (
 	enoughFar   = 8
 )
 
-// place sends sound that is of the sort of the first at its time.
+// place sends sound of the first voice at its time.
 func (e *sounding) place(f *ffmpeg.Frame) error {
 	gap := float64(f.PTS()-e.next) * e.stream.TimeBase.Float()
 	if gap < -mostJump || e.silence+gap > mostSilence {
-		return nil // it comes too late to be heard, or cannot be so far
+		return nil // too late to be heard, or impossibly far
 	}
 	if gap <= mostJump {
 		e.forget()
@@ -261,7 +262,7 @@ func (e *sounding) place(f *ffmpeg.Frame) error {
 	return nil
 }
 
-// forget drops what has not been believed.
+// forget drops the unconfirmed frames in far.
 func (e *sounding) forget() {
 	for _, f := range e.far {
 		f.Close()
@@ -269,12 +270,12 @@ func (e *sounding) forget() {
 	e.far = e.far[:0]
 }
 
-// length of a frame in the stream's units.
+// length returns a frame's duration in the stream's units.
 func (e *sounding) length(f *ffmpeg.Frame) int64 {
 	return ffmpeg.Rescale(int64(f.Samples()), ffmpeg.Rational{Num: 1, Den: max(f.SampleRate(), 1)}, e.stream.TimeBase)
 }
 
-// send sends a frame, and before it the silence of a long gap.
+// send sends the silence of a long gap, then a frame.
 func (e *sounding) send(f *ffmpeg.Frame) error {
 	second := e.units(1)
 	for second > 0 && f.PTS()-e.next > second {
@@ -319,7 +320,7 @@ func (e *sounding) pull() error {
 	}
 }
 
-// packets takes what the encoder has made.
+// packets reads the encoder's packets.
 func (e *sounding) packets() error {
 	for {
 		err := e.encoder.Receive(e.encoded)
@@ -330,7 +331,7 @@ func (e *sounding) packets() error {
 			return err
 		}
 		size := int64(e.encoder.FrameSize())
-		// As close to the segment's end as a packet ends.
+		// Cut at the packet end closest to the segment's end.
 		if next := float64(len(e.made.Segments)+1) * e.s.Segment * sampleRate; float64(e.samples) >= next-float64(size)/2 {
 			if err := e.cut(); err != nil {
 				return err

@@ -17,21 +17,20 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// Limits of what is made of a track of subtitles.
+// Limits of a track of subtitles.
 const (
-	mostCue    = 4 << 10  // bytes of a cue's text; the rest is cut off
-	mostText   = 16 << 20 // bytes of all cues, 64 more for each
-	openEnded  = 5000     // milliseconds for which a cue is shown that does not say how long
+	mostCue    = 4 << 10  // bytes of a cue's text; the rest is dropped
+	mostText   = 16 << 20 // bytes of all cues, plus 64 for each
+	openEnded  = 5000     // milliseconds for which a cue without an end is shown, at most
 	mostMillis = MostSeconds * 1000
 )
 
 var errTooMuchText = fmt.Errorf("the subtitles have more than %d bytes", mostText)
 
-// Text makes WebVTT (https://www.w3.org/TR/webvtt1/) of a track of subtitles: SubRip, ASS,
-// MP4's timed text, WebVTT itself or plain text, in a film or alone in a file. Bold, italic
-// and underlined text stays so, of WebVTT voices, classes and where a cue is, too. Times begin
-// at the source's beginning; what is over before is left out. What is not UTF-8 is taken for
-// Windows-1252.
+// Text converts a track of subtitles to WebVTT (https://www.w3.org/TR/webvtt1/): SubRip, ASS,
+// MP4's timed text, WebVTT or plain text, within a film or as a file. Bold, italic and underlined
+// text stays, and of WebVTT also voices, classes and positions. Times count from the start of the
+// source; a cue that ends before is dropped. Text that is not UTF-8 is read as Windows-1252.
 func Text(path string, t media.Text) ([]byte, error) {
 	r, err := open(path, t.Stream, ffmpeg.Subtitle, t.Offset, t.Joined)
 	if err != nil {
@@ -67,20 +66,20 @@ func Text(path string, t media.Text) ([]byte, error) {
 	return list.webVTT(), nil
 }
 
-// cue is some text and when it is shown, in milliseconds.
+// cue is a text with its time, in milliseconds.
 type cue struct {
-	begin, end int64 // end 0 where nothing says it
+	begin, end int64 // end 0: unknown
 	settings   string
 	text       string
 }
 
-// cues are those of a track.
+// cues holds the cues of a track.
 type cues struct {
 	all  []cue
-	size int // bytes of their texts, and a little
+	size int // bytes of all texts, plus overhead
 }
 
-// packets reads those of a stream.
+// packets reads the cues of a stream.
 func (c *cues) packets(r *reading, read func(*payload, []byte)) error {
 	for {
 		err := r.next()
@@ -102,19 +101,19 @@ func (c *cues) packets(r *reading, read func(*payload, []byte)) error {
 	}
 }
 
-// head is the beginning of what is too long for a cue.
+// head returns the start of a text that is too long for a cue.
 func head(b []byte) []byte {
 	if len(b) <= 8*mostCue {
 		return b
 	}
 	b = b[:8*mostCue]
-	for len(b) > 0 && b[len(b)-1] >= utf8.RuneSelf { // it may have been cut within a character
+	for len(b) > 0 && b[len(b)-1] >= utf8.RuneSelf { // the cut may be within a character
 		b = b[:len(b)-1]
 	}
 	return b
 }
 
-// file reads those of a file of WebVTT, which the libraries give up at the first style.
+// file reads the cues of a WebVTT file. FFmpeg's libraries stop at the first style.
 func (c *cues) file(path string, offset float64) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -156,7 +155,7 @@ func (c *cues) parse(text string, offset float64) error {
 	return nil
 }
 
-// seconds of a time such as 01:02:03.456 or 02:03.456; not a number if it is none.
+// seconds parses a time such as 01:02:03.456 or 02:03.456; NaN if it is invalid.
 func seconds(clock string) float64 {
 	parts := strings.Split(clock, ":")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -173,7 +172,7 @@ func seconds(clock string) float64 {
 	return t
 }
 
-// add adds a cue, unless nobody would see it; length is 0 or less where nothing says it.
+// add adds a cue, unless it is invisible. A length of 0 or less means unknown.
 func (c *cues) add(begin, length float64, how, text string) error {
 	n := cue{begin: millis(begin), settings: settings(how), text: text}
 	if length > 0 {
@@ -192,10 +191,10 @@ func (c *cues) add(begin, length float64, how, text string) error {
 	return nil
 }
 
-// millis are milliseconds of seconds, from 0 to the most there are.
+// millis converts seconds to milliseconds, within 0 and mostMillis.
 func millis(s float64) int64 { return int64(math.Round(min(max(s*1000, 0), mostMillis))) }
 
-// settings are those of WebVTT's that are understood everywhere.
+// settings keeps the cue settings of WebVTT that every player knows.
 func settings(s string) string {
 	var kept []string
 	for f := range strings.FieldsSeq(s) {
@@ -208,11 +207,11 @@ func settings(s string) string {
 	return strings.Join(kept, " ")
 }
 
-// webVTT writes them by their time.
+// webVTT writes the cues, sorted by time.
 func (c *cues) webVTT() []byte {
 	cues := c.all
 	slices.SortStableFunc(cues, func(a, b cue) int { return cmp.Compare(a.begin, b.begin) })
-	var later int64 // when the next cue begins that begins later
+	var later int64 // beginning of the next later cue
 	for i := len(cues) - 1; i >= 0; i-- {
 		if i+1 < len(cues) && cues[i+1].begin > cues[i].begin {
 			later = cues[i+1].begin

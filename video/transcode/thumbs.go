@@ -12,19 +12,19 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// mostSheet is how many pixels a sheet may have, mostSide one of its sides: JPEG's limit.
+// mostSheet is the most pixels of a sheet, mostSide the longest side: JPEG's limit.
 const (
 	mostSheet = 64 << 20
 	mostSide  = 65500
 )
 
-// Thumbs makes small pictures of what a video shows at 0, 1, 2, … intervals, until it ends,
-// on sheets: no more than [media.MostThumbs]. They are upright, their pixels square, their
-// height even, and at most four times the width, whatever a file says of its shape.
+// Thumbs draws small pictures of a video at 0, 1, 2, … intervals on sheets, at most
+// [media.MostThumbs] pictures. They are upright with square pixels. The height is even and at
+// most four times the width, whatever shape a file states.
 //
-// Where each of them has a key frame within 0.6 of an interval, the nearest is taken, and no
-// other frame is decoded: that is 10 to 50 times cheaper. Elsewhere it is the frame that is
-// shown then, or one that it refers to.
+// If every picture has a key frame within 0.6 of an interval, Thumbs takes the nearest key frames
+// and decodes no other frame: this is 10 to 50 times cheaper. Else each picture is the frame
+// shown at its time, or a frame it refers to.
 func Thumbs(path string, t media.Thumbs) (*media.Sheets, [][]byte, error) {
 	if !(t.Interval >= 0.01 && t.Interval <= MostSeconds) || t.Width < 2 || t.Width > mostSide || t.Width%2 != 0 || t.Columns < 1 || t.Rows < 1 ||
 		t.Columns > mostSide/t.Width {
@@ -42,7 +42,7 @@ func Thumbs(path string, t media.Thumbs) (*media.Sheets, [][]byte, error) {
 	if err := d.keys(path, s.nearest(d.head.Interval, d.head.Count)); err != nil {
 		return nil, nil, err
 	}
-	if !d.any { // there are none, or none that can be decoded
+	if !d.any { // no key frames near enough, or none can be decoded
 		if err := d.all(path); err != nil {
 			return nil, nil, err
 		}
@@ -53,7 +53,7 @@ func Thumbs(path string, t media.Thumbs) (*media.Sheets, [][]byte, error) {
 	return &d.head, d.sheets, nil
 }
 
-// survey is what the packets of a stream say, none of which is decoded.
+// survey is the contents of a stream according to its packets, without decoding.
 type survey struct {
 	stream ffmpeg.Stream
 	keys   []key
@@ -63,10 +63,10 @@ type survey struct {
 // key is a key frame.
 type key struct {
 	at     float64 // seconds
-	packet int     // of the stream, from 0 on
+	packet int     // number of the stream's packet, from 0
 }
 
-// mostKeys is how many a survey keeps; of more, it keeps each second one.
+// mostKeys is the most key frames of a survey. At this number every second key frame is dropped.
 const mostKeys = 1 << 20
 
 func (s *survey) run(path string, t media.Thumbs) error {
@@ -104,8 +104,8 @@ func (s *survey) run(path string, t media.Thumbs) error {
 	}
 }
 
-// nearest are the key frames to decode for n pictures, in the order of their packets; none
-// where a picture has none that is near enough, the last one's within an interval.
+// nearest returns the key frames to decode for n pictures, in packet order. The result is nil if
+// any picture has no key frame near enough. The last picture may have one within an interval.
 func (s *survey) nearest(interval float64, n int) []key {
 	slices.SortStableFunc(s.keys, func(a, b key) int {
 		if a.at < b.at {
@@ -135,21 +135,21 @@ func (s *survey) nearest(interval float64, n int) []key {
 	return chosen
 }
 
-// drawing is sheets being made.
+// drawing is a set of sheets being made.
 type drawing struct {
 	t      media.Thumbs
 	stream ffmpeg.Stream
 
-	graph *ffmpeg.Graph // for pictures of the size and format in look
+	graph *ffmpeg.Graph // for pictures with the size and format in look
 	look  look
 
-	any    bool          // something was decoded
-	last   *ffmpeg.Frame // what was decoded last
-	at     float64       // when that is shown, in seconds
-	placed int           // pictures
+	any    bool          // a picture was decoded
+	last   *ffmpeg.Frame // the last decoded picture
+	at     float64       // its time, in seconds
+	placed int           // number of pictures on sheets
 
 	scaled  *ffmpeg.Frame
-	sheet   *ffmpeg.Frame // nil between two
+	sheet   *ffmpeg.Frame // nil between two sheets
 	encoder *ffmpeg.Encoder
 	packet  *ffmpeg.Packet // encoded
 	head    media.Sheets
@@ -171,7 +171,7 @@ func (d *drawing) close() {
 	}
 }
 
-// open says what there is to be drawn.
+// open computes the interval, the count and the size of the pictures.
 func (d *drawing) open(s *survey) (err error) {
 	d.stream = s.stream
 	interval := d.t.Interval
@@ -195,7 +195,7 @@ func (d *drawing) open(s *survey) (err error) {
 	return err
 }
 
-// keys draws key frames, each decoded for itself.
+// keys draws key frames, each decoded on its own.
 func (d *drawing) keys(path string, keys []key) error {
 	if len(keys) == 0 {
 		return nil
@@ -230,7 +230,7 @@ func (d *drawing) keys(path string, keys []key) error {
 	return nil
 }
 
-// all draws what is shown when.
+// all decodes the whole video and draws the frame shown at each time.
 func (d *drawing) all(path string) error {
 	r, err := open(path, d.t.Stream, ffmpeg.Video, d.t.Offset, d.t.Joined)
 	if err != nil {
@@ -247,8 +247,8 @@ func (d *drawing) all(path string) error {
 	return err
 }
 
-// take takes the picture that is shown from at seconds on; what came before it is what is
-// drawn for all times before until.
+// take takes the picture shown from at seconds on. The picture before is drawn for all times
+// before until.
 func (d *drawing) take(f *ffmpeg.Frame, at, until float64) error {
 	if d.any {
 		if at <= d.at {
@@ -263,7 +263,7 @@ func (d *drawing) take(f *ffmpeg.Frame, at, until float64) error {
 	return nil
 }
 
-// end draws the last picture for the rest, and ends the last sheet.
+// end draws the last picture for all remaining times and ends the last sheet.
 func (d *drawing) end() error {
 	if err := d.draw(math.Inf(1)); err != nil {
 		return err
@@ -274,7 +274,7 @@ func (d *drawing) end() error {
 	return nil
 }
 
-// draw places what was decoded last wherever a picture is wanted before a time.
+// draw draws the last decoded picture for every thumbnail with a time before until.
 func (d *drawing) draw(until float64) error {
 	wanted := func() bool { return d.placed < d.head.Count && float64(d.placed)*d.head.Interval < until }
 	if !wanted() {
@@ -291,7 +291,7 @@ func (d *drawing) draw(until float64) error {
 	return nil
 }
 
-// scale makes d.scaled of d.last.
+// scale scales d.last into d.scaled.
 func (d *drawing) scale() error {
 	f := d.last
 	if l := lookOf(f); d.graph == nil || l != d.look {
@@ -311,7 +311,7 @@ func (d *drawing) scale() error {
 	return d.graph.Receive(0, d.scaled)
 }
 
-// small are the filters that make small pictures of those of a look, in JPEG's colours (T.871).
+// small returns the filters for small pictures of a look, in JPEG's colours (T.871).
 func (d *drawing) small(l look, peak float64) string {
 	from := colourOf(l, d.stream, peak)
 	to := from.Plain()
@@ -324,7 +324,7 @@ func (d *drawing) small(l look, peak float64) string {
 	return converted(from, to, inner, high) + "," + scaled(w, h, to, jpeg)
 }
 
-// place puts d.scaled where the next picture goes.
+// place copies d.scaled to the next position on the sheet.
 func (d *drawing) place() error {
 	each := d.t.Columns * d.t.Rows
 	n := d.placed % each
@@ -335,7 +335,7 @@ func (d *drawing) place() error {
 	}
 	left, top := n%d.t.Columns*d.head.Width, n/d.t.Columns*d.head.Height
 	for i := range 3 {
-		shift := min(i, 1) // the planes of colour are half as wide and high
+		shift := min(i, 1) // the planes of colour have half the width and height
 		from, to := d.scaled.Plane(i), d.sheet.Plane(i)
 		for y := range d.head.Height >> shift {
 			line := from[y*d.scaled.Stride(i):][:d.head.Width>>shift]
@@ -348,7 +348,7 @@ func (d *drawing) place() error {
 	return nil
 }
 
-// blank begins a sheet, which is black.
+// blank starts a black sheet.
 func (d *drawing) blank() (err error) {
 	if d.sheet, err = ffmpeg.NewPicture(d.t.Columns*d.head.Width, d.t.Rows*d.head.Height, "yuvj420p"); err != nil {
 		return err
@@ -363,7 +363,7 @@ func (d *drawing) blank() (err error) {
 	return nil
 }
 
-// encode ends a sheet.
+// encode encodes and ends a sheet.
 func (d *drawing) encode() error {
 	err := d.encoder.Send(d.sheet)
 	d.sheet.Close()

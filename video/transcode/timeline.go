@@ -4,30 +4,30 @@ import (
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
-// timeline joins the parts of a source whose times jump: of recordings that were put one behind
-// the other, or whose sender began anew. It sees all packets of pictures and sound from the
-// source's begin on, in their order. Like the ffmpeg program (ts_discontinuity_process in
-// fftools/ffmpeg.c) it moves what follows a jump, all streams alike, to where the stream's
-// next packet is due; unlike it, it takes no time for a jump up to which another stream goes
-// on. What it counts in are microseconds.
+// timeline joins the parts of a source whose times jump: concatenated recordings, or a sender
+// that was restarted. It sees all packets of pictures and sound in order, from the start of the
+// source. After a jump it shifts the times of all streams, so that the stream's next packet
+// follows the packet before, as the ffmpeg program does (ts_discontinuity_process in
+// fftools/ffmpeg.c). Unlike ffmpeg, a timeline does not count a distance as a jump if another
+// stream has packets up to its end. Its unit is the microsecond.
 type timeline struct {
-	restarts bool          // the container's times may begin anew
-	shift    int64         // what was added to times last
+	restarts bool          // the container allows times to restart
+	shift    int64         // current shift of all times
 	due      map[int]*beat // by stream
-	latest   int64         // when all ends that has come
+	latest   int64         // end of all packets so far
 	packets  int64
-	kept     int64 // of longer gaps, together
+	kept     int64 // longer gaps accepted so far, in total
 	joins    int
 }
 
-// beat is where a stream is. Its shift is that of all streams, unless what comes of it is still
-// from before the last jump.
+// beat is the position of a stream. Its shift is the shift of all streams, except while its
+// packets are still from before the last jump.
 type beat struct{ last, due, shift int64 }
 
-// Times jump where they go back, or ahead by a gap. A container whose times may begin anew is
-// believed no longer gap than the ffmpeg program does; another is, but not for ever: its
-// pictures would be made for as long as it likes. A minute for each packet is believed, and
-// no gap of more than ten.
+// Times jump if they go back, or ahead by too much. In a container with restarting times the
+// limits are those of the ffmpeg program. In any other container a gap may be real, up to ten
+// minutes. All such gaps together are limited to ten minutes plus a minute for each packet,
+// because the transcoder makes pictures for the whole gap.
 const (
 	second      = 1_000_000
 	backRestart = second / 10
@@ -36,7 +36,7 @@ const (
 	gapElse     = 600 * second
 	gapPacket   = 60 * second
 
-	mostMicro = 1 << 58 // what a time may be, so that nothing that is computed with it overflows
+	mostMicro = 1 << 58 // limit of a time: computations do not overflow
 )
 
 // micro is the unit of a timeline.
@@ -54,7 +54,7 @@ func (c *timeline) set(p *ffmpeg.Packet, s ffmpeg.Stream) {
 		switch {
 		case p.DTS() != ffmpeg.NoTime:
 			b = c.see(s, p.DTS(), p.Duration())
-		case b != nil: // it comes when it is due
+		case b != nil: // a packet without a time follows the packet before
 			c.note(b, b.due, length(s, p.Duration()))
 		}
 		if b != nil {
@@ -64,8 +64,8 @@ func (c *timeline) set(p *ffmpeg.Packet, s ffmpeg.Stream) {
 	p.Shift(ffmpeg.Rescale(shift, micro, s.TimeBase))
 }
 
-// length returns the duration of a packet: the packet's own, in the stream's units, or the
-// one that the frame rate gives, and at most the longest gap.
+// length returns a packet's duration in microseconds: its own duration, or else by the frame
+// rate, limited to the longest gap.
 func length(s ffmpeg.Stream, duration int64) int64 {
 	if rate := s.FrameRate.Float(); duration <= 0 && rate > 0 {
 		return int64(second / rate)
@@ -73,14 +73,14 @@ func length(s ffmpeg.Stream, duration int64) int64 {
 	return min(max(0, ffmpeg.Rescale(duration, s.TimeBase, micro)), gapElse)
 }
 
-// note notes a packet of a time.
+// note records a packet with its time.
 func (c *timeline) note(b *beat, at, length int64) {
 	c.packets++
 	b.last, b.due = at, at+length
 	c.latest = max(c.latest, b.due)
 }
 
-// see notes a packet of which the file says the time, and whether times jump there.
+// see records a packet with its time in the file and detects a jump.
 func (c *timeline) see(s ffmpeg.Stream, dts, duration int64) *beat {
 	raw := min(max(ffmpeg.Rescale(dts, s.TimeBase, micro), -mostMicro), mostMicro)
 	b := c.due[s.Index]
@@ -109,7 +109,7 @@ func (c *timeline) see(s ffmpeg.Stream, dts, duration int64) *beat {
 	return b
 }
 
-// jumps says whether a gap is none but a jump.
+// jumps reports whether a gap is a jump.
 func (c *timeline) jumps(gap int64) bool {
 	switch {
 	case gap <= gapRestart:
@@ -121,7 +121,7 @@ func (c *timeline) jumps(gap int64) bool {
 	return false
 }
 
-// join moves all that comes from a packet on, so that it comes when it is due.
+// join shifts all times so that the packet follows the packet before in its stream.
 func (c *timeline) join(raw int64, b *beat) {
 	c.shift = b.due - raw
 	b.shift = c.shift

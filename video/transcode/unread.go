@@ -33,7 +33,7 @@ func unread(path string, err error) error {
 	return fmt.Errorf("%s: %w", kindOf(head[:n], said), err)
 }
 
-// kindOf names the kind of a file that the libraries cannot open, by its first bytes.
+// kindOf names the kind of an unreadable file, by its first bytes.
 func kindOf(head []byte, said *ffmpeg.Error) string {
 	kind, _, _ := strings.Cut(http.DetectContentType(head), ";")
 	switch {
@@ -59,8 +59,8 @@ func kindOf(head []byte, said *ffmpeg.Error) string {
 	return "the file is of no format that is known here"
 }
 
-// isTarga says whether a file's first bytes are the header of a picture in Truevision's TGA 2.0
-// (C.1 to C.5), which has no magic number:
+// isTarga reports whether b starts with the header of a picture in Truevision's TGA 2.0 (C.1 to
+// C.5), a format without a magic number:
 //
 //	length of the id | colour map: 0, 1 | type | map: first, length, bits | x, y, width, height | bits | descriptor
 //	1                  1                  1      2      2       1      2  2  2      2        1      1
@@ -74,7 +74,7 @@ func isTarga(b []byte) bool {
 	return kind && mapped == (b[1] == 1) && (b[1] == 0 || sizes(b[7])) && b[12]|b[13] != 0 && b[14]|b[15] != 0 && sizes(b[16])
 }
 
-// isText says whether bytes are text: UTF-8, whose last letter may be cut off, or UTF-16 with
+// isText reports whether b is text: UTF-8, possibly cut within the last character, or UTF-16 with
 // a byte order mark.
 func isText(b []byte) bool {
 	if bytes.HasPrefix(b, []byte("\xff\xfe")) || bytes.HasPrefix(b, []byte("\xfe\xff")) {

@@ -1,10 +1,10 @@
-// Command transcoder is the function that works on videos for fre-video, in a sandbox. It
-// keeps sources in its tenant's /work and answers with what it has made of them:
+// Command transcoder is the function that transcodes videos for fre-video, in a sandbox. It
+// stores sources in its tenant's /work and answers with the results:
 //
-//	PUT    /sources/NAME?offset=N&size=ALL   writes the body there; answers {"size": bytes that are there};
-//	                                         409 where something before it is missing
-//	GET    /sources/NAME                     {"size": bytes}, once all have come, else 404
-//	GET    /sources/                         names of all, in a list
+//	PUT    /sources/NAME?offset=N&size=ALL   writes the body at the offset; answers {"size": end of the part};
+//	                                         409 if a part before is missing
+//	GET    /sources/NAME                     {"size": bytes} of a complete source, else 404
+//	GET    /sources/                         list of all names
 //	DELETE /sources/NAME
 //	POST   /probe media.Probe       media.Source
 //	POST   /chunk media.Chunk       media.Chunked and the rungs' bytes
@@ -12,7 +12,7 @@
 //	POST   /thumbs media.Thumbs     media.Sheets and the sheets
 //	POST   /text media.Text         WebVTT
 //
-// It is linked with FFmpeg's libraries as Debian has them, so all of it is under the GPL.
+// The program links Debian's FFmpeg libraries. Therefore the whole program is under the GPL.
 package main
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// sources is where they are.
+// sources is the directory of the sources.
 const sources = "/work/sources"
 
 func main() { function.Handle(handle) }
@@ -90,7 +90,8 @@ func handle(_ context.Context, e function.Event) (any, error) {
 	return function.Response{Status: 404, Body: "there is no " + e.Method + " " + path}, nil
 }
 
-// asked reads a question about a source and answers it; what the libraries refuse is 422.
+// asked decodes a question about a source and answers with do's result. An error of do is status
+// 422.
 func asked(e function.Event, question any, name *string, do func(path string) (any, error)) (any, error) {
 	if err := e.JSON(question); err != nil {
 		return refused(400, err)
@@ -109,12 +110,12 @@ func asked(e function.Event, question any, name *string, do func(path string) (a
 	return a, nil
 }
 
-// refused answers with what is wrong; paths in it are the names of sources.
+// refused answers with an error. Paths of sources become their names.
 func refused(status int, err error) (any, error) {
 	return function.Response{Status: status, Body: strings.ReplaceAll(err.Error(), sources+"/", "")}, nil
 }
 
-// answer is a head in JSON, a line feed, and the bytes that it tells of.
+// answer writes a head as JSON, a line feed, and bodies.
 func answer(head any, bodies [][]byte) (any, error) {
 	b, err := json.Marshal(head)
 	if err != nil {
@@ -127,7 +128,8 @@ func answer(head any, bodies [][]byte) (any, error) {
 	return io.MultiReader(all...), nil
 }
 
-// source is the path of a source. Names are letters, digits, and - _ . within.
+// source returns the path of a source. Names consist of letters, digits and - _ . and do not
+// begin with a dot.
 func source(name string) (string, error) {
 	bad := func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
@@ -186,7 +188,7 @@ func file(e function.Event, name string) (any, error) {
 
 func size(n int64) any { return map[string]int64{"size": n} }
 
-// list are the names of the sources, of those too that are not whole.
+// list returns the names of all sources, complete or not.
 func list() (any, error) {
 	entries, err := os.ReadDir(sources)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -199,18 +201,19 @@ func list() (any, error) {
 	return names, nil
 }
 
-// partial ends the name of a source that is not whole.
+// partial is the suffix of an incomplete source.
 const partial = ".part"
 
-// roomPiece is how many bytes are written before the disk's room is looked at again.
+// roomPiece is the number of bytes written between two checks of the disk's room.
 const roomPiece = 1 << 20
 
-// errMissing is that a part of a source is to be written before those that come before it.
+// errMissing reports that an earlier part of a source is missing.
 var errMissing = errors.New("the parts before this one are not there: give the source again from offset 0")
 
-// write writes a part of a source of all bytes, and returns where the part ends. The one at 0
-// begins it; the others follow in turn, else it is errMissing: a source has no holes. With the
-// last one it gets its name, once it is on the disk. ENOSPC where the disk has its reserve left.
+// write writes a part of a source of all bytes and returns the part's end. The part at 0 begins
+// the source. The others must follow in order, without holes, else the error is errMissing. The
+// last part syncs the source and gives it its name. If only the disk's reserve is left, the error
+// is ENOSPC.
 func write(path string, offset, all int64, body io.Reader) (end int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return 0, err
@@ -238,7 +241,7 @@ func write(path string, offset, all int64, body io.Reader) (end int64, err error
 			end += piece
 		}
 	}
-	if errors.Is(err, io.EOF) { // of the body; others follow
+	if errors.Is(err, io.EOF) { // the body has ended; more parts follow
 		return end, nil
 	}
 	if err != nil {
