@@ -1,18 +1,18 @@
 package packager
 
-// avcSPS is what is needed of a sequence parameter set (ISO/IEC 14496-10 section 7.3.2.1.1).
+// avcSPS is the needed part of a sequence parameter set (ISO/IEC 14496-10 section 7.3.2.1.1).
 type avcSPS struct {
-	chroma               bool // there are chroma samples in the slices: ChromaArrayType is not 0
+	chroma               bool // slices have chroma samples: ChromaArrayType is not 0
 	separate             bool
 	frameNumBits         uint
 	orderType            uint32
 	orderBits            uint
 	orderDeltaAlwaysZero bool
 	frameOnly            bool
-	reorder              uint32 // frames that come before one in decoding and after it in output, at most
+	reorder              uint32 // most frames before a frame in decoding order and after it in output order
 }
 
-// avcPPS is what is needed of a picture parameter set (section 7.3.2.2).
+// avcPPS is the needed part of a picture parameter set (section 7.3.2.2).
 type avcPPS struct {
 	sps              *avcSPS
 	entropyCoding    bool
@@ -32,7 +32,7 @@ const (
 	avcAUD   = 9
 )
 
-// readAVCSPS reads a set in a NAL unit.
+// readAVCSPS parses a sequence parameter set from a NAL unit.
 func readAVCSPS(unit []byte) (id uint32, s *avcSPS, err error) {
 	r := &bitReader{unit: unit, at: 1}
 	profile := r.u(8)
@@ -106,8 +106,8 @@ func readAVCSPS(unit []byte) (id uint32, s *avcSPS, err error) {
 	if r.ended || id > 31 || s.frameNumBits > 16 || s.orderBits > 16 || s.orderType > 2 {
 		return 0, nil, broken("a sequence parameter set that cannot be read")
 	}
-	// Without more said it is the size of the decoded picture buffer, or nothing where the
-	// order of output is that of decoding (section E.2.1).
+	// The default is the size of the decoded picture buffer, or 0 if output order is decoding
+	// order (section E.2.1).
 	s.reorder = uint32(min(16, dpbMacroblocks(level)/max(1, width*height)))
 	if intra := constraints>>4&1 == 1; s.orderType == 2 || references == 0 ||
 		intra && (profile == 44 || profile == 86 || profile == 100 || profile == 110 || profile == 122 || profile == 244) {
@@ -121,7 +121,7 @@ func readAVCSPS(unit []byte) (id uint32, s *avcSPS, err error) {
 	return id, s, nil
 }
 
-// dpbMacroblocks is MaxDpbMbs of a level (table A-1).
+// dpbMacroblocks returns MaxDpbMbs of a level (table A-1).
 func dpbMacroblocks(level uint32) uint64 {
 	for _, l := range [...]struct {
 		level uint32
@@ -146,8 +146,8 @@ func dpbMacroblocks(level uint32) uint64 {
 	return 696320
 }
 
-// readAVCReorder reads max_num_reorder_frames of the VUI parameters (section E.1.1), where
-// they have it.
+// readAVCReorder reads max_num_reorder_frames from the VUI parameters (section E.1.1). The result
+// is false without this field.
 func readAVCReorder(r *bitReader) (uint32, bool) {
 	if r.flag() && r.u(8) == 255 { // Extended_SAR
 		r.u(32)
@@ -193,7 +193,7 @@ func readAVCReorder(r *bitReader) (uint32, bool) {
 	return n, !r.ended
 }
 
-// skipAVCHRD reads hrd_parameters (section E.1.2).
+// skipAVCHRD skips hrd_parameters (section E.1.2).
 func skipAVCHRD(r *bitReader) {
 	n := r.ue()
 	r.u(8)
@@ -205,7 +205,7 @@ func skipAVCHRD(r *bitReader) {
 	r.u(20)
 }
 
-// readAVCPPS reads a set that refers to one of sps.
+// readAVCPPS parses a picture parameter set. The set must refer to one of sps.
 func readAVCPPS(unit []byte, sps map[uint32]*avcSPS) (id uint32, p *avcPPS, err error) {
 	r := &bitReader{unit: unit, at: 1}
 	id = r.ue()
@@ -231,7 +231,8 @@ func readAVCPPS(unit []byte, sps map[uint32]*avcSPS) (id uint32, p *avcPPS, err 
 	return id, p, nil
 }
 
-// avcSliceHeader is how many bytes of a slice's NAL unit its header touches (section 7.3.3).
+// avcSliceHeader returns how many bytes of a slice's NAL unit belong, even in part, to its header
+// (section 7.3.3).
 func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
 	const ( // slice_type modulo 5
 		sliceP = iota

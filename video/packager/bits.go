@@ -1,15 +1,14 @@
 package packager
 
-// bitReader reads a raw byte sequence payload out of a NAL unit: it steps over the bytes
-// that prevent the emulation of start codes (ISO/IEC 14496-10 section 7.4.1). Behind the end
-// it reads zeros and says so.
+// bitReader reads bits of a NAL unit. It skips the emulation prevention bytes (ISO/IEC 14496-10
+// section 7.4.1). After the end it reads zeros and sets ended.
 type bitReader struct {
 	unit  []byte
-	at    int  // the next byte
-	bit   uint // of the bits of last that have not been read
+	at    int  // index of the next byte
+	bit   uint // number of unread bits in last
 	last  byte
-	zeros int  // bytes just read
-	plain bool // nothing is stepped over
+	zeros int  // number of zero bytes just read
+	plain bool // no emulation prevention bytes are skipped
 	ended bool
 }
 
@@ -33,7 +32,7 @@ func (r *bitReader) fill() {
 	r.last, r.bit = b, 8
 }
 
-// u reads n bits, 32 at most.
+// u reads n bits, at most 32.
 func (r *bitReader) u(n uint) (v uint32) {
 	for n > 0 {
 		if r.bit == 0 {
@@ -69,5 +68,5 @@ func (r *bitReader) se() int32 {
 	return -int32(v / 2)
 }
 
-// bytesRead are those of the unit in which something has been read.
+// bytesRead returns the number of bytes read, even in part.
 func (r *bitReader) bytesRead() int { return r.at }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// big is the order of bytes in all that is read and written here.
+// big is the byte order of all formats in this package.
 var big = binary.BigEndian
 
-// name of a box's type.
+// name returns the name of a box type, quoted.
 func name(kind uint32) string { return fmt.Sprintf("%q", big.AppendUint32(nil, kind)) }
 
 // Types of boxes.
@@ -54,27 +54,27 @@ const (
 	boxPssh uint32 = 'p'<<24 | 's'<<16 | 's'<<8 | 'h'
 )
 
-// broken is an ErrInput that says what is wrong.
+// broken returns an ErrInput with a reason.
 func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInput, fmt.Sprintf(format, args...))
 }
 
-// boxes are those that follow each other in some bytes.
+// boxes iterates over consecutive boxes.
 //
 //	size 4 | type 4 | (size 1: size 8) | body
 type boxes struct {
 	all  []byte
-	at   int    // where the current one begins in all
-	end  int    // where it ends
-	kind uint32 // of the current one
-	body []byte // of the current one
+	at   int    // start of the current box in all
+	end  int    // end of the current box in all
+	kind uint32 // of the current box
+	body []byte // of the current box
 	err  error
 }
 
-// within are the boxes in b.
+// within returns an iterator over the boxes in b.
 func within(b []byte) boxes { return boxes{all: b} }
 
-// next goes to the next box; false at the end, or where err says what is wrong.
+// next goes to the next box. It returns false at the end, and after an error, which sets err.
 func (b *boxes) next() bool {
 	rest := b.all[b.end:]
 	if len(rest) == 0 || b.err != nil {
@@ -101,7 +101,7 @@ func (b *boxes) next() bool {
 	return true
 }
 
-// full takes version and flags off the current box's body, which has size bytes behind them.
+// full splits version and flags off the current box's body. At least size bytes must follow.
 func (b *boxes) full(size int) (version byte, flags uint32, body []byte, err error) {
 	if len(b.body) < 4+size {
 		return 0, 0, nil, broken("a box %s with a body of %d bytes", name(b.kind), len(b.body))

@@ -1,24 +1,25 @@
 package packager
 
-// Protection is the key of a track under the cbcs scheme (ISO/IEC 23001-7 section 10.4), its
-// name, and the initialisation vector of all samples.
+// Protection holds the key of a track under the cbcs scheme (ISO/IEC 23001-7 section 10.4), the
+// key's id, and the initialisation vector of all samples.
 type Protection struct {
 	Key, KeyID, IV [16]byte
 }
 
-// w3cCommon is the system of which a key's name alone is said ("cenc" Initialization Data
+// w3cCommon is the id of a protection system with nothing but key ids ("cenc" Initialization Data
 // Format, W3C).
 var w3cCommon = [16]byte{0x10, 0x77, 0xef, 0xec, 0xc0, 0xb2, 0x4d, 0x02, 0xac, 0xe3, 0x3c, 0x1e, 0x52, 0xe2, 0xfb, 0x4b}
 
-// openBox begins a box, whose size closeBox fills in.
+// openBox begins a box. closeBox fills in its size.
 func openBox(dst []byte, kind uint32) ([]byte, int) {
 	return big.AppendUint32(append(dst, 0, 0, 0, 0), kind), len(dst)
 }
 
 func closeBox(dst []byte, at int) { big.PutUint32(dst[at:], uint32(len(dst)-at)) }
 
-// AppendCBCSInit appends an initialisation segment that says how the track is encrypted. Its
-// only system is that of the W3C, by which players ask for the key by its name ("Clear Key").
+// AppendCBCSInit appends an initialisation segment with the encryption of the track. Its only
+// protection system is the W3C's, by which players ask for a key by its id ("Clear Key"). The
+// error is ErrInput, also for HEVC.
 func AppendCBCSInit(dst, init []byte, p *Protection) ([]byte, error) {
 	t, err := ReadTrack(init)
 	if err != nil {
@@ -34,10 +35,10 @@ func AppendCBCSInit(dst, init []byte, p *Protection) ([]byte, error) {
 	return dst, nil
 }
 
-// toEntry are the boxes, each in the one before, that the sample entry is in.
+// toEntry is the path of boxes to the sample entry, each box in the box before.
 var toEntry = [...]uint32{boxMoov, boxTrak, boxMdia, boxMinf, boxStbl, boxStsd}
 
-// appendProtected appends boxes, so deep in toEntry, of which the next of those is rewritten.
+// appendProtected appends the boxes in b and rewrites the box toEntry[depth] among them.
 func appendProtected(dst, b []byte, depth int, t *Track, p *Protection) ([]byte, error) {
 	at := within(b)
 	for at.next() {
@@ -52,7 +53,7 @@ func appendProtected(dst, b []byte, depth int, t *Track, p *Protection) ([]byte,
 			if len(at.body) < 8 {
 				return dst, broken("a box stsd that breaks off")
 			}
-			dst = append(dst, at.body[:8]...) // version, flags and how many entries
+			dst = append(dst, at.body[:8]...) // version, flags and count of entries
 			dst, err = appendEntry(dst, at.body[8:], t, p)
 		} else {
 			dst, err = appendProtected(dst, at.body, depth+1, t, p)
@@ -75,14 +76,14 @@ func appendProtected(dst, b []byte, depth int, t *Track, p *Protection) ([]byte,
 	return dst, at.err
 }
 
-// appendEntry appends a sample entry as an encrypted one (ISO/IEC 14496-12 section 8.12,
+// appendEntry appends a sample entry as an encrypted sample entry (ISO/IEC 14496-12 section 8.12,
 // ISO/IEC 23001-7 section 8.2).
 func appendEntry(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
 	at := within(b)
 	if !at.next() {
 		return dst, broken("no sample entry")
 	}
-	kind, crypted := boxEncv, byte(0x19) // of ten blocks one, nine not
+	kind, crypted := boxEncv, byte(0x19) // one block of ten encrypted, nine clear
 	if t.Codec == AAC {
 		kind, crypted = boxEnca, 0
 	}
@@ -97,7 +98,7 @@ func appendEntry(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
 	closeBox(dst, schm)
 	dst, schi := openBox(dst, boxSchi)
 	dst, tenc := openBox(dst, boxTenc)
-	dst = append(dst, 1, 0, 0, 0, 0, crypted, 1, 0) // version 1; protected, no vectors of samples
+	dst = append(dst, 1, 0, 0, 0, 0, crypted, 1, 0) // version 1; protected, without an IV for each sample
 	dst = append(dst, p.KeyID[:]...)
 	dst = append(dst, block)
 	dst = append(dst, p.IV[:]...)
@@ -108,7 +109,7 @@ func appendEntry(dst, b []byte, t *Track, p *Protection) ([]byte, error) {
 	return dst, nil
 }
 
-// CBCSSize is at most how many bytes AppendCBCS appends.
+// CBCSSize returns the most bytes appended by AppendCBCS.
 func (f *Fragment) CBCSSize() int64 {
 	n := int64(len(f.segment))
 	if f.track.Codec == AAC {
@@ -116,15 +117,16 @@ func (f *Fragment) CBCSSize() int64 {
 	}
 	for i := range f.samples {
 		s := &f.samples[i]
-		// its entry in saiz and senc, one subsample for each NAL unit and 65,535 bytes
+		// the entries in saiz and senc, with a subsample for each NAL unit and for each 65,535
+		// bytes
 		n += 1 + 2 + 6*int64(s.units+2+(s.end-s.at)>>16)
 	}
 	return n + int64(len(f.parts))*(16+17+20)
 }
 
-// AppendCBCS appends the segment encrypted under cbcs: of video one block in ten behind each
-// slice's header, of sound all whole blocks of a sample. A segment index (sidx) is left out.
-// HEVC cannot be encrypted.
+// AppendCBCS appends the segment encrypted under cbcs: of video, one block in ten after each
+// slice's header; of sound, all whole blocks of a sample. A segment index (sidx) is left out.
+// HEVC is ErrInput.
 func (f *Fragment) AppendCBCS(dst []byte, p *Protection) ([]byte, error) {
 	if f.track.Codec == HEVC {
 		return dst, broken("there is no cbcs for HEVC here")
@@ -151,8 +153,8 @@ func (f *Fragment) AppendCBCS(dst []byte, p *Protection) ([]byte, error) {
 	return dst, at.err
 }
 
-// ranges calls what for the encrypted ranges of a sample of video, in turn, with the clear
-// bytes before each; for a clear end with a range of none.
+// ranges calls what for each encrypted range of a sample of video, in order, with the number of
+// clear bytes before it. For clear bytes at the end, the encrypted range is empty.
 func (f *Fragment) ranges(s *sample, what func(before, encrypted int) error) error {
 	before := 0
 	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
@@ -186,8 +188,8 @@ func (f *Fragment) ranges(s *sample, what func(before, encrypted int) error) err
 	return nil
 }
 
-// describe makes the auxiliary information of a part's samples, each with its size (at most
-// 255 bytes) before it.
+// describe builds the auxiliary information of a part's samples in f.auxiliary. A byte with the
+// size (at most 255) precedes each entry.
 func (f *Fragment) describe(p *part) error {
 	f.auxiliary = f.auxiliary[:0]
 	for i := p.from; i < p.to; i++ {
@@ -217,9 +219,9 @@ func (f *Fragment) describe(p *part) error {
 	return nil
 }
 
-// appendMoof appends a part's moof with what says how its samples are encrypted (ISO/IEC
-// 23001-7 section 7.2, ISO/IEC 14496-12 section 8.7.8). Sound needs none: of each sample all
-// whole blocks are.
+// appendMoof appends a part's moof with the description of its samples' encryption (ISO/IEC
+// 23001-7 section 7.2, ISO/IEC 14496-12 section 8.7.8). Sound needs no description, since all
+// whole blocks of a sample are encrypted.
 func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 	if f.track.Codec == AAC {
 		return append(dst, f.segment[p.moof:p.moofEnd]...), nil
@@ -250,7 +252,7 @@ func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 		closeBox(dst, saiz)
 		dst, saio = openBox(dst, boxSaio)
 		dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 1)
-		dst = big.AppendUint32(dst, uint32(len(dst)+4+16-moof)) // to the first entry of senc
+		dst = big.AppendUint32(dst, uint32(len(dst)+4+16-moof)) // points to the first entry of senc
 		closeBox(dst, saio)
 		dst, senc = openBox(dst, boxSenc)
 		dst = append(dst, 0, 0, 0, 2) // with subsamples
@@ -272,8 +274,8 @@ func (f *Fragment) appendMoof(dst []byte, p *part) ([]byte, error) {
 	return dst, nil
 }
 
-// appendMdat appends a part's mdat, which begins at a byte of the segment, with its samples
-// encrypted.
+// appendMdat appends a part's mdat, which starts at byte at of the segment, with encrypted
+// samples.
 func (f *Fragment) appendMdat(dst []byte, p *part, at int) ([]byte, error) {
 	base := len(dst) - at
 	dst = append(dst, f.segment[at:p.mdatEnd]...)

@@ -6,23 +6,23 @@ import (
 	"crypto/subtle"
 )
 
-// The bytes of a block, and how many of them there are from one that is encrypted to the next
-// where one in ten is.
+// block is the size of a block in bytes, pattern the distance between encrypted blocks when one
+// in ten is encrypted.
 const (
 	block   = aes.BlockSize
 	pattern = 10 * block
 )
 
-// chain encrypts by AES-128 in CBC mode. It is used for as long as the key is the same.
+// chain encrypts by AES-128 in CBC mode. It keeps the expanded key between uses.
 type chain struct {
 	key      [16]byte
 	iv       [block]byte
 	opened   bool
-	schedule [11 * block]byte // where there is hardware
-	cipher   cipher.Block     // where there is none
+	schedule [11 * block]byte // with hardware support
+	cipher   cipher.Block     // without
 }
 
-// open makes it ready for a key and an initialisation vector.
+// open sets the key and the initialisation vector.
 func (c *chain) open(key, iv *[16]byte) {
 	c.iv = *iv
 	if c.opened && c.key == *key {
@@ -39,8 +39,8 @@ func (c *chain) open(key, iv *[16]byte) {
 	}
 }
 
-// crypt encrypts n blocks of src into dst, which is the same or another place, each stride
-// bytes behind the one before. The first of them is chained to iv.
+// crypt encrypts n blocks of src, at a distance of stride bytes, into dst. dst may be src. The
+// first block is chained to iv.
 func (c *chain) crypt(dst, src []byte, iv *[block]byte, n, stride int) {
 	if n <= 0 {
 		return
@@ -63,17 +63,17 @@ func (c *chain) crypt(dst, src []byte, iv *[block]byte, n, stride int) {
 // all encrypts the whole blocks of b in place.
 func (c *chain) all(b []byte) { c.crypt(b, b, &c.iv, len(b)/block, block) }
 
-// tenth encrypts the first of each ten blocks of b in place, where more than behind bytes
-// are left from it on.
+// tenth encrypts every tenth block of b in place, from the first on, as long as more than behind
+// bytes remain from the block on.
 func (c *chain) tenth(b []byte, behind int) {
 	c.crypt(b, b, &c.iv, (len(b)-behind+pattern-1)/pattern, pattern)
 }
 
-// AES128Size is how many bytes AppendAES128 appends for so many.
+// AES128Size returns the number of bytes appended by AppendAES128 for plain bytes.
 func AES128Size(plain int64) int64 { return plain&^(block-1) + block }
 
-// AppendAES128 appends what HLS calls AES-128: all of plain by CBC with the padding of
-// PKCS #7 (RFC 8216 section 4.3.2.4). AppendAES128(b[:0], b, …) encrypts in place.
+// AppendAES128 appends plain encrypted by HLS's method AES-128: CBC over all of plain with the
+// padding of PKCS #7 (RFC 8216 section 4.3.2.4). AppendAES128(b[:0], b, …) encrypts in place.
 func AppendAES128(dst, plain []byte, key, iv *[16]byte) []byte {
 	var c chain
 	c.open(key, iv)
@@ -93,7 +93,7 @@ func AppendAES128(dst, plain []byte, key, iv *[16]byte) []byte {
 	return dst
 }
 
-// grow makes b longer by n bytes, whatever they are.
+// grow extends b by n bytes of any value.
 func grow(b []byte, n int) []byte {
 	if n <= cap(b)-len(b) {
 		return b[:len(b)+n]

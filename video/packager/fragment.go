@@ -1,49 +1,49 @@
 package packager
 
-// mostSamples of a segment.
+// mostSamples is the most samples of a segment.
 const mostSamples = 1 << 16
 
-// Fragment is a segment that has been read: views into its bytes, which must stay as they
-// are until it has been packaged. The zero value is ready; one that is read into again, such
-// as from a pool, allocates nothing. It is for one goroutine at a time.
+// Fragment is a parsed segment. It refers to the segment's bytes, which must not change until the
+// segment is packaged. The zero value is ready. Reading into a used Fragment, for example from a
+// pool, allocates nothing. A Fragment is not safe for concurrent use.
 type Fragment struct {
 	track    *Track
 	segment  []byte
 	samples  []sample
 	parts    []part
 	sequence uint32 // of the first part
-	longest  uint32 // duration of a sample
+	longest  uint32 // longest duration of a sample
 
-	chain     chain  // the cipher that was used last
-	plain     []byte // a NAL unit that is to be encrypted
-	built     []byte // the elementary stream of samples, where it is not so in the segment
-	auxiliary []byte // information of cbcs
+	chain     chain  // the last used cipher
+	plain     []byte // a NAL unit to be encrypted
+	built     []byte // the elementary stream of samples, if it differs from the segment
+	auxiliary []byte // auxiliary information of cbcs
 }
 
 // part is a moof with its mdat.
 type part struct {
-	moof, moofEnd int // in the segment
-	mdat, mdatEnd int // the body
-	from, to      int // samples
+	moof, moofEnd int // offsets in the segment
+	mdat, mdatEnd int // offsets of the body in the segment
+	from, to      int // indices of samples
 }
 
-// sample is one of a segment.
+// sample is a sample of a segment.
 type sample struct {
-	at, end int    // in the segment
-	time    int64  // of decoding, in units, before the edit list
-	offset  int64  // of its composition
-	length  uint32 // in units
+	at, end int    // offsets in the segment
+	time    int64  // decoding time in units, without the edit list
+	offset  int64  // composition offset
+	length  uint32 // duration in units
 	key     bool
-	sets    bool // it has parameter sets
-	skip    int  // bytes of an access unit delimiter
-	units   int  // NAL units behind that
+	sets    bool // contains parameter sets
+	skip    int  // size of the access unit delimiter in bytes
+	units   int  // number of NAL units after the delimiter
 }
 
-// Read reads a segment of a track: one or more pairs of moof and mdat, with other boxes
-// between them or none.
+// Read parses a segment of a track: one or more pairs of moof and mdat, possibly with other boxes
+// between. All errors are ErrInput.
 func (f *Fragment) Read(t *Track, segment []byte) error {
 	f.track, f.segment, f.samples, f.parts, f.longest = t, segment, f.samples[:0], f.parts[:0], 0
-	waits := false // for its mdat
+	waits := false // for the mdat of the last moof
 	at := within(segment)
 	for at.next() {
 		switch at.kind {
@@ -91,7 +91,7 @@ func (f *Fragment) Read(t *Track, segment []byte) error {
 	return nil
 }
 
-// readMoof reads a movie fragment of one track that begins at a byte of the segment.
+// readMoof parses a movie fragment of a single track. The moof starts at byte at of the segment.
 func (f *Fragment) readMoof(b []byte, at int) error {
 	trafs := 0
 	in := within(b)
@@ -117,13 +117,13 @@ func (f *Fragment) readMoof(b []byte, at int) error {
 	return in.err
 }
 
-// run is how the samples of a track's fragment go on.
+// run is the state of parsing a track fragment's samples.
 type run struct {
-	moof                  int   // where it begins
-	at                    int64 // the next sample in the segment
-	placed                bool  // that is known
+	moof                  int   // start of the moof in the segment
+	at                    int64 // offset of the next sample in the segment
+	placed                bool  // at is known
 	time                  int64
-	duration, size, flags uint32 // where nothing else is said
+	duration, size, flags uint32 // defaults
 }
 
 func (f *Fragment) readTraf(b []byte, moof int) error {
@@ -268,7 +268,7 @@ func (f *Fragment) readTrun(r *run, version byte, flags uint32, b []byte) error 
 	return nil
 }
 
-// readUnits sees which NAL units a sample has.
+// readUnits records the NAL units of a sample.
 func (f *Fragment) readUnits(s *sample) error {
 	t := f.track
 	for rest := f.segment[s.at:s.end]; len(rest) > 0; {
@@ -296,7 +296,7 @@ func (f *Fragment) readUnits(s *sample) error {
 	return nil
 }
 
-// unit takes a NAL unit off b, which begins with its length.
+// unit splits a NAL unit and the length before it off b.
 func (t *Track) unit(b []byte) (unit, rest []byte, err error) {
 	if len(b) < t.lengthSize {
 		return nil, nil, broken("a NAL unit that breaks off")
@@ -312,7 +312,7 @@ func (t *Track) unit(b []byte) (unit, rest []byte, err error) {
 	return b[:n], b[n:], nil
 }
 
-// lead is what comes before a sample in its elementary stream.
+// lead returns the bytes before a sample in its elementary stream.
 func (f *Fragment) lead(s *sample) []byte {
 	if s.key && !s.sets {
 		return f.track.sets
@@ -320,12 +320,12 @@ func (f *Fragment) lead(s *sample) []byte {
 	return f.track.delimiter
 }
 
-// picture is how many bytes a sample of video has in its elementary stream.
+// picture returns the size of a sample of video in its elementary stream, in bytes.
 func (f *Fragment) picture(s *sample) int {
 	return len(f.lead(s)) + s.end - s.at - s.skip + s.units*(len(start)-f.track.lengthSize)
 }
 
-// ticks are a time in units of the track as one of 90,000 each second.
+// ticks converts a time in units of the track to units of 1/90,000 s.
 func (t *Track) ticks(time int64) int64 {
 	scale := int64(t.TimeScale)
 	whole, rest := time/scale, time%scale
@@ -335,9 +335,9 @@ func (t *Track) ticks(time int64) int64 {
 	return whole*90000 + (rest*90000+scale/2)/scale
 }
 
-// times are when a sample is decoded and when it is shown, in units of 1/90,000 s from Zero
-// on. Where composition offsets are negative, as those of CMAF may be, decoding is earlier by
-// as many frames as the codec says that it can be.
+// times returns a sample's times of decoding and presentation, in units of 1/90,000 s from Zero
+// on. With negative composition offsets, allowed in CMAF, the decoding time is earlier by the
+// most frames of reordering stated by the codec.
 func (f *Fragment) times(s *sample) (decoded, shown int64) {
 	t := f.track
 	shown = t.ticks(s.time + s.offset + t.delay - t.shift)

@@ -8,8 +8,8 @@ const (
 	hevcAUD       = 35
 )
 
-// readHEVCReorder reads sps_max_num_reorder_pics of the highest layer out of a sequence
-// parameter set (section 7.3.2.2.1).
+// readHEVCReorder reads sps_max_num_reorder_pics of the highest layer from a sequence parameter
+// set (section 7.3.2.2.1).
 func readHEVCReorder(unit []byte) (uint32, error) {
 	r := &bitReader{unit: unit, at: 2}
 	r.u(4) // sps_video_parameter_set_id

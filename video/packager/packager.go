@@ -1,15 +1,14 @@
-// Package packager makes other containers and encryptions of fragmented MP4, as they are
-// asked for: MPEG transport streams, clear, by AES-128 or by SAMPLE-AES, and MP4 under the
-// cbcs scheme.
+// Package packager converts fragmented MP4 on demand: to MPEG transport streams, clear or
+// encrypted by AES-128 or SAMPLE-AES, and to MP4 under the cbcs scheme.
 //
 //	init segment ── ReadTrack ──> Track
 //	segment ── Fragment.Read ──> Fragment ──┬─ AppendTS ──> TS ── AppendAES128 ──> AES-128
 //	                                        └─ AppendCBCS ──> MP4 under cbcs
 //
-// What is read has one track, of H.264 (avc1, avc3), HEVC (hvc1, hev1) or AAC (mp4a), and
-// comes from files that nobody has to trust: whatever is not as it should be is ErrInput.
-// What is made is appended to the caller's buffer, of a size that can be asked for before.
-// HEVC can be packaged as a clear transport stream alone.
+// The input is a single track of H.264 (avc1, avc3), HEVC (hvc1, hev1) or AAC (mp4a). The input
+// may be hostile: any violation is ErrInput. The output is appended to the caller's buffer.
+// CBCSSize, TSSize and AES128Size tell its size, or an upper limit, beforehand. HEVC can only
+// become a clear transport stream.
 package packager
 
 import (
@@ -17,11 +16,11 @@ import (
 	"errors"
 )
 
-// ErrInput is what all errors of this package are: what was given is broken off, broken, or
-// of a kind that cannot be packaged.
+// ErrInput is the cause of every error of this package: the input is cut off, broken or of an
+// unsupported kind.
 var ErrInput = errors.New("it cannot be packaged")
 
-// Codec of a track.
+// Codec is the codec of a track.
 type Codec uint8
 
 const (
@@ -30,27 +29,27 @@ const (
 	AAC                   // ISO/IEC 14496-3
 )
 
-// Track is what an initialisation segment says of its one track. It is not changed by its
-// use, which may be at the same time, and keeps nothing of the segment's bytes.
+// Track is the contents of an initialisation segment with a single track. A Track is immutable,
+// so it is safe for concurrent use, and it keeps no reference to the segment's bytes.
 type Track struct {
 	Codec     Codec
-	TimeScale uint32 // units of a second
+	TimeScale uint32 // units per second
 
-	shift                   int64  // what the edit list takes off times, in units
-	delay                   int64  // what it puts before them
-	duration, size, sampled uint32 // of a sample for which nothing else is said; flags
+	shift                   int64  // units subtracted from all times by the edit list
+	delay                   int64  // units added by the edit list
+	duration, size, sampled uint32 // defaults of a sample; flags
 
-	lengthSize int    // of a NAL unit's length
-	delimiter  []byte // the access unit delimiter, as bytes of a stream
-	sets       []byte // it and the parameter sets behind it
-	reorder    uint32 // frames by which output may be later than decoding
+	lengthSize int    // size of the length before a NAL unit, in bytes
+	delimiter  []byte // the access unit delimiter in the form of a byte stream
+	sets       []byte // the delimiter and the parameter sets
+	reorder    uint32 // most frames from decoding to output
 	pictures   map[uint32]*avcPPS
 
 	config []byte  // AudioSpecificConfig
-	adts   [7]byte // the header of a frame without payload
+	adts   [7]byte // header of a frame without payload
 }
 
-// ReadTrack reads an initialisation segment (ISO/IEC 14496-12).
+// ReadTrack parses an initialisation segment (ISO/IEC 14496-12).
 func ReadTrack(init []byte) (*Track, error) {
 	t := &Track{}
 	var movie uint32
@@ -96,7 +95,7 @@ func ReadTrack(init []byte) (*Track, error) {
 	return t, nil
 }
 
-// timeScale is what the current box, mvhd or mdhd, says.
+// timeScale returns the time scale of the current box, mvhd or mdhd.
 func timeScale(b *boxes) (uint32, error) {
 	version, _, body, err := b.full(20)
 	if err != nil || version == 0 {
@@ -108,7 +107,7 @@ func timeScale(b *boxes) (uint32, error) {
 	return units(body, 16), nil
 }
 
-// units is the number at a place, 0 where there is none.
+// units returns the number at offset at of b, or 0 beyond the end.
 func units(b []byte, at int) uint32 {
 	if len(b) < at+4 {
 		return 0
@@ -116,7 +115,7 @@ func units(b []byte, at int) uint32 {
 	return big.Uint32(b[at:])
 }
 
-// readTrak reads a track's description, and gives out its edit list where it has one.
+// readTrak parses a track's description and returns its edit list, if any.
 func (t *Track) readTrak(b []byte) (edits []byte, err error) {
 	at := within(b)
 	for at.next() {
@@ -181,13 +180,13 @@ func (t *Track) readMinf(b []byte) error {
 	return at.err
 }
 
-// The bytes of a sample entry before its boxes.
+// Sizes of a sample entry before its boxes, in bytes.
 const (
 	visualEntry = 78
 	audioEntry  = 28
 )
 
-// readEntry reads the one sample entry of a track.
+// readEntry parses the only sample entry of a track.
 func (t *Track) readEntry(b []byte) error {
 	at := within(b)
 	if !at.next() || at.end != len(b) || t.Codec != 0 {
@@ -227,10 +226,10 @@ func (t *Track) readEntry(b []byte) error {
 	return broken("a sample entry without %s", name(config))
 }
 
-// start begins each NAL unit in a stream of bytes.
+// start is the start code before each NAL unit in a byte stream.
 var start = []byte{0, 0, 0, 1}
 
-// parameterSet takes one off b, which begins with its length.
+// parameterSet splits a parameter set and the length before it off b.
 func parameterSet(b []byte) (unit, rest []byte, err error) {
 	if len(b) < 2 || len(b)-2 < int(big.Uint16(b)) || big.Uint16(b) < 4 {
 		return nil, nil, broken("a parameter set that breaks off")
@@ -239,7 +238,7 @@ func parameterSet(b []byte) (unit, rest []byte, err error) {
 	return b[2:n], b[n:], nil
 }
 
-// readAvcC reads an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 section 5.3.3.1).
+// readAvcC parses an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 section 5.3.3.1).
 func (t *Track) readAvcC(b []byte) (err error) {
 	if len(b) < 7 {
 		return broken("a configuration of %d bytes", len(b))
@@ -283,7 +282,7 @@ func (t *Track) readAvcC(b []byte) (err error) {
 	return nil
 }
 
-// readHvcC reads an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 section 8.3.3.1).
+// readHvcC parses an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 section 8.3.3.1).
 func (t *Track) readHvcC(b []byte) error {
 	if len(b) < 23 {
 		return broken("a configuration of %d bytes", len(b))
@@ -318,8 +317,8 @@ func (t *Track) readHvcC(b []byte) error {
 	return nil
 }
 
-// readEsds reads the AudioSpecificConfig in the descriptors (ISO/IEC 14496-1 section 7.2.6)
-// of a sample entry.
+// readEsds parses the AudioSpecificConfig in the descriptors (ISO/IEC 14496-1 section 7.2.6) of a
+// sample entry.
 func (t *Track) readEsds(b []byte) error {
 	if len(b) < 4 {
 		return broken("descriptors of %d bytes", len(b))
@@ -370,8 +369,8 @@ func (t *Track) readEsds(b []byte) error {
 	return t.readConfig()
 }
 
-// readConfig reads the AudioSpecificConfig (ISO/IEC 14496-3 section 1.6.2.1), and makes the
-// header of frames (section 1.A.2) of it.
+// readConfig parses the AudioSpecificConfig (ISO/IEC 14496-3 section 1.6.2.1) and prepares the
+// ADTS header of a frame (section 1.A.2).
 func (t *Track) readConfig() error {
 	r := &bitReader{unit: t.config, plain: true}
 	object := r.u(5)
@@ -380,7 +379,7 @@ func (t *Track) readConfig() error {
 		return broken("sound that has no ADTS form")
 	}
 	channels := r.u(4)
-	if object == 5 || object == 29 { // spectral band replication: the core is what a header tells
+	if object == 5 || object == 29 { // spectral band replication: the header describes the core
 		if r.u(4) == 15 {
 			r.u(24)
 		}
@@ -393,7 +392,7 @@ func (t *Track) readConfig() error {
 	return nil
 }
 
-// readMvex reads what samples are like for which nothing else is said.
+// readMvex parses the defaults of samples.
 func (t *Track) readMvex(b []byte) error {
 	at := within(b)
 	for at.next() {
@@ -409,8 +408,8 @@ func (t *Track) readMvex(b []byte) error {
 	return at.err
 }
 
-// readElst reads an edit list of one edit, which may have empty ones before it, whose
-// durations are in units of the movie's time scale.
+// readElst parses an edit list with a single edit. Empty edits may precede it, with durations in
+// the movie's time scale.
 func (t *Track) readElst(b []byte, movie uint32) error {
 	if len(b) < 8 {
 		return broken("an edit list of %d bytes", len(b))
@@ -448,5 +447,5 @@ func (t *Track) readElst(b []byte, movie uint32) error {
 	return nil
 }
 
-// mostTime is the farthest that anything is from the beginning, in units of time.
+// mostTime is the limit of every time, in units of the time scale.
 const mostTime = 1 << 60

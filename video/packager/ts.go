@@ -2,53 +2,52 @@ package packager
 
 import "encoding/binary"
 
-// Zero is the time stamp in transport streams, in units of 1/90,000 s, of what is presented
-// at zero: X-TIMESTAMP-MAP of subtitles says it too (RFC 8216 section 3.5).
+// Zero is the time stamp of presentation time zero in transport streams, in units of 1/90,000 s.
+// Subtitles state it in X-TIMESTAMP-MAP (RFC 8216 section 3.5).
 const Zero = 10 * 90000
 
-// SampleAES is the key of a transport stream's samples, and the initialisation vector with
-// which each of them begins ("MPEG-2 Stream Encryption Format for HTTP Live Streaming").
+// SampleAES holds the key of a transport stream's samples, and the initialisation vector for the
+// start of each sample ("MPEG-2 Stream Encryption Format for HTTP Live Streaming").
 type SampleAES struct {
 	Key, IV [16]byte
 }
 
-// A transport stream's packets, by their identifiers.
+// Sizes and packet identifiers of a transport stream.
 const (
 	packet  = 188
 	header  = 4
 	payload = packet - header
-	clock   = 8 // bytes of an adaptation field that has a clock reference
+	clock   = 8 // bytes of an adaptation field with a clock reference
 
 	pidMap   = 0x1000
 	pidMedia = 0x100
 )
 
-// clockLead is how much earlier than a sample is to be decoded the clock reference says that
-// it has arrived, in units of 1/90,000 s.
+// clockLead is how far the clock reference is behind a sample's decoding time, in units of
+// 1/90,000 s: the time between arrival and decoding.
 const clockLead = 63000
 
-// Bytes of the header of a packet of the elementary stream: with a time stamp, with two.
+// Sizes of a PES packet's header, in bytes: with one time stamp, and with two.
 const (
 	onePES = 14
 	twoPES = 19
 )
 
-// mostPES and mostWait are how many bytes of sound are put into one packet of the elementary
-// stream, and for how many units of 1/90,000 s: it has the clock reference, of which there is
-// to be one each 100 ms (ISO/IEC 13818-1 section 2.7.2).
+// mostPES and mostWait limit the sound in a PES packet, in bytes and in units of 1/90,000 s. A
+// PES packet has a clock reference, required every 100 ms (ISO/IEC 13818-1 section 2.7.2).
 const (
 	mostPES  = 16 * payload
 	mostWait = 9000
 )
 
-// TSSize is how many bytes AppendTS appends: exactly for a clear stream, where e is nil;
-// at most for an encrypted one.
+// TSSize returns the number of bytes appended by AppendTS: the exact number for a clear stream (e
+// is nil), an upper limit for an encrypted stream.
 func (f *Fragment) TSSize(e *SampleAES) int64 {
 	packets := int64(0)
 	for from := 0; from < len(f.samples); {
 		to, size, head := f.group(from)
 		if e != nil && f.track.Codec != AAC {
-			size += size / 2 // at most: one byte behind each two
+			size += size / 2 // at most one guard byte for each two bytes
 		}
 		n := packetsOf(head + size)
 		packets += int64(n)
@@ -63,17 +62,18 @@ func (f *Fragment) TSSize(e *SampleAES) int64 {
 	return (2 + packets) * packet
 }
 
-// packetsOf are how many packets have so many bytes of the elementary stream's packet: the
-// first of them has a clock reference.
+// packetsOf returns the number of packets for n bytes of a PES packet. The first packet has a
+// clock reference.
 func packetsOf(n int) int { return 1 + max(0, n-(payload-clock)+payload-1)/payload }
 
-// spare are by how many packets more the last of the elementary stream's packets, which has n
-// of all, can be spread so that all are a multiple of 16: as the continuity counter has four
-// bits, that of the next segment can begin with 0. Each has a byte of it at least.
+// spare returns the number of extra packets for the last PES packet, to make the segment's
+// packets a multiple of 16. The continuity counter has four bits, so the next segment can then
+// begin with 0. all counts the packets of the segment, n the packets of the last PES packet. Each
+// packet needs at least a byte of payload.
 func spare(all int64, n, size int) int { return min(int(-all&15), max(0, size+1-n)) }
 
-// group are the samples that go into one packet of the elementary stream, from one on: the
-// one behind them, their bytes in it, and those of its header.
+// group returns the extent of the PES packet that begins with sample from: the sample after the
+// last, the size of the samples, and the size of the header.
 func (f *Fragment) group(from int) (to, size, head int) {
 	s := &f.samples[from]
 	if f.track.Codec != AAC {
@@ -95,13 +95,13 @@ func (f *Fragment) group(from int) (to, size, head int) {
 	return to, size, onePES
 }
 
-// AppendTS appends the segment as an MPEG transport stream (ISO/IEC 13818-1, RFC 8216
-// section 3.2) of one program with one elementary stream. It is encrypted by e unless that
-// is nil; HEVC cannot be.
+// AppendTS appends the segment as an MPEG transport stream (ISO/IEC 13818-1, RFC 8216 section
+// 3.2) of one program with one elementary stream. Unless e is nil, AppendTS encrypts the samples;
+// encrypted HEVC is ErrInput.
 //
-// What is presented at zero, edit list applied, has the time stamp Zero in all renditions.
-// Continuity counters go on over segments whose sequence numbers follow each other, whoever
-// makes them.
+// Presentation time zero, after the edit list, has the time stamp Zero in all renditions.
+// Continuity counters continue across segments with consecutive sequence numbers, even if
+// different processes make the segments.
 func (f *Fragment) AppendTS(dst []byte, e *SampleAES) ([]byte, error) {
 	t := f.track
 	if e != nil {
@@ -143,14 +143,14 @@ func (f *Fragment) AppendTS(dst []byte, e *SampleAES) ([]byte, error) {
 	return dst[:begin+w.at], nil
 }
 
-// pictureOf is what a sample of video is in its elementary stream, behind its lead. It is
-// good until the next one is asked for.
+// pictureOf returns a sample of video in its elementary stream, without its lead. The result is
+// valid until the next call.
 func (f *Fragment) pictureOf(s *sample, encrypted bool) []byte {
 	f.built = f.built[:0]
 	for rest := f.segment[s.at+s.skip : s.end]; len(rest) > 0; {
 		unit, after, err := f.track.unit(rest)
 		if err != nil {
-			break // Read has seen them all
+			break // Read has checked all units
 		}
 		rest = after
 		f.built = append(f.built, start...)
@@ -165,8 +165,7 @@ func (f *Fragment) pictureOf(s *sample, encrypted bool) []byte {
 	return f.built
 }
 
-// appendGuarded appends bytes with others between them that prevent the emulation of start
-// codes (ISO/IEC 14496-10 section 7.4.1).
+// appendGuarded appends b with emulation prevention bytes (ISO/IEC 14496-10 section 7.4.1).
 func appendGuarded(dst, b []byte) []byte {
 	for {
 		i := zeros(b)
@@ -180,15 +179,14 @@ func appendGuarded(dst, b []byte) []byte {
 	}
 }
 
-// zeros is where the first two zeros are that follow each other; len(b) where there are none.
-// It looks at 16 bytes at a time: what the standard library does for two is slower than all
-// the rest.
+// zeros returns the index of the first two consecutive zeros, or len(b). It checks 16 bytes at a
+// time: the standard library's search for two bytes is slower than all the rest of packaging.
 func zeros(b []byte) int {
 	const low, high = 0x0101010101010101, 0x8080808080808080
 	rest := b
 	for len(rest) > 16 {
 		v, w := binary.LittleEndian.Uint64(rest), binary.LittleEndian.Uint64(rest[8:])
-		if ((v-low)&^v|(w-low)&^w)&high != 0 { // one is zero
+		if ((v-low)&^v|(w-low)&^w)&high != 0 { // some byte is zero
 			for j := range 16 {
 				if rest[j] == 0 && rest[j+1] == 0 {
 					return len(b) - len(rest) + j
@@ -205,8 +203,8 @@ func zeros(b []byte) int {
 	return len(b)
 }
 
-// sound is what some samples are in the elementary stream: frames with headers (ISO/IEC
-// 14496-3 section 1.A.2). It is good until the next is asked for.
+// sound returns samples of sound in the elementary stream: frames with ADTS headers (ISO/IEC
+// 14496-3 section 1.A.2). The result is valid until the next call.
 func (f *Fragment) sound(from, to int, encrypted bool) ([]byte, error) {
 	f.built = f.built[:0]
 	for _, s := range f.samples[from:to] {
@@ -228,8 +226,8 @@ func (f *Fragment) sound(from, to int, encrypted bool) ([]byte, error) {
 	return f.built, nil
 }
 
-// tables writes the program association and the program map (ISO/IEC 13818-1 sections 2.4.4.3
-// and 2.4.4.8).
+// tables writes the program association table and the program map table (ISO/IEC 13818-1 sections
+// 2.4.4.3 and 2.4.4.8).
 func (f *Fragment) tables(w *stream, encrypted bool) {
 	counter := byte(f.sequence-1) & 15
 	w.section(0, counter, []byte{
@@ -239,7 +237,7 @@ func (f *Fragment) tables(w *stream, encrypted bool) {
 	var room [payload]byte
 	b := append(room[:0],
 		0x02, 0xb0, 0, 0, 1, 0xc1, 0, 0,
-		0xe0|pidMedia>>8, pidMedia&255, 0xf0, 0, // the clock's packets, no descriptors
+		0xe0|pidMedia>>8, pidMedia&255, 0xf0, 0, // PID of the clock, no descriptors
 	)
 	kind := [...]byte{H264: 0x1b, HEVC: 0x24, AAC: 0x0f}[f.track.Codec]
 	if encrypted {
@@ -255,7 +253,7 @@ func (f *Fragment) tables(w *stream, encrypted bool) {
 	case encrypted:
 		config := f.track.config
 		b = append(b, 15, 4, 'a', 'a', 'c', 'd', 5, byte(4+8+len(config)), 'a', 'p', 'a', 'd')
-		// The set-up of the sound: its kind, priming, version, configuration.
+		// The audio setup: type, priming, version, configuration.
 		b = append(b, f.track.setUp()...)
 		b = append(b, 0, 0, 1, byte(len(config)))
 		b = append(b, config...)
@@ -265,7 +263,7 @@ func (f *Fragment) tables(w *stream, encrypted bool) {
 	w.section(pidMap, counter, b)
 }
 
-// setUp is the kind of the sound in SAMPLE-AES.
+// setUp returns the audio type in SAMPLE-AES.
 func (t *Track) setUp() string {
 	switch t.config[0] >> 3 {
 	case 5:
@@ -276,17 +274,18 @@ func (t *Track) setUp() string {
 	return "zaac"
 }
 
-// elementary is a packet of the elementary stream (ISO/IEC 13818-1 section 2.4.3.6).
+// elementary is a PES packet, a packet of the elementary stream (ISO/IEC 13818-1 section
+// 2.4.3.6).
 type elementary struct {
 	id             byte
 	key            bool
 	decoded, shown int64
 	lead, body     []byte
-	lengths        bool // in body, of four bytes, which are to be start codes
+	lengths        bool // body has lengths of four bytes, to be replaced by start codes
 	head           [twoPES]byte
 }
 
-// header makes the header of what has size bytes, and gives out how many it has.
+// header builds the header for size bytes and returns the header's size.
 func (p *elementary) header(size int) int {
 	n := onePES
 	flags := byte(0x80)
@@ -307,20 +306,20 @@ func (p *elementary) header(size int) int {
 	}
 	length := size + n - 6
 	if length > 0xffff {
-		length = 0 // which pictures need not say
+		length = 0 // pictures need no length
 	}
 	copy(p.head[:], []byte{0, 0, 1, p.id, byte(length >> 8), byte(length), 0x84, flags, byte(n - 9)})
 	return n
 }
 
-// stream is a transport stream being written, into bytes that are enough.
+// stream is a transport stream being written. b must have room for all of it.
 type stream struct {
 	b       []byte
 	at      int
 	packets int64 // of the elementary stream
 }
 
-// section writes a section, whose check is not there yet, into one packet.
+// section writes a section, given without its CRC, as one packet.
 func (w *stream) section(pid int, counter byte, b []byte) {
 	p := w.b[w.at : w.at+packet]
 	w.at += packet
@@ -332,7 +331,7 @@ func (w *stream) section(pid int, counter byte, b []byte) {
 	}
 }
 
-// check is the CRC of a section (ISO/IEC 13818-1 annex A).
+// check returns the CRC of a section (ISO/IEC 13818-1 annex A).
 func check(b []byte) uint32 {
 	crc := ^uint32(0)
 	for _, c := range b {
@@ -348,7 +347,7 @@ func check(b []byte) uint32 {
 	return crc
 }
 
-// write writes a packet of the elementary stream as n packets.
+// write writes a PES packet as n packets.
 func (w *stream) write(p *elementary, n int) {
 	head := p.head[:9+int(p.head[8])]
 	c := copying{head: head, lead: p.lead, body: p.body, next: len(p.body)}
@@ -362,7 +361,7 @@ func (w *stream) write(p *elementary, n int) {
 		b[0], b[1], b[2] = 0x47, pidMedia>>8, pidMedia&255
 		counter := byte(w.packets) & 15
 		w.packets++
-		size := min(payload, left-(n-1-i)) // each of those that follow has a byte at least
+		size := min(payload, left-(n-1-i)) // each later packet needs at least a byte
 		if i > 0 && size == payload {
 			b[3] = 0x10 | counter
 			left -= payload
@@ -398,14 +397,14 @@ func (w *stream) write(p *elementary, n int) {
 	}
 }
 
-// copying copies the pieces of a packet of the elementary stream one after the other.
+// copying copies the pieces of a PES packet in order.
 type copying struct {
 	head, lead, body []byte
-	at               int // of body, the next byte
-	next             int // of body, the next length that is to be a start code
+	at               int // offset of the next byte in body
+	next             int // offset in body of the next length to be replaced by a start code
 }
 
-// to fills b, for which there are bytes enough.
+// to fills b. Enough bytes must be left.
 func (c *copying) to(b []byte) {
 	for len(c.head) > 0 && len(b) > 0 {
 		n := copy(b, c.head)
@@ -428,7 +427,7 @@ func (c *copying) to(b []byte) {
 			}
 		}
 		if c.next+len(start) > c.at {
-			break // the rest of it comes in the next packet
+			break // the rest follows in the next packet
 		}
 		c.next += len(start) + int(big.Uint32(c.body[c.next:]))
 	}
