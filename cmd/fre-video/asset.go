@@ -67,10 +67,10 @@ command follows the work, and prints the asset once it is ready.`,
 	return cmd
 }
 
-// openVideo opens a file that is to be uploaded.
+// openVideo opens a file for an upload.
 func openVideo(path string) (*os.File, fs.FileInfo, error) {
 	const next = "give the path of a video"
-	info, err := os.Stat(path) // a pipe would not open before it has a writer
+	info, err := os.Stat(path) // opening a pipe would block until it has a writer
 	if err != nil {
 		return nil, nil, &hintError{err, next}
 	}
@@ -87,8 +87,8 @@ func openVideo(path string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// upload uploads a file, and waits for what becomes of it where it is to. Of video the data and
-// the size are the file's; the name is, where there is none.
+// upload uploads a file and, if wait is true, waits for the result. It sets the data and size of
+// video, and an empty name.
 func upload(cmd *cobra.Command, c *client.Client, path string, video client.Video, wait bool) (a client.Asset, err error) {
 	f, info, err := openVideo(path)
 	if err != nil {
@@ -223,9 +223,10 @@ func retryCommand() *cobra.Command {
 	}
 }
 
-// bar shows progress on one line of a terminal, ten times a second at most; elsewhere nothing.
+// bar shows progress on a line of a terminal, at most ten times per second. Without a terminal it
+// shows nothing.
 type bar struct {
-	w    io.Writer // nil: nowhere
+	w    io.Writer // nil: no terminal
 	last time.Time
 	text string
 }
@@ -237,7 +238,7 @@ func newBar(w io.Writer) *bar {
 	return &bar{}
 }
 
-// show shows how much of a step is done.
+// show shows the progress of a step.
 func (b *bar) show(step string, done, all int64) {
 	if b.w == nil || done < all && time.Since(b.last) < 100*time.Millisecond {
 		return
@@ -253,7 +254,7 @@ func (b *bar) show(step string, done, all int64) {
 	b.text = text
 }
 
-// end ends the line.
+// end clears the line.
 func (b *bar) end() {
 	if b.w != nil && b.text != "" {
 		fmt.Fprintf(b.w, "\r%-*s\r", len(b.text), "")

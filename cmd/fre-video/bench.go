@@ -64,7 +64,7 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 				return usageError{fmt.Errorf("%d viewers for %v: give one at least, and some time", c.Viewers, c.Duration)}
 			}
 			if insecure {
-				c.TLS = &tls.Config{InsecureSkipVerify: true} // as the user says
+				c.TLS = &tls.Config{InsecureSkipVerify: true} // requested by the user
 			}
 			report, err := viewers.Run(cmd.Context(), c)
 			switch {
@@ -110,7 +110,7 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 	return cmd
 }
 
-// parseRange reads "1-20", or "4" as both ends, of positive numbers.
+// parseRange parses "1-20", or "4" for both ends. The numbers must be positive.
 func parseRange(text string) (from, to float64, err error) {
 	low, high, found := strings.Cut(text, "-")
 	if !found {
@@ -126,7 +126,7 @@ func parseRange(text string) (from, to float64, err error) {
 	return from, to, err
 }
 
-// writeFile has write make a file's content, anew.
+// writeFile creates or replaces a file with the output of write.
 func writeFile(path string, write func(io.Writer) error) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command fre-video takes videos in from people whom nobody has to trust, has sandboxes of a
-// FRE engine transcode them, and serves them as HLS and DASH. `fre-video serve` is the
-// service; every other command asks a running one over HTTP.
+// Command fre-video is the video service and its command line. It accepts videos of untrusted
+// people, transcodes them in sandboxes of a FRE engine, and serves HLS and DASH. `fre-video
+// serve` runs the service; all other commands are HTTP clients of a running service.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// The exit codes.
+// Exit codes.
 const (
 	exitError     = 1
 	exitUsage     = 2
@@ -50,12 +50,12 @@ const exitCodes = `Exit codes of fre-video:
 // release is set by the build.
 var release = "unknown"
 
-// usageError is the user's mistake in the command line.
+// usageError is a mistake in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// hintError is an error with the next step.
+// hintError is an error with a next step.
 type hintError struct {
 	error
 	next string
@@ -63,15 +63,15 @@ type hintError struct {
 
 func (e *hintError) Unwrap() error { return e.error }
 
-// errUnreachable says that FRE_VIDEO_URL leads to no service.
+// errUnreachable reports that no service answers at FRE_VIDEO_URL.
 var errUnreachable = errors.New("the service is not reachable")
 
-// failedError is an asset that has failed.
+// failedError reports an asset in state failed.
 type failedError struct{ id, why string }
 
 func (e *failedError) Error() string { return "asset " + e.id + " has failed: " + e.why }
 
-// run is main without the process around it.
+// run is main without the process: it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -146,7 +146,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// args is a check of the number of arguments, whose error is the user's mistake.
+// args turns an error about the number of arguments into a usageError.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
 		if err := check(cmd, a); err != nil {
@@ -156,7 +156,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// connect is a client of the service that the environment names.
+// connect returns a client of the service at FRE_VIDEO_URL.
 func connect() (*client.Client, error) {
 	at := os.Getenv("FRE_VIDEO_URL")
 	if at == "" {
@@ -169,12 +169,12 @@ func connect() (*client.Client, error) {
 	return c, nil
 }
 
-// explain adds the next step to an error of a service that cannot be reached, or is none.
+// explain adds the next step to an error of an unreachable service or of another server.
 func explain(ctx context.Context, err error) error {
 	var wire *api.Error
 	var failed *url.Error
 	switch {
-	case ctx.Err() != nil: // of a hint only what is meant for that
+	case ctx.Err() != nil: // keep only a hint about the interruption
 		var hint *hintError
 		if errors.As(err, &hint) {
 			return hint

@@ -19,21 +19,21 @@ import (
 	"github.com/fre-engine/fre/video/client"
 )
 
-// forgotten is after how long an upload that was begun is not gone on with: the service gives
-// it up after a day.
+// forgotten is the age at which a note is deleted. The service gives up an unfinished upload
+// after a day.
 const forgotten = 48 * time.Hour
 
-// note remembers an upload that was begun, so that the same command goes on with it: a file
-// with the asset's id, locked by whoever uploads, that is gone once all has arrived.
+// note remembers an unfinished upload, so that the same command can continue it. The note is a
+// file with the asset's id, locked by the uploading process and deleted after the upload.
 //
 //	$XDG_STATE_HOME/fre-video/uploads/FINGERPRINT    (default ~/.local/state)
 type note struct{ file *os.File }
 
-// openNote is the note of a file's upload to a service. It is nil where there is no home to
-// keep it, or another process is at the same upload.
+// openNote opens the note of an upload. It returns nil if the note cannot be stored, or if
+// another process has the lock. All methods accept a nil note.
 func openNote(fingerprint ...any) *note {
 	home := os.Getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(home) { // as the XDG Base Directory Specification has it
+	if !filepath.IsAbs(home) { // the XDG Base Directory Specification demands an absolute path
 		user, err := os.UserHomeDir()
 		if err != nil {
 			return nil
@@ -57,7 +57,7 @@ func openNote(fingerprint ...any) *note {
 	return n
 }
 
-// lockNote opens a note that nobody else has.
+// lockNote opens and locks a note.
 func lockNote(path string, flags int) (*note, error) {
 	f, err := os.OpenFile(path, flags, 0o600)
 	if err != nil {
@@ -68,7 +68,7 @@ func lockNote(path string, flags int) (*note, error) {
 	if err == nil {
 		err = unix.Fstat(int(f.Fd()), &info)
 	}
-	if err == nil && info.Nlink == 0 { // its upload has come to its end meanwhile
+	if err == nil && info.Nlink == 0 { // another process has just finished this upload
 		err = fs.ErrNotExist
 	}
 	if err != nil {
@@ -77,7 +77,7 @@ func lockNote(path string, flags int) (*note, error) {
 	return &note{f}, nil
 }
 
-// forget removes notes that are too old.
+// forget deletes old notes.
 func forget(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -90,7 +90,7 @@ func forget(dir string) {
 	}
 }
 
-// id is that of the asset, "" where none was begun.
+// id returns the asset's id, or "".
 func (n *note) id() string {
 	if n == nil {
 		return ""
@@ -102,7 +102,7 @@ func (n *note) id() string {
 	return string(b)
 }
 
-// write notes an asset's id. One that cannot be noted is begun anew the next time.
+// write stores an asset's id. If this fails, the next command starts the upload again.
 func (n *note) write(id string) {
 	if n != nil {
 		_ = n.file.Truncate(0)
@@ -110,14 +110,14 @@ func (n *note) write(id string) {
 	}
 }
 
-// close leaves the note to the next command.
+// close keeps the note for the next command.
 func (n *note) close() {
 	if n != nil {
-		_ = n.file.Close() // and the lock with it
+		_ = n.file.Close() // also releases the lock
 	}
 }
 
-// remove takes the note away.
+// remove deletes the note.
 func (n *note) remove() {
 	if n != nil {
 		_ = os.Remove(n.file.Name())
@@ -125,8 +125,8 @@ func (n *note) remove() {
 	}
 }
 
-// uploadOnce uploads the video at a path, and returns its asset's id. It goes on with what an
-// earlier command has begun, unless the file has changed since.
+// uploadOnce uploads the video at path and returns its asset's id. It continues the upload of an
+// earlier command, unless the file has changed since.
 func uploadOnce(ctx context.Context, c *client.Client, path string, video client.Video, modified time.Time, report func(sent int64)) (string, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {

@@ -32,7 +32,7 @@ import (
 	"github.com/fre-engine/fre/video/web"
 )
 
-// The defaults of fre-video serve.
+// Defaults of fre-video serve.
 const (
 	defaultListen = "127.0.0.1:8090"
 	defaultState  = "/var/lib/fre-video"
@@ -40,7 +40,7 @@ const (
 	livePrefix    = "/live"
 )
 
-// serveConfig is what fre-video serve is told.
+// serveConfig holds the flags of fre-video serve.
 type serveConfig struct {
 	State, Listen, Engine, Import string
 	RTMP, SRT                     string
@@ -53,7 +53,7 @@ type serveConfig struct {
 	Drain                         time.Duration
 }
 
-// serveCommand is the service. This file alone wires its parts together.
+// serveCommand runs the service. Only this file wires its parts together.
 func serveCommand() *cobra.Command {
 	var cfg serveConfig
 	cmd := &cobra.Command{
@@ -94,7 +94,8 @@ the service or the engine interrupts is gone on with: no finished chunk is made 
 	return cmd
 }
 
-// openAccessLog opens what --access-log names; nil is none. done closes both.
+// openAccessLog opens the log of --access-log, or returns nil without one. done closes log and
+// file.
 func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer) (l *origin.AccessLog, done func() error, err error) {
 	file := os.Stdout
 	switch path {
@@ -102,7 +103,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 		return nil, func() error { return nil }, nil
 	case "-":
 	default:
-		// Whoever rotates it copies and truncates it.
+		// Append mode allows rotation by copying and truncating.
 		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
 			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a file that may be written to, or - for standard output"}
 		}
@@ -117,7 +118,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 	}, nil
 }
 
-// check says what is wrong with numbers that no service can work by.
+// check rejects negative numbers.
 func (c *serveConfig) check() error {
 	for flag, n := range map[string]int64{
 		"slots": int64(c.Service.Slots), "rungs": int64(c.Service.Rungs), "max-bytes": c.Service.MostBytes,
@@ -265,8 +266,8 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	go func() {
 		<-ctx.Done()
 		log.Info("stopping", "drain", cfg.Drain)
-		videos.Close() // those who follow an asset wait for it
-		streams.Stop() // as those do who wait for a live stream to go on
+		videos.Close() // ends the event streams of assets
+		streams.Stop() // ends the requests blocked on live streams
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 		defer cancel()
 		err := server.Shutdown(drain)
@@ -281,7 +282,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	return <-stopped
 }
 
-// publishers has the streams listen for those who publish. They end with the streams.
+// publishers starts the listeners for publishers. They end with streams.
 func publishers(ctx context.Context, cfg *serveConfig, streams *live.Server, log *slog.Logger) error {
 	if cfg.RTMP != "" {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.RTMP)

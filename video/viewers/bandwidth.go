@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Bandwidth is estimated, and a rung chosen by it, as hls.js does by default: two
-// exponentially weighted means of what downloads measured, the lower of which counts, and
-// less of it for a step up than for staying.
+// The bandwidth estimate and the choice of a rung follow the defaults of hls.js: the lower of two
+// exponentially weighted means of measured download rates. Switching up needs more reserve than
+// staying.
 const (
-	fastHalf = 3 * time.Second // of downloading
+	fastHalf = 3 * time.Second // half-life, in time spent downloading
 	slowHalf = 9 * time.Second
 
 	shareDown = 0.95
 	shareUp   = 0.7
 
-	shortest = 50 * time.Millisecond // a download counts as this long at least
-	smallest = 16 << 10              // one of fewer bytes says nothing
+	shortest = 50 * time.Millisecond // shorter downloads count as this long
+	smallest = 16 << 10              // bytes; smaller downloads are not measured
 )
 
-// mean weights each value by the time it was measured for, half as much when half has passed.
+// mean is a mean weighted by duration. A value's weight halves with each half-life.
 type mean struct {
 	sum, weight float64
 }
@@ -29,7 +29,7 @@ func (m *mean) add(value float64, d, half time.Duration) {
 	m.sum, m.weight = m.sum*old+value*(1-old), m.weight*old+(1-old)
 }
 
-// bandwidth is an estimate of what a network lets through.
+// bandwidth estimates the bandwidth of a viewer's network.
 type bandwidth struct{ fast, slow mean }
 
 func (b *bandwidth) add(bytes int64, d time.Duration) {
@@ -42,7 +42,7 @@ func (b *bandwidth) add(bytes int64, d time.Duration) {
 	b.slow.add(rate, d, slowHalf)
 }
 
-// rate is in bits a second; 0: nothing is known.
+// rate returns bits per second, or 0 without an estimate.
 func (b *bandwidth) rate() float64 {
 	if b.fast.weight == 0 {
 		return 0
@@ -50,7 +50,7 @@ func (b *bandwidth) rate() float64 {
 	return min(b.fast.sum/b.fast.weight, b.slow.sum/b.slow.weight)
 }
 
-// choose is the rung to go on with from one: the best that the estimate allows.
+// choose returns the best rung within the estimate, for a viewer at rung from.
 func (b *bandwidth) choose(rungs []rung, from int) int {
 	rate := b.rate()
 	if rate == 0 {

@@ -2,44 +2,45 @@ package viewers
 
 import "time"
 
-// state is what a player is doing.
+// state is the state of a player.
 type state int
 
 const (
-	starting state = iota // it has not shown anything yet
+	starting state = iota // nothing was shown yet
 	playing
-	stalled // it has run out of what to play: it rebuffers
-	seeking // it was sent elsewhere, and waits for what is there
-	ended   // all was played
+	stalled // the buffer is empty: rebuffering
+	seeking // after a seek, until enough is loaded
+	ended   // played to the end
 )
 
-// player is the model of a player's buffer. It knows no clock: whoever loads tells it when
-// what has come, and what it did in between follows, for a buffer only runs down then.
+// player models a player's buffer, without a clock of its own: the caller passes the time of each
+// event. Between two events the buffer only drains, so the player can reconstruct the state in
+// between.
 type player struct {
-	enough time.Duration // it begins, and goes on after a stall, with this much
+	enough time.Duration // playback starts, and resumes after a stall, with this much loaded
 
 	state  state
-	since  time.Duration // when the state began
-	now    time.Duration // until when it is reckoned
+	since  time.Duration // start of the state
+	now    time.Duration // time of the last update
 	tracks []*track
 	played time.Duration
 
-	// What happened since somebody looked, who empties them.
-	starts, seeks []time.Duration // how long each took
-	stalls        []interval      // those that are over
+	// Events since the last look. The reader empties them.
+	starts, seeks []time.Duration // duration of each
+	stalls        []interval      // finished stalls
 }
 
-// track is what is loaded of one, picture or sound.
+// track is the loaded part of a track, picture or sound.
 type track struct {
-	at    time.Duration // the place in the medium up to which it is loaded
-	ahead time.Duration // how long that plays on
-	whole bool          // there is nothing behind it
+	at    time.Duration // end of the loaded part in the medium
+	ahead time.Duration // playing time of the loaded part
+	whole bool          // loaded to the end of the medium
 }
 
-// interval is from one time to another.
+// interval is a stretch of the run.
 type interval struct{ from, to time.Duration }
 
-// ahead is how long it plays on, and whether that is up to the end.
+// ahead returns the playing time of the buffer, and whether the buffer reaches the end.
 func (p *player) ahead() (d time.Duration, whole bool) {
 	whole = true
 	for _, t := range p.tracks {
@@ -55,7 +56,7 @@ func (p *player) ahead() (d time.Duration, whole bool) {
 	return d, whole
 }
 
-// advance reckons until now.
+// advance updates the model to now.
 func (p *player) advance(now time.Duration) {
 	elapsed := now - p.now
 	if elapsed <= 0 {
@@ -78,7 +79,7 @@ func (p *player) advance(now time.Duration) {
 	p.now = now
 }
 
-// load adds to t what plays for d, up to a place in the medium.
+// load adds a segment of playing time d to t, up to position at in the medium.
 func (p *player) load(now time.Duration, t *track, d, at time.Duration) {
 	p.advance(now)
 	t.ahead += d
@@ -86,14 +87,14 @@ func (p *player) load(now time.Duration, t *track, d, at time.Duration) {
 	p.goOn()
 }
 
-// finish says that there is nothing behind what is loaded of t.
+// finish marks t as loaded to its end.
 func (p *player) finish(now time.Duration, t *track) {
 	p.advance(now)
 	t.whole = true
 	p.goOn()
 }
 
-// goOn plays once there is enough.
+// goOn starts playback once enough is loaded.
 func (p *player) goOn() {
 	if have, whole := p.ahead(); have < p.enough && !whole {
 		return
@@ -111,7 +112,7 @@ func (p *player) goOn() {
 	p.state, p.since = playing, p.now
 }
 
-// seek goes to a place in the medium: what was loaded is lost.
+// seek jumps to position at in the medium and drops the buffer.
 func (p *player) seek(now, at time.Duration) {
 	p.advance(now)
 	for _, t := range p.tracks {
@@ -120,7 +121,7 @@ func (p *player) seek(now, at time.Duration) {
 	p.state, p.since = seeking, p.now
 }
 
-// leave ends it at now: a stall that goes on is one.
+// leave ends the player at now. An unfinished stall is counted.
 func (p *player) leave(now time.Duration) {
 	p.advance(now)
 	if p.state == stalled {

@@ -15,31 +15,31 @@ import (
 	"github.com/Eyevinn/hls-m3u8/m3u8"
 )
 
-// errPlaylist is wrapped by what is no playlist that can be played.
+// errPlaylist is the cause of every error about an unplayable playlist.
 var errPlaylist = errors.New("not a playlist that can be played")
 
-// address is where something is: the server, as scheme and host, and what is asked of it.
+// address is a URL, split into the server (scheme and host) and the path with the query.
 type address struct{ server, path string }
 
 func (a address) String() string { return a.server + a.path }
 
-// part is something of a server's that is fetched whole, or by a range.
+// part is a resource of a server, or a byte range of a resource.
 type part struct {
 	address
-	offset, size int64 // size 0: all of it
+	offset, size int64 // size 0: the whole resource
 }
 
 // master is a master playlist (RFC 8216, 4.3.4), the slowest rung first.
 type master struct{ rungs []rung }
 
 type rung struct {
-	bandwidth int64 // bits a second, at most
+	bandwidth int64 // peak, in bits per second
 	name      string
 	media     address
-	sound     address // the rendition of its group that is played with it; zero: none
+	sound     address // the rendition of sound to play with it; zero: none
 }
 
-// media is a media playlist (RFC 8216, 4.3.3) that has an end.
+// media is a media playlist (RFC 8216, 4.3.3) with an end.
 type media struct {
 	segments []segment
 	total    time.Duration
@@ -51,8 +51,8 @@ type segment struct {
 	head            part // the initialisation segment; zero: none
 }
 
-// at is the segment that is played at t, with a tolerance, for tracks and rungs are cut at
-// slightly different times; -1: none is.
+// at returns the index of the segment played at t, or -1. The tolerance allows for slightly
+// different cuts of tracks and rungs.
 func (m *media) at(t time.Duration) int {
 	const tolerance = 50 * time.Millisecond
 	i, found := slices.BinarySearchFunc(m.segments, t+tolerance, func(s segment, t time.Duration) int { return cmp.Compare(s.start, t) })
@@ -68,17 +68,17 @@ func (m *media) at(t time.Duration) int {
 	return i
 }
 
-// The most that a playlist may ask for.
+// Limits of a playlist.
 const (
 	longestSegment = time.Hour
 	longestMedia   = 1000 * time.Hour
 )
 
-// mapRange is the range of an initialisation segment. It is in quotes (RFC 8216, 4.3.2.5), which
-// the decoder does not expect, nor that its offset may be missing.
+// mapRange matches the byte range of an initialisation segment. The range is in quotes and its
+// offset may be missing (RFC 8216, 4.3.2.5); the decoder expects neither.
 var mapRange = regexp.MustCompile(`(?m)^(#EXT-X-MAP:.*\bBYTERANGE=)"(\d+)(@\d+)?"`)
 
-// decode reads the text of a playlist. The decoder panics at some that are broken.
+// decode parses a playlist. The decoder panics at some broken playlists.
 func decode(text []byte) (p m3u8.Playlist, err error) {
 	defer func() {
 		if problem := recover(); problem != nil {
@@ -103,7 +103,7 @@ func decode(text []byte) (p m3u8.Playlist, err error) {
 	return p, nil
 }
 
-// parseMaster reads the master playlist that is at base.
+// parseMaster parses the master playlist at base.
 func parseMaster(base *url.URL, text []byte) (*master, error) {
 	p, err := decode(text)
 	if err != nil {
@@ -139,8 +139,8 @@ func parseMaster(base *url.URL, text []byte) (*master, error) {
 	return m, nil
 }
 
-// sound is the default of a variant's renditions of sound, else the first that has a playlist
-// of its own; nil: none has.
+// sound returns the default of a variant's renditions of sound, or else the first with its own
+// playlist. The result is nil if the variant's segments contain the sound.
 func sound(alternatives []*m3u8.Alternative) *m3u8.Alternative {
 	var first *m3u8.Alternative
 	for _, a := range alternatives {
@@ -148,7 +148,7 @@ func sound(alternatives []*m3u8.Alternative) *m3u8.Alternative {
 			continue
 		}
 		if a.Default {
-			if a.URI == "" { // it is in the variant's own segments
+			if a.URI == "" { // the sound is in the variant's own segments
 				return nil
 			}
 			return a
@@ -160,7 +160,7 @@ func sound(alternatives []*m3u8.Alternative) *m3u8.Alternative {
 	return first
 }
 
-// parseMedia reads the media playlist that is at base.
+// parseMedia parses the media playlist at base.
 func parseMedia(base *url.URL, text []byte) (*media, error) {
 	p, err := decode(text)
 	if err != nil {
@@ -177,7 +177,7 @@ func parseMedia(base *url.URL, text []byte) (*media, error) {
 	header := list.Map
 	var head part
 	for _, s := range list.Segments {
-		if s == nil { // room that the decoder has made
+		if s == nil { // unused capacity of the decoder
 			continue
 		}
 		if !(s.Duration >= 0 && s.Duration <= longestSegment.Seconds()) || s.Limit < 0 || s.Offset < 0 {
@@ -200,7 +200,7 @@ func parseMedia(base *url.URL, text []byte) (*media, error) {
 			return nil, err
 		}
 		if n := len(m.segments); n > 0 && next.size > 0 && next.offset == 0 && m.segments[n-1].address == next.address {
-			// No offset: it follows on the one before (RFC 8216, 4.3.2.2).
+			// Without an offset, a range follows the range before (RFC 8216, 4.3.2.2).
 			if next.offset = m.segments[n-1].offset + m.segments[n-1].size; next.offset < 0 {
 				return nil, fmt.Errorf("%w: ranges of %.60q that have no end", errPlaylist, s.URI)
 			}
@@ -216,7 +216,7 @@ func parseMedia(base *url.URL, text []byte) (*media, error) {
 	return m, nil
 }
 
-// resolve is the address that a playlist's at base names by uri.
+// resolve returns the address of uri, relative to a playlist at base.
 func resolve(base *url.URL, uri string) (address, error) {
 	u, err := base.Parse(uri)
 	if err != nil {
@@ -225,7 +225,7 @@ func resolve(base *url.URL, uri string) (address, error) {
 	return addressOf(u)
 }
 
-// addressOf is that of a whole URL.
+// addressOf returns the address of an absolute URL.
 func addressOf(u *url.URL) (address, error) {
 	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.ContainsAny(u.Host, " \r\n") {
 		return address{}, fmt.Errorf("%w: an address %.60q, which is not one of HTTP", errPlaylist, u)
@@ -233,22 +233,21 @@ func addressOf(u *url.URL) (address, error) {
 	return address{server: u.Scheme + "://" + u.Host, path: strings.ReplaceAll(u.RequestURI(), " ", "%20")}, nil
 }
 
-// intake has playlists parsed once for all viewers: each fetches its own, but they are the
-// same.
+// intake parses playlists once for all viewers. Each viewer fetches its own copy, but the copies
+// are equal.
 type intake struct {
 	mu   sync.Mutex
 	kept map[address]*parsed
 }
 
-// parsed is what a playlist's text says.
+// parsed is a parsed playlist.
 type parsed struct {
 	text   []byte
-	master *master // one of the two
+	master *master // set for a master playlist, else media is set
 	media  *media
 }
 
-// read parses the text that is at a, of a master playlist or of a media playlist. What it
-// returns is not to be changed.
+// read parses text, the playlist at a. The caller must not change the result.
 func (in *intake) read(a address, text []byte, isMaster bool) (*parsed, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

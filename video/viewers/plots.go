@@ -7,8 +7,8 @@ import (
 	"github.com/fre-engine/fre/internal/plot"
 )
 
-// WriteSVG draws the run over time, one figure below the other: requests and errors, bit
-// rates, viewers, latencies of segments.
+// WriteSVG draws the run over time in a column of figures: requests and errors, bit rates,
+// viewers, latencies of segments.
 func (r *Report) WriteSVG(w io.Writer) error {
 	line := func(name string, color plot.Color, of func(Step) float64) plot.Line {
 		l := plot.Line{Name: name, Color: color}
@@ -17,7 +17,7 @@ func (r *Report) WriteSVG(w io.Writer) error {
 		}
 		return l
 	}
-	// measured leaves out the steps in which there was nothing to measure.
+	// measured drops the steps without a measurement.
 	measured := func(l plot.Line) plot.Line {
 		var kept []plot.Point
 		for _, p := range l.Points {

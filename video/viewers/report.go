@@ -16,42 +16,42 @@ import (
 	"github.com/fre-engine/fre/internal/load"
 )
 
-// Report is what the viewers of a run have lived through. Times in its JSON are in
-// nanoseconds, bit rates in bits a second.
+// Report is the result of a run. In JSON, times are in nanoseconds and bit rates in bits per
+// second.
 type Report struct {
 	URLs        []string      `json:"urls"`
 	Viewers     int           `json:"viewers"`
-	Weak        int           `json:"weak"` // of them on a weak network
+	Weak        int           `json:"weak"` // number of viewers on a weak network
 	WeakMin     float64       `json:"weak_min,omitempty"`
 	WeakMax     float64       `json:"weak_max,omitempty"`
-	Rate        float64       `json:"rate,omitempty"` // asked for; 0: as the playlists say
+	Rate        float64       `json:"rate,omitempty"` // from Config; 0: by the playlists
 	Seed        uint64        `json:"seed"`
 	Began       time.Time     `json:"began"`
-	Duration    time.Duration `json:"duration"` // from the first viewer's coming
+	Duration    time.Duration `json:"duration"` // of the run
 	Interrupted bool          `json:"interrupted"`
 
 	Sessions     int           `json:"sessions"`
-	GivenUp      int           `json:"given_up"` // sessions that ended by an error
-	StartUp      Times         `json:"start_up"` // from a session's first request until it plays
-	Seeks        Times         `json:"seeks"`    // from each until it plays again
-	Played       time.Duration `json:"played"`   // by all together
+	GivenUp      int           `json:"given_up"` // sessions ended by an error
+	StartUp      Times         `json:"start_up"` // from a session's first request to the start of playback
+	Seeks        Times         `json:"seeks"`    // from each seek until playback resumes
+	Played       time.Duration `json:"played"`   // total of all viewers
 	Rebuffering  Rebuffering   `json:"rebuffering"`
 	SwitchesUp   int           `json:"switches_up"`
 	SwitchesDown int           `json:"switches_down"`
 	Rungs        []Rung        `json:"rungs"`         // the slowest first
-	MeanBitRate  float64       `json:"mean_bit_rate"` // of what was loaded, by the time it plays
+	MeanBitRate  float64       `json:"mean_bit_rate"` // of the loaded segments, weighted by playing time
 
-	SegmentTimes Times             `json:"segment_times"` // from a request to the last byte
-	FirstByte    Times             `json:"first_byte"`    // from any request to the first byte
-	Errors       map[string]uint64 `json:"errors"`        // how many of each kind
-	RetryAfters  uint64            `json:"retry_afters"`  // answers that had Retry-After
-	Requests     *load.Report      `json:"requests"`      // of all kinds, as fre bench http reports them
-	CPU          time.Duration     `json:"cpu"`           // that this process has taken for it all
+	SegmentTimes Times             `json:"segment_times"` // from the request to the last byte
+	FirstByte    Times             `json:"first_byte"`    // from the request to the first byte, for all requests
+	Errors       map[string]uint64 `json:"errors"`        // count of each kind
+	RetryAfters  uint64            `json:"retry_afters"`  // answers with Retry-After
+	Requests     *load.Report      `json:"requests"`      // all requests, in the form of fre bench http
+	CPU          time.Duration     `json:"cpu"`           // of this process during the run
 
 	TimeLine []Step `json:"time_line"`
 }
 
-// Times sums up a number of durations.
+// Times summarises durations.
 type Times struct {
 	Count int64         `json:"count"`
 	P50   time.Duration `json:"p50"`
@@ -61,37 +61,37 @@ type Times struct {
 	Max   time.Duration `json:"max"`
 }
 
-// Rebuffering is when the picture stood still because nothing was there to play. Waiting for the
-// begin, and after a seek, is not.
+// Rebuffering is playback stopped by an empty buffer. Waiting at the start and after a seek does
+// not count.
 type Rebuffering struct {
-	Viewers int           `json:"viewers"` // to whom it happened
-	Share   float64       `json:"share"`   // of those who have seen something
+	Viewers int           `json:"viewers"` // viewers with at least one stall
+	Share   float64       `json:"share"`   // of the viewers that played anything
 	Count   int           `json:"count"`
-	Time    time.Duration `json:"time"`  // of all together
-	Ratio   float64       `json:"ratio"` // of the time of playing and rebuffering
+	Time    time.Duration `json:"time"`  // total of all viewers
+	Ratio   float64       `json:"ratio"` // share of the time of playing and rebuffering
 }
 
-// Rung is a variant of the playlists, and how much of what was loaded is of it.
+// Rung is a variant of the playlists, with its share of the loaded segments.
 type Rung struct {
-	Name      string  `json:"name,omitempty"` // its resolution
+	Name      string  `json:"name,omitempty"` // the resolution
 	Bandwidth int64   `json:"bandwidth"`
-	Share     float64 `json:"share"` // by the time it plays
+	Share     float64 `json:"share"` // weighted by playing time
 }
 
-// Step is a part of the run, all of which are equally long.
+// Step is a part of the run. All steps are equally long.
 type Step struct {
-	At          time.Duration `json:"at"`           // its begin
-	Viewers     float64       `json:"viewers"`      // that were there, on average
-	Rebuffering float64       `json:"rebuffering"`  // viewers of whom the picture stood still, on average
-	Requests    float64       `json:"requests"`     // each second
-	Errors      float64       `json:"errors"`       // each second
-	BitsSent    float64       `json:"bits"`         // of bodies, each second
-	BitRate     float64       `json:"bit_rate"`     // of the segments that were loaded; 0: none was
-	P50         time.Duration `json:"segments_p50"` // of loading a segment; 0: none was
+	At          time.Duration `json:"at"`           // start of the step
+	Viewers     float64       `json:"viewers"`      // average number of viewers present
+	Rebuffering float64       `json:"rebuffering"`  // average number of stalled viewers
+	Requests    float64       `json:"requests"`     // per second
+	Errors      float64       `json:"errors"`       // per second
+	BitsSent    float64       `json:"bits"`         // of bodies, per second
+	BitRate     float64       `json:"bit_rate"`     // of the loaded segments; 0: none
+	P50         time.Duration `json:"segments_p50"` // time to load a segment; 0: none
 	P99         time.Duration `json:"segments_p99"`
 }
 
-// report sums up, once no viewer is there any more.
+// report summarises the run. All viewers must have left.
 func (s *stats) report(interrupted bool) *Report {
 	c, r := s.config, &s.counts
 	stopped := min(s.clock.now(), c.Duration)
@@ -142,7 +142,7 @@ func (s *stats) report(interrupted bool) *Report {
 	return r
 }
 
-// share is a part of all; 0 of nothing.
+// share returns part / all, or 0 if all is 0.
 func share(part, all float64) float64 {
 	if all == 0 {
 		return 0
@@ -158,10 +158,10 @@ func times(h *hdrhistogram.Histogram) Times {
 	return Times{Count: h.TotalCount(), P50: at(50), P90: at(90), P95: at(95), P99: at(99), Max: time.Duration(h.Max())}
 }
 
-// WriteJSON writes the report for programs, on one line.
+// WriteJSON writes the report as a line of JSON.
 func (r *Report) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
-// WriteText writes the report for people.
+// WriteText writes the report as text for people.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d viewers of %s", r.Viewers, strings.Join(r.URLs, ", "))
@@ -212,5 +212,5 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// bitRate writes one for people.
+// bitRate formats a bit rate for people.
 func bitRate(v float64) string { return load.Short(v/1e6) + " Mbit/s" }

@@ -11,32 +11,33 @@ import (
 	"github.com/fre-engine/fre/internal/load"
 )
 
-// Histograms have this many digits, those of a step of the time line one less.
+// digits is the precision of histograms in decimal digits. Steps of the time line have a digit
+// less.
 const digits = 3
 
-// steps is how many of the time line there are at most; none is shorter than a second.
+// steps is the most steps of the time line. A step lasts at least a second.
 const steps = 100
 
-// stats is what all viewers of a run have lived through so far.
+// stats collects the measurements of all viewers during a run.
 type stats struct {
 	config *Config
 	clock  clock
-	cpu    time.Duration // of the process before
+	cpu    time.Duration // of the process before the run
 	rec    *load.Recorder
 
 	mu         sync.Mutex
-	counts     Report // what can be counted in it at once
+	counts     Report // the fields counted directly
 	segments   *hdrhistogram.Histogram
 	firstBytes *hdrhistogram.Histogram
 	startUps   *hdrhistogram.Histogram
 	seeks      *hdrhistogram.Histogram
-	started    []bool // viewers, by index
+	started    []bool // by index of viewer
 	stalled    []bool
-	rungs      map[Rung]time.Duration // how long what was loaded of each plays
-	bits       float64                // of segments
-	plays      time.Duration          // what they play
+	rungs      map[Rung]time.Duration // playing time of the loaded segments
+	bits       float64                // of loaded segments
+	plays      time.Duration          // playing time of loaded segments
 	bins       []bin
-	width      time.Duration // of a bin
+	width      time.Duration // duration of a bin
 }
 
 // bin is a step of the time line.
@@ -44,8 +45,8 @@ type bin struct {
 	requests, errors uint64
 	bytes            int64
 	bits             float64       // of segments
-	picture          time.Duration // that segments of picture play
-	there, stalled   time.Duration // of all viewers together
+	picture          time.Duration // playing time of picture segments
+	there, stalled   time.Duration // total of all viewers
 	latency          *hdrhistogram.Histogram
 }
 
@@ -62,7 +63,7 @@ func newStats(c *Config, k clock) *stats {
 	return s
 }
 
-// processTime is the CPU time that this process has taken.
+// processTime returns the CPU time of this process.
 func processTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -71,12 +72,12 @@ func processTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// bin is that of a time; the last one takes what comes behind.
+// bin returns the bin of a time. Later times belong to the last bin.
 func (s *stats) bin(at time.Duration) *bin {
 	return &s.bins[min(max(int(at/s.width), 0), len(s.bins)-1)]
 }
 
-// spread adds an interval to the bins that it lies in.
+// spread adds an interval to the bins it covers.
 func (s *stats) spread(i interval, to func(*bin) *time.Duration) {
 	for n := max(int(i.from/s.width), 0); n < len(s.bins); n++ {
 		begin := time.Duration(n) * s.width
@@ -94,28 +95,28 @@ func (s *stats) begins() {
 	s.counts.Sessions++
 }
 
-// gaveUp counts a session that could not go on.
+// gaveUp counts a failed session.
 func (s *stats) gaveUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.GivenUp++
 }
 
-// was counts the time of a viewer.
+// was counts a viewer's time in the run.
 func (s *stats) was(i interval) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.spread(i, func(b *bin) *time.Duration { return &b.there })
 }
 
-// played counts what a session has played.
+// played counts the playing time of a session.
 func (s *stats) played(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Played += d
 }
 
-// saw counts what happened to a viewer's player.
+// saw counts the events of a viewer's player.
 func (s *stats) saw(viewer int, p *player) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +135,7 @@ func (s *stats) saw(viewer int, p *player) {
 	}
 }
 
-// switches counts a change of the rung.
+// switches counts a change of rung.
 func (s *stats) switches(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +146,7 @@ func (s *stats) switches(up bool) {
 	}
 }
 
-// loaded counts a segment that is there.
+// loaded counts a loaded segment.
 func (s *stats) loaded(f fetched, isPicture bool, plays time.Duration, r *rung) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,19 +160,19 @@ func (s *stats) loaded(f fetched, isPicture bool, plays time.Duration, r *rung) 
 	}
 }
 
-// unfinished notes a request that the run's end has cut off.
+// unfinished records a request interrupted by the end of the run.
 func (s *stats) unfinished(viewer int, sent, now time.Duration) {
 	s.rec.Unfinished(viewer, s.clock.time(sent), s.clock.time(now))
 }
 
-// failed counts what is no request's error.
+// failed counts an error outside of requests.
 func (s *stats) failed(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.counts.Errors[text]++
 }
 
-// answered counts a request that has an answer, or has failed.
+// answered counts a request with an answer or an error.
 func (s *stats) answered(viewer int, what kind, sent, end time.Duration, a load.Answer, err error) {
 	s.rec.Add(viewer, s.clock.time(sent), s.clock.time(end), a, err)
 	s.mu.Lock()

@@ -14,48 +14,48 @@ import (
 	"github.com/fre-engine/fre/internal/load"
 )
 
-// Times of a viewer, some of which hls.js has too.
+// Times of a viewer, in part as in hls.js.
 const (
-	pauseMost = 100 * time.Millisecond // by chance, more than the buffer asks for
-	backOff   = time.Second            // after the first error; twice as much after each more
-	backOffTo = 8 * time.Second        // and not more; also before another session, when one was given up
+	pauseMost = 100 * time.Millisecond // most random extra pause with a full buffer
+	backOff   = time.Second            // after the first error; doubles with each error
+	backOffTo = 8 * time.Second        // limit of the pause; also the pause after a failed session
 )
 
-// givenUpError is what a session could not go on without.
+// givenUpError ends a session.
 type givenUpError struct{ error }
 
 func (e *givenUpError) Unwrap() error { return e.error }
 
-// viewer is one of them, for one goroutine.
+// viewer is a virtual viewer. A single goroutine runs a viewer.
 type viewer struct {
 	*run
 	stats   *stats
 	index   int
 	rand    *rand.Rand
 	comes   time.Duration
-	buffer  time.Duration // loads ahead this much
-	rate    float64       // of its network in bits a second; 0: not weak
+	buffer  time.Duration // loads ahead up to this playing time
+	rate    float64       // of a weak network, in bits per second; 0: not weak
 	retries int
 
 	clients map[string]*load.Client // by server
 	request []byte
 	text    bytes.Buffer
 
-	// Of the session.
+	// State of the session.
 	id        string
 	player    *player
 	bandwidth bandwidth
-	heads     map[part]bool      // the initialisation segments it has
-	lists     map[address]*media // the media playlists it has
-	rung      int                // -1: it has loaded nothing yet
-	seekAt    time.Duration      // 0: not known yet
+	heads     map[part]bool      // loaded initialisation segments
+	lists     map[address]*media // loaded media playlists
+	rung      int                // -1: nothing loaded yet
+	seekAt    time.Duration      // time of the next seek; 0: not drawn yet
 }
 
 func logBetween(r *rand.Rand, low, high float64) float64 {
 	return low * math.Exp(r.Float64()*math.Log(high/low))
 }
 
-// live has one session after another, until ctx ends.
+// live runs session after session until ctx ends.
 func (v *viewer) live(ctx context.Context) {
 	defer v.close()
 	if !sleep(ctx, v.comes) {
@@ -78,7 +78,7 @@ func (v *viewer) close() {
 	}
 }
 
-// around is from half of d to d, by chance.
+// around returns a random duration from d/2 to d.
 func (v *viewer) around(d time.Duration) time.Duration {
 	return d/2 + time.Duration(v.rand.Int64N(int64(d/2)+1))
 }
@@ -132,7 +132,7 @@ func (v *viewer) session(ctx context.Context) error {
 	}
 }
 
-// next is the track that has least; nil: all is loaded.
+// next returns the track with the least ahead, or nil if all is loaded.
 func (v *viewer) next() *track {
 	var least *track
 	for _, t := range v.player.tracks {
@@ -143,7 +143,7 @@ func (v *viewer) next() *track {
 	return least
 }
 
-// look counts what has happened to the player.
+// look counts the events of the player and empties them.
 func (v *viewer) look() {
 	p := v.player
 	if len(p.starts)+len(p.seeks)+len(p.stalls) == 0 {
@@ -153,7 +153,7 @@ func (v *viewer) look() {
 	p.starts, p.seeks, p.stalls = p.starts[:0], p.seeks[:0], p.stalls[:0]
 }
 
-// maySeek goes elsewhere when it is time to.
+// maySeek seeks to a random segment when the next seek is due.
 func (v *viewer) maySeek(ctx context.Context, m *master) error {
 	p := v.player
 	if v.Seeks == 0 || p.state != playing || v.rung < 0 {
@@ -174,7 +174,7 @@ func (v *viewer) maySeek(ctx context.Context, m *master) error {
 	return nil
 }
 
-// load loads a track's next segment, and what has to come before it.
+// load loads a track's next segment, with its playlist and initialisation segment if necessary.
 func (v *viewer) load(ctx context.Context, m *master, t *track) error {
 	p := v.player
 	isPicture := t == p.tracks[0]
@@ -186,7 +186,7 @@ func (v *viewer) load(ctx context.Context, m *master, t *track) error {
 	if !isPicture && rung.sound != (address{}) {
 		from = rung.sound
 	} else if !isPicture {
-		p.finish(v.clock.now(), t) // this rung has its sound within
+		p.finish(v.clock.now(), t) // the rung's segments contain the sound
 		return nil
 	}
 	list, err := v.readMedia(ctx, from)
@@ -226,7 +226,7 @@ func (v *viewer) load(ctx context.Context, m *master, t *track) error {
 	return nil
 }
 
-// choose takes the rung that goes on.
+// choose chooses the next rung.
 func (v *viewer) choose(m *master) {
 	to := 0
 	switch {
@@ -253,7 +253,7 @@ func (v *viewer) readMaster(ctx context.Context, a address) (*master, error) {
 	return p.master, nil
 }
 
-// readMedia reads a media playlist, once in a session.
+// readMedia reads a media playlist, once per session.
 func (v *viewer) readMedia(ctx context.Context, a address) (*media, error) {
 	if m := v.lists[a]; m != nil {
 		return m, nil
@@ -279,7 +279,7 @@ func (v *viewer) read(ctx context.Context, a address, isMaster bool) (*parsed, e
 	return p, nil
 }
 
-// kind is what something is that is fetched, as CMCD's ot names it.
+// kind is the kind of a fetched resource, by CMCD's key ot.
 type kind string
 
 const (
@@ -289,22 +289,22 @@ const (
 	soundSegment   kind = "a"
 )
 
-// wanted is what a request is for.
+// wanted describes a request.
 type wanted struct {
 	part
 	kind      kind
-	bandwidth int64         // of its rung; 0: none
-	duration  time.Duration // it plays
+	bandwidth int64         // of the rung; 0: none
+	duration  time.Duration // playing time
 }
 
-// fetched is what has come.
+// fetched describes a complete answer.
 type fetched struct {
 	bytes int64
 	took  time.Duration // from sending the request to the last byte
 	end   time.Duration
 }
 
-// fetch asks until it is given, or gives up.
+// fetch requests a resource, with retries, until it has arrived or the session fails.
 func (v *viewer) fetch(ctx context.Context, what wanted, text *bytes.Buffer) (fetched, error) {
 	c := v.clients[what.server]
 	if c == nil {
@@ -342,7 +342,7 @@ func (v *viewer) fetch(ctx context.Context, what wanted, text *bytes.Buffer) (fe
 			}
 			err = fmt.Errorf("status %d", a.Status)
 		}
-		// What is the request's own fault stays so (RFC 9110, 15.5), but for two.
+		// An error of the request is permanent (RFC 9110, 15.5), except for two statuses.
 		fault := a.Status >= 300 && a.Status < 500 && a.Status != http.StatusRequestTimeout && a.Status != http.StatusTooManyRequests
 		if fault || try >= v.retries {
 			return fetched{}, &givenUpError{fmt.Errorf("GET %s: %w", what.address, err)}
@@ -357,8 +357,8 @@ func (v *viewer) fetch(ctx context.Context, what wanted, text *bytes.Buffer) (fe
 	}
 }
 
-// ask writes a request. Its session is in it as players send that, by CMCD (CTA-5004), so that
-// a server's log shows whose it was.
+// ask appends a request. It has the session's id in CMCD (CTA-5004), as real players send it, to
+// identify the session in a server's log.
 func (v *viewer) ask(b []byte, host string, what wanted) []byte {
 	b = append(b, "GET "...)
 	b = append(b, what.path...)

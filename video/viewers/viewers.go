@@ -1,20 +1,20 @@
-// Package viewers plays HLS from a server with many virtual viewers at once and tells what
-// they lived through: how long they waited for the picture, how often it stopped, in what
-// quality they saw it. Run is all of it; a Report is written as text, JSON and SVG.
+// Package viewers plays HLS from a server with many virtual viewers at once and measures their
+// experience: how long they waited for the picture, how often it stopped, at which quality they
+// saw it. Run does a whole run and returns a Report, which can be written as text, JSON and SVG.
 //
-// It is a closed loop: each viewer loads one thing after another, as a player does that has
-// one connection, and never more than its buffer takes. So the load is what that many
-// people would cause, and a server that becomes slow is asked less. What is measured is not how
-// much it can do at most (fre bench http tells), but how many it serves well.
+// The load is a closed loop. Each viewer loads one resource after another, like a player with a
+// single connection, and never more than its buffer takes. Thus the load is the load of as many
+// people, and a slow server gets fewer requests. The result is not the server's maximum (see fre
+// bench http) but the number of viewers it serves well.
 //
 //	master playlist → media playlist, of picture and sound → initialisation → segment, segment, …
 //
-// The lowest rung is first; then downloads tell what the network lets through. A viewer who has
-// seen all begins anew, as another session. No segment is looked into, so that what is
-// played can be anything of the right names and lengths.
+// A viewer starts with the lowest rung; later the measured bandwidth decides. After the end of
+// the video the viewer starts another session. Segments are not parsed, so their content may be
+// arbitrary, with the right names and lengths.
 //
-// What players do besides, and viewers here do not: they do not give a download up for a
-// smaller one or for a seek, load picture and sound at the same time, or follow live playlists.
+// Unlike a real player, a viewer does not abort a download for a smaller segment or for a seek,
+// does not load picture and sound at the same time, and does not follow live playlists.
 package viewers
 
 import (
@@ -29,41 +29,41 @@ import (
 	"time"
 )
 
-// ErrConfig says that a Config cannot be carried out; the error says why.
+// ErrConfig is an invalid Config. The error tells the reason.
 var ErrConfig = errors.New("cannot be asked for")
 
-// Config says what to play, with whom, and for how long.
+// Config configures a run.
 type Config struct {
-	URLs     []string      // required: of master playlists; each session takes one
+	URLs     []string      // required: master playlists; each session takes one at random
 	Viewers  int           // default 1
 	Duration time.Duration // default 1 min
-	Ramp     time.Duration // viewers come evenly within it; 0: all at once
+	Ramp     time.Duration // time within which viewers arrive evenly; 0: all at once
 
-	// WeakShare is the share of viewers, from 0 to 1, whom WeakMin to WeakMax bits a second
-	// reach, evenly on a logarithmic scale; default 1 to 20 Mbit/s. See load.ClientConfig for
-	// what such a network is.
+	// WeakShare is the share of viewers, from 0 to 1, on a weak network. Their rates lie between
+	// WeakMin and WeakMax bits per second, evenly on a logarithmic scale; default 1 to 20 Mbit/s.
+	// load.ClientConfig describes such a network.
 	WeakShare        float64
 	WeakMin, WeakMax float64
 
-	// Rate has viewers load at this many bits a second of playing: they stay on the best rung
-	// below it, load no sound, and a segment plays for as long as its bytes take at Rate. 0: as the
-	// playlists say.
+	// Rate fixes the bit rate of playback, in bits per second: viewers stay on the best rung
+	// below it, load no sound, and a segment plays for as long as its bytes take at Rate. 0:
+	// playback follows the playlists.
 	Rate float64
 
-	Seeks                float64       // to a place by chance, each minute of playing on average
-	BufferMin, BufferMax time.Duration // viewers load ahead this much, each its own; default 12 to 30 s
-	Start                time.Duration // they play with this much loaded; default 2 s
-	Retries              int           // of a request; default 6. Then the session is given up
-	Timeout              time.Duration // of one request; default 2 min
+	Seeks                float64       // random seeks per minute of playback, on average
+	BufferMin, BufferMax time.Duration // range of the viewers' buffers, each at random; default 12 to 30 s
+	Start                time.Duration // playback starts with this much loaded; default 2 s
+	Retries              int           // of a request; default 6. After the last the session fails
+	Timeout              time.Duration // of a request; default 2 min
 
 	TLS  *tls.Config // for https; default: the system's certificates
-	Seed uint64      // of all that is by chance
+	Seed uint64      // of all random numbers
 
-	// Dial makes connections; default: a net.Dialer's.
+	// Dial opens connections; default: a net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// filled is c with its defaults.
+// filled returns c with defaults. The error is ErrConfig.
 func (c Config) filled() (Config, error) {
 	bad := func(format string, args ...any) (Config, error) {
 		return c, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)
@@ -111,18 +111,18 @@ func (c Config) filled() (Config, error) {
 	return c, nil
 }
 
-// clock is a run's.
+// clock is the clock of a run.
 type clock struct{ began time.Time }
 
-// at is how long the run had lasted at t.
+// at converts a time to the time since the start of the run.
 func (c clock) at(t time.Time) time.Duration { return t.Sub(c.began) }
 
 func (c clock) now() time.Duration { return time.Since(c.began) }
 
-// time is when the run has lasted d.
+// time converts a time since the start of the run to a time.
 func (c clock) time(d time.Duration) time.Time { return c.began.Add(d) }
 
-// sleep waits; it is false when ctx ended.
+// sleep waits for d and returns true, or returns false when ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -134,18 +134,18 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// run is what the viewers of one share.
+// run is the state shared by the viewers of a run.
 type run struct {
 	Config
 	clock  clock
-	from   []address // of the master playlists
+	from   []address // the master playlists
 	intake intake
 }
 
-// Run plays the master playlists at c.URLs with c.Viewers virtual viewers and returns what they
-// lived through. The end of ctx ends it early: the report is then of what was until then,
-// and no error. Errors are ErrConfig, and that a playlist cannot be had at the beginning;
-// what goes wrong later is counted in the report.
+// Run plays the master playlists at c.URLs with c.Viewers virtual viewers and returns the
+// measurements. If ctx ends, Run ends early and reports the time until then, without an error.
+// Errors are ErrConfig, and an unreadable playlist at the start. Later errors are counted in the
+// report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	c, err := c.filled()
 	if err != nil {
@@ -163,7 +163,7 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		}
 		r.from = append(r.from, a)
 	}
-	// Whoever names a wrong address wants to be told so, not to get a report of errors.
+	// A wrong address should be an error at once, not a report full of errors.
 	if err := r.check(ctx); err != nil {
 		return nil, err
 	}
@@ -207,13 +207,13 @@ func (r *run) check(ctx context.Context) error {
 	return nil
 }
 
-// newViewer is the i-th.
+// newViewer returns the i-th viewer.
 func newViewer(r *run, s *stats, i int) *viewer {
 	by := rand.New(rand.NewPCG(r.Seed, uint64(i)))
 	v := &viewer{run: r, stats: s, index: i, rand: by, retries: r.Retries}
 	v.comes = time.Duration((float64(i) + by.Float64()) / float64(r.Viewers) * float64(r.Ramp))
 	v.buffer = r.BufferMin + time.Duration(by.Float64()*float64(r.BufferMax-r.BufferMin))
-	// Exactly the share of them, evenly among them.
+	// Exactly the share of all viewers, evenly distributed.
 	if int(float64(i+1)*r.WeakShare+1e-9) > int(float64(i)*r.WeakShare+1e-9) {
 		v.rate = logBetween(by, r.WeakMin, r.WeakMax)
 	}
