@@ -14,27 +14,27 @@ import "C"
 
 import "unsafe"
 
-// Decoder makes frames of one stream's packets.
+// Decoder decodes the packets of a stream to frames.
 type Decoder struct{ c *C.AVCodecContext }
 
-// Skip is which frames a decoder leaves out.
+// Skip selects the frames a decoder skips.
 type Skip int
 
-// What there is to leave out.
+// Values of Skip.
 const (
 	SkipNone   Skip = C.AVDISCARD_DEFAULT
-	SkipNonRef Skip = C.AVDISCARD_NONREF // what no other frame needs
-	SkipNonKey Skip = C.AVDISCARD_NONKEY // what needs another frame
+	SkipNonRef Skip = C.AVDISCARD_NONREF // frames without references from other frames
+	SkipNonKey Skip = C.AVDISCARD_NONKEY // frames that refer to other frames
 )
 
-// DecoderOptions are what there is to choose.
+// DecoderOptions configures a Decoder.
 type DecoderOptions struct {
-	Threads  int // 0: as many as there are CPUs
+	Threads  int // 0: the number of CPUs
 	Skip     Skip
-	MostSize int // pixels of a picture; 0 for as many as the libraries take
+	MostSize int // most pixels of a picture; 0: the libraries' limit
 }
 
-// NewDecoder is a decoder for a stream of in.
+// NewDecoder returns a decoder for a stream of in. The caller closes it.
 func NewDecoder(in *Input, stream int, o DecoderOptions) (*Decoder, error) {
 	p := C.parameters(in.c, C.int(stream))
 	codec := C.avcodec_find_decoder(p.codec_id)
@@ -60,11 +60,11 @@ func NewDecoder(in *Input, stream int, o DecoderOptions) (*Decoder, error) {
 	return d, nil
 }
 
-// Skip has the decoder leave out others from the next packet on.
+// Skip changes the skipped frames from the next packet on.
 func (d *Decoder) Skip(s Skip) { d.c.skip_frame = int32(s) }
 
-// Send gives the decoder a packet, which stays the caller's; nil for the end. ErrAgain: its
-// frames have to be taken before.
+// Send passes a packet to the decoder. The packet stays the caller's. A nil packet marks the end
+// of the stream. After ErrAgain, the caller must first Receive frames.
 func (d *Decoder) Send(p *Packet) error {
 	if p == nil {
 		return failed("decode", C.avcodec_send_packet(d.c, nil))
@@ -72,7 +72,8 @@ func (d *Decoder) Send(p *Packet) error {
 	return failed("decode", C.avcodec_send_packet(d.c, p.c))
 }
 
-// Receive takes the next frame. ErrAgain: it needs another packet. io.EOF after the last.
+// Receive stores the next frame in f. ErrAgain asks for another packet. io.EOF follows the last
+// frame.
 func (d *Decoder) Receive(f *Frame) error {
 	f.Unref()
 	if err := failed("decode", C.avcodec_receive_frame(d.c, f.c)); err != nil {
@@ -82,13 +83,13 @@ func (d *Decoder) Receive(f *Frame) error {
 	return nil
 }
 
-// Late is how many frames later than what it is shown after a frame is decoded, at most.
+// Late returns the decoder's reordering delay, in frames.
 func (d *Decoder) Late() int { return int(d.c.has_b_frames) }
 
-// Flush forgets what came before: after [Input.Seek].
+// Flush resets the decoder, for use after [Input.Seek].
 func (d *Decoder) Flush() { C.avcodec_flush_buffers(d.c) }
 
-// Close releases the decoder.
+// Close releases the decoder. It may be called again.
 func (d *Decoder) Close() {
 	if d.c == nil {
 		return
@@ -97,15 +98,15 @@ func (d *Decoder) Close() {
 	live.decoders.Add(-1)
 }
 
-// Encoder makes packets of frames.
+// Encoder encodes frames to packets.
 type Encoder struct{ c *C.AVCodecContext }
 
-// EncoderOptions are what is common to encoders; the rest goes by its name.
+// EncoderOptions configures an Encoder. Options holds an encoder's own options by name.
 type EncoderOptions struct {
-	Codec    string   // an encoder's name: libx264, aac
+	Codec    string   // name of an encoder: libx264, aac
 	TimeBase Rational // of frames and packets
-	BitRate  int64    // bits each second, 0 for the encoder's choice
-	Threads  int      // 0: as many as there are CPUs
+	BitRate  int64    // bits per second; 0: the encoder's choice
+	Threads  int      // 0: the number of CPUs
 
 	Width, Height int
 	PixelFormat   string
@@ -119,7 +120,8 @@ type EncoderOptions struct {
 	Options map[string]string // of the encoder: preset, profile, crf, g, …
 }
 
-// NewEncoder opens an encoder. An *Error names an option that it does not have.
+// NewEncoder opens an encoder. The caller closes it. For an unknown option the *Error names the
+// option.
 func NewEncoder(o EncoderOptions) (*Encoder, error) {
 	install()
 	name := C.CString(o.Codec)
@@ -166,23 +168,23 @@ func NewEncoder(o EncoderOptions) (*Encoder, error) {
 	return e, nil
 }
 
-// Header is what a decoder needs before the first packet (avcC, AudioSpecificConfig), a
-// view that is valid until Close.
+// Header returns the data a decoder needs before the first packet (avcC, AudioSpecificConfig).
+// The slice is valid until Close.
 func (e *Encoder) Header() []byte {
 	return unsafe.Slice((*byte)(e.c.extradata), int(e.c.extradata_size))
 }
 
-// Size of the pictures in pixels.
+// Size returns the size of the pictures in pixels.
 func (e *Encoder) Size() (width, height int) { return int(e.c.width), int(e.c.height) }
 
-// FrameSize is how many samples each frame of sound is to have; 0 for any number.
+// FrameSize returns the required number of samples in a frame of sound, or 0 for any number.
 func (e *Encoder) FrameSize() int { return int(e.c.frame_size) }
 
-// Delay is how many samples of sound come before the first that was given.
+// Delay returns the number of priming samples before the first sample of sound.
 func (e *Encoder) Delay() int { return int(e.c.initial_padding) }
 
-// Send gives the encoder a frame, which stays the caller's; nil for the end. ErrAgain: its
-// packets have to be taken before.
+// Send passes a frame to the encoder. The frame stays the caller's. A nil frame marks the end.
+// After ErrAgain, the caller must first Receive packets.
 func (e *Encoder) Send(f *Frame) error {
 	if f == nil {
 		return failed("encode", C.avcodec_send_frame(e.c, nil))
@@ -190,7 +192,8 @@ func (e *Encoder) Send(f *Frame) error {
 	return failed("encode", C.avcodec_send_frame(e.c, f.c))
 }
 
-// Receive takes the next packet. ErrAgain: it needs another frame. io.EOF after the last.
+// Receive stores the next packet in p. ErrAgain asks for another frame. io.EOF follows the last
+// packet.
 func (e *Encoder) Receive(p *Packet) error {
 	p.Unref()
 	if err := failed("encode", C.avcodec_receive_packet(e.c, p.c)); err != nil {
@@ -200,7 +203,7 @@ func (e *Encoder) Receive(p *Packet) error {
 	return nil
 }
 
-// Close releases the encoder.
+// Close releases the encoder. It may be called again.
 func (e *Encoder) Close() {
 	if e.c == nil {
 		return

@@ -1,17 +1,17 @@
-// Package ffmpeg is what a transcoder needs of FFmpeg's libraries (libavformat, libavcodec,
-// libavfilter of 5.1, as Debian has them), by cgo and without copies: packets and frames
-// stay in the libraries' memory, and Go sees them through slices.
+// Package ffmpeg binds the parts of FFmpeg's libraries a transcoder needs (libavformat,
+// libavcodec, libavfilter of 5.1, as in Debian), by cgo and without copies: packets and frames
+// stay in the libraries' memory, and Go sees them as slices.
 //
-// Whoever makes something here releases it: an [Input], [Decoder], [Encoder] or [Graph] by
-// Close, a [Packet] or [Frame] by Close, what one holds by Unref. A slice that
-// [Packet.Data] or [Frame.Plane] has returned is valid until then, no longer: after Unref
-// both panic, and with [Check] what a slice still shows is overwritten, so that tests see
-// who reads too late. [Live] counts what has not been released.
+// The caller releases every object: an [Input], [Decoder], [Encoder], [Graph], [Packet] or
+// [Frame] by Close, the content of a packet or frame by Unref. A slice returned by [Packet.Data]
+// or [Frame.Plane] is valid until then. After Unref both methods panic. With [Check] the memory
+// of a released slice is overwritten, so tests detect late reads. [Live] counts the unreleased
+// objects.
 //
-// Nothing here may be used by two goroutines at once. The libraries decode and encode with
-// threads of their own, as many as they are told.
+// No object is safe for concurrent use. The libraries decode and encode with their own threads,
+// in the requested number.
 //
-// The libraries are LGPL, some of what Debian builds them with (libx264) GPL: a program
-// that links this package is under the GPL as a whole. FRE's transcoder is such a program,
-// in a process of its own; neither the engine nor the video service links it.
+// The libraries are LGPL, but Debian links them with GPL libraries (libx264): a program with this
+// package is under the GPL as a whole. FRE's transcoder is such a program, in its own process.
+// Neither the engine nor the video service links this package.
 package ffmpeg

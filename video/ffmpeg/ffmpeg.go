@@ -64,14 +64,15 @@ import (
 	"unsafe"
 )
 
-// ErrAgain says that a decoder, encoder or graph wants input before it has output.
+// ErrAgain reports that a decoder, encoder or graph needs more input, or has output to be taken
+// first.
 var ErrAgain = errors.New("more input is needed")
 
-// Error is what a function of the libraries has refused.
+// Error is a failure of the libraries.
 type Error struct {
-	Op   string // what was tried
+	Op   string // the attempted action
 	Code int    // an AVERROR
-	Log  string // what the libraries said since the last error; a few lines, "" for nothing
+	Log  string // the libraries' messages since the last error, a few lines; may be ""
 }
 
 func (e *Error) Error() string {
@@ -84,8 +85,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// mostBlock is how many bytes the libraries may allocate at once: a plane of a picture of
-// 16 bits for each of 4 components in 8192 × 4320 pixels, and a little.
+// mostBlock is the most bytes of an allocation by the libraries: a plane of 8192 × 4320 pixels
+// with four components of 16 bits, and some slack.
 const mostBlock = 320 << 20
 
 var install = sync.OnceFunc(func() {
@@ -93,7 +94,7 @@ var install = sync.OnceFunc(func() {
 	C.av_max_alloc(mostBlock)
 })
 
-// failed is the error of a return code: nil from 0 on, io.EOF, ErrAgain or an *Error.
+// failed converts a return code: from 0 on to nil, else to io.EOF, ErrAgain or an *Error.
 func failed(op string, code C.int) error {
 	switch {
 	case code >= 0:
@@ -108,13 +109,12 @@ func failed(op string, code C.int) error {
 	return &Error{Op: op, Code: int(code), Log: said(C.GoStringN(&text[0], C.int(n)))}
 }
 
-// forget drops what the libraries have said.
+// forget drops the libraries' messages.
 func forget() { C.log_take(nil, 0) }
 
 var address = regexp.MustCompile(` @ 0x[0-9a-f]+`)
 
-// said are the last different lines of what the libraries have said, without addresses in
-// memory.
+// said returns the last different lines of the libraries' messages, without memory addresses.
 func said(text string) string {
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(text, "\ufffd")) {
@@ -126,17 +126,17 @@ func said(text string) string {
 	return strings.Join(lines[max(0, len(lines)-6):], "\n")
 }
 
-// live counts what has not been released.
+// live counts the unreleased objects.
 var live struct{ inputs, decoders, encoders, graphs, packets, frames, data atomic.Int64 }
 
-// Counts is how many there are of each kind.
+// Counts holds the number of unreleased objects of each kind.
 type Counts struct {
 	Inputs, Decoders, Encoders, Graphs, Packets, Frames int64
 
-	Data int64 // packets and frames that hold memory
+	Data int64 // packets and frames with content
 }
 
-// Live counts what has not been released.
+// Live returns the number of unreleased objects.
 func Live() Counts {
 	return Counts{
 		live.inputs.Load(), live.decoders.Load(), live.encoders.Load(), live.graphs.Load(), live.packets.Load(), live.frames.Load(),
@@ -144,14 +144,14 @@ func Live() Counts {
 	}
 }
 
-// Check has Unref overwrite what nobody else refers to. For tests: set it before anything
-// else is used.
+// Check makes Unref overwrite memory without other references. It is for tests, which must set it
+// before any other use of the package.
 var Check bool
 
 // Rational is a fraction of seconds, or a rate.
 type Rational struct{ Num, Den int }
 
-// Float is 0 where the fraction is not known.
+// Float returns the value, or 0 for an unknown fraction.
 func (r Rational) Float() float64 {
 	if r.Den == 0 {
 		return 0
@@ -165,10 +165,11 @@ func (r Rational) c() C.AVRational { return C.AVRational{num: C.int(r.Num), den:
 
 func rational(r C.AVRational) Rational { return Rational{int(r.num), int(r.den)} }
 
-// NoTime is a time stamp that is not known.
+// NoTime is an unknown time stamp.
 const NoTime = int64(C.AV_NOPTS_VALUE)
 
-// Rescale is a time stamp in another unit, rounded to the nearest.
+// Rescale converts a time stamp to another unit, rounded to the nearest value. NoTime stays
+// NoTime.
 func Rescale(t int64, from, to Rational) int64 {
 	if t == NoTime {
 		return NoTime
@@ -176,7 +177,7 @@ func Rescale(t int64, from, to Rational) int64 {
 	return int64(C.av_rescale_q_rnd(C.int64_t(t), from.c(), to.c(), C.AV_ROUND_NEAR_INF))
 }
 
-// dictionary is options as the libraries take them. The caller frees it.
+// dictionary converts options for the libraries. The caller frees the result.
 func dictionary(options map[string]string) *C.AVDictionary {
 	var d *C.AVDictionary
 	for k, v := range options {
@@ -188,7 +189,7 @@ func dictionary(options map[string]string) *C.AVDictionary {
 	return d
 }
 
-// unknown names the options that were not taken, "" for none.
+// unknown returns the names of the options not taken by the libraries, or "".
 func unknown(d *C.AVDictionary) string {
 	var names []string
 	empty := C.CString("")

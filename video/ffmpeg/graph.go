@@ -15,16 +15,16 @@ import (
 	"unsafe"
 )
 
-// Graph is filters that frames go through: one way in, one or more out.
+// Graph is a graph of filters with one source and one or more sinks.
 type Graph struct {
 	c    *C.AVFilterGraph
 	in   *C.AVFilterContext
 	outs []*C.AVFilterContext
 }
 
-// NewGraph makes the filters that a description in the libraries' language names, from a
-// source (buffer or abuffer, whose options say what will come) to sinks (buffersink or
-// abuffersink), which are numbered in the order they stand there.
+// NewGraph builds the graph of a description in the libraries' language: from a source (buffer or
+// abuffer, with options for the format of the input) to sinks (buffersink or abuffersink),
+// numbered in order of appearance. The caller closes the graph.
 func NewGraph(description string, threads int) (*Graph, error) {
 	install()
 	g := &Graph{c: must(C.avfilter_graph_alloc())}
@@ -58,12 +58,12 @@ func NewGraph(description string, threads int) (*Graph, error) {
 	return g, nil
 }
 
-// End says that no frame will come, and when the last one ends.
+// End marks the end of the input. pts is the end of the last frame.
 func (g *Graph) End(pts int64) error {
 	return failed("filter", C.av_buffersrc_close(g.in, C.int64_t(pts), 0))
 }
 
-// Send gives the source a frame, which is empty then.
+// Send moves a frame into the source. Afterwards f is empty.
 func (g *Graph) Send(f *Frame) error {
 	err := failed("filter", C.av_buffersrc_add_frame_flags(g.in, f.c, 0))
 	if err == nil {
@@ -72,8 +72,8 @@ func (g *Graph) Send(f *Frame) error {
 	return err
 }
 
-// Receive takes the next frame of a sink. ErrAgain: more has to be sent. io.EOF after the
-// last.
+// Receive stores the next frame of a sink in f. ErrAgain asks for more input. io.EOF follows the
+// last frame.
 func (g *Graph) Receive(sink int, f *Frame) error {
 	f.Unref()
 	if err := failed("filter", C.av_buffersink_get_frame(g.outs[sink], f.c)); err != nil {
@@ -83,15 +83,15 @@ func (g *Graph) Receive(sink int, f *Frame) error {
 	return nil
 }
 
-// TimeBase of a sink's frames.
+// TimeBase returns the time base of a sink's frames.
 func (g *Graph) TimeBase(sink int) Rational {
 	return rational(C.av_buffersink_get_time_base(g.outs[sink]))
 }
 
-// FrameSize has a sink give frames of n samples of sound, the last of them fewer.
+// FrameSize makes a sink return frames of n samples of sound. The last frame may be shorter.
 func (g *Graph) FrameSize(sink, n int) { C.av_buffersink_set_frame_size(g.outs[sink], C.uint(n)) }
 
-// Close releases the filters.
+// Close releases the filters. It may be called again.
 func (g *Graph) Close() {
 	if g.c == nil {
 		return

@@ -31,10 +31,10 @@ import (
 	"unsafe"
 )
 
-// Kind is what a stream has.
+// Kind is the kind of a stream.
 type Kind string
 
-// The kinds of streams that matter here.
+// Kinds of streams.
 const (
 	Video    Kind = "video"
 	Audio    Kind = "audio"
@@ -42,61 +42,60 @@ const (
 	Other    Kind = "other" // data, attachments
 )
 
-// Stream is one stream of an [Input].
+// Stream describes a stream of an [Input].
 type Stream struct {
 	Index    int      `json:"index"`
 	Kind     Kind     `json:"kind"`
-	Codec    string   `json:"codec"` // the libraries' name of it, "none" if they know none
+	Codec    string   `json:"codec"` // the libraries' name, "none" for an unknown codec
 	TimeBase Rational `json:"-"`
 	Start    float64  `json:"start"`    // seconds
-	Duration float64  `json:"duration"` // seconds, 0 if the stream does not say
+	Duration float64  `json:"duration"` // seconds; 0: unknown
 	BitRate  int64    `json:"bit_rate,omitempty"`
-	Language string   `json:"language,omitempty"` // as the file has it: eng, de, und
+	Language string   `json:"language,omitempty"` // as in the file: eng, de, und
 	Title    string   `json:"title,omitempty"`
 	Default  bool     `json:"default,omitempty"`
-	Cover    bool     `json:"cover,omitempty"` // a picture that belongs to the file, no video
+	Cover    bool     `json:"cover,omitempty"` // a picture attached to the file, no video
 
-	Width       int      `json:"width,omitempty"` // pixels, before they are turned
+	Width       int      `json:"width,omitempty"` // pixels, before the rotation
 	Height      int      `json:"height,omitempty"`
 	Rotation    int      `json:"rotation,omitempty"` // 90, 180 or 270 degrees clockwise
-	Mirrored    bool     `json:"mirrored,omitempty"` // left for right, before it is turned
-	SampleRatio Rational `json:"-"`                  // width to height of a pixel; 0/1 if it is not said
-	FixedRatio  bool     `json:"-"`                  // the container says so, whatever frames say
+	Mirrored    bool     `json:"mirrored,omitempty"` // left and right swapped, before the rotation
+	SampleRatio Rational `json:"-"`                  // width to height of a pixel; 0/1: unknown
+	FixedRatio  bool     `json:"-"`                  // the container states the ratio, which overrides the frames
 	Interlaced  bool     `json:"interlaced,omitempty"`
 	Colour      Colour   `json:"-"`
-	FrameRate   Rational `json:"-"` // on average
+	FrameRate   Rational `json:"-"` // average
 	PixelFormat string   `json:"pixel_format,omitempty"`
 
-	SampleRate int `json:"sample_rate,omitempty"` // of sound, for each second and channel
+	SampleRate int `json:"sample_rate,omitempty"` // samples per second and channel
 	Channels   int `json:"channels,omitempty"`
 }
 
-// Input is a file that is read.
+// Input is a file being read.
 type Input struct {
 	c       *C.AVFormatContext
 	streams []Stream
 }
 
-// Formats are the containers that [Open] reads: none that names other files, or is a
-// script. Protocols but that of files are refused.
+// Formats lists the containers accepted by [Open], without formats that refer to other files and
+// without scripts. All protocols except files are refused.
 const Formats = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg,wav,mp3,aac,flac,asf,aiff,amr,ac3,eac3,gxf,mxf,h264,hevc,m4v,mpegvideo,ivf,obu,nut,rm,dv,gif,srt,webvtt,ass,ape,au,caf,dsf,iff,mpc,mpc8,swf,libopenmpt,tak,tta,voc,w64,wv,yuv4mpegpipe"
 
-// MostStreams of a file; what has more is refused, or the rest is left out. Finding out what
-// is in one of H.264 takes 2 MB.
+// MostStreams is the most streams of a file. A file with more streams is refused, or the rest is
+// left out. Probing a stream of H.264 takes 2 MB.
 const MostStreams = 128
 
-// mostFound is how many pixels a picture may have that is decoded to find out what is in a
-// stream: 16384 × 8640.
+// mostFound is the most pixels of a picture decoded while probing a stream: 16384 × 8640.
 const mostFound = "141557760"
 
-// Open opens a file and finds out what is in it. An *Error where that is no file of
-// [Formats], or too broken.
+// Open opens a file and probes its streams. The caller closes the input. A file in another format
+// than [Formats], or too broken, is an *Error.
 func Open(path string) (*Input, error) {
 	install()
 	forget()
 	options := dictionary(map[string]string{"protocol_whitelist": "file", "format_whitelist": Formats, "max_streams": strconv.Itoa(MostStreams)})
 	defer C.av_dict_free(&options)
-	name := C.CString("file:" + path) // so that no name is taken for an address
+	name := C.CString("file:" + path) // the prefix keeps a name from being read as a URL
 	defer C.free(unsafe.Pointer(name))
 	in := &Input{}
 	if err := failed("open the file", C.avformat_open_input(&in.c, name, nil, &options)); err != nil {
@@ -121,7 +120,8 @@ func Open(path string) (*Input, error) {
 	return in, nil
 }
 
-// endIsError is for calls where the end of a file is a failure as others are.
+// endIsError makes an *Error of err. It is for calls that treat the end of a file as any other
+// failure.
 func endIsError(op string, err error) error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return err
@@ -166,16 +166,17 @@ func (in *Input) stream(i int) Stream {
 	return s
 }
 
-// orientation is the nearest of the eight that there are to a display matrix (ISO/IEC 14496-12,
-// 6.2.2), which shows the pixel at x, y at
+// orientation returns the nearest of the eight orientations to a display matrix (ISO/IEC
+// 14496-12, 6.2.2). The matrix shows the pixel at x, y at
 //
 //	a·x + c·y, b·x + d·y
 //
-// for y from the top down: mirrored first, left for right, then turned clockwise.
+// with y downwards. The picture is first mirrored (left and right swapped), then turned
+// clockwise.
 func orientation(a, b, c, d int32) (degrees int, mirrored bool) {
 	size := func(v int32) int64 { return max(int64(v), -int64(v)) }
 	switch {
-	case a == 0 && b == 0 && c == 0 && d == 0: // nothing is said
+	case a == 0 && b == 0 && c == 0 && d == 0: // no matrix
 	case size(a)+size(d) >= size(b)+size(c) && d >= 0:
 		return 0, a < 0
 	case size(a)+size(d) >= size(b)+size(c):
@@ -197,13 +198,13 @@ func tag(d *C.AVDictionary, name string) string {
 	return ""
 }
 
-// Streams are the file's streams, by index.
+// Streams returns the file's streams, by index.
 func (in *Input) Streams() []Stream { return in.streams }
 
-// Best are the streams of a kind that have a decoder, covers left out, in the order in which
-// the ffmpeg program would choose them (av_find_best_stream): those for everybody before those
-// for who hears or sees badly, the file's default, those of which there is something, the
-// most bits.
+// Best returns the streams of a kind with a decoder, without covers, in the ffmpeg program's
+// order of preference (av_find_best_stream): streams for everybody before streams for the hearing
+// or visually impaired, then the file's default, then streams with frames, then the highest bit
+// rate.
 func (in *Input) Best(kind Kind) []int {
 	kinds := map[Kind]int32{Video: C.AVMEDIA_TYPE_VIDEO, Audio: C.AVMEDIA_TYPE_AUDIO}
 	var best, hidden []int
@@ -230,10 +231,10 @@ func (in *Input) Best(kind Kind) []int {
 	return best
 }
 
-// Format is the libraries' name of the container, which may be several: mov,mp4,m4a,…
+// Format returns the libraries' name of the container, possibly several names: mov,mp4,m4a,…
 func (in *Input) Format() string { return C.GoString(in.c.iformat.name) }
 
-// Duration in seconds as the container has it, or as its streams do; 0 if nothing says so.
+// Duration returns the duration in seconds stated by the container or else by its streams, or 0.
 func (in *Input) Duration() float64 {
 	if in.c.duration == C.AV_NOPTS_VALUE {
 		return 0
@@ -241,8 +242,8 @@ func (in *Input) Duration() float64 {
 	return float64(in.c.duration) / C.AV_TIME_BASE
 }
 
-// Promised is the Duration if a header or an index says so, which the file may have been cut
-// behind; 0 if it was found out by what is there.
+// Promised returns Duration if a header or an index states it, so a truncated file may be
+// shorter. It returns 0 if the libraries estimated the duration from the packets.
 func (in *Input) Promised() float64 {
 	if in.c.duration_estimation_method != C.AVFMT_DURATION_FROM_STREAM {
 		return 0
@@ -250,13 +251,13 @@ func (in *Input) Promised() float64 {
 	return in.Duration()
 }
 
-// BitRate of all of it, in bits each second; 0 if it is not known.
+// BitRate returns the total bits per second, or 0 if unknown.
 func (in *Input) BitRate() int64 { return int64(in.c.bit_rate) }
 
-// Restarts says whether times of such a container may begin anew within a file.
+// Restarts reports whether times may restart within a file of this container.
 func (in *Input) Restarts() bool { return in.c.iformat.flags&C.AVFMT_TS_DISCONT != 0 }
 
-// Only has the reader drop the packets of all other streams.
+// Only drops the packets of all other streams while reading.
 func (in *Input) Only(streams ...int) {
 	for i := range in.streams {
 		C.stream_at(in.c, C.int(i)).discard = C.AVDISCARD_ALL
@@ -266,14 +267,14 @@ func (in *Input) Only(streams ...int) {
 	}
 }
 
-// Seek goes to the last place not after t seconds where a stream's decoder can begin.
+// Seek goes to the last point, not after t seconds, from which a stream can be decoded.
 func (in *Input) Seek(stream int, t float64) error {
 	base := in.streams[stream].TimeBase
 	at := int64(math.Floor(t / base.Float()))
 	return failed("seek", C.av_seek_frame(in.c, C.int(stream), C.int64_t(at), C.AVSEEK_FLAG_BACKWARD))
 }
 
-// Read reads the next packet of any stream into p. io.EOF at the end.
+// Read reads the next packet of any stream into p. The error at the end is io.EOF.
 func (in *Input) Read(p *Packet) error {
 	p.Unref()
 	if err := failed("read", C.av_read_frame(in.c, p.c)); err != nil {
@@ -283,10 +284,10 @@ func (in *Input) Read(p *Packet) error {
 	return nil
 }
 
-// Fault says that the file could not be read: not that what is in it is broken.
+// Fault reports whether reading the file failed, in contrast to broken content.
 func (in *Input) Fault() bool { return in.c.pb != nil && in.c.pb.error < 0 && in.c.pb.error != C.eof }
 
-// Close closes the file.
+// Close closes the file. It may be called again.
 func (in *Input) Close() {
 	if in.c == nil {
 		return

@@ -38,22 +38,22 @@ import (
 	"unsafe"
 )
 
-// poison is what [Check] leaves where nobody may look any more.
+// poison is the byte [Check] writes over released memory.
 const poison = 0xdb
 
-// Packet is encoded data of one stream: a frame, or some of an audio stream's samples.
+// Packet is encoded data of a stream: a frame, or a number of samples of sound.
 type Packet struct {
 	c    *C.AVPacket
 	full bool
 }
 
-// NewPacket makes a packet that holds nothing yet.
+// NewPacket returns an empty packet.
 func NewPacket() *Packet {
 	live.packets.Add(1)
 	return &Packet{c: must(C.av_packet_alloc())}
 }
 
-// must is for allocations of a few bytes, which Go does not survive either.
+// must panics if an allocation of a few bytes fails. Go's own runtime would not survive either.
 func must[T any](p *T) *T {
 	if p == nil {
 		panic("ffmpeg: out of memory")
@@ -61,7 +61,7 @@ func must[T any](p *T) *T {
 	return p
 }
 
-// filled says that the packet holds data from now on.
+// filled records that the packet has content.
 func (p *Packet) filled() {
 	if !p.full {
 		live.data.Add(1)
@@ -69,7 +69,7 @@ func (p *Packet) filled() {
 	p.full = true
 }
 
-// Data is the packet's bytes, valid until Unref. It panics if the packet holds none.
+// Data returns the packet's bytes, valid until Unref. It panics if the packet is empty.
 func (p *Packet) Data() []byte {
 	if !p.full {
 		panic("ffmpeg: use of a packet after Unref")
@@ -77,17 +77,16 @@ func (p *Packet) Data() []byte {
 	return unsafe.Slice((*byte)(p.c.data), int(p.c.size))
 }
 
-// Stream is the index of the packet's stream in its [Input].
+// Stream returns the index of the packet's stream in its [Input].
 func (p *Packet) Stream() int { return int(p.c.stream_index) }
 
-// PTS and DTS are when the packet is shown and decoded, in its stream's or encoder's time
-// base; either may be [NoTime].
+// PTS returns the presentation time, in the time base of the stream or encoder, or [NoTime].
 func (p *Packet) PTS() int64 { return int64(p.c.pts) }
 
-// DTS: see [Packet.PTS].
+// DTS returns the decoding time, in the time base of the stream or encoder, or [NoTime].
 func (p *Packet) DTS() int64 { return int64(p.c.dts) }
 
-// Shift moves the packet's times by so many units.
+// Shift adds units to the packet's times.
 func (p *Packet) Shift(units int64) {
 	if p.c.pts != C.AV_NOPTS_VALUE {
 		p.c.pts += C.int64_t(units)
@@ -97,13 +96,13 @@ func (p *Packet) Shift(units int64) {
 	}
 }
 
-// Duration is 0 where it is not known.
+// Duration returns the duration, or 0 if unknown.
 func (p *Packet) Duration() int64 { return int64(p.c.duration) }
 
-// Key says that decoding can begin here.
+// Key reports whether decoding can start at this packet.
 func (p *Packet) Key() bool { return p.c.flags&C.AV_PKT_FLAG_KEY != 0 }
 
-// Settings are those of a cue of WebVTT, "" for none.
+// Settings returns the settings of a WebVTT cue, or "".
 func (p *Packet) Settings() string {
 	var size C.size_t
 	b := C.av_packet_get_side_data(p.c, C.AV_PKT_DATA_WEBVTT_SETTINGS, &size)
@@ -113,7 +112,7 @@ func (p *Packet) Settings() string {
 	return string(unsafe.Slice((*byte)(b), size))
 }
 
-// Unref gives up what the packet holds, which may be nothing.
+// Unref releases the packet's content, if any.
 func (p *Packet) Unref() {
 	if !p.full {
 		return
@@ -143,20 +142,20 @@ func fill(p unsafe.Pointer, n int) {
 	}
 }
 
-// Frame is a decoded picture, or some of an audio stream's samples.
+// Frame is a decoded picture, or a number of samples of sound.
 type Frame struct {
 	c    *C.AVFrame
 	full bool
 }
 
-// NewFrame makes a frame that holds nothing yet.
+// NewFrame returns an empty frame.
 func NewFrame() *Frame {
 	live.frames.Add(1)
 	return &Frame{c: must(C.av_frame_alloc())}
 }
 
-// NewPicture makes a frame that holds a picture of a size in pixels, of a pixel format such
-// as yuv420p; what is in it is not defined.
+// NewPicture returns a picture of a size in pixels and a pixel format such as yuv420p, with
+// undefined content.
 func NewPicture(width, height int, format string) (*Frame, error) {
 	f := NewFrame()
 	name := C.CString(format)
@@ -186,7 +185,7 @@ func (f *Frame) filled() {
 	f.full = true
 }
 
-// moved says that what the frame held is another's now.
+// moved records that another owner has taken the frame's content.
 func (f *Frame) moved() {
 	if f.full {
 		f.full = false
@@ -194,7 +193,7 @@ func (f *Frame) moved() {
 	}
 }
 
-// NewSilence makes a frame of n samples of silence, of the sort that another frame has.
+// NewSilence returns n samples of silence in the format of another frame.
 func NewSilence(like *Frame, n int) (*Frame, error) {
 	f := NewFrame()
 	f.c.format, f.c.sample_rate, f.c.nb_samples = like.c.format, like.c.sample_rate, C.int(n)
@@ -213,7 +212,7 @@ func NewSilence(like *Frame, n int) (*Frame, error) {
 	return f, nil
 }
 
-// Take has the frame hold what from held, which holds nothing then.
+// Take moves from's content to f.
 func (f *Frame) Take(from *Frame) {
 	f.Unref()
 	C.av_frame_move_ref(f.c, from.c)
@@ -223,9 +222,9 @@ func (f *Frame) Take(from *Frame) {
 	}
 }
 
-// Plane is one plane of a picture, all its lines with what is between them, or one of
-// sound, which is one channel's samples or all of them. Valid until Unref; it panics if the
-// frame holds nothing or has no such plane.
+// Plane returns a plane of a picture, all lines with their padding, or a plane of sound, with the
+// samples of one or all channels. The slice is valid until Unref. Plane panics if the frame is
+// empty or lacks the plane.
 func (f *Frame) Plane(i int) []byte {
 	if !f.full {
 		panic("ffmpeg: use of a frame after Unref")
@@ -248,19 +247,19 @@ func (f *Frame) Plane(i int) []byte {
 	return unsafe.Slice((*byte)(f.c.data[i]), size)
 }
 
-// Stride is how many bytes a plane's lines are apart.
+// Stride returns the distance between the lines of a plane, in bytes.
 func (f *Frame) Stride(i int) int { return int(f.c.linesize[i]) }
 
-// Width of a picture in pixels.
+// Width returns a picture's width in pixels.
 func (f *Frame) Width() int { return int(f.c.width) }
 
-// Height of a picture in pixels.
+// Height returns a picture's height in pixels.
 func (f *Frame) Height() int { return int(f.c.height) }
 
-// Samples for each channel of a frame of sound.
+// Samples returns the number of samples per channel.
 func (f *Frame) Samples() int { return int(f.c.nb_samples) }
 
-// PTS is when the frame is shown, as well as the decoder knows; [NoTime] if it does not.
+// PTS returns the presentation time by the decoder's best knowledge, or [NoTime].
 func (f *Frame) PTS() int64 {
 	if f.c.pts != C.AV_NOPTS_VALUE {
 		return int64(f.c.pts)
@@ -268,16 +267,17 @@ func (f *Frame) PTS() int64 {
 	return int64(f.c.best_effort_timestamp)
 }
 
-// Guessed says that PTS is a guess, from when packets are decoded.
+// Guessed reports whether PTS is a guess based on decoding times.
 func (f *Frame) Guessed() bool { return f.c.pts == C.AV_NOPTS_VALUE }
 
-// Duration for which the frame is shown, 0 if nothing says so.
+// Duration returns the duration, or 0 if unknown.
 func (f *Frame) Duration() int64 { return int64(f.c.pkt_duration) }
 
-// SetPTS says when the frame is shown.
+// SetPTS sets the presentation time.
 func (f *Frame) SetPTS(t int64) { f.c.pts = C.int64_t(t) }
 
-// ForceKey has an encoder begin anew with this frame, or leaves it the choice.
+// ForceKey makes an encoder encode this frame as a key frame, or leaves the choice to the
+// encoder.
 func (f *Frame) ForceKey(key bool) {
 	f.c.pict_type = C.AV_PICTURE_TYPE_NONE
 	if key {
@@ -285,9 +285,9 @@ func (f *Frame) ForceKey(key bool) {
 	}
 }
 
-// Colour is what the numbers of pixels mean, in code points of ITU-T H.273.
+// Colour tells how to interpret pixel values, in code points of ITU-T H.273.
 type Colour struct {
-	Primaries, Transfer, Matrix int // 2: not said
+	Primaries, Transfer, Matrix int // 2: unspecified
 	Full                        bool
 }
 
@@ -301,18 +301,18 @@ func colour(primaries, transfer, matrix, colourRange uint32, format C.int) Colou
 	return c
 }
 
-// Colour of a picture.
+// Colour returns a picture's colours.
 func (f *Frame) Colour() Colour {
 	return colour(f.c.color_primaries, f.c.color_trc, f.c.colorspace, f.c.color_range, f.c.format)
 }
 
-// Peak is how bright a picture says it may be, in candelas per square metre; 0 if it does not.
+// Peak returns the stated peak brightness in candelas per square metre, or 0.
 func (f *Frame) Peak() float64 { return float64(C.peak(f.c)) }
 
-// Interlaced says whether a picture is two, of its odd and of its even lines.
+// Interlaced reports whether a picture holds two: its odd and its even lines.
 func (f *Frame) Interlaced() bool { return f.c.interlaced_frame != 0 }
 
-// Unref gives up what the frame holds, which may be nothing.
+// Unref releases the frame's content, if any.
 func (f *Frame) Unref() {
 	if !f.full {
 		return
@@ -339,20 +339,20 @@ func (f *Frame) Close() {
 	live.frames.Add(-1)
 }
 
-// Format is the libraries' number of the pixel or sample format.
+// Format returns the libraries' number of the pixel or sample format.
 func (f *Frame) Format() int { return int(f.c.format) }
 
-// SampleRatio is the width of a pixel to its height; 0/1 if nothing says so.
+// SampleRatio returns the ratio of a pixel's width to its height, or 0/1 if unknown.
 func (f *Frame) SampleRatio() Rational { return rational(f.c.sample_aspect_ratio) }
 
-// SampleRate of sound, in samples each second.
+// SampleRate returns the samples per second.
 func (f *Frame) SampleRate() int { return int(f.c.sample_rate) }
 
-// SampleFormat is the libraries' name of how samples are written.
+// SampleFormat returns the libraries' name of the sample format.
 func (f *Frame) SampleFormat() string { return C.GoString(C.av_get_sample_fmt_name(int32(f.c.format))) }
 
-// Layout is the libraries' name of the channels: stereo, 5.1; the usual one of their number
-// where the source does not say.
+// Layout returns the libraries' name of the channel layout: stereo, 5.1. If the source states no
+// layout, Layout chooses the usual layout for the number of channels.
 func (f *Frame) Layout() string {
 	if f.c.ch_layout.order == C.AV_CHANNEL_ORDER_UNSPEC {
 		C.av_channel_layout_default(&f.c.ch_layout, f.c.ch_layout.nb_channels)
