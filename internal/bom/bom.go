@@ -7,12 +7,13 @@ import (
 	"unicode/utf16"
 )
 
-// byteOrderMarks are what editors put before a text to say how it is encoded
-// (Unicode, section 23.8), the longer ones first; order is nil for UTF-8.
+// byteOrderMarks lists the marks that editors put before a text to name the encoding (Unicode,
+// section 23.8). Longer marks come first, because the mark of UTF-32 begins with the mark of
+// UTF-16. order is nil for UTF-8.
 var byteOrderMarks = []struct {
 	mark  string
 	order binary.ByteOrder
-	size  int // of a unit
+	size  int // bytes of a code unit
 }{
 	{"\xef\xbb\xbf", nil, 1},
 	{"\xff\xfe\x00\x00", binary.LittleEndian, 4},
@@ -21,8 +22,8 @@ var byteOrderMarks = []struct {
 	{"\xfe\xff", binary.BigEndian, 2},
 }
 
-// Decode returns a text in UTF-8 and without its byte order mark. pip, npm and YAML accept
-// such marks, so FRE's own files do. A text without a mark stays as it is.
+// Decode returns a text in UTF-8 and without its byte order mark. pip, npm and YAML accept byte
+// order marks, and FRE accepts them in its own files too. A text without a mark stays unchanged.
 func Decode(text []byte) []byte {
 	for _, m := range byteOrderMarks {
 		rest, ok := bytes.CutPrefix(text, []byte(m.mark))

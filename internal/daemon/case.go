@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/client/functest"
 )
 
-// Case is the first test of a template, for those who call its function themselves;
-// fre test runs all of them.
+// Case is the first test of a template, for callers that send the event themselves. `fre test` runs
+// all tests of a template.
 type Case struct {
 	Event  Event
 	expect functest.Expect
@@ -21,20 +21,20 @@ type Case struct {
 // Event is a request to the function.
 type Event struct {
 	Method  string
-	Path    string // below /function/NAME, with its query: "", "/a?b=c"
+	Path    string // below /function/NAME, with the query: "", "/a?b=c"
 	Headers map[string]string
 	Body    string
 }
 
-// Answer is what came back.
+// Answer is the function's response.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// LoadCase reads the first test of the template in dir, for a function that runs
-// under that name.
+// LoadCase reads the first test of the template in dir. function is the name under which the
+// function is deployed.
 func LoadCase(dir, function string) (*Case, error) {
 	cases, err := functest.Load(dir, function)
 	if err != nil {
@@ -81,7 +81,7 @@ func (e Event) Call(ctx context.Context, client *http.Client, addr, name string)
 	return a, nil
 }
 
-// Check returns what of the answer is not as expected, nil if nothing.
+// Check returns the differences between the answer and the expected answer, nil if they match.
 func (c *Case) Check(a *Answer) error {
 	if wrong := c.expect.Check(&functest.Answer{Status: a.Status, Header: a.Header, Body: a.Body}); wrong != nil {
 		return errors.New(strings.Join(wrong, "\n"))

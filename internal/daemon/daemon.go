@@ -1,6 +1,5 @@
-// Package daemon runs `fre serve` as a child process, for the system tests and
-// the benchmarks: they drive the program people run, by its command line and
-// its HTTP address, and nothing inside it.
+// Package daemon runs `fre serve` as a child process for the system tests and the benchmarks. Both
+// use only the command line and the HTTP address of the program, and no package inside FRE.
 package daemon
 
 import (
@@ -21,38 +20,37 @@ import (
 	"time"
 )
 
-// Config says what to run. Required: Bin, State.
+// Config describes the engine to start. Required: Bin, State.
 type Config struct {
 	Bin    string    // path of the fre program
-	State  string    // directory of the engine's state, made by it
+	State  string    // directory of the engine's state; the engine creates the directory
 	Socket string    // control socket; default STATE.sock beside State
 	Listen string    // HTTP address; default a free port of 127.0.0.1
 	Args   []string  // further arguments of serve
-	Log    io.Writer // the engine's standard error; default discards it
+	Log    io.Writer // the engine's standard error; default: discarded
 
-	// TLS, if not nil, is how clients speak to the HTTP address: Args name a certificate.
+	// TLS, if not nil, is the clients' TLS configuration; then Args must name a certificate.
 	TLS *tls.Config
 }
 
-// Daemon is a running `fre serve`. Its methods may be used by several
-// goroutines.
+// Daemon is a running `fre serve`. Several goroutines may use its methods.
 type Daemon struct {
 	cfg  Config
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
-	err  error         // of the process, after done
+	err  error         // of the process, set before done is closed
 }
 
-// ErrExited says that the engine ended before it answered.
+// ErrExited reports that the engine ended before it answered.
 var ErrExited = errors.New("fre serve ended")
 
-// pollEvery is how often a condition outside this process is looked at where
-// nothing can be waited for.
+// pollEvery is the period at which [Until] checks a condition of another process that cannot be
+// waited for.
 const pollEvery = 10 * time.Millisecond
 
-// Start runs the engine and returns once it answers on /healthz, or with
-// [ErrExited] when it ends before that, or when ctx is over; then nothing is
-// left running. The caller ends it with Stop or Kill.
+// Start runs the engine and returns once the engine answers on /healthz. It returns [ErrExited] if
+// the engine ends before the first answer, and ctx's error if ctx ends first; after an error no
+// process is left. The caller ends the engine with Stop or Kill.
 func Start(ctx context.Context, cfg Config) (*Daemon, error) {
 	if cfg.Socket == "" {
 		cfg.Socket = filepath.Clean(cfg.State) + ".sock"
@@ -73,9 +71,9 @@ func Start(ctx context.Context, cfg Config) (*Daemon, error) {
 	if cfg.Log != nil {
 		d.cmd.Stderr = io.MultiWriter(&tail, cfg.Log)
 	}
-	// A terminal's Ctrl-C is for us to pass on, once, as SIGTERM.
+	// The terminal's Ctrl-C reaches only the caller, which passes it on once as SIGTERM.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// A sandbox that outlives the engine with our pipe must not hang Wait.
+	// If a sandbox outlives the engine with the pipe of stderr open, Wait must not hang.
 	d.cmd.WaitDelay = 2 * time.Second
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start fre serve: %w", err)
@@ -120,16 +118,16 @@ func (d *Daemon) waitHealthy(ctx context.Context) error {
 	})
 }
 
-// PID is the engine's process id.
+// PID returns the engine's process id.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// State is the engine's state directory.
+// State returns the engine's state directory.
 func (d *Daemon) State() string { return d.cfg.State }
 
-// Addr is the host and port functions are called at.
+// Addr returns the host and port for calls to functions.
 func (d *Daemon) Addr() string { return d.cfg.Listen }
 
-// URL is the HTTP URL of path, which begins with a slash.
+// URL returns the HTTP URL of path, which begins with a slash.
 func (d *Daemon) URL(path string) string {
 	if d.cfg.TLS != nil {
 		return "https://" + d.cfg.Listen + path
@@ -137,27 +135,27 @@ func (d *Daemon) URL(path string) string {
 	return "http://" + d.cfg.Listen + path
 }
 
-// Socket is the path of the control socket.
+// Socket returns the path of the control socket.
 func (d *Daemon) Socket() string { return d.cfg.Socket }
 
-// DockerSocket is the path of the socket for Docker's clients.
+// DockerSocket returns the path of the socket for Docker clients.
 func (d *Daemon) DockerSocket() string {
 	return strings.TrimSuffix(d.cfg.Socket, ".sock") + ".docker.sock"
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
 
-// CLI runs `fre ARGS…` against this engine and returns its standard output. An
-// unsuccessful exit is a [*CommandError].
+// CLI runs `fre ARGS…` against this engine and returns the standard output. An unsuccessful exit is
+// a [*CommandError].
 func (d *Daemon) CLI(ctx context.Context, args ...string) (string, error) {
 	return Command(ctx, d.cfg.Bin, append([]string{"--socket", d.cfg.Socket}, args...)...)
 }
 
-// CommandError is a command that did not succeed.
+// CommandError is the failure of a command.
 type CommandError struct {
 	Args   []string
-	Code   int // exit status, -1 if it did not exit by itself
+	Code   int // exit status, -1 if a signal ended the command
 	Stderr string
 	Err    error
 }
@@ -168,8 +166,8 @@ func (e *CommandError) Error() string {
 
 func (e *CommandError) Unwrap() error { return e.Err }
 
-// Command runs a program to its end and returns its standard output, and a
-// [*CommandError] unless it succeeds.
+// Command runs a program to its end and returns the standard output. If the program fails, the
+// error is a [*CommandError].
 func Command(ctx context.Context, bin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, bin, args...)
 	var stdout, stderr bytes.Buffer
@@ -183,9 +181,8 @@ func Command(ctx context.Context, bin string, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// Stop asks the engine to end with SIGTERM and waits for it; when ctx is over
-// first, it kills it. It returns an error unless the engine ended by itself
-// with status 0.
+// Stop sends SIGTERM to the engine and waits for its end. If ctx ends first, Stop kills the engine.
+// Stop returns an error unless the engine exits by itself with status 0.
 func (d *Daemon) Stop(ctx context.Context) error {
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop fre serve: %w", err)
@@ -202,18 +199,17 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill ends the engine with SIGKILL and waits for the process, not for what it
-// leaves behind.
+// Kill ends the engine with SIGKILL and waits for the process, but not for the engine's children.
 func (d *Daemon) Kill() {
-	_ = d.cmd.Process.Kill() // it may have ended already
+	_ = d.cmd.Process.Kill() // the process may have ended already
 	<-d.done
 }
 
-// errGiveUp in a condition's error ends [Until] at once.
+// errGiveUp makes [Until] return at once, when the condition's error wraps errGiveUp.
 var errGiveUp = errors.New("will not come true")
 
-// Until calls condition again and again until it returns nil, or until ctx is
-// over: then its last error is returned with ctx's.
+// Until calls condition periodically until it returns nil. If ctx ends first, the error joins ctx's
+// error and the last error of condition.
 func Until(ctx context.Context, condition func() error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -233,8 +229,7 @@ func Until(ctx context.Context, condition func() error) error {
 	}
 }
 
-// FreeAddress returns an address of 127.0.0.1 that nothing listened on a moment
-// ago.
+// FreeAddress returns an address of 127.0.0.1 whose port was free a moment ago.
 func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

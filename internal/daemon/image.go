@@ -15,17 +15,17 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Function is an image of one static program and nothing else, made without a
-// build: for tests that need no base, nor the network that one comes from.
+// Function is an image with one static program, made without a build: for tests that need neither a
+// base environment nor the network to fetch a base from.
 type Function struct {
 	Name    string
 	Program string // path of the program
 	Config  image.Config
 }
 
-// PutImages puts the functions' images in the registry of a state directory,
-// on which no engine runs; `fre deploy --image NAME:1` gives them their names.
-// A Config says what differs from one warm instance that speaks the channel.
+// PutImages puts the functions' images into the registry of a state directory that no engine uses.
+// `fre deploy --image NAME:1` then deploys a function. Each Config holds only the differences from
+// the default: one warm instance that speaks the channel.
 func PutImages(ctx context.Context, state string, functions ...Function) (err error) {
 	st, err := store.Open(filepath.Join(state, "store"), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -54,7 +54,7 @@ func putImage(ctx context.Context, st *store.Store, f Function) error {
 	if err := w.File("function/program", 0o755, time.Unix(1, 0), program); err != nil {
 		return err
 	}
-	for _, name := range []string{"etc/hosts", "etc/resolv.conf"} { // mount points, as every base has them
+	for _, name := range []string{"etc/hosts", "etc/resolv.conf"} { // mount points, present in every base
 		if err := w.File(name, 0o644, time.Unix(1, 0), strings.NewReader("")); err != nil {
 			return err
 		}

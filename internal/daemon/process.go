@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Process names a process for good: no later one has the same pair.
+// Process identifies a process for good: a later process with the same pid has another start time.
 type Process struct {
 	PID   int
 	start string // field 22 of /proc/PID/stat
 }
 
-// FindProcess names the process that has a pid now; false if none runs, one that
-// has ended but was not waited for included.
+// FindProcess returns the process that has a pid now. The result is false if no process runs under
+// the pid, or only a zombie.
 func FindProcess(pid int) (Process, bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -27,7 +27,7 @@ func FindProcess(pid int) (Process, bool) {
 	return Process{pid, fields[19]}, fields[0] != "Z"
 }
 
-// Alive says whether it still runs.
+// Alive reports whether the process still runs.
 func (p Process) Alive() bool {
 	now, ok := FindProcess(p.PID)
 	return ok && now == p
@@ -38,7 +38,7 @@ func (p Process) String() string {
 	return fmt.Sprintf("%d (%s)", p.PID, bytes.TrimSpace(name))
 }
 
-// Descendants are the running children of a process and theirs.
+// Descendants returns the running children of a process and all their descendants.
 func Descendants(pid int) []Process {
 	var found []Process
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -61,11 +61,11 @@ func Descendants(pid int) []Process {
 	return found
 }
 
-// Programs are the descendants that run something of a function's: neither a
-// spawner nor a sandbox that waits for its function, whose number is the pool's.
+// Programs returns the descendants that run a function's program. It leaves out spawners and parked
+// sandboxes, because their number depends on the pool.
 func Programs(pid int) []Process {
 	return slices.DeleteFunc(Descendants(pid), func(p Process) bool {
-		// Not by comm: the shell is a memfd, which has no name there.
+		// comm cannot tell: the spawner runs from a memfd and has no name there.
 		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
 		return err != nil || strings.HasPrefix(string(args), "fre-shell\x00")
 	})

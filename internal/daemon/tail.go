@@ -2,7 +2,7 @@ package daemon
 
 import "sync"
 
-// tailWriter keeps the end of what is written to it, for error messages.
+// tailWriter keeps the last tailBytes bytes written, for error messages.
 type tailWriter struct {
 	mu   sync.Mutex
 	tail []byte

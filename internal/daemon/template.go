@@ -11,12 +11,11 @@ import (
 	"strings"
 )
 
-// CopyTemplate copies the template directory src to dst, which must not exist,
-// so that what a deployment writes beside the template (its lock file) does not
-// end up in the source tree. Where src holds a Go program it is built into dst,
-// under the last part of the template's name: "native-clock" gives "clock".
-// Without a go command, or where the copy already has that program, the copy is
-// all.
+// CopyTemplate copies the template directory src to dst, which must not exist. The lock file that a
+// deployment writes beside the template then stays out of the source tree. If src holds a Go
+// program, CopyTemplate builds the program into dst, under the last part of the template's name:
+// "native-clock" gives "clock". Without a go command, CopyTemplate uses the program already in the
+// copy.
 func CopyTemplate(ctx context.Context, src, dst string) error {
 	if err := os.CopyFS(dst, os.DirFS(src)); err != nil {
 		return fmt.Errorf("copy template: %w", err)

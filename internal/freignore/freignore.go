@@ -1,5 +1,5 @@
-// Package freignore says which files of a directory are left out of a function's
-// code, and so are not sent to the engine: those that its .freignore names.
+// Package freignore selects the files of a directory that do not belong to a function's code. A
+// .freignore names these files, and the client does not send them to the engine.
 package freignore
 
 import (
@@ -15,10 +15,10 @@ import (
 // File is the name of the file with the patterns.
 const File = ".freignore"
 
-// List holds the patterns of a .freignore: as in .gitignore, one a line;
-// # begins a comment, ! takes back, a slash at the end means directories only,
-// a slash elsewhere ties the pattern to the top, ** stands for any depth. The
-// last line that matches counts. What is below an ignored directory stays out.
+// List holds the patterns of a .freignore, one per line, with the syntax of .gitignore: # begins a
+// comment, ! takes a match back, a slash at the end restricts a pattern to directories, a slash
+// elsewhere anchors a pattern at the top, ** matches any depth. The last matching line decides.
+// Nothing below an ignored directory can be included again.
 type List []pattern
 
 type pattern struct {
@@ -27,8 +27,8 @@ type pattern struct {
 	keep    bool
 }
 
-// Parse reads a .freignore, which may begin with a byte order mark. An error names the line,
-// not the file.
+// Parse reads a .freignore, with or without a byte order mark. An error names the line, but not the
+// file.
 func Parse(text []byte) (List, error) {
 	var list List
 	n := 0
@@ -53,7 +53,7 @@ func Parse(text []byte) (List, error) {
 	return list, nil
 }
 
-// Match says whether the path, relative to the .freignore, is left out.
+// Match reports whether the path, relative to the .freignore, is ignored.
 func (l List) Match(p string, dir bool) bool {
 	segments := strings.Split(p, "/")
 	for _, p := range slices.Backward(l) {
@@ -64,8 +64,8 @@ func (l List) Match(p string, dir bool) bool {
 	return false
 }
 
-// Kind names the type of a file that a template's code cannot hold: no regular file,
-// directory or symlink.
+// Kind names the type of a file that a template's code cannot contain: neither a regular file nor a
+// directory nor a symlink.
 func Kind(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeNamedPipe != 0:

@@ -10,9 +10,8 @@ import (
 	"github.com/fre-engine/fre/buffer"
 )
 
-// Buffers returns a pool of at least so many bytes that must have got everything
-// back when the test ends: otherwise the test fails, with the stacks that took what
-// is missing.
+// Buffers returns a pool of at least the given size. All memory must be back in the pool when the
+// test ends: otherwise the test fails with the stacks of the missing allocations.
 func Buffers(t testing.TB, bytes int64) *buffer.Pool {
 	t.Helper()
 	p, err := buffer.New(buffer.Config{Bytes: bytes, Stacks: 1})
@@ -29,7 +28,8 @@ func Buffers(t testing.TB, bytes int64) *buffer.Pool {
 	return p
 }
 
-// lost says what a pool does not get back within a time, "" for nothing.
+// lost waits for the pool to get all memory back, and returns "" then. After the given time it
+// describes the missing memory.
 func lost(p *buffer.Pool, within time.Duration) string {
 	deadline := time.Now().Add(within)
 	tick := time.NewTicker(time.Millisecond)

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Charge has a process that join puts into a cgroup fill a memory file of so many
-// bytes, and end. The file, by which the group stays charged with them, is closed with
-// the test.
+// Charge starts a process, has join put the process into a cgroup, and waits until the process has
+// filled a memory file with the given number of bytes and ended. The file keeps the memory charged
+// to the cgroup, and is closed when the test ends.
 func Charge(t testing.TB, bytes int, join func(pid int) error) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("charge", unix.MFD_CLOEXEC)
@@ -34,7 +34,7 @@ func Charge(t testing.TB, bytes int, join func(pid int) error) *os.File {
 		_, err = io.WriteString(stdin, "go\n")
 	}
 	if err != nil {
-		_ = stdin.Close() // and read ends it
+		_ = stdin.Close() // ends the shell's read
 	}
 	if e := cmd.Wait(); e != nil || err != nil {
 		t.Fatalf("charge a cgroup with %d bytes: %v, %v", bytes, err, e)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NestDirs makes a chain of directories in dir, so many levels deep, with a file in
-// each: as hostile code does, whatever the length of their path.
+// NestDirs creates a chain of nested directories in dir with a file in each. Like hostile code, it
+// works beyond the limit on the length of a path.
 func NestDirs(t testing.TB, dir string, levels int) {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -27,8 +27,7 @@ func NestDirs(t testing.TB, dir string, levels int) {
 	}
 }
 
-// LimitFiles lets this process open no more than so many files beside those it has
-// open, until the test ends.
+// LimitFiles lets this process open at most the given number of further files, until the test ends.
 func LimitFiles(t testing.TB, files int) {
 	t.Helper()
 	open, err := os.ReadDir("/proc/self/fd")

@@ -1,6 +1,5 @@
-// Package fretest holds what the tests of several packages need: the check for
-// root, the check for leaks, a seeded random source and a small root file
-// system to start programs in.
+// Package fretest holds helpers for the tests of several packages: the check for root, the check
+// for leaks, a seeded random source and a small root file system to start programs in.
 package fretest
 
 import (
@@ -11,8 +10,8 @@ import (
 	"time"
 )
 
-// RequireRoot skips the test without root; with FRE_TEST_ROOT=1 (CI) it fails
-// it instead, so that the skip cannot rot.
+// RequireRoot skips the test without root. With FRE_TEST_ROOT=1 (CI) RequireRoot fails the test
+// instead, to keep skips from going unnoticed.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() == 0 {

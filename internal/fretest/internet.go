@@ -21,12 +21,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownNetwork marks the run of a test inside a network namespace of its own.
+// ownNetwork is set in a child process that runs a test in a network namespace of its own.
 const ownNetwork = "FRE_TEST_OWN_NETWORK"
 
-// OwnNetwork runs the calling test or benchmark a second time, as a child in a
-// network namespace of its own that stands for the host's, and reports how that
-// ended. It returns true in the child: the caller does nothing otherwise.
+// OwnNetwork runs the calling test or benchmark again, in a child process with a new network
+// namespace that stands for the host's, and reports how the child ended. It returns true in the
+// child. In the parent it returns false, and the caller returns at once.
 func OwnNetwork(t testing.TB) bool {
 	t.Helper()
 	RequireRoot(t)
@@ -37,7 +37,7 @@ func OwnNetwork(t testing.TB) bool {
 	run := func(args ...string) []byte {
 		cmd := exec.Command("/proc/self/exe", args...)
 		cmd.Env = append(os.Environ(), ownNetwork+"=1")
-		// Mounts of its own as well: those of other packages' tests are no leak here.
+		// A new mount namespace too: mounts by tests of other packages would look like leaks.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Unshareflags: syscall.CLONE_NEWNS}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -50,7 +50,7 @@ func OwnNetwork(t testing.TB) bool {
 		run("-test.run="+pattern, "-test.v")
 		return false
 	}
-	for first := true; b.Loop(); first = false { // which has the caller called once
+	for first := true; b.Loop(); first = false { // calls the benchmark function only once
 		if first {
 			b.Logf("%s", run("-test.run=^$", "-test.bench="+pattern, "-test.benchtime="+flag.Lookup("test.benchtime").Value.String()))
 		}
@@ -58,8 +58,7 @@ func OwnNetwork(t testing.TB) bool {
 	return false
 }
 
-// The addresses of [Internet]. Those of the documentation ranges stand for public
-// ones.
+// The addresses of [Internet]. Addresses of the documentation ranges stand for public addresses.
 var (
 	Upstream  = netip.MustParseAddr("198.51.100.10") // public.test
 	Other     = netip.MustParseAddr("198.51.100.11") // other.test, deep.sub.wild.test
@@ -67,12 +66,12 @@ var (
 	Resolver  = netip.MustParseAddrPort("198.51.100.53:53")
 	Metadata  = netip.MustParseAddr("169.254.169.254")
 	Private   = netip.MustParseAddr("10.9.8.7")
-	HostAddr  = netip.MustParseAddr("203.0.113.2") // of the host towards the internet
+	HostAddr  = netip.MustParseAddr("203.0.113.2") // the host's, towards the internet
 	HostAddr6 = netip.MustParseAddr("2001:db8::2")
 )
 
-// zone is what [Resolver] knows. evil.test tries to lead where its address could
-// not.
+// zone holds the records of [Resolver]. evil.test tries to lead clients to addresses that a filter
+// forbids.
 var zone = map[string][]string{
 	"public.test":        {Upstream.String(), Upstream6.String()},
 	"alias.test":         {"public.test"},
@@ -82,14 +81,13 @@ var zone = map[string][]string{
 	"long.test":          {"text"},
 }
 
-// ports are where each address of the internet answers by TCP, with the address of
-// the caller; UDP answers at the first.
+// ports lists the TCP ports at which each address answers with the address of the caller. UDP is
+// answered at the first port only.
 var ports = []uint16{80, 443}
 
-// Internet puts a network behind the namespace of the calling program, which has
-// to be one of OwnNetwork's: eth0 with a default route that forwards packets, and
-// behind it servers at the addresses above. It knows no way back but to eth0's
-// own addresses, and is gone with the test.
+// Internet puts a network behind the calling program's namespace, which must come from OwnNetwork:
+// eth0 with a default route, forwarding of packets, and servers at the addresses above. The network
+// routes back only to eth0's own addresses, and disappears when the test ends.
 func Internet(t testing.TB) {
 	t.Helper()
 	if os.Getenv(ownNetwork) == "" {
@@ -102,7 +100,7 @@ func Internet(t testing.TB) {
 	defer host.Close()
 	w := &world{}
 	t.Cleanup(w.close)
-	// The sockets alone hold the namespace.
+	// Only the sockets keep the namespace alive.
 	if err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
@@ -139,7 +137,7 @@ func Internet(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	// The least with which a host forwards.
+	// The least set of sysctls for a host that forwards packets.
 	for _, setting := range []string{"ipv4/ip_forward=0", "ipv4/conf/eth0/forwarding=1", "ipv6/conf/all/forwarding=1"} {
 		name, value, _ := strings.Cut(setting, "=")
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
@@ -148,7 +146,8 @@ func Internet(t testing.TB) {
 	}
 }
 
-// configure raises a link and gives it addresses, /24 and /64 but for lo.
+// configure brings a link up and adds addresses with prefixes of 24 and 64 bits; lo's addresses get
+// full-length prefixes.
 func configure(name string, addrs ...netip.Addr) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -176,13 +175,13 @@ func configure(name string, addrs ...netip.Addr) error {
 func onThread(f func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // thrown away with the namespace it is in
+		runtime.LockOSThread() // never unlocked: the thread ends together with its namespace
 		done <- f()
 	}()
 	return <-done
 }
 
-// world holds the servers.
+// world holds the servers behind eth0.
 type world struct {
 	work    sync.WaitGroup
 	closers []io.Closer
@@ -204,7 +203,8 @@ func (w *world) serve() error {
 		w.closers = append(w.closers, l)
 		w.work.Go(func() { accept(l, func(c net.Conn) { _, _ = fmt.Fprintln(c, remote(c.RemoteAddr())) }) })
 	}
-	// One socket for each address that datagrams are answered from.
+	// One UDP socket for each address, because the reply's source must be the address that was
+	// called.
 	for _, a := range []netip.Addr{Upstream, Other, Upstream6, Metadata, Private} {
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ports[0])))
 		if err != nil {
@@ -255,7 +255,8 @@ func accept(l net.Listener, serve func(net.Conn)) {
 	}
 }
 
-// datagrams answers each with what reply returns, or with its sender's address.
+// datagrams answers each datagram with reply's result, or with the sender's address if reply
+// returns nil.
 func datagrams(c *net.UDPConn, reply func(msg []byte, from string) []byte) {
 	buf := make([]byte, 2048)
 	for {
@@ -274,7 +275,7 @@ func datagrams(c *net.UDPConn, reply func(msg []byte, from string) []byte) {
 	}
 }
 
-// lookUp answers a DNS query out of zone.
+// lookUp answers a DNS query from zone.
 func lookUp(msg []byte, limit int) []byte {
 	var q, a dnsmessage.Message
 	if q.Unpack(msg) != nil || len(q.Questions) != 1 {

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// leaksWithin is how long what a test used may take to be gone: kernel threads
-// and the runtime free some of it later.
+// leaksWithin bounds the wait for resources to disappear: kernel threads and the Go runtime free
+// some of them with a delay.
 const leaksWithin = 5 * time.Second
 
-// CheckLeaks fails the test if it leaves more fds, mounts, cgroups of FRE's,
-// child processes or goroutines than it found. Call it first: it runs after the
-// cleanups registered later. It is for tests that do not run in parallel.
+// CheckLeaks fails the test if more fds, mounts, FRE cgroups, child processes or goroutines exist
+// after the test than before. Call CheckLeaks first, because its check runs after all cleanups
+// registered later. CheckLeaks does not work in parallel tests.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
 	before := take(t)
@@ -28,7 +28,7 @@ func CheckLeaks(t testing.TB) {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
-			runtime.GC() // closes what was only dropped: os.File has a finalizer
+			runtime.GC() // closes files without a reference: os.File has a finalizer
 			left := take(t).minus(before)
 			if len(left) == 0 {
 				return
@@ -45,13 +45,13 @@ func CheckLeaks(t testing.TB) {
 	})
 }
 
-// holdings are what a process has, by name.
+// holdings counts or lists the resources of a process, by name.
 type holdings struct {
-	fds        map[string]int // what each refers to
+	fds        map[string]int // by the target of the link in /proc/self/fd
 	mounts     []string
 	cgroups    []string
 	children   []string
-	goroutines map[string]int // by the function each was created in
+	goroutines map[string]int // by the function that created each goroutine
 }
 
 func take(t testing.TB) holdings {
@@ -101,7 +101,7 @@ func (h holdings) minus(old holdings) []string {
 	return left
 }
 
-// openFiles counts fds by target. Network namespaces held show as net:[inode].
+// openFiles counts fds by target. An fd of a network namespace has the target net:[inode].
 func openFiles(t testing.TB) map[string]int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -111,8 +111,8 @@ func openFiles(t testing.TB) map[string]int {
 	files := map[string]int{}
 	for _, e := range entries {
 		target, err := os.Readlink("/proc/self/fd/" + e.Name())
-		// The listing's own fd is gone by now. The runtime keeps its poller
-		// from the first use on.
+		// The directory's own fd is closed by now. The runtime keeps its epoll and event fds after
+		// the first use.
 		if err != nil || target == "anon_inode:[eventpoll]" || target == "anon_inode:[eventfd]" {
 			continue
 		}
@@ -129,7 +129,7 @@ func mounts(t testing.TB) []string {
 	}
 	var points []string
 	for line := range strings.Lines(string(b)) {
-		// A mount that has a master was made on the host and passed down.
+		// A mount with a master was made on the host and propagated here.
 		before, _, _ := strings.Cut(line, " - ")
 		if fields := strings.Fields(before); len(fields) > 4 && !strings.Contains(before, " master:") {
 			points = append(points, fields[0]+" on "+fields[4])
@@ -138,8 +138,8 @@ func mounts(t testing.TB) []string {
 	return points
 }
 
-// ofAnother says whether a mount is below the temporary directory of another test than the
-// one of that name: tests of other packages run at the same time.
+// ofAnother reports whether a mount lies below the temporary directory of another test than test.
+// Tests of other packages run at the same time.
 func ofAnother(mount, test string) bool {
 	_, point, _ := strings.Cut(mount, " on ")
 	dir, ok := strings.CutPrefix(point, filepath.Clean(os.TempDir())+"/Test")
@@ -147,8 +147,7 @@ func ofAnother(mount, test string) bool {
 	return ok && !strings.HasPrefix("Test"+dir, own)
 }
 
-// cgroups lists the groups that lie right below a hierarchy's root or the
-// engine's own group and are named fre-*.
+// cgroups lists the topmost cgroups named fre-* in every hierarchy.
 func cgroups() []string {
 	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
@@ -164,8 +163,8 @@ func cgroups() []string {
 	return found
 }
 
-// inUse says whether a cgroup is another engine's, as tests of other packages
-// run at the same time: it has processes, or some other process holds its files.
+// inUse reports whether a cgroup belongs to an engine in a test of another package that runs at the
+// same time: the cgroup has processes, or another process holds its files open.
 func inUse(group string) bool {
 	used := false
 	_ = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {

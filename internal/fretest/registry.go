@@ -13,9 +13,8 @@ import (
 	"testing"
 )
 
-// Registry runs the distribution project's registry, empty, on a loopback port
-// until the test ends, and returns its host and port. make builds the program
-// once.
+// Registry runs an empty registry (the distribution project's) on a loopback port until the test
+// ends, and returns its host and port. make builds the program once.
 func Registry(t testing.TB) string {
 	t.Helper()
 	program := Tool(t, "registry")
@@ -58,9 +57,9 @@ func Registry(t testing.TB) string {
 	return addr
 }
 
-// Tool returns the path of a program for tests that make builds once, from a go.mod
-// of its own below tools. FRE_TEST_NAME is the program where there is no Go, as in the
-// v2 machine.
+// Tool returns the path of a tool for tests. make builds the tool once, from a go.mod of its own
+// below tools. On a machine without Go, such as the v2 virtual machine, FRE_TEST_NAME holds the
+// path.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	if program := os.Getenv("FRE_TEST_" + strings.ToUpper(name)); program != "" {
@@ -80,7 +79,7 @@ func Tool(t testing.TB, name string) string {
 	return program
 }
 
-// moduleRoot is the directory of go.mod: go test runs in one below it.
+// moduleRoot returns the directory of go.mod, at or above the directory of the package under test.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {

@@ -11,7 +11,7 @@ import (
 
 // program compiles testprog, once per test binary.
 var program = sync.OnceValues(func() ([]byte, error) {
-	// Where there is no Go, as in the guest of test/v2, it is built already.
+	// A machine without Go, such as the guest of test/v2, has a built testprog.
 	if built := os.Getenv("FRE_TESTPROG"); built != "" {
 		return os.ReadFile(built)
 	}
@@ -29,9 +29,9 @@ var program = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(name)
 })
 
-// Rootfs makes a root directory for a sandbox, removed with the test: the mount
-// points, and the statically linked program testprog as /bin/prog, whose source
-// lists what it can do.
+// Rootfs makes a root directory for a sandbox and removes it when the test ends. The directory
+// holds the mount points and the statically linked program testprog as /bin/prog; the source of
+// testprog lists the program's commands.
 func Rootfs(t testing.TB) string {
 	t.Helper()
 	binary, err := program()
@@ -47,7 +47,7 @@ func Rootfs(t testing.TB) string {
 	if err := os.WriteFile(filepath.Join(root, "bin/prog"), binary, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// t.TempDir is private to its owner; the tenant's user must get in.
+	// t.TempDir is private to its owner, but the tenant's user needs access.
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}

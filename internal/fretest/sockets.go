@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketPair returns both ends of a pair of Unix sockets of that type (unix.SOCK_STREAM,
-// unix.SOCK_SEQPACKET); the test's end closes them.
+// SocketPair returns both ends of a pair of Unix sockets of the given type (unix.SOCK_STREAM,
+// unix.SOCK_SEQPACKET). Both are closed when the test ends.
 func SocketPair(t testing.TB, kind int) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)

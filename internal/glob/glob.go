@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// Pattern is a path whose segments are patterns of [path.Match], or "**" for any
-// number of segments, none too.
+// Pattern is a path whose segments are patterns of [path.Match], or "**" for any number of
+// segments, including zero.
 type Pattern []string
 
-// Parse reads "a/*/c", "**/x". path.ErrBadPattern if a segment is none, or empty.
+// Parse reads a pattern: "a/*/c", "**/x". It returns path.ErrBadPattern if a segment is empty or
+// not a pattern of [path.Match].
 func Parse(s string) (Pattern, error) {
 	p := Pattern(strings.Split(s, "/"))
 	for _, segment := range p {
@@ -23,10 +24,10 @@ func Parse(s string) (Pattern, error) {
 	return p, nil
 }
 
-// Match says whether the pattern matches all of a path's segments. It takes time
-// proportional to the product of both at most: who wrote the pattern may be
-// hostile. Where a segment does not match, the last "**" takes one more; what an
-// earlier one could take as well, that one can.
+// Match reports whether the pattern matches all segments of a path. Patterns may come from a
+// hostile author: the time is at most proportional to the product of both lengths. On a mismatch
+// only the last "**" takes one more segment. An earlier "**" needs no retry, because the last "**"
+// can take every segment that an earlier "**" could.
 func (p Pattern) Match(segments []string) bool {
 	i, last, taken := 0, -1, 0
 	for j := 0; j < len(segments); {
@@ -51,5 +52,5 @@ func (p Pattern) Match(segments []string) bool {
 
 func matches(pattern, segment string) bool {
 	ok, err := path.Match(pattern, segment)
-	return ok && err == nil // Parse has looked at the pattern
+	return ok && err == nil // Parse has checked the pattern
 }

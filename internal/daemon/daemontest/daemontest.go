@@ -1,5 +1,5 @@
-// Package daemontest runs the built program for the suites below test/, which
-// fail unless each engine ends as it should.
+// Package daemontest runs the built program for the suites below test/. A test fails unless each
+// engine ends cleanly.
 package daemontest
 
 import (
@@ -14,11 +14,11 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// within bounds a start and a stop; nothing measured depends on it.
+// within bounds a start or a stop; no measurement depends on the bound.
 const within = 2 * time.Minute
 
-// Bin is the absolute path of the program to test: FRE_BIN, or ../../bin/fre as
-// seen from the directory of a suite.
+// Bin returns the absolute path of the program under test: FRE_BIN, or ../../bin/fre relative to
+// the directory of a suite.
 func Bin(t testing.TB) string {
 	t.Helper()
 	bin := os.Getenv("FRE_BIN")
@@ -35,9 +35,9 @@ func Bin(t testing.TB) string {
 	return bin
 }
 
-// Dir makes a directory that is removed with the test. Unlike t.TempDir's it is
-// on a disk rather than in memory, has a short path, for sockets, and no parent
-// that is its owner's alone.
+// Dir creates a directory and removes it when the test ends. Unlike the directory of t.TempDir, it
+// lies on a disk rather than in memory, has a path short enough for sockets, and every parent
+// directory is open to other users.
 func Dir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "fre-test-") //nolint:usetesting // see above
@@ -52,8 +52,8 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
-// Start runs an engine; the caller ends it by [Stop], or kills it. cfg.Bin
-// defaults to [Bin].
+// Start runs an engine. The caller ends the engine with [Stop] or kills it. cfg.Bin defaults to
+// [Bin].
 func Start(t testing.TB, cfg daemon.Config) *daemon.Daemon {
 	t.Helper()
 	if cfg.Bin == "" {
@@ -68,13 +68,13 @@ func Start(t testing.TB, cfg daemon.Config) *daemon.Daemon {
 	return d
 }
 
-// Stop ends an engine, which must do so by itself, with status 0, and leave no
+// Stop ends an engine. The test fails unless the engine exits by itself with status 0 and leaves no
 // process behind.
 func Stop(t testing.TB, d *daemon.Daemon) {
 	t.Helper()
 	http.DefaultClient.CloseIdleConnections()
 	family := daemon.Descendants(d.PID())
-	ctx, cancel := context.WithTimeout(context.Background(), within) // t's has ended in a cleanup
+	ctx, cancel := context.WithTimeout(context.Background(), within) // t's context has ended when a cleanup runs
 	defer cancel()
 	if err := d.Stop(ctx); err != nil {
 		t.Error(err)
@@ -86,14 +86,14 @@ func Stop(t testing.TB, d *daemon.Daemon) {
 	}
 }
 
-// Serve runs an engine with the functions given, whose program is fretest's, and
-// stops it when t ends; then nothing may be left.
+// Serve runs an engine with the given functions, whose program is fretest's, and stops the engine
+// when t ends. The test fails if a resource leaks.
 func Serve(t testing.TB, functions ...daemon.Function) *daemon.Daemon {
 	t.Helper()
 	return ServeWith(t, daemon.Config{Log: t.Output()}, functions...)
 }
 
-// ServeWith is Serve with a configuration but for its State, which is a new one.
+// ServeWith is Serve with a configuration; cfg.State is ignored and replaced by a new directory.
 func ServeWith(t testing.TB, cfg daemon.Config, functions ...daemon.Function) *daemon.Daemon {
 	t.Helper()
 	fretest.RequireRoot(t)

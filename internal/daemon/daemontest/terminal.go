@@ -15,18 +15,18 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// Terminal is a program at a terminal, and who types there and looks at it.
+// Terminal is a program at a terminal, together with its user, who types and reads the screen.
 type Terminal struct {
 	t           testing.TB
 	cmd         *exec.Cmd
 	master, tty *os.File
 	before      unix.Termios
-	screen      []byte // what has come and was not looked for yet
-	found       []byte // what came before and with what was looked for last
+	screen      []byte // output that Sees has not searched yet
+	found       []byte // output up to the end of the text that Sees found last
 }
 
-// RunAtTerminal starts cmd at a terminal of its own, for root; the caller waits for its
-// end by Leaves.
+// RunAtTerminal starts cmd at a new terminal that belongs to root. The caller waits for the
+// program's end with Leaves.
 func RunAtTerminal(t testing.TB, cmd *exec.Cmd, rows, columns uint16) *Terminal {
 	t.Helper()
 	u := &Terminal{t: t, cmd: cmd}
@@ -37,7 +37,7 @@ func RunAtTerminal(t testing.TB, cmd *exec.Cmd, rows, columns uint16) *Terminal 
 	u.Resize(rows, columns)
 	u.before = u.termios()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = u.tty, u.tty, u.tty
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // SIGWINCH goes to whose terminal it is
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // SIGWINCH goes to the process that has the controlling terminal
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func (u *Terminal) Resize(rows, columns uint16) {
 	}
 }
 
-// Signal sends the program one.
+// Signal sends sig to the program.
 func (u *Terminal) Signal(sig unix.Signal) {
 	u.t.Helper()
 	if err := u.cmd.Process.Signal(sig); err != nil {
@@ -77,7 +77,7 @@ func (u *Terminal) Signal(sig unix.Signal) {
 	}
 }
 
-// Sees waits until the text is on the screen, and looks no more at what is before it.
+// Sees waits until the text is on the screen. The next search begins behind the text.
 func (u *Terminal) Sees(text string) {
 	u.t.Helper()
 	buf := make([]byte, 4096)
@@ -97,10 +97,11 @@ func (u *Terminal) Sees(text string) {
 	}
 }
 
-// Saw says whether the text came with, or before, what was looked for last.
+// Saw reports whether the text was on the screen before the end of the last search.
 func (u *Terminal) Saw(text string) bool { return strings.Contains(string(u.found), text) }
 
-// Leaves waits for the end of the program, which leaves the terminal as it was.
+// Leaves waits for the program's end, and checks the exit status and that the program restored the
+// terminal's settings.
 func (u *Terminal) Leaves(status int) {
 	u.t.Helper()
 	late := time.AfterFunc(within, func() { _ = u.cmd.Process.Kill() })
