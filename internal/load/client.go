@@ -17,59 +17,58 @@ import (
 )
 
 const (
-	clientBuffer = 4 << 10  // takes a header and the begin of a body
-	secureBuffer = 16 << 10 // a record of TLS (RFC 8446, 5.1)
-	maxText      = 8 << 20  // of a body that is kept
+	clientBuffer = 4 << 10  // holds a header and the beginning of a body
+	secureBuffer = 16 << 10 // a TLS record (RFC 8446, 5.1)
+	maxText      = 8 << 20  // of a body kept as text
 )
 
-// What a weak network is made of: a receive buffer that holds a small window, short
-// segments, and reads of at most paceBytes.
+// A weak network is simulated by a receive buffer with a small window, short segments, and reads of
+// at most paceBytes.
 const (
 	paceBytes   = 16 << 10
-	paceSlack   = 50 * time.Millisecond // this much that was read late is made up for
+	paceSlack   = 50 * time.Millisecond // reads late by up to this time are caught up
 	weakWindow  = 64 << 10
 	weakSegment = 1200
 )
 
-// ClientConfig says whom a Client asks.
+// ClientConfig describes the server and the network of a Client.
 type ClientConfig struct {
-	URL     string        // required: http or https; its path is not used
+	URL     string        // required: http or https; the path is not used
 	TLS     *tls.Config   // for https; default: the system's certificates
-	Timeout time.Duration // of one request, from its sending; default 30 s
+	Timeout time.Duration // of one request, from sending; default 30 s
 
-	// Dial makes connections, of TCP as a rule; default: a net.Dialer's. By others
-	// a weak network is one that is read slowly, and no more.
+	// Dial makes connections, usually TCP; default: net.Dialer. On a connection of a custom Dial
+	// the simulation of a weak network only reads slowly.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	// Rate is what a weak network lets through to the client, in bits a second; 0: as much as
-	// comes. The receiver does it: it reads no faster, advertises a window of 64 KiB at most
-	// and segments of 1200 bytes (SO_RCVBUF and TCP_MAXSEG, set before it connects), so that
-	// the server's socket fills, and its writes wait, as behind a slow link. What a link has
-	// besides (delay, loss, queues) is not there. SO_MAX_PACING_RATE on this side
-	// would pace what the client sends, which is its requests, and no more.
+	// Rate is the throughput of a weak network towards the client, in bits per second; 0: no limit.
+	// The receiver enforces Rate: it reads no faster, and advertises a window of at most 64 KiB and
+	// segments of 1200 bytes (SO_RCVBUF and TCP_MAXSEG, set before connecting). Then the server's
+	// socket fills and the server's writes wait, as behind a slow link. Delay, loss and queues of a
+	// real link are not simulated. SO_MAX_PACING_RATE on the client would pace only the requests.
 	Rate float64
 }
 
-// Answer is what is kept of one.
+// Answer describes the answer to a request.
 type Answer struct {
 	Status     int
-	Bytes      int64         // of the body, chunks' framing left out
-	FirstByte  time.Time     // when the first byte of it was there; zero: none came
-	RetryAfter time.Duration // what Retry-After says; 0: nothing
+	Bytes      int64         // of the body, without the framing of chunks
+	FirstByte  time.Time     // arrival of the first byte of the answer; zero: no byte arrived
+	RetryAfter time.Duration // from Retry-After; 0: absent
 }
 
-// Client sends one request after another on a connection of its own, which it makes anew
-// when it has ended. It takes few KiB, and bodies that nobody wants are thrown away in the
-// kernel. It is for one goroutine at a time.
+// Client sends one request at a time on a connection of its own, and connects again after the
+// connection has ended. A Client takes a few KiB; the kernel discards the bodies that the caller
+// does not want. Only one goroutine at a time may use a Client.
 type Client struct {
 	remote
 	host string
 	rate float64
-	conn *conn // nil: none
+	conn *conn // nil: not connected
 }
 
-// NewClient returns a client, to be closed. It connects with the first request. Errors are
-// ErrConfig.
+// NewClient returns a client, which the caller closes. The client connects at the first request.
+// Errors are ErrConfig.
 func NewClient(c ClientConfig) (*Client, error) {
 	u, err := url.Parse(c.URL)
 	switch {
@@ -91,12 +90,12 @@ func NewClient(c ClientConfig) (*Client, error) {
 	return &Client{remote: r, host: u.Host, rate: c.Rate}, nil
 }
 
-// Host is what requests are to have as their Host.
+// Host returns the value for the requests' Host header.
 func (c *Client) Host() string { return c.host }
 
-// Do sends a whole request, which is neither HEAD nor has a body, and takes the answer; the
-// body goes to text, or nowhere where that is nil. The end of ctx closes the connection, so
-// that it is to be the same for all requests.
+// Do sends a whole request and reads the answer. The request must not be HEAD and has no body. The
+// answer's body goes to text, or is discarded if text is nil. The end of ctx closes the connection:
+// pass the same ctx for all requests.
 func (c *Client) Do(ctx context.Context, request []byte, text *bytes.Buffer) (Answer, error) {
 	if c.conn == nil {
 		if err := c.connect(ctx); err != nil {
@@ -112,7 +111,6 @@ func (c *Client) Do(ctx context.Context, request []byte, text *bytes.Buffer) (An
 	return out, err
 }
 
-// connect makes the connection.
 func (c *Client) connect(ctx context.Context) error {
 	size := clientBuffer
 	if c.tls != nil {
@@ -135,7 +133,7 @@ func (c *Client) connect(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the connection; the next request makes another.
+// Close ends the connection. The next request opens a new connection.
 func (c *Client) Close() {
 	if c.conn != nil {
 		c.conn.close()
@@ -143,7 +141,7 @@ func (c *Client) Close() {
 	}
 }
 
-// narrow makes a socket that is not connected yet one for a weak network.
+// narrow sets a socket's options for a weak network before the socket is connected.
 func narrow(_, _ string, raw syscall.RawConn) error {
 	var err error
 	if outer := raw.Control(func(fd uintptr) {
@@ -157,41 +155,41 @@ func narrow(_, _ string, raw syscall.RawConn) error {
 	return err
 }
 
-// pace holds reads back to a rate.
+// pace limits reads to a rate.
 type pace struct {
-	ctx  context.Context // ends the waiting
+	ctx  context.Context // ends waits
 	rate float64         // bits a second
-	next time.Time       // what was read until now was due until then
+	next time.Time       // when the bytes read so far are due
 }
 
-// wait waits until more may be read, and says how much of room.
+// wait blocks until the next read is due, and returns the size of the read, at most room.
 func (p *pace) wait(room int) int {
 	now := time.Now()
 	if earliest := now.Add(-paceSlack); p.next.Before(earliest) {
 		p.next = earliest
 	}
 	if d := p.next.Sub(now); d > 0 {
-		pause(p.ctx, d) // where that was cut short the connection is closed
+		pause(p.ctx, d) // if ctx ends the pause, the connection is closed
 	}
 	return min(room, paceBytes)
 }
 
-// came notes that n bytes were read.
+// came records that n bytes were read.
 func (p *pace) came(n int) {
 	p.next = p.next.Add(time.Duration(float64(8*n) / p.rate * float64(time.Second)))
 }
 
-// drop throws away what comes on a connection, without a copy of it: recv(2) with MSG_TRUNC,
-// for which tcp(7) says that the kernel discards the bytes.
+// drop discards the bytes of a connection without copying: recv(2) with MSG_TRUNC makes the kernel
+// discard the bytes (tcp(7)).
 type drop struct {
 	raw syscall.RawConn
-	try func(fd uintptr) bool // kept, so that it is allocated once
+	try func(fd uintptr) bool // stored once, to avoid an allocation per read
 
 	want, got int
 	err       error
 }
 
-// nowhere says how much is thrown away at once. Nothing is ever written to it.
+// nowhere bounds the bytes discarded by one call. The kernel never writes to nowhere.
 var nowhere [1 << 20]byte
 
 func newDrop(c *net.TCPConn) (*drop, error) {
@@ -211,7 +209,7 @@ func newDrop(c *net.TCPConn) (*drop, error) {
 	return d, nil
 }
 
-// some throws away from 1 to n bytes once they are there. Its error at the end is io.EOF.
+// some discards from 1 to n bytes, after waiting for the first. At the end the error is io.EOF.
 func (d *drop) some(n int64, p *pace) (int64, error) {
 	d.want = int(min(n, int64(len(nowhere))))
 	if p != nil {

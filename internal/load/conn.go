@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// readSize is how much of a body one read takes.
+// readSize is the size of a read of a body.
 const readSize = 256 << 10
 
-// answer is what is kept of one.
+// answer describes the answer to a request.
 type answer struct {
 	status     int
-	bytes      int64         // of the body, chunks' framing left out
+	bytes      int64         // of the body, without the framing of chunks
 	retryAfter time.Duration // Retry-After; 0: none
 }
 
-// session is a connection that is made anew when the server has ended it. It is
-// for one goroutine at a time.
+// session is a connection that reconnects after the server has ended the connection. Only one
+// goroutine at a time may use a session.
 type session struct {
 	plan *plan
-	conn *conn // nil: none
+	conn *conn // nil: not connected
 }
 
-// call sends the plan's request and drains the answer. The end of ctx ends it.
+// call sends the plan's request and drains the answer. The end of ctx ends the call.
 func (s *session) call(ctx context.Context) (answer, error) {
 	if s.conn == nil {
 		c, err := s.plan.dial(ctx, readSize)
@@ -55,24 +55,24 @@ func (s *session) close() {
 // conn is a connection to the server.
 type conn struct {
 	net  net.Conn
-	stop func() bool // the end of the run no longer closes it
+	stop func() bool // undoes closing net at the end of ctx
 	buf  []byte
-	r, w int // buf[r:w] was read from net and is not used yet
+	r, w int // buf[r:w] was read from net and is still unused
 
-	first time.Time     // when something of the answer under way had come
-	text  *bytes.Buffer // takes the body; nil: it is thrown away
-	pace  *pace         // nil: as fast as it comes
-	drop  *drop         // nil: what is thrown away is read into buf
+	first time.Time     // arrival of the first byte of the current answer
+	text  *bytes.Buffer // receives the body; nil: the body is discarded
+	pace  *pace         // nil: unlimited
+	drop  *drop         // nil: discarded bytes are read into buf
 }
 
-// remote is where connections go, and how.
+// remote describes the server's address and how to connect.
 type remote struct {
 	network, address string
 	tls              *tls.Config // nil for http
 	timeout          time.Duration
-	control          func(network, address string, c syscall.RawConn) error // before it connects; may be nil
+	control          func(network, address string, c syscall.RawConn) error // runs before connecting; may be nil
 
-	by func(ctx context.Context, network, address string) (net.Conn, error) // nil: a net.Dialer
+	by func(ctx context.Context, network, address string) (net.Conn, error) // nil: net.Dialer
 }
 
 // dial returns a connection with a buffer of size bytes.
@@ -90,23 +90,24 @@ func (p *remote) dial(ctx context.Context, size int) (*conn, error) {
 		hello, cancel := context.WithTimeout(ctx, p.timeout)
 		defer cancel()
 		if err := t.HandshakeContext(hello); err != nil {
-			_ = c.Close() // it has not been used
+			_ = c.Close() // not used yet
 			return nil, reason(err)
 		}
 		c = t
 	}
-	// Closing is for good, unlike a deadline, which the next request would move.
+	// The end of ctx closes the connection. A deadline would not do: the next request would move
+	// it.
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	return &conn{net: c, stop: stop, buf: make([]byte, size)}, nil
 }
 
 func (c *conn) close() {
 	c.stop()
-	_ = c.net.Close() // everything was read, or will not be
+	_ = c.net.Close() // the connection is not needed any more
 }
 
-// reason is the error without the addresses that net puts before it, which
-// differ from connection to connection: errors are counted by their text.
+// reason removes the addresses that net puts before an error. Addresses differ from connection to
+// connection, but the report counts errors by text.
 func reason(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Err != nil {
@@ -115,7 +116,6 @@ func reason(err error) error {
 	return err
 }
 
-// Errors of a server's answer.
 var (
 	errEnded   = errors.New("the connection ended before the answer")
 	errBroken  = errors.New("the connection ended within the answer")
@@ -123,17 +123,16 @@ var (
 	errText    = fmt.Errorf("a text of more than %d MiB", maxText>>20)
 )
 
-// do sends a request and drains its answer, interim ones before it included. keep
-// says whether the connection can be used again.
+// do sends a request, skips interim answers and drains the final answer. keep reports whether the
+// connection can be used again.
 func (c *conn) do(request []byte, isHead bool, timeout time.Duration) (a answer, keep bool, err error) {
 	c.first = time.Time{}
 	if err := c.net.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return a, false, reason(err)
 	}
-	// An answer may come, and the connection end, before the request was taken
-	// whole: 413 is such. So what comes is read all the same.
-	// And a server that echoes may wait for its answer to be taken, so that a long
-	// request is sent while the answer is read.
+	// A server may answer and close before it has read the whole request, for example with 413; so
+	// read the answer even after a failed write. A server that echoes may wait until the client
+	// reads the answer; so send a long request while reading.
 	var sent chan error
 	var sendErr error
 	if len(request) <= readSize {
@@ -160,7 +159,7 @@ func (c *conn) do(request []byte, isHead bool, timeout time.Duration) (a answer,
 	if sent != nil {
 		select {
 		case sendErr = <-sent:
-		default: // what is still to be sent is not wanted
+		default: // the rest of the request is not needed
 			_ = c.net.Close()
 			sendErr = <-sent
 		}
@@ -171,7 +170,7 @@ func (c *conn) do(request []byte, isHead bool, timeout time.Duration) (a answer,
 	return a, keep && err == nil && sendErr == nil, err
 }
 
-// fill reads more behind what is there. Its error at the end is io.EOF.
+// fill reads more bytes behind buf[:w]. At the end of the connection the error is io.EOF.
 func (c *conn) fill() error {
 	if c.r == c.w {
 		c.r, c.w = 0, 0
@@ -204,7 +203,7 @@ func (c *conn) fill() error {
 	return reason(err)
 }
 
-// within makes the end of the connection one that came too early.
+// within turns io.EOF into errBroken: the connection ended inside an answer.
 func within(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errBroken
@@ -214,7 +213,7 @@ func within(err error) error {
 
 var headEnd = []byte("\r\n\r\n")
 
-// head reads an answer up to its body.
+// head reads an answer up to the body.
 func (c *conn) head() (head, error) {
 	for from := 0; ; {
 		if i := bytes.Index(c.buf[c.r+from:c.w], headEnd); i >= 0 {
@@ -233,7 +232,7 @@ func (c *conn) head() (head, error) {
 	}
 }
 
-// body drains what follows the head (RFC 9112, 6.3) and returns its length.
+// body drains the body after the head (RFC 9112, 6.3) and returns the length.
 func (c *conn) body(h head, isHead bool) (int64, error) {
 	switch {
 	case isHead || h.status == 204 || h.status == 304 || h.status == 101:
@@ -257,19 +256,19 @@ func (c *conn) body(h head, isHead bool) (int64, error) {
 	}
 }
 
-// use takes n bytes of the body out of the buffer.
+// use consumes n bytes of the body from the buffer.
 func (c *conn) use(n int) error {
 	if c.text != nil {
 		if c.text.Len()+n > maxText {
 			return errText
 		}
-		_, _ = c.text.Write(c.buf[c.r : c.r+n]) // it takes everything
+		_, _ = c.text.Write(c.buf[c.r : c.r+n]) // a Buffer takes everything
 	}
 	c.r += n
 	return nil
 }
 
-// drain takes n bytes of the body.
+// drain consumes n bytes of the body.
 func (c *conn) drain(n int64) error {
 	for {
 		have := min(n, int64(c.w-c.r))
@@ -293,7 +292,7 @@ func (c *conn) drain(n int64) error {
 	}
 }
 
-// chunks drains a body in chunks, and its trailers (RFC 9112, 7.1).
+// chunks drains a chunked body and the trailers (RFC 9112, 7.1).
 func (c *conn) chunks() (int64, error) {
 	for all := int64(0); ; {
 		line, err := c.line()
@@ -328,8 +327,7 @@ func tooMuch(line []byte) error {
 	return fmt.Errorf("%w: a chunk is longer than it says", errAnswer)
 }
 
-// line reads a line and returns it without its end. It is valid until more is
-// read.
+// line reads a line and returns it without the line end. The result is valid until the next read.
 func (c *conn) line() ([]byte, error) {
 	for from := 0; ; {
 		if i := bytes.IndexByte(c.buf[c.r+from:c.w], '\n'); i >= 0 {

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// errAnswer is wrapped by what is no HTTP/1.1 answer.
+// errAnswer is wrapped by errors about an answer that is not valid HTTP/1.1.
 var errAnswer = errors.New("not an HTTP/1.1 answer")
 
-// head is as much of an answer's header as its end takes.
+// head holds the header fields that determine the end of an answer.
 type head struct {
 	status  int
-	length  int64 // Content-Length; -1: none
+	length  int64 // Content-Length; -1: absent
 	chunked bool
-	keep    bool // the connection stays after it
+	keep    bool // the server keeps the connection open after the answer
 
-	retryAfter time.Duration // 0: the server says nothing of it
+	retryAfter time.Duration // 0: absent
 }
 
 var (
@@ -32,12 +32,11 @@ var (
 	optionKeep     = []byte("keep-alive")
 )
 
-// parseHead reads a status line and header, each line of which ends in CR LF, up
-// to the empty one (RFC 9112, 4 and 6.3). It allocates nothing for one that is
-// right.
+// parseHead parses a status line and header fields up to the empty line (RFC 9112, 4 and 6.3). Each
+// line ends in CR LF. parseHead allocates nothing for a valid head.
 func parseHead(text []byte) (head, error) {
 	line, rest, _ := bytes.Cut(text, []byte("\r\n"))
-	// "HTTP/1.1 200 OK", the reason may be missing.
+	// "HTTP/1.1 200 OK"; the reason phrase may be missing.
 	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
 		return head{}, fmt.Errorf("%w: %.60q", errAnswer, line)
 	}
@@ -78,11 +77,11 @@ func parseHead(text []byte) (head, error) {
 			h.retryAfter = retryAfter(value)
 		}
 	}
-	if coded { // and the length says nothing then
+	if coded { // Transfer-Encoding overrides Content-Length
 		h.length = -1
 	}
 	if h.length < 0 && !h.chunked && h.status >= 200 && h.status != 204 && h.status != 304 {
-		h.keep = false // the connection's end is the body's; the answer to HEAD loses little by it
+		h.keep = false // the body ends with the connection; ending after an answer to HEAD costs little
 	}
 	if h.status == 101 {
 		h.keep = false
@@ -90,8 +89,8 @@ func parseHead(text []byte) (head, error) {
 	return h, nil
 }
 
-// retryAfter reads seconds or a date (RFC 9110, 10.2.3). What is neither, or has passed, is 0,
-// and an hour the most.
+// retryAfter parses seconds or a date (RFC 9110, 10.2.3). The result is 0 for an invalid or past
+// value, and at most an hour.
 func retryAfter(value []byte) time.Duration {
 	if n, ok := decimal(value); ok {
 		return time.Duration(min(n, 3600)) * time.Second
@@ -103,7 +102,7 @@ func retryAfter(value []byte) time.Duration {
 	return min(max(time.Until(t), 0), time.Hour)
 }
 
-// decimal is the value of digits, and of nothing else.
+// decimal parses a string of digits.
 func decimal(text []byte) (int64, bool) {
 	if len(text) == 0 {
 		return 0, false
@@ -118,8 +117,8 @@ func decimal(text []byte) (int64, bool) {
 	return n, true
 }
 
-// parseChunkSize reads the line before a chunk: hexadecimal digits, and
-// extensions that nobody needs (RFC 9112, 7.1).
+// parseChunkSize parses the line before a chunk: hexadecimal digits and extensions, which are
+// ignored (RFC 9112, 7.1).
 func parseChunkSize(line []byte) (int64, error) {
 	digits, _, _ := bytes.Cut(line, []byte(";"))
 	digits = bytes.TrimRight(digits, " \t")
@@ -147,12 +146,12 @@ func parseChunkSize(line []byte) (int64, error) {
 	return n, nil
 }
 
-// lastToken is the last of a list with commas.
+// lastToken returns the last element of a comma-separated list.
 func lastToken(list []byte) []byte {
 	return bytes.TrimSpace(list[bytes.LastIndexByte(list, ',')+1:])
 }
 
-// hasToken looks for one in a list with commas.
+// hasToken reports whether a comma-separated list contains the token, ignoring case.
 func hasToken(list, token []byte) bool {
 	for len(list) > 0 {
 		var one []byte

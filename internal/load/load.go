@@ -1,20 +1,17 @@
-// Package load calls an HTTP/1.1 server and measures how it does: as fast as it
-// answers on a number of connections (a closed loop), or at a rate that does not
-// depend on the answers (an open loop). Run is all of it; a Report is written as
-// text, JSON and SVG.
+// Package load calls an HTTP/1.1 server and measures rates and latencies: as fast as the server
+// answers on a number of connections (closed loop), or at a fixed rate that does not depend on the
+// answers (open loop). Run does the whole measurement; a Report can be written as text, JSON and
+// SVG.
 //
-// The two answer different questions. In a closed loop a server that stalls is
-// asked less while it stalls: one slow answer for each connection is all that
-// shows of a second in which nobody was served. This is coordinated omission,
-// and percentiles of a closed loop say only how long an answer took, not how
-// long somebody who comes by would wait. In an open loop requests are due at
-// fixed times; each latency counts from when its request was due, also where it
-// was sent later because every connection was taken. Rates are kept by vegeta's
-// Attacker, through a transport of this package's own.
+// The two loops answer different questions. In a closed loop a stalled server receives fewer
+// requests: a stall of a second shows only as one slow answer per connection. This effect is called
+// coordinated omission. Percentiles of a closed loop show how long answers took, not how long a new
+// client would wait. In an open loop requests are due at fixed times. Each latency counts from the
+// due time, even if the request was sent later because every connection was busy. vegeta's Attacker
+// keeps the rate, through a transport of this package.
 //
-// Connections are driven by a client that parses no more of an answer than its
-// end takes, drains bodies in reads of 256 KiB, and allocates nothing for each
-// request of a closed loop.
+// The package's HTTP client parses only the header fields that determine the end of an answer,
+// drains bodies in reads of 256 KiB, and allocates nothing per request in a closed loop.
 package load
 
 import (
@@ -34,35 +31,35 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// ErrConfig says that a Config cannot be carried out; the error says why.
+// ErrConfig reports a Config that cannot be used. The error's text gives the reason.
 var ErrConfig = errors.New("cannot be asked for")
 
-// Config says what to call, how, and for how long.
+// Config describes a measurement: the requests, the load and the duration.
 type Config struct {
 	URL    string   // required: http or https
-	More   []string // further ones of the same server, asked for in turn with URL
-	Method string   // default: GET, POST with a body
+	More   []string // further URLs of the same server, requested in turn with URL
+	Method string   // default: GET, or POST if Body is set
 	Header http.Header
 	Body   []byte
 
-	// Unix is the path of a Unix socket to connect to instead of the URL's host.
+	// Unix is the path of a Unix socket that replaces the URL's host.
 	Unix string
 	// TLS is for https; default: the system's certificates.
 	TLS *tls.Config
 
-	// Rate is requests per second at open loop; 0: closed loop.
+	// Rate is the requests per second of an open loop; 0: closed loop.
 	Rate float64
-	// Connections are kept open in a closed loop (default 1), and are the most at
-	// once in an open one (default 1000): what is due while all are taken waits,
-	// and its wait counts.
+	// Connections is the number of connections of a closed loop (default 1), and the maximum of an
+	// open loop (default 1000). In an open loop a request that finds all connections busy waits,
+	// and the wait counts.
 	Connections int
 
 	Duration time.Duration // measured; default 10 s
-	WarmUp   time.Duration // before that, not measured
-	Timeout  time.Duration // of one request, from its sending; default 30 s
+	WarmUp   time.Duration // time before Duration, not measured
+	Timeout  time.Duration // of one request, from sending; default 30 s
 }
 
-// plan is a Config that was checked.
+// plan is a checked Config.
 type plan struct {
 	Config
 	remote
@@ -71,7 +68,7 @@ type plan struct {
 	url      *url.URL
 }
 
-// request is the one whose turn it is.
+// request returns the next request in turn.
 func (p *plan) request() []byte {
 	if len(p.requests) == 1 {
 		return p.requests[0]
@@ -138,11 +135,11 @@ func (c Config) plan() (*plan, error) {
 	return p, nil
 }
 
-// newRemote is a URL's server.
+// newRemote returns the remote of a URL's server.
 func newRemote(u *url.URL, config *tls.Config, timeout time.Duration) remote {
 	r := remote{network: "tcp", address: u.Host, timeout: timeout}
 	if u.Port() == "" {
-		r.address = net.JoinHostPort(u.Hostname(), u.Scheme) // a service's name is a port
+		r.address = net.JoinHostPort(u.Hostname(), u.Scheme) // a dialer takes the service's name, http or https, as a port
 	}
 	if u.Scheme == "https" {
 		r.tls = config.Clone()
@@ -157,13 +154,13 @@ func newRemote(u *url.URL, config *tls.Config, timeout time.Duration) remote {
 	return r
 }
 
-// framing are the headers that say where a message ends, which is not the
-// caller's to say.
+// framing lists the headers that determine the end of a message or of the connection. The caller
+// must not set these headers.
 var framing = []string{"Connection", "Content-Length", "Transfer-Encoding", "Expect", "Upgrade"}
 
-// head is the request for a target up to its body (RFC 9112, 2 and 3).
+// head returns the request for a target up to the body (RFC 9112, 2 and 3).
 func (p *plan) head(target string) ([]byte, error) {
-	if !httpguts.ValidHeaderFieldName(p.Method) { // both are tokens
+	if !httpguts.ValidHeaderFieldName(p.Method) { // methods and field names are both tokens
 		return nil, fmt.Errorf("method %q", p.Method)
 	}
 	if p.Method == http.MethodConnect {
@@ -203,16 +200,15 @@ func (p *plan) head(target string) ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// Run calls the server and reports. The end of ctx ends the run early: the
-// report is then of what was measured until then, and no error. Errors are
-// ErrConfig, and that the server could not be reached at all; what goes wrong
-// later is counted in the report.
+// Run calls the server and returns a report. If ctx ends, the run ends early, and the report covers
+// the time until then without an error. The error is ErrConfig, or says that the first connection
+// failed; later errors are counted in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	p, err := c.plan()
 	if err != nil {
 		return nil, err
 	}
-	// Whoever names a wrong port wants to be told so, not to get a report of errors.
+	// A caller with a wrong port wants an error, not a report full of errors.
 	first, err := p.dial(ctx, readSize)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", p.address, err)
@@ -226,8 +222,8 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	return rec.report(ctx.Err() != nil), nil
 }
 
-// closed keeps every connection busy: its next request is sent when the last
-// one's answer is there. Each measures one at least, however short the run.
+// closed keeps every connection busy: the next request is sent as soon as the last answer has
+// arrived. Each connection measures at least one request, however short the run is.
 func closed(ctx context.Context, p *plan, rec *recorder, first *conn) {
 	var wait sync.WaitGroup
 	for i := range p.Connections {
@@ -259,11 +255,11 @@ func closed(ctx context.Context, p *plan, rec *recorder, first *conn) {
 	wait.Wait()
 }
 
-// errorPause is how long a connection of a closed loop rests after an error, for
-// a server that refuses connections would otherwise be asked without end.
+// errorPause is the pause of a closed loop's connection after an error. Without the pause a server
+// that refuses connections would be called in a busy loop.
 const errorPause = 10 * time.Millisecond
 
-// pause waits; it is false when ctx ended.
+// pause waits for d, and returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -11,8 +11,8 @@ import (
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
-// open sends each request when it is due, whatever the others do. vegeta's
-// Attacker has the workers, one for each request under way; the pacer says when.
+// open sends each request when the request is due, independently of the answers. vegeta's Attacker
+// runs one worker per request in progress; the pacer sets the times.
 func open(ctx context.Context, p *plan, rec *recorder, first *conn) {
 	t := &transport{ctx: ctx, plan: p, idle: []*session{{plan: p, conn: first}}}
 	defer t.close()
@@ -39,20 +39,19 @@ func open(ctx context.Context, p *plan, rec *recorder, first *conn) {
 	}
 }
 
-// pacer has requests due at a constant rate from the beginning on.
+// pacer makes requests due at a constant rate, starting at began.
 type pacer struct {
 	ctx   context.Context // ends the run
 	began time.Time
 	rate  float64 // per second
-	hits  uint64  // in all
+	hits  uint64  // total
 }
 
 func (p *pacer) due(seq uint64) time.Time {
 	return p.began.Add(time.Duration(float64(seq) / p.rate * float64(time.Second)))
 }
 
-// Pace waits for the next request's time itself: the Attacker's own waiting
-// cannot be interrupted.
+// Pace waits for the next due time itself, because the Attacker's own wait cannot be interrupted.
 func (p *pacer) Pace(_ time.Duration, hits uint64) (wait time.Duration, stop bool) {
 	if hits >= p.hits {
 		return 0, true
@@ -63,27 +62,28 @@ func (p *pacer) Pace(_ time.Duration, hits uint64) (wait time.Duration, stop boo
 	return 0, p.ctx.Err() != nil
 }
 
-// Rate is the rate asked for.
+// Rate returns the configured rate.
 func (p *pacer) Rate(time.Duration) float64 { return p.rate }
 
-// transport is what the Attacker calls through: the connections of this package.
-// It sends the plan's request whatever it is given.
+// transport runs the Attacker's requests on connections of this package. It always sends the plan's
+// request.
 type transport struct {
-	ctx  context.Context // of the run: vegeta's requests have none of their own
+	ctx  context.Context // the run's context, because vegeta's requests carry no context
 	plan *plan
 
 	mu   sync.Mutex
-	idle []*session // last used last
+	idle []*session // the most recently used last
 }
 
-// Headers by which the transport tells open what vegeta.Result has no field for.
+// Headers that pass results from the transport to open, because vegeta.Result has no field for
+// them.
 const (
 	headerBytes    = "Fre-Bytes"
 	headerCanceled = "Fre-Canceled"
 )
 
-// RoundTrip drains the answer. A failure is an answer with status 0 and the
-// error as reason, which vegeta notes as it is, without the URL before it.
+// RoundTrip drains the answer. A failure becomes an answer with status 0 and the error's text as
+// the reason phrase. vegeta records the reason phrase unchanged, without the URL in front.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	c := t.take()
 	a, err := c.call(t.ctx)
@@ -104,8 +104,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// take returns the session that was used last: those that a low rate does not
-// need fall idle.
+// take returns the most recently used session. At a low rate the surplus sessions then stay idle.
 func (t *transport) take() *session {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,7 +123,7 @@ func (t *transport) put(c *session) {
 }
 
 func (t *transport) close() {
-	for _, c := range t.idle { // all: no request is under way
+	for _, c := range t.idle { // all sessions are idle, because no request is in progress
 		c.close()
 	}
 }

@@ -9,26 +9,25 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Histograms hold nanoseconds with three digits.
+// Histograms hold nanoseconds with three significant digits.
 const (
-	slowest = int64(10 * time.Minute) // what takes longer counts as this
+	slowest = int64(10 * time.Minute) // longer times are counted as slowest
 	digits  = 3
 )
 
-// outcome is one request.
+// outcome is the result of one request.
 type outcome struct {
 	due, sent, end time.Time
 	answer         answer
 	err            error
 }
 
-// recorder counts outcomes, in shards so that connections do not wait for each
-// other.
+// recorder counts outcomes in shards, to keep connections from waiting for each other.
 type recorder struct {
 	plan       *plan
 	began      time.Time
-	start, end time.Time // what was due in between is measured
-	stopped    time.Time // when the last answer was there
+	start, end time.Time // requests due between start and end are measured
+	stopped    time.Time // when the loop returned
 	shards     []*shard
 }
 
@@ -36,18 +35,18 @@ type shard struct {
 	rec *recorder
 
 	mu      sync.Mutex
-	latency map[int]*hdrhistogram.Histogram // by status, 0 for errors: from when it was due
-	service *hdrhistogram.Histogram         // from when it was sent
+	latency map[int]*hdrhistogram.Histogram // by status, 0 for errors; from the due time
+	service *hdrhistogram.Histogram         // from the sending time
 	errors  map[string]uint64
 	bytes   uint64 // of bodies received
 	last    time.Time
-	broken  uint64        // under way when the run was ended
-	waited  time.Duration // the longest of them
+	broken  uint64        // requests in progress when the run was interrupted
+	waited  time.Duration // the longest wait among the broken requests
 }
 
 func newRecorder(p *plan) *recorder {
 	r := &recorder{plan: p}
-	shards := 1 // one goroutine takes the results of an open loop
+	shards := 1 // only one goroutine receives the results of an open loop
 	if p.Rate == 0 {
 		shards = min(p.Connections, 2*runtime.GOMAXPROCS(0))
 	}
@@ -59,10 +58,10 @@ func newRecorder(p *plan) *recorder {
 	return r
 }
 
-// shard is that of a connection.
+// shard returns the shard of connection i.
 func (r *recorder) shard(i int) *shard { return r.shards[i%len(r.shards)] }
 
-// run measures what loop does.
+// run sets the recorder's times and runs loop.
 func (r *recorder) run(ctx context.Context, loop func(context.Context)) {
 	r.began = time.Now()
 	r.start = r.began.Add(r.plan.WarmUp)
@@ -71,7 +70,7 @@ func (r *recorder) run(ctx context.Context, loop func(context.Context)) {
 	r.stopped = time.Now()
 }
 
-// add counts an outcome, unless it was due in the warm-up.
+// add counts an outcome, unless the request was due during the warm-up.
 func (s *shard) add(o outcome) {
 	if o.due.Before(s.rec.start) {
 		return
@@ -96,7 +95,7 @@ func (s *shard) add(o outcome) {
 	record(s.service, o.end.Sub(o.sent))
 }
 
-// unfinished notes a request that the end of the run has cut off at now.
+// unfinished records a request that the end of the run interrupted at now.
 func (s *shard) unfinished(due, now time.Time) {
 	if due.Before(s.rec.start) {
 		return
@@ -107,12 +106,12 @@ func (s *shard) unfinished(due, now time.Time) {
 	s.waited = max(s.waited, now.Sub(due))
 }
 
-// Recorder sums up the requests of a closed loop that another package runs: viewers that
-// call by Clients. Its methods may be called from several goroutines.
+// Recorder collects the requests of a closed loop in another package, such as simulated viewers
+// with Clients. Several goroutines may call its methods.
 type Recorder struct{ rec *recorder }
 
-// NewRecorder is for calls to url by a number of clients, in a run that begins now and is to
-// take duration.
+// NewRecorder returns a Recorder for requests to url by a number of clients. The run begins at
+// began and lasts for duration.
 func NewRecorder(url string, clients int, began time.Time, duration time.Duration) *Recorder {
 	p := &plan{Config: Config{URL: url, Method: "GET", Connections: clients, Duration: duration}}
 	r := newRecorder(p)
@@ -120,34 +119,34 @@ func NewRecorder(url string, clients int, began time.Time, duration time.Duratio
 	return &Recorder{r}
 }
 
-// Add counts a call of a client, from its sending to the last of its answer, or to err.
+// Add counts a client's request. end is the arrival of the last byte of the answer, or of err.
 func (r *Recorder) Add(client int, sent, end time.Time, a Answer, err error) {
 	r.rec.shard(client).add(outcome{due: sent, sent: sent, end: end, answer: answer{status: a.Status, bytes: a.Bytes}, err: err})
 }
 
-// Unfinished notes a call that the end of the run has cut off at now.
+// Unfinished records a request that the end of the run interrupted at now.
 func (r *Recorder) Unfinished(client int, sent, now time.Time) {
 	r.rec.shard(client).unfinished(sent, now)
 }
 
-// Report sums up what was added, once nothing is any more. The run has ended at stopped.
+// Report sums up all requests. Call Report after the last Add. stopped is the end of the run.
 func (r *Recorder) Report(stopped time.Time, interrupted bool) *Report {
 	r.rec.stopped = stopped
 	return r.rec.report(interrupted)
 }
 
-// NewHistogram is for durations in nanoseconds up to ten minutes, with the given number of
-// significant digits.
+// NewHistogram returns a histogram for durations of up to ten minutes, in nanoseconds, with the
+// given number of significant digits.
 func NewHistogram(digits int) *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, slowest, digits)
 }
 
-// Record counts a duration.
+// Record adds a duration to a histogram.
 func Record(h *hdrhistogram.Histogram, d time.Duration) { record(h, d) }
 
 func newHistogram() *hdrhistogram.Histogram { return NewHistogram(digits) }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
-	// In these bounds there is no error.
+	// Values within the bounds cause no error.
 	_ = h.RecordValue(min(max(int64(d), 1), slowest))
 }

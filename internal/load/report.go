@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/plot"
 )
 
-// Report is what was measured. Times in its JSON are in nanoseconds.
+// Report is the result of a run. Times in the JSON form are in nanoseconds.
 type Report struct {
 	URL         string        `json:"url"`
 	Method      string        `json:"method"`
@@ -30,32 +30,31 @@ type Report struct {
 	Began       time.Time     `json:"began"`
 	Measured    time.Duration `json:"measured"` // from the end of the warm-up to the last answer
 	Interrupted bool          `json:"interrupted"`
-	// Unfinished requests were under way when the run was interrupted, and are
-	// counted nowhere else; Waited is how long the oldest had been due.
+	// Unfinished counts the requests in progress when the run was interrupted. No other field
+	// counts them. Waited is the time since the earliest due time among them.
 	Unfinished uint64        `json:"unfinished"`
 	Waited     time.Duration `json:"waited,omitempty"`
 
-	// Metrics are as vegeta reports them: latencies from when requests were due,
-	// throughput of what was answered with 200 to 399. Requests that failed are
-	// in all of them, as status 0.
+	// Metrics have vegeta's meaning: latencies count from the due time, and throughput counts
+	// answers with status 200 to 399. Failed requests are included with status 0.
 	Metrics     vegeta.Metrics    `json:"metrics"`
 	ErrorCounts map[string]uint64 `json:"error_counts"`
 	Percentiles []Percentile      `json:"percentiles"`
-	ByStatus    map[string]Status `json:"by_status"` // "0": requests that failed
-	// HDR is the histogram of latencies, as HdrHistogram encodes it (V2).
+	ByStatus    map[string]Status `json:"by_status"` // "0": failed requests
+	// HDR is the latency histogram in the encoding of HdrHistogram (V2).
 	HDR string `json:"hdr_histogram"`
 
 	latency, service *hdrhistogram.Histogram
 }
 
-// Percentile says how long the given part of all requests took at most.
+// Percentile gives the maximum duration of the fastest Percent of all requests.
 type Percentile struct {
 	Percent float64       `json:"percent"`
-	Latency time.Duration `json:"latency"` // from when it was due
-	Service time.Duration `json:"service"` // from when it was sent; in a closed loop the same
+	Latency time.Duration `json:"latency"` // from the due time
+	Service time.Duration `json:"service"` // from the sending time; equal to Latency in a closed loop
 }
 
-// Status sums up the answers with one status: latencies from when they were due.
+// Status sums up the answers with one status. Latencies count from the due time.
 type Status struct {
 	Count   uint64        `json:"count"`
 	P50     time.Duration `json:"p50"`
@@ -63,10 +62,10 @@ type Status struct {
 	Slowest time.Duration `json:"slowest"`
 }
 
-// reported percentiles; the last is the slowest.
+// reported lists the percentiles in a report; the last is the slowest request.
 var reported = []float64{50, 75, 90, 95, 99, 99.9, 99.99, 100}
 
-// report sums up.
+// report merges the shards into a report.
 func (r *recorder) report(interrupted bool) *Report {
 	p := r.plan
 	out := &Report{
@@ -82,7 +81,7 @@ func (r *recorder) report(interrupted bool) *Report {
 	last := r.start
 	var bytes uint64
 	for _, s := range r.shards {
-		out.service.Merge(s.service) // what it drops, it has none of: bounds are the same
+		out.service.Merge(s.service) // drops no values, because the bounds are equal
 		for code, h := range s.latency {
 			if codes[code] == nil {
 				codes[code] = newHistogram()
@@ -100,7 +99,7 @@ func (r *recorder) report(interrupted bool) *Report {
 		out.Unfinished += s.broken
 		out.Waited = max(out.Waited, s.waited)
 	}
-	// Where nothing was answered for long before the end, that time counts too.
+	// If the server stopped answering before the end, the time without answers counts too.
 	out.Measured = max(last.Sub(r.start), min(p.Duration, r.stopped.Sub(r.start)), 0)
 	m := &out.Metrics
 	m.End, m.Latest, m.Duration = last, last, out.Measured
@@ -134,13 +133,13 @@ func (r *recorder) report(interrupted bool) *Report {
 	if s := out.Measured.Seconds(); s > 0 {
 		m.Rate, m.Throughput = float64(m.Requests)/s, float64(good)/s
 	}
-	if raw, err := out.latency.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err == nil { // it writes to memory
+	if raw, err := out.latency.Encode(hdrhistogram.V2CompressedEncodingCookieBase); err == nil { // encoding to memory does not fail
 		out.HDR = string(raw)
 	}
 	return out
 }
 
-// Text writes the report for people.
+// Text writes the report as text for people.
 func (r *Report) Text(w io.Writer) error {
 	m := &r.Metrics
 	var b strings.Builder
@@ -168,7 +167,7 @@ func (r *Report) Text(w io.Writer) error {
 			_, _ = fmt.Fprintf(t, "status %s\t%d\tp50 %v\tp99 %v\n", code, st.Count, Round(st.P50), Round(st.P99))
 		}
 	}
-	_ = t.Flush() // into memory
+	_ = t.Flush() // writes to memory
 	for _, text := range m.Errors {
 		fmt.Fprintf(&b, "error   %d × %s\n", r.ErrorCounts[text], text)
 	}
@@ -196,7 +195,7 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
-// Round keeps the three digits that the histograms have.
+// Round rounds to three significant digits, the precision of the histograms.
 func Round(d time.Duration) time.Duration {
 	unit := time.Duration(1)
 	for d/unit >= 1000 {
@@ -205,7 +204,7 @@ func Round(d time.Duration) time.Duration {
 	return d.Round(unit)
 }
 
-// Short writes a number with as many digits as it is worth.
+// Short formats a number with four significant digits, or without a fraction from 1000 on.
 func Short(v float64) string {
 	if math.Abs(v) >= 1000 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -216,8 +215,8 @@ func Short(v float64) string {
 // JSON writes the report for programs, on one line.
 func (r *Report) JSON(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 
-// SVG draws the latencies by percentile, as HdrHistogram's plots have them: each
-// step to the right is a tenth of the requests before.
+// SVG draws the latencies by percentile in the style of HdrHistogram's plots: each decade to the
+// right shows the slowest tenth of the decade before.
 func (r *Report) SVG() []byte {
 	milliseconds := func(ns int64) float64 { return float64(ns) / 1e6 }
 	line := func(name string, color plot.Color, h *hdrhistogram.Histogram) plot.Line {
@@ -232,7 +231,7 @@ func (r *Report) SVG() []byte {
 			}
 			l.Points = append(l.Points, plot.Point{X: x, Y: milliseconds(max(h.ValueAtPercentile(100*(1-1/x)), 1))})
 			if end {
-				// The slowest one.
+				// The last point is the slowest request.
 				l.Points[len(l.Points)-1].Y = milliseconds(max(h.Max(), 1))
 				return l
 			}

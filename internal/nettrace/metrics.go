@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are a tracer's counts for Prometheus, read when it asks. Retransmissions
-// are by function: connections are too many.
+// Metrics exports a tracer's counts to Prometheus, and reads the counts at each scrape.
+// Retransmissions are reported per function, because connections are too many for labels.
 type Metrics struct {
 	mu     sync.Mutex
 	tracer *Tracer
@@ -16,7 +16,7 @@ type Metrics struct {
 	retransmissions, drops, allocations, softirq, runQueue *prometheus.Desc
 }
 
-// NewMetrics has the tracer to itself.
+// NewMetrics returns the metrics of t. After NewMetrics only the metrics may use t.
 func NewMetrics(t *Tracer) *Metrics {
 	return &Metrics{
 		tracer:          t,
@@ -28,14 +28,14 @@ func NewMetrics(t *Tracer) *Metrics {
 	}
 }
 
-// Describe tells of each metric.
+// Describe sends the description of each metric.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.retransmissions, m.drops, m.allocations, m.softirq, m.runQueue} {
 		out <- d
 	}
 }
 
-// Collect takes a Sample.
+// Collect takes a Sample and sends the values.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,14 +1,12 @@
-// Package nettrace counts what the kernel's network does with the host's packets:
-// TCP retransmissions by connection, packets dropped by reason, packet buffers
-// allocated by size; beside that the time CPUs spend in soft interrupts, and how
-// long threads wait for a CPU.
+// Package nettrace counts events in the kernel's network stack: TCP retransmissions by connection,
+// dropped packets by reason, and allocated packet buffers by size. The package also measures the
+// time of CPUs in soft interrupts, and how long threads wait for a CPU.
 //
-// The first three are counted by eBPF programs on tracepoints with BTF types
-// (tp_btf): the kernel's own types say where a field lies, so that one program
-// fits all kernels, and the programs are written in Go (programs.go), so that
-// nobody needs a compiler for them. They need CAP_BPF and CAP_PERFMON, which root
-// has, and /sys/kernel/btf/vmlinux. What cannot be had is left out, and said to
-// be (Tracer.Missing). Kprobes and fentry, which some kernels refuse, are not used.
+// eBPF programs on tracepoints with BTF types (tp_btf) do the counting. The kernel's own types give
+// the offsets of fields, so one program fits all kernels. The programs are written in Go
+// (programs.go), which avoids a BPF compiler. The programs need CAP_BPF and CAP_PERFMON, which root
+// has, and /sys/kernel/btf/vmlinux. Counts that a host cannot provide are left out and reported by
+// Tracer.Missing. Kprobes and fentry are not used, because some kernels refuse them.
 package nettrace
 
 import (
@@ -26,39 +24,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Config says what to count. Its zero value is all that costs nothing worth
-// mentioning.
+// Config selects the counts. The zero value selects every count with a negligible cost.
 type Config struct {
-	// Allocations counts allocations of packet buffers: on every allocation from any
-	// of the kernel's caches a program runs.
+	// Allocations counts allocations of packet buffers. The program then runs on every allocation
+	// from any cache of the kernel.
 	Allocations bool
-	// Owners are those whose network namespaces and threads are told apart; it is
-	// called for each Sample. Nil: none.
+	// Owners returns the sandboxes whose network namespaces and threads are reported separately.
+	// Each Sample calls Owners. Nil: no sandboxes.
 	Owners func() ([]Owner, error)
 }
 
 // Owner is a sandbox.
 type Owner struct {
 	ID   string
-	Name string // the function's
-	PIDs []int  // in the caller's pid namespace; the first is in its network namespace
+	Name string // the function's name
+	PIDs []int  // in the caller's pid namespace; the first process is in the sandbox's network namespace
 }
 
-// Tracer counts from Open to Close. It is for one goroutine at a time.
+// Tracer counts from Open to Close. Only one goroutine at a time may use a Tracer.
 type Tracer struct {
 	cfg     Config
 	maps    map[string]*ebpf.Map // by program
 	links   []link.Link
 	reasons map[uint32]string
 	missing []string
-	own     uint64 // this process's network namespace
+	own     uint64 // inode of this process's network namespace
 
-	interrupts []time.Duration          // by CPU, when the tracer was opened
-	waited     map[int]time.Duration    // by thread, when last looked at
+	interrupts []time.Duration          // by CPU, at Open
+	waited     map[int]time.Duration    // by thread, at the last Sample
 	delays     map[string]time.Duration // by owner
 }
 
-// Open begins to count. What cannot be counted is no error: see Missing.
+// Open starts counting. A count that cannot be provided is not an error; see Missing.
 func Open(cfg Config) (*Tracer, error) {
 	t := &Tracer{cfg: cfg, maps: map[string]*ebpf.Map{}, waited: map[int]time.Duration{}, delays: map[string]time.Duration{}}
 	var err error
@@ -82,7 +79,7 @@ func Open(cfg Config) (*Tracer, error) {
 			t.miss(p.name, err)
 		}
 	}
-	if _, err := t.Sample(); err != nil { // from here on threads wait
+	if _, err := t.Sample(); err != nil { // run-queue delays count from now on
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -95,7 +92,7 @@ func (t *Tracer) attach(kernel *btf.Spec, p program) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = m.Close() // nothing is in it
+			_ = m.Close() // the map is still empty
 		}
 	}()
 	instructions, err := p.instructions(kernel, m)
@@ -109,7 +106,7 @@ func (t *Tracer) attach(kernel *btf.Spec, p program) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, prog.Close()) }() // the link keeps it
+	defer func() { err = errors.Join(err, prog.Close()) }() // the link keeps the program loaded
 	l, err := link.AttachTracing(link.TracingOptions{Program: prog, AttachType: ebpf.AttachTraceRawTp})
 	if err != nil {
 		return err
@@ -133,10 +130,10 @@ func (t *Tracer) miss(what string, err error) {
 	t.missing = append(t.missing, what+" are not counted: "+why)
 }
 
-// Missing says what is not counted and why, a sentence each.
+// Missing returns the missing counts with the reasons, one sentence each.
 func (t *Tracer) Missing() []string { return slices.Clone(t.missing) }
 
-// Close ends the counting.
+// Close stops counting.
 func (t *Tracer) Close() error {
 	var errs []error
 	for _, l := range t.links {
@@ -149,7 +146,7 @@ func (t *Tracer) Close() error {
 	return errors.Join(errs...)
 }
 
-// Sample is what was counted since Open; lists are in descending order.
+// Sample holds the counts since Open. Lists are in descending order of the count.
 type Sample struct {
 	Time            time.Time       `json:"time"`
 	Retransmissions []Retransmitted `json:"retransmissions"`
@@ -160,46 +157,45 @@ type Sample struct {
 	Missing         []string        `json:"missing,omitempty"`
 }
 
-// Retransmitted are segments that a connection's end has sent again. At most
-// 16,384 connections are kept, those that did so last.
+// Retransmitted counts the segments that a connection's end sent again. The table keeps at most
+// 16,384 connections, those with the latest retransmissions.
 type Retransmitted struct {
 	Local     netip.AddrPort `json:"local"`
 	Remote    netip.AddrPort `json:"remote"`
-	Namespace uint32         `json:"network_namespace"` // its inode
-	Sandbox   string         `json:"sandbox,omitempty"` // of an owner's namespace
+	Namespace uint32         `json:"network_namespace"` // inode of the network namespace
+	Sandbox   string         `json:"sandbox,omitempty"` // if the namespace belongs to an owner
 	Function  string         `json:"function,omitempty"`
 	Count     uint64         `json:"count"`
 }
 
-// Dropped are packets that the kernel gave up, by its name for why
-// (include/net/dropreason-core.h), of the whole host.
+// Dropped counts the packets that the kernel of the whole host dropped for a reason. Reason is the
+// kernel's name (include/net/dropreason-core.h).
 type Dropped struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
 }
 
-// Allocated are packet buffers from one of the kernel's caches.
+// Allocated counts the packet buffers allocated from a cache of the kernel.
 type Allocated struct {
 	Cache string `json:"cache"`
-	Bytes uint32 `json:"bytes"` // of each
+	Bytes uint32 `json:"bytes"` // size of each buffer
 	Count uint64 `json:"count"`
 }
 
-// Interrupted is the time a CPU has spent in soft interrupts, the network's among
-// them.
+// Interrupted is the time of a CPU in soft interrupts, for the network and for all other uses.
 type Interrupted struct {
 	CPU  int           `json:"cpu"`
 	Time time.Duration `json:"ns"`
 }
 
-// Delayed is how long a sandbox's threads could run and had no CPU, all together.
+// Delayed is the total time in which threads of a sandbox were runnable but had no CPU.
 type Delayed struct {
 	Sandbox  string        `json:"sandbox"`
 	Function string        `json:"function,omitempty"`
 	Time     time.Duration `json:"ns"`
 }
 
-// Sample looks at what was counted so far.
+// Sample returns the counts so far.
 func (t *Tracer) Sample() (*Sample, error) {
 	s := &Sample{Time: time.Now(), Missing: t.Missing()}
 	var owners []Owner
@@ -228,14 +224,14 @@ func (t *Tracer) Sample() (*Sample, error) {
 	return s, nil
 }
 
-// count reads the programs' tables.
+// count reads the tables of the programs.
 func (t *Tracer) count(s *Sample, owners []Owner) error {
 	namespaces := map[uint32]Owner{}
 	for _, o := range owners {
 		if len(o.PIDs) == 0 {
 			continue
 		}
-		// One that has just ended has none, and the host's is nobody's.
+		// A process that has just ended has no namespace, and the host's namespace has no owner.
 		if inode, err := namespaceOf(fmt.Sprint(o.PIDs[0])); err == nil && inode != t.own {
 			namespaces[uint32(inode)] = o
 		}
@@ -249,8 +245,7 @@ func (t *Tracer) count(s *Sample, owners []Owner) error {
 			r.Sandbox, r.Function, r.Count = namespaces[r.Namespace].ID, namespaces[r.Namespace].Name, n
 			s.Retransmissions = append(s.Retransmissions, r)
 		}
-		// A table that others change while it is read may be read in part: the rest comes
-		// with the next Sample.
+		// Concurrent changes to a table can abort the iteration; the next Sample reads the rest.
 		if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 			return fmt.Errorf("read retransmissions: %w", err)
 		}
@@ -261,7 +256,7 @@ func (t *Tracer) count(s *Sample, owners []Owner) error {
 		entries := m.Iterate()
 		for entries.Next(&reason, &n) {
 			name := t.reasons[reason]
-			if name == "" { // of a subsystem's own
+			if name == "" { // a reason defined by a subsystem
 				name = fmt.Sprintf("%#x", reason)
 			}
 			s.Drops = append(s.Drops, Dropped{name, n})
@@ -294,8 +289,8 @@ func (s *Sample) sort() {
 	slices.SortFunc(s.RunQueue, func(a, b Delayed) int { return cmp.Or(cmp.Compare(b.Time, a.Time), cmp.Compare(a.Sandbox, b.Sandbox)) })
 }
 
-// delay adds what the owners' threads have waited since the last look. What one
-// that has ended waited after it is lost.
+// delay adds the waiting time of the owners' threads since the last Sample. The time that a thread
+// waited between the last Sample and its end is lost.
 func (t *Tracer) delay(s *Sample, owners []Owner) {
 	seen, delays := map[int]time.Duration{}, map[string]time.Duration{}
 	for _, o := range owners {
@@ -303,7 +298,7 @@ func (t *Tracer) delay(s *Sample, owners []Owner) {
 		for _, pid := range o.PIDs {
 			for thread, waited := range runQueue(pid) {
 				seen[thread] = waited
-				// An id that was given again begins anew.
+				// The kernel has reused the thread id: the count starts at zero.
 				if before := t.waited[thread]; waited >= before {
 					sum += waited - before
 				} else {
@@ -318,8 +313,8 @@ func (t *Tracer) delay(s *Sample, owners []Owner) {
 	s.sort()
 }
 
-// Since is what was counted between an earlier sample and s; what has not changed
-// is left out, CPUs excepted.
+// Since returns the counts between an earlier sample and s, without the counts that have not
+// changed. CPUs are always listed.
 func (s *Sample) Since(earlier *Sample) *Sample {
 	d := &Sample{Time: s.Time, Missing: s.Missing}
 	type place struct {
@@ -372,8 +367,8 @@ func (s *Sample) Since(earlier *Sample) *Sample {
 	return d
 }
 
-// grown is by how much a counter has, which may have been dropped in between and
-// begun anew.
+// grown returns the increase of a counter. A smaller value means that the counter was dropped and
+// began again at zero.
 func grown(now, before uint64) uint64 {
 	if now < before {
 		return now

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tick is what /proc/stat counts in: USER_HZ is 100 wherever Linux is.
+// tick is the unit of /proc/stat: USER_HZ is 100 on all Linux systems.
 const tick = time.Second / 100
 
-// softirqs is the time each CPU has spent in soft interrupts.
+// softirqs returns the time of each CPU in soft interrupts.
 func softirqs() ([]time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -23,8 +23,8 @@ func softirqs() ([]time.Duration, error) {
 	return parseStat(string(text))
 }
 
-// parseStat reads the lines "cpuN user nice system idle iowait irq softirq …" of
-// /proc/stat (proc_stat(5)); a CPU that is off has none, and 0.
+// parseStat parses the lines "cpuN user nice system idle iowait irq softirq …" of /proc/stat
+// (proc_stat(5)). An offline CPU has no line and gets 0.
 func parseStat(text string) ([]time.Duration, error) {
 	var all []time.Duration
 	for line := range strings.Lines(text) {
@@ -55,8 +55,8 @@ func parseStat(text string) ([]time.Duration, error) {
 	return all, nil
 }
 
-// runQueue is how long each thread of a process has waited for a CPU while it
-// could run; none of a process that has ended.
+// runQueue returns the time that each thread of a process was runnable but waited for a CPU, nil if
+// the process has ended.
 func runQueue(pid int) map[int]time.Duration {
 	dir := fmt.Sprintf("/proc/%d/task/", pid)
 	threads, err := os.ReadDir(dir)
@@ -71,7 +71,7 @@ func runQueue(pid int) map[int]time.Duration {
 		}
 		text, err := os.ReadFile(dir + thread.Name() + "/schedstat")
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		if waited, err := parseSchedstat(string(text)); err == nil {
 			all[id] = waited
@@ -80,7 +80,7 @@ func runQueue(pid int) map[int]time.Duration {
 	return all
 }
 
-// parseSchedstat reads the second of "run wait slices", nanoseconds
+// parseSchedstat returns the second of "run wait slices", in nanoseconds
 // (Documentation/scheduler/sched-stats.rst).
 func parseSchedstat(text string) (time.Duration, error) {
 	fields := strings.Fields(text)
@@ -94,7 +94,7 @@ func parseSchedstat(text string) (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
-// namespaceOf is the inode of a process's network namespace.
+// namespaceOf returns the inode of a process's network namespace.
 func namespaceOf(pid string) (uint64, error) {
 	var st unix.Stat_t
 	path := "/proc/" + pid + "/ns/net"

@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// license is that of the programs this file makes, beside FRE's own: the kernel lets
-// its types be read only by programs that are under the GPL as well
-// (Documentation/bpf/bpf_licensing.rst). It is told so when they are loaded.
+// license is the license of the programs made in this file, beside FRE's own. The kernel lets only
+// programs under the GPL read kernel types (Documentation/bpf/bpf_licensing.rst). The license is
+// passed to the kernel with each program.
 const license = "Dual MIT/GPL"
 
-// What is counted by programs.
+// Names of the counts made by programs.
 const (
 	retransmissions = "retransmissions"
 	drops           = "drops"
 	allocations     = "allocations"
 )
 
-// program counts in a table how often a tracepoint was passed, by a key that it
-// puts together from the tracepoint's arguments.
+// program counts the hits of a tracepoint in a table. The key comes from the tracepoint's
+// arguments.
 type program struct {
 	name       string
 	tracepoint string
 	table      ebpf.MapType
 	key        uint32 // bytes
 	entries    uint32
-	// makeKey leaves the key at the end of the stack, and goes on to "count", or to
-	// "exit" where nothing is to be counted.
+	// makeKey returns code that leaves the key at the end of the stack and continues at "count", or
+	// at "exit" if the hit is not to be counted.
 	makeKey func(kernel *btf.Spec) (asm.Instructions, error)
 }
 
@@ -42,8 +42,8 @@ var programs = []program{
 	{allocations, "kmem_cache_alloc", ebpf.Hash, cacheSize, 256, cacheKey},
 }
 
-// instructions of the whole program: its key, and its counter in the table, made
-// where there is none.
+// instructions returns the whole program: compute the key, then increment the key's counter in the
+// table. A missing counter is added.
 func (p program) instructions(kernel *btf.Spec, m *ebpf.Map) (asm.Instructions, error) {
 	all, err := p.makeKey(kernel)
 	if err != nil {
@@ -68,7 +68,7 @@ func (p program) instructions(kernel *btf.Spec, m *ebpf.Map) (asm.Instructions, 
 		asm.LoadMapPtr(asm.R1, m.FD()),
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, key),
 		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, one),
-		asm.Mov.Imm(asm.R4, unix.BPF_NOEXIST), // another CPU may have been faster
+		asm.Mov.Imm(asm.R4, unix.BPF_NOEXIST), // another CPU may have added the counter first
 		asm.FnMapUpdateElem.Call(),
 	)
 	all = append(all, lookup("")...)
@@ -81,16 +81,17 @@ func (p program) instructions(kernel *btf.Spec, m *ebpf.Map) (asm.Instructions, 
 	), nil
 }
 
-// roundUp keeps what is on the stack aligned.
+// roundUp keeps values on the stack aligned to 8 bytes.
 func roundUp(n uint32) uint32 { return (n + 7) &^ 7 }
 
-// argument of the tracepoint; the context is in R1 until a helper is called.
+// argument loads argument i of the tracepoint. R1 holds the context until the first call of a
+// helper.
 func argument(dst asm.Register, i int16) asm.Instruction {
 	return asm.LoadMem(dst, asm.R1, 8*i, asm.DWord)
 }
 
-// read has a helper copy size bytes at base + offset to the stack, for whatever
-// type the kernel has there; what cannot be read is zero.
+// read copies size bytes at base + offset to the stack by a helper of the kernel, whatever the type
+// there. Unreadable bytes become zero.
 func read(stack, size int32, base asm.Register, offset uint32) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, stack),
@@ -100,7 +101,7 @@ func read(stack, size int32, base asm.Register, offset uint32) asm.Instructions 
 	}
 }
 
-// zero clears the stack from one place up to its end.
+// zero clears the stack from an offset up to the end.
 func zero(from int32) asm.Instructions {
 	all := asm.Instructions{asm.Mov.Imm(asm.R2, 0)}
 	for at := from; at < 0; at += 8 {
@@ -113,17 +114,17 @@ func zero(from int32) asm.Instructions {
 type connection struct {
 	Family     uint16
 	LocalPort  uint16
-	RemotePort [2]byte // in the network's order
+	RemotePort [2]byte // in network byte order
 	_          uint16
 	Namespace  uint32
 	_          uint32
-	Local      [16]byte // of IPv4 the first four
+	Local      [16]byte // IPv4 uses the first four bytes
 	Remote     [16]byte
 }
 
 const connectionSize = 48
 
-// connectionKey reads struct sock of tcp_retransmit_skb(sk, skb).
+// connectionKey reads the struct sock of tcp_retransmit_skb(sk, skb).
 func connectionKey(kernel *btf.Spec) (asm.Instructions, error) {
 	const key, pointer = -connectionSize, -connectionSize - 8
 	var o struct{ family, lport, rport, net, inum, local4, remote4, local6, remote6 uint32 }
@@ -147,7 +148,7 @@ func connectionKey(kernel *btf.Spec) (asm.Instructions, error) {
 			return nil, err
 		}
 	}
-	all := asm.Instructions{argument(asm.R6, 0)} // a struct sock begins with its sock_common
+	all := asm.Instructions{argument(asm.R6, 0)} // a struct sock begins with a sock_common
 	all = append(all, zero(pointer)...)
 	all = append(all, read(key, 2, asm.R6, o.family)...)
 	all = append(all, read(key+2, 2, asm.R6, o.lport)...)
@@ -181,7 +182,7 @@ func (c connection) describe() Retransmitted {
 	}
 }
 
-// reasonKey is the third argument of kfree_skb(skb, location, reason).
+// reasonKey returns the third argument of kfree_skb(skb, location, reason).
 func reasonKey(kernel *btf.Spec) (asm.Instructions, error) {
 	var e *btf.Enum
 	if err := kernel.TypeByName("skb_drop_reason", &e); err != nil {
@@ -190,13 +191,13 @@ func reasonKey(kernel *btf.Spec) (asm.Instructions, error) {
 	return asm.Instructions{argument(asm.R2, 2), asm.StoreMem(asm.RFP, -8, asm.R2, asm.Word)}, nil
 }
 
-// dropReasons are the kernel's names, without their prefix.
+// dropReasons returns the kernel's names of reasons, without the common prefix.
 func dropReasons(kernel *btf.Spec) map[uint32]string {
 	const prefix = "SKB_DROP_REASON_"
 	names := map[uint32]string{}
 	var e *btf.Enum
 	if err := kernel.TypeByName("skb_drop_reason", &e); err != nil {
-		return names // and reasonKey says so
+		return names // reasonKey returns the error
 	}
 	for _, v := range e.Values {
 		name := v.Name
@@ -216,8 +217,8 @@ type cache struct {
 
 const cacheSize = 32
 
-// cacheKey reads the cache of kmem_cache_alloc(call_site, ptr, cache, flags, node);
-// those for packet buffers are called skbuff_something.
+// cacheKey reads the cache of kmem_cache_alloc(call_site, ptr, cache, flags, node). The caches for
+// packet buffers have names that begin with skbuff_.
 func cacheKey(kernel *btf.Spec) (asm.Instructions, error) {
 	const key, pointer = -cacheSize, -cacheSize - 8
 	name, err := offsetOf(kernel, "kmem_cache", "name")
@@ -233,7 +234,7 @@ func cacheKey(kernel *btf.Spec) (asm.Instructions, error) {
 	all = append(all, read(pointer, 8, asm.R6, name)...)
 	all = append(all,
 		asm.LoadMem(asm.R7, asm.RFP, pointer, asm.DWord),
-		// Of a string that ends earlier no more is read.
+		// The helper stops at the end of a shorter string.
 		asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, key),
 		asm.Mov.Imm(asm.R2, 28),
 		asm.Mov.Reg(asm.R3, asm.R7),
@@ -244,8 +245,8 @@ func cacheKey(kernel *btf.Spec) (asm.Instructions, error) {
 	return append(all, read(key+28, 4, asm.R6, size)...), nil
 }
 
-// offsetOf is where a field lies in a struct of the kernel's, in bytes; path names
-// a field and fields within it. Structs and unions without a name are looked into.
+// offsetOf returns the offset of a field in a kernel struct, in bytes. path names a field and the
+// fields within that field. The search enters anonymous structs and unions.
 func offsetOf(kernel *btf.Spec, of string, path ...string) (uint32, error) {
 	var s *btf.Struct
 	if err := kernel.TypeByName(of, &s); err != nil {

@@ -1,6 +1,6 @@
-// Package plot draws the figures of benchmarks and load tests as SVG: lines and
-// bars with axes, a grid and a legend. The pictures carry colours for light and dark pages, and
-// lines that are also told apart by their dashes.
+// Package plot draws the figures of benchmarks and load tests as SVG: lines and bars with axes, a
+// grid and a legend. The pictures have colours for light and dark pages. Lines also differ by their
+// dashes.
 package plot
 
 import (
@@ -12,12 +12,11 @@ import (
 	"strings"
 )
 
-// Color is one of the palette's. A thing that is in several figures has the
-// same in each.
+// Color is a colour of the palette. Use the same colour for the same subject in all figures.
 type Color int
 
-// The palette: Okabe and Ito's, which people with colour-blindness can tell
-// apart, adjusted to each background.
+// The palette of Okabe and Ito, distinguishable for people with colour-blindness, adjusted to a
+// light and a dark background.
 const (
 	Blue Color = iota
 	Orange
@@ -36,12 +35,12 @@ var palette = []struct{ light, dark, dashes string }{
 	Brown:  {"#8a6d00", "#d6c24a", "12 4"},
 }
 
-// Axis is one of a figure's two.
+// Axis is an axis of a figure.
 type Axis struct {
-	Label string // with its unit
+	Label string // with the unit
 	Log   bool   // logarithmic; values must be positive
 
-	Tick func(float64) string // what stands at a value; default: the number
+	Tick func(float64) string // the label of a tick; default: the number
 }
 
 // Line is a curve through points, in order of X.
@@ -51,7 +50,7 @@ type Line struct {
 	Points []Point
 }
 
-// Point is a place in a figure, in the axes' units.
+// Point is a point of a figure, in the units of the axes.
 type Point struct{ X, Y float64 }
 
 // Lines is a figure of curves.
@@ -66,18 +65,18 @@ type Lines struct {
 type Bars struct {
 	Title  string
 	Y      Axis
-	Groups []string // below the groups
+	Groups []string // the labels below the groups
 	Series []Series
 }
 
-// Series are the bars of one colour: one value per group, NaN for none.
+// Series holds the bars of one colour: one value per group, NaN for no bar.
 type Series struct {
 	Name   string
 	Color  Color
 	Values []float64
 }
 
-// The picture's measures, in pixels before it is scaled.
+// The dimensions of a picture, in pixels before scaling.
 const (
 	width, height            = 760.0, 420.0
 	left, right, top, bottom = 72.0, 20.0, 66.0, 58.0
@@ -128,7 +127,7 @@ func (f Bars) SVG() []byte {
 		}
 	}
 	if !f.Y.Log {
-		ys = append(ys, 0) // a bar's length is its value
+		ys = append(ys, 0) // a bar's length shows the value
 	}
 	y := newScale(f.Y, ys, height-bottom, top)
 	d := begin(f.Title)
@@ -158,7 +157,7 @@ func (f Bars) SVG() []byte {
 	return d.end(legend, false)
 }
 
-// Column has pictures of this package one below the other in one.
+// Column returns a picture with the given pictures of this package, one below the other.
 func Column(pictures ...[]byte) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" role="img">`+"\n", width, height*float64(len(pictures)))
@@ -170,7 +169,7 @@ func Column(pictures ...[]byte) []byte {
 	return b.Bytes()
 }
 
-// scale maps an axis's values to pixels.
+// scale maps the values of an axis to pixels.
 type scale struct {
 	log      bool
 	min, max float64
@@ -178,7 +177,7 @@ type scale struct {
 	ticks    []float64
 }
 
-// newScale chooses round limits around the values.
+// newScale returns a scale with round limits around the values.
 func newScale(a Axis, values []float64, from, to float64) scale {
 	lo, hi := math.Inf(1), math.Inf(-1)
 	for _, v := range values {
@@ -199,7 +198,7 @@ func newScale(a Axis, values []float64, from, to float64) scale {
 	return s
 }
 
-// logTicks are decades, with 2 and 5 between them where there are few.
+// logTicks sets ticks at decades, and at 2 and 5 between decades if few decades exist.
 func (s *scale) logTicks(lo, hi float64) {
 	first, last := math.Floor(math.Log10(lo)), math.Ceil(math.Log10(hi))
 	if first == last {
@@ -219,7 +218,7 @@ func (s *scale) logTicks(lo, hi float64) {
 	s.min, s.max = math.Pow(10, first), math.Pow(10, last)
 }
 
-// linearTicks are four to ten multiples of 1, 2 or 5 times a power of ten.
+// linearTicks sets four to ten ticks at multiples of 1, 2 or 5 times a power of ten.
 func (s *scale) linearTicks(lo, hi float64) {
 	if lo == hi {
 		hi = lo + 1
@@ -246,7 +245,7 @@ func (s scale) at(v float64) float64 {
 	return s.from + (v-lo)/(hi-lo)*(s.to-s.from)
 }
 
-// tick writes what stands at t.
+// tick returns the label of the tick at t.
 func (a Axis) tick(t float64) string {
 	if a.Tick != nil {
 		return a.Tick(t)
@@ -254,12 +253,12 @@ func (a Axis) tick(t float64) string {
 	return number(t)
 }
 
-// number writes a tick: 0.1, 25, 10000.
+// number formats a tick: 0.1, 25, 10000.
 func number(v float64) string {
 	return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'f', -1, 64)
 }
 
-// round3 keeps three digits, which is more than a bar shows.
+// round3 rounds to three digits, more than a bar can show.
 func round3(v float64) float64 {
 	if v == 0 {
 		return 0
@@ -268,7 +267,7 @@ func round3(v float64) float64 {
 	return math.Round(v/unit) * unit
 }
 
-// drawing is an SVG document on its way.
+// drawing is an SVG document under construction.
 type drawing struct{ bytes.Buffer }
 
 type entry struct {
@@ -313,7 +312,7 @@ func (d *drawing) axis(y scale, a Axis) {
 	d.printf(`<text transform="translate(18 %.1f) rotate(-90)" text-anchor="middle">%s</text>`, (top+height-bottom)/2, escape(a.Label))
 }
 
-// end adds the legend, in one row below the title.
+// end adds the legend in one row below the title, and returns the document.
 func (d *drawing) end(legend []entry, lines bool) []byte {
 	x := left
 	for _, e := range legend {

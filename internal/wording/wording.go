@@ -1,5 +1,5 @@
-// Package wording puts the errors of Go's own packages into words for the people who read
-// them: io/fs speaks of files, strconv and encoding/json of Go.
+// Package wording rewrites errors of Go's own packages for readers of FRE's messages: io/fs speaks
+// of files, strconv and encoding/json of Go.
 package wording
 
 import (
@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Missing rewrites the message of an error that ends with fs.ErrNotExist, and returns the
-// kind of the object, "" if the message does not name one:
+// Missing rewrites the message of an error that ends with fs.ErrNotExist. kind is the kind of the
+// missing object, "" if the message does not name a kind:
 //
 //	image "a:1": file does not exist            there is no image "a:1"
 //	image a is being removed: file does not …   image a is being removed: there is none
@@ -75,7 +75,7 @@ func JSON(err error) string {
 	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
-// jsonType returns JSON's name for what a Go type holds.
+// jsonType returns the name in JSON for values of a Go kind.
 func jsonType(k reflect.Kind) string {
 	switch k {
 	case reflect.Bool:
