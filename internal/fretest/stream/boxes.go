@@ -8,7 +8,7 @@ import (
 	"github.com/abema/go-mp4"
 )
 
-// track is a rendition as its boxes tell of it (ISO/IEC 14496-12, ISO/IEC 23000-19).
+// track is a rendition as described by its boxes (ISO/IEC 14496-12, ISO/IEC 23000-19).
 type track struct {
 	name, folder string
 	video        bool
@@ -16,22 +16,22 @@ type track struct {
 	id           uint32
 	defaults     mp4.Trex
 
-	target   float64 // seconds, of its playlist
+	target   float64 // target duration of the playlist, in seconds
 	segments []segment
-	end      uint64 // decode time behind the last sample
-	edit     int64  // what the edit list takes off all times
-	shown    int64  // when the first picture or sound comes, before that
+	end      uint64 // decode time after the last sample
+	edit     int64  // shift of the edit list, subtracted from all times
+	shown    int64  // time of the first picture or sound, before the shift
 	number   uint32 // of the last fragment
 }
 
-// segment is one of a track's.
+// segment is a media segment of a track.
 type segment struct {
-	duration uint64 // units of the track's scale
+	duration uint64 // in units of the track's scale
 	size     int
 	first    int // bytes to the end of the first sample
 }
 
-// peak are the bits a second of the segment that has most, of those longer than half a second.
+// peak returns the highest bit rate of a segment, among segments longer than half a second.
 func (tr *track) peak() (most float64) {
 	for _, s := range tr.segments {
 		if seconds := float64(s.duration) / float64(tr.scale); seconds > 0.5 {
@@ -41,7 +41,7 @@ func (tr *track) peak() (most float64) {
 	return most
 }
 
-// boxes are all boxes of a kind, which lie at a path.
+// boxes returns all boxes at a path.
 func boxes[T mp4.IBox](t testing.TB, b []byte, at ...string) (found []T) {
 	t.Helper()
 	var where mp4.BoxPath
@@ -58,7 +58,7 @@ func boxes[T mp4.IBox](t testing.TB, b []byte, at ...string) (found []T) {
 	return found
 }
 
-// one is boxes where there has to be one.
+// one returns the only box at a path, and fails the test unless exactly one exists.
 func one[T mp4.IBox](t testing.TB, b []byte, at ...string) T {
 	t.Helper()
 	all := boxes[T](t, b, at...)
@@ -68,7 +68,8 @@ func one[T mp4.IBox](t testing.TB, b []byte, at ...string) T {
 	return all[0]
 }
 
-// top are the boxes of a file, which follow each other to its end.
+// top returns the names and sizes of a file's top-level boxes, and fails the test unless they fill
+// the file.
 func top(t testing.TB, b []byte) (names []string, sizes []int) {
 	t.Helper()
 	r := bytes.NewReader(b)
@@ -86,7 +87,7 @@ func top(t testing.TB, b []byte) (names []string, sizes []int) {
 	return names, sizes
 }
 
-// CheckInit checks an initialisation segment of one track alone.
+// CheckInit checks an initialisation segment without media segments. The segment has one track.
 func CheckInit(t testing.TB, name string, init []byte) {
 	t.Helper()
 	newTrack(t, name, init)
@@ -134,9 +135,9 @@ func newTrack(t testing.TB, name string, init []byte) *track {
 	return tr
 }
 
-// checkHeaders checks what RFC 8216 (3.3) and CMAF (ISO/IEC 23000-19, 7.3.2 and 7.5.13) demand of
-// a track's headers: no durations, mvex last, and at most one edit, of no duration, which only
-// shifts.
+// checkHeaders checks the rules of RFC 8216 (3.3) and CMAF (ISO/IEC 23000-19, 7.3.2 and 7.5.13) for
+// a track's headers: no durations, mvex after trak, and at most one edit, which has no duration and
+// only shifts.
 func (tr *track) checkHeaders(t testing.TB, init []byte) {
 	t.Helper()
 	movie, head := one[*mp4.Mvhd](t, init, "moov", "mvhd"), one[*mp4.Tkhd](t, init, "moov", "trak", "tkhd")
@@ -155,8 +156,8 @@ func (tr *track) checkHeaders(t testing.TB, init []byte) {
 	}
 }
 
-// checkStart checks that a track starts at 0: pictures at once, sound behind what its encoder put
-// before it.
+// checkStart checks that a track starts at 0: video exactly, audio after the priming samples of the
+// encoder.
 func (tr *track) checkStart(t testing.TB) {
 	t.Helper()
 	const priming = 0.1 // seconds
@@ -199,7 +200,7 @@ func (tr *track) add(t testing.TB, b []byte) {
 	if n == 1 {
 		tr.shown = math.MaxInt64
 	}
-	at := 0 // behind the last sample, from moof on
+	at := 0 // offset behind the last sample, relative to moof
 	for i, run := range boxes[*mp4.Trun](t, b, "moof", "traf", "trun") {
 		if i > 0 && !run.CheckFlag(1) {
 			continue
@@ -242,7 +243,7 @@ func (tr *track) add(t testing.TB, b []byte) {
 			if run.CheckFlag(0x800) {
 				late = run.GetSampleCompositionTimeOffset(j)
 			}
-			if late < 0 { // of which libavformat and browsers make other times
+			if late < 0 { // libavformat and browsers change such times
 				t.Errorf("%s: segment %d: sample %d is shown %d before it is decoded", tr.name, n, j+1, -late)
 			}
 			if n == 1 {

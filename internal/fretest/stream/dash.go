@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// element is one of an XML document.
+// element is an element of an XML document.
 type element struct {
 	XMLName  xml.Name
 	Attrs    []xml.Attr `xml:",any,attr"`
@@ -42,9 +42,9 @@ func (e *element) all(name string) (found []*element) {
 	return found
 }
 
-// rule is what an element may have: the attributes with what their values match, and the
-// children in their order. A name that ends with ! is required, one with + may come often,
-// one with * too or not at all; a child that has neither comes once at most.
+// rule describes an element: its attributes with the patterns of their values, and its children in
+// order. A name with a final ! is required. A child with a final + occurs at least once, a child
+// with * any number of times, any other child at most once.
 type rule struct {
 	attrs    map[string]*regexp.Regexp
 	children []string
@@ -64,7 +64,7 @@ var (
 
 	descriptor = rule{attrs: map[string]*regexp.Regexp{"schemeIdUri!": token, "value": anything, "id": anything}}
 
-	// What representations and adaptation sets have in common.
+	// Attributes and children that representations and adaptation sets share.
 	commonAttrs = map[string]*regexp.Regexp{
 		"profiles": token, "width": unsigned, "height": unsigned, "sar": regexp.MustCompile(`^[0-9]+:[0-9]+$`), "frameRate": regexp.MustCompile(`^[0-9]+(/[1-9][0-9]*)?$`),
 		"audioSamplingRate": regexp.MustCompile(`^[0-9]+( [0-9]+)?$`), "mimeType": regexp.MustCompile(`^[a-z]+/[a-z0-9.+-]+$`), "codecs": regexp.MustCompile(`^[a-zA-Z0-9.]+$`),
@@ -74,8 +74,8 @@ var (
 		"FramePacking*", "AudioChannelConfiguration*", "ContentProtection*", "OutputProtection", "EssentialProperty*", "SupplementalProperty*",
 		"InbandEventStream*", "Switching*", "RandomAccess*", "GroupLabel*", "Label*", "ProducerReferenceTime*", "ContentPopularityRate*", "Resync*",
 	}
-	// rules are those of ISO/IEC 23009-1 (5th edition, clause 5) for the elements that
-	// manifests here have; the order of children is the schema's.
+	// rules holds the rules of ISO/IEC 23009-1 (5th edition, clause 5) for the elements in FRE's
+	// manifests. The order of children is the schema's.
 	rules = map[string]rule{
 		"MPD": {
 			attrs:    map[string]*regexp.Regexp{"profiles!": something, "type": regexp.MustCompile(`^static$`), "mediaPresentationDuration!": duration, "minBufferTime!": duration, "xmlns": anything, "id": anything},
@@ -123,8 +123,8 @@ func merge(a, b map[string]*regexp.Regexp) map[string]*regexp.Regexp {
 	return all
 }
 
-// follow checks an element, and those below it, by the rules. Attributes and children of other
-// namespaces are allowed anywhere, as by the schema.
+// follow checks an element and its descendants against the rules. Attributes and children in other
+// namespaces are allowed anywhere, as in the schema.
 func (e *element) follow(at string) (wrong []string) {
 	r, known := rules[e.XMLName.Local]
 	at += "/" + e.XMLName.Local
@@ -177,8 +177,8 @@ func (e *element) follow(at string) (wrong []string) {
 	return wrong
 }
 
-// parseManifest checks a static manifest of one period by the rules, and by what the standard
-// says of values that belong together.
+// parseManifest parses a static manifest with one period, and checks the rules and the standard's
+// constraints between values.
 func parseManifest(text []byte) (root *element, wrong []string) {
 	d := xml.NewDecoder(bytes.NewReader(text))
 	root = &element{}
@@ -228,7 +228,7 @@ func parseManifest(text []byte) (root *element, wrong []string) {
 	return root, wrong
 }
 
-// CheckManifest checks a manifest alone.
+// CheckManifest checks a manifest without the segments.
 func CheckManifest(t testing.TB, text []byte) {
 	t.Helper()
 	if _, wrong := parseManifest(text); len(wrong) > 0 {
@@ -236,7 +236,7 @@ func CheckManifest(t testing.TB, text []byte) {
 	}
 }
 
-// seconds are those of an xs:duration.
+// seconds returns the value of an xs:duration in seconds, NaN if s is invalid.
 func seconds(s string) float64 {
 	m := duration.FindStringSubmatch(s)
 	if m == nil {
@@ -245,14 +245,14 @@ func seconds(s string) float64 {
 	total := 0.0
 	for i, unit := range []float64{3600, 60, 1} {
 		if m[i+1] != "" {
-			n, _ := strconv.ParseFloat(m[i+1], 64) // of digits
+			n, _ := strconv.ParseFloat(m[i+1], 64) // s holds digits only
 			total += unit * n
 		}
 	}
 	return total
 }
 
-// checkDASH checks the manifest, and that it leads to the segments of the tracks given.
+// checkDASH checks the manifest, and that the manifest leads to the segments of the given tracks.
 func checkDASH(t testing.TB, base string, tracks map[string]*track) {
 	t.Helper()
 	text := get(t, base+"/dash/manifest.mpd")
@@ -284,7 +284,7 @@ func checkDASH(t testing.TB, base string, tracks map[string]*track) {
 			}
 			var durations []uint64
 			for _, s := range template.all("SegmentTimeline")[0].all("S") {
-				d, _ := strconv.ParseUint(s.attr("d"), 10, 64) // of digits
+				d, _ := strconv.ParseUint(s.attr("d"), 10, 64) // the attribute holds digits only
 				repeat, _ := strconv.Atoi(s.attr("r"))
 				for range repeat + 1 {
 					durations = append(durations, d)

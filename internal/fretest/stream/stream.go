@@ -1,6 +1,6 @@
-// Package stream checks what an origin serves of a video by readers that share no code with
-// what writes it: playlists by Python's m3u8 (python3-m3u8), the boxes of segments by
-// abema/go-mp4, and DASH manifests by a grammar of its own.
+// Package stream checks the playlists, manifests and segments that an origin serves for a video.
+// The parsers share no code with FRE: Python's m3u8 (python3-m3u8) reads playlists, abema/go-mp4
+// reads boxes of segments, and a grammar in this package checks DASH manifests.
 package stream
 
 import (
@@ -18,15 +18,15 @@ import (
 	"testing"
 )
 
-// Check checks everything that BASE/hls/master.m3u8 and BASE/dash/manifest.mpd lead to. The
-// asset is not encrypted.
+// Check checks all resources that BASE/hls/master.m3u8 and BASE/dash/manifest.mpd lead to. The
+// asset must not be encrypted.
 func Check(t testing.TB, base string) {
 	t.Helper()
 	tracks := checkHLS(t, base)
 	checkDASH(t, base, tracks)
 }
 
-// get fetches an address, whose path may go up.
+// get fetches an address. The path may contain "..".
 func get(t testing.TB, address string) []byte {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -46,7 +46,7 @@ func get(t testing.TB, address string) []byte {
 	return b
 }
 
-// playlist is what Python's m3u8 reads.
+// playlist is the output of Python's m3u8.
 type playlist struct {
 	Version     json.Number `json:"version"`
 	Independent bool        `json:"is_independent_segments"`
@@ -80,7 +80,7 @@ type playlist struct {
 	} `json:"media"`
 }
 
-// variant is how a playlist is told of in the master playlist.
+// variant is the entry of a playlist in the master playlist.
 type variant struct {
 	Bandwidth  int64  `json:"bandwidth"`
 	Average    int64  `json:"average_bandwidth"`
@@ -108,7 +108,7 @@ func parse(t testing.TB, text []byte) *playlist {
 	return p
 }
 
-// CheckMaster checks a master playlist alone (RFC 8216bis section 4.4.6).
+// CheckMaster checks a master playlist without the media playlists (RFC 8216bis section 4.4.6).
 func CheckMaster(t testing.TB, text []byte) {
 	t.Helper()
 	checkMaster(t, text)
@@ -117,7 +117,7 @@ func CheckMaster(t testing.TB, text []byte) {
 func checkMaster(t testing.TB, text []byte) *playlist {
 	t.Helper()
 	p := parse(t, text)
-	groups := map[string]map[string]bool{} // names
+	groups := map[string]map[string]bool{} // names by group
 	defaults := map[string]int{}
 	for _, m := range p.Media {
 		group := m.Kind + " " + m.Group
@@ -159,7 +159,7 @@ func checkMaster(t testing.TB, text []byte) *playlist {
 	return p
 }
 
-// checkHLS checks the playlists, and the segments they lead to; it returns those by address.
+// checkHLS checks the playlists and their segments. The result holds the tracks by folder.
 func checkHLS(t testing.TB, base string) map[string]*track {
 	t.Helper()
 	master := checkMaster(t, get(t, base+"/hls/master.m3u8"))
@@ -219,7 +219,7 @@ func checkMedia(t testing.TB, base, name string) *track {
 	return tr
 }
 
-// checkKeys checks a playlist of key frames: each range ends with the first sample.
+// checkKeys checks a playlist of key frames: each range ends at the end of the first sample.
 func checkKeys(t testing.TB, base, name string, tracks map[string]*track) {
 	t.Helper()
 	p := parse(t, get(t, base+name))

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attack tries what no function may do, by name, and prints how each attempt
-// ended: "done" if nothing stopped it, else what did.
+// attack makes the named attempts, all forbidden to functions, and prints the result of each:
+// "done" if the attempt succeeded, else the error that stopped the attempt.
 func attack(names []string) error {
 	for _, name := range names {
 		try := attacks[name]
@@ -29,7 +29,7 @@ func attack(names []string) error {
 	return nil
 }
 
-// outcome is "done", the name of err's errno, or its text.
+// outcome returns "done", the name of err's errno, or err's text.
 func outcome(err error) string {
 	var errno syscall.Errno
 	switch {
@@ -41,8 +41,8 @@ func outcome(err error) string {
 	return err.Error()
 }
 
-// reached is nil when a call that was given nonsense got as far as the kernel's
-// own check of it: nothing stopped it before.
+// reached returns nil if err is one of the errors in nonsense: the call reached the kernel's check
+// of its invalid arguments, and nothing stopped the call before.
 func reached(err error, nonsense ...error) error {
 	if slices.ContainsFunc(nonsense, func(e error) bool { return errors.Is(err, e) }) {
 		return nil
@@ -50,8 +50,8 @@ func reached(err error, nonsense ...error) error {
 	return err
 }
 
-// call makes a system call whose arguments are numbers, again where a signal, of Go's
-// scheduler for one, broke it off.
+// call makes a system call with numbers as arguments. call retries after EINTR, because Go's
+// scheduler sends signals.
 func call(number uintptr, args ...uintptr) error {
 	var a [6]uintptr
 	copy(a[:], args)
@@ -66,7 +66,7 @@ func call(number uintptr, args ...uintptr) error {
 	}
 }
 
-// open opens a file for writing and writes nothing.
+// open opens a file for writing but writes nothing.
 func open(name string) error {
 	fd, err := unix.Open(name, unix.O_WRONLY, 0)
 	if err == nil {
@@ -122,8 +122,8 @@ func socket(family, kind, protocol int) func() error {
 	}
 }
 
-// attacks are single attempts. None changes anything outside of the namespaces
-// it is run in, even where it succeeds.
+// attacks holds single attempts. Even a successful attempt changes nothing outside the namespaces
+// of the process.
 var attacks = map[string]func() error{
 	// Namespaces.
 	"unshare user":          func() error { return child(&syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWUSER}) },
@@ -180,8 +180,8 @@ var attacks = map[string]func() error{
 		return unix.Capset(&header, &data[0])
 	},
 
-	// The kernel's interfaces. Nonsense for arguments: who gets past the check of
-	// rights is told EFAULT or EINVAL.
+	// The kernel's interfaces, called with invalid arguments: a call that passes the permission
+	// check fails with EFAULT or EINVAL.
 	"bpf":              func() error { return reached(call(unix.SYS_BPF, 1<<20, 0, 0), unix.EINVAL, unix.EFAULT) },
 	"perf_event_open":  func() error { return reached(call(unix.SYS_PERF_EVENT_OPEN), unix.EFAULT) },
 	"io_uring":         func() error { return reached(call(unix.SYS_IO_URING_SETUP, 1, 0), unix.EFAULT) },
@@ -201,7 +201,7 @@ var attacks = map[string]func() error{
 		return reached(call(unix.SYS_QUOTACTL, 1<<30), unix.EINVAL, unix.ENODEV, unix.ENOTBLK, unix.EFAULT)
 	},
 	"clock": func() error {
-		_, err := unix.Adjtimex(&unix.Timex{Modes: 0x4000}) // ADJ_TICK, to nothing
+		_, err := unix.Adjtimex(&unix.Timex{Modes: 0x4000}) // ADJ_TICK, with the invalid value 0
 		return reached(err, unix.EINVAL)
 	},
 	"personality":       func() error { return call(unix.SYS_PERSONALITY, 0x0400000) }, // READ_IMPLIES_EXEC
@@ -233,7 +233,7 @@ var attacks = map[string]func() error{
 	"host's cpuinfo": func() error { return read("/proc/cpuinfo") },
 	"sysfs":          func() error { return read("/sys/kernel/notes") },
 
-	// Sockets of families that no network namespace covers, or that none needs.
+	// Sockets of families that network namespaces do not isolate, or that functions do not need.
 	"vsock":  socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0),
 	"packet": socket(unix.AF_PACKET, unix.SOCK_RAW, 0),
 	"raw":    socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP),
@@ -243,7 +243,7 @@ var attacks = map[string]func() error{
 	"xdp":    socket(unix.AF_XDP, unix.SOCK_RAW, 0),
 	"tipc":   socket(unix.AF_TIPC, unix.SOCK_STREAM, 0),
 
-	// The root file system, of which /bin/own belongs to the tenant.
+	// The root file system; /bin/own belongs to the tenant.
 	"write":        func() error { return open("/bin/own") },
 	"create":       func() error { return closed(unix.Open("/bin/new", unix.O_CREAT|unix.O_WRONLY, 0o644)) },
 	"truncate":     func() error { return unix.Truncate("/bin/own", 0) },
@@ -258,7 +258,7 @@ var attacks = map[string]func() error{
 	"link open fd": linkOpen,
 	"write map":    writeMap,
 
-	// What means something to an overlay, to execve or to quotas.
+	// Files with a meaning for overlayfs, execve or quotas.
 	"whiteout":          func() error { return unix.Mknod("/bin/whiteout", unix.S_IFCHR, 0) },
 	"opaque":            func() error { return unix.Setxattr("/bin", "trusted.overlay.opaque", []byte("y"), 0) },
 	"redirect":          func() error { return unix.Setxattr("/bin", "trusted.overlay.redirect", []byte("/etc"), 0) },
@@ -268,10 +268,10 @@ var attacks = map[string]func() error{
 	"port":              func() error { return listened(":1") },
 }
 
-// fileCapabilities is a struct vfs_cap_data of revision 2, effective: CAP_SYS_ADMIN.
+// fileCapabilities is an effective struct vfs_cap_data of revision 2 with CAP_SYS_ADMIN.
 var fileCapabilities = []byte{1, 0, 0, 2, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-// immutable makes a file of the root unchangeable, and changeable again.
+// immutable sets the immutable flag of a file in the root, and clears the flag again.
 func immutable() error {
 	const flag = 0x10 // FS_IMMUTABLE_FL
 	fd, err := unix.Open("/bin/own", unix.O_RDONLY, 0)
@@ -289,7 +289,7 @@ func immutable() error {
 	return err
 }
 
-// listened listens for a moment.
+// listened listens at an address and closes the listener.
 func listened(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err == nil {
@@ -298,7 +298,7 @@ func listened(address string) error {
 	return err
 }
 
-// closed closes what an attempt got.
+// closed closes the fd of a successful attempt.
 func closed(fd int, err error) error {
 	if err == nil {
 		unix.Close(fd)
@@ -306,7 +306,7 @@ func closed(fd int, err error) error {
 	return err
 }
 
-// moved renames a file, and back if it could.
+// moved renames a file, and undoes a successful rename.
 func moved(from, to string) error {
 	err := unix.Rename(from, to)
 	if err == nil {
@@ -326,7 +326,7 @@ func raw(number, arg uintptr) (int, error) {
 	return int(fd), nil
 }
 
-// ptrace attaches to a child.
+// ptrace attaches to a child process.
 func ptrace() error {
 	cmd := exec.Command("/proc/self/exe", "stubborn")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stderr, os.Stderr
@@ -339,7 +339,7 @@ func ptrace() error {
 	return err
 }
 
-// linkOpen gives an open file of the root a name in /work.
+// linkOpen links an open file of the root to a name in /work.
 func linkOpen() error {
 	fd, err := unix.Open("/bin/own", unix.O_RDONLY, 0)
 	if err != nil {
@@ -349,7 +349,7 @@ func linkOpen() error {
 	return unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, "/work/stolen", unix.AT_SYMLINK_FOLLOW)
 }
 
-// writeMap opens a file of the root again, through /proc, for writing.
+// writeMap reopens a file of the root for writing through /proc.
 func writeMap() error {
 	fd, err := unix.Open("/bin/own", unix.O_RDONLY, 0)
 	if err != nil {
@@ -359,10 +359,9 @@ func writeMap() error {
 	return open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// bare makes a plain container's surroundings of the directory root, in the
-// namespaces it was started in: a root of its own, a whole /proc and a /tmp. Then
-// it runs a command, as root with every capability: what an attack does where FRE
-// does not stop it.
+// bare turns the directory root into a plain container's surroundings, inside the namespaces of the
+// process: a root directory, a whole /proc and a /tmp. Then bare runs a command as root with every
+// capability. The result shows the effect of an attack without FRE's defences.
 func bare(root string, args []string) error {
 	if err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
@@ -378,8 +377,8 @@ func bare(root string, args []string) error {
 	return run(args[0], args[1:])
 }
 
-// watch looks at every process it can see and at the open files of the first,
-// again and again until its input ends, and prints what it saw beyond itself.
+// watch looks repeatedly at every visible process and at the open files of process 1, until its
+// input ends. Then watch prints every process and file beyond its own.
 func watch() error {
 	fmt.Println("ready")
 	ended := make(chan struct{})
@@ -433,7 +432,8 @@ func watch() error {
 	}
 }
 
-// through lists the host's root from the directory that fd 3 is.
+// through opens the host's /proc/sys/kernel relative to the directory at fd 3, and prints "out" on
+// success.
 func through() error {
 	fd, err := unix.Openat(3, strings.Repeat("../", 64)+"proc/sys/kernel", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err == nil {
@@ -443,7 +443,7 @@ func through() error {
 	return err
 }
 
-// euid prints who the program became by being executed, and its capabilities.
+// euid prints the effective uid after execve, and the capabilities.
 func euid() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -454,11 +454,10 @@ func euid() error {
 	return nil
 }
 
-// copies forks n processes that only wait, or as many as there may be; with n
-// below 0 every one of them forks as well, without end. They are copies of this
-// one: an exec each would be a bomb of another kind.
+// copies forks n waiting processes, or as many as the limits allow. With n below 0 every child
+// forks too, without end. The children do not exec: an exec each would be a different kind of bomb.
 func copies(n int) error {
-	// A child has one thread and no scheduler: it makes system calls only.
+	// A child has one thread and no scheduler: make system calls only.
 	const clone, wait = unix.SYS_CLONE, unix.SYS_PPOLL
 	made := 0
 	for made != n {
@@ -479,7 +478,7 @@ func copies(n int) error {
 	return nil
 }
 
-// connect reaches a server.
+// connect connects to a server and closes the connection.
 func connect(network, address string) error {
 	conn, err := net.DialTimeout(network, address, 10*time.Second)
 	if err == nil {
@@ -488,7 +487,7 @@ func connect(network, address string) error {
 	return err
 }
 
-// listen is a server that says when it can reach itself.
+// listen listens at an address and prints the result of connecting to that address.
 func listen(network, address string) error {
 	if _, err := net.Listen(network, address); err != nil {
 		return err
@@ -498,7 +497,7 @@ func listen(network, address string) error {
 	return nil
 }
 
-// get sends a request to a Unix socket and prints what comes back.
+// get sends a request to a Unix socket and prints the response.
 func get(socket, path string) error {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// calls makes system calls that a filter judges by number or by argument, and
-// prints how each ended.
+// calls makes system calls that a filter checks by number or by argument, and prints the result of
+// each.
 func calls() error {
 	raw := func(nr uintptr, args ...uintptr) func() error {
 		var a [6]uintptr
@@ -70,7 +70,7 @@ func calls() error {
 	return nil
 }
 
-// dial connects to a Unix socket; @ at its beginning makes the name abstract.
+// dial connects to a Unix socket. A name that begins with @ is abstract.
 func dial(name string) error {
 	c, err := net.Dial("unix", name)
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// delivery is a line of what deliver writes about an event.
+// delivery is a line that deliver writes about an event.
 type delivery struct {
 	ID      string            `json:"id"`
 	Attempt string            `json:"attempt"`
 	Source  string            `json:"source"`
-	Subject string            `json:"subject,omitempty"` // of a message of NATS
+	Subject string            `json:"subject,omitempty"` // of a NATS message
 	Body    string            `json:"body"`
-	Event   map[string]string `json:"event,omitempty"` // a CloudEvent's attributes, in lower case as in its header
-	File    string            `json:"file,omitempty"`  // what was in the file that the event is about
+	Event   map[string]string `json:"event,omitempty"` // a CloudEvent's attributes, in lower case as in the header
+	File    string            `json:"file,omitempty"`  // content of the file named by the event
 }
 
-// deliver answers events whose effect is seen from outside: each is a line of JSON in
-// /work/begun, and, once there is a /work/open, one in /work/done. A file that the event is
-// about is removed before that.
+// deliver answers events and leaves traces for the test outside. For each event deliver appends a
+// line of JSON to /work/begun, waits until /work/open exists, and appends a line to /work/done.
+// Before the second line deliver reads and removes the file named by the event.
 func deliver() error {
 	conn, err := channel.Inherited()
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *delivery) write(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// untilThere waits for a file.
+// untilThere waits until a file exists.
 func untilThere(ctx context.Context, path string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -19,9 +19,9 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// function answers events: over the channel where there is one, by path as answer
-// says; else, one event per process, by running the command that the event's path
-// names with the arguments that its query holds: /fill?/tmp/x.
+// function answers events. With a channel, answer handles each event by its path. Without a channel
+// the process handles one event: it runs the command named by the event's path, with the arguments
+// in the query: /fill?/tmp/x.
 func function() error {
 	if os.Getenv("FRE_CHANNEL") == "" {
 		var args []string
@@ -35,25 +35,25 @@ func function() error {
 		return err
 	}
 	ready := channel.Ready{Protocol: 1, Runtime: "go", Concurrency: 1}
-	var events uint64 // as the engine counts them on this channel: they come one by one
+	var events uint64 // counted as the engine counts on this channel: one event at a time
 	return channel.Serve(context.Background(), conn, ready, func(_ context.Context, ev *channel.Event) (*channel.Answer, error) {
 		events++
 		return answer(conn, events, ev)
 	})
 }
 
-// pattern is what made bodies consist of, again and again.
+// pattern is the repeated content of generated bodies.
 const pattern = "0123456789abcdef"
 
-// kept are the files of answers that stay open: of those "truncated", until /truncate
-// makes them so.
+// kept holds the files of "truncated" and "named-open" answers, open until /truncate truncates
+// them.
 var kept []*os.File
 
-// answer answers one event: /rights sends files that nobody asked for, /file/KIND gives
-// one as the body, /stream a body of unknown length, /end/HOW one that ends badly, /lie a
-// body that contradicts its header, /large 1 MiB at once; the query is the body's length,
-// where none is named 1 MiB for streams. All else is answered with what was sent, which
-// /say prints as well.
+// answer answers one event. /rights sends unrequested files, /file/KIND sends a file as the body,
+// /stream sends a body of unknown length, /end/HOW sends a body that ends badly, /lie sends a body
+// that contradicts the Content-Length header, /large sends 1 MiB at once. The query is the body's
+// length; the default for /stream is 1 MiB. Every other path echoes the request body, and /say also
+// prints the body.
 func answer(conn *net.UnixConn, id uint64, ev *channel.Event) (*channel.Answer, error) {
 	size := 0
 	if ev.Query != "" {
@@ -75,7 +75,7 @@ func answer(conn *net.UnixConn, id uint64, ev *channel.Event) (*channel.Answer, 
 		if err := sendFile(conn, id, how, content); err != nil {
 			return nil, err
 		}
-		select {} // the answer is sent, or the engine ends this
+		select {} // the file is the answer; or the engine ends the process
 	case "truncate":
 		if len(kept) == 0 {
 			return nil, errors.New("there is no such answer")
@@ -96,7 +96,7 @@ func answer(conn *net.UnixConn, id uint64, ev *channel.Event) (*channel.Answer, 
 		return &channel.Answer{Body: &stream{size: size, end: badEnd(conn, how)}}, nil
 	case "lie":
 		return &channel.Answer{Headers: [][2]string{{"Content-Length", how}}, Body: strings.NewReader(strings.Repeat(pattern, size/len(pattern)))}, nil
-	case "large": // which goes as a file where the engine takes them
+	case "large": // sent as a file if the engine accepts files
 		return &channel.Answer{Status: 200, Body: strings.NewReader(strings.Repeat(pattern, 1<<16))}, nil
 	}
 	body, err := io.ReadAll(ev.Body)
@@ -107,7 +107,7 @@ func answer(conn *net.UnixConn, id uint64, ev *channel.Event) (*channel.Answer, 
 	return &channel.Answer{Status: 200, Body: strings.NewReader(string(body))}, err
 }
 
-// stream is the pattern, so many bytes of it, and then an end.
+// stream yields size bytes of the pattern, and then the result of end.
 type stream struct {
 	size, at int
 	end      func() error
@@ -125,8 +125,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// badEnd is how a function stops in the middle of an answer. It has no SIGKILL of its
-// own: it is process 1.
+// badEnd returns a way to stop in the middle of an answer. SIGKILL is missing: the function is
+// process 1 and cannot kill itself.
 func badEnd(conn *net.UnixConn, how string) func() error {
 	return func() error {
 		switch how {
@@ -147,8 +147,8 @@ func badEnd(conn *net.UnixConn, how string) func() error {
 	}
 }
 
-// sendFile answers the event with a file of the kind that is
-// named, as FD or FILE (docs/protocol.md) by hand.
+// sendFile answers the event with a file of the given kind, in a hand-made FD or FILE frame
+// (docs/protocol.md).
 func sendFile(conn *net.UnixConn, id uint64, kind, content string) error {
 	f, err := os.CreateTemp("/tmp", "answer")
 	if err == nil {
@@ -168,7 +168,7 @@ func sendFile(conn *net.UnixConn, id uint64, kind, content string) error {
 	}
 	defer unix.Close(memfd)
 	if _, err = unix.Write(memfd, []byte(content)); err == nil {
-		for range 20 { // where the kernel is busy with a page it says EBUSY, after 150 ms
+		for range 20 { // EBUSY after 150 ms if the kernel uses a page
 			_, err = unix.FcntlInt(uintptr(memfd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 			if !errors.Is(err, unix.EBUSY) {
 				break
@@ -257,13 +257,13 @@ func sendFile(conn *net.UnixConn, id uint64, kind, content string) error {
 }
 
 const (
-	rightsAtOnce = 253  // the kernel's own limit of fds in one message (SCM_MAX_FD)
+	rightsAtOnce = 253  // the kernel's limit of fds in one message (SCM_MAX_FD)
 	kindLog      = 0x09 // docs/protocol.md
 )
 
-// sendRights sends an open file, a memfd named "rights", again and again along
-// with LOG frames on a channel, where nobody asked for any, and returns how many
-// times. The file stays open here.
+// sendRights repeatedly sends copies of an fd, a memfd named "rights", with LOG frames on a
+// channel. The engine did not request fds. The result is the number of copies sent. The fd stays
+// open.
 func sendRights(conn *net.UnixConn) (int, error) {
 	fd, err := unix.MemfdCreate("rights", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -280,7 +280,7 @@ func sendRights(conn *net.UnixConn) (int, error) {
 		switch _, _, err := conn.WriteMsgUnix(frame, unix.UnixRights(rights...), nil); {
 		case err == nil:
 			sent += len(rights)
-		case errors.Is(err, unix.ETOOMANYREFS): // so many are under way already: until they are read
+		case errors.Is(err, unix.ETOOMANYREFS): // too many fds in flight: wait until the receiver reads them
 			runtime.Gosched()
 		default:
 			return sent, err
@@ -289,7 +289,7 @@ func sendRights(conn *net.UnixConn) (int, error) {
 	return sent, nil
 }
 
-// flood writes to standard error without end, which is a function's log.
+// flood writes to standard error, the function's log, without end.
 func flood() error {
 	block := []byte(strings.Repeat(strings.Repeat("y", 127)+"\n", 512))
 	for {
@@ -299,8 +299,8 @@ func flood() error {
 	}
 }
 
-// churn fills a directory with a file, and with empty files, and removes them, on
-// and on.
+// churn repeats without end: fill the directory with one file, then with empty files, and remove
+// them.
 func churn(dir string) error {
 	for {
 		name := filepath.Join(dir, "churn")
@@ -329,8 +329,7 @@ func churn(dir string) error {
 	}
 }
 
-// datagrams sends datagrams to an address for as long as its standard input is open, and
-// prints how many it has.
+// datagrams sends datagrams to an address until standard input ends, and prints the number sent.
 func datagrams(addr string) error {
 	conn, err := net.Dial("udp", addr)
 	if err != nil {
@@ -342,7 +341,7 @@ func datagrams(addr string) error {
 		close(ended)
 	}()
 	for n, b := 0, make([]byte, 64); ; n++ {
-		_, _ = conn.Write(b) // refused, or dropped: it is the sending that counts
+		_, _ = conn.Write(b) // ignore errors: only sent datagrams matter
 		select {
 		case <-ended:
 			fmt.Println(n)
@@ -352,8 +351,8 @@ func datagrams(addr string) error {
 	}
 }
 
-// hoard opens files in as many processes as there may be, until none can be
-// opened, and keeps them.
+// hoard opens as many files as the limits allow, in as many processes as the limits allow, and
+// keeps the files open.
 func hoard() error {
 	for {
 		if _, err := unix.Open("/dev/null", unix.O_RDONLY, 0); err != nil {
@@ -363,7 +362,7 @@ func hoard() error {
 	return copies(1 << 20)
 }
 
-// spinAll keeps every CPU it may have busy.
+// spinAll keeps every available CPU busy.
 func spinAll() {
 	for range runtime.NumCPU() {
 		go func() {

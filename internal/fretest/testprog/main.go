@@ -1,5 +1,4 @@
-// Testprog is the program that tests run inside sandboxes: its first argument
-// says what to do or to report.
+// Testprog is the program that tests run inside sandboxes. The first argument is a command.
 package main
 
 import (
@@ -35,7 +34,7 @@ func main() {
 
 func run(command string, args []string) error {
 	switch command {
-	case "orders": // a command per line of stdin, each answered by a line "> ok" or "> error"
+	case "orders": // runs each line of stdin as a command, and prints "> ok" or "> error" after each
 		fmt.Println("> ready")
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			answer := "ok"
@@ -54,7 +53,7 @@ func run(command string, args []string) error {
 		os.Exit(code)
 	case "clock":
 		fmt.Println(time.Now().UnixNano())
-	case "pause": // for a time such as 20ms
+	case "pause": // for a duration such as 20ms
 		d, err := time.ParseDuration(args[0])
 		if err != nil {
 			return err
@@ -141,7 +140,7 @@ func run(command string, args []string) error {
 	case "copy": // stdin to stdout
 		_, err := io.Copy(os.Stdout, os.Stdin)
 		return err
-	case "again": // prints as many dots as it was called with this file
+	case "again": // appends a dot to the file and prints all dots
 		f, err := os.OpenFile(args[0], os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o644)
 		if err != nil {
 			return err
@@ -150,7 +149,7 @@ func run(command string, args []string) error {
 		text, readErr := os.ReadFile(args[0])
 		fmt.Println(string(text))
 		return errors.Join(err, readErr, f.Close())
-	case "clone": // file to another that may be executed
+	case "clone": // copies a file to an executable file
 		text, err := os.ReadFile(args[0])
 		if err != nil {
 			return err
@@ -160,7 +159,7 @@ func run(command string, args []string) error {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		return cmd.Run()
-	case "project": // of a file, for quotas; -1 is the one it has, without what is in it
+	case "project": // sets a file's project id for quotas, without inheritance; -1 keeps the id
 		f, err := os.Open(args[0])
 		if err != nil {
 			return err
@@ -198,7 +197,7 @@ func run(command string, args []string) error {
 			return err
 		}
 		return os.Lchown(args[1], id, id)
-	case "become": // id: for good, as a server does that starts as root
+	case "become": // id: permanently, like a server that starts as root
 		id, err := strconv.Atoi(args[0])
 		if err != nil {
 			return err
@@ -263,7 +262,7 @@ func run(command string, args []string) error {
 		return flood()
 	case "datagrams":
 		return datagrams(args[0])
-	case "print": // so many bytes
+	case "print": // a number of bytes
 		n, err := strconv.Atoi(args[0])
 		if err != nil {
 			return err
@@ -364,7 +363,7 @@ func run(command string, args []string) error {
 	case "addkey":
 		id, err := unix.AddKey("user", "secret", []byte("x"), unix.KEY_SPEC_SESSION_KEYRING)
 		if err == nil {
-			err = unix.KeyctlSetperm(id, 0x3f3f0000) // its possessor and its user: all
+			err = unix.KeyctlSetperm(id, 0x3f3f0000) // all rights for the possessor and the user
 		}
 		if err == nil {
 			fmt.Println(id)
@@ -384,7 +383,7 @@ func run(command string, args []string) error {
 	return nil
 }
 
-// fds prints which file descriptors are open, without opening one that stays.
+// fds prints the open file descriptors, without opening a further one.
 func fds() error {
 	for fd := range 4096 {
 		var st syscall.Stat_t
@@ -392,7 +391,7 @@ func fds() error {
 			continue
 		}
 		target, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-		if strings.HasPrefix(target, "anon_inode:[event") { // the Go runtime's own
+		if strings.HasPrefix(target, "anon_inode:[event") { // of the Go runtime
 			continue
 		}
 		fmt.Println(fd)
@@ -417,7 +416,7 @@ func fill(name string) error {
 	}
 }
 
-// bomb starts children that wait until no more can be started.
+// bomb starts waiting children until the limits allow no more, and prints their number.
 func bomb() error {
 	for i := 0; ; i++ {
 		if err := exec.Command("/proc/self/exe", "stubborn").Start(); err != nil {
@@ -427,7 +426,7 @@ func bomb() error {
 	}
 }
 
-// eat touches that many bytes and then says so.
+// eat touches the given number of bytes and then prints "ready".
 func eat(bytes string) error {
 	n, err := strconv.Atoi(bytes)
 	if err != nil {
@@ -442,8 +441,8 @@ func eat(bytes string) error {
 	return nil
 }
 
-// daemons leaves grandchildren in sessions of their own, which ignore SIGTERM
-// and hold its output, and waits.
+// daemons starts children in sessions of their own, then waits. The children ignore SIGTERM and
+// keep the output open.
 func daemons() error {
 	for range 3 {
 		cmd := exec.Command("/proc/self/exe", "stubborn")
@@ -457,7 +456,7 @@ func daemons() error {
 	return nil
 }
 
-// inherited prints what a process has of those before it.
+// inherited prints attributes that a process inherits from its parent.
 func inherited() error {
 	var core unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
@@ -467,7 +466,7 @@ func inherited() error {
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &locked); err != nil {
 		return err
 	}
-	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 - nice: the raw call's
+	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // the raw system call returns 20 - nice
 	if err != nil {
 		return err
 	}
@@ -484,7 +483,7 @@ func inherited() error {
 	return nil
 }
 
-// reach prints what a server says to whoever connects.
+// reach prints the first bytes from a server.
 func reach(network, addr string) error {
 	c, err := net.DialTimeout(network, addr, 20*time.Second)
 	if err != nil {
@@ -505,7 +504,7 @@ func reach(network, addr string) error {
 	return err
 }
 
-// rewire prints what came of trying to change the network from inside.
+// rewire prints the results of attempts to change the network from inside.
 func rewire() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -546,7 +545,7 @@ func rewire() error {
 	return nil
 }
 
-// addRoute asks the kernel for a default route (rtnetlink(7)).
+// addRoute tries to add a default blackhole route (rtnetlink(7)).
 func addRoute() error {
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -571,11 +570,11 @@ func addRoute() error {
 	return nil
 }
 
-// core prints whether the crash of a child left a core.
+// core prints whether a child's crash left a core dump.
 func core() error {
 	cmd := exec.Command("/proc/self/exe", "crash")
 	cmd.Dir, cmd.Env = "/tmp", []string{"GOTRACEBACK=crash"}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, io.Discard, io.Discard // there may be no /dev/null
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, io.Discard, io.Discard // /dev/null may be missing
 	err := cmd.Run()
 	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || !status.Signaled() {
@@ -585,8 +584,8 @@ func core() error {
 	return nil
 }
 
-// forever waits without a goroutine that could go on: the runtime calls that a
-// deadlock when it is the last one.
+// forever waits without blocking a goroutine: the runtime would report a deadlock if the last
+// goroutine blocked.
 func forever() {
 	for {
 		_ = syscall.Pause()

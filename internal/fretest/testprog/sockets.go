@@ -9,8 +9,8 @@ import (
 
 var loopback = unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
 
-// floodDatagrams has 150 MB sent to sockets that nobody reads, then reads them and says how
-// many bytes had been kept.
+// floodDatagrams sends 144 MB to sockets without a reader, then reads the sockets and prints the
+// number of bytes that the kernel kept.
 func floodDatagrams() error {
 	body := make([]byte, 60000)
 	var all []int
@@ -33,7 +33,7 @@ func floodDatagrams() error {
 			return err
 		}
 		for range 8 {
-			_ = unix.Sendto(s, body, unix.MSG_DONTWAIT, to) // or it is refused: so much the better
+			_ = unix.Sendto(s, body, unix.MSG_DONTWAIT, to) // a refusal is fine: the limit works
 		}
 		if err := unix.Close(s); err != nil {
 			return err
@@ -53,7 +53,7 @@ func floodDatagrams() error {
 	return nil
 }
 
-// floodConnections fills connections to itself that nobody reads, and holds them.
+// floodConnections fills connections to itself without a reader, and keeps the connections.
 func floodConnections() error {
 	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -72,7 +72,7 @@ func floodConnections() error {
 	body := make([]byte, 1<<20)
 	for {
 		c, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
-		if err != nil { // as many open files as there may be
+		if err != nil { // the limit of open files is reached
 			break
 		}
 		if err := unix.Connect(c, to); err != nil {
@@ -94,16 +94,16 @@ func floodConnections() error {
 	return nil //nolint:nilerr // having all that it may have is its end
 }
 
-// floodNetlink asks the kernel again and again about loopback and reads no answer.
+// floodNetlink asks the kernel repeatedly about loopback and reads no answer.
 func floodNetlink() error {
 	ask := make([]byte, unix.SizeofNlMsghdr+unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(ask, uint32(len(ask)))
 	binary.NativeEndian.PutUint16(ask[4:], unix.RTM_GETLINK)
 	binary.NativeEndian.PutUint16(ask[6:], unix.NLM_F_REQUEST)
-	binary.NativeEndian.PutUint32(ask[20:], 1) // the interface's index
+	binary.NativeEndian.PutUint32(ask[20:], 1) // index of the interface
 	for {
 		s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-		if err != nil { // as many open files as there may be
+		if err != nil { // the limit of open files is reached
 			break
 		}
 		for range 200 {
@@ -116,7 +116,7 @@ func floodNetlink() error {
 	return nil //nolint:nilerr // having all that it may have is its end
 }
 
-// floodLocks holds a million file locks, of every other byte of a thousand files.
+// floodLocks holds a million file locks, on every other byte of a thousand files.
 func floodLocks() error {
 	for i := range 1000 {
 		fd, err := unix.Open(fmt.Sprintf("/tmp/lock%d", i), unix.O_RDWR|unix.O_CREAT, 0o600)
