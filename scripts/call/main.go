@@ -1,12 +1,11 @@
-// Command call invokes the functions of templates over HTTP, each with the
-// event of its first test, prints the answers and a table of start times,
-// and fails unless every answer is the one that test expects. scripts/demo.sh
-// uses it.
+// Command call invokes the functions of templates over HTTP, each with the event of the template's
+// first test. It prints the answers and a table of start times, and fails unless every answer
+// matches the test. scripts/demo.sh runs it.
 //
 //	call ADDR TEMPLATE-DIR...
 //
-// A function is called twice: the first answer comes from a sandbox started for
-// it, the second shows what is left when one is already there.
+// The command calls each function twice: a new sandbox answers the first event, and a warm sandbox,
+// if the function keeps one, answers the second.
 package main
 
 import (
@@ -38,9 +37,9 @@ func main() {
 	}
 }
 
-// times are one call's.
+// times holds the durations of a call.
 type times struct {
-	start string // how long the instance took, or "warm"
+	start string // start time of the instance, or "warm"
 	whole time.Duration
 }
 
@@ -48,7 +47,7 @@ func run(ctx context.Context, addr string, dirs []string) error {
 	client := &http.Client{Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(cells ...string) { _, _ = fmt.Fprintln(table, strings.Join(cells, "\t")+"\t") } // into memory
+	row := func(cells ...string) { _, _ = fmt.Fprintln(table, strings.Join(cells, "\t")+"\t") } // writes to memory
 	row("function", "first: start", "answered", "second: start", "answered")
 	var errs []error
 	for _, dir := range dirs {
@@ -97,7 +96,7 @@ func call(ctx context.Context, client *http.Client, addr, name string, c *daemon
 	return a, t, nil
 }
 
-// show prints a call the way a person would make it, and the answer.
+// show prints the equivalent curl command and the answer.
 func show(e daemon.Event, addr, name string, a *daemon.Answer) {
 	command := []string{"curl", "-X", e.Method}
 	for k, v := range e.Headers {
@@ -110,7 +109,7 @@ func show(e daemon.Event, addr, name string, a *daemon.Answer) {
 	fmt.Printf("\n$ %s\n%s\n", strings.Join(command, " "), strings.TrimRight(string(a.Body), "\n"))
 }
 
-// quote is for a shell.
+// quote quotes s for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func milliseconds(d time.Duration) string {

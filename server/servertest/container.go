@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// CreateContainer makes one whose id is the sum of its name.
+// CreateContainer creates a container. The id is the SHA-256 of the name.
 func (e *Engine) CreateContainer(_ context.Context, cfg engine.ContainerConfig) (*engine.Container, error) {
 	img, err := e.Image(cfg.Image)
 	if err != nil {
@@ -42,7 +42,7 @@ func (e *Engine) containerLocked(ref string) *engine.Container {
 	return nil
 }
 
-// knownLocked is containerLocked for one that must be there.
+// knownLocked is containerLocked with an error for an unknown container.
 func (e *Engine) knownLocked(ref string) (*engine.Container, error) {
 	c := e.containerLocked(ref)
 	if c == nil {
@@ -51,7 +51,7 @@ func (e *Engine) knownLocked(ref string) (*engine.Container, error) {
 	return c, nil
 }
 
-// Container describes one.
+// Container describes a container.
 func (e *Engine) Container(ref string) (*engine.Container, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +63,7 @@ func (e *Engine) Container(ref string) (*engine.Container, error) {
 	return &shown, nil
 }
 
-// StartContainer logs its command line as what it prints.
+// StartContainer starts a container and logs the command line as the container's output.
 func (e *Engine) StartContainer(_ context.Context, ref string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -79,7 +79,7 @@ func (e *Engine) StartContainer(_ context.Context, ref string) error {
 	return nil
 }
 
-// AwaitContainer waits until one does not run, whatever until says.
+// AwaitContainer waits until a container does not run, and ignores the condition.
 func (e *Engine) AwaitContainer(ref string, _ engine.WaitCondition) (func(context.Context) (*engine.Container, error), error) {
 	c, err := e.Container(ref)
 	if err != nil {
@@ -97,12 +97,12 @@ func (e *Engine) AwaitContainer(ref string, _ engine.WaitCondition) (func(contex
 	}, nil
 }
 
-// Attach fails: there are no streams.
+// Attach always fails: this engine has no streams.
 func (e *Engine) Attach(ref string, _ engine.AttachOptions) (*engine.Attachment, error) {
 	return nil, fmt.Errorf("attach to container %q: %w", ref, engine.ErrContainerStopped)
 }
 
-// RenameContainer gives one another name; its id stays.
+// RenameContainer gives a container another name. The id does not change.
 func (e *Engine) RenameContainer(ref, name string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -117,7 +117,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	return nil
 }
 
-// Containers lists them, newest first.
+// Containers lists containers, newest first.
 func (e *Engine) Containers(all bool) []*engine.Container {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +131,7 @@ func (e *Engine) Containers(all bool) []*engine.Container {
 	return out
 }
 
-// RemoveContainer removes one.
+// RemoveContainer removes a container. A running container needs force.
 func (e *Engine) RemoveContainer(ref string, force engine.RemoveForce) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package servertest holds a complete little engine without sandboxes, for the
-// tests of what stands before an engine: server, client, command line.
+// Package servertest holds a small but complete engine without sandboxes, for the tests of an
+// engine's users: server, client, command line.
 package servertest
 
 import (
@@ -27,11 +27,11 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// Epoch is the time at which everything in an [Engine] happens.
+// Epoch is the time of all events in an [Engine].
 var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// Engine keeps images and functions in memory. Its functions answer by the
-// event's path (Invoke says how); its runs know the commands of Run.
+// Engine keeps images and functions in memory. A function's answer depends on the path of the event
+// (see Invoke); a run executes one of the commands listed at Run.
 type Engine struct {
 	mu         sync.Mutex
 	images     []*store.Image // newest first
@@ -40,22 +40,22 @@ type Engine struct {
 	sandboxes  []*engine.Sandbox
 	containers []*engine.Container
 	logs       map[string][]engine.LogLine
-	more       chan struct{} // closed and replaced when a log line comes or something ends
+	more       chan struct{} // closed and replaced when a log line arrives or a sandbox ends
 	calls      int
-	noCache    bool // it was removed
+	noCache    bool // the build cache was removed
 	holds      int  // see Hold
 	changes    *store.Changes
 }
 
-// New returns an engine with nothing in it.
+// New returns an empty engine.
 func New() *Engine {
 	return &Engine{functions: map[string]*engine.Function{}, revisions: map[string]*engine.Revisions{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
 }
 
-// Build makes an image whose digest is that of the directory's files. A
-// template with a pip package "no-such-package" fails like a resolver does, a build
-// that is locked without a lock; of "queue-full" too many builds wait, of "endless" it
-// takes too long.
+// Build makes an image whose digest is the digest of the directory's files. The template's pip
+// packages select a failure: "no-such-package" fails like a resolver, "queue-full" as if too many
+// builds waited, "endless" as if the build took too long, and "slow" blocks until ctx ends. A locked
+// build fails without a lock.
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
 	src, err := dir.ReadFile("fret.yaml")
 	if err != nil {
@@ -110,10 +110,11 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
 }
 
-// ForTenant implements server.Engine: this engine connects to nothing.
+// ForTenant implements server.Engine. It returns ctx unchanged, because this engine connects to
+// nothing.
 func (e *Engine) ForTenant(ctx context.Context) context.Context { return ctx }
 
-// Base makes an image named like the base, and one of the builder's tools.
+// Base makes an image with the base's name, and an image of the builder's tools.
 func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) (*store.Image, error) {
 	if !slices.Contains([]string{"python", "node", "native"}, name) {
 		return nil, fmt.Errorf("%q: %w", name, image.ErrUnknownBase)
@@ -156,25 +157,25 @@ func encode(v any) json.RawMessage {
 	return raw
 }
 
-// ImageList lists the images.
+// ImageList lists the images and returns the generation of the list's last change.
 func (e *Engine) ImageList() ([]*store.Image, uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.images), e.changes.GenerationOf(store.ChangeImage)
 }
 
-// cacheUsage is what builds have downloaded, until it is removed.
+// cacheUsage is the size of the build cache before its removal.
 var cacheUsage = volume.Usage{Bytes: 3 << 20, Inodes: 5, AsOf: Epoch}
 
-// Holdings has three buffers of two sizes.
+// Holdings reports three buffers of two sizes.
 func (e *Engine) Holdings() (engine.Holdings, error) {
 	return engine.Holdings{Sandboxes: len(e.Sandboxes(false)), Cgroups: 5, Buffers: buffer.Stats{Bytes: 64 << 20, Classes: []buffer.ClassStats{
 		{Size: 4 << 10}, {Size: 16 << 10, Lent: 2}, {Size: 1 << 20, Lent: 1},
 	}}}, nil
 }
 
-// Status is that of an engine with a busy function, degraded while that is called
-// "degraded".
+// Status reports an engine in which every function is busy. The engine is degraded while a function
+// named "degraded" exists.
 func (e *Engine) Status() (engine.Status, error) {
 	held, err := e.Holdings()
 	held.Buffers.Held, held.Buffers.Peak, held.Buffers.High, held.Buffers.Low = 2<<20, 5<<20, 60<<20, 48<<20
@@ -191,10 +192,10 @@ func (e *Engine) Status() (engine.Status, error) {
 	return s, err
 }
 
-// TenantUse is nothing.
+// TenantUse returns zero.
 func (e *Engine) TenantUse(string) engine.Use { return engine.Use{} }
 
-// DiskUsage has every image unique, in blocks of 4 KiB, and one tenant.
+// DiskUsage reports every image as unique, in blocks of 4 KiB, and one tenant.
 func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -225,14 +226,14 @@ func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 	return u, nil
 }
 
-// Changes counts the changes of images and functions.
+// Changes returns the log of changes of images and functions.
 func (e *Engine) Changes() *store.Changes { return e.changes }
 
 func (e *Engine) noteLocked(kind store.ChangeKind, action store.ChangeAction, id, name string) {
 	e.changes.Add(store.Change{Kind: kind, Action: action, ID: id, Name: name})
 }
 
-// Events emits changes as the engine does.
+// Events emits changes like the real engine.
 func (e *Engine) Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error {
 	for since := o.Since; ; {
 		changes, ok := e.changes.Since(since)
@@ -257,7 +258,7 @@ func (e *Engine) Events(ctx context.Context, o engine.EventOptions, emit func(st
 	}
 }
 
-// Image finds an image as the store does.
+// Image finds an image like the store.
 func (e *Engine) Image(ref string) (*store.Image, error) {
 	var found []*store.Image
 	images, _ := e.ImageList()
@@ -279,7 +280,7 @@ func (e *Engine) Image(ref string) (*store.Image, error) {
 	return nil, fmt.Errorf("image %q: %w", ref, store.ErrAmbiguous)
 }
 
-// History has two steps for every image.
+// History returns two steps for every image.
 func (e *Engine) History(ref string) ([]oci.Step, error) {
 	img, err := e.Image(ref)
 	if err != nil {
@@ -291,7 +292,7 @@ func (e *Engine) History(ref string) ([]oci.Step, error) {
 	}, nil
 }
 
-// SBOM names the image.
+// SBOM returns a document that names the image.
 func (e *Engine) SBOM(ref string) ([]byte, error) {
 	img, err := e.Image(ref)
 	if err != nil {
@@ -300,7 +301,7 @@ func (e *Engine) SBOM(ref string) ([]byte, error) {
 	return fmt.Appendf(nil, "{\"bomFormat\":\"CycloneDX\",\"metadata\":{\"component\":{\"bom-ref\":%q}}}\n", img.Digest), nil
 }
 
-// TagImage gives an image one more name, which no other image may have.
+// TagImage adds a name to an image. No other image may have the name.
 func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, error) {
 	r, err := store.ParseReference(name)
 	if err == nil {
@@ -325,8 +326,8 @@ func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, er
 	return &tagged, nil
 }
 
-// RemoveImage takes a name away, and with the last the image, which no function
-// may use.
+// RemoveImage removes a name. With the last name it removes the image, unless a function uses the
+// image.
 func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error) {
 	img, err := e.Image(ref)
 	if err != nil {
@@ -362,8 +363,8 @@ func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptio
 	return engine.Removed{Image: img, Untagged: img.Names, Deleted: true}, nil
 }
 
-// GC removes the nameless images, or by All every image no function uses; of the
-// other rules it knows nothing.
+// GC removes images without names, with All every image that no function uses, and with Cache the
+// build cache. GC ignores all other rules.
 func (e *Engine) GC(_ context.Context, o engine.GCOptions) (*engine.GCReport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -405,7 +406,7 @@ func (e *Engine) GC(_ context.Context, o engine.GCOptions) (*engine.GCReport, er
 	return report, nil
 }
 
-// Fsck finds every image wanting.
+// Fsck reports a problem for every image.
 func (e *Engine) Fsck(_ context.Context, o store.CheckOptions) (store.Checked, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -421,13 +422,13 @@ func (e *Engine) Fsck(_ context.Context, o store.CheckOptions) (store.Checked, e
 	return done, nil
 }
 
-// wakeLocked wakes who waits for something to happen.
+// wakeLocked wakes all waiters.
 func (e *Engine) wakeLocked() {
 	close(e.more)
 	e.more = make(chan struct{})
 }
 
-// await waits until done says so, asked after all that happens.
+// await waits until done returns true. done runs with e.mu held, and again after every change.
 func (e *Engine) await(ctx context.Context, done func() bool) error {
 	for {
 		e.mu.Lock()
@@ -444,8 +445,7 @@ func (e *Engine) await(ctx context.Context, done func() bool) error {
 	}
 }
 
-// Checks reports one thing that is there, one that is not, and costs that are
-// always the same.
+// Checks returns constant results: two checks succeed and one fails. The costs are constant too.
 func (e *Engine) Checks(o engine.CheckOptions) ([]engine.Check, error) {
 	checks := []engine.Check{
 		{ID: "kernel", Name: "kernel", OK: true, Found: "6.18"},

@@ -23,12 +23,12 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// LeaveRoom watches nothing.
+// LeaveRoom returns ctx and never cancels it.
 func (e *Engine) LeaveRoom(ctx context.Context) (context.Context, func(), error) {
 	return ctx, func() {}, nil
 }
 
-// Hold counts: an image is deployed only while somebody holds what is there.
+// Hold counts the holders. Deploy fails without a holder.
 func (e *Engine) Hold() (release func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,7 +86,7 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 	return f, nil
 }
 
-// Slim leaves one file out of the function's image.
+// Slim removes one file from the function's image.
 func (e *Engine) Slim(_ context.Context, function string, o image.SlimOptions) (*image.Slimmed, error) {
 	f, err := e.Function(function)
 	if err != nil {
@@ -129,14 +129,14 @@ func (e *Engine) Functions() []*engine.Function {
 	defer e.mu.Unlock()
 	var list []*engine.Function
 	for _, f := range e.functions {
-		shown := *f // which Invoke changes
+		shown := *f // a copy, because Invoke changes the function
 		list = append(list, &shown)
 	}
 	slices.SortFunc(list, func(a, b *engine.Function) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }
 
-// Function describes one.
+// Function describes a function.
 func (e *Engine) Function(name string) (*engine.Function, error) {
 	name, _, _ = strings.Cut(name, "@")
 	e.mu.Lock()
@@ -149,10 +149,10 @@ func (e *Engine) Function(name string) (*engine.Function, error) {
 	return &shown, nil
 }
 
-// Closed is never closed.
+// Closed returns a channel that is never closed.
 func (e *Engine) Closed() <-chan struct{} { return nil }
 
-// RemoveFunction forgets a function and ends its sandboxes.
+// RemoveFunction removes a function and ends the function's sandboxes.
 func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 	if _, err := e.Function(name); err != nil {
 		return err
@@ -166,10 +166,10 @@ func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 	return nil
 }
 
-// Invoke answers by the path: /fail, /crash, /timeout, /overloaded, /closed and
-// /broken fail in these ways, /status/N answers with status N, /stream echoes
-// the body line by line as it comes; anything else answers with the event as
-// JSON and a header for each of the kinds the server must drop.
+// Invoke answers by the path. /fail, /crash, /timeout, /overloaded, /closed and /broken fail
+// accordingly. /status/N answers with status N. /stream echoes the body line by line as the lines
+// arrive. Every other path answers with the event as JSON, and with one header of each kind that
+// the server must drop.
 func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	if _, err := e.Function(name); err != nil {
 		return nil, err
@@ -249,7 +249,7 @@ func (e *Engine) logLocked(name, text string) {
 	e.wakeLocked()
 }
 
-// Logs emits what Deploy and Invoke noted.
+// Logs emits the lines written by Deploy and Invoke.
 func (e *Engine) Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error {
 	if _, err := e.Function(name); err != nil {
 		if _, other := e.Container(name); other != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// reviseLocked notes a deployment as the function's newest revision.
+// reviseLocked records a deployment as the function's newest revision.
 func (e *Engine) reviseLocked(f *engine.Function, img *store.Image, o engine.DeployOptions) {
 	r := e.revisions[f.Name]
 	if r == nil {
@@ -27,7 +27,7 @@ func (e *Engine) reviseLocked(f *engine.Function, img *store.Image, o engine.Dep
 	f.Latest, f.Revision = n, r.Traffic.Weights[0].Revision
 }
 
-// giveLocked gives revisions their part of the events.
+// giveLocked distributes the events among revisions, in percent.
 func giveLocked(r *engine.Revisions, percent map[int]int) {
 	r.Traffic.Weights = nil
 	for i := range r.Revisions {
@@ -38,7 +38,8 @@ func giveLocked(r *engine.Revisions, percent map[int]int) {
 	}
 }
 
-// changeRevisions finds the function's revisions and hands a look-up of them to change.
+// changeRevisions finds the function's revisions and calls change with a look-up function. It
+// returns a copy.
 func (e *Engine) changeRevisions(name string, change func(r *engine.Revisions, find func(string) (*engine.RevisionState, error)) error) (*engine.Revisions, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -60,12 +61,12 @@ func (e *Engine) changeRevisions(name string, change func(r *engine.Revisions, f
 	return &shown, err
 }
 
-// Revisions lists those of a function.
+// Revisions returns the revisions of a function.
 func (e *Engine) Revisions(name string) (*engine.Revisions, error) {
 	return e.changeRevisions(name, func(*engine.Revisions, func(string) (*engine.RevisionState, error)) error { return nil })
 }
 
-// SetTraffic splits a function's events.
+// SetTraffic splits a function's events among revisions.
 func (e *Engine) SetTraffic(_ context.Context, name string, o engine.Split) (*engine.Revisions, error) {
 	return e.changeRevisions(name, func(r *engine.Revisions, find func(string) (*engine.RevisionState, error)) error {
 		percent, sum := map[int]int{}, 0
@@ -96,7 +97,7 @@ func (e *Engine) SetTraffic(_ context.Context, name string, o engine.Split) (*en
 	})
 }
 
-// Rollback gives all events to the revision before, or to the one named.
+// Rollback sends all events to the previous revision, or to the named revision.
 func (e *Engine) Rollback(_ context.Context, name, to string) (*engine.Revisions, error) {
 	return e.changeRevisions(name, func(r *engine.Revisions, find func(string) (*engine.RevisionState, error)) error {
 		if to == "" {
@@ -114,7 +115,7 @@ func (e *Engine) Rollback(_ context.Context, name, to string) (*engine.Revisions
 	})
 }
 
-// SetAliases names revisions.
+// SetAliases sets and removes aliases of revisions.
 func (e *Engine) SetAliases(_ context.Context, name string, set map[string]string, remove []string) (*engine.Revisions, error) {
 	return e.changeRevisions(name, func(r *engine.Revisions, find func(string) (*engine.RevisionState, error)) error {
 		for _, alias := range remove {
@@ -135,7 +136,8 @@ func (e *Engine) SetAliases(_ context.Context, name string, set map[string]strin
 	})
 }
 
-// RemoveRevision forgets a revision without events and aliases that is not the newest.
+// RemoveRevision removes a revision. Removing fails for the newest revision, and for a revision
+// with events or aliases.
 func (e *Engine) RemoveRevision(_ context.Context, name, revision string) error {
 	_, err := e.changeRevisions(name, func(r *engine.Revisions, find func(string) (*engine.RevisionState, error)) error {
 		v, err := find(revision)

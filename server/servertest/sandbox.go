@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// Sandboxes lists those of the functions, and with all those that ended.
+// Sandboxes lists the sandboxes of functions and containers; with all, also ended sandboxes.
 func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -46,7 +46,7 @@ func (e *Engine) liveLocked(prefix string) (*engine.Sandbox, error) {
 	return nil, fmt.Errorf("sandbox %q: %w", prefix, fs.ErrNotExist)
 }
 
-// Size is the same for all.
+// Size returns the same size for every live sandbox.
 func (e *Engine) Size(s *engine.Sandbox) (sandbox.Size, error) {
 	if s.Exit != nil {
 		return sandbox.Size{}, os.ErrProcessDone
@@ -54,7 +54,7 @@ func (e *Engine) Size(s *engine.Sandbox) (sandbox.Size, error) {
 	return sandbox.Size{Bytes: 4096, Inodes: 1}, nil
 }
 
-// Stats are the same for all.
+// Stats returns the same values for every live sandbox.
 func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +64,7 @@ func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 	return sandbox.Stats{MemoryBytes: 12 << 20, CPU: 1500 * time.Millisecond, Processes: 1, TmpBytes: 4096}, nil
 }
 
-// Processes has the first process of each.
+// Processes returns the first process of a sandbox.
 func (e *Engine) Processes(id string) ([]engine.Process, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,8 +141,8 @@ func (e *Engine) end(id string, s sandbox.ExitStatus) error {
 	return nil
 }
 
-// Run knows the commands cat, echo WORD…, env, exit N, yes (until killed),
-// sleep (until killed, reading nothing) and locked (cannot be executed).
+// Run executes one of the commands cat, echo WORD…, env, exit N, yes (until killed), sleep (until
+// killed, without reading) and locked (fails: not executable).
 func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (result engine.RunResult, err error) {
 	if _, err := e.Image(r.Image); err != nil {
 		return result, err
@@ -180,7 +180,7 @@ func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (result engine.Ru
 	return result, nil
 }
 
-// Signal ends a sandbox by a signal that it does not handle.
+// Signal ends a sandbox by a signal, as if the sandbox did not handle the signal.
 func (e *Engine) Signal(id string, sig unix.Signal) error {
 	return e.end(id, sandbox.ExitStatus{Code: -1, Signal: int(sig)})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Load takes in one image for each entry of the archive's manifest.json.
+// Load adds one image for each entry of the archive's manifest.json.
 func (e *Engine) Load(_ context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error) {
 	report(image.Event{Step: "read"})
 	var list []struct{ RepoTags []string }
@@ -42,7 +42,7 @@ func (e *Engine) Load(_ context.Context, r io.Reader, report func(image.Event)) 
 	return out, nil
 }
 
-// come adds an ordinary image whose digest is that of its names.
+// come adds an ordinary image. The digest is the digest of the names.
 func (e *Engine) come(names []string) *store.Image {
 	sum := sha256.Sum256([]byte(strings.Join(names, " ")))
 	colon := strings.LastIndexByte(names[0], ':')
@@ -51,7 +51,7 @@ func (e *Engine) come(names []string) *store.Image {
 	return img
 }
 
-// Save writes an archive that Load reads.
+// Save writes an archive in the form that Load reads.
 func (e *Engine) Save(_ context.Context, w io.Writer, refs []string) error {
 	var list []map[string][]string
 	for _, ref := range refs {
@@ -72,7 +72,7 @@ func (e *Engine) Save(_ context.Context, w io.Writer, refs []string) error {
 	return t.Close()
 }
 
-// Import takes any input that is not empty.
+// Import accepts any nonempty input.
 func (e *Engine) Import(_ context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (*store.Image, error) {
 	report(image.Event{Step: "layer", Message: "unpack"})
 	if n, err := io.Copy(io.Discard, r); err != nil || n == 0 {
@@ -86,8 +86,8 @@ func (e *Engine) Import(_ context.Context, r io.Reader, o oci.ImportOptions, rep
 	return e.come([]string{cmp.Or(o.Name, "imported:1")}), nil
 }
 
-// Pull knows every image but those named "none", and those named "private" only
-// with the login of "me".
+// Pull succeeds for every image except names that end in "/none". Names that end in "/private" need
+// the login of "me".
 func (e *Engine) Pull(_ context.Context, ref, _ string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error) {
 	r, err := store.ParseReference(ref)
 	if err == nil {
@@ -106,7 +106,7 @@ func (e *Engine) Pull(_ context.Context, ref, _ string, auth *oci.Auth, report f
 	return img, oci.Remote{Name: img.Names[0], Digest: img.Digest}, nil
 }
 
-// Resolve knows one digest.
+// Resolve returns the same digest for every image.
 func (*Engine) Resolve(_ context.Context, ref string, _ *oci.Auth) (string, error) {
 	r, err := store.ParseReference(ref)
 	switch {
@@ -118,7 +118,7 @@ func (*Engine) Resolve(_ context.Context, ref string, _ *oci.Auth) (string, erro
 	return r.Name + "@sha256:" + strings.Repeat("12", 32), nil
 }
 
-// AttachSignature keeps nothing.
+// AttachSignature checks the arguments and stores nothing.
 func (*Engine) AttachSignature(_ context.Context, ref string, payload []byte, sig string, _ *oci.Auth) error {
 	if !strings.Contains(ref, "@sha256:") || len(payload) == 0 || sig == "" {
 		return fmt.Errorf("sign %s: %w", ref, oci.ErrReference)
@@ -126,7 +126,7 @@ func (*Engine) AttachSignature(_ context.Context, ref string, payload []byte, si
 	return nil
 }
 
-// Push sends nothing. Nobody answers for "unreachable".
+// Push sends nothing. A registry whose name begins with "unreachable" cannot be reached.
 func (e *Engine) Push(_ context.Context, ref, to string, _ *oci.Auth, o oci.PushOptions, report func(image.Event)) (oci.Remote, error) {
 	img, err := e.Image(ref)
 	if err != nil {

@@ -1,16 +1,15 @@
 package security
 
-// Row is one attack that is known to have worked elsewhere, and the tests that
-// run it here: each "package directory.TestName", as in SPECIFICATION.md.
+// Row is an attack that has worked on other software, and the tests that run the attack on FRE. A
+// test is written "package directory.TestName", as in SPECIFICATION.md.
 type Row struct {
 	Attack string
 	Tests  []string
 }
 
-// Rows are the attacks FRE withstands. The table of docs/threat-model.md has the
-// same rows with the same tests, and says beside each what stops it; test/docs
-// compares the two, sees that each test exists, and that no test of this package
-// is in no row.
+// Rows lists the attacks that FRE withstands. The table of docs/threat-model.md has the same rows
+// and tests, and names the defence against each attack. test/docs compares both tables, and checks
+// that each test exists and that every test of this package has a row.
 var Rows = []Row{
 	{"overwrite the runtime's program from inside (CVE-2019-5736)", []string{"test/security.TestOverwriteRuntime"}},
 	{"catch a process of the runtime's that enters (CVE-2016-9962)", []string{"test/security.TestNothingJoins"}},

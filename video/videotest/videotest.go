@@ -1,4 +1,4 @@
-// Package videotest makes assets for tests, by the transcoder's own code.
+// Package videotest makes assets for tests with the transcoder's own code.
 package videotest
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// Asset is an asset of eight seconds in two rungs with two tracks of sound, which is in no
-// library, and its renditions' files by their names.
+// Asset returns an asset of eight seconds with two rungs and two audio tracks, and the renditions'
+// files by name. The asset is in no library.
 func Asset(tb testing.TB) (*asset.Asset, map[string][]byte) {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "in.mp4")

@@ -1,4 +1,4 @@
-// Package data answers as many bytes as its path says.
+// Package data answers with as many bytes as the path requests.
 package data
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/fre-engine/fre/function"
 )
 
-// piece is how much of a stream is given at once.
+// piece is the size of the pieces of a stream.
 const piece = 64 << 10
 
-// sealable is from where on an answer that is given again and again is sealed once.
+// sealable is the size from which a repeated answer is sealed once and reused.
 const sealable = 32 << 10
 
 var body = make([]byte, 4<<20)
@@ -25,8 +25,8 @@ var (
 	sealed = map[int]*function.Sealed{} // by length
 )
 
-// Handle answers /N with N bytes, which it has sealed before if they are many, /anew/N with
-// bytes that are this answer's alone, /stream/N with as many in pieces.
+// Handle answers /N with N bytes, from a sealed and reused answer if N is at least sealable;
+// /anew/N with bytes that are sent anew; and /stream/N with N bytes in pieces.
 func Handle(_ context.Context, e function.Event) (any, error) {
 	path, streamed := strings.CutPrefix(e.Path, "/stream")
 	path, anew := strings.CutPrefix(path, "/anew")

@@ -1,9 +1,8 @@
-// Command clock prints the monotonic and the real-time clock in nanoseconds,
-// read as the first thing it does: with the monotonic time of the request, on
-// the same machine, the difference is what a cold start costs.
+// Command clock first of all reads the monotonic and the real-time clock, and prints both in
+// nanoseconds. The difference to the monotonic time of the request on the same machine is the cost
+// of a cold start.
 //
-// It imports nothing that has much to set up, so that the time is the sandbox's
-// and not the standard library's.
+// The imports need little initialisation: the time measures the sandbox, not the standard library.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command warm answers each event with what was in it. It stays and serves many
-// events, several at once, over the function channel; that is what package
-// channel's Serve speaks.
+// Command warm echoes the body of each event. The process serves many events, several at once, over
+// the function channel, with package channel's Serve.
 package main
 
 import (
@@ -31,7 +30,7 @@ func run() error {
 }
 
 func echo(_ context.Context, e *channel.Event) (*channel.Answer, error) {
-	body, err := io.ReadAll(e.Body) // it is the event's own until echo returns
+	body, err := io.ReadAll(e.Body) // echo owns the body until it returns
 	if err != nil {
 		return nil, err
 	}

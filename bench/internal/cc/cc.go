@@ -1,5 +1,5 @@
-// Package cc compiles the benchmarks' small C programs: static, so that they
-// run in any root and their own start costs as little as a start can.
+// Package cc compiles the benchmarks' small C programs. The programs are static: they run in any
+// root, and start as cheaply as possible.
 package cc
 
 import (
@@ -12,9 +12,8 @@ import (
 	"slices"
 )
 
-// Compile writes the executable of a C source into dir, under a name, and
-// returns its path. It needs a C compiler ($CC, or cc) and, without the flag
-// -nostdlib, a static libc.
+// Compile compiles a C source into an executable in dir, under the given name, and returns the
+// path. Compile needs a C compiler ($CC, or cc) and, without the flag -nostdlib, a static libc.
 func Compile(ctx context.Context, dir, name string, source []byte, flags ...string) (string, error) {
 	compiler := os.Getenv("CC")
 	if compiler == "" {

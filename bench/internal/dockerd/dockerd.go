@@ -1,6 +1,6 @@
-// Package dockerd runs a Docker engine of a benchmark's own, beside any that
-// the machine may run: its data, sockets and cgroups are private, it has no
-// bridge and touches no firewall, and nothing is left of it once it is closed.
+// Package dockerd runs a Docker engine for a benchmark, beside the machine's own. The engine's
+// data, sockets and cgroups are private. The engine has no bridge, does not touch the firewall, and
+// leaves nothing behind after Close.
 package dockerd
 
 import (
@@ -23,36 +23,35 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// ErrMissing says that this machine has no Docker engine to run.
+// ErrMissing reports that no Docker engine is installed.
 var ErrMissing = errors.New("dockerd is not installed (make deps-bench installs Debian's docker.io)")
 
-// strays are the directories that dockerd and containerd make wherever their
-// state is, the deepest first.
+// strays lists the directories that dockerd and containerd create regardless of their configured
+// state directories, the deepest first.
 var strays = []string{"/run/containerd/s", "/run/containerd", "/run/docker/plugins", "/run/docker"}
 
-// Engine is a running dockerd with its containerd. Its methods may be called
-// from several goroutines.
+// Engine is a running dockerd with its containerd. Several goroutines may call its methods.
 type Engine struct {
-	dir    string   // data, state, sockets
-	client string   // the docker program
-	parent string   // the containers' cgroups are below it, in every hierarchy
-	made   []string // strays that were not there before
-	mounts string   // the engine's mount namespace, which its children share
+	dir    string   // holds data, state and sockets
+	client string   // path of the docker program
+	parent string   // the containers' cgroups are below this path, in every hierarchy
+	made   []string // strays that did not exist before
+	mounts string   // the mount namespace of the engine and its children
 	cmd    *exec.Cmd
 	log    *os.File
 	done   chan struct{}
-	err    error // of the process, after done
+	err    error // of the process, set before done is closed
 }
 
-// Start runs an engine below dir, which it makes and Close removes: on a file
-// system that overlay2 can stand on. It returns once the engine answers, or
-// [ErrMissing], or why it does not; then nothing is left running.
+// Start runs an engine below dir and returns once the engine answers. Start creates dir, Close
+// removes dir; dir must be on a file system that supports overlay2. The error is [ErrMissing], or
+// tells why the engine does not answer; after an error no process is left.
 func Start(ctx context.Context, dir string) (*Engine, error) {
 	program, err := exec.LookPath("dockerd")
 	if err != nil {
 		return nil, ErrMissing
 	}
-	// The client of the same package, before one that stands first in PATH.
+	// Prefer the client of Debian's package to the first client in PATH.
 	client := "/usr/bin/docker"
 	if _, err := os.Stat(client); err != nil {
 		if client, err = exec.LookPath("docker"); err != nil {
@@ -68,7 +67,7 @@ func Start(ctx context.Context, dir string) (*Engine, error) {
 			e.made = append(e.made, stray)
 		}
 	}
-	config := filepath.Join(dir, "config.json") // in place of the machine's own
+	config := filepath.Join(dir, "config.json") // replaces the machine's configuration
 	if err := os.WriteFile(config, []byte("{}"), 0o600); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -83,8 +82,8 @@ func Start(ctx context.Context, dir string) (*Engine, error) {
 		"--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
 		"--log-level", "error")
 	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
-	// A mount namespace of its own: its mounts go with its last process. A
-	// terminal's Ctrl-C is for the benchmark, which closes the engine.
+	// A private mount namespace: the engine's mounts disappear with its last process. A private
+	// process group: the terminal's Ctrl-C reaches only the benchmark, which closes the engine.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: unix.CLONE_NEWNS}
 	if err := e.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start dockerd: %w", err), e.log.Close(), os.RemoveAll(dir))
@@ -106,7 +105,7 @@ func tail(log []byte) []byte {
 	return bytes.TrimSpace(log[max(0, len(log)-1024):])
 }
 
-// wait returns once the engine answers.
+// wait returns once the engine answers, or with an error after a minute.
 func (e *Engine) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -129,18 +128,18 @@ func (e *Engine) wait(ctx context.Context) error {
 	}
 }
 
-// Command is the command line of the docker client for this engine.
+// Command returns the command line of the docker client for this engine.
 func (e *Engine) Command(args ...string) []string {
 	return slices.Concat([]string{e.client, "--host", e.host()}, args)
 }
 
-// Run runs the docker client and returns its standard output.
+// Run runs the docker client and returns the standard output.
 func (e *Engine) Run(ctx context.Context, args ...string) (string, error) {
 	argv := e.Command(args...)
 	return daemon.Command(ctx, argv[0], argv[1:]...)
 }
 
-// Import makes an image of one layer out of the tree at root.
+// Import makes an image with one layer from the directory tree at root.
 func (e *Engine) Import(ctx context.Context, root, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "--directory", root, "--create", "--numeric-owner", ".")
 	argv := e.Command("import", "-", name)
@@ -160,11 +159,11 @@ func (e *Engine) Import(ctx context.Context, root, name string) error {
 	return nil
 }
 
-// Layers is the directory that holds the files of all images.
+// Layers returns the directory with the files of all images.
 func (e *Engine) Layers() string { return filepath.Join(e.dir, "data", "overlay2") }
 
-// PIDs are the engine's own processes: dockerd, containerd and the shim of each
-// container. Those of the containers are not among them.
+// PIDs returns the engine's own processes: dockerd, containerd and the shim of each container, but
+// not the processes in containers.
 func (e *Engine) PIDs() ([]int, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
 	if err != nil {
@@ -173,7 +172,7 @@ func (e *Engine) PIDs() ([]int, error) {
 	var pids []int
 	for _, link := range links {
 		if ns, err := os.Readlink(link); err != nil || ns != e.mounts {
-			continue // another's, or gone
+			continue // in another namespace, or already ended
 		}
 		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
 		if err != nil {
@@ -184,8 +183,7 @@ func (e *Engine) PIDs() ([]int, error) {
 	return pids, nil
 }
 
-// Close kills the containers, stops the engine, and removes its images, its
-// cgroups and dir.
+// Close kills the containers, stops the engine, and removes images, cgroups and dir.
 func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -215,7 +213,7 @@ func (e *Engine) Close() error {
 	return errors.Join(errs...)
 }
 
-// killRest ends what dockerd left: a containerd or shim that did not end with it.
+// killRest kills the processes that survived dockerd, such as containerd or a shim.
 func (e *Engine) killRest() error {
 	if e.mounts == "" {
 		return nil
@@ -237,7 +235,7 @@ func (e *Engine) removeCgroups() error {
 	parents = append(parents, "/sys/fs/cgroup/"+e.parent)
 	var errs []error
 	for _, parent := range parents {
-		// Children first, in whatever order dockerd left them.
+		// Children first: dockerd leaves nested cgroups.
 		var groups []string
 		errs = append(errs, filepath.WalkDir(parent, func(path string, d fs.DirEntry, err error) error {
 			switch {

@@ -1,5 +1,5 @@
-// Package engine gives a benchmark an engine to measure: one of its own on a
-// temporary state directory, or one that is already running.
+// Package engine provides the engine for a benchmark: a new engine with a temporary state
+// directory, or a running engine.
 package engine
 
 import (
@@ -19,11 +19,11 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// Options say which engine. Register adds them to a flag set.
+// Options select the engine. Register adds the options to a flag set.
 type Options struct {
 	Bin    string // the fre program
-	Socket string // of a running engine, with Addr
-	Addr   string // of a running engine's HTTP side
+	Socket string // of a running engine; set together with Addr
+	Addr   string // HTTP address of a running engine
 	Serve  string // further arguments of fre serve, separated by spaces
 }
 
@@ -35,15 +35,15 @@ func (o *Options) Register(f *flag.FlagSet) {
 	f.StringVar(&o.Serve, "serve", "", "further arguments of fre serve, separated by spaces")
 }
 
-// Engine is an engine functions can be deployed to.
+// Engine is an engine to which a benchmark deploys functions.
 type Engine struct {
 	opts Options
-	own  *daemon.Daemon // nil for one that ran before
-	dir  string         // state and copies of templates
-	done []string       // functions to remove again
+	own  *daemon.Daemon // nil if the engine already ran
+	dir  string         // holds state and copies of templates
+	done []string       // functions that Close removes
 }
 
-// Open starts an engine, or takes the running one the options name.
+// Open starts an engine, or uses the running engine named by the options.
 func Open(ctx context.Context, o Options) (*Engine, error) {
 	if (o.Socket == "") != (o.Addr == "") {
 		return nil, errors.New("-fre-socket and -fre-addr go together")
@@ -53,7 +53,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 		return nil, err
 	}
 	o.Bin = bin
-	// Not /tmp, which may be memory: the state belongs on a disk.
+	// /tmp may be in memory, but the state belongs on a disk.
 	dir, err := os.MkdirTemp("/var/tmp", "fre-bench-")
 	if err != nil {
 		return nil, err
@@ -70,20 +70,19 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Addr is the HTTP address, "host:port".
+// Addr returns the HTTP address, "host:port".
 func (e *Engine) Addr() string { return e.opts.Addr }
 
-// Version is the command line that prints which fre this is: without an engine
-// the program says so and fails.
+// Version returns the command line that prints fre's version. Without an engine the command fails.
 func (e *Engine) Version() []string {
 	return []string{e.opts.Bin, "--socket", e.opts.Socket, "version"}
 }
 
-// Dir is a directory of the benchmark's own, on the state's disk, removed by
-// Close.
+// Dir returns the benchmark's own directory. The directory is on the same disk as the state; Close
+// removes the directory.
 func (e *Engine) Dir() string { return e.dir }
 
-// PID is the process of the benchmark's own engine, 0 for one that ran before.
+// PID returns the process id of the benchmark's engine, 0 for an engine that already ran.
 func (e *Engine) PID() int {
 	if e.own == nil {
 		return 0
@@ -91,13 +90,13 @@ func (e *Engine) PID() int {
 	return e.own.PID()
 }
 
-// CLI runs a command of fre against the engine and returns what it printed.
+// CLI runs a fre command against the engine and returns the standard output.
 func (e *Engine) CLI(ctx context.Context, args ...string) (string, error) {
 	return daemon.Command(ctx, e.opts.Bin, append([]string{"--socket", e.opts.Socket}, args...)...)
 }
 
-// JSON runs a command of fre with --format json, which prints one value per
-// line, and returns the values.
+// JSON runs a fre command with --format json, which prints one value per line, and returns the
+// values.
 func JSON[T any](ctx context.Context, e *Engine, args ...string) ([]T, error) {
 	out, err := e.CLI(ctx, append(args, "--format", "json")...)
 	if err != nil {
@@ -114,25 +113,24 @@ func JSON[T any](ctx context.Context, e *Engine, args ...string) ([]T, error) {
 	return values, nil
 }
 
-// Rootfs is the tree of an image of the benchmark's own engine: the files that
-// its sandboxes have, for a peer to run. It is not to be written to.
+// Rootfs returns the root directory of an image of the benchmark's engine: the files of a sandbox,
+// for a peer to run. The caller must not write to the directory.
 func (e *Engine) Rootfs(digest string) string {
 	return filepath.Join(e.Images(), strings.TrimPrefix(digest, "sha256:"), "rootfs")
 }
 
-// Images is the directory of all images of the benchmark's own engine.
+// Images returns the directory of all images of the benchmark's engine.
 func (e *Engine) Images() string { return filepath.Join(e.dir, "state", "store", "images") }
 
-// Deploy builds and deploys the template directory under a name and returns
-// the directory of the copy it was built from.
+// Deploy builds a copy of the template directory, deploys the image under a name and returns the
+// directory of the copy.
 func (e *Engine) Deploy(ctx context.Context, template, name string) (string, error) {
 	return e.DeployWith(ctx, template, name, nil)
 }
 
-// DeployWith is Deploy with other values for the fields of fret.yaml's top
-// level that are named.
+// DeployWith is Deploy with replaced values for the given top-level fields of fret.yaml.
 func (e *Engine) DeployWith(ctx context.Context, template, name string, fields map[string]any) (string, error) {
-	// The copy has the template's own name, by which its program is called.
+	// The copy keeps the template's directory name, because the program's name derives from it.
 	dst := filepath.Join(e.dir, name, filepath.Base(template))
 	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
 		return "", err
@@ -169,8 +167,8 @@ func override(path string, fields map[string]any) error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// Close stops the engine, or removes the functions from one that ran before,
-// and removes everything of the benchmark's own.
+// Close stops the engine, or removes the deployed functions from an engine that already ran. Then
+// Close removes the benchmark's directory.
 func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -1,4 +1,4 @@
-// Package host says which machine a benchmark ran on.
+// Package host describes the machine on which a benchmark ran.
 package host
 
 import (
@@ -27,14 +27,14 @@ type Info struct {
 	CPUs     int               `json:"cpus"`
 	Cgroup   string            `json:"cgroup"` // "v1", "v2", "hybrid"
 	Go       string            `json:"go"`
-	Programs map[string]string `json:"programs"` // name → first line of its version
+	Programs map[string]string `json:"programs"` // name → first line of the version
 }
 
-// color is what Maven prints even into a pipe.
+// color matches the escape sequences that Maven prints even into a pipe.
 var color = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
-// Describe asks the kernel, and each program, given as its command line for
-// printing its version; one that is not there is left out.
+// Describe asks the kernel and the programs. programs maps a name to the command line that prints
+// the version; missing programs are left out.
 func Describe(ctx context.Context, programs map[string][]string) (Info, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -79,11 +79,11 @@ func cpuModel() (string, error) {
 			return strings.TrimSpace(value), nil
 		}
 	}
-	return runtime.GOARCH, lines.Err() // arm64 has no such line
+	return runtime.GOARCH, lines.Err() // arm64 has no model name
 }
 
-// cgroupVersion tells the layouts apart as systemd does: cgroup2 at the usual
-// place, or below "unified" beside v1 hierarchies.
+// cgroupVersion returns the cgroup layout by the mounted file systems: "v1", "v2", "hybrid" if both
+// are mounted, or "none".
 func cgroupVersion() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -107,7 +107,7 @@ func cgroupVersion() (string, error) {
 	return "none", nil
 }
 
-// Markdown is one paragraph about the machine.
+// Markdown returns one paragraph about the machine.
 func (i Info) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s; kernel %s, cgroup %s; %d × %s; %s", i.Time.Format("2006-01-02 15:04 MST"), i.Kernel, i.Cgroup, i.CPUs, i.CPU, i.Go)

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// settleWindow is how long the machine must have been quiet.
+	// settleWindow is the time during which the machine must be quiet.
 	settleWindow = 200 * time.Millisecond
-	// settleLimit is how long a machine that others use is waited for.
+	// settleLimit bounds the wait on a machine with other users.
 	settleLimit = 2 * time.Second
-	// quiet is the part of all CPU time that may be in use then.
+	// quiet is the highest share of busy CPU time on a quiet machine.
 	quiet = 0.15
 )
 
-// Settle waits until the machine has nothing much to do: what one peer left to
-// the kernel to clean up must not be measured as the next one's. It gives up on
-// a machine that does not become quiet; its only error is ctx's.
+// Settle waits until the machine is quiet: the kernel's cleanup after one peer must not count
+// against the next peer. After settleLimit Settle gives up without an error. Errors come from ctx
+// or from reading /proc/stat.
 func Settle(ctx context.Context) error {
 	for limit := time.Now().Add(settleLimit); time.Now().Before(limit); {
 		busy, total, err := cpuTime()
@@ -58,11 +58,11 @@ func cpuTime() (busy, total uint64, err error) {
 	return total - t[3] - t[4], total, nil
 }
 
-// Idle is how long the CPUs had nothing to do since the machine started, all together.
+// Idle returns the total idle time of all CPUs since boot.
 func Idle() (time.Duration, error) {
 	busy, total, err := cpuTime()
 	return time.Duration(total-busy) * (time.Second / ticks), err
 }
 
-// ticks are those of a second in /proc/stat: USER_HZ, which is the same on all machines.
+// ticks is the number of ticks per second in /proc/stat: USER_HZ, equal on all machines.
 const ticks = 100

@@ -1,5 +1,4 @@
-// Package load calls a function as fast as it answers, on connections that
-// stay open.
+// Package load calls a function in a closed loop on kept-alive connections.
 package load
 
 import (
@@ -12,15 +11,15 @@ import (
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
 )
 
-// Call keeps connections to addr, "host:port", busy for a while with POST
-// requests for path, one each at least, and returns how long each took: a closed
-// loop, in which a connection's next request waits for the last one's answer.
-// Anything but a 200 or a 204 is an error.
+// Call keeps connections to addr, "host:port", busy for a time with POST requests for path, and
+// returns the duration of each request. Call is a closed loop: a connection sends the next request
+// after the last answer. Each connection sends at least one request. A status other than 200 or 204
+// is an error.
 func Call(ctx context.Context, addr, path string, connections int, length time.Duration) ([]time.Duration, error) {
 	conns := make([]*rawhttp.Conn, 0, connections)
 	defer func() {
 		for _, c := range conns {
-			_ = c.Close() // everything was read
+			_ = c.Close() // no unread answer is left
 		}
 	}()
 	for range connections {

@@ -1,6 +1,5 @@
-// Package memory says what processes and the machine hold: the proportional
-// set size of processes, as the kernel counts it, what the kernel holds itself,
-// and what is available.
+// Package memory measures memory: the proportional set size of processes, the kernel's own memory,
+// the available memory and the page cache.
 package memory
 
 import (
@@ -20,10 +19,9 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// PSS is the sum of the processes' proportional set sizes, in bytes: of a page
-// that n address spaces map, each counts an nth (proc_pid_smaps(5)). An address
-// space that several of the processes have in common, as FRE's parked shells
-// have with their spawner, counts once. Processes that have ended count nothing.
+// PSS returns the sum of the processes' proportional set sizes, in bytes: a page mapped by n
+// address spaces counts 1/n in each (proc_pid_smaps(5)). An address space shared by several of the
+// processes counts once; FRE's parked sandboxes share the spawner's. Ended processes count zero.
 func PSS(pids []int) (int64, error) {
 	var sum int64
 	var counted []int
@@ -58,16 +56,14 @@ func sharesMemory(pid int, others []int) (bool, error) {
 	return false, nil
 }
 
-// Available is what the kernel estimates new programs can have without swapping
-// (MemAvailable of proc_meminfo(5)), in bytes. Cached files count as available,
-// mapped or not: of what processes hold it shows what is theirs alone, the
-// kernel's memory included.
+// Available returns the kernel's estimate of the memory for new programs without swapping, in bytes
+// (MemAvailable of proc_meminfo(5)). Cached files count as available, mapped or not. The difference
+// that processes make is therefore their private memory, including the kernel's memory for them.
 func Available() (int64, error) { return kibibytes("/proc/meminfo", "MemAvailable:") }
 
-// Kernel is what the kernel holds for itself, in bytes: its objects, stacks of
-// threads, page tables and what it has once per CPU (proc_meminfo(5)). Single
-// pages and what vmalloc gives are not counted: without the stacks they were 2 %
-// of what a thousand sandboxes held.
+// Kernel returns the kernel's own memory in bytes: objects, thread stacks, page tables and per-CPU
+// data (proc_meminfo(5)). Single pages and vmalloc areas are not counted: without the stacks, they
+// were 2 % of the memory of a thousand sandboxes.
 func Kernel() (int64, error) {
 	const path = "/proc/meminfo"
 	text, err := os.ReadFile(path)
@@ -77,7 +73,7 @@ func Kernel() (int64, error) {
 	var sum int64
 	for _, name := range []string{"Slab:", "KernelStack:", "PageTables:", "SecPageTables:", "Percpu:"} {
 		n, err := find(text, name)
-		// Linux has had the last two since 6.0 and 4.20.
+		// The last two fields exist since Linux 6.0 and 4.20.
 		if err != nil && (!errors.Is(err, errNoField) || name == "Slab:") {
 			return 0, fmt.Errorf("%s: %w", path, err)
 		}
@@ -86,21 +82,20 @@ func Kernel() (int64, error) {
 	return sum, nil
 }
 
-// DropObjects frees the kernel's objects that nothing uses and that are only kept
-// because they may be asked for again: names and inodes (proc_sys_vm(5)).
+// DropObjects frees unused kernel objects kept for reuse: names and inodes (proc_sys_vm(5)).
 func DropObjects() error { return os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0) }
 
-// DropFiles empties the page cache of what is clean, which is everything after
-// a sync (proc_sys_vm(5)), so that what is read next is cached alike.
+// DropFiles syncs and then drops all clean pages of the page cache (proc_sys_vm(5)), to give every
+// measurement the same cache.
 func DropFiles() error {
 	unix.Sync()
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0)
 }
 
-// Cached is what the page cache holds of the files below the directories, each file
-// once, in bytes (cachestat(2), which Linux has since 6.5).
+// Cached returns the size in bytes of the page cache for the files below the directories, each file
+// once (cachestat(2), since Linux 6.5).
 func Cached(dirs ...string) (int64, error) {
-	seen := map[uint64]bool{} // inodes: the directories are on one file system
+	seen := map[uint64]bool{} // inodes are unique because all directories are on one file system
 	var sum int64
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -131,8 +126,8 @@ func Cached(dirs ...string) (int64, error) {
 	return sum, nil
 }
 
-// Beside returns the processes in the same pid namespace as pid: where that is
-// a container's first process, all of its own.
+// Beside returns the processes in the pid namespace of pid. For a container's first process, the
+// result is all processes of the container.
 func Beside(pid int) ([]int, error) {
 	want, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
 	if err != nil {

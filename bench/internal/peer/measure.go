@@ -11,13 +11,13 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// Entry is a peer with how much is asked of it.
+// Entry is a peer with the number of starts to measure.
 type Entry struct {
 	Name   string
 	Peer   Peer
 	N      int // sequential starts
-	Burst  int // largest burst it takes part in
-	Rounds int // bursts of each size
+	Burst  int // size of the largest burst
+	Rounds int // number of bursts of each size
 }
 
 // Close closes the peers.
@@ -29,16 +29,15 @@ func Close(entries []Entry) error {
 	return errors.Join(errs...)
 }
 
-// Series are all starts of one peer at one concurrency, or those of them that
-// were of one kind.
+// Series holds all starts of one peer at one concurrency, or only the starts of one kind.
 type Series struct {
 	Peer   string            `json:"peer"`
 	Kind   string            `json:"kind,omitempty"`
-	AtOnce int               `json:"at_once"`   // 1: one after the other
+	AtOnce int               `json:"at_once"`   // 1: sequential
 	Rounds [][]time.Duration `json:"rounds_ns"` // one list per burst, or per turn of the sequence
 }
 
-// Name is the peer's with the kind.
+// Name returns the peer's name with the kind.
 func (s *Series) Name() string {
 	if s.Kind == "" {
 		return s.Peer
@@ -46,7 +45,7 @@ func (s *Series) Name() string {
 	return s.Peer + ": " + s.Kind
 }
 
-// All are the durations of all rounds.
+// All returns the durations of all rounds.
 func (s *Series) All() []time.Duration {
 	var all []time.Duration
 	for _, round := range s.Rounds {
@@ -55,14 +54,14 @@ func (s *Series) All() []time.Duration {
 	return all
 }
 
-// Line is what a table shows of a series.
+// Line is a table row of a series.
 type Line struct {
 	stats.Summary
-	Worst time.Duration // slowest start of all bursts; Slowest is the median burst's
+	Worst time.Duration // slowest start of all bursts; Slowest is the median over bursts
 }
 
-// Summary pools all rounds; in bursts, where one stall spoils the slowest of a
-// whole run, "slowest" is the median over the bursts of each one's slowest.
+// Summary pools all rounds. For bursts, Slowest is the median of the slowest start of each burst,
+// because one stall would spoil the slowest start of a whole run.
 func (s *Series) Summary() Line {
 	l := Line{Summary: stats.Summarize(s.All())}
 	l.Worst = l.Slowest
@@ -76,8 +75,7 @@ func (s *Series) Summary() Line {
 	return l
 }
 
-// results collects series in the order of their peers; those of one kind
-// follow.
+// results collects the series in the order of the peers. The series of single kinds follow.
 type results struct {
 	atOnce int
 	peers  []*Series
@@ -92,7 +90,7 @@ func newResults(entries []Entry, atOnce int) *results {
 	return r
 }
 
-// add is one round of the i-th peer.
+// add adds one round of peer i.
 func (r *results) add(i int, starts []Start) {
 	var all []time.Duration
 	ofKind := map[string][]time.Duration{}
@@ -121,7 +119,7 @@ func (r *results) kind(peer, kind string) *Series {
 	return s
 }
 
-// series leaves out the peers that had no turn.
+// series returns all series except those of peers without a turn.
 func (r *results) series() []*Series {
 	var all []*Series
 	for _, s := range append(r.peers, r.kinds...) {
@@ -132,12 +130,12 @@ func (r *results) series() []*Series {
 	return all
 }
 
-// turn is how many sequential starts a peer makes before it is the next one's.
+// turn is the number of sequential starts of a peer before the next peer's turn.
 const turn = 10
 
-// Sequential has the peers start the program N times each, n at most, in turns:
-// each one's starts are spread evenly over the whole run. With a pause, which
-// lets pools refill, every start is a turn of its own and waits for that long.
+// Sequential measures sequential starts, at most n per peer, in turns: the starts of each peer are
+// spread evenly over the whole run. With a pause every start is a turn of its own after the pause;
+// pools refill in the meantime.
 func Sequential(ctx context.Context, entries []Entry, n int, pause time.Duration) ([]*Series, error) {
 	r := newResults(entries, 1)
 	turns := (n + turn - 1) / turn
@@ -164,8 +162,8 @@ func Sequential(ctx context.Context, entries []Entry, n int, pause time.Duration
 	return r.series(), nil
 }
 
-// Bursts has the peers start the program size times at once, in turns; before
-// each burst it waits for as long as settle says.
+// Bursts measures bursts of size simultaneous starts, the peers in turns. settle runs before each
+// burst.
 func Bursts(ctx context.Context, entries []Entry, size, rounds int, settle func(context.Context) error) ([]*Series, error) {
 	r := newResults(entries, size)
 	for round := range rounds {

@@ -1,8 +1,7 @@
-// Package peer starts one small program, the clock of bench/functions/native-clock,
-// in each way that the benchmarks compare: by FRE, as a bare process, by runc
-// and by Docker. A still smaller one FRE and bare processes start too. Each
-// start is measured from the request to the program's first own instruction,
-// whose clock it prints.
+// Package peer starts one small program, the clock of bench/functions/native-clock, by each
+// mechanism that the benchmarks compare: FRE, a bare process, runc and Docker. FRE and bare
+// processes also start a still smaller program. Each start is measured from the request to the
+// program's first instruction; the program prints the time of the first instruction.
 package peer
 
 import (
@@ -24,27 +23,28 @@ import (
 	"github.com/fre-engine/fre/bench/internal/spawn"
 )
 
-// MaxBurst is how many starts a burst has at most.
-const MaxBurst = 4096 // the spawner's
+// MaxBurst is the largest burst.
+const MaxBurst = 4096 // the spawner's limit
 
 // Start is one start of the program.
 type Start struct {
 	Took time.Duration
-	Kind string // what FRE says it was: "spawner", "attached", …; "" where nothing is said
+	Kind string // FRE's kind of start: "spawner", "attached", …; "" if unknown
 }
 
-// Peer is one way to start the program. It is for one goroutine at a time.
+// Peer is a mechanism that starts the program. Only one goroutine at a time may use a Peer.
 type Peer interface {
-	// Sequential starts it n times, one after the other: how long each took.
+	// Sequential starts the program n times in sequence, and returns the duration of each start.
 	Sequential(n int) ([]Start, error)
 
-	// Burst starts it n times at once: when each ran, from the burst's begin.
+	// Burst starts the program n times at once, and returns the time from the burst's beginning to
+	// each program's first instruction.
 	Burst(n int) ([]Start, error)
 
 	Close() error
 }
 
-// spawned is a peer that the C spawner starts.
+// spawned is a peer whose programs the C spawner starts.
 type spawned struct{ *spawn.Spawner }
 
 // Sequential implements Peer.
@@ -61,44 +61,40 @@ func unkind(took []time.Duration, err error) ([]Start, error) {
 	return starts, err
 }
 
-// Bare starts the program at path by vfork and exec, and nothing else; spawner
-// is what spawn.Compile made.
+// Bare starts the program at path by vfork and exec alone. spawner is the result of spawn.Compile.
 func Bare(spawner, path string) (Peer, error) {
 	s, err := spawn.Start(spawner, path)
 	return spawned{s}, err
 }
 
-// BarePinned is Bare for a program that keeps to one CPU, as FRE's do while they
-// start.
+// BarePinned is Bare for a program pinned to one CPU, as FRE pins programs during the start.
 func BarePinned(spawner, path string) (Peer, error) {
 	s, err := spawn.StartPinned(spawner, path)
 	return spawned{s}, err
 }
 
-// BareIn is Bare for a command whose root directory is root, with the host's /proc.
-// It has no other part of a sandbox.
+// BareIn is Bare for a command with the root directory root and the host's /proc, without any other
+// part of a sandbox.
 func BareIn(spawner, root string, argv ...string) (Peer, error) {
 	s, err := spawn.StartIn(spawner, root, argv...)
 	return spawned{s}, err
 }
 
-// fre starts the program by HTTP: the request is written on a connection that
-// stands already, the function prints its clock.
+// fre starts the program by HTTP on an open connection. The function prints the clock.
 type fre struct {
 	addr    string
 	request []byte
 	conns   []*rawhttp.Conn
 }
 
-// FRE starts the function of that name at the gateway addr, "host:port". The
-// function's answer begins with its monotonic clock in nanoseconds; each request
-// must be a cold start.
+// FRE starts the named function at the gateway addr, "host:port". The function's answer must begin
+// with the monotonic clock in nanoseconds, and each request must be a cold start.
 func FRE(addr, function string) Peer {
 	return &fre{addr: addr, request: rawhttp.Post(addr, "/function/"+function, nil)}
 }
 
-// connect makes sure that n connections stand and have been used: a
-// connection's own set-up is no part of a start.
+// connect opens connections until n are open, and sends a request on each: the set-up of a
+// connection is not part of a start.
 func (f *fre) connect(n int) error {
 	warmUp := fmt.Appendf(nil, "GET /healthz HTTP/1.1\r\nHost: %s\r\n\r\n", f.addr)
 	for len(f.conns) < n {
@@ -144,8 +140,8 @@ func (f *fre) Burst(n int) ([]Start, error) {
 	if err := f.connect(n); err != nil {
 		return nil, err
 	}
-	// One goroutine writes all requests and then reads all answers, which wait
-	// in the sockets: the client takes no CPU from what it measures.
+	// One goroutine writes all requests and then reads all answers, which wait in the sockets. The
+	// client thus takes no CPU time from the starts.
 	begin, err := now()
 	if err != nil {
 		return nil, err
@@ -166,8 +162,7 @@ func (f *fre) Burst(n int) ([]Start, error) {
 	return all, nil
 }
 
-// receive reads an answer. One that was not a cold start, or not the clock, is
-// an error.
+// receive reads an answer. An answer from a warm start, or without the clock, is an error.
 func (f *fre) receive(c *rawhttp.Conn, begin time.Duration) (Start, error) {
 	resp, err := c.Receive()
 	if err != nil {
@@ -197,7 +192,7 @@ func (f *fre) Close() error {
 	return errors.Join(errs...)
 }
 
-// now is the monotonic clock, the same in every process of the machine.
+// now returns the monotonic clock, which all processes of the machine share.
 func now() (time.Duration, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
@@ -206,8 +201,8 @@ func now() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// Runc makes a bundle of the clock alone below dir and starts it by `runc run`.
-// Without runc the error is exec.ErrNotFound.
+// Runc makes a bundle below dir with only the clock, and starts the clock by `runc run`. Without
+// runc the error is exec.ErrNotFound.
 func Runc(ctx context.Context, spawner, clock, dir string) (Peer, error) {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
@@ -220,8 +215,8 @@ func Runc(ctx context.Context, spawner, clock, dir string) (Peer, error) {
 	if out, err := exec.CommandContext(ctx, runc, "spec", "--bundle", bundle).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("runc spec: %w: %s", err, out)
 	}
-	// runc's own defaults but for the command: a root that is read-only, all
-	// namespaces, no terminal.
+	// Keep runc's defaults except for the command and the terminal: a read-only root and all
+	// namespaces.
 	config := filepath.Join(bundle, "config.json")
 	text, err := os.ReadFile(config)
 	if err != nil {
@@ -247,8 +242,8 @@ func Runc(ctx context.Context, spawner, clock, dir string) (Peer, error) {
 	return spawned{s}, err
 }
 
-// Docker imports the clock into the engine as an image, by way of dir, and
-// starts it by `docker run --rm --network NETWORK`.
+// Docker imports the clock as an image, with a root directory below dir, and starts the clock by
+// `docker run --rm --network NETWORK`.
 func Docker(ctx context.Context, spawner, clock, dir string, e *dockerd.Engine, network string) (Peer, error) {
 	root, image := filepath.Join(dir, "docker-"+network), "fre-bench-clock:"+network
 	if err := rootWith(clock, root); err != nil {
@@ -261,7 +256,7 @@ func Docker(ctx context.Context, spawner, clock, dir string, e *dockerd.Engine, 
 	return spawned{s}, err
 }
 
-// rootWith makes a directory whose only file is the program, as "clock".
+// rootWith makes a directory with only the program, as "clock".
 func rootWith(program, root string) error {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err

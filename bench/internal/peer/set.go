@@ -13,24 +13,23 @@ import (
 	"github.com/fre-engine/fre/bench/internal/engine"
 )
 
-// The names under which the clock and the one without libc are deployed.
+// The names of the deployed functions: the clock, and the clock without libc.
 const (
 	function  = "bench-clock"
 	cFunction = "bench-c-clock"
 )
 
-// Set says which peers to open. Required: Engine, Spawner.
+// Set selects the peers. Required: Engine, Spawner.
 type Set struct {
 	Engine  *engine.Engine
-	Also    map[string]*engine.Engine // further engines by what sets them apart
-	Spawner string                    // what spawn.Compile made
-	Runc    bool                      // runc too, where it is installed
-	Docker  *dockerd.Engine           // docker too; nil: not
-	C       bool                      // the clock without libc too: bare and by Engine
+	Also    map[string]*engine.Engine // further engines by the suffix of their names
+	Spawner string                    // the result of spawn.Compile
+	Runc    bool                      // include runc, if installed
+	Docker  *dockerd.Engine           // include Docker; nil: leave Docker out
+	C       bool                      // include the clock without libc: bare and by Engine
 }
 
-// Names of the peers that FRE is compared with; the benchmark's own engine is
-// "fre", others have what sets them apart behind it.
+// Names of the peers. The benchmark's own engine is "fre"; further engines add a suffix.
 const (
 	BareName       = "bare vfork+exec"
 	BarePinnedName = "bare vfork+exec, one CPU"
@@ -40,12 +39,12 @@ const (
 	DockerHostName = "docker run --network host"
 )
 
-// CSuffix is what the names of peers end in that start the clock without libc
-// (bench/functions/c-clock); the others start the one in Go.
+// CSuffix ends the names of the peers that start the clock without libc (bench/functions/c-clock).
+// The other peers start the clock in Go.
 const CSuffix = ", C without libc"
 
-// Open deploys the clock and opens the peers, by name. What is left out is said
-// in skipped. Close of each is the caller's.
+// Open deploys the clock and opens the peers, by name. skipped names the peers left out, with the
+// reasons. The caller closes each peer.
 func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string, err error) {
 	peers = map[string]Peer{}
 	defer func() {
@@ -99,7 +98,7 @@ func (s Set) Open(ctx context.Context) (peers map[string]Peer, skipped []string,
 	return peers, skipped, nil
 }
 
-// openBare adds the program at path as a bare process, under names with a suffix.
+// openBare adds bare peers for the program at path, with a suffix to their names.
 func (s Set) openBare(peers map[string]Peer, path, suffix string) error {
 	for name, open := range map[string]func(spawner, path string) (Peer, error){BareName: Bare, BarePinnedName: BarePinned} {
 		p, err := open(s.Spawner, path)
@@ -111,7 +110,7 @@ func (s Set) openBare(peers map[string]Peer, path, suffix string) error {
 	return nil
 }
 
-// openC compiles and deploys the clock without libc and adds those that start it.
+// openC compiles and deploys the clock without libc, and adds the peers that start it.
 func (s Set) openC(ctx context.Context, peers map[string]Peer) error {
 	dir := filepath.Join(s.Engine.Dir(), "c-clock")
 	if err := os.CopyFS(dir, os.DirFS("bench/functions/c-clock")); err != nil {

@@ -1,6 +1,6 @@
-// Package rawhttp is an HTTP/1.1 client cheap enough not to be what a
-// benchmark measures: prepared request bytes, one kept-alive connection, one
-// reused buffer. It reads no trailers, and no answer that ends with its connection.
+// Package rawhttp is an HTTP/1.1 client so cheap that a benchmark does not measure the client:
+// prepared request bytes, a kept-alive connection, a reused buffer. The client supports neither
+// trailers nor answers that end with the connection.
 package rawhttp
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Conn is a connection to one server. It is for one goroutine at a time.
+// Conn is a connection to a server. Only one goroutine at a time may use a Conn.
 type Conn struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -24,15 +24,14 @@ type Conn struct {
 	body []byte
 }
 
-// Response is an answer. Head and Body are valid until the connection's next
-// use.
+// Response is an answer. Head and Body are valid until the next use of the connection.
 type Response struct {
 	Status int
 	Head   []byte // header lines, each ending in CR LF
 	Body   []byte
 }
 
-// ErrUnknownLength says that an answer ends where its connection does.
+// ErrUnknownLength reports an answer that ends with the connection.
 var ErrUnknownLength = errors.New("the answer has neither Content-Length nor chunks")
 
 // Dial connects to a server, "host:port".
@@ -67,7 +66,7 @@ func Get(host, path string, header ...string) []byte {
 	return append(request, "\r\n"...)
 }
 
-// Send writes a request. After it comes Receive.
+// Send writes a request. Receive must follow.
 func (c *Conn) Send(request []byte) error {
 	_, err := c.conn.Write(request)
 	return err
@@ -103,7 +102,7 @@ func (c *Conn) Receive() (Response, error) {
 		return c.chunked(resp)
 	}
 	if resp.Status == http.StatusNotModified || resp.Status == http.StatusNoContent {
-		return resp, nil // without a body, whatever the header says
+		return resp, nil // has no body, regardless of the header
 	}
 	length, ok := resp.Header("Content-Length")
 	if !ok {
@@ -128,7 +127,7 @@ func (c *Conn) chunked(resp Response) (Response, error) {
 	if _, err := body.ReadFrom(httputil.NewChunkedReader(c.r)); err != nil {
 		return resp, fmt.Errorf("read the body: %w", err)
 	}
-	if _, err := c.r.Discard(len("\r\n")); err != nil { // the end of no trailers
+	if _, err := c.r.Discard(len("\r\n")); err != nil { // the empty line after the last chunk
 		return resp, fmt.Errorf("read the body: %w", err)
 	}
 	c.body = body.Bytes()
@@ -136,7 +135,7 @@ func (c *Conn) chunked(resp Response) (Response, error) {
 	return resp, nil
 }
 
-// Do is Send and Receive.
+// Do calls Send and Receive.
 func (c *Conn) Do(request []byte) (Response, error) {
 	if err := c.Send(request); err != nil {
 		return Response{}, err
@@ -147,7 +146,7 @@ func (c *Conn) Do(request []byte) (Response, error) {
 // Close closes the connection.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// Header returns the value of the first header called name, in any case.
+// Header returns the value of the first header with the name, ignoring case.
 func (r Response) Header(name string) (string, bool) {
 	for line := range bytes.Lines(r.Head) {
 		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {

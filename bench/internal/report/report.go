@@ -1,5 +1,4 @@
-// Package report keeps what a benchmark has measured: every number as JSON, and
-// the page that people read.
+// Package report writes the results of a benchmark: all numbers as JSON, and a page for readers.
 package report
 
 import (
@@ -10,14 +9,14 @@ import (
 	"time"
 )
 
-// Raw writes the result of a benchmark as JSON into dir, under a name that says
-// which benchmark ran and when, and returns the path.
+// Raw writes the result of a benchmark as JSON into dir and returns the path. The file's name holds
+// the benchmark's name and the time.
 func Raw(dir, benchmark string, at time.Time, result any) (string, error) {
 	path := filepath.Join(dir, benchmark+"-"+at.UTC().Format("20060102T150405Z")+".json")
 	return path, JSON(path, result)
 }
 
-// JSON writes a result as one line, and makes the directory it lies in.
+// JSON writes a result as one line and creates the directory of the path.
 func JSON(path string, result any) error {
 	text, err := json.Marshal(result)
 	if err != nil {
@@ -26,8 +25,8 @@ func JSON(path string, result any) error {
 	return write(path, append(text, '\n'))
 }
 
-// Page writes the tables that a benchmark has printed as the page path, which
-// says how it came about; it writes nothing where path is "".
+// Page writes a benchmark's tables as a page to path, with a note on the page's origin. An empty
+// path writes nothing.
 func Page(path, title, benchmark, tables string) error {
 	if path == "" {
 		return nil
@@ -36,7 +35,7 @@ func Page(path, title, benchmark, tables string) error {
 	return write(path, []byte(head+tables))
 }
 
-// Publish prints the tables of a benchmark, and writes its result as [Raw] and [Page] do.
+// Publish prints the tables of a benchmark and writes the result with [Raw] and [Page].
 func Publish(dir, page, title, benchmark string, at time.Time, result any, tables string) error {
 	fmt.Print(tables)
 	path, err := Raw(dir, benchmark, at, result)

@@ -1,7 +1,7 @@
-// Package spawn measures how long programs take from being asked for to their
-// first own instruction. A small static C program ([Start] compiles it) starts
-// them by vfork and exec and compares its clock with the one they print: the
-// same yardstick for a program on the bare host, in runc and in docker.
+// Package spawn measures the time from a start request to a program's first instruction. A small
+// static C program (see [Compile]) starts programs by vfork and exec, and compares its clock with
+// the clock that each program prints. Programs on the bare host, in runc and in Docker are measured
+// alike.
 package spawn
 
 import (
@@ -25,14 +25,12 @@ import (
 //go:embed c/spawn.c
 var source []byte
 
-// Compile writes the spawner's executable into dir and returns its path, as
-// [cc.Compile] does.
+// Compile compiles the spawner into dir and returns the path, like [cc.Compile].
 func Compile(ctx context.Context, dir string) (string, error) {
 	return cc.Compile(ctx, dir, "spawn", source)
 }
 
-// Spawner is a running spawner for one command. It is not safe for use by
-// several goroutines.
+// Spawner is a running spawner for one command. Only one goroutine at a time may use a Spawner.
 type Spawner struct {
 	cmd     *exec.Cmd
 	program string
@@ -41,10 +39,10 @@ type Spawner struct {
 	stderr  lockedBuffer
 }
 
-// complaint is what the programs have said on stderr until now.
+// complaint returns the programs' output on stderr so far.
 func (s *Spawner) complaint() string { return strings.TrimSpace(s.stderr.String()) }
 
-// lockedBuffer is written by the goroutine that copies stderr until Wait.
+// lockedBuffer is safe for the goroutine that copies stderr until Wait, and for readers.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -62,27 +60,26 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// Start runs the spawner bin (see [Compile]) for the command argv, whose first
-// element is an absolute path; an argument "{}" becomes a new number for every
-// start.
+// Start runs the spawner bin (see [Compile]) for the command argv. argv begins with an absolute
+// path; an argument "{}" becomes a new number at every start.
 func Start(bin string, argv ...string) (*Spawner, error) {
 	return start(exec.Command(bin, argv...), argv)
 }
 
-// StartPinned is Start for a command that keeps to the CPU on which it was made.
+// StartPinned is Start for a command pinned to the CPU on which the spawner creates the process.
 func StartPinned(bin string, argv ...string) (*Spawner, error) {
 	return start(exec.Command(bin, slices.Concat([]string{"-1"}, argv)...), argv)
 }
 
-// StartIn is Start for a command whose root directory is root, with [Proc].
+// StartIn is Start for a command with the root directory root, by way of [Proc].
 func StartIn(bin, root string, argv ...string) (*Spawner, error) {
 	in := Proc(root, slices.Concat([]string{bin, "-C", root}, argv)...)
 	return start(exec.Command(in[0], in[1:]...), argv)
 }
 
-// Proc is a command line that runs argv where the directory root has the host's
-// /proc at its proc: by /proc/self/exe the loader finds the libraries that a
-// program, such as a JVM, has beside itself. The mount goes with argv's processes.
+// Proc returns a command line that runs argv with the host's /proc mounted at root/proc: through
+// /proc/self/exe the loader finds libraries beside a program, such as a JVM's. The mount disappears
+// with argv's processes.
 func Proc(root string, argv ...string) []string {
 	return append([]string{"unshare", "--mount", "sh", "-euc", `mount --bind /proc "$0/proc"; exec "$@"`, root}, argv...)
 }
@@ -105,12 +102,11 @@ func start(cmd *exec.Cmd, argv []string) (*Spawner, error) {
 	return s, nil
 }
 
-// Sequential starts the command n times, one after the other, and returns how
-// long each took.
+// Sequential starts the command n times in sequence, and returns the duration of each start.
 func (s *Spawner) Sequential(n int) ([]time.Duration, error) { return s.ask("seq", n) }
 
-// Burst starts the command n times as fast as it can and returns when each
-// began to run, counted from the beginning of the burst.
+// Burst starts the command n times as fast as possible, and returns the time from the burst's
+// beginning to each program's first instruction.
 func (s *Spawner) Burst(n int) ([]time.Duration, error) { return s.ask("burst", n) }
 
 func (s *Spawner) ask(what string, n int) ([]time.Duration, error) {

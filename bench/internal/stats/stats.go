@@ -1,5 +1,5 @@
-// Package stats sums up samples of durations the way benchmarks report them:
-// percentiles and the slowest, never the mean alone.
+// Package stats sums up durations for benchmarks: percentiles and the slowest sample, never the
+// mean alone.
 package stats
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Summary describes a set of samples. The JSON is in nanoseconds.
+// Summary describes a set of samples. Times in the JSON form are in nanoseconds.
 type Summary struct {
 	Count   int           `json:"count"`
 	P50     time.Duration `json:"p50_ns"`
@@ -17,8 +17,8 @@ type Summary struct {
 	Slowest time.Duration `json:"slowest_ns"`
 }
 
-// Summarize sums up samples, in any order; it does not change them. The
-// summary of no samples is zero.
+// Summarize sums up unsorted samples without changing the slice. The summary of zero samples is
+// zero.
 func Summarize(samples []time.Duration) Summary {
 	if len(samples) == 0 {
 		return Summary{}
@@ -32,14 +32,14 @@ func Summarize(samples []time.Duration) Summary {
 	}
 }
 
-// percentile is the nearest-rank percentile: the smallest sample that at least
-// p per cent of all samples do not exceed.
+// percentile returns the nearest-rank percentile: the smallest sample not exceeded by at least p
+// per cent of all samples.
 func percentile[T cmp.Ordered](sorted []T, p float64) T {
 	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
 	return sorted[max(rank, 1)-1]
 }
 
-// Median is the nearest-rank median, zero for no samples. It does not change them.
+// Median returns the nearest-rank median, zero for no samples. The slice does not change.
 func Median[T cmp.Ordered](samples []T) T {
 	if len(samples) == 0 {
 		return *new(T)
@@ -47,7 +47,7 @@ func Median[T cmp.Ordered](samples []T) T {
 	return percentile(slices.Sorted(slices.Values(samples)), 50)
 }
 
-// Ratio is a/b, or NaN where b is not positive.
+// Ratio returns a/b, or NaN if b is not positive.
 func Ratio(a, b time.Duration) float64 {
 	if b <= 0 {
 		return math.NaN()

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PrepareNetwork makes the new namespace's loopback usable.
+// PrepareNetwork brings up loopback in a new network namespace and selects the congestion control
+// "reno".
 func PrepareNetwork() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -24,12 +25,12 @@ func PrepareNetwork() error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("loopback: %w", err)
 	}
-	// /proc/sys/net is of the namespace of who opens it.
+	// /proc/sys/net belongs to the network namespace of the thread that opens the file.
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0)
 }
 
-// TwoCPUs are those of the servers and of the client; they are one where there is
-// no more.
+// TwoCPUs returns the servers' CPU and the client's CPU. Both are the same on a machine with one
+// CPU.
 func TwoCPUs() ([2]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -44,7 +45,7 @@ func TwoCPUs() ([2]int, error) {
 	return [2]int{cpus[0], cpus[len(cpus)-1]}, nil
 }
 
-// OnCPU has what start starts keep to one CPU: a child has its thread's.
+// OnCPU runs start pinned to one CPU. Processes that start creates inherit the thread's CPU.
 func OnCPU(cpu int, start func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -59,12 +60,12 @@ func OnCPU(cpu int, start func() error) error {
 	return errors.Join(start(), unix.SchedSetaffinity(0, &before))
 }
 
-// Tree is a process and all below it.
+// Tree returns pid and the pids of all its descendants.
 func Tree(pid int) []int {
 	all := []int{pid}
-	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	for _, file := range children {
-		text, _ := os.ReadFile(file) // a thread that has ended has none
+		text, _ := os.ReadFile(file) // an ended thread has no children
 		for field := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(field); err == nil {
 				all = append(all, Tree(child)...)
@@ -74,9 +75,8 @@ func Tree(pid int) []int {
 	return all
 }
 
-// CPUTime is what the processes' threads have computed: the first number of
-// /proc/PID/task/TID/schedstat (proc(5)), in nanoseconds. Threads that have ended
-// are not in it.
+// CPUTime returns the CPU time of the processes' live threads: the first number of
+// /proc/PID/task/TID/schedstat (proc(5)), in nanoseconds. Ended threads are not counted.
 func CPUTime(pids ...int) (time.Duration, error) {
 	var sum time.Duration
 	for _, pid := range pids {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Row is one comparison, and what came of it.
+// Row is a comparison of servers with its results.
 type Row struct {
 	Name        string  `json:"name"`
 	Label       string  `json:"label"`
@@ -16,21 +16,21 @@ type Row struct {
 	Aims        []Aim   `json:"-"`
 }
 
-// Cell is a server's part in a row.
+// Cell holds the results of one server in a row.
 type Cell struct {
 	Label string `json:"label"`
 	Turns []Turn `json:"turns"`
 }
 
-// Aim is a ratio of two servers, or a bound on one, that the project has set itself.
+// Aim is a goal of the project: a bound on the ratio of two servers, or on one server.
 type Aim struct {
-	Of, To string // labels of cells; To "": a bound
-	What   string // one of Measures
+	Of, To string // labels of cells; To "": no ratio
+	What   string // a key of Measures
 	Least  float64
-	Most   float64 // the one that is not 0 counts
+	Most   float64 // of Least and Most, the bound that is not 0 counts
 }
 
-// What a turn is looked at for.
+// The measures of a turn.
 func perSecond(t Turn) float64 { return t.PerSecond }
 func p50(t Turn) float64       { return float64(t.P50.Nanoseconds()) / 1e3 } // µs
 func p99(t Turn) float64       { return float64(t.P99.Nanoseconds()) / 1e3 }
@@ -43,13 +43,13 @@ func pauses(t Turn) float64    { return t.Pauses }
 func pause(t Turn) float64     { return float64(t.Pause.Nanoseconds()) / 1e3 }
 func longest(t Turn) float64   { return float64(t.Longest.Nanoseconds()) / 1e3 }
 
-// Measures are what aims are of, by name. Times are in µs.
+// Measures maps the names used in aims to measures. Times are in µs.
 var Measures = map[string]func(Turn) float64{
 	"requests/s": perSecond, "p50": p50, "p99": p99, "CPU s/GB": perGB, "with functions": allPerGB, "CPU µs/request": each, "allocations": mallocs,
 	"MB/s allocated": allocated, "GC pauses/s": pauses, "GC pause": pause, "longest GC pause": longest,
 }
 
-// Median is that of a cell's turns; what must be one of Measures.
+// Median returns the median over a cell's turns. what must be a key of Measures.
 func (c *Cell) Median(what string) float64 {
 	values := make([]float64, 0, len(c.Turns))
 	for _, t := range c.Turns {
@@ -58,7 +58,7 @@ func (c *Cell) Median(what string) float64 {
 	return Median(values)
 }
 
-// Median of values, which are put in order. That of none is not a number.
+// Median sorts values and returns the median, NaN for no values.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -68,8 +68,8 @@ func Median(values []float64) float64 {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
-// Better keeps, of cells with one label, that with the most requests: nginx has
-// one with tcp_nopush and one without.
+// Better keeps, among cells with the same label, the cell with the most requests. nginx has two
+// such cells: with tcp_nopush and without.
 func Better(cells []*Cell) []*Cell {
 	var kept []*Cell
 	for _, c := range cells {
@@ -84,7 +84,7 @@ func Better(cells []*Cell) []*Cell {
 	return kept
 }
 
-// Cell is that of a label, nil if there is none.
+// Cell returns the cell with the label, nil if missing.
 func (r *Row) Cell(label string) *Cell {
 	i := slices.IndexFunc(r.Cells, func(c *Cell) bool { return c.Label == label })
 	if i < 0 {
@@ -93,13 +93,13 @@ func (r *Row) Cell(label string) *Cell {
 	return r.Cells[i]
 }
 
-// Judged is an aim beside what came of it.
+// Judged is an aim with the measured value.
 type Judged struct {
 	Aim
 	Got float64
 }
 
-// Judge leaves out aims whose servers were not there.
+// Judge compares the aims with the results. Aims about missing servers are left out.
 func (r *Row) Judge() []Judged {
 	var all []Judged
 	for _, a := range r.Aims {
@@ -123,10 +123,10 @@ func (r *Row) Judge() []Judged {
 	return all
 }
 
-// Met says whether the aim was reached.
+// Met reports whether the aim was reached.
 func (j Judged) Met() bool { return j.Least > 0 && j.Got >= j.Least || j.Most > 0 && j.Got <= j.Most }
 
-// String is a row of a table: what was aimed at, what came of it, the aim, met or missed.
+// String returns a table row: measure, value, goal, and "met" or "missed".
 func (j Judged) String() string {
 	what, goal := j.What+" of "+j.Of, fmt.Sprintf("≥ %g ×", j.Least)
 	if j.To != "" {
@@ -147,7 +147,7 @@ func (j Judged) String() string {
 	return fmt.Sprintf("| %s | %s | %s | %s |", what, Digits(j.Got), goal, verdict)
 }
 
-// Digits writes as many as are worth it.
+// Digits formats a number with about three significant digits.
 func Digits(v float64) string {
 	switch {
 	case math.IsNaN(v):

@@ -1,6 +1,6 @@
-// Package testbed is where benchmarks measure servers beside each other: a network
-// namespace of its own, one CPU for the servers and one for the client, turns, and the
-// ratios of what came of them that somebody aims at.
+// Package testbed compares servers side by side: in a network namespace of their own, with one CPU
+// for the servers and one for the client, in turns. The package computes the ratios that the
+// project has set as aims.
 package testbed
 
 import (
@@ -20,26 +20,25 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// Server is one to be measured.
+// Server is a running server under test.
 type Server struct {
 	Addr  string
 	PID   int
-	Alone bool // its children work behind it
+	Alone bool // the children count as functions behind the server
 	Stop  func() error
-	Heap  func(context.Context) (Heap, error) // of a program in Go; nil: not known
+	Heap  func(context.Context) (Heap, error) // of a Go program; nil: unknown
 }
 
-// Heap is what a program in Go says of its memory.
+// Heap holds the memory statistics of a Go program.
 type Heap struct {
 	Mallocs uint64
-	Bytes   uint64  // that were allocated in all
-	Pauses  uint64  // of the garbage collector's, in all
-	Paused  float64 // seconds of all pauses
-	Longest float64 // seconds of the longest of the last pauses
+	Bytes   uint64  // bytes allocated in total
+	Pauses  uint64  // number of the garbage collector's pauses in total
+	Paused  float64 // total of all pauses, in seconds
+	Longest float64 // the longest of the recent pauses, in seconds
 }
 
-// Serve runs a server that prints its address, and serves until its standard
-// input ends.
+// Serve runs a server that prints its address and serves until standard input ends.
 func Serve(name string, args ...string) (*Server, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = os.Stderr
@@ -63,7 +62,7 @@ func Serve(name string, args ...string) (*Server, error) {
 	return s, nil
 }
 
-// Spawn runs a server that ends with SIGTERM, and waits until it accepts.
+// Spawn runs a server that ends on SIGINT, and waits until the server accepts connections.
 func Spawn(ctx context.Context, addr, name string, args ...string) (*Server, error) {
 	cmd := exec.Command(name, args...)
 	var stderr strings.Builder
@@ -74,7 +73,7 @@ func Spawn(ctx context.Context, addr, name string, args ...string) (*Server, err
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	s := &Server{Addr: addr, PID: cmd.Process.Pid, Stop: func() error {
-		_ = cmd.Process.Signal(os.Interrupt) // a fast end; it may have ended
+		_ = cmd.Process.Signal(os.Interrupt) // ends fast; the process may have ended already
 		<-ended
 		return nil
 	}}
@@ -94,7 +93,8 @@ func Spawn(ctx context.Context, addr, name string, args ...string) (*Server, err
 	return s, nil
 }
 
-// Look finds a program, in no user's PATH maybe; "" if it is not there.
+// Look returns the path of a program, also from /usr/sbin, which may be missing from PATH; "" if
+// not found.
 func Look(name string) string {
 	for _, path := range []string{name, "/usr/sbin/" + name} {
 		if found, err := exec.LookPath(path); err == nil {
@@ -104,20 +104,20 @@ func Look(name string) string {
 	return ""
 }
 
-// NginxVersion is what nginx says of itself; "none" where it is not installed.
+// NginxVersion returns the version line of nginx; "none" if nginx is not installed.
 func NginxVersion(ctx context.Context) string {
 	nginx := Look("nginx")
 	if nginx == "" {
 		return "none"
 	}
-	out, err := exec.CommandContext(ctx, nginx, "-v").CombinedOutput() // on standard error
+	out, err := exec.CommandContext(ctx, nginx, "-v").CombinedOutput() // prints to standard error
 	if err != nil {
 		return err.Error()
 	}
 	return strings.TrimSpace(string(out))
 }
 
-// Get is the body of an answer.
+// Get returns the body of an answer. A status other than 200 is an error.
 func Get(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -135,7 +135,7 @@ func Get(ctx context.Context, url string) (string, error) {
 	return string(text), err
 }
 
-// Metric finds a metric without labels in Prometheus' text.
+// Metric returns the value of a metric without labels in the text format of Prometheus.
 func Metric(text, name string) (float64, error) {
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
@@ -145,7 +145,7 @@ func Metric(text, name string) (float64, error) {
 	return 0, fmt.Errorf("no %s among the metrics", name)
 }
 
-// GoHeap reads the metrics of a program in Go, as Prometheus' client for Go has them.
+// GoHeap reads the metrics of a Go program, as exported by Prometheus' client for Go.
 func GoHeap(ctx context.Context, url string) (h Heap, err error) {
 	text, err := Get(ctx, url)
 	if err != nil {

@@ -12,32 +12,32 @@ import (
 	"github.com/fre-engine/fre/internal/load"
 )
 
-// Turn is what a server did when it was its turn.
+// Turn holds the measurements of a server during one turn.
 type Turn struct {
 	PerSecond float64       `json:"requests_per_second"`
 	P50       time.Duration `json:"p50_ns"`
 	P99       time.Duration `json:"p99_ns"`
-	CPUPerGB  float64       `json:"cpu_seconds_per_gb"`     // of the server itself
-	AllPerGB  float64       `json:"all_cpu_seconds_per_gb"` // with the functions behind it
+	CPUPerGB  float64       `json:"cpu_seconds_per_gb"`     // of the server alone
+	AllPerGB  float64       `json:"all_cpu_seconds_per_gb"` // with the functions behind the server
 	CPUEach   float64       `json:"cpu_seconds_per_request,omitempty"`
-	Mallocs   float64       `json:"mallocs_per_request"` // of the server; -1: not known
+	Mallocs   float64       `json:"mallocs_per_request"` // of the server; -1: unknown
 	Allocated float64       `json:"allocated_bytes_per_second,omitempty"`
 	Pauses    float64       `json:"gc_pauses_per_second,omitempty"`
-	Pause     time.Duration `json:"gc_pause_ns,omitempty"`         // on average
-	Longest   time.Duration `json:"gc_longest_pause_ns,omitempty"` // of the last ones
+	Pause     time.Duration `json:"gc_pause_ns,omitempty"`         // mean
+	Longest   time.Duration `json:"gc_longest_pause_ns,omitempty"` // among the recent pauses
 	Report    *load.Report  `json:"report,omitempty"`
 }
 
-// Client is fre bench http on a CPU of its own.
+// Client runs fre bench http on a CPU of its own.
 type Client struct {
 	Bin    string // the fre program
 	CPU    int
 	WarmUp time.Duration // before each turn, not measured
-	Slice  time.Duration // of each turn
+	Slice  time.Duration // duration of each turn
 }
 
-// Turn calls a server, in a closed loop where rate is 0. Others work behind it. All requests
-// must be answered.
+// Turn calls a server, in a closed loop if rate is 0. CPU time of others counts as the functions
+// behind the server. All requests must be answered.
 func (c Client) Turn(ctx context.Context, s *Server, path string, connections int, rate float64, others ...*Server) (Turn, error) {
 	behind := []int{}
 	for _, o := range others {
@@ -71,7 +71,7 @@ func (c Client) Turn(ctx context.Context, s *Server, path string, connections in
 		}
 		return r, err
 	}
-	// What is counted around the run has no warm-up in it, so that is a run of its own.
+	// The counters around the run must not include the warm-up: warm up in a run of its own.
 	if c.WarmUp > 0 {
 		if _, err := c.Call(ctx, s.Addr, path, connections, rate, c.WarmUp); err != nil {
 			return Turn{}, err
@@ -106,7 +106,7 @@ func (c Client) Turn(ctx context.Context, s *Server, path string, connections in
 	return one, nil
 }
 
-// heap tells of what was allocated and collected from one reading to the next.
+// heap sets the memory measurements from two readings, length apart.
 func (t *Turn) heap(before, after Heap, length time.Duration) {
 	t.Allocated = float64(after.Bytes-before.Bytes) / length.Seconds()
 	if n := after.Pauses - before.Pauses; n > 0 {
@@ -116,8 +116,8 @@ func (t *Turn) heap(before, after Heap, length time.Duration) {
 	}
 }
 
-// Call calls a server for a while, and returns the client's report. Several paths, with blanks
-// between them, are asked for in turn.
+// Call calls a server for length, and returns the client's report. path may hold several paths,
+// separated by blanks and requested in turn.
 func (c Client) Call(ctx context.Context, addr, path string, connections int, rate float64, length time.Duration) (*load.Report, error) {
 	args := []string{
 		"bench", "http", "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
@@ -140,6 +140,6 @@ func (c Client) Call(ctx context.Context, addr, path string, connections int, ra
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		return nil, err
 	}
-	r.HDR = "" // as long as all the rest; the percentiles stay
+	r.HDR = "" // as long as the rest of the report; the percentiles stay
 	return &r, ctx.Err()
 }
