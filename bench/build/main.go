@@ -1,19 +1,19 @@
-// Command build measures how long building functions takes, and what is shared:
+// Command build measures the time of builds, and how much data builds share:
 //
-//   - packages of PyPI, npm and Maven Central, resolved and downloaded where nothing
-//     is there, and installed again where everything is, beside uv, pip, pnpm and
-//     Maven with the same lists;
-//   - a second image with the base and packages of a first: its time and new bytes;
+//   - packages of PyPI, npm and Maven Central: a first build resolves and downloads all packages,
+//     later builds install from caches; uv, pip, pnpm and Maven install the same lists for
+//     comparison;
+//   - a second image with the base and packages of a first: time and new bytes;
 //   - an edit of a function's code: from fre deploy to the first answer;
-//   - the imports of a function with numpy and requests, beside the same wheels
-//     installed by pip.
+//   - the imports of a function with numpy and requests, compared with the same wheels installed by
+//     pip.
 //
-// The peers take turns in one run, on one machine: read the ratios. What the
-// package sites' mirror has to fetch first is asked for once before.
+// The peers take turns in one run, on one machine: read the ratios. An uncounted round first fills
+// the package sites' mirror.
 //
 //	go run ./bench/build        # as root, from the project's root directory
 //
-// It prints Markdown tables and keeps the numbers as JSON in bench/results.
+// The command prints Markdown tables and writes the numbers as JSON to bench/results.
 package main
 
 import (
@@ -72,18 +72,18 @@ type result struct {
 	Imports  *imports  `json:"imports,omitempty"`
 }
 
-// series are the times that one way of doing something took.
+// series holds the times of one way to do a task.
 type series struct {
 	Name  string          `json:"name"`
 	Times []time.Duration `json:"times_ns"`
 	do    func(ctx context.Context) error
-	// Before each, not counted; nil: nothing.
+	// prepare runs before each measurement and is not counted; nil: no preparation.
 	prepare func(ctx context.Context) error
 }
 
 func (s *series) p50() time.Duration { return stats.Median(s.Times) }
 
-// turns has all take turns.
+// turns measures all series in turns.
 func turns(ctx context.Context, all []*series, rounds int) error {
 	for range rounds {
 		for _, s := range all {
@@ -144,7 +144,7 @@ func run(ctx context.Context, o options) (err error) {
 	return report.Page(o.summary, "Builds", "build", text)
 }
 
-// command runs a program in dir; its output is in the error.
+// command runs a program in dir. An error contains the output.
 func command(ctx context.Context, dir string, env []string, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

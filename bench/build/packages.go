@@ -21,10 +21,10 @@ const (
 	pnpmVersion = "10.28.0"
 )
 
-// tools are the programs of the peers.
+// tools holds the paths of the peers' programs.
 type tools struct{ uv, pnpm string }
 
-// newTools installs uv and pnpm into dir, by the host's pip and npm.
+// newTools installs uv and pnpm into dir with the host's pip and npm.
 func newTools(ctx context.Context, dir string) (*tools, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -39,24 +39,24 @@ func newTools(ctx context.Context, dir string) (*tools, error) {
 	return &tools{uv: filepath.Join(dir, "bin/uv"), pnpm: filepath.Join(dir, "node_modules/.bin/pnpm")}, nil
 }
 
-// lists are the measurements of one package site.
+// lists holds the measurements of one package site.
 type lists struct {
 	Site     string    `json:"site"`
-	Packages int       `json:"packages"` // the requests' closure
+	Packages int       `json:"packages"` // number of packages, dependencies included
 	Cold     []*series `json:"cold"`
 	Warm     []*series `json:"warm"`
 }
 
-// site is one package site with what is asked of it.
+// site is a package site with the requested packages.
 type site struct {
 	name, base, section string
 	requests            []string
-	other               string // a package that is none of theirs: its build brings FRE the site's tools
-	file, code          string // of the function
+	other               string // a package outside the closure of requests: its build fetches the site's tools for FRE
+	file, code          string // name and content of the function's source file
 	handler             string
-	compile             []string // what makes of it what FRE is given: only packages are measured
-	// peers get a directory of their own, and return what they do where nothing is
-	// there, and where everything is that the first have left.
+	compile             []string // command that compiles the source for FRE, because only packages are measured
+	// peers sets up the peers in a directory of their own, and returns the series with empty caches
+	// and the series with the caches that the first series left.
 	peers func(dir string, t *tools, requests []string) (cold, warm []*series, err error)
 }
 
@@ -118,7 +118,7 @@ func (l *lists) measure(ctx context.Context, e *engine.Engine, t *tools, s *site
 	f := function{engine: e, site: s, dir: filepath.Join(dir, "function")}
 	l.Cold = append([]*series{{Name: "fre build", prepare: f.forget, do: f.build}}, cold...)
 	l.Warm = append([]*series{{Name: "fre build", prepare: f.edit, do: f.build}}, warm...)
-	// Once, so that what a mirror has to fetch first is fetched.
+	// Run each series once uncounted, to fill the mirror.
 	for _, s := range l.Cold {
 		if err := turns(ctx, []*series{s}, 1); err != nil {
 			return err
@@ -135,15 +135,15 @@ func (l *lists) measure(ctx context.Context, e *engine.Engine, t *tools, s *site
 	return err
 }
 
-// function is the one that FRE builds.
+// function is the function that FRE builds.
 type function struct {
 	engine *engine.Engine
 	site   *site
 	dir    string
-	n      int // edits
+	n      int // number of edits
 }
 
-// edit gives the function other code.
+// edit changes the function's code.
 func (f *function) edit(ctx context.Context) error { return f.write(ctx, f.site.requests) }
 
 func (f *function) write(ctx context.Context, requests []string) error {
@@ -172,9 +172,9 @@ func (f *function) build(ctx context.Context) error {
 	return err
 }
 
-// forget has the function's packages resolved and downloaded again: no image, no
-// lock, no download is left but the base environment and, as the peers', the tools:
-// uv, Maven's plugins.
+// forget removes all images, locks and downloads: the next build resolves and downloads the
+// packages again. The base environment stays. The tools (uv, Maven's plugins) stay too, like the
+// peers' tools.
 func (f *function) forget(ctx context.Context) error {
 	for _, args := range [][]string{{"image", "prune", "--all"}, {"system", "gc", "--cache"}} {
 		if _, err := f.engine.CLI(ctx, args...); err != nil {
@@ -190,7 +190,7 @@ func (f *function) forget(ctx context.Context) error {
 	return errors.Join(os.RemoveAll(f.dir), f.edit(ctx))
 }
 
-// packages counts those of the lock.
+// packages returns the number of packages in the lock.
 func (f *function) packages() (int, error) {
 	text, err := os.ReadFile(filepath.Join(f.dir, image.LockFile))
 	if err != nil {
@@ -212,10 +212,10 @@ func (f *function) packages() (int, error) {
 		Packages map[string]json.RawMessage `json:"packages"`
 	}
 	err = json.Unmarshal(lock.NPM.PackageLock, &npm)
-	return len(npm.Packages) - 1, err // one of them is the function's
+	return len(npm.Packages) - 1, err // subtract the function's own entry
 }
 
-// clean empties a directory, caches included or not.
+// clean returns a step that removes the directories.
 func clean(dirs ...string) func(context.Context) error {
 	return func(context.Context) error {
 		var errs []error
@@ -226,8 +226,8 @@ func clean(dirs ...string) func(context.Context) error {
 	}
 }
 
-// pythonPeers: uv with and without bytecode, which fre build and pip make and uv
-// leaves to the first import; warm from its cache, by links.
+// pythonPeers compares pip, and uv with and without bytecode. fre build and pip compile bytecode;
+// uv leaves compiling to the first import. The warm series install from uv's cache by hard links.
 func pythonPeers(dir string, t *tools, requests []string) (cold, warm []*series, err error) {
 	list, target := filepath.Join(dir, "requirements.txt"), filepath.Join(dir, "target")
 	if err := os.WriteFile(list, []byte(strings.Join(requests, "\n")+"\n"), 0o644); err != nil {
@@ -251,7 +251,7 @@ func pythonPeers(dir string, t *tools, requests []string) (cold, warm []*series,
 		}, nil
 }
 
-// nodePeers: pnpm, which runs no install scripts here, as fre build does not.
+// nodePeers compares pnpm. pnpm runs no install scripts here, and neither does fre build.
 func nodePeers(dir string, t *tools, requests []string) (cold, warm []*series, err error) {
 	dependencies := map[string]string{}
 	for _, r := range requests {
@@ -275,7 +275,7 @@ func nodePeers(dir string, t *tools, requests []string) (cold, warm []*series, e
 		[]*series{{Name: "pnpm install --frozen-lockfile --offline", prepare: clean(modules), do: pnpm("--frozen-lockfile", "--offline")}}, nil
 }
 
-// mavenPeers: Maven with its plugins already there.
+// mavenPeers compares Maven, with the plugins already downloaded.
 func mavenPeers(dir string, _ *tools, requests []string) (cold, warm []*series, err error) {
 	var b strings.Builder
 	b.WriteString("<project><modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>bench</artifactId><version>1</version><dependencies>\n")
@@ -297,7 +297,7 @@ func mavenPeers(dir string, _ *tools, requests []string) (cold, warm []*series, 
 	}
 	withPlugins := func(ctx context.Context) error {
 		if _, err := os.Stat(plugins); err != nil {
-			// A project with one small dependency fetches what the plugin needs.
+			// Building an empty project fetches the plugin's dependencies.
 			empty := filepath.Join(dir, "empty.xml")
 			text := "<project><modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>empty</artifactId><version>1</version></project>\n"
 			if err := os.WriteFile(empty, []byte(text), 0o644); err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// reuse is what a further image of a function costs.
+// reuse holds the cost of a further image of a function.
 type reuse struct {
 	Name       string  `json:"name"`
 	Second     *series `json:"second"`
 	Redeploy   *series `json:"redeploy"`
-	ImageBytes int64   `json:"image_bytes"` // on disk, alone
-	NewBytes   int64   `json:"new_bytes"`   // on disk, of the second
+	ImageBytes int64   `json:"image_bytes"` // on disk, of one image alone
+	NewBytes   int64   `json:"new_bytes"`   // on disk, added by the second image
 }
 
-// edited are the templates whose code is edited, small and large.
+// edited lists small and large templates, with the source file to edit.
 var edited = []struct{ template, file, comment string }{
 	{"python-lxml", "src/main.py", "#"},
 	{"python-thumbnail", "src/main.py", "#"},
@@ -86,7 +86,7 @@ func measureEdits(ctx context.Context, e *engine.Engine, o options, template, fi
 			return c.Check(a)
 		}},
 	}
-	// One of them is what the others are a second one of.
+	// Build a first image; all later images count as second images.
 	if err := errors.Join(edit(ctx), u.Second.do(ctx)); err != nil {
 		return nil, err
 	}
@@ -108,8 +108,7 @@ func measureEdits(ctx context.Context, e *engine.Engine, o options, template, fi
 	return u, turns(ctx, []*series{u.Second, u.Redeploy}, o.warm)
 }
 
-// diskUse is what the directories and files below dir take on disk, in bytes, each
-// once.
+// diskUse returns the disk usage of the directories and files below dir in bytes, each inode once.
 func diskUse(dir string) (bytes int64, err error) {
 	seen := map[uint64]bool{}
 	err = filepath.WalkDir(dir, func(_ string, d os.DirEntry, err error) error {
@@ -129,7 +128,7 @@ func diskUse(dir string) (bytes int64, err error) {
 	return bytes, err
 }
 
-// imports is the time that a Python takes to import numpy and requests.
+// imports holds the times in which a Python process imports numpy and requests.
 type imports struct {
 	FRE, Pip *series
 }
@@ -142,8 +141,8 @@ func (i *imports) markdown(p func(format string, args ...any)) {
 	}
 }
 
-// The one is the image's tree itself, as a root; the other the same with pip's
-// directory mounted over /opt/python in a mount namespace of its own.
+// measureImports runs Python in the image's tree as root directory: once in the tree alone, and
+// once with pip's directory mounted over /opt/python in a private mount namespace.
 func measureImports(ctx context.Context, e *engine.Engine, o options) (*imports, error) {
 	dir := filepath.Join(e.Dir(), "imports")
 	template := filepath.Join(dir, "function")
@@ -185,14 +184,14 @@ func measureImports(ctx context.Context, e *engine.Engine, o options) (*imports,
 		Pip: &series{Name: "pip's", do: in(over, "-c", program)},
 	}
 	all := []*series{i.FRE, i.Pip}
-	if err := turns(ctx, all, 1); err != nil { // from the disk
+	if err := turns(ctx, all, 1); err != nil { // reads the files from the disk; not counted
 		return nil, err
 	}
 	i.FRE.Times, i.Pip.Times = nil, nil
 	return i, turns(ctx, all, 3*o.warm)
 }
 
-// pythonIn is the version of a tree's Python, as in "3.11".
+// pythonIn returns the version of Python in a tree, such as "3.11".
 func pythonIn(root string) (string, error) {
 	name, err := os.Readlink(filepath.Join(root, "usr/bin/python3"))
 	if err != nil {

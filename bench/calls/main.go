@@ -1,6 +1,6 @@
-// Command calls measures a call from a warm function in Python to another one, which answers
-// with what it was sent, beside a client on the host that asks the same of the gateway, over
-// one connection. Both take turns.
+// Command calls measures calls from a warm Python function to another function, which echoes the
+// body. For comparison a client on the host sends the same requests to the gateway over one
+// connection. Both take turns.
 //
 //	go run ./bench/calls        # as root, from the project's root directory
 package main
@@ -53,16 +53,16 @@ func main() {
 	}
 }
 
-// turn is one measurement: medians, and the 99th of a hundred.
+// turn holds the median and the 99th percentile of one measurement.
 type turn struct {
 	P50 float64 `json:"p50_us"`
 	P99 float64 `json:"p99_us"`
 }
 
-// size is what was measured of bodies of one size, there and back.
+// size holds the measurements for one size of request and response bodies.
 type size struct {
 	Bytes   int    `json:"bytes"`
-	Calls   int    `json:"calls"` // in each turn
+	Calls   int    `json:"calls"` // per turn
 	Inside  []turn `json:"inside"`
 	Gateway []turn `json:"gateway"`
 }
@@ -109,7 +109,8 @@ func run(ctx context.Context, o options) (err error) {
 	return report.Publish(o.results, o.summary, "Calls between functions", "calls", r.Host.Time, r, r.markdown())
 }
 
-// post sends an event by the gateway, and returns the answer, which has to be a good one.
+// post sends an event through the gateway and returns the body. A status other than 200 is an
+// error.
 func post(ctx context.Context, url string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -127,7 +128,7 @@ func post(ctx context.Context, url string, body []byte) ([]byte, error) {
 	return got, err
 }
 
-// inside has the caller measure.
+// inside lets the calling function measure the calls.
 func (s *size) inside(ctx context.Context, e *engine.Engine) (t turn, err error) {
 	ask, err := json.Marshal(map[string]any{"function": callee, "calls": s.Calls, "bytes": s.Bytes})
 	if err != nil {

@@ -1,19 +1,18 @@
-// Command data measures the data path: bodies of all sizes out of functions and
-// files, beside nginx, httputil.ReverseProxy and plain net/http, which serve the
-// same bytes.
+// Command data measures the data path: bodies of all sizes from functions and files. nginx,
+// httputil.ReverseProxy and plain net/http serve the same bytes for comparison.
 //
 //	go run ./bench/data         # as root, from the project's root directory
 //
-// Everything that is measured runs in a network namespace of its own with reno
-// for congestion control (a host's BBR would pace the loopback), servers on the
-// first CPU and the client, fre bench http, on the last. nginx stands for the
-// better of tcp_nopush on and off. All take turns in one run: read the ratios.
+// All servers and clients run in a network namespace with the congestion control reno, because a
+// host's BBR would pace the loopback. Servers run on the first CPU, and the client, fre bench http,
+// on the last. The rows of nginx show the better of tcp_nopush on and off. The servers take turns
+// in one run: read the ratios.
 //
-// The functions beside nginx are servers of the same bytes on Unix sockets: in
-// Go net/http, in Python the standard library's http.server with threads.
-// Engine and function share one CPU, as nginx and the function behind it do.
+// The functions behind nginx are servers of the same bytes on Unix sockets: in Go net/http, in
+// Python the standard library's http.server with threads. Engine and function share one CPU, as
+// nginx and the function behind nginx do.
 //
-// It prints Markdown tables and keeps every turn's report as JSON.
+// The command prints Markdown tables and writes the report of every turn as JSON.
 package main
 
 import (
@@ -46,9 +45,9 @@ type options struct {
 	results, summary string
 	quick            bool
 
-	// Of the program's further selves.
-	inside string // directory: be the benchmark in its namespace
-	role   string // be one of the servers
+	// Options of child processes that run this program.
+	inside string // directory: run the benchmark, inside the namespace
+	role   string // run as the named server
 }
 
 func main() {
@@ -84,16 +83,16 @@ func main() {
 	}
 }
 
-// functions that are deployed, by name.
+// functions maps the names of the deployed functions to templates.
 var functions = map[string]string{
 	"data-go": "bench/functions/data-go", lentFunction: "bench/functions/data-go", "data-python": "bench/functions/data-python", "noop-native": "bench/functions/native-warm",
 	"noop-python": "bench/functions/python-noop", "noop-node": "bench/functions/node-noop", "slow": "bench/functions/python-slow",
 }
 
-// lentFunction is trusted: the engine lends it its clients' connections (docs/gateway.md).
+// lentFunction is trusted: the engine passes the clients' connections to it (docs/gateway.md).
 const lentFunction = "data-go-lent"
 
-// startEngine runs the engine with a configuration of the benchmark's own in dir.
+// startEngine runs the engine with the benchmark's own configuration, written to dir.
 func startEngine(ctx context.Context, o options, dir string) (*daemon.Daemon, error) {
 	config := filepath.Join(dir, "engine.yaml")
 	if err := os.WriteFile(config, []byte("network: {lend_connections: [default/"+lentFunction+"]}\n"), 0o600); err != nil {
@@ -102,8 +101,8 @@ func startEngine(ctx context.Context, o options, dir string) (*daemon.Daemon, er
 	return daemon.Start(ctx, daemon.Config{Bin: o.bin, State: o.state, Args: append(strings.Fields(o.serve), "--config", config)})
 }
 
-// run deploys the functions where there is a network, and measures where there is
-// none.
+// run deploys the functions with access to the network, and then measures in a child process
+// without.
 func run(ctx context.Context, o options) (err error) {
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		return err
@@ -126,7 +125,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	// Interrupts go to the whole group of processes; this one waits for the other.
+	// The terminal sends interrupts to the whole process group; the parent waits for the child.
 	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.bin, "-state", o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
@@ -174,7 +173,7 @@ func stopEngine(d *daemon.Daemon) error {
 	return d.Stop(ctx)
 }
 
-// inside is run in the namespace.
+// inside runs in the namespace and measures.
 func inside(ctx context.Context, o options) (err error) {
 	if err := testbed.PrepareNetwork(); err != nil {
 		return err

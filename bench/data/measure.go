@@ -17,19 +17,19 @@ import (
 	"github.com/fre-engine/fre/internal/load"
 )
 
-// target is a server's answer to be had.
+// target is a request to a server.
 type target struct {
 	label  string
 	server string
 	path   string
-	behind []string // servers that work for it
+	behind []string // servers behind the server
 }
 
-// row is one comparison. The first target is FRE's.
+// row is a comparison. The first target is FRE's.
 type row struct {
 	name, label string
 	connections int
-	rate        bool // at half of what the slowest can do, open loop
+	rate        bool // open loop, at half the rate of the slowest target
 	targets     []target
 	aims        []testbed.Aim
 }
@@ -60,7 +60,7 @@ const (
 	plainGo, reverseProxy = "net/http, bytes.Buffer", "httputil.ReverseProxy → Go net/http"
 )
 
-// rows are those of HTTP/1.1.
+// rows returns the comparisons for HTTP/1.1.
 func rows() []row {
 	functionOf := func(label, name, path string) target {
 		return target{label: label, server: engineServer, path: "/function/" + name + path}
@@ -147,7 +147,7 @@ func rows() []row {
 		name: "warm no-op", label: "A no-op on one connection", connections: 1,
 		targets: []target{
 			functionOf(freNative, "noop-native", ""), functionOf(frePython, "noop-python", ""), functionOf(freNode, "noop-node", ""),
-			// What this machine needs at least: one process that answers by itself, and two.
+			// The machine's minimum: one process that answers alone, and two processes.
 			{label: nginxFile, server: nginxServer + ", " + nginxSites[0], path: "/100"},
 			behindNginx(nginxGo, "go", "/100", roleFunction),
 		},
@@ -157,7 +157,7 @@ func rows() []row {
 	})
 }
 
-// measure goes through the rows, each with its targets in turns.
+// measure measures the rows, the targets of each row in turns.
 func (b *bench) measure(ctx context.Context, r *result) error {
 	for _, w := range rows() {
 		if !strings.Contains(w.name, b.only) {
@@ -187,7 +187,7 @@ func (b *bench) measure(ctx context.Context, r *result) error {
 	return nil
 }
 
-// turn calls a target, closed loop where rate is 0.
+// turn calls a target, in a closed loop if rate is 0.
 func (b *bench) turn(ctx context.Context, t target, connections int, rate float64) (testbed.Turn, error) {
 	var behind []*testbed.Server
 	for _, name := range t.behind {
@@ -205,7 +205,7 @@ func (b *bench) row(ctx context.Context, w row) (*testbed.Row, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The client's own share of lateness has to stay small.
+			// Limit the rate: the client must not cause much of the lateness.
 			res.Rate = min(res.Rate, one.PerSecond/2, 5000)
 		}
 	}
@@ -231,8 +231,7 @@ var (
 	h2Done = regexp.MustCompile(`requests: \d+ total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored`)
 )
 
-// parseH2load returns the requests per second; all must have succeeded, over
-// HTTP/2.
+// parseH2load returns the requests per second. All requests must have succeeded over HTTP/2.
 func parseH2load(out string) (float64, error) {
 	rate, done := h2Rate.FindStringSubmatch(out), h2Done.FindStringSubmatch(out)
 	if rate == nil || done == nil || done[1] == "0" || done[3] != "0" || done[4] != "0" || !strings.Contains(out, "Application protocol: h2c") {
@@ -241,7 +240,7 @@ func parseH2load(out string) (float64, error) {
 	return strconv.ParseFloat(rate[1], 64)
 }
 
-// http2 has h2load call whoever speaks h2c.
+// http2 lets h2load call every server with h2c.
 func (b *bench) http2(ctx context.Context, r *result) error {
 	h2load := testbed.Look("h2load")
 	if h2load == "" {
@@ -289,7 +288,7 @@ func (b *bench) http2(ctx context.Context, r *result) error {
 	return nil
 }
 
-// overload calls a function three times as often as it can answer.
+// overload calls a function at three times its capacity.
 func (b *bench) overload(ctx context.Context) (overload, error) {
 	addr, path := b.servers[engineServer].Addr, "/function/slow"
 	quiet, err := b.client.Call(ctx, addr, path, 4, 0, max(b.slice, 100*time.Millisecond))

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/internal/plot"
 )
 
-// markdown is the tables people read.
+// markdown returns the tables of the page.
 func (r *result) markdown() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -48,7 +48,7 @@ func (r *result) markdown() string {
 	return b.String()
 }
 
-// all rows, HTTP/2's last.
+// all returns all rows, with the row of HTTP/2 last.
 func (r *result) all() []*testbed.Row {
 	if r.HTTP2 == nil || len(r.HTTP2.Cells) == 0 {
 		return r.Rows
@@ -56,8 +56,8 @@ func (r *result) all() []*testbed.Row {
 	return append(slices.Clone(r.Rows), r.HTTP2)
 }
 
-// numbers are the cell's columns; h2load tells requests alone, and CPU for each
-// gigabyte of small answers says nothing.
+// numbers returns the cell's columns. h2load reports only requests. CPU time per gigabyte is left
+// out for small answers, because the number has no meaning there.
 func numbers(c *testbed.Cell) string {
 	columns := []string{testbed.Digits(c.Median("requests/s"))}
 	for _, what := range []string{"p50", "p99", "CPU s/GB", "with functions"} {
@@ -75,7 +75,7 @@ func numbers(c *testbed.Cell) string {
 	return " " + strings.Join(columns, " | ") + " "
 }
 
-// overloads sums up what the function that was asked for too much has answered.
+// overloads sums up the answers of the overloaded function.
 func (r *result) overloads(p func(string, ...any)) {
 	if len(r.Overload) == 0 {
 		return
@@ -84,7 +84,7 @@ func (r *result) overloads(p func(string, ...any)) {
 	statuses := map[string]uint64{}
 	microseconds := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 	for _, o := range r.Overload {
-		// The time in which it was asked; what was queued by then is answered later.
+		// Count over the time of the requests; answers to queued requests arrive later.
 		goodput = append(goodput, float64(o.Busy.ByStatus["200"].Count)/o.Busy.Measured.Seconds()/o.Capacity)
 		accepted = append(accepted, microseconds(o.Busy.ByStatus["200"].P99))
 		if st, ok := o.Busy.ByStatus["503"]; ok {
@@ -121,8 +121,7 @@ func counts(statuses map[string]uint64) string {
 	return strings.Join(all, ", ")
 }
 
-// figures draws the rows with requests/s, one figure each, into dir, and returns
-// the lines that show them in a page beside it.
+// figures draws one figure per row into dir, and returns the Markdown lines that show the figures.
 func (r *result) figures(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

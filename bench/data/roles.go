@@ -20,16 +20,16 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// The program's further selves, each a process of its own. Where they listen is
-// in dir. Each serves to the end of standard input, as it comes with the parent's.
+// The roles of child processes that run this program. Their sockets are in dir. Each child serves
+// until standard input ends, which happens when the parent ends.
 const (
-	roleFunction = "function"     // the same as bench/functions/data-go, with net/http on a Unix socket
-	roleProxy    = "reverseproxy" // httputil.ReverseProxy to it
+	roleFunction = "function"     // like bench/functions/data-go, with net/http on a Unix socket
+	roleProxy    = "reverseproxy" // httputil.ReverseProxy to roleFunction
 	roleFiles    = "files"        // package httpserver, SendFile
-	rolePlain    = "plain"        // net/http as many write it: a bytes.Buffer, io.Copy
+	rolePlain    = "plain"        // net/http as commonly written: a bytes.Buffer, io.Copy
 )
 
-// mallocsPath is where roleFiles tells how often its program has allocated.
+// mallocsPath is the path at which roleFiles returns the number of allocations.
 const mallocsPath = "/mallocs"
 
 func functionSocket(dir string) string { return filepath.Join(dir, "function.sock") }
@@ -71,10 +71,10 @@ func serveRole(_ context.Context, o options) error {
 	return nil
 }
 
-// body is what the functions answer with, as much of it as is asked for.
+// body holds the bytes for the functions' answers.
 var body = make([]byte, 4<<20)
 
-// streamed is how much of a stream the functions give at once.
+// streamed is the size of the pieces of a stream.
 const streamed = 64 << 10
 
 func function(w http.ResponseWriter, r *http.Request) {
@@ -87,7 +87,7 @@ func function(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if !stream {
 		w.Header().Set("Content-Length", strconv.Itoa(n))
-		_, _ = w.Write(body[:n]) // a client that has gone
+		_, _ = w.Write(body[:n]) // fails if the client has left
 		return
 	}
 	for ; n > 0; n -= streamed {
@@ -125,7 +125,7 @@ func plain(dir string) http.Handler {
 	})
 }
 
-// openFiles serves files that stay open.
+// openFiles returns a handler that serves files kept open.
 func openFiles(dir string) (httpserver.Handler, error) {
 	type file struct {
 		*os.File
@@ -142,7 +142,7 @@ func openFiles(dir string) (httpserver.Handler, error) {
 	}
 	return httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		if f, ok := files[string(x.Path)]; ok {
-			_ = x.SendFile(http.StatusOK, f.File, 0, f.size) // a client that has gone
+			_ = x.SendFile(http.StatusOK, f.File, 0, f.size) // fails if the client has left
 			return
 		}
 		if string(x.Path) == mallocsPath {

@@ -16,13 +16,13 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// fileSizes are those of the static files.
+// fileSizes lists the sizes of the static files.
 var fileSizes = []int{100, 64 << 10, 512 << 10, 2 << 20}
 
 //go:embed function.py
 var functionPy []byte
 
-// bench is what runs in the namespace.
+// bench holds the state of the benchmark inside the namespace.
 type bench struct {
 	options
 	cpus    [2]int // servers, client
@@ -33,7 +33,7 @@ type bench struct {
 	skipped []string
 }
 
-// names of servers.
+// Names of servers.
 const (
 	engineServer = "fre"
 	pythonServer = "python"
@@ -41,7 +41,7 @@ const (
 	h2oServer    = "h2o"
 )
 
-// start starts everything, on the servers' CPU. What is not installed is skipped.
+// start starts all servers on the servers' CPU. Servers that are not installed are skipped.
 func (b *bench) start(ctx context.Context) error {
 	b.servers = map[string]*testbed.Server{}
 	if err := os.Mkdir(filesDir(b.dir), 0o755); err != nil {
@@ -107,11 +107,11 @@ func (b *bench) startPython() error {
 	return nil
 }
 
-// nginxSites are nginx's servers, each with a port of its own.
+// nginxSites lists the sites of nginx. Each site has a port of its own.
 var nginxSites = []string{"static, nopush on", "static, nopush off", "go", "python"}
 
-// The buffers are what it needs not to write answers to disk, or to read them in
-// many small pieces; all else is as it ships.
+// The buffers are large enough for nginx to keep answers off the disk and to avoid many small
+// reads. All other settings are nginx's defaults.
 var nginxConf = template.Must(template.New("nginx.conf").Parse(`daemon off;
 user root;
 worker_processes 1;
@@ -146,7 +146,7 @@ http {
 }
 `))
 
-// h2Site is nginx's of HTTP/2.
+// h2Site is nginx's site for HTTP/2.
 const h2Site = "static, HTTP/2"
 
 func (b *bench) startNginx(ctx context.Context) error {

@@ -1,17 +1,16 @@
-// Command event measures functions that get a fresh sandbox for every event:
+// Command event measures functions with a fresh sandbox for every event:
 //
-//   - how long it takes from the HTTP request to the first line of a handler in
-//     Python, Node, Java, PHP and Ruby, and in Python with much to import, beside the
-//     start of the bare interpreter in the same tree of files, which does less;
-//   - how many such events per second two connections or more get answered;
-//   - what a parked shell holds in memory, and beside it a cgroup and a network
-//     namespace that are kept ready.
+//   - the time from the HTTP request to the first line of a handler in Python, Node, Java, PHP and
+//     Ruby, and of a Python handler with large imports, compared with the start of the bare
+//     interpreter in the same tree of files, which does less;
+//   - the number of events per second on two or more connections;
+//   - the memory of a parked sandbox, of a ready cgroup and of a ready network namespace.
 //
 // The peers take turns in one run, on one machine: read the ratios.
 //
 //	go run ./bench/event        # as root, from the project's root directory
 //
-// It prints Markdown tables and keeps every sample as JSON in bench/results.
+// The command prints Markdown tables and writes every sample as JSON to bench/results.
 package main
 
 import (
@@ -42,12 +41,12 @@ import (
 
 type options struct {
 	engine.Options
-	n           int           // first lines of each
-	pause       time.Duration // before each of them
-	slice       time.Duration // of throughput
-	rounds      int           // slices
+	n           int           // starts of each function and interpreter
+	pause       time.Duration // before each start
+	slice       time.Duration // of a turn of throughput
+	rounds      int           // turns of throughput
 	connections []int
-	ready       int // parked shells
+	ready       int // number of parked sandboxes
 	results     string
 	summary     string
 	quick       bool
@@ -79,34 +78,33 @@ func main() {
 type result struct {
 	Host       host.Info      `json:"host"`
 	Lines      []*peer.Series `json:"first_lines"`
-	HeavyKiB   int64          `json:"heavy_kib"` // peak resident set of python-heavy at its first line
-	PlainKiB   int64          `json:"plain_kib"` // the same of python-clock
+	HeavyKiB   int64          `json:"heavy_kib"` // peak resident set of python-heavy at the first line
+	PlainKiB   int64          `json:"plain_kib"` // likewise of python-clock
 	Throughput []*throughput  `json:"throughput"`
 	Ready      *ready         `json:"ready,omitempty"`
 }
 
-// throughput is that of one function on a number of connections.
+// throughput holds the results of one function at a number of connections.
 type throughput struct {
 	Function    string        `json:"function"`
 	Connections int           `json:"connections"`
-	PerSecond   []float64     `json:"requests_per_second"` // of each turn
+	PerSecond   []float64     `json:"requests_per_second"` // per turn
 	Summary     stats.Summary `json:"latency"`
 	samples     []time.Duration
 }
 
-// function is one to measure, with the bare command beside it.
+// function is a function to measure, with a bare command for comparison.
 type function struct {
 	name     string // of the deployed function
 	template string
 	label    string
-	bare     []string // a command in the function's own tree
+	bare     []string // a command in the function's tree
 	bareName string
 }
 
-// The bare commands print the clock in their first own line, as the handlers
-// do. -I -S -E is the least a Python can start with; -S is what FRE's bootstrap
-// uses. The JVM has the archive of classes that FRE made of its base's, which has
-// none of its own.
+// The bare commands print the clock in the first line of code, like the handlers. -I -S -E is the
+// least with which Python can start; FRE's bootstrap uses -S. The bare JVM uses the archive of the
+// base's classes made by FRE, because the JVM brings no archive of its own.
 var functions = []function{
 	{
 		name: "bench-python-clock", template: "bench/functions/python-clock", label: "python",
@@ -146,8 +144,8 @@ var functions = []function{
 	},
 }
 
-// functions are those that are measured: quickly, those in Python, for each base
-// environment takes its time to make.
+// functions returns the functions to measure. A quick run measures only Python, because making each
+// base environment takes time.
 func (o options) functions() []function {
 	if !o.quick {
 		return functions
@@ -160,7 +158,7 @@ func run(ctx context.Context, o options) (err error) {
 		return errors.New("-fre-socket: the bare interpreters run in the engine's store, so that it must be the benchmark's own")
 	}
 	r := &result{}
-	if o.ready > 0 { // before there is an engine
+	if o.ready > 0 { // must run before an engine exists
 		if r.Ready, err = measureReady(ctx, o.ready, o.rounds); err != nil {
 			return fmt.Errorf("memory of what is kept ready: %w", err)
 		}
@@ -205,11 +203,11 @@ func (r *result) measureLines(ctx context.Context, e *engine.Engine, o options) 
 			peer.Entry{Name: f.bareName, Peer: bare, N: o.n},
 			peer.Entry{Name: "fre, " + f.label, Peer: peer.FRE(e.Addr(), f.name), N: o.n})
 	}
-	delete(versions, "python with imports") // the same interpreter
+	delete(versions, "python with imports") // shares the interpreter of python
 	if r.Host, err = host.Describe(ctx, versions); err != nil {
 		return err
 	}
-	// What is started first reads the files from the disk.
+	// The first start reads the files from the disk; do not count it.
 	if _, err := peer.Sequential(ctx, entries, 1, 0); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}
@@ -219,7 +217,7 @@ func (r *result) measureLines(ctx context.Context, e *engine.Engine, o options) 
 	return r.measureImports(e)
 }
 
-// measureImports asks what the imports of the heavy function come to.
+// measureImports reads the peak memory of the functions with and without large imports.
 func (r *result) measureImports(e *engine.Engine) error {
 	for _, f := range []struct {
 		name string

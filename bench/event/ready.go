@@ -15,27 +15,27 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// ready is what the sandboxes' host keeps ready for starts. Of each kind few are
-// kept and then many: what one costs is the slope between the two, which leaves
-// out what is there once.
+// ready holds the memory of resources that a host keeps ready for starts. Each kind is measured
+// with few and with many resources. The slope between both is the cost of one resource, without the
+// cost of resources that exist only once.
 type ready struct {
 	Few    int         `json:"few"`
 	Many   int         `json:"many"`
 	Rounds []readyTurn `json:"rounds"`
 }
 
-// readyTurn is one round: bytes, few and many.
+// readyTurn is one round, in bytes. Index 0 is few, index 1 is many.
 type readyTurn struct {
 	Groups [2]held `json:"groups"` // cgroups alone
 	Pools  [2]held `json:"pools"`  // a host's cgroups and network namespaces
-	Shells [2]held `json:"shells"` // the same and parked bare shells, each in one more cgroup
+	Shells [2]held `json:"shells"` // the same plus parked sandboxes, each in a further cgroup
 }
 
 // held is in bytes.
 type held struct {
 	Kernel  int64 `json:"kernel"`
-	Spawner int64 `json:"spawner_pss"` // what the shells use of the spawners' memory
-	Engine  int64 `json:"engine_pss"`  // of this program, which has the host
+	Spawner int64 `json:"spawner_pss"` // the parked sandboxes' part of the spawners' memory
+	Engine  int64 `json:"engine_pss"`  // of this program, which contains the host
 }
 
 func (h held) minus(o held) held {
@@ -44,7 +44,8 @@ func (h held) minus(o held) held {
 
 func (h held) total() int64 { return h.Kernel + h.Spawner + h.Engine }
 
-// cost of one thing, the median of the rounds; of tells a round's costs apart.
+// cost returns the cost of one resource, as the median over rounds. of computes the cost in a
+// round.
 func (r *ready) cost(of func(group, pools, shells held) held) held {
 	var all []held
 	for _, t := range r.Rounds {
@@ -55,7 +56,7 @@ func (r *ready) cost(of func(group, pools, shells held) held) held {
 	return held{h.Kernel / n, h.Spawner / n, h.Engine / n}
 }
 
-// shell is a parked one without its cgroup, bare what is parked with it.
+// shell returns the cost of a parked sandbox without its cgroup, bare the cost with the cgroup.
 func (r *ready) shell() held {
 	return r.cost(func(group, pools, shells held) held { return shells.minus(pools).minus(group) })
 }
@@ -72,8 +73,8 @@ func (r *ready) network() held {
 	return r.cost(func(group, pools, _ held) held { return pools.minus(group) })
 }
 
-// measureReady takes turns between the kinds, after one of each that does not
-// count: what the kernel keeps of it for the next is no thing's cost.
+// measureReady measures the kinds in turns. The first round is not counted, because the kernel
+// keeps memory of earlier resources for later ones.
 func measureReady(ctx context.Context, n, rounds int) (*ready, error) {
 	r := &ready{Few: max(n/10, 1), Many: n}
 	for round := range rounds + 1 {
@@ -124,7 +125,7 @@ func keepGroups(_ context.Context, _ string, n int) (func() error, error) {
 	return pool.Close, nil
 }
 
-// keepPools opens a host without shells.
+// keepPools opens a host without parked sandboxes.
 func keepPools(_ context.Context, dir string, n int) (func() error, error) {
 	h, err := sandbox.Open(sandbox.Config{Dir: dir, PoolSize: n, Shells: -1})
 	if err != nil {
@@ -133,7 +134,7 @@ func keepPools(_ context.Context, dir string, n int) (func() error, error) {
 	return h.Close, nil
 }
 
-// keepShells opens a host and waits for its shells.
+// keepShells opens a host and waits for the parked sandboxes.
 func keepShells(ctx context.Context, dir string, n int) (func() error, error) {
 	h, err := sandbox.Open(sandbox.Config{Dir: dir, PoolSize: n, Shells: n})
 	if err != nil {
@@ -151,8 +152,8 @@ func keepShells(ctx context.Context, dir string, n int) (func() error, error) {
 	return h.Close, nil
 }
 
-// holds waits until the kernel neither takes nor gives back any more, or for a
-// while, and says what it and this program and its descendants hold.
+// holds waits until the kernel's memory is stable, with a limit, and returns the memory of the
+// kernel, of this program and of all descendants.
 func holds(ctx context.Context) (h held, err error) {
 	const slack, rests, tries, pause = 1 << 20, 2, 15, 200 * time.Millisecond
 	var last int64

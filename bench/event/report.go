@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// markdown is the tables people read.
+// markdown returns the tables of the page.
 func (r *result) markdown() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -20,7 +20,7 @@ func (r *result) markdown() string {
 	p("| | starts | p50 | p99 | slowest | p50 ÷ bare |\n|---|---:|---:|---:|---:|---:|")
 	for _, f := range functions {
 		if !slices.ContainsFunc(r.Lines, func(s *peer.Series) bool { return s.Peer == f.bareName }) {
-			continue // not with -quick
+			continue // skipped by -quick
 		}
 		bare := r.line(f.bareName)
 		for _, s := range r.Lines {
@@ -72,7 +72,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 func megabytes(kib int64) float64 { return float64(kib) * 1024 / 1e6 }
 
-// mean of rates over turns of one length: all events over all the time.
+// mean returns the mean of rates over turns of equal length: all events divided by the total time.
 func mean(rates []float64) float64 {
 	sum := 0.0
 	for _, r := range rates {

@@ -1,15 +1,14 @@
 // Command events measures asynchronous events:
 //
-//   - how many a second go from a client's POST to the end of a warm no-op Python handler,
-//     each acknowledged once it is on disk, and how long that acknowledgement takes;
+//   - events per second from a client's POST to the end of a warm no-op Python handler, and the
+//     time until an event is on disk and acknowledged;
+//   - the time from a signed webhook to the first line of a handler in a fresh sandbox, compared
+//     with a synchronous request to the same function.
 //
-//   - how long it is from a signed webhook to the first line of a handler in a fresh sandbox,
-//     beside a synchronous request of the same function.
+// The client runs on the same machine. For comparison the command measures the disk: an fsync of
+// the bytes of one event.
 //
-//     go run ./bench/events        # as root, from the project's root directory
-//
-// The client runs on the same machine. What the disk does is measured beside it: a fsync of
-// what one event writes.
+//	go run ./bench/events        # as root, from the project's root directory
 package main
 
 import (
@@ -71,18 +70,18 @@ func main() {
 	}
 }
 
-// turn is one measurement.
+// turn holds one measurement.
 type turn struct {
-	Events    float64 `json:"events"`            // that the function has ended
-	PerSecond float64 `json:"events_per_second"` // from the first POST to the last end
+	Events    float64 `json:"events"`            // events that the function has finished
+	PerSecond float64 `json:"events_per_second"` // from the first POST to the end of the last event
 	Accepted  float64 `json:"accepted_per_second"`
 	P50       float64 `json:"publish_p50_ms"`
 	P99       float64 `json:"publish_p99_ms"`
 	CPU       float64 `json:"engine_cpu_us_per_event"`
-	Fsync     float64 `json:"fsync_p50_us"` // of another file, right before
+	Fsync     float64 `json:"fsync_p50_us"` // of a separate file, right before the turn
 }
 
-// series are the turns of one kind.
+// series holds the turns of one kind.
 type series struct {
 	Name        string  `json:"name"`
 	Connections int     `json:"connections"`
@@ -133,7 +132,7 @@ func run(ctx context.Context, o options) (err error) {
 	return report.Publish(o.results, o.summary, "Asynchronous events", "events", r.Host.Time, r, r.markdown())
 }
 
-// measure publishes for a while and waits until all of it has run.
+// measure publishes events for a while and waits until all events have run.
 func (s *series) measure(ctx context.Context, e *engine.Engine, slice time.Duration) (t turn, err error) {
 	if t.Fsync, err = fsync(e.Dir()); err != nil {
 		return t, err
@@ -183,7 +182,7 @@ func (s *series) measure(ctx context.Context, e *engine.Engine, slice time.Durat
 
 var ended = regexp.MustCompile(`(?m)^fre_events_attempts_total\{outcome="done"\} ([0-9.e+]+)$`)
 
-// done is how many events have ended well.
+// done returns the number of events that have ended well.
 func done(ctx context.Context, addr string) (float64, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/metrics", nil)
 	if err != nil {
@@ -205,7 +204,7 @@ func done(ctx context.Context, addr string) (float64, error) {
 	return strconv.ParseFloat(string(m[1]), 64)
 }
 
-// cpuTime is what the engine's process has used, in seconds.
+// cpuTime returns the CPU time of the engine's process, in seconds.
 func cpuTime(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -223,7 +222,7 @@ func cpuTime(pid int) (float64, error) {
 	return ticks / 100, nil
 }
 
-// fsync is the median of writing 400 bytes and waiting for the disk, in microseconds.
+// fsync returns the median time to write 400 bytes and sync them to the disk, in microseconds.
 func fsync(dir string) (float64, error) {
 	f, err := os.Create(filepath.Join(dir, "fsync"))
 	if err != nil {

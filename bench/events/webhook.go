@@ -24,18 +24,18 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// hookSecret signs the webhooks.
+// hookSecret is the key that signs the webhooks.
 const hookSecret = "bench"
 
-// hooks is how long webhooks took, and beside them synchronous requests, each by a fresh
-// sandbox, one after the other.
+// hooks holds the times of webhooks and of synchronous requests, both sequential and each in a
+// fresh sandbox.
 type hooks struct {
 	Line     stats.Summary `json:"first_line"`
 	Accepted stats.Summary `json:"accepted"`
-	Direct   stats.Summary `json:"direct_first_line"` // of the requests
+	Direct   stats.Summary `json:"direct_first_line"` // of the synchronous requests
 }
 
-// webhooks sends n, signed as GitHub signs them, and as many requests.
+// webhooks sends n webhooks, signed as GitHub signs them, and n synchronous requests.
 func webhooks(ctx context.Context, e *engine.Engine, n int) (h hooks, err error) {
 	const function = "bench-webhook"
 	file := filepath.Join(e.Dir(), "secret")
@@ -53,7 +53,7 @@ func webhooks(ctx context.Context, e *engine.Engine, n int) (h hooks, err error)
 	direct := peer.FRE(e.Addr(), function)
 	defer func() { err = errors.Join(err, direct.Close()) }()
 	var lines, answers, beside []time.Duration
-	for i := range n + 3 { // the first ones read files from the disk
+	for i := range n + 3 { // the first three read files from the disk
 		if err := host.Settle(ctx); err != nil {
 			return h, err
 		}
@@ -89,7 +89,7 @@ func (h hooks) markdown() string {
 	return b.String()
 }
 
-// webhook sends one: how long until the handler's first line, and until the 202.
+// webhook sends one webhook. line is the time until the handler's first line, answer until the 202.
 func webhook(ctx context.Context, e *engine.Engine, url string, i int) (line, answer time.Duration, err error) {
 	body := fmt.Sprintf(`{"ref":"refs/heads/main","after":"%040d","filler":%q}`, i, strings.Repeat("x", 4000))
 	mac := hmac.New(sha256.New, []byte(hookSecret))
@@ -116,7 +116,7 @@ func webhook(ctx context.Context, e *engine.Engine, url string, i int) (line, an
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := host.Settle(ctx); err != nil { // the command would take the CPU from what is measured
+	if err := host.Settle(ctx); err != nil { // the next command would take CPU time from the handler
 		return 0, 0, err
 	}
 	err = daemon.Until(ctx, func() error {
@@ -144,9 +144,9 @@ func webhook(ctx context.Context, e *engine.Engine, url string, i int) (line, an
 	return time.Duration(ns) - began, answer, nil
 }
 
-// monotonic is the clock that the handler reads.
+// monotonic returns the clock that the handler reads.
 func monotonic() time.Duration {
 	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // Linux always has it
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // Linux always has the clock
 	return time.Duration(t.Nano())
 }

@@ -1,17 +1,15 @@
-// Command image measures what images of functions take on disk: one web function
-// each in Node, Python, Java, PHP and as a native program, built by FRE, beside the
-// Docker image of the same function: Debian's minimal system (mmdebstrap's variant
-// minbase), its packages of the language, installed as a Dockerfile does it
-// (apt-get install --no-install-recommends, lists and archives removed), and the
-// function.
+// Command image measures the disk usage of function images: one web function in each of Node,
+// Python, Java, PHP and as a native program, built by FRE. The peer is a Docker image of the same
+// function: Debian's minimal system (mmdebstrap's variant minbase), Debian's packages of the
+// language, and the function. The packages are installed as in a Dockerfile: apt-get install
+// --no-install-recommends, lists and archives removed.
 //
-// Docker's sizes are those of its trees, summed as Docker sums them (each file's
-// bytes), once with the minimal system in every image, as in images of five
-// publishers, and once with it in a layer that all share.
+// Docker's sizes are sums over the bytes of all files, as Docker counts. The minimal system counts
+// once in every image, as for images of five publishers, and alternatively once as a shared layer.
 //
 //	go run ./bench/image        # as root, from the project's root directory
 //
-// It prints Markdown tables and keeps the numbers as JSON in bench/results.
+// The command prints Markdown tables and writes the numbers as JSON to bench/results.
 package main
 
 import (
@@ -58,7 +56,7 @@ func main() {
 	}
 }
 
-// languages are those of the paper's figures, with what a Dockerfile installs.
+// languages lists the languages of the paper's figures, with the packages in the Dockerfile.
 var languages = []struct {
 	name, template string
 	packages       []string // Debian's
@@ -76,7 +74,7 @@ type result struct {
 	All    together  `json:"together"`
 }
 
-// size is that of one language's image, in bytes.
+// size holds the sizes of a language's images, in bytes.
 type size struct {
 	Language    string `json:"language"`
 	FRE         int64  `json:"fre"`
@@ -85,12 +83,12 @@ type size struct {
 	DockerFiles int64  `json:"docker_files"`
 }
 
-// together is what all images take, in bytes.
+// together holds the sizes of all images together, in bytes.
 type together struct {
 	FRE          int64 `json:"fre"`            // the store's files, each once
-	Docker       int64 `json:"docker"`         // images that share nothing
-	DockerShared int64 `json:"docker_shared"`  // on one layer of the minimal system
-	Minimal      int64 `json:"minimal_system"` // that layer
+	Docker       int64 `json:"docker"`         // images without shared layers
+	DockerShared int64 `json:"docker_shared"`  // images on a shared layer of the minimal system
+	Minimal      int64 `json:"minimal_system"` // the shared layer
 }
 
 func run(ctx context.Context, o options) error {
@@ -172,11 +170,11 @@ func (r *result) measure(ctx context.Context, e *engine.Engine, stored inodes, n
 	return nil
 }
 
-// tree is what a directory holds.
+// tree holds the size of a directory tree.
 type tree struct{ bytes, files int64 }
 
-// debian makes the file system of a Debian image with packages, measures and
-// removes it.
+// debian makes the file system of a Debian image with packages, measures the files and removes
+// them.
 func debian(ctx context.Context, dir string, packages []string) (tree, error) {
 	args := []string{"--quiet", "--variant=minbase", "--include=" + strings.Join(packages, ","), "--aptopt=APT::Install-Recommends \"false\"", codename(), dir}
 	if len(packages) == 0 {
@@ -191,7 +189,7 @@ func debian(ctx context.Context, dir string, packages []string) (tree, error) {
 	return t, errors.Join(err, os.RemoveAll(dir))
 }
 
-// codename is the host's release: FRE's bases are made of its packages, too.
+// codename returns the host's Debian release. FRE's bases contain packages of the same release.
 func codename() string {
 	text, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -205,10 +203,10 @@ func codename() string {
 	return ""
 }
 
-// inodes are the files that were counted already.
+// inodes is the set of files counted already.
 type inodes map[uint64]bool
 
-// measure sums the bytes of the files below a directory that were not counted yet.
+// measure sums up the bytes of the files below a directory that are not counted yet.
 func (seen inodes) measure(dir string) (t tree, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

@@ -17,23 +17,23 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// asked is what came of asking one engine for one thing again and again. A
-// call is from the request's first byte to the answer's last one.
+// asked holds the results of one repeated request to an engine. A latency counts from the first
+// byte of the request to the last byte of the answer.
 type asked struct {
 	Name    string          `json:"name"`
 	Bytes   int             `json:"bytes,omitempty"` // of the body
 	Latency []time.Duration `json:"latency_ns"`
-	CPU     []time.Duration `json:"cpu_ns,omitempty"` // of the engine, per call: one for each turn
+	CPU     []time.Duration `json:"cpu_ns,omitempty"` // the engine's CPU time per call, one value per turn
 	Err     string          `json:"error,omitempty"`
-	prepare func() error    // before each call, not counted; nil: nothing
-	do      func() error    // one call
-	holds   string          // what an answer must hold
-	lacks   string          // what it must not; "": nothing
-	end     func() error    // closes what do uses
+	prepare func() error    // runs before each call, not counted; may be nil
+	do      func() error    // makes one call
+	holds   string          // text that the answer must contain
+	lacks   string          // text that the answer must not contain; "": no check
+	end     func() error    // closes the resources of do
 	usage   func() (time.Duration, error)
 }
 
-// p50 is the median call; 0 where it failed.
+// p50 returns the median latency, 0 after a failure.
 func (a *asked) p50() time.Duration {
 	if a == nil || a.Err != "" {
 		return 0
@@ -41,7 +41,7 @@ func (a *asked) p50() time.Duration {
 	return stats.Median(a.Latency)
 }
 
-// cpu is the median turn's CPU time of the engine per call.
+// cpu returns the median of the engine's CPU time per call, 0 after a failure.
 func (a *asked) cpu() time.Duration {
 	if a == nil || a.Err != "" {
 		return 0
@@ -49,26 +49,26 @@ func (a *asked) cpu() time.Duration {
 	return stats.Median(a.CPU)
 }
 
-// turns says how much is asked.
+// turns describes the amount of measurement.
 type turns struct {
-	rounds int           // turns of each
-	slice  time.Duration // of a turn, which has one call at least
-	calls  int           // in a turn at most
+	rounds int           // turns of each request
+	slice  time.Duration // duration of a turn; a turn has at least one call
+	calls  int           // most calls in a turn
 }
 
-// ask lets all take turns. One that fails says so in Err and is left out of the
-// rest; the error is ctx's.
+// ask measures all requests in turns. A failed request stores the error in Err and takes no further
+// turns. The returned error is ctx's.
 func ask(ctx context.Context, t turns, all ...*asked) error {
 	defer func() {
 		for _, a := range all {
 			if a.end != nil {
-				_ = a.end() // a connection that is no longer needed
+				_ = a.end() // the connection is not needed any more
 			}
 		}
 	}()
 	for _, a := range all {
 		if a.Err == "" {
-			a.fail(a.once()) // not counted: the connection is made, and what is made once
+			a.fail(a.once()) // not counted: makes the connection and fills caches
 			a.Latency = nil
 		}
 	}
@@ -91,7 +91,7 @@ func (a *asked) fail(err error) {
 	}
 }
 
-// once makes a call, and keeps how long it took.
+// once makes a call and records the latency.
 func (a *asked) once() error {
 	if a.prepare != nil {
 		if err := a.prepare(); err != nil {
@@ -129,8 +129,8 @@ func (a *asked) turn(t turns) error {
 	return nil
 }
 
-// get asks for path on a Unix socket, over one connection, with further header
-// lines, and wants this status. pids are the engine's processes.
+// get returns a request for path over one connection to a Unix socket, with further header lines. A
+// status other than the given status is an error. pids lists the engine's processes.
 func get(name, socket, path string, status int, pids []int, header ...string) *asked {
 	a := &asked{Name: name}
 	if pids != nil {
@@ -170,7 +170,7 @@ func get(name, socket, path string, status int, pids []int, header ...string) *a
 	return a
 }
 
-// tagOf returns the ETag of a path's answer.
+// tagOf returns the ETag of the answer for a path.
 func tagOf(socket, path string) (string, error) {
 	conn, err := rawhttp.DialUnix(socket)
 	if err != nil {
@@ -188,7 +188,7 @@ func tagOf(socket, path string) (string, error) {
 	return tag, nil
 }
 
-// unchanged asks for a path that did not change since it was asked for before.
+// unchanged returns a conditional request for an unchanged resource: the answer is 304.
 func unchanged(name, socket, path string, pids []int) *asked {
 	tag, err := tagOf(socket, path)
 	if err != nil {
@@ -197,8 +197,8 @@ func unchanged(name, socket, path string, pids []int) *asked {
 	return get(name, socket, path, http.StatusNotModified, pids, "If-None-Match: "+tag)
 }
 
-// tagged asks for the list of images right after one got a further name, which
-// must be in it.
+// tagged returns a request for the list of images right after an image got a further name. The list
+// must contain the name.
 func tagged(ctx context.Context, name, socket string, cl *client.Client) *asked {
 	a := get(name, socket, imagesPath, http.StatusOK, nil)
 	n := 0
@@ -212,8 +212,8 @@ func tagged(ctx context.Context, name, socket string, cl *client.Client) *asked 
 	return a
 }
 
-// untagged asks for the list of images right after one lost a name, which must not
-// be in it.
+// untagged returns a request for the list of images right after an image lost a name. The list must
+// not contain the name.
 func untagged(ctx context.Context, name, socket string, cl *client.Client) *asked {
 	a := get(name, socket, imagesPath, http.StatusOK, nil)
 	n := 0
@@ -224,7 +224,7 @@ func untagged(ctx context.Context, name, socket string, cl *client.Client) *aske
 			return err
 		}
 		a.lacks = ""
-		if err := a.do(); err != nil { // the list has it
+		if err := a.do(); err != nil { // the list contains the name
 			return err
 		}
 		a.lacks = strconv.Quote(tag)
@@ -234,7 +234,7 @@ func untagged(ctx context.Context, name, socket string, cl *client.Client) *aske
 	return a
 }
 
-// program runs a command, whole.
+// program measures a whole run of a command.
 func program(ctx context.Context, name string, argv []string) *asked {
 	return &asked{Name: name, do: func() error {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -250,14 +250,14 @@ func program(ctx context.Context, name string, argv []string) *asked {
 	}}
 }
 
-// cpuTime is what processes have used so far, by their own clocks
-// (clock_getcpuclockid(3)), which are exact, unlike the ticks in /proc/PID/stat.
+// cpuTime returns the processes' CPU time by their clocks (clock_getcpuclockid(3)), which are
+// exact, unlike the ticks in /proc/PID/stat.
 func cpuTime(pids []int) (sum time.Duration, err error) {
 	for _, pid := range pids {
 		var t unix.Timespec
 		err := unix.ClockGettime(int32(^pid<<3|2), &t)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ESRCH) {
-			continue // a short-lived helper that has ended
+			continue // a short-lived helper has ended
 		}
 		if err != nil {
 			return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)

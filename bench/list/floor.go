@@ -11,11 +11,10 @@ import (
 	"sync"
 )
 
-// floor stands before an engine's socket for Docker's clients. What it is asked
-// for the first time it passes on, and from then on it answers the same out of
-// memory: what a client takes then is the client's own.
+// floor is a proxy before an engine's socket for Docker clients. It forwards the first request for
+// a resource and answers later requests from memory. Against a floor, all time is the client's own.
 type floor struct {
-	empty  bool // lists of images are
+	empty  bool // answer with empty lists of images
 	engine http.Transport
 	server http.Server
 	served chan error
@@ -24,14 +23,14 @@ type floor struct {
 	answers map[string]*kept
 }
 
-// kept is an answer.
+// kept is a stored answer.
 type kept struct {
 	header http.Header
 	status int
 	body   []byte
 }
 
-// newFloor listens at path until it is closed.
+// newFloor listens at path until close.
 func newFloor(path, socket string, empty bool) (*floor, error) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -55,7 +54,7 @@ func (f *floor) close() error {
 	return err
 }
 
-// ServeHTTP is of http.Handler.
+// ServeHTTP implements http.Handler.
 func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -71,7 +70,7 @@ func (f *floor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	maps.Copy(w.Header(), a.header)
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a client that has gone away
+	_, _ = w.Write(a.body) // fails if the client has left
 }
 
 func (f *floor) ask(r *http.Request) (*kept, error) {

@@ -1,22 +1,21 @@
-// Command list measures what people and agents ask an engine for all the time:
-// lists of images and of sandboxes with their sizes, the disk's use, and the
-// engine's start with many images. Beside FRE, by its own API and by Docker's,
-// stands a Docker engine of the benchmark's own:
+// Command list measures frequent requests of people and agents to an engine: lists of images, lists
+// of sandboxes with their sizes, disk usage, and the engine's start with many images. FRE is
+// measured by FRE's own API and by Docker's API, beside a Docker engine started by the benchmark:
 //
-//   - the list of 2,000 and 10,000 images over the socket: latency, and CPU time of
-//     the engine per call; what images of many layers, or a list that did not change,
-//     make of it; an agent that polls it ten times a second;
+//   - the list of 2,000 and 10,000 images over the socket: latency, and CPU time of the engine per
+//     call; the effect of images with many layers and of an unchanged list; an agent that polls the
+//     list ten times a second;
 //   - `ps -a -s` with a thousand sandboxes, ten of which hold 100,000 files;
-//   - docker's own client, the whole process, against both engines;
+//   - the whole process of the docker client, against both engines;
 //   - `system df`;
-//   - the start with 10,000 images, and the memory for them.
+//   - the start with 10,000 images, and the memory for the images.
 //
 // The engines take turns in one run, on one machine: read the ratios.
 //
 //	go run ./bench/list        # as root, from the project's root directory
 //
-// It prints a table, keeps every sample as JSON in bench/results, and ends with
-// an error where something could not be measured.
+// The command prints a table and writes every sample as JSON to bench/results. The exit is an error
+// if a measurement failed.
 package main
 
 import (
@@ -44,22 +43,22 @@ type options struct {
 	summary string
 }
 
-// size says how much is listed, and how often.
+// size describes the amount of data and of repetition.
 type size struct {
-	Few         int           `json:"few"`          // images: what docker is compared with
+	Few         int           `json:"few"`          // images, also in the comparison with docker
 	Many        int           `json:"many"`         // images
-	Layered     int           `json:"layered"`      // images of Layers layers, and as many of one
+	Layered     int           `json:"layered"`      // images with Layers layers, and as many images with one layer
 	Layers      int           `json:"layers"`       //
-	DockerBoxes int           `json:"docker_boxes"` // sandboxes, and docker's containers, beside each other
+	DockerBoxes int           `json:"docker_boxes"` // sandboxes, and docker's containers for comparison
 	Boxes       int           `json:"boxes"`        // sandboxes
-	Full        int           `json:"full"`         // of them, with files
-	Files       int           `json:"files"`        // together
-	Starts      int           `json:"starts"`       // of the engine
-	Programs    int           `json:"programs"`     // runs of each of docker's commands
-	Counted     int           `json:"counted"`      // calls whose system calls are counted
-	Poll        time.Duration `json:"poll_ns"`      // ten times a second for so long
+	Full        int           `json:"full"`         // of Boxes, with files
+	Files       int           `json:"files"`        // total
+	Starts      int           `json:"starts"`       // starts of the engine
+	Programs    int           `json:"programs"`     // runs of each docker command
+	Counted     int           `json:"counted"`      // calls with counted system calls
+	Poll        time.Duration `json:"poll_ns"`      // duration of polling ten times a second
 	turns       turns
-	settle      bool // wait for a quiet machine before each
+	settle      bool // wait for a quiet machine before each measurement
 }
 
 var (
@@ -97,14 +96,13 @@ func main() {
 	}
 }
 
-// run measures everything and reports it. What cannot be measured is said in its
-// row and in the error, beside what could. Without needDocker, docker is left out
-// where it is not installed.
+// run measures everything and reports the results. A failed measurement is reported in its row and
+// in the error. Without needDocker a missing docker is left out.
 func run(ctx context.Context, o options, needDocker bool) (err error) {
 	if o.bin, err = filepath.Abs(o.bin); err != nil {
 		return err
 	}
-	// Not /tmp, which may be memory: the state belongs on a disk.
+	// /tmp may be in memory, but the state belongs on a disk.
 	dir, err := os.MkdirTemp("/var/tmp", "fre-bench-")
 	if err != nil {
 		return err

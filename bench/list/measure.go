@@ -28,7 +28,7 @@ type bench struct {
 	docker *dockerd.Engine // nil: left out, or closed
 }
 
-// The paths that are asked for.
+// The requested paths.
 const (
 	imagesPath     = "/v1/images"
 	dockerImages   = "/images/json"
@@ -51,7 +51,7 @@ func (b *bench) closeDocker() error {
 	return err
 }
 
-// settle waits until the machine is quiet, unless all is only to be tried.
+// settle waits until the machine is quiet, except in a quick run.
 func (b *bench) settle(ctx context.Context) error {
 	if !b.size.settle {
 		return nil
@@ -59,7 +59,7 @@ func (b *bench) settle(ctx context.Context) error {
 	return host.Settle(ctx)
 }
 
-// measure lets all take turns and keeps what came of it.
+// measure measures all requests in turns and keeps the results.
 func (b *bench) measure(ctx context.Context, t turns, all ...*asked) error {
 	if err := b.settle(ctx); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (b *bench) measure(ctx context.Context, t turns, all ...*asked) error {
 	return ask(ctx, t, all...)
 }
 
-// beside is what FRE is asked for, and dockerd, where there is one.
+// beside adds the request to dockerd, if dockerd runs, to the requests to FRE.
 func (b *bench) beside(what, dockerPath string, fre ...*asked) ([]*asked, error) {
 	if b.docker == nil {
 		return fre, nil
@@ -77,15 +77,15 @@ func (b *bench) beside(what, dockerPath string, fre ...*asked) ([]*asked, error)
 	return append(fre, get(what+"/dockerd", b.dockerSocket(), dockerPath, http.StatusOK, pids)), err
 }
 
-// start starts the engine on a state directory and says how long it took until
-// it answered with the list of its images.
+// start starts the engine on a state directory, and returns the time until the engine has answered
+// with the list of images.
 func (b *bench) start(ctx context.Context, state string) (*daemon.Daemon, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answered := make(chan time.Duration, 1)
 	begin := time.Now()
 	go func() {
-		_ = daemon.Until(ctx, func() error { // which looks every 10 ms
+		_ = daemon.Until(ctx, func() error { // polls every 10 ms
 			conn, err := rawhttp.DialUnix(state + ".sock")
 			if err != nil {
 				return err
@@ -112,8 +112,7 @@ func stopping(d *daemon.Daemon, err *error) {
 	*err = errors.Join(*err, d.Stop(ctx))
 }
 
-// empty starts an engine that has no images: what the others' start and memory is
-// compared with.
+// empty starts an engine without images, as the baseline for start time and memory.
 func (b *bench) empty(ctx context.Context) error {
 	for range b.size.Starts {
 		d, took, err := b.start(ctx, filepath.Join(b.dir, "empty"))
@@ -121,7 +120,7 @@ func (b *bench) empty(ctx context.Context) error {
 			return err
 		}
 		b.EmptyStarts = append(b.EmptyStarts, took)
-		// The code that lists run has been read from the disk, as in the other.
+		// List once: the code for lists is then in memory, as in the other engine.
 		err = ask(ctx, turns{rounds: 1, calls: 1}, get("", d.Socket(), imagesPath, http.StatusOK, nil),
 			get("", d.DockerSocket(), dockerImages, http.StatusOK, nil))
 		if err == nil {
@@ -138,7 +137,7 @@ func (b *bench) empty(ctx context.Context) error {
 	return nil
 }
 
-// layers lists images of one layer, and images of many.
+// layers lists images with one layer and images with many layers.
 func (b *bench) layers(ctx context.Context) (err error) {
 	var all []*asked
 	for name, parts := range map[string]int{"layers/one": 1, "layers/many": b.size.Layers} {
@@ -158,7 +157,7 @@ func (b *bench) layers(ctx context.Context) (err error) {
 
 func (b *bench) imagesState() string { return filepath.Join(b.dir, "images") }
 
-// few is what docker is compared with, and what needs sandboxes.
+// few runs the comparison with docker and the measurements with sandboxes.
 func (b *bench) few(ctx context.Context) (err error) {
 	if err := seed(ctx, b.imagesState(), 0, b.size.Few, 2); err != nil {
 		return err
@@ -180,7 +179,7 @@ func (b *bench) few(ctx context.Context) (err error) {
 	return b.boxes(ctx)
 }
 
-// loadDocker has dockerd load the images, and make containers with files.
+// loadDocker loads the images into dockerd and makes containers with files.
 func (b *bench) loadDocker(ctx context.Context) error {
 	path := filepath.Join(b.dir, "images.tar")
 	f, err := os.Create(path)
@@ -197,8 +196,8 @@ func (b *bench) loadDocker(ctx context.Context) error {
 		containers(ctx, b.dockerSocket(), imageName(0)+":1", b.size.DockerBoxes, b.size.Full, b.size.Files/b.size.Full))
 }
 
-// fewLists asks both engines for their images, their use of the disk and a
-// hundred sandboxes, and docker's client for its tables.
+// fewLists asks both engines for images, disk usage and a hundred sandboxes, and runs docker's
+// client.
 func (b *bench) fewLists(ctx context.Context) (err error) {
 	d, _, err := b.start(ctx, b.imagesState())
 	if err != nil {
@@ -242,14 +241,14 @@ func (b *bench) fewLists(ctx context.Context) (err error) {
 	return b.programs(ctx, socket)
 }
 
-// dockerCommands are docker's own, with the names of their rows.
+// dockerCommands lists docker commands with the names of their rows.
 var dockerCommands = []struct {
 	name string
 	args []string
 }{{"version", []string{"version"}}, {"images", []string{"images"}}, {"ps", []string{"ps", "--all", "--size"}}}
 
-// programs runs docker's client, the whole process, against both engines, and
-// against FRE's answers out of memory, which says what the client itself takes.
+// programs runs the whole process of docker's client against both engines, and against FRE's
+// answers from memory. The last shows the client's own time.
 func (b *bench) programs(ctx context.Context, socket string) (err error) {
 	docker, err := exec.LookPath("docker")
 	if errors.Is(err, exec.ErrNotFound) {
@@ -260,7 +259,7 @@ func (b *bench) programs(ctx context.Context, socket string) (err error) {
 		return err
 	}
 	if b.docker != nil {
-		docker = b.docker.Command()[0] // the same program for all
+		docker = b.docker.Command()[0] // the same program for all engines
 	}
 	same, none := filepath.Join(b.dir, "floor.sock"), filepath.Join(b.dir, "none.sock")
 	for path, empty := range map[string]bool{same: false, none: true} {
@@ -286,7 +285,7 @@ func (b *bench) programs(ctx context.Context, socket string) (err error) {
 	return b.measure(ctx, turns{rounds: b.size.Programs, calls: 1}, all...)
 }
 
-// boxes lists a thousand sandboxes, before and after ten of them write files.
+// boxes lists a thousand sandboxes, before and after ten of the sandboxes write files.
 func (b *bench) boxes(ctx context.Context) (err error) {
 	d, _, err := b.start(ctx, b.imagesState())
 	if err != nil {
@@ -318,15 +317,15 @@ func (b *bench) boxes(ctx context.Context) (err error) {
 	return nil
 }
 
-// counted is how many system calls the engine makes for each sandbox in a list.
+// counted holds the number of the engine's system calls per sandbox in a list.
 type counted struct {
 	PerBox float64          `json:"per_sandbox"`
-	Calls  map[string]int64 `json:"calls"` // of all lists, by name
+	Calls  map[string]int64 `json:"calls"` // over all lists, by name
 	Err    string           `json:"error,omitempty"`
 }
 
-// count has the engine count its system calls while it lists sandboxes, and while
-// it answers as often without a list: what a request takes is not the list's.
+// count counts the engine's system calls for lists of sandboxes, and for as many requests without a
+// list. The difference belongs to the lists.
 func (b *bench) count(ctx context.Context, cl *client.Client, socket, path, without string) counted {
 	n := counted{Calls: map[string]int64{}}
 	var all [2]int64
@@ -349,7 +348,7 @@ func (b *bench) count(ctx context.Context, cl *client.Client, socket, path, with
 			}
 			all[i], err = calls, e
 		}
-		_ = a.end() // a connection that is no longer needed
+		_ = a.end() // the connection is not needed any more
 		if err != nil {
 			n.Err = err.Error()
 			return n
@@ -359,7 +358,7 @@ func (b *bench) count(ctx context.Context, cl *client.Client, socket, path, with
 	return n
 }
 
-// many starts an engine with ten thousand images, lists them and polls the list.
+// many starts an engine with ten thousand images, lists the images and polls the list.
 func (b *bench) many(ctx context.Context) (err error) {
 	if err := seed(ctx, b.imagesState(), b.size.Few, b.size.Many, 2); err != nil {
 		return err
@@ -402,16 +401,16 @@ func (b *bench) many(ctx context.Context) (err error) {
 	return err
 }
 
-// polled is the part of one CPU that an engine uses while it is polled.
+// polled is the share of one CPU that an engine uses while a client polls.
 type polled struct {
 	Part float64 `json:"part"`
 	Err  string  `json:"error,omitempty"`
 }
 
-// pollEvery is ten times a second.
+// pollEvery gives ten requests per second.
 const pollEvery = 100 * time.Millisecond
 
-// poll asks ten times a second; nil for nothing.
+// poll polls ten times a second. If a is nil, poll only waits.
 func (b *bench) poll(ctx context.Context, pids []int, a *asked) (p polled) {
 	once := func() error {
 		if a == nil {
@@ -421,7 +420,7 @@ func (b *bench) poll(ctx context.Context, pids []int, a *asked) (p polled) {
 	}
 	defer func() {
 		if a != nil {
-			_ = a.end() // a connection that is no longer needed
+			_ = a.end() // the connection is not needed any more
 		}
 	}()
 	err := once()
@@ -445,7 +444,7 @@ func (b *bench) poll(ctx context.Context, pids []int, a *asked) (p polled) {
 	return polled{Part: float64(after-before) / float64(time.Since(begin))}
 }
 
-// failed is the error of all that could not be measured.
+// failed returns an error with all failed measurements, nil if all succeeded.
 func (b *bench) failed() error {
 	var lines []string
 	for _, r := range b.rows() {

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// result is everything that was measured.
+// result holds all measurements.
 type result struct {
 	Host    host.Info `json:"host"`
 	Size    size      `json:"size"`
@@ -23,7 +23,7 @@ type result struct {
 	EmptyBytes  int64           `json:"empty_bytes"` // PSS of the engine
 	ManyBytes   int64           `json:"many_bytes"`
 
-	Idle         polled `json:"idle"` // without a request
+	Idle         polled `json:"idle"` // without requests
 	Polled       polled `json:"polled"`
 	PolledDocker polled `json:"polled_docker"`
 
@@ -31,17 +31,17 @@ type result struct {
 	DockerSyscalls counted `json:"syscalls_docker"`
 }
 
-// row is one line of the table. Less is better in all of them.
+// row is a line of the table. Lower values are better in every row.
 type row struct {
 	what  string
 	unit  string
 	value float64
-	aim   float64 // 0: none
-	peer  float64 // dockerd's, 0: none
-	err   string  // why there is no value
+	aim   float64 // 0: no aim
+	peer  float64 // dockerd's value, 0: no value
+	err   string  // the reason for a missing value
 }
 
-// find returns what was asked under a name; of what was not, one that says so.
+// find returns the results under a name. For an unknown name the result has an error.
 func (r *result) find(name string) *asked {
 	if i := slices.IndexFunc(r.Asked, func(a *asked) bool { return a.Name == name }); i >= 0 {
 		return r.Asked[i]
@@ -49,8 +49,8 @@ func (r *result) find(name string) *asked {
 	return &asked{Name: name, Err: "not measured"}
 }
 
-// over is the median of how much longer a call takes than the other one of the
-// same turn, since what else the machine does is nearly the same for both.
+// over returns the median of the differences between the calls of a and b in the same turn. Load by
+// other programs affects both calls of a turn nearly equally.
 func over(a, b *asked) time.Duration {
 	var more []time.Duration
 	for i := range min(len(a.Latency), len(b.Latency)) {
@@ -59,17 +59,17 @@ func over(a, b *asked) time.Duration {
 	return stats.Median(more)
 }
 
-// rows are the table, its aims those the engine was built for.
+// rows returns the rows of the table. The aims are the engine's design goals.
 func (r *result) rows() []row {
 	few, many := grouped(r.Size.Few), grouped(r.Size.Many)
 	boxes, files := grouped(r.Size.Boxes), grouped(r.Size.Files)
 	var rows []row
-	// latency is a row of a median call in milliseconds.
+	// latency adds a row with a median latency in milliseconds.
 	latency := func(what, name string, aim float64, peer string) {
 		a := r.find(name)
 		rows = append(rows, row{what: what, unit: "ms", value: milliseconds(a.p50()), aim: aim, peer: milliseconds(r.find(peer).p50()), err: a.Err})
 	}
-	// ratio is a row of one median by another.
+	// ratio adds a row with the ratio of two medians.
 	ratio := func(what, name, by string, aim float64, value func(*asked) time.Duration) {
 		a, b := r.find(name), r.find(by)
 		rows = append(rows, row{what: what, unit: "×", value: stats.Ratio(value(a), value(b)), aim: aim, err: cmp.Or(a.Err, b.Err)})
@@ -137,14 +137,14 @@ func (r *result) rows() []row {
 		row{what: "memory of the engine with " + many + " images, after these lists", unit: "MiB", value: mebibytes(r.ManyBytes)},
 		row{what: "of that for the images", unit: "MiB", value: mebibytes(r.ManyBytes - r.EmptyBytes), aim: 64})
 	if !docker {
-		for i := range rows { // what they would have been
+		for i := range rows { // values without a peer are invalid
 			rows[i].peer = 0
 		}
 	}
 	return rows
 }
 
-// markdown is the table people read.
+// markdown returns the table of the page.
 func (r *result) markdown() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -179,7 +179,7 @@ func (r *result) markdown() string {
 	return b.String()
 }
 
-// number is a value with its unit, three digits of it; "" for 0, which is none.
+// number formats a value with its unit and three digits, "" for 0.
 func number(v float64, unit string) string {
 	if v == 0 {
 		return ""
@@ -191,7 +191,7 @@ func number(v float64, unit string) string {
 	return strings.TrimSpace(text + " " + unit)
 }
 
-// grouped is a number with commas between its thousands.
+// grouped formats a number with commas between thousands.
 func grouped(n int) string {
 	if n < 1000 {
 		return fmt.Sprint(n)

@@ -26,21 +26,21 @@ var sitterSource []byte
 
 const sitter = "bench-sitter"
 
-// putSitter puts the image of the sandboxes in the registry of a state directory
-// on which no engine runs. A sandbox has room for the files.
+// putSitter puts the image of the sandboxes into the registry of a state directory that no engine
+// uses. Each sandbox has room for the given number of files.
 func putSitter(ctx context.Context, state, dir string, files int) error {
 	program, err := cc.Compile(ctx, dir, "sitter", sitterSource)
 	if err != nil {
 		return err
 	}
 	var config image.Config
-	// A page and an inode for each, and as much again.
+	// A page and an inode for each file, doubled.
 	config.Resources.TmpBytes = int64(files+1024) * 4096 * 2
 	config.Resources.MemoryBytes = config.Resources.TmpBytes*2 + 64<<20
 	return daemon.PutImages(ctx, state, daemon.Function{Name: sitter, Program: program, Config: config})
 }
 
-// crowd is a number of sandboxes that sit.
+// crowd is a set of running sandboxes.
 type crowd struct {
 	client *client.Client
 	cancel context.CancelFunc
@@ -48,14 +48,14 @@ type crowd struct {
 	all    []*sitting
 }
 
-// sitting is one of them. A byte to stdin has it write its files; it says a byte
-// when it sits, and another when the files are there.
+// sitting is a sandbox in a crowd. The program writes a byte to stdout when it runs. A byte to
+// stdin makes the program write the files; a second byte on stdout reports the end of writing.
 type sitting struct {
 	stdin  *io.PipeWriter
 	stdout *io.PipeReader
 }
 
-// sit starts n sandboxes, which write so many files when they are told to.
+// sit starts n sandboxes. Each sandbox writes the given number of files on request.
 func sit(ctx context.Context, socket string, n, files int) (*crowd, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &crowd{client: client.New(socket), cancel: cancel, all: make([]*sitting, n)}
@@ -85,13 +85,13 @@ func sit(ctx context.Context, socket string, n, files int) (*crowd, error) {
 	return c, nil
 }
 
-// said waits for the sandbox's next byte.
+// said waits for the next byte from the sandbox.
 func (s *sitting) said() error {
 	_, err := s.stdout.Read(make([]byte, 1))
 	return err
 }
 
-// fill has so many of them write their files.
+// fill lets the first n sandboxes write their files.
 func (c *crowd) fill(n int) error {
 	for _, s := range c.all[:min(n, len(c.all))] {
 		if _, err := s.stdin.Write([]byte("f")); err != nil {
@@ -104,7 +104,7 @@ func (c *crowd) fill(n int) error {
 	return nil
 }
 
-// close ends them, and returns when no client of theirs is left.
+// close ends the sandboxes and waits for their clients.
 func (c *crowd) close() {
 	c.cancel()
 	for _, s := range c.all {
@@ -116,8 +116,8 @@ func (c *crowd) close() {
 	c.client.Close()
 }
 
-// containers makes n containers on dockerd, which do not run, and puts files into
-// the first full of them.
+// containers makes n containers on dockerd without starting them, and puts files into the first
+// full containers.
 func containers(ctx context.Context, socket, image string, n, full, filesEach int) error {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)

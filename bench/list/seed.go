@@ -22,12 +22,12 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// seedWorkers is how many images are made at once: each waits for the disk.
+// seedWorkers is the number of images made in parallel, because making an image waits for the disk.
 const seedWorkers = 8
 
-// seed puts images number first to last-1 in the registry of a state directory
-// on which no engine runs. Each consists of so many parts, of which the last, a
-// tree of three files, is its own.
+// seed puts the images first to last-1 into the registry of a state directory that no engine uses.
+// Each image has the given number of parts. The last part, a tree of three files, belongs to one
+// image alone.
 func seed(ctx context.Context, state string, first, last, parts int) (err error) {
 	if err := os.MkdirAll(state, 0o711); err != nil {
 		return err
@@ -37,7 +37,7 @@ func seed(ctx context.Context, state string, first, last, parts int) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	release := st.Hold() // a tree that no image has yet
+	release := st.Hold() // protects trees that no image contains yet
 	defer release()
 	var shared []store.Part
 	for i := range parts - 1 {
@@ -78,7 +78,7 @@ func seed(ctx context.Context, state string, first, last, parts int) (err error)
 
 func imageName(i int) string { return fmt.Sprintf("bench-%05d", i) }
 
-// commit stores a tree of these files.
+// commit stores a tree of the given files.
 func commit(ctx context.Context, st *store.Store, files map[string]string) (store.Digest, error) {
 	w, err := st.Create()
 	if err != nil {
@@ -93,8 +93,8 @@ func commit(ctx context.Context, st *store.Store, files map[string]string) (stor
 	return w.Commit(ctx)
 }
 
-// archive writes n images as `docker load` reads them: a layer of their own on
-// layers-1 that all have in common.
+// archive writes n images in the format of `docker load`: each has a layer of its own above
+// layers-1 shared layers.
 func archive(w io.Writer, n, layers int) error {
 	out := tar.NewWriter(w)
 	put := func(name string, content []byte) error {
@@ -110,7 +110,7 @@ func archive(w io.Writer, n, layers int) error {
 		Layers   []string
 	}
 	var manifest []entry
-	var paths, ids []string // of the layers in common
+	var paths, ids []string // of the shared layers
 	add := func(text string) (path, id string, err error) {
 		content, err := layer(text)
 		if err != nil {
@@ -155,7 +155,7 @@ func archive(w io.Writer, n, layers int) error {
 	return errors.Join(put("manifest.json", text), out.Close())
 }
 
-// layer is the tar of a layer of one small file.
+// layer returns the tar of a layer with one small file.
 func layer(name string) ([]byte, error) {
 	var b bytes.Buffer
 	if err := files(&b, 1, "data/"+name+"/"); err != nil {
@@ -164,8 +164,7 @@ func layer(name string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// files writes a tar of n files of 64 bytes below a directory, a thousand to each
-// of its own.
+// files writes a tar of n files of 64 bytes below dir, with a thousand files per subdirectory.
 func files(w io.Writer, n int, dir string) error {
 	out := tar.NewWriter(w)
 	text := bytes.Repeat([]byte("x"), 64)

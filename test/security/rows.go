@@ -1,6 +1,6 @@
 package security
 
-// Row is an attack that has worked on other software, and the tests that run the attack on FRE. A
+// Row is an attack known to have worked elsewhere, with the tests that run the attack on FRE. A
 // test is written "package directory.TestName", as in SPECIFICATION.md.
 type Row struct {
 	Attack string
@@ -9,7 +9,7 @@ type Row struct {
 
 // Rows lists the attacks that FRE withstands. The table of docs/threat-model.md has the same rows
 // and tests, and names the defence against each attack. test/docs compares both tables, and checks
-// that each test exists and that every test of this package has a row.
+// that each test exists and that Rows contains every test of this package.
 var Rows = []Row{
 	{"overwrite the runtime's program from inside (CVE-2019-5736)", []string{"test/security.TestOverwriteRuntime"}},
 	{"catch a process of the runtime's that enters (CVE-2016-9962)", []string{"test/security.TestNothingJoins"}},
