@@ -26,11 +26,11 @@ import (
 	"github.com/fre-engine/fre/registry"
 )
 
-// within is how long what has to happen may take.
+// within bounds every wait.
 const within = 2 * time.Minute
 
-// bed is what the nodes share: a bridge between their network namespaces, NATS in a process
-// of its own, and a registry in this one.
+// bed holds the parts that the nodes share: a bridge between their network namespaces, NATS in a
+// separate process, and a registry in this process.
 type bed struct {
 	bin, dir string
 	bridge   string
@@ -39,7 +39,7 @@ type bed struct {
 	conn     *nats.Conn
 	stream   jetstream.JetStream
 	registry string
-	undo     []func() error // in reverse
+	undo     []func() error // called in reverse order
 }
 
 // node is an engine with a network namespace and a share of its own.
@@ -49,7 +49,7 @@ type node struct {
 	name   string
 	config daemon.Config
 	api    *client.Client
-	daemon *daemon.Daemon // nil: it does not run
+	daemon *daemon.Daemon // nil: not running
 }
 
 // run runs a command of the system.
@@ -60,10 +60,10 @@ func run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// later has something undone by close.
+// later registers a function for close to call.
 func (b *bed) later(undo func() error) { b.undo = append(b.undo, undo) }
 
-// close undoes everything.
+// close calls the registered functions in reverse order.
 func (b *bed) close() error {
 	var errs []error
 	for _, undo := range slices.Backward(b.undo) {
@@ -72,7 +72,7 @@ func (b *bed) close() error {
 	return errors.Join(errs...)
 }
 
-// openBed makes what the nodes share; the caller closes it, also after an error.
+// openBed makes the shared parts. The caller closes the bed, also after an error.
 func openBed(ctx context.Context, o options) (b *bed, err error) {
 	id := os.Getpid()
 	b = &bed{bridge: fmt.Sprintf("frn%d", id), subnet: fmt.Sprintf("10.%d.%d", 150+id/256%50, id%256)}
@@ -137,9 +137,9 @@ func (b *bed) serveRegistry(ctx context.Context) error {
 	return nil
 }
 
-// serveNATS is the program's further self: a server with JetStream, to the end of standard
-// input. With sync it says that a message is there once it is on disk, as the engine's own
-// does; else as NATS does by default.
+// serveNATS runs a NATS server with JetStream in a child process, until standard input ends. With
+// sync the server acknowledges a message after writing it to disk, like the engine's own server;
+// without sync the server uses the default of NATS.
 func serveNATS(_ context.Context, o options) error {
 	s, err := natsserver.NewServer(&natsserver.Options{
 		Host: o.listen, Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: o.nats, SyncAlways: o.sync, NoSigs: true, NoLog: true,
@@ -154,11 +154,11 @@ func serveNATS(_ context.Context, o options) error {
 		return errors.New("NATS takes no connections")
 	}
 	fmt.Println(s.ClientURL())
-	_, _ = os.Stdin.Read(make([]byte, 1)) // its end comes with the parent's
+	_, _ = os.Stdin.Read(make([]byte, 1)) // stdin ends with the parent
 	return nil
 }
 
-// add makes a node that does not run yet, and whose share has no bound.
+// add makes a node that does not run yet. The node's share has no limit yet.
 func (b *bed) add(ctx context.Context, name string, number int) (n *node, err error) {
 	n = &node{bed: b, name: name}
 	if n.share, err = newShare(fmt.Sprintf("fre-bench-nodes-%d-%s", os.Getpid(), name)); err != nil {
@@ -204,7 +204,7 @@ func (b *bed) add(ctx context.Context, name string, number int) (n *node, err er
 	return n, nil
 }
 
-// start has a node run, unless it does.
+// start starts a node unless the node runs.
 func (n *node) start(ctx context.Context) (err error) {
 	if n.daemon != nil {
 		return nil
@@ -215,7 +215,7 @@ func (n *node) start(ctx context.Context) (err error) {
 	return err
 }
 
-// stop ends a node, unless it does not run.
+// stop ends a node if the node runs.
 func (n *node) stop(ctx context.Context) error {
 	if n.daemon == nil {
 		return nil
@@ -227,8 +227,8 @@ func (n *node) stop(ctx context.Context) error {
 	return d.Stop(ctx)
 }
 
-// with has the first nodes run, and the others not, and waits until they know it and have
-// all functions.
+// with runs the first nodes and stops the others. It waits until the running nodes know each other
+// and have all functions.
 func with(ctx context.Context, nodes []*node, running int, functions ...string) error {
 	for _, n := range nodes[running:] {
 		if err := n.stop(ctx); err != nil {

@@ -1,12 +1,12 @@
-// Command nodes measures what three nodes do together that one alone does: asynchronous
-// events, and calls, of a warm no-op in Python, each node with the same part of a CPU.
+// Command nodes compares three nodes with one node: asynchronous events, and calls, of a warm no-op
+// in Python. Each node has the same share of a CPU.
 //
 //	go run ./bench/nodes        # as root, from the project's root directory
 //
-// Each node has a network namespace of its own and a control group (v1) whose quota bounds
-// it with its sandboxes. NATS and the clients have none of it, and are the same for one node
-// and for three; all is on one machine, so three parts, NATS and clients have to fit in it:
-// the table says how much of it others had.
+// Each node has a network namespace and a cgroup (v1) whose quota limits the node and its
+// sandboxes. NATS and the clients are outside the quotas, and are equal for one node and for three.
+// Three shares, NATS and the clients must fit on the one machine: the table shows the CPU time of
+// other programs.
 package main
 
 import (
@@ -79,21 +79,21 @@ func main() {
 	}
 }
 
-// turn is one measurement.
+// turn holds one measurement.
 type turn struct {
-	PerSecond float64   `json:"per_second"` // that the function has ended, from the first request to the last end
+	PerSecond float64   `json:"per_second"` // events finished by the function, from the first request to the end of the last event
 	Accepted  float64   `json:"answered_per_second"`
 	P50       float64   `json:"p50_ms"` // of the requests
 	P99       float64   `json:"p99_ms"`
 	CPU       float64   `json:"cpu_us_each"`      // of nodes and sandboxes
 	NATS      float64   `json:"nats_cpu_us_each"` // of NATS
-	Used      []float64 `json:"share_used"`       // part of its share that each node has used
-	NATSPart  float64   `json:"nats_cpus"`        // CPUs that NATS took
-	Clients   float64   `json:"client_cpus"`      // that the clients took
-	Others    float64   `json:"other_cpus"`       // that was taken by what is not of the benchmark
+	Used      []float64 `json:"share_used"`       // used part of each node's share
+	NATSPart  float64   `json:"nats_cpus"`        // CPUs used by NATS
+	Clients   float64   `json:"client_cpus"`      // CPUs used by the clients
+	Others    float64   `json:"other_cpus"`       // CPUs used by programs outside the benchmark
 }
 
-// series are the turns of one kind.
+// series holds the turns of one kind.
 type series struct {
 	Name  string `json:"name"`
 	Nodes int    `json:"nodes"`
@@ -101,12 +101,12 @@ type series struct {
 	Turns []turn `json:"turns"`
 }
 
-// kind is what is measured.
+// kind describes a kind of measurement.
 type kind struct {
 	path        string
 	async       bool
-	first       bool // all is sent to the first node
-	connections int  // 0: those of the options
+	first       bool // all requests go to the first node
+	connections int  // 0: as in the options
 }
 
 type result struct {
@@ -116,13 +116,13 @@ type result struct {
 	Series []*series `json:"series"`
 }
 
-// The functions that are called.
+// The names of the functions.
 const (
 	noop = "bench-python-noop"
-	slow = "bench-python-slow" // takes 5 ms, one event at a time at each node
+	slow = "bench-python-slow" // takes 5 ms; each node handles one event at a time
 )
 
-// kinds are measured in this order.
+// kinds lists the kinds in the order of measurement.
 var kinds = []struct {
 	name string
 	kind
@@ -157,7 +157,7 @@ func bench(ctx context.Context, o options) (err error) {
 	}
 	for round := range o.rounds {
 		counts := []int{1, len(nodes)}
-		if round%2 == 1 { // each is as often the first
+		if round%2 == 1 { // alternate the order
 			slices.Reverse(counts)
 		}
 		for _, count := range counts {
@@ -172,8 +172,9 @@ func bench(ctx context.Context, o options) (err error) {
 	return report.Publish(o.results, o.summary, "Several nodes", "nodes", r.Host.Time, r, r.markdown(o))
 }
 
-// deploy builds the functions with an engine that is alone, has the network, and the state of
-// the first node, which brings it to the others; then it stops them and bounds them.
+// deploy builds the functions with a standalone engine, which has access to the network and uses
+// the first node's state. The first node then passes the functions to the other nodes. At the end
+// deploy stops all nodes and limits their shares.
 func deploy(ctx context.Context, o options, nodes []*node) error {
 	if err := build(ctx, o, nodes[0]); err != nil {
 		return err
@@ -202,8 +203,8 @@ func build(ctx context.Context, o options, n *node) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(e.Dir())) }()                // not Close, which removes the functions
-	resources := map[string]any{"cpu": fmt.Sprintf("%dm", 10*o.share), "pids": 128} // no more than its node has
+	defer func() { err = errors.Join(err, os.RemoveAll(e.Dir())) }()                // not Close, because Close removes the functions
+	resources := map[string]any{"cpu": fmt.Sprintf("%dm", 10*o.share), "pids": 128} // within the node's share
 	_, err = e.DeployWith(ctx, "bench/functions/python-noop", noop, map[string]any{"events": map[string]any{"max_queue": 1000000}, "resources": resources})
 	if err != nil {
 		return err
@@ -212,7 +213,7 @@ func build(ctx context.Context, o options, n *node) (err error) {
 	return err
 }
 
-// turns takes one turn of each kind with so many nodes.
+// turns takes one turn of each kind with count nodes.
 func (r *result) turns(ctx context.Context, b *bed, nodes []*node, count int, o options) error {
 	if err := with(ctx, nodes, count, noop, slow); err != nil {
 		return err
@@ -221,7 +222,7 @@ func (r *result) turns(ctx context.Context, b *bed, nodes []*node, count int, o 
 		if s.Nodes != count {
 			continue
 		}
-		if _, err := s.measure(ctx, b, nodes[:count], o.slice/4, o); err != nil { // to warm up
+		if _, err := s.measure(ctx, b, nodes[:count], o.slice/4, o); err != nil { // warm up
 			return fmt.Errorf("%s on %d nodes: %w", s.Name, count, err)
 		}
 		t, err := s.measure(ctx, b, nodes[:count], o.slice, o)
@@ -233,7 +234,7 @@ func (r *result) turns(ctx context.Context, b *bed, nodes []*node, count int, o 
 	return nil
 }
 
-// reading is what was used up to a time.
+// reading holds the CPU times used up to a moment.
 type reading struct {
 	at    time.Time
 	nodes []time.Duration
@@ -263,7 +264,7 @@ func read(b *bed, nodes []*node) (r reading, err error) {
 	return r, err
 }
 
-// measure sends to all nodes at once for a while, and waits until all of it has run.
+// measure sends requests to the nodes for a while, and waits until all events have run.
 func (s *series) measure(ctx context.Context, b *bed, nodes []*node, slice time.Duration, o options) (t turn, err error) {
 	before, err := read(b, nodes)
 	if err != nil {
@@ -312,7 +313,7 @@ func (s *series) measure(ctx context.Context, b *bed, nodes []*node, slice time.
 	return t, nil
 }
 
-// send has each node get as many of the connections.
+// send divides the connections equally among the nodes.
 func (s *series) send(ctx context.Context, nodes []*node, slice time.Duration, connections int) ([]*load.Report, error) {
 	type answer struct {
 		report *load.Report
@@ -337,8 +338,7 @@ func (s *series) send(ctx context.Context, nodes []*node, slice time.Duration, c
 	return reports, errors.Join(errs...)
 }
 
-// drained waits until no event is in the queue any more: NATS is asked, which costs the nodes
-// nothing.
+// drained waits until the queue holds no events. It asks NATS, at no cost to the nodes.
 func (b *bed) drained(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

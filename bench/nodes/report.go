@@ -8,7 +8,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// of is a figure of each turn.
+// of returns one value of each turn.
 func (s *series) of(get func(turn) float64) []float64 {
 	var v []float64
 	for _, t := range s.Turns {
@@ -17,7 +17,8 @@ func (s *series) of(get func(turn) float64) []float64 {
 	return v
 }
 
-// ratios are three nodes by one, turn by turn, and of the medians.
+// ratios returns the rate of three nodes divided by the rate of one node: of the medians, and the
+// least and the most over the turns.
 func ratios(one, three *series) (of, least, most float64) {
 	rate := func(t turn) float64 { return t.PerSecond }
 	var each []float64
@@ -27,7 +28,7 @@ func ratios(one, three *series) (of, least, most float64) {
 	return stats.Median(three.of(rate)) / stats.Median(one.of(rate)), slices.Min(each), slices.Max(each)
 }
 
-// busy is what others may take of a machine that counts as quiet, in CPUs.
+// busy is the most CPU time of other programs on a quiet machine, in CPUs.
 const busy = 0.2
 
 func (r *result) markdown(o options) string {

@@ -17,23 +17,23 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// period is over which a share is kept: short, so that a node that has used its part up
-// waits for milliseconds.
+// period is the period of the quota. The period is short: a node without quota waits only
+// milliseconds.
 const period = 20 * time.Millisecond
 
-// errNoV1 says that the machine cannot bound a node as share does.
+// errNoV1 reports that the machine lacks the controllers for shares.
 var errNoV1 = errors.New("needs the controllers cpu and cpuacct of cgroup v1")
 
-// share is a control group of a node, with its sandboxes: an engine makes their groups at
-// the top of the hierarchies that it sees, and a node sees its share there ([share.enter]).
+// share is a cgroup for a node and its sandboxes. An engine makes the sandboxes' cgroups at the top
+// of the hierarchies; [share.enter] mounts the share at the top of the node's hierarchies.
 type share struct {
-	groups []group // one for each hierarchy: cpu and cpuacct, which are one where they are mounted together
+	groups []group // one group per hierarchy: cpu and cpuacct, or a single group if both are mounted together
 }
 
-// group is a share's part in a hierarchy.
+// group is the cgroup of a share in one hierarchy.
 type group struct{ mount, dir string }
 
-// newShare makes the group, without a bound. The error is errNoV1 where that is so.
+// newShare makes the cgroups without a limit. The error is errNoV1 if cgroup v1 is missing.
 func newShare(name string) (s *share, err error) {
 	layout, err := cgroup.Detect()
 	if err != nil {
@@ -57,8 +57,8 @@ func newShare(name string) (s *share, err error) {
 	return s, nil
 }
 
-// enter is a shell's commands to become program, in the share, which it sees as the whole of
-// the hierarchies, in the network namespace that is bound to a file.
+// enter returns a shell script that executes program inside the share and in the network namespace
+// bound to the file netns. The process sees the share as the whole of each hierarchy.
 func (s *share) enter(netns, program string) string {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh -e\n")
@@ -71,12 +71,12 @@ func (s *share) enter(netns, program string) string {
 	return b.String()
 }
 
-// weight is a share's beside whatever else wants the CPUs (1024 is a process's): within its
-// bound it gets what it wants.
+// weight is the share's weight against other processes (default 1024): within the limit a node gets
+// all the CPU time that the node needs.
 const weight = 10 * 1024
 
-// limit bounds it to so much of one CPU. Groups below it that an engine has just removed count
-// for a moment longer, and the kernel refuses it while one of them might have more.
+// limit limits the share to a percentage of one CPU. Cgroups that an engine has just removed count
+// for a moment longer, and the kernel refuses a limit below the limit of a child: retry.
 func (s *share) limit(ctx context.Context, percent int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -93,7 +93,7 @@ func (s *share) limit(ctx context.Context, percent int) error {
 	return nil
 }
 
-// used is what the share has used so far.
+// used returns the CPU time that the share has used so far.
 func (s *share) used() (time.Duration, error) {
 	text, err := os.ReadFile(filepath.Join(s.groups[len(s.groups)-1].dir, "cpuacct.usage"))
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *share) used() (time.Duration, error) {
 	return time.Duration(ns), err
 }
 
-// remove removes the share, from which all processes have gone or are about to.
+// remove removes the cgroups, and waits until the last processes have left.
 func (s *share) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -114,7 +114,7 @@ func (s *share) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeGroups removes a group and those below, which an engine that was killed has left.
+// removeGroups removes a cgroup and all descendants, which a killed engine may have left.
 func removeGroups(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// groups are cgroups with limits, asked for at once.
+// groups holds the times of simultaneous requests for cgroups with limits.
 type groups struct {
 	How    string            `json:"how"` // "create" or "reuse"
 	AtOnce int               `json:"at_once"`
@@ -32,9 +32,8 @@ func (g *groups) summary() stats.Summary {
 
 var groupLimits = cgroup.Limits{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64}
 
-// measureCgroups asks FRE's own pool, once when it is filled and once when it
-// holds nothing: then it makes a group in each hierarchy, opens its files and
-// writes its limits, as every engine must that keeps none.
+// measureCgroups measures FRE's cgroup pool, once filled and once empty. An empty pool makes a
+// cgroup in each hierarchy, opens the files and writes the limits, like any engine without a pool.
 func (r *result) measureCgroups(ctx context.Context) error {
 	for _, n := range r.Size.Cgroups {
 		create, reuse := &groups{How: "create", AtOnce: n}, &groups{How: "reuse", AtOnce: n}
@@ -77,7 +76,7 @@ func (g *groups) measure(ctx context.Context) (took []time.Duration, err error) 
 		defer pool.Release(last)
 		return acquire(pool, g.AtOnce)
 	}
-	// Groups that have been leased before, and cleaned since.
+	// The measured cgroups have been leased before and cleaned since.
 	if _, err := acquire(pool, g.AtOnce); err != nil {
 		return nil, err
 	}
@@ -87,7 +86,7 @@ func (g *groups) measure(ctx context.Context) (took []time.Duration, err error) 
 	return acquire(pool, g.AtOnce)
 }
 
-// acquire leases n groups at once, says how long each took, and gives them back.
+// acquire leases n cgroups at once, returns the time of each lease, and releases all cgroups.
 func acquire(pool *cgroup.Pool, n int) ([]time.Duration, error) {
 	took := make([]time.Duration, n)
 	leased := make([]*cgroup.Group, n)
@@ -112,7 +111,7 @@ func acquire(pool *cgroup.Pool, n int) ([]time.Duration, error) {
 	return took, errors.Join(errs...)
 }
 
-// filled waits until the pool called name has made n groups and rests.
+// filled waits until the pool called name has made n cgroups and is idle.
 func filled(ctx context.Context, name string, n int) error {
 	layout, err := cgroup.Detect()
 	if err != nil {
@@ -131,12 +130,11 @@ func filled(ctx context.Context, name string, n int) error {
 	return host.Settle(ctx)
 }
 
-// below counts the groups in the group called name, wherever it is in a
-// hierarchy.
+// below returns the number of children of cgroups called name, anywhere in a hierarchy.
 func below(hierarchy, name string) (n int, err error) {
 	err = filepath.WalkDir(hierarchy, func(path string, d fs.DirEntry, err error) error {
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // of another engine's, which removes it
+		case errors.Is(err, fs.ErrNotExist): // another engine removes the cgroup
 			return nil
 		case err == nil && d.IsDir() && filepath.Base(filepath.Dir(path)) == name:
 			n++

@@ -1,16 +1,16 @@
-// Command paper measures what the figures of the paper FRE began with show, on
-// one machine in one run, the peers taking turns: what namespaces cost when many
-// processes are made at once (figure 1), cgroups made and reused (2), starts one
-// after the other (7) and at once (8), and the memory of instances of one
-// language (9) and of several (10), by FRE, Docker, runc and as bare processes; and
-// the page cache that one Python takes in two images.
+// Command paper repeats the measurements of the paper from which FRE started, on one machine in one
+// run, with the peers in turns. The figures show the cost of namespaces when many processes are
+// made at once (figure 1), new and reused cgroups (2), sequential (7) and simultaneous (8) starts,
+// and the memory of instances of one language (9) and of several (10). The peers are FRE, Docker,
+// runc and bare processes. A further measurement is the page cache that one Python takes in two
+// images.
 //
 // The paper: Wu, Tian, Wan, Wang, "A method for building an ultra-lightweight
 // runtime environment for cloud functions", 2020.
 //
 //	go run ./bench/paper        # as root, from the project's root directory
 //
-// It writes paper.md, the plots and every number as JSON to docs/benchmarks.
+// The command writes paper.md, the plots and every number as JSON to docs/benchmarks.
 package main
 
 import (
@@ -42,16 +42,16 @@ type options struct {
 	size    size
 }
 
-// size is how much is measured.
+// size describes the amount of measurement.
 type size struct {
 	Clones    []int `json:"clones"`        // at once, figure 1
 	Cgroups   []int `json:"cgroups"`       // at once, figure 2
-	Serial    []int `json:"serial"`        // starts one after the other, figure 7
-	Bursts    []int `json:"bursts"`        // starts at once, figure 8
-	Rounds    int   `json:"rounds"`        // of figures 1, 2 and 8; runc's and docker's bursts are one
+	Serial    []int `json:"serial"`        // sequential starts, figure 7
+	Bursts    []int `json:"bursts"`        // simultaneous starts, figure 8
+	Rounds    int   `json:"rounds"`        // of figures 1, 2 and 8; runc and docker have only one round of bursts
 	Instances int   `json:"instances"`     // of each language, figures 9 and 10
 	Languages int   `json:"languages"`     // of figures 9 and 10
-	Memory    int   `json:"memory_rounds"` // of the same
+	Memory    int   `json:"memory_rounds"` // rounds of figures 9 and 10
 }
 
 var (
@@ -84,7 +84,7 @@ func main() {
 	}
 }
 
-// result is everything a run measured.
+// result holds all measurements of a run.
 type result struct {
 	Host       host.Info      `json:"host"`
 	Size       size           `json:"size"`
@@ -146,7 +146,7 @@ func run(ctx context.Context, o options) (err error) {
 	return r.write(o.results)
 }
 
-// write makes the page, which it prints too, its plots and the numbers.
+// write writes the page, the plots and the numbers, and prints the page.
 func (r *result) write(dir string) error {
 	plots := filepath.Join(dir, "paper")
 	if err := report.JSON(filepath.Join(plots, "paper.json"), r); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// languages are what the figures compare, with the template of each. One whose
-// template is not there is left out, and said to be.
+// languages lists the languages of the figures with their templates. A language without a template
+// is reported as skipped.
 var languages = []struct{ name, template string }{
 	{"python", "templates/python-hello"},
 	{"native", "bench/functions/native-warm"},
@@ -29,51 +29,51 @@ var languages = []struct{ name, template string }{
 	{"php", "templates/php-hello"},
 }
 
-// mixed is the set of all languages.
+// mixed names the set of all languages.
 const mixed = "mixed"
 
-// pairs are two functions each, in images of their own, that have in common what
-// their name says.
+// pairs lists pairs of functions in separate images. The functions of a pair have the named parts
+// in common.
 var pairs = []struct{ common, first, second string }{
 	{"Python", "templates/python-hello", "templates/python-lxml"},
 	{"Python, NumPy, Pillow", "templates/python-thumbnail", "templates/python-thumbnail"},
 }
 
-// holding is what the instances of a set hold under one platform.
+// holding holds the memory of a set's instances on one platform.
 type holding struct {
 	Set       string `json:"set"` // a language, or mixed
 	Platform  string `json:"platform"`
 	Instances int    `json:"instances"`
-	// Bytes, one value per round.
+	// In bytes, one value per round.
 	Processes []int64 `json:"processes_pss"` // the instances' own processes
-	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's: engine, shims
-	Available []int64 `json:"available"`     // what the host has less
+	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's own processes: engine, shims
+	Available []int64 `json:"available"`     // decrease of the host's available memory
 }
 
-// pair is what one instance of each of two images that have much in common holds
-// under one platform, started with nothing of theirs in the page cache.
+// pair holds the memory of two instances on one platform. The instances' images have much in
+// common, and start with none of their files in the page cache.
 type pair struct {
 	Common   string `json:"common"`
 	Platform string `json:"platform"`
-	// Bytes, one value per round.
+	// In bytes, one value per round.
 	Cached    []int64 `json:"cached"`        // of the files of both images
 	Processes []int64 `json:"processes_pss"` // the instances' own processes
-	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's
+	Helpers   []int64 `json:"helpers_pss"`   // growth of the platform's own processes
 }
 
-// web is a function that answers HTTP events, as every platform runs it: the
-// same files, the same command, the same bootstrap.
+// web is a function that answers HTTP events. All platforms run the same files, the same command
+// and the same bootstrap.
 type web struct {
 	name   string
-	event  daemon.Event // its body is not empty
+	event  daemon.Event // has a nonempty body
 	rootfs string
 	config config
 }
 
-// function is the name it is deployed under.
+// function returns the function's deployed name.
 func (w *web) function() string { return "bench-web-" + w.name }
 
-// config is what is used of an image's configuration.
+// config holds the required fields of an image's configuration.
 type config struct {
 	Args      []string `json:"args"`
 	Env       []string `json:"env"`
@@ -84,14 +84,14 @@ type config struct {
 	} `json:"resources"`
 }
 
-// platform is one way to run web functions.
+// platform is a way to run web functions.
 type platform interface {
 	name() string
 
-	// start runs n instances more, each of which has answered one event.
+	// start runs n further instances. Each has answered one event when start returns.
 	start(ctx context.Context, w *web, n int) error
 
-	// processes are those of all instances; helpers the platform's own.
+	// processes returns the processes of all instances, helpers the platform's own processes.
 	processes(ctx context.Context) ([]int, error)
 	helpers() ([]int, error)
 
@@ -156,10 +156,10 @@ func (r *result) measureMemory(ctx context.Context, e *engine.Engine, d *dockerd
 	return nil
 }
 
-// cacheAlike has all platforms' files in memory in the same way: read from the
-// disk from end to end. How much of a file a process maps differs with how its
-// pages came into the cache: as docker's import had just written them the same
-// Python mapped a fifth less of its executable than where they had been read.
+// cacheAlike reads all platforms' files from the disk from end to end, to bring them into the page
+// cache in the same way. The part of a file that a process maps depends on how the pages came into
+// the cache: right after docker's import had written Python's executable, a process mapped a fifth
+// less of it than after reading.
 func cacheAlike(ctx context.Context, webs []*web, d *dockerd.Engine) error {
 	if err := memory.DropFiles(); err != nil {
 		return err
@@ -170,7 +170,7 @@ func cacheAlike(ctx context.Context, webs []*web, d *dockerd.Engine) error {
 	}
 	for _, dir := range dirs {
 		tar := exec.CommandContext(ctx, "tar", "--directory", dir, "--create", ".")
-		tar.Stdout = io.Discard // by way of a pipe: tar reads nothing for /dev/null
+		tar.Stdout = io.Discard // through a pipe: with /dev/null tar reads nothing
 		if err := tar.Run(); err != nil {
 			return fmt.Errorf("read %s: %w", dir, err)
 		}
@@ -178,8 +178,7 @@ func cacheAlike(ctx context.Context, webs []*web, d *dockerd.Engine) error {
 	return nil
 }
 
-// deployWebs builds the functions by FRE, which the other platforms then take
-// the files from.
+// deployWebs builds the functions with FRE. The other platforms then use the same files.
 func (r *result) deployWebs(ctx context.Context, e *engine.Engine) ([]*web, error) {
 	var webs []*web
 	for _, l := range languages[:r.Size.Languages] {
@@ -199,7 +198,7 @@ func (r *result) deployWebs(ctx context.Context, e *engine.Engine) ([]*web, erro
 
 func deployWeb(ctx context.Context, e *engine.Engine, name, template string, instances int) (*web, error) {
 	w := &web{name: name}
-	// Chunked bodies may take half of max.
+	// max is twice the instances, because events with chunked bodies may take only half of max.
 	dir, err := e.DeployWith(ctx, template, w.function(), map[string]any{"instances": map[string]any{
 		"isolation": "instance", "concurrency": 1, "max": 2 * instances, "idle": "1h",
 	}})
@@ -224,8 +223,8 @@ func deployWeb(ctx context.Context, e *engine.Engine, name, template string, ins
 	return w, nil
 }
 
-// measurePair starts both functions on one platform, whose images' files are in
-// dirs, with an empty page cache.
+// measurePair starts both functions on one platform with an empty page cache. dirs lists the
+// directories of the images' files.
 func (r *result) measurePair(ctx context.Context, common string, webs []*web, p platform, dirs []string) error {
 	v := &pair{Common: common, Platform: p.name()}
 	r.Pairs = append(r.Pairs, v)
@@ -262,8 +261,7 @@ func (v *pair) measure(ctx context.Context, webs []*web, p platform, dirs []stri
 	return err
 }
 
-// measureSet runs the same number of instances of each function, on one
-// platform after the other.
+// measureSet runs the same number of instances of each function, one platform after another.
 func (r *result) measureSet(ctx context.Context, name string, webs []*web, platforms []platform) error {
 	for _, p := range platforms {
 		if err := r.measureOn(ctx, p, name, webs); err != nil {
@@ -295,7 +293,7 @@ func (r *result) measureOn(ctx context.Context, p platform, name string, webs []
 	return nil
 }
 
-// holding returns the result of a set and platform.
+// holding returns the results of a set on a platform, and adds them if missing.
 func (r *result) holding(set, platform string, instances int) *holding {
 	for _, h := range r.Memory {
 		if h.Set == set && h.Platform == platform {
@@ -307,7 +305,7 @@ func (r *result) holding(set, platform string, instances int) *holding {
 	return h
 }
 
-// moment is what a platform holds at one time, in bytes.
+// moment holds the memory of a platform at one time, in bytes.
 type moment struct{ processes, helpers, available int64 }
 
 func measureNow(ctx context.Context, p platform) (m moment, err error) {

@@ -19,16 +19,16 @@ import (
 //go:embed c/clones.c
 var clonesSource []byte
 
-// clones are processes made at once, with the same namespaces.
+// clones holds the times of processes made at once with the same kinds of namespaces.
 type clones struct {
 	Namespaces string          `json:"namespaces"`
 	AtOnce     int             `json:"at_once"`
-	Rounds     []stats.Summary `json:"rounds"` // of when each process ran, from the beginning
+	Rounds     []stats.Summary `json:"rounds"` // time from the beginning until each process ran
 
 	flags int
 }
 
-// slowest is the median round's: when the last process ran.
+// slowest returns the median over the rounds of the time until the last process ran.
 func (c *clones) slowest() time.Duration {
 	all := make([]time.Duration, len(c.Rounds))
 	for i, s := range c.Rounds {
@@ -64,7 +64,7 @@ func (r *result) measureNamespaces(ctx context.Context, dir string) error {
 		}
 		for range r.Size.Rounds {
 			for _, c := range r.Namespaces[first:] {
-				// The kernel takes the last round's namespaces apart meanwhile.
+				// Meanwhile the kernel destroys the namespaces of the last round.
 				if err := host.Settle(ctx); err != nil {
 					return err
 				}

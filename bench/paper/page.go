@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// page writes the results as Markdown, with the plots that [result.plots]
-// draws in the directory paper.
+// page writes the results as Markdown. The page refers to the plots of [result.plots] in the
+// directory paper.
 func (r *result) page(w io.Writer) {
 	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	p("# The paper's figures\n\nWritten by `make bench-paper`; `bench/paper` says what is measured and how, [paper.json](paper/paper.json) holds the numbers. The figures are those of Wu, Tian, Wan, Wang: *A method for building an ultra-lightweight runtime environment for cloud functions* (2020), from which FRE starts, measured anew on one machine in one run. Peers take turns: read the ratios.\n")
@@ -29,7 +29,7 @@ func (r *result) page(w io.Writer) {
 	p("%s", references)
 }
 
-// references are figures from elsewhere, which no run of this program makes.
+// references holds figures from other measurements, not made by this program.
 const references = `## Beside another design
 
 Not measured in this run: OpenLambda (SOCK), measured once on a machine of this kind **without limits or containment**, for comparison with the figures above and with [cold starts](start.md) and [fresh sandboxes](event.md), where FRE has both.
@@ -113,7 +113,7 @@ func (r *result) burstsPage(p printer) {
 	p("")
 }
 
-// times is a/b for people, "–" where a was not measured.
+// times formats a/b, "–" if a was not measured.
 func times(a, b time.Duration) string {
 	if a == 0 {
 		return "–"
@@ -125,7 +125,7 @@ func (r *result) burst(n int) []*peer.Series {
 	return slices.DeleteFunc(slices.Clone(r.Bursts), func(s *peer.Series) bool { return s.AtOnce != n })
 }
 
-// find is the summary of a peer's series, zero where there is none.
+// find returns the summary of a peer's series, zero if missing.
 func find(all []*peer.Series, name string) peer.Line {
 	i := slices.IndexFunc(all, func(s *peer.Series) bool { return s.Peer == name && s.Kind == "" })
 	if i < 0 {
@@ -172,7 +172,7 @@ func (v *pair) medians() megabytes {
 	return (&holding{Processes: v.Processes, Helpers: v.Helpers, Available: v.Cached}).medians()
 }
 
-// megabytes are what a table and a plot show of a holding.
+// megabytes holds the values of a holding for a table or plot.
 type megabytes struct{ processes, withHelpers, host float64 }
 
 func (h *holding) medians() megabytes {
@@ -184,7 +184,7 @@ func (h *holding) medians() megabytes {
 	return megabytes{float64(stats.Median(h.Processes)) / mb, float64(stats.Median(both)) / mb, float64(stats.Median(h.Available)) / mb}
 }
 
-// held are the megabytes of a set on a platform, NaN where it was not measured.
+// held returns the megabytes of a set on a platform, NaN if not measured.
 func (r *result) held(set, platform string) megabytes {
 	for _, h := range r.Memory {
 		if h.Set == set && h.Platform == platform {

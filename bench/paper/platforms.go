@@ -31,14 +31,14 @@ import (
 //go:embed c/enter.c
 var enterSource []byte
 
-// user runs functions that FRE does not run: nobody.
+// user is the uid of functions outside FRE: nobody.
 const user = 65534
 
-// answerWithin is how long an instance may take to be ready and answer.
+// answerWithin bounds the time until an instance is ready and has answered.
 const answerWithin = 30 * time.Second
 
-// serveOne has a function that says READY on conn answer its event, as the
-// engine would.
+// serveOne acts as the engine: it waits for READY on conn, sends the function's event and checks
+// the answer.
 func serveOne(ctx context.Context, conn *channel.Conn, w *web) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -67,9 +67,8 @@ func serveOne(ctx context.Context, conn *channel.Conn, w *web) error {
 	return nil
 }
 
-// bare runs functions as processes of the host, without namespaces, cgroups or
-// limits: in the tree that FRE made for each, where two trees have a file in
-// common it is one, as on a host that has all of it installed.
+// bare runs functions as processes of the host, without namespaces, cgroups or limits, in the trees
+// made by FRE. Two trees share each common file, as on a host with all packages installed.
 type bare struct {
 	holder    *exec.Cmd // keeps the mounts below the trees
 	stdin     io.Closer
@@ -81,8 +80,8 @@ type bareInstance struct {
 	conn *channel.Conn
 }
 
-// newBare makes the trees ready to be roots: with the host's /proc and /dev
-// and a /tmp, in a mount namespace that goes with its one process.
+// newBare prepares the trees as root directories, with the host's /proc and /dev and a /tmp. The
+// mounts are in the mount namespace of the holder process and disappear with the holder.
 func newBare(ctx context.Context, webs []*web) (*bare, error) {
 	script := `for root; do
 	mount --bind /proc "$root/proc" && mount --bind /dev "$root/dev" && mount -t tmpfs -o size=64m,mode=1777 tmp "$root/tmp" || exit
@@ -144,8 +143,8 @@ func (b *bare) startOne(ctx context.Context, w *web) error {
 		Path: w.config.Args[0], Args: w.config.Args, Env: w.environ(), Dir: "/function",
 		ExtraFiles: []*os.File{theirs}, Stderr: &stderr,
 		SysProcAttr: &syscall.SysProcAttr{
-			// By way of the holder its mounts are there, and this process is in
-			// the host's namespaces all the same.
+			// The path through the holder's /proc entry contains the holder's mounts, but the
+			// process stays in the host's namespaces.
 			Chroot:     fmt.Sprintf("/proc/%d/root%s", b.holder.Process.Pid, w.rootfs),
 			Credential: &syscall.Credential{Uid: user, Gid: user},
 			Setpgid:    true,
@@ -161,7 +160,7 @@ func (b *bare) startOne(ctx context.Context, w *web) error {
 	return nil
 }
 
-// environ is the environment that FRE gives the function.
+// environ returns the function's environment, as FRE sets it.
 func (w *web) environ() []string {
 	return slices.Concat(w.config.Env, []string{"FRE_CHANNEL=3", "FRE_CONCURRENCY=1"})
 }
@@ -185,7 +184,7 @@ func (b *bare) stop(context.Context) error {
 	for _, in := range b.instances {
 		errs = append(errs, in.conn.Close(), unix.Kill(-in.cmd.Process.Pid, unix.SIGKILL))
 		var exit *exec.ExitError
-		if err := in.cmd.Wait(); !errors.As(err, &exit) { // it was killed
+		if err := in.cmd.Wait(); !errors.As(err, &exit) { // killed by signal
 			errs = append(errs, err)
 		}
 	}
@@ -197,11 +196,11 @@ func (b *bare) close() error {
 	return errors.Join(b.stdin.Close(), b.holder.Wait())
 }
 
-// underDocker runs functions by docker, each language from an image of its own
-// that holds the same files as FRE's, with the same limits.
+// underDocker runs functions by docker. Each language has an image with the same files as FRE's
+// image and the same limits.
 type underDocker struct {
 	engine *dockerd.Engine
-	dir    string // the socket's, which containers see as /channel
+	dir    string // the socket's directory, mounted in containers as /channel
 	l      *net.UnixListener
 	conns  []*channel.Conn
 	ids    []string
@@ -224,7 +223,7 @@ func newDocker(ctx context.Context, e *dockerd.Engine, webs []*web, dir string) 
 	if d.l, err = net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	// The containers' user must be able to connect, and to pass on the way.
+	// The containers' user must be able to reach and to connect to the socket.
 	if err := errors.Join(os.Chmod(socket, 0o777), os.Chmod(d.dir, 0o755)); err != nil {
 		return nil, errors.Join(err, d.l.Close())
 	}
@@ -309,19 +308,19 @@ func (d *underDocker) stop(ctx context.Context) error {
 
 func (d *underDocker) close() error { return d.l.Close() }
 
-// underFRE runs functions as the engine does, by events on its gateway.
+// underFRE runs functions in the engine, by events through the gateway.
 type underFRE struct{ engine *engine.Engine }
 
 func (f *underFRE) name() string { return "fre" }
 
-// start sends as many events as it wants instances, which take one at a time,
-// and completes none before all have an instance. It sends chunks, because the engine
-// reads a short body of known length before it gives its event an instance.
+// start sends one event per instance, because an instance takes one event at a time, and completes
+// no event before all have an instance. The bodies are chunked, because the engine reads a short
+// body of known length before assigning an instance.
 func (f *underFRE) start(ctx context.Context, w *web, n int) error {
 	var conns []*rawhttp.Conn
 	defer func() {
 		for _, c := range conns {
-			_ = c.Close() // everything was read
+			_ = c.Close() // no unread answer is left
 		}
 	}()
 	var head strings.Builder
@@ -376,7 +375,7 @@ func (f *underFRE) busy(ctx context.Context, w *web, n int) error {
 	}
 }
 
-// sandboxes lists those of one of the benchmark's functions, or all.
+// sandboxes lists the sandboxes of one function of the benchmark, or of all.
 func (f *underFRE) sandboxes(ctx context.Context, function string) ([]api.Sandbox, error) {
 	all, err := engine.JSON[api.Sandbox](ctx, f.engine, "ps")
 	return slices.DeleteFunc(all, func(s api.Sandbox) bool {
@@ -400,7 +399,7 @@ func (f *underFRE) processes(ctx context.Context) ([]int, error) {
 	return all, nil
 }
 
-// helpers are the engine, its spawner and whatever that keeps ready.
+// helpers returns the processes of the engine, the spawner and the parked sandboxes.
 func (f *underFRE) helpers() ([]int, error) { return memory.Tree(f.engine.PID()) }
 
 func (f *underFRE) stop(ctx context.Context) error {
@@ -415,7 +414,7 @@ func (f *underFRE) stop(ctx context.Context) error {
 	if _, err := f.engine.CLI(ctx, args...); err != nil {
 		return err
 	}
-	// One that is no longer listed may still give its memory back.
+	// A sandbox that is no longer listed may still be releasing memory.
 	for _, s := range sandboxes {
 		for unix.Kill(s.PID, 0) == nil {
 			select {

@@ -9,15 +9,15 @@ import (
 	"github.com/fre-engine/fre/internal/plot"
 )
 
-// colors of the peers and platforms, the same in every figure.
+// colors maps peers and platforms to colours, equal in all figures.
 var colors = map[string]plot.Color{
-	peer.FREName:    plot.Blue, // and the platform's
+	peer.FREName:    plot.Blue, // the peer and the platform
 	peer.DockerName: plot.Orange, "docker": plot.Orange,
 	peer.BareName: plot.Grey, "bare": plot.Grey,
 	peer.RuncName: plot.Pink,
 }
 
-// plots draws the figures, by file name.
+// plots returns the figures by file name.
 func (r *result) plots() map[string][]byte {
 	plots := map[string][]byte{
 		"namespaces.svg": r.namespacesPlot().SVG(),
@@ -87,7 +87,7 @@ func (r *result) serialPlot() plot.Lines {
 	return f
 }
 
-// burstsPlot shows of each peer which part of its starts had run by when.
+// burstsPlot shows the cumulative distribution of each peer's start times.
 func (r *result) burstsPlot(n int) plot.Lines {
 	f := plot.Lines{
 		Title: fmt.Sprintf("Figure 8: %d starts at once", n),
@@ -139,7 +139,7 @@ func (r *result) mixedPlot() plot.Bars {
 	return f
 }
 
-// appendMeasured leaves out a platform that was not measured.
+// appendMeasured appends s unless no value was measured.
 func appendMeasured(all []plot.Series, s plot.Series) []plot.Series {
 	if !slices.ContainsFunc(s.Values, func(v float64) bool { return !math.IsNaN(v) }) {
 		return all

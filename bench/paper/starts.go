@@ -9,13 +9,13 @@ import (
 	"github.com/fre-engine/fre/bench/internal/peer"
 )
 
-// serial are starts one after the other, by each peer.
+// serial holds a number of sequential starts by each peer.
 type serial struct {
 	Count  int            `json:"count"`
 	Series []*peer.Series `json:"series"`
 }
 
-// peerNames are the peers in the tables' order.
+// peerNames lists the peers in the order of the tables.
 var peerNames = []string{peer.BareName, peer.FREName, peer.RuncName, peer.DockerName}
 
 func (r *result) measureStarts(ctx context.Context, set peer.Set) (err error) {
@@ -32,18 +32,18 @@ func (r *result) measureStarts(ctx context.Context, set peer.Set) (err error) {
 		}
 		e := peer.Entry{Name: name, Peer: p, N: peer.MaxBurst, Burst: peer.MaxBurst, Rounds: r.Size.Rounds}
 		if name == peer.RuncName || name == peer.DockerName {
-			e.Rounds = 1 // 256 at once take docker most of a minute on two cores
+			e.Rounds = 1 // 256 simultaneous starts take docker most of a minute on two cores
 		}
 		entries = append(entries, e)
 		delete(peers, name)
 	}
 	defer func() {
 		err = errors.Join(err, peer.Close(entries))
-		for _, p := range peers { // those that the paper does not compare
+		for _, p := range peers { // the peers that the paper does not compare
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	// What is started first reads the program and the tools from the disk.
+	// The first starts read the program and the tools from the disk; do not count them.
 	if _, err := peer.Sequential(ctx, entries, 2, 0); err != nil {
 		return fmt.Errorf("warm up: %w", err)
 	}

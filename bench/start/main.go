@@ -1,19 +1,19 @@
-// Command start measures cold starts: the time from a request to the first own
-// instruction of a static Go program, started by FRE at a request to its HTTP
-// gateway, beside a bare vfork and exec of the same file, `runc run`, and
-// `docker run` of an engine of the benchmark's own. The peers take turns in one
-// run, on one machine: read the ratios. A clock in C without libc, which has next
-// to nothing to start, shows what the sandbox adds; FRE and bare start it too.
+// Command start measures cold starts: the time from a request to the first instruction of a static
+// Go program. FRE starts the program for a request to the HTTP gateway. The peers are a bare vfork
+// and exec of the same file, `runc run`, and `docker run` on a Docker engine started by the
+// benchmark. The peers take turns in one run, on one machine: read the ratios. FRE and bare
+// processes also start a C program without libc, which needs almost no start-up of its own: the
+// difference is the cost of the sandbox.
 //
 //	go run ./bench/start        # as root, from the project's root directory
 //
-// Where the gateway says which kind a start was (X-Fre-Start), each kind has a
-// line of its own: a sandbox made ahead is another thing than one made from
-// nothing. Further engines with other settings can take part:
+// The gateway reports the kind of each start (X-Fre-Start), and each kind has its own line: a
+// sandbox made ahead differs from a sandbox made on request. Further engines with other settings
+// can take part:
 //
 //	go run ./bench/start -also 'no pool=--pool 0'
 //
-// It prints a Markdown table and keeps every sample as JSON in bench/results.
+// The command prints a Markdown table and writes every sample as JSON to bench/results.
 package main
 
 import (
@@ -148,7 +148,7 @@ func run(ctx context.Context, o options) (err error) {
 	return report.Publish(o.results, o.summary, "Cold starts", "start", r.Host.Time, r, r.markdown())
 }
 
-// entries says how much is asked of each peer, in the table's order.
+// entries returns the amount of measurement for each peer, in the order of the table.
 func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
 	entries := []peer.Entry{
 		{Name: peer.BareName, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds},
@@ -161,7 +161,7 @@ func (o options) entries(peers map[string]peer.Peer) []peer.Entry {
 	for _, name := range slices.Sorted(maps.Keys(o.also)) {
 		entries = append(entries, peer.Entry{Name: peer.FREName + " " + name, N: o.n, Burst: peer.MaxBurst, Rounds: o.rounds})
 	}
-	// 256 at once take docker most of a minute on two cores: once is enough.
+	// 256 simultaneous starts take docker most of a minute on two cores: one round is enough.
 	entries = append(entries,
 		peer.Entry{Name: peer.RuncName, N: o.runc, Burst: peer.MaxBurst, Rounds: min(o.rounds, 2)},
 		peer.Entry{Name: peer.DockerName, N: o.docker, Burst: 256, Rounds: 1},

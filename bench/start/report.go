@@ -10,15 +10,15 @@ import (
 	"github.com/fre-engine/fre/bench/internal/stats"
 )
 
-// result is a run's raw output, as written to bench/results.
+// result is the raw output of a run, as written to bench/results.
 type result struct {
 	Host    host.Info      `json:"host"`
 	Skipped []string       `json:"skipped,omitempty"`
 	Series  []*peer.Series `json:"series"`
 }
 
-// markdown is the table people read. The ratios are to the first peer that starts
-// the same program.
+// markdown returns the table of the page. Each ratio refers to the first peer with the same
+// program.
 func (r *result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.Host.Markdown())

@@ -1,12 +1,11 @@
-// Command tenants measures what a noisy tenant costs another: the latency of one
-// tenant's events, each in a fresh sandbox, alone and beside a tenant that sends ten
-// times as many events as its quota allows; and, to see what the quota is worth, beside
-// the same tenant without one.
+// Command tenants measures the cost of a noisy tenant for a quiet tenant: the latency of the quiet
+// tenant's events, each in a fresh sandbox. The situations are: alone, beside a tenant that sends
+// ten times its quota of events, and beside the same tenant without a quota.
 //
 //	go run ./bench/tenants        # as root, from the project's root directory
 //
-// The three take turns in one run, on one machine, which the clients share: read the
-// ratios. Latencies count from when a request was due (open loop).
+// The three situations take turns in one run, on one machine shared with the clients: read the
+// ratios. Latencies count from the due time of a request (open loop).
 package main
 
 import (
@@ -37,12 +36,12 @@ type options struct {
 	quick        bool
 }
 
-// situation is what else happens while the quiet tenant's events are measured.
+// situation describes the noisy tenant during a measurement of the quiet tenant's events.
 type situation struct {
 	Name   string   `json:"name"`
-	quota  float64  // of the noisy tenant, events each second; 0: none
-	noise  bool     // it sends
-	P50    []int64  `json:"p50_ns"` // of each turn
+	quota  float64  // of the noisy tenant, in events per second; 0: no quota
+	noise  bool     // the noisy tenant sends events
+	P50    []int64  `json:"p50_ns"` // per turn
 	P99    []int64  `json:"p99_ns"`
 	Served []uint64 `json:"noisy_served"`
 	Others []uint64 `json:"noisy_refused"`

@@ -14,26 +14,26 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// audience is viewers of the film at 4 Mbit/s, as many of each server, and how much of a CPU
-// they took it. fre-video bench is the viewers.
+// audience holds the CPU costs of viewers that watch the film at 4 Mbit/s, the same number from
+// each server. fre-video bench simulates the viewers.
 type audience struct {
 	Viewers int                    `json:"viewers"`
 	Turns   map[string][]attention `json:"turns"` // by server: videoServer, nginxOn
 }
 
-// attention is one turn.
+// attention holds one turn.
 type attention struct {
-	Played       time.Duration `json:"played_ns"` // by all viewers together
+	Played       time.Duration `json:"played_ns"` // total of all viewers
 	Rebufferings int           `json:"rebufferings"`
 	GivenUp      int           `json:"given_up"`
 	CPU          time.Duration `json:"cpu_ns"` // of the server
 }
 
-// perCPU is how many viewers one CPU has time for.
+// perCPU returns the number of viewers that one CPU can serve.
 func (a attention) perCPU() float64 { return a.Played.Seconds() / a.CPU.Seconds() }
 
-// layFilm lays the film's playlists and segments out as files, where nginx finds them at the
-// addresses that the playlists name.
+// layFilm writes the film's playlists and segments as files for nginx, at the addresses that the
+// playlists contain.
 func (b *bench) layFilm(ctx context.Context) error {
 	a, err := readAsset(b.dir, filmAsset)
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *bench) layFilm(ctx context.Context) error {
 	return nil
 }
 
-// audience has viewers watch the film, from each server in turn.
+// audience lets viewers watch the film, from the servers in turns.
 func (b *bench) audience(ctx context.Context) (*audience, error) {
 	if b.servers[nginxOn] == nil {
 		return nil, nil
@@ -116,7 +116,7 @@ func (b *bench) attention(ctx context.Context, s *testbed.Server, path string) (
 	return attention{report.Played, report.Rebuffering.Count, report.GivenUp, after - before}, nil
 }
 
-// markdown is its part of the page.
+// markdown writes the section of the page.
 func (a *audience) markdown(p func(string, ...any)) {
 	p("\n## Viewers at 4 Mbit/s\n")
 	p("%d of fre-video bench, from each server in turn. *Viewers for each CPU*: seconds that all have seen ÷ seconds of the server's CPU.\n", a.Viewers)

@@ -16,15 +16,15 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// The assets, and what is below the directory of a run:
+// The assets, and the files of a run:
 //
-//	DIR/state          of fre-video
-//	DIR/files          nginx's: each size of segment, each playlist
-//	DIR/media/film.mp4 nginx-vod-module's, the film's picture as an ordinary MP4
+//	DIR/state          state directory of fre-video
+//	DIR/files          for nginx: each size of segment, each playlist
+//	DIR/media/film.mp4 for nginx-vod-module: the film's video track as an ordinary MP4
 const (
-	sizesAsset = "sizesofsegments0" // segments of each size, zeros
-	filmAsset  = "filmofsomeminute" // a picture in 720 lines, a megabyte each four seconds
-	filmAES128 = "filmunderaes1280" // the same, protected
+	sizesAsset = "sizesofsegments0" // segments of each size, filled with zeros
+	filmAsset  = "filmofsomeminute" // video with 720 lines, a megabyte per four seconds
+	filmAES128 = "filmunderaes1280" // the same film, encrypted
 	filmCBCS   = "filmundercbcs000"
 
 	filmRendition  = "v720p"
@@ -32,7 +32,7 @@ const (
 	segmentSeconds = 4
 )
 
-// segmentSizes are those of stored segments.
+// segmentSizes lists the sizes of stored segments.
 var segmentSizes = []struct {
 	bytes int
 	label string
@@ -93,7 +93,7 @@ func addSizes(dir string, library *asset.Library) error {
 	return nil
 }
 
-// addFilm makes a film of noise, whose segments have a megabyte each.
+// addFilm makes a film of noise with segments of a megabyte.
 func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool) error {
 	seconds, size := 120, "1280x720"
 	if quick {
@@ -107,7 +107,7 @@ func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool
 	}
 	width, height, _ := strings.Cut(size, "x")
 	r := &asset.Rendition{Name: filmRendition, Kind: "video", Codec: "avc1.64001f", BitRate: 2_000_000, FrameRate: media.Fraction{Num: 25, Den: 1}, TimeScale: 90000}
-	r.Width, _ = strconv.Atoi(width) // both are numbers, just above
+	r.Width, _ = strconv.Atoi(width) // width and height are numbers, see size above
 	r.Height, _ = strconv.Atoi(height)
 	fragmented := filepath.Join(dir, "film.mp4")
 	if _, err := ffmpeg(ctx, "-i", film, "-c", "copy", "-video_track_timescale", "90000", "-movflags", "+frag_keyframe+empty_moov+default_base_moof+skip_trailer", fragmented); err != nil {
@@ -135,8 +135,8 @@ func addFilm(ctx context.Context, dir string, library *asset.Library, quick bool
 	return nil
 }
 
-// places notes where the segments of a fragmented MP4 are: moof and mdat each, behind ftyp and
-// moov (ISO/IEC 14496-12, 4.2).
+// places records the segments of a fragmented MP4: one moof and one mdat each, after ftyp and moov
+// (ISO/IEC 14496-12, 4.2).
 func places(r *asset.Rendition, file []byte) error {
 	for at := 0; at < len(file); {
 		if len(file)-at < 8 {
@@ -169,7 +169,7 @@ func places(r *asset.Rendition, file []byte) error {
 	return nil
 }
 
-// ffmpeg runs the program, and says how long CPUs worked for it.
+// ffmpeg runs the program and returns its CPU time.
 func ffmpeg(ctx context.Context, args ...string) (cpu time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, "ffmpeg", append([]string{"-nostdin", "-loglevel", "error", "-y"}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -1,24 +1,25 @@
-// Command video measures the video service's origin: stored segments, playlists and what is
-// packaged just in time, beside nginx, nginx-vod-module and the same addresses answered in
-// the plain ways of net/http.
+// Command video measures the video service's origin: stored segments, playlists, and segments
+// packaged just in time. The peers are nginx, nginx-vod-module, and simple net/http servers for the
+// same addresses.
 //
 //	go run ./bench/video        # as root, from the project's root directory
 //
-// Everything runs in a network namespace of its own with reno for congestion control, servers
-// on the first CPU and the client, fre bench http, on the last. fre-video is the program
-// itself, its library filled by hand; no engine is there, since nothing is transcoded. nginx
-// is the better of tcp_nopush on and off. All take turns in one run: read the ratios.
+// All servers and clients run in a network namespace with the congestion control reno. Servers run
+// on the first CPU, and the client, fre bench http, on the last. fre-video is the real program with
+// a library filled by hand, and runs without an engine, because no video is transcoded. The rows of
+// nginx show the better of tcp_nopush on and off. The servers take turns in one run: read the
+// ratios.
 //
-// nginx-vod-module is not Debian's. Whoever has built it as a dynamic module of this nginx
-// gives its path; its rows are left out otherwise.
+// Debian has no package of nginx-vod-module. Build it as a dynamic module of the installed nginx
+// and pass the path; without the module its rows are left out.
 //
 //	go run ./bench/video -nginx-vod /path/ngx_http_vod_module.so
 //
-// The transcoder is measured before that, on all CPUs, in a sandbox of an engine, beside the
-// ffmpeg program on the host; its image is built from the network.
+// Before the origin the command measures the transcoder, on all CPUs, in sandboxes of an engine.
+// The peer is the ffmpeg program on the host. Building the transcoder's image needs the network.
 //
-// It prints Markdown tables and keeps every turn's report as JSON. -join makes one page of
-// several such, where not everything was measured in one run.
+// The command prints Markdown tables and writes the report of every turn as JSON. -join makes one
+// page from the JSON files of several partial runs.
 package main
 
 import (
@@ -53,9 +54,9 @@ type options struct {
 	results, summary   string
 	quick              bool
 
-	// Of the program's further selves.
-	inside string // directory: be the benchmark in its namespace
-	role   string // be one of the servers
+	// Options of child processes that run this program.
+	inside string // directory: run the benchmark, inside the namespace
+	role   string // run as the named server
 }
 
 func main() {
@@ -97,7 +98,7 @@ func main() {
 	}
 }
 
-// run makes the media, and has everything measured in a network namespace.
+// run makes the media, and measures in a child process in a new network namespace.
 func run(ctx context.Context, o options) (err error) {
 	for _, path := range []*string{&o.fre, &o.video, &o.before, &o.nginxVOD} {
 		if *path == "" {
@@ -115,7 +116,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// A quick run is to need no network.
+	// A quick run must not need the network.
 	if o.only == "transcode" || o.only == "" && !o.quick {
 		t, err := transcode(ctx, o, dir)
 		if err != nil {
@@ -132,14 +133,14 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	// Interrupts go to the whole group of processes; this one waits for the other.
+	// The terminal sends interrupts to the whole process group; the parent waits for the child.
 	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.fre, "-video", o.video, "-before", o.before, "-nginx-vod", o.nginxVOD)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	return cmd.Run()
 }
 
-// inside is run in the namespace.
+// inside runs in the namespace and measures.
 func inside(ctx context.Context, o options) (err error) {
 	if err := testbed.PrepareNetwork(); err != nil {
 		return err
@@ -180,12 +181,13 @@ func inside(ctx context.Context, o options) (err error) {
 	return report.Page(o.summary, title, "video", tables)
 }
 
-// transcodedFile is what was measured before, outside of the namespace.
+// transcodedFile is the path of the transcoder's results, measured before and outside the
+// namespace.
 func transcodedFile(dir string) string { return filepath.Join(dir, "transcoding.json") }
 
 const title = "The video origin"
 
-// joinResults makes the page of what several runs have measured.
+// joinResults makes one page from the results of several runs.
 func joinResults(_ context.Context, o options) error {
 	r, err := join(strings.Split(o.join, ","))
 	if err != nil {

@@ -25,8 +25,8 @@ type result struct {
 	Transcoding *transcoding `json:"transcoding,omitempty"`
 }
 
-// join is what several runs have measured, in the order of rows; of a row that is in several
-// the last counts.
+// join merges the results of several runs, in the order of rows. Of several results for a row the
+// last one counts.
 func join(paths []string) (*result, error) {
 	var r *result
 	var transcoded *transcoding
@@ -56,10 +56,10 @@ func join(paths []string) (*result, error) {
 	return r, nil
 }
 
-// columns of the tables.
+// columns lists the columns of the tables.
 var columns = []string{"requests/s", "p50", "p99", "CPU s/GB", "CPU µs/request", "MB/s allocated", "GC pauses/s", "GC pause", "longest GC pause"}
 
-// markdown is the tables people read.
+// markdown returns the tables of the page.
 func (r *result) markdown() string {
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -106,8 +106,8 @@ func (r *result) markdown() string {
 	return b.String()
 }
 
-// empty says that no server of a row has anything in a column. Of playlists CPU for each request
-// is told, of segments for each gigabyte.
+// empty reports whether a column of a row is left out: if no server has a value, and CPU per
+// gigabyte for playlists or CPU per request for segments.
 func empty(row *testbed.Row, what string) bool {
 	unsaid := "CPU µs/request"
 	if strings.HasPrefix(row.Name, "playlist") {

@@ -21,13 +21,13 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// The program's further selves: the origin's addresses of segments, answered by net/http. Each
-// is a process of its own and serves to the end of standard input, as it comes with the
-// parent's. They differ by how the bytes go.
+// The roles of child processes that run this program. Each child serves the origin's segment
+// addresses with net/http, until standard input ends, which happens when the parent ends. The roles
+// differ in how the bytes are copied:
 const (
-	rolePlain    = "plain"    // into a bytes.Buffer of the request's own, and from there by io.Copy
+	rolePlain    = "plain"    // into a bytes.Buffer per request, and from the buffer by io.Copy
 	rolePooled   = "pooled"   // into a bytes.Buffer from a pool
-	roleSendFile = "sendfile" // by io.Copy from the file, which net/http leaves to sendfile(2)
+	roleSendFile = "sendfile" // by io.Copy from the file; net/http uses sendfile(2)
 )
 
 // serveRole listens, prints the address, and serves.
@@ -59,14 +59,14 @@ func serveRole(ctx context.Context, o options) error {
 	return nil
 }
 
-// plain answers for segments as the origin does: from the same file, with the same head.
+// plain serves segments like the origin: from the same file, with the same header.
 type plain struct {
 	dir   string
 	asset *asset.Asset
-	send  func(w http.ResponseWriter, f *os.File, size int64) error // from the file's offset on
+	send  func(w http.ResponseWriter, f *os.File, size int64) error // starts at the file's offset
 }
 
-// ServeHTTP answers for one segment.
+// ServeHTTP serves one segment.
 func (p *plain) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, path, _ := strings.Cut(r.URL.Path, "/cmaf/")
 	name, segment, _ := strings.Cut(path, "/")

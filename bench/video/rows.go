@@ -12,18 +12,18 @@ import (
 	"github.com/fre-engine/fre/bench/internal/testbed"
 )
 
-// target is a server's answer to be had.
+// target is a request to a server.
 type target struct {
 	label  string
 	server string
-	path   string // several with blanks between them: in turn
+	path   string // one path, or several separated by blanks, requested in turn
 }
 
-// row is one comparison. The first target is fre-video's.
+// row is a comparison. The first target is fre-video's.
 type row struct {
 	name, label string
 	connections int
-	rate        bool // at half of what the slowest can do, open loop
+	rate        bool // open loop, at half the rate of the slowest target
 	targets     []target
 	aims        []testbed.Aim
 }
@@ -38,17 +38,17 @@ const (
 	freCached           = "fre-video, once cached"
 )
 
-// pair is FRE's address of something beside nginx-vod-module's of the same.
+// pair holds the addresses of the same resource at fre-video and at nginx-vod-module.
 type pair struct {
 	name, label string
 	fre, vod    string
-	file        string // nginx's, "" if it has none
+	file        string // nginx's file, "" if missing
 	least       float64
-	cached      float64 // the same once it is cached; 0: nothing is made, so nothing is
+	cached      float64 // the aim once the resource is cached; 0: not cached
 }
 
-// pairs are playlists, and segments that are packaged just in time, by nginx-vod-module at
-// least: the film's playlists, and its segments in turn, so many.
+// pairs returns the playlists, and the film's segments, which at least nginx-vod-module packages
+// just in time. Segments are requested in turn.
 func pairs(segments int) []pair {
 	all := func(path string) string {
 		var b strings.Builder
@@ -83,7 +83,7 @@ func pairs(segments int) []pair {
 	}
 }
 
-// rows are all comparisons, of a film of so many segments.
+// rows returns all comparisons, for a film with the given number of segments.
 func rows(segments int) []row {
 	segment := func(bytes int) string { return "/assets/" + sizesAsset + "/cmaf/v" + strconv.Itoa(bytes) + "/2.m4s" }
 	ofNginx := func(path string) []target {
@@ -133,7 +133,7 @@ func rows(segments int) []row {
 			w.targets = append(w.targets, target{freCached, videoServer, p.fre})
 			w.aims = append(w.aims, testbed.Aim{Of: freCached, To: nginxVOD, What: "requests/s", Least: p.cached})
 		}
-		if p.file != "" { // the client may be at its limit with playlists
+		if p.file != "" { // with playlists the client may be the bottleneck
 			w.aims = append(w.aims, testbed.Aim{Of: freVideo, To: nginxVOD, What: "CPU µs/request", Most: 1})
 			w.targets = append(w.targets, ofNginx("/"+p.file)...)
 		}
@@ -142,8 +142,8 @@ func rows(segments int) []row {
 	return all
 }
 
-// measure goes through the rows, each with its targets in turns. A target that is not there,
-// and a row of which fewer than two are, are left out.
+// measure measures the rows, the targets of each row in turns. Missing targets are left out, and so
+// are rows with fewer than two targets.
 func (b *bench) measure(ctx context.Context, r *result) error {
 	for _, w := range rows(b.segments) {
 		if !strings.Contains(w.name, b.only) {
@@ -186,7 +186,7 @@ func (b *bench) row(ctx context.Context, w row) (*testbed.Row, error) {
 			}
 			res.Rate = min(res.Rate, one.PerSecond/2)
 		}
-		res.Rate = max(res.Rate, math.Ceil(1/min(b.slice, cmp.Or(b.warmUp, b.slice)).Seconds())) // a request at least, however slow they are
+		res.Rate = max(res.Rate, math.Ceil(1/min(b.slice, cmp.Or(b.warmUp, b.slice)).Seconds())) // at least one request per turn, however slow the servers are
 	}
 	cells := make([]*testbed.Cell, len(w.targets))
 	for i, t := range w.targets {

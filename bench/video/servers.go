@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// bench is what runs in the namespace.
+// bench holds the state of the benchmark inside the namespace.
 type bench struct {
 	options
 	cpus    [2]int // servers, client
@@ -29,11 +29,11 @@ type bench struct {
 	skipped  []string
 }
 
-// coldBytes have room for the segments that all connections are sent, and for few besides: by
-// the time that the film has been asked for once, what was made of its begin is gone.
+// coldBytes has room for the segments in transfer on all connections, and for few more. When the
+// whole film has been requested once, the cache no longer holds the first segments.
 const coldBytes = 22 << 20
 
-// names of servers.
+// Names of servers.
 const (
 	videoServer  = "fre-video"
 	coldServer   = "fre-video that has no room for the film"
@@ -43,7 +43,7 @@ const (
 	vodServer    = "nginx-vod"
 )
 
-// start starts everything, on the servers' CPU. What is not installed is skipped.
+// start starts all servers on the servers' CPU. Servers that are not installed are skipped.
 func (b *bench) start(ctx context.Context) error {
 	b.servers = map[string]*testbed.Server{}
 	film, err := readAsset(b.dir, filmAsset)
@@ -86,7 +86,8 @@ func heapOf(s *testbed.Server) func(context.Context) (testbed.Heap, error) {
 	}
 }
 
-// startVideo starts fre-video, whose engine is never asked for anything.
+// startVideo starts fre-video. The engine's socket does not exist, because fre-video never calls
+// the engine here.
 func (b *bench) startVideo(ctx context.Context, name, program, state string, flags ...string) error {
 	addr, err := daemon.FreeAddress()
 	if err != nil {
@@ -112,7 +113,7 @@ func (b *bench) startOnCopy(ctx context.Context, name, program, dir string, flag
 	return b.startVideo(ctx, name, program, state, flags...)
 }
 
-// readAsset reads what the library has written of an asset, as others than its owner may.
+// readAsset reads an asset's record from the library's files, without opening the library.
 func readAsset(dir, id string) (*asset.Asset, error) {
 	text, err := os.ReadFile(filepath.Join(stateDir(dir), "assets", id, "asset.json"))
 	if err != nil {
@@ -122,15 +123,15 @@ func readAsset(dir, id string) (*asset.Asset, error) {
 	return a, json.Unmarshal(text, a)
 }
 
-// playlists that nginx has as files, by the name there.
+// playlists maps the names of nginx's files to fre-video's addresses.
 var playlists = map[string]string{
 	"master.m3u8": "/assets/" + filmAsset + "/hls/master.m3u8",
 	"media.m3u8":  "/assets/" + filmAsset + "/hls/" + filmRendition + ".m3u8",
 	"manifest":    "/assets/" + filmAsset + "/dash/manifest.mpd",
 }
 
-// All is as it ships, but logs, files that are kept open, and connections that are never
-// closed. Of nginx-vod-module everything that can be kept in memory is.
+// The settings are nginx's defaults, except for logs, files kept open, and connections that are
+// never closed. nginx-vod-module keeps everything in memory that it can keep in memory.
 var nginxConf = template.Must(template.New("nginx.conf").Parse(`{{if .VOD}}load_module {{.VOD}};
 {{end}}daemon off;
 user root;

@@ -30,19 +30,19 @@ import (
 	"github.com/fre-engine/fre/video/service"
 )
 
-// transcoding is the ladder of one source, made by the transcoder in a sandbox and by the
-// ffmpeg program on the host.
+// transcoding holds the results of transcoding one source into all rungs, by the transcoder in
+// sandboxes and by the ffmpeg program on the host.
 type transcoding struct {
-	Seconds    float64         `json:"seconds"` // of the source
+	Seconds    float64         `json:"seconds"` // duration of the source
 	Sandbox    []time.Duration `json:"sandbox_ns"`
 	FFmpeg     []time.Duration `json:"ffmpeg_ns"`
-	SandboxCPU []time.Duration `json:"sandbox_cpu_ns"` // of the engine and all below it
+	SandboxCPU []time.Duration `json:"sandbox_cpu_ns"` // of the engine and all descendants
 	FFmpegCPU  []time.Duration `json:"ffmpeg_cpu_ns"`
 	Rungs      []rungQuality   `json:"rungs"`
 }
 
-// rungQuality is what came of a rung: bytes, and the peak signal-to-noise ratio against the
-// source scaled to the same size, in dB.
+// rungQuality holds the results of a rung: sizes in bytes, and the peak signal-to-noise ratio in dB
+// against the source scaled to the rung's size.
 type rungQuality struct {
 	Name         string  `json:"name"`
 	SandboxBytes int64   `json:"sandbox_bytes"`
@@ -59,8 +59,8 @@ const (
 	preset         = "veryfast"
 )
 
-// transcode measures with an engine of its own, where there is a network to build the
-// transcoder's image from. The two take turns.
+// transcode measures both in turns, with an engine of its own. The caller must have access to the
+// network, for building the transcoder's image.
 func transcode(ctx context.Context, o options, dir string) (t *transcoding, err error) {
 	if o.state == "" {
 		o.state = filepath.Join(dir, "engine")
@@ -88,7 +88,7 @@ func transcode(ctx context.Context, o options, dir string) (t *transcoding, err 
 	}
 	rungs := media.Ladder(1280, 720, 25, 4)
 	t = &transcoding{Seconds: sourceSeconds}
-	for i := range o.rounds + 1 { // the first starts the sandboxes, and is not measured
+	for i := range o.rounds + 1 { // the first round starts the sandboxes and is not counted
 		before, err := testbed.CPUTime(testbed.Tree(d.PID())...)
 		if err != nil {
 			return nil, err
@@ -149,14 +149,15 @@ func deployTranscoder(ctx context.Context, engine *client.Client, dir string) er
 	return err
 }
 
-// ask has the transcoder answer, which must be a 200; the caller closes its body.
+// ask sends an event to the transcoder and returns the body, which the caller closes. A status
+// other than 200 is an error.
 func ask(ctx context.Context, engine *client.Client, e client.Event) (io.ReadCloser, error) {
 	r, err := engine.Invoke(ctx, transcoderName, e)
 	if err != nil {
 		return nil, err
 	}
 	if r.StatusCode != http.StatusOK {
-		words, _ := io.ReadAll(io.LimitReader(r.Body, 4<<10)) // of a message that breaks off, what there is
+		words, _ := io.ReadAll(io.LimitReader(r.Body, 4<<10)) // keep the part of the message before an error
 		return nil, errors.Join(fmt.Errorf("%s: %s: %s", e.Path, r.Status, words), r.Body.Close())
 	}
 	return r.Body, nil
@@ -183,13 +184,12 @@ func giveSource(ctx context.Context, engine *client.Client, path string) error {
 	return nil
 }
 
-// inSandboxes has the transcoder make all rungs of the source and writes them: a sandbox has
-// one CPU, so there are as many chunks at a time as CPUs, and one thread for each, as in the
-// service.
+// inSandboxes makes all rungs with the transcoder and writes the files. As in the service, a
+// sandbox has one CPU; so as many chunks run in parallel as CPUs exist, with one thread each.
 func inSandboxes(ctx context.Context, engine *client.Client, dir string, rungs []media.Rung) error {
 	const segments = 25 * sourceSeconds / segmentFrames
 	jobs := min(runtime.NumCPU(), segments)
-	chunks := make([][][]byte, jobs) // of each, its rungs
+	chunks := make([][][]byte, jobs) // by chunk, then by rung
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range jobs {
 		group.Go(func() (err error) {
@@ -212,7 +212,8 @@ func inSandboxes(ctx context.Context, engine *client.Client, dir string, rungs [
 	return nil
 }
 
-// chunk is the rungs of some frames: the first chunk with the initialisation segments.
+// chunk returns the rungs of a range of frames. Only the first chunk contains the initialisation
+// segments.
 func chunk(ctx context.Context, engine *client.Client, from, to int, rungs []media.Rung) (made [][]byte, err error) {
 	question, err := json.Marshal(media.Chunk{Source: sourceName, Grid: media.Grid{Rate: media.Fraction{Num: 25, Den: 1}, Segment: segmentFrames}, From: from, To: to, Rungs: rungs, Preset: preset, Threads: 1})
 	if err != nil {
@@ -252,8 +253,8 @@ func chunk(ctx context.Context, engine *client.Client, from, to int, rungs []med
 	return made, nil
 }
 
-// onHost has the ffmpeg program make the same, with the settings of package transcode, and
-// says how long CPUs worked for it.
+// onHost makes the same rungs with the ffmpeg program, with the settings of package transcode, and
+// returns the CPU time.
 func onHost(ctx context.Context, dir, source string, rungs []media.Rung) (cpu time.Duration, err error) {
 	var split, scaled strings.Builder
 	for i, r := range rungs {
@@ -272,7 +273,7 @@ func onHost(ctx context.Context, dir, source string, rungs []media.Rung) (cpu ti
 
 var psnrAverage = regexp.MustCompile(`PSNR .*average:([0-9.]+|inf)`)
 
-// psnr compares a rung with the source in the rung's size.
+// psnr compares a rung with the source scaled to the rung's size.
 func psnr(ctx context.Context, file, source string, r media.Rung) (float64, error) {
 	out, err := exec.CommandContext(ctx, "ffmpeg", "-nostdin", "-i", file, "-i", source,
 		"-lavfi", fmt.Sprintf("[1:v]scale=%d:%d:flags=bicubic[s];[0:v][s]psnr", r.Width, r.Height), "-f", "null", "-").CombinedOutput()
@@ -290,7 +291,7 @@ func parsePSNR(out string) (float64, error) {
 	return strconv.ParseFloat(m[1], 64)
 }
 
-// times is how often as long the program on the host takes as the sandboxes.
+// times returns the time of the program on the host divided by the time of the sandboxes.
 func times(program, sandboxes []time.Duration) float64 {
 	seconds := func(of []time.Duration) float64 {
 		var values []float64
@@ -302,7 +303,7 @@ func times(program, sandboxes []time.Duration) float64 {
 	return seconds(program) / seconds(sandboxes)
 }
 
-// markdown is its part of the page.
+// markdown writes the section of the page.
 func (t *transcoding) markdown(p func(string, ...any)) {
 	p("\n## Transcoding\n")
 	p("%g seconds of 720p in %d rungs, x264 %s, by the transcoder, one sandbox for each CPU, and by the ffmpeg program on the host with the same settings, in turns (%d each). PSNR against the source in the rung's size.\n", t.Seconds, len(t.Rungs), preset, len(t.Sandbox))

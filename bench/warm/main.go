@@ -1,14 +1,12 @@
-// Command warm measures calls of functions whose instance is already running:
-// latency and requests per second of a no-op Python handler, of a native and of a
-// Node one, on few and on many connections; and of handlers of the contract lambda
-// beside them, on one.
+// Command warm measures calls of functions with a running instance: latency and requests per second
+// of a no-op handler in Python, of a native and of a Node handler, on few and on many connections.
+// On one connection the command also measures handlers under the lambda contract.
 //
 //	go run ./bench/warm        # as root, from the project's root directory
 //
-// Beside them runs the floor: a plain net/http server in a process of its own
-// that answers the same bytes itself, without any function. No function runtime
-// can be faster than that; what FRE adds is the difference. All take turns in
-// one run, on one machine, which the client shares: read the ratios.
+// The floor is a plain net/http server in a separate process, which answers the same bytes without
+// a function. No function runtime can be faster than the floor; the difference is the cost of FRE.
+// All servers take turns in one run, on one machine shared with the client: read the ratios.
 package main
 
 import (
@@ -66,8 +64,8 @@ func main() {
 	}
 }
 
-// serveFloor answers every request with 200 and nothing until standard input
-// ends, as it does when the parent does.
+// serveFloor answers every request with 200 and an empty body, until standard input ends, which
+// happens when the parent ends.
 func serveFloor(_ context.Context, _ options) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -85,7 +83,7 @@ func serveFloor(_ context.Context, _ options) error {
 	return nil
 }
 
-// startFloor runs this program again as the floor. stop ends it.
+// startFloor runs this program again as the floor. stop ends the floor.
 func startFloor() (addr string, stop func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -111,19 +109,19 @@ func startFloor() (addr string, stop func() error, err error) {
 	return addr, stop, nil
 }
 
-// target is something to call.
+// target is a function or server to call.
 type target struct {
 	Name   string `json:"name"`
-	Beside string `json:"beside,omitempty"` // of a contract's handler: the name of fre's own
+	Beside string `json:"beside,omitempty"` // for a handler under a contract: the name of the same handler under FRE's own contract
 	addr   string
 	path   string
 }
 
-// series is what was measured of one target on a number of connections.
+// series holds the measurements of one target on a number of connections.
 type series struct {
 	target
 	Connections int             `json:"connections"`
-	PerSecond   []float64       `json:"requests_per_second"` // of each turn
+	PerSecond   []float64       `json:"requests_per_second"` // per turn
 	Summary     stats.Summary   `json:"latency"`
 	samples     []time.Duration // too many to keep in the result
 }
@@ -168,11 +166,11 @@ func run(ctx context.Context, o options) (err error) {
 	for _, connections := range []int{1, 2, 64} {
 		var all []*series
 		for _, t := range targets {
-			if t.Beside != "" && connections > 1 { // one event at a time is the contract's
+			if t.Beside != "" && connections > 1 { // the contract allows one event at a time
 				continue
 			}
 			all = append(all, &series{target: t, Connections: connections})
-			// A turn that does not count: it starts the instances.
+			// A turn that does not count starts the instances.
 			if _, err := load.Call(ctx, t.addr, t.path, connections, o.slice/10); err != nil {
 				return fmt.Errorf("%s: %w", t.Name, err)
 			}
@@ -225,7 +223,8 @@ func (r *result) markdown() string {
 	return b.String()
 }
 
-// mean of rates over turns of one length: all requests over all the time.
+// mean returns the mean of rates over turns of equal length: all requests divided by the total
+// time.
 func mean(rates []float64) float64 {
 	sum := 0.0
 	for _, r := range rates {
