@@ -1,3 +1,3 @@
-// Package docker holds tests only: Docker's own client against bin/fre, in
-// every version of it that this host has.
+// Package docker contains only tests. The tests run Docker's own client against bin/fre, in every
+// client version installed on the host.
 package docker

@@ -1,5 +1,5 @@
-// Package system tests FRE as people use it: the built program, as root,
-// driven by its command line, its control socket and HTTP. Run it by
+// Package system tests FRE from a user's position: the built program, as root, driven by the
+// command line, the control socket and HTTP. Run the tests by
 //
 //	make test-root
 //
@@ -7,13 +7,13 @@
 //
 //	FRE_TEST_ROOT=1 go test ./test/system -run TestSystem/bad
 //
-// One engine serves all tests, since its base environments take tens of seconds
-// to build. In the environment:
+// One engine serves all tests, because building the base environments takes tens of seconds. The
+// tests read these environment variables:
 //
-//	FRE_BIN            the program to test; default ../../bin/fre
-//	FRE_SYSTEM_STATE   a state directory that TestPrepare made: nothing is
-//	                   built, functions are deployed from its images, so that
-//	                   the tests run in a machine without network
+//	FRE_BIN            the program under test; default ../../bin/fre
+//	FRE_SYSTEM_STATE   a state directory made by TestPrepare: the tests deploy
+//	                   functions from its images, build nothing, and run on
+//	                   machines without a network
 //	FRE_SYSTEM_PREPARE a directory for TestPrepare to make
-//	FRE_CRASH_ROUNDS   how often the engine and the spawner are killed; default 3
+//	FRE_CRASH_ROUNDS   number of kills of the engine and the spawner; default 3
 package system
