@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// period is the period of the quota. The period is short: a node without quota waits only
+// period is the period of the quota. The period is short: a node whose quota is used up waits only
 // milliseconds.
 const period = 20 * time.Millisecond
 
