@@ -35,7 +35,7 @@ func TestReadConfig(t *testing.T) {
 			URI: "http://debian.example.org/debian", Suite: "bookworm", Components: []string{"main"},
 			Keyrings: []string{"/usr/share/keyrings/debian-archive-keyring.gpg"},
 		}}},
-		{name: "unknown key", src: "packages: {gem: {}}\n", wrong: "gem"},
+		{name: "unknown key", src: "packages: {cargo: {}}\n", wrong: "cargo"},
 		{name: "unknown key inside", src: "packages: {pip: {mirror: x}}\n", wrong: "mirror"},
 		{name: "shells of what size", src: "shells: {memory: much}\n", wrong: "shells.memory"},
 		{name: "no memory for shells", src: "shells: {memory: 0}\n", wrong: "shells.memory"},

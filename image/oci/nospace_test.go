@@ -99,7 +99,7 @@ func fillDisks(t *testing.T, take func(s *store.Store, dir string) error) {
 			break
 		}
 	}
-	if full < 3 {
-		t.Errorf("%d disks were full, want some", full)
+	if full == 0 {
+		t.Error("no disk was full")
 	}
 }
