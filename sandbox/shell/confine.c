@@ -1,5 +1,5 @@
-/* What a sandbox's processes may ask of the kernel: capabilities, Landlock, the
- * system call filter. All of it is inherited and none can be undone. */
+/* Restricts a sandbox's use of the kernel: capabilities, Landlock, system call filter.
+ * Children inherit every restriction; a process cannot undo any. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include "shell.h"
 #include "syscall.h"
 
-/* Since ABI 6 of Landlock, newer than the headers of some distributions. */
+/* From Landlock's ABI 6, which the headers of some distributions do not have yet. */
 #define SCOPE_ABSTRACT_UNIX_SOCKET (1 << 0)
 #define SCOPE_SIGNAL (1 << 1)
 #define RULESET_VERSION (1 << 0)
@@ -33,7 +33,7 @@ int filters_read(void)
 	size_t size = 0, at = 1;
 	ssize_t n;
 
-	/* By pread: all spawners share the file and its position. */
+	/* pread, because all spawners share the file and its position. */
 	while ((n = pread(FRE_FILTERS_FD, (char *)words + size, sizeof(words) - size, (off_t)size)) > 0)
 		size += (size_t)n;
 	if (n < 0)
@@ -65,10 +65,10 @@ int filter_known(int16_t filter)
 	return filter >= -1 && filter < nfilters;
 }
 
-/* A ruleset is a template: each sandbox that takes it on is a domain apart.
- * Older kernels know rules for files and ports alone, of which the mounts and the
- * network namespace leave nothing to do, and which forbid rename(2) across
- * directories (ABI 1). */
+/* A ruleset is a template: each sandbox that applies the ruleset is a separate domain.
+ * Kernels before ABI 6 have rules for files and ports only. FRE does not use such rules:
+ * mounts and the network namespace already restrict both, and ABI 1 would forbid
+ * rename(2) across directories. */
 int landlock_open(void)
 {
 	struct ruleset scopes = {.scoped = SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL};
@@ -76,7 +76,7 @@ int landlock_open(void)
 
 	if (abi < 6)
 		return dup3(0, FRE_RULESET_FD, O_CLOEXEC);
-	/* The lowest that is free. */
+	/* FRE_RULESET_FD is the lowest free fd. */
 	have_ruleset = 1;
 	return syscall(SYS_landlock_create_ruleset, &scopes, sizeof(scopes), 0) == FRE_RULESET_FD ? 0 : -1;
 }
@@ -88,7 +88,7 @@ int landlock_abi(void)
 	return abi < 0 ? 0 : abi;
 }
 
-/* Makes a capability survive execve. */
+/* Makes a capability survive execve (ambient set). Returns 0 or -errno. */
 static long keep_capability(int cap)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -101,13 +101,12 @@ static long keep_capability(int cap)
 	return ret == 0 ? sys(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap) : ret;
 }
 
-/* Gives up every capability for good. setns(CLONE_NEWUSER) has just filled all
- * sets, so this comes after it. The secure bits keep uid 0 from regaining them
- * at execve.
+/* Drops every capability for good. Call after setns(CLONE_NEWUSER), which fills all
+ * sets. The secure bits keep uid 0 from regaining capabilities at execve.
  *
- * A fork server keeps one: Linux makes namespaces for nobody without
- * CAP_SYS_ADMIN. It has it over a user namespace where nothing else lives, and a
- * filter that leaves no other use of it. */
+ * A fork server keeps CAP_SYS_ADMIN, which Linux demands for new namespaces. The
+ * capability holds over a user namespace of the fork server alone, and the filter
+ * leaves no other use of the capability. */
 static long drop_capabilities(int forks)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -119,7 +118,7 @@ static long drop_capabilities(int forks)
 			continue;
 		ret = sys(SYS_prctl, PR_CAPBSET_DROP, cap);
 		if (ret == -EINVAL && cap > 0)
-			break; /* past the last one this kernel has */
+			break; /* past the kernel's last capability */
 		if (ret != 0)
 			return ret;
 	}
@@ -138,9 +137,9 @@ static long drop_capabilities(int forks)
 	return sys(SYS_capset, &header, kept);
 }
 
-/* Gives up all capabilities but those of the mask, which uid 0 has over its own
- * user namespace as in an ordinary container: execve gives root what the bounding
- * set has, and who becomes another user loses them. */
+/* Drops all capabilities except the mask, which uid 0 keeps over its user namespace as
+ * in an ordinary container: execve gives root the bounding set, and a change to
+ * another uid loses the capabilities. */
 static long bound_capabilities(uint64_t mask)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -151,7 +150,7 @@ static long bound_capabilities(uint64_t mask)
 			continue;
 		long ret = sys(SYS_prctl, PR_CAPBSET_DROP, cap);
 		if (ret == -EINVAL && cap > 0)
-			break; /* past the last one this kernel has */
+			break; /* past the kernel's last capability */
 		if (ret != 0)
 			return ret;
 	}
@@ -160,7 +159,7 @@ static long bound_capabilities(uint64_t mask)
 	return sys(SYS_capset, &header, kept);
 }
 
-/* Keeps those of the tenant's own namespace through execve. */
+/* Makes the capabilities over the tenant's user namespace survive execve. */
 static long keep_capabilities(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -188,7 +187,7 @@ long confine(uint32_t flags, uint64_t capabilities, int16_t filter, uint32_t *st
 		ret = bound_capabilities(capabilities);
 	else
 		ret = drop_capabilities(flags & FRE_FORKS);
-	/* Without it the kernel takes neither of the two that follow. */
+	/* Without no_new_privs an unprivileged process can use neither Landlock nor seccomp. */
 	if (ret == 0 && !(flags & FRE_WITHOUT_NO_NEW_PRIVS))
 		ret = sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1);
 	if (ret == 0 && !(flags & FRE_WITHOUT_LANDLOCK) && have_ruleset) {

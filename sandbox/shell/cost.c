@@ -1,5 +1,6 @@
-/* cost: what the kernel takes here for what a start is made of, each the median
- * of some tens, in nanoseconds. In C, because Go's own part would be the larger. */
+/* cost measures the kernel's time for the parts of a start, in nanoseconds: medians,
+ * and a mean for system calls. In C, because the overhead of Go would be larger than the
+ * time measured. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +43,7 @@ static long long median(long long *samples, size_t n)
 	return samples[n / 2];
 }
 
-/* Waits for a child; EIO unless it ended with 0. */
+/* Waits for a child. Returns 0, EIO unless the child exited with 0, or an errno. */
 static int reap(pid_t pid)
 {
 	int status;
@@ -66,8 +67,8 @@ static int by_exec(const int *fds, int n)
 	return pid < 0 ? errno : reap(pid);
 }
 
-/* Makes a process that ends at once; it has memory of its own, which the caller's
- * is too small to notice. */
+/* Makes a process that exits at once. The process copies the caller's page tables, but
+ * the caller is so small that the cost does not show. */
 static int by_clone3(uint64_t flags, int group)
 {
 	struct clone_args args = {.flags = flags | CLONE_VFORK, .exit_signal = SIGCHLD, .cgroup = (uint64_t)group};
@@ -85,8 +86,8 @@ static int by_userns(const int *fds, int n)
 	return by_clone3(CLONE_NEWUSER, 0);
 }
 
-/* From one group into the other, and back the next time: what stays in its group
- * costs nothing. fds are two groups' one after the other. */
+/* Moves the process into the other cgroup, because joining the current one costs no
+ * time. The first half of fds belongs to one cgroup, the second half to the other. */
 static int by_tasks(const int *fds, int n)
 {
 	static int other;
@@ -104,7 +105,7 @@ static int by_into(const int *fds, int n)
 	return by_clone3(CLONE_INTO_CGROUP, fds[0]);
 }
 
-/* Prints the median of what one call of act takes, or -errno. */
+/* Prints the median time of a call of act, or -errno. */
 static void processes(const char *name, int (*act)(const int *, int), const int *fds, int n)
 {
 	long long samples[PROCESSES];
@@ -131,8 +132,8 @@ static void calls(void)
 	printf("syscall %lld\n", (now() - begin) / SYSCALLS);
 }
 
-/* Keeps the caller to one of the CPUs it may use, counted from 0; false where
- * there are not so many. */
+/* Pins the caller to the nth of its allowed CPUs, counted from 0. Returns 0 if the
+ * caller has fewer CPUs. */
 static int keep_to(int nth)
 {
 	cpu_set_t may, one;
@@ -149,7 +150,7 @@ static int keep_to(int nth)
 	return 0;
 }
 
-/* A byte goes to a process on another CPU, or on the only one, and comes back. */
+/* Times a byte's way to a process and back. The process runs on a second CPU, if any. */
 static void round_trips(void)
 {
 	long long samples[ROUND_TRIPS];

@@ -1,4 +1,4 @@
-/* Prints wire.h as "name offset size" and "name value" lines. */
+/* Prints wire.h as "name value", "struct size" and "struct.field offset size" lines. */
 #include <stddef.h>
 #include <stdio.h>
 

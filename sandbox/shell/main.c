@@ -1,19 +1,19 @@
-/* fre-shell: the small static program from which every sandbox is born.
+/* fre-shell: the small static program that forks every sandbox.
  *
- *   fre-shell spawn    the spawner: pid 1 of a pid namespace of its own, an
- *                      empty read-only root, one socket (fd 3) to the engine.
- *                      It ends with the socket, and all sandboxes with it.
- *   fre-shell hold [N] makes a user namespace, in which N namespaces of each
- *                      other kind can be made, and waits for its input to end.
- *   fre-shell probe    prints which calls of the kernel's are there.
- *   fre-shell cost G   prints what the kernel takes for parts of a start, in
- *                      nanoseconds (cost.c). G is how the groups whose files are
- *                      open from fd 3 on are joined: tasks (two groups), into
- *                      (one), or none.
+ *   fre-shell spawn    runs the spawner: pid 1 of a new pid namespace, an empty
+ *                      read-only root, one socket (fd 3) to the engine. The
+ *                      spawner ends with the socket, all sandboxes with the spawner.
+ *   fre-shell hold [N] makes a user namespace that allows N namespaces of each
+ *                      other kind, and waits for end of file on its input.
+ *   fre-shell probe    prints which system calls the kernel has.
+ *   fre-shell cost G   prints the time of parts of a start, in nanoseconds
+ *                      (cost.c). The files of cgroups are open from fd 3 on; G is
+ *                      the way to join: tasks (two cgroups), into (one), none.
  *   fre-shell exit     ends at once.
- *   fre-shell layout   prints wire.h's numbers for the test of wire.go.
+ *   fre-shell layout   prints the numbers of wire.h for the test of wire.go.
  *
- * One thread; nothing is allocated. See wire.h and ARCHITECTURE.md.
+ * The program has one thread; the spawner allocates no heap memory. See wire.h and
+ * ARCHITECTURE.md.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,7 +27,7 @@
 
 #include "shell.h"
 
-/* Writes a limit of the user namespace's own (namespaces(7)), not of the host's. */
+/* Writes a limit of the new user namespace (namespaces(7)); the host keeps its own. */
 static int limit(const char *path, const char *value)
 {
 	size_t size = strlen(value);
@@ -38,11 +38,10 @@ static int limit(const char *path, const char *value)
 	return close(fd);
 }
 
-/* hold keeps a user namespace alive until the engine has written its maps and
- * opened it; it exits with the errno of what failed. No user namespace can be
- * made below it: in one of its own a function would have every capability, and
- * with them most of the kernel before it. Of each other kind as many can be as
- * the text says, where there is one. */
+/* hold keeps a user namespace alive until the engine has written its id maps and
+ * opened it. Returns 0 or the errno of the failure. The namespace allows no nested
+ * user namespace: in one, a function would have every capability and could reach most
+ * of the kernel. Unless NULL, namespaces is the limit for each other kind. */
 static int hold(const char *namespaces)
 {
 	static const char *const kinds[] = {
@@ -64,8 +63,8 @@ static int hold(const char *namespaces)
 	return 0;
 }
 
-/* What Go has no call for. A clone3 of size 0 is refused with EINVAL by a kernel
- * that has the call. */
+/* probe tests system calls that Go has no function for. A kernel that has clone3
+ * answers a size of 0 with EINVAL. */
 static int probe(void)
 {
 	uint32_t action = SECCOMP_RET_KILL_PROCESS;

@@ -1,5 +1,5 @@
-/* Taking a message apart. It comes from the engine alone, but carries strings a
- * user wrote: every length and index is checked. */
+/* Parses messages. Only the engine sends messages, but users write the strings
+ * inside: start_parse checks every length and index. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -37,8 +37,8 @@ static int read_payload(int fd, char *to, size_t size)
 	return 0;
 }
 
-/* Whether the fds that this kind cannot do without are there, and all others
- * where they are said to be. */
+/* Reports whether the fds required by the message's kind are present and all indexes
+ * of optional fds are valid. */
 static int complete(const struct fre_start *h, int nfds)
 {
 	int attaches = h->kind == FRE_START || h->fd_root >= 0;
@@ -52,7 +52,7 @@ static int complete(const struct fre_start *h, int nfds)
 	if (executes ? h->fd_control != -1 || h->fd_reports != -1
 		     : !present(h->fd_control, nfds) || !present(h->fd_reports, nfds))
 		return 0;
-	/* A terminal is taken on while the root is attached, by who is told of it. */
+	/* furnish() takes the terminal: the message must attach the root and have fd_stdin. */
 	if (h->flags & FRE_TTY && (!executes || !attaches))
 		return 0;
 	if (h->ngroups > FRE_MAX_GROUPS)
@@ -94,7 +94,7 @@ int start_parse(struct start *s, uint16_t kind, char *packet, size_t len, const 
 		p = packet + sizeof(*h);
 	}
 
-	/* argv and envp each end with a NULL the message does not carry. */
+	/* Add the NULLs that end argv and envp: the message does not carry them. */
 	uint32_t total = h->argc + h->envc + 2 + h->mounts;
 	char **q = room->pointers;
 	end = p + h->payload;

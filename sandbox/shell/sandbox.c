@@ -1,12 +1,12 @@
-/* One sandbox: clone3, then every step inside the child up to execve.
+/* Starts one sandbox: clone3, then every step inside the child up to execve.
  *
- * The child shares the spawner's memory (CLONE_VM), so that no page table is
- * copied and a failure is a plain store. It runs on a stack of its own, for
- * clone3 returns twice, and leaves errno alone (syscall.h).
+ * The child shares the spawner's memory (CLONE_VM): the kernel copies no page table,
+ * and the child reports a failure by a plain store. The child has its own stack,
+ * because clone3 returns twice, and leaves errno alone (syscall.h).
  *
- * With START the spawner waits until execve (CLONE_VFORK). With PARK it goes on,
- * and the child becomes a shell: it stops before what it was not told yet and
- * waits for RUN on a socket of its own. */
+ * With START the spawner waits until execve (CLONE_VFORK). With PARK the spawner
+ * continues, and the child becomes a parked sandbox: it stops before the first step
+ * that PARK does not describe and waits for RUN on its control socket. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -31,25 +31,24 @@
 #include "shell.h"
 #include "syscall.h"
 
-/* Where a shell keeps what it still needs while it is parked. Linux releases what
- * execve or a death closes last to first: at the end of the reports the socket has
- * ended already. */
+/* The fds of a parked sandbox. At execve and at exit Linux releases fds from last to
+ * first: when the reports end, the control socket has already ended. */
 enum { REPORTS_FD = FRE_RULESET_FD + 1, CONTROL_FD, PROC_FD };
 
-/* What one child works with. */
+/* The working memory of one child. */
 struct slot {
-	/* Set while a shell lives in this memory: the kernel clears it when the
-	 * child executes or ends (CLONE_CHILD_CLEARTID). */
+	/* Not 0 while a parked sandbox uses the slot. The kernel clears tid when the
+	 * child executes or exits (CLONE_CHILD_CLEARTID). */
 	volatile pid_t tid;
-	int parked; /* its socket and its pipe have been put in their places */
-	int proc;   /* mount of its /proc; -1 while there is none */
+	int parked; /* CONTROL_FD and REPORTS_FD are in place */
+	int proc;   /* mount of the sandbox's /proc */
 	struct start s;
 	struct failure failed;
 	struct fre_trace trace;
 };
 
-/* Slots of shells: never given back to the kernel, and touched only as far as
- * they are used. A parked shell takes three pages of its slot. */
+/* The slots of parked sandboxes. The memory never returns to the kernel, and only used
+ * slots take pages: three for each parked sandbox. */
 #define MAX_SHELLS 8192
 #define SHELL_STACK (16 << 10)
 
@@ -60,7 +59,7 @@ static struct shell_slot {
 	char stack[SHELL_STACK] __attribute__((aligned(16)));
 } *shells;
 
-/* What START works with: one at a time. */
+/* The memory of START, for one start at a time. */
 static struct slot waited;
 static char stack[SHELL_STACK] __attribute__((aligned(16)));
 static char payload[FRE_MAX_PAYLOAD];
@@ -77,8 +76,8 @@ static void report(const struct slot *slot, uint32_t kind)
 	sys(SYS_write, REPORTS_FD, &r, sizeof(r));
 }
 
-/* Leaves the child. The spawner reads slot->failed once that has woken it; of a
- * shell the engine is told. */
+/* Ends the child. The exit wakes the spawner, which reads slot->failed. A parked
+ * sandbox reports the failure to the engine. */
 static _Noreturn void fail(struct slot *slot, uint32_t step, uint32_t detail, long error)
 {
 	slot->failed = (struct failure){.step = step, .detail = detail, .error = (int)-error};
@@ -88,7 +87,7 @@ static _Noreturn void fail(struct slot *slot, uint32_t step, uint32_t detail, lo
 		sys(SYS_exit_group, 127);
 }
 
-/* Goes on if the system call succeeded. */
+/* Ends the child unless the system call succeeded. */
 static void must(struct slot *slot, uint32_t step, uint32_t detail, long ret)
 {
 	if (ret < 0)
@@ -105,9 +104,9 @@ static void done(struct slot *slot, uint32_t step)
 	slot->trace.done[step] = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Puts the detached mount over target. No symbolic link is followed: the tree
- * it lies in belongs to a tenant. With O_NOFOLLOW in flags the target may be one,
- * and is covered itself. */
+/* Attaches the detached mount to target. Follows no symbolic link, because the tree
+ * around target belongs to a tenant. With O_NOFOLLOW in flags, target itself may be a
+ * symbolic link; the mount covers the link. */
 static long attach(int mount, const char *target, uint64_t flags)
 {
 	struct open_how how = {
@@ -120,9 +119,9 @@ static long attach(int mount, const char *target, uint64_t flags)
 	return sys(SYS_move_mount, mount, "", fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
 }
 
-/* Makes the sandbox's own /proc, not attached yet: of pids alone, so that
- * nothing of the host's kernel (sysctl, keys, interrupts) is there to be read.
- * With FRE_PROC_FILES it is whole until narrow(). */
+/* Makes the sandbox's /proc and returns the detached mount. /proc has pids alone, so
+ * the function cannot read the host kernel's state (sysctl, keys, interrupts). With
+ * FRE_PROC_FILES, /proc is whole until narrow(). */
 static long make_proc(uint32_t flags)
 {
 	long fs = sys(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
@@ -142,8 +141,8 @@ static long make_proc(uint32_t flags)
 
 /* Hides every entry of a whole /proc except pids and mount points. From here on the
  * kernel looks up no other name (proc_lookup in fs/proc/generic.c), not even one that
- * a module adds later. Mount points stay visible, because their names stay in the
- * dentry cache as long as something is mounted there. */
+ * a module adds later. Mount points stay visible, because the dentry cache keeps
+ * their names as long as they are mounted. */
 static long narrow(int proc)
 {
 	long fs = sys(SYS_fspick, proc, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
@@ -156,7 +155,7 @@ static long narrow(int proc)
 	return ret;
 }
 
-/* What no function has a say in: limits' groups, session, key ring, /proc. */
+/* The steps that do not depend on the function: cgroups, session, key ring, /proc. */
 static void join(struct slot *slot)
 {
 	const struct start *s = &slot->s;
@@ -168,8 +167,8 @@ static void join(struct slot *slot)
 	must(slot, FRE_STEP_CGROUP, (uint32_t)s->h.cgroups, sys(SYS_unshare, CLONE_NEWCGROUP));
 	done(slot, FRE_STEP_CGROUP);
 
-	/* The key ring is joined as root: a tenant's uid has a quota of 200 keys.
-	 * A kernel built without keys has none to leak. */
+	/* Join the key ring as root: a tenant's uid has a quota of 200 keys. A kernel
+	 * built without keys (ENOSYS) has no key to leak. */
 	must(slot, FRE_STEP_SESSION, 0, sys(SYS_setsid));
 	if (!(s->h.flags & FRE_WITHOUT_KEYRING)) {
 		long ring = sys(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
@@ -182,8 +181,8 @@ static void join(struct slot *slot)
 	done(slot, FRE_STEP_PROC);
 }
 
-/* Network, root and all that is mounted in it. Beneath lies the spawner's empty
- * root: there is nothing to unmount. */
+/* Joins the network namespace, attaches the root and every mount, sets terminal and
+ * host name. Beneath the root lies the spawner's empty root: no unmount is needed. */
 static void furnish(struct slot *slot)
 {
 	const struct start *s = &slot->s;
@@ -196,7 +195,7 @@ static void furnish(struct slot *slot)
 	must(slot, FRE_STEP_ROOT, 1, sys(SYS_fchdir, root));
 	must(slot, FRE_STEP_ROOT, 2, sys(SYS_chroot, "."));
 	done(slot, FRE_STEP_ROOT);
-	/* A bare shell made its /proc before it knew that there would be files. */
+	/* A bare parked sandbox made /proc before RUN asked for FRE_PROC_FILES. */
 	if (slot->parked && s->h.flags & FRE_PROC_FILES) {
 		sys(SYS_close, slot->proc);
 		slot->proc = (int)make_proc(s->h.flags);
@@ -210,15 +209,15 @@ static void furnish(struct slot *slot)
 	if (s->h.flags & FRE_PROC_FILES && !(s->h.flags & FRE_WITHOUT_PROC_SUBSET))
 		must(slot, FRE_STEP_PROC, 2, narrow(slot->proc));
 	done(slot, FRE_STEP_MOUNT);
-	/* As leader of the session that join() has made. */
+	/* TIOCSCTTY needs a session leader: join() made this process one. */
 	if (s->h.flags & FRE_TTY)
 		must(slot, FRE_STEP_SESSION, 2, sys(SYS_ioctl, s->fds[s->h.fd_stdin], TIOCSCTTY, 0));
 	must(slot, FRE_STEP_HOSTNAME, 0, sys(SYS_sethostname, s->hostname, strlen(s->hostname)));
 	done(slot, FRE_STEP_HOSTNAME);
 }
 
-/* From root to a user of the tenant's, without any privilege unless it is the
- * root of an ordinary image. */
+/* Changes from root to a user of the tenant. The process keeps no capability, unless
+ * the user is the root of an ordinary image or the sandbox is a fork server. */
 static void become(struct slot *slot)
 {
 	const struct start *s = &slot->s;
@@ -229,16 +228,16 @@ static void become(struct slot *slot)
 	must(slot, FRE_STEP_IDS, 1, sys(SYS_setresgid, s->h.gid, s->h.gid, s->h.gid));
 	must(slot, FRE_STEP_IDS, 2, sys(SYS_setresuid, s->h.uid, s->h.uid, s->h.uid));
 	done(slot, FRE_STEP_IDS);
-	/* The filter allows what follows. */
+	/* The filter allows the system calls of all later steps. */
 	uint32_t step = FRE_STEP_NONE;
 	long ret = confine(s->h.flags, s->h.capabilities, s->h.filter, &step);
 	must(slot, step, 0, ret);
 	done(slot, FRE_STEP_SECCOMP);
 }
 
-/* Leaves open the control socket, the pipe and, as long as it is not attached,
- * /proc and Landlock's ruleset. 3 and 4 stay taken, so that no fd that comes with
- * RUN lies below them. */
+/* Closes every fd except 0 to 4, the reports pipe, the control socket and, in a bare
+ * parked sandbox, the mount of /proc. A bare one still needs Landlock's ruleset (4). 3
+ * becomes a copy of 0: while 3 and 4 are in use, every fd of RUN is higher. */
 static void keep_only_control(struct slot *slot)
 {
 	const struct start *s = &slot->s;
@@ -246,8 +245,8 @@ static void keep_only_control(struct slot *slot)
 	int kept[] = {s->fds[s->h.fd_reports], s->fds[s->h.fd_control], slot->proc};
 	int last = bare ? PROC_FD : CONTROL_FD;
 
-	/* Aside first, for they may lie where another belongs; no higher than need be,
-	 * for the table of open files keeps the size it once had. */
+	/* Move each fd aside first: an fd may occupy another's target number. Use the
+	 * lowest free numbers, because the fd table never shrinks. */
 	for (int i = 0; i <= last - REPORTS_FD; i++) {
 		kept[i] = (int)sys(SYS_fcntl, kept[i], F_DUPFD_CLOEXEC, last + 1);
 		must(slot, FRE_STEP_FDS, 0, kept[i]);
@@ -260,8 +259,8 @@ static void keep_only_control(struct slot *slot)
 	must(slot, FRE_STEP_FDS, 3, sys(SYS_close_range, last + 1, ~0U, 0));
 }
 
-/* Says PARKED and waits for RUN, which replaces slot->s. Only the engine has the
- * other end. */
+/* Reports PARKED and waits for RUN, which replaces slot->s. Only the engine holds the
+ * other end of the socket. */
 static void park(struct slot *slot)
 {
 	struct shell_slot *shell = (struct shell_slot *)slot;
@@ -281,17 +280,18 @@ static void park(struct slot *slot)
 	int bare = slot->s.h.fd_root < 0;
 	long n;
 
-	/* A change of ids may have made the memory, which is the spawner's too,
-	 * dumpable again (fs.suid_dumpable). */
+	/* The change of ids may have made the memory, shared with the spawner, dumpable
+	 * again (fs.suid_dumpable). */
 	sys(SYS_prctl, PR_SET_DUMPABLE, 0);
 	report(slot, FRE_PARKED);
-	/* Woken by SIGKILL, recvmsg would take what came since: then the engine holds
-	 * for started what never ran. Out of ppoll there is no way back to here. */
+	/* A blocking recvmsg that SIGKILL wakes would still take a RUN that has just
+	 * arrived: the engine would count a function as started that never ran. A
+	 * process killed in ppoll does not get as far as recvmsg. */
 	do {
 		sys(SYS_ppoll, &ready, 1, NULL, NULL, 0);
 		n = sys(SYS_recvmsg, CONTROL_FD, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	} while (n == -EINTR || n == -EAGAIN);
-	if (n <= 0) /* it is not wanted any more */
+	if (n <= 0) /* the engine has closed the socket */
 		fail(slot, FRE_STEP_NONE, 0, 0);
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -309,7 +309,7 @@ static void park(struct slot *slot)
 	done(slot, FRE_STEP_MESSAGE);
 }
 
-/* Keeps to the CPU it is on: a program that starts on several pays for it with
+/* Pins the process to its current CPU: a program that starts on several CPUs pays for
  * interrupts between them (TLB shoot-downs). */
 static long pin(void)
 {
@@ -323,9 +323,9 @@ static long pin(void)
 	return sys(SYS_sched_setaffinity, 0, sizeof(cpus), cpus);
 }
 
-/* Executes a program without a slash in its name, out of the first of PATH's
- * directories that has one, as execvp(3) does. Returns -errno. Not part of its
- * caller, whose stack is a shell's too: few need the room. */
+/* Executes a program whose name has no slash from the first directory of PATH that has
+ * the program, as execvp(3) does. Returns -errno. noinline, because path would enlarge
+ * the stack of every parked sandbox. */
 static __attribute__((noinline)) long execute_from_path(const struct start *s)
 {
 	char path[PATH_MAX];
@@ -346,7 +346,7 @@ static __attribute__((noinline)) long execute_from_path(const struct start *s)
 			path[n] = '/';
 			memcpy(path + n + slash, s->argv[0], length + 1);
 			long ret = sys(SYS_execve, path, s->argv, s->envp);
-			if (ret == -EACCES) /* no program, or not ours: there may be another */
+			if (ret == -EACCES) /* not ours: a later directory may have one */
 				error = ret;
 			else if (ret != -ENOENT && ret != -ENOTDIR)
 				return ret;
@@ -368,18 +368,18 @@ static _Noreturn void execute(struct slot *slot)
 		must(slot, FRE_STEP_FDS, 7, sys(SYS_dup2, s->fds[s->h.fd_channel], FRE_SOCKET_FD));
 	else
 		must(slot, FRE_STEP_FDS, 8, sys(SYS_close, FRE_SOCKET_FD));
-	/* A shell's pipe ends with execve: that is how the engine knows of it. */
+	/* A parked sandbox keeps the reports pipe: its end tells the engine of execve. */
 	must(slot, FRE_STEP_FDS, 9, sys(SYS_close, FRE_RULESET_FD));
 	must(slot, FRE_STEP_FDS, 10, sys(SYS_close_range, slot->parked ? PROC_FD : REPORTS_FD, ~0U, 0));
 	done(slot, FRE_STEP_FDS);
-	/* Last of the limits' doings: fds above it could not be placed any more. */
+	/* After every dup2: no fd can be placed above the limit. */
 	struct rlimit nofile = {.rlim_cur = s->h.nofile, .rlim_max = s->h.nofile};
 	must(slot, FRE_STEP_RLIMIT, 0, sys(SYS_setrlimit, RLIMIT_NOFILE, &nofile));
 	if (s->h.flags & FRE_PIN)
 		must(slot, FRE_STEP_RLIMIT, 1, pin());
 	done(slot, FRE_STEP_RLIMIT);
 
-	/* After close_range: /proc/self/fd/N leads nowhere by now. */
+	/* After close_range: a path like /proc/self/fd/N now leads nowhere. */
 	must(slot, FRE_STEP_DIR, 0, sys(SYS_chdir, s->dir));
 	done(slot, FRE_STEP_DIR);
 	must(slot, FRE_STEP_EXEC, 0, sys(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none)));
@@ -414,7 +414,7 @@ __attribute__((used)) _Noreturn void sandbox_child(struct slot *slot)
 	execute(slot);
 }
 
-/* clone3 for a child that begins in sandbox_child(slot) on args->stack. */
+/* Calls clone3. The child begins in sandbox_child(slot) on args->stack. */
 static long clone_child(struct clone_args *args, struct slot *slot)
 {
 	long ret;
@@ -483,7 +483,7 @@ pid_t sandbox_start(char *packet, size_t len, const int *fds, int nfds, int *pid
 	return (pid_t)pid;
 }
 
-/* A slot that no child uses; NULL if there is none. */
+/* Returns a slot that no child uses, or NULL if all are in use or memory is short. */
 static struct shell_slot *free_slot(void)
 {
 	if (shells == NULL) {
@@ -493,7 +493,7 @@ static struct shell_slot *free_slot(void)
 			return NULL;
 		shells = p;
 	}
-	/* The lowest first, so that few pages are ever touched. */
+	/* Take the lowest slot: few pages are ever touched. */
 	for (int i = 0; i < MAX_SHELLS; i++)
 		if (shells[i].slot.tid == 0)
 			return &shells[i];

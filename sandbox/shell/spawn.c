@@ -1,4 +1,4 @@
-/* The spawner's loop: START messages in, reports out. */
+/* The spawner's loop: reads messages, starts and kills sandboxes, sends reports. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 #include "shell.h"
 
-#define MAX_LIVE 32768 /* sandboxes at once */
+#define MAX_LIVE 32768 /* sandboxes alive at the same time */
 
 static struct {
 	pid_t pid;
@@ -29,7 +29,8 @@ static int nlive;
 
 static char packet[sizeof(struct fre_start) + FRE_MAX_INLINE + 1] __attribute__((aligned(16)));
 
-/* Blocks while the engine is behind; the end of the engine ends the spawner. */
+/* Sends one packet, with fd unless negative. Blocks while the socket is full; exits if the
+ * engine has ended. */
 static void report_bytes(void *bytes, size_t size, int fd)
 {
 	union {
@@ -66,8 +67,8 @@ static void report_failure(uint64_t id, uint32_t step, int error, uint32_t detai
 	report(&r, -1);
 }
 
-/* Whether the packet is a KILL; if so, does it. The first process is pid 1 of its
- * namespace: the rest goes with it. */
+/* Reports whether the packet is a KILL, and carries out a KILL. The killed process is
+ * pid 1 of the sandbox's pid namespace: the kernel kills the rest. */
 static int killed(const char *p, size_t n)
 {
 	const struct fre_start *h = (const struct fre_start *)p;
@@ -109,8 +110,7 @@ static void serve(void)
 
 	struct failure f = {.step = FRE_STEP_MESSAGE};
 	struct fre_trace trace = {0};
-	/* The id lies in the first 16 bytes of every kind, so that a refusal finds
-	 * the one who waits. */
+	/* Every kind has the id in the first 16 bytes, so a refusal can name the start. */
 	const struct fre_start *h = (const struct fre_start *)packet;
 	uint64_t id = (size_t)n >= 16 ? h->id : 0;
 	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
@@ -190,9 +190,9 @@ static void cap_rlimit(int resource, rlim_t soft, rlim_t hard)
 	setrlimit(resource, &r);
 }
 
-/* Lets sandboxes have as many open files as the kernel allows at all; they lower
- * it themselves, and could not raise it any more. Without /proc, or without the
- * right to, what the engine had remains. */
+/* Raises the limit of open files to the kernel's maximum (fs.nr_open). Each start
+ * lowers the limit for its sandbox but has no privilege left to raise it. Without
+ * /proc or the privilege, the engine's limit stays. */
 static void raise_nofile(void)
 {
 	char text[32] = {0};
@@ -207,8 +207,9 @@ static void raise_nofile(void)
 	close(fd);
 }
 
-/* An engine that its service manager prefers or spares gives neither to
- * functions. */
+/* Undoes a negative oom_score_adj, a scheduling policy and a negative nice value that
+ * the engine has from its service manager: functions must not inherit such favours.
+ * Returns 0 on failure. */
 static int ordinary_priority(void)
 {
 	struct sched_param none = {0};
@@ -222,7 +223,7 @@ static int ordinary_priority(void)
 	       (getpriority(PRIO_PROCESS, 0) >= 0 || setpriority(PRIO_PROCESS, 0, 0) == 0);
 }
 
-/* Leaves the host's file system for an empty one. */
+/* Replaces the host's file system by an empty read-only root. Returns -1 on failure. */
 static int empty_root(void)
 {
 	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
@@ -234,7 +235,7 @@ static int empty_root(void)
 		if (umount2(".", MNT_DETACH) != 0)
 			return -1;
 	} else if (mount(".", "/", NULL, MS_MOVE, NULL) != 0 || chroot(".") != 0) {
-		/* An initramfs cannot be pivoted away from: it stays beneath. */
+		/* pivot_root(2) cannot leave an initramfs: the initramfs stays beneath. */
 		return -1;
 	}
 	return chdir("/");
@@ -247,17 +248,18 @@ int spawn(void)
 
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 	syscall(SYS_close_range, FRE_FILTERS_FD + 1, ~0U, 0);
-	/* What the sandboxes inherit. Ignored signals survive execve. */
+	/* Sandboxes inherit the settings below. Ignored signals survive execve. */
 	for (int sig = 1; sig < NSIG; sig++)
 		signal(sig, SIG_DFL);
 	umask(022);
-	/* 0 would let a core_pattern that is a pipe have the core still; 1 is the
-	 * value for which the kernel calls no helper either (core(5)). */
+	/* With a limit of 0 the kernel still pipes the core to a helper in core_pattern;
+	 * with 1 the kernel calls no helper either (core(5)). */
 	struct rlimit core = {.rlim_cur = 1, .rlim_max = 1};
 	setrlimit(RLIMIT_CORE, &core);
 	cap_rlimit(RLIMIT_STACK, 8 << 20, RLIM_INFINITY);
-	/* Of shared files too, which count for whoever read them first, and then are not
-	 * to be had back from it. The kernel's own default up to 5.15. */
+	/* mlock also pins pages of shared image files. The kernel charges a page to the
+	 * first reader's cgroup, which could then not reclaim the page. 64 KiB is the
+	 * kernel's default up to 5.15. */
 	cap_rlimit(RLIMIT_MEMLOCK, 64 << 10, 64 << 10);
 	cap_rlimit(RLIMIT_RTPRIO, 0, 0);
 	cap_rlimit(RLIMIT_NICE, 0, 0);

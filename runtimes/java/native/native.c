@@ -1,10 +1,10 @@
 /*
- * What a parked JVM cannot do in Java as it becomes a function's process: change
- * its working directory, and the environment that libc, children and the time zone
- * go by. Environment.java loads it.
+ * When a parked JVM becomes a function's process, this library does the part that Java
+ * cannot do: it changes the working directory and the environment of libc, of child
+ * processes and of the time zone. Environment.java loads the library.
  *
- * Built without jni.h, which comes with a JDK, and without a C library of its own:
- * its symbols are found in the process's.
+ * Built without jni.h, because jni.h needs a JDK. Not linked to a C library: the
+ * dynamic linker resolves the symbols in the C library of the process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,15 +13,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* GetDirectBufferAddress's place in the function table of a JNIEnv (JNI
+/* Index of GetDirectBufferAddress in the function table of a JNIEnv (JNI
  * specification, chapter 4). */
 #define DIRECT_BUFFER_ADDRESS 230
 
 typedef void *(*direct_buffer_address)(void *env, void *buffer);
 
 /*
- * Takes a direct buffer "directory\0NAME=value\0NAME=value\0\0" and returns 0 or
- * an errno.
+ * Takes a direct buffer "directory\0NAME=value\0NAME=value\0\0", changes to the
+ * directory and replaces the environment. Returns 0 or an errno.
  */
 int Java_fre_bootstrap_Environment_enter(void ***env, void *class, void *buffer);
 
