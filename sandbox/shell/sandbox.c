@@ -142,7 +142,7 @@ static long make_proc(uint32_t flags)
 /* Hides every entry of a whole /proc except pids and mount points. From here on the
  * kernel looks up no other name (proc_lookup in fs/proc/generic.c), not even one that
  * a module adds later. Mount points stay visible, because the dentry cache keeps
- * their names as long as they are mounted. */
+ * the name of an entry while a mount covers the entry. */
 static long narrow(int proc)
 {
 	long fs = sys(SYS_fspick, proc, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
