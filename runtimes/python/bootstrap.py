@@ -1,11 +1,11 @@
 # The first program of every Python function: python3 bootstrap.py module.function
-# Without an argument it parks: the engine names the function later.
+# Without an argument the interpreter parks: the engine names the function later.
 #
-# A script is compiled anew at every start, a module is not, so the bootstrap
+# Python compiles a script at every start but caches a module, so the bootstrap
 # itself is the package _fre beside this file.
 #
 # Children of multiprocessing (spawn, forkserver) import the main program as
-# __mp_main__: to them it is empty.
+# __mp_main__: for such children the file does nothing.
 if __name__ == "__main__":
     import sys
 

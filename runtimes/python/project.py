@@ -1,7 +1,7 @@
-# Says what a project depends on, in a sandbox of the base environment:
+# Lists the dependencies of a project, in a sandbox of the base environment:
 # python3 project.py OUT.json [EXTRA…], with pyproject.toml in the directory.
 #
-# Only what PEP 621 writes down: a build back end is never asked.
+# Reads only the fields of PEP 621; never runs a build back end.
 import json
 import re
 import sys
@@ -41,7 +41,7 @@ def dependencies(extras):
         if extra not in optional:
             raise ValueError("no optional dependencies %r: there are %s" % (extra, ", ".join(sorted(optional)) or "none"))
         for dependency in strings(optional[extra], "project.optional-dependencies." + extra):
-            m = own.match(dependency)  # "name[other]": an extra of its own
+            m = own.match(dependency)  # "name[other]": another extra of the project
             if m:
                 todo += [e.strip() for e in m[1].split(",")]
             else:

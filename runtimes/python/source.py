@@ -1,10 +1,11 @@
-# Builds a wheel of a source distribution, in three runs: python3 source.py VERB JOB.json
+# Builds a wheel from a source distribution, in three runs: python3 source.py VERB JOB.json
 #
-# find: with the network and the host's pip, which runs nothing of a package: takes the
-# newest source distribution that answers {"name", "specifiers": [...], "hash": "" or
-# what it must have, "file": "" or its name}, writes it and found.json.
-# requires: without network, what its build system asks for beside what it names.
-# build: without network, the wheel, to dist/.
+# find: has network and pip, and runs no code of the package. Downloads the newest source
+# distribution that matches {"name", "specifiers": [...], "hash": "" or the required hash,
+# "file": "" or the file's name} to sdist/, and writes found.json.
+# requires: has no network. Writes to requires.json the packages that the build back end
+# demands in addition to build-system.requires.
+# build: has no network. Writes the wheel to dist/.
 import email.parser
 import hashlib
 import json
@@ -95,7 +96,7 @@ def take(job, session, finder):
 
 
 def look(path):
-    """The names in an archive, and its pyproject.toml."""
+    """Returns the names in an archive, and its pyproject.toml (b"" if absent)."""
     if path.endswith(".zip"):
         with zipfile.ZipFile(path) as z:
             names = z.namelist()
@@ -126,7 +127,7 @@ def unpack(path):
 
 
 def backend():
-    """The object that PEP 517 calls the build backend."""
+    """Returns the build backend object of PEP 517."""
     system = {}
     if os.path.exists("pyproject.toml"):
         system = tomllib.load(open("pyproject.toml", "rb")).get("build-system", {})
@@ -145,7 +146,7 @@ def main():
     if verb == "find":
         return find(job)
     at, out = os.path.join("/function/sdist", job["file"]), os.getcwd()
-    site.addsitedir("/function/env")  # with the .pth files that a list of paths leaves out
+    site.addsitedir("/function/env")  # sys.path alone would ignore .pth files
     unpack(at)
     made = backend()
     if verb == "requires":

@@ -1,11 +1,11 @@
 # Installs and compiles at build time, in a sandbox, with the base environment's
 # own interpreter: python3 work.py install|compile JOBS.json
 #
-# install: [{"dir": where, "requirements": file}, …]; one uv per package. The index
-# of each goes to stdout when it is there.
-# compile: [{"root": directory, "place": its path in the image, "out": where the
-# bytecode goes ("" for the directory itself), "check": whether the interpreter
-# compares it with its source at every start}, …].
+# install: [{"dir": target directory, "requirements": file, "index": URL of the package
+# index or ""}, …]. Runs one uv per job and prints the job's number when it is installed.
+# compile: [{"root": directory, "place": the directory's path in the image, "out": output
+# directory of the bytecode ("" for root), "check": whether the interpreter compares
+# bytecode and source at every start}, …].
 import json
 import os
 import py_compile
@@ -45,7 +45,7 @@ def compile_file(job, rel, name):
             invalidation_mode=mode.CHECKED_HASH if job["check"] else mode.UNCHECKED_HASH,
         )
     except (py_compile.PyCompileError, ValueError, RecursionError):
-        pass  # a file for another Python: it fails when it is imported, if ever
+        pass  # a file for another Python version: only its import would fail
 
 
 def main():
@@ -58,7 +58,7 @@ def main():
     files = [f for job in jobs for f in sources(job)]
     count = os.cpu_count() or 1
     children = []
-    for i in range(count):  # multiprocessing would want /dev/shm
+    for i in range(count):  # multiprocessing needs /dev/shm
         pid = os.fork()
         if pid == 0:
             status = 1

@@ -1,5 +1,5 @@
 /* System calls that leave errno alone: a sandbox's child shares the spawner's memory,
- * and so its only errno. sys returns the kernel's result: -errno for an error. */
+ * and so the only errno. sys returns the kernel's result: -errno for an error. */
 #ifndef FRE_SYSCALL_H
 #define FRE_SYSCALL_H
 

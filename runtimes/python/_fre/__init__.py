@@ -1,11 +1,11 @@
 """FRE's Python bootstrap: loads the handler and speaks the channel protocol
 (docs/protocol.md) on file descriptor 3.
 
-Every import is paid at every cold start, so that this file holds and imports
-what each of them needs, and no more. The rest, in this package or the standard
-library, is imported where it is needed first, or ahead of that by park and
-fork, which have the time. A function may have modules of these names: none of
-ours but _fre is at the top.
+Every cold start pays for every import, so this file defines and imports only the
+parts that every cold start needs. Other modules, of this package or the standard
+library, are imported at first use, or earlier by park and fork, which have time to
+do so. A function may have modules of the same names: of FRE's, only _fre is a
+top-level module.
 """
 
 import os
@@ -21,12 +21,12 @@ MAX_PAYLOAD = 1 << 20
 MAX_META = 256 << 10
 MAX_HEADERS = 256
 FULL_WINDOW = 256 << 10
-SMALL = 4 << 10  # bytes of a frame that is copied, to be sent with others
-READ_AHEAD = 16 << 10  # bytes of frames asked for at once
-GRANT = 128 << 10  # bytes of a request body taken before the window is opened again
-FIRST = 256 << 10  # bytes of an answer that go along in RESPONSE
-MUCH = 64 << 10  # bytes of an answer that is worth a file if given again, of a stream's first piece that is worth a pipe
-FIRST_CALL = 1 << 48  # the number of the first call that a function makes: those below are events'
+SMALL = 4 << 10  # bytes; a payload up to this size is copied, so the frame can go out with the next
+READ_AHEAD = 16 << 10  # bytes that one read of the channel asks for
+GRANT = 128 << 10  # bytes of a body received before a WINDOW frame grants more
+FIRST = 256 << 10  # bytes; most that RESPONSE carries of an answer's body
+MUCH = 64 << 10  # bytes; size of a repeated answer worth a file, of a first piece worth a pipe
+FIRST_CALL = 1 << 48  # number of a function's first call; lower numbers are events'
 EXIT_PROTOCOL = 70  # EX_SOFTWARE of sysexits.h
 
 TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -34,8 +34,8 @@ CONTROL = frozenset(map(chr, range(32))) - {"\t"} | {"\x7f"}
 
 
 class Headers(dict):
-    """Request headers by lower-case name; look-ups ignore case. A field that
-    came more than once has its values joined with ", "; all() has them one by one."""
+    """Request headers by lower-case name; look-ups ignore case. The values of a repeated
+    field are joined with ", "; all() returns the values as a list."""
 
     __slots__ = ("pairs",)
 
@@ -61,7 +61,7 @@ class Headers(dict):
 
 class Event:
     """One request. body: bytes; headers: Headers; method, path, raw_query: str;
-    query: parameter name -> list of values; text: the body as UTF-8; json()."""
+    query: parameter name -> list of values; text: the body as UTF-8; json(): parsed."""
 
     __slots__ = ("body", "headers", "method", "path", "raw_query", "_query")
 
@@ -105,7 +105,7 @@ def unquote(s):
 
 
 class Logger:
-    """Lines for the function's log, with the event's id: info("x is %d", x)."""
+    """Writes lines with the event's id to the function's log: info("x is %d", x)."""
 
     __slots__ = ("_id",)
 
@@ -132,7 +132,7 @@ class Logger:
 
 
 class Context:
-    """What the engine says about one event. deadline: seconds since 1970."""
+    """The engine's facts about one event. deadline: seconds since 1970."""
 
     __slots__ = ("function", "id", "tenant", "deadline", "logger", "_id")
 
@@ -149,15 +149,15 @@ class Context:
         return self.deadline - time.time()
 
     def call(self, name, body=b"", *, method="POST", path="/", headers=None):
-        """Has another function of the tenant, NAME or NAME@REVISION, handle an event.
-        Returns its answer: status, headers, body (bytes), text, json(). Raises
-        CallError, whose code says why there is none."""
+        """Sends an event to another function of the tenant, NAME or NAME@REVISION.
+        Returns the answer: status, headers, body (bytes), text, json(). Raises CallError
+        if no answer comes; the code gives the reason."""
         import _fre.calling
 
         return _fre.calling.call(self._id, name, body, method, path, headers)
 
     async def acall(self, name, body=b"", *, method="POST", path="/", headers=None):
-        """call, for coroutines."""
+        """As call, for coroutines."""
         import _fre.calling
 
         return await _fre.calling.acall(self._id, name, body, method, path, headers)
@@ -168,7 +168,7 @@ class Cancelled(Exception):
 
 
 class CallError(Exception):
-    """Why a call of another function has no answer: code is a word for programs
+    """A call of another function got no answer. code: the reason, as a word for programs
     (docs/calls.md)."""
 
     def __init__(self, code, message):
@@ -182,7 +182,7 @@ Context.CallError = CallError
 # --- The channel -----------------------------------------------------------
 
 
-class Syntax:  # what _json.make_scanner wants to know
+class Syntax:  # the options that _json.make_scanner reads
     strict = True
     object_hook = object_pairs_hook = None
     parse_float, parse_int, parse_constant = float, int, float
@@ -192,27 +192,27 @@ scan = make_scanner(Syntax)
 fd = int(os.environ.get("FRE_CHANNEL", "3"))
 
 
-# With FRE_CONCURRENCY > 1 several threads work: threads.serve sets these.
+# For several events at once, threads.serve or asgi replaces some of the following.
 threaded = False
-sending = RLock()  # held to send a frame, which a signal's handler may interrupt with another
+sending = RLock()  # held to send a frame; reentrant: a signal handler may send a frame meanwhile
 condition = None  # makes Call.changed
-reading = allocate_lock()  # held to read the channel while an event is handled, where the only thread may not be alone
-calling = None  # the module, once it has been imported whole
-held = b""  # frames that wait for the next one
+reading = allocate_lock()  # held to read the channel if a handler's threads may read too
+calling = None  # the module _fre.calling, set at the end of its import
+held = b""  # frames held back, to go out with the next frame
 
 
 def give_way():
-    """Has another thread read the channel: this one will take a while."""
+    """Lets another thread read the channel, because the caller will be busy for a while."""
 
 
 def may_wait():
-    """Whether a small frame may go out with the next one, or before the channel is read.
-    Whoever asks holds sending."""
+    """Reports whether a small frame may wait for the next frame or the next read of the
+    channel. The caller holds sending."""
     return False
 
 
 def flush():
-    """Sends the frames that have waited."""
+    """Sends the held-back frames."""
     with sending:
         if held:
             write([held], len(held))
@@ -226,12 +226,12 @@ def die(why):
 
 
 def hung_up():
-    """The engine has gone: nobody is left to answer to."""
+    """Ends the process, because the engine has gone."""
     os._exit(0)
 
 
 def read(most):
-    """Some bytes of the channel, none at its end."""
+    """Returns up to most bytes of the channel, b"" at its end."""
     if held:
         flush()
     try:
@@ -258,16 +258,16 @@ def read_into(view):
     return True
 
 
-ahead = b""  # what was read of frames to come
+ahead = b""  # bytes read beyond the current frame
 
 
 def read_frame():
     """Returns kind, flags, id and payload of the next frame, or None at the end.
-    A small one costs one system call."""
+    A small frame costs one system call."""
     global ahead
     data = ahead
     while len(data) < 16:
-        # Parked, it may be another program that reads on.
+        # While parked, read no further than LOAD: park may execute a program that reads on.
         more = read(16 - len(data) if parked else READ_AHEAD)
         if not more:
             if data:
@@ -310,7 +310,7 @@ def send(kind, flags, id, *parts):
 
 
 def send_small(frame):
-    """Sends a frame, at once or with the next one, for who holds sending."""
+    """Sends a frame at once or with the next frame. The caller holds sending."""
     global held
     frame = held + frame
     if may_wait():
@@ -320,8 +320,8 @@ def send_small(frame):
 
 
 def write(parts, left):
-    """Writes all of parts, which have left bytes, for who holds sending, and with held
-    among them."""
+    """Writes all of parts, left bytes in total, and clears held, which the caller has put
+    into parts. The caller holds sending."""
     global held
     held = b""
     try:
@@ -338,16 +338,17 @@ def write(parts, left):
 
 
 def encode(fields):
-    """JSON of a dict of strings."""
+    """Returns a dict of strings as JSON."""
     return ("{%s}" % ",".join([quote(k) + ":" + quote(v) for k, v in fields.items()])).encode()
 
 
 def decode(data):
-    """The dict that JSON from the engine holds."""
+    """Returns the dict in JSON from the engine; ends the process if the JSON is malformed."""
     try:
         text = data.decode()
         fields, end = scan(text, 0)
-    except (ValueError, StopIteration, SystemError):  # the last where json.decoder, which has the error, is not loaded
+    # SystemError: json.decoder, which defines the scanner's error, is not loaded.
+    except (ValueError, StopIteration, SystemError):
         die("metadata")
     if end != len(text) or type(fields) is not dict:
         die("metadata")
@@ -355,7 +356,7 @@ def decode(data):
 
 
 def cut(text, limit):
-    """Shortens text so that its JSON stays below limit bytes."""
+    """Shortens text until its JSON is below limit bytes."""
     if len(text) * 6 < limit - 64:  # \\uXXXX
         return text
     n = len(text)
@@ -365,7 +366,7 @@ def cut(text, limit):
 
 
 def send_failure(kind, id, e):
-    """Tells the engine, and stderr, about an exception of the user's code."""
+    """Reports an exception of the user's code to the engine and on stderr."""
     name = "Exception"
     message = stack = ""
     try:
@@ -392,16 +393,17 @@ def send_failure(kind, id, e):
 
 
 class Call:
-    """One invocation. The reader fills it in, a worker answers it."""
+    """One invocation. The channel's reader fills the fields, a worker answers."""
 
     __slots__ = ("id", "meta", "parts", "taken", "window", "cancelled", "changed")
 
     def __init__(self, id, meta, body):
         self.id, self.meta, self.parts = id, meta, [body]
         self.taken = 0  # bytes of DATA since the last grant
-        self.window = FULL_WINDOW  # bytes of the answer that may be sent
+        self.window = FULL_WINDOW  # bytes of the answer that the engine still accepts
         self.cancelled = False
-        self.changed = condition() if condition else None  # where several threads work: window and cancelled are guarded by it
+        # Guards window and cancelled if several threads work.
+        self.changed = condition() if condition else None
 
 
 calls = {}  # id -> Call, from INVOKE to the last frame of the answer
@@ -409,7 +411,7 @@ stopping = False
 
 
 def take_frame(frame):
-    """Acts on one frame; returns the call whose request is now whole, or None."""
+    """Acts on one frame. Returns the call whose request is now complete, or None."""
     global stopping
     kind, flags, id, payload = frame
     if id >= FIRST_CALL:
@@ -427,7 +429,7 @@ def take_frame(frame):
         stopping = True
     else:
         call = calls.get(id)
-        if call is None:  # crossed the end of its answer
+        if call is None:  # the frame crossed the end of the answer
             return None
         if kind == DATA:
             call.parts.append(payload)
@@ -459,14 +461,14 @@ def wake(call, window, cancelled):
         call.changed.notify()
 
 
-waiting = []  # calls that the only thread met while it answered another (stream.wait_window)
+waiting = []  # calls that the only thread read during another (stream.wait_window, calling.wait)
 
 
 # --- Answers ---------------------------------------------------------------
 
 
 def encode_headers(headers):
-    """Returns [(name, value)] of what a handler gave as headers."""
+    """Returns a handler's headers as [(name, value)]. Raises ValueError if HTTP forbids one."""
     if headers is None:
         return []
     pairs = []
@@ -484,7 +486,7 @@ def encode_headers(headers):
 
 
 def encode_body(body):
-    """Returns (bytes, content type), or (None, None) for what is no plain body."""
+    """Returns (bytes, content type), or (None, None) unless body is a plain body."""
     if isinstance(body, str):
         return encode_text(body), "text/plain; charset=utf-8"
     if isinstance(body, (bytes, bytearray, memoryview)):
@@ -495,9 +497,9 @@ def encode_body(body):
 
 
 def encode_text(text):
-    """UTF-8 of text. Surrogates of os.fsdecode become the bytes that they stand for.
-    Where there are others, halves are joined, and one without its other half, which has
-    no UTF-8, is U+FFFD, as in other languages."""
+    """Returns text as UTF-8. Surrogates of os.fsdecode become the bytes they stand for.
+    If text has any other surrogate, pairs are joined, and every unpaired surrogate, which
+    has no UTF-8, becomes U+FFFD, as in other languages."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -505,9 +507,9 @@ def encode_text(text):
 
 
 def encode_json(value, **options):
-    """UTF-8 of value's JSON, where a surrogate without its other half is escaped. Raises
-    TypeError whatever the reason: an exception of the handler's own type cannot be made
-    anew, for nobody knows what its constructor wants and does."""
+    """Returns value's JSON as UTF-8; an unpaired surrogate is escaped. Every failure is a
+    TypeError: an exception of the handler's own type cannot be raised with a new message,
+    because its constructor is unknown."""
     import json
 
     try:
@@ -520,7 +522,7 @@ def encode_json(value, **options):
         return json.dumps(value, **options).encode()
 
 
-last = None  # the answer before, if it was long, but not so long that it has been put into a file
+last = None  # the last answer of MUCH to FIRST bytes: a repetition goes into a file
 
 
 def respond(call, result):
@@ -597,7 +599,7 @@ def handle(handler, call):
         respond(call, result)
     except Cancelled as e:
         send(ERROR, 0, call.id, encode({"type": "Cancelled", "message": str(e), "stack": ""}))
-    except BaseException as e:  # SystemExit, KeyboardInterrupt and their like end the event, not the instance
+    except BaseException as e:  # SystemExit, KeyboardInterrupt too end only the event
         if isinstance(e, SystemExit):
             e.args = ("the handler called sys.exit(%s)" % (e.code if e.code is not None else ""),)
         send_failure(ERROR, call.id, e)
@@ -607,7 +609,7 @@ def handle(handler, call):
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except Exception:  # the handler closed them
+    except Exception:  # the handler closed stdout or stderr
         pass
 
 
@@ -639,11 +641,11 @@ def forget_channel():
         os.close(fd)
     except OSError:
         pass
-    fd = -1  # a child that goes on as if it were the function fails at its first frame
+    fd = -1  # a child that acts as the function fails at its first frame
 
 
 def answer_for_sandbox():
-    """Makes os tell the sandbox's limits (docs/ordinary-software.md)."""
+    """Makes os report the sandbox's limits (docs/ordinary-software.md)."""
 
     def cpu_count():
         from _fre import limits
@@ -669,10 +671,10 @@ def send_ready(concurrency, load_us, unforkable=""):
 
 
 def add_packages(directory="/opt/python"):
-    """Does what the .pth files of packages say, as the module site would, which -S leaves out."""
+    """Processes the .pth files of packages, as the module site would; -S leaves site out."""
     try:
         names = os.listdir(directory)
-    except OSError:  # there are none
+    except OSError:  # no packages
         return
     if any(name.endswith(".pth") for name in names):
         import site
@@ -688,7 +690,7 @@ def main(name=None):
         fork.leave_first()
     os.set_inheritable(fd, False)
     os.register_at_fork(after_in_child=forget_channel)
-    del sys.path[0]  # the bootstrap's own; /function and /opt/python come from PYTHONPATH
+    del sys.path[0]  # the bootstrap's directory; /function and /opt/python come from PYTHONPATH
     answer_for_sandbox()
     if name is None:
         from _fre import park

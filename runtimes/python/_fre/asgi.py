@@ -1,5 +1,5 @@
-"""ASGI applications (asgi.readthedocs.io/en/latest/specs), and Knative's functions,
-which are such: one event loop takes events and sends answers."""
+"""ASGI applications (asgi.readthedocs.io/en/latest/specs) and Knative's functions, which
+are ASGI applications too: one event loop takes events and sends answers."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ VERSION = {"version": "3.0", "spec_version": "2.4"}
 
 
 class Changed:
-    """What a call's window and end are told by (_fre.wake), for the one thread there is."""
+    """The condition of a call in the only thread: _fre.wake notifies of window and cancellation."""
 
     __slots__ = ("event",)
 
@@ -37,21 +37,21 @@ class Changed:
 
 
 class Context(_fre.Context):
-    """What FRE says of a request: scope["fre"]["context"]."""
+    """The context of a request: scope["fre"]["context"]."""
 
     __slots__ = ()
-    woken = set()  # of the loop's: futures of those who wait for an answer
-    reader = 0  # the loop's thread, which alone reads the channel
+    woken = set()  # futures of the loop; each waits for the answer of a call
+    reader = 0  # id of the loop's thread, the only reader of the channel
 
     def call(self, *args, **options):
-        """As of every context, for threads."""
+        """As in every context, but for threads only. Raises RuntimeError in the loop's thread."""
         if get_ident() == Context.reader:
             raise RuntimeError("call() would keep the event loop from its own answer: await acall(), or call it in a thread")
         return super().call(*args, **options)
 
     async def acall(self, name, body=b"", *, method="POST", path="/", headers=None):
-        """call, for coroutines: without a thread."""
-        if get_ident() != Context.reader:  # another loop's
+        """As call, for coroutines. Needs no thread in FRE's event loop."""
+        if get_ident() != Context.reader:  # called in another event loop
             return await super().acall(name, body, method=method, path=path, headers=headers)
         import _fre.calling
 
@@ -81,12 +81,12 @@ class Context(_fre.Context):
 
 
 def text(path):
-    """An escaped path as scopes have it."""
+    """Decodes an escaped path for a scope."""
     return unquote(path).encode("latin-1").decode("utf-8", "replace")
 
 
 class Exchange:
-    """One request of the application's: its scope, receive and send."""
+    """One request to the application: scope, receive and send."""
 
     def __init__(self, call, state, mounted):
         self.call = call
@@ -108,7 +108,7 @@ class Exchange:
         scheme = "https" if scheme == "https" else "http"
         name, _, port = host.partition(":") if host[:1] != "[" else (host, "", "")
         address = client_address(address)
-        path = mount + meta.get("path", "")  # the whole of it, as uvicorn says it
+        path = mount + meta.get("path", "")  # the whole path, as in uvicorn
         self.scope = {
             "type": "http",
             "asgi": VERSION,
@@ -125,7 +125,7 @@ class Exchange:
             "state": state.copy(),
             "fre": {"id": meta.get("id", ""), "function": meta.get("function", ""), "tenant": meta.get("tenant", ""), "deadline": meta.get("deadline_ms", 0) / 1000, "context": Context(call.id, meta)},
         }
-        self.head = None  # status and headers, until they are sent
+        self.head = None  # http.response.start: status and headers
         self.begun = self.over = False
         self.taken = False
 
@@ -142,7 +142,7 @@ class Exchange:
     async def send(self, message):
         kind = message["type"]
         if self.over or self.call.cancelled:
-            return  # nobody wants it
+            return  # no client waits
         if kind == "http.response.start":
             if self.head or self.begun:
                 raise RuntimeError("the application sent http.response.start twice")
@@ -197,7 +197,7 @@ class Exchange:
         return len(meta).to_bytes(4, "little"), meta.encode()
 
     def finish(self):
-        """The event is over, what the application still does is not."""
+        """Ends the event. The application may go on with other work."""
         self.over = True
         _fre.calls.pop(self.call.id, None)
         self.call.changed.notify()
@@ -214,12 +214,12 @@ class Exchange:
 
 
 class Application:
-    mounted = True  # its scopes have the path below which the gateway has it
+    mounted = True  # scopes have a root_path, the prefix of the function at the gateway
 
     def __init__(self, app):
         self.app = app
         self.state = {}
-        self.exchanges = {}  # by the call's id
+        self.exchanges = {}  # by id of the call
         self.tasks = set()
         self.loop = None
 
@@ -247,10 +247,11 @@ class Application:
             if call:
                 x = self.exchanges[call.id] = Exchange(call, self.state, self.mounted)
                 task = self.loop.create_task(self.answer(x))
-                self.tasks.add(task)  # the loop itself holds tasks weakly
+                self.tasks.add(task)  # the loop has weak references to tasks only
                 task.add_done_callback(self.tasks.discard)
             elif frame[0] == _fre.CANCEL and frame[2] in _fre.calls:
-                x = self.exchanges.get(frame[2]) or Exchange(_fre.calls[frame[2]], {}, False)  # its body was still coming
+                # A call whose request is incomplete has no exchange yet.
+                x = self.exchanges.get(frame[2]) or Exchange(_fre.calls[frame[2]], {}, False)
                 x.cancel()
             if not _fre.ahead:
                 break
@@ -267,7 +268,7 @@ class Application:
                 raise RuntimeError("the application returned before its answer was whole")
         except Exception as e:
             x.fail(e)
-        except BaseException as e:  # SystemExit and its like end the event, not the instance
+        except BaseException as e:  # SystemExit, KeyboardInterrupt too end only the event
             if isinstance(e, SystemExit):
                 e.args = ("the application called sys.exit(%s)" % (e.code if e.code is not None else ""),)
             x.fail(e)
@@ -285,7 +286,7 @@ class Application:
     # --- Lifespan ---
 
     async def start(self):
-        """Tells the application that it starts, if it wants to know."""
+        """Sends lifespan.startup. Raises RuntimeError if the application's startup failed."""
         self.messages = asyncio.Queue()
         self.replies = asyncio.Queue()
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
@@ -295,7 +296,7 @@ class Application:
             raise RuntimeError("the application did not start: %s" % reply.get("message", ""))
 
     async def ask(self, what):
-        """What the application says to it; None where it takes no part."""
+        """Sends lifespan.what. Returns the reply, or None if the application has no lifespan."""
         await self.messages.put({"type": "lifespan." + what})
         reply = self.loop.create_task(self.replies.get())
         await asyncio.wait((reply, self.life), return_when=asyncio.FIRST_COMPLETED)
@@ -313,9 +314,9 @@ class Application:
 
 
 class Knative(Application):
-    """A function of Knative's: what new() returns, or handle itself."""
+    """A Knative function: the object that new() returns, or handle itself."""
 
-    mounted = False  # it is no application with routes: its path is the event's
+    mounted = False  # a Knative function has no routes: its path is the event's
 
     def __init__(self, target, name):
         made = target if name.endswith(".handle") else target()

@@ -1,4 +1,4 @@
-"""Handlers of AWS Lambda's: handler(event, context), without its runtime interface
+"""Handlers for AWS Lambda, handler(event, context), without AWS's runtime interface
 client."""
 
 import json
@@ -8,13 +8,13 @@ import time
 
 import _fre
 
-http = False  # the event is all of the request, in payload format 2.0
-alone = True  # an instance has one event at a time, so that the environment may be about that
-threads = None  # _thread._local(), once logging needs it: the id of the event
+http = False  # the event is the whole HTTP request, in payload format 2.0
+alone = True  # an instance has one event at a time, so the environment may describe the event
+threads = None  # a _thread._local() with the event's id, if logging needs the id
 
 
 class ClientContext:
-    """What X-Amz-Client-Context says."""
+    """The fields of X-Amz-Client-Context."""
 
     __slots__ = ("custom", "env", "client")
 
@@ -66,7 +66,7 @@ class Context:
     def log(self, message):
         sys.stdout.write(str(message))
 
-    # Not of Lambda's: FRE's own (docs/calls.md).
+    # FRE's additions to Lambda's context (docs/calls.md).
 
     CallError = _fre.CallError
 
@@ -113,15 +113,15 @@ JSON = (("content-type", "application/json"),)
 
 
 def other(value):
-    """DynamoDB's numbers are decimals."""
+    """Converts a Decimal, the type of DynamoDB's numbers, for JSON."""
     if type(value).__name__ == "Decimal":
         return int(value) if value == value.to_integral_value() else float(value)
     raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
 
 
 def listen_to_logging():
-    """Has the root logger write to the function's log, as Lambda's does, where the
-    handler's modules log."""
+    """Makes the root logger write to the function's log, as in Lambda, if the handler's
+    modules have imported logging and configured no handler."""
     global threads
     logging = sys.modules.get("logging")
     if logging is None or logging.root.handlers:
@@ -134,7 +134,7 @@ def listen_to_logging():
         def emit(self, record):
             try:
                 id = getattr(threads, "id", 0)
-                if not id:  # a thread of the handler's own
+                if not id:  # in a thread that the handler started
                     sys.stderr.write(self.format(record) + "\n")
                     return
                 level = "debug" if record.levelno < 20 else "info" if record.levelno < 30 else "warning" if record.levelno < 40 else "error"
@@ -195,7 +195,7 @@ def http_event(event, context):
 
 
 def client_address(forwarded):
-    """The last of X-Forwarded-For, the gateway's own client."""
+    """Returns the last address of X-Forwarded-For, the gateway's own client, or ""."""
     last = forwarded.rpartition(",")[2].strip()
     return last if last and all(c in "0123456789abcdefABCDEF.:" for c in last) else ""
 
@@ -252,7 +252,7 @@ def decode_base64(text):
         raise ValueError("isBase64Encoded is true, but the answer's body is no base64: %s" % e) from None
 
 
-# Headers about the connection are the gateway's to say.
+# Only the gateway sets headers about the connection.
 OWN = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "expect", "x-fre-id")
 )

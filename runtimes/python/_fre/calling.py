@@ -1,8 +1,8 @@
 """Calls of other functions (CALL in docs/protocol.md).
 
-Who waits for an answer has somebody else read the channel where several threads handle
-events. Else it reads itself, and of several threads of one handler that wait, one does for
-all of them. An event loop that reads (asgi) is told by loop.
+If several threads handle events, a thread that waits for an answer lets another thread
+read the channel. Otherwise the waiting thread reads; if several threads of one handler
+wait, one of them reads for all. An event loop that reads (asgi) is notified by loop.
 """
 
 import os
@@ -12,16 +12,16 @@ import _fre
 
 CALL, CALL_FILE = 0x30, 0x31
 
-changed = threading.Condition()  # guards what is below
+changed = threading.Condition()  # guards the variables below and the fields of Sent
 under_way = {}  # number -> Sent
 number = _fre.FIRST_CALL - 1
-loop = None  # called, in its thread, where the reader is an event loop: something may be done
-issuing = threading.Lock()  # before changed and _fre.sending: numbers are sent in their order
-GAPS = _fre.CONTROL | {" ", "\t"}  # what could end a request's target
+loop = None  # if set, called in the event loop's thread when a call may have progressed
+issuing = threading.Lock()  # locked before changed and _fre.sending; keeps numbers sent in order
+GAPS = _fre.CONTROL | {" ", "\t"}  # characters that would end a request's target
 
 
 class Answer:
-    """What a called function has answered. body: bytes; headers: look-ups ignore case."""
+    """The answer of a called function. body: bytes; headers: look-ups ignore case."""
 
     __slots__ = ("status", "headers", "body")
 
@@ -53,11 +53,11 @@ class Sent:
 
 
 def take(kind, flags, id, payload):
-    """Acts on a frame about a call, for who reads the channel."""
+    """Acts on a frame about a call. Only the reader of the channel calls take."""
     grant = 0
     with changed:
         sent = under_way.get(id)
-        if sent is None:  # given up
+        if sent is None:  # the caller gave up
             return
         if kind == _fre.RESPONSE:
             n = int.from_bytes(payload[:4], "little")
@@ -88,14 +88,14 @@ def take(kind, flags, id, payload):
 
 
 def notify():
-    """Has who waits look again; for who holds changed."""
+    """Makes waiting callers check again. The caller of notify holds changed."""
     changed.notify_all()
     if loop:
         loop()
 
 
 def cancelled(event):
-    """An event was cancelled: nobody wants what it has called."""
+    """Cancels the calls of a cancelled event."""
     with changed:
         for sent in under_way.values():
             if sent.event == event and sent.error is None:
@@ -104,8 +104,8 @@ def cancelled(event):
 
 
 def settle(event):
-    """An event has been answered. Threads of its handler's that wait still must not read
-    the channel any more: the engine tells them the end of their calls."""
+    """Called after an event's answer. If one thread handles events, waits until the engine
+    has ended the event's calls: then no other thread of the handler reads the channel."""
     if _fre.threaded:
         return
     with issuing, changed:
@@ -115,7 +115,7 @@ def settle(event):
 
 
 def wait(done):
-    """Waits until done()."""
+    """Waits until done() is true. Reads the channel unless another thread does."""
     if _fre.threaded:
         with changed:
             while not done():
@@ -141,7 +141,7 @@ def wait(done):
 
 
 def wake():
-    """Has those who wait look again: somebody else has read a frame."""
+    """Makes waiting callers check again, after another thread has read a frame."""
     with changed:
         changed.notify_all()
 
@@ -158,8 +158,8 @@ def call(event, *what):
 
 
 def begin(event, name, body, method, path, headers):
-    """Makes a call, as a generator: it gives what has to be true before it goes on, and
-    returns the answer."""
+    """Makes a call, as a generator: yields functions that must return true before the call
+    can go on, and returns the Answer. Raises CallError or Cancelled if no answer comes."""
     global number
     if not os.environ.get("FRE_CALLS"):
         raise _fre.CallError("not_possible", "this engine takes no calls")
@@ -219,7 +219,7 @@ def begin(event, name, body, method, path, headers):
 
 
 def send(sent, head, view):
-    """Sends CALL, or CALLFILE, and returns what is left of the body."""
+    """Sends CALL or CALLFILE. Returns the rest of the body, to be sent as DATA."""
     if len(view) > _fre.FIRST and os.environ.get("FRE_FILES"):
         from _fre import files
 
@@ -236,7 +236,7 @@ def send(sent, head, view):
 
 
 def give_up(sent):
-    """Tells the engine, unless the call is over, and forgets it."""
+    """Forgets the call, and cancels the call at the engine unless it is over."""
     with changed:
         if under_way.pop(sent.id, None) is None:
             return

@@ -1,12 +1,12 @@
-"""Handlers written for something else than FRE, as FRE_CONTRACT says
+"""Handlers written for another contract than FRE's, named by FRE_CONTRACT
 (docs/contracts.md)."""
 
 import _fre
 
 
 def load(contract, name):
-    """Loads what name says. Returns a handler as FRE's own are, or an object whose
-    serve(ready) serves all events."""
+    """Loads the handler or application called name. Returns a handler of FRE's kind, or
+    an object with a method serve(ready) that serves all events."""
     if contract == "lambda":
         from _fre import awslambda
 
@@ -34,7 +34,7 @@ def load(contract, name):
 
 
 def framework(name):
-    """What the Functions Framework makes of a function: a WSGI or an ASGI application."""
+    """Returns the Functions Framework's WSGI or ASGI application of a function."""
     import os
 
     module, _, target = name.rpartition(".")

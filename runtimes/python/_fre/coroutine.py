@@ -1,12 +1,12 @@
-"""Handlers' coroutines and asynchronous generators: one event loop runs them all."""
+"""Runs all coroutines and asynchronous generators of handlers in one event loop."""
 
 import _fre
 
-loop = None  # asyncio's, made for the first coroutine
+loop = None  # asyncio event loop, made for the first coroutine
 
 
 def run(awaitable):
-    """Returns what awaitable gives."""
+    """Runs awaitable and returns its result."""
     global loop
     import asyncio
 
@@ -32,7 +32,7 @@ def run(awaitable):
 
 
 def iterate(generator):
-    """The generator that gives what the asynchronous one gives."""
+    """Yields the values of an asynchronous generator."""
     try:
         while True:
             yield run(generator.__anext__())

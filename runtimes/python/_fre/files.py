@@ -1,5 +1,5 @@
-"""Answers in files (FD in docs/protocol.md): the engine is given a descriptor and
-has the kernel send what is in there."""
+"""Answers in files (FD in docs/protocol.md): the engine gets a descriptor and makes the
+kernel send the file's content."""
 
 import os
 from _socket import SCM_RIGHTS, SOL_SOCKET, getdefaulttimeout, setdefaulttimeout, socket
@@ -9,15 +9,15 @@ from stat import S_ISREG
 import _fre
 
 FD = 0x20
-ADD_SEALS, SEALS = 1033, 0xF  # F_ADD_SEALS of fcntl(2): no seals more, no shrinking, growing, writing
+ADD_SEALS, SEALS = 1033, 0xF  # F_ADD_SEALS of fcntl(2): no more seals, shrinking, growing, writing
 
 channel = None
-last = None  # the Memfd of the answer before
-kept = None  # the one that the engine keeps open as number 1
+last = None  # the last Memfd made of an immutable body
+kept = None  # the Memfd that the engine keeps open as number 1
 
 
 class Memfd:
-    """A file in memory that nobody can change, with the body it was made of."""
+    """A sealed file in memory. body: the immutable body of the file, or None."""
 
     __slots__ = ("fd", "body", "length")
 
@@ -29,13 +29,13 @@ class Memfd:
             view = view[os.write(self.fd, view) :]
         fcntl(self.fd, ADD_SEALS, SEALS)
 
-    def __del__(self, close=os.close):  # os itself may be gone at the process's end
+    def __del__(self, close=os.close):  # os may be gone at the process's end
         if self.fd >= 0:
             close(self.fd)
 
 
 def most():
-    """Up to how many bytes: a file takes memory for as long as the client takes it."""
+    """Returns the most bytes for a file, which takes memory until the client has read all."""
     try:
         return int(os.environ["FRE_MEMORY_BYTES"]) // 32
     except (KeyError, ValueError):
@@ -43,14 +43,15 @@ def most():
 
 
 def answer(call, head, meta, body, view):
-    """Answers with view, the bytes of body, which is long or the same as the last; False
-    where it is not to be in a file. One that cannot change may be in its file already."""
+    """Answers with view, the bytes of body, in a file. Called for a body longer than FIRST
+    or the same object as before: an immutable body may already have a file. Returns False
+    if the answer was not sent: the body is too long, or no file can be made or sent."""
     global last
     made = kept if kept and kept.body is body else last
     if made is None or made.body is not body:
         if len(view) > most():
             return False
-        last = made = None  # before memory is needed for the next
+        last = made = None  # free the old file's memory before the next file needs memory
         try:
             made = Memfd(body if type(body) in (bytes, str) else None, view)
         except OSError:  # no memory, too many files
@@ -63,13 +64,13 @@ def answer(call, head, meta, body, view):
 
 
 def send_again(call, head, meta, made):
-    """Sends an answer that was sent before: the engine keeps its file, as number 1, where
-    it does such things, and is told the number alone from then on."""
+    """Sends a repeated answer. If the engine keeps files, the engine keeps this file as
+    number 1, and later frames have only the number. Returns False as send does."""
     global kept
     if not os.environ.get("FRE_KEPT_FILES"):
         return send(call, head, meta, made.fd, 0, made.length)
     payload = head + meta + b'{"offset":0,"length":%d,"kept":1}' % made.length
-    with _fre.sending:  # until the frame is sent, the number means the same
+    with _fre.sending:  # the number must not change its file until the frame is sent
         if kept is made:
             _fre.send_small(frame_of(FD, call, 0, payload))
             return True
@@ -80,8 +81,8 @@ def send_again(call, head, meta, made):
 
 
 def of_file(file):
-    """(descriptor, offset, length) of what is left in a file that a handler
-    returned; None where it is no regular one."""
+    """Returns (descriptor, offset, length) of the unread rest of a file that a handler
+    returned; None if the file is not a regular file or has no rest."""
     try:
         if hasattr(file, "flush") and file.writable():
             file.flush()
@@ -90,13 +91,13 @@ def of_file(file):
         offset = file.tell()
     except (OSError, ValueError):
         return None
-    if not S_ISREG(status.st_mode) or status.st_size <= offset:  # those of /proc have no size
+    if not S_ISREG(status.st_mode) or status.st_size <= offset:  # files of /proc have size 0
         return None
     return fd, offset, status.st_size - offset
 
 
 def send(call, head, meta, fd, offset, length):
-    """Sends the answer; False where the kernel carries too many files."""
+    """Sends the answer. Returns False if the kernel carries too many files."""
     return give(FD, call, fd, head + meta + b'{"offset":%d,"length":%d}' % (offset, length))
 
 
@@ -105,18 +106,18 @@ def frame_of(kind, call, fds, payload):
 
 
 def give(kind, call, fd, payload):
-    """Sends a frame that a descriptor goes along with; False where the kernel
-    carries too many."""
+    """Sends a frame together with a descriptor. Returns False, with no frame sent, if the
+    kernel carries too many."""
     with _fre.sending:
         return pass_on(kind, call, fd, payload)
 
 
 def pass_on(kind, call, fd, payload):
-    """give, for who holds _fre.sending. Frames that have waited go first."""
+    """As give, but the caller holds _fre.sending. Sends held-back frames first."""
     global channel
     if channel is None:
         timeout = getdefaulttimeout()
-        setdefaulttimeout(None)  # the channel's reads are to block, whatever the function wants of others
+        setdefaulttimeout(None)  # the channel must block, whatever default the function set
         try:
             channel = socket(fileno=_fre.fd)
         finally:
@@ -128,7 +129,7 @@ def pass_on(kind, call, fd, payload):
         sent = channel.sendmsg([frame], [(SOL_SOCKET, SCM_RIGHTS, fd.to_bytes(4, "little"))])
     except (BrokenPipeError, ConnectionResetError):
         _fre.hung_up()
-    except OSError:  # ETOOMANYREFS: nothing was sent
+    except OSError:  # ETOOMANYREFS: no byte was sent
         return False
     if sent < len(frame):
         _fre.write([frame[sent:]], len(frame) - sent)

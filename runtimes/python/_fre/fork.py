@@ -1,9 +1,9 @@
 """FRE's fork server for Python (docs/fork-server.md): the bootstrap with
-FRE_FORK=1. It imports the handler once; every FORK frame of the engine's makes a
-child in new namespaces, which becomes an instance of its own.
+FRE_FORK=1. The server imports the handler once. For every FORK frame of the engine
+the server makes a child in new namespaces, which becomes an instance.
 
-The process holds CAP_SYS_ADMIN in a user namespace of its own: without it Linux
-makes no namespaces. Its children drop it before they see an event.
+The server holds CAP_SYS_ADMIN over its own user namespace, because Linux demands
+the capability for new namespaces. Children drop it before they see an event.
 """
 
 import _signal as signal
@@ -13,7 +13,7 @@ from _socket import CMSG_SPACE, SCM_RIGHTS, SOL_SOCKET, socket
 from ctypes import PyDLL, byref, c_int, get_errno
 
 import _fre
-import _fre.coroutine  # what the children need is loaded once
+import _fre.coroutine  # load once the modules that children need
 import _fre.files
 import _fre.limits
 import _fre.stream
@@ -35,13 +35,13 @@ def check(result):
 
 
 def leave_first():
-    """Goes on in a child, which is process 2 of a pid namespace of its own; the
-    first process of the sandbox stays behind and ends as the child ends.
+    """Continues in a child, which is process 2 of a new pid namespace. The sandbox's
+    first process stays behind and exits as the child does.
 
-    Of its own, because setns brings a process back only into a namespace that
-    its user namespace owns. Not process 1, because each of the forks to come is
-    that: libraries notice a fork by a changed process id (OpenSSL draws new
-    random state then)."""
+    The namespace is new, because setns(2) can bring a process back only into a pid
+    namespace that the process's user namespace owns. The server is not process 1,
+    because every later fork is process 1: libraries notice a fork by a changed process
+    id (OpenSSL then draws new random state)."""
     check(libc.unshare(NEWPID))
     if os.fork() == 0:
         os.close(_fre.fd)
@@ -60,7 +60,7 @@ def leave_first():
 
 
 def receive(channel):
-    """The file descriptors of the next FORK frame; None when no more will come."""
+    """Returns the file descriptors of the next FORK frame, or None at STOP or the end."""
     head, messages, _, _ = channel.recvmsg(16, CMSG_SPACE(4 * 4))
     fds = []
     for level, kind, data in messages:
@@ -74,19 +74,19 @@ def receive(channel):
 
 
 def serve(load_us):
-    """Makes children until the engine wants no more. Returns in a child, once the
-    engine has made it a sandbox of its own; the server itself never returns."""
+    """Makes children until the engine sends STOP or hangs up. Returns only in a child,
+    once the engine has made the child a sandbox; the server never returns."""
     carried = forkable.State()
     _fre.send_ready(1, load_us, carried.unfit)
     channel = socket(fileno=_fre.fd)
     own = os.open(PROC_PIDNS, os.O_RDONLY)
-    # The kernel reaps: nobody here asks how a child has ended.
+    # The kernel reaps: the server does not need its children's exit status.
     reaping = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     import gc
 
     gc.collect()
-    gc.freeze()  # a collection would write to, and so copy, what is shared
-    libc.fflush(None)  # or each child prints what the module has left in C's buffers
+    gc.freeze()  # a collection would write to shared pages, and so copy them
+    libc.fflush(None)  # or each child would print the module's output left in C's buffers
     while True:
         fds = receive(channel)
         if fds is None:
@@ -95,7 +95,7 @@ def serve(load_us):
         sys.stderr.flush()
         pid = -1
         try:
-            check(libc.unshare(NEWPID))  # of the children alone
+            check(libc.unshare(NEWPID))  # for children only
             try:
                 pid = os.fork()
             finally:
@@ -116,8 +116,8 @@ def serve(load_us):
 
 
 def be_born(channel, out, err, network=-1):
-    """Enters the namespaces of a new sandbox, waits until the engine has furnished
-    it, and gives up what a fork server has."""
+    """Enters the namespaces of a new sandbox, waits until the engine has furnished the
+    sandbox (GO), and drops the fork server's capability."""
     _fre.fd = 3
     os.dup2(channel, _fre.fd, inheritable=False)
     os.dup2(out, 1)
@@ -135,15 +135,15 @@ def be_born(channel, out, err, network=-1):
         _fre.hung_up()
     if head != bytes((0, 0, 0, 0, GO)) + bytes(11):
         _fre.die("no GO")
-    check(libc.unshare(NEWCGROUP))  # of the cgroup it is in by now
+    check(libc.unshare(NEWCGROUP))  # rooted at the cgroup that the engine has put the child into
     header = (c_int * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this thread
     check(libc.capset(byref(header), byref((c_int * 6)())))
     reseed()
 
 
 def reseed():
-    """Random numbers of one's own, where the modules do not see to it (random and
-    OpenSSL do)."""
+    """Reseeds numpy.random, so that each child has its own random numbers. random and
+    OpenSSL reseed by themselves."""
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()

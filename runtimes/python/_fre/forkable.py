@@ -1,11 +1,11 @@
-"""What a process's children do not get from it by fork(2), or share with it. A fork
-of a fork server has to be what a process is that has just imported the module
-itself: State puts right what it can, and names the rest, for which such a module
-is not forked.
+"""The state of a process that fork(2) does not copy to children, or shares with them. A
+fork of a fork server must equal a process that has just imported the module itself.
+State restores the parts that can be restored. For any other part State names the
+reason, and the engine does not fork the module.
 
-What fork(2) copies is right as it is: umask, signal mask and handlers, nice,
-scheduling, I/O priority, affinity, resource limits, dumpable, environment. A
-sandbox without a fork server has them as its module has left them, too.
+fork(2) copies the following correctly: umask, signal mask and handlers, nice,
+scheduling, I/O priority, affinity, resource limits, dumpable, environment. In a
+sandbox without a fork server the module's import sets them just the same.
 """
 
 import _signal as signal
@@ -15,15 +15,15 @@ from ctypes import PyDLL, byref, c_int, c_void_p
 from fcntl import F_GETFL, fcntl
 
 CLOCK_MONOTONIC = 1
-# Pairs of prctl(2) for what a child begins without.
+# prctl(2) attributes that a child does not inherit: (get, set).
 PDEATHSIG, CHILD_SUBREAPER = (2, 1), (37, 36)
 
 libc = PyDLL(None, use_errno=True)
 
 
 class State:
-    """Made once the module has been imported. unfit: why it cannot be forked; ""
-    if it can."""
+    """Made after the module's import. unfit: the reason why the module cannot be forked,
+    or ""."""
 
     def __init__(self):
         self.devices = [(0, "/dev/null", os.O_RDWR, True)]  # fd, path, flags, inheritable
@@ -33,11 +33,12 @@ class State:
         self.unfit = next(filter(None, (check() for check in checks)), "")
 
     def restore(self):
-        """In a child whose /proc and /tmp are its own: lets go of the server's, which
-        lie below them. A path that leads elsewhere by now raises OSError."""
+        """Runs in a child whose own /proc and /tmp cover the server's. Enters the working
+        directory and opens devices anew by their paths, to release the server's. Raises
+        OSError for a path that no longer exists."""
         os.chdir(self.directory)
         for fd, path, flags, inheritable in self.devices:
-            # Flags, locks and owner belong to the open file, which fork(2) shares.
+            # fork(2) shares the open file, with flags, locks and owner: open anew.
             own = os.open(path, flags)
             os.dup2(own, fd, inheritable)
             os.close(own)
@@ -61,11 +62,11 @@ class State:
                 path = os.readlink("/proc/self/fd/" + name)
                 with open("/proc/self/fdinfo/" + name) as info:
                     locked = any(line.startswith("lock:") for line in info)
-            except FileNotFoundError:  # the listing's own
+            except FileNotFoundError:  # the descriptor of the listing
                 continue
             if locked:
                 return "the module holds a lock on %s after import" % path
-            if fd in (1, 2, 3):  # each child has its own
+            if fd in (1, 2, 3):  # each child gets its own
                 continue
             status = os.fstat(fd)
             device = stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) == 1  # null, zero, full, random, urandom
@@ -73,7 +74,7 @@ class State:
                 if not device:
                     return "the module made %s its standard input" % path
             elif not device or not path.startswith("/dev/"):
-                # A file's position would be shared, a socket's other end confused.
+                # Children would share a file's position and confuse a socket's peer.
                 return "the module keeps %s open after import" % path
             else:
                 self.devices.append((fd, path, fcntl(fd, F_GETFL), os.get_inheritable(fd)))
@@ -101,15 +102,15 @@ def tasks():
 def signals():
     if signal.sigpending():
         return "a signal waits for the module to take it, which no child inherits"
-    if signal.getsignal(signal.SIGCHLD) is None:  # the server could not put it back
+    if signal.getsignal(signal.SIGCHLD) is None:  # the server could not restore the handler
         return "the module handles SIGCHLD by a function that is not Python's"
 
 
 def timers():
-    """Timers stay with the process that set them."""
+    """Looks for timers, because a child inherits no timer."""
     if any(signal.getitimer(kind)[0] for kind in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)):
         return "the module set a timer at import"
-    # Linux numbers a process's timers from 0 and does not tell which there are.
+    # Linux numbers a process's timers from 0: a higher number shows an earlier timer.
     timer = c_void_p()
     if libc.timer_create(CLOCK_MONOTONIC, None, byref(timer)) == 0:
         libc.timer_delete(timer)
@@ -118,8 +119,8 @@ def timers():
 
 
 def memory():
-    """Flags are those of proc_pid_smaps(5): memory that may be shared (ms) and may be
-    written to (mw), is locked (lo) or not copied to a child (dc)."""
+    """Looks for flags of proc_pid_smaps(5): memory that may be shared (ms) and may be
+    written (mw), is locked (lo) or is not copied to a child (dc)."""
     with open("/proc/self/smaps") as maps:
         for line in maps:
             if not line.startswith("VmFlags:"):

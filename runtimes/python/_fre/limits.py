@@ -1,5 +1,5 @@
-"""The sandbox's limits, where the kernel tells the host's. They come with the
-function's environment, so that they are read when they are asked for."""
+"""Reports the sandbox's limits, because the kernel reports the host's. The limits are in
+the function's environment, which a parked interpreter gets late: read at each call."""
 
 import os
 import posix

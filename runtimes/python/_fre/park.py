@@ -1,5 +1,5 @@
-"""A bootstrap ahead of its function (docs/protocol.md): it loads what most
-functions import and events need, while there is time, and waits."""
+"""A parked interpreter: the bootstrap, started ahead of its function (docs/protocol.md).
+Loads the modules that most functions and events need, then waits for LOAD."""
 
 import gc
 import os
@@ -8,12 +8,12 @@ import time
 
 import _fre
 
-# All of it is the standard library's or FRE's: a parked interpreter has no function yet.
+# Only modules of the standard library and FRE: a parked interpreter has no function yet.
 PRELOADED = ("json", "traceback", "select", "threading", "_fre.awslambda", "_fre.contracts", "_fre.coroutine", "_fre.files", "_fre.limits", "_fre.stream", "_fre.threads")
 
 
 def wait():
-    """Waits for LOAD, becomes that function's process and returns its handler."""
+    """Waits for LOAD, becomes the function's process and returns the handler's name."""
     before = set(sys.modules)
     for module in PRELOADED:
         __import__(module)
@@ -34,20 +34,20 @@ def wait():
     os.chdir(directory)
     path = [os.path.abspath(p) for p in env["PYTHONPATH"].split(":")] if env.get("PYTHONPATH") else []
     if shadows(path, loaded):
-        # The function's own json.py, say, is to be found first: begin anew.
+        # The function's own json.py, for example, has precedence: start Python anew.
         os.set_inheritable(_fre.fd, True)
         os.execve(sys.executable, [*sys.orig_argv, handler], env)
     for name in os.environ.keys() - env.keys():
         del os.environ[name]
     os.environ.update(env)
     sys.path[:0] = path
-    time.tzset()  # TZ may be among them
+    time.tzset()  # TZ may have changed
     return handler
 
 
 def shadows(path, modules):
-    """Whether a directory of path has a module of one of these names, or cannot
-    be looked through."""
+    """Reports whether a directory of path has a module with a name in modules, or cannot
+    be listed."""
     for directory in path:
         try:
             for name in os.listdir(directory):

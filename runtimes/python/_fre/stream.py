@@ -1,5 +1,5 @@
-"""Answers that RESPONSE does not hold: generators and large bodies follow as
-DATA, as far as the engine has opened the window, or through a pipe."""
+"""Answers too long for RESPONSE: generators and large bodies follow as DATA, within the
+window that the engine grants, or through a pipe."""
 
 import os
 
@@ -8,9 +8,9 @@ from _fre import coroutine
 
 
 def begin(result):
-    """Returns the first piece of the generator that a handler returned, its
-    content type, and the generator for the rest: None where there is no piece.
-    An exception before the first piece is a clean failure."""
+    """Returns the first piece of the generator that a handler returned, its content type,
+    and the generator for the rest, or None if the generator is empty. Waits for the first
+    piece: an exception before it is a clean failure."""
     _fre.give_way()
     if hasattr(result, "readinto"):
         result = chunks(result)
@@ -27,7 +27,7 @@ def begin(result):
 
 
 def chunks(file):
-    """The generator that gives what is in a binary file, and closes it."""
+    """Yields the content of a binary file and closes the file."""
     with file:
         while True:
             piece = file.read(64 << 10)
@@ -43,8 +43,8 @@ def encode(piece):
 
 
 def finish(call, data, generator, much):
-    """Sends data, then what the generator gives, if there is one, and the end: much of
-    it by a pipe, where the engine takes one."""
+    """Sends data, the pieces of generator unless None, and the end. If much is true, uses a
+    pipe where the engine takes pipes (FRE_FILES)."""
     _fre.give_way()
     out = None
     if much and os.environ.get("FRE_FILES"):
@@ -79,12 +79,12 @@ def pieces(call, data, generator, send):
 
 
 PIPE = 0x22
-SET_SIZE, SIZE = 1031, 1 << 20  # F_SETPIPE_SZ of fcntl(2), and what any user may ask for
-ends = set()  # descriptors on their way to the engine: a child that is forked now has them too
+SET_SIZE, SIZE = 1031, 1 << 20  # F_SETPIPE_SZ of fcntl(2); default limit for any user
+ends = set()  # descriptors on the way to the engine; a child that is forked now closes its copies
 
 
 class Pipe:
-    """The rest of an answer in a pipe, whose other end the engine has."""
+    """The rest of an answer in a pipe. The engine has the reading end."""
 
     def __init__(self, call):
         from fcntl import fcntl
@@ -95,7 +95,7 @@ class Pipe:
         end, self.fd = os.pipe()
         ends.add(end)
         try:
-            fcntl(self.fd, SET_SIZE, SIZE)  # a small one is slower than DATA
+            fcntl(self.fd, SET_SIZE, SIZE)  # a small pipe is slower than DATA
             if not files.give(PIPE, call, end, b""):
                 raise OSError("too many files are on their way")
         except BaseException:
@@ -135,8 +135,8 @@ def send(call, data):
 
 
 def wait_window(call):
-    """Waits until call may send or is cancelled. The only thread reads the
-    channel itself, and leaves what is for others in waiting."""
+    """Waits until call may send or is cancelled. If only one thread works, the thread
+    reads the channel itself and leaves other calls in _fre.waiting."""
     if call.changed is not None:
         with call.changed:
             while call.window <= 0 and not call.cancelled:
@@ -147,7 +147,7 @@ def wait_window(call):
     poll = select.poll()
     poll.register(_fre.fd, select.POLLIN)
     while not call.cancelled and (call.window <= 0 or _fre.ahead or poll.poll(0)):
-        if _fre.calling:  # a thread of the handler's may read, to hear of its call
+        if _fre.calling:  # a thread of the handler may be reading, for its own call
             _fre.calling.wait(lambda: call.cancelled or call.window > 0)
             return
         with _fre.reading:
@@ -157,5 +157,5 @@ def wait_window(call):
             other = _fre.take_frame(frame)
         if other:
             _fre.waiting.append(other)
-        if _fre.calling:  # by now
+        if _fre.calling:  # imported meanwhile
             _fre.calling.wake()

@@ -1,19 +1,19 @@
-"""Several events at once: FRE_CONCURRENCY above 1.
+"""Handles several events at once: FRE_CONCURRENCY above 1.
 
-One thread at a time has the turn to read the channel. Where the handler was quick
-last time, it handles the event that it has read itself and keeps the turn: that costs
-less than to wake another thread. Else it gives the turn away first:
+One thread at a time has the turn to read the channel. If the handler was quick last
+time, the thread keeps the turn and handles the event itself: waking another thread
+would cost more. Otherwise the thread gives the turn away first:
 
     quick   read handle read handle ...
     slow    read|handle
                 |read|handle ...
 
-A handler that is expected to be quick and is not loses the turn to the watch.
+If the handler is slow against this expectation, the watch takes the turn away.
 
-The answers to quick events that were read together go out together. One may have to wait
-for the watch, which is for some milliseconds, or for as long as a handler keeps the
-interpreter's lock; and it is lost if a handler ends the process meanwhile. Both takes a
-handler that was quick just before.
+Answers to quick events that were read together go out together. So an answer may wait for
+the watch: for some milliseconds, or as long as a handler keeps the interpreter's lock. The
+answer is lost if a handler ends the process meanwhile. Both happen only after the handler
+was quick.
 """
 
 from _thread import get_ident
@@ -21,28 +21,28 @@ from time import monotonic_ns
 
 import _fre
 
-QUICK = 100_000  # nanoseconds: a handler that takes less is not worth another thread
-MOST_WAIT = 500_000  # nanoseconds that a frame waits while quick events are handled
-MOST_HELD = 48 << 10  # bytes of frames that wait
+QUICK = 100_000  # nanoseconds; a faster handler is not worth waking another thread
+MOST_WAIT = 500_000  # nanoseconds; a frame waits no longer while quick events are handled
+MOST_HELD = 48 << 10  # bytes; most that held-back frames may have
 TICK = 0.002  # seconds between two looks of the watch
-QUIET = 50  # looks without an event after which it sleeps
+QUIET = 50  # the watch sleeps after so many looks without an event
 
 
 def serve(handler, count):
-    """count + 1 threads take turns, so that one can read while count events are
-    handled. This one is the watch: it stays free for signal handlers, and ends the
-    process in good order."""
+    """Runs count + 1 threads that take turns: one reads while count events are handled.
+    The calling thread is the watch: it stays free for signal handlers and ends the process
+    in good order."""
     import threading
     from _queue import Empty, SimpleQueue
 
     turn = threading.Lock()
-    kept = []  # the number of the event whose thread has kept the turn: who takes it out has the turn
-    wake = SimpleQueue()  # of the watch; True ends it
+    kept = []  # number of the event whose thread has kept the turn; its removal takes the turn
+    wake = SimpleQueue()  # wakes the watch; True ends the watch
     begun = 0  # events whose thread has kept the turn
     quick, watched = True, False
     holder = 0  # the thread that has kept the turn
-    since = 0  # when the first of the frames that wait, or have, came; 0: they waited too long
-    passes = failures = 0  # frames that are not to wait, after how many that have waited too long
+    since = 0  # time of the oldest held-back frame, now or last time; 0: the frames waited too long
+    passes = failures = 0  # passes: the next frames must not wait; failures: back-off
 
     def timed(event, context):
         nonlocal quick
@@ -54,11 +54,11 @@ def serve(handler, count):
 
     def give_way():
         if take_turn():
-            _fre.flush()  # it may be long until the channel is read
+            _fre.flush()  # the next read of the channel may be far off
 
     def take_turn():
-        """Gives the turn away, for the thread that has kept it. Whoever reads next sends
-        what has waited."""
+        """Gives away the turn that a thread has kept. Returns False if no thread has. The
+        next reader sends the held-back frames."""
         try:
             kept.pop()
         except IndexError:
@@ -67,8 +67,9 @@ def serve(handler, count):
         return True
 
     def may_wait():
-        """Where another event has been read, and its thread has the turn still: the answers
-        to quick events cost the engine less together."""
+        """Reports whether a frame may wait: the handler is quick, the next frame has been read
+        already, and the thread still has the turn. Together, such answers cost the engine
+        less."""
         nonlocal since, passes, failures
         ahead = _fre.ahead
         if not (quick and kept and holder == get_ident() and len(ahead) >= 16 + int.from_bytes(ahead[:4], "little")):
@@ -85,7 +86,7 @@ def serve(handler, count):
         return now - since < MOST_WAIT and len(_fre.held) < MOST_HELD
 
     def read():
-        """The next call; None when no other will come."""
+        """Returns the next call, or None at the end."""
         while not (_fre.stopping and not _fre.calls):
             frame = _fre.read_frame()
             if frame is None:
@@ -125,12 +126,12 @@ def serve(handler, count):
                     mine = True
                 except ValueError:
                     mine = False
-                    _fre.flush()  # if this was to wait just when the turn was taken
+                    _fre.flush()  # the answer may be held back while the watch took the turn
                 if _fre.stopping and not _fre.calls:
                     break
-            _fre.flush()  # STOP may have been ahead
+            _fre.flush()  # the last answer may have waited for a frame that was STOP
             wake.put(True)
-        except BaseException as e:  # MemoryError: without this thread nothing might go on
+        except BaseException as e:  # such as MemoryError: all may depend on this thread
             _fre.die(repr(e))
 
     _fre.sending, _fre.condition, _fre.threaded, _fre.give_way = threading.Lock(), threading.Condition, True, give_way
@@ -146,7 +147,7 @@ def serve(handler, count):
             pass
         if begun != last:
             last, quiet = begun, 0
-        elif kept:  # since the last look
+        elif kept:  # the turn, since the last look
             quick = False
             if _fre.held:
                 since, failures = 0, min(2 * failures + 1, 1023)
@@ -156,4 +157,4 @@ def serve(handler, count):
             quiet += 1
             if quiet == QUIET:
                 quiet, watched = 0, False
-                watched = begun != last  # one has begun that did not wake the watch
+                watched = begun != last  # an event that began just now did not wake the watch

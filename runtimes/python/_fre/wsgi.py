@@ -8,7 +8,7 @@ from _fre.awslambda import OWN, client_address
 
 
 def unquote(path):
-    """The bytes of an escaped path, as text of which each character is one."""
+    """Returns the bytes of an escaped path as a str, one character per byte (latin-1)."""
     first, *rest = path.encode("utf-8", "surrogateescape").split(b"%")
     out = [first]
     for part in rest:
@@ -24,7 +24,7 @@ def wrap(app):
 
     def handle(event, context):
         answer = length = None
-        written = []  # by the callable that start_response returns
+        written = []  # pieces written by the callable that start_response returns
 
         def start_response(status, headers, exc_info=None):
             nonlocal answer, length
@@ -38,7 +38,7 @@ def wrap(app):
         pieces = iter(result)
         try:
             first = next(pieces, b"")
-            while not answer:  # at the latest with the first piece that is not empty
+            while not answer:  # the latest time for start_response is the first non-empty piece
                 if first:
                     break
                 first = next(pieces)
@@ -101,7 +101,8 @@ def environment(event, context, threaded):
         "fre.context": context,
     }
     for name, value in headers.items():
-        if not (name.isascii() and name.replace("-", "").isalnum()):  # X_Forwarded_For would be X-Forwarded-For
+        # X_Forwarded_For would pass for X-Forwarded-For.
+        if not (name.isascii() and name.replace("-", "").isalnum()):
             continue
         name = name.upper().replace("-", "_")
         if name != "CONTENT_TYPE" and name != "PROXY":
