@@ -1,5 +1,5 @@
-// Package fre holds the sources that functions written in Go are linked with, so
-// that whoever builds one needs no module but their own: fre builds them in.
+// Package fre embeds the sources of the library for functions written in Go. The fre binary
+// contains the library, so a build of a function downloads no module of FRE.
 package fre
 
 import (
@@ -20,15 +20,14 @@ var goMod []byte
 //go:embed go.sum
 var goSum []byte
 
-// ModulePath is the path that functions import the library by, without /function.
+// ModulePath is the module path of the library. Functions import ModulePath + "/function".
 const ModulePath = "github.com/fre-engine/fre"
 
 // library lists the modules that the library itself needs.
 var library = []string{"golang.org/x/sys"}
 
-// FunctionModule returns the files of the module that packages function,
-// function/web and channel make by themselves, with internal/linux: path relative to
-// it → content.
+// FunctionModule returns the files of a module with the packages function, function/web and
+// channel, and the internal packages below them: path relative to the module's root → content.
 func FunctionModule() map[string][]byte {
 	files := map[string][]byte{}
 	err := fs.WalkDir(sources, ".", func(p string, d fs.DirEntry, err error) error {
@@ -39,7 +38,7 @@ func FunctionModule() map[string][]byte {
 		return err
 	})
 	if err != nil {
-		panic(err) // they are part of the program
+		panic(err) // impossible: the files are part of the program
 	}
 	var mod, sum bytes.Buffer
 	_, _ = fmt.Fprintf(&mod, "module %s\n", ModulePath)

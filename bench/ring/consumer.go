@@ -11,21 +11,20 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// forwarded is how many records go out by one writev.
+// forwarded is the most records in one writev.
 const forwarded = 64
 
-// Consumer takes records out of a ring. It is for one goroutine at a time.
+// Consumer takes records out of a ring. A Consumer is for one goroutine at a time.
 type Consumer struct {
 	end
-	next      uint64   // tail, as it is ours to know
-	committed uint64   // head, as it was last seen
-	records   [][]byte // those looked at
-	ends      []uint64 // where each of them ends
+	next      uint64   // private copy of tail
+	committed uint64   // head, as last read
+	records   [][]byte // result of the last TryPeek
+	ends      []uint64 // index behind each of records
 	vector    net.Buffers
 }
 
-// NewConsumer takes over the files, also when it fails. Errors: [ErrFiles],
-// [ErrCorrupt].
+// NewConsumer takes ownership of the files, also on failure. Errors: [ErrFiles], [ErrCorrupt].
 func NewConsumer(f Files) (*Consumer, error) {
 	e, err := open(f)
 	if err != nil {
@@ -44,10 +43,10 @@ func NewConsumer(f Files) (*Consumer, error) {
 
 func shared(e end, offset int) *atomic.Uint64 { return linux.SharedUint64(e.mem, offset) }
 
-// Peek returns the oldest record, and waits for one until ctx ends: then it returns
-// its cause. The bytes are the ring's memory, until Release; see the package on
-// producers that are not trusted. After the last record of a producer that is gone it
-// returns [io.EOF]. Errors: [ErrCorrupt], [ErrClosed].
+// Peek returns the oldest record. Peek waits for a record until ctx ends and then returns the
+// cause of ctx. The bytes are memory of the ring, valid until Release; a hostile producer can
+// change them (see the package comment). After the producer has left and the caller has released
+// the last record, Peek returns [io.EOF]. Errors: [ErrCorrupt], [ErrClosed].
 func (c *Consumer) Peek(ctx context.Context) ([]byte, error) {
 	records, err := c.PeekMany(ctx, 1)
 	if err != nil {
@@ -56,8 +55,8 @@ func (c *Consumer) Peek(ctx context.Context) ([]byte, error) {
 	return records[0], nil
 }
 
-// PeekMany is Peek of as many records as there are, at least one, at most limit. The
-// slice is reused by the next call.
+// PeekMany is Peek for all available records, at least 1 and at most limit. The next call reuses
+// the slice.
 func (c *Consumer) PeekMany(ctx context.Context, limit int) (records [][]byte, err error) {
 	err = c.await(ctx, func() (err error) {
 		records, err = c.TryPeek(limit)
@@ -69,7 +68,7 @@ func (c *Consumer) PeekMany(ctx context.Context, limit int) (records [][]byte, e
 	return records, err
 }
 
-// TryPeek is PeekMany that returns [ErrEmpty] when there is none.
+// TryPeek is PeekMany without a wait: in an empty ring it returns [ErrEmpty].
 func (c *Consumer) TryPeek(limit int) ([][]byte, error) {
 	c.records, c.ends = c.records[:0], c.ends[:0]
 	if c.broken != nil {
@@ -86,12 +85,12 @@ func (c *Consumer) TryPeek(limit int) ([][]byte, error) {
 	if c.committed == c.next {
 		return nil, ErrEmpty
 	}
-	// Every turn but one takes at least a length's bytes of what was committed.
+	// The loop ends: each pass consumes at least lengthLen of the committed bytes.
 	for at := c.next; at != c.committed && len(c.records) < max(1, limit); {
 		length := c.word(at).Load() // once
 		if length == skip {
 			at += capacity - at&c.mask
-			if c.committed-at-lengthLen >= capacity { // nothing behind it
+			if c.committed-at-lengthLen >= capacity { // no record committed after the skip
 				return nil, c.fail(ErrCorrupt)
 			}
 			length = c.word(at).Load()
@@ -107,8 +106,8 @@ func (c *Consumer) TryPeek(limit int) ([][]byte, error) {
 	return c.records, nil
 }
 
-// Release gives the n oldest of the records that were looked at back to the
-// producer. It panics when there are fewer. The others are to be looked at anew.
+// Release returns the n oldest peeked records to the producer. Release panics if fewer records
+// were peeked. The caller must peek at the rest again.
 func (c *Consumer) Release(n int) {
 	if n < 0 || n > len(c.ends) {
 		panic(fmt.Sprintf("ring: %d records released of %d looked at", n, len(c.ends)))
@@ -122,12 +121,11 @@ func (c *Consumer) Release(n int) {
 	c.ring()
 }
 
-// Forward waits for records and writes the bytes of all that are there to w, as one
-// writev where w is a TCP or Unix connection, then releases them. The bytes are
-// copied once, by the kernel; w must not keep them. How long it may take is w's to
-// know (SetWriteDeadline): ctx is for the records. It returns the bytes written. A
-// write that fails releases nothing, so that some may have been written in part.
-// Errors: those of Peek and of w.
+// Forward waits for records, writes all available ones (at most 64) to w, and releases them. A TCP
+// or Unix connection gets them in one writev; the kernel makes the only copy. w must not keep the
+// bytes. ctx limits the wait for records only; limit the write with a deadline of w
+// (SetWriteDeadline). Forward returns the number of bytes written. After a failed write no record
+// is released, although w may have got some of the bytes. Errors: as for Peek, and errors of w.
 func (c *Consumer) Forward(ctx context.Context, w io.Writer) (int64, error) {
 	records, err := c.PeekMany(ctx, forwarded)
 	if err != nil {

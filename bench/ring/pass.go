@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Send passes one side of a ring to the process at the other end of a Unix
-// connection (SCM_RIGHTS, unix(7)), with one byte. The files stay the caller's, who
-// closes them: otherwise the other side never learns that this one is gone.
+// Send passes one side of a ring to the process at the other end of a Unix connection, with one
+// byte of data (SCM_RIGHTS, unix(7)). The caller still owns f and must close f: an open copy would
+// hide the receiver's death from the other side of the ring.
 func Send(conn *net.UnixConn, f Files) error {
 	memory, err := f.Memory.SyscallConn()
 	if err != nil {
@@ -33,10 +33,10 @@ func Send(conn *net.UnixConn, f Files) error {
 	return nil
 }
 
-// Receive takes what Send has sent. It closes whatever else comes, and returns
-// [ErrFiles] for it; whether they are a ring's, NewProducer and NewConsumer see.
+// Receive returns the files from Send. For any other number of files, Receive closes all of them
+// and returns [ErrFiles]. NewProducer and NewConsumer check that the files belong to a ring.
 func Receive(conn *net.UnixConn) (Files, error) {
-	// More than was asked for is received to be closed.
+	// Have room for surplus files: the process can close them only after it has received them.
 	data, control := make([]byte, 1), make([]byte, unix.CmsgSpace(8*4))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(data, control) // sets MSG_CMSG_CLOEXEC
 	if err != nil {
@@ -49,14 +49,14 @@ func Receive(conn *net.UnixConn) (Files, error) {
 		}
 		return Files{}, fmt.Errorf("%w: %d files", ErrFiles, len(fds))
 	}
-	// The poller takes only what does not block.
+	// os.NewFile registers only non-blocking descriptors with the poller.
 	if err := unix.SetNonblock(fds[1], true); err != nil {
 		return Files{}, errors.Join(err, unix.Close(fds[0]), unix.Close(fds[1]))
 	}
 	return Files{os.NewFile(uintptr(fds[0]), "ring"), os.NewFile(uintptr(fds[1]), "bell")}, nil
 }
 
-// received lists the fds in control messages.
+// received returns the fds in control messages.
 func received(control []byte) (fds []int) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {

@@ -5,17 +5,16 @@ import (
 	"fmt"
 )
 
-// Producer puts records into a ring. It is for one goroutine at a time.
+// Producer puts records into a ring. A Producer is for one goroutine at a time.
 type Producer struct {
 	end
-	next     uint64 // head, as it is ours to know
-	released uint64 // tail, as it was last seen
-	at       uint64 // where the reserved record's length will be
+	next     uint64 // private copy of head
+	released uint64 // tail, as last read
+	at       uint64 // index of the reserved record's length
 	reserved int    // bytes, -1 for none
 }
 
-// NewProducer takes over the files, also when it fails. Errors: [ErrFiles],
-// [ErrCorrupt].
+// NewProducer takes ownership of the files, also on failure. Errors: [ErrFiles], [ErrCorrupt].
 func NewProducer(f Files) (*Producer, error) {
 	e, err := open(f)
 	if err != nil {
@@ -31,11 +30,10 @@ func NewProducer(f Files) (*Producer, error) {
 	return p, nil
 }
 
-// Reserve returns n bytes of the ring to write a record to, all of it or its
-// beginning, and waits for room until ctx ends: then it returns its cause. What they
-// hold is left from before. They are the caller's until Commit; another Reserve drops
-// them. Errors: [ErrTooLarge], [ErrGone] when there will never be room, [ErrCorrupt],
-// [ErrClosed].
+// Reserve returns n bytes of the ring for a record of at most n bytes. The bytes hold old data and
+// belong to the caller until Commit or the next Reserve. Reserve waits for room until ctx ends and
+// then returns the cause of ctx. Errors: [ErrTooLarge], [ErrGone] if the ring is full and the
+// consumer has left, [ErrCorrupt], [ErrClosed].
 func (p *Producer) Reserve(ctx context.Context, n int) (record []byte, err error) {
 	err = p.await(ctx, func() (err error) {
 		record, err = p.TryReserve(n)
@@ -44,7 +42,7 @@ func (p *Producer) Reserve(ctx context.Context, n int) (record []byte, err error
 	return record, err
 }
 
-// TryReserve is Reserve that returns [ErrFull] when there is no room.
+// TryReserve is Reserve without a wait: in a full ring it returns [ErrFull].
 func (p *Producer) TryReserve(n int) ([]byte, error) {
 	p.reserved = -1
 	if p.broken != nil {
@@ -55,7 +53,7 @@ func (p *Producer) TryReserve(n int) ([]byte, error) {
 	}
 	capacity := uint64(len(p.data))
 	at, need := p.next, uint64(lengthLen+padded(n))
-	if left := capacity - at&p.mask; left < need { // it does not fit before the end
+	if left := capacity - at&p.mask; left < need { // too little room before the end of the data
 		at += left
 	}
 	if at+need-p.released > capacity {
@@ -73,8 +71,7 @@ func (p *Producer) TryReserve(n int) ([]byte, error) {
 	return p.data[from : from+uint64(n) : from+uint64(n)], nil
 }
 
-// Commit publishes the first n of the bytes that were reserved. It panics when
-// there are fewer.
+// Commit publishes the first n reserved bytes as a record. Commit panics if fewer are reserved.
 func (p *Producer) Commit(n int) {
 	if n < 0 || n > p.reserved {
 		panic(fmt.Sprintf("ring: %d bytes committed of %d reserved", n, p.reserved))

@@ -1,24 +1,22 @@
-// Package ring carries records between two processes through memory that both have
-// mapped, for pipelines of functions (frames, packets): one [Producer], one
-// [Consumer], records of any size, no copy and, while both are busy, no system call.
-// It is a package of its own, beside buffer, because that memory is one process's
-// and trusted, and this one is neither.
+// Package ring carries records between two processes through shared memory: one [Producer], one
+// [Consumer], records of any size, no copy and, while both sides are busy, no system call. The
+// design is for pipelines of functions (frames, packets); docs/calls.md has the measurements. In
+// contrast to package buffer, the memory belongs to two processes that do not trust each other.
 //
-// The memory is a memfd whose size is sealed, of a header and a power of two of data:
+// The memory is a memfd with a sealed size: a header, then the data, whose size is a power of two.
 //
 //	   0  magic
-//	  64  head       bytes ever committed; the producer's
-//	 128  tail       bytes ever released; the consumer's
+//	  64  head       bytes ever committed; only the producer writes
+//	 128  tail       bytes ever released; only the consumer writes
 //	 192  sleeps     1 while the producer sleeps, waiting for room
 //	 256  sleeps     1 while the consumer sleeps, waiting for a record
 //	4096  data       records, each at a multiple of 8:
-//	                   length, 8 bytes in the machine's order, then as many bytes;
-//	                   all ones for a length: the next one is at the data's start
+//	                   length, 8 bytes in the machine's order, then the record's bytes;
+//	                   a length of all ones: the next record is at the start of the data
 //
-// Each side keeps its own index to itself and only publishes it, so that each cache
-// line has one writer. Whoever finds nothing to do says that it sleeps, looks again,
-// and waits at its end of a socket pair, the bell; the other rings it after it has
-// moved its index, if it finds the word set:
+// Each side keeps its index privately and publishes copies, so the cache line of an index has one
+// writer. A side without work sets its word sleeps, checks again, and waits at its end of a socket
+// pair, the bell. The peer moves its index, then rings the bell if the word is set:
 //
 //	producer                        consumer
 //	                                sleeps = 1
@@ -26,28 +24,26 @@
 //	head = …
 //	sleeps was 1? sleeps = 0, ring  → awake
 //
-// The bell is a socket pair rather than an eventfd for the sake of what the other
-// side could do to it. Whether an eventfd blocks is a flag of the open file, which
-// both would share: cleared by the other, a read that was to return at once holds a
-// thread for good. A socket is asked not to wait with every call, and it also tells
-// of a peer that is gone.
+// The bell is a socket pair because an eventfd would let a hostile peer block a thread for good:
+// O_NONBLOCK is a flag of the open file, which both sides would share, and the peer could clear
+// the flag. For a socket, each call can ask not to wait (MSG_DONTWAIT). A socket also reports
+// that the peer has closed its end.
 //
 // # A hostile peer
 //
-// The other side may write anything, anywhere in the memory, at any time. Indices and
-// lengths are read once, compared with what can be, and refused with [ErrCorrupt]
-// otherwise; capacity comes from the size of the file. So the worst it can do is
-// send wrong records, wake up a waiter for nothing, and stay silent, for as long as
-// the caller's context allows. The bytes of a record can change while it is looked
-// at: who checks them and then relies on them copies them first. Whoever has the
-// memory's file can give its pages back to the kernel, too; they come back as zeros,
-// charged to whoever touches them.
+// The peer may write any bytes anywhere in the memory at any time. The package reads each index
+// and length once, checks the range, and otherwise fails with [ErrCorrupt]. The capacity comes
+// from the size of the file. A hostile peer can therefore only send wrong records, wake a waiter
+// for no reason, and stay silent until the caller's context ends. The bytes of a record can change
+// while the caller reads them: a caller that relies on a check of a record must first copy the
+// record. The peer can also punch holes into the memory's file. The pages come back as zeros,
+// charged to the process that touches them.
 //
 // # Sending records on
 //
-// [Consumer.Forward] copies into the socket (writev). Memory of a ring must not go
-// by sendfile, splice or MSG_ZEROCOPY: those queue references to its pages, and what
-// the receiver then reads is whatever the next records left there. TestSpliced shows it.
+// [Consumer.Forward] copies into the socket (writev). Never send a ring's memory with sendfile,
+// splice or MSG_ZEROCOPY: these calls queue references to the pages, and the receiver then reads
+// the bytes of later records. TestSpliced shows the effect.
 package ring
 
 import (
@@ -83,12 +79,12 @@ const (
 
 	align     = 8
 	lengthLen = 8
-	skip      = ^uint64(0) // for a length
+	skip      = ^uint64(0) // as a length: continue at the start of the data
 
 	seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 )
 
-// Errors of both sides. All but ErrFull, ErrEmpty and ErrTooLarge are for good.
+// Errors of both sides. All except ErrFull, ErrEmpty and ErrTooLarge are permanent.
 var (
 	ErrFull     = errors.New("the ring is full")
 	ErrEmpty    = errors.New("the ring is empty")
@@ -99,19 +95,19 @@ var (
 	ErrFiles    = errors.New("not the files of a ring")
 )
 
-// Files are one side of a ring on its way to who will use it. Whoever holds them
-// closes them, or gives them to [NewProducer] or [NewConsumer].
+// Files are the files of one side of a ring, before use. The owner closes both, or passes
+// ownership to [NewProducer] or [NewConsumer].
 type Files struct {
 	Memory *os.File // a memfd, sealed
 	Bell   *os.File // one end of a socket pair
 }
 
-// Close closes both.
+// Close closes both files.
 func (f Files) Close() error { return errors.Join(f.Memory.Close(), f.Bell.Close()) }
 
-// Create makes a ring with a number of bytes for records and their lengths, rounded
-// up to a power of two. The largest record is half of that, less 8 bytes. All of
-// its memory is there when it returns, charged to the caller's cgroup.
+// Create creates a ring. capacity is the number of bytes for records and their lengths, rounded up
+// to a power of two. The largest record has half the capacity less 8 bytes. Create allocates all
+// the memory at once, charged to the caller's cgroup.
 func Create(capacity int) (producer, consumer Files, err error) {
 	if capacity > MaxCapacity {
 		return Files{}, Files{}, fmt.Errorf("create a ring of %d bytes: more than %d", capacity, MaxCapacity)
@@ -156,7 +152,7 @@ func Create(capacity int) (producer, consumer Files, err error) {
 		Files{os.NewFile(uintptr(again), "ring"), os.NewFile(uintptr(bell[1]), "bell")}, nil
 }
 
-// end is what both sides have.
+// end holds the common fields of Producer and Consumer.
 type end struct {
 	memory *os.File
 	bell   *os.File
@@ -166,15 +162,15 @@ type end struct {
 	mask   uint64
 
 	head, tail   *atomic.Uint64
-	mine, theirs *atomic.Uint64 // who sleeps
-	gone         bool           // the bell's other end is closed
-	broken       error          // for good
+	mine, theirs *atomic.Uint64 // words sleeps: of this side, of the peer
+	gone         bool           // the peer has closed its end of the bell
+	broken       error          // permanent
 	scratch      [64]byte
-	received     error // by the last look at the bell
+	received     error // by the last recvfrom from the bell
 }
 
-// open maps a ring's memory, after it has checked that its size cannot change: the
-// kernel would answer an access to what is no longer there with a signal.
+// open checks the files and maps the memory. The size must be sealed: access beyond the end of a
+// truncated file raises SIGBUS.
 func open(f Files) (e end, err error) {
 	memory, err := f.Memory.SyscallConn()
 	if err != nil {
@@ -186,7 +182,7 @@ func open(f Files) (e end, err error) {
 	var fault error
 	err = memory.Control(func(raw uintptr) {
 		fd := int(raw)
-		// Huge pages (hugetlbfs has seals, too) run out, by a signal.
+		// hugetlbfs has seals too, but a lack of huge pages raises SIGBUS.
 		if fault = errors.Join(unix.Fstat(fd, &st), unix.Fstatfs(fd, &fs)); fault != nil {
 			return
 		}
@@ -240,15 +236,14 @@ func open(f Files) (e end, err error) {
 	}, nil
 }
 
-// Capacity is the ring's bytes for records and their lengths.
+// Capacity returns the number of bytes for records and their lengths.
 func (e *end) Capacity() int { return len(e.data) }
 
-// MaxRecord is the size of the largest record.
+// MaxRecord returns the size of the largest record in bytes.
 func (e *end) MaxRecord() int { return len(e.data)/2 - lengthLen }
 
-// Close unmaps the ring and closes its files: the other side notices. No slice of
-// the ring's may be used afterwards, and no call may be under way: end its context
-// first.
+// Close unmaps the ring and closes its files; the peer notices. The caller must not use slices of
+// the ring afterwards. No call may be under way: end its context first.
 func (e *end) Close() error {
 	if e.mem == nil {
 		return nil
@@ -259,19 +254,19 @@ func (e *end) Close() error {
 	return err
 }
 
-// fail keeps an error that is for good.
+// fail records a permanent error.
 func (e *end) fail(err error) error {
 	e.broken = err
 	return err
 }
 
-// word is the place of a record's length.
+// word returns the word with a record's length.
 func (e *end) word(at uint64) *atomic.Uint64 {
 	return linux.SharedUint64(e.data, int(at&e.mask))
 }
 
-// ring wakes the other side if it sleeps. A bell that takes no more is ringing
-// already; one without a listener matters once there is something to wait for.
+// ring wakes the peer if the peer sleeps. ring ignores errors of send: a full socket is ringing
+// already, and wait will notice a closed one.
 func (e *end) ring() {
 	if e.theirs.Load() == 0 || e.theirs.Swap(0) == 0 {
 		return
@@ -281,8 +276,8 @@ func (e *end) ring() {
 	})
 }
 
-// wait returns nil once the bell was rung, which may be for nothing, or its other
-// end was closed (then gone is set); else the cause of ctx.
+// wait returns nil after the peer has rung the bell, maybe for no reason, or closed its end (then
+// wait sets gone). If ctx ends first, wait returns the cause of ctx.
 func (e *end) wait(ctx context.Context) error {
 	for {
 		if err := e.bell.SetReadDeadline(time.Time{}); err != nil {
@@ -298,7 +293,7 @@ func (e *end) wait(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, os.ErrDeadlineExceeded): // of an earlier ctx, that ended late
+		case errors.Is(err, os.ErrDeadlineExceeded): // set late by an earlier ctx
 			continue
 		case err != nil:
 			return fmt.Errorf("wait for a ring: %w", err)
@@ -311,8 +306,8 @@ func (e *end) wait(ctx context.Context) error {
 	}
 }
 
-// await calls ready until it finds something, which is neither ErrFull nor ErrEmpty,
-// and sleeps in between.
+// await calls ready until the result is neither ErrFull nor ErrEmpty, and sleeps between calls.
+// After the peer has closed its end, await returns ErrGone instead of a sleep.
 func (e *end) await(ctx context.Context, ready func() error) error {
 	for {
 		err := ready()
@@ -339,8 +334,8 @@ func (e *end) await(ctx context.Context, ready func() error) error {
 	}
 }
 
-// within says whether an index that the other side has published can be: not behind
-// where it was, not beyond limit, and between two records.
+// within reports whether an index from the peer is possible: not behind the earlier value was, not
+// beyond limit, and between two records.
 func within(index, was, limit uint64) bool {
 	return index-was <= limit-was && index%align == 0
 }

@@ -1,10 +1,10 @@
 // Command prose counts vague words ("what", "who", "that", "it", …) in the comments of each
-// package and in each Markdown page, per 100 words, and compares the rates with limits.txt. A
-// rate may be at most 6, or at most the limit that limits.txt lists for the package or page.
-// Limits only fall: a limit far above its rate must be lowered. make lint runs it:
+// package and in each Markdown page. The rate is the number of vague words per 100 words. A rate
+// may be at most the limit in limits.txt for the package or page, by default 6. Limits only fall:
+// a limit far above its rate must be lowered. make lint runs the command:
 //
-//	go run ./scripts/prose            reports what is above its limit
-//	go run ./scripts/prose -update    lowers the limits to the rates, and never raises one
+//	go run ./scripts/prose            reports rates above their limits, and limits to lower
+//	go run ./scripts/prose -update    lowers limits to the rates, and never raises a limit
 //
 // The rate is a hint. A reader must understand each sentence at first reading.
 package main
@@ -28,10 +28,10 @@ import (
 	"strings"
 )
 
-// target is the limit of packages and pages that limits.txt does not list.
+// target is the limit of packages and pages without a line in limits.txt.
 const target = 6.0
 
-// slack is how far a limit may be above its rate.
+// slack is how far a limit above target may exceed its rate.
 const slack = 0.5
 
 // limitsFile is relative to the root of the tree.
@@ -69,10 +69,11 @@ func (r *rate) per100() float64 {
 	return math.Round(1000*float64(r.vague)/float64(max(1, r.words))) / 10
 }
 
-// fewest is the number of words below which a rate says nothing.
+// fewest is the least number of words with a meaningful rate.
 const fewest = 100
 
-// measure returns the rates of all packages and pages below root, by path.
+// measure returns the rates of all packages and pages below root, by path, without tests, generated
+// files, docs/benchmarks, and packages and pages with fewer than fewest words.
 func measure(root string) (map[string]*rate, error) {
 	rates := map[string]*rate{}
 	at := func(name string) *rate {
@@ -116,7 +117,7 @@ func measure(root string) (map[string]*rate, error) {
 	return rates, err
 }
 
-// limits reads lines of "RATE PATH".
+// limits parses lines of "RATE PATH" and returns the rates by path.
 func limits(text string) (map[string]float64, error) {
 	out := map[string]float64{}
 	for s := bufio.NewScanner(strings.NewReader(text)); s.Scan(); {
@@ -130,7 +131,8 @@ func limits(text string) (map[string]float64, error) {
 	return out, nil
 }
 
-// faults compares rates with limits.
+// faults returns a message for each rate above its limit, each limit to lower, and each line of
+// limits.txt to remove.
 func faults(rates map[string]*rate, limits map[string]float64) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(rates)) {
@@ -153,8 +155,8 @@ func faults(rates map[string]*rate, limits map[string]float64) []string {
 	return out
 }
 
-// lowered returns limits.txt for the rates. all also lists rates that are above their limit,
-// for the first such file.
+// lowered returns the new content of limits.txt. Without all, packages and pages without a limit
+// get none; with all, for the first limits.txt, every rate above target becomes a limit.
 func lowered(rates map[string]*rate, limits map[string]float64, all bool) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(rates)) {

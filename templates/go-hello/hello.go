@@ -7,7 +7,7 @@ import (
 	"github.com/fre-engine/fre/function"
 )
 
-// Handle greets whom the event's body names.
+// Handle returns a greeting for the name in the event's body, or for the world.
 func Handle(ctx context.Context, e function.Event) (any, error) {
 	name, err := e.Bytes()
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package robustness runs the built program among hostile functions and clients, and checks that
-// other functions and clients do not suffer:
+// well-behaved functions and clients do not suffer:
 //
 //	FRE_TEST_ROOT=1 go test ./test/robustness
 //

@@ -1,5 +1,5 @@
-// Package deploy checks the examples of docs/deploy by what reads them elsewhere:
-// Nomad's language, Kubernetes' types, Docker's parser, and systemd-analyze where it
-// is installed. It is a module of its own, for none of that is FRE's. What the
-// examples say to fre itself is checked by its own reader, in cmd/fre.
+// Package deploy checks the examples of docs/deploy with the parsers of their formats: HCL for
+// Nomad, the API types of Kubernetes, BuildKit's parser for the Dockerfile, and systemd-analyze if
+// installed. The package is a separate module to keep these dependencies out of FRE's module. A
+// test of cmd/fre checks the arguments and the configuration that the examples pass to fre.
 package deploy

@@ -1,5 +1,5 @@
-// Package web is the page of the video service: upload, progress, player. It plays by hls.js
-// 1.7.4 (Apache-2.0, page/hls.LICENSE), as npm has it less the name of its source map.
+// Package web is the page of the video service: upload, progress, player. The player is hls.js
+// 1.7.4 (Apache-2.0, page/hls.LICENSE): the npm package's file without the sourceMappingURL.
 package web
 
 import (
@@ -11,10 +11,10 @@ import (
 //go:embed page
 var files embed.FS
 
-// Handler serves the page at "/". Its scripts are its own, and nothing else is asked for.
+// Handler serves the page at "/". The page loads files from this server only.
 func Handler() http.Handler {
 	page, err := fs.Sub(files, "page")
-	if err != nil { // of a name that is there: never
+	if err != nil { // only for an invalid name: never
 		panic(err)
 	}
 	server := http.FileServerFS(page)
