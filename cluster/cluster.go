@@ -15,8 +15,9 @@
 // [Node] is the one type with behaviour. A Node is an engine.Table, the invoker of a gateway, and
 // by Node.Local the invoker of the event queue. The package knows no HTTP.
 //
-// Leases expire by the server's clock. A node measures silence by the monotonic clock: a jump of
-// the wall clock has no effect.
+// Leases expire by the server's clock. A node measures silence by the clock since boot
+// (linux.Boottime): a jump of the wall clock has no effect, and the time of a suspended machine
+// counts.
 package cluster
 
 import (

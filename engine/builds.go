@@ -138,8 +138,8 @@ func (e *Engine) admitting(ctx context.Context, by string) context.Context {
 
 // admitImage refuses an image that would exceed its tenant's quotas of images or bytes: a
 // *QuotaError. The caller calls done when the image is in the lists or has failed. With such
-// quotas the tenant's next image waits until done is called: two images made at the same time
-// cannot both take the last place.
+// quotas the tenant's next image waits until done is called: two concurrent images cannot
+// both take the rest of a quota.
 func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (done func(), err error) {
 	none := func() {}
 	tenant := ImageTenant(img)

@@ -79,7 +79,7 @@ type lineage struct {
 
 	once  sync.Once     // begin
 	root  *lineage      // lineage of the event from outside
-	place chan struct{} // holds a token while a called event runs in the caller's place
+	place chan struct{} // holds a token while a called event runs in the caller's slot
 	depth int           // number of callers
 
 	mu   sync.Mutex
@@ -165,7 +165,7 @@ func (f *function) upstream(from caller) int {
 // the last step of each pipeline among them.
 func (ev *event) coming(f *function) (n int) {
 	for ; ev != nil; ev = ev.calls.before {
-		if ev.f == f && (ev.placed.Load() || ev.borrowed.Load()) { // an event gives back place and instance together
+		if ev.f == f && (ev.placed.Load() || ev.borrowed.Load()) { // an event gives back slot and instance together
 			n++
 		}
 		n += ev.last.coming(f)
@@ -173,14 +173,14 @@ func (ev *event) coming(f *function) (n int) {
 	return n
 }
 
-// errBorrowed ends the wait for a place because the caller's place has become free.
+// errBorrowed ends the wait for a slot because the caller's slot has become free.
 var errBorrowed = errors.New("runs in its caller's place")
 
 // enterCalled is enter for a called event. One called event at a time runs in its caller's
-// place, because the caller only waits meanwhile. Otherwise events that hold all places and call
-// functions would wait for each other. Further called events take places of their own, unless
-// the caller's place becomes free first. A call with an incomplete answer as its body does not
-// wait: the holder of the awaited place may itself wait for this call to read the answer.
+// slot, because the caller only waits meanwhile. Otherwise events that hold all slots and call
+// functions would wait for each other. Further called events take slots of their own, unless
+// the caller's slot becomes free first. A call with an incomplete answer as its body does not
+// wait: the holder of the awaited slot may itself wait for this call to read the answer.
 func (ev *event) enterCalled() error {
 	from := ev.calls.from
 	select {

@@ -146,7 +146,7 @@ type Engine struct {
 	forks      budget        // memory for fork servers
 	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
-	received   atomic.Int64  // bytes of bodies that are read before their events take a place
+	received   atomic.Int64  // bytes of bodies that are read before their events take a slot
 
 	measuring sync.Mutex // held while Measure runs
 

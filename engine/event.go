@@ -24,7 +24,7 @@ type event struct {
 
 	calls    lineage     // origin of this event, for the functions that it calls
 	header   [][2]string // of the request
-	borrowed atomic.Bool // runs in its caller's place
+	borrowed atomic.Bool // runs in its caller's slot
 	last     *event      // of a pipeline: the step with the final answer
 	waits    patience    // how the event waits for an instance
 
@@ -40,15 +40,15 @@ type event struct {
 	once     sync.Once       // for finish
 	answered atomic.Bool
 
-	gathered bytes.Reader // the body, if read before the event took a place
+	gathered bytes.Reader // the body, if read before the event took a slot
 	whole    Request      // the request with gathered as its body
-	unflow   func()       // releases the place of a flowing body; nil for none
+	unflow   func()       // releases the slot of a flowing body; nil for none
 
 	lease  lease
 	since  time.Time     // start of the lease
 	over   chan struct{} // closed at the lease's end
 	tunnel atomic.Bool   // the event is a tunnel
-	placed atomic.Bool   // holds one of the engine's places
+	placed atomic.Bool   // holds one of the engine's slots
 }
 
 // open starts the event's deadline. The event ends at the time limit, or with ctx.
@@ -99,7 +99,7 @@ func (ev *event) abandon(cause error) {
 	}
 }
 
-// enter takes one of the engine's places. leave gives the place back.
+// enter takes one of the engine's slots. leave gives the slot back.
 func (ev *event) enter() error {
 	if ev.calls.from != nil {
 		return ev.enterCalled()
@@ -107,7 +107,7 @@ func (ev *event) enter() error {
 	return ev.enterPlace(&ev.ctx)
 }
 
-// enterPlace is enter for an event outside its caller's place.
+// enterPlace is enter for an event outside its caller's slot.
 func (ev *event) enterPlace(ctx context.Context) error {
 	waited, err := ev.f.e.places.enter(ctx, ev.f)
 	if waited > 0 {
@@ -116,7 +116,7 @@ func (ev *event) enterPlace(ctx context.Context) error {
 	return ev.entered(err)
 }
 
-// entered records whether the event has got a place.
+// entered records whether the event has got a slot.
 func (ev *event) entered(err error) error {
 	if errors.Is(err, ErrEngineOverloaded) {
 		ev.f.e.metrics.refuse(reasonEngine)
@@ -125,7 +125,7 @@ func (ev *event) entered(err error) error {
 	return err
 }
 
-// leave gives the event's place back, if still held. kept as for places.leave.
+// leave gives the event's slot back, if still held. kept as for places.leave.
 func (ev *event) leave(kept time.Duration) {
 	if ev.borrowed.Swap(false) {
 		<-ev.calls.from.place

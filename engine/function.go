@@ -52,7 +52,7 @@ type function struct {
 	tunnels tunnels
 	use     *tenantUse
 	lends   bool   // may get its clients' connections
-	placed  placed // the function's part of the engine's places
+	placed  placed // the function's part of the engine's slots
 
 	waiting atomic.Int64 // bytes of the engine's buffers with waiting answers
 

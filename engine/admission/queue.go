@@ -19,7 +19,7 @@ type QueueConfig struct {
 	Interval time.Duration // longest time above Target, and longest wait in a queue that does not stand; default 100 ms
 }
 
-// Target and Interval are at least this many times the mean time that work holds a place:
+// Target and Interval are at least this many times the mean time that work holds a slot:
 // requests for slow work can wait longer.
 const (
 	targetTurns   = 4
@@ -39,11 +39,11 @@ func (c QueueConfig) Check() error {
 	return nil
 }
 
-// Queue judges a queue for places; a place is the right of one request to run. Queue decides
+// Queue judges a queue for slots; a slot is the right of one request to run. Queue decides
 // whether one more request may wait, and which requests have waited in vain. Queue is Controlled
 // Delay (RFC 8289) for requests. A queue that is empty now and then absorbs bursts and does no
 // harm. A standing queue makes every request wait and serves none sooner. A queue stands after
-// no request has got a place within Target during Interval, until the queue is empty.
+// no request has got a slot within Target during Interval, until the queue is empty.
 //
 //	not standing: a request may wait if the expected wait is at most Interval
 //	standing:     a request may wait if the expected wait is at most Target
@@ -51,21 +51,21 @@ func (c QueueConfig) Check() error {
 // CoDel drops requests at the queue's head after their wait. Facebook's servers refuse requests
 // that have waited 5 ms in a standing queue, and serve the newest first (Maurer, Fail at Scale,
 // ACM Queue 13, 8, 2015). Queue refuses a new request at once by the expected wait (Little's
-// law): waiting requests × time that each request holds a place ÷ places. So a refusal costs no
-// time, and a free place always finds a request. With a time limit alone, work that takes longer
-// than the limit would find an empty queue and leave places idle. Requests are served in order
+// law): waiting requests × time that each request holds a slot ÷ slots. So a refusal costs no
+// time, and a free slot always finds a request. With a time limit alone, work that takes longer
+// than the limit would find an empty queue and leave slots idle. Requests are served in order
 // of arrival. Newest first would serve the clients that still wait. But no request waits longer
 // than Interval, so all clients still wait.
 //
-// Waits for a resource other than a place, such as a program's start, do not make a queue stand.
+// Waits for a resource other than a slot, such as a program's start, do not make a queue stand.
 // The owner reports such waits by [Queue.Clear].
 //
 // A Queue is not safe for use by several goroutines. The owner guards the Queue by the lock of
 // the queue itself.
 type Queue struct {
 	cfg   QueueConfig
-	keeps time.Duration // how long work holds its place, smoothed; 0: not known
-	above time.Time     // since when every wait for a place has been longer than the target; zero: the last was not
+	keeps time.Duration // how long work holds its slot, smoothed; 0: not known
+	above time.Time     // since when every wait for a slot has been longer than the target; zero: the last was not
 	stand bool
 }
 
@@ -86,10 +86,10 @@ func NewQueue(cfg QueueConfig) Queue {
 func (q *Queue) target() time.Duration   { return max(q.cfg.Target, targetTurns*q.keeps) }
 func (q *Queue) interval() time.Duration { return max(q.cfg.Interval, intervalTurns*q.keeps) }
 
-// Clear records that no request waits, or that requests wait for anything but a place.
+// Clear records that no request waits, or that requests wait for anything but a slot.
 func (q *Queue) Clear() { q.above, q.stand = time.Time{}, false }
 
-// Served records that a request got a place after a wait.
+// Served records that a request got a slot after a wait.
 func (q *Queue) Served(now time.Time, waited time.Duration) {
 	switch {
 	case q.stand:
@@ -102,7 +102,7 @@ func (q *Queue) Served(now time.Time, waited time.Duration) {
 	}
 }
 
-// Kept records how long a request held the place that it gives back.
+// Kept records how long a request held the slot that it gives back.
 func (q *Queue) Kept(d time.Duration) {
 	if q.keeps == 0 {
 		q.keeps = d
@@ -112,7 +112,7 @@ func (q *Queue) Kept(d time.Duration) {
 }
 
 // Full returns why no more request may join a queue of this many waiting requests for this many
-// places, or "". With 0 places only the length counts.
+// slots, or "". With 0 slots only the length counts.
 func (q *Queue) Full(waiting, places int) Reason {
 	if waiting >= q.cfg.Length {
 		return QueueLength
