@@ -27,7 +27,8 @@ const ModulePath = "github.com/fre-engine/fre"
 var library = []string{"golang.org/x/sys"}
 
 // FunctionModule returns the files of a module with the packages function, function/web and
-// channel, and the internal packages below them: path relative to the module's root → content.
+// channel, with the internal packages that they import: path relative to the module's root →
+// content.
 func FunctionModule() map[string][]byte {
 	files := map[string][]byte{}
 	err := fs.WalkDir(sources, ".", func(p string, d fs.DirEntry, err error) error {

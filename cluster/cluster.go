@@ -16,8 +16,7 @@
 // by Node.Local the invoker of the event queue. The package knows no HTTP.
 //
 // Leases expire by the server's clock. A node measures silence by the clock since boot
-// (linux.Boottime): a jump of the wall clock has no effect, and the time of a suspended machine
-// counts.
+// (linux.Boottime): a jump of the wall clock has no effect, and time in suspend counts.
 package cluster
 
 import (
