@@ -81,9 +81,9 @@ func TestRequestOf(t *testing.T) {
 	}
 
 	for bad, want := range map[string]string{
-		"a\n-i https://user:secret@host/simple": "requirements.txt:2: -i: which indexes",
-		"--extra-index-url=https://h":           "--extra-index-url: which indexes",
-		"--find-links x":                        "--find-links: which indexes",
+		"a\n-i https://user:secret@host/simple": "requirements.txt:2: -i: the engine's configuration says which indexes",
+		"--extra-index-url=https://h":           "--extra-index-url: the engine's configuration says which indexes",
+		"--find-links x":                        "--find-links: the engine's configuration says which indexes",
 		"-e .":                                  "-e is not supported",
 		"--no-binary":                           "--no-binary names no package",
 		"--only-binary a/b":                     "write names of packages",
