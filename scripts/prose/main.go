@@ -12,6 +12,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
@@ -39,7 +40,7 @@ const limitsFile = "scripts/prose/limits.txt"
 
 var vague = func() map[string]bool {
 	words := map[string]bool{}
-	for _, w := range strings.Fields(`what who whoever whose whom whatever other others such that those this these one ones it its
+	for w := range strings.FieldsSeq(`what who whoever whose whom whatever other others such that those this these one ones it its
 which there so they them their somebody someone something somewhere anybody anyone anything anywhere nobody nothing nowhere none
 everybody everyone everything where`) {
 		words[w] = true
@@ -179,7 +180,7 @@ func run(update bool) error {
 		return err
 	}
 	text, err := os.ReadFile(limitsFile)
-	if err != nil && !os.IsNotExist(err) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	known, failed := limits(string(text))
