@@ -269,6 +269,23 @@ func TestBuildGems(t *testing.T) {
 		})
 	}
 
+	// A source that cannot be reached, and a server that has no gems.
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	empty := httptest.NewServer(http.NotFoundHandler())
+	defer empty.Close()
+	for address, want := range map[string]string{
+		closed.URL: "the source cannot be reached", empty.URL: "the source cannot be used: HTTP error 404",
+	} {
+		w.Settings.GemSources = []string{strings.Replace(address, "//", "//me:"+password+"@", 1)}
+		var down *image.PackageError
+		_, _, err := w.buildFiles(t, list("fretest_greet"), nil)
+		if !errors.As(err, &down) || down.Cause != image.SiteDown || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), password) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	w.Settings.GemSources = []string{x.address()}
+
 	// What the source has under a version that is locked must be what it was.
 	forged := *lock
 	forged.Gem = &image.LockedGem{Request: lock.Gem.Request, Packages: slices.Clone(lock.Gem.Packages)}

@@ -159,10 +159,13 @@ module Fetch
     raise Fault, site(e)
   end
 
-  # RubyGems' words about a site, without the address, which may hold a password.
+  # RubyGems' words about a source, without the address, which may hold a password.
   def self.site(e)
-    words = e.message.sub(/ \(\S*\)\z/, "")
-    words =~ /bad response (.*) (\d{3})/ ? "HTTP error #{$2} #{$1}" : words.gsub(%r{\bhttps?://\S+}, "the site")
+    words = e.message.sub(/ \(\S*\)\z/, "").gsub(%r{\bhttps?://\S+}, "the source")
+    return "the source cannot be reached: #{words}" unless words =~ /bad response (.*) (\d{3})/
+
+    status = "HTTP error #{$2} #{$1}"
+    missing?(e) ? "the source cannot be used: #{status}" : status
   end
 
   def self.resolve
