@@ -55,7 +55,7 @@ module Request
 
   def self.check(dsl, wanted)
     wanted.each do |d|
-      next if d.source.nil? || d.source.instance_of?(Bundler::Source::Rubygems) && dsl_default?(d.source)
+      next if d.source.nil? # the source of the whole Gemfile, which the configuration's sources replace
 
       raise Fault, "Gemfile: #{d.name} comes from a source of its own (#{d.source.class.name.split("::").last.downcase}): " \
                    "gems come from the sources of the engine's configuration; remove git, github, path, source and gemspec for it"
@@ -64,11 +64,6 @@ module Request
     return if ruby.versions.all? { |v| Gem::Requirement.new(v).satisfied_by?(Gem.ruby_version) }
 
     raise Fault, "Gemfile: it asks for Ruby #{ruby.versions.join(", ")}, and this base has #{RUBY_VERSION}: choose another base, or change the line"
-  end
-
-  # The one source of the whole Gemfile is replaced by those of the configuration.
-  def self.dsl_default?(source)
-    source.remotes.size <= 1
   end
 
   # What the lock has of the gems that are wanted and all that they need.
