@@ -62,7 +62,7 @@ func TestDiskFull(t *testing.T) {
 func fillDisks(t *testing.T, take func(s *store.Store, dir string) error) {
 	t.Helper()
 	full := 0
-	for kib := 800; ; kib += 100 {
+	for kib := 800; ; kib += 50 {
 		fits := false
 		t.Run(fmt.Sprint(kib, "KiB"), func(t *testing.T) {
 			dir := t.TempDir()
@@ -99,7 +99,7 @@ func fillDisks(t *testing.T, take func(s *store.Store, dir string) error) {
 			break
 		}
 	}
-	if full == 0 {
-		t.Error("no disk was full")
+	if full < 3 {
+		t.Errorf("%d disks were full, want some", full)
 	}
 }
