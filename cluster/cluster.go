@@ -323,8 +323,7 @@ func (n *Node) Close(ctx context.Context) error {
 	if held && n.cfg.Conn.Status() == nats.CONNECTED {
 		brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		// On failure the lease expires by itself.
-		err = n.nodes.Delete(brief, n.cfg.Name, jetstream.LastRevision(revision))
+		err = n.giveUp(brief, revision) // on failure the lease expires by itself
 	}
 	n.cfg.Conn.Close()
 	if err != nil {

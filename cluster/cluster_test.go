@@ -19,6 +19,7 @@ import (
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
@@ -802,6 +803,22 @@ func TestDrain(t *testing.T) {
 		if !errors.Is(err, ErrNoNode) {
 			t.Errorf("a node that is none: %v", err)
 		}
+	}
+}
+
+// TestCloseDuringRenewal: a node whose end breaks off a renewal that NATS has taken still gives
+// its name back, so that its peers do not take it for lost.
+func TestCloseDuringRenewal(t *testing.T) {
+	w := newWorld(t)
+	cfg := w.config("a")
+	cfg.TTL = time.Hour // no renewal corrects the revision
+	a, b := w.joinWith(cfg, w.engine("a")), w.join("b")
+	a.mu.Lock()
+	a.revision += 100 // not the one of the renewal
+	a.mu.Unlock()
+	w.close(a.Node)
+	if _, err := b.nodes.Get(t.Context(), "a"); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("the lease after a clean end: %v", err)
 	}
 }
 

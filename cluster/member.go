@@ -98,6 +98,23 @@ func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 	}
 }
 
+// giveUp deletes the lease. The end of the node may have broken off a renewal that NATS has taken:
+// then the lease has a later revision, and is deleted if its value is still this node's.
+func (n *Node) giveUp(ctx context.Context, revision uint64) error {
+	err := n.nodes.Delete(ctx, n.cfg.Name, jetstream.LastRevision(revision))
+	if !wrongRevision(err) {
+		return err
+	}
+	e, missing := n.nodes.Get(ctx, n.cfg.Name)
+	if missing != nil {
+		return missing
+	}
+	if i, bad := decodeInfo(e.Value()); bad != nil || i.Identity != n.identity || i.Boot != n.boot {
+		return err // the lease of another process
+	}
+	return n.nodes.Delete(ctx, n.cfg.Name, jetstream.LastRevision(e.Revision()))
+}
+
 // wrongRevision reports whether a compare-and-swap found another revision.
 func wrongRevision(err error) bool {
 	var api *jetstream.APIError
