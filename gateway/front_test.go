@@ -75,7 +75,7 @@ func serveFakeIn(t *testing.T, f fake, change func(*Config), memory httpserver.M
 	srv := httpserver.New(httpserver.Config{Handler: g, Refuse: g.Refuse, Memory: memory})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
-	t.Cleanup(func() {
+	end := sync.OnceFunc(func() {
 		if err := srv.Close(); err != nil {
 			t.Error(err)
 		}
@@ -83,7 +83,8 @@ func serveFakeIn(t *testing.T, f fake, change func(*Config), memory httpserver.M
 			t.Error(err)
 		}
 	})
-	return &rig{t: t, addr: l.Addr().String(), url: "http://" + l.Addr().String(), order: order}
+	t.Cleanup(end)
+	return &rig{t: t, addr: l.Addr().String(), url: "http://" + l.Addr().String(), order: order, end: end}
 }
 
 // ask sends a request of HTTP/1.1 whose lines are those, and returns the answer.
@@ -297,9 +298,10 @@ func TestClientOf(t *testing.T) {
 				func(c *Config) { c.TrustedProxies, c.AccessLog = tt.trusted, accessLog })
 			c := r.dial()
 			c.send("GET /function/f HTTP/1.1\r\nHost: h\r\n%s\r\n", strings.Join(append(tt.lines, "Connection: close", ""), "\r\n"))
-			if _, err := io.Copy(io.Discard, c); err != nil { // to its end: the line is there
+			if _, err := io.Copy(io.Discard, c); err != nil {
 				t.Error(err)
 			}
+			r.end() // a line is written after its answer
 			if err := accessLog.Close(); err != nil {
 				t.Error(err)
 			}
@@ -367,6 +369,7 @@ func TestRefused(t *testing.T) {
 		}
 		_ = c.Close()
 	}
+	r.end() // a line is written after its answer
 	if err := accessLog.Close(); err != nil {
 		t.Error(err)
 	}
@@ -407,13 +410,14 @@ func TestAccessLog(t *testing.T) {
 	} {
 		c := r.dial()
 		c.send("%s", request)
-		if _, err := io.Copy(io.Discard, c); err != nil { // to its end: the line is there
+		if _, err := io.Copy(io.Discard, c); err != nil {
 			t.Error(err)
 		}
 	}
 	LogCall(accessLog, &engine.CallRecord{
 		At: time.Now(), RequestID: "one", From: "cold", Function: "warm", Method: "POST", Path: "/", Status: 200, Bytes: -1, Invocation: "000c",
 	})
+	r.end() // a line is written after its answer
 	if err := accessLog.Close(); err != nil {
 		t.Error(err)
 	}

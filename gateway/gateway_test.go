@@ -73,6 +73,7 @@ type rig struct {
 	url   string
 	addr  string
 	order *sync.Mutex // of a fake's events and what the test does in between
+	end   func()      // stops a fake's server and waits for its handlers; the second call does nothing
 }
 
 func open(t *testing.T) *rig {

@@ -25,7 +25,6 @@ import (
 	"github.com/bluenviron/gortmplib"
 	"github.com/bluenviron/gortmplib/pkg/amf0"
 	"github.com/bluenviron/gortmplib/pkg/message"
-	srt "github.com/datarhei/gosrt"
 
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/internal/daemon"
@@ -519,13 +518,10 @@ func TestPassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ id, want string }{{"studio:wrong", ""}, {"studio:" + view.Key, "passphrase"}} {
-		config := srt.DefaultConfig()
-		config.StreamId, config.Passphrase, config.PBKeylen = tt.id, "longer than ten", 16
-		config.ConnectionTimeout = time.Hour // gosrt leaves its timer, which blocks once it fires, to a Dial that is refused
-		conn, err := srt.Dial("srt", w.srt, config)
-		if err == nil {
-			_ = conn.Close()
-			t.Errorf("%s publishes", tt.id)
+		cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=64x64:rate=25:duration=3 -c:v libx264 -f mpegts"),
+			"srt://"+w.srt+"?passphrase=longer_than_ten&pbkeylen=16&streamid="+tt.id)...)
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("%s publishes: %s", tt.id, out)
 		}
 		if got, err := w.Get("studio"); err != nil || !strings.Contains(got.Error, tt.want) || (tt.want == "") != (got.Error == "") {
 			t.Errorf("%s: %+v, %v", tt.id, got, err)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ type world struct {
 	base    string       // URL
 	now     atomic.Int64 // seconds
 	client  *http.Client
+	end     func() // stops the server and waits for its handlers; the second call does nothing
 }
 
 func newWorld(t testing.TB, key []byte, more ...func(*origin.Config)) *world {
@@ -54,7 +56,7 @@ func newWorld(t testing.TB, key []byte, more ...func(*origin.Config)) *world {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	w.base = "http://" + l.Addr().String()
-	t.Cleanup(func() {
+	w.end = sync.OnceFunc(func() {
 		w.client.CloseIdleConnections()
 		if err := errors.Join(s.Close(), w.origin.Close(), w.library.Close()); err != nil {
 			t.Error(err)
@@ -63,6 +65,7 @@ func newWorld(t testing.TB, key []byte, more ...func(*origin.Config)) *world {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(w.end)
 	return w
 }
 
