@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/image"
 )
 

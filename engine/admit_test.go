@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 )
 
 // TestDegraded: clients that do not take their answers use up the memory; then what

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"

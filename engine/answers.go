@@ -7,9 +7,9 @@ import (
 	"os"
 	"sync"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
-	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/sandbox"
 )
 

@@ -32,9 +32,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
-	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"

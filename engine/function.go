@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/channel"
-	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"

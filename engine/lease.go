@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )

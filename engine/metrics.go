@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/sandbox"
 )
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 )
 
 // ErrEngineOverloaded: too many events, of all functions together, are under way.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/image"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fre-engine/fre/engine/admission"
+	"github.com/fre-engine/fre/admission"
 )
 
 // A slow client must not occupy the function's concurrency. The engine reads a short body before

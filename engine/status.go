@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
-	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/sandbox"
 )
 

@@ -4,7 +4,7 @@
 //	/function/NAME[/path]  any method: invoke
 //	/async-function/NAME[/path]     POST: accept an event that runs later
 //	/hooks/FUNCTION/TRIGGER[/path]  a trigger of the function's template
-//	/system/…, /build      OpenFaaS's clients (package server/openfaas)
+//	/system/…, /build      OpenFaaS's clients (package adapters/openfaas)
 //	/healthz               200 while the engine accepts events
 //	/metrics               Prometheus text
 //

@@ -48,7 +48,8 @@ sandbox/cgroup/a.go          store                  refused
 engine/a.go                  channel                allowed
 engine/a.go                  gateway                refused
 engine/a.go                  just:buffer            allowed
-engine/admission/a.go        store                  refused
+admission/a.go               store                  refused
+engine/a.go                  just:admission         allowed
 engine/a.go                  bench/ring             refused
 engine/a.go                  internal/fretest       refused
 volume/a.go                  internal/linux         allowed
@@ -64,6 +65,12 @@ server/a.go                  just:image             allowed
 server/a.go                  store                  refused
 server/a.go                  image/debian           refused
 server/a.go                  channel                refused
+server/a.go                  adapters/docker        refused
+adapters/docker/a.go         just:server            allowed
+adapters/docker/a.go         server/listing         allowed
+adapters/docker/a.go         channel                refused
+adapters/lambda/a.go         just:gateway           allowed
+engine/a.go                  adapters/docker        refused
 client/a.go                  api                    allowed
 client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed

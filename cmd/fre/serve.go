@@ -24,10 +24,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/adapters/docker"
+	"github.com/fre-engine/fre/adapters/openfaas"
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/events/trigger"
 	"github.com/fre-engine/fre/gateway"
@@ -40,8 +42,6 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/server"
-	"github.com/fre-engine/fre/server/docker"
-	"github.com/fre-engine/fre/server/openfaas"
 	"github.com/fre-engine/fre/store"
 )
 

@@ -10,11 +10,11 @@ import (
 	"net/netip"
 	"regexp"
 
+	"github.com/fre-engine/fre/adapters/lambda"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/awslambda"
-	"github.com/fre-engine/fre/server/lambdaapi"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -60,7 +60,7 @@ func loopback(address string) bool {
 }
 
 // open makes the server and the listener. Beyond loopback the listener requires TLS.
-func (c *lambdaConfig) open(secure *tls.Config, bound func(net.Listener) net.Listener, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambdaapi.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
+func (c *lambdaConfig) open(secure *tls.Config, bound func(net.Listener) net.Listener, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambda.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
 	if secure == nil && !loopback(c.Listen) {
 		return nil, nil, &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS it can listen on an address such as 127.0.0.1:9001"}
 	}
@@ -72,7 +72,7 @@ func (c *lambdaConfig) open(secure *tls.Config, bound func(net.Listener) net.Lis
 	if secure != nil {
 		l = tls.NewListener(l, onlyHTTP1(secure))
 	}
-	return l, newHTTPServer(lambdaapi.New(lambdaapi.Config{
+	return l, newHTTPServer(lambda.New(lambda.Config{
 		Engine: eng, Invoker: invoker, Guard: guard, Events: events, Rootfs: st.Rootfs, Scratch: st.MkdirScratch, Log: log, Region: c.Region, Unsigned: c.Unsigned,
 	}), log), nil
 }

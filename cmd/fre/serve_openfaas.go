@@ -7,10 +7,10 @@ import (
 	"net/http"
 
 	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/adapters/openfaas"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/server/openfaas"
 )
 
 // openfaasConfig is the configuration file's openfaas. Without it the gateway answers only the

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/engine/admission"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox/egress"

@@ -54,7 +54,7 @@ var Rows = []Row{
 	{"take all instances, memory, CPU, images, builds or events: a noisy tenant", []string{"engine.TestQuotaInstances", "engine.TestContainerQuota", "engine.TestBuildsQuota", "engine.TestImagesQuota", "engine.TestQuotaCounts", "access.TestEventQuota", "gateway.TestEventsPerSecond", "gateway.TestClientRate"}},
 	{"an agent's commands: without end, fork bombs, a full /work, endless output; a language model that asks for more network; a command that speaks in its agent's place", []string{"test/system.TestAgents", "engine.TestAgentCalls", "engine.TestAgentSnapshotFits", "cmd/fre.TestMCPNetwork"}},
 	{"files put into /work: links out of it, renames, files that are still written, more than can be watched", []string{"events/inbox.TestHostile", "events/inbox.TestComplete", "events/inbox.TestMany", "events/inbox.TestOverflow"}},
-	{"forge or guess what AWS's and OpenFaaS's clients sign; hostile archives by them", []string{"server/lambdaapi.TestSignature", "server/openfaas.TestBuildGuessed", "test/system.TestLambdaAPI", "server/openfaas.FuzzBuildContext"}},
+	{"forge or guess what AWS's and OpenFaaS's clients sign; hostile archives by them", []string{"adapters/lambda.TestSignature", "adapters/openfaas.TestBuildGuessed", "test/system.TestLambdaAPI", "adapters/openfaas.FuzzBuildContext"}},
 	{"do it unseen: gaps and torn lines in the audit log", []string{"server.TestAuditLog", "access.TestAuditTorn", "access.TestAuditRotation"}},
 	{"outlive the time-out: daemons, ignored SIGTERM", []string{"test/security.TestTimeouts"}},
 	{"learn host paths from mounts and open files", []string{"test/security.TestHostPaths", "test/security.TestContainerSees"}},

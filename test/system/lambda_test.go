@@ -12,7 +12,6 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
-	"github.com/fre-engine/fre/server/lambdaapi"
 )
 
 // boto3Version is the release that TestLambdaAPI runs.

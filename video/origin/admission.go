@@ -12,8 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine/admission"
 )
 
 // codeDegraded is the code of a refusal for lack of memory, as in the gateway.

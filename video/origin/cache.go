@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine/admission"
 )
 
 // errBusy reports that the queue of segments and playlists to make is full.

@@ -1,4 +1,4 @@
-package lambdaapi
+package lambda
 
 import (
 	"context"

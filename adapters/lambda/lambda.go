@@ -1,4 +1,4 @@
-// Package lambdaapi serves AWS Lambda's API (docs.aws.amazon.com/lambda/latest/api) on top of
+// Package lambda serves AWS Lambda's API (docs.aws.amazon.com/lambda/latest/api) on top of
 // the engine: Invoke, and the management of functions. boto3 and other SDKs work unmodified with
 // another endpoint_url (docs/lambda.md). Like package server, the package only translates
 // between the API and the engine.
@@ -6,7 +6,7 @@
 // An account is a tenant. A published version is a revision, kept by an alias of the engine (see
 // version.go). AWS settings without an equivalent in FRE are a label of the image (see
 // function.go). Requests are signed with a token's access key (see sigv4.go).
-package lambdaapi
+package lambda
 
 import (
 	"bytes"
