@@ -20,6 +20,8 @@ CFLAGS   ?= -O2
 C_STRICT := -static -Wall -Wextra -Werror
 PKG      ?= ./...
 FUZZTIME ?= 3s
+FLAKE_ROUNDS ?= 10
+FLAKE_STEPS  ?= race test-root
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
 # test/cosign, test/openfaas, test/functionsframework and test/frameworks.
@@ -213,9 +215,13 @@ test-v2-core: deps-v2 build ## the tests of test-v2 that depend on the version o
 test-v2-system: deps-v2 build ## the whole path on that kernel, from a prepared state: many minutes under emulation
 	test/v2/run.sh test/v2 test/system
 
-.PHONY: fuzz-smoke
-fuzz-smoke: deps-build ## search with each Fuzz target for FUZZTIME (3s); make test replays the corpora
+.PHONY: fuzz
+fuzz: deps-build ## search with each Fuzz target for FUZZTIME (3s); make test replays the corpora
 	scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: flake
+flake: ## as root, for hours: the gate's tests FLAKE_ROUNDS (10) times, half of them beside two busy loops per CPU; lists the tests that failed
+	scripts/flake.sh $(FLAKE_ROUNDS) $(FLAKE_STEPS)
 
 .PHONY: soak
 soak: soak-store soak-engine ## both soaks
