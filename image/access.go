@@ -3,10 +3,11 @@ package image
 import (
 	"fmt"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -37,9 +38,9 @@ const (
 )
 
 var (
-	secretPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-	originPattern = regexp.MustCompile(`^(\*|https?://[a-z0-9.:\[\]-]{1,253})$`)
-	tokenPattern  = regexp.MustCompile(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,64}$`)
+	secretPattern = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	originPattern = lazyregexp.New(`^(\*|https?://[a-z0-9.:\[\]-]{1,253})$`)
+	tokenPattern  = lazyregexp.New(`^[A-Za-z0-9!#$%&'*+.^_|~-]{1,64}$`)
 )
 
 func secretNamed(s string) error {

@@ -3,8 +3,9 @@ package image
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/fre-engine/fre/store"
 )
@@ -29,7 +30,7 @@ type BaseRef struct {
 }
 
 var (
-	basePattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
+	basePattern     = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
 	baseDescription = `the name of a base environment such as "python", of a release's such as "python:trixie", or oci:IMAGE, archive:FILE, layout:DIRECTORY, dir:DIRECTORY`
 )
 

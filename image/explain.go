@@ -3,16 +3,17 @@ package image
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/fre-engine/fre/image/debian"
 )
 
 // missing matches messages of languages, the loader and the C library about a missing file or
 // module. The only group that matches is its name.
-var missing = regexp.MustCompile(`No module named '([\w.]+)'` + // Python
+var missing = lazyregexp.New(`No module named '([\w.]+)'` + // Python
 	`|Cannot find (?:module|package) '([^'\s]+)'` + // Node
 	`|cannot load such file -- (\S+)` + // Ruby
 	`|(?:ClassNotFoundException|NoClassDefFoundError): (?:Could not initialize class )?([\w./$]+)` + // Java
@@ -90,7 +91,7 @@ func topName(wanted string) string {
 }
 
 // versioned matches the end of a gem's directory.
-var versioned = regexp.MustCompile(`-[0-9][0-9.]*$`)
+var versioned = lazyregexp.New(`-[0-9][0-9.]*$`)
 
 // askedName returns the name by which programs ask for a file or directory: "nis" for
 // nis.cpython-311-x86_64-linux-gnu.so, "debug" for debug-1.6.3.

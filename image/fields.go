@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -18,33 +19,33 @@ import (
 
 // Patterns of api/template.schema.json; a test compares them.
 var (
-	namePattern    = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
-	versionPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}$`)
-	pathPattern    = regexp.MustCompile(`^[^/\x00-\x1f][^\x00-\x1f]*$`)
-	handlerPattern = regexp.MustCompile(`^[^\x00-\x1f]{1,255}$`)
-	readyPattern   = regexp.MustCompile(`^/[!-~]{0,254}$`)
-	envPattern     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	pipPattern     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? *(\[[A-Za-z0-9._, -]*\])? *([<>=!~(;][^\x00-\x1f@]*)?$`)
-	runPattern     = regexp.MustCompile(`^[^\x00]{1,1000}$`)
-	namePackage    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // of Debian
-	mavenPattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom|:[A-Za-z0-9_][A-Za-z0-9_.-]*)?|::[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
-	refPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as in git-check-ref-format(1), without unused characters
-	urlPattern     = regexp.MustCompile("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
-	debPattern     = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
-	libPattern     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
-	npmPattern     = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]+)?$`)
+	namePattern    = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}$`)
+	versionPattern = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}$`)
+	pathPattern    = lazyregexp.New(`^[^/\x00-\x1f][^\x00-\x1f]*$`)
+	handlerPattern = lazyregexp.New(`^[^\x00-\x1f]{1,255}$`)
+	readyPattern   = lazyregexp.New(`^/[!-~]{0,254}$`)
+	envPattern     = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	pipPattern     = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? *(\[[A-Za-z0-9._, -]*\])? *([<>=!~(;][^\x00-\x1f@]*)?$`)
+	runPattern     = lazyregexp.New(`^[^\x00]{1,1000}$`)
+	namePackage    = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // of Debian
+	mavenPattern   = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom|:[A-Za-z0-9_][A-Za-z0-9_.-]*)?|::[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+	refPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as in git-check-ref-format(1), without unused characters
+	urlPattern     = lazyregexp.New("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
+	debPattern     = lazyregexp.New(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
+	libPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
+	npmPattern     = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]+)?$`)
 )
 
 // npmName matches a package of npm_scripts, without a version.
-var npmName = regexp.MustCompile(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
+var npmName = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
 
 const npmNameWanted = `write a package's name alone, such as "bcrypt"`
 
 // composerPattern matches a package in the syntax of composer require.
-var composerPattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
+var composerPattern = lazyregexp.New(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
 
 // gemPattern matches a gem in the syntax of gem install, with any number of versions.
-var gemPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(: *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*(, *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*)*)?$`)
+var gemPattern = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(: *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*(, *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*)*)?$`)
 
 // Ranges of numbers, in the units of [Resources].
 const (
@@ -324,7 +325,7 @@ func keepGlob(s string) error {
 	return nil
 }
 
-func requirement(pattern *regexp.Regexp, want string) func(string) error {
+func requirement(pattern *lazyregexp.Regexp, want string) func(string) error {
 	return func(s string) error {
 		if len(s) > 512 || !pattern.MatchString(s) {
 			return fmt.Errorf("bad requirement %q: %s", s, want)

@@ -13,10 +13,11 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"golang.org/x/sys/unix"
 
@@ -374,7 +375,7 @@ func parents(name string) func(yield func(string) bool) {
 	}
 }
 
-var unfit = regexp.MustCompile(`[^a-z0-9]+`)
+var unfit = lazyregexp.New(`[^a-z0-9]+`)
 
 // slug turns s into a valid image name.
 func slug(s string) string {
@@ -412,7 +413,7 @@ func debianOf(root int) (map[string]string, string, error) {
 	return installed, release, nil
 }
 
-var releasePattern = regexp.MustCompile(`^[a-z]{1,32}$`)
+var releasePattern = lazyregexp.New(`^[a-z]{1,32}$`)
 
 // readIn reads a file in root; symbolic links stay inside root.
 func readIn(root int, name string, most int64) ([]byte, error) {
@@ -539,7 +540,7 @@ func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (
 	return found, nil
 }
 
-var versionNumber = regexp.MustCompile(`[0-9]{1,6}(\.[0-9]{1,6})*`)
+var versionNumber = lazyregexp.New(`[0-9]{1,6}(\.[0-9]{1,6})*`)
 
 // versionIn returns the numbers of the first version in a text.
 func versionIn(text string) []int {

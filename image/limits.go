@@ -2,28 +2,29 @@ package image
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 )
 
 // exceeded maps messages of languages and of the C library about a limit of the sandbox to the
 // template's key. The first match counts, because Java reports a thread that cannot start as an
 // OutOfMemoryError.
 var exceeded = []struct {
-	says  *regexp.Regexp
+	says  *lazyregexp.Regexp
 	key   string
 	limit func(*Resources) string
 }{
-	{regexp.MustCompile(`No space left on device|\bENOSPC\b`), "resources.tmp", func(r *Resources) string {
+	{lazyregexp.New(`No space left on device|\bENOSPC\b`), "resources.tmp", func(r *Resources) string {
 		return "/tmp of the sandbox holds at most " + formatBytes(r.TmpBytes)
 	}},
-	{regexp.MustCompile(`Too many open files|\bEMFILE\b`), "resources.files", func(r *Resources) string {
+	{lazyregexp.New(`Too many open files|\bEMFILE\b`), "resources.files", func(r *Resources) string {
 		return fmt.Sprintf("a process of the sandbox has at most %d open files", r.Files)
 	}},
-	{regexp.MustCompile(`can't start new thread|can't create Thread|unable to create (new )?native thread|[Ff]ork: (retry: )?Resource temporarily unavailable|\bspawn\b.* EAGAIN`), "resources.pids", func(r *Resources) string {
+	{lazyregexp.New(`can't start new thread|can't create Thread|unable to create (new )?native thread|[Ff]ork: (retry: )?Resource temporarily unavailable|\bspawn\b.* EAGAIN`), "resources.pids", func(r *Resources) string {
 		return fmt.Sprintf("the sandbox has at most %d processes and threads", r.Pids)
 	}},
-	{regexp.MustCompile(`JavaScript heap out of memory|\bMemoryError\b|\bNoMemoryError\b|OutOfMemoryError|Allowed memory size of|Cannot allocate memory|\bENOMEM\b`), "resources.memory", (*Resources).memory},
+	{lazyregexp.New(`JavaScript heap out of memory|\bMemoryError\b|\bNoMemoryError\b|OutOfMemoryError|Allowed memory size of|Cannot allocate memory|\bENOMEM\b`), "resources.memory", (*Resources).memory},
 }
 
 func (r *Resources) memory() string {

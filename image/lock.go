@@ -12,10 +12,11 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/store"
@@ -114,16 +115,16 @@ type LockedPackage struct {
 }
 
 var (
-	hashPattern       = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	lockedNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-	sourcePattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.(tar\.gz|zip)$`)
-	lockedJarPattern  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*){1,2}$`)
-	commitPattern     = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
-	debName           = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+-]{0,254}$`)
-	debVersion        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+:~-]{0,254}$`)
-	composerName      = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
-	composerVersion   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+_/#@-]{0,127}$`)
-	lockedVersion     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,127}$`)
+	hashPattern       = lazyregexp.New(`^sha256:[0-9a-f]{64}$`)
+	lockedNamePattern = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+	sourcePattern     = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.(tar\.gz|zip)$`)
+	lockedJarPattern  = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*){1,2}$`)
+	commitPattern     = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	debName           = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+-]{0,254}$`)
+	debVersion        = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+:~-]{0,254}$`)
+	composerName      = lazyregexp.New(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
+	composerVersion   = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+_/#@-]{0,127}$`)
+	lockedVersion     = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,127}$`)
 )
 
 // PipFor returns the pip section if it answers the template's request, else nil. l may be nil.
@@ -192,7 +193,7 @@ func (l *LockedPip) Find(name string) (LockedPackage, bool) {
 	return l.Packages[i], true
 }
 
-var nameRuns = regexp.MustCompile(`[-_.]+`)
+var nameRuns = lazyregexp.New(`[-_.]+`)
 
 // NormalName returns a Python package's name as PEP 503 compares names.
 func NormalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"io"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
@@ -98,7 +99,7 @@ func (b *Builder) addMissing(at string, e *store.Entry, names map[string]bool, m
 	return nil
 }
 
-var soname = regexp.MustCompile(`^(.+)\.so\.([0-9].*)$`)
+var soname = lazyregexp.New(`^(.+)\.so\.([0-9].*)$`)
 
 // ofPackage guesses the Debian package of a library by Debian's rule for names (Policy 8.1). A
 // build with libs also looks into the archive's list of files.

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml/ast"
 )
@@ -67,9 +68,9 @@ type Destination struct {
 const maxAllow = 64
 
 // destinationPattern checks as much as a pattern can; the schema repeats it.
-var destinationPattern = regexp.MustCompile(`^[A-Za-z0-9_.*:/\[\]-]{1,280}$`)
+var destinationPattern = lazyregexp.New(`^[A-Za-z0-9_.*:/\[\]-]{1,280}$`)
 
-var domainPattern = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
+var domainPattern = lazyregexp.New(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
 // ParseDestination reads NAME, *.NAME, ADDRESS or ADDRESS/BITS, each alone or with :PORT. IPv6
 // stands in brackets before a port.

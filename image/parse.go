@@ -3,11 +3,12 @@ package image
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -373,7 +374,7 @@ func join(path, key string) string {
 }
 
 // text reads a string that fully matches pattern; want describes the pattern.
-func (d *decoder) text(dst *string, pattern *regexp.Regexp, want string) func(ast.Node, string) {
+func (d *decoder) text(dst *string, pattern *lazyregexp.Regexp, want string) func(ast.Node, string) {
 	return func(n ast.Node, path string) {
 		s, ok := d.str(n, path)
 		if !ok {
@@ -441,7 +442,7 @@ func (d *decoder) requests(dst *Requests, item func(string) error) func(ast.Node
 }
 
 // projectExtras matches a request for a project's optional dependencies: "pyproject.toml[web,dev]".
-var projectExtras = regexp.MustCompile(`^(|.*/)(pyproject\.toml|uv\.lock)\[([A-Za-z0-9._, -]+)\]$`)
+var projectExtras = lazyregexp.New(`^(|.*/)(pyproject\.toml|uv\.lock)\[([A-Za-z0-9._, -]+)\]$`)
 
 func (r *Requests) splitExtras() {
 	m := projectExtras.FindStringSubmatch(r.File)

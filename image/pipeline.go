@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -22,7 +23,7 @@ const ProtocolPipeline Protocol = "pipeline"
 const MaxSteps = 16
 
 // stepPattern matches a step of a pipeline; api/template.schema.json repeats it.
-var stepPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}(@[a-z0-9][a-z0-9-]{0,62})?$`)
+var stepPattern = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(@[a-z0-9][a-z0-9-]{0,62})?$`)
 
 // pipelineFile lists the steps in the image of a pipeline.
 const pipelineFile = codePrefix + "/pipeline"

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"net/textproto"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -122,16 +123,16 @@ const maxTriggers = 64
 const maxFilesPath = 512
 
 var (
-	fieldNamePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}$`)
-	keyPattern       = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9-]{0,62}|(/([^/~\x00-\x1f]|~[01]){1,100}){1,8})$`)
-	headerPattern    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,62}: [^\x00-\x1f]{1,200}$`)
-	globPattern      = regexp.MustCompile(`^[!-~]{1,200}$`)
-	schedulePattern  = regexp.MustCompile(`^[ -~\t]{1,200}$`)
-	zonePattern      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_+/-]{0,63}$`)
-	subjectPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.([A-Za-z0-9_-]{1,63}|\*)){0,15}(\.>)?$`)
-	streamPattern    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
-	filesPattern     = regexp.MustCompile(`^[^/\x00-\x1f\x7f]+(/[^/\x00-\x1f\x7f]+)*$`)
-	bodyPattern      = regexp.MustCompile(`^[^\x00]{0,1000}$`)
+	fieldNamePattern = lazyregexp.New(`^[A-Za-z][A-Za-z0-9-]{0,62}$`)
+	keyPattern       = lazyregexp.New(`^([A-Za-z][A-Za-z0-9-]{0,62}|(/([^/~\x00-\x1f]|~[01]){1,100}){1,8})$`)
+	headerPattern    = lazyregexp.New(`^[A-Za-z][A-Za-z0-9-]{0,62}: [^\x00-\x1f]{1,200}$`)
+	globPattern      = lazyregexp.New(`^[!-~]{1,200}$`)
+	schedulePattern  = lazyregexp.New(`^[ -~\t]{1,200}$`)
+	zonePattern      = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_+/-]{0,63}$`)
+	subjectPattern   = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.([A-Za-z0-9_-]{1,63}|\*)){0,15}(\.>)?$`)
+	streamPattern    = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+	filesPattern     = lazyregexp.New(`^[^/\x00-\x1f\x7f]+(/[^/\x00-\x1f\x7f]+)*$`)
+	bodyPattern      = lazyregexp.New(`^[^\x00]{0,1000}$`)
 )
 
 // Next returns the schedule's first time after t.

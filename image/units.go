@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
 )
 
 // byteUnits are the suffixes of a size; the empty suffix means bytes.
@@ -17,8 +18,8 @@ var byteUnits = map[string]int64{
 }
 
 var (
-	sizePattern = regexp.MustCompile(`^([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)$`)
-	cpuPattern  = regexp.MustCompile(`^([0-9]{1,9}(?:\.[0-9]{1,3})?)(m?)$`)
+	sizePattern = lazyregexp.New(`^([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)$`)
+	cpuPattern  = lazyregexp.New(`^([0-9]{1,9}(?:\.[0-9]{1,3})?)(m?)$`)
 )
 
 // ParseBytes reads "128MiB" (powers of two), "64M" (powers of ten) or "4096" (bytes).
