@@ -49,8 +49,16 @@ SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 # under the race detector, so test-root runs them without it.
 BUILDS := ^(TestBuild(Gems|Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex[A-Za-z]*|TestBasesRun)$$
 
-# Packages under PKG without the suites; suites that exist.
-unit_packages = $$(go list $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework|frameworks)(/|$$)')
+# A program of the race detector takes ten times as long to start, so the scripts of the command
+# lines run without it.
+SCRIPTED := ^TestScripts$$
+
+# SQLite is C translated to Go, with locks of its own: checking it took most of the time of every
+# test that opens a store.
+RACE := -race -gcflags=modernc.org/...=-race=false
+
+# Packages under PKG without the suites, as directories; suites that exist.
+unit_packages = $$(go list -f '{{.Dir}}' $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework|frameworks)(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -115,8 +123,7 @@ fmt: $(LINTER) ## format the Go code
 	$(LINTER) fmt
 
 .PHONY: lint
-lint: deps-test shell $(LINTER) ## golangci-lint (import rules included), go vet, vague words, shellcheck
-	go vet $(PKG)
+lint: deps-test shell $(LINTER) ## golangci-lint (go vet and import rules included), vague words, shellcheck
 	$(LINTER) run $(PKG)
 	scripts/lint-proof.sh $(LINTER)
 	go run ./scripts/prose
@@ -173,8 +180,12 @@ unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test witho
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same under the race detector; as root nothing may be skipped
-	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; go test -race -timeout 15m -skip '$(BUILDS)' $(unit_packages)
+race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same, packages with goroutines or locks under the race detector; as root nothing may be skipped
+	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; status=0; packages=$(unit_packages); \
+	go test $(RACE) -vet=off -timeout 15m -skip '$(BUILDS)|$(SCRIPTED)' $$(scripts/concurrent.sh <<<"$$packages") || status=1; \
+	go test -vet=off -timeout 15m -skip '$(BUILDS)' $$(scripts/concurrent.sh -v <<<"$$packages") || status=1; \
+	go test -vet=off -timeout 15m -run '$(SCRIPTED)' ./cmd/... || status=1; \
+	exit $$status
 
 .PHONY: test-root
 test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) $(NATS) $(CLOUDEVENTS) ## system, docker, security and robustness suites: the whole path, as root
