@@ -97,7 +97,7 @@ func (r *rig) create(cfg ContainerConfig) *Container {
 
 func (r *rig) exited(id string) *Container {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := r.WaitContainer(ctx, id, WaitNotRunning)
 	if err != nil {

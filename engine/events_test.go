@@ -192,7 +192,7 @@ func TestSandboxList(t *testing.T) {
 // each, whatever the sandboxes hold.
 func TestListSystemCalls(t *testing.T) {
 	r := open(t)
-	const boxes, rounds = 4, 50
+	const boxes, rounds = 4, 1000 // pools that fill in the background make fewer calls than rounds
 	r.deploy("f", func(c *image.Config) { c.Instances.Min = boxes })
 	eventually(t, "the minimum to be warm", func() bool {
 		list := r.Sandboxes(false)

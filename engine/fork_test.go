@@ -134,7 +134,7 @@ func (r *rig) deployPython(name string, tree store.Digest, change func(*image.Co
 		Env:      []string{"PYTHONPATH=/function:/opt/python", "PYTHONDONTWRITEBYTECODE=1", "HOME=/work", "LANG=C.UTF-8"},
 		Protocol: image.ProtocolChannel, Tenant: "default", Forks: true,
 		Instances: image.Instances{Isolation: image.IsolationEvent, Concurrency: 1, Max: 8, Idle: time.Minute},
-		Resources: image.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: 20 * time.Second},
+		Resources: image.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
 	}
 	if change != nil {
 		change(&cfg)
@@ -409,9 +409,15 @@ func TestForkInstances(t *testing.T) {
 
 func TestForkEnds(t *testing.T) {
 	r := open(t)
-	r.python("f", evaluate, func(c *image.Config) { c.Resources.Timeout = 3 * time.Second })
+	tree := r.pythonTree(evaluate)
+	r.deployPython("f", tree, nil)
+	r.deployPython("brief", tree, func(c *image.Config) { c.Resources.Timeout = 3 * time.Second }) // too short for some starts
 	r.mustCall("f", "/", "out = 1", "1")
 	r.forked("f", "out = 1")
+	eventually(t, "a fork of brief", func() bool {
+		_, resp, err := r.call(t.Context(), "brief", "/", "out = 1")
+		return err == nil && resp.StartKind == sandbox.StartForked
+	})
 	for _, c := range []struct{ name, code, want string }{
 		{"exit", "import os; os._exit(3)", "function exited with status 3 before it answered"},
 		{"signal", "import os, ctypes; ctypes.string_at(0)", "function was killed by SIGSEGV before it answered"},
@@ -422,8 +428,11 @@ func TestForkEnds(t *testing.T) {
 		{"stuck", "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]; time.sleep(60)", ErrTimeout.Error()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r.settled("f")
-			_, _, err := r.call(t.Context(), "f", "/", c.code)
+			function := "f"
+			if c.want == ErrTimeout.Error() {
+				function = "brief"
+			}
+			_, _, err := r.call(t.Context(), function, "/", c.code)
 			if err == nil || err.Error() != c.want {
 				t.Errorf("got %v, want %s", err, c.want)
 			}

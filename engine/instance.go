@@ -277,6 +277,10 @@ func (in *instance) explain(err error, before string) error {
 		return in.f.crashed(in.box.sb.Status(), before)
 	case <-t.C:
 		in.box.kill()
+		// A process that had begun to exit keeps its status, however late the exit is visible.
+		if status := in.box.sb.Status(); status.Signal != int(unix.SIGKILL) || status.OOMKilled {
+			return in.f.crashed(status, before)
+		}
 		return &CrashError{Reason: "closed its channel before " + before}
 	}
 }

@@ -118,7 +118,8 @@ func TestPipelineRefused(t *testing.T) {
 func TestPipelineFails(t *testing.T) {
 	r := calls(t, Config{})
 	r.deploy("last", nil)
-	r.mustPipeline("p", "g, last", "resources: {timeout: 5s}\n")
+	r.mustPipeline("p", "g, last", "")
+	r.mustPipeline("brief", "g, last", "resources: {timeout: 1s}\n")
 	r.mustPipeline("p2", "p, g", "")
 	for path, want := range map[string]string{
 		"p /fail":  "function_error p → g|last: step 1, g: ",
@@ -146,7 +147,7 @@ func TestPipelineFails(t *testing.T) {
 		}
 	}
 
-	if _, _, err := r.call(t.Context(), "p", "/hang", "x"); !errors.Is(err, ErrTimeout) {
+	if _, _, err := r.call(t.Context(), "brief", "/hang", "x"); !errors.Is(err, ErrTimeout) {
 		t.Errorf("a step that does not answer: %v", err)
 	}
 	if err := r.RemoveFunction(t.Context(), "last"); err != nil {

@@ -111,11 +111,15 @@ func TestSlowBody(t *testing.T) {
 	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)
-			r.deploy("f", func(c *image.Config) {
+			r.deploy("brief", func(c *image.Config) {
 				change(c)
 				c.Instances.Max, c.Resources.Timeout = 1, 500*time.Millisecond
 			})
-			resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1})
+			r.deploy("f", func(c *image.Config) {
+				change(c)
+				c.Instances.Max, c.Resources.Timeout = 1, time.Hour // an instance that is kept stays busy
+			})
+			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1})
 			if err == nil { // the function answers while the body comes
 				_, err = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close() // the answer has ended by then
@@ -123,6 +127,7 @@ func TestSlowBody(t *testing.T) {
 			if !errors.Is(err, ErrTimeout) {
 				t.Errorf("body that never ends: %v", err)
 			}
+			r.idle("brief")
 			for path, want := range map[string]string{"/early": "early", "/fail": ""} {
 				if name == "stdio" && path == "/early" {
 					continue
@@ -156,7 +161,7 @@ func TestSlowReader(t *testing.T) {
 			r := open(t)
 			r.deploy("f", func(c *image.Config) {
 				change(c)
-				c.Instances.Max, c.Resources.Timeout = 1, 2*time.Second // an emulated kernel takes one for the start
+				c.Instances.Max, c.Resources.Timeout = 1, time.Hour
 			})
 			req := &Request{Path: "/status", Query: "status=200&endless=1"}
 			if name == "stdio" {
@@ -167,6 +172,9 @@ func TestSlowReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
+			if !eventOf(resp).ctx.timer.Reset(0) { // its time is over now
+				t.Error("the event has no time limit")
+			}
 			r.idle("f")
 			if _, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, ErrTimeout) {
 				t.Errorf("rest of the answer: %v", err)

@@ -51,7 +51,7 @@ func (r *rig) interpreted(name, base string, change func(*image.Config)) *store.
 		Base: "python", Handler: "main.handle", Args: []string{"/bin/fn"}, Env: []string{"FRE_CHANNEL=3", "NAME=" + name},
 		Protocol: image.ProtocolChannel, Tenant: "default",
 		Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: 1, Max: 64, Idle: time.Minute},
-		Resources: image.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: 20 * time.Second},
+		Resources: image.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
 		Shell:     &image.Shell{Args: []string{"/bin/fn", "park"}, Env: []string{"FRE_CHANNEL=3"}, Mounts: []string{"/function", "/opt/python"}},
 	}
 	if change != nil {
@@ -271,6 +271,9 @@ func TestShellBurst(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent })
 	r.parked("a", 2)
+	const full = 1 << 50
+	r.shells.parked.Add(full) // none is parked instead of those that are taken, however long the burst lasts
+	defer r.shells.parked.Add(-full)
 	kinds := make(chan sandbox.StartKind, 16)
 	var wg sync.WaitGroup
 	for range cap(kinds) {

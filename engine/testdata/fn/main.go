@@ -176,11 +176,16 @@ func stdio() int {
 		_, caps, _ := strings.Cut(string(status), "CapEff:")
 		caps, _, _ = strings.Cut(caps, "\n")
 		fmt.Println(os.Getuid(), len(links), strings.TrimSpace(caps))
-	case path == "/fill": // some 10 MB/s, until there is no more room
+	case path == "/fill": // all but a fortieth of the disk, and waits for what happens
 		f, err := os.Create("/work/fill")
 		for err == nil {
-			_, err = f.Write(make([]byte, 64<<10))
-			time.Sleep(5 * time.Millisecond)
+			var disk syscall.Statfs_t
+			if _, err = f.Write(make([]byte, 64<<10)); err == nil {
+				err = syscall.Statfs("/work", &disk)
+			}
+			if err == nil && disk.Bavail < disk.Blocks/40 {
+				<-time.After(time.Hour)
+			}
 		}
 		fmt.Fprintln(os.Stderr, err)
 		return 5
