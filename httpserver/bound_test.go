@@ -27,7 +27,7 @@ func dialFrom(t *testing.T, local, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(hangs)); err != nil {
 		t.Fatal(err)
 	}
 	return c

@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 				t.Fatal(err)
 			}
 			report := filepath.Join(t.TempDir(), "junit.xml")
-			out, runErr := exec.CommandContext(t.Context(), program, append(c.args, "--strict", "--port", port, "--junit-report", report)...).CombinedOutput()
+			out, runErr := exec.CommandContext(t.Context(), program, append(c.args, "--strict", "--timeout", "60", "--port", port, "--junit-report", report)...).CombinedOutput()
 			src, err := os.ReadFile(report)
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)

@@ -33,7 +33,7 @@ func TestCurl(t *testing.T) {
 	}
 	for _, base := range [][]string{{plain, "--http2-prior-knowledge"}, {secure, "--http2"}} {
 		for path, args := range map[string][]string{"/file": nil, "/stream": nil, "/echo": {"--data-binary", "@" + upload}, "/both": {"--upload-file", upload}} {
-			args = append(args, base[1], "--silent", "--show-error", "--insecure", "--noproxy", "*", "--max-time", "20", "--write-out", "%{stderr}%{http_version} %{response_code}", base[0]+path)
+			args = append(args, base[1], "--silent", "--show-error", "--insecure", "--noproxy", "*", "--max-time", "300", "--write-out", "%{stderr}%{http_version} %{response_code}", base[0]+path)
 			cmd := exec.CommandContext(t.Context(), curl, args...)
 			var said bytes.Buffer
 			cmd.Stderr = &said

@@ -156,8 +156,15 @@ func TestAnswersNotTaken(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { ended <- x.Send(200, large) }), StallTimeout: 200 * time.Millisecond})
 	c := greet(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	c.must(c.WriteWindowUpdate(0, 1<<30))
+	var requests bytes.Buffer // in one write: the server may give the client up from the first answer on
+	connection := c.Framer
+	c.Framer = http2.NewFramer(&requests, nil)
 	for i := range uint32(streams) {
 		c.request(2*i+1, "GET", "/", true)
+	}
+	c.Framer = connection
+	if _, err := requests.WriteTo(c.conn); err != nil {
+		t.Fatal(err)
 	}
 	pinged := make(chan struct{})
 	go func() {

@@ -678,33 +678,42 @@ func TestCloseHTTP2(t *testing.T) {
 func TestTimeoutsHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	broken := make(chan error, 2)
-	addr := start(t, httpserver.Config{
-		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-			if string(x.Path) == "/body" {
-				_, err := io.ReadAll(x.Body)
-				broken <- err
-				return
-			}
-			broken <- x.Send(200, large)
-		}),
-		HeadTimeout: 50 * time.Millisecond, IdleTimeout: 100 * time.Millisecond, StallTimeout: 200 * time.Millisecond,
-	})
-	for name, text := range map[string]string{
-		"no settings":        http2.ClientPreface,
-		"half a frame":       http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x08\x06\x00\x00\x00\x00\x00abc",
-		"half a head":        http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x01\x01\x01\x00\x00\x00\x01\x82",
-		"idle":               http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00",
-		"first of a preface": http2.ClientPreface[:18],
+	cfg := httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		if string(x.Path) == "/body" {
+			_, err := io.ReadAll(x.Body)
+			broken <- err
+			return
+		}
+		broken <- x.Send(200, large)
+	})}
+	// A server for each: a slow machine must not meet another limit than the one that is tested.
+	idle, head, stall := cfg, cfg, cfg
+	idle.IdleTimeout, head.HeadTimeout, stall.StallTimeout = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
+	for name, test := range map[string]struct {
+		text string
+		cfg  httpserver.Config
+	}{
+		"no settings":        {http2.ClientPreface, head},
+		"half a frame":       {http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x08\x06\x00\x00\x00\x00\x00abc", head},
+		"half a head":        {http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x01\x01\x01\x00\x00\x00\x01\x82", head},
+		"idle":               {http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00", idle},
+		"first of a preface": {http2.ClientPreface[:18], head},
 	} {
-		c := dial(t, addr)
-		if _, err := io.WriteString(c, text); err != nil {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
 			t.Fatal(err)
 		}
+		c := dial(t, l.Addr().String())
+		if _, err := io.WriteString(c, test.text); err != nil {
+			t.Fatal(err)
+		}
+		startOn(t, l, test.cfg) // the preface is there before the connection can be idle
 		got, err := io.ReadAll(c)
 		if err != nil || !bytes.Contains(got, []byte("\x07\x00\x00\x00\x00\x00")) { // GOAWAY
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
+	addr := start(t, stall)
 	c := greet(t, addr)
 	c.request(1, "POST", "/body", false)
 	c.must(c.WriteData(1, false, []byte("ab")))

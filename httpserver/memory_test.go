@@ -24,7 +24,7 @@ func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); <-tick.C {
+	for deadline := time.Now().Add(hangs); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
 		}

@@ -65,7 +65,7 @@ func TestNetHTTP(t *testing.T) {
 	peer.Start()
 	defer peer.Close()
 	ours := "http://" + start(t, httpserver.Config{Handler: httpserver.NetHTTP(mux)})
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: hangs}
 	defer client.CloseIdleConnections()
 	ask := func(base, method, path string, chunked bool) string {
 		var body io.Reader

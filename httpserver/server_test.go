@@ -288,11 +288,14 @@ func dial(t testing.TB, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(hangs)); err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
+
+// hangs is how long a test waits for what is to come before it fails.
+const hangs = 5 * time.Minute
 
 // exchange sends text and returns all that comes until the server closes.
 func exchange(t *testing.T, addr, text string) string {
@@ -529,23 +532,24 @@ func TestFileShrinks(t *testing.T) {
 
 func TestTimeouts(t *testing.T) {
 	broken := make(chan error, 2)
-	addr := start(t, httpserver.Config{
-		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-			if string(x.Path) == "/body" {
-				_, err := io.ReadAll(x.Body)
-				broken <- err
-				return
-			}
-			broken <- x.Send(200, bytes.Repeat(large, 5))
-		}),
-		HeadTimeout: 50 * time.Millisecond, IdleTimeout: 100 * time.Millisecond, StallTimeout: 200 * time.Millisecond,
-	})
-	if got := exchange(t, addr, ""); got != "" {
+	cfg := httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+		if string(x.Path) == "/body" {
+			_, err := io.ReadAll(x.Body)
+			broken <- err
+			return
+		}
+		broken <- x.Send(200, bytes.Repeat(large, 5))
+	})}
+	// A server for each: a slow machine must not meet another limit than the one that is tested.
+	idle, head, stall := cfg, cfg, cfg
+	idle.IdleTimeout, head.HeadTimeout, stall.StallTimeout = 100*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
+	if got := exchange(t, start(t, idle), ""); got != "" {
 		t.Errorf("idle: got %q", got)
 	}
-	if got := exchange(t, addr, "GET / HTTP/1.1\r\nHost:"); !strings.HasPrefix(got, "HTTP/1.1 408 ") {
+	if got := exchange(t, start(t, head), "GET / HTTP/1.1\r\nHost:"); !strings.HasPrefix(got, "HTTP/1.1 408 ") {
 		t.Errorf("slow head: got %q", got)
 	}
+	addr := start(t, stall)
 	c := dial(t, addr)
 	if _, err := io.WriteString(c, "GET /body HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab"); err != nil {
 		t.Fatal(err)

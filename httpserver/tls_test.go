@@ -123,12 +123,13 @@ func TestCertificate(t *testing.T) {
 // What speaks no TLS, or nothing at all, does not get far.
 func TestHandshake(t *testing.T) {
 	fretest.CheckLeaks(t)
-	cfg := httpserver.Config{Handler: everything(t), HeadTimeout: 100 * time.Millisecond, TLS: &tls.Config{GetCertificate: certificate(t).Get}}
+	cfg := httpserver.Config{Handler: everything(t), TLS: &tls.Config{GetCertificate: certificate(t).Get}}
 	addr := start(t, cfg)
 	if got := exchange(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.0 400 ") || !strings.Contains(got, "https://") {
 		t.Errorf("plain: got %q", got)
 	}
-	if got := exchange(t, addr, ""); got != "" {
+	cfg.HeadTimeout = 100 * time.Millisecond
+	if got := exchange(t, start(t, cfg), ""); got != "" {
 		t.Errorf("silence: got %q", got)
 	}
 	c := tls.Client(dial(t, addr), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"spdy/3"}})
