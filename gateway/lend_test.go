@@ -154,7 +154,7 @@ func TestLendToWhoIsGone(t *testing.T) {
 	r := openServer(t, func(*Config) {}, stall)
 	r.deploy("lent", func(c *image.Config) {
 		c.Network.LendConnection = true
-		c.Instances.Max, c.Resources.Timeout = 1, time.Minute
+		c.Instances.Max, c.Resources.Timeout = 1, time.Hour // a place that is kept is not free before that
 	})
 	resp, err := r.eng.Invoke(t.Context(), "lent", &engine.Request{Method: http.MethodGet, Path: "/stream", Query: "100000", Lends: true})
 	if err != nil || resp.Lend == nil {
@@ -175,12 +175,8 @@ func TestLendToWhoIsGone(t *testing.T) {
 			t.Fatalf("%s: %q, %v, %s", name, line, err, rest)
 		}
 		leave(c)
-		began := time.Now()
 		if status, body := do(t, http.MethodGet, r.url+"/function/lent/stream?100000", nil); status != 200 || len(body) != 100_000 {
 			t.Errorf("%s: then %d, %d bytes", name, status, len(body))
-		}
-		if took := time.Since(began); took > 30*time.Second { // the function's limit is a minute
-			t.Errorf("%s: its place was free after %v", name, took)
 		}
 		if name == "stalls" {
 			n, err := io.Copy(io.Discard, c.Reader)

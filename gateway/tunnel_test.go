@@ -19,14 +19,26 @@ const shout = "GET /function/f/shout HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\
 // switched reads the answer's head, which is to be 101.
 func (c conn) switched() {
 	c.t.Helper()
+	if !c.switches() {
+		c.t.Fatal("the function's time was over")
+	}
+}
+
+// switches is switched, but returns false where the function's time was over before.
+func (c conn) switches() bool {
+	c.t.Helper()
 	resp, err := http.ReadResponse(c.Reader, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	_ = resp.Body.Close()
+	if resp.StatusCode == http.StatusGatewayTimeout {
+		return false
+	}
 	if h := resp.Header; resp.StatusCode != 101 || h.Get("Upgrade") != "shout" || h.Get("Connection") != "Upgrade" || h.Get("X-Volume") != "11" || h.Get("X-Fre-Id") == "" || h.Get("Content-Length") != "" {
 		c.t.Fatalf("%s %v", resp.Status, h)
 	}
+	return true
 }
 
 // said sends words and reads them back in upper case.
@@ -46,8 +58,9 @@ func (c conn) said(words ...string) {
 // the function.
 func TestTunnel(t *testing.T) {
 	r := open(t)
-	limited := func(c *image.Config) { c.Resources.Timeout = 300 * time.Millisecond }
-	r.deploy("f", limited)
+	const limit = 300 * time.Millisecond // in which the function may not have started
+	r.deploy("brief", func(c *image.Config) { c.Resources.Timeout = limit })
+	r.deploy("f", nil)
 	r.deploy("one", stdio)
 	busy := func() (n int) {
 		for _, f := range r.eng.Functions() {
@@ -55,18 +68,19 @@ func TestTunnel(t *testing.T) {
 		}
 		return n
 	}
-	c := r.dial()
-	c.send("%searly", shout)
-	c.switched()
+	var c conn
+	eventually(t, "a tunnel to a function that has started", func() bool {
+		c = r.dial()
+		c.send("%searly", strings.Replace(shout, "/f/", "/brief/", 1))
+		return c.switches()
+	})
 	got := make([]byte, 5)
 	if _, err := io.ReadFull(c.Reader, got); err != nil || string(got) != "EARLY" {
 		t.Fatalf("%q, %v", got, err)
 	}
-	<-time.After(400 * time.Millisecond) // more than the function's time
+	<-time.After(limit + 100*time.Millisecond)
 	c.said("one", "two", strings.Repeat("large", 30_000))
-	if n := busy(); n != 1 {
-		t.Errorf("%d places are taken", n)
-	}
+	eventually(t, "one place to be taken", func() bool { return busy() == 1 }) // those of before are given up
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +147,11 @@ func TestTunnelIdle(t *testing.T) {
 				_ = write.CloseWithError(errors.New("over"))
 			}()
 			return &engine.Response{Status: 101, Size: -1, Body: read, Header: [][2]string{{"Upgrade", "shout"}, {"X-Volume", "11"}}}, nil
-		}, func(c *Config) { c.TunnelIdle = 20 * time.Millisecond })
+		}, func(c *Config) {
+			if c.TunnelIdle = 20 * time.Millisecond; half {
+				c.TunnelIdle = 2 * time.Second // in which even a slow client says that it has no more to say
+			}
+		})
 		c := r.dial()
 		c.send("%s", shout)
 		c.switched()
