@@ -46,7 +46,7 @@ func serve(t testing.TB, cfg Config, handler Handler) *Conn {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	r, err := c.Ready(ctx)
 	if err != nil {

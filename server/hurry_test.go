@@ -51,7 +51,7 @@ func TestHurried(t *testing.T) {
 		if _, err := io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: a\r\n"+length+"\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := c.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -184,7 +184,7 @@ func TestBoundedAccept(t *testing.T) {
 	if err := errors.Join(more.Close(), hold.Close()); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(5 * time.Minute); ; {
 		resp, err := s.Client().Get(s.URL)
 		if err == nil {
 			if err := resp.Body.Close(); err != nil {

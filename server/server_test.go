@@ -53,7 +53,7 @@ func start(t *testing.T, adjust func(*server.Config)) string {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil { // a handler that hangs is a failure
 			t.Errorf("Shutdown: %v", err)
