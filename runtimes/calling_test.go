@@ -55,7 +55,7 @@ func calling(t *testing.T, test func(t *testing.T, l language, concurrency strin
 
 func callFrom(t *testing.T, i *instance, caller channel.Caller, path, body string) (answer, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	path, query, _ := strings.Cut(path, "?")
 	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: path, Query: query, Caller: caller}, strings.NewReader(body))

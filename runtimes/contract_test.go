@@ -356,7 +356,7 @@ type answer struct {
 }
 
 func (i *instance) invoke(ctx context.Context, body string) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: "/p"}, strings.NewReader(body))
 	if err != nil {
@@ -858,8 +858,8 @@ func TestAnswersTogether(t *testing.T) {
 					}
 					_, _ = next()
 				}
-				// Who waits for another waits for 20 seconds.
-				if err := i.raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+				// Who waits for another waits for 10 minutes.
+				if err := i.raw.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 					t.Fatal(err)
 				}
 				var all strings.Builder

@@ -253,7 +253,7 @@ func startWith(t *testing.T, args []string, env ...string) *function {
 	f := &function{raw: c.(*net.UnixConn), exited: make(chan struct{})}
 	f.cmd = exec.Command(self, args...)
 	f.cmd.Env = append([]string{
-		"PATH=/usr/bin:/bin", "FRE_CHANNEL=3", "FRE_CONCURRENCY=8", "FRE_HTTP_LISTEN=port", "FRE_HTTP_PORT=0", "FRE_HTTP_TIMEOUT=20s", "GOTRACEBACK=none",
+		"PATH=/usr/bin:/bin", "FRE_CHANNEL=3", "FRE_CONCURRENCY=8", "FRE_HTTP_LISTEN=port", "FRE_HTTP_PORT=0", "FRE_HTTP_TIMEOUT=5m", "GOTRACEBACK=none",
 	}, env...)
 	f.cmd.ExtraFiles = []*os.File{theirs}
 	f.cmd.Stdout, f.cmd.Stderr = &f.stdout, &f.stderr
@@ -480,13 +480,17 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
+// deafTime is how long a mode has to be ready: "deaf" never is, and has said so by then even on a
+// slow machine.
+var deafTime = map[string]string{"deaf": "FRE_HTTP_TIMEOUT=5s"}
+
 // A server that does not come up, or dies, says why by its last lines.
 func TestServerFails(t *testing.T) {
 	for mode, want := range map[string]channel.Failure{
 		"exits": {Type: "ServerExited", Message: "the server ended with exit status 3", Stack: "no such module: x\n", Load: true},
 		"deaf":  {Type: "NotReady", Message: "$PORT says where", Stack: "listening elsewhere\n", Load: true},
 	} {
-		f := startServer(t, mode, "FRE_HTTP_TIMEOUT=3s")
+		f := startServer(t, mode, deafTime[mode])
 		_, err := f.Ready(t.Context())
 		var failure *channel.Failure
 		if !errors.As(err, &failure) || failure.Type != want.Type || !strings.Contains(failure.Message, want.Message) || failure.Stack != want.Stack || !failure.Load {

@@ -153,15 +153,17 @@ func leaveGroup() {
 // TestAgentKills: at the time limit and when the client goes, the process group ends.
 func TestAgentKills(t *testing.T) {
 	a := testAgent(t)
+	// child is the process whose id a command has left in a file, 0 if it has not come so far.
+	child := func(file string) (pid int) {
+		text, _ := os.ReadFile(filepath.Join(a.home, file))
+		_, _ = fmt.Sscan(string(text), &pid)
+		return pid
+	}
 	gone := func(file string) {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(a.home, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var pid int
-		if _, err := fmt.Sscan(string(text), &pid); err != nil {
-			t.Fatal(err)
+		pid := child(file)
+		if pid == 0 {
+			t.Fatalf("%s has no process id", file)
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil { // reaped already
@@ -170,7 +172,7 @@ func TestAgentKills(t *testing.T) {
 		defer unix.Close(fd)
 		err = unix.EINTR
 		for errors.Is(err, unix.EINTR) { // by SIGCHLD, or the runtime's signals
-			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 30_000)
+			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 300_000)
 		}
 		if err != nil {
 			t.Error(err)
@@ -182,16 +184,18 @@ func TestAgentKills(t *testing.T) {
 			}
 		}
 	}
-	got := execAgent(t, a, `{"shell":"sleep 600 & echo $! > timeout; wait","timeout_ms":300}`, "")
-	if !got.exit.TimedOut || got.exit.Code != 137 || got.exit.Signal != "SIGKILL" {
-		t.Errorf("at the limit: %+v", got.exit)
+	for limit := 300; child("timeout") == 0; limit *= 2 { // until the shell has its child before
+		got := execAgent(t, a, fmt.Sprintf(`{"shell":"sleep 3600 & echo $! > timeout; wait","timeout_ms":%d}`, limit), "")
+		if !got.exit.TimedOut || got.exit.Code != 137 || got.exit.Signal != "SIGKILL" {
+			t.Fatalf("at the limit: %+v", got.exit)
+		}
 	}
 	gone("timeout")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got = execAgent(t, a, `{"args":["`+self+`"],"env":{"LEAVES_GROUP":"yes"},"timeout_ms":1000}`, "")
+	got := execAgent(t, a, `{"args":["`+self+`"],"env":{"LEAVES_GROUP":"yes"},"timeout_ms":1000}`, "")
 	if !got.exit.TimedOut || got.exit.Signal != "SIGKILL" {
 		t.Errorf("one that has left its group, at the limit: %+v", got.exit)
 	}

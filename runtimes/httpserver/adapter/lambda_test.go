@@ -185,11 +185,7 @@ func TestRuntimeAPINotReady(t *testing.T) {
 		"exits": {Type: "ServerExited", Message: "the server ended with exit status 3", Stack: "no such module: x\n"},
 		"deaf":  {Type: "NotReady", Message: "the program has not asked for an event: a runtime interface client does so at $AWS_LAMBDA_RUNTIME_API", Stack: "not interested\n"},
 	} {
-		env := "FRE_HTTP_TIMEOUT=20s"
-		if mode == "deaf" {
-			env = "FRE_HTTP_TIMEOUT=1s"
-		}
-		_, err := startClient(t, mode, env).Ready(t.Context())
+		_, err := startClient(t, mode, deafTime[mode]).Ready(t.Context())
 		var got *channel.Failure
 		if !errors.As(err, &got) {
 			t.Errorf("%s: %v", mode, err)

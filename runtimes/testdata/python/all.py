@@ -232,14 +232,14 @@ two = threading.Barrier(2)
 
 
 def concurrent(event, context):
-    barrier.wait(20)  # passes only when eight events are handled at once
+    barrier.wait(600)  # passes only when eight events are handled at once
     return event.body
 
 
 def meets(event, context):
     """Waits for a second event, if its body says so."""
     if event.body == b"wait":
-        two.wait(20)
+        two.wait(600)
     return event.body
 
 
