@@ -2,10 +2,8 @@ package httpserver_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -50,14 +48,8 @@ func TestWaitingHoldsNothing(t *testing.T) {
 		{"HTTP/2 over TLS", "https://" + secure, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dialled := 0
-			tr := &http.Transport{
-				Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-				DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-					dialled++
-					return new(net.Dialer).DialContext(ctx, network, addr)
-				},
-			}
+			tr := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+			ended := keeps(tr)
 			tr.Protocols.SetHTTP1(!test.http2)
 			tr.Protocols.SetHTTP2(test.http2)
 			tr.Protocols.SetUnencryptedHTTP2(test.http2)
@@ -69,13 +61,13 @@ func TestWaitingHoldsNothing(t *testing.T) {
 				}
 				got, err := io.ReadAll(resp.Body)
 				_ = resp.Body.Close()
-				if err != nil || !bytes.Equal(got, large[:i*100_000]) {
-					t.Fatalf("%d bytes, %v", len(got), err)
+				if err != nil || !bytes.Equal(got, large[:i*100_000]) || resp.Close {
+					t.Fatalf("%d bytes, %v, close %t", len(got), err, resp.Close)
 				}
 				until(t, "all memory is given back", func() bool { return pool.Stats().Held == 0 })
 			}
-			if dialled != 1 {
-				t.Errorf("%d connections", dialled)
+			if n := ended(); n != 0 {
+				t.Errorf("the server has ended %d connections", n)
 			}
 		})
 	}

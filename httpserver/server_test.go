@@ -16,7 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -214,18 +214,7 @@ func TestClient(t *testing.T) {
 		{"http1 tls", "https://" + chosen, "HTTP/1.1", &http.Transport{Protocols: http1, TLSClientConfig: trust.Clone()}},
 	} {
 		t.Run(of.name, func(t *testing.T) {
-			var mu sync.Mutex
-			dialled := 0
-			dial := of.transport.DialContext
-			if dial == nil {
-				dial = new(net.Dialer).DialContext
-			}
-			of.transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				dialled++
-				return dial(ctx, network, addr)
-			}
+			ended := keeps(of.transport)
 			of.transport.DisableCompression = true
 			defer of.transport.CloseIdleConnections()
 			client := &http.Client{Transport: of.transport}
@@ -263,7 +252,7 @@ func TestClient(t *testing.T) {
 				}
 				body, err := io.ReadAll(resp.Body)
 				_ = resp.Body.Close()
-				if err != nil || resp.Proto != of.protocol || resp.StatusCode != test.status || !bytes.Equal(body, test.want) || resp.ContentLength != test.length {
+				if err != nil || resp.Proto != of.protocol || resp.StatusCode != test.status || !bytes.Equal(body, test.want) || resp.ContentLength != test.length || resp.Close {
 					t.Errorf("%s %s: %s %s, length %d, %d bytes, %v", test.method, test.path, resp.Proto, resp.Status, resp.ContentLength, len(body), err)
 				}
 				if test.path == "/echo" && resp.Header.Get("X-Got") != test.path {
@@ -273,11 +262,43 @@ func TestClient(t *testing.T) {
 					t.Errorf("Date: %q", resp.Header.Get("Date"))
 				}
 			}
-			if dialled != 1 {
-				t.Errorf("%d connections", dialled)
+			if n := ended(); n != 0 {
+				t.Errorf("the server has ended %d connections", n)
 			}
 		})
 	}
+}
+
+// keeps returns how many connections of tr the server has ended. The number of connections says
+// less: net/http leaves one whose last request it has not seen written within 50 ms.
+func keeps(tr *http.Transport) (ended func() int) {
+	dial := tr.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	var n atomic.Int32
+	tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return endCounter{c, &n}, nil
+	}
+	return func() int { return int(n.Load()) }
+}
+
+// endCounter counts the ends of the server's direction.
+type endCounter struct {
+	net.Conn
+	n *atomic.Int32
+}
+
+func (c endCounter) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		c.n.Add(1)
+	}
+	return n, err
 }
 
 // dial returns a connection on which the test speaks itself.
