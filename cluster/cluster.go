@@ -321,7 +321,11 @@ func (n *Node) Close(ctx context.Context) error {
 	n.mu.Unlock()
 	var err error
 	if held && n.cfg.Conn.Status() == nats.CONNECTED {
-		brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		patience := n.cfg.TTL // the lease lasts no longer by itself
+		if ctx.Err() != nil {
+			patience = time.Second
+		}
+		brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		err = n.giveUp(brief, revision) // on failure the lease expires by itself
 	}

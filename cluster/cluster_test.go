@@ -28,8 +28,12 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// within is how long what has to happen may take.
-const within = time.Minute
+// within only ends a test that hangs.
+const within = 10 * time.Minute
+
+// ttl is short, as some tests wait until a lease has run out. A test fails if a node is held up for
+// longer.
+const ttl = 5 * time.Second
 
 // shelf is a registry: images by what it calls them.
 type shelf struct {
@@ -267,13 +271,13 @@ func (w *world) stopNATS() {
 
 func (w *world) config(name string) Config {
 	w.t.Helper()
-	conn, err := nats.Connect(w.nats.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1))
+	conn, err := nats.Connect(w.nats.ClientURL(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.RetryOnFailedConnect(true), nats.ReconnectBufSize(-1), nats.Timeout(within))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(conn.Close)
 	return Config{
-		Name: name, Registry: "registry.example.org/fre", Dir: w.t.TempDir(), Conn: conn, TTL: 2 * time.Second, Version: "test",
+		Name: name, Registry: "registry.example.org/fre", Dir: w.t.TempDir(), Conn: conn, TTL: ttl, Version: "test",
 		Log: slog.New(slog.NewTextHandler(w.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", name),
 	}
 }

@@ -364,7 +364,7 @@ func TestMain(m *testing.M) {
 
 // rotate is that node: it prints a line for each token that it was told is made.
 func rotate(url, dir string) error {
-	conn, err := nats.Connect(url)
+	conn, err := nats.Connect(url, nats.Timeout(within))
 	if err != nil {
 		return err
 	}
@@ -373,7 +373,7 @@ func rotate(url, dir string) error {
 	if err != nil {
 		return err
 	}
-	n, err := New(Config{Name: "killed", Registry: "registry.example.org/fre", Dir: filepath.Join(dir, "cluster"), Conn: conn, Log: log, TTL: 2 * time.Second, Records: a})
+	n, err := New(Config{Name: "killed", Registry: "registry.example.org/fre", Dir: filepath.Join(dir, "cluster"), Conn: conn, Log: log, TTL: ttl, Records: a})
 	if err != nil {
 		return err
 	}
