@@ -103,7 +103,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream, subject string, v
 	defer func() { // otherwise the consumer stays for a while, and their number is limited
 		_ = st.DeleteConsumer(context.WithoutCancel(ctx), cons.CachedInfo().Name) // InactiveThreshold removes the consumer otherwise
 	}()
-	left := cons.CachedInfo().NumPending
+	left, next := cons.CachedInfo().NumPending, state.FirstSeq
 	for left > 0 {
 		batch, err := cons.FetchNoWait(int(min(left, 500)))
 		if err != nil {
@@ -112,13 +112,24 @@ func each(ctx context.Context, js jetstream.JetStream, stream, subject string, v
 		n := 0
 		for msg := range batch.Messages() {
 			n++
+			if meta, err := msg.Metadata(); err == nil {
+				next = meta.Sequence.Stream + 1
+			}
 			visit(msg)
 		}
 		if err := batch.Error(); err != nil && !errors.Is(err, jetstream.ErrNoMessages) {
 			return fault(err)
 		}
 		if n == 0 {
-			return ctx.Err() // some messages were removed meanwhile
+			// Some messages were removed meanwhile, or the server took longer than the second that
+			// FetchNoWait waits.
+			_, err := st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				return nil
+			}
+			if err != nil {
+				return fault(err)
+			}
 		}
 		left -= min(left, uint64(n))
 	}
