@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -136,7 +137,7 @@ func (c *Callbacks) rule(host string) *outward.Rule {
 // client returns a client that checks the address of each connection and follows no redirects.
 func (c *Callbacks) client() *http.Client {
 	return &http.Client{
-		Timeout:       callbackTimeout,
+		Timeout:       cmp.Or(c.timeout, callbackTimeout),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -246,7 +247,7 @@ func (c *sender) run() {
 // consumer finds or makes the durable consumer. MaxAckPending is unlimited, because orders that
 // wait for another try count as pending.
 func (c *sender) consumer(ctx context.Context) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.s.cfg.Patience)
 	defer cancel()
 	c.s.making.Lock()
 	defer c.s.making.Unlock()

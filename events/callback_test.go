@@ -92,7 +92,7 @@ func TestCallbackReceiverDown(t *testing.T) {
 		e.deploy(f, quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
 	}
 	cfg := testConfig(t, e)
-	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
+	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret, timeout: within}
 	s := open(t, cfg)
 	for _, test := range []struct {
 		function, to string
@@ -145,19 +145,41 @@ func TestCallbackOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it is ordered", func() bool { // an engine that is alone removes such a stream where it is empty
-		_, err := s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FRE_CALLBACKS", Subjects: []string{"fre.callbacks.*.*.*"}, Retention: jetstream.WorkQueuePolicy})
-		if err == nil {
-			_, err = s.js.CreateConsumer(t.Context(), "FRE_CALLBACKS", jetstream.ConsumerConfig{Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 16})
-		}
-		if err == nil {
-			_, err = s.js.PublishMsg(t.Context(), msg)
-		}
-		return err == nil
-	})
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	// A service would remove such a stream while it is empty, and give up the order.
+	server, err := startEmbedded(&cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if server != nil {
+			server.close()
+		}
+	}()
+	nc, err := connect(&cfg, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(patience))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FRE_CALLBACKS", Subjects: []string{"fre.callbacks.*.*.*"}, Retention: jetstream.WorkQueuePolicy})
+	if err == nil {
+		_, err = js.CreateConsumer(t.Context(), "FRE_CALLBACKS", jetstream.ConsumerConfig{Durable: "send", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: 16})
+	}
+	if err == nil {
+		_, err = js.PublishMsg(t.Context(), msg)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	server.close()
+	server = nil
 	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
 	s = open(t, cfg)
 	if id := <-came; id != d.ID {
@@ -226,7 +248,9 @@ func TestCallbackAfterCrash(t *testing.T) {
 	}
 	ended := watchEnds(t, s)
 	for range 2 {
-		s.hands = newHands() // of another process
+		s.hands.mu.Lock() // as in another process
+		clear(s.hands.ended)
+		s.hands.mu.Unlock()
 		d := &delivery{msg: queued}
 		s.handle(&queue{s: s, key: queueKey{m.Tenant, m.Priority, m.Function}, wait: time.Minute}, d, false)
 		if end := <-ended; end.ID != id || end.State != StateDone || end.Status != 201 || end.Attempts != 1 || !d.acked.Load() {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -23,9 +22,6 @@ const (
 	batchMost = 512
 	batchSize = 4 << 20 // of bodies
 )
-
-// commitTimeout is how long JetStream may take for one commit.
-const commitTimeout = 10 * time.Second
 
 // committer writes to one stream.
 type committer struct {
@@ -126,7 +122,7 @@ func (c *committer) batch(all []*write) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.s.cfg.Patience)
 	defer cancel()
 	answer, err := c.s.nc.RequestMsgWithContext(ctx, all[last].msg)
 	if err != nil {

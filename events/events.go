@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -55,6 +56,7 @@ type Config struct {
 	Concurrency  int           // events that run at once; default 32 for each CPU
 	MaxResults   int64         // most results, and most dead letters, of each tenant; default 100,000
 	KeepDead     time.Duration // how long dead letters are kept; default 7 days
+	Patience     time.Duration // how long a request to NATS, or one write, may take; default 10 seconds
 	Callbacks    Callbacks
 	Subjects     Subjects // of NATS that tenants' triggers may subscribe to
 
@@ -62,6 +64,8 @@ type Config struct {
 	// have. Events of the function then wait for the node and do not become dead letters. nil: the
 	// engine is the only node.
 	Elsewhere func(function string) bool
+
+	making *sync.Mutex // see Service; nodes of one test share it, as their server is in the process
 }
 
 // Callbacks says where results may be sent. The zero value forbids callbacks.
@@ -69,6 +73,8 @@ type Callbacks struct {
 	Hosts    []string       // NAME or *.NAME, as far as the name leads to public addresses
 	Networks []netip.Prefix // allowed addresses, private ones too
 	Secret   []byte         // signs callbacks, at least 16 bytes; required with Hosts or Networks
+
+	timeout time.Duration // of one try; 0 means callbackTimeout
 }
 
 // Errors of the package. An error meant for a client is also a *RefusedError.

@@ -15,15 +15,23 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// cluster opens a server, and returns what configures nodes that share it.
+// cluster starts a server, and returns the configuration of nodes that share the server. The server
+// has no Service: after five seconds the Service would find the nodes' events, and make dead letters
+// of them, for it has no functions.
 func cluster(t *testing.T) func(e Engine) Config {
 	t.Helper()
 	cfg := testConfig(t, &functions{})
 	cfg.Listen, cfg.User, cfg.Password = "127.0.0.1:0", "operator", "password"
-	url := "nats://operator:password@" + open(t, cfg).Addr()
+	server, err := startEmbedded(&cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.close)
+	url := "nats://operator:password@" + server.addr().String()
+	var making sync.Mutex
 	return func(e Engine) Config {
 		cfg := testConfig(t, e)
-		cfg.URL = url
+		cfg.URL, cfg.making = url, &making
 		return cfg
 	}
 }
@@ -61,6 +69,7 @@ func TestNodes(t *testing.T) {
 				ran[name]++
 				return 200, body, nil
 			})
+			e.all["f"].config.Resources.Timeout = time.Minute // a pause of the test is no loss of the node
 		}
 		cfg := node(e)
 		cfg.Elsewhere = func(function string) bool { return function == "f" }
@@ -98,17 +107,26 @@ func TestNodes(t *testing.T) {
 		t.Errorf("50 events ran %v times", got)
 	}
 	// Full: its request for an event that may come is taken back, and it receives none.
-	engines["a"].setRoom(0)
-	until(t, "one node waits for events", func() bool {
-		info := consumerOf(t, b)
-		return info.NumWaiting == 1
-	})
+	fill := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			engines[name].setRoom(0)
+			until(t, name+" has seen that it is full", func() bool {
+				s := services[name]
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.queues) == 0 || engines[name].saidFull()
+			})
+		}
+		until(t, "no node waits for events", func() bool { return consumerOf(t, b).NumWaiting == 0 })
+	}
+	fill("a", "b")
+	engines["b"].setRoom(8)
 	if got := all(50, a); got["b"] != 50 {
 		t.Errorf("50 events with node a full ran %v times", got)
 	}
 	// What one node has taken on is so at all.
-	engines["b"].setRoom(0)
-	until(t, "no node waits for events", func() bool { return consumerOf(t, b).NumWaiting == 0 })
+	fill("b")
 	r, err := a.Publish(t.Context(), "f", request("x"), Options{Key: "k"})
 	if err != nil {
 		t.Fatal(err)

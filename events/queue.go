@@ -29,6 +29,10 @@ type queue struct {
 	cons jetstream.Consumer
 	wait time.Duration // AckWait of cons
 
+	live  context.Context // until the service is closed or the tenant removed
+	end   context.CancelFunc
+	ended chan struct{} // closed when run has returned and no event is under way
+
 	flying int           // events pulled but not ended; only run's goroutine uses the field
 	landed chan struct{} // one value for each event that has ended
 }
@@ -54,17 +58,20 @@ func (s *Service) queue(e Entry) {
 	key := queueKey{e.Tenant, e.Priority, e.Function}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.queues[key] != nil {
+	if s.closed || s.queues[key] != nil || s.removing[key.tenant] > 0 {
 		return
 	}
-	q := &queue{s: s, key: key, landed: make(chan struct{}, s.cfg.Concurrency+1)}
+	q := &queue{s: s, key: key, landed: make(chan struct{}, s.cfg.Concurrency+1), ended: make(chan struct{})}
+	q.live, q.end = context.WithCancel(s.live)
 	s.queues[key] = q
 	s.tasks.Go(q.run)
 }
 
 // run pulls events until none has arrived for idleQueue.
 func (q *queue) run() {
-	ctx := q.s.live
+	defer close(q.ended)
+	defer q.end()
+	ctx := q.live
 	var last time.Time
 	for ctx.Err() == nil {
 		q.count()
@@ -274,7 +281,7 @@ func (s *Service) scan() {
 				first = true
 				s.index.findAgain()
 			}
-			limit := commitTimeout
+			limit := s.cfg.Patience
 			if first {
 				limit = 10 * time.Minute // enough to read a whole queue
 			}
@@ -417,7 +424,7 @@ func (s *Service) sweepBodies() {
 	if len(old) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.live, commitTimeout)
+	ctx, cancel := context.WithTimeout(s.live, s.cfg.Patience)
 	defer cancel()
 	kept, err := s.endIDs(ctx)
 	if err != nil {

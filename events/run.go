@@ -215,7 +215,7 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 
 // ended returns the event's result, nil if no result can be found.
 func (s *Service) ended(m *message) *message {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), commitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), s.cfg.Patience)
 	defer cancel()
 	result, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	if err != nil {

@@ -53,13 +53,16 @@ type embedded struct {
 // bytes in use, with its own maximum. Service.ready enforces Config.StoreBytes.
 const noReservation = 1 << 62
 
+// serverPatience is how long the server in the process may take to start, and a client to log in.
+const serverPatience = 30 * time.Second
+
 func startEmbedded(cfg *Config) (*embedded, error) {
 	e := &embedded{log: cfg.Log, dir: cfg.Dir, minFree: cfg.MinFreeBytes, stop: make(chan struct{}), done: make(chan struct{})}
 	e.opts = natsserver.Options{
 		ServerName: "fre", JetStream: true, StoreDir: filepath.Join(cfg.Dir, "nats"), DontListen: cfg.Listen == "",
 		// An acknowledged write survives a crash of the machine.
 		SyncAlways: true, NoSigs: true, MaxPayload: maxPayload, DisableJetStreamBanner: true,
-		JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: noReservation,
+		JetStreamMaxMemory: 16 << 20, JetStreamMaxStore: noReservation, AuthTimeout: serverPatience.Seconds(),
 	}
 	if cfg.Listen != "" {
 		host, port, err := net.SplitHostPort(cfg.Listen)
@@ -92,7 +95,7 @@ func (e *embedded) start() (*natsserver.Server, error) {
 	}
 	ns.SetLoggerV2(serverLog{e.log, &e.broken}, false, false, false)
 	ns.Start()
-	if !ns.ReadyForConnections(30*time.Second) || !ns.JetStreamEnabled() {
+	if !ns.ReadyForConnections(serverPatience) || !ns.JetStreamEnabled() {
 		ns.Shutdown()
 		ns.WaitForShutdown()
 		return nil, fmt.Errorf("NATS server: JetStream does not start in %s; the engine's log says why", opts.StoreDir)
@@ -272,7 +275,7 @@ func connect(cfg *Config, e *embedded) (*nats.Conn, error) {
 		}),
 	}
 	if e != nil {
-		opts = append(opts, nats.InProcessServer(e), nats.UserInfo(cfg.User, cfg.Password))
+		opts = append(opts, nats.InProcessServer(e), nats.UserInfo(cfg.User, cfg.Password), nats.Timeout(serverPatience))
 		return nats.Connect("", opts...)
 	}
 	if cfg.Credentials != "" {

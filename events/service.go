@@ -1,6 +1,7 @@
 package events
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,13 +52,14 @@ type Service struct {
 	// making is held while a stream or a consumer is made: many publishers find at the same time
 	// that a stream is missing, and the server has a race of its own when a stream is updated
 	// meanwhile.
-	making sync.Mutex
+	making *sync.Mutex
 
-	mu      sync.Mutex // may be taken while making is held
-	closed  bool
-	streams map[string]*committer // by name: streams known to exist
-	sending map[string]bool       // by stream, while a sender runs: whether a callback was ordered meanwhile
-	queues  map[queueKey]*queue
+	mu       sync.Mutex // may be taken while making is held
+	closed   bool
+	streams  map[string]*committer // by name: streams known to exist
+	sending  map[string]bool       // by stream, while a sender runs: whether a callback was ordered meanwhile
+	queues   map[queueKey]*queue
+	removing map[string]int // by tenant: calls of RemoveTenant under way; no queue starts
 }
 
 // Open starts the server in the process, or connects to the server at cfg.URL, and continues the
@@ -81,16 +83,15 @@ func Open(cfg Config) (_ *Service, err error) {
 	if cfg.Replicas == 0 {
 		cfg.Replicas = 1
 	}
-	if cfg.KeepDead == 0 {
-		cfg.KeepDead = 7 * 24 * time.Hour
-	}
+	cfg.KeepDead = cmp.Or(cfg.KeepDead, 7*24*time.Hour)
+	cfg.Patience = cmp.Or(cfg.Patience, 10*time.Second)
 	if err := cfg.Callbacks.check(); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make %s: %w", cfg.Dir, err)
 	}
-	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, callbacks: make(chan struct{}, callbacksAtOnce)}
+	s := &Service{cfg: cfg, opened: time.Now(), hands: newHands(), turns: newTurns(cfg.Concurrency), index: newIndex(), streams: map[string]*committer{}, sending: map[string]bool{}, queues: map[queueKey]*queue{}, removing: map[string]int{}, callbacks: make(chan struct{}, callbacksAtOnce), making: cmp.Or(cfg.making, new(sync.Mutex))}
 	s.shared.Store(true) // until scan has found none
 	s.live, s.end = context.WithCancel(context.Background())
 	s.brief, s.cut = context.WithCancel(context.Background())
@@ -114,7 +115,7 @@ func Open(cfg Config) (_ *Service, err error) {
 	if s.nc, err = connect(&cfg, s.embedded); err != nil {
 		return nil, err
 	}
-	if s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(4096), jetstream.WithPublishAsyncTimeout(commitTimeout)); err != nil {
+	if s.js, err = jetstream.New(s.nc, jetstream.WithPublishAsyncMaxPending(4096), jetstream.WithPublishAsyncTimeout(cfg.Patience), jetstream.WithDefaultTimeout(cfg.Patience)); err != nil {
 		s.nc.Close()
 		return nil, err
 	}
@@ -301,7 +302,7 @@ func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
 
 // replace removes a dead letter whose event has been accepted again.
 func (s *Service) replace(ctx context.Context, letter, m *message) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Patience)
 	defer cancel()
 	if err := s.discard(ctx, letter); err != nil {
 		s.cfg.Log.WarnContext(ctx, "events: the dead letter of an event that came again stays", "id", m.ID, "function", m.Function, "error", err)

@@ -93,7 +93,7 @@ func (s *Service) ensure(ctx context.Context, k kind, tenant string, by func(con
 	if c := s.knownStream(name); c != nil {
 		return c, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Patience)
 	defer cancel()
 	if _, err := by(ctx, s.config(k, tenant)); err != nil {
 		return nil, err
@@ -273,10 +273,20 @@ func (s *Service) endIDs(ctx context.Context) (map[string]bool, error) {
 }
 
 // RemoveTenant forgets all events of a tenant, their results and dead letters. The caller has
-// removed the tenant's functions before, so that none of the events runs.
+// removed the tenant's functions before, so that none of the events runs. Events that still run end
+// first: their results would make the streams anew.
 func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
 	if !image.ValidName(tenant) {
 		return nil
+	}
+	defer s.endRemoval(tenant)
+	for _, q := range s.beginRemoval(tenant) {
+		q.end()
+		select {
+		case <-q.ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -297,4 +307,26 @@ func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
 		s.index.drop(e.ID)
 	}
 	return nil
+}
+
+// beginRemoval keeps a tenant's queues from starting until endRemoval, and returns the queues that
+// run.
+func (s *Service) beginRemoval(tenant string) (run []*queue) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removing[tenant]++
+	for key, q := range s.queues {
+		if key.tenant == tenant {
+			run = append(run, q)
+		}
+	}
+	return run
+}
+
+func (s *Service) endRemoval(tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removing[tenant]--; s.removing[tenant] == 0 {
+		delete(s.removing, tenant)
+	}
 }

@@ -100,6 +100,45 @@ func TestTenants(t *testing.T) {
 	}
 }
 
+// TestRemoveTenantUnderWay: an event that runs while its tenant is removed leaves nothing behind.
+func TestRemoveTenantUnderWay(t *testing.T) {
+	e := &functions{room: 8}
+	set := quick()
+	set.Retries = 0
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	e.deploy("f.acme", set, func(*engine.Request, []byte) (int, []byte, error) {
+		close(begun)
+		<-goOn
+		return 500, nil, nil
+	})
+	s := open(t, testConfig(t, e))
+	r, err := s.Publish(t.Context(), "f.acme", request("x"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	e.remove("f.acme")
+	removed := make(chan error, 1)
+	go func() { removed <- s.RemoveTenant(t.Context(), "acme") }()
+	until(t, "the removal has begun", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.removing["acme"] > 0
+	})
+	close(goOn)
+	if err := <-removed; err != nil {
+		t.Fatal(err)
+	}
+	if d, err := s.Find(t.Context(), r.ID); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the event: %+v, %v", d, err)
+	}
+	for _, name := range names(t, s) {
+		if strings.HasSuffix(name, "_acme") {
+			t.Errorf("the stream %s is there after its tenant", name)
+		}
+	}
+}
+
 // A stream that another node has removed, or somebody by hand, is made anew.
 func TestStreamRemoved(t *testing.T) {
 	node := cluster(t)

@@ -121,7 +121,7 @@ func (s *Service) consume(ctx context.Context, sub Subscription, handle func(con
 	if strings.HasPrefix(sub.Stream, "FRE_") || strings.HasPrefix(sub.Stream, "KV_") || strings.HasPrefix(sub.Stream, "OBJ_") {
 		return fmt.Errorf("%w: stream %s is not one of others' messages", ErrBadEvent, sub.Stream)
 	}
-	short, cancel := context.WithTimeout(ctx, commitTimeout)
+	short, cancel := context.WithTimeout(ctx, s.cfg.Patience)
 	cons, err := s.js.CreateOrUpdateConsumer(short, sub.Stream, jetstream.ConsumerConfig{
 		Durable: sub.Name, FilterSubject: sub.Subject, Description: "FRE: a function's trigger",
 		DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy, AckWait: handleWait, MaxDeliver: -1,

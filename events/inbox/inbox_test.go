@@ -21,7 +21,9 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-const within = time.Minute
+// within only ends a test that hangs. With a slow disk TestUnwatched takes minutes: each of its
+// directories is a write of the record.
+const within = 10 * time.Minute
 
 // box is an inbox, and what was offered of it.
 type box struct {
