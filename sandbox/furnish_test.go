@@ -282,7 +282,7 @@ func TestForkBombGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bomb.Kill()
-	for deadline := time.Now().Add(10 * time.Second); !bomb.group.Background(); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(within); !bomb.group.Background(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the bomb has its full share")
 		}
@@ -293,7 +293,7 @@ func TestForkBombGivesWay(t *testing.T) {
 	// Its limits are in force in this group alone, which is preferred therefore once
 	// it is clean.
 	spec.Args = prog(root, "sleep").Args
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(within); ; {
 		next, err := h.Start(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)

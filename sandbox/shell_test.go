@@ -26,13 +26,11 @@ import (
 // waitShells waits until the host has parked as many shells as it is said to.
 func waitShells(t testing.TB, h *Host, enough func(ShellStats) bool) {
 	t.Helper()
-	for range 1000 {
-		if enough(h.Shells()) {
-			return
+	for deadline := time.Now().Add(within); !enough(h.Shells()); <-time.After(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not enough shells after %v: %+v", within, h.Shells())
 		}
-		<-time.After(10 * time.Millisecond)
 	}
-	t.Fatalf("not enough shells after ten seconds: %+v", h.Shells())
 }
 
 func someBare(s ShellStats) bool { return s.Bare > 0 }

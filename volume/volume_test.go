@@ -144,14 +144,16 @@ func testDir(t *testing.T, base string) string {
 // closed.
 func checkLoops(t *testing.T, dir string) {
 	t.Helper()
-	for range 500 {
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
 		left := loops(t, dir)
 		if len(left) == 0 {
 			return
 		}
-		<-time.After(10 * time.Millisecond)
+		if time.Now().After(deadline) {
+			t.Errorf("loop devices left behind: %q", left)
+			return
+		}
 	}
-	t.Errorf("loop devices left behind: %q", loops(t, dir))
 }
 
 func loops(t *testing.T, dir string) []string {

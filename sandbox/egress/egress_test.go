@@ -25,7 +25,7 @@ import (
 )
 
 // within bounds what a test waits for; nothing measured depends on it.
-const within = 20 * time.Second
+const within = 2 * time.Minute
 
 // open returns a network in front of fretest's internet.
 func open(t testing.TB, change ...func(*Config)) *Network {
