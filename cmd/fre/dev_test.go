@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +48,7 @@ func startDev(t *testing.T, args ...string) *devRun {
 // sees waits for a line that begins so; none before it may begin like one of not.
 func (d *devRun) sees(prefix string, not ...string) {
 	d.t.Helper()
-	late := time.NewTimer(time.Minute)
+	late := time.NewTimer(5 * time.Minute)
 	defer late.Stop()
 	var before []string
 	for {
@@ -89,13 +91,25 @@ func TestDev(t *testing.T) {
 	if _, err := scaffoldInto(dir, "python", "hello"); err != nil {
 		t.Fatal(err)
 	}
+	// write moves a file, with directories that are new, to its place: one change. With a pause of the
+	// test between two steps, fre dev would see two.
 	write := func(name, text string) {
 		t.Helper()
-		path := filepath.Join(dir, name)
+		aside := t.TempDir()
+		path := filepath.Join(aside, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		top := name
+		for d := filepath.Dir(name); d != "."; d = filepath.Dir(d) {
+			if _, err := os.Stat(filepath.Join(dir, d)); errors.Is(err, fs.ErrNotExist) {
+				top = d
+			}
+		}
+		if err := os.Rename(filepath.Join(aside, top), filepath.Join(dir, top)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,6 +166,10 @@ func TestDev(t *testing.T) {
 	}
 	d.sees("changed: ")
 	d.sees("0 passed, 1 failed")
+	if err := os.WriteFile(filepath.Join(dir, "test/expect.json"), []byte(`{"body_subset": {"path": "/c"}}`), 0o644); err != nil { // in place: one change or two
+		t.Fatal(err)
+	}
+	d.sees("changed: test/expect.json")
 	d.interrupt()
 
 	c := client.New(socket)

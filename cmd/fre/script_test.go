@@ -59,7 +59,7 @@ func TestScripts(t *testing.T) {
 				c := client.New(ts.Getenv("FRE_SOCKET"))
 				defer c.Close()
 				found := errors.New("found")
-				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 				defer cancel()
 				err := c.Logs(ctx, args[0], client.LogOptions{Tail: -1, Follow: true}, func(l api.LogLine) error {
 					if l.Text == args[1] {
@@ -106,7 +106,7 @@ func listen(socket string) (stop func(), err error) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
 	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			panic(fmt.Sprintf("server hangs: %v", err))
