@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -229,12 +230,27 @@ func Until(ctx context.Context, condition func() error) error {
 	}
 }
 
-// FreeAddress returns an address of 127.0.0.1 whose port was free a moment ago.
+// FreeAddress returns an address of 127.0.0.1 whose port was free a moment ago. The port is below
+// those that the kernel gives to clients and to listeners without a port (ip_local_port_range), so
+// that neither takes it meanwhile.
 func FreeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+	const low, tries = 16384, 100
+	high := 32768
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		if _, err := fmt.Sscan(string(text), &high); err != nil {
+			return "", fmt.Errorf("find a free port: ip_local_port_range: %w", err)
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	var err error
+	for range tries {
+		port := 0 // any, if the kernel's range begins low
+		if high > low+1000 {
+			port = low + rand.N(high-low)
+		}
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return l.Addr().String(), l.Close()
+		}
+	}
+	return "", fmt.Errorf("find a free port: %w", err)
 }
