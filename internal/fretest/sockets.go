@@ -2,12 +2,32 @@ package fretest
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
+
+// Refusing returns a TCP address of 127.0.0.1 at which nobody listens, until the test ends. A bound
+// socket keeps others from the port.
+func Refusing(t testing.TB) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
+}
 
 // SocketPair returns both ends of a pair of Unix sockets of the given type (unix.SOCK_STREAM,
 // unix.SOCK_SEQPACKET). Both are closed when the test ends.

@@ -184,14 +184,7 @@ func TestClientErrors(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil { // nothing listens there now
-		t.Fatal(err)
-	}
-	c := newClient(t, ClientConfig{URL: "http://" + l.Addr().String()})
+	c := newClient(t, ClientConfig{URL: "http://" + fretest.Refusing(t)})
 	if _, err := c.Do(t.Context(), ask(c, "/"), nil); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Error(err)
 	}

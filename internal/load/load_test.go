@@ -281,13 +281,8 @@ func TestUnix(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
-	_, err = Run(t.Context(), Config{URL: "http://" + addr})
+	addr := fretest.Refusing(t)
+	_, err := Run(t.Context(), Config{URL: "http://" + addr})
 	if want := "connect to " + addr + ": connect: connection refused"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

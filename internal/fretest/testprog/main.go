@@ -485,12 +485,12 @@ func inherited() error {
 
 // reach prints the first bytes from a server.
 func reach(network, addr string) error {
-	c, err := net.DialTimeout(network, addr, 20*time.Second)
+	c, err := net.DialTimeout(network, addr, 2*time.Minute)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		return err
 	}
 	if network == "udp" {
