@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fre-engine/fre/adapters/lambda"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -74,7 +75,7 @@ func TestLambdaAPI(t *testing.T) {
 		}
 	})
 	cmd := exec.CommandContext(t.Context(), python, "testdata/lambda/client.py")
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "boto3"), "PYTHONDONTWRITEBYTECODE=1", "LAMBDA_ENDPOINT=http://"+address, "LAMBDA_BOOTSTRAP="+bootstrap, "LAMBDA_ACCOUNT="+lambdaapi.Account("acme"))
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+filepath.Join(dir, "boto3"), "PYTHONDONTWRITEBYTECODE=1", "LAMBDA_ENDPOINT=http://"+address, "LAMBDA_BOOTSTRAP="+bootstrap, "LAMBDA_ACCOUNT="+lambda.Account("acme"))
 	cmd.Env = append(cmd.Env, keysOf(t, d, "AWS", "acme", "deploy,invoke")...)
 	cmd.Env = append(cmd.Env, keysOf(t, d, "OTHER", "other", "deploy,invoke")...)
 	cmd.Env = append(cmd.Env, keysOf(t, d, "CALLER", "acme", "invoke")...)
