@@ -16,7 +16,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -74,8 +76,9 @@ func Start(ctx context.Context, cfg Config) (*Daemon, error) {
 	}
 	// The terminal's Ctrl-C reaches only the caller, which passes it on once as SIGTERM.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// If a sandbox outlives the engine with the pipe of stderr open, Wait must not hang.
-	d.cmd.WaitDelay = 2 * time.Second
+	// If a sandbox outlives the engine with the pipe of stderr open, Wait must not hang. An engine
+	// that ended well counts as failed after the delay, so the delay outlasts a slow disk of cfg.Log.
+	d.cmd.WaitDelay = 30 * time.Second
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start fre serve: %w", err)
 	}
@@ -230,27 +233,34 @@ func Until(ctx context.Context, condition func() error) error {
 	}
 }
 
-// FreeAddress returns an address of 127.0.0.1 whose port was free a moment ago. The port is below
-// those that the kernel gives to clients and to listeners without a port (ip_local_port_range), so
-// that neither takes it meanwhile.
-func FreeAddress() (string, error) {
-	const low, tries = 16384, 100
-	high := 32768
-	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
-		if _, err := fmt.Sscan(string(text), &high); err != nil {
-			return "", fmt.Errorf("find a free port: ip_local_port_range: %w", err)
+// The ports that [FreeAddress] chooses from. They lie below the ports that the kernel gives to
+// connections and to listeners at port 0 (ip_local_port_range, from 32768 on), so that no other
+// program takes one by chance between the answer and its use.
+const (
+	firstPort = 10_000
+	lastPort  = 32_767
+)
+
+// given holds the ports that this process has been given: two callers never get the same one.
+var given sync.Map
+
+// FreeAddress returns an address of 127.0.0.1 at whose port nobody listens.
+func FreeAddress() (string, error) { return FreeAddressOf("127.0.0.1") }
+
+// FreeAddressOf is FreeAddress for another address of this host.
+func FreeAddressOf(host string) (string, error) {
+	for {
+		port := strconv.Itoa(firstPort + rand.IntN(lastPort-firstPort+1))
+		if _, again := given.LoadOrStore(port, true); again {
+			continue
 		}
+		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("find a free port: %w", err)
+		}
+		return l.Addr().String(), l.Close()
 	}
-	var err error
-	for range tries {
-		port := 0 // any, if the kernel's range begins low
-		if high > low+1000 {
-			port = low + rand.N(high-low)
-		}
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return l.Addr().String(), l.Close()
-		}
-	}
-	return "", fmt.Errorf("find a free port: %w", err)
 }

@@ -3,8 +3,11 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,5 +49,33 @@ func TestCommand(t *testing.T) {
 	var failed *daemon.CommandError
 	if !errors.As(err, &failed) || failed.Code != 4 || failed.Stderr != "said b\n" {
 		t.Errorf("got %#v, want a CommandError of status 4 that holds standard error", err)
+	}
+}
+
+// TestFreeAddress: no address comes twice, and none has a port that the kernel gives to others.
+func TestFreeAddress(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var low, high int
+	if _, err := fmt.Sscan(string(text), &low, &high); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for range 500 {
+		address, err := daemon.FreeAddress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, err := net.SplitHostPort(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		port, err := strconv.Atoi(text)
+		if err != nil || seen[address] || port >= low && port <= high {
+			t.Errorf("%s (%v): it came before, or lies in the kernel's range from %d to %d", address, err, low, high)
+		}
+		seen[address] = true
 	}
 }

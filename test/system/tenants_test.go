@@ -55,12 +55,11 @@ func startTenants(t *testing.T, config string) *tenantsRig {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	address, err := daemon.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return address
 }
 
 // certificate makes one of 127.0.0.1 that signs itself.
