@@ -194,17 +194,14 @@ func kill(t *testing.T, a, b, c *node) {
 		}
 		all.Go(func() {
 			for load.Err() == nil {
-				id := n.publish(load, path, "x")
+				id := n.publish(load, path, "x") // "" if the node refuses, or is killed
 				mu.Lock()
-				if id != "" {
+				if id != "" && !ids[id] {
 					if ids[id] = true; len(ids) == 150 {
 						close(enough)
 					}
 				}
 				mu.Unlock()
-				if id == "" { // it is killed: nothing is acknowledged there any more
-					return
-				}
 			}
 		})
 	}
