@@ -426,17 +426,13 @@ func TestRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newStudio(t)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = l.Close() // nothing listens there now
+		refusing := fretest.RefusingAddress(t)
 		for name, c := range map[string]struct {
 			config Config
 			is     error
 			says   string
 		}{
-			"nothing listens": {Config{URLs: []string{"http://" + l.Addr().String() + "/master.m3u8"}}, unix.ECONNREFUSED, "connection refused"},
+			"nothing listens": {Config{URLs: []string{"http://" + refusing + "/master.m3u8"}}, unix.ECONNREFUSED, "connection refused"},
 			"not there":       {Config{URLs: []string{"http://studio/none.m3u8"}}, nil, "/none.m3u8: status 404"},
 			"no playlist":     {Config{URLs: []string{"http://studio/0/init.mp4"}}, errPlaylist, "not with #EXTM3U"},
 			"no master":       {Config{URLs: []string{"http://studio/0/list.m3u8"}}, errPlaylist, "/0/list.m3u8: not a playlist that can be played: a media playlist, where"},
