@@ -129,10 +129,13 @@ func (w *world) ask(t *testing.T, path string) (int, string) {
 	return a.StatusCode, string(b)
 }
 
+// patience bounds what a test waits for; nothing measured depends on it.
+const patience = 5 * time.Minute
+
 // until waits until a condition holds.
 func until(t *testing.T, what string, condition func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // cleanups wait, too
 	defer cancel()
 	if err := daemon.Until(ctx, condition); err != nil {
 		t.Fatalf("%s: %v", what, err)
@@ -173,7 +176,7 @@ func publish(t *testing.T, to, args string) (stop func()) {
 // play has the ffmpeg program play some seconds, which it is to decode without an error.
 func play(t *testing.T, url string, seconds int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "ffmpeg", "-v", "warning", "-nostdin", "-xerror", "-i", url, "-t", fmt.Sprint(seconds), "-f", "null", "-")
 	out, err := cmd.CombinedOutput()
@@ -611,7 +614,9 @@ func TestLoop(t *testing.T) {
 	if _, err := w.Create(asset.LiveSpec{Name: "round", Loop: id}); err != nil {
 		t.Fatal(err)
 	}
-	w.segments(t, "round", "v180p", 4) // into the third round
+	for _, track := range []string{"v360p", "v180p"} {
+		w.segments(t, "round", track, 4) // into the third round
+	}
 	dates := func(track string) []string {
 		var all []string
 		for line := range strings.Lines(w.get(t, "/live/round/hls/"+track+".m3u8")) {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -17,7 +17,7 @@ import (
 // player is a page that plays a stream by hls.js and keeps what it does.
 const player = `<!doctype html><video id=video muted autoplay playsinline></video><script src=hls.min.js></script><script>
 const seen = {parts: 0, segments: 0, waited: 0, deltas: 0, fatal: ""}
-const hls = new Hls({lowLatencyMode: true})
+const hls = new Hls({lowLatencyMode: true, maxLiveSyncPlaybackRate: 1.5}) // catches up after a stall
 hls.on(Hls.Events.FRAG_LOADED, (_, d) => d.part ? seen.parts++ : seen.segments++)
 hls.on(Hls.Events.LEVEL_LOADED, (_, d) => {
   if (/_HLS_msn=[0-9]+&_HLS_part=[0-9]+/.test(d.networkDetails.responseURL)) seen.waited++
@@ -38,13 +38,19 @@ func TestPlayer(t *testing.T) {
 	}
 	stop := publish(t, w.publishAt(view), "-f flv")
 	w.segments(t, "studio", "v0", 2)
+	profile, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // its removal has to wait
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Chromium's processes write to the profile to their end, which is after the first one's.
+	t.Cleanup(func() { until(t, "the profile is removed", func() error { return os.RemoveAll(profile) }) })
 	// As root it has no sandbox of its own; what it loads is ours.
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.NoSandbox, chromedp.Flag("autoplay-policy", "no-user-gesture-required"), chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(t.TempDir()))...)
+		chromedp.NoSandbox, chromedp.Flag("autoplay-policy", "no-user-gesture-required"), chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(profile))...)
 	defer cancel()
 	ctx, cancel = chromedp.NewContext(ctx)
 	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, 3*patience)
 	defer cancel()
 	chromedp.ListenTarget(ctx, func(ev any) {
 		if e, ok := ev.(*runtime.EventExceptionThrown); ok {
