@@ -99,7 +99,7 @@ func TestAssetMetrics(t *testing.T) {
 	await := func(want map[string]float64) {
 		t.Helper()
 		var diff string
-		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); { // counted behind the answer
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); { // counted behind the answer
 			if diff = cmp.Diff(want, counted()); diff == "" {
 				return
 			}

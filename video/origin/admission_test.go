@@ -75,7 +75,7 @@ func TestDegraded(t *testing.T) {
 		t.Errorf("%v states at a time, %v refused", states, refused)
 	}
 	free.Store(100)
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(2 * time.Minute); ; {
 		if state, _, _ := a.Status(); state == "normal" {
 			break
 		}

@@ -315,7 +315,7 @@ func TestRemoved(t *testing.T) {
 	if err := w.library.Remove(a.ID); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); open() > 0; {
+	for deadline := time.Now().Add(2 * time.Minute); open() > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the file is still open")
 		}
