@@ -87,40 +87,51 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestKernel has the kernel make page tables and sees that they count.
+// TestKernel has the kernel make page tables and sees that they count. Kernel counts for the whole
+// machine, where others free memory at the same time, so that one look may see less than was made:
+// the test looks until it sees all of it.
 func TestKernel(t *testing.T) {
 	const (
 		area  = 32 << 30
 		table = 2 << 20 // what one page of a table maps
 		held  = area / table * 4096
 	)
-	before, err := memory.Kernel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := unix.Mmap(-1, 0, area, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Munmap(block); err != nil {
-			t.Error(err)
+	grown := func() int64 {
+		t.Helper()
+		before, err := memory.Kernel()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	if err := unix.Madvise(block, unix.MADV_NOHUGEPAGE); err != nil {
-		t.Fatal(err)
+		block, err := unix.Mmap(-1, 0, area, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Munmap(block); err != nil {
+				t.Error(err)
+			}
+		}()
+		if err := unix.Madvise(block, unix.MADV_NOHUGEPAGE); err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < area; i += table { // each the page of zeros
+			if block[i] != 0 {
+				t.Fatal("the page of zeros has another byte")
+			}
+		}
+		after, err := memory.Kernel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after - before
 	}
-	var sum byte
-	for i := 0; i < area; i += table { // each the page of zeros
-		sum += block[i]
+	most := int64(0)
+	for range 20 {
+		if most = max(most, grown()); most >= held*3/4 {
+			return
+		}
 	}
-	after, err := memory.Kernel()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sum != 0 || after-before < held*3/4 {
-		t.Errorf("%d bytes more, want about %d", after-before, held)
-	}
+	t.Errorf("%d bytes more at most, want about %d", most, held)
 }
 
 func TestCached(t *testing.T) {
