@@ -24,9 +24,9 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// deliveriesWithin is how long what has to happen may take: an event of an engine that was
-// killed runs again after a quarter of a minute.
-const deliveriesWithin = 2 * time.Minute
+// deliveriesWithin bounds what a test waits for; nothing measured depends on it. An event of an
+// engine that was killed runs again after a quarter of a minute.
+const deliveriesWithin = 5 * time.Minute
 
 // fullQueue is how many events of the function wait at most where a test fills its queue.
 const fullQueue = 2
@@ -240,12 +240,28 @@ func (w *triggered) done(source string, text func(delivery) string, want ...stri
 	}
 }
 
-// TestFilesTrigger drops files into a tenant's /work. The engine is killed while the function
-// has the first, the second is queued, others wait where they are and one comes meanwhile: each
-// is handled once.
-func TestFilesTrigger(t *testing.T) {
+// TestTriggers has each kind of trigger outlive its engine, each with an engine of its own: most
+// of the time passes until events run again that a killed engine had.
+func TestTriggers(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
+	for name, test := range map[string]func(*testing.T){
+		"files":        filesTrigger,
+		"NATS inside":  func(t *testing.T) { natsTrigger(t, "inside") },
+		"NATS outside": func(t *testing.T) { natsTrigger(t, "outside") },
+		"NATS subject": natsSubjectTrigger,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// filesTrigger drops files into a tenant's /work. The engine is killed while the function
+// has the first, the second is queued, others wait where they are and one comes meanwhile: each
+// is handled once.
+func filesTrigger(t *testing.T) {
 	w := newTriggered(t, "", fullQueue, image.Trigger{Name: "reports", Files: &image.Files{Path: "inbox/*.csv"}})
 	w.deploy("drop reports files /work/inbox/*.csv")
 	inbox := w.inbox("inbox")
@@ -284,68 +300,60 @@ func natsCommand(t *testing.T, server string, args ...string) string {
 	return string(out)
 }
 
-// TestNATSTrigger publishes by the nats command line to a stream, at the server inside of the
-// engine and at one of others'. The engine is killed while the function has the first message,
-// the second is queued and others wait in the stream: each is handled once.
-func TestNATSTrigger(t *testing.T) {
-	fretest.RequireRoot(t)
-	for _, where := range []string{"inside", "outside"} {
-		t.Run(where, func(t *testing.T) {
-			fretest.CheckLeaks(t)
-			server, config := natsAt(t, where)
-			w := newTriggered(t, config, fullQueue, image.Trigger{Name: "stock", NATS: &image.NATS{Subject: "fre.in.default.stock.*", Stream: "STOCK"}})
-			nats := func(args ...string) string {
-				t.Helper()
-				return natsCommand(t, server, args...)
-			}
-			nats("stream", "add", "STOCK", "--subjects", "fre.in.default.stock.>", "--defaults")
-			w.deploy("drop stock nats fre.in.default.stock.* of STOCK")
-			w.until(func() error { // from then on messages are the trigger's
-				if out := nats("consumer", "ls", "STOCK", "--names"); !strings.Contains(out, "fre-stock-") {
-					return fmt.Errorf("the stream's consumers: %s", out)
-				}
-				return nil
-			})
-			publish := func(names ...string) {
-				t.Helper()
-				for _, name := range names {
-					nats("pub", "--jetstream", "fre.in.default.stock."+name, "new "+name)
-				}
-			}
-			publish("a", "b", "c", "d", "c.no-match")
-			w.held()
-			w.kill()
-			want := []string{"stock.a: new a", "stock.b: new b", "stock.c: new c", "stock.d: new d"}
-			if where == "outside" {
-				publish("e")
-				want = append(want, "stock.e: new e")
-			}
-			w.open()
-			w.start()
-			message := func(d delivery) string { return strings.TrimPrefix(d.Subject, "fre.in.default.") + ": " + d.Body }
-			w.done("nats/stock", message, want...)
-			publish("f") // after which nothing of the others can be on its way
-			w.done("nats/stock", message, append(want, "stock.f: new f")...)
-			w.until(func() error {
-				out := nats("consumer", "info", "STOCK", strings.TrimSpace(nats("consumer", "ls", "STOCK", "--names")), "--json")
-				var info struct {
-					AckPending int `json:"num_ack_pending"`
-					Pending    int `json:"num_pending"`
-				}
-				if err := json.Unmarshal([]byte(out), &info); err != nil || info.AckPending+info.Pending != 0 {
-					return fmt.Errorf("messages are not acknowledged: %+v, %w", info, err)
-				}
-				return nil
-			})
-		})
+// natsTrigger publishes by the nats command line to a stream, at the server inside of the engine or
+// at one of others'. The engine is killed while the function has the first message, the second is
+// queued and others wait in the stream: each is handled once.
+func natsTrigger(t *testing.T, where string) {
+	server, config := natsAt(t, where)
+	w := newTriggered(t, config, fullQueue, image.Trigger{Name: "stock", NATS: &image.NATS{Subject: "fre.in.default.stock.*", Stream: "STOCK"}})
+	nats := func(args ...string) string {
+		t.Helper()
+		return natsCommand(t, server, args...)
 	}
+	nats("stream", "add", "STOCK", "--subjects", "fre.in.default.stock.>", "--defaults")
+	w.deploy("drop stock nats fre.in.default.stock.* of STOCK")
+	w.until(func() error { // from then on messages are the trigger's
+		if out := nats("consumer", "ls", "STOCK", "--names"); !strings.Contains(out, "fre-stock-") {
+			return fmt.Errorf("the stream's consumers: %s", out)
+		}
+		return nil
+	})
+	publish := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			nats("pub", "--jetstream", "fre.in.default.stock."+name, "new "+name)
+		}
+	}
+	publish("a", "b", "c", "d", "c.no-match")
+	w.held()
+	w.kill()
+	want := []string{"stock.a: new a", "stock.b: new b", "stock.c: new c", "stock.d: new d"}
+	if where == "outside" {
+		publish("e")
+		want = append(want, "stock.e: new e")
+	}
+	w.open()
+	w.start()
+	message := func(d delivery) string { return strings.TrimPrefix(d.Subject, "fre.in.default.") + ": " + d.Body }
+	w.done("nats/stock", message, want...)
+	publish("f") // after which nothing of the others can be on its way
+	w.done("nats/stock", message, append(want, "stock.f: new f")...)
+	w.until(func() error {
+		out := nats("consumer", "info", "STOCK", strings.TrimSpace(nats("consumer", "ls", "STOCK", "--names")), "--json")
+		var info struct {
+			AckPending int `json:"num_ack_pending"`
+			Pending    int `json:"num_pending"`
+		}
+		if err := json.Unmarshal([]byte(out), &info); err != nil || info.AckPending+info.Pending != 0 {
+			return fmt.Errorf("messages are not acknowledged: %+v, %w", info, err)
+		}
+		return nil
+	})
 }
 
-// TestNATSSubjectTrigger publishes by the nats command line to a subject without a stream. A
+// natsSubjectTrigger publishes by the nats command line to a subject without a stream. A
 // message that was taken on is handled once, whatever becomes of the engine.
-func TestNATSSubjectTrigger(t *testing.T) {
-	fretest.RequireRoot(t)
-	fretest.CheckLeaks(t)
+func natsSubjectTrigger(t *testing.T) {
 	server, config := natsAt(t, "outside")
 	w := newTriggered(t, config, fullQueue, image.Trigger{Name: "orders", NATS: &image.NATS{Subject: "fre.in.default.orders"}})
 	w.deploy("drop orders nats fre.in.default.orders")
