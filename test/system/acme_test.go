@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -96,7 +95,7 @@ func pebble(t *testing.T, dir string, port int, certFile, keyFile string, truste
 		}
 	})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, DisableKeepAlives: true}}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
 	root = x509.NewCertPool()
 	err = daemon.Until(ctx, func() error {
@@ -168,6 +167,14 @@ func TestACME(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(d.State(), "acme")); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory of keys: %v, %v, want mode 0700", info, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
+	defer cancel()
+	if err := daemon.Until(ctx, func() error { // a certificate is used before it is written
+		_, err := os.Stat(filepath.Join(d.State(), "acme", "fre.example"))
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 	d.Kill()
 	again := daemontest.Start(t, cfg)

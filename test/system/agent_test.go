@@ -66,7 +66,7 @@ func (r *agentRig) want(id, line, want string) {
 // nothingOf waits until nothing of a sandbox is left.
 func (r *agentRig) nothingOf(id string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), deliveriesWithin)
 	defer cancel()
 	err := daemon.Until(ctx, func() error {
 		if _, err := os.Stat(filepath.Join(r.State(), "tenants", "_temporary", id)); err == nil {
@@ -312,8 +312,16 @@ func (r *agentRig) testMCP(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	after, err := r.c.Agents(t.Context())
-	if err != nil || len(after) != len(before) { // the session's end has removed what it made
-		t.Errorf("sandboxes after the session: %d %v, want the %d of before", len(after), err, len(before))
+	// The session's end removes what it made; the client does not wait for long.
+	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
+	defer cancel()
+	if err := daemon.Until(ctx, func() error {
+		after, err := r.c.Agents(ctx)
+		if err == nil && len(after) != len(before) {
+			err = fmt.Errorf("sandboxes after the session: %d, want the %d of before", len(after), len(before))
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }

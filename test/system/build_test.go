@@ -3,6 +3,7 @@ package system_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -166,22 +168,27 @@ func (w *world) testLeaks(t *testing.T) {
 		w.untilGone(t, "shell")
 		w.client.CloseIdleConnections()
 	}
-	settled := func() (fds, goroutines int) { // the least of a while: background work ends
+	// settled is the least of a while, because background work ends; the while is over once there
+	// are no more than so many.
+	settled := func(mostFDs, mostGoroutines int) (fds, goroutines int) {
 		fds, goroutines = w.holds(t)
-		ctx, cancel := context.WithTimeout(t.Context(), patience/10)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		_ = daemon.Until(ctx, func() error { // runs its time out
+		_ = daemon.Until(ctx, func() error {
+			if fds <= mostFDs && goroutines <= mostGoroutines {
+				return nil
+			}
 			f, g := w.holds(t)
 			fds, goroutines = min(fds, f), min(goroutines, g)
-			return fmt.Errorf("go on")
+			return errors.New("there are more")
 		})
 		return fds, goroutines
 	}
 	load()
-	fds, goroutines := settled()
+	fds, goroutines := settled(0, 0)
 	for range 6 {
 		load()
-		f, g := settled()
+		f, g := settled(fds, goroutines)
 		if f <= fds && g <= goroutines {
 			return
 		}

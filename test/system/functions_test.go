@@ -15,7 +15,7 @@ type function struct{ name, code, yaml string }
 
 // functions are all that the tests deploy, beside templates/.
 var functions = []function{
-	{"probe", "probe", "base: python\ninstances: {concurrency: 8, max: 2}\nresources: {memory: 512MiB, timeout: 20s}\n"},
+	{"probe", "probe", "base: python\ninstances: {concurrency: 8, max: 2}\nresources: {memory: 512MiB, timeout: 120s}\n"},
 	{"narrow", "probe", "base: python\ninstances: {concurrency: 1, max: 2}\n"},
 	{"crowd", "probe", "base: python\ninstances: {concurrency: 64, max: 32}\n"},
 	{"kept", "probe", "base: python\ninstances: {min: 1, max: 2, idle: 1s}\n"},

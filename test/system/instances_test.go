@@ -25,7 +25,9 @@ func (w *world) testInstances(t *testing.T) {
 		w.untilGone(t, "chaos")
 	})
 	t.Run("reused while warm", func(t *testing.T) {
-		first, second := w.ok(t, "brief", "/echo", ""), w.ok(t, "brief", "/echo", "")
+		first := w.ok(t, "narrow", "/echo", "")
+		w.untilIdle(t, "narrow")
+		second := w.ok(t, "narrow", "/echo", "")
 		if a, b := first.Header.Get("X-Fre-Instance"), second.Header.Get("X-Fre-Instance"); a != b {
 			t.Errorf("two events one after the other were answered by %s and %s", a, b)
 		}
@@ -39,12 +41,7 @@ func (w *world) testInstances(t *testing.T) {
 		w.ok(t, "brief", "/echo", "")
 	})
 	t.Run("minimum kept warm", func(t *testing.T) {
-		until(t, func() error {
-			if boxes := w.ps(t, "kept"); len(boxes) != 1 || boxes[0].State != "idle" {
-				return fmt.Errorf("got %+v, want one idle sandbox", boxes)
-			}
-			return nil
-		})
+		w.untilIdle(t, "kept")
 		if cold := w.ok(t, "kept", "/echo", "").Header.Get("X-Fre-Cold"); cold != "0" {
 			t.Errorf("X-Fre-Cold: got %q, want 0", cold)
 		}

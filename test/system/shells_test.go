@@ -44,6 +44,7 @@ func (w *world) testShells(t *testing.T) {
 			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "runtime" {
 				t.Errorf("X-Fre-Start is %q, want runtime", kind)
 			}
+			w.untilIdle(t, function)
 			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "warm" {
 				t.Errorf("X-Fre-Start of the second event is %q, want warm", kind)
 			}

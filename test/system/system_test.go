@@ -2,8 +2,10 @@ package system_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fre-engine/fre/internal/daemon"
@@ -128,11 +130,31 @@ func (w *world) testDrain(t *testing.T) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		a, err := w.call(context.Background(), "probe", "/slow", "1")
+		a, err := w.call(context.Background(), "probe", "/held", "drained")
 		done <- result{a, err}
 	}()
 	until(t, w.busy("probe"))
-	w.stop(t)
+	stopping := func() int {
+		text, err := os.ReadFile(w.log.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), " msg=stopping ")
+	}
+	before := stopping()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		w.stop(t)
+	}()
+	until(t, func() error {
+		if stopping() == before {
+			return errors.New("the engine does not say that it stops")
+		}
+		return nil
+	})
+	writeFile(t, filepath.Join(w.state, "tenants", "default", "work", "drained"), "")
+	<-stopped
 	r := <-done
 	if r.err != nil {
 		t.Fatalf("an event in flight when the engine was stopped: %v", r.err)

@@ -17,6 +17,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,14 +277,25 @@ func TestTenants(t *testing.T) {
 		t.Errorf("within the quota: %s", status)
 	}
 	r.root("tenant", "quota", "acme", "--events", "1")
-	limited := 0
-	for range 8 {
-		if status, answer := call(next, "pay.acme", "true"); status == "429" && strings.Contains(strings.ToLower(answer), "retry-after: ") {
-			limited++
+	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
+	defer cancel()
+	if err := daemon.Until(ctx, func() error { // eight come within a second, unless the machine is busy
+		var limited atomic.Int64
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if status, answer := call(next, "pay.acme", "true"); status == "429" && strings.Contains(strings.ToLower(answer), "retry-after: ") {
+					limited.Add(1)
+				}
+			})
 		}
-	}
-	if limited < 4 {
-		t.Errorf("%d of 8 events beyond the quota were refused", limited)
+		all.Wait()
+		if n := limited.Load(); n < 4 {
+			return fmt.Errorf("%d of 8 events beyond the quota were refused", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 
 	// All of it was written down, and survives the engine.
@@ -309,7 +322,7 @@ func TestTenants(t *testing.T) {
 // TestAPIListenInTheClear: beyond loopback tokens are not sent in the clear, by neither side.
 func TestAPIListenInTheClear(t *testing.T) {
 	dir := daemontest.Dir(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
 	_, err := daemon.Command(ctx, daemontest.Bin(t), "serve", "--state", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"), "--listen", "127.0.0.1:0", "--api-listen", "0.0.0.0:0")
 	if err == nil || !strings.Contains(err.Error(), "in the clear") {

@@ -20,9 +20,9 @@ import (
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 )
 
-// patience is how long something that should happen soon may take on a slow
-// machine. It is no promise: SPECIFICATION.md has those.
-const patience = 30 * time.Second
+// patience bounds what a test waits for; nothing measured depends on it.
+// SPECIFICATION.md has the promises.
+const patience = 3 * time.Minute
 
 // world is the program under test, its state and, while it runs, its engine.
 type world struct {
@@ -248,6 +248,18 @@ func until(t testing.TB, condition func() error) {
 	if err := daemon.Until(ctx, condition); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// untilIdle waits until a function has one sandbox, which has no event: an answer is out before
+// its sandbox is free for the next event.
+func (w *world) untilIdle(t testing.TB, function string) {
+	t.Helper()
+	until(t, func() error {
+		if boxes := w.ps(t, function); len(boxes) != 1 || boxes[0].State != "idle" {
+			return fmt.Errorf("%s has %+v, want one idle sandbox", function, boxes)
+		}
+		return nil
+	})
 }
 
 // untilGone waits until a function has no sandbox.

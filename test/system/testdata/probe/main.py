@@ -56,7 +56,7 @@ def meet(event, context):
     count = int(event.body)
     with lock:
         barrier = barriers.setdefault(count, threading.Barrier(count))
-    barrier.wait(5)
+    barrier.wait(100)
     return "met"
 
 
@@ -75,6 +75,13 @@ def alone(event, context):
 
 def slow(event, context):
     time.sleep(float(event.body))
+    return "done"
+
+
+def held(event, context):
+    """Answers once /work has the file that the body names."""
+    while not os.path.exists("/work/" + event.text):
+        time.sleep(0.01)
     return "done"
 
 
