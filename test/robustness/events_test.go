@@ -50,7 +50,8 @@ func TestEventsOutliveKills(t *testing.T) {
 	fretest.CheckLeaks(t)
 	state := filepath.Join(daemontest.Dir(t), "state")
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
-	config := image.Config{Args: []string{"/function/program", "function"}, Events: &image.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour}}
+	// An event of a killed engine runs again after one and a half of its time limits.
+	config := image.Config{Args: []string{"/function/program", "function"}, Resources: image.Resources{Timeout: 4 * time.Second}, Events: &image.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour}}
 	poison := config
 	poison.Events = &image.Events{Retries: 2, Backoff: 10 * time.Millisecond, Priority: "high", MaxQueue: 1000, Results: time.Hour}
 	err := daemon.PutImages(t.Context(), state,
@@ -108,7 +109,7 @@ func TestEventsOutliveKills(t *testing.T) {
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	cl := client.New(d.Socket())
 	defer cl.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	t.Logf("%d events were acknowledged, %d of them poison", len(acknowledged), len(dead))
 	for id := range acknowledged {
