@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fre-engine/fre/internal/daemon"
 )
 
 // TestSystem: what the client asks of the engine as such.
@@ -160,9 +162,21 @@ func (w *world) testLogTail(t *testing.T) {
 	w.invoke(t, "hello", "/say", "first")
 	w.invoke(t, "hello", "/say", "second")
 	id := w.ok(t, "ps", "-q")
-	for n, want := range map[string]int{"0": 0, "1": 1, "3": 3, "all": 4} {
+	lines := func(n string) (int, result) {
+		t.Helper()
 		r := w.docker(t, "logs", "-n", n, id)
-		if got := strings.Count(r.stdout+r.stderr, "\n"); r.code != 0 || got != want {
+		return strings.Count(r.stdout+r.stderr, "\n"), r
+	}
+	if err := daemon.Until(t.Context(), func() error { // what a function prints may come behind its answer
+		if got, r := lines("all"); got != 4 {
+			return fmt.Errorf("docker logs: %d lines, want 4: %q %q", got, r.stdout, r.stderr)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[string]int{"0": 0, "1": 1, "3": 3, "all": 4} {
+		if got, r := lines(n); r.code != 0 || got != want {
 			t.Errorf("docker logs -n %s: exit status %d, %d lines, want %d: %q %q", n, r.code, got, want, r.stdout, r.stderr)
 		}
 	}
