@@ -26,7 +26,7 @@ func browser(t *testing.T) context.Context {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // its processes write there to their end, which is after the first one's
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		if err := daemon.Until(ctx, func() error { return os.RemoveAll(profile) }); err != nil {
 			t.Error(err)
@@ -52,7 +52,7 @@ func browser(t *testing.T) context.Context {
 	if err := chromedp.Run(ctx, cdplog.Enable()); err != nil { // the browser ends with this context, so that one says what a page was at
 		t.Fatal(err)
 	}
-	ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel = context.WithTimeout(ctx, patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -28,6 +28,9 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
+// patience bounds what a test waits for; nothing measured depends on it.
+const patience = 10 * time.Minute
+
 // world is an engine and a video service.
 type world struct {
 	dir    string
@@ -79,7 +82,7 @@ func (w *world) startService(t *testing.T, args ...string) {
 		_ = w.cmd.Wait() // its status is in ProcessState
 		close(w.ended)
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := daemon.Until(ctx, func() error {
 		select {
@@ -105,7 +108,7 @@ func (w *world) end(t *testing.T, sig unix.Signal) {
 	}
 	select {
 	case <-w.ended:
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		t.Error("fre-video serve does not end")
 		_ = w.cmd.Process.Kill()
 		<-w.ended
@@ -120,7 +123,7 @@ func (w *world) url(path string) string { return "http://" + w.addr + path }
 // cli runs a command of fre-video's and returns what it printed, and its exit status.
 func (w *world) cli(t *testing.T, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program(t), args...)
 	cmd.Env = append(os.Environ(), "FRE_VIDEO_URL="+w.url(""))
@@ -450,7 +453,7 @@ func (w *world) crash(t *testing.T) {
 		return found
 	}
 	until := func(n int) map[string]time.Time {
-		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		if err := daemon.Until(ctx, func() error {
 			if f := finished(); len(f) < n {
@@ -480,7 +483,7 @@ func (w *world) crash(t *testing.T) {
 	w.startEngine(t)
 	same(before)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := daemon.Until(ctx, func() error {
 		same(before)
