@@ -197,7 +197,9 @@ func (a *attempts) wait(key attemptKey, n int) error {
 	return a.write(key, &now)
 }
 
-// end notes that an attempt has ended, and that no other follows.
+// end notes that an attempt has ended, and that no other follows. A trigger may repeat a publication
+// all the same, for example while the queue is full: its next attempt is the first again, because
+// only attempts that ended an engine count.
 func (a *attempts) end(key attemptKey) error {
 	a.mu.Lock()
 	s := a.slots[key]
@@ -206,6 +208,9 @@ func (a *attempts) end(key attemptKey) error {
 		return nil
 	}
 	s.state = slotWaits
+	if key[0] == attemptPublish {
+		s.count = 0
+	}
 	now := *s
 	a.over = append(a.over, endedSlot{key, time.Now()})
 	a.mu.Unlock()

@@ -229,6 +229,27 @@ func TestPublishEndsEngine(t *testing.T) {
 	}
 }
 
+// TestPublishRepeated: a publication that a full queue refuses again and again, before a restart and
+// after, has not ended an engine.
+func TestPublishRepeated(t *testing.T) {
+	e := &functions{room: 8}
+	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
+	cfg := testConfig(t, e)
+	for range 2 {
+		s := open(t, cfg)
+		for n := range 2 * publishTries {
+			over, err := s.countPublish(eventID("f", "k"))
+			if err != nil {
+				t.Fatalf("attempt %d: %v", n, err)
+			}
+			over()
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAttempts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attempts")
 	now := time.Now()
