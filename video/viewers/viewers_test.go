@@ -426,7 +426,7 @@ func TestRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newStudio(t)
-		refusing := fretest.RefusingAddress(t)
+		refusing := fretest.Refusing(t)
 		for name, c := range map[string]struct {
 			config Config
 			is     error
