@@ -1,6 +1,7 @@
 // Package docs checks that the documents tell the truth about the tree: links
-// lead somewhere, make targets exist, and so does every test and benchmark that
-// SPECIFICATION.md names as the keeper of a promise.
+// lead somewhere, and make targets, commands, flags, tests and benchmarks exist.
+// Each promise of SPECIFICATION.md has a test or benchmark; docs/promises.md has
+// a row for each test of the tree.
 package docs
 
 import (
@@ -30,7 +31,12 @@ var (
 	// a package directory.
 	keeperPattern = regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Benchmark|Fuzz)\\w*)((?:/[^`/]+)*)`")
 	testPattern   = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	codeSpan      = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	// A command line of fre, and its end: a pipe, a comment, another command, the arguments of
+	// a program that the command runs.
+	commandPattern = regexp.MustCompile(`^(?:\$ )?(?:\w+=\S* )*(?:\w+=\$\()?(?:sudo )?(?:bin/)?fre ([a-z-].*)`)
+	commandEnd     = regexp.MustCompile(` [|#>…]| &&|;| -- |\)$`)
+	flagPattern    = regexp.MustCompile(`^--?[a-z][a-z-]*$`)
+	codeSpan       = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 )
 
 // documents are the Markdown files of the tree, hidden directories and testdata
@@ -155,9 +161,105 @@ func codeOf(text string) string {
 	return strings.Join(codeSpan.FindAllString(text, -1), "\n")
 }
 
+// checkCommands returns a line for every command and flag of fre that a document names
+// and docs/cli.md, which is generated from the program, lacks.
+func checkCommands(tree fs.FS) ([]string, error) {
+	const reference = "docs/cli.md"
+	text, err := fs.ReadFile(tree, reference)
+	if err != nil {
+		return nil, err
+	}
+	commands := map[string]string{} // the text of each section, by its heading
+	for section := range strings.SplitSeq(string(text), "\n## ") {
+		name, body, _ := strings.Cut(section, "\n")
+		commands[name] = body
+	}
+	docs, err := documents(tree)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, doc := range docs {
+		text, err := fs.ReadFile(tree, doc)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(strings.ReplaceAll(codeOf(string(text)), "`", "\n")) {
+			m := commandPattern.FindStringSubmatch(strings.TrimSpace(line))
+			if m == nil {
+				continue
+			}
+			command, args := "fre", strings.Fields(commandEnd.Split(m[1], 2)[0])
+			for len(args) > 0 && commands[command+" "+args[0]] != "" {
+				command, args = command+" "+args[0], args[1:]
+			}
+			if command == "fre" && len(args) > 0 && args[0] != "help" && args[0] != "exit-codes" && !strings.HasPrefix(args[0], "-") {
+				wrong = append(wrong, fmt.Sprintf("%s: fre %s: no such command", doc, args[0]))
+				continue
+			}
+			for _, arg := range args {
+				name, _, _ := strings.Cut(arg, "=")
+				if !flagPattern.MatchString(name) || name == "-h" || name == "--help" || name == "--socket" {
+					continue
+				}
+				if !regexp.MustCompile(`(?m)^ +(-\w, )?` + name + `[, ]`).MatchString(commands[command]) {
+					wrong = append(wrong, fmt.Sprintf("%s: %s %s: no such flag", doc, command, name))
+				}
+			}
+		}
+	}
+	return wrong, nil
+}
+
+// checkTests returns a line for every test and benchmark that a document names and the
+// tree lacks.
+func checkTests(tree fs.FS) ([]string, error) {
+	docs, err := documents(tree)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, doc := range docs {
+		text, err := fs.ReadFile(tree, doc)
+		if err != nil {
+			return nil, err
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			lines, err := missing(tree, line)
+			if err != nil {
+				return nil, err
+			}
+			for _, l := range lines {
+				wrong = append(wrong, fmt.Sprintf("%s:%d: %s", doc, i+1, l))
+			}
+		}
+	}
+	return wrong, nil
+}
+
+// missing returns a line for every test, benchmark and case that text names and the tree lacks.
+func missing(tree fs.FS, text string) ([]string, error) {
+	var wrong []string
+	for _, k := range keeperPattern.FindAllStringSubmatch(text, -1) {
+		tests, err := testsOf(tree, k[1])
+		if err != nil {
+			return nil, err
+		}
+		if !hasTest(tests, k[2]) {
+			wrong = append(wrong, fmt.Sprintf("no %s in the tests of %s", k[2], k[1]))
+		}
+		// A case is named by a string of its own.
+		for _, name := range strings.Split(k[3], "/")[1:] {
+			if !strings.Contains(tests, strconv.Quote(name)) {
+				wrong = append(wrong, fmt.Sprintf("no case %q in the tests of %s", name, k[1]))
+			}
+		}
+	}
+	return wrong, nil
+}
+
 // checkPromises returns a line for every row of SPECIFICATION.md's tables that
-// names no keeper, and for every keeper that does not exist. A row whose last
-// cell is "*not yet*" says so itself, and passes.
+// names no test, benchmark or make target; checkTests finds names that do not exist.
 func checkPromises(tree fs.FS) ([]string, error) {
 	const doc = "SPECIFICATION.md"
 	text, err := fs.ReadFile(tree, doc)
@@ -174,28 +276,9 @@ func checkPromises(tree fs.FS) ([]string, error) {
 		}
 		rows++
 		cells := strings.Split(strings.Trim(row, "|"), "|")
-		last := strings.TrimSpace(cells[len(cells)-1])
-		if last == "*not yet*" {
-			continue
-		}
-		keepers := keeperPattern.FindAllStringSubmatch(last, -1)
-		if len(keepers) == 0 && !makePattern.MatchString(last) {
-			wrong = append(wrong, fmt.Sprintf("%s:%d: no test or benchmark keeps this promise: %s", doc, number, row))
-		}
-		for _, k := range keepers {
-			text, err := testsOf(tree, k[1])
-			if err != nil {
-				return nil, err
-			}
-			if !hasTest(text, k[2]) {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: no %s in the tests of %s", doc, number, k[2], k[1]))
-			}
-			// A case is named by a string of its own.
-			for _, name := range strings.Split(k[3], "/")[1:] {
-				if !strings.Contains(text, strconv.Quote(name)) {
-					wrong = append(wrong, fmt.Sprintf("%s:%d: no case %q in the tests of %s", doc, number, name, k[1]))
-				}
-			}
+		last := cells[len(cells)-1]
+		if !keeperPattern.MatchString(last) && !makePattern.MatchString(last) {
+			wrong = append(wrong, fmt.Sprintf("%s:%d: no test or benchmark enforces this promise: %s", doc, number, row))
 		}
 	}
 	if rows == 0 {
@@ -270,6 +353,13 @@ func checkAttacks(tree fs.FS) ([]string, error) {
 		}
 		rows = append(rows, row.Attack+" | "+strings.Join(tests, ", "))
 	}
+	spec, err := fs.ReadFile(tree, "SPECIFICATION.md")
+	if err != nil {
+		return nil, err
+	}
+	if want := fmt.Sprintf("each of the %d attacks", len(rows)); !strings.Contains(string(spec), want) {
+		wrong = append(wrong, fmt.Sprintf("SPECIFICATION.md: no %q: %s has so many", want, doc))
+	}
 	if diff := cmp.Diff(rows, table); diff != "" {
 		wrong = append(wrong, fmt.Sprintf("%s and %s/rows.go (-rows +table):\n%s", doc, dir, diff))
 	}
@@ -291,6 +381,8 @@ var checks = []struct {
 }{
 	{"links", checkLinks},
 	{"make targets", checkTargets},
+	{"commands", checkCommands},
+	{"tests", checkTests},
 	{"promises", checkPromises},
 	{"attacks", checkAttacks},
 }
@@ -317,13 +409,16 @@ func TestChecks(t *testing.T) {
 		"README.md": {Data: []byte("# A & b\n[good](docs/a.md#two-words) [self](#a--b) [web](https://x.org/y)\n" +
 			"[bad](docs/b.md) [bad](docs/a.md#three) `[not a link](x)`\nwe make nothing\n" +
 			"`make test`, `make tests`\n```\n[x](y)\nsudo make build nothing\n```\n")},
-		"docs/a.md":            {Data: []byte("## Two words\n[up](../README.md)\n")},
+		"docs/a.md": {Data: []byte("## Two words\n[up](../README.md)\n`fre image ls -q`, `fre image rm --al X`, `store.TestFour`\n" +
+			"```\nFRE_X=1 sudo bin/fre serve --state DIR & # fre --socket\nid=$(fre images)\nfre image run -- x --flag | y\nfre image rm --all=1 --help\n```\n")},
+		"docs/cli.md": {Data: []byte("# Commands\n\n## fre\n\nall\n\n## fre serve\n\n  --state string\n\n## fre image\n\nx\n\n" +
+			"## fre image ls\n\n  -q, --quiet\n\n## fre image rm\n\n      --all   all\n\n## fre image run\n\nx\n")},
 		".cache/x.md":          {Data: []byte("[bad](nowhere)")},
 		"store/store_test.go":  {Data: []byte("package store\n\nfunc TestOne(t *testing.T) { t.Run(\"a b\", nil) }\n")},
 		"store/bench_test.go":  {Data: []byte("package store\n\nfunc BenchmarkTwo(b *testing.B) {}\n")},
 		"store/not_a_test.txt": {Data: []byte("\nfunc TestThree(t *testing.T) {}\n")},
 		"SPECIFICATION.md": {Data: []byte("| Promise | Kept by |\n|---|---|\n" +
-			"| a | `store.TestOne`, `store.BenchmarkTwo` |\n| b | `store.TestThree` |\n| c | *not yet* |\n" +
+			"| a | `store.TestOne`, `store.BenchmarkTwo` |\n| b | `store.TestThree` |\n| c | nobody |\n" +
 			"| d | |\n| e | `image.TestOne` |\n| f | `make test` |\n" +
 			"| g | `store.TestOne/a b` |\n| h | `store.TestOne/c` |\n")},
 	}
@@ -336,11 +431,19 @@ func TestChecks(t *testing.T) {
 			"README.md: make tests: no such target",
 			"README.md: make nothing: no such target",
 		},
-		"promises": {
+		"commands": {
+			"docs/a.md: fre image rm --al: no such flag",
+			"docs/a.md: fre images: no such command",
+		},
+		"tests": {
 			"SPECIFICATION.md:4: no TestThree in the tests of store",
-			"SPECIFICATION.md:6: no test or benchmark keeps this promise: | d | |",
 			"SPECIFICATION.md:7: no TestOne in the tests of image",
 			`SPECIFICATION.md:10: no case "c" in the tests of store`,
+			"docs/a.md:3: no TestFour in the tests of store",
+		},
+		"promises": {
+			"SPECIFICATION.md:5: no test or benchmark enforces this promise: | c | nobody |",
+			"SPECIFICATION.md:6: no test or benchmark enforces this promise: | d | |",
 		},
 	}
 	for _, c := range checks {
@@ -369,6 +472,7 @@ func TestCheckAttacks(t *testing.T) {
 	tree := fstest.MapFS{
 		"docs/threat-model.md": {Data: []byte("| Attack | Stopped by | Test |\n|---|---|---|\n| " +
 			row.Attack + " | x | `" + row.Tests[0] + "` |\n| y | | z |\n\n| a | b |\n")},
+		"SPECIFICATION.md":        {Data: []byte("each of the 3 attacks")},
 		"test/security/a_test.go": {Data: []byte("package security\n\nfunc TestMore(t *testing.T) {}\n")},
 	}
 	got, err := checkAttacks(tree)
@@ -378,7 +482,7 @@ func TestCheckAttacks(t *testing.T) {
 	text := strings.Join(got, "\n")
 	for _, want := range []string{
 		"want attack, defence and test: | y | | z |", "test/security.TestMore is in no row",
-		row.Attack + ": no TestOverwriteRuntime", "-rows +table",
+		row.Attack + ": no TestOverwriteRuntime", "-rows +table", fmt.Sprintf("no \"each of the %d attacks\"", len(security.Rows)),
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
