@@ -3,7 +3,7 @@
 //
 // A small static C program, the spawner (sandbox/shell), forks the sandboxes. The Go side
 // prepares the objects that sandboxes join (cgroups, network and user namespaces, detached
-// mounts), and passes them to the spawner as file descriptors. See ARCHITECTURE.md for the
+// mounts), and passes them to the spawner as file descriptors. See docs/starts.md for the
 // order and the cost of the operations.
 package sandbox
 

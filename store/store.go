@@ -5,7 +5,7 @@
 // the file. A *tree* is a list of entries (a base environment, one package version, a function's
 // code), identified by the digest of its canonical encoding. An *image* is a list of parts, each
 // a tree under a prefix, plus a configuration opaque to the store. On disk an image is a
-// read-only directory of hard links. See ARCHITECTURE.md.
+// read-only directory of hard links. See docs/state.md.
 //
 // Memory holds all data that a list call needs. The store reads the disk at Open and writes on
 // change. State on disk is whole or absent: build aside, one syncfs, rename, then the database

@@ -13,7 +13,7 @@
  *   fre-shell layout   prints the numbers of wire.h for the test of wire.go.
  *
  * The program has one thread; the spawner allocates no heap memory. See wire.h and
- * ARCHITECTURE.md.
+ * docs/starts.md.
  */
 #define _GNU_SOURCE
 #include <errno.h>

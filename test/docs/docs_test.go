@@ -124,6 +124,40 @@ func anchors(text string) []string {
 	return names
 }
 
+// checkIndex returns a line for every page below docs that the README.md of its directory, or of
+// the nearest one above, does not link.
+func checkIndex(tree fs.FS) ([]string, error) {
+	docs, err := documents(tree)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, doc := range docs {
+		dir := path.Dir(doc)
+		if dir != "docs" && !strings.HasPrefix(dir, "docs/") {
+			continue
+		}
+		if path.Base(doc) == "README.md" {
+			if dir == "docs" {
+				continue
+			}
+			dir = path.Dir(dir)
+		}
+		for dir != "docs" && !slices.Contains(docs, path.Join(dir, "README.md")) {
+			dir = path.Dir(dir)
+		}
+		index := path.Join(dir, "README.md")
+		text, err := fs.ReadFile(tree, index)
+		if err != nil {
+			return nil, err
+		}
+		if !strings.Contains(string(text), "]("+strings.TrimPrefix(doc, dir+"/")+")") {
+			wrong = append(wrong, fmt.Sprintf("%s: no link to %s", index, doc))
+		}
+	}
+	return wrong, nil
+}
+
 // checkTargets returns a line for every make target that a document names and the
 // Makefile lacks.
 func checkTargets(tree fs.FS) ([]string, error) {
@@ -380,6 +414,7 @@ var checks = []struct {
 	check func(fs.FS) ([]string, error)
 }{
 	{"links", checkLinks},
+	{"index", checkIndex},
 	{"make targets", checkTargets},
 	{"commands", checkCommands},
 	{"tests", checkTests},
@@ -413,6 +448,10 @@ func TestChecks(t *testing.T) {
 			"```\nFRE_X=1 sudo bin/fre serve --state DIR & # fre --socket\nid=$(fre images)\nfre image run -- x --flag | y\nfre image rm --all=1 --help\n```\n")},
 		"docs/cli.md": {Data: []byte("# Commands\n\n## fre\n\nall\n\n## fre serve\n\n  --state string\n\n## fre image\n\nx\n\n" +
 			"## fre image ls\n\n  -q, --quiet\n\n## fre image rm\n\n      --all   all\n\n## fre image run\n\nx\n")},
+		"docs/README.md":       {Data: []byte("[cli](cli.md) [old](old/README.md)\n")},
+		"docs/old/README.md":   {Data: []byte("[one](more/one.md)\n")},
+		"docs/old/more/one.md": {Data: []byte("one\n")},
+		"docs/old/two.md":      {Data: []byte("two\n")},
 		".cache/x.md":          {Data: []byte("[bad](nowhere)")},
 		"store/store_test.go":  {Data: []byte("package store\n\nfunc TestOne(t *testing.T) { t.Run(\"a b\", nil) }\n")},
 		"store/bench_test.go":  {Data: []byte("package store\n\nfunc BenchmarkTwo(b *testing.B) {}\n")},
@@ -426,6 +465,10 @@ func TestChecks(t *testing.T) {
 		"links": {
 			"README.md: link to docs/b.md: no such file",
 			"README.md: link to docs/a.md#three: no such heading",
+		},
+		"index": {
+			"docs/README.md: no link to docs/a.md",
+			"docs/old/README.md: no link to docs/old/two.md",
 		},
 		"make targets": {
 			"README.md: make tests: no such target",
