@@ -171,7 +171,7 @@ $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 	@touch $@
 
 .PHONY: docs
-docs: deps-build ## check links, targets and tests that the documents name, and the examples of docs/deploy
+docs: deps-build ## check links, commands, targets and tests that the documents name, the table of promises, and the examples of docs/deploy
 	go test -count=1 ./test/docs/...
 	cd tools/deploy && go test -count=1 ./...
 
