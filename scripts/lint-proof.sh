@@ -80,8 +80,15 @@ internal/load/a.go           internal/plot          allowed
 internal/load/a.go           engine                 refused
 cmd/fre/d.go                 internal/nettrace      allowed
 internal/nettrace/a.go       engine                 refused
-cmd/fre/serve.go             engine                 allowed
-cmd/fre/registry.go          engine                 refused
+cmd/fre/e.go                 just:daemon            allowed
+cmd/fre/serve.go             engine                 refused
+cmd/fre/registry.go          registry               refused
+daemon/a.go                  just:engine            allowed
+daemon/a.go                  adapters/docker        allowed
+daemon/a.go                  client                 refused
+daemon/a.go                  channel                refused
+engine/a.go                  daemon                 refused
+server/a.go                  daemon                 refused
 video/ffmpeg/a.go            std:unsafe             allowed
 video/ffmpeg/a.go            api                    refused
 video/transcode/a.go         video/ffmpeg           allowed
@@ -135,7 +142,7 @@ while read -r file import verdict; do
 		;;
 	esac
 	case $file in
-	cmd/fre/*) ;; # one package: serve.go has a fixed place
+	cmd/fre/*) ;; # one package
 	*) file=$(dirname "$file")/proof$n/$(basename "$file") ;;
 	esac
 	mkpackage "$file" "$path"

@@ -11,6 +11,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/daemon"
 )
 
 // What the examples of docs/deploy say to fre: the arguments are serve's, the
@@ -63,11 +65,11 @@ func TestDeployExamples(t *testing.T) {
 			if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			var cfg serveConfig
-			if err := readConfig(path, &cfg); err != nil {
+			var cfg daemon.Config
+			if err := cfg.ReadFile(path); err != nil {
 				t.Fatal(err)
 			}
-			want := clusterConfig{Node: "fre-1", Registry: "registry.example.org/fre", Address: address, KeyFile: tt.key}
+			want := daemon.Cluster{Node: "fre-1", Registry: "registry.example.org/fre", Address: address, KeyFile: tt.key}
 			if diff := cmp.Diff(want, cfg.Cluster); diff != "" {
 				t.Errorf("cluster (-want +got):\n%s", diff)
 			}

@@ -1,8 +1,8 @@
 // Command fre is the Function Runtime Environment: `fre serve` is the engine, every other command
 // asks a running engine through its Unix socket.
 //
-// Each file holds the commands of one noun. serve.go alone wires the engine's parts; the other
-// files use package client.
+// Each file holds the commands of one noun. serve.go runs package daemon; the other files
+// use package client.
 package main
 
 import (
@@ -71,6 +71,9 @@ type hintError struct {
 
 func (e *hintError) Unwrap() error { return e.error }
 
+// Next returns the next step.
+func (e *hintError) Next() string { return e.next }
+
 // silentExitError ends the program with a status and without a message.
 type silentExitError int
 
@@ -114,12 +117,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // explain returns the message of an error and the next step for people.
 func explain(err error) (message, next string) {
 	message = err.Error()
-	var hint *hintError
+	var hint interface{ Next() string } // of this program, or of package daemon
 	var wire *api.Error
 	var usage usageError
 	switch {
 	case errors.As(err, &hint):
-		next = hint.next
+		next = hint.Next()
 	case errors.As(err, &wire):
 		next = wire.Next
 		if next == "" && wire.Code == api.CodeNotFound {

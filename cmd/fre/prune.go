@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/daemon"
 )
 
 func (c *cli) systemGC() *cobra.Command {
@@ -134,7 +135,7 @@ func flagBytes(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
-	n, err := parseBytes(s)
+	n, err := daemon.ParseBytes(s)
 	if err == nil && n < 1 {
 		err = fmt.Errorf("%s is nothing", s)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
@@ -24,12 +25,12 @@ func TestRegistryServe(t *testing.T) {
 	stopSignals()
 	fretest.CheckLeaks(t)
 	dir := t.TempDir()
-	cfg := registryConfig{Dir: filepath.Join(dir, "registry"), Listen: "unix:" + filepath.Join(dir, "socket"), Interval: time.Hour}
+	cfg := daemon.Registry{Dir: filepath.Join(dir, "registry"), Listen: "unix:" + filepath.Join(dir, "socket"), Interval: time.Hour}
 	ctx, stop := context.WithCancel(t.Context())
 	said, says := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := serveRegistry(ctx, func() {}, cfg, slog.New(slog.NewTextHandler(says, nil)))
+		err := cfg.Serve(ctx, func() {}, slog.New(slog.NewTextHandler(says, nil)))
 		_ = says.Close()
 		done <- err
 	}()
@@ -65,7 +66,6 @@ func TestRegistryServe(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("serve: %v", err)
 	}
-	registryConfig{Interval: -time.Hour}.collect(t.Context(), nil, slog.New(slog.DiscardHandler)) // never, which is no panic
 	if out, code := gc(); code != 0 || out != "0\n" {
 		t.Errorf("gc: exit code %d, %q", code, out)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/daemon"
 )
 
 func (c *cli) tenantCommand() *cobra.Command {
@@ -50,10 +51,10 @@ func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
 		parse      func(string) (int64, error)
 		to         *int64
 	}{
-		{"memory", q.memory, parseBytes, &to.MemoryBytes},
-		{"cpu", q.cpu, parseCPU, &to.CPUMillis},
-		{"image-bytes", q.imageBytes, parseBytes, &to.ImageBytes},
-		{"work", q.work, parseBytes, &to.WorkBytes},
+		{"memory", q.memory, daemon.ParseBytes, &to.MemoryBytes},
+		{"cpu", q.cpu, daemon.ParseCPU, &to.CPUMillis},
+		{"image-bytes", q.imageBytes, daemon.ParseBytes, &to.ImageBytes},
+		{"work", q.work, daemon.ParseBytes, &to.WorkBytes},
 	} {
 		if !f.Changed(s.name) {
 			continue

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/daemon"
 )
 
 // release is set by the linker: -ldflags "-X main.release=v1.2.3".
@@ -100,7 +101,7 @@ something is amiss.`,
 			found, err := cl.Doctor(cmd.Context(), client.DoctorOptions{Costs: costs})
 			if errors.Is(err, client.ErrUnreachable) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "no engine answers: looking at this host directly")
-				if found.Checks, err = doctorLocal(state, costs); found.Checks != nil && err != nil {
+				if found.Checks, err = daemon.Doctor(state, costs); found.Checks != nil && err != nil {
 					fmt.Fprintln(cmd.ErrOrStderr(), err)
 					err = nil
 				}
@@ -125,7 +126,7 @@ something is amiss.`,
 	f := cmd.Flags()
 	f.StringVar(&format, "format", "", "`template` for each check, as for fre images")
 	f.BoolVar(&costs, "costs", true, "measure what things take")
-	f.StringVar(&state, "state", defaultState, "state `directory` to look at where no engine runs")
+	f.StringVar(&state, "state", daemon.DefaultState, "state `directory` to look at where no engine runs")
 	return cmd
 }
 

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"crypto/tls"
@@ -18,10 +18,10 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// lambdaConfig is the configuration file's lambda: AWS Lambda's API, on a separate listener. The
+// Lambda is the configuration file's lambda: AWS Lambda's API, on a separate listener. The
 // API's requests are control actions like the control API's, but have other sizes of bodies and
 // signatures over the path as sent. The gateway's server supports neither.
-type lambdaConfig struct {
+type Lambda struct {
 	Listen   string `yaml:"listen"`
 	Region   string `yaml:"region"`
 	Unsigned string `yaml:"unsigned"`
@@ -29,7 +29,7 @@ type lambdaConfig struct {
 
 var regionName = regexp.MustCompile(`^[a-z]{2}(-[a-z]+)+-[0-9]$`)
 
-func (c *lambdaConfig) check() error {
+func (c *Lambda) check() error {
 	if c == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func loopback(address string) bool {
 }
 
 // open makes the server and the listener. Beyond loopback the listener requires TLS.
-func (c *lambdaConfig) open(secure *tls.Config, bound func(net.Listener) net.Listener, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambda.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
+func (c *Lambda) open(secure *tls.Config, bound func(net.Listener) net.Listener, eng *engine.Engine, invoker gateway.Invoker, st *store.Store, guard *gateway.Guard, events lambda.Events, log *slog.Logger) (net.Listener, *http.Server, error) {
 	if secure == nil && !loopback(c.Listen) {
 		return nil, nil, &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS it can listen on an address such as 127.0.0.1:9001"}
 	}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/adapters/openfaas"
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image"
@@ -61,7 +62,7 @@ func (c *openfaasConfig) read() (*openfaas.Config, error) {
 }
 
 // openOpenFaaS returns the gateway's handler for OpenFaaS's clients; nil without one.
-func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.Engine, queue *events.Service, records *access.Access, scratch func() (string, error), log *slog.Logger) (http.Handler, error) {
+func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.Engine, queue *events.Service, records *access.Access, scratch func() (string, error), log *slog.Logger, version api.Version) (http.Handler, error) {
 	if cfg == nil {
 		return nil, nil
 	}
@@ -71,6 +72,6 @@ func openOpenFaaS(cfg *openfaas.Config, at net.Addr, secure bool, eng *engine.En
 			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS the gateway can listen on an address such as 127.0.0.1:8080",
 		}
 	}
-	cfg.Engine, cfg.Events, cfg.Access, cfg.Scratch, cfg.Log, cfg.Version = eng, queue, records, scratch, log, version()
+	cfg.Engine, cfg.Events, cfg.Access, cfg.Scratch, cfg.Log, cfg.Version = eng, queue, records, scratch, log, version
 	return openfaas.New(*cfg), nil
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"crypto/tls"
@@ -54,14 +54,14 @@ type accessConfig struct {
 	} `yaml:"oidc"`
 }
 
-// accessSettings is accessConfig after checks and conversion.
-type accessSettings struct {
+// Access is accessConfig after checks and conversion.
+type Access struct {
 	records access.Config
 	guard   gateway.Guard
 	clients access.Rate // Each 0: no limit
 }
 
-func (c *accessConfig) read(s *accessSettings) error {
+func (c *accessConfig) read(s *Access) error {
 	switch c.Invoke {
 	case "", "open":
 	case "token":
@@ -113,7 +113,7 @@ func (c *accessConfig) read(s *accessSettings) error {
 }
 
 // open opens the records below the state directory and completes the guard.
-func (s *accessSettings) open(state string, log *slog.Logger) (*access.Access, error) {
+func (s *Access) open(state string, log *slog.Logger) (*access.Access, error) {
 	s.records.Dir, s.records.Log = filepath.Join(state, "access"), log
 	a, err := access.Open(s.records)
 	if err != nil {
@@ -137,14 +137,14 @@ func quotasOf(a *access.Access) func(string) engine.Quotas {
 	}
 }
 
-// acmeConfig is the configuration file's tls.acme.
-type acmeConfig struct {
+// ACME is the configuration file's tls.acme.
+type ACME struct {
 	Hosts     []string `yaml:"hosts"`
 	Email     string   `yaml:"email"`
 	Directory string   `yaml:"directory"`
 }
 
-func (c *acmeConfig) check() error {
+func (c *ACME) check() error {
 	if c == nil {
 		return nil
 	}
@@ -157,7 +157,7 @@ func (c *acmeConfig) check() error {
 // tls gets certificates by ACME (RFC 8555) at their first use, and renews them before they expire.
 // The authority connects to the host's port 443 (tls-alpn-01, RFC 8737), so no further listener is
 // needed.
-func (c *acmeConfig) tls(state string) *tls.Config {
+func (c *ACME) tls(state string) *tls.Config {
 	m := &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(filepath.Join(state, "acme")), HostPolicy: autocert.HostWhitelist(c.Hosts...), Email: c.Email,
 	}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bytes"
@@ -54,7 +54,7 @@ type eventsConfig struct {
 }
 
 // read copies the given fields; the rest keep their defaults.
-func (e *eventsConfig) read(cfg *serveConfig) error {
+func (e *eventsConfig) read(cfg *Config) error {
 	to := &cfg.Events
 	cfg.EventsOff = e.Off
 	to.URL, to.Credentials, to.Listen, to.User = e.NATS, e.Credentials, e.Listen, e.User
@@ -138,7 +138,7 @@ func (e *eventsConfig) read(cfg *serveConfig) error {
 
 // checkTriggers refuses triggers that no event can ever reach, and queues of other tenants'
 // triggers.
-func (cfg *serveConfig) checkTriggers(tenant string, all []image.Trigger) error {
+func (cfg *Config) checkTriggers(tenant string, all []image.Trigger) error {
 	for i := range all {
 		m := all[i].NATS
 		if m == nil {
@@ -210,7 +210,7 @@ func readSecret(path string) ([]byte, error) {
 
 // openEvents opens the queue of asynchronous events. Without a queue the engine answers synchronous
 // events only, and refuses the rest with the returned error.
-func openEvents(ctx context.Context, cfg *serveConfig, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
+func openEvents(ctx context.Context, cfg *Config, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
 	if cfg.EventsOff {
 		return nil, nil, errors.New("events are off in the engine's configuration")
 	}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 )
 
-// clusterConfig is the configuration file's cluster. Zero value: the engine is alone.
-type clusterConfig struct {
+// Cluster is the configuration file's cluster. Zero value: the engine is alone.
+type Cluster struct {
 	Node     string `yaml:"node"`
 	Registry string `yaml:"registry"`
 	Address  string `yaml:"address"`
 	KeyFile  string `yaml:"key_file"`
 }
 
-func (c *clusterConfig) check(cfg *serveConfig) error {
+func (c *Cluster) check(cfg *Config) error {
 	switch {
-	case *c == clusterConfig{}:
+	case *c == Cluster{}:
 		return nil
 	case !cluster.ValidName(c.Node):
 		return fmt.Errorf("node: %q is no name: lower-case letters, digits and dashes, 63 at most", c.Node)
@@ -46,7 +46,7 @@ func (c *clusterConfig) check(cfg *serveConfig) error {
 
 // open makes the node and the table of deployments; nil for an engine without a cluster. From then
 // on the records are shared among all nodes.
-func (c *clusterConfig) open(cfg *serveConfig, records *access.Access, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
+func (c *Cluster) open(cfg *Config, records *access.Access, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
 	if c.Node == "" {
 		return nil, nil, nil
 	}
@@ -62,7 +62,7 @@ func (c *clusterConfig) open(cfg *serveConfig, records *access.Access, log *slog
 	}
 	n, err := cluster.New(cluster.Config{
 		Name: c.Node, Registry: c.Registry, Dir: filepath.Join(cfg.State, "cluster"), Conn: conn, Log: log,
-		Version: version().Version, Address: address, Replicas: cfg.Events.Replicas, Metrics: metrics, Records: records,
+		Version: cfg.Version.Version, Address: address, Replicas: cfg.Events.Replicas, Metrics: metrics, Records: records,
 	})
 	if err != nil {
 		conn.Close()

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -20,8 +20,8 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// readConfig reads the configuration file strictly (docs/configuration.md).
-func readConfig(path string, cfg *serveConfig) error {
+// ReadFile reads a configuration file (docs/configuration.md). An unknown key is an error.
+func (cfg *Config) ReadFile(path string) error {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
@@ -53,19 +53,19 @@ func readConfig(path string, cfg *serveConfig) error {
 		GC     gcConfig     `yaml:"gc"`
 		Events eventsConfig `yaml:"events"`
 
-		Cluster clusterConfig `yaml:"cluster"`
+		Cluster Cluster `yaml:"cluster"`
 
 		Revisions *int `yaml:"revisions"`
 
 		Buffers  buffersConfig  `yaml:"buffers"`
 		Overload overloadConfig `yaml:"overload"`
 
-		Lambda   *lambdaConfig   `yaml:"lambda"`
+		Lambda   *Lambda         `yaml:"lambda"`
 		OpenFaaS *openfaasConfig `yaml:"openfaas"`
 
 		Access accessConfig `yaml:"access"`
 		TLS    struct {
-			ACME *acmeConfig `yaml:"acme"`
+			ACME *ACME `yaml:"acme"`
 		} `yaml:"tls"`
 	}
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
@@ -264,7 +264,7 @@ type buffersConfig struct {
 }
 
 // read copies the sizes; missing fields keep their defaults.
-func (b *buffersConfig) read(cfg *serveConfig) error {
+func (b *buffersConfig) read(cfg *Config) error {
 	size := func(field, s string, to *int64) error {
 		if s == "" {
 			return nil
@@ -298,7 +298,7 @@ type overloadConfig struct {
 }
 
 // read copies the thresholds; missing fields keep their defaults.
-func (o *overloadConfig) read(cfg *serveConfig) error {
+func (o *overloadConfig) read(cfg *Config) error {
 	duration := func(field, s string, to *time.Duration) error {
 		if s == "" {
 			return nil
@@ -407,8 +407,8 @@ func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error 
 	return nil
 }
 
-// parseBytes parses a size in the format of templates.
-func parseBytes(s string) (int64, error) { return image.ParseBytes(s) }
+// ParseBytes parses a size in the format of templates.
+func ParseBytes(s string) (int64, error) { return image.ParseBytes(s) }
 
-// parseCPU parses a CPU limit in the format of templates and returns thousandths of a CPU.
-func parseCPU(s string) (int64, error) { return image.ParseCPU(s) }
+// ParseCPU parses a CPU limit in the format of templates and returns thousandths of a CPU.
+func ParseCPU(s string) (int64, error) { return image.ParseCPU(s) }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 )
 
 func TestReadConfig(t *testing.T) {
-	page, err := os.ReadFile("../../docs/configuration.md")
+	page, err := os.ReadFile("../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +96,8 @@ func TestReadConfig(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tt.src), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			var cfg serveConfig
-			err := readConfig(path, &cfg)
+			var cfg Config
+			err := cfg.ReadFile(path)
 			if tt.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
 					t.Errorf("%q: %v; want an error that names %q", tt.src, err, tt.wrong)
@@ -116,7 +116,7 @@ func TestReadConfig(t *testing.T) {
 			if diff := cmp.Diff([]string{"registry.example.org:5000"}, cfg.InsecureRegistries); diff != "" {
 				t.Error(diff)
 			}
-			registry := &registryConfig{
+			registry := &Registry{
 				Dir: "/var/lib/fre/registry", Listen: "127.0.0.1:5000", Cert: "/etc/fre/registry.pem", Key: "/etc/fre/registry.key",
 				Users: "/etc/fre/registry.users", Interval: 6 * time.Hour, Grace: 24 * time.Hour,
 			}

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"net"
@@ -11,7 +11,7 @@ import (
 
 // issuers is the HTTP client for issuers of tokens. It reaches the issuers' own servers; further
 // hosts that an issuer names are reachable only if tenants may reach them.
-func (cfg *serveConfig) issuers() *http.Client {
+func (cfg *Config) issuers() *http.Client {
 	r := cfg.outward()
 	for _, o := range cfg.Access.records.OIDC {
 		if u, err := url.Parse(o.Issuer); err == nil {
@@ -23,7 +23,7 @@ func (cfg *serveConfig) issuers() *http.Client {
 
 // outward is the rule for connections on behalf of tenants: the public internet, and the ranges and
 // servers of the configuration.
-func (cfg *serveConfig) outward() outward.Rule {
+func (cfg *Config) outward() outward.Rule {
 	r := outward.Rule{Networks: cfg.Egress.AllowPrivate}
 	for _, host := range cfg.InsecureRegistries {
 		if _, _, err := net.SplitHostPort(host); err == nil {
