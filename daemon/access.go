@@ -54,14 +54,15 @@ type accessConfig struct {
 	} `yaml:"oidc"`
 }
 
-// Access is accessConfig after checks and conversion.
+// Access is the configuration of tenants, tokens and quotas.
 type Access struct {
 	records access.Config
 	guard   gateway.Guard
 	clients access.Rate // Each 0: no limit
 }
 
-func (c *accessConfig) read(s *Access) error {
+func (c *accessConfig) read(cfg *Config) error {
+	s := &cfg.Access
 	switch c.Invoke {
 	case "", "open":
 	case "token":
@@ -74,27 +75,48 @@ func (c *accessConfig) read(s *Access) error {
 		return fmt.Errorf("key_file: %q is not an absolute path", c.KeyFile)
 	}
 	s.records.KeyFile = c.KeyFile
-	if r := c.Clients; r.Rate != 0 || r.Burst != 0 {
-		if r.Rate <= 0 || r.Rate > 1e6 || r.Burst < 0 {
-			return fmt.Errorf("clients: a rate of %g with a burst of %d: give requests each second, and how many may come at once", r.Rate, r.Burst)
-		}
-		if r.Burst == 0 {
-			r.Burst = max(1, int(2*r.Rate))
-		}
-		s.clients = access.Rate{Each: time.Duration(float64(time.Second) / r.Rate), Burst: r.Burst}
-	}
-	if o := c.CORS; o != nil {
-		s.guard.CORS = &engine.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
-		if o.MaxAge != "" {
-			var err error
-			if s.guard.CORS.MaxAge, err = time.ParseDuration(o.MaxAge); err != nil {
-				return fmt.Errorf("cors.max_age: %q is no duration such as 5m", o.MaxAge)
-			}
-		}
-		if err := s.guard.CORS.Check(); err != nil {
+	for _, read := range []func(*Access) error{c.readClients, c.readCORS, c.readAudit} {
+		if err := read(s); err != nil {
 			return err
 		}
 	}
+	for _, o := range c.OIDC {
+		s.records.OIDC = append(s.records.OIDC, access.OIDC(o))
+	}
+	return nil
+}
+
+func (c *accessConfig) readClients(s *Access) error {
+	r := c.Clients
+	if r.Rate == 0 && r.Burst == 0 {
+		return nil
+	}
+	if r.Rate <= 0 || r.Rate > 1e6 || r.Burst < 0 {
+		return fmt.Errorf("clients: a rate of %g with a burst of %d: give requests each second, and how many may come at once", r.Rate, r.Burst)
+	}
+	if r.Burst == 0 {
+		r.Burst = max(1, int(2*r.Rate))
+	}
+	s.clients = access.Rate{Each: time.Duration(float64(time.Second) / r.Rate), Burst: r.Burst}
+	return nil
+}
+
+func (c *accessConfig) readCORS(s *Access) error {
+	o := c.CORS
+	if o == nil {
+		return nil
+	}
+	s.guard.CORS = &engine.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
+	if o.MaxAge != "" {
+		var err error
+		if s.guard.CORS.MaxAge, err = time.ParseDuration(o.MaxAge); err != nil {
+			return fmt.Errorf("cors.max_age: %q is no duration such as 5m", o.MaxAge)
+		}
+	}
+	return s.guard.CORS.Check()
+}
+
+func (c *accessConfig) readAudit(s *Access) error {
 	if c.Audit.MaxSize != "" {
 		n, err := image.ParseBytes(c.Audit.MaxSize)
 		if err != nil || n < 64<<10 {
@@ -106,9 +128,6 @@ func (c *accessConfig) read(s *Access) error {
 		return fmt.Errorf("audit.files: %d is negative", c.Audit.Files)
 	}
 	s.records.AuditFiles = c.Audit.Files
-	for _, o := range c.OIDC {
-		s.records.OIDC = append(s.records.OIDC, access.OIDC(o))
-	}
 	return nil
 }
 
@@ -144,7 +163,8 @@ type ACME struct {
 	Directory string   `yaml:"directory"`
 }
 
-func (c *ACME) check() error {
+func (c *ACME) read(cfg *Config) error {
+	cfg.ACME = c
 	if c == nil {
 		return nil
 	}

@@ -1,18 +1,14 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/cluster"
-	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image/oci"
 )
@@ -25,7 +21,9 @@ type Cluster struct {
 	KeyFile  string `yaml:"key_file"`
 }
 
-func (c *Cluster) check(cfg *Config) error {
+func (c *Cluster) read(cfg *Config) error {
+	cfg.Cluster = *c
+	cfg.Access.records.SharedKeyFile = c.KeyFile
 	switch {
 	case *c == Cluster{}:
 		return nil
@@ -44,45 +42,50 @@ func (c *Cluster) check(cfg *Config) error {
 	return nil
 }
 
-// open makes the node and the table of deployments; nil for an engine without a cluster. From then
-// on the records are shared among all nodes.
-func (c *Cluster) open(cfg *Config, records *access.Access, log *slog.Logger, metrics prometheus.Registerer) (*cluster.Node, engine.Table, error) {
+// openCluster makes the node, which is the engine's table of deployments too. From then on the
+// records are shared among all nodes.
+func (d *Daemon) openCluster(ctx context.Context) error {
+	c := &d.cfg.Cluster
 	if c.Node == "" {
-		return nil, nil, nil
+		return nil
 	}
-	dial := cfg.Events
-	dial.Log = log
+	dial := d.cfg.Events
+	dial.Log = d.log
 	conn, err := events.Dial(&dial)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	address := c.Address
-	if address == "" {
-		address = cfg.Listen
-	}
-	n, err := cluster.New(cluster.Config{
-		Name: c.Node, Registry: c.Registry, Dir: filepath.Join(cfg.State, "cluster"), Conn: conn, Log: log,
-		Version: cfg.Version.Version, Address: address, Replicas: cfg.Events.Replicas, Metrics: metrics, Records: records,
+	d.node, err = cluster.New(cluster.Config{
+		Name: c.Node, Registry: c.Registry, Dir: filepath.Join(d.cfg.State, "cluster"), Conn: conn, Log: d.log,
+		Version: d.cfg.Version.Version, Address: cmp.Or(c.Address, d.cfg.Listen), Replicas: d.cfg.Events.Replicas, Metrics: d.metrics, Records: d.records,
 	})
 	if err != nil {
 		conn.Close()
-		return nil, nil, err
+		return err
 	}
-	records.Share(n.Rows(), c.Node)
+	d.undo.add(func() error { return d.node.Close(context.WithoutCancel(ctx)) })
+	d.records.Share(d.node.Rows(), c.Node)
 	if c.KeyFile == "" {
-		log.Warn("cluster: secrets and access keys are this node's own: name a key that all nodes have (cluster.key_file)", "node", c.Node)
+		d.log.Warn("cluster: secrets and access keys are this node's own: name a key that all nodes have (cluster.key_file)", "node", c.Node)
 	}
-	return n, n, nil
+	return nil
 }
 
-// joinCluster joins the node to the cluster.
-func joinCluster(ctx context.Context, n *cluster.Node, eng *engine.Engine) error {
-	err := n.Join(ctx, eng)
+// joinCluster joins the node to the cluster. From then on the node takes the requests.
+func (d *Daemon) joinCluster(ctx context.Context) error {
+	if d.node == nil {
+		return nil
+	}
+	err := d.node.Join(ctx, d.engine)
 	switch {
 	case errors.Is(err, cluster.ErrNameTaken):
 		return &hintError{err, "fre nodes on another node lists them"}
 	case errors.Is(err, cluster.ErrSkew):
 		return &hintError{err, "fre nodes on another node lists their versions"}
+	case err != nil:
+		return err
 	}
-	return err
+	d.invoker, d.guard.Front = d.node, d.node.Front
+	d.cfg.Events.Engine, d.cfg.Events.Elsewhere = d.node.Local(), d.node.Elsewhere
+	return nil
 }

@@ -11,7 +11,10 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
@@ -20,131 +23,195 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
+// Config is the daemon's configuration: flags, and the file of --config for settings that only
+// an operator changes.
+type Config struct {
+	State, Socket, Listen, Group string
+	DockerSocket                 string
+	ConfigFile                   string
+	Version                      api.Version // of the program
+	Drain                        time.Duration
+	Pool, Parked, Forks          int
+	MaxBody                      int64
+	TrustedProxies               []string // addresses and ranges
+	Compress                     bool
+	AccessLog                    string // file, "-" for stdout, "" for none
+	TLSCert, TLSKey              string // files, "" for a gateway in the clear
+	Packages                     image.SettingsOverride
+	Debian                       []debian.Source // nil: the host's
+	Require                      []string        // ids of checks that must be OK
+	Shells                       engine.ShellConfig
+	Work                         engine.WorkConfig
+	AllowHostNetwork             bool
+	LendConnections              []string
+	InsecureRegistries           []string // hosts, with their port
+	Signatures                   []signature.RuleConfig
+	Registry                     *Registry // nil: no registry is served
+	ImageLimits                  oci.Limits
+	Egress                       egress.Config
+	GC                           engine.GCConfig
+	BufferBytes, ConnectionBytes int64
+	BufferLock, BufferHuge       bool
+	MaxConnections, MaxPerClient int
+	Admission                    admission.Config
+	Concurrency, Revisions       int
+	Queue                        admission.QueueConfig
+	APIListen                    string // "": no remote control API
+	Access                       Access
+	ACME                         *ACME // nil: no ACME
+	Events                       events.Config
+	EventsOff                    bool
+	Lambda                       *Lambda   // nil: AWS Lambda's API is not served
+	OpenFaaS                     *OpenFaaS // nil: OpenFaaS's clients are not answered
+	Cluster                      Cluster
+}
+
+// complete makes paths absolute and checks the flags that need no host.
+func (cfg *Config) complete() error {
+	switch {
+	case cfg.DockerSocket == "none":
+		cfg.DockerSocket = ""
+	case cfg.DockerSocket == "" && hasDocker:
+		cfg.DockerSocket = filepath.Join(filepath.Dir(cfg.Socket), "docker.sock")
+	}
+	paths := []*string{&cfg.State, &cfg.Socket}
+	for _, optional := range []*string{&cfg.TLSCert, &cfg.TLSKey, &cfg.DockerSocket} {
+		if *optional != "" {
+			paths = append(paths, optional)
+		}
+	}
+	if cfg.AccessLog != "" && cfg.AccessLog != "-" {
+		paths = append(paths, &cfg.AccessLog)
+	}
+	for _, p := range paths {
+		var err error
+		if *p, err = filepath.Abs(*p); err != nil {
+			return err
+		}
+	}
+	if cfg.MaxConnections < 1 || cfg.MaxPerClient < 0 {
+		return &hintError{errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave them out for 10,000, half of them from one address"}
+	}
+	return leftOut(cfg.parts())
+}
+
+// configFile is the configuration file.
+type configFile struct {
+	Require  []string        `yaml:"require"`
+	Packages packagesConfig  `yaml:"packages"`
+	Shells   shellsConfig    `yaml:"shells"`
+	Network  networkConfig   `yaml:"network"`
+	Registry registryRules   `yaml:"registry"`
+	Images   imagesConfig    `yaml:"images"`
+	Work     workConfig      `yaml:"work"`
+	GC       gcConfig        `yaml:"gc"`
+	Events   eventsConfig    `yaml:"events"`
+	Cluster  Cluster         `yaml:"cluster"`
+	Buffers  buffersConfig   `yaml:"buffers"`
+	Overload overloadConfig  `yaml:"overload"`
+	Lambda   *Lambda         `yaml:"lambda"`
+	OpenFaaS *openfaasConfig `yaml:"openfaas"`
+	Access   accessConfig    `yaml:"access"`
+
+	Revisions *int `yaml:"revisions"`
+
+	TLS struct {
+		ACME *ACME `yaml:"acme"`
+	} `yaml:"tls"`
+}
+
 // ReadFile reads a configuration file (docs/configuration.md). An unknown key is an error.
 func (cfg *Config) ReadFile(path string) error {
 	src, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}
-	var file struct {
-		Require  []string `yaml:"require"`
-		Packages struct {
-			image.SettingsOverride `yaml:",inline"`
-			Debian                 []struct {
-				URI        string   `yaml:"uri"`
-				Suite      string   `yaml:"suite"`
-				Components []string `yaml:"components"`
-				Keyring    string   `yaml:"keyring"`
-			} `yaml:"debian"`
-		} `yaml:"packages"`
-		Shells struct {
-			Ready  *int   `yaml:"ready"`
-			Max    *int   `yaml:"max"`
-			Memory string `yaml:"memory"`
-		} `yaml:"shells"`
-		Network  networkConfig `yaml:"network"`
-		Registry struct {
-			Insecure   []string               `yaml:"insecure"`
-			Signatures []signature.RuleConfig `yaml:"signatures"`
-			Serve      *registryServeConfig   `yaml:"serve"`
-		} `yaml:"registry"`
-		Images imagesConfig `yaml:"images"`
-		Work   workConfig   `yaml:"work"`
-		GC     gcConfig     `yaml:"gc"`
-		Events eventsConfig `yaml:"events"`
-
-		Cluster Cluster `yaml:"cluster"`
-
-		Revisions *int `yaml:"revisions"`
-
-		Buffers  buffersConfig  `yaml:"buffers"`
-		Overload overloadConfig `yaml:"overload"`
-
-		Lambda   *Lambda         `yaml:"lambda"`
-		OpenFaaS *openfaasConfig `yaml:"openfaas"`
-
-		Access accessConfig `yaml:"access"`
-		TLS    struct {
-			ACME *ACME `yaml:"acme"`
-		} `yaml:"tls"`
-	}
+	var file configFile
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
-	cfg.Packages = file.Packages.SettingsOverride
-	cfg.Require = file.Require
-	if n := file.Revisions; n != nil {
-		if *n < 0 || *n > 1000 {
-			return fmt.Errorf("%s: revisions: %d is not from 0 to 1000", path, *n)
-		}
-		if cfg.Revisions = *n; *n == 0 {
-			cfg.Revisions = -1
+	for _, section := range []struct {
+		key  string
+		read func(*Config) error
+	}{
+		{"revisions: ", file.readRevisions},
+		{"packages.", file.Packages.read},
+		{"shells.", file.Shells.read},
+		{"registry.", file.Registry.read},
+		{"images.", file.Images.read},
+		{"work.", file.Work.read},
+		{"network.", file.Network.read},
+		{"buffers.", file.Buffers.read},
+		{"overload.", file.Overload.read},
+		{"gc.", file.GC.read},
+		{"access.", file.Access.read},
+		{"tls.acme.", file.TLS.ACME.read},
+		{"lambda.", file.Lambda.read},
+		{"events.", file.Events.read},
+		{"cluster.", file.Cluster.read},
+		{"openfaas.", file.OpenFaaS.read},
+	} {
+		if err := section.read(cfg); err != nil {
+			return fmt.Errorf("%s: %s%w", path, section.key, err)
 		}
 	}
-	for i, d := range file.Packages.Debian {
+	cfg.Require = file.Require
+	return nil
+}
+
+func (f *configFile) readRevisions(cfg *Config) error {
+	n := f.Revisions
+	if n == nil {
+		return nil
+	}
+	if *n < 0 || *n > 1000 {
+		return fmt.Errorf("%d is not from 0 to 1000", *n)
+	}
+	if cfg.Revisions = *n; *n == 0 {
+		cfg.Revisions = -1
+	}
+	return nil
+}
+
+// packagesConfig is the configuration file's packages.
+type packagesConfig struct {
+	image.SettingsOverride `yaml:",inline"`
+	Debian                 []struct {
+		URI        string   `yaml:"uri"`
+		Suite      string   `yaml:"suite"`
+		Components []string `yaml:"components"`
+		Keyring    string   `yaml:"keyring"`
+	} `yaml:"debian"`
+}
+
+func (p *packagesConfig) read(cfg *Config) error {
+	cfg.Packages = p.SettingsOverride
+	for i, d := range p.Debian {
 		if d.URI == "" || d.Suite == "" || len(d.Components) == 0 || d.Keyring == "" {
-			return fmt.Errorf("%s: packages.debian[%d]: uri, suite, components and keyring are all needed", path, i)
+			return fmt.Errorf("debian[%d]: uri, suite, components and keyring are all needed", i)
 		}
 		cfg.Debian = append(cfg.Debian, debian.Source{URI: d.URI, Suite: d.Suite, Components: d.Components, Keyrings: []string{d.Keyring}})
 	}
-	if err := readShells(&cfg.Shells, file.Shells.Ready, file.Shells.Max, file.Shells.Memory); err != nil {
-		return fmt.Errorf("%s: shells.%w", path, err)
-	}
-	for i, host := range file.Registry.Insecure {
+	return nil
+}
+
+// registryRules is the configuration file's registry.
+type registryRules struct {
+	Insecure   []string               `yaml:"insecure"`
+	Signatures []signature.RuleConfig `yaml:"signatures"`
+	Serve      *registryServeConfig   `yaml:"serve"`
+}
+
+func (r *registryRules) read(cfg *Config) error {
+	for i, host := range r.Insecure {
 		if host == "" || strings.ContainsAny(host, "/ ") {
-			return fmt.Errorf("%s: registry.insecure[%d]: %q is not a host, with a port or without", path, i, host)
+			return fmt.Errorf("insecure[%d]: %q is not a host, with a port or without", i, host)
 		}
 	}
-	cfg.InsecureRegistries = file.Registry.Insecure
-	cfg.Signatures = file.Registry.Signatures
-	if cfg.Registry, err = file.Registry.Serve.read(); err != nil {
-		return fmt.Errorf("%s: registry.serve.%w", path, err)
-	}
-	if err := file.Images.read(&cfg.ImageLimits); err != nil {
-		return fmt.Errorf("%s: images.%w", path, err)
-	}
-	if err := file.Work.read(&cfg.Work); err != nil {
-		return fmt.Errorf("%s: work.%w", path, err)
-	}
-	cfg.AllowHostNetwork, cfg.LendConnections = file.Network.AllowHost, file.Network.LendConnections
-	for i, f := range cfg.LendConnections {
-		if tenant, name, _ := strings.Cut(f, "/"); !image.ValidName(tenant) || !image.ValidName(name) {
-			return fmt.Errorf("%s: network.lend_connections[%d]: %q is no function as TENANT/NAME, such as default/clock", path, i, f)
-		}
-	}
-	if err := file.Network.read(&cfg.Egress); err != nil {
-		return fmt.Errorf("%s: network.%w", path, err)
-	}
-	if err := file.Buffers.read(cfg); err != nil {
-		return fmt.Errorf("%s: buffers.%w", path, err)
-	}
-	if err := file.Overload.read(cfg); err != nil {
-		return fmt.Errorf("%s: overload.%w", path, err)
-	}
-	if err := file.GC.read(&cfg.GC); err != nil {
-		return fmt.Errorf("%s: gc.%w", path, err)
-	}
-	if err := file.Access.read(&cfg.Access); err != nil {
-		return fmt.Errorf("%s: access.%w", path, err)
-	}
-	if err := file.TLS.ACME.check(); err != nil {
-		return fmt.Errorf("%s: tls.acme.%w", path, err)
-	}
-	cfg.ACME = file.TLS.ACME
-	if err := file.Lambda.check(); err != nil {
-		return fmt.Errorf("%s: lambda.%w", path, err)
-	}
-	cfg.Lambda = file.Lambda
-	if err := file.Events.read(cfg); err != nil {
-		return fmt.Errorf("%s: events.%w", path, err)
-	}
-	if err := file.Cluster.check(cfg); err != nil {
-		return fmt.Errorf("%s: cluster.%w", path, err)
-	}
-	cfg.Cluster = file.Cluster
-	cfg.Access.records.SharedKeyFile = file.Cluster.KeyFile
-	if cfg.OpenFaaS, err = file.OpenFaaS.read(); err != nil {
-		return fmt.Errorf("%s: openfaas.%w", path, err)
+	cfg.InsecureRegistries = r.Insecure
+	cfg.Signatures = r.Signatures
+	if err := r.Serve.read(cfg); err != nil {
+		return fmt.Errorf("serve.%w", err)
 	}
 	return nil
 }
@@ -157,7 +224,8 @@ type imagesConfig struct {
 }
 
 // read copies the limits; missing fields keep their defaults.
-func (c *imagesConfig) read(l *oci.Limits) error {
+func (c *imagesConfig) read(cfg *Config) error {
+	l := &cfg.ImageLimits
 	if c.MaxSize != "" {
 		n, err := image.ParseBytes(c.MaxSize)
 		if err != nil {
@@ -182,7 +250,8 @@ type workConfig struct {
 }
 
 // read copies the limits.
-func (w *workConfig) read(cfg *engine.WorkConfig) error {
+func (w *workConfig) read(cfg *Config) error {
+	to := &cfg.Work
 	limit := func(field, s string) (int64, error) {
 		if s == "none" || s == "" {
 			return 0, nil
@@ -197,14 +266,14 @@ func (w *workConfig) read(cfg *engine.WorkConfig) error {
 		return n, nil
 	}
 	var err error
-	if cfg.Limit, err = limit("limit", w.Limit); err != nil {
+	if to.Limit, err = limit("limit", w.Limit); err != nil {
 		return err
 	}
 	for name, s := range w.Tenants {
-		if cfg.Tenants == nil {
-			cfg.Tenants = make(map[string]int64)
+		if to.Tenants == nil {
+			to.Tenants = make(map[string]int64)
 		}
-		if cfg.Tenants[name], err = limit("tenants."+name, s); err != nil {
+		if to.Tenants[name], err = limit("tenants."+name, s); err != nil {
 			return err
 		}
 	}
@@ -224,8 +293,18 @@ type networkConfig struct {
 	} `yaml:"egress"`
 }
 
-// read copies the settings of egress; missing fields keep their defaults.
-func (n *networkConfig) read(cfg *egress.Config) error {
+// read copies the settings; missing fields keep their defaults.
+func (n *networkConfig) read(cfg *Config) error {
+	cfg.AllowHostNetwork, cfg.LendConnections = n.AllowHost, n.LendConnections
+	for i, f := range cfg.LendConnections {
+		if tenant, name, _ := strings.Cut(f, "/"); !image.ValidName(tenant) || !image.ValidName(name) {
+			return fmt.Errorf("lend_connections[%d]: %q is no function as TENANT/NAME, such as default/clock", i, f)
+		}
+	}
+	return n.readEgress(&cfg.Egress)
+}
+
+func (n *networkConfig) readEgress(cfg *egress.Config) error {
 	for i, s := range n.AllowPrivate {
 		p, err := netip.ParsePrefix(s)
 		if err != nil || p != p.Masked() {
@@ -348,23 +427,24 @@ type gcConfig struct {
 }
 
 // read copies the rules of automatic collection; missing fields keep their defaults.
-func (g *gcConfig) read(cfg *engine.GCConfig) error {
+func (g *gcConfig) read(cfg *Config) error {
+	to := &cfg.GC
 	var err error
 	if g.Interval != "" {
-		if cfg.Interval, err = time.ParseDuration(g.Interval); err != nil || cfg.Interval < 0 {
+		if to.Interval, err = time.ParseDuration(g.Interval); err != nil || to.Interval < 0 {
 			return fmt.Errorf("interval: %q is no duration such as 6h; 0h for never", g.Interval)
 		}
-		if cfg.Interval == 0 {
-			cfg.Interval = -1 // engine.Config's value for never
+		if to.Interval == 0 {
+			to.Interval = -1 // engine.Config's value for never
 		}
 	}
 	if g.Unused != "" {
-		if cfg.Policy.Unused, err = time.ParseDuration(g.Unused); err != nil || cfg.Policy.Unused <= 0 {
+		if to.Policy.Unused, err = time.ParseDuration(g.Unused); err != nil || to.Policy.Unused <= 0 {
 			return fmt.Errorf("unused: %q is no duration such as 720h", g.Unused)
 		}
 	}
 	if g.MaxSize != "" {
-		if cfg.Policy.MaxBytes, err = image.ParseBytes(g.MaxSize); err != nil || cfg.Policy.MaxBytes < 1 {
+		if to.Policy.MaxBytes, err = image.ParseBytes(g.MaxSize); err != nil || to.Policy.MaxBytes < 1 {
 			return fmt.Errorf("max_size: %q is no size such as 50GiB", g.MaxSize)
 		}
 	}
@@ -376,32 +456,40 @@ func (g *gcConfig) read(cfg *engine.GCConfig) error {
 			return fmt.Errorf("keep[%d]: %q: %w", i, pattern, err)
 		}
 	}
-	cfg.Policy.Nameless, cfg.Policy.PerName, cfg.Policy.Keep = g.Nameless, g.KeepNewest, g.Keep
+	to.Policy.Nameless, to.Policy.PerName, to.Policy.Keep = g.Nameless, g.KeepNewest, g.Keep
 	return nil
 }
 
-// readShells copies the settings of parked interpreters; nil and "" keep the defaults.
-func readShells(cfg *engine.ShellConfig, ready, most *int, memory string) error {
+// shellsConfig is the configuration file's shells.
+type shellsConfig struct {
+	Ready  *int   `yaml:"ready"`
+	Max    *int   `yaml:"max"`
+	Memory string `yaml:"memory"`
+}
+
+// read copies the settings of parked interpreters; missing fields keep their defaults.
+func (c *shellsConfig) read(cfg *Config) error {
+	to, ready, most := &cfg.Shells, c.Ready, c.Max
 	if most != nil {
 		if *most < 0 {
 			return fmt.Errorf("max: %d is negative: give 0 to park none", *most)
 		}
-		cfg.Max, cfg.Off = *most, *most == 0
+		to.Max, to.Off = *most, *most == 0
 	}
 	if ready != nil {
-		if *ready < 1 || most != nil && *ready > *most && !cfg.Off {
+		if *ready < 1 || most != nil && *ready > *most && !to.Off {
 			return fmt.Errorf("ready: %d is not between 1 and max; max: 0 parks none", *ready)
 		}
-		cfg.Ready = *ready
+		to.Ready = *ready
 	}
-	if memory == "" {
+	if c.Memory == "" {
 		return nil
 	}
 	var err error
-	if cfg.MemoryBytes, err = image.ParseBytes(memory); err != nil {
+	if to.MemoryBytes, err = image.ParseBytes(c.Memory); err != nil {
 		return fmt.Errorf("memory: %w", err)
 	}
-	if cfg.MemoryBytes == 0 {
+	if to.MemoryBytes == 0 {
 		return errors.New("memory: 0 leaves room for none: give max: 0 to park none")
 	}
 	return nil

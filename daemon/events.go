@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -15,10 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/fre-engine/fre/access"
-	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/events/trigger"
 	"github.com/fre-engine/fre/image"
@@ -57,6 +52,27 @@ type eventsConfig struct {
 func (e *eventsConfig) read(cfg *Config) error {
 	to := &cfg.Events
 	cfg.EventsOff = e.Off
+	for _, read := range []func(*events.Config) error{e.readServer, e.readNumbers, e.readSizes} {
+		if err := read(to); err != nil {
+			return err
+		}
+	}
+	if e.KeepDead != "" {
+		d, err := time.ParseDuration(e.KeepDead)
+		if err != nil || d < time.Minute {
+			return fmt.Errorf("keep_dead: %q is no duration of a minute or more, such as 168h", e.KeepDead)
+		}
+		to.KeepDead = d
+	}
+	if err := e.Subjects.Check(); err != nil {
+		return fmt.Errorf("subjects.%w", err)
+	}
+	to.Subjects = e.Subjects
+	return e.readCallbacks(&to.Callbacks)
+}
+
+// readServer reads where the queue is: in a cluster of NATS servers, or in the engine.
+func (e *eventsConfig) readServer(to *events.Config) error {
 	to.URL, to.Credentials, to.Listen, to.User = e.NATS, e.Credentials, e.Listen, e.User
 	switch {
 	case e.Credentials != "" && e.NATS == "":
@@ -70,16 +86,21 @@ func (e *eventsConfig) read(cfg *Config) error {
 	case e.Listen == "" && (e.User != "" || e.PasswordFile != ""):
 		return errors.New("user: it is for listen, which says nowhere")
 	}
-	if e.Listen != "" {
-		if _, _, err := net.SplitHostPort(e.Listen); err != nil {
-			return fmt.Errorf("listen: %q is no HOST:PORT", e.Listen)
-		}
-		password, err := readSecret(e.PasswordFile)
-		if err != nil {
-			return fmt.Errorf("password_file: %w", err)
-		}
-		to.Password = string(password)
+	if e.Listen == "" {
+		return nil
 	}
+	if _, _, err := net.SplitHostPort(e.Listen); err != nil {
+		return fmt.Errorf("listen: %q is no HOST:PORT", e.Listen)
+	}
+	password, err := readSecret(e.PasswordFile)
+	if err != nil {
+		return fmt.Errorf("password_file: %w", err)
+	}
+	to.Password = string(password)
+	return nil
+}
+
+func (e *eventsConfig) readNumbers(to *events.Config) error {
 	for _, n := range []struct {
 		field string
 		value *int
@@ -99,6 +120,10 @@ func (e *eventsConfig) read(cfg *Config) error {
 		}
 		n.set(*n.value)
 	}
+	return nil
+}
+
+func (e *eventsConfig) readSizes(to *events.Config) error {
 	for _, n := range []struct {
 		field, value string
 		to           *int64
@@ -122,18 +147,7 @@ func (e *eventsConfig) read(cfg *Config) error {
 	if e.NATS == "" && store < 2*queue {
 		return fmt.Errorf("store_bytes: %d is less than twice queue_bytes, %d, which no tenant could use: it may have as much as is left", store, queue)
 	}
-	if e.KeepDead != "" {
-		d, err := time.ParseDuration(e.KeepDead)
-		if err != nil || d < time.Minute {
-			return fmt.Errorf("keep_dead: %q is no duration of a minute or more, such as 168h", e.KeepDead)
-		}
-		to.KeepDead = d
-	}
-	if err := e.Subjects.Check(); err != nil {
-		return fmt.Errorf("subjects.%w", err)
-	}
-	to.Subjects = e.Subjects
-	return e.readCallbacks(&to.Callbacks)
+	return nil
 }
 
 // checkTriggers refuses triggers that no event can ever reach, and queues of other tenants'
@@ -209,23 +223,32 @@ func readSecret(path string) ([]byte, error) {
 }
 
 // openEvents opens the queue of asynchronous events. Without a queue the engine answers synchronous
-// events only, and refuses the rest with the returned error.
-func openEvents(ctx context.Context, cfg *Config, records *access.Access, eng *engine.Engine, log *slog.Logger, metrics prometheus.Registerer) (*events.Service, *trigger.Set, error) {
-	if cfg.EventsOff {
-		return nil, nil, errors.New("events are off in the engine's configuration")
+// events only, and refuses the others.
+func (d *Daemon) openEvents(ctx context.Context) error {
+	cfg := &d.cfg.Events
+	if d.cfg.EventsOff {
+		d.accepts = trigger.Down{Err: errors.New("events are off in the engine's configuration")}
+		return nil
 	}
-	if cfg.Events.Engine == nil {
-		cfg.Events.Engine = eng
+	if cfg.Engine == nil {
+		cfg.Engine = d.engine
 	}
-	cfg.Events.Log, cfg.Events.Metrics, cfg.Events.Dir = log, metrics, filepath.Join(cfg.State, "events")
-	queue, err := events.Open(cfg.Events)
+	cfg.Log, cfg.Metrics, cfg.Dir = d.log, d.metrics, filepath.Join(d.cfg.State, "events")
+	queue, err := events.Open(*cfg)
 	if err != nil {
-		log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
-		return nil, nil, errors.New("the queue of events did not open; the engine's log says why")
+		d.log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
+		d.accepts = trigger.Down{Err: errors.New("the queue of events did not open; the engine's log says why")}
+		return nil
 	}
+	d.undo.add(func() error { return queue.Close(context.WithoutCancel(ctx)) })
 	if addr := queue.Addr(); addr != "" {
-		log.InfoContext(ctx, "NATS ready", "address", addr)
+		d.log.InfoContext(ctx, "NATS ready", "address", addr)
 	}
-	set := trigger.Config{Engine: eng, Events: queue, Admit: records.Event, Secrets: records, Log: log, Changed: func() uint64 { return eng.Changes().Generation() }}
-	return queue, trigger.New(set), nil
+	d.queue = queue
+	d.triggers = trigger.New(trigger.Config{
+		Engine: d.engine, Events: queue, Admit: d.records.Event, Secrets: d.records, Log: d.log,
+		Changed: func() uint64 { return d.engine.Changes().Generation() },
+	})
+	d.accepts = d.triggers
+	return nil
 }

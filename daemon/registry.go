@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,6 +141,37 @@ func (c Registry) Serve(ctx context.Context, stopSignals func(), log *slog.Logge
 	return group.Wait()
 }
 
+// registryPart serves a registry beside the engine.
+type registryPart struct{ cleanup }
+
+func newRegistry() part { return &registryPart{} }
+
+// Open opens the registry and starts its collections.
+func (p *registryPart) Open(ctx context.Context, d *Daemon) error {
+	c := d.cfg.Registry
+	c.Dir = cmp.Or(c.Dir, filepath.Join(d.cfg.State, "registry"))
+	r, l, err := c.open(ctx, d.log, d.metrics)
+	if err != nil {
+		return fmt.Errorf("%s: registry.serve: %w", d.cfg.ConfigFile, err)
+	}
+	p.add(r.Close)
+	p.addListener(l)
+	collecting, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.collectEach(collecting, r, d.log)
+	}()
+	p.add(func() error {
+		stop()
+		<-done
+		return nil
+	})
+	d.answer(l, newHTTPServer(r, d.log))
+	d.log.InfoContext(ctx, "registry ready", "address", l.Addr().String(), "directory", c.Dir)
+	return nil
+}
+
 // registryServeConfig is the configuration file's registry.serve.
 type registryServeConfig struct {
 	Listen   string `yaml:"listen"`
@@ -156,30 +188,31 @@ type registryServeConfig struct {
 	} `yaml:"gc"`
 }
 
-// read returns the section's configuration, nil without the section.
-func (c *registryServeConfig) read() (*Registry, error) {
+// read copies the section; cfg.Registry is nil without the section.
+func (c *registryServeConfig) read(cfg *Config) error {
 	if c == nil {
-		return nil, nil
+		return nil
 	}
 	if c.Listen == "" {
-		return nil, fmt.Errorf("listen: give an address such as %s", defaultRegistryListen)
+		return fmt.Errorf("listen: give an address such as %s", defaultRegistryListen)
 	}
-	cfg := &Registry{
+	to := &Registry{
 		Dir: c.Dir, Listen: c.Listen, Cert: c.Cert, Key: c.Key, Users: c.Users, ReadOnly: c.ReadOnly, Insecure: c.Insecure,
 		Untagged: c.GC.Untagged, Interval: defaultRegistryInterval, Grace: registry.DefaultGrace,
 	}
 	for _, d := range []struct {
 		key, src string
 		to       *time.Duration
-	}{{"interval", c.GC.Interval, &cfg.Interval}, {"grace", c.GC.Grace, &cfg.Grace}} {
+	}{{"interval", c.GC.Interval, &to.Interval}, {"grace", c.GC.Grace, &to.Grace}} {
 		if d.src == "" {
 			continue
 		}
 		v, err := time.ParseDuration(d.src)
 		if err != nil || v < 0 {
-			return nil, fmt.Errorf("gc.%s: %q is no duration such as 24h", d.key, d.src)
+			return fmt.Errorf("gc.%s: %q is no duration such as 24h", d.key, d.src)
 		}
 		*d.to = v
 	}
-	return cfg, nil
+	cfg.Registry = to
+	return nil
 }

@@ -1,0 +1,7 @@
+//go:build nodocker
+
+package daemon
+
+const hasDocker = false
+
+var newDocker func() part

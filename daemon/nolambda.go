@@ -1,0 +1,5 @@
+//go:build nolambda
+
+package daemon
+
+var newLambda func() part

@@ -1,0 +1,5 @@
+//go:build noopenfaas
+
+package daemon
+
+var newOpenFaaS func() part
