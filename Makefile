@@ -25,7 +25,7 @@ FLAKE_STEPS  ?= race test-root
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
 # test/cosign, test/openfaas, test/functionsframework and test/frameworks.
-SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/cluster/... ./test/video/...
+SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/cluster/... ./video/test/...
 
 SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
@@ -58,7 +58,7 @@ SCRIPTED := ^TestScripts$$
 RACE := -race -gcflags=modernc.org/...=-race=false
 
 # Packages under PKG without the suites, as directories; suites that exist.
-unit_packages = $$(go list -f '{{.Dir}}' $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|video|cosign|openfaas|functionsframework|frameworks)(/|$$)')
+unit_packages = $$(go list -f '{{.Dir}}' $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|cosign|openfaas|functionsframework|frameworks)(/|$$)|/video/test(/|$$)')
 suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
@@ -69,7 +69,7 @@ help: ## list the targets
 
 .PHONY: build
 build: deps-build shell ## build bin/fre and bin/fre-video (installs a compiler and Go first if they are missing)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/...
 
 .PHONY: shell
 shell: $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN) ## build what the programs carry: the C spawner, the Java bootstrap's library, the adapter of HTTP servers, the transcoder

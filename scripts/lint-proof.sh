@@ -106,8 +106,8 @@ video/client/a.go            video/asset            allowed
 video/client/a.go            video/service          refused
 video/viewers/a.go           internal/load          allowed
 video/viewers/a.go           video/origin           refused
-cmd/fre-video/a.go           video/service          allowed
-cmd/fre-video/b.go           engine                 refused
+video/cmd/fre-video/a.go     video/service          allowed
+video/cmd/fre-video/b.go     engine                 refused
 other/a.go                   internal/daemon        refused
 bench/a.go                   internal/daemon        allowed
 store/a_test.go              internal/fretest       allowed

@@ -29,11 +29,11 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
-	"github.com/fre-engine/fre/internal/fretest/stream"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/transcode"
+	"github.com/fre-engine/fre/video/videotest/stream"
 	"github.com/fre-engine/fre/video/web"
 )
 

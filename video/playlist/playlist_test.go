@@ -12,11 +12,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/fretest/stream"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/playlist"
 	"github.com/fre-engine/fre/video/videotest"
+	"github.com/fre-engine/fre/video/videotest/stream"
 )
 
 // TestPlay: what the playlists lead to is played whole by FFmpeg, by HLS and by DASH, and is

@@ -106,7 +106,7 @@ func startService(args ...string) (addr string, stop func(), err error) {
 	return addr, stop, nil
 }
 
-// TestScripts runs test/script/video/*.txtar: each script has a service at FRE_VIDEO_URL, whose
+// TestScripts runs testdata/*.txtar: each script has a service at FRE_VIDEO_URL, whose
 // engine has no sandboxes; $READY and $FAILED are assets there. $OTHER is a server that knows
 // nothing of videos, $FREE an address at which nobody listens.
 func TestScripts(t *testing.T) {
@@ -118,7 +118,7 @@ func TestScripts(t *testing.T) {
 	}))
 	t.Cleanup(other.Close) // behind the scripts, which run in parallel
 	testscript.Run(t, testscript.Params{
-		Dir: "../../test/script/video",
+		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
 			socket, state := filepath.Join(env.WorkDir, "fre.sock"), filepath.Join(env.WorkDir, "state")
 			stop, err := startEngine(socket)

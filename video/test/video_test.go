@@ -24,8 +24,8 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
-	"github.com/fre-engine/fre/internal/fretest/stream"
 	"github.com/fre-engine/fre/video/asset"
+	"github.com/fre-engine/fre/video/videotest/stream"
 )
 
 // patience bounds what a test waits for; nothing measured depends on it.
