@@ -53,10 +53,10 @@ func (c *cli) statsCommand() *cobra.Command {
 	interval := time.Second
 	cmd := &cobra.Command{
 		Use: "stats [ID...]", Short: "Show what sandboxes use: CPU, memory, processes", ValidArgsFunction: c.completeSandboxes,
-		Long: `Show what sandboxes use, all that run or those named: the share of one CPU that
-they had during --interval, CPU time since their start, memory, processes, and
-bytes in /tmp. With --stream again and again, until Ctrl-C or the end of those
-named.`,
+		Long: `Show the resources that sandboxes use, by default of all running sandboxes: the
+share of one CPU during --interval, CPU time since the start, memory, processes,
+and bytes in /tmp. With --stream the table is updated until Ctrl-C or until the
+named sandboxes end.`,
 		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
 			if interval <= 0 {
 				return usageError{fmt.Errorf("--interval: %v is no time to measure for", interval)}

@@ -89,11 +89,11 @@ func (c *cli) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Explain what this host can do and what follows",
-		Long: `Explain what this host can do, what FRE does about it, and what follows where
-something is missing. Beside it stands what the engine does all the time takes
-here: medians, measured now, in less than a second. Asks the engine; where none
-runs, looks itself, which needs root to see everything. The exit code is 1 when
-something is amiss.`,
+		Long: `Explain the abilities of this host, their use in FRE, and the effect of each
+missing ability. The report also gives the duration of frequent operations:
+medians, measured now, in less than a second. The command asks the engine; without
+an engine the command examines the host itself and needs root for a full report.
+The exit code is 1 if the host lacks an ability that FRE needs.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
