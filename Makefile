@@ -68,8 +68,8 @@ help: ## list the targets
 ##### build
 
 .PHONY: build
-build: deps-build shell ## build bin/fre and bin/fre-video (installs a compiler and Go first if they are missing)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/...
+build: deps-build shell ## build bin/fre, bin/fre-video and bin/fre-bench (installs a compiler and Go first if they are missing)
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/... ./bench/cmd/...
 
 .PHONY: shell
 shell: $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN) ## build what the programs carry: the C spawner, the Java bootstrap's library, the adapter of HTTP servers, the transcoder
@@ -96,8 +96,8 @@ $(HTTP_BIN): $(HTTP_SRC) | deps-build
 	@touch $@
 
 .PHONY: install
-install: build ## install bin/fre and bin/fre-video into PREFIX/bin (/usr/local)
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/fre bin/fre-video
+install: build ## install bin/fre, bin/fre-video and bin/fre-bench into PREFIX/bin (/usr/local)
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/fre bin/fre-video bin/fre-bench
 
 .PHONY: clean
 clean: ## remove what was built; keeps .cache (downloads, tools)
@@ -185,7 +185,7 @@ race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same, pack
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; status=0; packages=$(unit_packages); \
 	go test $(RACE) -vet=off -timeout 15m -skip '$(BUILDS)|$(SCRIPTED)' $$(scripts/concurrent.sh <<<"$$packages") || status=1; \
 	go test -vet=off -timeout 15m -skip '$(BUILDS)' $$(scripts/concurrent.sh -v <<<"$$packages") || status=1; \
-	go test -vet=off -timeout 15m -run '$(SCRIPTED)' ./cmd/... || status=1; \
+	go test -vet=off -timeout 15m -run '$(SCRIPTED)' ./cmd/... ./video/cmd/... ./bench/cmd/... || status=1; \
 	exit $$status
 
 .PHONY: test-root

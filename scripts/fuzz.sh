@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every Fuzz target of the module for a while, as many at once as there are
+# Runs every Fuzz target of all modules for a while, as many at once as there are
 # CPUs, each with one worker.
 #
 #   scripts/fuzz.sh [DURATION, 3s]
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 duration=${1:-3s}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cache=$(go env GOCACHE)/fuzz/$(go list -m)
+cache=$(go env GOCACHE)/fuzz/$(awk '$1 == "module" { print $2 }' go.mod)
 export duration work cache
 
 # fuzz DIRECTORY:TARGET runs one. Now and then a run fails with nothing but "context

@@ -75,11 +75,7 @@ client/a.go                  api                    allowed
 client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed
 cmd/fre/b.go                 engine                 refused
-cmd/fre/c.go                 internal/load          allowed
-internal/load/a.go           internal/plot          allowed
-internal/load/a.go           engine                 refused
-cmd/fre/d.go                 internal/nettrace      allowed
-internal/nettrace/a.go       engine                 refused
+cmd/fre/c.go                 bench/internal/load    refused
 cmd/fre/e.go                 just:daemon            allowed
 cmd/fre/serve.go             engine                 refused
 cmd/fre/registry.go          registry               refused
@@ -89,6 +85,12 @@ daemon/a.go                  client                 refused
 daemon/a.go                  channel                refused
 engine/a.go                  daemon                 refused
 server/a.go                  daemon                 refused
+bench/internal/load/a.go     bench/internal/plot    allowed
+bench/internal/load/a.go     engine                 refused
+bench/internal/nettrace/a.go engine                 refused
+bench/cmd/fre-bench/a.go     bench/internal/load    allowed
+bench/cmd/fre-bench/a.go     just:client            allowed
+bench/cmd/fre-bench/a.go     engine                 refused
 video/ffmpeg/a.go            std:unsafe             allowed
 video/ffmpeg/a.go            api                    refused
 video/transcode/a.go         video/ffmpeg           allowed
@@ -104,8 +106,8 @@ video/service/a.go           video/ffmpeg           refused
 video/service/a.go           engine                 refused
 video/client/a.go            video/asset            allowed
 video/client/a.go            video/service          refused
-video/viewers/a.go           internal/load          allowed
-video/viewers/a.go           video/origin           refused
+bench/internal/viewers/a.go  bench/internal/load    allowed
+bench/internal/viewers/a.go  video/origin           refused
 video/cmd/fre-video/a.go     video/service          allowed
 video/cmd/fre-video/b.go     engine                 refused
 other/a.go                   internal/daemon        refused

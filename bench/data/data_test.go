@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 func cellOf(label string, rates ...float64) *testbed.Cell {

@@ -4,7 +4,7 @@
 //	go run ./bench/data         # as root, from the project's root directory
 //
 // All servers and clients run in a network namespace with the congestion control reno, because a
-// host's BBR would pace the loopback. Servers run on the first CPU, and the client, fre bench http,
+// host's BBR would pace the loopback. Servers run on the first CPU, and the client, fre-bench http,
 // on the last. The rows of nginx show the better of tcp_nopush on and off. The servers take turns
 // in one run: read the ratios.
 //
@@ -38,6 +38,7 @@ import (
 
 type options struct {
 	bin, serve       string
+	client           string
 	state            string
 	slice, warmUp    time.Duration
 	rounds           int
@@ -53,6 +54,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin/fre", "the fre program")
+	flag.StringVar(&o.client, "client", "bin/fre-bench", "the fre-bench program")
 	flag.StringVar(&o.serve, "serve", "", "further arguments of fre serve, separated by spaces")
 	flag.StringVar(&o.state, "state", "", "state directory of the engine, which keeps what was built for the next run (default: one of this run's own)")
 	flag.DurationVar(&o.slice, "slice", 2500*time.Millisecond, "how long a server is called before it is the next one's turn")
@@ -104,8 +106,10 @@ func startEngine(ctx context.Context, o options, dir string) (*daemon.Daemon, er
 // run deploys the functions with access to the network, and then measures in a child process
 // without.
 func run(ctx context.Context, o options) (err error) {
-	if o.bin, err = filepath.Abs(o.bin); err != nil {
-		return err
+	for _, path := range []*string{&o.bin, &o.client} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "fre-bench-")
 	if err != nil {
@@ -126,7 +130,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	// The terminal sends interrupts to the whole process group; the parent waits for the child.
-	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.bin, "-state", o.state)...)
+	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.bin, "-client", o.client, "-state", o.state)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	return cmd.Run()
@@ -182,7 +186,7 @@ func inside(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, cpus: cpus, dir: o.inside, client: testbed.Client{Bin: o.bin, CPU: cpus[1], WarmUp: o.warmUp, Slice: o.slice}}
+	b := &bench{options: o, cpus: cpus, dir: o.inside, client: testbed.Client{Bin: o.client, CPU: cpus[1], WarmUp: o.warmUp, Slice: o.slice}}
 	defer func() { err = errors.Join(err, b.close()) }()
 	r := &result{Slice: o.slice, Rounds: o.rounds, CPUs: cpus}
 	if r.Host, err = host.Describe(ctx, map[string][]string{

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 // target is a request to a server.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/bench/internal/plot"
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/plot"
 )
 
 // markdown returns the tables of the page.

@@ -32,9 +32,9 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/stats"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 type options struct {

@@ -27,10 +27,10 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 type options struct {

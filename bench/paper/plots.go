@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/fre-engine/fre/bench/internal/peer"
-	"github.com/fre-engine/fre/internal/plot"
+	"github.com/fre-engine/fre/bench/internal/plot"
 )
 
 // colors maps peers and platforms to colours, equal in all figures.

@@ -22,10 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/bench/internal/host"
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/stats"
 	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 type options struct {

@@ -15,7 +15,7 @@ import (
 )
 
 // audience holds the CPU costs of viewers that watch the film at 4 Mbit/s, the same number from
-// each server. fre-video bench simulates the viewers.
+// each server. fre-bench video simulates the viewers.
 type audience struct {
 	Viewers int                    `json:"viewers"`
 	Turns   map[string][]attention `json:"turns"` // by server: videoServer, nginxOn
@@ -64,10 +64,6 @@ func (b *bench) audience(ctx context.Context) (*audience, error) {
 	if b.servers[nginxOn] == nil {
 		return nil, nil
 	}
-	if _, err := daemon.Command(ctx, b.video, "bench", "--help"); err != nil {
-		b.skipped = append(b.skipped, "this fre-video has no viewers: "+err.Error())
-		return nil, ctx.Err()
-	}
 	if err := b.layFilm(ctx); err != nil {
 		return nil, err
 	}
@@ -92,7 +88,7 @@ func (b *bench) attention(ctx context.Context, s *testbed.Server, path string) (
 	}
 	var out string
 	err = testbed.OnCPU(b.cpus[1], func() (err error) {
-		out, err = daemon.Command(ctx, b.video, "bench", "http://"+s.Addr+path+"/hls/master.m3u8", "--viewers", strconv.Itoa(b.viewers),
+		out, err = daemon.Command(ctx, b.client.Bin, "video", "http://"+s.Addr+path+"/hls/master.m3u8", "--viewers", strconv.Itoa(b.viewers),
 			"--rate", "4", "--seeks", "0", "--ramp", (length / 8).String(), "--duration", length.String(), "--seed", "1", "--json", "-")
 		return err
 	})
@@ -119,7 +115,7 @@ func (b *bench) attention(ctx context.Context, s *testbed.Server, path string) (
 // markdown writes the section of the page.
 func (a *audience) markdown(p func(string, ...any)) {
 	p("\n## Viewers at 4 Mbit/s\n")
-	p("%d of fre-video bench, from each server in turn. *Viewers for each CPU*: seconds that all have seen ÷ seconds of the server's CPU.\n", a.Viewers)
+	p("%d of fre-bench video, from each server in turn. *Viewers for each CPU*: seconds that all have seen ÷ seconds of the server's CPU.\n", a.Viewers)
 	p("| server | viewers for each CPU | rebufferings | sessions given up |\n|---|---:|---:|---:|")
 	median := map[string]float64{}
 	for _, s := range []struct{ name, label string }{{videoServer, freVideo}, {nginxOn, nginxFiles}} {

@@ -5,7 +5,7 @@
 //	go run ./bench/video        # as root, from the project's root directory
 //
 // All servers and clients run in a network namespace with the congestion control reno. Servers run
-// on the first CPU, and the client, fre bench http, on the last. fre-video is the real program with
+// on the first CPU, and the client, fre-bench http, on the last. fre-video is the real program with
 // a library filled by hand, and runs without an engine, because no video is transcoded. The rows of
 // nginx show the better of tcp_nopush on and off. The servers take turns in one run: read the
 // ratios.
@@ -46,6 +46,7 @@ import (
 
 type options struct {
 	fre, video, before string
+	client             string
 	nginxVOD           string
 	state              string
 	slice, warmUp      time.Duration
@@ -63,6 +64,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.fre, "bin", "bin/fre", "the fre program")
 	flag.StringVar(&o.video, "video", "bin/fre-video", "the fre-video program")
+	flag.StringVar(&o.client, "client", "bin/fre-bench", "the fre-bench program")
 	flag.StringVar(&o.before, "before", "", "another build of fre-video, to be measured beside it")
 	flag.StringVar(&o.nginxVOD, "nginx-vod", os.Getenv("FRE_BENCH_NGINX_VOD"), "nginx-vod-module, built for this nginx (default: FRE_BENCH_NGINX_VOD)")
 	flag.StringVar(&o.state, "state", "", "state directory of the engine that transcodes, which keeps the transcoder's image for the next run (default: one of this run's own)")
@@ -100,7 +102,7 @@ func main() {
 
 // run makes the media, and measures in a child process in a new network namespace.
 func run(ctx context.Context, o options) (err error) {
-	for _, path := range []*string{&o.fre, &o.video, &o.before, &o.nginxVOD} {
+	for _, path := range []*string{&o.fre, &o.video, &o.client, &o.before, &o.nginxVOD} {
 		if *path == "" {
 			continue
 		}
@@ -134,7 +136,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	// The terminal sends interrupts to the whole process group; the parent waits for the child.
-	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.fre, "-video", o.video, "-before", o.before, "-nginx-vod", o.nginxVOD)...)
+	cmd := exec.Command(self, append(os.Args[1:], "-inside", dir, "-bin", o.fre, "-video", o.video, "-client", o.client, "-before", o.before, "-nginx-vod", o.nginxVOD)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	return cmd.Run()
@@ -149,7 +151,7 @@ func inside(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, cpus: cpus, dir: o.inside, client: testbed.Client{Bin: o.fre, CPU: cpus[1], WarmUp: o.warmUp, Slice: o.slice}}
+	b := &bench{options: o, cpus: cpus, dir: o.inside, client: testbed.Client{Bin: o.client, CPU: cpus[1], WarmUp: o.warmUp, Slice: o.slice}}
 	defer func() { err = errors.Join(err, b.close()) }()
 	r := &result{Slice: o.slice, Rounds: o.rounds, CPUs: cpus}
 	if r.Host, err = host.Describe(ctx, map[string][]string{"fre": {o.fre, "version", "--format", "{{.Client.Version}}"}}); err != nil {

@@ -235,7 +235,7 @@ func newRoot() *cobra.Command {
 		c.agentCommand(), c.mcpCommand(),
 		c.keyCommand(), c.tenantCommand(), c.tokenCommand(), c.secretCommand(), c.auditCommand(),
 		c.invokeCommand(), c.runCommand(), c.createCommand(), c.startCommand(), c.attachCommand(), c.renameCommand(), c.rmCommand(), c.containerCommand(), c.psCommand(), c.topCommand(), c.statsCommand(), c.inspectCommand(), c.logsCommand(), c.eventsCommand(), c.triggersCommand(), c.nodesCommand(), c.stopCommand(), c.killCommand(), c.waitCommand(),
-		c.versionCommand(), c.statusCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(), c.traceCommand(), benchCommand(),
+		c.versionCommand(), c.statusCommand(), c.doctorCommand(), c.systemCommand(), c.debugCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)
 	return root

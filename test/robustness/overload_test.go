@@ -6,13 +6,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 const (
@@ -32,9 +33,8 @@ func TestOverload(t *testing.T) {
 		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
 		daemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: image.Instances{Max: 2}}},
 	))
-	slow := load.Config{URL: w.d.URL("/function/slow.other/pause?20ms"), Connections: 2, Duration: time.Second, WarmUp: 200 * time.Millisecond}
 	alone := func() (perSecond float64) {
-		r, err := load.Run(t.Context(), slow)
+		r, err := w.bench(t, "--connections", "2", "--duration", "1s")
 		if err != nil || r.Metrics.Success != 1 {
 			t.Fatalf("alone: %+v, %v", r, err)
 		}
@@ -44,14 +44,13 @@ func TestOverload(t *testing.T) {
 	w.measure(t) // warms up
 	quiet := w.measure(t)
 
-	much := slow
-	much.Connections, much.Rate, much.Duration = 2000, 3*capacity, asking
+	much := 3 * capacity
 	done := make(chan struct{})
-	var busy *load.Report
+	var busy report
 	var err error
 	go func() {
 		defer close(done)
-		busy, err = load.Run(t.Context(), much)
+		busy, err = w.bench(t, "--connections", "2000", "--rate", strconv.FormatFloat(much, 'f', 3, 64), "--duration", asking.String())
 	}()
 	w.untilRefused(t, done)
 	during := w.measure(t)
@@ -69,7 +68,7 @@ func TestOverload(t *testing.T) {
 	served, refused := busy.ByStatus["200"], busy.ByStatus["503"]
 	rate := float64(served.Count) / asking.Seconds()
 	t.Logf("capacity %.0f/s; asked for %.0f/s: %.2f of capacity, p99 %v; refused %d, p99 %v",
-		capacity, much.Rate, rate/capacity, served.P99, refused.Count, refused.P99)
+		capacity, much, rate/capacity, served.P99, refused.Count, refused.P99)
 	if total := busy.Metrics.Requests; served.Count+refused.Count != total || busy.Unfinished != 0 {
 		t.Errorf("of %d, %d were served and %d refused, %d are not done: %v", total, served.Count, refused.Count, busy.Unfinished, busy.ErrorCounts)
 	}
@@ -86,6 +85,35 @@ func TestOverload(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// report is the part of a report of fre-bench that the test reads.
+type report struct {
+	Unfinished  uint64            `json:"unfinished"`
+	ErrorCounts map[string]uint64 `json:"error_counts"`
+	ByStatus    map[string]struct {
+		Count uint64        `json:"count"`
+		P99   time.Duration `json:"p99"`
+	} `json:"by_status"`
+	Metrics struct {
+		Requests   uint64  `json:"requests"`
+		Throughput float64 `json:"throughput"`
+		Success    float64 `json:"success"`
+	} `json:"metrics"`
+}
+
+// bench calls the slow function with fre-bench, which make builds beside fre. The package of the load
+// generator belongs to the module bench, and FRE's own module imports no package of bench.
+func (w *world) bench(t *testing.T, args ...string) (r report, err error) {
+	t.Helper()
+	program := filepath.Join(filepath.Dir(daemontest.Bin(t)), "fre-bench")
+	out, err := daemon.Command(t.Context(), program, append([]string{
+		"http", w.d.URL("/function/slow.other/pause?20ms"), "--warm-up", "200ms", "--format", "json",
+	}, args...)...)
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &r)
+	}
+	return r, err
 }
 
 // untilRefused calls the slow function until it is too much, which has to be said with

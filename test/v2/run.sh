@@ -17,7 +17,7 @@ packages=(test/v2 internal/linux volume sandbox/cgroup sandbox/netns sandbox/egr
 	'engine BuildStep BuildStepFills CPUCount Container ContainerPreparedLayer DiskUsage Drain ForkEnds ForkHostile ForkIsolation ForkServerDies
 		FreshPerEvent LargerHost LimitsOf Own ParkedTool ProcessesSignalWait Run RunTenant RuntimeShell ShellBurst ShellDies ShellsAmongStarts
 		StartKinds Stdio Stop Temporary WarmReuse WithLimits WorkLimit WorkOnDisk'
-	'internal/nettrace Allocations Missing' # the others drop packets by a program that needs Linux 6.6
+	'bench/internal/nettrace Allocations Missing' # the others drop packets by a program that needs Linux 6.6
 	test/security)
 
 seconds=2400

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/load"
 )
 
 // Turn holds the measurements of a server during one turn.
@@ -28,9 +28,9 @@ type Turn struct {
 	Report    *load.Report  `json:"report,omitempty"`
 }
 
-// Client runs fre bench http on a CPU of its own.
+// Client runs fre-bench http on a CPU of its own.
 type Client struct {
-	Bin    string // the fre program
+	Bin    string // the fre-bench program
 	CPU    int
 	WarmUp time.Duration // before each turn, not measured
 	Slice  time.Duration // duration of each turn
@@ -120,7 +120,7 @@ func (t *Turn) heap(before, after Heap, length time.Duration) {
 // separated by blanks and requested in turn.
 func (c Client) Call(ctx context.Context, addr, path string, connections int, rate float64, length time.Duration) (*load.Report, error) {
 	args := []string{
-		"bench", "http", "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
+		"http", "--format", "json", "--connections", strconv.Itoa(connections), "--duration", length.String(),
 	}
 	if rate > 0 {
 		args = append(args, "--rate", strconv.FormatFloat(rate, 'f', 3, 64))

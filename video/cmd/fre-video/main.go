@@ -141,7 +141,7 @@ func newRoot() *cobra.Command {
 		return usageError{&hintError{wording.Flag(err), cmd.CommandPath() + " --help lists the flags"}}
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), liveCommand(), benchCommand(),
+	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), liveCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What fre-video's exit codes mean", Long: exitCodes})
 	return root
 }

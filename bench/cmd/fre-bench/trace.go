@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -14,22 +16,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
+	"github.com/fre-engine/fre/bench/internal/nettrace"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/nettrace"
 )
 
-func (c *cli) traceCommand() *cobra.Command {
+func traceCommand() *cobra.Command {
 	cmd := group(&cobra.Command{Use: "trace", Short: "Watch what the kernel does for functions"})
-	cmd.AddCommand(c.traceNetCommand())
+	cmd.AddCommand(traceNetCommand())
 	return cmd
 }
 
 // tracedLines is the maximum number of rows of each table.
 const tracedLines = 10
 
-func (c *cli) traceNetCommand() *cobra.Command {
-	var format, listen string
+func traceNetCommand() *cobra.Command {
+	var format, listen, socket string
 	var allocations bool
 	var count int
 	interval := time.Second
@@ -58,11 +61,11 @@ by sandbox.`,
 			case interval <= 0 || count < 0:
 				return usageError{fmt.Errorf("--interval %v --count %d: nothing to measure for", interval, count)}
 			}
-			cl := c.client()
+			cl := client.New(socket)
 			defer cl.Close()
 			owners := func() ([]nettrace.Owner, error) { return sandboxOwners(cmd, cl) }
 			if _, err := owners(); errors.Is(err, client.ErrUnreachable) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "fre: no engine here: nothing is told apart by sandbox")
+				fmt.Fprintln(cmd.ErrOrStderr(), "fre-bench: no engine at "+socket+": nothing is told apart by sandbox")
 				owners = nil
 			}
 			t, err := nettrace.Open(nettrace.Config{Allocations: allocations, Owners: owners})
@@ -71,7 +74,7 @@ by sandbox.`,
 			}
 			defer func() { err = errors.Join(err, t.Close()) }()
 			for _, m := range t.Missing() {
-				fmt.Fprintln(cmd.ErrOrStderr(), "fre:", m)
+				fmt.Fprintln(cmd.ErrOrStderr(), "fre-bench:", m)
 			}
 			if listen != "" {
 				return serveTrace(cmd, t, listen)
@@ -82,7 +85,9 @@ by sandbox.`,
 				return err
 			}
 			for n := 0; count == 0 || n < count; n++ {
-				if pause(cmd.Context(), interval) != nil {
+				select {
+				case <-time.After(interval):
+				case <-cmd.Context().Done():
 					return nil // Ctrl-C is the normal end
 				}
 				now, err := t.Sample()
@@ -96,7 +101,7 @@ by sandbox.`,
 				if format == "json" {
 					err = json.NewEncoder(out).Encode(d)
 				} else {
-					if asTerminal(out) != nil {
+					if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 						fmt.Fprint(out, "\x1b[H\x1b[J") // cursor to the upper left corner, erase the screen
 					}
 					err = showTrace(out, d, now.Time.Sub(before.Time))
@@ -110,6 +115,7 @@ by sandbox.`,
 		}),
 	}
 	f := cmd.Flags()
+	f.StringVar(&socket, "socket", cmp.Or(os.Getenv("FRE_SOCKET"), client.DefaultSocket), "control socket of the engine (FRE_SOCKET)")
 	f.DurationVar(&interval, "interval", interval, "how long to count for each table")
 	f.IntVar(&count, "count", 0, "how many tables; 0: until Ctrl-C")
 	f.BoolVar(&allocations, "allocations", false, "count allocations of packet buffers, which slows all of the kernel's a little")

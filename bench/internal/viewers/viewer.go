@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fre-engine/fre/internal/load"
+	"github.com/fre-engine/fre/bench/internal/load"
 )
 
 // Times of a viewer, in part as in hls.js.
@@ -364,7 +364,7 @@ func (v *viewer) ask(b []byte, host string, what wanted) []byte {
 	b = append(b, what.path...)
 	b = append(b, " HTTP/1.1\r\nHost: "...)
 	b = append(b, host...)
-	b = append(b, "\r\nUser-Agent: fre-video-bench\r\nAccept: */*\r\n"...)
+	b = append(b, "\r\nUser-Agent: fre-bench\r\nAccept: */*\r\n"...)
 	if what.size > 0 {
 		b = fmt.Appendf(b, "Range: bytes=%d-%d\r\n", what.offset, what.offset+what.size-1)
 	}

@@ -1,42 +1,39 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fre-engine/fre/video/viewers"
+	"github.com/fre-engine/fre/bench/internal/viewers"
 )
 
-func benchCommand() *cobra.Command {
+func videoCommand() *cobra.Command {
 	var c viewers.Config
 	var weak, buffer, jsonFile, svg string
 	var rate float64
 	var insecure bool
 	cmd := &cobra.Command{
-		Use: "bench URL...", Short: "Play HLS with many virtual viewers and report what they lived through",
+		Use: "video URL...", Short: "Play HLS with many virtual viewers and report what they lived through",
 		Long: `Play HLS from any server with virtual viewers, each URL being a master playlist, and report
 how long they waited for the picture, how often it stopped, in what quality they saw it, and
 how long requests took.
 
-  fre-video bench http://127.0.0.1:8090/assets/ID/hls/master.m3u8 --viewers 200
-  fre-video bench URL --viewers 500 --weak-share 0.3 --seeks 1 --svg run.svg
-  fre-video bench URL --viewers 1000 --rate 4 --seeks 0
+  fre-bench video http://127.0.0.1:8090/assets/ID/hls/master.m3u8 --viewers 200
+  fre-bench video URL --viewers 500 --weak-share 0.3 --seeks 1 --svg run.svg
+  fre-bench video URL --viewers 1000 --rate 4 --seeks 0
 
 Each viewer does as a player does: it reads the playlists, loads picture and sound segment by
 segment on a connection of its own, begins at the lowest rung and changes to what its downloads
 allow, loads ahead no more than its buffer takes, tries again after errors, later each time or
 when Retry-After says, and gives a session up when that does not help. Who has seen all begins
 anew. This is a closed loop: a server that becomes slow is asked less, and the viewers wait.
-What it can do at most is for fre bench http to tell.
+What it can do at most is for fre-bench http to tell.
 
 Viewers on a weak network (--weak-share) read no faster than at a rate of their own, with a small
 window and short segments of TCP, so that the server has slow connections to keep.
@@ -47,7 +44,7 @@ at 4 Mbit/s a server has time for is the greatest --viewers without rebuffering.
 A session's id is in each request as CMCD-Session: sid="…" (CTA-5004), for the server's log.
 Ctrl-C ends the run with a report of what was until then. No engine and no service is needed.`,
 		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
 			c.URLs = args
 			var err error
 			if c.WeakMin, c.WeakMax, err = parseRange(weak); err != nil {
@@ -70,8 +67,6 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 			switch {
 			case errors.Is(err, viewers.ErrConfig):
 				return usageError{err}
-			case err != nil && cmd.Context().Err() != nil:
-				return context.Canceled
 			case err != nil:
 				return &hintError{err, "is the server there, and is the URL one of a master playlist? fre-video inspect ID shows an asset's"}
 			}
@@ -90,7 +85,7 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 				}
 			}
 			return report.WriteText(cmd.OutOrStdout())
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.IntVarP(&c.Viewers, "viewers", "n", 10, "`number` of viewers")
@@ -124,13 +119,4 @@ func parseRange(text string) (from, to float64, err error) {
 		err = errors.New("no range")
 	}
 	return from, to, err
-}
-
-// writeFile creates or replaces a file with the output of write.
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }

@@ -13,11 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/internal/load"
+	"github.com/fre-engine/fre/bench/internal/load"
 )
 
-// TestBenchInterrupted sends Ctrl-C to a run of an hour.
-func TestBenchInterrupted(t *testing.T) {
+// TestHTTPInterrupted sends Ctrl-C to a run of an hour.
+func TestHTTPInterrupted(t *testing.T) {
 	var once sync.Once
 	busy := make(chan struct{})
 	n := 0
@@ -27,11 +27,11 @@ func TestBenchInterrupted(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	fre, err := exec.LookPath("fre") // TestMain is it
+	program, err := exec.LookPath("fre-bench") // TestMain is it
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(fre, "bench", "http", s.URL, "--duration", "1h", "--format", "json")
+	cmd := exec.Command(program, "http", s.URL, "--duration", "1h", "--format", "json")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

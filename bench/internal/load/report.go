@@ -16,7 +16,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 
-	"github.com/fre-engine/fre/internal/plot"
+	"github.com/fre-engine/fre/bench/internal/plot"
 )
 
 // Report is the result of a run. Times in the JSON form are in nanoseconds.

@@ -8,7 +8,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/load"
+	"github.com/fre-engine/fre/bench/internal/load"
 )
 
 // digits is the precision of histograms in decimal digits. Steps of the time line have a digit

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/video/viewers"
+	"github.com/fre-engine/fre/bench/internal/viewers"
 )
 
 // show is a server of a video of an hour, whose every segment is one byte. It tells of the
@@ -46,16 +46,16 @@ func show(t *testing.T) (url string, busy <-chan struct{}) {
 	return s.URL, told
 }
 
-// TestBench ends a run of an hour by Ctrl-C: its report is printed, and written to files.
-func TestBench(t *testing.T) {
+// TestVideoInterrupted ends a run of an hour by Ctrl-C: its report is printed, and written to files.
+func TestVideoInterrupted(t *testing.T) {
 	at, busy := show(t)
 	go func() {
 		<-busy
-		_ = unix.Kill(os.Getpid(), unix.SIGINT) // which fre-video has asked for
+		_ = unix.Kill(os.Getpid(), unix.SIGINT) // which fre-bench has asked for
 	}()
 	var out, errs bytes.Buffer
 	raw, svg := filepath.Join(t.TempDir(), "a.json"), filepath.Join(t.TempDir(), "a.svg")
-	code := run([]string{"bench", at + "/master.m3u8", "-n", "2", "-t", "1h", "--ramp", "0", "--json", raw, "--svg", svg}, nil, &out, &errs)
+	code := run([]string{"video", at + "/master.m3u8", "-n", "2", "-t", "1h", "--ramp", "0", "--json", raw, "--svg", svg}, nil, &out, &errs)
 	if code != 0 || errs.Len() > 0 || !strings.Contains(out.String(), "2 viewers of http://") || !strings.Contains(out.String(), "Interrupted after") {
 		t.Fatalf("%d, %s%s", code, out.String(), errs.String())
 	}
@@ -75,18 +75,18 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestBenchJSON prints JSON alone.
-func TestBenchJSON(t *testing.T) {
+// TestVideoJSON prints JSON alone.
+func TestVideoJSON(t *testing.T) {
 	at, _ := show(t)
 	var out, errs bytes.Buffer
-	code := run([]string{"bench", at + "/master.m3u8", "-t", "500ms", "--ramp", "0", "--json", "-"}, nil, &out, &errs)
+	code := run([]string{"video", at + "/master.m3u8", "-t", "500ms", "--ramp", "0", "--json", "-"}, nil, &out, &errs)
 	var r viewers.Report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || code != 0 || r.Interrupted || r.StartUp.Count != 10 {
 		t.Errorf("%d, %v, %s%s", code, err, out.String(), errs.String())
 	}
 }
 
-func TestBenchRefused(t *testing.T) {
+func TestVideoRefused(t *testing.T) {
 	at, _ := show(t)
 	for _, c := range []struct {
 		args []string
@@ -107,7 +107,7 @@ func TestBenchRefused(t *testing.T) {
 		{[]string{"http://127.0.0.1:1/master.m3u8"}, exitError, "is the server there"},
 	} {
 		var out, errs bytes.Buffer
-		if code := run(append([]string{"bench"}, c.args...), nil, &out, &errs); code != c.code || !strings.Contains(errs.String(), c.says) || out.Len() > 0 {
+		if code := run(append([]string{"video"}, c.args...), nil, &out, &errs); code != c.code || !strings.Contains(errs.String(), c.says) || out.Len() > 0 {
 			t.Errorf("%q: %d, %s%s", c.args, code, out.String(), errs.String())
 		}
 	}

@@ -1,30 +1,22 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fre-engine/fre/internal/load"
+	"github.com/fre-engine/fre/bench/internal/load"
 )
 
-func benchCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "bench", Short: "Measure functions and other servers"})
-	cmd.AddCommand(benchHTTPCommand())
-	return cmd
-}
-
-func benchHTTPCommand() *cobra.Command {
+func httpCommand() *cobra.Command {
 	var c load.Config
 	var headers []string
 	var rate, data, format, svg string
@@ -34,8 +26,8 @@ func benchHTTPCommand() *cobra.Command {
 		Long: `Load an HTTP/1.1 server, such as a function behind the engine, and report how
 many requests it answered and how long each took.
 
-  fre bench http http://localhost:8080/function/hello -c 32
-  fre bench http http://localhost:8080/function/hello --rate 2000 -t 30s
+  fre-bench http http://localhost:8080/function/hello -c 32
+  fre-bench http http://localhost:8080/function/hello --rate 2000 -t 30s
 
 Without --rate each connection sends its next request when the last is answered
 (closed loop): what the server can do at most. A server that stalls is asked less
@@ -51,7 +43,7 @@ Several URLs, which are of one server, are asked for in turn.
 Requests that fail are counted by error, and are in the percentiles. Ctrl-C ends
 the run with a report of what was measured until then. No engine is needed.`,
 		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
 			if format != "text" && format != "json" {
 				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
 			}
@@ -69,20 +61,15 @@ the run with a report of what was measured until then. No engine is needed.`,
 			if insecure {
 				c.TLS = &tls.Config{InsecureSkipVerify: true} // the user asked for it
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
-			context.AfterFunc(ctx, stop) // a second Ctrl-C ends fre
-			report, err := load.Run(ctx, c)
+			report, err := load.Run(cmd.Context(), c)
 			switch {
 			case errors.Is(err, load.ErrConfig):
 				return usageError{err}
-			case err != nil && ctx.Err() != nil:
-				return context.Canceled
 			case err != nil:
-				return &hintError{err, "is the server there? fre bench http needs its whole URL, --unix PATH for a Unix socket"}
+				return &hintError{err, "is the server there? fre-bench http needs its whole URL, --unix PATH for a Unix socket"}
 			}
 			if svg != "" {
-				if err := writeWhole(svg, 0o644, func(w io.Writer) error {
+				if err := writeFile(svg, func(w io.Writer) error {
 					_, err := w.Write(report.SVG())
 					return err
 				}); err != nil {
@@ -93,7 +80,7 @@ the run with a report of what was measured until then. No engine is needed.`,
 				return report.JSON(cmd.OutOrStdout())
 			}
 			return report.Text(cmd.OutOrStdout())
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&c.Method, "method", "X", "", "request `method` (default GET, POST with --data)")

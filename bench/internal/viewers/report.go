@@ -13,7 +13,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
-	"github.com/fre-engine/fre/internal/load"
+	"github.com/fre-engine/fre/bench/internal/load"
 )
 
 // Report is the result of a run. In JSON, times are in nanoseconds and bit rates in bits per
@@ -45,7 +45,7 @@ type Report struct {
 	FirstByte    Times             `json:"first_byte"`    // from the request to the first byte, for all requests
 	Errors       map[string]uint64 `json:"errors"`        // count of each kind
 	RetryAfters  uint64            `json:"retry_afters"`  // answers with Retry-After
-	Requests     *load.Report      `json:"requests"`      // all requests, in the form of fre bench http
+	Requests     *load.Report      `json:"requests"`      // all requests, in the form of fre-bench http
 	CPU          time.Duration     `json:"cpu"`           // of this process during the run
 
 	TimeLine []Step `json:"time_line"`

@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/fre-engine/fre/internal/plot"
+	"github.com/fre-engine/fre/bench/internal/plot"
 )
 
 // WriteSVG draws the run over time in a column of figures: requests and errors, bit rates,
