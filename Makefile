@@ -18,7 +18,9 @@ endif
 export CC
 CFLAGS   ?= -O2
 C_STRICT := -static -Wall -Wextra -Werror
-PKG      ?= ./...
+# go.work joins these modules with the root module. ./... stops at their go.mod.
+MODULES  := bench video
+PKG      ?= ./... $(MODULES:%=./%/...)
 FUZZTIME ?= 3s
 FLAKE_ROUNDS ?= 10
 FLAKE_STEPS  ?= race test-root
@@ -31,9 +33,9 @@ SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
 JAVA_SRC  := runtimes/java/native/native.c
 JAVA_LIB  := runtimes/java/native/bin/libfre.so
-HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go channel/*.go internal/linux/*.go) go.mod
+HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go channel/*.go internal/linux/*.go) go.mod go.sum
 HTTP_BIN  := runtimes/httpserver/bin/fre-http
-VIDEO_SRC := $(wildcard video/transcoder/*.go video/transcode/*.go video/ffmpeg/*.go video/media/*.go function/*.go function/internal/failure/*.go channel/*.go internal/linux/*.go) go.mod
+VIDEO_SRC := $(wildcard video/transcoder/*.go video/transcode/*.go video/ffmpeg/*.go video/media/*.go function/*.go function/internal/failure/*.go channel/*.go internal/linux/*.go) video/go.mod video/go.sum
 VIDEO_BIN := video/service/template/code/transcoder
 LINTER    := .cache/tools/golangci-lint
 REGISTRY  := .cache/tools/registry
@@ -125,18 +127,21 @@ fmt: $(LINTER) ## format the Go code
 .PHONY: lint
 lint: deps-test shell $(LINTER) ## golangci-lint (go vet and import rules included), a build without adapters, vague words, shellcheck
 	go build -tags nodocker,nolambda,noopenfaas ./daemon
+	for m in . $(MODULES); do (cd $$m && GOWORK=off go list -deps -test ./... >/dev/null); done # each go.mod requires all that its module imports
 	$(LINTER) run $(PKG)
 	scripts/lint-proof.sh $(LINTER)
 	go run ./scripts/prose
 	shellcheck $(SCRIPTS)
 
-# go.mod of its own: the linter's dependencies are none of FRE's.
+# Each tool has a go.mod below tools/: its dependencies are none of FRE's. go.work does not
+# list these modules.
+$(LINTER) $(REGISTRY) $(CONFORM) $(H2SPEC) $(PEBBLE) $(NATS) $(CLOUDEVENTS) $(COSIGN): export GOWORK := off
+
 $(LINTER): tools/go.mod tools/go.sum | deps-build
 	go build -modfile=tools/go.mod -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
 
-# The registry that image/oci is tested against, for the same reason in a go.mod
-# of its own.
+# The registry that image/oci is tested against.
 $(REGISTRY): tools/registry/go.mod tools/registry/go.sum | deps-build
 	CGO_ENABLED=0 go build -modfile=tools/registry/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
 	@touch $@
@@ -174,7 +179,7 @@ $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
 .PHONY: docs
 docs: deps-build ## check links, commands, targets and tests that the documents name, the table of promises, and the examples of docs/deploy
 	go test -count=1 ./test/docs/...
-	cd tools/deploy && go test -count=1 ./...
+	cd tools/deploy && GOWORK=off go test -count=1 ./...
 
 .PHONY: unit
 unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test without the long suites; what needs root is skipped without it

@@ -75,7 +75,7 @@ client/a.go                  api                    allowed
 client/a.go                  engine                 refused
 cmd/fre/a.go                 client                 allowed
 cmd/fre/b.go                 engine                 refused
-cmd/fre/c.go                 bench/internal/load    refused
+cmd/fre/c.go                 bench/ring             refused
 cmd/fre/e.go                 just:daemon            allowed
 cmd/fre/serve.go             engine                 refused
 cmd/fre/registry.go          registry               refused
@@ -113,6 +113,10 @@ video/cmd/fre-video/b.go     engine                 refused
 other/a.go                   internal/daemon        refused
 bench/a.go                   internal/daemon        allowed
 store/a_test.go              internal/fretest       allowed
+store/a_test.go              video/asset            refused
+test/system/a.go             bench/ring             refused
+video/service/a_test.go      bench/ring             refused
+bench/video/a.go             video/asset            allowed
 other/a.go                   internal/fretest       refused
 test/system/a.go             internal/fretest       allowed
 CASES

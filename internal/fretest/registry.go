@@ -65,7 +65,7 @@ func Tool(t testing.TB, name string) string {
 	if program := os.Getenv("FRE_TEST_" + strings.ToUpper(name)); program != "" {
 		return program
 	}
-	root, err := moduleRoot()
+	root, err := treeRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,18 +79,18 @@ func Tool(t testing.TB, name string) string {
 	return program
 }
 
-// moduleRoot returns the directory of go.mod, at or above the directory of the package under test.
-func moduleRoot() (string, error) {
+// treeRoot returns the directory of go.work, above the directory of the package under test.
+func treeRoot() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {
-		_, err := os.Stat(filepath.Join(dir, "go.mod"))
+		_, err := os.Stat(filepath.Join(dir, "go.work"))
 		switch {
 		case err == nil:
 			return dir, nil
 		case !errors.Is(err, fs.ErrNotExist):
 			return "", err
 		case dir == filepath.Dir(dir):
-			return "", errors.New("no go.mod here or above")
+			return "", errors.New("no go.work here or above")
 		}
 	}
 	return "", err

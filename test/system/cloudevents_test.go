@@ -27,6 +27,7 @@ func conformanceDir(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/cloudevents/conformance")
 	cmd.Dir = "../../tools/cloudevents"
+	cmd.Env = append(os.Environ(), "GOWORK=off") // go.work does not list the module
 	out, err := cmd.Output()
 	var module struct{ Dir string }
 	if err = errors.Join(err, json.Unmarshal(out, &module)); err != nil || module.Dir == "" {

@@ -57,7 +57,7 @@ func TestLambdaAPI(t *testing.T) {
 	python := pipInstall(t, filepath.Join(dir, "boto3"), "boto3=="+boto3Version)
 	bootstrap := filepath.Join(dir, "bootstrap")
 	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bootstrap, ".")
-	build.Dir, build.Env = "testdata/lambda/go", append(os.Environ(), "CGO_ENABLED=0")
+	build.Dir, build.Env = "testdata/lambda/go", append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off") // a module of its own
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
