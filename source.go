@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-//go:embed function/*.go function/web/*.go function/internal/failure/*.go channel/*.go internal/linux/*.go
+//go:embed function/*.go function/web/*.go function/internal/failure/*.go function/channel/*.go function/channel/*/*.go
 var sources embed.FS
 
 //go:embed go.mod
@@ -26,8 +26,7 @@ const ModulePath = "github.com/fre-engine/fre"
 // library lists the modules that the library itself needs.
 var library = []string{"golang.org/x/sys"}
 
-// FunctionModule returns the files of a module with the packages function, function/web and
-// channel, with the internal packages that they import: path relative to the module's root →
+// FunctionModule returns the files of a module with package function and the packages below: path relative to the module's root →
 // content.
 func FunctionModule() map[string][]byte {
 	files := map[string][]byte{}

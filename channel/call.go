@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -40,7 +42,7 @@ type Reply struct {
 	Lend func(conn syscall.RawConn) (n int64, err error)
 }
 
-// call is one invocation in flight.
+// call is an invocation in flight.
 type call struct {
 	conn    *Conn
 	id      uint64
@@ -55,8 +57,8 @@ type call struct {
 	upgrade bool // the function may answer 101
 	socket  bool // the function may ask for the client's socket
 	headed  bool // RESPONSE has arrived; for the reader goroutine only
-	in      inbox
-	out     credit
+	in      wire.Inbox
+	out     wire.Credit
 	caller  Caller
 	onward  onwards
 
@@ -78,7 +80,7 @@ type call struct {
 // errors of [Conn.Err].
 func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
 	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, socket: m.Socket, caller: m.Caller, replied: make(chan struct{})}
-	k.out.init()
+	k.out.Init()
 	m, body, err := c.offer(k, m, body)
 	if err != nil {
 		c.finish(k, err)
@@ -94,7 +96,7 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 		return nil, err
 	}
 	if rest {
-		c.spawn(func() { k.out.send(ctx, c.w, k.id, body, k.cancel) })
+		c.spawn(func() { k.out.Send(ctx, c.w, k.id, body, k.cancel) })
 	}
 	select {
 	case <-k.replied:
@@ -150,7 +152,7 @@ func (c *Conn) offer(k *call, m *Invocation, body io.Reader) (*Invocation, io.Re
 func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err error) {
 	buf := scratches.Get().(*scratch)
 	defer scratches.Put(buf)
-	meta := m.append(buf.meta[:0])
+	meta := m.Append(buf.meta[:0])
 	if cap(meta) <= inlineBody {
 		buf.meta = meta
 	}
@@ -160,12 +162,12 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	var first []byte
 	flags := uint8(0)
 	if k.upgrade || body != nil && m.Flows {
-		rest, flags = true, flagMore
+		rest, flags = true, wire.FlagMore
 	} else if body != nil {
 		n, err := io.ReadFull(body, buf.first[:])
 		switch err {
 		case nil:
-			rest, flags = true, flagMore
+			rest, flags = true, wire.FlagMore
 		case io.EOF, io.ErrUnexpectedEOF:
 		default:
 			if k.ctx.Err() != nil { // the end of ctx broke the Read off
@@ -190,7 +192,7 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	k.id = c.lastID
 	c.calls[k.id] = k
 	c.mu.Unlock()
-	err = c.w.send(k.ctx, kindInvoke, flags, k.id, meta, first)
+	err = c.w.Send(k.ctx, wire.KindInvoke, flags, k.id, meta, first)
 	if errors.Is(err, ErrClosed) {
 		// The reader may not have read yet the STOP that precedes the end.
 		select {
@@ -202,6 +204,9 @@ func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err err
 	}
 	return rest, err
 }
+
+// inlineBody is the longest request body that travels in INVOKE, in bytes.
+const inlineBody = 32 << 10
 
 // scratch is the memory in which start assembles an INVOKE.
 type scratch struct {
@@ -216,7 +221,7 @@ func (k *call) frameResponse(p []byte, more bool) error {
 	if err != nil {
 		return err
 	}
-	if err := k.in.init(body, more, k, k.conn.cfg.Memory); err != nil {
+	if err := k.in.Init(body, more, k, k.conn.cfg.Memory); err != nil {
 		if more {
 			k.cancel(err)
 		} else {
@@ -231,33 +236,33 @@ func (k *call) frameResponse(p []byte, more bool) error {
 		}
 	} else {
 		r.Length = int64(len(body))
-		r.Bytes = k.in.short()
+		r.Bytes = k.in.Short()
 		k.conn.finish(k, nil)
 	}
 	if !k.answer(r) { // the call was cancelled before
-		k.in.abort(k.err)
+		k.in.Abort(k.err)
 	}
 	return nil
 }
 
 // framePipe handles PIPE: the pipe for the rest of the answer's body or, without a descriptor,
 // the total of bytes written to it. It owns pipe, which is nil if the engine could not open it.
-func (k *call) framePipe(h header, p []byte, pipe *os.File) error {
+func (k *call) framePipe(h wire.Header, p []byte, pipe *os.File) error {
 	switch {
-	case !k.headed || h.fds > 0 && len(p) != 0 || h.fds == 0 && len(p) != 8:
+	case !k.headed || h.FDs > 0 && len(p) != 0 || h.FDs == 0 && len(p) != 8:
 		err := fmt.Errorf("%w: a pipe before RESPONSE, or with %d bytes", ErrProtocol, len(p))
 		if pipe != nil {
 			err = errors.Join(err, pipe.Close())
 		}
 		return err
-	case h.fds == 0:
-		if err := k.in.close(binary.LittleEndian.Uint64(p)); err != nil {
+	case h.FDs == 0:
+		if err := k.in.ClosePipe(binary.LittleEndian.Uint64(p)); err != nil {
 			return err
 		}
-		k.out.end(errOver)
+		k.out.End(wire.ErrOver)
 		return nil
 	}
-	err := k.in.open(pipe)
+	err := k.in.OpenPipe(pipe)
 	if err == nil && pipe == nil {
 		k.cancel(errNoPipe)
 	}
@@ -271,33 +276,33 @@ func (k *call) frameSocket(p []byte) error {
 	case !k.headed || !k.socket:
 		return fmt.Errorf("%w: a socket before RESPONSE, or where there is none to be had", ErrProtocol)
 	case len(p) == 0:
-		return k.in.want()
-	case len(p) != 8 || !k.in.isLent():
+		return k.in.Want()
+	case len(p) != 8 || !k.in.IsLent():
 		return fmt.Errorf("%w: %d bytes about a socket, which is not lent", ErrProtocol, len(p))
 	}
 	k.conn.finish(k, nil) // before the reader can see the end, so that the next event finds the place free
-	k.in.giveBack(binary.LittleEndian.Uint64(p))
+	k.in.GiveBack(binary.LittleEndian.Uint64(p))
 	return nil
 }
 
 // lend implements Reply.Lend.
 func (k *call) lend(conn syscall.RawConn) (int64, error) {
-	if err := k.in.lend(conn != nil); err != nil {
+	if err := k.in.Lend(conn != nil); err != nil {
 		return 0, err
 	}
 	if conn != nil {
-		err := k.conn.w.sendRaw(k.ctx, kindSocket, k.id, nil, nil, conn)
+		err := k.conn.w.SendRaw(k.ctx, wire.KindSocket, k.id, nil, nil, conn)
 		if err == nil {
-			return k.in.awaitReturn()
+			return k.in.AwaitReturn()
 		}
 		if !errors.Is(err, unix.ETOOMANYREFS) {
 			return 0, err
 		}
-		if err := k.in.lend(false); err != nil {
+		if err := k.in.Lend(false); err != nil {
 			return 0, err
 		}
 	}
-	return 0, k.conn.w.send(k.ctx, kindSocket, 0, k.id, nil, nil)
+	return 0, k.conn.w.Send(k.ctx, wire.KindSocket, 0, k.id, nil, nil)
 }
 
 // errNoPipe means that the engine could not open an answer's pipe.
@@ -310,7 +315,7 @@ func (k *call) head(p []byte) (*Reply, []byte, error) {
 		return nil, nil, fmt.Errorf("%w: RESPONSE twice", ErrProtocol)
 	}
 	k.headed = true
-	meta, body, err := split(p)
+	meta, body, err := wire.Split(p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -318,7 +323,7 @@ func (k *call) head(p []byte) (*Reply, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	k.whole = Reply{Status: m.status, Headers: m.headers, Length: -1}
+	k.whole = Reply{Status: m.Status, Headers: m.Headers, Length: -1}
 	return &k.whole, body, nil
 }
 
@@ -327,27 +332,27 @@ const maxUsual = 1 << 10
 
 // responseMeta parses and checks the metadata of an answer. Answers mostly repeat the last
 // metadata, and a comparison is cheaper than a parse.
-func (c *Conn) responseMeta(meta []byte, upgrade bool) (m responseMeta, err error) {
+func (c *Conn) responseMeta(meta []byte, upgrade bool) (m wire.ResponseMeta, err error) {
 	if len(c.usual) > 0 && bytes.Equal(meta, c.usual) {
 		return c.usualMeta, nil
 	}
-	if err := m.parse(meta); err != nil {
+	if err := m.Parse(meta); err != nil {
 		return m, err
 	}
-	if err := m.check(upgrade); err != nil {
+	if err := m.Check(upgrade); err != nil {
 		return m, err
 	}
-	if len(meta) <= maxUsual && m.status != 101 {
+	if len(meta) <= maxUsual && m.Status != 101 {
 		c.usual, c.usualMeta = append(c.usual[:0], meta...), m
 	}
 	return m, nil
 }
 
-// grant allows the function to send n more bytes of the answer's body.
-func (k *call) grant(n int) { k.conn.w.grant(k.ctx, k.id, n) }
+// Grant allows the function to send n more bytes of the answer's body.
+func (k *call) Grant(n int) { k.conn.w.Grant(k.ctx, k.id, n) }
 
-// taken frees the function's place: no bytes in its pipe are wanted any more.
-func (k *call) taken() { k.conn.finish(k, nil) }
+// Taken frees the function's place: no bytes in its pipe are wanted any more.
+func (k *call) Taken() { k.conn.finish(k, nil) }
 
 // answer makes Invoke return r. It returns false if the call was settled before.
 func (k *call) answer(r *Reply) bool {
@@ -360,18 +365,18 @@ func (k *call) answer(r *Reply) bool {
 
 // frameFile handles FD and FILE, answers with the body in a file: the given file, a file in the
 // function's directory, or a kept file. It owns file.
-func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
+func (k *call) frameFile(kind wire.Kind, p []byte, file *os.File) error {
 	r, body, err := k.head(p)
-	var m fileMeta
+	var m wire.FileMeta
 	if err == nil {
-		if err = m.parse(body); err == nil {
-			err = m.check(kind)
+		if err = m.Parse(body); err == nil {
+			err = m.Check(kind)
 		}
 	}
 	if err != nil {
 		return closing(file, err)
 	}
-	if kind == kindFile {
+	if kind == wire.KindFile {
 		if file, err = k.conn.open(m.Name); err != nil {
 			if errors.Is(err, ErrProtocol) {
 				return err
@@ -380,7 +385,7 @@ func (k *call) frameFile(kind kind, p []byte, file *os.File) error {
 			return nil
 		}
 	}
-	f, err := k.conn.answerFile(file, &m, kind == kindFile)
+	f, err := k.conn.answerFile(file, &m, kind == wire.KindFile)
 	if err != nil {
 		return err
 	}
@@ -434,7 +439,7 @@ func closing(file *os.File, err error) error {
 
 // answerFile returns the file of an answer and adds the answer to its users. It owns file, which
 // is nil for a kept file. given is passed to inspect.
-func (c *Conn) answerFile(file *os.File, m *fileMeta, given bool) (*answerFile, error) {
+func (c *Conn) answerFile(file *os.File, m *wire.FileMeta, given bool) (*answerFile, error) {
 	if file == nil {
 		f, err := c.kept.find(m)
 		if err == nil {
@@ -486,17 +491,15 @@ func (k *call) finish(err error) {
 	k.onward.end()
 	end := err
 	if end == nil {
-		end = errOver
+		end = wire.ErrOver
 	} else {
 		k.settle(err)
 	}
-	k.out.end(end)
+	k.out.End(end)
 	if finished != nil {
 		finished()
 	}
 }
-
-var errOver = errors.New("invocation over")
 
 // settle makes Invoke return err or, after Invoke, a Read of the body.
 func (k *call) settle(err error) {
@@ -507,7 +510,7 @@ func (k *call) settle(err error) {
 		close(k.replied)
 	})
 	if !first && k.reply != nil {
-		k.in.fail(err)
+		k.in.Fail(err)
 	}
 }
 
@@ -523,15 +526,13 @@ func (k *call) cancel(err error) {
 	k.settle(err)
 	k.onward.end()
 	if k.reply != nil {
-		k.in.abort(err)
+		k.in.Abort(err)
 	}
-	k.out.end(err)
+	k.out.End(err)
 	k.conn.spawn(func() {
-		_ = k.conn.w.send(context.Background(), kindCancel, 0, k.id, nil, nil) // fails only with the channel
+		_ = k.conn.w.Send(context.Background(), wire.KindCancel, 0, k.id, nil, nil) // fails only with the channel
 	})
 }
-
-var errClosedBody = errors.New("read of a closed body")
 
 // replyBody is Reply.Body. A Close before the end cancels the call.
 type replyBody struct{ k *call }
@@ -539,13 +540,13 @@ type replyBody struct{ k *call }
 func (b replyBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
 
 func (b replyBody) Close() error {
-	b.k.cancel(errClosedBody)
+	b.k.cancel(wire.ErrClosedBody)
 	b.k.mu.Lock()
 	stop := b.k.stop
 	b.k.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
-	b.k.in.abort(errClosedBody)
+	b.k.in.Abort(wire.ErrClosedBody)
 	return nil
 }

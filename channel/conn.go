@@ -11,12 +11,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fre-engine/fre/function/channel/wire"
 )
 
 // Config configures a [Conn]. Every field is optional.
 type Config struct {
-	// Log gets each log line of the function's handler with the public ID of its invocation, ""
-	// for none or for an invocation that is over. The reader goroutine calls Log, so that Log
+	// Log gets each log line of the function's handler with the public ID of the invocation, ""
+	// for none or for a finished invocation. The reader goroutine calls Log, so that Log
 	// must not block.
 	Log func(invocation, level, message string)
 
@@ -46,27 +48,21 @@ type Config struct {
 	Hold func(Held) (release func(), full bool, err error)
 }
 
-// Lent is memory on loan until Release, which must be called once.
-type Lent = interface {
-	Bytes() []byte
-	Release()
-}
-
-// Conn is the engine's end of one instance's channel. Its methods are safe for concurrent use.
+// Conn is the engine's end of an instance's channel. The methods are safe for concurrent use.
 type Conn struct {
 	conn *net.UnixConn
 	cfg  Config
 	log  func(invocation, level, message string)
 	pace func(bytes int) (drop bool, wait time.Duration)
 	dir  *os.File // from Config.Files; for the reader goroutine only
-	w    *frameWriter
+	w    *wire.Writer
 	done chan struct{}  // closed when the channel is over
 	wg   sync.WaitGroup // the reader, senders of bodies, cancellations
 
 	// For the reader goroutine only: the last answer's metadata, mostly the same as the next
 	// answer's.
 	usual     []byte
-	usualMeta responseMeta
+	usualMeta wire.ResponseMeta
 	kept      keptFiles
 
 	mu       sync.Mutex
@@ -100,7 +96,7 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	if c.pace == nil {
 		c.pace = func(int) (bool, time.Duration) { return false, 0 }
 	}
-	w, err := newFrameWriter(conn, c.done, &c.wg, c.fail)
+	w, err := wire.NewWriter(conn, c.done, &c.wg, c.fail)
 	if c.w = w; err != nil {
 		c.fail(err)
 		return c
@@ -109,10 +105,10 @@ func NewConn(conn *net.UnixConn, cfg Config) *Conn {
 	return c
 }
 
-// Done returns a channel that is closed when the Conn is over. Err then returns the reason.
+// Done returns a channel, closed when the Conn is over. Err then returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Ending returns a channel that is closed when the function takes no more events. Invoke then
+// Ending returns a channel, closed when the function takes no more events. Invoke then
 // returns [ErrUnserved], and another instance has to take the event. Done follows.
 func (c *Conn) Ending() <-chan struct{} { return c.ending }
 
@@ -161,12 +157,12 @@ func (c *Conn) Load(ctx context.Context, l *Load) error {
 		return fmt.Errorf("load %s: %w: %d bytes of environment, at most %d", l.Handler, ErrMetaTooLarge, len(p), MaxMeta)
 	}
 	c.loaded.Store(true)
-	return c.w.send(ctx, kindLoad, 0, 0, nil, p)
+	return c.w.Send(ctx, wire.KindLoad, 0, 0, nil, p)
 }
 
 // Stop asks the function to finish its events and exit. Done follows.
 func (c *Conn) Stop() error {
-	return c.w.send(context.Background(), kindStop, 0, 0, nil, nil)
+	return c.w.Send(context.Background(), wire.KindStop, 0, 0, nil, nil)
 }
 
 // Close ends the channel and waits for its goroutines, including those that read a request body.
@@ -189,7 +185,7 @@ func (c *Conn) fail(err error) {
 	c.calls = nil
 	close(c.done)
 	c.mu.Unlock()
-	_ = c.conn.Close() // loses nothing: the stream has no meaning any more
+	_ = c.conn.Close() // no loss: the stream has no meaning any more
 	err = c.unserved(err)
 	for _, k := range calls {
 		k.finish(err)
@@ -197,7 +193,7 @@ func (c *Conn) fail(err error) {
 }
 
 // unserved returns the error of an event that has no answer when the channel ends. A function
-// that sent STOP has answered every event that it took, so that its other events are ErrUnserved.
+// that sent STOP has answered every event taken before: the remaining events are ErrUnserved.
 func (c *Conn) unserved(err error) error {
 	if isClosed(c.ending) && errors.Is(err, ErrClosed) {
 		return ErrUnserved
@@ -215,24 +211,23 @@ func (c *Conn) spawn(f func()) {
 }
 
 func (c *Conn) read() error {
-	rights, err := newRightsReader(c.conn)
+	r, err := wire.NewReader(c.conn)
 	if err != nil {
 		return err
 	}
-	r := newFrameReader(rights)
 	defer func() {
-		r.close()
+		r.Close()
 		if c.dir != nil {
 			_ = c.dir.Close()
 		}
 		_ = c.kept.close()
 	}()
 	for {
-		h, p, err := r.next()
+		h, p, err := r.Next()
 		if err == nil {
 			var file *os.File
-			if h.fds > 0 {
-				file, err = r.file(h.kind)
+			if h.FDs > 0 {
+				file, err = takeFile(r, h.Kind)
 			}
 			if err == nil {
 				err = c.frame(h, p, file)
@@ -252,88 +247,88 @@ func (c *Conn) read() error {
 }
 
 // frame handles one frame from the function. It owns file, the file of FD, PIPE or CALLFILE.
-func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
+func (c *Conn) frame(h wire.Header, p []byte, file *os.File) (err error) {
 	defer func() {
 		if file != nil {
 			_ = file.Close()
 		}
 	}()
-	switch h.kind {
-	case kindParked:
+	switch h.Kind {
+	case wire.KindParked:
 		return c.frameParked(p)
-	case kindReady:
+	case wire.KindReady:
 		return c.frameReady(p)
-	case kindFailed:
+	case wire.KindFailed:
 		if isClosed(c.isReady) {
 			return fmt.Errorf("%w: FAILED after READY", ErrProtocol)
 		}
 		f := &Failure{Load: true}
-		if err := unmarshal(p, f); err != nil {
+		if err := wire.Unmarshal(p, f); err != nil {
 			return err
 		}
 		return f
-	case kindLog:
-		return c.frameLog(h.id, p)
-	case kindResponse, kindData, kindError, kindWindow, kindFD, kindFile, kindPipe, kindSocket, kindCall, kindCallFile:
+	case wire.KindLog:
+		return c.frameLog(h.ID, p)
+	case wire.KindResponse, wire.KindData, wire.KindError, wire.KindWindow, wire.KindFD, wire.KindFile, wire.KindPipe, wire.KindSocket, wire.KindCall, wire.KindCallFile:
 		if !isClosed(c.isReady) {
-			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.kind))
+			return fmt.Errorf("%w: frame kind 0x%02x before READY", ErrProtocol, uint8(h.Kind))
 		}
-	case kindCancel:
-		if h.id < FirstCall {
+	case wire.KindCancel:
+		if h.ID < FirstCall {
 			return fmt.Errorf("%w: CANCEL of an event by its function", ErrProtocol)
 		}
-	case kindStop:
+	case wire.KindStop:
 		return c.frameStop(p)
-	case kindInvoke, kindLoad:
-		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.kind))
+	case wire.KindInvoke, wire.KindLoad:
+		return fmt.Errorf("%w: frame kind 0x%02x from a function", ErrProtocol, uint8(h.Kind))
 	}
-	if h.id >= FirstCall {
+	if h.ID >= FirstCall {
 		given := file
 		file = nil
 		return c.frameOnward(h, p, given)
 	}
 
 	c.mu.Lock()
-	k, last := c.calls[h.id], c.lastID
+	k, last := c.calls[h.ID], c.lastID
 	c.mu.Unlock()
 	switch {
-	case k == nil && h.kind == kindWindow && h.id <= last: // a grant may cross the end of the answer
+	case k == nil && h.Kind == wire.KindWindow && h.ID <= last: // a grant may cross the end of the answer
 		return nil
 	case k == nil:
-		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.kind), h.id)
+		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.Kind), h.ID)
 	}
-	switch h.kind {
-	case kindResponse:
-		return k.frameResponse(p, h.more())
-	case kindFD, kindFile:
+	switch h.Kind {
+	case wire.KindResponse:
+		return k.frameResponse(p, h.More())
+	case wire.KindFD, wire.KindFile:
 		given := file
 		file = nil
-		return k.frameFile(h.kind, p, given)
-	case kindPipe:
+		return k.frameFile(h.Kind, p, given)
+	case wire.KindPipe:
 		given := file
 		file = nil
 		return k.framePipe(h, p, given)
-	case kindSocket:
+	case wire.KindSocket:
 		if file != nil {
 			return fmt.Errorf("%w: SOCKET with a file", ErrProtocol)
 		}
 		return k.frameSocket(p)
-	case kindData:
+	case wire.KindData:
 		if !k.headed {
 			return fmt.Errorf("%w: DATA before RESPONSE", ErrProtocol)
 		}
-		if err := k.in.expect(len(p)); err != nil {
+		if err := k.in.Expect(len(p)); err != nil {
 			return err
 		}
-		if !h.more() { // before the reader can see the end, so that the next event finds the place free
+		if !h.More() { // before the reader can see the end, so that the next event finds the place free
 			c.finish(k, nil)
 		}
-		if err := k.in.data(p, h.more()); err != nil {
+		if err := k.in.Data(p, h.More()); err != nil {
 			k.cancel(err) // no effect after the last frame
 		}
-	case kindError:
+	case wire.KindError:
 		f := &Failure{}
-		if err := unmarshal(p, f); err != nil {
+		if err := wire.Unmarshal(p, f); err != nil {
 			return err
 		}
 		if f.Unserved && !k.headed {
@@ -341,19 +336,19 @@ func (c *Conn) frame(h header, p []byte, file *os.File) (err error) {
 		} else {
 			c.finish(k, f)
 		}
-	case kindWindow:
-		n, err := window(p)
+	case wire.KindWindow:
+		n, err := wire.ParseWindow(p)
 		if err != nil {
 			return err
 		}
-		return k.out.add(n)
+		return k.out.Add(n)
 	}
 	return nil
 }
 
 func (c *Conn) frameReady(p []byte) error {
 	var r Ready
-	if err := unmarshal(p, &r); err != nil {
+	if err := wire.Unmarshal(p, &r); err != nil {
 		return err
 	}
 	if r.Protocol != 1 {
@@ -422,7 +417,7 @@ func (c *Conn) frameLog(id uint64, p []byte) error {
 		return nil
 	}
 	var m struct{ Level, Message string }
-	if err := unmarshal(p, &m); err != nil {
+	if err := wire.Unmarshal(p, &m); err != nil {
 		return err
 	}
 	c.log(name, m.Level, m.Message)

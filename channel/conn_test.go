@@ -9,11 +9,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -28,13 +32,23 @@ func pair(t testing.TB) (a, b *net.UnixConn) {
 	return fretest.SocketPair(t, unix.SOCK_STREAM)
 }
 
+// reader reads the frames that arrive at conn.
+func reader(t testing.TB, conn *net.UnixConn) *wire.Reader {
+	t.Helper()
+	r, err := wire.NewReader(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // serve connects a Conn to handler and checks that Serve ends well.
-func serve(t testing.TB, cfg Config, handler Handler) *Conn {
+func serve(t testing.TB, cfg Config, handler fn.Handler) *Conn {
 	t.Helper()
 	a, b := pair(t)
 	served := make(chan error, 1)
 	go func() {
-		served <- Serve(context.Background(), b, Ready{Runtime: "go", Concurrency: 8}, handler)
+		served <- fn.Serve(context.Background(), b, Ready{Runtime: "go", Concurrency: 8}, handler)
 	}()
 	if cfg.Memory == nil {
 		cfg.Memory = memory(t)
@@ -65,8 +79,8 @@ func memory(t testing.TB) func(size int) (Lent, error) {
 	return func(size int) (Lent, error) { return buffer.Lender{Pool: pool}.Acquire(size, 0) }
 }
 
-func echo(_ context.Context, e *Event) (*Answer, error) {
-	return &Answer{Status: 201, Headers: e.Headers, Body: e.Body}, nil
+func echo(_ context.Context, e *fn.Event) (*fn.Answer, error) {
+	return &fn.Answer{Status: 201, Headers: e.Headers, Body: e.Body}, nil
 }
 
 // pattern is n bytes that do not repeat with any buffer's size.
@@ -80,7 +94,7 @@ func pattern(n int) []byte {
 
 func TestEcho(t *testing.T) {
 	c := serve(t, Config{}, echo)
-	for _, size := range []int{0, 1, 100, inlineBody - 1, inlineBody, inlineBody + 1, chunk, Window + inlineBody, 8 << 20} {
+	for _, size := range []int{0, 1, 100, inlineBody - 1, inlineBody, inlineBody + 1, wire.Chunk, Window + inlineBody, 8 << 20} {
 		for _, kind := range []string{"sized", "unsized", "bytewise"} {
 			if kind == "bytewise" && size > 100<<10 {
 				continue
@@ -129,7 +143,7 @@ func (o oneByte) Read(p []byte) (int, error) { return o.r.Read(p[:min(1, len(p))
 
 func TestMetadata(t *testing.T) {
 	events := make(chan Invocation, 1)
-	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		events <- e.Invocation
 		return nil, nil
 	})
@@ -172,9 +186,9 @@ func TestManyAtOnce(t *testing.T) {
 func TestFailure(t *testing.T) {
 	boom := &Failure{Type: "Boom", Message: "no", Stack: "at x"}
 	half := &Failure{Type: "Half", Message: "way"}
-	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		if e.Path == "/half" {
-			return &Answer{Body: io.MultiReader(bytes.NewReader(pattern(300<<10)), failing{half})}, nil
+			return &fn.Answer{Body: io.MultiReader(bytes.NewReader(pattern(300<<10)), failing{half})}, nil
 		}
 		return nil, boom
 	})
@@ -206,12 +220,12 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 func TestCancel(t *testing.T) {
 	started := make(chan struct{}, 1)
 	ended := make(chan error, 1)
-	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 		if e.Path == "/echo" {
 			return echo(ctx, e)
 		}
 		if e.Path == "/stream" {
-			return &Answer{Body: endless{ctx, ended}}, nil
+			return &fn.Answer{Body: endless{ctx, ended}}, nil
 		}
 		started <- struct{}{}
 		<-ctx.Done()
@@ -306,10 +320,10 @@ func (e endless) Read(p []byte) (int, error) { return len(p), nil }
 func TestStop(t *testing.T) {
 	release := make(chan struct{})
 	started := make(chan struct{})
-	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
 		close(started)
 		<-release
-		return &Answer{Body: bytes.NewReader(pattern(1 << 20))}, nil
+		return &fn.Answer{Body: bytes.NewReader(pattern(1 << 20))}, nil
 	})
 	go func() {
 		<-started
@@ -341,7 +355,7 @@ func TestLog(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		got = append(got, id+" "+level+" "+message)
-	}}, func(_ context.Context, e *Event) (*Answer, error) {
+	}}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		return nil, errors.Join(e.Log("info", "a"), e.Log("error", "b"))
 	})
 	if _, err := c.Invoke(t.Context(), &Invocation{ID: "i1"}, nil); err != nil {
@@ -455,26 +469,22 @@ var malformed = map[string]string{
 	"after the end":          frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(5, 0, 1, "x"),
 }
 
-// TestWindowCrossesEnd: a goroutine of a handler's that still reads the request's body may let
-// the engine send more of it behind the answer's last frame. The events after it go on.
+// TestWindowCrossesEnd: a function may grant more of a request's body behind the last frame of the
+// answer. The events after it go on.
 func TestWindowCrossesEnd(t *testing.T) {
-	var first *Event
-	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
-		if first == nil {
-			first = e
-		} else {
-			e.fun.w.grant(ctx, first.id, chunk)
+	c, function := raw(t)
+	for id := range uint64(3) {
+		reply := answerBegins(t, c, function, id+1)
+		write(t, function, frame(byte(wire.KindData), 0, id+1, "end")+frame(byte(wire.KindWindow), 0, 1, "\x00\x00\x01\x00"))
+		if got, err := io.ReadAll(reply.Body); err != nil || string(got) != "end" {
+			t.Errorf("event %d: %q, %v", id+1, got, err)
 		}
-		return nil, nil
-	})
-	for i := range 3 {
-		r, err := c.Invoke(t.Context(), &Invocation{}, bytes.NewReader(pattern(1<<20)))
-		if err != nil {
-			t.Fatalf("event %d: %v", i, err)
-		}
-		if err := r.Body.Close(); err != nil {
+		if err := reply.Body.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	if err := c.Err(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -493,7 +503,7 @@ func TestMalformed(t *testing.T) {
 				}
 				got <- err
 			}()
-			if _, err := newFrameReader(b).r.Peek(headerSize); err != nil { // INVOKE is there
+			if _, _, err := reader(t, b).Next(); err != nil { // INVOKE is there
 				t.Fatal(err)
 			}
 			// The engine may hang up in the middle.
@@ -595,8 +605,8 @@ func (s signalEOF) Read(p []byte) (int, error) {
 // What the engine holds of a body that nobody reads is bounded.
 func TestSlowReader(t *testing.T) {
 	var sent atomic.Int64
-	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
-		return &Answer{Body: io.LimitReader(counting{&sent}, 8<<20)}, nil
+	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+		return &fn.Answer{Body: io.LimitReader(counting{&sent}, 8<<20)}, nil
 	})
 	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
 	if err != nil {
@@ -610,7 +620,7 @@ func TestSlowReader(t *testing.T) {
 	if n, err := io.Copy(io.Discard, r2.Body); n != 8<<20 || err != nil {
 		t.Errorf("%d bytes, %v", n, err)
 	}
-	if n := sent.Load() - 8<<20; n > Window+2*chunk {
+	if n := sent.Load() - 8<<20; n > Window+2*wire.Chunk {
 		t.Errorf("the function sent %d bytes of an unread body, the window is %d", n, Window)
 	}
 	if n, err := io.Copy(io.Discard, r.Body); n != 8<<20 || err != nil {
@@ -650,8 +660,8 @@ func TestParked(t *testing.T) {
 	if err := c.Load(t.Context(), &want); err != nil {
 		t.Fatal(err)
 	}
-	h, p, err := newFrameReader(b).next()
-	if err != nil || h.kind != kindLoad {
+	h, p, err := reader(t, b).Next()
+	if err != nil || h.Kind != wire.KindLoad {
 		t.Fatalf("got frame %+v, %v", h, err)
 	}
 	var got Load
@@ -699,7 +709,7 @@ func FuzzConn(f *testing.F) {
 		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, strings.Repeat("x", i))) + frame(0x23, 0, 1, "") + frame(5, 0, 1, "y") + frame(0x23, 0, 1, "12345678")))
 	}
 	for i := range 3 {
-		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", chunk)) + frame(5, 0, 1, strings.Repeat("x", chunk-i))))
+		f.Add([]byte(frame(4, 1, 1, withMeta(`{"status":200}`, "")) + frame(5, 1, 1, strings.Repeat("x", wire.Chunk)) + frame(5, 0, 1, strings.Repeat("x", wire.Chunk-i))))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		a, b := pair(t)
@@ -764,5 +774,94 @@ func BenchmarkEcho8MiB(b *testing.B) {
 			b.Fatal(n, err)
 		}
 		_ = r.Body.Close()
+	}
+}
+
+// TestCoalescedEvents: events that go out together are each answered by its own, whatever
+// is large among them, cancelled, or under way when the channel ends.
+func TestCoalescedEvents(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	c := serve(t, Config{}, echo)
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			for n := range 100 {
+				size := (i*100 + n) * 7919 % 100_000
+				if n%10 > 0 {
+					size %= 8 << 10 // frames of up to 4 KiB go out together
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				if n%7 == 0 {
+					go cancel()
+				}
+				body := pattern(size)
+				r, err := c.Invoke(ctx, &Invocation{Path: "/"}, bytes.NewReader(body))
+				if err == nil {
+					var got []byte
+					if got, err = io.ReadAll(r.Body); err == nil && !bytes.Equal(got, body) {
+						t.Errorf("%d bytes came back of %d, or others", len(got), len(body))
+					}
+					_ = r.Body.Close()
+				}
+				if err != nil && (n%7 > 0 || !errors.Is(err, context.Canceled)) {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	for range 32 {
+		wg.Go(func() {
+			for {
+				r, err := c.Invoke(t.Context(), &Invocation{Path: "/"}, nil)
+				if err != nil {
+					if !errors.Is(err, ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+				_ = r.Body.Close()
+			}
+		})
+	}
+	time.Sleep(50 * time.Millisecond) //nolint:forbidigo // they are at it
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+// TestSameMetadata: an answer's headers are the same, whether the one before had them
+// too or not, and a status of another protocol is no answer to an event that did not
+// ask for it.
+func TestSameMetadata(t *testing.T) {
+	var c Conn
+	for _, tc := range []struct {
+		meta    string
+		upgrade bool
+		status  int
+		header  string
+	}{
+		{`{"status":200,"headers":[["a","b"]]}`, false, 200, "b"},
+		{`{"status":200,"headers":[["a","b"]]}`, false, 200, "b"},
+		{`{"status":101,"headers":[["a","c"]]}`, true, 101, "c"},
+		{`{"status":101,"headers":[["a","c"]]}`, false, 0, ""},
+		{`{"status":200,"headers":[["a","b"]]}`, true, 200, "b"},
+		{`{"status":201,"headers":[["a","b"]]}`, false, 201, "b"},
+		{`{"status":201,"headers":[["a","` + strings.Repeat("x", maxUsual) + `"]]}`, false, 201, strings.Repeat("x", maxUsual)},
+		{`{"status":201,"headers":[["a","b"]]}`, false, 201, "b"},
+		{``, false, 0, ""},
+	} {
+		m, err := c.responseMeta([]byte(tc.meta), tc.upgrade)
+		if tc.status == 0 {
+			if !errors.Is(err, ErrProtocol) {
+				t.Errorf("%.50s: error %v", tc.meta, err)
+			}
+			continue
+		}
+		if err != nil || m.Status != tc.status || len(m.Headers) != 1 || m.Headers[0] != [2]string{"a", tc.header} {
+			t.Errorf("%.50s: %.50v, %v", tc.meta, m, err)
+		}
 	}
 }

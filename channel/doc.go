@@ -1,9 +1,10 @@
-// Package channel implements both ends of the framed protocol between the engine and a function's
-// bootstrap. Each instance has one Unix stream socket, file descriptor 3 inside the sandbox.
-// Every frame begins with a 16-byte header. docs/protocol.md holds the byte layouts.
+// Package channel implements the engine's end of the framed protocol between the engine and a
+// function's bootstrap. Each instance has one Unix stream socket, file descriptor 3 inside the
+// sandbox. docs/protocol.md holds the byte layouts, package wire the frames. The function's end is
+// package function/channel.
 //
-// The engine's end is a [Conn]: [Conn.Invoke] sends an [Invocation] and returns its [Reply], for
-// many invocations at once. The function's end is [Serve].
+// A [Conn] is the engine's end: [Conn.Invoke] sends an [Invocation] and returns its [Reply], for many
+// invocations at once.
 //
 // Input from a function is hostile. A malformed frame ends the channel with [ErrProtocol]. One
 // invocation can make the engine hold at most [MaxPayload] + [Window] bytes, allocated by
@@ -11,110 +12,37 @@
 // are read: file.go says which files count as immutable, and why.
 package channel
 
-import (
-	"context"
-	"errors"
-	"fmt"
-	"strings"
-)
+import "github.com/fre-engine/fre/function/channel/wire"
 
 // Limits of the protocol, in bytes unless noted.
 const (
-	MaxPayload = 1 << 20   // payload of one frame
-	MaxMeta    = 256 << 10 // JSON in one frame
-	MaxHeaders = 256       // header fields of one RESPONSE, a count
-	Window     = 256 << 10 // DATA under way per invocation and direction before a grant
-	inlineBody = 32 << 10  // longest request body that travels in INVOKE
-	chunk      = 64 << 10  // DATA payload that either end sends, and grants at once
-
-	FirstCall = 1 << 48 // id of the first call that a function can make; events have lower ids
-	MostCalls = 32      // calls under way at once per event
+	MaxPayload = wire.MaxPayload
+	MaxMeta    = wire.MaxMeta
+	MaxHeaders = wire.MaxHeaders // a count
+	Window     = wire.Window
+	FirstCall  = wire.FirstCall // an id
+	MostCalls  = wire.MostCalls // a count
+	KeptFiles  = wire.KeptFiles // a count
 )
 
+// Errors of the channel.
 var (
-	// ErrProtocol means that the peer violated the protocol. The channel is over.
-	ErrProtocol = errors.New("channel protocol violated")
-	// ErrClosed means that the channel ended: the peer closed the socket, as a function does when
-	// it exits, or [Conn.Close] was called.
-	ErrClosed = errors.New("channel closed")
-	// ErrUnserved means that the function is ending and has not taken the event. Another instance
-	// may get the event.
-	ErrUnserved = errors.New("the function ended before it took the event")
-	// ErrSocketWanted means that a Reply's body stops here: the function asks for the client's
-	// socket and waits for Reply.Lend.
-	ErrSocketWanted = errors.New("the function asks for the client's socket")
-	// ErrClientGone is the error of Reply.Lend when the client accepts no more bytes.
-	ErrClientGone = fmt.Errorf("the client has gone: %w", context.Canceled)
-	// ErrMetaTooLarge means that an event's metadata exceeds MaxMeta. No frame was sent.
-	ErrMetaTooLarge = errors.New("headers, path and query are too large")
+	ErrProtocol     = wire.ErrProtocol
+	ErrClosed       = wire.ErrClosed
+	ErrUnserved     = wire.ErrUnserved
+	ErrSocketWanted = wire.ErrSocketWanted
+	ErrClientGone   = wire.ErrClientGone
+	ErrMetaTooLarge = wire.ErrMetaTooLarge
 )
 
-// Failure is an error of the function's own code, as its bootstrap reports it.
-type Failure struct { //nolint:errname // named for what it is on the wire: the function's failure, not one of this package
-	Type    string `json:"type"`    // class of the exception
-	Message string `json:"message"` // text of the exception, up to MaxMeta
-	Stack   string `json:"stack"`   // user's part of the stack trace, may be empty
-
-	Unserved bool `json:"unserved,omitempty"` // the function has not taken the event: ErrUnserved
-
-	Load bool `json:"-"` // the handler could not be loaded (FAILED); no event was sent
-}
-
-func (f *Failure) Error() string {
-	return strings.TrimPrefix(f.Type+": "+f.Message, ": ")
-}
-
-// Load is the payload of LOAD: it turns a parked bootstrap into a function.
-type Load struct {
-	Handler string            `json:"handler"`
-	Dir     string            `json:"dir"` // working directory
-	Env     map[string]string `json:"env"` // whole environment, FRE_CHANNEL and FRE_CONCURRENCY included
-}
-
-// Ready is the payload of READY, sent once the handler is loaded.
-type Ready struct {
-	Protocol    int    `json:"protocol"`    // 1
-	Runtime     string `json:"runtime"`     // "python 3.11.2", for people
-	Concurrency int    `json:"concurrency"` // invocations handled at once
-
-	LoadMicros int64 `json:"load_us"`            // time to import the handler; 0 if unknown
-	Upgrades   bool  `json:"upgrades,omitempty"` // the function can answer 101 to an event with Upgrade
-
-	Unforkable string `json:"unforkable"` // why a fork server makes no children; "" if it does
-}
-
-// Invocation is one event on its way to a function: the metadata of INVOKE. The function sees
-// U+FFFD in place of bytes that are not UTF-8.
-type Invocation struct {
-	Function   string      `json:"function"`
-	ID         string      `json:"id"` // public name, as in the X-Fre-Id header
-	Tenant     string      `json:"tenant"`
-	DeadlineMS int64       `json:"deadline_ms"` // Unix milliseconds
-	Method     string      `json:"method"`
-	Path       string      `json:"path"`
-	Query      string      `json:"query"` // raw
-	Headers    [][2]string `json:"headers"`
-
-	// Upgrade, unless "", lists the protocols that the event asks to change to (RFC 9110 section
-	// 7.8). Its body is then the stream that follows the function's 101: [Conn.Invoke] reads no
-	// byte of the body ahead and sends no deadline. A function without Ready.Upgrades gets the
-	// event with neither Upgrade nor body.
-	Upgrade string `json:"upgrade,omitempty"`
-
-	// Socket allows the function to write the rest of a long answer to its client's socket: see
-	// Reply.Lend. Only trusted functions get it.
-	Socket bool `json:"socket,omitempty"`
-
-	// Caller, if set, takes the calls that the function makes while it handles the event.
-	Caller Caller `json:"-"`
-
-	// Finished, if set, is called once per Invoke, whatever Invoke returns. It is called when the
-	// function has sent its last frame for the invocation, even after CANCEL, and the bytes in
-	// its pipe are taken or given up; when the channel has ended; or when the event was never
-	// sent. Only then is the function's place free. Finished must not block.
-	Finished func() `json:"-"`
-
-	// Flows makes Invoke send the event before it reads any of the body. Each piece of the body
-	// then follows as it arrives.
-	Flows bool `json:"-"`
-}
+// Types of the frames.
+type (
+	Failure    = wire.Failure //nolint:errname // the function's failure, not an error of this package
+	Load       = wire.Load
+	Ready      = wire.Ready
+	Invocation = wire.Invocation
+	Caller     = wire.Caller
+	Called     = wire.Called
+	Answer     = wire.Answer
+	Lent       = wire.Lent
+)

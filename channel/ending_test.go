@@ -6,6 +6,9 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
 )
 
 // TestEnding: a function that says STOP gets no more events, answers the events that it took,
@@ -13,8 +16,8 @@ import (
 func TestEnding(t *testing.T) {
 	c, function := raw(t)
 	taken := invoked(t.Context(), t, c)
-	r := newFrameReader(function)
-	first, _, err := r.next()
+	r := reader(t, function)
+	first, _, err := r.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,20 +26,20 @@ func TestEnding(t *testing.T) {
 		_, err := c.Invoke(t.Context(), &Invocation{}, nil)
 		crossed <- err
 	}()
-	second, _, err := r.next()
+	second, _, err := r.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, function, frame(byte(kindStop), 0, 0, ""))
+	write(t, function, frame(byte(wire.KindStop), 0, 0, ""))
 	<-c.Ending()
 	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrUnserved) {
 		t.Errorf("an event after STOP: %v", err)
 	}
-	write(t, function, frame(byte(kindError), 0, second.id, `{"type":"Ends","message":"","unserved":true}`))
+	write(t, function, frame(byte(wire.KindError), 0, second.ID, `{"type":"Ends","message":"","unserved":true}`))
 	if err := <-crossed; !errors.Is(err, ErrUnserved) {
 		t.Errorf("an event that was given back: %v", err)
 	}
-	write(t, function, frame(0x04, 0, first.id, withMeta(`{"status":200,"headers":[]}`, "body")))
+	write(t, function, frame(0x04, 0, first.ID, withMeta(`{"status":200,"headers":[]}`, "body")))
 	reply := <-taken
 	if got, err := io.ReadAll(reply.Body); string(got) != "body" || err != nil {
 		t.Errorf("the event that it took: %q, %v", got, err)
@@ -50,10 +53,10 @@ func TestServeEnds(t *testing.T) {
 	goOn := make(chan struct{})
 	served := make(chan error)
 	go func() {
-		served <- Serve(ctx, b, Ready{Runtime: "go", Concurrency: 8}, func(context.Context, *Event) (*Answer, error) {
+		served <- fn.Serve(ctx, b, Ready{Runtime: "go", Concurrency: 8}, func(context.Context, *fn.Event) (*fn.Answer, error) {
 			end()
 			<-goOn
-			return &Answer{Body: strings.NewReader("answered")}, nil
+			return &fn.Answer{Body: strings.NewReader("answered")}, nil
 		})
 	}()
 	c := NewConn(a, Config{Memory: memory(t)})

@@ -7,9 +7,10 @@ import (
 	"io"
 	"math"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/fre-engine/fre/function/channel/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,36 +25,6 @@ type Held struct {
 	// memory. It is 0 for any other memfd and for a file on a disk.
 	Mount int64
 }
-
-// fileMeta is the second JSON of FD and FILE: where the body is.
-type fileMeta struct {
-	Offset int64  `json:"offset"`
-	Length int64  `json:"length"`
-	Name   string `json:"name,omitempty"` // for FILE
-	Kept   int    `json:"kept,omitempty"` // for FD: the number under which the file is or becomes kept; 0 for none
-}
-
-// KeptFiles is how many sealed files of one function the engine keeps open, so that answers can
-// name them by number: FRE_KEPT_FILES.
-const KeptFiles = 8
-
-// check refuses ranges that no file can have, and names that are not one directory entry.
-func (m *fileMeta) check(k kind) error {
-	switch {
-	case m.Offset < 0 || m.Length < 0 || m.Offset+m.Length < 0:
-		return fmt.Errorf("%w: a file's %d bytes from %d on", ErrProtocol, m.Length, m.Offset)
-	case m.Kept < 0 || m.Kept > KeptFiles, k == kindFile && m.Kept != 0:
-		return fmt.Errorf("%w: kept as %d in frame kind 0x%02x", ErrProtocol, m.Kept, uint8(k))
-	case k == kindFD && m.Name != "",
-		k == kindFile && (m.Name == "" || len(m.Name) > unix.NAME_MAX || m.Name == "." || m.Name == ".." || strings.ContainsAny(m.Name, "/\x00")):
-		return fmt.Errorf("%w: file name %q in frame kind 0x%02x", ErrProtocol, m.Name, uint8(k))
-	}
-	return nil
-}
-
-// answerSeals are the seals that make a memfd immutable (fcntl(2), F_ADD_SEALS).
-// F_SEAL_FUTURE_WRITE is not enough: writable mappings survive it.
-const answerSeals = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // fileSystems lists the file systems that store their files' bytes. A read there waits at most
 // for a disk and does not depend on the reader. In contrast, a read in /proc depends on the
@@ -77,7 +48,7 @@ type inspected struct {
 }
 
 // has returns ErrProtocol unless the file holds the bytes of the answer.
-func (in *inspected) has(m *fileMeta) error {
+func (in *inspected) has(m *wire.FileMeta) error {
 	if m.Length > in.size-m.Offset { // neither is negative
 		return fmt.Errorf("%w: the answer is %d bytes from %d on of a file of %d", ErrProtocol, m.Length, m.Offset, in.size)
 	}
@@ -104,7 +75,7 @@ func (f *answerFile) close() error {
 type keptFiles [KeptFiles]*answerFile
 
 // find returns the kept file that an answer names.
-func (k *keptFiles) find(m *fileMeta) (*answerFile, error) {
+func (k *keptFiles) find(m *wire.FileMeta) (*answerFile, error) {
 	if m.Kept == 0 || k[m.Kept-1] == nil {
 		return nil, fmt.Errorf("%w: an answer in the kept file %d, which there is not", ErrProtocol, m.Kept)
 	}
@@ -139,7 +110,7 @@ func (k *keptFiles) close() (err error) {
 // inspect examines an open file that a function gave as the body of an answer. It returns
 // ErrProtocol unless the file is regular and holds the range of m. given means that the file was
 // unlinked from the function's directory and is the engine's from now on.
-func inspect(file *os.File, m *fileMeta, given bool) (in inspected, err error) {
+func inspect(file *os.File, m *wire.FileMeta, given bool) (in inspected, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return in, err
@@ -148,7 +119,7 @@ func inspect(file *os.File, m *fileMeta, given bool) (in inspected, err error) {
 	return in, errors.Join(cerr, err)
 }
 
-func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
+func inspectFD(fd int, m *wire.FileMeta, given bool) (in inspected, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return in, fmt.Errorf("fstat: %w", err)
@@ -188,7 +159,7 @@ func inspectFD(fd int, m *fileMeta, given bool) (in inspected, err error) {
 	whole := st.Blocks*512 >= st.Size
 	switch {
 	case !whole:
-	case seals&answerSeals == answerSeals:
+	case seals&wire.AnswerSeals == wire.AnswerSeals:
 		in.immutable = true
 	case given && st.Nlink == 0:
 		in.immutable = own(fd)
@@ -271,7 +242,7 @@ func (b *fileBody) Read(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	switch {
 	case b.closed:
-		return 0, errClosedBody
+		return 0, wire.ErrClosedBody
 	case b.k.ctx.Err() != nil:
 		return 0, context.Cause(b.k.ctx)
 	case b.left == 0:

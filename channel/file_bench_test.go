@@ -8,6 +8,8 @@ import (
 	"net"
 	"testing"
 
+	fn "github.com/fre-engine/fre/function/channel"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -17,7 +19,7 @@ import (
 func BenchmarkAnswer(b *testing.B) {
 	for _, kib := range []int{16, 32, 64, 128, 256, 1024, 4096} {
 		content := pattern(kib << 10)
-		sealed, err := Seal(content)
+		sealed, err := fn.Seal(content)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -29,13 +31,13 @@ func BenchmarkAnswer(b *testing.B) {
 					files = ""
 				}
 				b.Setenv("FRE_FILES", files)
-				c := serve(b, Config{}, func(context.Context, *Event) (*Answer, error) {
-					a := &Answer{Body: bytes.NewReader(content)}
+				c := serve(b, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+					a := &fn.Answer{Body: bytes.NewReader(content)}
 					switch kind {
 					case "sealed":
 						a.File, a.Length = sealed, int64(len(content))
 					case "fresh": // whatever the threshold
-						f, err := Seal(content)
+						f, err := fn.Seal(content)
 						if err != nil {
 							return nil, err
 						}

@@ -15,6 +15,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
@@ -28,6 +31,9 @@ func filesFrame(k byte, id uint64, where string) string {
 	}
 	return f
 }
+
+// mostWhole is the longest body of known length that a function in Go sends in RESPONSE.
+const mostWhole = 256 << 10
 
 // part is one message of a hostile function's.
 type part struct {
@@ -63,7 +69,7 @@ func hostile(t testing.TB, cfg Config) (c *Conn, theirs *net.UnixConn, reply fun
 		r, err := c.Invoke(context.Background(), &Invocation{}, nil)
 		got <- result{r, err}
 	}()
-	if _, err := newFrameReader(b).r.Peek(headerSize); err != nil { // INVOKE is there
+	if _, _, err := reader(t, b).Next(); err != nil { // INVOKE is there
 		t.Fatal(err)
 	}
 	sendParts(b, part{bytes: frame(1, 0, 0, readyJSON)})
@@ -73,10 +79,11 @@ func hostile(t testing.TB, cfg Config) (c *Conn, theirs *net.UnixConn, reply fun
 // memfd holds content; seals are put on it.
 func memfd(t testing.TB, content []byte, seals int) *os.File {
 	t.Helper()
-	f, err := newMemfd()
+	fd, err := unix.MemfdCreate("answer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		t.Fatal(err)
 	}
+	f := os.NewFile(uintptr(fd), "answer")
 	t.Cleanup(func() { _ = f.Close() })
 	if _, err := f.Write(content); err != nil {
 		t.Fatal(err)
@@ -130,16 +137,16 @@ func readReply(t testing.TB, r *Reply) []byte {
 func TestFileAnswers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	want := pattern(3 << 20)
-	sealed, err := Seal(want)
+	sealed, err := fn.Seal(want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sealed.Close()
 	open := memfd(t, want, 0)
-	handler := func(_ context.Context, e *Event) (*Answer, error) {
+	handler := func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		var offset, length int64
 		_, _ = fmt.Sscan(e.Query, &offset, &length)
-		a := &Answer{Status: 206, Body: bytes.NewReader(want[offset : offset+length]), Offset: offset, Length: length}
+		a := &fn.Answer{Status: 206, Body: bytes.NewReader(want[offset : offset+length]), Offset: offset, Length: length}
 		switch e.Path {
 		case "/sealed":
 			a.File = sealed
@@ -160,8 +167,8 @@ func TestFileAnswers(t *testing.T) {
 				offset, length int
 				file           bool
 			}{
-				{"/bytes", 0, chunk, false},
-				{"/bytes", 0, chunk + 1, false},
+				{"/bytes", 0, wire.Chunk, false},
+				{"/bytes", 0, wire.Chunk + 1, false},
 				{"/bytes", 0, mostWhole, false},
 				{"/bytes", 0, mostWhole + 1, true},
 				{"/bytes", 5, 2 << 20, true},
@@ -202,7 +209,9 @@ func TestFileKept(t *testing.T) {
 	c := serve(t, Config{Hold: func(h Held) (func(), bool, error) {
 		held.Add(h.Bytes)
 		return func() { released.Add(h.Bytes) }, false, nil
-	}}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: bytes.NewReader(want)}, nil })
+	}}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+		return &fn.Answer{Body: bytes.NewReader(want)}, nil
+	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("client gone")
 	first, err := c.Invoke(ctx, &Invocation{}, nil)
@@ -251,16 +260,16 @@ func TestKeptFiles(t *testing.T) {
 	var files [len(bodies)]*os.File
 	for i := range files {
 		bodies[i] = bytes.Repeat([]byte{byte('a' + i)}, 1000+i)
-		f, err := Seal(bodies[i])
+		f, err := fn.Seal(bodies[i])
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
 		files[i] = f
 	}
-	handler := func(_ context.Context, e *Event) (*Answer, error) {
+	handler := func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		i := int(e.Path[0] - 'a')
-		return &Answer{Body: bytes.NewReader(bodies[i]), File: files[i], Length: int64(len(bodies[i])), Sealed: true}, nil
+		return &fn.Answer{Body: bytes.NewReader(bodies[i]), File: files[i], Length: int64(len(bodies[i])), Sealed: true}, nil
 	}
 	for _, kept := range []string{"", "3", "8", "9999"} {
 		t.Run("FRE_KEPT_FILES="+kept, func(t *testing.T) {
@@ -315,7 +324,7 @@ func TestKeptFiles(t *testing.T) {
 // channel.
 func TestKeptFileOutlives(t *testing.T) {
 	fretest.CheckLeaks(t)
-	a, b := memfd(t, pattern(1000), answerSeals), memfd(t, pattern(2000), answerSeals)
+	a, b := memfd(t, pattern(1000), wire.AnswerSeals), memfd(t, pattern(2000), wire.AnswerSeals)
 	c, theirs, reply := hostile(t, Config{})
 	next := func() *Reply {
 		t.Helper()
@@ -335,13 +344,13 @@ func TestKeptFileOutlives(t *testing.T) {
 			}
 			got <- r
 		}()
-		f := newFrameReader(theirs)
+		f := reader(t, theirs)
 		for {
-			h, _, err := f.next()
+			h, _, err := f.Next()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if h.kind == kindInvoke && h.id > 1 {
+			if h.Kind == wire.KindInvoke && h.ID > 1 {
 				break
 			}
 		}
@@ -383,11 +392,11 @@ func TestFileGrows(t *testing.T) {
 		file  *os.File
 		mount int64
 	}{
-		"sealed":                 {memfd(t, pattern(size), answerSeals), 0},
+		"sealed":                 {memfd(t, pattern(size), wire.AnswerSeals), 0},
 		"not sealed":             {memfd(t, pattern(size), 0), math.MaxInt64},
 		"not against all growth": {memfd(t, pattern(size), unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE), math.MaxInt64},
 		"empty":                  {sparse(0), math.MaxInt64},
-		"empty, sealed":          {sparse(answerSeals), math.MaxInt64}, // fallocate(2) would still fill it
+		"empty, sealed":          {sparse(wire.AnswerSeals), math.MaxInt64}, // fallocate(2) would still fill it
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got Held
@@ -414,7 +423,7 @@ func TestFileGrows(t *testing.T) {
 // though the channel ends meanwhile.
 func TestFinishedOnce(t *testing.T) {
 	fretest.CheckLeaks(t)
-	good := memfd(t, pattern(1000), answerSeals)
+	good := memfd(t, pattern(1000), wire.AnswerSeals)
 	ours, theirs := pair(t)
 	var c *Conn
 	var n atomic.Int32
@@ -443,7 +452,7 @@ func TestFinishedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, err := newFrameReader(theirs).r.Peek(headerSize); err != nil {
+	if _, _, err := reader(t, theirs).Next(); err != nil {
 		t.Fatal(err)
 	}
 	sendParts(theirs, part{bytes: frame(1, 0, 0, readyJSON)},
@@ -461,7 +470,7 @@ func TestFilesInARow(t *testing.T) {
 	fretest.CheckLeaks(t)
 	var files [3]*os.File
 	for i := range files {
-		files[i] = memfd(t, bytes.Repeat([]byte{byte('a' + i)}, 1000), answerSeals)
+		files[i] = memfd(t, bytes.Repeat([]byte{byte('a' + i)}, 1000), wire.AnswerSeals)
 	}
 	shell := frame(9, 0, 0, `{"level":"info","message":""}`)
 	whole := len(filesFrame(0x20, 1, `{"offset":0,"length":1000}`))
@@ -488,9 +497,9 @@ func TestFilesInARow(t *testing.T) {
 				}
 			})
 		}
-		f := newFrameReader(theirs)
+		f := reader(t, theirs)
 		for range files {
-			if _, _, err := f.next(); err != nil {
+			if _, _, err := f.Next(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -529,7 +538,9 @@ func (u *unsure) Read(p []byte) (int, error) {
 func TestUnsureLength(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const length = 200 << 10
-	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: &unsure{left: length}}, nil })
+	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+		return &fn.Answer{Body: &unsure{left: length}}, nil
+	})
 	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -545,8 +556,8 @@ func TestFileRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
 	full := errors.New("enough")
-	c := serve(t, Config{Hold: func(Held) (func(), bool, error) { return nil, false, full }}, func(_ context.Context, e *Event) (*Answer, error) {
-		return &Answer{Body: bytes.NewReader(pattern(len(e.Path) << 20))}, nil
+	c := serve(t, Config{Hold: func(Held) (func(), bool, error) { return nil, false, full }}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
+		return &fn.Answer{Body: bytes.NewReader(pattern(len(e.Path) << 20))}, nil
 	})
 	for range 2 {
 		finished := make(chan struct{})
@@ -569,8 +580,8 @@ func TestFilePlace(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
 	full := false
-	c := serve(t, Config{Hold: func(Held) (func(), bool, error) { return func() {}, full, nil }}, func(context.Context, *Event) (*Answer, error) {
-		return &Answer{Body: bytes.NewReader(pattern(1 << 20))}, nil
+	c := serve(t, Config{Hold: func(Held) (func(), bool, error) { return func() {}, full, nil }}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+		return &fn.Answer{Body: bytes.NewReader(pattern(1 << 20))}, nil
 	})
 	for _, tt := range []struct {
 		name string
@@ -615,7 +626,7 @@ func TestFileCopied(t *testing.T) {
 	if err := sparse.Truncate(int64(len(content))); err != nil {
 		t.Fatal(err)
 	}
-	addSeals(t, sparse, answerSeals)
+	addSeals(t, sparse, wire.AnswerSeals)
 	for name, f := range map[string]*os.File{
 		"no seals":     memfd(t, content, 0),
 		"grow":         memfd(t, content, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK),
@@ -672,7 +683,7 @@ func TestFileTruncated(t *testing.T) {
 // TestWrongFiles: what a function may not send ends its channel, and stays nowhere
 // in the engine.
 func TestWrongFiles(t *testing.T) {
-	good := memfd(t, pattern(1000), answerSeals)
+	good := memfd(t, pattern(1000), wire.AnswerSeals)
 	r, w, err := os.Pipe()
 	pipeR, pipeW := fdOf(t, r, err), fdOf(t, w, err)
 	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -789,7 +800,7 @@ func bytesOf(fd, n int) []int {
 // TestUnannounced: descriptors that no frame announces are closed, and do not keep
 // the frames from being what they are.
 func TestUnannounced(t *testing.T) {
-	good := memfd(t, pattern(1000), answerSeals)
+	good := memfd(t, pattern(1000), wire.AnswerSeals)
 	log := frame(9, 0, 1, `{"level":"info","message":"x"}`)
 	for name, parts := range map[string][]part{
 		"with LOG":             {{log, []int{-1}}},
@@ -854,14 +865,14 @@ func TestCancelledFile(t *testing.T) {
 		_, err := c.Invoke(ctx, &Invocation{}, nil)
 		got <- err
 	}()
-	if _, err := newFrameReader(b).r.Peek(headerSize); err != nil {
+	if _, _, err := reader(t, b).Next(); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	f := memfd(t, pattern(1000), answerSeals)
+	f := memfd(t, pattern(1000), wire.AnswerSeals)
 	sendParts(b, part{frame(1, 0, 0, readyJSON), nil}, part{filesFrame(0x20, 1, `{"offset":0,"length":1000}`), []int{int(f.Fd())}})
 	<-done
 	if n := released.Load(); n != 1 {
@@ -1035,7 +1046,7 @@ func FuzzFiles(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		file := memfd(t, pattern(1000), answerSeals)
+		file := memfd(t, pattern(1000), wire.AnswerSeals)
 		var parts []part
 		for i := 0; len(raw) > 0; i++ {
 			n := len(raw)
@@ -1078,45 +1089,4 @@ func FuzzFiles(f *testing.F) {
 			t.Errorf("a descriptor is still open: %d, %v", n, err)
 		}
 	})
-}
-
-// TestBusyPages: a body whose file the kernel does not seal now is an answer all the same,
-// which the engine copies.
-func TestBusyPages(t *testing.T) {
-	fretest.CheckLeaks(t)
-	mapped := memfd(t, pattern(1<<20), 0)
-	held, err := unix.Mmap(int(mapped.Fd()), 0, 1<<20, unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := unix.Munmap(held); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := seal(mapped); !errors.Is(err, unix.EBUSY) {
-		t.Fatalf("sealed while it can be written: %v", err)
-	}
-	_, theirs, reply := hostile(t, Config{Memory: memory(t)})
-	var frames sync.WaitGroup
-	defer frames.Wait()
-	w, err := newFrameWriter(theirs, t.Context().Done(), &frames, func(err error) { t.Error(err) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &function{w: w, mostBytes: 4 << 20, seal: func(*os.File) error { return seal(mapped) }}
-	meta := appendResponse(nil, 200, nil)
-	if sent, err := f.answerFile(t.Context(), 1, meta, &Answer{Body: bytes.NewReader(pattern(1 << 20))}); !sent || err != nil {
-		t.Fatalf("sent: %v, %v", sent, err)
-	}
-	r, err := reply()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.File != nil {
-		t.Error("the file is sent by the kernel, though it may change")
-	}
-	if got := readReply(t, r); !bytes.Equal(got, pattern(1<<20)) {
-		t.Errorf("%d other bytes", len(got))
-	}
 }

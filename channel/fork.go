@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +32,7 @@ func (c *Conn) Fork(channel, stdout, stderr, network *os.File) error {
 			return fmt.Errorf("fork: %w", err)
 		}
 	}
-	frame := header{kind: kindFork, fds: len(fds)}.append(nil)
+	frame := wire.Header{Kind: wire.KindFork, FDs: len(fds)}.Append(nil)
 	// The frame can bypass the writer's queue: a fork server's channel carries only STOP besides,
 	// and 16 bytes go out whole.
 	_, _, err := c.conn.WriteMsgUnix(frame, unix.UnixRights(fds...), nil)
@@ -70,7 +72,7 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 			err = context.Cause(ctx)
 		}
 	}()
-	frame := make([]byte, headerSize)
+	frame := make([]byte, wire.HeaderSize)
 	oob := make([]byte, unix.CmsgSpace(4*maxStrayFDs))
 	n, oobn, _, _, err := conn.ReadMsgUnix(frame, oob)
 	pidfd = -1
@@ -90,7 +92,7 @@ func Forked(ctx context.Context, conn *net.UnixConn) (pidfd int, err error) {
 			}
 		}
 	}
-	want := string(header{kind: kindForked}.append(nil))
+	want := string(wire.Header{Kind: wire.KindForked}.Append(nil))
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -115,5 +117,5 @@ const maxStrayFDs = 16
 
 // Go lets a [Forked] child become an instance. READY follows.
 func (c *Conn) Go() error {
-	return c.w.send(context.Background(), kindGo, 0, 0, nil, nil)
+	return c.w.Send(context.Background(), wire.KindGo, 0, 0, nil, nil)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -25,7 +27,7 @@ func forkPair(t testing.TB) (ours, theirs *net.UnixConn) {
 	return ours, theirs
 }
 
-func forkedFrame() []byte { return header{kind: kindForked}.append(nil) }
+func forkedFrame() []byte { return wire.Header{Kind: wire.KindForked}.Append(nil) }
 
 func TestForked(t *testing.T) {
 	ours, theirs := forkPair(t)
@@ -58,8 +60,8 @@ func TestForked(t *testing.T) {
 	if err := c.Go(); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, headerSize)
-	if _, err := theirs.Read(got); err != nil || !bytes.Equal(got, header{kind: kindGo}.append(nil)) {
+	got := make([]byte, wire.HeaderSize)
+	if _, err := theirs.Read(got); err != nil || !bytes.Equal(got, wire.Header{Kind: wire.KindGo}.Append(nil)) {
 		t.Errorf("GO is %x, %v", got, err)
 	}
 }
@@ -75,10 +77,13 @@ func TestForkedErrors(t *testing.T) {
 		want error
 	}{
 		"the end": {func(c *net.UnixConn) error { return c.Close() }, ErrClosed},
-		"READY":   {func(c *net.UnixConn) error { _, err := c.Write(header{kind: kindReady}.append(nil)); return err }, ErrProtocol},
-		"a part":  {func(c *net.UnixConn) error { _, err := c.Write(forkedFrame()[:7]); return err }, ErrProtocol},
+		"READY": {func(c *net.UnixConn) error {
+			_, err := c.Write(wire.Header{Kind: wire.KindReady}.Append(nil))
+			return err
+		}, ErrProtocol},
+		"a part": {func(c *net.UnixConn) error { _, err := c.Write(forkedFrame()[:7]); return err }, ErrProtocol},
 		"a flag": {func(c *net.UnixConn) error {
-			_, err := c.Write(header{kind: kindForked, flags: 1}.append(nil))
+			_, err := c.Write(wire.Header{Kind: wire.KindForked, Flags: 1}.Append(nil))
 			return err
 		}, ErrProtocol},
 		"with files": {func(c *net.UnixConn) error { return sendFiles(c, null, 100) }, ErrProtocol},
@@ -111,7 +116,7 @@ func sendFiles(c *net.UnixConn, f *os.File, count int) error {
 	for i := range fds {
 		fds[i] = int(f.Fd())
 	}
-	_, _, err := c.WriteMsgUnix(header{kind: kindData}.append(nil), unix.UnixRights(fds...), nil)
+	_, _, err := c.WriteMsgUnix(wire.Header{Kind: wire.KindData}.Append(nil), unix.UnixRights(fds...), nil)
 	return err
 }
 
@@ -154,7 +159,7 @@ func TestFork(t *testing.T) {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
-		if want := (header{kind: kindFork, fds: len(fds)}).append(nil); !bytes.Equal(frame[:n], want) {
+		if want := (wire.Header{Kind: wire.KindFork, FDs: len(fds)}).Append(nil); !bytes.Equal(frame[:n], want) {
 			t.Errorf("FORK is %x, want %x", frame[:n], want)
 		}
 		if want := map[bool]int{true: 3, false: 4}[network == nil]; len(fds) != want {

@@ -12,6 +12,9 @@ import (
 	"testing/iotest"
 	"time"
 
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
@@ -47,20 +50,23 @@ func (l *countedLent) Release() {
 	}
 }
 
+// little is the most unread bytes of a body that stay out of lent memory.
+const little = 4 << 10
+
 // TestLentMemory: what an answer waits in is lent but for a little, is given back as it is
 // read, and whoever stops reading gives the rest back.
 func TestLentMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	m := &counted{most: 2 << 20}
-	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		var size, piece int
 		if _, err := fmt.Sscanf(e.Path, "/%d/%d", &size, &piece); err != nil {
 			return nil, err
 		}
 		if piece == 0 { // whole
-			return &Answer{Body: bytes.NewReader(pattern(size))}, nil
+			return &fn.Answer{Body: bytes.NewReader(pattern(size))}, nil
 		}
-		return &Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), piece}}, nil
+		return &fn.Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), piece}}, nil
 	})
 	for _, test := range []struct {
 		size, piece int
@@ -69,11 +75,11 @@ func TestLentMemory(t *testing.T) {
 		{0, 0, false},
 		{little, 0, false},
 		{little + 1, 0, true},
-		{chunk - 1, 0, true},
+		{wire.Chunk - 1, 0, true},
 		{100, 1, false},
 		{300_000, 1000, true},
 		{1 << 20, 12_345, true},
-		{3<<20 + 1, chunk, true},
+		{3<<20 + 1, wire.Chunk, true},
 	} {
 		for _, stops := range []bool{false, true} {
 			m.times.Store(0)
@@ -115,14 +121,14 @@ func TestLentMemory(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	m := &counted{most: 128 << 10}
-	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		switch e.Path {
 		case "/whole":
-			return &Answer{Body: bytes.NewReader(pattern(200_000))}, nil
+			return &fn.Answer{Body: bytes.NewReader(pattern(200_000))}, nil
 		case "/stream": // nobody takes it
-			return &Answer{Body: always{}}, nil
+			return &fn.Answer{Body: always{}}, nil
 		}
-		return &Answer{Body: bytes.NewReader(pattern(50_000))}, nil
+		return &fn.Answer{Body: bytes.NewReader(pattern(50_000))}, nil
 	})
 	for range 3 {
 		for _, path := range []string{"/whole", "/stream"} {

@@ -6,68 +6,23 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
+
+	"github.com/fre-engine/fre/function/channel/wire"
 )
-
-// Caller takes the calls that a function makes while it handles an event.
-type Caller interface {
-	// Call has another function handle an event, and returns its answer. ctx ends with the
-	// calling event, and when the function gives the call up. The function is told any error,
-	// preferably a *[Failure].
-	Call(ctx context.Context, c *Called) (*Answer, error)
-}
-
-// Called is a function's call of another function.
-type Called struct {
-	Function string // as the calling function writes it
-	Method   string
-	Path     string // begins with a slash
-	Query    string // raw
-	Headers  [][2]string
-
-	Body   io.Reader // nil for none; valid until the call is over. If it is an io.Closer, it may be closed before
-	Length int64     // bytes of Body, -1 while Body is still arriving
-}
-
-// onwardMeta is the JSON of CALL and CALLFILE.
-type onwardMeta struct {
-	of uint64 // id of the event being handled
-	Called
-}
-
-// check refuses metadata that an HTTP request cannot have.
-func (m *onwardMeta) check() error {
-	switch {
-	case !token(m.Method):
-		return fmt.Errorf("%w: a call's method %q", ErrProtocol, m.Method)
-	case !strings.HasPrefix(m.Path, "/") || !visible(m.Path) || !visible(m.Query):
-		return fmt.Errorf("%w: a call's path %q?%q", ErrProtocol, m.Path, m.Query)
-	case len(m.Headers) > MaxHeaders:
-		return fmt.Errorf("%w: %d headers", ErrProtocol, len(m.Headers))
-	}
-	for _, h := range m.Headers {
-		if !token(h[0]) || !fieldValue(h[1]) {
-			return badHeader(h[:])
-		}
-	}
-	return nil
-}
 
 // Failures of calls that never leave this package.
 var (
-	errCallerOver = &Failure{Type: "cancelled", Message: "the event that called is over"}
-	errGivenUp    = &Failure{Type: "cancelled", Message: "the caller has given the call up"}
-	errManyCalls  = &Failure{Type: "too_many_calls", Message: fmt.Sprintf("%d calls of this event are under way", MostCalls)}
-	errNoCalls    = &Failure{Type: "not_possible", Message: "this event can call no function"}
-	errNoEngine   = &Failure{Type: "not_possible", Message: "this engine takes no calls"}
+	errGivenUp   = &Failure{Type: "cancelled", Message: "the caller has given the call up"}
+	errManyCalls = &Failure{Type: "too_many_calls", Message: fmt.Sprintf("%d calls of this event are under way", MostCalls)}
+	errNoCalls   = &Failure{Type: "not_possible", Message: "this event can call no function"}
 )
 
 // mostRefused limits the refused calls with an unsent ERROR. A function that exceeds it does not
 // read its channel.
 const mostRefused = 4 * MostCalls
 
-// onwards counts the calls of one event.
+// onwards counts the calls of an event.
 type onwards struct {
 	mu     sync.Mutex
 	ctx    context.Context // parent context of the calls; nil before the first call
@@ -82,7 +37,7 @@ func (o *onwards) begin(of context.Context) (context.Context, *Failure) {
 	defer o.mu.Unlock()
 	switch {
 	case o.over:
-		return nil, errCallerOver
+		return nil, wire.ErrCallerOver
 	case o.open >= MostCalls:
 		return nil, errManyCalls
 	}
@@ -105,11 +60,11 @@ func (o *onwards) end() {
 	defer o.mu.Unlock()
 	o.over = true
 	if o.cancel != nil {
-		o.cancel(errCallerOver)
+		o.cancel(wire.ErrCallerOver)
 	}
 }
 
-// onward is one call that a function makes, seen from the engine.
+// onward is a call by a function, seen from the engine.
 type onward struct {
 	conn   *Conn
 	id     uint64
@@ -118,70 +73,71 @@ type onward struct {
 	cancel context.CancelCauseFunc
 	called Called
 	file   *os.File // holds the request's body, unless nil
-	in     inbox
-	out    credit
+	in     wire.Inbox
+	out    wire.Credit
 }
 
-func (o *onward) grant(n int) { o.conn.w.grant(o.ctx, o.id, n) }
+// Grant allows the function to send n more bytes of the call's body.
+func (o *onward) Grant(n int) { o.conn.w.Grant(o.ctx, o.id, n) }
 
-// taken does nothing: only answers come in pipes.
-func (o *onward) taken() {}
+// Taken does nothing: only answers come in pipes.
+func (o *onward) Taken() {}
 
 // frameOnward handles a frame about a call. It owns file.
-func (c *Conn) frameOnward(h header, p []byte, file *os.File) error {
-	if h.kind == kindCall || h.kind == kindCallFile {
+func (c *Conn) frameOnward(h wire.Header, p []byte, file *os.File) error {
+	if h.Kind == wire.KindCall || h.Kind == wire.KindCallFile {
 		return c.frameCall(h, p, file)
 	}
 	if file != nil {
-		return closing(file, fmt.Errorf("%w: a file in frame kind 0x%02x about a call", ErrProtocol, uint8(h.kind)))
+		return closing(file, fmt.Errorf("%w: a file in frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind)))
 	}
 	c.mu.Lock()
-	o, last := c.onwards[h.id], c.lastCall
+	o, last := c.onwards[h.ID], c.lastCall
 	c.mu.Unlock()
 	switch {
-	case h.kind != kindData && h.kind != kindWindow && h.kind != kindCancel:
-		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.kind))
-	case h.id > last:
-		return fmt.Errorf("%w: frame kind 0x%02x for call %d, which was never made", ErrProtocol, uint8(h.kind), h.id)
+	case h.Kind != wire.KindData && h.Kind != wire.KindWindow && h.Kind != wire.KindCancel:
+		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind))
+	case h.ID > last:
+		return fmt.Errorf("%w: frame kind 0x%02x for call %d, which was never made", ErrProtocol, uint8(h.Kind), h.ID)
 	case o == nil: // the frame crossed the call's end
 		return nil
 	}
-	switch h.kind {
-	case kindData:
-		if err := o.in.expect(len(p)); err != nil {
+	switch h.Kind {
+	case wire.KindData:
+		if err := o.in.Expect(len(p)); err != nil {
 			return err
 		}
-		if err := o.in.data(p, h.more()); err != nil {
+		if err := o.in.Data(p, h.More()); err != nil {
 			o.cancel(err)
 		}
-	case kindCancel:
+	case wire.KindCancel:
 		o.cancel(errGivenUp)
 	default:
-		n, err := window(p)
+		n, err := wire.ParseWindow(p)
 		if err != nil {
 			return err
 		}
-		return o.out.add(n)
+		return o.out.Add(n)
 	}
 	return nil
 }
 
 // frameCall begins a call. It owns file.
-func (c *Conn) frameCall(h header, p []byte, file *os.File) error {
-	if (h.kind == kindCallFile) != (file != nil) {
+func (c *Conn) frameCall(h wire.Header, p []byte, file *os.File) error {
+	if (h.Kind == wire.KindCallFile) != (file != nil) {
 		return closing(file, fmt.Errorf("%w: a call's file, or none", ErrProtocol))
 	}
-	var m onwardMeta
-	meta, body, err := split(p)
+	var m wire.CallMeta
+	meta, body, err := wire.Split(p)
 	if err == nil {
-		if err = m.parse(meta); err == nil {
-			err = m.check()
+		if err = m.Parse(meta); err == nil {
+			err = m.Check()
 		}
 	}
-	var in fileMeta
+	var in wire.FileMeta
 	if err == nil && file != nil {
-		if err = in.parse(body); err == nil {
-			if err = in.check(kindFD); err == nil {
+		if err = in.Parse(body); err == nil {
+			if err = in.Check(wire.KindFD); err == nil {
 				_, err = inspect(file, &in, false)
 			}
 		}
@@ -189,15 +145,15 @@ func (c *Conn) frameCall(h header, p []byte, file *os.File) error {
 	if err != nil {
 		return closing(file, err)
 	}
-	o := &onward{conn: c, id: h.id, called: m.Called, file: file}
+	o := &onward{conn: c, id: h.ID, called: m.Called, file: file}
 	c.mu.Lock()
 	switch {
 	case c.err != nil:
 		err = c.err
-	case h.id <= c.lastCall:
-		err = fmt.Errorf("%w: CALL %d after %d", ErrProtocol, h.id, c.lastCall)
-	case m.of == 0 || m.of > c.lastID:
-		err = fmt.Errorf("%w: a call of invocation %d, which was never sent", ErrProtocol, m.of)
+	case h.ID <= c.lastCall:
+		err = fmt.Errorf("%w: CALL %d after %d", ErrProtocol, h.ID, c.lastCall)
+	case m.Of == 0 || m.Of > c.lastID:
+		err = fmt.Errorf("%w: a call of invocation %d, which was never sent", ErrProtocol, m.Of)
 	case len(c.onwards) >= mostRefused+MostCalls*max(1, len(c.calls)):
 		err = fmt.Errorf("%w: %d calls, whose refusal is not heard", ErrProtocol, len(c.onwards))
 	}
@@ -205,12 +161,12 @@ func (c *Conn) frameCall(h header, p []byte, file *os.File) error {
 		c.mu.Unlock()
 		return closing(file, err)
 	}
-	k := c.calls[m.of]
-	c.lastCall = h.id
-	c.onwards[h.id] = o
+	k := c.calls[m.Of]
+	c.lastCall = h.ID
+	c.onwards[h.ID] = o
 	c.mu.Unlock()
 
-	refused := errCallerOver
+	refused := wire.ErrCallerOver
 	var of context.Context
 	if k != nil && k.caller == nil {
 		refused = errNoCalls
@@ -223,24 +179,24 @@ func (c *Conn) frameCall(h header, p []byte, file *os.File) error {
 		of = context.Background() // the end of the channel ends it
 	}
 	o.ctx, o.cancel = context.WithCancelCause(of)
-	o.out.init()
+	o.out.Init()
 	switch {
 	case refused != nil:
-		_ = o.in.init(nil, h.more(), o, nil) // later frames of the body are dropped
-		o.in.abort(refused)
+		_ = o.in.Init(nil, h.More(), o, nil) // later frames of the body are dropped
+		o.in.Abort(refused)
 	case file != nil:
-		_ = o.in.init(nil, false, o, nil)
+		_ = o.in.Init(nil, false, o, nil)
 		o.called.Length = in.Length
 		o.called.Body = &exactly{io.NewSectionReader(file, in.Offset, in.Length), in.Length}
 	default:
-		if err := o.in.init(body, h.more(), o, c.cfg.Memory); err != nil {
+		if err := o.in.Init(body, h.More(), o, c.cfg.Memory); err != nil {
 			o.cancel(err)
 		}
 		o.called.Length = -1
-		if !h.more() {
+		if !h.More() {
 			o.called.Length = int64(len(body))
 		}
-		if h.more() || len(body) > 0 {
+		if h.More() || len(body) > 0 {
 			o.called.Body = onwardBody{o}
 		}
 	}
@@ -261,7 +217,7 @@ type onwardBody struct{ o *onward }
 func (b onwardBody) Read(p []byte) (int, error) { return b.o.in.Read(p) }
 
 func (b onwardBody) Close() error {
-	b.o.in.abort(errClosedBody)
+	b.o.in.Abort(wire.ErrClosedBody)
 	return nil
 }
 
@@ -290,8 +246,8 @@ func (o *onward) run(refused *Failure) {
 		err = refused
 	} else {
 		stop := context.AfterFunc(o.ctx, func() {
-			o.in.abort(context.Cause(o.ctx))
-			o.out.end(context.Cause(o.ctx))
+			o.in.Abort(context.Cause(o.ctx))
+			o.out.End(context.Cause(o.ctx))
 		})
 		defer stop()
 		var a *Answer
@@ -307,14 +263,14 @@ func (o *onward) run(refused *Failure) {
 		failure = &Failure{Type: "internal", Message: err.Error()}
 	}
 	o.end()
-	_ = o.conn.w.send(context.Background(), kindError, 0, o.id, nil, failure.payload()) // fails only with the channel
+	_ = o.conn.w.Send(context.Background(), wire.KindError, 0, o.id, nil, failure.Payload()) // fails only with the channel
 }
 
 // release ends the call and frees its resources.
 func (o *onward) release() {
 	o.end()
-	o.cancel(errOver)
-	o.in.abort(errOver)
+	o.cancel(wire.ErrOver)
+	o.in.Abort(wire.ErrOver)
 	if o.file != nil {
 		_ = o.file.Close()
 	}
@@ -333,7 +289,7 @@ func (o *onward) end() {
 }
 
 // replies are buffers for answers on their way to a calling function.
-var replies = sync.Pool{New: func() any { return new([chunk]byte) }}
+var replies = sync.Pool{New: func() any { return new([wire.Chunk]byte) }}
 
 // answer sends the answer to the calling function. After an error before the last frame ERROR may
 // follow.
@@ -341,41 +297,41 @@ func (o *onward) answer(a *Answer) error {
 	if c, ok := a.Body.(io.Closer); ok {
 		defer func() { _ = c.Close() }()
 	}
-	meta := appendResponse(nil, a.Status, a.Headers)
+	meta := wire.AppendResponse(nil, a.Status, a.Headers)
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("answer: %d bytes of headers, at most %d", len(meta), MaxMeta)
 	}
 	w := o.conn.w
 	if a.Body == nil {
 		o.end()
-		return w.send(o.ctx, kindResponse, 0, o.id, meta, nil)
+		return w.Send(o.ctx, wire.KindResponse, 0, o.id, meta, nil)
 	}
-	buf := replies.Get().(*[chunk]byte)
+	buf := replies.Get().(*[wire.Chunk]byte)
 	defer replies.Put(buf)
-	n, err := readFirst(a.Body, buf[:])
+	n, err := wire.ReadFirst(a.Body, buf[:])
 	if err == io.EOF || err == nil && int64(n) == a.Length { //nolint:errorlint // a Reader's end is io.EOF itself
 		o.end()
-		return w.send(o.ctx, kindResponse, 0, o.id, meta, buf[:n])
+		return w.Send(o.ctx, wire.KindResponse, 0, o.id, meta, buf[:n])
 	}
 	if err != nil {
 		return err
 	}
-	if err := w.send(o.ctx, kindResponse, flagMore, o.id, meta, buf[:n]); err != nil {
+	if err := w.Send(o.ctx, wire.KindResponse, wire.FlagMore, o.id, meta, buf[:n]); err != nil {
 		return err
 	}
 	for {
-		most, err := o.out.take(chunk)
+		most, err := o.out.Take(wire.Chunk)
 		if err != nil {
 			return err
 		}
 		n, err := a.Body.Read(buf[:most])
-		_ = o.out.add(most - n) // cannot exceed the limit: take has just returned these bytes
+		_ = o.out.Add(most - n) // cannot exceed the limit: Take has just returned these bytes
 		if err == io.EOF {      //nolint:errorlint // a Reader's end is io.EOF itself
 			o.end()
-			return w.send(o.ctx, kindData, 0, o.id, nil, buf[:n])
+			return w.Send(o.ctx, wire.KindData, 0, o.id, nil, buf[:n])
 		}
 		if n > 0 {
-			if err := w.send(o.ctx, kindData, flagMore, o.id, nil, buf[:n]); err != nil {
+			if err := w.Send(o.ctx, wire.KindData, wire.FlagMore, o.id, nil, buf[:n]); err != nil {
 				return err
 			}
 		}

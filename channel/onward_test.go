@@ -13,6 +13,9 @@ import (
 	"sync"
 	"testing"
 
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -26,12 +29,12 @@ type callerFunc func(ctx context.Context, c *Called) (*Answer, error)
 func (f callerFunc) Call(ctx context.Context, c *Called) (*Answer, error) { return f(ctx, c) }
 
 // forwards answers an event with what another function answers to it.
-func forwards(ctx context.Context, e *Event) (*Answer, error) {
+func forwards(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 	r, err := e.Call(ctx, &Called{Function: "other", Method: e.Method, Path: e.Path, Query: e.Query, Headers: e.Headers, Body: e.Body})
 	if err != nil {
 		return nil, err
 	}
-	return &Answer{Status: r.Status, Headers: r.Headers, Body: r.Body}, nil
+	return &fn.Answer{Status: r.Status, Headers: r.Headers, Body: r.Body}, nil
 }
 
 // echoes answers a call with its body.
@@ -43,7 +46,7 @@ func TestCall(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	var told Called
 	c := serve(t, Config{}, forwards)
-	for _, size := range []int{0, 1, inlineBody + 1, chunk, Window + chunk + 1, 8 << 20} {
+	for _, size := range []int{0, 1, inlineBody + 1, wire.Chunk, Window + wire.Chunk + 1, 8 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			want := pattern(size)
 			headers := [][2]string{{"x-a", "ü"}}
@@ -73,12 +76,12 @@ func TestCallFile(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	t.Setenv("FRE_FILES", "/tmp")
 	want := pattern(2 << 20)
-	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 		r, err := e.Call(ctx, &Called{Function: "f", Method: "POST", Path: "/", Body: bytes.NewReader(want)})
 		if err != nil {
 			return nil, err
 		}
-		return &Answer{Body: r.Body}, nil
+		return &fn.Answer{Body: r.Body}, nil
 	})
 	length := make(chan int64, 1)
 	r, err := c.Invoke(t.Context(), &Invocation{Caller: callerFunc(func(ctx context.Context, called *Called) (*Answer, error) {
@@ -117,13 +120,13 @@ func TestCallRefused(t *testing.T) {
 		"much metadata": {echoes, Called{Method: "GET", Path: "/" + strings.Repeat("a", MaxMeta)}, "bad_call"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+			c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 				_, err := e.Call(ctx, &at.called)
 				var f *Failure
 				if !errors.As(err, &f) {
 					return nil, err
 				}
-				return &Answer{Body: strings.NewReader(f.Type)}, nil
+				return &fn.Answer{Body: strings.NewReader(f.Type)}, nil
 			})
 			r, err := c.Invoke(t.Context(), &Invocation{Caller: at.caller}, nil)
 			if err != nil {
@@ -163,7 +166,7 @@ func TestCallEndsWithEvent(t *testing.T) {
 				ended <- context.Cause(ctx)
 				return nil, context.Cause(ctx)
 			})
-			c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+			c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 				go func() { _, _ = e.Call(context.Background(), &Called{Function: "f", Method: "GET", Path: "/"}) }()
 				<-called
 				if how != "answered" {
@@ -211,7 +214,7 @@ func TestCallsAtOnce(t *testing.T) {
 		mu.Unlock()
 		return &Answer{Status: 200}, nil
 	})
-	c := serve(t, Config{}, func(ctx context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 		outcomes := make(chan string, MostCalls+1)
 		for range MostCalls + 1 {
 			go func() {
@@ -238,7 +241,7 @@ func TestCallsAtOnce(t *testing.T) {
 		if r, err := e.Call(ctx, &Called{Function: "f", Method: "GET", Path: "/"}); err != nil || r.Status != 200 {
 			return nil, fmt.Errorf("afterwards: %w", err)
 		}
-		return &Answer{Body: strings.NewReader(strings.Join(all, " "))}, nil
+		return &fn.Answer{Body: strings.NewReader(strings.Join(all, " "))}, nil
 	})
 	r, err := c.Invoke(t.Context(), &Invocation{Caller: caller}, nil)
 	if err != nil {
@@ -258,52 +261,52 @@ func byHand(t *testing.T, caller Caller) (c *Conn, conn *net.UnixConn) {
 	c = NewConn(a, Config{Memory: memory(t)})
 	t.Cleanup(func() { _ = c.Close() })
 	p, _ := json.Marshal(Ready{Protocol: 1})
-	say(t, b, kindReady, 0, 0, p)
+	say(t, b, wire.KindReady, 0, 0, p)
 	go func() { _, _ = c.Invoke(t.Context(), &Invocation{Caller: caller}, nil) }()
-	if h, _, err := newFrameReader(b).next(); err != nil || h.kind != kindInvoke {
+	if h, _, err := reader(t, b).Next(); err != nil || h.Kind != wire.KindInvoke {
 		t.Fatal(h, err)
 	}
 	return c, b
 }
 
-func say(t *testing.T, b net.Conn, k kind, flags uint8, id uint64, p []byte) {
+func say(t *testing.T, b net.Conn, k wire.Kind, flags uint8, id uint64, p []byte) {
 	t.Helper()
-	if _, err := b.Write(append(header{len: len(p), kind: k, flags: flags, id: id}.append(nil), p...)); err != nil {
+	if _, err := b.Write(append(wire.Header{Len: len(p), Kind: k, Flags: flags, ID: id}.Append(nil), p...)); err != nil {
 		t.Logf("write: %v", err) // the engine has hung up
 	}
 }
 
 func callPayload(of uint64, c Called) []byte {
-	meta := (&onwardMeta{of: of, Called: c}).append(nil)
+	meta := (&wire.CallMeta{Of: of, Called: c}).Append(nil)
 	return append([]byte{byte(len(meta)), byte(len(meta) >> 8), byte(len(meta) >> 16), 0}, meta...)
 }
 
 func TestCallMalformed(t *testing.T) {
 	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
 	type frame struct {
-		kind  kind
+		kind  wire.Kind
 		flags uint8
 		id    uint64
 		p     []byte
 	}
-	first := frame{kindCall, flagMore, FirstCall, good}
+	first := frame{wire.KindCall, wire.FlagMore, FirstCall, good}
 	for name, frames := range map[string][]frame{
-		"number of an event":    {{kindCall, 0, 1, good}},
-		"number twice":          {first, {kindCall, 0, FirstCall, good}},
-		"number goes back":      {{kindCall, 0, FirstCall + 9, good}, {kindCall, 0, FirstCall + 8, good}},
-		"of no event":           {{kindCall, 0, FirstCall, callPayload(7, Called{Method: "GET", Path: "/"})}},
-		"no JSON":               {{kindCall, 0, FirstCall, []byte{1, 0, 0, 0, '{'}}},
-		"method":                {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "", Path: "/"})}},
-		"path":                  {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a\r\nb"})}},
-		"path's space":          {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a b"})}},
-		"headers":               {{kindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)})}},
-		"no file":               {{kindCallFile, 0, FirstCall, good}},
-		"data beyond window":    {first, {kindData, flagMore, FirstCall, make([]byte, Window+1)}},
-		"data after the end":    {first, {kindData, 0, FirstCall, nil}, {kindData, 0, FirstCall, nil}},
-		"data of no call":       {{kindData, 0, FirstCall + 1, nil}},
-		"answer of a call":      {first, {kindResponse, 0, FirstCall, good}},
-		"window of three bytes": {first, {kindWindow, 0, FirstCall, []byte{1, 2, 3}}},
-		"cancel of an event":    {{kindCancel, 0, 1, nil}},
+		"number of an event":    {{wire.KindCall, 0, 1, good}},
+		"number twice":          {first, {wire.KindCall, 0, FirstCall, good}},
+		"number goes back":      {{wire.KindCall, 0, FirstCall + 9, good}, {wire.KindCall, 0, FirstCall + 8, good}},
+		"of no event":           {{wire.KindCall, 0, FirstCall, callPayload(7, Called{Method: "GET", Path: "/"})}},
+		"no JSON":               {{wire.KindCall, 0, FirstCall, []byte{1, 0, 0, 0, '{'}}},
+		"method":                {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "", Path: "/"})}},
+		"path":                  {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a\r\nb"})}},
+		"path's space":          {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a b"})}},
+		"headers":               {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)})}},
+		"no file":               {{wire.KindCallFile, 0, FirstCall, good}},
+		"data beyond window":    {first, {wire.KindData, wire.FlagMore, FirstCall, make([]byte, Window+1)}},
+		"data after the end":    {first, {wire.KindData, 0, FirstCall, nil}, {wire.KindData, 0, FirstCall, nil}},
+		"data of no call":       {{wire.KindData, 0, FirstCall + 1, nil}},
+		"answer of a call":      {first, {wire.KindResponse, 0, FirstCall, good}},
+		"window of three bytes": {first, {wire.KindWindow, 0, FirstCall, []byte{1, 2, 3}}},
+		"cancel of an event":    {{wire.KindCancel, 0, 1, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, b := byHand(t, callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
@@ -324,14 +327,7 @@ func TestCallMalformed(t *testing.T) {
 // A body in a file that becomes shorter breaks the call off, and the file is closed.
 func TestCallFileShrinks(t *testing.T) {
 	fretest.CheckLeaks(t)
-	file, err := newMemfd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if _, err := file.Write(pattern(1000)); err != nil {
-		t.Fatal(err)
-	}
+	file := memfd(t, pattern(1000), 0)
 	read := make(chan error, 1)
 	_, b := byHand(t, callerFunc(func(_ context.Context, c *Called) (*Answer, error) {
 		if err := file.Truncate(500); err != nil {
@@ -341,15 +337,15 @@ func TestCallFileShrinks(t *testing.T) {
 		read <- err
 		return nil, err
 	}))
-	p := append(callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}), (&fileMeta{Length: 1000}).json()...)
-	h := header{len: len(p), kind: kindCallFile, fds: 1, id: FirstCall}
-	if _, _, err := b.WriteMsgUnix(append(h.append(nil), p...), unix.UnixRights(int(file.Fd())), nil); err != nil {
+	p := append(callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}), (&wire.FileMeta{Length: 1000}).JSON()...)
+	h := wire.Header{Len: len(p), Kind: wire.KindCallFile, FDs: 1, ID: FirstCall}
+	if _, _, err := b.WriteMsgUnix(append(h.Append(nil), p...), unix.UnixRights(int(file.Fd())), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-read; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("read: %v, want %v", err, io.ErrUnexpectedEOF)
 	}
-	if h, _, err := newFrameReader(b).next(); err != nil || h.kind != kindError || h.id != FirstCall {
+	if h, _, err := reader(t, b).Next(); err != nil || h.Kind != wire.KindError || h.ID != FirstCall {
 		t.Errorf("told %+v, %v; want ERROR", h, err)
 	}
 }
@@ -362,11 +358,11 @@ func TestCallAfterEvent(t *testing.T) {
 		return &Answer{Status: 200}, nil
 	}))
 	answer := append([]byte{byte(len(`{"status":200,"headers":[]}`)), 0, 0, 0}, `{"status":200,"headers":[]}`...)
-	say(t, b, kindResponse, 0, 1, answer)
-	say(t, b, kindCall, flagMore, FirstCall, callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}))
-	say(t, b, kindData, 0, FirstCall, pattern(10))
-	h, p, err := newFrameReader(b).next()
-	if err != nil || h.kind != kindError || h.id != FirstCall || !bytes.Contains(p, []byte("cancelled")) {
+	say(t, b, wire.KindResponse, 0, 1, answer)
+	say(t, b, wire.KindCall, wire.FlagMore, FirstCall, callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}))
+	say(t, b, wire.KindData, 0, FirstCall, pattern(10))
+	h, p, err := reader(t, b).Next()
+	if err != nil || h.Kind != wire.KindError || h.ID != FirstCall || !bytes.Contains(p, []byte("cancelled")) {
 		t.Errorf("told %+v %s, %v; want ERROR", h, p, err)
 	}
 	if err := c.Err(); err != nil {
@@ -377,11 +373,11 @@ func TestCallAfterEvent(t *testing.T) {
 // Who floods the engine with calls and listens to nothing is cut off.
 func TestCallFlood(t *testing.T) {
 	c, b := byHand(t, callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
-		return &Answer{Status: 200, Body: strings.NewReader(strings.Repeat("x", chunk)), Length: chunk}, nil
+		return &Answer{Status: 200, Body: strings.NewReader(strings.Repeat("x", wire.Chunk)), Length: wire.Chunk}, nil
 	}))
 	p := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
 	for id := uint64(FirstCall); ; id++ {
-		if _, err := b.Write(append(header{len: len(p), kind: kindCall, id: id}.append(nil), p...)); err != nil {
+		if _, err := b.Write(append(wire.Header{Len: len(p), Kind: wire.KindCall, ID: id}.Append(nil), p...)); err != nil {
 			break
 		}
 	}
@@ -395,14 +391,14 @@ func TestCallFlood(t *testing.T) {
 // keeps a goroutine.
 func FuzzCall(f *testing.F) {
 	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/", Headers: [][2]string{{"a", "b"}}})
-	f.Add(header{len: len(good), kind: kindCall, id: FirstCall}.append(nil), good)
-	f.Add(append(append(header{len: len(good), kind: kindCall, flags: flagMore, id: FirstCall}.append(nil), good...), header{kind: kindData, id: FirstCall}.append(nil)...), []byte{})
-	f.Add(append(append(header{len: len(good), kind: kindCall, id: FirstCall}.append(nil), good...), header{kind: kindCancel, id: FirstCall}.append(nil)...), []byte{})
+	f.Add(wire.Header{Len: len(good), Kind: wire.KindCall, ID: FirstCall}.Append(nil), good)
+	f.Add(append(append(wire.Header{Len: len(good), Kind: wire.KindCall, Flags: wire.FlagMore, ID: FirstCall}.Append(nil), good...), wire.Header{Kind: wire.KindData, ID: FirstCall}.Append(nil)...), []byte{})
+	f.Add(append(append(wire.Header{Len: len(good), Kind: wire.KindCall, ID: FirstCall}.Append(nil), good...), wire.Header{Kind: wire.KindCancel, ID: FirstCall}.Append(nil)...), []byte{})
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		ours, theirs := pair(t)
 		c := NewConn(ours, Config{})
 		p, _ := json.Marshal(Ready{Protocol: 1})
-		_, _ = theirs.Write(append(header{len: len(p), kind: kindReady}.append(nil), p...))
+		_, _ = theirs.Write(append(wire.Header{Len: len(p), Kind: wire.KindReady}.Append(nil), p...))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -410,7 +406,7 @@ func FuzzCall(f *testing.F) {
 				_ = r.Body.Close()
 			}
 		}()
-		if _, _, err := newFrameReader(theirs).next(); err != nil {
+		if _, _, err := reader(t, theirs).Next(); err != nil {
 			t.Fatal(err)
 		}
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()
@@ -428,18 +424,18 @@ func FuzzCallMeta(f *testing.F) {
 	f.Add([]byte(`{"of":1,"function":"f","method":"GET","path":"/","query":"","headers":[["a","b"]]}`))
 	f.Add([]byte(`{"of":-1}`))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		var m onwardMeta
-		if m.parse(p) != nil || m.check() != nil {
+		var m wire.CallMeta
+		if m.Parse(p) != nil || m.Check() != nil {
 			return
 		}
-		var again onwardMeta
-		if err := again.parse(m.append(nil)); err != nil {
+		var again wire.CallMeta
+		if err := again.Parse(m.Append(nil)); err != nil {
 			t.Fatalf("%q, written again: %v", p, err)
 		}
 		if len(m.Headers) == 0 {
 			m.Headers, again.Headers = nil, nil
 		}
-		if diff := cmp.Diff(m, again, cmp.AllowUnexported(onwardMeta{})); diff != "" {
+		if diff := cmp.Diff(m, again, cmp.AllowUnexported(wire.CallMeta{})); diff != "" {
 			t.Error(diff)
 		}
 	})

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/internal/fretest"
@@ -32,12 +35,12 @@ func (p pieces) Read(b []byte) (int, error) { return p.r.Read(b[:min(p.n, len(b)
 func TestPipedAnswers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
-	c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
+	c := serve(t, Config{}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		var size, piece int
 		if _, err := fmt.Sscanf(e.Path, "/%d/%d", &size, &piece); err != nil {
 			return nil, err
 		}
-		return &Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), piece}}, nil
+		return &fn.Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), piece}}, nil
 	})
 	for _, test := range []struct {
 		size, piece int
@@ -46,10 +49,10 @@ func TestPipedAnswers(t *testing.T) {
 		{0, 1, false},
 		{1, 1, false},
 		{20_000, 100, false},
-		{chunk, chunk, true}, // that there is no more is seen later
-		{chunk + 1, chunk, true},
-		{1 << 20, chunk, true},
-		{8<<20 + 1, chunk, true},
+		{wire.Chunk, wire.Chunk, true}, // that there is no more is seen later
+		{wire.Chunk + 1, wire.Chunk, true},
+		{1 << 20, wire.Chunk, true},
+		{8<<20 + 1, wire.Chunk, true},
 		{1 << 20, 10_000, false}, // it may be slow
 	} {
 		t.Run(fmt.Sprintf("%d by %d", test.size, test.piece), func(t *testing.T) {
@@ -62,8 +65,8 @@ func TestPipedAnswers(t *testing.T) {
 			if err != nil || !bytes.Equal(got, pattern(test.size)) {
 				t.Errorf("%d bytes, %v: not the %d sent", len(got), err, test.size)
 			}
-			if body, ok := r.Body.(replyBody); ok && body.k.in.opened != test.piped {
-				t.Errorf("through a pipe: %t, want %t", body.k.in.opened, test.piped)
+			if body, ok := r.Body.(replyBody); ok && body.k.in.Piped() != test.piped {
+				t.Errorf("through a pipe: %t, want %t", !test.piped, test.piped)
 			}
 		})
 	}
@@ -106,7 +109,7 @@ func invoked(ctx context.Context, t testing.TB, c *Conn) chan *Reply {
 func answerBegins(t testing.TB, c *Conn, function *net.UnixConn, id uint64) *Reply {
 	t.Helper()
 	replies := invoked(t.Context(), t, c)
-	if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke || h.id != id { // alone in the socket
+	if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindInvoke || h.ID != id { // alone in the socket
 		t.Fatalf("%+v, %v", h, err)
 	}
 	write(t, function, frame(0x04, 1, id, withMeta(`{"status":200,"headers":[]}`, "")))
@@ -242,21 +245,17 @@ func TestPipeEndless(t *testing.T) {
 			reply, w := piped(t, c, function, 1)
 			defer reply.Body.Close()
 			var writer sync.WaitGroup
-			if _, err := w.Write(pattern(chunk)); err != nil { // all that it takes unread
+			if _, err := w.Write(pattern(wire.Chunk)); err != nil { // all that it takes unread
 				t.Fatal(err)
 			}
 			writer.Go(func() {
-				for _, err := w.Write(pattern(chunk)); err == nil; {
-					_, err = w.Write(pattern(chunk))
+				for _, err := w.Write(pattern(wire.Chunk)); err == nil; {
+					_, err = w.Write(pattern(wire.Chunk))
 				}
 			})
 			test.end(t, function)
-			in := &reply.Body.(replyBody).k.in
-			for over := false; !over; { // it may have taken more than the end allows
+			for !reply.Body.(replyBody).k.out.Over() { // it may have taken more than the end allows
 				<-time.After(time.Millisecond)
-				in.mu.Lock()
-				over = in.ended || in.err != nil
-				in.mu.Unlock()
 			}
 			got, err := io.ReadAll(reply.Body)
 			var failure *Failure
@@ -292,7 +291,7 @@ func TestPipeCanceled(t *testing.T) {
 	c, function := raw(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	replies := invoked(ctx, t, c)
-	if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+	if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindInvoke {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
@@ -334,7 +333,7 @@ func TestPipeTaken(t *testing.T) {
 				}
 				replies <- r
 			}()
-			if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+			if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindInvoke {
 				t.Fatalf("%+v, %v", h, err)
 			}
 			write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
@@ -366,7 +365,7 @@ func TestPipeTaken(t *testing.T) {
 // wantCancel reads what the engine says of an answer that nobody wants.
 func wantCancel(t testing.TB, function *net.UnixConn, id uint64) {
 	t.Helper()
-	if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindCancel || h.id != id {
+	if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindCancel || h.ID != id {
 		t.Fatalf("%+v, %v, want CANCEL of %d", h, err, id)
 	}
 }

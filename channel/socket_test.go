@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	fn "github.com/fre-engine/fre/function/channel"
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
@@ -67,9 +70,9 @@ func (b breaking) Read(p []byte) (int, error) {
 func TestNoSocketForWholeBodies(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
-	for _, size := range []int{100, chunk, mostWhole, mostWhole + 1} {
-		c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
-			return &Answer{Body: bytes.NewReader(pattern(size))}, nil
+	for _, size := range []int{100, wire.Chunk, mostWhole, mostWhole + 1} {
+		c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+			return &fn.Answer{Body: bytes.NewReader(pattern(size))}, nil
 		})
 		r, err := c.Invoke(t.Context(), &Invocation{Socket: true}, nil)
 		if err != nil {
@@ -95,19 +98,19 @@ func TestSocket(t *testing.T) {
 		lend  bool
 		asked bool
 	}{
-		{"lent", chunk, true, true, true},
-		{"declined", chunk, true, false, true},
-		{"not offered", chunk, false, false, false},
+		{"lent", wire.Chunk, true, true, true},
+		{"declined", wire.Chunk, true, false, true},
+		{"not offered", wire.Chunk, false, false, false},
 		{"slow", 1000, true, true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			fretest.CheckLeaks(t)
 			t.Setenv("FRE_FILES", "/tmp")
-			c := serve(t, Config{}, func(_ context.Context, e *Event) (*Answer, error) {
+			c := serve(t, Config{}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 				if e.Socket != test.offer {
 					t.Errorf("the event says %t", e.Socket)
 				}
-				return &Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), test.piece}}, nil
+				return &fn.Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), test.piece}}, nil
 			})
 			var finished atomic.Bool
 			r, err := c.Invoke(t.Context(), &Invocation{Socket: test.offer, Finished: func() { finished.Store(true) }}, nil)
@@ -170,14 +173,14 @@ func TestSocketEnds(t *testing.T) {
 		want    error
 		told    string // by the function
 	}{
-		"fails":      {body: breaking{bytes.NewReader(pattern(2 * chunk)), broken}, told: "broken"},
+		"fails":      {body: breaking{bytes.NewReader(pattern(2 * wire.Chunk)), broken}, told: "broken"},
 		"cancelled":  {body: always{}, happens: func(cancel context.CancelCauseFunc, _ *Conn, _ *net.TCPConn) { cancel(broken) }, want: broken},
 		"client":     {body: always{}, happens: func(_ context.CancelCauseFunc, _ *Conn, client *net.TCPConn) { _ = client.Close() }, want: ErrClientGone},
 		"no channel": {body: always{}, happens: func(_ context.CancelCauseFunc, c *Conn, _ *net.TCPConn) { c.fail(ErrClosed) }, want: ErrClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fretest.CheckLeaks(t)
-			c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: test.body}, nil })
+			c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) { return &fn.Answer{Body: test.body}, nil })
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			finished := make(chan struct{})
@@ -211,7 +214,7 @@ func (always) Read(p []byte) (int, error) { return len(p), nil }
 // TestSocketLate: a function that has been told to give up while it waits takes nothing.
 func TestSocketLate(t *testing.T) {
 	fretest.CheckLeaks(t)
-	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) { return &Answer{Body: always{}}, nil })
+	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) { return &fn.Answer{Body: always{}}, nil })
 	finished := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := c.Invoke(ctx, &Invocation{Socket: true, Finished: func() { close(finished) }}, nil)
@@ -259,7 +262,7 @@ func TestSocketHostile(t *testing.T) {
 				}
 				replies <- r
 			}()
-			if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+			if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindInvoke {
 				t.Fatalf("%+v, %v", h, err)
 			}
 			write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, "")))
@@ -285,7 +288,7 @@ func TestSocketHostile(t *testing.T) {
 					}
 					replies <- r
 				}()
-				if h, _, err := newFrameReader(function).next(); err != nil || h.kind != kindInvoke {
+				if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindInvoke {
 					t.Fatalf("%+v, %v", h, err)
 				}
 				write(t, function, frame(0x04, 1, 1, withMeta(`{"status":200,"headers":[]}`, ""))+want)
@@ -297,7 +300,7 @@ func TestSocketHostile(t *testing.T) {
 			}
 			engine, _ := clients(t)
 			go func() {
-				b := make([]byte, headerSize)
+				b := make([]byte, wire.HeaderSize)
 				if _, err := io.ReadFull(function, b); err != nil { // the socket, which is dropped
 					t.Error(err)
 				}

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// MaxEnviron is the largest environment that [Invocation.Environ] returns, in bytes. Linux gives
+// MaxEnviron is the largest environment that [Environ] returns, in bytes. Linux gives
 // a program's arguments and environment a quarter of its stack.
 const MaxEnviron = 128 << 10
 
-// Environ returns the metadata as environment of a program without a channel. Such a program
+// Environ returns the metadata of m as environment of a program without a channel. Such a program
 // handles one event per process, with the request's body on stdin and the answer on stdout.
 //
 //	FRE_FUNCTION FRE_ID FRE_TENANT FRE_DEADLINE_MS FRE_METHOD FRE_PATH FRE_QUERY
@@ -18,7 +18,7 @@ const MaxEnviron = 128 << 10
 // Environ omits headers with a name that is not made of letters, digits and -, headers with a NUL
 // in the value, and Proxy, which would become HTTP_PROXY (CVE-2016-5385). It returns
 // [ErrMetaTooLarge] beyond MaxEnviron.
-func (m *Invocation) Environ() ([]string, error) {
+func Environ(m *Invocation) ([]string, error) {
 	env := []string{
 		"FRE_FUNCTION=" + m.Function, "FRE_ID=" + m.ID, "FRE_TENANT=" + m.Tenant,
 		fmt.Sprintf("FRE_DEADLINE_MS=%d", m.DeadlineMS),

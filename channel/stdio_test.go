@@ -21,7 +21,7 @@ func TestEnviron(t *testing.T) {
 			{"X-Nul", "a\x00b"},
 		},
 	}
-	got, err := m.Environ()
+	got, err := Environ(&m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestEnviron(t *testing.T) {
 		"NUL in the path": {Path: "/\x00"},
 		"too long":        {Headers: [][2]string{{"a", strings.Repeat("x", MaxEnviron)}}},
 	} {
-		if env, err := m.Environ(); err == nil {
+		if env, err := Environ(&m); err == nil {
 			t.Errorf("%s: got %d variables, want an error", name, len(env))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	fn "github.com/fre-engine/fre/function/channel"
 )
 
 // An event that asks for another protocol gets its answer before anything is read of
@@ -16,15 +18,15 @@ func TestUpgrade(t *testing.T) {
 		ours, theirs := pair(t)
 		served := make(chan error, 1)
 		go func() {
-			served <- Serve(context.Background(), theirs, Ready{Concurrency: 1, Upgrades: able}, func(ctx context.Context, e *Event) (*Answer, error) {
+			served <- fn.Serve(context.Background(), theirs, Ready{Concurrency: 1, Upgrades: able}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 				if e.Upgrade == "" {
 					body, err := io.ReadAll(e.Body)
-					return &Answer{Body: strings.NewReader("plain " + string(body))}, err
+					return &fn.Answer{Body: strings.NewReader("plain " + string(body))}, err
 				}
 				if _, limited := ctx.Deadline(); limited {
 					return nil, errors.New("a tunnel with a deadline")
 				}
-				return &Answer{Status: 101, Headers: [][2]string{{"Upgrade", e.Upgrade}}, Body: e.Body}, nil
+				return &fn.Answer{Status: 101, Headers: [][2]string{{"Upgrade", e.Upgrade}}, Body: e.Body}, nil
 			})
 		}()
 		c := NewConn(ours, Config{})
@@ -66,8 +68,8 @@ func TestUpgrade(t *testing.T) {
 
 // 101 that nobody asked for breaks the protocol.
 func TestUpgradeUnasked(t *testing.T) {
-	c := serve(t, Config{}, func(context.Context, *Event) (*Answer, error) {
-		return &Answer{Status: 101, Body: strings.NewReader("x")}, nil
+	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
+		return &fn.Answer{Status: 101, Body: strings.NewReader("x")}, nil
 	})
 	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrProtocol) {
 		t.Errorf("got %v", err)

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -20,7 +21,7 @@ import (
 func (ev *event) stdio(r *Request) (*Response, error) {
 	f := ev.f
 	m := ev.invocation(r)
-	env, err := m.Environ()
+	env, err := channel.Environ(&m)
 	if err != nil {
 		return nil, err
 	}

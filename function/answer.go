@@ -10,7 +10,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 	"github.com/fre-engine/fre/function/internal/failure"
 )
 

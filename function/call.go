@@ -9,7 +9,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // CallOptions describes a [Call]. The zero value is POST / without header fields.

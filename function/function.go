@@ -30,7 +30,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 	"github.com/fre-engine/fre/function/internal/failure"
 )
 

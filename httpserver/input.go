@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/function/channel/rawio"
 )
 
 // input holds the unparsed input of a connection in in[start:end]. It acquires memory with the
@@ -73,11 +73,11 @@ func (in *input) read(fd uintptr) (done bool) {
 	var err error
 	switch {
 	case in.lent != nil:
-		n, _, _, err = linux.Recv(int(fd), in.in[in.end:], nil, 0)
+		n, _, _, err = rawio.Recv(int(fd), in.in[in.end:], nil, 0)
 	case in.parked:
 		return true
 	default:
-		n, _, _, err = linux.Recv(int(fd), in.one[:], nil, unix.MSG_PEEK)
+		n, _, _, err = rawio.Recv(int(fd), in.one[:], nil, unix.MSG_PEEK)
 	}
 	switch {
 	case errors.Is(err, unix.EAGAIN):

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/function/channel/rawio"
 )
 
 // outlet writes to a connection's socket, below TLS, whose writes cannot continue after an error.
@@ -81,7 +81,7 @@ func (o *outlet) send(parts [][]byte) error {
 }
 
 // sendNow sends as much as fits into the socket. whole reports whether everything fitted. Short
-// sends use system calls that Go's scheduler does not see (see linux.Recv).
+// sends use system calls that Go's scheduler does not see (see rawio.Recv).
 func (o *outlet) sendNow() (whole bool, err error) {
 	if o.raw == nil {
 		return false, nil
@@ -103,7 +103,7 @@ func (o *outlet) sendNow() (whole bool, err error) {
 }
 
 func (o *outlet) sendTo(fd uintptr) (done bool) {
-	o.sent, o.fault = linux.Send(int(fd), o.buffers, nil, 0)
+	o.sent, o.fault = rawio.Send(int(fd), o.buffers, nil, 0)
 	return true
 }
 

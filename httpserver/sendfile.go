@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/function/channel/rawio"
 	"github.com/fre-engine/fre/internal/linux"
 )
 
@@ -85,7 +86,7 @@ func (c *conn) sendSome(fd uintptr) (done bool) {
 			s.corked = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) == nil // fails on a Unix socket
 		}
 		c.vector[0] = s.head
-		n, err := linux.Send(int(fd), c.vector[:1], nil, flags)
+		n, err := rawio.Send(int(fd), c.vector[:1], nil, flags)
 		c.vector[0] = nil
 		if err != nil {
 			return c.stopped(fd, "sendto", err)

@@ -7,11 +7,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/function/channel/rawio"
 )
 
 // socket is a pending read on a plain socket. It asks the kernel before it waits. Short reads use
-// system calls that Go's scheduler does not see (see linux.Recv).
+// system calls that Go's scheduler does not see (see rawio.Recv).
 type socket struct {
 	into    []byte
 	n       int
@@ -43,6 +43,6 @@ func (c *conn) read(p []byte) (int, error) {
 
 // receiveFrom is called by the poller. It returns false to wait until the socket is readable.
 func (s *socket) receiveFrom(fd uintptr) (done bool) {
-	s.n, _, _, s.err = linux.Recv(int(fd), s.into, nil, 0)
+	s.n, _, _, s.err = rawio.Recv(int(fd), s.into, nil, 0)
 	return !errors.Is(s.err, unix.EAGAIN)
 }

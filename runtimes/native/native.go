@@ -1,5 +1,5 @@
 // Package native starts functions that are independent programs: the event's body on stdin, its
-// metadata in the environment (channel.Invocation.Environ), the answer on stdout.
+// metadata in the environment (channel.Environ), the answer on stdout.
 package native
 
 import (

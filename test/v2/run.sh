@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 
 # What runs in the guest: every package whose tests touch the kernel, or those of
 # its tests that are named behind it, without "Test". Emulation is ten times slower.
-packages=(test/v2 internal/linux volume sandbox/cgroup sandbox/netns sandbox/egress sandbox
+packages=(test/v2 internal/linux function/channel/rawio volume sandbox/cgroup sandbox/netns sandbox/egress sandbox
 	'store AddDir Adopt CrashAtFailpoints DiskFull FileSystemLinkLimit FilesAreShared Owners PutImage Reconcile RemoveImage SameImageAtOnce Sizes'
 	'engine BuildStep BuildStepFills CPUCount Container ContainerPreparedLayer DiskUsage Drain ForkEnds ForkHostile ForkIsolation ForkServerDies
 		FreshPerEvent LargerHost LimitsOf Own ParkedTool ProcessesSignalWait Run RunTenant RuntimeShell ShellBurst ShellDies ShellsAmongStarts

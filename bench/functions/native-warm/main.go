@@ -10,7 +10,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 func main() {

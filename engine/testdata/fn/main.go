@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 var conn *net.UnixConn

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // Catch runs f. If f panics, Catch returns the panic as a failure with its stack.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // delivery is a line that deliver writes about an event.

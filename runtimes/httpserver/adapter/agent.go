@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // agent is the program of an AI agent's sandbox. Requests come as events, so the engine never

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // path resolves a client's path.

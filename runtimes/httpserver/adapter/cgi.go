@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // cgi starts a program for each event (RFC 3875): the request in its environment and on its stdin,

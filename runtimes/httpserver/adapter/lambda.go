@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // runtimeAPI is the server of AWS Lambda's Runtime API

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // startAPI serves the Runtime API to the test itself.

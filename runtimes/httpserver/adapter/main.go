@@ -33,7 +33,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // Exit statuses, the same in every bootstrap.

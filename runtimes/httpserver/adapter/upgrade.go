@@ -7,7 +7,7 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/function/channel"
 )
 
 // upgrade asks the server for another protocol, on a new connection. If the server agrees, the

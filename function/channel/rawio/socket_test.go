@@ -1,4 +1,4 @@
-package linux
+package rawio
 
 import (
 	"bytes"

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -48,7 +50,7 @@ type sealedFiles struct {
 
 // send sends an answer in a file of Seal's. A file with a number goes by number. A new file is
 // sent with the next number, which it takes over from the oldest file.
-func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta []byte, m fileMeta, file *os.File) error {
+func (s *sealedFiles) send(ctx context.Context, w *wire.Writer, id uint64, meta []byte, m wire.FileMeta, file *os.File) error {
 	named := func() bool {
 		m.Kept = slices.Index(s.files[:], file) + 1
 		return m.Kept > 0
@@ -56,17 +58,17 @@ func (s *sealedFiles) send(ctx context.Context, w *frameWriter, id uint64, meta 
 	s.mu.RLock()
 	if named() {
 		defer s.mu.RUnlock()
-		return w.send(ctx, kindFD, 0, id, meta, m.json())
+		return w.Send(ctx, wire.KindFD, 0, id, meta, m.JSON())
 	}
 	s.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if named() { // another goroutine has sent it meanwhile
-		return w.send(ctx, kindFD, 0, id, meta, m.json())
+		return w.Send(ctx, wire.KindFD, 0, id, meta, m.JSON())
 	}
 	s.files[s.next] = nil
 	m.Kept = s.next + 1
-	err := w.sendFile(ctx, kindFD, id, meta, m.json(), file)
+	err := w.SendFile(ctx, wire.KindFD, id, meta, m.JSON(), file)
 	if err == nil {
 		s.files[s.next] = file
 		s.next = m.Kept % s.most
@@ -102,7 +104,7 @@ func newMemfd() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "answer"), nil
 }
 
-// seal adds answerSeals and F_SEAL_SEAL. The kernel refuses with EBUSY while a page is pinned
+// seal adds AnswerSeals and F_SEAL_SEAL. The kernel refuses with EBUSY while a page is pinned
 // (memfd_wait_for_pins in mm/memfd.c), on a busy machine perhaps by its own housekeeping. The
 // kernel waits for 150 ms; seal tries three times.
 func seal(file *os.File) error {
@@ -113,7 +115,7 @@ func seal(file *os.File) error {
 	var set error
 	for range 3 {
 		err = raw.Control(func(fd uintptr) {
-			_, set = unix.FcntlInt(fd, unix.F_ADD_SEALS, answerSeals|unix.F_SEAL_SEAL)
+			_, set = unix.FcntlInt(fd, unix.F_ADD_SEALS, wire.AnswerSeals|unix.F_SEAL_SEAL)
 		})
 		if err != nil || !errors.Is(set, unix.EBUSY) {
 			break

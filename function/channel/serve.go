@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -11,10 +10,11 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fre-engine/fre/function/channel/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,7 +40,7 @@ func (e *Event) Log(level, message string) error {
 	if err != nil {
 		return err
 	}
-	return e.fun.w.send(context.Background(), kindLog, 0, e.id, nil, p)
+	return e.fun.w.Send(context.Background(), wire.KindLog, 0, e.id, nil, p)
 }
 
 // Answer is the result of a [Handler]. Status 0 means 200. Status 101 is for events with
@@ -90,24 +90,15 @@ func Inherited() (*net.UnixConn, error) {
 // owns conn and closes it.
 func Fail(conn *net.UnixConn, failure *Failure) error {
 	defer func() { _ = conn.Close() }()
-	p := failure.payload()
-	_, err := conn.Write(append(header{kind: kindFailed, len: len(p)}.append(nil), p...))
+	p := failure.Payload()
+	_, err := conn.Write(append(wire.Header{Kind: wire.KindFailed, Len: len(p)}.Append(nil), p...))
 	return err
-}
-
-// payload returns the payload of ERROR and FAILED.
-func (f *Failure) payload() []byte {
-	p, err := json.Marshal(f)
-	if err != nil || len(p) > MaxMeta {
-		p, _ = json.Marshal(Failure{Type: "error", Message: f.Type[:min(len(f.Type), 1000)] + ": too long to tell"})
-	}
-	return p
 }
 
 // function is the function's end of a channel.
 type function struct {
 	conn    *net.UnixConn
-	w       *frameWriter
+	w       *wire.Writer
 	handler Handler
 	files   bool // the engine takes bodies in files
 
@@ -125,7 +116,7 @@ type function struct {
 	work  chan *served // hands an event to an idle goroutine of run
 	spare atomic.Int32 // idle goroutines of run
 
-	buffers sync.Pool // of *[chunk]byte
+	buffers sync.Pool // of *[wire.Chunk]byte
 	large   sync.Pool // of *[mostWhole]byte
 	metas   sync.Pool // of *[]byte
 
@@ -143,16 +134,16 @@ type function struct {
 type served struct {
 	Event
 	ctx  lazyContext
-	in   inbox
-	out  credit
+	in   wire.Inbox
+	out  wire.Credit
 	lent chan lent // buffered for one, if Socket
 }
 
-// grant allows the engine to send n more bytes of the event's body.
-func (s *served) grant(n int) { s.fun.w.grant(s.fun.ctx, s.id, n) }
+// Grant allows the engine to send n more bytes of the event's body.
+func (s *served) Grant(n int) { s.fun.w.Grant(s.fun.ctx, s.id, n) }
 
-// taken does nothing: only answers come in pipes.
-func (s *served) taken() {}
+// Taken does nothing: only answers come in pipes.
+func (s *served) Taken() {}
 
 // Serve runs a function written in Go on its channel. It sends READY with the given description
 // and concurrency and runs handler for every event. Each event has a goroutine to itself, but a
@@ -164,7 +155,7 @@ func (s *served) taken() {}
 func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler) error {
 	f := &function{conn: conn, handler: handler, files: os.Getenv("FRE_FILES") != "", calls: os.Getenv("FRE_CALLS") != "", mostBytes: mostFileBytes(), seal: seal, events: map[uint64]*served{}, issued: map[uint64]*issued{}, lastCall: FirstCall - 1}
 	f.sealed.most = mostKeptFiles()
-	f.buffers.New = func() any { return new([chunk]byte) }
+	f.buffers.New = func() any { return new([wire.Chunk]byte) }
 	f.large.New = func() any { return new([mostWhole]byte) }
 	f.metas.New = func() any { return new([]byte) }
 	f.work = make(chan *served)
@@ -173,7 +164,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(f.ctx, func() { _ = conn.Close() })
 	defer stop()
-	w, err := newFrameWriter(conn, f.ctx.Done(), &f.wg, f.cancel)
+	w, err := wire.NewWriter(conn, f.ctx.Done(), &f.wg, f.cancel)
 	if err != nil {
 		return err
 	}
@@ -183,7 +174,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 	if err != nil {
 		return err
 	}
-	if err := w.send(ctx, kindReady, 0, 0, nil, p); err != nil {
+	if err := w.Send(ctx, wire.KindReady, 0, 0, nil, p); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, f.announce)()
@@ -202,7 +193,7 @@ func Serve(ctx context.Context, conn *net.UnixConn, ready Ready, handler Handler
 
 // end sends STOP: the engine gives later events to other instances.
 func (f *function) end() {
-	_ = f.w.send(f.ctx, kindStop, 0, 0, nil, nil) // fails only with the channel
+	_ = f.w.Send(f.ctx, wire.KindStop, 0, 0, nil, nil) // fails only with the channel
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stopping = true
@@ -219,14 +210,13 @@ func (f *function) stopIfIdleLocked() {
 
 // read handles frames. It returns io.EOF at the end of the channel.
 func (f *function) read() error {
-	rights, err := newRightsReader(f.conn)
+	r, err := wire.NewReader(f.conn)
 	if err != nil {
 		return err
 	}
-	r := newFrameReader(rights)
-	defer r.close()
+	defer r.Close()
 	for {
-		h, p, err := r.next()
+		h, p, err := r.Next()
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET): // the engine left frames unread
 			return io.EOF
@@ -235,7 +225,7 @@ func (f *function) read() error {
 		case err != nil:
 			return err
 		}
-		if h.kind == kindStop {
+		if h.Kind == wire.KindStop {
 			f.mu.Lock()
 			f.stopping = true
 			f.stopIfIdleLocked()
@@ -243,10 +233,8 @@ func (f *function) read() error {
 			continue
 		}
 		var got lent
-		if h.fds > 0 {
-			if got, err = r.lent(); err != nil {
-				return err
-			}
+		if h.FDs > 0 {
+			got = takeLent(r)
 		}
 		if err := f.frame(h, p, got); err != nil {
 			return err
@@ -255,43 +243,43 @@ func (f *function) read() error {
 }
 
 // frame handles one frame from the engine. It owns got.
-func (f *function) frame(h header, p []byte, got lent) (err error) {
+func (f *function) frame(h wire.Header, p []byte, got lent) (err error) {
 	defer func() { got.close() }()
-	if h.id >= FirstCall {
+	if h.ID >= FirstCall {
 		return f.frameIssued(h, p)
 	}
-	if h.kind == kindInvoke {
+	if h.Kind == wire.KindInvoke {
 		return f.invoke(h, p)
 	}
 	f.mu.Lock()
-	s := f.events[h.id]
+	s := f.events[h.ID]
 	f.mu.Unlock()
-	switch h.kind {
-	case kindData, kindCancel, kindWindow, kindSocket:
+	switch h.Kind {
+	case wire.KindData, wire.KindCancel, wire.KindWindow, wire.KindSocket:
 	default:
-		return fmt.Errorf("%w: frame kind 0x%02x from the engine", ErrProtocol, uint8(h.kind))
+		return fmt.Errorf("%w: frame kind 0x%02x from the engine", ErrProtocol, uint8(h.Kind))
 	}
 	if s == nil {
 		return nil // the frame crossed the end of the answer
 	}
-	switch h.kind {
-	case kindData:
-		if err := s.in.expect(len(p)); err != nil {
+	switch h.Kind {
+	case wire.KindData:
+		if err := s.in.Expect(len(p)); err != nil {
 			return err
 		}
-		return s.in.data(p, h.more())
-	case kindCancel:
+		return s.in.Data(p, h.More())
+	case wire.KindCancel:
 		s.ctx.cancel()
-	case kindWindow:
-		n, err := window(p)
+	case wire.KindWindow:
+		n, err := wire.ParseWindow(p)
 		if err != nil {
 			return err
 		}
-		return s.out.add(n)
-	case kindSocket:
+		return s.out.Add(n)
+	case wire.KindSocket:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.events[h.id] == nil {
+		if f.events[h.ID] == nil {
 			return nil
 		}
 		select {
@@ -304,16 +292,16 @@ func (f *function) frame(h header, p []byte, got lent) (err error) {
 	return nil
 }
 
-func (f *function) invoke(h header, p []byte) error {
-	meta, body, err := split(p)
+func (f *function) invoke(h wire.Header, p []byte) error {
+	meta, body, err := wire.Split(p)
 	if err != nil {
 		return err
 	}
-	s := &served{Event: Event{Length: int64(len(body)), id: h.id, fun: f}, ctx: lazyContext{parent: f.ctx}}
-	if h.more() {
+	s := &served{Event: Event{Length: int64(len(body)), id: h.ID, fun: f}, ctx: lazyContext{parent: f.ctx}}
+	if h.More() {
 		s.Length = -1
 	}
-	if err := s.parse(meta); err != nil {
+	if err := s.Parse(meta); err != nil {
 		return err
 	}
 	if s.DeadlineMS > 0 {
@@ -322,22 +310,22 @@ func (f *function) invoke(h header, p []byte) error {
 	if s.Socket {
 		s.lent = make(chan lent, 1)
 	}
-	s.out.init()
-	_ = s.in.init(body, h.more(), s, nil) // without Config.Memory it cannot fail
+	s.out.Init()
+	_ = s.in.Init(body, h.More(), s, nil) // without memory to lend it cannot fail
 	s.Body = &s.in
 	f.mu.Lock()
-	if f.events[h.id] != nil {
+	if f.events[h.ID] != nil {
 		f.mu.Unlock()
 		s.ctx.cancel()
-		return fmt.Errorf("%w: INVOKE of %d twice", ErrProtocol, h.id)
+		return fmt.Errorf("%w: INVOKE of %d twice", ErrProtocol, h.ID)
 	}
 	if f.ending.Err() != nil { // the event crossed STOP
 		f.mu.Unlock()
 		s.ctx.cancel()
-		f.wg.Go(func() { f.sendError(h.id, ErrUnserved) })
+		f.wg.Go(func() { f.sendError(h.ID, ErrUnserved) })
 		return nil //nolint:nilerr // the engine is told; the channel goes on
 	}
-	f.events[h.id] = s
+	f.events[h.ID] = s
 	f.mu.Unlock()
 	select {
 	case f.work <- s:
@@ -375,7 +363,7 @@ func (f *function) handle(s *served) {
 	if err != nil {
 		f.sendError(s.id, err)
 	}
-	s.in.abort(errOver) // a goroutine of the handler may still read
+	s.in.Abort(wire.ErrOver) // a goroutine of the handler may still read
 	f.mu.Lock()
 	delete(f.events, s.id)
 	f.stopIfIdleLocked()
@@ -390,8 +378,8 @@ func (f *function) handle(s *served) {
 // watch ends waits for bodies in both directions when the event's context ends.
 func (s *served) watch() (stop func() bool) {
 	return context.AfterFunc(&s.ctx, func() {
-		s.in.abort(context.Cause(&s.ctx))
-		s.out.end(context.Cause(&s.ctx))
+		s.in.Abort(context.Cause(&s.ctx))
+		s.out.End(context.Cause(&s.ctx))
 	})
 }
 
@@ -409,8 +397,8 @@ func (f *function) answer(s *served, a *Answer) error {
 	}
 	kept := f.metas.Get().(*[]byte)
 	defer f.metas.Put(kept)
-	meta := appendResponse((*kept)[:0], status, a.Headers)
-	if cap(meta) <= chunk {
+	meta := wire.AppendResponse((*kept)[:0], status, a.Headers)
+	if cap(meta) <= wire.Chunk {
 		*kept = meta
 	}
 	if len(meta) > MaxMeta {
@@ -418,7 +406,7 @@ func (f *function) answer(s *served, a *Answer) error {
 	}
 	body := a.Body
 	if body == nil {
-		return f.w.send(&s.ctx, kindResponse, 0, s.id, meta, nil)
+		return f.w.Send(&s.ctx, wire.KindResponse, 0, s.id, meta, nil)
 	}
 	if f.files {
 		if sent, err := f.answerFile(&s.ctx, s.id, meta, a); sent || err != nil {
@@ -426,24 +414,24 @@ func (f *function) answer(s *served, a *Answer) error {
 		}
 	}
 	var buf []byte
-	if n := lenOf(body); chunk < n && n <= mostWhole {
+	if n := wire.LenOf(body); wire.Chunk < n && n <= mostWhole {
 		b := f.large.Get().(*[mostWhole]byte)
 		defer f.large.Put(b)
 		buf = b[:]
 	} else {
-		b := f.buffers.Get().(*[chunk]byte)
+		b := f.buffers.Get().(*[wire.Chunk]byte)
 		defer f.buffers.Put(b)
 		buf = b[:]
 	}
 	var n int
 	var rerr error
 	if a.Status != 101 { // the client sends no byte before it has the 101
-		n, rerr = readFirst(body, buf)
+		n, rerr = wire.ReadFirst(body, buf)
 	}
 	switch {
 	case a.Status == 101:
 	case rerr == io.EOF: //nolint:errorlint // a Reader's end is io.EOF itself; an error that wraps it is a failure
-		return f.w.send(&s.ctx, kindResponse, 0, s.id, meta, buf[:n])
+		return f.w.Send(&s.ctx, wire.KindResponse, 0, s.id, meta, buf[:n])
 	case n == 0:
 		return rerr
 	}
@@ -453,7 +441,7 @@ func (f *function) answer(s *served, a *Answer) error {
 			return err
 		}
 	} else {
-		err := f.w.send(&s.ctx, kindResponse, flagMore, s.id, meta, buf[:n])
+		err := f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, buf[:n])
 		if err = cmp.Or(err, rerr); err != nil {
 			return err
 		}
@@ -467,18 +455,18 @@ func (f *function) answer(s *served, a *Answer) error {
 		defer s.watch()()
 	}
 	for {
-		most, err := s.out.take(len(buf))
+		most, err := s.out.Take(len(buf))
 		if err != nil {
 			return err
 		}
 		n, rerr := body.Read(buf[:most])
-		_ = s.out.add(most - n) // cannot exceed the limit: take has just returned these bytes
-		more := uint8(flagMore)
+		_ = s.out.Add(most - n) // cannot exceed the limit: Take has just returned these bytes
+		more := uint8(wire.FlagMore)
 		if rerr == io.EOF {
 			more = 0
 		}
 		if n > 0 || more == 0 {
-			if err := f.w.send(&s.ctx, kindData, more, s.id, nil, buf[:n]); err != nil || more == 0 {
+			if err := f.w.Send(&s.ctx, wire.KindData, more, s.id, nil, buf[:n]); err != nil || more == 0 {
 				return err
 			}
 		}
@@ -491,14 +479,14 @@ func (f *function) answer(s *served, a *Answer) error {
 // answerFile sends the answer with its body in a file: a.File, or a memfd for a long body. sent
 // is false if no file can be used; then Body is unread.
 func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *Answer) (sent bool, err error) {
-	file, m := a.File, fileMeta{Offset: a.Offset, Length: a.Length}
+	file, m := a.File, wire.FileMeta{Offset: a.Offset, Length: a.Length}
 	if file == nil {
 		l, ok := a.Body.(io.WriterTo)
-		n := lenOf(a.Body)
+		n := wire.LenOf(a.Body)
 		if !ok || n <= mostWhole || int64(n) > f.mostBytes {
 			return false, nil
 		}
-		m = fileMeta{Length: int64(n)}
+		m = wire.FileMeta{Length: int64(n)}
 		if file, err = newMemfd(); err != nil { // no memory, or too many files
 			return false, nil // the body goes in frames
 		}
@@ -514,40 +502,12 @@ func (f *function) answerFile(ctx context.Context, id uint64, meta []byte, a *An
 	if a.File != nil && a.Sealed && f.sealed.most > 0 && a.Length <= f.mostBytes {
 		err = f.sealed.send(ctx, f.w, id, meta, m, file)
 	} else {
-		err = f.w.sendFile(ctx, kindFD, id, meta, m.json(), file)
+		err = f.w.SendFile(ctx, wire.KindFD, id, meta, m.JSON(), file)
 	}
 	if a.File != nil && errors.Is(err, unix.ETOOMANYREFS) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// lenOf returns the length of a body of a known type, else -1. A Len method of another type may
-// count only the bytes so far.
-func lenOf(body io.Reader) int {
-	switch b := body.(type) {
-	case *bytes.Reader:
-		return b.Len()
-	case *bytes.Buffer:
-		return b.Len()
-	case *strings.Reader:
-		return b.Len()
-	}
-	return -1
-}
-
-// readFirst reads the start of a body: all of a short body of known length, else the result of
-// the first Read, so that a stream's answer begins with its first piece. At the body's end err is
-// io.EOF.
-func readFirst(r io.Reader, buf []byte) (n int, err error) {
-	if l := lenOf(r); 0 <= l && l <= len(buf) {
-		n, err = io.ReadFull(r, buf[:l])
-		return n, cmp.Or(err, io.EOF)
-	}
-	for n == 0 && err == nil {
-		n, err = r.Read(buf)
-	}
-	return n, err
 }
 
 func (f *function) sendError(id uint64, err error) {
@@ -561,5 +521,5 @@ func (f *function) sendError(id uint64, err error) {
 	case !errors.As(err, &failure):
 		failure = &Failure{Type: fmt.Sprintf("%T", err), Message: err.Error()}
 	}
-	_ = f.w.send(f.ctx, kindError, 0, id, nil, failure.payload()) // fails only with the channel
+	_ = f.w.Send(f.ctx, wire.KindError, 0, id, nil, failure.Payload()) // fails only with the channel
 }

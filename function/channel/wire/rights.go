@@ -1,4 +1,4 @@
-package channel
+package wire
 
 import (
 	"cmp"
@@ -11,14 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/function/channel/rawio"
 )
 
 // rightsReader reads the bytes of a channel and the file descriptors sent along (unix(7),
 // SCM_RIGHTS). A frame that announces a descriptor takes it. All other descriptors are closed, or
 // never installed.
 //
-// A read costs one system call (see linux.Recv). The kernel ends a read after the message with a
+// A read costs one system call (see rawio.Recv). The kernel ends a read after the message with a
 // descriptor. Therefore a held descriptor belongs to a frame with at least one byte in that read.
 type rightsReader struct {
 	raw  syscall.RawConn
@@ -79,7 +79,7 @@ func (r *rightsReader) Read(p []byte) (int, error) {
 
 // receive is called by the poller. It returns false to wait until the socket is readable.
 func (r *rightsReader) receive(fd uintptr) (done bool) {
-	n, oobn, flags, err := linux.Recv(int(fd), r.p, r.oob[:], unix.MSG_CMSG_CLOEXEC)
+	n, oobn, flags, err := rawio.Recv(int(fd), r.p, r.oob[:], unix.MSG_CMSG_CLOEXEC)
 	if errors.Is(err, unix.EAGAIN) {
 		return false
 	}

@@ -1,4 +1,6 @@
-package linux
+// Package rawio sends to and receives from connected sockets without notice to Go's scheduler. It
+// is one of the few packages that use package unsafe: golang.org/x/sys has no such calls.
+package rawio
 
 import (
 	"errors"
@@ -137,17 +139,6 @@ func sendOrdinary(fd int, parts [][]byte, oob []byte, flags int) (n int, err err
 			return 0, errno
 		}
 	}
-}
-
-// SendFile is sendfile(2) as a raw system call, without notice to Go's scheduler. Use SendFile
-// for a socket that does not block, and for bytes in the page cache. offset advances by the
-// bytes sent. The caller handles EAGAIN and EINTR.
-func SendFile(to, file int, offset *int64, n int) (int, error) {
-	r, _, errno := unix.RawSyscall6(unix.SYS_SENDFILE, uintptr(to), uintptr(file), uintptr(unsafe.Pointer(offset)), uintptr(n), 0, 0)
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), nil
 }
 
 // gather points iov at the parts. iov must have room for all parts.

@@ -1,6 +1,6 @@
 //go:build race
 
-package linux
+package rawio
 
 import (
 	"runtime"

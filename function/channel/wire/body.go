@@ -1,6 +1,7 @@
-package channel
+package wire
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -15,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inbox holds the unread part of one body while the body arrives: at most one first frame, Window
+// Inbox holds the unread part of one body while the body arrives: at most one first frame, Window
 // bytes of DATA, and the bytes in a pipe.
-type inbox struct {
-	from sender
+type Inbox struct {
+	from Sender
 
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
@@ -33,15 +35,15 @@ type inbox struct {
 	raw     syscall.RawConn
 	watch   *os.File // duplicate of pipe for long waits; nil until the first of them
 	opened  bool     // PIPE has arrived
-	piped   uint64   // bytes read from the pipe, or written to the socket
-	most    uint64   // upper bound of piped; the exact total once ended
+	count   uint64   // bytes read from the pipe, or written to the socket
+	most    uint64   // upper bound of count; the exact total once ended
 	told    bool     // from knows that the bytes in the pipe are taken
 	vain    bool     // the last read found the pipe empty
 	waiting bool     // a Read waits on watch without holding mu
 	woken   bool     // a deadline on watch ended the wait and must be cleared
 
 	wanted bool // the function waits for the client's socket, or for a refusal
-	lent   bool // the function has the socket: the bytes that it writes there do not pass the inbox
+	lent   bool // the function has the socket: the bytes that it writes there do not pass the Inbox
 
 	first    int   // unread bytes of the first frame, never granted again
 	window   int   // bytes of DATA that the sender may still send
@@ -55,10 +57,10 @@ type inbox struct {
 // each piece costs as much as copying many pieces.
 const gather = 500 * time.Microsecond
 
-// sender is the sender of a body.
-type sender interface {
-	grant(n int) // allows n more bytes
-	taken()      // reports, once, that no more bytes of the pipe are wanted
+// Sender is the sender of a body.
+type Sender interface {
+	Grant(n int) // allows n more bytes
+	Taken()      // reports, once, that no more bytes of the pipe are wanted
 }
 
 // block is allocated memory with the unread bytes data[from:to].
@@ -71,9 +73,9 @@ type block struct {
 // little is the most unread bytes of a body that stay in buf instead of blocks.
 const little = 4 << 10
 
-// init begins a body with its first frame. If memory fails, init returns the error, and so does
+// Init begins a body with its first frame. If memory fails, Init returns the error, and so does
 // Read.
-func (b *inbox) init(first []byte, more bool, from sender, memory func(size int) (Lent, error)) error {
+func (b *Inbox) Init(first []byte, more bool, from Sender, memory func(size int) (Lent, error)) error {
 	b.changed.L = &b.mu
 	b.most = math.MaxUint64
 	b.first, b.window, b.ended, b.from, b.memory = len(first), Window, !more, from, memory
@@ -83,7 +85,7 @@ func (b *inbox) init(first []byte, more bool, from sender, memory func(size int)
 }
 
 // putLocked appends p to the unread bytes. If memory fails, putLocked drops the whole body.
-func (b *inbox) putLocked(p []byte) error {
+func (b *Inbox) putLocked(p []byte) error {
 	if b.memory == nil || len(b.blocks) == 0 && len(b.buf)-b.off+len(p) <= little {
 		if b.off > 0 && len(b.buf)+len(p) > cap(b.buf) {
 			b.buf = b.buf[:copy(b.buf, b.buf[b.off:])]
@@ -99,7 +101,7 @@ func (b *inbox) putLocked(p []byte) error {
 		p = p[m:]
 	}
 	for len(p) > 0 {
-		lent, err := b.memory(chunk) // always the same size: any released block fits any later need
+		lent, err := b.memory(Chunk) // always the same size: any released block fits any later need
 		if err != nil {
 			b.err, b.aborted = cmp.Or(b.err, err), true
 			b.dropLocked()
@@ -114,8 +116,8 @@ func (b *inbox) putLocked(p []byte) error {
 	return nil
 }
 
-// short returns the unread bytes, or nil if they are in blocks. The bytes do not change.
-func (b *inbox) short() []byte {
+// Short returns the unread bytes, or nil if they are in blocks. The bytes do not change.
+func (b *Inbox) Short() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -128,7 +130,7 @@ func (b *inbox) short() []byte {
 }
 
 // dropLocked releases the memory of the unread bytes.
-func (b *inbox) dropLocked() {
+func (b *Inbox) dropLocked() {
 	b.buf, b.off = nil, 0
 	for _, p := range b.blocks {
 		p.lent.Release()
@@ -137,7 +139,7 @@ func (b *inbox) dropLocked() {
 }
 
 // takeLocked moves unread bytes from memory to p.
-func (b *inbox) takeLocked(p []byte) (n int) {
+func (b *Inbox) takeLocked(p []byte) (n int) {
 	if b.off < len(b.buf) {
 		n = copy(p, b.buf[b.off:])
 		if b.off += n; b.off == len(b.buf) {
@@ -157,9 +159,9 @@ func (b *inbox) takeLocked(p []byte) (n int) {
 	return n
 }
 
-// expect returns ErrProtocol if a DATA frame of n bytes is not allowed now. Otherwise the caller
-// must call data next.
-func (b *inbox) expect(n int) error {
+// Expect returns ErrProtocol if a DATA frame of n bytes is not allowed now. Otherwise the caller
+// must call Data next.
+func (b *Inbox) Expect(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
@@ -174,8 +176,8 @@ func (b *inbox) expect(n int) error {
 	return nil
 }
 
-// data takes one DATA frame. It returns an error if memory for the frame fails.
-func (b *inbox) data(p []byte, more bool) error {
+// Data takes one DATA frame. It returns an error if memory for the frame fails.
+func (b *Inbox) Data(p []byte, more bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended = !more
@@ -189,9 +191,9 @@ func (b *inbox) data(p []byte, more bool) error {
 	return nil
 }
 
-// open takes ownership of the pipe with the rest of the body. A nil pipe counts as opened but is
+// OpenPipe takes ownership of the pipe with the rest of the body. A nil pipe counts as opened but is
 // never read.
-func (b *inbox) open(pipe *os.File) error {
+func (b *Inbox) OpenPipe(pipe *os.File) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	bad := b.ended || b.opened || b.lent
@@ -215,25 +217,32 @@ func (b *inbox) open(pipe *os.File) error {
 	return err
 }
 
-// close ends a body after the sender has written total bytes to the pipe.
-func (b *inbox) close(total uint64) error {
+// Piped reports whether the rest of the body comes through a pipe.
+func (b *Inbox) Piped() bool {
 	b.mu.Lock()
-	if !b.opened || b.ended || b.piped > total {
+	defer b.mu.Unlock()
+	return b.opened
+}
+
+// ClosePipe ends a body after the sender has written total bytes to the pipe.
+func (b *Inbox) ClosePipe(total uint64) error {
+	b.mu.Lock()
+	if !b.opened || b.ended || b.count > total {
 		b.mu.Unlock()
-		return fmt.Errorf("%w: the end of a pipe that was none, or had %d bytes", ErrProtocol, b.piped)
+		return fmt.Errorf("%w: the end of a pipe that was none, or had %d bytes", ErrProtocol, b.count)
 	}
 	b.ended, b.most = true, total
 	b.wakeLocked()
 	taken := b.takenLocked()
 	b.mu.Unlock()
 	if taken {
-		b.from.taken()
+		b.from.Taken()
 	}
 	return nil
 }
 
 // wakeLocked ends every wait, in the poller too.
-func (b *inbox) wakeLocked() {
+func (b *Inbox) wakeLocked() {
 	b.changed.Broadcast()
 	if b.waiting {
 		_ = b.watch.SetReadDeadline(time.Unix(1, 0))
@@ -243,16 +252,16 @@ func (b *inbox) wakeLocked() {
 
 // takenLocked reports, at most once, whether from has to hear that no more bytes of the pipe are
 // wanted.
-func (b *inbox) takenLocked() (now bool) {
-	if b.told || !b.opened || !b.ended || !b.aborted && b.piped < b.most {
+func (b *Inbox) takenLocked() (now bool) {
+	if b.told || !b.opened || !b.ended || !b.aborted && b.count < b.most {
 		return false
 	}
 	b.told = true
 	return true
 }
 
-// abort drops the unread bytes and makes Read return err.
-func (b *inbox) abort(err error) {
+// Abort drops the unread bytes and makes Read return err.
+func (b *Inbox) Abort(err error) {
 	b.mu.Lock()
 	if b.err == nil {
 		b.err = err
@@ -270,23 +279,23 @@ func (b *inbox) abort(err error) {
 	taken := b.takenLocked()
 	b.mu.Unlock()
 	if taken {
-		b.from.taken()
+		b.from.Taken()
 	}
 }
 
-// fail makes Read return err after the bytes that have arrived. From a pipe Read still takes at
+// Fail makes Read return err after the bytes that have arrived. From a pipe Read still takes at
 // most as many bytes as the pipe can hold.
-func (b *inbox) fail(err error) {
+func (b *Inbox) Fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err == nil && !b.ended {
 		b.err = err
-		b.most = b.piped + pipeSize + chunk // plus chunk: a read under way is not counted yet
+		b.most = b.count + PipeSize + Chunk // plus Chunk: a read under way is not counted yet
 		b.wakeLocked()
 	}
 }
 
-func (b *inbox) Read(p []byte) (int, error) {
+func (b *Inbox) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -302,7 +311,7 @@ func (b *inbox) Read(p []byte) (int, error) {
 			grant := b.tookLocked(n)
 			b.mu.Unlock()
 			if grant > 0 {
-				b.from.grant(grant)
+				b.from.Grant(grant)
 			}
 			return n, nil
 		case b.pipe != nil:
@@ -310,7 +319,7 @@ func (b *inbox) Read(p []byte) (int, error) {
 				taken := b.takenLocked()
 				b.mu.Unlock()
 				if taken {
-					b.from.taken()
+					b.from.Taken()
 				}
 				return n, err
 			}
@@ -331,11 +340,11 @@ func (b *inbox) Read(p []byte) (int, error) {
 }
 
 // readPipeLocked reads from the pipe. If the pipe is empty, it waits and returns 0, nil.
-func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
-	if b.piped == b.most {
+func (b *Inbox) readPipeLocked(p []byte) (n int, err error) {
+	if b.count == b.most {
 		return 0, cmp.Or(b.err, io.EOF)
 	}
-	p = p[:min(uint64(len(p)), b.most-b.piped)]
+	p = p[:min(uint64(len(p)), b.most-b.count)]
 	raw, over := b.raw, b.ended || b.err != nil
 	b.mu.Unlock()
 	n, err = readNow(raw, p)
@@ -349,11 +358,11 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 		err = b.awaitLocked()
 		b.vain = true
 	}
-	b.piped += uint64(max(n, 0))
+	b.count += uint64(max(n, 0))
 	switch {
 	case b.aborted:
 		return 0, b.err
-	case n > 0 && b.piped > b.most: // more than the sender declared
+	case n > 0 && b.count > b.most: // more than the sender declared
 		return 0, fmt.Errorf("%w: a pipe had more than %d bytes", ErrProtocol, b.most)
 	case n > 0:
 		return n, nil
@@ -369,12 +378,12 @@ func (b *inbox) readPipeLocked(p []byte) (n int, err error) {
 	case b.err != nil:
 		return 0, b.err
 	}
-	return 0, fmt.Errorf("%w: %d bytes came through a pipe, not %d", ErrProtocol, b.piped, b.most)
+	return 0, fmt.Errorf("%w: %d bytes came through a pipe, not %d", ErrProtocol, b.count, b.most)
 }
 
 // awaitLocked sleeps for gather or, if the last sleep was in vain, waits until the pipe is
 // readable. It releases mu meanwhile.
-func (b *inbox) awaitLocked() error {
+func (b *Inbox) awaitLocked() error {
 	if b.vain && b.watch == nil {
 		b.watch = watchPipe(b.pipe)
 	}
@@ -417,19 +426,19 @@ func readNow(pipe syscall.RawConn, p []byte) (n int, err error) {
 }
 
 // tookLocked counts n read bytes and returns how many bytes to grant for them.
-func (b *inbox) tookLocked(n int) (grant int) {
+func (b *Inbox) tookLocked(n int) (grant int) {
 	free := min(n, b.first)
 	b.first -= free
 	b.consumed += n - free
-	if b.consumed >= chunk && !b.ended {
+	if b.consumed >= Chunk && !b.ended {
 		grant, b.consumed = b.consumed, 0
 		b.window += grant
 	}
 	return grant
 }
 
-// want makes Read return ErrSocketWanted until lend is called.
-func (b *inbox) want() error {
+// Want makes Read return ErrSocketWanted until Lend is called.
+func (b *Inbox) Want() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended || b.opened || b.lent || b.wanted {
@@ -440,59 +449,60 @@ func (b *inbox) want() error {
 	return nil
 }
 
-// lend records whether the function gets the socket. It returns the reason if the body has been
+// Lend records whether the function gets the socket. It returns the reason if the body has been
 // given up.
-func (b *inbox) lend(lent bool) error {
+func (b *Inbox) Lend(lent bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.wanted, b.lent = false, lent
 	return b.err
 }
 
-// awaitReturn waits until the function has given the socket back, which ends the body. n is how
+// AwaitReturn waits until the function has given the socket back, which ends the body. n is how
 // many bytes of the body the function wrote to the socket.
-func (b *inbox) awaitReturn() (n int64, err error) {
+func (b *Inbox) AwaitReturn() (n int64, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for !b.ended && b.err == nil {
 		b.changed.Wait()
 	}
-	return int64(min(b.piped, math.MaxInt64)), b.err
+	return int64(min(b.count, math.MaxInt64)), b.err
 }
 
-// isLent reports whether giveBack may follow.
-func (b *inbox) isLent() bool {
+// IsLent reports whether GiveBack may follow.
+func (b *Inbox) IsLent() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lent && !b.ended
 }
 
-// giveBack ends a body of which total bytes, or clientGone, were written to the socket.
-func (b *inbox) giveBack(total uint64) {
+// GiveBack ends a body of which total bytes, or ClientGone, were written to the socket.
+func (b *Inbox) GiveBack(total uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ended, b.piped = true, total
-	if total == clientGone && b.err == nil {
-		b.piped, b.err = 0, ErrClientGone
+	b.ended, b.count = true, total
+	if total == ClientGone && b.err == nil {
+		b.count, b.err = 0, ErrClientGone
 	}
 	b.changed.Broadcast()
 }
 
-// credit counts the bytes that the peer's window allows this end to send.
-type credit struct {
+// Credit counts the bytes that the peer's window allows this end to send.
+type Credit struct {
 	mu      sync.Mutex
 	changed sync.Cond // L is &mu
 	n       int
 	err     error
 }
 
-func (c *credit) init() {
+// Init begins with a credit of Window bytes.
+func (c *Credit) Init() {
 	c.changed.L = &c.mu
 	c.n = Window
 }
 
-// take waits until the window is open and takes at most most bytes of it.
-func (c *credit) take(most int) (int, error) {
+// Take waits until the window is open and takes at most most bytes of it.
+func (c *Credit) Take(most int) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.n == 0 && c.err == nil {
@@ -506,7 +516,8 @@ func (c *credit) take(most int) (int, error) {
 	return n, nil
 }
 
-func (c *credit) add(n int) error {
+// Add allows n more bytes. It returns ErrProtocol for an impossible window.
+func (c *Credit) Add(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n += n; c.n > 1<<31 {
@@ -516,47 +527,91 @@ func (c *credit) add(n int) error {
 	return nil
 }
 
-// send sends the rest of a body after its first frame, until the credit ends. If reading body
-// fails, send calls broken with the error.
-func (c *credit) send(ctx context.Context, w *frameWriter, id uint64, body io.Reader, broken func(error)) {
-	buf := make([]byte, chunk)
+// Send sends the rest of a body after its first frame, until the Credit ends. If reading body
+// fails, Send calls broken with the error.
+func (c *Credit) Send(ctx context.Context, w *Writer, id uint64, body io.Reader, broken func(error)) {
+	buf := make([]byte, Chunk)
 	for {
-		n, err := c.take(chunk)
+		n, err := c.Take(Chunk)
 		if err != nil {
 			return // the invocation is over
 		}
 		got, rerr := body.Read(buf[:n])
-		_ = c.add(n - got) // cannot exceed the limit: take has just returned these bytes
-		more := uint8(flagMore)
+		_ = c.Add(n - got) // cannot exceed the limit: Take has just returned these bytes
+		more := uint8(FlagMore)
 		switch {
 		case rerr == io.EOF:
 			more = 0
 		case rerr != nil:
-			if !c.over() {
+			if !c.Over() {
 				broken(fmt.Errorf("read body: %w", rerr))
 			}
 			return
 		case got == 0:
 			continue
 		}
-		if w.send(ctx, kindData, more, id, nil, buf[:got]) != nil || more == 0 {
+		if w.Send(ctx, KindData, more, id, nil, buf[:got]) != nil || more == 0 {
 			return
 		}
 	}
 }
 
-// over reports whether sending has ended.
-func (c *credit) over() bool {
+// Over reports whether sending has ended.
+func (c *Credit) Over() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err != nil
 }
 
-func (c *credit) end(err error) {
+// End ends sending: Take returns err.
+func (c *Credit) End(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = err
 		c.changed.Broadcast()
 	}
+}
+
+// Lent is memory on loan until Release, which must be called once.
+type Lent = interface {
+	Bytes() []byte
+	Release()
+}
+
+// ClientGone replaces the count of written bytes in SOCKET if the client accepts no more.
+const ClientGone = math.MaxUint64
+
+// Ends of bodies.
+var (
+	ErrOver       = errors.New("invocation over")
+	ErrClosedBody = errors.New("read of a closed body")
+)
+
+// LenOf returns the length of a body of a known type, else -1. A Len method of another type may
+// count only the bytes so far.
+func LenOf(body io.Reader) int {
+	switch b := body.(type) {
+	case *bytes.Reader:
+		return b.Len()
+	case *bytes.Buffer:
+		return b.Len()
+	case *strings.Reader:
+		return b.Len()
+	}
+	return -1
+}
+
+// ReadFirst reads the start of a body: all of a short body of known length, else the result of
+// the first Read, so that a stream's answer begins with its first piece. At the body's end err is
+// io.EOF.
+func ReadFirst(r io.Reader, buf []byte) (n int, err error) {
+	if l := LenOf(r); 0 <= l && l <= len(buf) {
+		n, err = io.ReadFull(r, buf[:l])
+		return n, cmp.Or(err, io.EOF)
+	}
+	for n == 0 && err == nil {
+		n, err = r.Read(buf)
+	}
+	return n, err
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"github.com/fre-engine/fre/function/channel/wire"
 )
 
 // issued is one call of another function, seen from the calling function.
@@ -20,15 +22,27 @@ type issued struct {
 	reply   *Reply
 	err     error
 	stop    func() bool // ends the watches over the contexts
-	in      inbox
-	out     credit
+	in      wire.Inbox
+	out     wire.Credit
 }
 
-// grant allows the engine to send n more bytes of the answer's body.
-func (k *issued) grant(n int) { k.f.w.grant(k.f.ctx, k.id, n) }
+// errNoEngine is the failure of a call if the engine takes no calls.
+var errNoEngine = &Failure{Type: "not_possible", Message: "this engine takes no calls"}
 
-// taken does nothing: only bodies in pipes need it.
-func (k *issued) taken() {}
+// Reply is a called function's answer. The caller must close Body. Its Read returns a *[Failure]
+// when the called function breaks the body off.
+type Reply struct {
+	Status  int
+	Headers [][2]string   // valid in HTTP, in the function's order
+	Length  int64         // bytes of the body, -1 while the body is still arriving
+	Body    io.ReadCloser // for one goroutine
+}
+
+// Grant allows the engine to send n more bytes of the answer's body.
+func (k *issued) Grant(n int) { k.f.w.Grant(k.f.ctx, k.id, n) }
+
+// Taken does nothing: only bodies in pipes need it.
+func (k *issued) Taken() {}
 
 // Call has another function of the tenant handle an event. The call ends with ctx and with the
 // calling event. The caller must close the answer's Body. Call returns a *[Failure], told apart
@@ -43,10 +57,10 @@ func (e *Event) Call(ctx context.Context, c *Called) (*Reply, error) {
 	s := f.events[e.id]
 	f.mu.Unlock()
 	if s == nil {
-		return nil, errCallerOver
+		return nil, wire.ErrCallerOver
 	}
 	k := &issued{f: f, s: s, replied: make(chan struct{})}
-	k.out.init()
+	k.out.Init()
 	if err := k.send(ctx, c); err != nil {
 		k.end()
 		return nil, err
@@ -64,11 +78,11 @@ func (e *Event) Call(ctx context.Context, c *Called) (*Reply, error) {
 
 // send sends CALL or CALLFILE.
 func (k *issued) send(ctx context.Context, c *Called) error {
-	m := onwardMeta{of: k.s.id, Called: *c}
-	if err := m.check(); err != nil {
+	m := wire.CallMeta{Of: k.s.id, Called: *c}
+	if err := m.Check(); err != nil {
 		return &Failure{Type: "bad_call", Message: err.Error()}
 	}
-	meta := m.append(nil)
+	meta := m.Append(nil)
 	if len(meta) > MaxMeta {
 		return &Failure{Type: "bad_call", Message: fmt.Sprintf("%d bytes of metadata, at most %d", len(meta), MaxMeta)}
 	}
@@ -79,8 +93,8 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 	var first []byte
 	rest := false
 	if c.Body != nil {
-		size := chunk
-		if n := lenOf(c.Body); n >= 0 {
+		size := wire.Chunk
+		if n := wire.LenOf(c.Body); n >= 0 {
 			size = min(n, mostWhole) + 1
 		}
 		first = make([]byte, size)
@@ -92,14 +106,14 @@ func (k *issued) send(ctx context.Context, c *Called) error {
 	}
 	flags := uint8(0)
 	if rest {
-		flags = flagMore
+		flags = wire.FlagMore
 	}
-	if err := k.begin(func() error { return f.w.send(ctx, kindCall, flags, k.id, meta, first) }); err != nil {
+	if err := k.begin(func() error { return f.w.Send(ctx, wire.KindCall, flags, k.id, meta, first) }); err != nil {
 		return err
 	}
 	if rest {
 		body := c.Body
-		f.wg.Go(func() { k.out.send(f.ctx, f.w, k.id, body, k.cancel) })
+		f.wg.Go(func() { k.out.Send(f.ctx, f.w, k.id, body, k.cancel) })
 	}
 	return nil
 }
@@ -119,7 +133,7 @@ func (k *issued) begin(send func() error) error {
 	}
 	f.mu.Unlock()
 	if over {
-		return errCallerOver
+		return wire.ErrCallerOver
 	}
 	return send()
 }
@@ -128,8 +142,8 @@ func (k *issued) begin(send func() error) error {
 // unread.
 func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sent bool, err error) {
 	var file *os.File
-	var m fileMeta
-	n := lenOf(body)
+	var m wire.FileMeta
+	n := wire.LenOf(body)
 	from, ok := body.(io.WriterTo)
 	if !ok || n <= mostWhole || int64(n) > k.f.mostBytes {
 		return false, nil
@@ -141,65 +155,65 @@ func (k *issued) sendFile(ctx context.Context, meta []byte, body io.Reader) (sen
 	if m.Length, err = from.WriteTo(file); err != nil || m.Length != int64(n) {
 		return false, cmp.Or(err, io.ErrShortWrite)
 	}
-	err = k.begin(func() error { return k.f.w.sendFile(ctx, kindCallFile, k.id, meta, m.json(), file) })
+	err = k.begin(func() error { return k.f.w.SendFile(ctx, wire.KindCallFile, k.id, meta, m.JSON(), file) })
 	return err == nil, err
 }
 
 // frameIssued handles a frame about a call that this function made.
-func (f *function) frameIssued(h header, p []byte) error {
+func (f *function) frameIssued(h wire.Header, p []byte) error {
 	f.mu.Lock()
-	k, last := f.issued[h.id], f.lastCall
+	k, last := f.issued[h.ID], f.lastCall
 	f.mu.Unlock()
-	switch h.kind {
-	case kindResponse, kindData, kindError, kindWindow:
+	switch h.Kind {
+	case wire.KindResponse, wire.KindData, wire.KindError, wire.KindWindow:
 	default:
-		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.kind))
+		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind))
 	}
-	if h.id > last {
-		return fmt.Errorf("%w: call %d, which was never made", ErrProtocol, h.id)
+	if h.ID > last {
+		return fmt.Errorf("%w: call %d, which was never made", ErrProtocol, h.ID)
 	}
 	if k == nil { // the call was given up
 		return nil
 	}
-	switch h.kind {
-	case kindResponse:
-		return k.frameResponse(p, h.more())
-	case kindData:
-		if err := k.in.expect(len(p)); err != nil {
+	switch h.Kind {
+	case wire.KindResponse:
+		return k.frameResponse(p, h.More())
+	case wire.KindData:
+		if err := k.in.Expect(len(p)); err != nil {
 			return err
 		}
-		if !h.more() {
+		if !h.More() {
 			k.end()
 		}
-		return k.in.data(p, h.more())
-	case kindError:
+		return k.in.Data(p, h.More())
+	case wire.KindError:
 		failure := &Failure{}
-		if err := unmarshal(p, failure); err != nil {
+		if err := wire.Unmarshal(p, failure); err != nil {
 			return err
 		}
 		k.end()
 		k.fail(failure)
 	default:
-		n, err := window(p)
+		n, err := wire.ParseWindow(p)
 		if err != nil {
 			return err
 		}
-		return k.out.add(n)
+		return k.out.Add(n)
 	}
 	return nil
 }
 
 func (k *issued) frameResponse(p []byte, more bool) error {
-	meta, body, err := split(p)
+	meta, body, err := wire.Split(p)
 	if err != nil {
 		return err
 	}
-	var m responseMeta
-	if err := m.parse(meta); err != nil {
+	var m wire.ResponseMeta
+	if err := m.Parse(meta); err != nil {
 		return err
 	}
-	_ = k.in.init(body, more, k, nil) // without Config.Memory it cannot fail
-	r := &Reply{Status: m.status, Headers: m.headers, Length: -1, Body: issuedBody{k}}
+	_ = k.in.Init(body, more, k, nil) // without memory to lend it cannot fail
+	r := &Reply{Status: m.Status, Headers: m.Headers, Length: -1, Body: issuedBody{k}}
 	if !more {
 		r.Length = int64(len(body))
 		k.end()
@@ -216,7 +230,7 @@ func (k *issued) end() {
 	k.f.mu.Lock()
 	delete(k.f.issued, k.id)
 	k.f.mu.Unlock()
-	k.out.end(errOver)
+	k.out.End(wire.ErrOver)
 }
 
 // fail makes Call return err or, after Call, a Read of the answer's body.
@@ -228,7 +242,7 @@ func (k *issued) fail(err error) {
 		close(k.replied)
 	})
 	if !first && k.err == nil {
-		k.in.fail(err)
+		k.in.Fail(err)
 	}
 }
 
@@ -241,9 +255,9 @@ func (k *issued) cancel(err error) {
 	if !open {
 		return
 	}
-	k.out.end(err)
+	k.out.End(err)
 	k.fail(err)
-	_ = k.f.w.send(k.f.ctx, kindCancel, 0, k.id, nil, nil) // fails only with the channel
+	_ = k.f.w.Send(k.f.ctx, wire.KindCancel, 0, k.id, nil, nil) // fails only with the channel
 }
 
 // issuedBody is the body of a call's answer. A Close before the end gives the call up.
@@ -252,8 +266,8 @@ type issuedBody struct{ k *issued }
 func (b issuedBody) Read(p []byte) (int, error) { return b.k.in.Read(p) }
 
 func (b issuedBody) Close() error {
-	b.k.cancel(errClosedBody)
+	b.k.cancel(wire.ErrClosedBody)
 	b.k.stop()
-	b.k.in.abort(errClosedBody)
+	b.k.in.Abort(wire.ErrClosedBody)
 	return nil
 }

@@ -1,4 +1,4 @@
-package channel
+package wire
 
 import (
 	"encoding/json"
@@ -11,8 +11,8 @@ import (
 // Usual metadata of events and answers is written and parsed by hand: encoding/json costs as much
 // as all other work for a small event.
 
-// append appends the metadata as json.Marshal writes it.
-func (m *Invocation) append(b []byte) []byte {
+// Append appends the metadata as json.Marshal writes it.
+func (m *Invocation) Append(b []byte) []byte {
 	b = appendString(append(b, `{"function":`...), m.Function)
 	b = appendString(append(b, `,"id":`...), m.ID)
 	b = appendString(append(b, `,"tenant":`...), m.Tenant)
@@ -30,9 +30,9 @@ func (m *Invocation) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// append appends the metadata of CALL.
-func (m *onwardMeta) append(b []byte) []byte {
-	b = strconv.AppendUint(append(b, `{"of":`...), m.of, 10)
+// Append appends the metadata of CALL.
+func (m *CallMeta) Append(b []byte) []byte {
+	b = strconv.AppendUint(append(b, `{"of":`...), m.Of, 10)
 	b = appendString(append(b, `,"function":`...), m.Function)
 	b = appendString(append(b, `,"method":`...), m.Method)
 	b = appendString(append(b, `,"path":`...), m.Path)
@@ -44,8 +44,8 @@ func (m *onwardMeta) append(b []byte) []byte {
 	return append(appendHeaders(b, m.Headers), '}')
 }
 
-// parse parses the metadata of CALL.
-func (m *onwardMeta) parse(p []byte) error {
+// Parse parses the metadata of CALL.
+func (m *CallMeta) Parse(p []byte) error {
 	if len(p) <= MaxMeta {
 		in := cursor{rest: string(p)}
 		of := in.after(`{"of":`).number()
@@ -57,7 +57,7 @@ func (m *onwardMeta) parse(p []byte) error {
 			Headers:  in.after(`,"headers":`).pairs(),
 		}
 		if in.ended() {
-			m.of, m.Called = uint64(of), got
+			m.Of, m.Called = uint64(of), got
 			return nil
 		}
 	}
@@ -69,10 +69,10 @@ func (m *onwardMeta) parse(p []byte) error {
 		Query    string     `json:"query"`
 		Headers  [][]string `json:"headers"`
 	}
-	if err := unmarshal(p, &slow); err != nil {
+	if err := Unmarshal(p, &slow); err != nil {
 		return err
 	}
-	m.of = slow.Of
+	m.Of = slow.Of
 	m.Called = Called{Function: slow.Function, Method: slow.Method, Path: slow.Path, Query: slow.Query}
 	for _, h := range slow.Headers {
 		if len(h) != 2 {
@@ -83,9 +83,9 @@ func (m *onwardMeta) parse(p []byte) error {
 	return nil
 }
 
-// appendResponse appends the metadata of RESPONSE as json.Marshal writes it, except that nil
-// headers become [].
-func appendResponse(b []byte, status int, headers [][2]string) []byte {
+// AppendResponse appends the metadata of RESPONSE as json.Marshal writes it, except that nil
+// Headers become [].
+func AppendResponse(b []byte, status int, headers [][2]string) []byte {
 	b = strconv.AppendInt(append(b, `{"status":`...), int64(status), 10)
 	b = append(b, `,"headers":`...)
 	if headers == nil {
@@ -94,8 +94,8 @@ func appendResponse(b []byte, status int, headers [][2]string) []byte {
 	return append(appendHeaders(b, headers), '}')
 }
 
-// json returns the second JSON of FD.
-func (m *fileMeta) json() []byte {
+// JSON returns the second JSON of FD.
+func (m *FileMeta) JSON() []byte {
 	b := make([]byte, 0, 80)
 	b = strconv.AppendInt(append(b, `{"offset":`...), m.Offset, 10)
 	b = strconv.AppendInt(append(b, `,"length":`...), m.Length, 10)
@@ -105,10 +105,10 @@ func (m *fileMeta) json() []byte {
 	return append(b, '}')
 }
 
-// parse parses the second JSON of FD and FILE.
-func (m *fileMeta) parse(p []byte) error {
+// Parse parses the second JSON of FD and FILE.
+func (m *FileMeta) Parse(p []byte) error {
 	in := cursor{rest: string(p)}
-	got := fileMeta{Offset: in.after(`{"offset":`).number(), Length: in.after(`,"length":`).number()}
+	got := FileMeta{Offset: in.after(`{"offset":`).number(), Length: in.after(`,"length":`).number()}
 	if in.has(`,"name":`) {
 		got.Name = in.text()
 	}
@@ -116,7 +116,7 @@ func (m *fileMeta) parse(p []byte) error {
 		got.Kept = int(in.number())
 	}
 	if !in.ended() {
-		return unmarshal(p, m)
+		return Unmarshal(p, m)
 	}
 	*m = got
 	return nil
@@ -198,15 +198,15 @@ func appendString(b []byte, s string) []byte {
 	return append(append(b, s[begun:]...), '"')
 }
 
-// parse parses the metadata of INVOKE.
-func (m *Invocation) parse(p []byte) error {
+// Parse parses the metadata of INVOKE.
+func (m *Invocation) Parse(p []byte) error {
 	if len(p) <= MaxMeta && m.parseUsual(string(p)) {
 		return nil
 	}
-	return unmarshal(p, m)
+	return Unmarshal(p, m)
 }
 
-// parseUsual parses metadata in the form that [Invocation.append] writes. It returns false for
+// parseUsual parses metadata in the form that [Invocation.Append] writes. It returns false for
 // any other form.
 func (m *Invocation) parseUsual(p string) bool {
 	in := cursor{rest: p}
@@ -228,8 +228,8 @@ func (m *Invocation) parseUsual(p string) bool {
 	return true
 }
 
-// parse parses the metadata of RESPONSE.
-func (m *responseMeta) parse(p []byte) error {
+// Parse parses the metadata of RESPONSE.
+func (m *ResponseMeta) Parse(p []byte) error {
 	if len(p) <= MaxMeta && m.parseUsual(string(p)) {
 		return nil
 	}
@@ -237,28 +237,28 @@ func (m *responseMeta) parse(p []byte) error {
 		Status  int        `json:"status"`
 		Headers [][]string `json:"headers"`
 	}
-	if err := unmarshal(p, &slow); err != nil {
+	if err := Unmarshal(p, &slow); err != nil {
 		return err
 	}
-	m.status, m.headers = slow.Status, make([][2]string, len(slow.Headers))
+	m.Status, m.Headers = slow.Status, make([][2]string, len(slow.Headers))
 	for i, h := range slow.Headers {
 		if len(h) != 2 {
 			return badHeader(h)
 		}
-		m.headers[i] = [2]string(h)
+		m.Headers[i] = [2]string(h)
 	}
 	return nil
 }
 
 // parseUsual parses metadata in the form that [appendResponse] and the bootstraps write. It
 // returns false for any other form.
-func (m *responseMeta) parseUsual(p string) bool {
+func (m *ResponseMeta) parseUsual(p string) bool {
 	in := cursor{rest: p}
 	status, headers := in.after(`{"status":`).number(), in.after(`,"headers":`).pairs()
 	if !in.ended() {
 		return false
 	}
-	m.status, m.headers = int(status), headers
+	m.Status, m.Headers = int(status), headers
 	return true
 }
 

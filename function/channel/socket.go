@@ -5,17 +5,17 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
-	"math"
 	"os"
 	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/fre-engine/fre/function/channel/wire"
+
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/function/channel/rawio"
 )
 
 // lent is the engine's reply to SOCKET.
@@ -30,20 +30,14 @@ func (l lent) close() {
 	}
 }
 
-// lent takes the socket that came with the last frame.
-func (f *frameReader) lent() (lent, error) {
-	if f.rights == nil {
-		return lent{}, fmt.Errorf("%w: a file where none is expected", ErrProtocol)
-	}
-	fd, ok := f.rights.take(f.start, f.end)
+// takeLent takes the socket that came with the last frame.
+func takeLent(f *wire.Reader) lent {
+	fd, ok := f.Take()
 	if !ok {
-		return lent{lost: true}, nil
+		return lent{lost: true}
 	}
-	return lent{socket: os.NewFile(uintptr(fd), "client")}, nil
+	return lent{socket: os.NewFile(uintptr(fd), "client")}
 }
-
-// clientGone replaces the count of written bytes in SOCKET if the client accepts no more.
-const clientGone = math.MaxUint64
 
 var errLostSocket = errors.New("take the client's socket: too many open files")
 
@@ -51,10 +45,10 @@ var errLostSocket = errors.New("take the client's socket: too many open files")
 // chunks (RFC 9112 section 7.1): first buf, which is full, then the rest of body. If the engine
 // refuses, sent is false: buf has gone to the engine, and the rest of body is unread.
 func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []byte) (sent bool, err error) {
-	if err := f.w.send(&s.ctx, kindResponse, flagMore, s.id, meta, nil); err != nil {
+	if err := f.w.Send(&s.ctx, wire.KindResponse, wire.FlagMore, s.id, meta, nil); err != nil {
 		return false, err
 	}
-	if err := f.w.send(&s.ctx, kindSocket, 0, s.id, nil, nil); err != nil {
+	if err := f.w.Send(&s.ctx, wire.KindSocket, 0, s.id, nil, nil); err != nil {
 		return false, err
 	}
 	var got lent
@@ -67,20 +61,20 @@ func (f *function) answerSocket(s *served, meta []byte, body io.Reader, buf []by
 	case got.lost:
 		return false, errLostSocket
 	case got.socket == nil:
-		if _, err := s.out.take(len(buf)); err != nil { // the window is still at its initial size
+		if _, err := s.out.Take(len(buf)); err != nil { // the window is still at its initial size
 			return false, err
 		}
-		return false, f.w.send(&s.ctx, kindData, flagMore, s.id, nil, buf)
+		return false, f.w.Send(&s.ctx, wire.KindData, wire.FlagMore, s.id, nil, buf)
 	}
 	defer got.close()
 	total, err := writeChunks(&s.ctx, got.socket, body, buf)
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ETIMEDOUT) {
-		total, err = clientGone, nil
+		total, err = wire.ClientGone, nil
 	}
 	if err = cmp.Or(err, got.socket.Close()); err != nil {
 		return true, err
 	}
-	return true, f.w.send(&s.ctx, kindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
+	return true, f.w.Send(&s.ctx, wire.KindSocket, 0, s.id, nil, binary.LittleEndian.AppendUint64(nil, total))
 }
 
 // writeChunks writes buf and the rest of body to socket, through buf, until ctx ends. The engine
@@ -109,7 +103,7 @@ func writeChunks(ctx context.Context, socket *os.File, body io.Reader, buf []byt
 }
 
 // chunks writes chunks to a socket by system calls that Go's scheduler does not see (see
-// linux.Recv).
+// rawio.Recv).
 type chunks struct {
 	raw syscall.RawConn
 	try func(fd uintptr) bool // tryOn, allocated once
@@ -140,7 +134,7 @@ func (c *chunks) write(p []byte) error {
 
 // tryOn is called by the poller. It returns false to wait until the socket is writable.
 func (c *chunks) tryOn(fd uintptr) (done bool) {
-	n, err := linux.Send(int(fd), c.left, nil, 0)
+	n, err := rawio.Send(int(fd), c.left, nil, 0)
 	if errors.Is(err, unix.EAGAIN) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package channel
+package wire
 
 import (
 	"cmp"
@@ -15,14 +15,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/function/channel/rawio"
 )
 
-// frameWriter sends frames whole and in order. Each frame is one sendmsg; small frames sent at
+// Writer sends frames whole and in order. Each frame is one sendmsg; small frames sent at
 // the same time share one, since a message costs as much as all other work for a small event. A
-// send never waits for the socket's reader: a goroutine sends the bytes that do not fit into the
+// Send never waits for the socket's reader: a goroutine sends the bytes that do not fit into the
 // socket's buffer, and only the next frame waits for the goroutine.
-type frameWriter struct {
+type Writer struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	turn chan struct{}   // holds one value while a frame is being sent
@@ -45,35 +45,37 @@ type frameWriter struct {
 	coalesced  int
 }
 
-func newFrameWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup, fail func(error)) (*frameWriter, error) {
+// NewWriter returns a Writer for conn. done is closed when the channel is over, fail ends the channel,
+// and wg waits for the Writer's goroutines.
+func NewWriter(conn *net.UnixConn, done <-chan struct{}, wg *sync.WaitGroup, fail func(error)) (*Writer, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	w := &frameWriter{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail, skips: mostSkips, skipped: mostSkips}
+	w := &Writer{conn: conn, raw: raw, turn: make(chan struct{}, 1), done: done, wg: wg, fail: fail, skips: mostSkips, skipped: mostSkips}
 	w.attempt = w.attemptOn
 	return w, nil
 }
 
-// send sends one frame. A meta that is not nil is preceded by its length. send waits only for
+// Send sends one frame. A meta that is not nil is preceded by its length. Send waits only for
 // earlier frames, at most until ctx ends. meta and body stay the caller's.
-func (w *frameWriter) send(ctx context.Context, k kind, flags uint8, id uint64, meta, body []byte) error {
+func (w *Writer) Send(ctx context.Context, k Kind, flags uint8, id uint64, meta, body []byte) error {
 	return w.sendWith(ctx, k, flags, id, meta, body, nil)
 }
 
-// sendFile is send with a file, which stays the caller's. sendFile waits until the socket accepts
+// SendFile is Send with a file, which stays the caller's. SendFile waits until the socket accepts
 // the first byte of the frame. It returns ETOOMANYREFS if too many files of this user are in
 // flight already (unix(7)).
-func (w *frameWriter) sendFile(ctx context.Context, k kind, id uint64, meta, body []byte, file *os.File) error {
+func (w *Writer) SendFile(ctx context.Context, k Kind, id uint64, meta, body []byte, file *os.File) error {
 	raw, err := file.SyscallConn() // File.Fd would make the shared file description blocking
 	if err != nil {
 		return err
 	}
-	return w.sendRaw(ctx, k, id, meta, body, raw)
+	return w.SendRaw(ctx, k, id, meta, body, raw)
 }
 
-// sendRaw is sendFile for any open descriptor.
-func (w *frameWriter) sendRaw(ctx context.Context, k kind, id uint64, meta, body []byte, raw syscall.RawConn) error {
+// SendRaw is SendFile for any open descriptor.
+func (w *Writer) SendRaw(ctx context.Context, k Kind, id uint64, meta, body []byte, raw syscall.RawConn) error {
 	var sent error
 	err := raw.Control(func(fd uintptr) {
 		sent = w.sendWith(ctx, k, 0, id, meta, body, unix.UnixRights(int(fd)))
@@ -81,17 +83,17 @@ func (w *frameWriter) sendRaw(ctx context.Context, k kind, id uint64, meta, body
 	return cmp.Or(err, sent)
 }
 
-// sendWith is send. rights, if not nil, holds one file descriptor.
-func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint64, meta, body, rights []byte) error {
+// sendWith is Send. rights, if not nil, holds one file descriptor.
+func (w *Writer) sendWith(ctx context.Context, k Kind, flags uint8, id uint64, meta, body, rights []byte) error {
 	n := len(body)
 	if meta != nil {
 		n += 4 + len(meta)
 	}
-	h := header{len: n, kind: k, flags: flags, id: id}
+	h := Header{Len: n, Kind: k, Flags: flags, ID: id}
 	if rights != nil {
-		h.fds = 1
+		h.FDs = 1
 	}
-	coalesces := (k == kindInvoke || k == kindResponse || k == kindFD && rights == nil) && n <= smallFrame
+	coalesces := (k == KindInvoke || k == KindResponse || k == KindFD && rights == nil) && n <= smallFrame
 	if coalesces && w.join(h, meta, body) {
 		return nil
 	}
@@ -143,8 +145,8 @@ func (w *frameWriter) sendWith(ctx context.Context, k kind, flags uint8, id uint
 }
 
 // put appends the header and metadata of a frame to head.
-func (w *frameWriter) put(h header, meta []byte) {
-	w.head = h.append(w.head)
+func (w *Writer) put(h Header, meta []byte) {
+	w.head = h.Append(w.head)
 	if meta != nil {
 		w.head = binary.LittleEndian.AppendUint32(w.head, uint32(len(meta)))
 		w.head = append(w.head, meta...)
@@ -164,7 +166,7 @@ const (
 // coalesce yields to the other runnable goroutines and collects the frames that they send. If no
 // frame comes, or the yield takes long, the next frames are sent without a yield: one frame at
 // first, more after each further failure. A new writer begins with mostSkips such frames.
-func (w *frameWriter) coalesce() {
+func (w *Writer) coalesce() {
 	if w.skips > 0 {
 		w.skips--
 		return
@@ -188,8 +190,8 @@ func (w *frameWriter) coalesce() {
 
 // join leaves a frame to the goroutine in coalesce. It returns false if no goroutine coalesces.
 // If the frame cannot be sent, the channel is over or the peer has hung up, and the reader learns
-// of either.
-func (w *frameWriter) join(h header, meta, body []byte) bool {
+// Of either.
+func (w *Writer) join(h Header, meta, body []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.coalescing || len(w.head) > mostCoalesced {
@@ -202,8 +204,8 @@ func (w *frameWriter) join(h header, meta, body []byte) bool {
 }
 
 // failed ends the channel, unless the peer has hung up: the reader can still read earlier frames
-// of the peer, and then sees the end.
-func (w *frameWriter) failed(err error) error {
+// Of the peer, and then sees the end.
+func (w *Writer) failed(err error) error {
 	hungUp := errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 	err = fmt.Errorf("%w: send: %w", ErrClosed, err)
 	if !hungUp {
@@ -214,7 +216,7 @@ func (w *frameWriter) failed(err error) error {
 
 // try sends the part of head and body that fits into the socket's buffer. With rights, try waits
 // until at least one byte fits.
-func (w *frameWriter) try(body, rights []byte) (n int, err error) {
+func (w *Writer) try(body, rights []byte) (n int, err error) {
 	w.iov, w.rights = [2][]byte{w.head, body}, rights
 	err = w.raw.Write(w.attempt)
 	n, w.iov, w.rights = w.sent, [2][]byte{}, nil
@@ -225,15 +227,15 @@ func (w *frameWriter) try(body, rights []byte) (n int, err error) {
 }
 
 // attemptOn is called by the poller. It returns false to wait until the socket is writable.
-func (w *frameWriter) attemptOn(fd uintptr) (done bool) {
-	w.sent, w.err = linux.Send(int(fd), w.iov[:], w.rights, 0)
+func (w *Writer) attemptOn(fd uintptr) (done bool) {
+	w.sent, w.err = rawio.Send(int(fd), w.iov[:], w.rights, 0)
 	return w.rights == nil || !errors.Is(w.err, unix.EAGAIN)
 }
 
-// grant allows the peer n more bytes. It fails only if the reader of the channel, or of the body,
+// Grant allows the peer n more bytes. It fails only if the reader of the channel, or of the body,
 // sees the end anyway.
-func (w *frameWriter) grant(ctx context.Context, id uint64, n int) {
+func (w *Writer) Grant(ctx context.Context, id uint64, n int) {
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], uint32(n))
-	_ = w.send(ctx, kindWindow, 0, id, nil, b[:])
+	_ = w.Send(ctx, KindWindow, 0, id, nil, b[:])
 }
