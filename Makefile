@@ -19,7 +19,7 @@ export CC
 CFLAGS   ?= -O2
 C_STRICT := -static -Wall -Wextra -Werror
 # go.work joins these modules with the root module. ./... stops at their go.mod.
-MODULES  := bench video
+MODULES  := bench function video
 PKG      ?= ./... $(MODULES:%=./%/...)
 FUZZTIME ?= 3s
 FLAKE_ROUNDS ?= 10
@@ -33,9 +33,10 @@ SHELL_SRC := $(wildcard sandbox/shell/*.c)
 SHELL_BIN := sandbox/shell/bin/fre-shell
 JAVA_SRC  := runtimes/java/native/native.c
 JAVA_LIB  := runtimes/java/native/bin/libfre.so
-HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go function/channel/*.go function/channel/*/*.go) go.mod go.sum
+FUNC_SRC  := $(wildcard function/*.go function/*/*.go function/*/*/*.go) function/go.mod
+HTTP_SRC  := $(wildcard runtimes/httpserver/adapter/*.go) $(FUNC_SRC) go.mod go.sum
 HTTP_BIN  := runtimes/httpserver/bin/fre-http
-VIDEO_SRC := $(wildcard video/transcoder/*.go video/transcode/*.go video/ffmpeg/*.go video/media/*.go function/*.go function/internal/failure/*.go function/channel/*.go function/channel/*/*.go internal/linux/*.go) video/go.mod video/go.sum
+VIDEO_SRC := $(wildcard video/transcoder/*.go video/transcode/*.go video/ffmpeg/*.go video/media/*.go internal/linux/*.go) $(FUNC_SRC) video/go.mod video/go.sum
 VIDEO_BIN := video/service/template/code/transcoder
 LINTER    := .cache/tools/golangci-lint
 REGISTRY  := .cache/tools/registry

@@ -4,6 +4,7 @@ go 1.26.0
 
 replace (
 	github.com/fre-engine/fre => ../
+	github.com/fre-engine/fre/function => ../function
 	github.com/fre-engine/fre/video => ../video
 )
 
@@ -12,6 +13,7 @@ require (
 	github.com/HdrHistogram/hdrhistogram-go v1.1.2
 	github.com/cilium/ebpf v0.22.0
 	github.com/fre-engine/fre v0.0.0
+	github.com/fre-engine/fre/function v0.0.0
 	github.com/fre-engine/fre/video v0.0.0
 	github.com/goccy/go-yaml v1.19.0
 	github.com/google/go-cmp v0.7.0

@@ -1,11 +1,15 @@
 package function_test
 
 import (
+	"io/fs"
 	"net/url"
+	"os"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/function"
 )
@@ -33,8 +37,8 @@ func FuzzQuery(f *testing.F) {
 			}
 		}
 		if err == nil {
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%q:\n%s", query, diff)
+			if !reflect.DeepEqual(want, got) {
+				t.Errorf("%q: got %q, want %q", query, got, want)
 			}
 		}
 	})
@@ -42,7 +46,30 @@ func FuzzQuery(f *testing.F) {
 
 func TestHeader(t *testing.T) {
 	h := function.Header{{"A", "1"}, {"b", "2"}, {"a", "3"}}
-	if diff := cmp.Diff([]string{"1, 3", "", "2"}, []string{h.Get("a"), h.Get("c"), h.Get("B")}); diff != "" {
-		t.Error(diff)
+	if got, want := []string{h.Get("a"), h.Get("c"), h.Get("B")}, []string{"1, 3", "", "2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestModule: Module holds every file that a build of the module needs.
+func TestModule(t *testing.T) {
+	err := fs.WalkDir(os.DirFS("."), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if source := path.Ext(p) == ".go" && !strings.HasSuffix(p, "_test.go"); !source && p != "go.mod" && p != "go.sum" {
+			return nil
+		}
+		want, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		if got, err := function.Module.ReadFile(p); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %d bytes, %v; want %d", p, len(got), err, len(want))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

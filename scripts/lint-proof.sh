@@ -22,13 +22,21 @@ cases=$(
 	cat <<'CASES'
 api/a.go                     store                  refused
 channel/a.go                 engine                 refused
+channel/a.go                 just:function/channel/wire allowed
+channel/a.go                 internal/linux         refused
+httpserver/a.go              just:function/channel/rawio allowed
+httpserver/a.go              just:function/channel  refused
 registry/a.go                store                  refused
 buffer/a.go                  internal/linux         refused
 bench/ring/a.go              internal/linux         allowed
 bench/ring/a.go              buffer                 refused
 internal/linux/a.go          store                  refused
 internal/linux/a.go          std:unsafe             allowed
-function/a.go                channel                allowed
+function/channel/rawio/a.go  std:unsafe             allowed
+function/channel/wire/a.go   std:unsafe             refused
+function/channel/wire/a.go   internal/linux         refused
+function/a.go                function/channel       allowed
+function/a.go                just:channel           refused
 function/web/a.go            function               allowed
 function/a.go                image                  refused
 store/a.go                   internal/linux         allowed
@@ -39,8 +47,10 @@ image/a.go                   sandbox                refused
 image/debian/a.go            sandbox                refused
 runtimes/python/a.go         image                  allowed
 runtimes/python/a.go         engine                 refused
+runtimes/golang/a.go         just:function          allowed
 runtimes/httpserver/a.go     channel                refused
-runtimes/httpserver/adapter/a.go channel            allowed
+runtimes/httpserver/adapter/a.go just:function/channel allowed
+runtimes/httpserver/adapter/a.go channel            refused
 runtimes/httpserver/adapter/a.go image              refused
 sandbox/a.go                 internal/linux         allowed
 sandbox/a.go                 image                  refused

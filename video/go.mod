@@ -2,7 +2,10 @@ module github.com/fre-engine/fre/video
 
 go 1.26.0
 
-replace github.com/fre-engine/fre => ../
+replace (
+	github.com/fre-engine/fre => ../
+	github.com/fre-engine/fre/function => ../function
+)
 
 require (
 	github.com/Eyevinn/dash-mpd v0.12.0
@@ -15,6 +18,7 @@ require (
 	github.com/chromedp/chromedp v0.14.2
 	github.com/datarhei/gosrt v0.9.0
 	github.com/fre-engine/fre v0.0.0
+	github.com/fre-engine/fre/function v0.0.0
 	github.com/goccy/go-yaml v1.19.0
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.23.2

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre"
+	"github.com/fre-engine/fre/function"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 )
@@ -30,12 +30,41 @@ func (Runtime) Builds(_ *image.Template, _ []string) (string, bool) {
 
 // libraryVersion identifies the library that functions are linked with.
 func libraryVersion() string {
-	files := fre.FunctionModule()
+	files := library()
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		_, _ = fmt.Fprintf(h, "%s %d\n%s", name, len(files[name]), files[name])
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// Module paths of the library. Until it had a module of its own, the library was a part of
+// formerModule, and go.mod files of older functions require formerModule. All imports of functions
+// begin with libraryModule since the first version.
+const (
+	libraryModule = "github.com/fre-engine/fre/function"
+	formerModule  = "github.com/fre-engine/fre"
+)
+
+// library returns the files of libraryModule, without its tests: path → content.
+func library() map[string][]byte {
+	files := map[string][]byte{}
+	err := fs.WalkDir(function.Module, ".", func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "testdata":
+			return fs.SkipDir
+		case d.IsDir() || strings.HasSuffix(p, "_test.go"):
+			return nil
+		}
+		files[p], err = function.Module.ReadFile(p)
+		return err
+	})
+	if err != nil {
+		panic(err) // impossible: the files are part of the program
+	}
+	return files
 }
 
 // BuildCode compiles the handler to a static program and returns a directory with the program and
@@ -126,11 +155,13 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 	return build()
 }
 
-// prepare makes a module of code without go.mod, wraps the handler, and puts the library beside it.
-// It returns the value of GOWORK and the directory to build. It does not touch a vendor directory
-// that holds the library.
+// prepare makes a module of code without go.mod, wraps the handler, and puts the library beside it,
+// joined by a workspace (go.dev/ref/mod#workspaces). It returns the value of GOWORK and the
+// directory to build. Code with a vendor directory that holds the library is built without a
+// workspace.
 func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir string, err error) {
 	module := "function/" + t.ID
+	vendored := vendors(root)
 	switch text, err := root.ReadFile("go.mod"); {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := root.WriteFile("go.mod", fmt.Appendf(nil, "module %s\n\ngo %s\n", module, toolchain.Version), 0o644); err != nil {
@@ -144,22 +175,32 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 			return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: no module line: write one such as module " + module}
 		}
 		module = string(m[1])
+		if vendored { // vendor/modules.txt must agree with go.mod
+			break
+		}
 		// The workspace provides the library; go.mod's version serves editors only.
 		if err := root.WriteFile("go.mod", libraryLine.ReplaceAll(text, nil), 0o644); err != nil {
 			return "", "", err
 		}
 	}
-	if module == fre.ModulePath || strings.HasPrefix(module, fre.ModulePath+"/function") {
+	if module == formerModule || strings.HasPrefix(module, libraryModule) {
 		return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: name it otherwise"}
 	}
 	if dir, err = wrap(root, module, t.Handler, t.Contract); err != nil {
 		return "", "", err
 	}
-	if vendored, err := root.ReadFile("vendor/modules.txt"); err == nil && strings.Contains(string(vendored), "# "+fre.ModulePath+" ") {
+	if vendored {
 		return "off", dir, nil
 	}
-	for name, text := range fre.FunctionModule() {
-		name = path.Join("fre", name)
+	files := map[string][]byte{
+		"go.work": fmt.Appendf(nil, "go %s\n\nuse (\n\t./src\n\t./library\n\t./former\n)\n", toolchain.Version),
+		// A module that the code requires may require formerModule itself.
+		"former/go.mod": []byte("module " + formerModule + "\n"),
+	}
+	for name, text := range library() {
+		files[path.Join("library", name)] = text
+	}
+	for name, text := range files {
 		if err := os.MkdirAll(filepath.Join(b.Dir, path.Dir(name)), 0o755); err != nil {
 			return "", "", err
 		}
@@ -167,8 +208,13 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 			return "", "", err
 		}
 	}
-	work := fmt.Sprintf("go %s\n\nuse (\n\t./src\n\t./fre\n)\n", toolchain.Version)
-	return "/work/go.work", dir, b.Write("go.work", []byte(work))
+	return "/work/go.work", dir, nil
+}
+
+// vendors reports whether the code has a vendor directory that holds the library.
+func vendors(root *os.Root) bool {
+	text, err := root.ReadFile("vendor/modules.txt")
+	return err == nil && (strings.Contains(string(text), "# "+libraryModule+" ") || strings.Contains(string(text), "# "+formerModule+" "))
 }
 
 // pinned refuses a build with modules that go.sum does not hold. In a workspace the go command
@@ -201,8 +247,8 @@ func pinned(b *install.Bench, workspace string) error {
 // moduleLine is the module directive of a go.mod (go.dev/ref/mod#go-mod-file-module).
 var moduleLine = regexp.MustCompile(`(?m)^module[ \t]+"?([^\s"]+)"?[ \t]*(?://.*)?$`)
 
-// libraryLine requires or replaces FRE's module in a go.mod.
-var libraryLine = regexp.MustCompile(`(?m)^[ \t]*(?:(?:require|replace)[ \t]+)?` + regexp.QuoteMeta(fre.ModulePath) + `[ \t]+(?:v|=>).*$`)
+// libraryLine requires or replaces libraryModule or formerModule in a go.mod.
+var libraryLine = regexp.MustCompile(`(?m)^[ \t]*(?:(?:require|replace)[ \t]+)?` + regexp.QuoteMeta(formerModule) + `(?:/function)?[ \t]+(?:v|=>).*$`)
 
 // strip removes the compiler's inputs from the code, and directories that are empty afterwards. The
 // rest stays for the function to open: pages, fonts, certificates.
@@ -295,6 +341,8 @@ func buildFault(err error, t *image.Template, words string) error {
 	switch {
 	case unreachable.MatchString(words):
 		field = ""
+	case strings.Contains(words, "package "+formerModule+"/channel"):
+		words += "\n(import " + libraryModule + "/channel: the package has moved)"
 	case strings.Contains(words, "missing go.sum entry"), strings.Contains(words, "updates to go.mod needed"), strings.Contains(words, "no required module"):
 		words += "\n(run go get beside go.mod: the build changes neither go.mod nor go.sum)"
 	}
