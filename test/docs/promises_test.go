@@ -140,7 +140,7 @@ func promises(tree fs.FS, page string) (string, []string, error) {
 		name, cases, isCase := strings.Cut(k.name, "/")
 		at := keeper{k.dir, name}
 		if _, ok := tests[at]; !ok {
-			at = moved(tests, old, name)
+			at = moved(tests, old, at)
 		}
 		if at.dir == "" {
 			wrong = append(wrong, fmt.Sprintf("%s: no %s in the tests of %s: %s", promisesPage, name, k.dir, old[k]))
@@ -179,14 +179,17 @@ func promises(tree fs.FS, page string) (string, []string, error) {
 	return b.String(), wrong, nil
 }
 
-// moved returns the only test of that name without a row, which is the one that had a row in
-// another package.
-func moved(tests, old map[keeper]string, name string) keeper {
+// moved returns the only test with the name of a test that is gone, and without a row. Of several
+// it returns the only one in a package with the same last name.
+func moved(tests, old map[keeper]string, gone keeper) keeper {
 	var found []keeper
 	for k := range tests {
-		if _, had := old[k]; k.name == name && !had {
+		if _, had := old[k]; k.name == gone.name && !had {
 			found = append(found, k)
 		}
+	}
+	if len(found) > 1 {
+		found = slices.DeleteFunc(found, func(k keeper) bool { return path.Base(k.dir) != path.Base(gone.dir) })
 	}
 	if len(found) != 1 {
 		return keeper{}
