@@ -66,7 +66,7 @@ func (d *Daemon) openCluster(ctx context.Context) error {
 	d.undo.add(func() error { return d.node.Close(context.WithoutCancel(ctx)) })
 	d.records.Share(d.node.Rows(), c.Node)
 	if c.KeyFile == "" {
-		d.log.Warn("cluster: secrets and access keys are this node's own: name a key that all nodes have (cluster.key_file)", "node", c.Node)
+		d.log.WarnContext(ctx, "cluster: secrets and access keys are this node's own: name a key that all nodes have (cluster.key_file)", "node", c.Node)
 	}
 	return nil
 }

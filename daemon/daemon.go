@@ -153,7 +153,7 @@ func (d *Daemon) runTriggers(ctx context.Context, group *errgroup.Group) {
 
 // drain stops the daemon gracefully; ctx has ended.
 func (d *Daemon) drain(ctx context.Context) error {
-	d.log.Info("stopping", "drain", d.cfg.Drain)
+	d.log.InfoContext(ctx, "stopping", "drain", d.cfg.Drain)
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.cfg.Drain)
 	defer cancel()
 	// Close the engine first: it refuses new events and ends followed logs, and events in

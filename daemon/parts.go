@@ -83,6 +83,7 @@ type controlPart struct{ cleanup }
 
 func newControl() part { return &controlPart{} }
 
+// Open implements part.
 func (*controlPart) Open(_ context.Context, d *Daemon) error {
 	d.answer(d.control, newHTTPServer(server.New(d.api()), d.log))
 	return nil
@@ -107,6 +108,7 @@ type remotePart struct{ cleanup }
 
 func newRemote() part { return &remotePart{} }
 
+// Open implements part.
 func (p *remotePart) Open(ctx context.Context, d *Daemon) error {
 	l, err := listenAPI(d.cfg.APIListen, d.secure, d.bound)
 	if err != nil {
@@ -125,6 +127,7 @@ type gatewayPart struct{ cleanup }
 
 func newGateway() part { return &gatewayPart{} }
 
+// Open implements part.
 func (*gatewayPart) Open(_ context.Context, d *Daemon) error {
 	front := gateway.New(gateway.Config{
 		OpenFaaS: d.openFaaS,

@@ -247,8 +247,8 @@ func TestTriggers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	for name, test := range map[string]func(*testing.T){
 		"files":        filesTrigger,
-		"NATS inside":  func(t *testing.T) { natsTrigger(t, "inside") },
-		"NATS outside": func(t *testing.T) { natsTrigger(t, "outside") },
+		"NATS inside":  func(t *testing.T) { t.Helper(); natsTrigger(t, "inside") },
+		"NATS outside": func(t *testing.T) { t.Helper(); natsTrigger(t, "outside") },
 		"NATS subject": natsSubjectTrigger,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -262,6 +262,7 @@ func TestTriggers(t *testing.T) {
 // has the first, the second is queued, others wait where they are and one comes meanwhile: each
 // is handled once.
 func filesTrigger(t *testing.T) {
+	t.Helper()
 	w := newTriggered(t, "", fullQueue, image.Trigger{Name: "reports", Files: &image.Files{Path: "inbox/*.csv"}})
 	w.deploy("drop reports files /work/inbox/*.csv")
 	inbox := w.inbox("inbox")
@@ -304,6 +305,7 @@ func natsCommand(t *testing.T, server string, args ...string) string {
 // at one of others'. The engine is killed while the function has the first message, the second is
 // queued and others wait in the stream: each is handled once.
 func natsTrigger(t *testing.T, where string) {
+	t.Helper()
 	server, config := natsAt(t, where)
 	w := newTriggered(t, config, fullQueue, image.Trigger{Name: "stock", NATS: &image.NATS{Subject: "fre.in.default.stock.*", Stream: "STOCK"}})
 	nats := func(args ...string) string {
@@ -354,6 +356,7 @@ func natsTrigger(t *testing.T, where string) {
 // natsSubjectTrigger publishes by the nats command line to a subject without a stream. A
 // message that was taken on is handled once, whatever becomes of the engine.
 func natsSubjectTrigger(t *testing.T) {
+	t.Helper()
 	server, config := natsAt(t, "outside")
 	w := newTriggered(t, config, fullQueue, image.Trigger{Name: "orders", NATS: &image.NATS{Subject: "fre.in.default.orders"}})
 	w.deploy("drop orders nats fre.in.default.orders")
