@@ -858,7 +858,7 @@ func TestAnswersTogether(t *testing.T) {
 					}
 					_, _ = next()
 				}
-				// Who waits for another waits for 10 minutes.
+				// A handler waits 10 minutes for another.
 				if err := i.raw.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 					t.Fatal(err)
 				}

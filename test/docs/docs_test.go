@@ -1,5 +1,5 @@
 // Package docs checks that the documents tell the truth about the tree: links
-// lead somewhere, and make targets, commands, flags, tests and benchmarks exist.
+// lead somewhere, and make targets, commands, flags, source files, tests and benchmarks exist.
 // Each promise of SPECIFICATION.md has a test or benchmark; docs/promises.md has
 // a row for each test of the tree.
 package docs
@@ -36,7 +36,9 @@ var (
 	commandPattern = regexp.MustCompile(`^(?:\$ )?(?:\w+=\S* )*(?:\w+=\$\()?(?:sudo )?(?:bin/)?fre ([a-z-].*)`)
 	commandEnd     = regexp.MustCompile(` [|#>…]| &&|;| -- |\)$`)
 	flagPattern    = regexp.MustCompile(`^--?[a-z][a-z-]*$`)
-	codeSpan       = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	// `dir/file.go`: a source file by its path in the tree.
+	sourcePattern = regexp.MustCompile("`([a-z0-9][A-Za-z0-9_.-]*)(/[A-Za-z0-9_./-]+\\.(?:go|c|h|sh|py|js))`")
+	codeSpan      = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 )
 
 // documents are the Markdown files of the tree, hidden directories and testdata
@@ -409,6 +411,31 @@ func checkAttacks(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
+// checkSources finds source files that a document names and the tree does not have. A path counts
+// if its first directory is one of the tree's.
+func checkSources(tree fs.FS) ([]string, error) {
+	docs, err := documents(tree)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []string
+	for _, doc := range docs {
+		text, err := fs.ReadFile(tree, doc)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range sourcePattern.FindAllStringSubmatch(string(text), -1) {
+			if _, err := fs.Stat(tree, m[1]); err != nil {
+				continue // of another tree, such as a function's
+			}
+			if _, err := fs.Stat(tree, m[1]+m[2]); err != nil {
+				wrong = append(wrong, fmt.Sprintf("%s: %s%s: no such file", doc, m[1], m[2]))
+			}
+		}
+	}
+	return wrong, nil
+}
+
 var checks = []struct {
 	name  string
 	check func(fs.FS) ([]string, error)
@@ -418,6 +445,7 @@ var checks = []struct {
 	{"make targets", checkTargets},
 	{"commands", checkCommands},
 	{"tests", checkTests},
+	{"source files", checkSources},
 	{"promises", checkPromises},
 	{"attacks", checkAttacks},
 }
@@ -444,7 +472,7 @@ func TestChecks(t *testing.T) {
 		"README.md": {Data: []byte("# A & b\n[good](docs/a.md#two-words) [self](#a--b) [web](https://x.org/y)\n" +
 			"[bad](docs/b.md) [bad](docs/a.md#three) `[not a link](x)`\nwe make nothing\n" +
 			"`make test`, `make tests`\n```\n[x](y)\nsudo make build nothing\n```\n")},
-		"docs/a.md": {Data: []byte("## Two words\n[up](../README.md)\n`fre image ls -q`, `fre image rm --al X`, `store.TestFour`\n" +
+		"docs/a.md": {Data: []byte("## Two words\n[up](../README.md)\n`fre image ls -q`, `fre image rm --al X`, `store.TestFour`, `store/gone.go`, `store/store_test.go`, `code/app.py`\n" +
 			"```\nFRE_X=1 sudo bin/fre serve --state DIR & # fre --socket\nid=$(fre images)\nfre image run -- x --flag | y\nfre image rm --all=1 --help\n```\n")},
 		"docs/cli.md": {Data: []byte("# Commands\n\n## fre\n\nall\n\n## fre serve\n\n  --state string\n\n## fre image\n\nx\n\n" +
 			"## fre image ls\n\n  -q, --quiet\n\n## fre image rm\n\n      --all   all\n\n## fre image run\n\nx\n")},
@@ -484,6 +512,7 @@ func TestChecks(t *testing.T) {
 			`SPECIFICATION.md:10: no case "c" in the tests of store`,
 			"docs/a.md:3: no TestFour in the tests of store",
 		},
+		"source files": {"docs/a.md: store/gone.go: no such file"},
 		"promises": {
 			"SPECIFICATION.md:5: no test or benchmark enforces this promise: | c | nobody |",
 			"SPECIFICATION.md:6: no test or benchmark enforces this promise: | d | |",
