@@ -233,13 +233,24 @@ func Until(ctx context.Context, condition func() error) error {
 	}
 }
 
-// The ports that [FreeAddress] chooses from. They lie below the ports that the kernel gives to
-// connections and to listeners at port 0 (ip_local_port_range, from 32768 on), so that no other
-// program takes one by chance between the answer and its use.
-const (
-	firstPort = 10_000
-	lastPort  = 32_767
-)
+// ports returns the first and the last port that [FreeAddress] chooses from. They lie outside of
+// the ports that the kernel gives to connections and to listeners at port 0, so that no other
+// program takes one by chance between the answer and its use. A host whose kernel gives out nearly
+// all ports has no such range: then they are all ports from 10,000 on.
+var ports = sync.OnceValues(func() (first, last int) {
+	low, high := 32768, 60999 // the kernel's default
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		_, _ = fmt.Sscan(string(text), &low, &high)
+	}
+	first, last = 10_000, low-1
+	if above := 65_535 - high; above > low-first {
+		first, last = high+1, 65_535
+	}
+	if last-first < 1000 {
+		first, last = 10_000, 65_535
+	}
+	return first, last
+})
 
 // given holds the ports that this process has been given: two callers never get the same one.
 var given sync.Map
@@ -249,8 +260,9 @@ func FreeAddress() (string, error) { return FreeAddressOf("127.0.0.1") }
 
 // FreeAddressOf is FreeAddress for another address of this host.
 func FreeAddressOf(host string) (string, error) {
+	first, last := ports()
 	for {
-		port := strconv.Itoa(firstPort + rand.IntN(lastPort-firstPort+1))
+		port := strconv.Itoa(first + rand.IntN(last-first+1))
 		if _, again := given.LoadOrStore(port, true); again {
 			continue
 		}

@@ -52,7 +52,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestFreeAddress: no address comes twice, and none has a port that the kernel gives to others.
+// TestFreeAddress: no address comes twice, and none has a port that the kernel gives to others,
+// unless the kernel gives out nearly all.
 func TestFreeAddress(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
@@ -62,6 +63,7 @@ func TestFreeAddress(t *testing.T) {
 	if _, err := fmt.Sscan(string(text), &low, &high); err != nil {
 		t.Fatal(err)
 	}
+	room := max(low-10_000, 65_535-high) > 1000
 	seen := map[string]bool{}
 	for range 500 {
 		address, err := daemon.FreeAddress()
@@ -73,7 +75,7 @@ func TestFreeAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 		port, err := strconv.Atoi(text)
-		if err != nil || seen[address] || port >= low && port <= high {
+		if err != nil || seen[address] || room && port >= low && port <= high {
 			t.Errorf("%s (%v): it came before, or lies in the kernel's range from %d to %d", address, err, low, high)
 		}
 		seen[address] = true
