@@ -33,28 +33,45 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Errors that callers distinguish. ErrExpired is an ErrToken too.
 var (
-	ErrNoToken     = errors.New("a token is needed")
-	ErrToken       = errors.New("the token is not valid")
-	ErrExpired     = fmt.Errorf("%w: it has expired", ErrToken)
-	ErrForbidden   = errors.New("the token does not allow this")
-	ErrName        = errors.New("not a name")
-	ErrInvalid     = errors.New("not possible")
-	ErrExists      = errors.New("exists already")
-	ErrUnavailable = errors.New("tokens of this kind cannot be checked now")
-	ErrSecret      = errors.New("not a secret's value")
+	ErrNoToken     = failure.New(failure.Unauthorized, "a token is needed", "give one: FRE_TOKEN, or FRE_TOKEN_FILE; fre token create makes it")
+	ErrToken       = failure.New(failure.Unauthorized, "the token is not valid", "")
+	ErrExpired     = failure.Wrap(failure.Unauthorized, fmt.Errorf("%w: it has expired", ErrToken), "rotate it before its end (fre token rotate), or make another")
+	ErrForbidden   = failure.New(failure.Forbidden, "the token does not allow this", "ask who runs the engine for a token with that scope")
+	ErrName        = failure.New(failure.BadRequest, "not a name", "")
+	ErrInvalid     = failure.New(failure.BadRequest, "not possible", "")
+	ErrExists      = failure.New(failure.Exists, "exists already", "")
+	ErrUnavailable = failure.New(failure.TokenUnchecked, "tokens of this kind cannot be checked now", "")
+	ErrSecret      = failure.New(failure.BadRequest, "not a secret's value", "")
 )
 
 // SlowDownError says that a rate limit is exceeded, and when the client may try again.
 type SlowDownError struct {
 	What  string
+	Quota bool // the limit is the tenant's quota of events, not the limit of an address
 	After time.Duration
 }
 
 func (e *SlowDownError) Error() string { return "too many " + e.What }
+
+// Code returns [failure.Quota] or [failure.SlowDown].
+func (e *SlowDownError) Code() failure.Code {
+	if e.Quota {
+		return failure.Quota
+	}
+	return failure.SlowDown
+}
+
+// Next returns the user's next step.
+func (e *SlowDownError) Next() string { return "wait for as long as Retry-After says" }
+
+// RetryAfter returns After, at least a second.
+func (e *SlowDownError) RetryAfter() time.Duration { return max(e.After, time.Second) }
 
 // Config wires an Access. Dir and Log are required.
 type Config struct {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // A token may have an access key, for clients that sign requests with a secret instead of sending
@@ -20,7 +22,7 @@ import (
 const accessKeyPrefix = "FREA"
 
 // ErrSignature says that a signature does not match the access key. It is an ErrToken.
-var ErrSignature = fmt.Errorf("%w: the signature does not match", ErrToken)
+var ErrSignature = failure.Wrap(failure.BadSignature, fmt.Errorf("%w: the signature does not match", ErrToken), "")
 
 // AccessKey derives the access key from a token's text.
 func AccessKey(token string) (id, secret string) {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // MaxAuditTail is the most entries that one reading returns.
@@ -22,7 +24,7 @@ const (
 )
 
 // ErrBehind says that a follower took entries too slowly.
-var ErrBehind = errors.New("entries come faster than they are read")
+var ErrBehind = failure.New(failure.Gone, "entries come faster than they are read", "ask again, for those since the last one")
 
 // AuditOptions select entries of the audit log.
 type AuditOptions struct {

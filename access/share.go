@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Table holds the records of all engines of a cluster: rows of bytes by key, each replaced by
@@ -37,7 +39,7 @@ type Table interface {
 }
 
 // ErrChanged says that another node made a conflicting change first.
-var ErrChanged = errors.New("another node has changed it meanwhile")
+var ErrChanged = failure.New(failure.Conflict, "another node has changed it meanwhile", "")
 
 const (
 	rowProtocol = 1

@@ -170,7 +170,7 @@ func (a *Access) Event(tenant string) error {
 	}
 	each := time.Second / time.Duration(t.Quotas.EventsPerSecond)
 	if wait := t.events.take(time.Since(a.begun), each, EventBurst*time.Second); wait > 0 {
-		return &SlowDownError{What: "events of tenant " + tenant, After: wait}
+		return &SlowDownError{What: "events of tenant " + tenant, Quota: true, After: wait}
 	}
 	return nil
 }

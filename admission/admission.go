@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // State is the state of a [Controller].
@@ -56,7 +58,7 @@ const (
 )
 
 // ErrRefused is wrapped by every *[RefusedError].
-var ErrRefused = errors.New("the engine is short of memory for bodies")
+var ErrRefused = failure.New(failure.Degraded, "the engine is short of memory for bodies", "")
 
 // RefusedError says why work was refused and when to ask again.
 type RefusedError struct {

@@ -38,6 +38,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
@@ -86,11 +87,11 @@ type Config struct {
 
 // Errors of the package.
 var (
-	ErrNameTaken   = errors.New("another node has this name")
-	ErrSkew        = errors.New("nodes of too different versions")
-	ErrPartitioned = errors.New("this node cannot reach the others")
-	ErrConflict    = errors.New("another node has changed it meanwhile")
-	ErrNoNode      = errors.New("no such node")
+	ErrNameTaken   = failure.New(failure.NameTaken, "another node has this name", "give each node a name of its own (cluster.node)")
+	ErrSkew        = failure.New(failure.Unsupported, "nodes of too different versions", "")
+	ErrPartitioned = failure.New(failure.Partitioned, "this node cannot reach the others", "")
+	ErrConflict    = failure.New(failure.Conflict, "another node has changed it meanwhile", "")
+	ErrNoNode      = failure.New(failure.NotFound, "no such node", "fre nodes lists them")
 )
 
 // State is the state of a node.

@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -587,7 +588,7 @@ func TestForward(t *testing.T) {
 	}
 	for _, fault := range []error{
 		&engine.FunctionError{Type: "E", Message: "m"}, &engine.CrashError{Reason: "died"}, engine.ErrTimeout, &engine.QuotaError{Tenant: "default", What: "memory", Limit: 1}, errors.New("other"),
-		&engine.StepError{Code: "overloaded", Err: engine.ErrOverloaded}, &engine.LoopError{Chain: "a → a", Why: "no end"},
+		&engine.StepError{Failure: failure.Overloaded, Err: engine.ErrOverloaded}, &engine.LoopError{Chain: "a → a", Why: "no end"},
 	} {
 		b.e.set(func() {
 			b.e.handle = func(context.Context, *engine.Request, []byte) (*engine.Response, error) { return nil, fault }

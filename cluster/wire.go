@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 )
 
 // A forwarded request is one message, so the body is still whole for the next node to ask. An
@@ -135,7 +136,7 @@ func kindOf(err error) *fault {
 	var loop *engine.LoopError
 	switch {
 	case errors.As(err, &step) && step.Unwrap() == nil:
-		return &fault{Kind: "step", Type: step.Code, Message: step.Error()}
+		return &fault{Kind: "step", Type: string(step.Failure), Message: step.Error()}
 	case errors.As(err, &loop):
 		return &fault{Kind: "loop", Type: loop.Chain, Message: loop.Why}
 	case errors.As(err, &quota):
@@ -171,7 +172,7 @@ func (f *fault) cause(node string) error {
 	case f.Kind == "quota":
 		return &engine.QuotaError{Tenant: f.Tenant, What: f.Message, Limit: f.Limit}
 	case f.Kind == "step":
-		return &engine.StepError{Code: f.Type, Err: errors.New(f.Message)}
+		return &engine.StepError{Failure: failure.Code(f.Type), Err: errors.New(f.Message)}
 	case f.Kind == "loop":
 		return &engine.LoopError{Chain: f.Type, Why: f.Message}
 	case f.Kind == "function":

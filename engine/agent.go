@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
@@ -31,7 +32,7 @@ import (
 // A snapshot, an image like any other, keeps the content of /work.
 
 // ErrNoAgent reports an unknown agent's sandbox. It wraps fs.ErrNotExist.
-var ErrNoAgent = fmt.Errorf("no such agent's sandbox: %w", fs.ErrNotExist)
+var ErrNoAgent = failure.Wrap(failure.NotFound, fmt.Errorf("no such agent's sandbox: %w", fs.ErrNotExist), "it may have expired: fre agent ls shows those that are there, fre agent create makes one")
 
 // Defaults and limits of agents' sandboxes.
 const (
@@ -463,7 +464,7 @@ func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Respo
 			err = fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
 		e.flight.Done()
-		return nil, &InvocationError{ev.name, ev.instance(), err}
+		return nil, ev.failed(err)
 	}
 	resp.Body = &agentBody{ReadCloser: resp.Body, a: a}
 	return resp, nil

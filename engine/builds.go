@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
@@ -30,7 +31,7 @@ const (
 const QuotaOfBuilds = "builds that wait"
 
 // ErrBuildTime says that a build, or one of its steps, exceeded its time limit.
-var ErrBuildTime = errors.New("the build took too long")
+var ErrBuildTime = failure.New(failure.BuildFailed, "the build took too long", "give it less to do: fewer packages, or what is compiled built ahead; what was made already is not made again")
 
 // builds counts a tenant's builds. tenantUse.mu guards it.
 type builds struct {
@@ -128,7 +129,7 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 
 // ErrOthersImage says that an image pulled for one tenant is an image of another tenant's
 // function. It would count against the other tenant's quota.
-var ErrOthersImage = errors.New("it is the image of another tenant's function")
+var ErrOthersImage = failure.New(failure.Template, "it is the image of another tenant's function", "name an image to build functions on")
 
 // admitting returns a context under which the store calls admitImage for each new image before
 // any file of the image is written. by is the tenant of the build, "" for a change to an image.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -30,10 +31,11 @@ type LoopError struct {
 
 func (e *LoopError) Error() string { return e.Chain + ": " + e.Why }
 
-// CallError says why a call has no answer. Code is the [ErrorCode] of Err, else "forbidden",
-// "bad_call", "quota", "cancelled", "internal", or the Type of a *channel.Failure.
+// Code returns [failure.Loop].
+func (e *LoopError) Code() failure.Code { return failure.Loop }
+
+// CallError says why a call has no answer.
 type CallError struct {
-	Code  string
 	Chain string // the waiting functions, "a → b"
 	Err   error
 }
@@ -53,6 +55,10 @@ func (e *CallError) Error() string {
 }
 
 func (e *CallError) Unwrap() error { return e.Err }
+
+// Code returns the code of Err for the caller, which has no use for the codes of the control API:
+// those are [failure.Internal].
+func (e *CallError) Code() failure.Code { return callCode(e.Err) }
 
 // CallRecord describes a call that has ended, for [Config].Called.
 type CallRecord struct {
@@ -219,11 +225,11 @@ func (ev *event) Call(ctx context.Context, c *channel.Called) (*channel.Answer, 
 	resp, _, err := ev.recorded(ctx, c)
 	if err != nil {
 		code, message := callCode(err), err.Error()
-		if code == "internal" { // details are for the operator only
+		if code == failure.Internal { // details are for the operator only
 			ev.f.e.log.ErrorContext(ctx, "call", "function", c.Function, "from", ev.f.name, "error", err)
 			message = "the function could not be run; the engine's log says why"
 		}
-		return nil, &channel.Failure{Type: code, Message: message}
+		return nil, &channel.Failure{Type: string(code), Message: message}
 	}
 	return &channel.Answer{Status: resp.Status, Headers: resp.Header, Body: resp.Body, Length: resp.Size}, nil
 }
@@ -237,9 +243,9 @@ func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Respons
 	rec.Took = time.Since(rec.At)
 	how := "ok"
 	if err != nil {
-		code := callCode(err)
-		rec.Error, how, rec.Invocation = code, code, Failed(err).ID
-		err = &CallError{Code: code, Chain: ev.calls.chain(named), Err: err}
+		how = string(callCode(err))
+		rec.Error, rec.Invocation = how, Failed(err).ID
+		err = &CallError{Chain: ev.calls.chain(named), Err: err}
 	} else {
 		rec.Status, rec.Invocation, rec.Cold, rec.Bytes = resp.Status, resp.ID, resp.Cold, resp.Size
 	}
@@ -251,10 +257,10 @@ func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Respons
 }
 
 // errForbidden refuses a call of another tenant's function.
-var errForbidden = errors.New("a function calls those of its own tenant alone")
+var errForbidden = failure.New(failure.Forbidden, "a function calls those of its own tenant alone", "")
 
 // errBadName refuses a malformed name of a function.
-var errBadName = errors.New("not the name of a function, NAME or NAME@REVISION")
+var errBadName = failure.New(failure.BadCall, "not the name of a function, NAME or NAME@REVISION", "")
 
 // mostSteps limits the functions in one call, NAME|NAME|….
 const mostSteps = image.MaxSteps
@@ -400,7 +406,8 @@ func (ev *event) step(ctx context.Context, target string, r *Request, before *ev
 // guardError is a refusal by Config.Calls.
 type guardError struct{ error }
 
-func (e *guardError) Unwrap() error { return e.error }
+func (e *guardError) Unwrap() error      { return e.error }
+func (e *guardError) Code() failure.Code { return failure.Quota }
 
 // notPassed are header fields that belong to one connection or that the engine sets itself.
 var notPassed = map[string]bool{
@@ -448,70 +455,19 @@ func field(header [][2]string, name string) string {
 	return ""
 }
 
-// callCode returns the code of a CallError.
-func callCode(err error) string {
-	var guard *guardError
+// callCode returns the code that a caller gets.
+func callCode(err error) failure.Code {
+	var ended *channel.Failure // the caller cancelled the call
+	code := failure.Of(err)
 	switch {
-	case errors.Is(err, errForbidden):
-		return "forbidden"
-	case errors.Is(err, errBadName):
-		return "bad_call"
-	case errors.As(err, &guard):
-		return "quota"
-	}
-	if code := ErrorCode(err); code != "" {
+	case code.OfControl():
+		return failure.Internal
+	case code != "":
 		return code
+	case errors.As(err, &ended):
+		return failure.Code(ended.Type)
+	case errors.Is(err, context.Canceled):
+		return failure.Cancelled
 	}
-	var failure *channel.Failure // the caller cancelled the call
-	if errors.As(err, &failure) {
-		return failure.Type
-	}
-	if errors.Is(err, context.Canceled) {
-		return "cancelled"
-	}
-	return "internal"
-}
-
-// ErrorCode returns a code, for the sender of an event, that says why the event has no answer.
-// ErrorCode returns "" for internal errors and for errors of the sender.
-func ErrorCode(err error) string {
-	var (
-		quota    *QuotaError
-		function *FunctionError
-		crash    *CrashError
-		unknown  *UnknownError
-		step     *StepError
-		loop     *LoopError
-	)
-	switch {
-	case errors.As(err, &step):
-		return step.Code
-	case errors.As(err, &loop):
-		return "loop"
-	case errors.As(err, &quota):
-		return "quota"
-	case errors.As(err, &function):
-		return "function_error"
-	case errors.As(err, &crash):
-		return "function_crashed"
-	case errors.Is(err, ErrTimeout):
-		return "timeout"
-	case errors.Is(err, ErrSlowBody):
-		return "slow_body"
-	case errors.Is(err, ErrEventTooLarge):
-		return "header_too_large"
-	case errors.Is(err, ErrOverloaded):
-		return "overloaded"
-	case errors.Is(err, ErrEngineOverloaded):
-		return "engine_overloaded"
-	case errors.Is(err, ErrDegraded):
-		return "degraded"
-	case errors.Is(err, ErrClosed):
-		return "stopping"
-	case errors.As(err, &unknown):
-		return "not_found"
-	case errors.Is(err, ErrImageGone):
-		return "image_gone"
-	}
-	return ""
+	return failure.Internal
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
@@ -38,8 +39,8 @@ import (
 
 // Errors of operations on containers.
 var (
-	ErrContainerRunning = errors.New("container is running")
-	ErrContainerStopped = errors.New("container is not running")
+	ErrContainerRunning = failure.New(failure.InUse, "container is running", "stop it first (fre stop), or remove it with --force")
+	ErrContainerStopped = failure.New(failure.InUse, "container is not running", "start it first (fre start)")
 )
 
 // ExitCode returns the status of a run as a command shell reports it: 128 plus the signal's

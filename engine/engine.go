@@ -35,6 +35,7 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
@@ -57,19 +58,23 @@ func (e *UnknownError) Error() string {
 }
 func (e *UnknownError) Unwrap() error { return fs.ErrNotExist }
 
+// Code returns [failure.NotFound].
+func (e *UnknownError) Code() failure.Code { return failure.NotFound }
+
 // Errors that callers tell apart, beside *UnknownError.
 var (
-	ErrNameTaken  = errors.New("name already taken")
-	ErrTimeout    = errors.New("function did not answer in time")
-	ErrOverloaded = errors.New("too many events are waiting for this function")
+	ErrNameTaken  = failure.New(failure.NameTaken, "name already taken", "choose another name (--name) or replace it (--replace)")
+	ErrTimeout    = failure.New(failure.Timeout, "function did not answer in time", "")
+	ErrOverloaded = failure.New(failure.Overloaded, "too many events are waiting for this function", "")
 	ErrDegraded   = admission.ErrRefused // returned as an *admission.RefusedError with the reason
-	ErrClosed     = errors.New("engine is stopping")
-	ErrSlowBody   = errors.New("the request's body came too slowly while others waited")
-	ErrNotReady   = errors.New("image is not a function")
-	ErrForeign    = errors.New("the function is another tenant's")
+	ErrClosed     = failure.New(failure.Stopping, "engine is stopping", "")
+	ErrSlowBody   = failure.New(failure.SlowBody, "the request's body came too slowly while others waited", "")
+	ErrNotReady   = failure.New(failure.NotFunction, "image is not a function", "deploy an image that was built from a template")
+	ErrForeign    = failure.New(failure.Forbidden, "the function is another tenant's", "write the token's tenant into fret.yaml")
 
-	// ErrEventTooLarge: headers, path and query together exceed channel.MaxMeta.
-	ErrEventTooLarge = channel.ErrMetaTooLarge
+	// ErrEventTooLarge: headers, path and query together exceed channel.MaxMeta. Package channel,
+	// which functions link, knows no codes.
+	ErrEventTooLarge = failure.Wrap(failure.HeaderTooLarge, channel.ErrMetaTooLarge, "")
 )
 
 // Config wires an Engine. Required: Store, Sandboxes, Builder, StateDir and Log. The caller owns

@@ -646,7 +646,7 @@ func TestBuildStep(t *testing.T) {
 	}
 	var exit *image.ExitError
 	err := r.cfg.Builder.Run.Run(t.Context(), image.Command{Rootfs: rootfs, Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}})
-	if !errors.As(err, &exit) || exit.Code != 3 || !strings.Contains(exit.Output, "went wrong") {
+	if !errors.As(err, &exit) || exit.Status != 3 || !strings.Contains(exit.Output, "went wrong") {
 		t.Errorf("failing step: %v", err)
 	}
 }

@@ -2,19 +2,19 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
 	"time"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
 
 // ErrChangesLost: the engine no longer remembers all requested changes, or another engine
 // counted them.
-var ErrChangesLost = errors.New("these changes are no longer remembered")
+var ErrChangesLost = failure.New(failure.Gone, "these changes are no longer remembered", "read the list again, with since=0 for its generation, and go on from there")
 
 // Changes returns the record of changes to everything in lists (images, functions, sandboxes)
 // and of further actions of clients: signals, pulls, prunes.

@@ -34,5 +34,5 @@ func buildStepFailed(args []string, s sandbox.ExitStatus, output string) *image.
 	case strings.Contains(output, "No space left on device"), strings.Contains(output, "ENOSPC"):
 		output += fmt.Sprintf("\n/tmp of a build step holds at most %d GiB: have it write to the directory that it starts in", int64(buildTmp)>>30)
 	}
-	return &image.ExitError{Args: args, Code: s.Code, Output: output}
+	return &image.ExitError{Args: args, Status: s.Code, Output: output}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
@@ -75,6 +76,14 @@ type ImageNameError struct{ Name string }
 
 func (e *ImageNameError) Error() string { return fmt.Sprintf("the image's name %s is taken", e.Name) }
 
+// Code returns [failure.NameTaken].
+func (e *ImageNameError) Code() failure.Code { return failure.NameTaken }
+
+// Next returns the user's next step.
+func (e *ImageNameError) Next() string {
+	return "give the template another id or version, or a remote build another name for its image"
+}
+
 // MayName returns an *[ImageNameError] if an image of tenant may not take name, "name:version".
 // Another tenant may still take a free name before the image is made. So a build asks before it
 // does any work, and runs under [KeepNames].
@@ -110,7 +119,7 @@ type RemoveOptions struct {
 }
 
 // ErrSeveralNames says that a digest stands for an image with several names.
-var ErrSeveralNames = errors.New("image has several names")
+var ErrSeveralNames = failure.New(failure.InUse, "image has several names", "give the name to take away, or remove the image with all of its names (--force)")
 
 // RemoveImage removes a name of an image. With the last name, or if ref is a digest, it removes
 // the image. A reference at a registry, "name@sha256:…", counts as a name, and goes with the

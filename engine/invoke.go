@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -97,6 +98,9 @@ func (e *FunctionError) Error() string {
 	return e.Type + ": " + e.Message
 }
 
+// Code returns [failure.FunctionError].
+func (e *FunctionError) Code() failure.Code { return failure.FunctionError }
+
 // CrashError says that the instance died or violated the protocol.
 type CrashError struct {
 	Status sandbox.ExitStatus
@@ -104,6 +108,9 @@ type CrashError struct {
 }
 
 func (e *CrashError) Error() string { return "function " + e.Reason }
+
+// Code returns [failure.FunctionCrashed].
+func (e *CrashError) Code() failure.Code { return failure.FunctionCrashed }
 
 func crashReason(s sandbox.ExitStatus, before string) string {
 	switch {
@@ -125,6 +132,21 @@ type InvocationError struct {
 
 func (e *InvocationError) Error() string { return e.Err.Error() }
 func (e *InvocationError) Unwrap() error { return e.Err }
+
+// failed returns the error of an event without an answer.
+func (ev *event) failed(err error) *InvocationError {
+	if errors.Is(err, channel.ErrMetaTooLarge) && failure.Of(err) == "" {
+		err = metaError{err}
+	}
+	return &InvocationError{ev.name, ev.instance(), err}
+}
+
+// metaError is ErrEventTooLarge with the sizes that package channel reports.
+type metaError struct{ error }
+
+func (e metaError) Is(target error) bool { return target == ErrEventTooLarge }
+func (e metaError) Unwrap() error        { return e.error }
+func (e metaError) Code() failure.Code   { return failure.HeaderTooLarge }
 
 // Failed returns the invocation that err ended, or the zero value.
 func Failed(err error) InvocationError {
@@ -170,7 +192,7 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 			}
 			e.flight.Done()
 			f.failures.Add(1)
-			return nil, &InvocationError{name, ev.instance(), err}
+			return nil, ev.failed(err)
 		}
 		if told {
 			resp.Revision = f.number()

@@ -8,23 +8,26 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 )
 
 // StepError says that a pipeline failed after a step has run, or because a step is missing. A
-// caller must not take the event for a refused one and send it elsewhere. Code is as of
-// [ErrorCode], or "step_missing".
+// caller must not take the event for a refused one and send it elsewhere.
 type StepError struct {
-	Code string
-	Err  error
+	Failure failure.Code // of the step, or failure.StepMissing
+	Err     error
 }
 
 func (e *StepError) Error() string { return e.Err.Error() }
 
+// Code returns Failure.
+func (e *StepError) Code() failure.Code { return e.Failure }
+
 // Unwrap returns Err if the step itself failed, else nil.
 func (e *StepError) Unwrap() error {
-	switch e.Code {
-	case "function_error", "function_crashed", "timeout":
+	switch e.Failure { //nolint:exhaustive // the three by which a step that ran can fail
+	case failure.FunctionError, failure.FunctionCrashed, failure.Timeout:
 		return e.Err
 	}
 	return nil
@@ -81,9 +84,9 @@ func (ev *event) stepFailed(step int, err error) error {
 	}
 	ev.f.note(LogLine{Invocation: ev.name, Level: "error", Text: err.Error()})
 	switch code := callCode(err); {
-	case code == "not_found" || code == "image_gone":
-		return &StepError{"step_missing", fmt.Errorf("%w: deploy it again, or the pipeline without it", err)}
-	case code == "internal" || code == "cancelled" || step == 0:
+	case code == failure.NotFound || code == failure.ImageGone:
+		return &StepError{failure.StepMissing, fmt.Errorf("%w: deploy it again, or the pipeline without it", err)}
+	case code == failure.Internal || code == failure.Cancelled || step == 0:
 		return err
 	default:
 		return &StepError{code, err}

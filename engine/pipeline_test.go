@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
@@ -127,7 +128,7 @@ func TestPipelineFails(t *testing.T) {
 	} {
 		name, path, _ := strings.Cut(path, " ")
 		_, _, err := r.call(t.Context(), name, path, "x")
-		if code := ErrorCode(err); err == nil || !strings.HasPrefix(code+" "+err.Error(), want) {
+		if code := failure.Of(err); err == nil || !strings.HasPrefix(string(code)+" "+err.Error(), want) {
 			t.Errorf("%s%s: %s %v; want %q", name, path, code, err, want)
 		}
 	}
@@ -142,8 +143,8 @@ func TestPipelineFails(t *testing.T) {
 		ev := &event{f: &function{logs: r.logsOf("p")}, ctx: limited{Context: t.Context()}}
 		first, second := ev.stepFailed(0, refused), ev.stepFailed(1, refused)
 		missing := errors.Is(refused, os.ErrNotExist)
-		if !missing && !errors.Is(first, refused) || ErrorCode(second) != ErrorCode(first) || errors.Is(second, refused) || missing && ErrorCode(first) != "step_missing" {
-			t.Errorf("%v: first %v (%s), then %v (%s)", refused, first, ErrorCode(first), second, ErrorCode(second))
+		if !missing && !errors.Is(first, refused) || failure.Of(second) != failure.Of(first) || errors.Is(second, refused) || missing && failure.Of(first) != "step_missing" {
+			t.Errorf("%v: first %v (%s), then %v (%s)", refused, first, failure.Of(first), second, failure.Of(second))
 		}
 	}
 
@@ -154,7 +155,7 @@ func TestPipelineFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = r.call(t.Context(), "p2", "/", "x")
-	if want := `p2 → p → g|last: there is no function "last": `; ErrorCode(err) != "step_missing" || !strings.HasPrefix(err.Error(), want) {
+	if want := `p2 → p → g|last: there is no function "last": `; failure.Of(err) != "step_missing" || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("without its last step: %v, want %q", err, want)
 	}
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
@@ -172,7 +173,7 @@ func TestPipelineLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	var loop *LoopError
-	if _, _, err := r.call(t.Context(), "a", "/", "x"); !errors.As(err, &loop) || loop.Chain != "a → b → a" || ErrorCode(err) != "loop" {
+	if _, _, err := r.call(t.Context(), "a", "/", "x"); !errors.As(err, &loop) || loop.Chain != "a → b → a" || failure.Of(err) != "loop" {
 		t.Errorf("%v", err)
 	}
 }
@@ -237,7 +238,7 @@ func TestPipelineElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rec.Name == "p" {
-			if _, _, err := there.call(t.Context(), "p", "/", "x"); ErrorCode(err) != "step_missing" {
+			if _, _, err := there.call(t.Context(), "p", "/", "x"); failure.Of(err) != "step_missing" {
 				t.Errorf("before its steps: %v", err)
 			}
 		}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -10,10 +9,11 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/failure"
 )
 
 // ErrEngineOverloaded: too many events, of all functions together, are under way.
-var ErrEngineOverloaded = errors.New("too many events are under way in the engine")
+var ErrEngineOverloaded = failure.New(failure.EngineOverloaded, "too many events are under way in the engine", "")
 
 // placesPerCPU times the number of CPUs is the default of Config.Concurrency.
 const placesPerCPU = 256

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"sync"
+	"time"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -30,6 +32,25 @@ type QuotaError struct {
 
 func (e *QuotaError) Error() string {
 	return fmt.Sprintf("tenant %s has reached its quota of %s (%d)", e.Tenant, e.What, e.Limit)
+}
+
+// Code returns [failure.Quota].
+func (e *QuotaError) Code() failure.Code { return failure.Quota }
+
+// Next returns the user's next step for a build, which only has to wait.
+func (e *QuotaError) Next() string {
+	if e.What == QuotaOfBuilds {
+		return "try again once some have ended: after Retry-After, or when fre tenant usage shows fewer"
+	}
+	return ""
+}
+
+// RetryAfter returns how long to wait: builds take longer than events.
+func (e *QuotaError) RetryAfter() time.Duration {
+	if e.What == QuotaOfBuilds {
+		return 10 * time.Second
+	}
+	return time.Second
 }
 
 // Use is a tenant's present use, in the units of Quotas.
@@ -204,6 +225,14 @@ func (e *SecretError) Error() string {
 	return fmt.Sprintf("secret %s of tenant %s does not exist", e.Name, e.Tenant)
 }
 func (e *SecretError) Unwrap() error { return fs.ErrNotExist }
+
+// Code returns [failure.Template].
+func (e *SecretError) Code() failure.Code { return failure.Template }
+
+// Next returns the command that makes the secret.
+func (e *SecretError) Next() string {
+	return fmt.Sprintf("make it, then deploy again: fre secret create %s --tenant %s < FILE", e.Name, e.Tenant)
+}
 
 // secrets reads the secrets of the template for a sandbox that starts now. The caller wipes the
 // values. An updated secret reaches all sandboxes that start later.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -15,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
@@ -22,10 +22,10 @@ import (
 // Errors of revisions, beside *UnknownError for a revision no longer kept. The texts name the
 // next step.
 var (
-	ErrTraffic      = errors.New("traffic cannot be split so")
-	ErrNoRevision   = errors.New("there is no revision to go back to")
-	ErrRevisionUsed = errors.New("revision is in use")
-	ErrImageGone    = errors.New("image of the revision is gone")
+	ErrTraffic      = failure.New(failure.BadRequest, "traffic cannot be split so", "")
+	ErrNoRevision   = failure.New(failure.Conflict, "there is no revision to go back to", "")
+	ErrRevisionUsed = failure.New(failure.InUse, "revision is in use", "")
+	ErrImageGone    = failure.New(failure.ImageGone, "image of the revision is gone", "")
 )
 
 // defaultRevisions is how many revisions without events or aliases are kept.

@@ -2,15 +2,15 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
 
 // ErrNotTraced: the function was deployed without [DeployOptions].Trace.
-var ErrNotTraced = errors.New("what the function opens is not noted")
+var ErrNotTraced = failure.New(failure.Conflict, "what the function opens is not noted", "deploy it as a temporary function with trace; fre image slim does")
 
 // Slim makes an image from a function's image with only the files that the function has opened so
 // far, and the files needed with them ([image.Builder.Slim]). The function must be deployed with

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 )
@@ -24,7 +25,7 @@ const (
 )
 
 // ErrSnapshotLimit says that /work exceeds the limits of a snapshot.
-var ErrSnapshotLimit = fmt.Errorf("/work holds more than a snapshot takes (%d files and directories, %d deep, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30)
+var ErrSnapshotLimit = failure.Wrap(failure.TooLarge, fmt.Errorf("/work holds more than a snapshot takes (%d files and directories, %d deep, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30), "remove from /work what need not be kept")
 
 // SnapshotAgent stores the content of a sandbox's /work as an image of its tenant. Files that
 // another image already holds take no space. Sockets, fifos and files that vanish are left out;

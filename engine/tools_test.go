@@ -61,7 +61,7 @@ func TestParkedTool(t *testing.T) {
 
 	got, err := run(t.Context(), "fail", nil)
 	var exit *image.ExitError
-	if !errors.As(err, &exit) || exit.Code != 3 || !strings.Contains(exit.Output, "went wrong") || !strings.HasPrefix(got, "parked") {
+	if !errors.As(err, &exit) || exit.Status != 3 || !strings.Contains(exit.Output, "went wrong") || !strings.HasPrefix(got, "parked") {
 		t.Errorf("failing step: %q, %v", got, err)
 	}
 	ready()

@@ -220,7 +220,7 @@ func TestPublishEndsEngine(t *testing.T) {
 	}
 	for range 2 {
 		var refused *RefusedError
-		if _, err := s.Publish(t.Context(), "f", request("x"), Options{Key: "k", Repeated: true}); !errors.As(err, &refused) || refused.RetryAfter != 0 {
+		if _, err := s.Publish(t.Context(), "f", request("x"), Options{Key: "k", Repeated: true}); !errors.As(err, &refused) || refused.After != 0 {
 			t.Errorf("taken on again: %v, want it refused for good", err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 )
 
 // Engine is the part of *engine.Engine that the package needs.
@@ -79,51 +80,56 @@ type Callbacks struct {
 
 // Errors of the package. An error meant for a client is also a *RefusedError.
 var (
-	ErrTooLarge    = errors.New("the event is too large")
-	ErrFull        = errors.New("the queue is full")
-	ErrUnavailable = errors.New("events cannot be kept now")
-	ErrStorage     = errors.New("there is no room on disk for events")
-	ErrNotFound    = errors.New("no such event")
-	ErrNotDead     = errors.New("the event is no dead letter")
-	ErrCallback    = errors.New("the callback is not allowed")
-	ErrBadEvent    = errors.New("the event is not understood")
+	ErrTooLarge    = failure.New(failure.BodyTooLarge, "the event is too large", "")
+	ErrFull        = failure.New(failure.QueueFull, "the queue is full", "")
+	ErrUnavailable = failure.New(failure.EventsUnavailable, "events cannot be kept now", "")
+	ErrStorage     = failure.New(failure.EventsStorage, "there is no room on disk for events", "")
+	ErrNotFound    = failure.New(failure.NotFound, "no such event", "results are kept for as long as the template says (events.results), dead letters for a week")
+	ErrNotDead     = failure.New(failure.InUse, "the event is no dead letter", "list those that can be: fre events ls --state dead")
+	ErrCallback    = failure.New(failure.CallbackNotAllowed, "the callback is not allowed", "")
+	ErrBadEvent    = failure.New(failure.BadEvent, "the event is not understood", "")
 )
 
-// RefusedError says why an event was refused, or why the store of events cannot be used now.
+// RefusedError says that an event was refused, or that the store of events cannot be used now, and
+// when to try again. Its code is the code of Err.
 type RefusedError struct {
-	Err        error
-	Code       string        // for programs
-	Status     int           // HTTP status
-	RetryAfter time.Duration // 0: a retry is no use
+	Err   error
+	After time.Duration // 0: a retry is no use
 }
 
 func (e *RefusedError) Error() string { return e.Err.Error() }
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Refusal returns the HTTP status, the error code and the time to wait before a retry.
-func (e *RefusedError) Refusal() (status int, code string, retryAfter time.Duration) {
-	return e.Status, e.Code, e.RetryAfter
-}
+// Code returns the code of Err.
+func (e *RefusedError) Code() failure.Code { return failure.Of(e.Err) }
+
+// Next returns the next step of Err.
+func (e *RefusedError) Next() string { return failure.Next(e.Err) }
+
+// RetryAfter returns After.
+func (e *RefusedError) RetryAfter() time.Duration { return e.After }
 
 // refuse wraps one of the package's errors, with a detail, in a RefusedError.
 func refuse(fault error, format string, args ...any) *RefusedError {
-	e := &RefusedError{Err: fault, Status: 503, Code: "events_unavailable", RetryAfter: time.Second}
+	e := &RefusedError{Err: fault}
 	if format != "" {
 		e.Err = fmt.Errorf("%w: "+format, append([]any{fault}, args...)...)
 	}
 	switch {
-	case errors.Is(fault, ErrTooLarge):
-		e.Status, e.Code, e.RetryAfter = 413, "body_too_large", 0
+	case errors.Is(fault, ErrUnavailable):
+		e.After = time.Second
 	case errors.Is(fault, ErrFull):
-		e.Status, e.Code, e.RetryAfter = 429, "queue_full", 5*time.Second
+		e.After = 5 * time.Second
 	case errors.Is(fault, ErrStorage):
-		e.Code, e.RetryAfter = "events_storage", 10*time.Second
-	case errors.Is(fault, ErrCallback):
-		e.Status, e.Code, e.RetryAfter = 403, "callback_not_allowed", 0
-	case errors.Is(fault, ErrBadEvent):
-		e.Status, e.Code, e.RetryAfter = 400, "bad_event", 0
+		e.After = 10 * time.Second
 	}
 	return e
+}
+
+// Final reports whether err refuses an event for good: a retry is no use.
+func Final(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused) && refused.After == 0
 }
 
 // State is a stage in an event's life.

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -406,11 +407,11 @@ func TestEventRefused(t *testing.T) {
 		_, err := s.Publish(t.Context(), f, request(strings.Repeat("x", size)), o)
 		return err
 	}
-	check := func(what string, err, want error, status int, retry bool) {
+	check := func(what string, err, want error, code failure.Code, retry bool) {
 		t.Helper()
 		var refused *RefusedError
-		if !errors.Is(err, want) || !errors.As(err, &refused) || refused.Status != status || (refused.RetryAfter > 0) != retry {
-			t.Errorf("%s: %v, want %v with %d", what, err, want, status)
+		if !errors.Is(err, want) || !errors.As(err, &refused) || refused.Code() != code || (refused.After > 0) != retry {
+			t.Errorf("%s: %v, want %v with %s", what, err, want, code)
 		}
 	}
 	for range 2 {
@@ -418,26 +419,26 @@ func TestEventRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	check("a third of the template's two", publish("f", 1, Options{}), ErrFull, 429, true)
+	check("a third of the template's two", publish("f", 1, Options{}), ErrFull, failure.QueueFull, true)
 	for range 2 {
 		if err := publish("g", 1, Options{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	check("a fifth of the tenant's four", publish("g", 1, Options{}), ErrFull, 429, true)
-	check("too large", publish("g", 1<<20+1, Options{}), ErrTooLarge, 413, false)
+	check("a fifth of the tenant's four", publish("g", 1, Options{}), ErrFull, failure.QueueFull, true)
+	check("too large", publish("g", 1<<20+1, Options{}), ErrTooLarge, failure.BodyTooLarge, false)
 	unsized := request(strings.Repeat("x", 1<<20+1))
 	unsized.Size = -1
 	_, err := s.Publish(t.Context(), "g", unsized, Options{})
-	check("too large, of unknown size", err, ErrTooLarge, 413, false)
+	check("too large, of unknown size", err, ErrTooLarge, failure.BodyTooLarge, false)
 	long := request("")
 	long.Header = [][2]string{{"X", strings.Repeat("x", maxHeader)}}
 	_, err = s.Publish(t.Context(), "g", long, Options{})
-	check("long headers", err, ErrTooLarge, 413, false)
-	check("unknown priority", publish("g", 1, Options{Priority: "urgent"}), ErrBadEvent, 400, false)
-	check("a callback nobody allows", publish("g", 1, Options{Callback: "http://127.0.0.1/"}), ErrCallback, 403, false)
+	check("long headers", err, ErrTooLarge, failure.BodyTooLarge, false)
+	check("unknown priority", publish("g", 1, Options{Priority: "urgent"}), ErrBadEvent, failure.BadEvent, false)
+	check("a callback nobody allows", publish("g", 1, Options{Callback: "http://127.0.0.1/"}), ErrCallback, failure.CallbackNotAllowed, false)
 	s.cfg.MinFreeBytes = 1 << 60
-	check("no space", publish("g", 1, Options{}), ErrStorage, 503, true)
+	check("no space", publish("g", 1, Options{}), ErrStorage, failure.EventsStorage, true)
 	if used := s.bodies.used.Load(); used != 0 {
 		t.Errorf("bodies of refused events take %d bytes", used)
 	}
@@ -594,7 +595,7 @@ func TestSlowBodyAtStop(t *testing.T) {
 		t.Error(err)
 	}
 	var refused *RefusedError
-	if err := <-published; !errors.As(err, &refused) || refused.Code != "events_unavailable" {
+	if err := <-published; !errors.As(err, &refused) || refused.Code() != failure.EventsUnavailable {
 		t.Error(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -96,7 +97,7 @@ func TestDiskFull(t *testing.T) {
 	for body := strings.Repeat("x", 256<<10); ; {
 		r, err := s.Publish(t.Context(), "f", request(body), Options{})
 		if err != nil {
-			if !errors.As(err, &refused) || refused.Status != 503 || refused.RetryAfter == 0 {
+			if !errors.As(err, &refused) || refused.Code() != failure.EventsStorage || refused.After == 0 {
 				t.Fatalf("a full disk: %v", err)
 			}
 			break

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 )
@@ -136,7 +137,7 @@ func TestNodes(t *testing.T) {
 		t.Errorf("the same event at another node: %+v, %v", again, err)
 	}
 	var refused *RefusedError
-	if _, err := c.Publish(t.Context(), "f", request("x"), Options{}); !errors.As(err, &refused) || refused.Status != 503 {
+	if _, err := c.Publish(t.Context(), "f", request("x"), Options{}); !errors.As(err, &refused) || refused.Code() != failure.EventsUnavailable {
 		t.Errorf("a node that does not have the function yet: %v", err)
 	}
 	var unknown *engine.UnknownError

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -203,11 +203,11 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 			ID: eventID(q.key.function, key), Function: q.key.function, Tenant: q.key.tenant, Priority: q.key.priority, Source: "nats",
 			Accepted: meta.Timestamp.UTC(), Size: int64(len(msg.Data())),
 		},
-		method: http.MethodPost, path: "/", body: msg.Data(),
+		method: "POST", path: "/", body: msg.Data(),
 	}
 	for name, values := range msg.Headers() {
 		for _, v := range values {
-			m.fields = append(m.fields, [2]string{http.CanonicalHeaderKey(name), v})
+			m.fields = append(m.fields, [2]string{textproto.CanonicalMIMEHeaderKey(name), v})
 		}
 	}
 	return m
@@ -276,10 +276,10 @@ func (s *Service) invoke(m *message) (o outcome) {
 	}
 	defer func() { o.err = errors.Join(o.err, resp.Body.Close()) }()
 	o.status, o.fields = resp.Status, resp.Header
-	if resp.Status >= 500 || resp.Status == http.StatusTooManyRequests {
+	if resp.Status >= 500 || resp.Status == 429 {
 		o.err = fmt.Errorf("the function answered %d", resp.Status)
 	}
-	if resp.Status == http.StatusServiceUnavailable || resp.Status == http.StatusTooManyRequests {
+	if resp.Status == 503 || resp.Status == 429 {
 		o.after = retryAfter(resp.Header, time.Now())
 	}
 	if resp.Bytes != nil {
@@ -347,6 +347,9 @@ func (s *Service) leave(m *message, msg jetstream.Msg, key attemptKey) {
 // longestRetryAfter caps the delay that a function may ask for.
 const longestRetryAfter = time.Hour
 
+// httpDates are the formats of a date in a header field (RFC 9110 section 5.6.7).
+var httpDates = []string{"Mon, 02 Jan 2006 15:04:05 GMT", time.RFC850, time.ANSIC}
+
 // retryAfter reads the field Retry-After (RFC 9110 section 10.2.3), seconds or a date. It returns 0
 // for a missing or unreadable field, or a date in the past.
 func retryAfter(header [][2]string, now time.Time) time.Duration {
@@ -355,8 +358,10 @@ func retryAfter(header [][2]string, now time.Time) time.Duration {
 			continue
 		}
 		value := strings.TrimSpace(f[1])
-		if at, err := http.ParseTime(value); err == nil {
-			return min(max(at.Sub(now), 0), longestRetryAfter)
+		for _, layout := range httpDates {
+			if at, err := time.Parse(layout, value); err == nil {
+				return min(max(at.Sub(now), 0), longestRetryAfter)
+			}
 		}
 		if value == "" || strings.Trim(value, "0123456789") != "" {
 			return 0

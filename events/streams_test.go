@@ -179,7 +179,7 @@ func TestStoreFull(t *testing.T) {
 		for ; n < 100; n++ {
 			if err := publish(f); err != nil {
 				var refused *RefusedError
-				if !errors.Is(err, ErrStorage) || !errors.As(err, &refused) || refused.RetryAfter == 0 || !strings.Contains(err.Error(), "store_bytes") {
+				if !errors.Is(err, ErrStorage) || !errors.As(err, &refused) || refused.After == 0 || !strings.Contains(err.Error(), "store_bytes") {
 					t.Fatalf("a full store: %v", err)
 				}
 				return n

@@ -1,9 +1,10 @@
 package events
 
 import (
-	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Subjects lists by tenant the subjects of NATS that the tenant's triggers may subscribe to, beside
@@ -60,4 +61,4 @@ func covers(all, one string) bool {
 }
 
 // ErrNoOutside says that only the engine can publish to its NATS server.
-var ErrNoOutside = errors.New("nobody reaches the engine's NATS: events.nats names a cluster, events.listen opens the server inside")
+var ErrNoOutside = failure.New(failure.Unsupported, "nobody reaches the engine's NATS: events.nats names a cluster, events.listen opens the server inside", "")

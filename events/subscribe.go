@@ -44,7 +44,7 @@ const (
 )
 
 // Subscribe has messages handled until ctx ends or NATS reports an error. A message is finished
-// once handle returns nil, or a *RefusedError without RetryAfter; until then it is handled again.
+// once handle returns nil, or an error for which [Final] is true; until then it is handled again.
 // With a stream, unfinished messages survive the process; without one they do not, and lost is
 // called with the number of messages that exceeded the memory.
 func (s *Service) Subscribe(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error, lost func(int)) error {
@@ -172,8 +172,8 @@ func consumeOne(ctx context.Context, msg jetstream.Msg, handle func(context.Cont
 		_ = msg.Ack() // a message whose acknowledgement is lost comes again, with the same key
 	case over(err):
 		_ = msg.TermWithReason(oneLine(err.Error())) // as above
-	case errors.As(err, &refused) && refused.RetryAfter > 0:
-		_ = msg.NakWithDelay(refused.RetryAfter) // as above
+	case errors.As(err, &refused) && refused.After > 0:
+		_ = msg.NakWithDelay(refused.After) // as above
 	default:
 		_ = msg.NakWithDelay(handleAgain) // as above
 	}
@@ -181,8 +181,7 @@ func consumeOne(ctx context.Context, msg jetstream.Msg, handle func(context.Cont
 
 // over reports whether a message was handled, or never will be.
 func over(err error) bool {
-	var refused *RefusedError
-	return err == nil || errors.As(err, &refused) && refused.RetryAfter == 0
+	return err == nil || Final(err)
 }
 
 // messageOf copies the fields that an event's header may have. Fields that only the engine may set

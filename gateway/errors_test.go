@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// TestStatusOf: what no request of a test brings about easily.
-func TestStatusOf(t *testing.T) {
+// TestErrorOf: what no request of a test brings about easily.
+func TestErrorOf(t *testing.T) {
 	for err, want := range map[error]string{
 		engine.ErrOverloaded:       "503 overloaded",
 		engine.ErrEngineOverloaded: "503 engine_overloaded",
@@ -26,15 +27,15 @@ func TestStatusOf(t *testing.T) {
 		&engine.FunctionError{}:    "500 function_error",
 		&engine.CrashError{}:       "502 function_crashed",
 		&engine.LoopError{}:        "508 loop",
-		&engine.StepError{Code: "step_missing", Err: &engine.UnknownError{}}:    "502 step_missing",
-		&engine.StepError{Code: "overloaded", Err: engine.ErrOverloaded}:        "503 overloaded",
-		&engine.StepError{Code: "function_error", Err: &engine.FunctionError{}}: "500 function_error",
+		&engine.StepError{Failure: failure.StepMissing, Err: &engine.UnknownError{}}:    "502 step_missing",
+		&engine.StepError{Failure: failure.Overloaded, Err: engine.ErrOverloaded}:       "503 overloaded",
+		&engine.StepError{Failure: failure.FunctionError, Err: &engine.FunctionError{}}: "500 function_error",
 		http.ErrAbortHandler:   "500 internal",
 		errors.New("other"):    "500 internal",
 		httpserver.ErrNoMemory: "503 busy",
 	} {
-		status, code := statusOf(fmt.Errorf("invoke: %w", err))
-		if got := fmt.Sprint(status, " ", code); got != want {
+		failed := errorOf(fmt.Errorf("invoke: %w", err))
+		if got := fmt.Sprint(failed.Status, " ", failed.Code); got != want {
 			t.Errorf("%v: %s, want %s", err, got, want)
 		}
 	}

@@ -3,14 +3,11 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"math"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 )
 
 // Events accepts asynchronous events and requests to triggers; package events implements it.
@@ -22,12 +19,6 @@ type Events interface {
 	Hook(ctx context.Context, function, trigger string, r *engine.Request) (ids []string, ignored string, err error)
 	// Handshake returns the header fields that answer OPTIONS of a hook.
 	Handshake(function, trigger string, header [][2]string) ([][2]string, error)
-}
-
-// refusal is an error of Events with its own HTTP status.
-type refusal interface {
-	error
-	Refusal() (status int, code string, retryAfter time.Duration)
 }
 
 var (
@@ -67,14 +58,14 @@ func (e *exchange) async(rest []byte) {
 	}
 	if string(e.Method) != http.MethodPost {
 		e.Set("Allow", "POST")
-		e.fail(http.StatusMethodNotAllowed, "method_not_allowed", "an asynchronous event is a POST")
+		e.refuse(failure.MethodNotAllowed, "an asynchronous event is a POST")
 		return
 	}
 	r, done := e.event(path)
 	id, err := e.g.Events.Publish(e.Context(), name, r)
 	done()
 	if err != nil {
-		e.refuse(err)
+		e.failWith(err)
 		return
 	}
 	e.invocation = id
@@ -92,7 +83,7 @@ func (e *exchange) hook(rest []byte) {
 	if string(e.Method) == http.MethodOptions {
 		fields, err := e.g.Events.Handshake(name, trigger, e.header())
 		if err != nil {
-			e.refuse(err)
+			e.failWith(err)
 			return
 		}
 		for _, f := range fields {
@@ -105,7 +96,7 @@ func (e *exchange) hook(rest []byte) {
 	ids, ignored, err := e.g.Events.Hook(e.Context(), name, trigger, r)
 	done()
 	if err != nil {
-		e.refuse(err)
+		e.failWith(err)
 		return
 	}
 	a := accepted{Ignored: ignored}
@@ -128,18 +119,4 @@ func (e *exchange) accept(a accepted) {
 	}
 	e.Set("Content-Type", "application/json")
 	_ = e.Send(http.StatusAccepted, append(body, '\n')) // fails only with the connection
-}
-
-// refuse answers an event that Events did not accept.
-func (e *exchange) refuse(err error) {
-	var r refusal
-	if !errors.As(err, &r) {
-		e.failWith(err)
-		return
-	}
-	status, code, after := r.Refusal()
-	if after > 0 {
-		e.Set("Retry-After", strconv.Itoa(int(math.Ceil(after.Seconds()))))
-	}
-	e.fail(status, code, err.Error())
 }

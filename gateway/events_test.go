@@ -11,6 +11,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 )
 
 // takesEvents takes on events of function f.
@@ -20,9 +21,9 @@ type fullError struct{}
 
 func (fullError) Error() string { return "the queue is full" }
 
-func (fullError) Refusal() (int, string, time.Duration) {
-	return http.StatusTooManyRequests, "queue_full", 1500 * time.Millisecond
-}
+func (fullError) Code() failure.Code { return failure.QueueFull }
+
+func (fullError) RetryAfter() time.Duration { return 1500 * time.Millisecond }
 
 func (e *takesEvents) Publish(_ context.Context, function string, r *engine.Request) (string, error) {
 	switch function {
@@ -50,7 +51,7 @@ func (e *takesEvents) Hook(_ context.Context, function, trigger string, _ *engin
 	case "other":
 		return nil, "not for me", nil
 	case "much":
-		return nil, "", &access.SlowDownError{What: "events", After: 1500 * time.Millisecond}
+		return nil, "", &access.SlowDownError{What: "events", Quota: true, After: 1500 * time.Millisecond}
 	}
 	return nil, "", errors.New("no trigger " + trigger + " of " + function)
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
 
@@ -38,6 +39,14 @@ type BodyError struct{ Err error }
 
 func (e *BodyError) Error() string { return "read request body: " + e.Err.Error() }
 func (e *BodyError) Unwrap() error { return e.Err }
+
+// Code returns [failure.BodyTooLarge] or [failure.BadBody].
+func (e *BodyError) Code() failure.Code {
+	if large := (*http.MaxBytesError)(nil); errors.As(e.Err, &large) {
+		return failure.BodyTooLarge
+	}
+	return failure.BadBody
+}
 
 // front receives an answer: a *httpserver.Exchange, whose documentation applies, or [Forward]'s
 // adapter for net/http.ResponseWriter.

@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
 
@@ -104,7 +105,7 @@ func (g *Gateway) Serve(x *httpserver.Exchange) {
 			e.metered()
 		}
 	default:
-		e.fail(http.StatusNotFound, "not_found", "no such path: functions are at /function/NAME")
+		e.refuse(failure.NotFound, "no such path: functions are at /function/NAME")
 	}
 }
 
@@ -112,21 +113,6 @@ var (
 	functionPrefix = []byte("/function/")
 	systemPrefix   = []byte("/system/")
 )
-
-// Refuse returns the answer to a request that the server refuses.
-func (g *Gateway) Refuse(x *httpserver.Exchange, refused *httpserver.RequestError) (contentType string, body []byte) {
-	e := exchange{Exchange: x, g: g, begun: time.Now(), id: requestID(nil), status: refused.Status, code: refusedCode(refused.Status)}
-	e.client = clientOf(x, nil)
-	e.Set("X-Request-Id", e.id)
-	e.Set("X-Content-Type-Options", "nosniff")
-	if refused.Status == http.StatusServiceUnavailable {
-		e.Set("Retry-After", "1")
-	}
-	body = errorBody(e.code, refused.Reason+"; the connection is closed")
-	e.bytes = int64(len(body))
-	e.log()
-	return "application/json", body
-}
 
 // exchange is one request to the gateway, with its log line.
 type exchange struct {
@@ -168,7 +154,7 @@ func (e *exchange) addressed(rest []byte, hops ...*string) (name string, path []
 		path, err = eventPath(path)
 	}
 	if err != nil {
-		e.fail(http.StatusBadRequest, "bad_path", err.Error())
+		e.refuse(failure.BadPath, err.Error())
 	}
 	return name, path, err == nil
 }
@@ -240,7 +226,7 @@ func (e *exchange) reads() bool {
 		return true
 	}
 	e.Set("Allow", "GET, HEAD")
-	e.fail(http.StatusMethodNotAllowed, "method_not_allowed", "only GET and HEAD are answered here")
+	e.refuse(failure.MethodNotAllowed, "only GET and HEAD are answered here")
 	return false
 }
 

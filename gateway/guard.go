@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -83,7 +82,7 @@ func (e *exchange) paced() bool {
 	}
 	wait := e.g.Guard.Clients.Take(e.address())
 	if wait > 0 {
-		e.slowDown("slow_down", "too many requests from this address", wait)
+		e.failWith(&access.SlowDownError{What: "requests from this address", After: wait})
 	}
 	return wait <= 0
 }
@@ -101,37 +100,23 @@ func (e *exchange) shown(scope access.Scope) (access.Identity, bool) {
 	e.secret = true
 	a := e.g.Guard.Access
 	id, err := a.Authenticate(e.Context(), string(e.Get("authorization")), addr)
-	var slow *access.SlowDownError
-	switch {
-	case err == nil:
-	case errors.As(err, &slow):
-		e.slowDown("slow_down", slow.Error(), slow.After)
-		return id, false
-	case errors.Is(err, access.ErrUnavailable):
-		e.Set("Retry-After", "1")
-		e.fail(http.StatusServiceUnavailable, "token_unchecked", err.Error())
-		return id, false
-	case errors.Is(err, access.ErrNoToken):
-		e.Set("WWW-Authenticate", `Bearer realm="fre"`)
-		e.fail(http.StatusUnauthorized, "unauthorized", err.Error())
-		return id, false
-	default:
-		e.Set("WWW-Authenticate", `Bearer realm="fre", error="invalid_token"`)
-		e.fail(http.StatusUnauthorized, "unauthorized", err.Error())
+	if err != nil {
+		switch {
+		case errors.Is(err, access.ErrNoToken):
+			e.Set("WWW-Authenticate", `Bearer realm="fre"`)
+		case errors.Is(err, access.ErrToken):
+			e.Set("WWW-Authenticate", `Bearer realm="fre", error="invalid_token"`)
+		}
+		e.failWith(err)
 		return id, false
 	}
 	if err := id.Need(scope); err != nil {
 		a.Record(access.Entry{Who: id.Who, Tenant: id.Tenant, Client: addr, Action: string(scope), On: e.function, Result: access.Refused, Reason: err.Error()})
 		e.Set("WWW-Authenticate", `Bearer realm="fre", error="insufficient_scope", scope="`+string(scope)+`"`)
-		e.fail(http.StatusForbidden, "forbidden", err.Error())
+		e.failWith(err)
 		return id, false
 	}
 	return id, true
-}
-
-func (e *exchange) slowDown(code, message string, wait time.Duration) {
-	e.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
-	e.fail(http.StatusTooManyRequests, code, message)
 }
 
 // crossOrigin sets the CORS fields of the answer. It answers a preflight request itself and

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
 
@@ -30,7 +32,7 @@ func (a *reply) choose(r *request) (several []httpserver.Range) {
 		})
 		return nil
 	case http.StatusPreconditionFailed:
-		a.refuse(status, "precondition_failed", "what the request is conditional on does not hold")
+		a.refuse(failure.PreconditionFailed, "the condition of the request does not hold")
 		return nil
 	}
 	switch accepts := a.get("Accept-Ranges"); accepts {
@@ -45,7 +47,7 @@ func (a *reply) choose(r *request) (several []httpserver.Range) {
 	parts, ok := of.Ranges(r, a.size)
 	switch {
 	case !ok:
-		a.refuse(http.StatusRequestedRangeNotSatisfiable, "range_not_satisfiable", fmt.Sprintf("the body has %d bytes", a.size))
+		a.refuse(failure.RangeNotSatisfiable, fmt.Sprintf("the body has %d bytes", a.size))
 	case len(parts) == 1:
 		a.status = http.StatusPartialContent
 		a.set("Content-Range", parts[0].ContentRange(a.size))
@@ -98,15 +100,16 @@ func (a *reply) replace(status int, body string) {
 }
 
 // refuse replaces the body by an error of the gateway.
-func (a *reply) refuse(status int, code, message string) {
+func (a *reply) refuse(code failure.Code, message string) {
 	a.remove(func(name string) bool { // fields that describe the body or allow caching
 		return strings.HasPrefix(name, "Content-") || name == "Etag" || name == "Last-Modified" || name == "Cache-Control" || name == "Expires"
 	})
-	if status == http.StatusRequestedRangeNotSatisfiable {
+	if code == failure.RangeNotSatisfiable {
 		a.set("Content-Range", fmt.Sprintf("bytes */%d", a.size))
 	}
 	a.set("Content-Type", "application/json")
-	a.replace(status, string(errorBody(code, message)))
+	failed := api.ErrorOf(failure.New(code, message, ""))
+	a.replace(failed.Status, string(errorBody(failed)))
 }
 
 // multipart turns a into the answer with several ranges (RFC 9110 section 14.6). It returns the

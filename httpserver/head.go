@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Limits limits the head of a request.
@@ -24,6 +26,27 @@ type RequestError struct {
 }
 
 func (e *RequestError) Error() string { return e.Reason }
+
+// Code returns the code of Status.
+func (e *RequestError) Code() failure.Code {
+	switch e.Status {
+	case http.StatusRequestTimeout:
+		return failure.SlowHead
+	case http.StatusRequestURITooLong:
+		return failure.PathTooLong
+	case http.StatusExpectationFailed:
+		return failure.ExpectationFailed
+	case http.StatusRequestHeaderFieldsTooLarge:
+		return failure.HeaderTooLarge
+	case http.StatusNotImplemented:
+		return failure.NotImplemented
+	case http.StatusHTTPVersionNotSupported:
+		return failure.VersionNotSupported
+	case http.StatusServiceUnavailable:
+		return failure.Busy
+	}
+	return failure.BadRequest
+}
 
 func bad(format string, args ...any) error {
 	return &RequestError{http.StatusBadRequest, fmt.Sprintf(format, args...)}

@@ -1,10 +1,11 @@
 package httpserver
 
 import (
-	"errors"
 	"math/bits"
 	"sync"
 	"time"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Memory provides the buffers for reading and copying. Its methods must be safe for concurrent
@@ -37,7 +38,7 @@ const (
 )
 
 // ErrNoMemory means that [Config.Memory] has no buffer for the exchange.
-var ErrNoMemory = errors.New("there is no memory for the connection")
+var ErrNoMemory = failure.New(failure.Busy, "there is no memory for the connection", "")
 
 // acquire returns a buffer, or ErrNoMemory after memoryWait.
 func (s *Server) acquire(size int) (Buffer, error) { return s.acquireWithin(size, memoryWait) }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Handler answers requests.
@@ -92,7 +94,7 @@ type Server struct {
 }
 
 // ErrClosed is the cause of an exchange's end when Close breaks the exchange off.
-var ErrClosed = errors.New("the server was closed")
+var ErrClosed = failure.New(failure.Stopping, "the server was closed", "")
 
 // New returns a server without listeners.
 func New(cfg Config) *Server {

@@ -118,7 +118,7 @@ func (r *hostRunner) Run(_ context.Context, c Command) error {
 	case "install":
 		name, version, _ := strings.Cut(c.Args[1], "==")
 		if name == "missing" {
-			return &ExitError{Args: c.Args, Code: 1, Output: "no matching distribution found for missing\n"}
+			return &ExitError{Args: c.Args, Status: 1, Output: "no matching distribution found for missing\n"}
 		}
 		return os.WriteFile(filepath.Join(out, name+".py"), []byte("version = "+version), 0o644)
 	}

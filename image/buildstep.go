@@ -58,7 +58,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 		}); err != nil {
 			var exit *ExitError
 			if errors.As(err, &exit) {
-				return &FieldError{"code.build.run", fmt.Sprintf("the build step ended with status %d:\n%s", exit.Code, strings.TrimRight(exit.Output, "\n"))}
+				return &FieldError{"code.build.run", fmt.Sprintf("the build step ended with status %d:\n%s", exit.Status, strings.TrimRight(exit.Output, "\n"))}
 			}
 			return err
 		}

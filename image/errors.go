@@ -9,6 +9,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // TemplateError is one fault of a fret.yaml, with its position.
@@ -27,6 +29,17 @@ func (e *TemplateError) Error() string {
 	}
 	line, caret := excerpt(e.Source, e.Column)
 	return fmt.Sprintf("%s:%d:%d: %s\n    %s\n    %s^", e.File, e.Line, e.Column, e.Message, line, strings.Repeat(" ", caret))
+}
+
+// Code returns [failure.Template].
+func (e *TemplateError) Code() failure.Code { return failure.Template }
+
+// Next returns the user's next step.
+func (e *TemplateError) Next() string {
+	if strings.HasSuffix(e.File, ".yaml") || strings.HasSuffix(e.File, ".yml") {
+		return "correct the template; `fre template schema` prints what it may hold"
+	}
+	return "correct " + e.File + ", then build or deploy again"
 }
 
 // excerpt shortens a long line around column and replaces characters that a terminal would act on.
@@ -90,6 +103,9 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
 
+// Code returns [failure.Template].
+func (e *FieldError) Code() failure.Code { return failure.Template }
+
 // ofHost reports whether a file cannot be read because of the engine's host. The template's author
 // can correct all other causes (a link out of the directory, a circle of links, a directory instead
 // of a file).
@@ -123,7 +139,7 @@ func whyUnread(err error) string {
 // ExitError says that a build step ran and failed.
 type ExitError struct {
 	Args   []string
-	Code   int    // exit status; 128+signal after a signal
+	Status int    // exit status; 128+signal after a signal
 	Output string // last lines of output
 }
 
@@ -133,14 +149,20 @@ func (e *ExitError) Error() string {
 		name = e.Args[0]
 	}
 	if e.Output == "" {
-		return fmt.Sprintf("%s: exit status %d", name, e.Code)
+		return fmt.Sprintf("%s: exit status %d", name, e.Status)
 	}
-	return fmt.Sprintf("%s: exit status %d: %s", name, e.Code, strings.TrimRight(e.Output, "\n"))
+	return fmt.Sprintf("%s: exit status %d: %s", name, e.Status, strings.TrimRight(e.Output, "\n"))
 }
+
+// Code returns [failure.BuildFailed].
+func (e *ExitError) Code() failure.Code { return failure.BuildFailed }
+
+// Next returns the user's next step.
+func (e *ExitError) Next() string { return "correct the packages in fret.yaml and build again" }
 
 // signalled reports whether a signal ended the step. PHP ends with 255, which is no signal's
 // status.
-func (e *ExitError) signalled() bool { return e.Code > 128 && e.Code <= 128+64 }
+func (e *ExitError) signalled() bool { return e.Status > 128 && e.Status <= 128+64 }
 
 // ErrUnknownBase says that a base environment is not one of FRE's.
-var ErrUnknownBase = errors.New("unknown base environment")
+var ErrUnknownBase = failure.New(failure.NotFound, "unknown base environment", "use one of the bases that `fre template schema` lists")

@@ -137,7 +137,7 @@ type says string
 func (s says) Run(_ context.Context, c Command) error {
 	_, err := c.Stdout.Write([]byte(s))
 	if strings.HasPrefix(string(s), "No ") {
-		err = errors.Join(err, &ExitError{Args: c.Args, Code: 1})
+		err = errors.Join(err, &ExitError{Args: c.Args, Status: 1})
 	}
 	return err
 }

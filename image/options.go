@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // BuildOptions are restrictions of a build, and labels of its image.
@@ -35,7 +36,7 @@ func OptionsOf(ctx context.Context) BuildOptions {
 }
 
 // ErrOffline says that an object is not in the store, and that the build must not fetch it.
-var ErrOffline = errors.New("is not in the local registry, and the build is offline: build once without --offline, or pull or load an image that holds it")
+var ErrOffline = failure.New(failure.BuildFailed, "is not in the local registry, and the build is offline: build once without --offline, or pull or load an image that holds it", "")
 
 // Offline returns nil if a build may use a network, otherwise an [ErrOffline] that names what. Code
 // calls Offline before fetching. The builder itself refuses steps that ask for a network
@@ -68,6 +69,9 @@ type LockError struct {
 func (e *LockError) Error() string {
 	return fmt.Sprintf("%s does not answer the template: %s: build without --locked, look at what changes in the file, and keep it with the template", LockFile, strings.Join(e.Drift, "; "))
 }
+
+// Code returns [failure.BuildFailed].
+func (e *LockError) Code() failure.Code { return failure.BuildFailed }
 
 // drift compares l, the lock on disk, with next, the sections of l that answer the template, and
 // with the sections that the template needs. The base is only a record and not compared: Debian's

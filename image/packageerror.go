@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"syscall"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/outward"
 )
 
 // PackageError says that a package cannot be fetched, or is not as expected. Neither the template
@@ -69,8 +71,24 @@ func (e *PackageError) Unwrap() error { return e.Err }
 // siteGo is the source of Go modules. go.sum is their lock.
 const siteGo = "go"
 
+// Code returns [failure.PackageSite] or [failure.Package], and the code of an
+// [outward.RefusedError].
+func (e *PackageError) Code() failure.Code {
+	var refused *outward.RefusedError
+	switch {
+	case errors.As(e.Err, &refused):
+		return refused.Code()
+	case e.Cause.OfSite():
+		return failure.PackageSite
+	}
+	return failure.Package
+}
+
 // Next returns the next step for the user.
 func (e *PackageError) Next() string {
+	if refused := (*outward.RefusedError)(nil); errors.As(e.Err, &refused) {
+		return refused.Next()
+	}
 	switch e.Cause {
 	case PackageChanged:
 		if e.Site == siteGo {

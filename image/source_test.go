@@ -160,7 +160,7 @@ func TestBuildStep(t *testing.T) {
 		source := c.Binds[0].Source
 		text, err := os.ReadFile(filepath.Join(source, "main.source"))
 		if err != nil || string(text) == "wrong" {
-			return cmp.Or(err, error(&ExitError{Args: c.Args, Code: 3, Output: "main.source:1: wrong\n"}))
+			return cmp.Or(err, error(&ExitError{Args: c.Args, Status: 3, Output: "main.source:1: wrong\n"}))
 		}
 		if string(text) == "escape" {
 			return os.Symlink("/etc", filepath.Join(source, "out"))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -14,12 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
 )
 
 // ErrSlimmed says that an image is not a function's, or is slimmed already.
-var ErrSlimmed = errors.New("cannot be slimmed")
+var ErrSlimmed = failure.New(failure.NotFunction, "cannot be slimmed", "")
 
 // LabelSlimOf has the digest of the image from which a slimmed image was made.
 const LabelSlimOf = "fre.slim.of"

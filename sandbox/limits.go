@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
@@ -38,6 +39,9 @@ func (e *LimitError) Error() string {
 }
 
 func (e *LimitError) Unwrap() error { return unix.EINVAL }
+
+// Code returns [failure.Template].
+func (e *LimitError) Code() failure.Code { return failure.Template }
 
 // amount formats n for people. round is such that the message's two amounts never look equal.
 func (e *LimitError) amount(n int64, round func(float64) float64) string {

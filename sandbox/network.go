@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
@@ -26,6 +27,9 @@ type NoEgressError struct{ Reason error }
 func (e *NoEgressError) Error() string {
 	return fmt.Sprintf("no egress on this host: %v (fre doctor says what it lacks)", e.Reason)
 }
+
+// Code returns [failure.Unsupported].
+func (e *NoEgressError) Code() failure.Code { return failure.Unsupported }
 
 // resolvConf is the host's file that becomes /etc/resolv.conf of sandboxes with egress.
 func resolvConf(dir string) string { return filepath.Join(dir, "resolv.conf") }

@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Opens records the files that sandboxes open in their roots ([Spec].Opens): files read, mapped
@@ -30,7 +32,7 @@ type Opens struct {
 }
 
 // ErrOpensLost reports that more files were opened than Opens could record.
-var ErrOpensLost = errors.New("more files were opened at once than could be noted")
+var ErrOpensLost = failure.New(failure.Overloaded, "more files were opened at once than could be noted", "try again, with fewer events (--run)")
 
 // opensAtOnce is the number of events in one read; each event opens a file.
 const opensAtOnce = 64

@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // The protocol described in shell/wire.h.
@@ -113,6 +115,27 @@ func (e *StartError) Error() string {
 }
 
 func (e *StartError) Unwrap() error { return e.Err }
+
+// Code distinguishes a command that cannot be executed, which is the caller's mistake, from a
+// sandbox that cannot be created. The errno alone is ambiguous, because set-up steps also fail
+// with ENOENT.
+func (e *StartError) Code() failure.Code {
+	switch {
+	case e.Step == StepExec && e.Err == unix.ENOENT:
+		return failure.CommandNotFound
+	case e.Step == StepExec, e.Step == StepDir:
+		return failure.CommandNotExec
+	}
+	return failure.Internal
+}
+
+// Next returns the user's next step for a directory, "" for the catalogue's.
+func (e *StartError) Next() string {
+	if e.Step == StepDir {
+		return "name a directory that the container's user may enter (--workdir)"
+	}
+	return ""
+}
 
 // startHeader is struct fre_start.
 type startHeader struct {

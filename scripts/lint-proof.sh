@@ -27,6 +27,14 @@ channel/a.go                 internal/linux         refused
 httpserver/a.go              just:function/channel/rawio allowed
 httpserver/a.go              just:function/channel  refused
 registry/a.go                store                  refused
+failure/a.go                 api                    refused
+failure/a.go                 std:net/http           refused
+engine/a.go                  just:failure           allowed
+engine/a.go                  api                    refused
+channel/a.go                 just:failure           refused
+events/a.go                  std:net/http           refused
+events/trigger/a.go          std:net/http           refused
+cluster/a.go                 std:net/http           refused
 buffer/a.go                  internal/linux         refused
 bench/ring/a.go              internal/linux         allowed
 bench/ring/a.go              buffer                 refused

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -15,7 +16,7 @@ import (
 // agents returns the engine for agents' sandboxes, or an error if the server has no such engine.
 func (s *server) agents() (*engine.Engine, error) {
 	if s.cfg.Agents == nil {
-		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine has no sandboxes for agents"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine has no sandboxes for agents"}
 	}
 	return s.cfg.Agents, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/internal/linux"
@@ -234,7 +235,7 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func()
 	uploaded, ok := s.uploads.Enter(identityOf(r).Tenant)
 	if !ok {
 		w.Header().Set("Retry-After", "5")
-		return nil, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other templates are on their way", Next: "try again once they have come"}
+		return nil, &api.Error{Code: failure.Busy, Message: "other templates are on their way", Next: "try again once they have come"}
 	}
 	return uploaded, nil
 }
@@ -248,7 +249,7 @@ func uploadError(err error) error {
 	case errors.Is(err, unpack.ErrArchive):
 		return badRequest("%v", err)
 	case errors.Is(err, intake.ErrSlow):
-		return &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("the template takes more than %s to come", uploadTime), Next: "leave out of its directory what the function does not need (.freignore)"}
+		return &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the template takes more than %s to come", uploadTime), Next: "leave out of its directory what the function does not need (.freignore)"}
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/server/syscount"
 )
 
@@ -32,7 +33,7 @@ func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
 	}[r.PathValue("kind")]
 	if take == nil {
 		return &api.Error{
-			Code: api.CodeNotFound, Status: http.StatusNotFound, Message: fmt.Sprintf("no profile is called %q", r.PathValue("kind")),
+			Code: api.CodeNotFound, Message: fmt.Sprintf("no profile is called %q", r.PathValue("kind")),
 			Next: "take one of cpu, heap, trace, goroutine, mutex",
 		}
 	}
@@ -60,7 +61,7 @@ func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
 }
 
 var errProfiling = &api.Error{
-	Code: api.CodeInUse, Status: http.StatusConflict, Message: "another profile is being taken",
+	Code: api.CodeInUse, Message: "another profile is being taken",
 	Next: "try again when it is done",
 }
 
@@ -118,7 +119,7 @@ func (s *server) syscalls(w http.ResponseWriter, r *http.Request) error {
 	counter, err := syscount.Start()
 	if errors.Is(err, syscount.ErrUnsupported) {
 		return &api.Error{
-			Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: err.Error(),
+			Code: failure.Unsupported, Message: err.Error(),
 			Next: "run the engine in the host's pid namespace on a kernel built with CONFIG_FTRACE_SYSCALLS, or count with strace -f -c -p PID",
 		}
 	}

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -215,7 +214,7 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 }
 
 // errBrokenOff is the audit result of an action whose answer was aborted.
-var errBrokenOff = &api.Error{Code: api.CodeCanceled, Status: statusClientGone, Message: "the answer was broken off"}
+var errBrokenOff = &api.Error{Code: failure.Cancelled, Message: "the answer was broken off"}
 
 // permit returns an error unless the identity has the rights in n.
 func (s *server) permit(n need, id access.Identity, r *http.Request) error {
@@ -252,13 +251,13 @@ func (e *scopeError) Unwrap() error { return e.error }
 // audit records a permitted action.
 func (s *server) audit(name string, a *asked, r *http.Request, status int, err error) {
 	entry := access.Entry{Who: a.id.Who, Tenant: a.id.Tenant, Client: access.ClientOf(r), Action: name, On: a.on, Result: access.Done, Status: status}
-	failure := a.failure
-	if err != nil {
-		failure = errorOf(err)
+	if err == nil && a.failure != nil {
+		err = a.failure
 	}
-	if failure != nil {
-		entry.Result, entry.Status, entry.Reason = access.Failed, failure.Status, failure.Message
-		if failure.Status == http.StatusForbidden {
+	if err != nil {
+		failed := errorOf(err)
+		entry.Result, entry.Status, entry.Reason = access.Failed, failed.Status, failed.Message
+		if failed.Status == http.StatusForbidden {
 			entry.Result = access.Refused
 		}
 	} else if status == 0 {
@@ -289,8 +288,6 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // 10.2.3).
 func challenge(w http.ResponseWriter, err error) {
 	var scope *scopeError
-	var slow *access.SlowDownError
-	var quota *engine.QuotaError
 	switch {
 	case errors.Is(err, access.ErrNoToken):
 		w.Header().Set("WWW-Authenticate", `Bearer realm="fre"`)
@@ -298,18 +295,10 @@ func challenge(w http.ResponseWriter, err error) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="fre", error="invalid_token"`)
 	case errors.As(err, &scope):
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="fre", error="insufficient_scope", scope="%s"`, scope.scope))
-	case errors.As(err, &slow):
-		w.Header().Set("Retry-After", retryAfter(slow.After))
-	case errors.As(err, &quota) && quota.What == engine.QuotaOfBuilds:
-		w.Header().Set("Retry-After", "10")
-	case errors.As(err, &quota), errors.Is(err, access.ErrUnavailable):
-		w.Header().Set("Retry-After", "1")
 	}
-}
-
-// retryAfter formats a wait in whole seconds, rounded up, at least one.
-func retryAfter(d time.Duration) string {
-	return strconv.Itoa(max(1, int(math.Ceil(d.Seconds()))))
+	if wait := api.RetryAfter(err); wait > 0 && w.Header().Get("Retry-After") == "" {
+		w.Header().Set("Retry-After", strconv.Itoa(wait))
+	}
 }
 
 // mayBuild refuses a template of another tenant, and a template whose image would take the name
@@ -329,7 +318,7 @@ func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
 	}
 	if t.Tenant != id.Tenant {
 		return &api.Error{
-			Code: api.CodeForbidden, Status: http.StatusForbidden, Message: fmt.Sprintf("the template is of tenant %s, the token of %s", t.Tenant, id.Tenant),
+			Code: api.CodeForbidden, Message: fmt.Sprintf("the template is of tenant %s, the token of %s", t.Tenant, id.Tenant),
 			Next: fmt.Sprintf("write into fret.yaml: tenant: %s", id.Tenant),
 		}
 	}

@@ -17,7 +17,7 @@ func (s *server) images(w http.ResponseWriter, r *http.Request) error {
 	images, generation := s.engine.ImageList()
 	if id := identityOf(r); !id.All() {
 		if r.URL.Query().Has("since") {
-			return &api.Error{Code: api.CodeForbidden, Status: http.StatusForbidden, Message: "changes of images are for tokens of all tenants", Next: "read the list without since"}
+			return &api.Error{Code: api.CodeForbidden, Message: "changes of images are for tokens of all tenants", Next: "read the list without since"}
 		}
 		return reply(w, http.StatusOK, list(only(images, id, engine.ImageTenant), imageOf))
 	}

@@ -15,7 +15,7 @@ func TestNextOfFile(t *testing.T) {
 	for file, want := range map[string]string{
 		"fret.yaml": "correct the template", "main.py": "correct main.py, then build or deploy again", "lib/a.cjs": "correct lib/a.cjs,",
 	} {
-		_, _, next := statusOf(image.TemplateErrors{{File: file, Line: 1, Column: 1, Message: "no"}})
+		next := errorOf(image.TemplateErrors{{File: file, Line: 1, Column: 1, Message: "no"}}).Next
 		if !strings.HasPrefix(next, want) {
 			t.Errorf("%s: %q", file, next)
 		}

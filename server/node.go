@@ -2,11 +2,11 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/cluster"
+	"github.com/fre-engine/fre/failure"
 )
 
 // Nodes is the part of *cluster.Node that the server uses.
@@ -19,7 +19,7 @@ type Nodes interface {
 // among returns the cluster's nodes, or an error if the engine is alone.
 func (s *server) among() (Nodes, error) {
 	if s.cfg.Nodes == nil {
-		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine is alone", Next: "name it and its registry in its configuration (cluster)"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine is alone", Next: "name it and its registry in its configuration (cluster)"}
 	}
 	return s.cfg.Nodes, nil
 }
@@ -61,20 +61,4 @@ func (s *server) changeNode(w http.ResponseWriter, r *http.Request, change func(
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// clusterStatus maps the errors of package cluster. ok reports whether err is one of these
-// errors.
-func clusterStatus(err error) (status int, code api.Code, next string, ok bool) {
-	switch {
-	case errors.Is(err, cluster.ErrPartitioned):
-		return http.StatusServiceUnavailable, api.CodePartitioned, "do it at a node that reaches the others (fre nodes), or see to this one's network; what it has is served meanwhile", true
-	case errors.Is(err, cluster.ErrConflict):
-		return http.StatusConflict, api.CodeConflict, "", true
-	case errors.Is(err, cluster.ErrNameTaken):
-		return http.StatusConflict, api.CodeNameTaken, "give each node a name of its own (cluster.node)", true
-	case errors.Is(err, cluster.ErrNoNode):
-		return http.StatusNotFound, api.CodeNotFound, "fre nodes lists them", true
-	}
-	return 0, "", "", false
 }

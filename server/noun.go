@@ -48,7 +48,7 @@ func (n *noun) shown(id access.Identity, name, tenant string, err error) error {
 		return err
 	}
 	return &api.Error{
-		Code: api.CodeNotFound, Status: http.StatusNotFound,
+		Code:    api.CodeNotFound,
 		Message: fmt.Sprintf("tenant %s has no %s %q", id.Tenant, n.name, name), Next: "see those that it has: " + n.list,
 	}
 }

@@ -53,7 +53,7 @@ func (p peers) permit(conn *net.UnixConn) error {
 		return nil
 	}
 	return &api.Error{
-		Code: api.CodeForbidden, Status: http.StatusForbidden,
+		Code:    api.CodeForbidden,
 		Message: fmt.Sprintf("user %d may not use the engine", cred.Uid),
 		Next:    fmt.Sprintf("run as root, or as a member of the group that fre serve --group names (%q)", p.group),
 	}
@@ -67,17 +67,16 @@ const refusalLinger = 200 * time.Millisecond
 // answer either.
 func refuse(conn *net.UnixConn, reason error) {
 	defer conn.Close()
-	failure := &api.Error{Code: api.CodeInternal, Status: http.StatusInternalServerError, Message: reason.Error()}
-	_ = errors.As(reason, &failure)
+	refused := api.ErrorOf(reason)
 	body, err := json.Marshal(struct {
 		api.ErrorBody
 		Message string `json:"message"` // printed by Docker's clients
-	}{api.ErrorBody{Error: failure}, failure.Message + ": " + failure.Next})
+	}{api.ErrorBody{Error: refused}, refused.Message + ": " + refused.Next})
 	if err != nil {
 		return
 	}
 	answer := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		failure.Status, http.StatusText(failure.Status), len(body), body)
+		refused.Status, http.StatusText(refused.Status), len(body), body)
 	if conn.SetDeadline(time.Now().Add(refusalLinger)) != nil {
 		return
 	}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 )
 
 // shownBody is the maximum number of bytes shown of a body.
@@ -18,7 +18,7 @@ const shownBody = 1 << 20
 // service.
 func (s *server) queueService() (*events.Service, error) {
 	if s.cfg.Events == nil {
-		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine keeps no events: its queue did not start, or is off", Next: "see the engine's log, and events in its configuration"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine keeps no events: its queue did not start, or is off", Next: "see the engine's log, and events in its configuration"}
 	}
 	return s.cfg.Events, nil
 }
@@ -153,19 +153,4 @@ func queuedEventOf(e events.Entry) api.QueuedEvent {
 		ID: e.ID, Function: e.Function, Tenant: e.Tenant, Priority: string(e.Priority), State: string(e.State), Source: e.Source,
 		Accepted: e.Accepted, Changed: e.Changed, Attempts: e.Attempts, Status: e.Status, Error: e.Error, Size: e.Size,
 	}
-}
-
-// eventsStatus maps the errors of package events. ok reports whether err is one of these errors.
-func eventsStatus(err error) (status int, code api.Code, next string, ok bool) {
-	switch {
-	case errors.Is(err, events.ErrNotFound):
-		return http.StatusNotFound, api.CodeNotFound, "results are kept for as long as the template says (events.results), dead letters for a week", true
-	case errors.Is(err, events.ErrNotDead):
-		return http.StatusConflict, api.CodeInUse, "list those that can be: fre events ls --state dead", true
-	case errors.Is(err, events.ErrStorage):
-		return http.StatusInsufficientStorage, api.CodeInsufficientDisk, "free space in the engine's state directory", true
-	case errors.Is(err, events.ErrUnavailable), errors.Is(err, events.ErrFull):
-		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment; the engine's log says more", true
-	}
-	return 0, "", "", false
 }

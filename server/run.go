@@ -20,6 +20,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 )
 
 // run answers POST /v1/run. After the upgrade, frames carry the command's input and output (see
@@ -179,7 +180,7 @@ func wantUpgrade(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	w.Header().Set("Upgrade", api.UpgradeProtocol)
-	return &api.Error{Code: api.CodeUpgradeRequired, Status: http.StatusUpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
+	return &api.Error{Code: failure.UpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
 }
 
 // upgrade takes over the connection for frames. The caller closes the connection. If the 101

@@ -313,9 +313,9 @@ func unknownRoute(mux *http.ServeMux, r *http.Request) error {
 		}
 	}
 	if len(allowed) > 0 {
-		return &api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: fmt.Sprintf("%s is not possible on %s", r.Method, r.URL.Path), Next: "use " + strings.Join(allowed, " or ")}
+		return &api.Error{Code: api.CodeMethod, Message: fmt.Sprintf("%s is not possible on %s", r.Method, r.URL.Path), Next: "use " + strings.Join(allowed, " or ")}
 	}
-	return &api.Error{Code: api.CodeNotFound, Status: http.StatusNotFound, Message: "no route " + r.URL.Path, Next: "compare the versions of client and engine: fre version"}
+	return &api.Error{Code: api.CodeNotFound, Message: "no route " + r.URL.Path, Next: "compare the versions of client and engine: fre version"}
 }
 
 func (s *server) version(w http.ResponseWriter, _ *http.Request) error {

@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
 )
@@ -171,8 +172,8 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || len(tagged.Names) != 2 {
 		t.Errorf("TagImage = %+v, %v", tagged, err)
 	}
-	if _, err := c.TagImage(ctx, "hello", "a//b"); code(err) != api.CodeBadRequest {
-		t.Errorf("TagImage with a bad name: %v, want %s", err, api.CodeBadRequest)
+	if _, err := c.TagImage(ctx, "hello", "a//b"); code(err) != failure.BadName {
+		t.Errorf("TagImage with a bad name: %v, want %s", err, failure.BadName)
 	}
 	if _, err := c.RemoveImage(ctx, tagged.Digest, client.RemoveOptions{}); code(err) != api.CodeInUse {
 		t.Errorf("RemoveImage of two names by digest: %v, want %s", err, api.CodeInUse)
@@ -330,8 +331,8 @@ func TestInvoke(t *testing.T) {
 		}
 	}
 	_, err = c.Invoke(ctx, "hello", client.Event{Body: strings.NewReader(strings.Repeat("x", 2<<20))}) //nolint:bodyclose // none with an error
-	if code(err) != api.CodeTooLarge {
-		t.Errorf("Invoke with a large body = %v, want code %s", err, api.CodeTooLarge)
+	if code(err) != failure.BodyTooLarge {
+		t.Errorf("Invoke with a large body = %v, want code %s", err, failure.BodyTooLarge)
 	}
 	// The function's own status is an answer, not an error.
 	resp, err = c.Invoke(ctx, "hello", client.Event{Path: "/status/503"})

@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -12,12 +11,13 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/failure"
 )
 
 // records returns the tenants' records, or an error if the engine keeps none.
 func (s *server) records() (*access.Access, error) {
 	if s.cfg.Access == nil {
-		return nil, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "this engine keeps no records of tenants"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine keeps no records of tenants"}
 	}
 	return s.cfg.Access, nil
 }
@@ -158,7 +158,7 @@ func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("tenant")
 	for _, f := range s.engine.Functions() {
 		if functionTenant(f) == name {
-			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("tenant %s has the function %s", name, f.Name), Next: "remove its functions first (fre function rm)"}
+			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("tenant %s has the function %s", name, f.Name), Next: "remove its functions first (fre function rm)"}
 		}
 	}
 	if s.cfg.Events != nil { // first, because a failure can be retried only while the record exists
@@ -327,7 +327,7 @@ func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
 	tenant, name := r.PathValue("tenant"), r.PathValue("secret")
 	for _, f := range s.engine.Functions() {
 		if functionTenant(f) == tenant && slices.Contains(f.Config.SecretNames(), name) {
-			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, name), Next: "deploy it without the secret, or remove it, first"}
+			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, name), Next: "deploy it without the secret, or remove it, first"}
 		}
 	}
 	if err := a.RemoveSecret(tenant, name); err != nil {
@@ -348,32 +348,4 @@ func (s *server) rotateKey(w http.ResponseWriter, _ *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// accessStatus maps the errors of package access. ok reports whether err is one of these errors.
-func accessStatus(err error) (status int, code api.Code, next string, ok bool) {
-	var slow *access.SlowDownError
-	switch {
-	case errors.Is(err, access.ErrNoToken):
-		return http.StatusUnauthorized, api.CodeUnauthorized, "give one: FRE_TOKEN, or FRE_TOKEN_FILE; fre token create makes it", true
-	case errors.Is(err, access.ErrExpired):
-		return http.StatusUnauthorized, api.CodeUnauthorized, "rotate it before its end (fre token rotate), or make another", true
-	case errors.Is(err, access.ErrToken):
-		return http.StatusUnauthorized, api.CodeUnauthorized, "compare it with fre token ls on the engine's host", true
-	case errors.Is(err, access.ErrForbidden):
-		return http.StatusForbidden, api.CodeForbidden, "ask who runs the engine for a token with that scope", true
-	case errors.As(err, &slow):
-		return http.StatusTooManyRequests, api.CodeSlowDown, "wait for as long as Retry-After says", true
-	case errors.Is(err, access.ErrUnavailable):
-		return http.StatusServiceUnavailable, api.CodeOverloaded, "try again in a moment, or use a token of FRE's own", true
-	case errors.Is(err, access.ErrBehind):
-		return http.StatusGone, api.CodeGone, "ask again, for those since the last one", true
-	case errors.Is(err, access.ErrExists):
-		return http.StatusConflict, api.CodeExists, "", true
-	case errors.Is(err, access.ErrChanged):
-		return http.StatusConflict, api.CodeConflict, "", true
-	case errors.Is(err, access.ErrName), errors.Is(err, access.ErrInvalid), errors.Is(err, access.ErrSecret):
-		return http.StatusBadRequest, api.CodeBadRequest, "", true
-	}
-	return 0, "", "", false
 }

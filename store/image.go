@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/linux"
 )
 
@@ -24,9 +25,9 @@ var mountPoints = [...]string{"dev", "etc", "function", "opt", "proc", "run", "s
 // Errors of image references and removal.
 var (
 	// ErrAmbiguous: a digest prefix matches several images.
-	ErrAmbiguous = errors.New("ambiguous image reference")
+	ErrAmbiguous = failure.New(failure.Ambiguous, "ambiguous image reference", "give more characters of the digest")
 	// ErrInUse: a function refers to the image.
-	ErrInUse = errors.New("image is in use")
+	ErrInUse = failure.New(failure.InUse, "image is in use", "remove the function or stop the sandbox that uses it first")
 )
 
 // minPrefix is the minimal length of a digest prefix, in digits.

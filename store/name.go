@@ -2,16 +2,17 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // ErrName is wrapped by every refusal of an image's name or reference.
-var ErrName = errors.New("invalid image name")
+var ErrName = failure.New(failure.BadName, "invalid image name", "")
 
 // Names from outside follow the grammar of the OCI distribution specification and of docker
 // (github.com/distribution/reference): registry host and port, path components, version (a tag

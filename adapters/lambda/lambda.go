@@ -17,7 +17,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
+
 	"net"
 	"net/http"
 	"net/netip"
@@ -33,8 +33,8 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/wording"
 	control "github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
@@ -297,7 +297,7 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 func (s *server) putAside(c *call) (*os.File, error) {
 	leave, ok := s.receiving.Enter(access.Block(c.client))
 	if !ok {
-		return nil, &failure{status: http.StatusTooManyRequests, kind: "TooManyRequestsException", message: "the code of other functions is on its way", after: time.Second}
+		return nil, &awsError{status: http.StatusTooManyRequests, kind: "TooManyRequestsException", message: "the code of other functions is on its way", after: 1}
 	}
 	dir, remove, err := s.scratch(c)
 	if err != nil {
@@ -389,103 +389,63 @@ func (c *call) decode(v any) error {
 	return refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json: %v", err)
 }
 
-// failure is an error in AWS's format.
-type failure struct {
+// awsError is an error in AWS's format.
+type awsError struct {
 	status  int
 	kind    string
 	message string
-	after   time.Duration // value of Retry-After; 0: no header
+	after   int // seconds, value of Retry-After; 0: no header
 }
 
-func (f *failure) Error() string { return f.message }
+func (f *awsError) Error() string { return f.message }
 
 func refuse(status int, kind, format string, args ...any) error {
-	return &failure{status: status, kind: kind, message: fmt.Sprintf(format, args...)}
+	return &awsError{status: status, kind: kind, message: fmt.Sprintf(format, args...)}
 }
 
 func invalid(format string, args ...any) error {
 	return refuse(http.StatusBadRequest, "InvalidParameterValueException", format, args...)
 }
 
-// errorOf maps the errors of the engine's packages to Lambda's errors.
-func errorOf(err error) *failure {
-	var (
-		own      *failure
-		slow     *access.SlowDownError
-		quota    *engine.QuotaError
-		secret   *engine.SecretError
-		field    *image.FieldError
-		template *image.TemplateError
-		pkg      *image.PackageError
-		unknown  *engine.UnknownError
-		refused  interface {
-			error
-			Refusal() (status int, code string, retryAfter time.Duration)
-		}
-	)
-	f := &failure{message: err.Error()}
-	switch {
-	case errors.As(err, &own):
+// errorOf translates the code of err to Lambda's error. For a caller's mistake without an
+// equivalent in Lambda's API the kind is InvalidParameterValueException, which SDKs do not retry.
+func errorOf(err error) *awsError {
+	if own := (*awsError)(nil); errors.As(err, &own) {
 		return own
-	case errors.As(err, &slow):
-		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", slow.After
-	case errors.Is(err, access.ErrSignature):
+	}
+	e := control.ErrorOf(err)
+	f := &awsError{status: e.Status, kind: "ServiceException", message: e.Message, after: api.RetryAfter(err)}
+	switch e.Code { //nolint:exhaustive // the codes for which Lambda has a kind or a status of its own
+	case failure.BadSignature:
 		f.status, f.kind = http.StatusForbidden, "InvalidSignatureException"
 		f.message = "The request signature we calculated does not match the signature you provided. Check your secret access key and signing method."
-	case errors.Is(err, access.ErrExpired):
+	case failure.Unauthorized:
 		f.status, f.kind = http.StatusForbidden, "ExpiredTokenException"
-	case errors.Is(err, access.ErrToken):
-		f.status, f.kind = http.StatusForbidden, "UnrecognizedClientException"
-		f.message = "The security token included in the request is invalid: fre token create --access-key makes one"
-	case errors.Is(err, access.ErrForbidden), errors.Is(err, engine.ErrForeign):
-		f.status, f.kind = http.StatusForbidden, "AccessDeniedException"
-	case errors.As(err, &quota):
-		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", time.Second
-	case errors.Is(err, engine.ErrBuildTime):
-		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
-	case errors.As(err, &refused):
-		var code string
-		f.status, code, f.after = refused.Refusal()
-		switch f.status {
-		case http.StatusRequestEntityTooLarge:
-			f.kind = "RequestTooLargeException"
-		case http.StatusTooManyRequests:
-			f.kind = "TooManyRequestsException"
-		default:
-			f.status, f.kind = http.StatusServiceUnavailable, "ServiceException"
+		if !errors.Is(err, access.ErrExpired) {
+			f.kind, f.message = "UnrecognizedClientException", "The security token included in the request is invalid: fre token create --access-key makes one"
 		}
-		f.message = code + ": " + f.message
-	case errors.As(err, &unknown):
-		f.status, f.kind = http.StatusNotFound, "ResourceNotFoundException"
-	case errors.Is(err, engine.ErrNameTaken):
+	case failure.Forbidden:
+		f.kind = "AccessDeniedException"
+	case failure.NotFound:
+		f.kind = "ResourceNotFoundException"
+	case failure.NameTaken, failure.InUse, failure.Conflict, failure.ImageGone:
 		f.status, f.kind = http.StatusConflict, "ResourceConflictException"
-	case errors.As(err, &field), errors.As(err, &template), errors.As(err, &secret), errors.Is(err, engine.ErrNotReady), errors.As(err, &pkg) && !pkg.Cause.OfSite():
-		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
-	case errors.Is(err, engine.ErrRevisionUsed), errors.Is(err, engine.ErrImageGone):
-		f.status, f.kind = http.StatusConflict, "ResourceConflictException"
-	case errors.Is(err, engine.ErrEventTooLarge):
+	case failure.BodyTooLarge, failure.HeaderTooLarge:
 		f.status, f.kind = http.StatusRequestEntityTooLarge, "RequestTooLargeException"
-	case errors.Is(err, engine.ErrOverloaded), errors.Is(err, engine.ErrEngineOverloaded), errors.Is(err, engine.ErrDegraded):
-		f.status, f.kind, f.after = http.StatusTooManyRequests, "TooManyRequestsException", time.Second
-	case errors.Is(err, engine.ErrClosed), errors.Is(err, access.ErrUnavailable):
-		f.status, f.kind, f.after = http.StatusServiceUnavailable, "ServiceException", time.Second
-	case errors.Is(err, context.Canceled):
-		f.status, f.kind = 499, "RequestAbortedException" // only for logs
-	default:
-		return failureOf(control.ErrorOf(err))
-	}
-	return f
-}
-
-// failureOf returns the failure for an error without an equivalent in Lambda's API. For a
-// caller's mistake the kind is InvalidParameterValueException, which SDKs do not retry.
-func failureOf(e *api.Error) *failure {
-	f := &failure{status: e.Status, kind: "ServiceException", message: e.Message}
-	if e.Status < http.StatusInternalServerError {
+	case failure.Quota, failure.SlowDown, failure.QueueFull, failure.Overloaded, failure.EngineOverloaded, failure.Degraded:
+		f.status, f.kind = http.StatusTooManyRequests, "TooManyRequestsException"
+	case failure.Template, failure.Package, failure.NotFunction:
 		f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
-	}
-	if e.Next != "" {
-		f.message += "; " + e.Next
+	case failure.Cancelled:
+		f.kind = "RequestAbortedException" // only for logs
+	case failure.EventsUnavailable, failure.EventsStorage, failure.Stopping, failure.TokenUnchecked:
+	default:
+		if e.Status < http.StatusInternalServerError {
+			f.status, f.kind = http.StatusBadRequest, "InvalidParameterValueException"
+		}
+		if e.Next != "" {
+			f.message += "; " + e.Next
+		}
 	}
 	return f
 }
@@ -500,7 +460,7 @@ func (s *server) fail(rt route, c *call, err error) {
 		message = "the request failed; the engine's log says why"
 	}
 	if f.after > 0 {
-		c.w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(f.after.Seconds())))))
+		c.w.Header().Set("Retry-After", strconv.Itoa(f.after))
 	}
 	c.w.Header().Set("X-Amzn-Errortype", f.kind)
 	kind := "User"

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 )
@@ -230,8 +231,8 @@ func TestRun(t *testing.T) {
 		{&engine.FunctionError{Type: "ValueError", Message: "no"}, "ValueError"},
 		{fmt.Errorf("invoke: %w", engine.ErrTimeout), "Sandbox.Timedout"},
 		{&engine.CrashError{Reason: "was killed"}, "Runtime.ExitError"},
-		{&engine.StepError{Code: "overloaded", Err: engine.ErrOverloaded}, "Pipeline.StepFailed"},
-		{&engine.StepError{Code: "timeout", Err: engine.ErrTimeout}, "Sandbox.Timedout"},
+		{&engine.StepError{Failure: failure.Overloaded, Err: engine.ErrOverloaded}, "Pipeline.StepFailed"},
+		{&engine.StepError{Failure: failure.Timeout, Err: engine.ErrTimeout}, "Sandbox.Timedout"},
 		{&engine.LoopError{Chain: "a → a", Why: "a is a step of itself"}, "Pipeline.StepFailed"},
 	} {
 		var got string

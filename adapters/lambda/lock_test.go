@@ -46,7 +46,7 @@ func TestLocks(t *testing.T) {
 		}
 	}
 	_, err := l.take(t.Context(), "a")
-	if f, ok := errors.AsType[*failure](err); !ok || f.status != http.StatusConflict || f.kind != "ResourceConflictException" {
+	if f, ok := errors.AsType[*awsError](err); !ok || f.status != http.StatusConflict || f.kind != "ResourceConflictException" {
 		t.Errorf("one more: %v, want a ResourceConflictException", err)
 	}
 	cancel(gone)

@@ -384,7 +384,7 @@ func (s *server) deleteAlias(c *call) error {
 	}
 	defer unlock()
 	_, _, a, err := s.alias(c)
-	if f, ok := errors.AsType[*failure](err); ok && f.status == http.StatusNotFound { // as in AWS, deleting a missing alias succeeds
+	if f, ok := errors.AsType[*awsError](err); ok && f.status == http.StatusNotFound { // as in AWS, deleting a missing alias succeeds
 		if _, err := s.Engine.Function(c.on); err == nil {
 			c.send(http.StatusNoContent, nil)
 			return nil

@@ -25,6 +25,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/unpack"
@@ -74,11 +75,11 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	client := access.ClientOf(r)
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", "POST")
-		h.fail(w, r, &api.Error{Code: api.CodeMethod, Status: http.StatusMethodNotAllowed, Message: "a build is a POST"})
+		h.fail(w, r, &api.Error{Code: api.CodeMethod, Message: "a build is a POST"})
 		return
 	}
 	if len(h.Builders) == 0 {
-		h.fail(w, r, &api.Error{Code: api.CodeUnsupported, Status: http.StatusNotImplemented, Message: "remote builds are off", Next: "name openfaas.builders in the engine's configuration"})
+		h.fail(w, r, &api.Error{Code: failure.Unsupported, Message: "remote builds are off", Next: "name openfaas.builders in the engine's configuration"})
 		return
 	}
 	signature, err := signatureOf(r.Header.Get("X-Build-Signature"))
@@ -92,7 +93,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	received, ok := h.receiving.Enter(access.Block(client))
 	if !ok {
 		w.Header().Set("Retry-After", "5")
-		h.fail(w, r, &api.Error{Code: api.CodeOverloaded, Status: http.StatusTooManyRequests, Message: "other build contexts are on their way", Next: "try again in a moment"})
+		h.fail(w, r, &api.Error{Code: failure.Busy, Message: "other build contexts are on their way", Next: "try again in a moment"})
 		return
 	}
 	defer received()
@@ -142,7 +143,7 @@ func signatureOf(field string) ([]byte, error) {
 }
 
 func errSignature(message string) error {
-	return &api.Error{Code: api.CodeUnauthorized, Status: http.StatusUnauthorized, Message: message, Next: "sign with the file that openfaas.builders names (faas-cli … --payload-secret FILE)"}
+	return &api.Error{Code: api.CodeUnauthorized, Message: message, Next: "sign with the file that openfaas.builders names (faas-cli … --payload-secret FILE)"}
 }
 
 func (h *handler) scratch() (*os.Root, string, error) {
@@ -184,7 +185,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 	})
 	done()
 	if errors.Is(err, intake.ErrSlow) { // the client has not authenticated
-		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: api.CodeTimeout, Status: http.StatusRequestTimeout, Message: fmt.Sprintf("the build context takes more than %s to come", h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the build context takes more than %s to come", h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
 	}
 	if err != nil {
 		return "", fmt.Errorf("read build context: %w", err)
@@ -223,7 +224,7 @@ func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error
 	}
 	switch {
 	case errors.Is(err, unpack.ErrLimit):
-		return nil, &api.Error{Code: api.CodeTooLarge, Status: http.StatusRequestEntityTooLarge, Message: err.Error(), Next: "leave out of the function's directory what it does not need"}
+		return nil, &api.Error{Code: api.CodeTooLarge, Message: err.Error(), Next: "leave out of the function's directory what it does not need"}
 	case errors.Is(err, unpack.ErrArchive):
 		return nil, badRequest("the build context: %v", err)
 	case err != nil:

@@ -250,7 +250,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	in := f.Config.Instances
 	switch {
 	case len(f.Traffic.Weights) != 1 || len(f.Traffic.Headers) > 0:
-		return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
+		return &api.Error{Code: api.CodeInUse, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
 	case in.Isolation == image.IsolationEvent:
 		return badRequest("%s has a fresh sandbox for each event: there are no replicas to keep", f.Name)
 	case req.Replicas > uint64(in.Max):

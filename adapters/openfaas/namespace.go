@@ -75,7 +75,7 @@ func (h *handler) removeNamespace(w http.ResponseWriter, r *request) error {
 	}
 	for _, f := range h.Engine.Functions() {
 		if f.Config.Tenant == r.on {
-			return &api.Error{Code: api.CodeInUse, Status: http.StatusConflict, Message: fmt.Sprintf("%s has the function %s", r.on, f.Name), Next: "remove its functions first"}
+			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("%s has the function %s", r.on, f.Name), Next: "remove its functions first"}
 		}
 	}
 	if h.Events != nil {

@@ -31,6 +31,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/wording"
@@ -114,7 +115,7 @@ func New(cfg Config) http.Handler {
 		mux.HandleFunc(r.pattern, h.guarded(r.pattern, r.scope, r.handle))
 	}
 	mux.HandleFunc("/system/", h.guarded("/system/", access.Read, func(_ http.ResponseWriter, r *request) error {
-		return &api.Error{Status: http.StatusNotImplemented, Message: r.Method + " " + r.URL.Path + " is not part of FRE", Next: "docs/openfaas.md lists what is"}
+		return &api.Error{Code: failure.Unsupported, Message: r.Method + " " + r.URL.Path + " is not part of FRE", Next: "docs/openfaas.md lists what is"}
 	}))
 	mux.HandleFunc("/build", h.build)
 	return mux
@@ -244,11 +245,11 @@ func reply(w http.ResponseWriter, v any) error {
 }
 
 func badRequest(format string, args ...any) error {
-	return &api.Error{Code: api.CodeBadRequest, Status: http.StatusBadRequest, Message: fmt.Sprintf(format, args...)}
+	return &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
 }
 
 func notFound(format string, args ...any) error {
-	return &api.Error{Code: api.CodeNotFound, Status: http.StatusNotFound, Message: fmt.Sprintf(format, args...)}
+	return &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf(format, args...)}
 }
 
 // info answers GET /system/info like an OpenFaaS gateway, which describes its provider.

@@ -19,9 +19,9 @@ import (
 	"github.com/openfaas/faas-provider/types"
 
 	"github.com/fre-engine/fre/access"
-	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/server"
 )
 
 // What a deployment says comes to what a template would say.
@@ -109,13 +109,7 @@ func TestDeploymentOfFunction(t *testing.T) {
 	}
 }
 
-func statusOfError(err error) int {
-	var e *api.Error
-	if errors.As(err, &e) {
-		return e.Status
-	}
-	return 0
-}
+func statusOfError(err error) int { return server.ErrorOf(err).Status }
 
 // Whatever comes as a deployment is refused as such, or comes to a configuration that is
 // within templates' bounds and told back.

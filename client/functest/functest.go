@@ -69,7 +69,7 @@ type Event struct {
 type Expect struct {
 	Status      int               `json:"status"`  // default 200, or any status if Error is set
 	Headers     map[string]Values `json:"headers"` // each named header has exactly these values
-	Error       string            `json:"error"`   // name of the exception ("ValueError"), or the engine's code ("timeout", "function_crash", …)
+	Error       string            `json:"error"`   // name of the exception ("ValueError"), or the engine's code ("timeout", "function_crashed", …)
 	MaxDuration string            `json:"max_duration"`
 
 	Body         *string         `json:"body"`          // the whole body

@@ -153,7 +153,7 @@ func exitCode(err error) int {
 		switch wire.Code { //nolint:exhaustive // the few with a status of their own, all else is exitError
 		case api.CodeNotFound:
 			return exitNotFound
-		case api.CodeFunction, api.CodeCrash, api.CodeTimeout:
+		case api.CodeFunction, api.CodeCrash, api.CodeTimeout, api.CodeLoop, api.CodeStepMissing:
 			return exitFunction
 		default:
 			return exitError

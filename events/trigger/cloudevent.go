@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"net/http"
+	"net/textproto"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,7 +71,7 @@ func binaryMode(header [][2]string, contentType string, body []byte) ([]cloudEve
 		if !attributeName.MatchString(name) {
 			return nil, fmt.Errorf("attribute %q: lower-case letters and digits", name)
 		}
-		e.header = append(e.header, [2]string{http.CanonicalHeaderKey(f[0]), f[1]})
+		e.header = append(e.header, [2]string{textproto.CanonicalMIMEHeaderKey(f[0]), f[1]})
 	}
 	if contentType != "" {
 		e.header = append(e.header, [2]string{"Content-Type", contentType})

@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
-	"net/http"
 	"time"
 
 	"github.com/fre-engine/fre/engine"
@@ -125,14 +123,13 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	if now.Sub(at) < cronLate || c.cron.Missed == "once" {
 		body := []byte(c.cron.Body)
 		r := &engine.Request{
-			Method: http.MethodPost, Path: c.cron.Path, Body: bytes.NewReader(body), Size: int64(len(body)),
+			Method: "POST", Path: c.cron.Path, Body: bytes.NewReader(body), Size: int64(len(body)),
 			Header: [][2]string{{"X-Fre-Cron-Time", at.Format(time.RFC3339)}},
 		}
 		o := events.Options{Key: "cron\x00" + c.mark + "\x00" + at.UTC().Format(time.RFC3339), Source: "cron/" + c.trigger, Repeated: true}
 		_, err := s.cfg.Events.Publish(ctx, c.function, r, o)
-		var refused *events.RefusedError
 		switch {
-		case errors.As(err, &refused) && refused.RetryAfter == 0:
+		case events.Final(err):
 			s.cfg.Log.WarnContext(ctx, "cron: time makes no event", "function", c.function, "trigger", c.trigger, "time", at, "error", err)
 		case err != nil:
 			return err

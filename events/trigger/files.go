@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -89,7 +88,7 @@ func (s *Set) file(ctx context.Context, w *wire, f *inbox.File) error {
 		return err
 	}
 	r := &engine.Request{
-		Method: http.MethodPost, Path: "/", Body: bytes.NewReader(body), Size: int64(len(body)),
+		Method: "POST", Path: "/", Body: bytes.NewReader(body), Size: int64(len(body)),
 		Header: [][2]string{
 			{"Content-Type", "application/json"},
 			{"Ce-Specversion", "1.0"},
@@ -101,8 +100,7 @@ func (s *Set) file(ctx context.Context, w *wire, f *inbox.File) error {
 		},
 	}
 	_, err = s.takeOn(ctx, fn, r, events.Options{Key: "files\x00" + w.trigger + "\x00" + f.Key, Source: "files/" + w.trigger, Repeated: true})
-	var refused *events.RefusedError
-	if errors.As(err, &refused) && refused.RetryAfter == 0 {
+	if events.Final(err) {
 		s.cfg.Log.WarnContext(ctx, "file is no event", "function", w.function, "trigger", w.trigger, "path", d.Path, "error", err)
 		return nil
 	}

@@ -73,7 +73,7 @@ func TestFiles(t *testing.T) {
 	if got.Source != "files/drop" || got.Function != "f" {
 		t.Errorf("event %+v", got)
 	}
-	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: time.Second})
+	w.fail(&events.RefusedError{Err: events.ErrFull, After: time.Second})
 	drop("waits")
 	until(t, w.hasRefused(1))
 	stop()

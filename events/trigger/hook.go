@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -26,8 +26,8 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 	if err != nil {
 		return nil, "", err
 	}
-	if r.Method != http.MethodPost {
-		return nil, "", refused(http.StatusMethodNotAllowed, "method_not_allowed", errors.New("a hook takes POST"))
+	if r.Method != "POST" {
+		return nil, "", refused(failure.MethodNotAllowed, errors.New("a hook takes POST"))
 	}
 	body, err := readBody(r)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 	}
 	key, err := verify(w, secret, r.Header, body, s.cfg.Now())
 	if err != nil {
-		return nil, "", refused(http.StatusUnauthorized, "bad_signature", err)
+		return nil, "", refused(failure.BadSignature, err)
 	}
 	if why := wanted(w, r.Path, r.Header); why != "" {
 		return nil, why, nil
@@ -75,7 +75,7 @@ func (s *Set) Handshake(function, trigger string, header [][2]string) ([][2]stri
 	}
 	origin := field(header, "WebHook-Request-Origin")
 	if t.CloudEvents == nil || origin == "" {
-		return nil, refused(http.StatusMethodNotAllowed, "method_not_allowed", errors.New("a hook takes POST; OPTIONS asks a trigger of CloudEvents, with WebHook-Request-Origin, whether it takes events"))
+		return nil, refused(failure.MethodNotAllowed, errors.New("a hook takes POST; OPTIONS asks a trigger of CloudEvents, with WebHook-Request-Origin, whether it takes events"))
 	}
 	rate := cmp.Or(field(header, "WebHook-Request-Rate"), "*")
 	return [][2]string{{"Allow", "OPTIONS, POST"}, {"WebHook-Allowed-Origin", origin}, {"WebHook-Allowed-Rate", rate}}, nil
@@ -89,7 +89,7 @@ func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, 
 	}
 	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && (t.Webhook != nil || t.CloudEvents != nil) })
 	if i < 0 {
-		return nil, nil, refused(http.StatusNotFound, "not_found", fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
+		return nil, nil, refused(failure.NotFound, fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
 	}
 	return f, &f.Config.Triggers[i], nil
 }
@@ -104,19 +104,19 @@ func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *image.Trig
 			return nil, "", err
 		}
 		if !same([]byte(field(r.Header, "Authorization")), append([]byte("Bearer "), secret...)) {
-			return nil, "", refused(http.StatusUnauthorized, "bad_token", errors.New("the bearer token is missing or wrong"))
+			return nil, "", refused(failure.BadToken, errors.New("the bearer token is missing or wrong"))
 		}
 	}
 	all, err := parseCloudEvents(r.Header, body)
 	if err != nil {
-		return nil, "", refused(http.StatusBadRequest, "bad_event", err)
+		return nil, "", refused(failure.BadEvent, err)
 	}
 	for _, e := range all {
 		if len(c.Types) > 0 && !matches(c.Types, e.typ) || len(c.Sources) > 0 && !matches(c.Sources, e.source) {
 			ignored = fmt.Sprintf("type %s of %s is none of the trigger's", e.typ, e.source)
 			continue
 		}
-		ev := &engine.Request{Method: http.MethodPost, Path: r.Path, Query: r.Query, Header: e.header, Body: bytes.NewReader(e.body), Size: int64(len(e.body))}
+		ev := &engine.Request{Method: "POST", Path: r.Path, Query: r.Query, Header: e.header, Body: bytes.NewReader(e.body), Size: int64(len(e.body))}
 		receipt, err := s.takeOn(ctx, f, ev, events.Options{Key: cloudEventKey(e.source, e.id), Source: "cloudevents/" + t.Name})
 		if err != nil {
 			return ids, "", err
@@ -147,7 +147,7 @@ func (s *Set) secret(f *engine.Function, t *image.Trigger, name string) ([]byte,
 		}
 	}
 	s.cfg.Log.Warn("trigger without its secret", "function", f.Name, "trigger", t.Name, "secret", name, "error", err)
-	return nil, refused(http.StatusServiceUnavailable, "no_secret", fmt.Errorf("the secret of trigger %s is not there", t.Name))
+	return nil, refused(failure.NoSecret, fmt.Errorf("the secret of trigger %s is not there", t.Name))
 }
 
 func readBody(r *engine.Request) ([]byte, error) {
@@ -160,11 +160,12 @@ func readBody(r *engine.Request) ([]byte, error) {
 		body, err = io.ReadAll(io.LimitReader(r.Body, maxHook+1))
 	}
 	if err == nil && (r.Size > maxHook || len(body) > maxHook) {
-		err = refused(http.StatusRequestEntityTooLarge, "body_too_large", fmt.Errorf("a hook's body has at most %d bytes", maxHook))
+		err = refused(failure.BodyTooLarge, fmt.Errorf("a hook's body has at most %d bytes", maxHook))
 	}
 	return body, err
 }
 
-func refused(status int, code string, err error) error {
-	return &events.RefusedError{Err: err, Status: status, Code: code}
+// refused refuses a request for good.
+func refused(code failure.Code, err error) error {
+	return &events.RefusedError{Err: failure.Wrap(code, err, "")}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -180,7 +179,7 @@ func (s *Set) message(ctx context.Context, w *wire, m *events.Message) error {
 		key = "nats\x00" + w.trigger + "\x00" + m.Key
 	}
 	r := &engine.Request{
-		Method: http.MethodPost, Path: "/", Header: append(slices.Clone(m.Header), [2]string{"X-Fre-Nats-Subject", m.Subject}),
+		Method: "POST", Path: "/", Header: append(slices.Clone(m.Header), [2]string{"X-Fre-Nats-Subject", m.Subject}),
 		Body: bytes.NewReader(m.Body), Size: int64(len(m.Body)),
 	}
 	_, err = s.takeOn(ctx, f, r, events.Options{Key: key, Source: "nats/" + w.trigger, Repeated: key != ""})

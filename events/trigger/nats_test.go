@@ -169,7 +169,7 @@ func TestNATSStream(t *testing.T) {
 			t.Errorf("a field that nobody may set: %q", f)
 		}
 	}
-	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: 10 * time.Millisecond})
+	w.fail(&events.RefusedError{Err: events.ErrFull, After: 10 * time.Millisecond})
 	publish("orders.new", "2", nil)
 	until(t, w.hasRefused(1))
 	stop()
@@ -188,7 +188,7 @@ func TestNATSStream(t *testing.T) {
 	publish("orders.new", "4", nil)
 	until(t, w.has("1", "2", "3", "4"))
 	// What is refused for good is in nobody's way.
-	w.fail(&events.RefusedError{Err: events.ErrTooLarge, Status: 413})
+	w.fail(&events.RefusedError{Err: events.ErrTooLarge})
 	publish("orders.new", "poison", nil)
 	until(t, w.hasRefused(1))
 	until(t, func() error {
@@ -231,7 +231,7 @@ func TestNATSCore(t *testing.T) {
 		}
 		return nil
 	})
-	w.fail(&events.RefusedError{Err: events.ErrFull, Status: 429, RetryAfter: time.Second})
+	w.fail(&events.RefusedError{Err: events.ErrFull, After: time.Second})
 	for _, body := range []string{"1", "2"} {
 		if err := nc.Publish("fre.in.default.x", []byte(body)); err != nil {
 			t.Fatal(err)

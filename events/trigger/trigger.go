@@ -11,6 +11,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 )
 
 // Publisher is the part of *events.Service that triggers need.
@@ -92,7 +93,7 @@ func field(header [][2]string, name string) string {
 type Down struct{ Err error }
 
 func (d Down) refusal() error {
-	return &events.RefusedError{Err: d.Err, Status: 503, Code: "events_unavailable"}
+	return refused(failure.EventsUnavailable, d.Err)
 }
 
 // Publish returns an error.

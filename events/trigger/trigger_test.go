@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 )
 
@@ -152,33 +152,33 @@ func TestWebhookSignatures(t *testing.T) {
 	for _, c := range []struct {
 		name, signature, timestamp string
 		header                     []string
-		want                       int // status of the refusal, 0 for none
+		want                       failure.Code // status of the refusal, 0 for none
 	}{
-		{"github", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac(body)}, 0},
-		{"github, of another body", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac("Body")}, 401},
-		{"github, none", "github", "", nil, 401},
-		{"github, empty", "github", "", []string{"X-Hub-Signature-256", "sha256="}, 401},
-		{"github, the old one", "github", "", []string{"X-Hub-Signature", "sha1=" + mac(body)}, 401},
-		{"gitlab", "gitlab", "", []string{"X-Gitlab-Token", secret}, 0},
-		{"gitlab, the beginning", "gitlab", "", []string{"X-Gitlab-Token", secret[:4]}, 401},
-		{"gitlab, none", "gitlab", "", nil, 401},
-		{"gitee", "gitee", "", []string{"X-Gitee-Timestamp", ms(0), "X-Gitee-Token", gitee(ms(0))}, 0},
-		{"gitee, password", "gitee", "", []string{"X-Gitee-Token", secret}, 0},
-		{"gitee, of another time", "gitee", "", []string{"X-Gitee-Timestamp", ms(time.Second), "X-Gitee-Token", gitee(ms(0))}, 401},
-		{"gitee, old", "gitee", "", []string{"X-Gitee-Timestamp", ms(-time.Hour), "X-Gitee-Token", gitee(ms(-time.Hour))}, 401},
-		{"stripe", "stripe", "", []string{"Stripe-Signature", stripe(at(-time.Minute))}, 0},
-		{"stripe, old", "stripe", "", []string{"Stripe-Signature", stripe(at(-6 * time.Minute))}, 401},
-		{"stripe, of the future", "stripe", "", []string{"Stripe-Signature", stripe(at(6 * time.Minute))}, 401},
-		{"stripe, another time than was signed", "stripe", "", []string{"Stripe-Signature", strings.Replace(stripe(at(-6*time.Minute)), "t="+at(-6*time.Minute), "t="+at(0), 1)}, 401},
-		{"stripe, no time", "stripe", "", []string{"Stripe-Signature", "v1=" + mac(".", body)}, 401},
-		{"hmac", "hmac", "", []string{"X-Signature-256", mac(body)}, 0},
-		{"hmac, base64", "hmac", "", []string{"X-Signature-256", "sha256=" + base64.StdEncoding.EncodeToString(sum([]byte(secret), []byte(body)))}, 0},
-		{"hmac, wrong", "hmac", "", []string{"X-Signature-256", mac("x")}, 401},
-		{"hmac with a time", "hmac", "X-Time", []string{"X-Time", at(0), "X-Signature-256", mac(at(0), ".", body)}, 0},
-		{"hmac with a time, old", "hmac", "X-Time", []string{"X-Time", at(-time.Hour), "X-Signature-256", mac(at(-time.Hour), ".", body)}, 401},
-		{"hmac with a time, far beyond", "hmac", "X-Time", []string{"X-Time", "9223372036854775807", "X-Signature-256", mac(body)}, 401},
-		{"hmac without the time", "hmac", "X-Time", []string{"X-Signature-256", mac(body)}, 401},
-		{"none", "none", "", nil, 0},
+		{"github", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac(body)}, ""},
+		{"github, of another body", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac("Body")}, failure.BadSignature},
+		{"github, none", "github", "", nil, failure.BadSignature},
+		{"github, empty", "github", "", []string{"X-Hub-Signature-256", "sha256="}, failure.BadSignature},
+		{"github, the old one", "github", "", []string{"X-Hub-Signature", "sha1=" + mac(body)}, failure.BadSignature},
+		{"gitlab", "gitlab", "", []string{"X-Gitlab-Token", secret}, ""},
+		{"gitlab, the beginning", "gitlab", "", []string{"X-Gitlab-Token", secret[:4]}, failure.BadSignature},
+		{"gitlab, none", "gitlab", "", nil, failure.BadSignature},
+		{"gitee", "gitee", "", []string{"X-Gitee-Timestamp", ms(0), "X-Gitee-Token", gitee(ms(0))}, ""},
+		{"gitee, password", "gitee", "", []string{"X-Gitee-Token", secret}, ""},
+		{"gitee, of another time", "gitee", "", []string{"X-Gitee-Timestamp", ms(time.Second), "X-Gitee-Token", gitee(ms(0))}, failure.BadSignature},
+		{"gitee, old", "gitee", "", []string{"X-Gitee-Timestamp", ms(-time.Hour), "X-Gitee-Token", gitee(ms(-time.Hour))}, failure.BadSignature},
+		{"stripe", "stripe", "", []string{"Stripe-Signature", stripe(at(-time.Minute))}, ""},
+		{"stripe, old", "stripe", "", []string{"Stripe-Signature", stripe(at(-6 * time.Minute))}, failure.BadSignature},
+		{"stripe, of the future", "stripe", "", []string{"Stripe-Signature", stripe(at(6 * time.Minute))}, failure.BadSignature},
+		{"stripe, another time than was signed", "stripe", "", []string{"Stripe-Signature", strings.Replace(stripe(at(-6*time.Minute)), "t="+at(-6*time.Minute), "t="+at(0), 1)}, failure.BadSignature},
+		{"stripe, no time", "stripe", "", []string{"Stripe-Signature", "v1=" + mac(".", body)}, failure.BadSignature},
+		{"hmac", "hmac", "", []string{"X-Signature-256", mac(body)}, ""},
+		{"hmac, base64", "hmac", "", []string{"X-Signature-256", "sha256=" + base64.StdEncoding.EncodeToString(sum([]byte(secret), []byte(body)))}, ""},
+		{"hmac, wrong", "hmac", "", []string{"X-Signature-256", mac("x")}, failure.BadSignature},
+		{"hmac with a time", "hmac", "X-Time", []string{"X-Time", at(0), "X-Signature-256", mac(at(0), ".", body)}, ""},
+		{"hmac with a time, old", "hmac", "X-Time", []string{"X-Time", at(-time.Hour), "X-Signature-256", mac(at(-time.Hour), ".", body)}, failure.BadSignature},
+		{"hmac with a time, far beyond", "hmac", "X-Time", []string{"X-Time", "9223372036854775807", "X-Signature-256", mac(body)}, failure.BadSignature},
+		{"hmac without the time", "hmac", "X-Time", []string{"X-Signature-256", mac(body)}, failure.BadSignature},
+		{"none", "none", "", nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{}
@@ -188,15 +188,11 @@ func TestWebhookSignatures(t *testing.T) {
 			}
 			s := newSet(t, w, now, image.Trigger{Name: "h", Webhook: webhook})
 			ids, _, err := s.Hook(t.Context(), "f", "h", hook(body, c.header...))
-			status := 0
-			var refused *events.RefusedError
-			if errors.As(err, &refused) {
-				status = refused.Status
+			code := failure.Of(err)
+			if code != c.want || (len(ids) == 1) != (c.want == "") || len(w.published) != len(ids) {
+				t.Fatalf("%q (%v) and events %v, want %q", code, err, ids, c.want)
 			}
-			if status != c.want || (len(ids) == 1) != (c.want == 0) || len(w.published) != len(ids) {
-				t.Fatalf("%d (%v) and events %v, want %d", status, err, ids, c.want)
-			}
-			if c.want != 0 {
+			if c.want != "" {
 				if strings.Contains(err.Error(), secret) {
 					t.Errorf("the secret is told: %v", err)
 				}
@@ -267,30 +263,25 @@ func TestWebhookFilters(t *testing.T) {
 			t.Errorf("%s %v: events %v, ignored %q, %v; want taken %v", c.path, c.header, ids, ignored, err, c.taken)
 		}
 	}
-	status := func(function, trigger string, r *engine.Request) int {
+	code := func(function, trigger string, r *engine.Request) failure.Code {
 		_, _, err := s.Hook(t.Context(), function, trigger, r)
-		var refused *events.RefusedError
-		if errors.As(err, &refused) {
-			return refused.Status
-		}
-		return 0
+		return failure.Of(err)
 	}
 	get := hook("")
 	get.Method = "GET"
 	large := hook("")
 	large.Size = maxHook + 1
 	for _, c := range []struct {
-		what string
-		got  int
-		want int
+		what      string
+		got, want failure.Code
 	}{
-		{"no such trigger", status("f", "x", hook("")), 404},
-		{"GET", status("f", "h", get), 405},
-		{"a large body", status("f", "h", large), 413},
-		{"a secret that is not there", status("f", "missing", hook("", "X-Hub-Signature-256", "sha256="+mac(""))), 503},
+		{"no such trigger", code("f", "x", hook("")), failure.NotFound},
+		{"GET", code("f", "h", get), failure.MethodNotAllowed},
+		{"a large body", code("f", "h", large), failure.BodyTooLarge},
+		{"a secret that is not there", code("f", "missing", hook("", "X-Hub-Signature-256", "sha256="+mac(""))), failure.NoSecret},
 	} {
 		if c.got != c.want {
-			t.Errorf("%s: %d, want %d", c.what, c.got, c.want)
+			t.Errorf("%s: %s, want %s", c.what, c.got, c.want)
 		}
 	}
 	if _, _, err := s.Hook(t.Context(), "g", "h", hook("")); !errors.As(err, new(*engine.UnknownError)) {
@@ -343,13 +334,12 @@ func TestCloudEvents(t *testing.T) {
 	} {
 		before := len(w.published)
 		_, _, err := post(c.body, c.header...)
-		var refused *events.RefusedError
-		if !errors.As(err, &refused) || refused.Status != 400 || len(w.published) != before {
-			t.Errorf("%s: %v and %d events, want 400 and none", name, err, len(w.published)-before)
+		if failure.Of(err) != failure.BadEvent || len(w.published) != before {
+			t.Errorf("%s: %v and %d events, want bad_event and none", name, err, len(w.published)-before)
 		}
 	}
 	_, _, err = s.Hook(t.Context(), "f", "c", hook(structured, "Content-Type", "application/cloudevents+json"))
-	if refused := new(*events.RefusedError); !errors.As(err, refused) || (*refused).Status != 401 {
+	if failure.Of(err) != failure.BadToken {
 		t.Errorf("without a token: %v", err)
 	}
 }
@@ -597,9 +587,8 @@ func TestHookOfOtherKinds(t *testing.T) {
 		image.Trigger{Name: "nats", NATS: &image.NATS{}}, image.Trigger{Name: "files", Files: &image.Files{}}, image.Trigger{Name: "hook", Webhook: &image.Webhook{Signature: "none"}})
 	for _, name := range []string{"cron", "nats", "files", "missing"} {
 		_, _, err := s.Hook(t.Context(), "f", name, hook("body"))
-		var refusal *events.RefusedError
-		if !errors.As(err, &refusal) || refusal.Status != http.StatusNotFound {
-			t.Errorf("%s: %v, want 404", name, err)
+		if failure.Of(err) != failure.NotFound {
+			t.Errorf("%s: %v, want not_found", name, err)
 		}
 	}
 	if _, _, err := s.Hook(t.Context(), "f", "hook", hook("body")); err != nil || len(w.published) != 1 {

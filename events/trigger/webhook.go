@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
+	"net/textproto"
 	"path"
 	"strconv"
 	"strings"
@@ -225,7 +225,7 @@ func firstOf(header [][2]string, names ...string) string {
 func withoutSecrets(header [][2]string) [][2]string {
 	var out [][2]string
 	for _, f := range header {
-		switch http.CanonicalHeaderKey(f[0]) {
+		switch textproto.CanonicalMIMEHeaderKey(f[0]) {
 		case "X-Gitlab-Token", "X-Gitee-Token", "Authorization":
 		default:
 			out = append(out, f)

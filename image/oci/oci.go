@@ -20,13 +20,13 @@ package oci
 
 import (
 	"archive/tar"
-	"errors"
 	"fmt"
 	"io"
 	"path"
 	"sync"
 	"sync/atomic"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/store"
@@ -35,21 +35,21 @@ import (
 // Errors that callers distinguish; each is wrapped with the object and the reason.
 var (
 	// ErrArchive: the input is no archive of images, or contradicts itself.
-	ErrArchive = errors.New("not a sound image archive")
+	ErrArchive = failure.New(failure.BadRequest, "not a sound image archive", "")
 	// ErrLayer: a layer holds an entry that no image may hold.
-	ErrLayer = errors.New("layer refused")
+	ErrLayer = failure.New(failure.BadRequest, "layer refused", "")
 	// ErrLimit: more bytes, entries or compression than [Limits] allow.
-	ErrLimit = errors.New("image is over the limit")
+	ErrLimit = failure.New(failure.TooLarge, "image is over the limit", "take a smaller image")
 	// ErrPlatform: the image is made for another system or processor.
-	ErrPlatform = errors.New("image is for another platform")
+	ErrPlatform = failure.New(failure.WrongPlatform, "image is for another platform", "")
 	// ErrReference: not a name of an image in a registry.
-	ErrReference = errors.New("malformed image reference")
+	ErrReference = failure.New(failure.BadRequest, "malformed image reference", "")
 	// ErrChange: not a Dockerfile instruction that changes a configuration.
-	ErrChange = errors.New("malformed change")
+	ErrChange = failure.New(failure.BadRequest, "malformed change", "")
 	// ErrSignature: the image lacks the signature that the policy requires.
 	ErrSignature = signature.ErrSignature
 	// ErrRegistry: the registry refused or cannot be reached.
-	ErrRegistry = errors.New("registry")
+	ErrRegistry = failure.New(failure.Registry, "registry", "")
 )
 
 // Limits bound the data that one call may unpack. Zero values mean the defaults.

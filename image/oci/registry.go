@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/store"
 )
@@ -171,6 +172,10 @@ type denied struct{ error }
 
 func (d denied) Unwrap() error        { return d.error }
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
+func (d denied) Code() failure.Code   { return failure.Forbidden }
+func (d denied) Next() string {
+	return "log in as yourself (docker login), or with --username and --password-stdin"
+}
 
 // registryError distinguishes a registry's answer from a network error, and names the next step.
 func registryError(r interface{ RegistryStr() string }, err error) error {
@@ -180,13 +185,13 @@ func registryError(r interface{ RegistryStr() string }, err error) error {
 	var refused *outward.RefusedError
 	switch {
 	case errors.As(err, &refused): // drop ggcr's text about attempts with and without TLS
-		return fmt.Errorf("%w %s: %w", ErrRegistry, host, refused)
+		return failure.Wrap(refused.Code(), fmt.Errorf("%w %s: %w", ErrRegistry, host, refused), refused.Next())
 	case errors.As(err, &said):
 		switch said.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
 			return denied{fmt.Errorf("%w %s refuses this: log in (docker login %s), or check the name: %w", ErrRegistry, host, host, said)}
 		case http.StatusNotFound:
-			return fmt.Errorf("%w %s: %w: %w", ErrRegistry, host, fs.ErrNotExist, said)
+			return failure.Wrap(failure.NotFound, fmt.Errorf("%w %s: %w: %w", ErrRegistry, host, fs.ErrNotExist, said), "")
 		}
 		return fmt.Errorf("%w %s: %w", ErrRegistry, host, said)
 	case errors.As(err, &network):

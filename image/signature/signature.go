@@ -26,10 +26,12 @@ import (
 	"io"
 	"strings"
 	"unicode"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // ErrSignature: no given signature is valid for the keys and the digest.
-var ErrSignature = errors.New("signature")
+var ErrSignature = failure.New(failure.Forbidden, "signature", "ask who made the image to sign it (fre image sign), or change registry.signatures in the engine's configuration")
 
 // claimType is the type in cosign's payloads.
 const claimType = "cosign container image signature"

@@ -20,12 +20,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/xi2/xz"
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Errors that callers distinguish. Any further error is a local failure: an errno.
 var (
-	ErrArchive = errors.New("bad archive")               // no archive, damaged, or with refused entries
-	ErrLimit   = errors.New("archive is over the limit") // of [Limits]
+	ErrArchive = failure.New(failure.BadRequest, "bad archive", "")             // no archive, damaged, or with refused entries
+	ErrLimit   = failure.New(failure.TooLarge, "archive is over the limit", "") // of [Limits]
 )
 
 // Limits bound the unpacked size of one archive. Both are required.

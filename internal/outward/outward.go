@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Special are the ranges outside of the public internet: the IANA special-purpose registries of
@@ -99,6 +101,14 @@ type RefusedError struct{ Host, Setting string }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s may not be connected to: it is no server of the public internet, and the engine's configuration does not name it (%s)", e.Host, e.Setting)
+}
+
+// Code returns [failure.Forbidden].
+func (e *RefusedError) Code() failure.Code { return failure.Forbidden }
+
+// Next returns the user's next step.
+func (e *RefusedError) Next() string {
+	return "ask who runs the engine to name the server in its configuration, or use one of the public internet"
 }
 
 func (r *Rule) refuse(host string) error {

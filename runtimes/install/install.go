@@ -226,7 +226,7 @@ func Failed(err error, about, words string) error {
 	if about != "" {
 		return &image.FieldError{Field: about, Message: words}
 	}
-	return &image.ExitError{Args: exit.Args[:min(1, len(exit.Args))], Code: exit.Code, Output: words}
+	return &image.ExitError{Args: exit.Args[:min(1, len(exit.Args))], Status: exit.Status, Output: words}
 }
 
 // Private is the cache directory of a step that unpacks packages: on the step's bench, and removed

@@ -50,7 +50,7 @@ func TestPackageFailed(t *testing.T) {
 		"Could not find artifact g:a:pom:1 in central (https://h)":                                                                                                           0,
 		"something else": 0,
 	} {
-		err := PackageFailed(&image.ExitError{Args: []string{"tool", "x"}, Code: 1}, "pip", words, asked)
+		err := PackageFailed(&image.ExitError{Args: []string{"tool", "x"}, Status: 1}, "pip", words, asked)
 		var e *image.PackageError
 		var field *image.FieldError
 		var exit *image.ExitError
@@ -67,7 +67,7 @@ func TestPackageFailed(t *testing.T) {
 			t.Errorf("%q: got %v", words, err)
 		}
 	}
-	if err := PackageFailed(&image.ExitError{Code: 1}, "pip", "Failed to write to the distribution cache\nNo space left on device (os error 28)", asked); !errors.Is(err, unix.ENOSPC) {
+	if err := PackageFailed(&image.ExitError{Status: 1}, "pip", "Failed to write to the distribution cache\nNo space left on device (os error 28)", asked); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a full disk: %v", err)
 	}
 	if err := PackageFailed(unix.ENOSPC, "pip", "Hash mismatch", nil); !errors.Is(err, unix.ENOSPC) {

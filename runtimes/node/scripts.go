@@ -445,7 +445,7 @@ func (s *site) run(ctx context.Context, b *install.Bench, rootfs string, p locke
 	var exit *image.ExitError
 	switch {
 	case errors.As(err, &exit):
-		fault.Message = fmt.Sprintf("its %s script (%s) ended with status %d", h.name, clip(h.command), exit.Code)
+		fault.Message = fmt.Sprintf("its %s script (%s) ended with status %d", h.name, clip(h.command), exit.Status)
 		if strings.HasPrefix(exit.Output, "out of memory\n") {
 			fault.Message += ", out of memory"
 		}

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // Places limits concurrent uses: All in total, and Of per sender. Places is safe for concurrent
@@ -46,7 +48,7 @@ func (p *Places[Sender]) Enter(from Sender) (leave func(), ok bool) {
 }
 
 // ErrSlow means that a body took too long.
-var ErrSlow = errors.New("the body takes too long to come")
+var ErrSlow = failure.New(failure.SlowBody, "the body takes too long to come", "")
 
 // Within returns a reader of a request's body that fails with ErrSlow after the time most. The
 // caller calls done when the reading has ended.

@@ -79,7 +79,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	report(image.Event{Step: "base", Name: t.Base, Message: "found", End: true})
 	for _, p := range t.Packages.Pip.List {
 		if strings.HasPrefix(p, "no-such-package") {
-			return nil, nil, fmt.Errorf("resolve packages: %w", &image.ExitError{Args: []string{"uv"}, Code: 1, Output: "no-such-package was not found in the package registry"})
+			return nil, nil, fmt.Errorf("resolve packages: %w", &image.ExitError{Args: []string{"uv"}, Status: 1, Output: "no-such-package was not found in the package registry"})
 		}
 		report(image.Event{Step: "packages", Name: p, Message: "unpack", Done: 25e6, Total: 100e6, Unit: image.UnitBytes})
 		if strings.HasPrefix(p, "slow") {

@@ -155,7 +155,7 @@ func away(err error) error {
 	case errors.Is(err, client.ErrUnreachable):
 		return &awayError{err}
 	case errors.As(err, &wire):
-		if wire.Code == api.CodeClosed || wire.Code == api.CodeOverloaded || wire.Code == api.CodePackageSite || wire.Code == api.CodeInsufficientDisk {
+		if api.FailureOf(wire.Code).Status == http.StatusServiceUnavailable || wire.Code == api.CodePackageSite || wire.Code == api.CodeInsufficientDisk {
 			return &awayError{err}
 		}
 	}
