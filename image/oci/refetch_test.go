@@ -61,7 +61,7 @@ func flipObject(t *testing.T, s *store.Store, tree store.Digest, path string) {
 // repair checks and repairs, with what registries have.
 func repair(t *testing.T, s *store.Store) []store.Problem {
 	t.Helper()
-	f := NewRefetcher(s, RegistryOptions{})
+	f := NewRefetcher(s, RegistryOptions{pause: noPause})
 	var found []store.Problem
 	_, err := s.Check(t.Context(), store.CheckOptions{Repair: true, Fetch: f.Open, FetchTree: f.Tree, Report: func(p store.Problem) { found = append(found, p) }})
 	if err := errors.Join(err, f.Close()); err != nil {
@@ -238,7 +238,7 @@ func TestRefetchUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := NewRefetcher(s, RegistryOptions{})
+	f := NewRefetcher(s, RegistryOptions{pause: noPause})
 	defer f.Close()
 	var first int64
 	for _, p := range img.Parts {
