@@ -19,19 +19,19 @@ import (
 
 func (c *cli) agentCommand() *cobra.Command {
 	cmd := group(&cobra.Command{
-		Use: "agent", Short: "Sandboxes for agents: run commands, keep files, for a while",
-		Long: `Sandboxes for agents: made in milliseconds of any image, with a /work of their
-own. Commands run in them, and files are written and read, until they have not
-been used for a while (--idle), are too old (--age), or the engine stops. A
-snapshot of /work stays. fre mcp gives the same to a language model.
+		Use: "agent", Short: "Work with sandboxes for agents: commands, files, snapshots",
+		Long: `Work with sandboxes for agents. A sandbox starts in milliseconds from any image and has
+a /work directory of its own. Run commands in the sandbox, and copy files in and out.
 
-  id=$(fre agent create)
+The engine removes a sandbox some time after its last use (--idle) or after its creation
+(--age), and when the engine stops. A snapshot of /work stays. fre mcp offers sandboxes
+to a language model.`,
+		Example: `  id=$(fre agent create)
   fre agent exec $id -- python3 -c 'print(6 * 7)'
   fre agent cp data.csv $id:data.csv
   fre agent exec $id -- sh -c 'wc -l data.csv > result'
   fre agent cp $id:result -
-  fre agent rm $id
-`,
+  fre agent rm $id`,
 	})
 	cmd.AddCommand(c.agentCreateCommand(), c.agentListCommand(), c.agentExecCommand(), c.agentFilesCommand(), c.agentCopyCommand(), c.agentSnapshotCommand(), c.agentSnapshotsCommand(), c.agentRemoveCommand())
 	return cmd
@@ -46,15 +46,15 @@ type agentFlags struct {
 
 func (o *agentFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.req.Image, "image", "", "a base's name (agent, python, node, …) or an image; default: agent")
-	f.StringVar(&o.req.Tenant, "tenant", "", "whose it is; default: the token's, else default")
-	f.StringVarP(&o.req.Memory, "memory", "m", "", "limit, as in 512MiB, which is the default")
-	f.Float64Var(&o.cpus, "cpus", 0, "limit; default: 1")
-	f.StringVar(&o.req.Work, "work", "", "limit of /work, as in 1GiB; default: as functions have it")
-	f.StringVar(&o.req.Network, "network", "", "none or egress; default: none")
-	f.StringSliceVar(&o.req.Allow, "allow", nil, "with egress: nothing but these `DESTINATIONS`, as a template has them")
-	f.DurationVar(&o.idle, "idle", 0, "removed that long after its last use; default: 15m")
-	f.DurationVar(&o.age, "age", 0, "and that long after it was made; default: 8h")
+	f.StringVar(&o.req.Image, "image", "", "base environment (agent, python, node, …) or image (default agent)")
+	f.StringVar(&o.req.Tenant, "tenant", "", "`tenant` of the sandbox (default the token's tenant, else \"default\")")
+	f.StringVarP(&o.req.Memory, "memory", "m", "", "memory limit, such as 1GiB (default 512MiB)")
+	f.Float64Var(&o.cpus, "cpus", 0, "limit of CPUs, such as 0.5 (default 1)")
+	f.StringVar(&o.req.Work, "work", "", "size limit of /work, such as 1GiB (default the limit for functions)")
+	f.StringVar(&o.req.Network, "network", "", "none or egress (default none)")
+	f.StringSliceVar(&o.req.Allow, "allow", nil, "with --network egress: allow only these `DESTINATIONS`, written as in a template, such as pypi.org:443")
+	f.DurationVar(&o.idle, "idle", 0, "remove the sandbox this long after its last use, at most 168h (default 15m)")
+	f.DurationVar(&o.age, "age", 0, "remove the sandbox this long after its creation, at most 168h (default 8h)")
 }
 
 func (o *agentFlags) request() api.AgentRequest {
@@ -67,7 +67,7 @@ func (o *agentFlags) request() api.AgentRequest {
 func (c *cli) agentCreateCommand() *cobra.Command {
 	var o agentFlags
 	cmd := &cobra.Command{
-		Use: "create", Short: "Make a sandbox and print its id", Args: args(cobra.NoArgs),
+		Use: "create", Short: "Create a sandbox and print its id", Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -80,7 +80,7 @@ func (c *cli) agentCreateCommand() *cobra.Command {
 		}),
 	}
 	o.flags(cmd)
-	cmd.Flags().StringVar(&o.req.Snapshot, "snapshot", "", "`SNAPSHOT` whose files /work begins with")
+	cmd.Flags().StringVar(&o.req.Snapshot, "snapshot", "", "start /work with the files of this `SNAPSHOT`")
 	return cmd
 }
 
@@ -116,9 +116,11 @@ func (c *cli) agentExecCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "exec ID [--] COMMAND [ARG...]", Short: "Run a command in a sandbox",
-		Long: `Run a command in a sandbox. Its output comes as it is written; its exit status is
-passed on (fre help exit-codes), as 124 where it ran into --timeout. Ctrl-C kills
-it with its process group.`,
+		Long: `Run a command in a sandbox. fre prints the command's output as it arrives, and exits with
+the command's exit status (fre help exit-codes). After --timeout the engine kills the
+command, and the exit status is 124. Ctrl-C kills the command and its process group.`,
+		Example: `  fre agent exec $id -- python3 -c 'print(6 * 7)'
+  fre agent exec --env A=1 --workdir /tmp $id -- env`,
 		Args: args(cobra.MinimumNArgs(2)),
 		RunE: interruptible(func(cmd *cobra.Command, a []string) error {
 			var id string
@@ -154,7 +156,7 @@ it with its process group.`,
 			case err != nil:
 				return runError{err}
 			case exit.TimedOut:
-				fmt.Fprintln(cmd.ErrOrStderr(), "fre: the command took too long and was killed")
+				fmt.Fprintln(cmd.ErrOrStderr(), "fre: the command reached its time limit and was killed")
 				return silentExitError(exitAgentTimeout)
 			case exit.Code != 0:
 				return silentExitError(exit.Code)
@@ -164,17 +166,17 @@ it with its process group.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // flags behind ID are the command's
-	f.StringArrayVarP(&env, "env", "e", nil, "`KEY=VALUE`; may be repeated")
-	f.StringVarP(&req.Dir, "workdir", "w", "", "working directory; default: /work")
-	f.DurationVar(&timeout, "timeout", 0, "kill it after that; default: 10m, at most 1h")
-	f.BoolVarP(&input, "interactive", "i", false, "pass input on")
+	f.StringArrayVarP(&env, "env", "e", nil, "set the environment variable `KEY=VALUE`; may be repeated")
+	f.StringVarP(&req.Dir, "workdir", "w", "", "working directory (default /work)")
+	f.DurationVar(&timeout, "timeout", 0, "kill the command after this time, at most 1h (default 10m)")
+	f.BoolVarP(&input, "interactive", "i", false, "pass standard input to the command")
 	return cmd
 }
 
 func (c *cli) agentFilesCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "files ID [PATH]", Short: "List files in a sandbox, of /work if no other directory is named", Args: args(cobra.RangeArgs(1, 2)),
+		Use: "files ID [PATH]", Short: "List the files of a directory in a sandbox, by default of /work", Args: args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -191,7 +193,7 @@ func (c *cli) agentFilesCommand() *cobra.Command {
 				entries = []api.AgentFile{files.AgentFile}
 			}
 			if files.Truncated {
-				fmt.Fprintf(cmd.ErrOrStderr(), "fre: these are %d of its entries: there are more\n", len(entries))
+				fmt.Fprintf(cmd.ErrOrStderr(), "fre: the directory has more entries; the list shows %d\n", len(entries))
 			}
 			return show(cmd.OutOrStdout(), l, entries, func(f api.AgentFile) string { return f.Name }, []column[api.AgentFile]{
 				{"NAME", func(f api.AgentFile) string { return f.Name }},
@@ -208,10 +210,12 @@ func (c *cli) agentFilesCommand() *cobra.Command {
 
 func (c *cli) agentCopyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "cp SOURCE DESTINATION", Short: "Copy a file into a sandbox or out of it",
-		Long: `Copy a file. One of the two is ID:PATH, in a sandbox, where a path that is not
-absolute is below /work; the other one is a file here, or - for standard input or
-output. A destination that ends in / is a directory.`,
+		Use: "cp SOURCE DESTINATION", Short: "Copy a file to or from a sandbox",
+		Long: `Copy a file to or from a sandbox. One argument is ID:PATH, a path in the sandbox; a
+relative path is relative to /work. The other argument is a local file, or - for standard
+input or output. A destination with a slash at the end is a directory.`,
+		Example: `  fre agent cp data.csv $id:data.csv
+  fre agent cp $id:result -`,
 		Args: args(cobra.ExactArgs(2)),
 		RunE: interruptible(func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
@@ -220,7 +224,7 @@ output. A destination that ends in / is a directory.`,
 			to, toPath, isTo := agentFile(a[1])
 			switch {
 			case isFrom == isTo:
-				return usageError{errors.New("one of the two is ID:PATH, such as agent-0123456789abcdef:main.py")}
+				return usageError{errors.New("one argument must be ID:PATH, such as agent-0123456789abcdef:main.py")}
 			case isTo:
 				return c.copyIn(cmd, cl, a[0], to, toPath)
 			}
@@ -275,10 +279,11 @@ func agentFile(s string) (id, file string, ok bool) {
 
 func (c *cli) agentSnapshotCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "snapshot ID", Short: "Keep what is in a sandbox's /work, and print the snapshot's name", Args: args(cobra.ExactArgs(1)),
-		Long: `Keep what is in a sandbox's /work, and print the snapshot's name, which
-fre agent create --snapshot takes. It is an image of one part: fre image rm
-removes it, fre push takes it elsewhere.`,
+		Use: "snapshot ID", Short: "Save a sandbox's /work as a snapshot", Args: args(cobra.ExactArgs(1)),
+		Long: `Save the files of a sandbox's /work as a snapshot, and print the snapshot's name.
+fre agent create --snapshot NAME starts a sandbox with these files. A snapshot is an
+image of one part: fre image rm removes the image, fre push copies the image to a
+registry.`,
 		RunE: interruptible(func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -318,7 +323,7 @@ func (c *cli) agentSnapshotsCommand() *cobra.Command {
 
 func (c *cli) agentRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID...", Short: "Kill what runs in sandboxes, and remove them with their /work", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm ID...", Short: "Remove sandboxes with their processes and their /work", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -15,10 +15,14 @@ func (c *cli) auditCommand() *cobra.Command {
 	var o client.AuditOptions
 	var since, format string
 	cmd := &cobra.Command{
-		Use: "audit", Short: "Print the audit log of control actions, the oldest first", Args: args(cobra.NoArgs),
-		Long: `Print the audit log of control actions, the oldest first: when, as whom, from where,
-what, on what, with which result. It takes the scope admin; a tenant's token is shown
-what its tenant's have done. (docs/tenants.md)`,
+		Use: "audit", Short: "Print the audit log of control actions", Args: args(cobra.NoArgs),
+		Long: `Print the audit log of control actions, oldest entry first. Each entry has the time, the
+result, the action, the object, the user, the tenant and the client's address.
+
+Reading the log needs the scope admin. A tenant's token sees only the actions of this
+tenant's tokens. See docs/tenants.md.`,
+		Example: `  fre audit --since 24h --action DELETE
+  fre audit -n 20 --tenant acme --action secrets,tokens`,
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			if since != "" {
 				var err error
@@ -39,12 +43,12 @@ what its tenant's have done. (docs/tenants.md)`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&since, "since", "", "only since this `TIME` (2026-01-31, RFC 3339) or duration ago (10m)")
-	f.IntVarP(&o.Tail, "tail", "n", 1000, "only the last `ENTRIES`, up to 10000")
-	f.StringVar(&o.Tenant, "tenant", "", "only what this tenant's tokens have done; * for root and tokens of all tenants")
-	f.StringSliceVar(&o.Actions, "action", nil, "only actions with this in their name, such as DELETE, secrets, docker, authenticate")
-	f.BoolVarP(&o.Follow, "follow", "f", false, "go on with new entries until Ctrl-C")
-	f.StringVar(&format, "format", "", "`template` for each entry, as for fre images")
+	f.StringVar(&since, "since", "", "print only entries since this `TIME` (2026-01-31, RFC 3339) or since a duration ago (10m)")
+	f.IntVarP(&o.Tail, "tail", "n", 1000, "print only the last `ENTRIES`, at most 10000")
+	f.StringVar(&o.Tenant, "tenant", "", "print only the actions of this tenant's tokens; * for root and tokens of all tenants")
+	f.StringSliceVar(&o.Actions, "action", nil, "print only actions whose name contains one of these words, such as DELETE, secrets, docker, authenticate")
+	f.BoolVarP(&o.Follow, "follow", "f", false, "continue with new entries until Ctrl-C")
+	f.StringVar(&format, "format", "", "`template` for each entry, as in fre images")
 	return cmd
 }
 
@@ -58,7 +62,7 @@ func auditText(e api.AuditEntry) string {
 		}
 	}
 	if e.Missed > 0 {
-		fmt.Fprintf(&line, " (%d before it could not be written)", e.Missed)
+		fmt.Fprintf(&line, " (%d earlier entries could not be written)", e.Missed)
 	}
 	return printable(line.String())
 }

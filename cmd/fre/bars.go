@@ -113,7 +113,7 @@ func brief(d time.Duration) string {
 //	packages numpy 2.1.0, 61.2MB, 1.3s
 //	packages lxml 5.3.0   [=========>          ] 4.3MB/9.1MB 12MB/s
 //	packages scipy 1.14.1 [=>                  ] 2.0MB/41MB 11MB/s
-//	7 parts whole, 112MB, 4s
+//	7 parts done, 112MB, 4s
 type bars struct {
 	out   io.Writer
 	size  func() (width, height int)
@@ -227,12 +227,12 @@ func (b *bars) frameLocked(now time.Time, width, height int) []string {
 	if height < 2 {
 		return frame
 	}
-	total := fmt.Sprintf("%d parts whole", b.tally.whole)
+	total := fmt.Sprintf("%d parts done", b.tally.whole)
 	if b.tally.whole == 1 {
-		total = "1 part whole"
+		total = "1 part done"
 	}
 	if more := len(b.tally.parts) - len(shown); more > 0 {
-		total += fmt.Sprintf(", %d more under way", more)
+		total += fmt.Sprintf(", %d more in progress", more)
 	}
 	if b.tally.bytes > 0 {
 		total += ", " + size(b.tally.bytes)

@@ -146,7 +146,7 @@ func TestBarsSay(t *testing.T) {
 		"packages lxml 5.3.0 [==============>               ] 4.3MB/9.1MB 2.15MB/s unpack",
 		`packages            resolve\x1b[31m`,
 		"packages six        [=======>                      ] 1/4",
-		"1 part whole, 1 more under way, 2s",
+		"1 part done, 1 more in progress, 2s",
 	}
 	if diff := cmp.Diff(want, s.lines); diff != "" {
 		t.Errorf("a screen of 5 lines (-want +got):\n%s", diff)
@@ -189,7 +189,7 @@ func TestBarsAtATerminal(t *testing.T) {
 	u.Sees("base python found, ")
 	u.Sees("packages slow-one [\x1b[32m=======>")
 	u.Sees("25MB/100MB")
-	u.Sees("1 part whole, ")
+	u.Sees("1 part done, ")
 	u.Resize(24, 20)
 	u.Sees("slow-on 25MB/100MB \r\n") // no room for a bar
 	u.Resize(24, 80)

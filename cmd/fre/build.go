@@ -24,13 +24,16 @@ func (c *cli) buildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build DIR | --base NAME",
 		Short: "Build the image of a template, or a base environment",
-		Long: `Build the image of the template in DIR (which holds fret.yaml) and write
-fret.lock beside it: it pins what was resolved, and the next build honours it.
-Everything in DIR is sent to the engine, except .git and what .freignore names.`,
+		Long: `Build the image of the template in the directory DIR, which contains fret.yaml. The build
+writes the resolved versions to DIR/fret.lock, and the next build uses the same versions.
+fre sends all files in DIR to the engine, except .git and the files
+named in .freignore.`,
+		Example: `  fre build hello
+  fre build --base python`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (base == "") {
-				return usageError{errors.New("name either the template's directory or --base")}
+				return usageError{errors.New("give either the template's directory or --base")}
 			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
@@ -50,7 +53,7 @@ Everything in DIR is sent to the engine, except .git and what .freignore names.`
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&base, "base", "", "build this base environment instead: python, node, java, php, ruby, native, or NAME:RELEASE")
+	cmd.Flags().StringVar(&base, "base", "", "build this base environment instead of a template: python, node, java, php, ruby, native, or NAME:RELEASE")
 	buildFlags(cmd, &o.Locked, &o.Offline)
 	p.flags(cmd, "the image's digest")
 	return cmd
@@ -61,19 +64,25 @@ func (c *cli) deployCommand() *cobra.Command {
 	var req api.DeployRequest
 	cmd := &cobra.Command{
 		Use:   "deploy DIR | --image IMAGE",
-		Short: "Build a template and put its function behind a name",
-		Long: `Build the template in DIR as fre build does and put its function behind a
-name, by default the template's id, also for an image that was pulled. In the tenant that the template names the
-function is NAME.TENANT, everywhere: two tenants may have one of the same name.
---name NAME.TENANT deploys it in another. A function of the same template is
-replaced without losing an event; one of another template only with --replace.`,
+		Short: "Build a template and deploy its function",
+		Long: `Build the template in the directory DIR like fre build, and deploy its function. With
+--image, deploy an image of the local registry, for example a pulled image.
+
+The function's name is the template's id, or --name. In the tenant "default" the function
+is called NAME, in every other tenant NAME.TENANT, with the tenant of the template.
+--name NAME.TENANT deploys the function in another tenant.
+
+A new deployment replaces a function of the same template without losing an event. To
+replace a function of another template, add --replace.`,
+		Example: `  fre deploy hello
+  fre deploy --image registry.example.org/team/hello:1.0`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (req.Image == "") {
-				return usageError{errors.New("name either the template's directory or --image")}
+				return usageError{errors.New("give either the template's directory or --image")}
 			}
 			if req.Image != "" && (req.Locked || req.Offline) {
-				return usageError{errors.New("--locked and --offline are of a template's build: --image deploys what is there")}
+				return usageError{errors.New("--locked and --offline apply to the build of a template, but --image builds nothing")}
 			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
@@ -88,7 +97,7 @@ replaced without losing an event; one of another template only with --replace.`,
 					return err
 				}
 				if built.Function == nil {
-					return errors.New("engine did not say what it deployed")
+					return errors.New("the engine's answer names no deployed function")
 				}
 				report.done(built, built.Function.Name, deployed(built))
 				return nil
@@ -96,10 +105,10 @@ replaced without losing an event; one of another template only with --replace.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&req.Name, "name", "", "name of the function; default: the template's id")
-	f.StringVar(&req.Image, "image", "", "deploy this image, which is already there, instead of a template")
-	f.BoolVar(&req.NoTraffic, "no-traffic", false, "events go on to go where they do, unless they ask for the new revision: NAME@latest")
-	f.BoolVar(&req.Replace, "replace", false, "take the name over from a function of another template")
+	f.StringVar(&req.Name, "name", "", "name of the function (default the template's id)")
+	f.StringVar(&req.Image, "image", "", "deploy this `image` of the local registry instead of a template")
+	f.BoolVar(&req.NoTraffic, "no-traffic", false, "deploy without sending traffic to the new revision, except calls of NAME@latest")
+	f.BoolVar(&req.Replace, "replace", false, "replace a function of the same name from another template")
 	buildFlags(cmd, &req.Locked, &req.Offline)
 	p.flags(cmd, "the function's name")
 	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for an unknown flag
@@ -114,15 +123,15 @@ func deployed(built *client.Built) string {
 		out += fmt.Sprintf(", revision %d", f.Latest)
 	}
 	if f.Latest != f.Revision {
-		out = fmt.Sprintf("deployed %s@latest, revision %d: events go where they went before, to revision %d unless they are split", f.Name, f.Latest, f.Revision)
+		out = fmt.Sprintf("deployed %s@latest, revision %d: traffic stays with revision %d, or split as before", f.Name, f.Latest, f.Revision)
 	}
 	return out
 }
 
 // buildFlags adds the flags that restrict a build.
 func buildFlags(cmd *cobra.Command, locked, offline *bool) {
-	cmd.Flags().BoolVar(locked, "locked", false, "fail rather than resolve what fret.lock does not answer")
-	cmd.Flags().BoolVar(offline, "offline", false, "fail rather than use a network: everything is in the local registry")
+	cmd.Flags().BoolVar(locked, "locked", false, "fail if the build needs a version that fret.lock does not give")
+	cmd.Flags().BoolVar(offline, "offline", false, "fail instead of using the network: all parts must be in the local registry")
 }
 
 // buildDir builds a template with the user's registry logins, and writes the lock file.

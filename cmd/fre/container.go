@@ -13,11 +13,16 @@ func (c *cli) createCommand() *cobra.Command {
 	var o containerFlags
 	cmd := &cobra.Command{
 		Use:   "create IMAGE [-- COMMAND [ARG...]]",
-		Short: "Make a container, which fre start runs",
-		Long: `Make a container out of an image: a sandbox that keeps what it writes to its
-root until it is removed, and can be started again. What is not said here, the
-image says; fre start runs it, fre stop ends it, fre logs prints its output,
-fre inspect describes it, fre rm removes it. The name is printed.`,
+		Short: "Create a container",
+		Long: `Create a container from an image, and print the container's name. A container is a sandbox
+with a record: its files stay until you remove the container, and you can start the
+container many times. Flags replace the settings of the image. See docs/containers.md.`,
+		Example: `  fre create --name db -m 512MiB debian:12 -- sleep infinity
+  fre start db      run the container
+  fre logs db       print its output
+  fre inspect db    show its settings
+  fre stop db       stop the container
+  fre rm db         remove the container and its files`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl := c.client()
@@ -31,8 +36,8 @@ fre inspect describes it, fre rm removes it. The name is printed.`,
 		},
 	}
 	o.flags(cmd)
-	cmd.Flags().BoolVarP(&o.req.Stdin, "interactive", "i", false, "it reads what fre attach sends, to its end; else it has no input")
-	cmd.Flags().BoolVar(&o.req.AutoRemove, "rm", false, "remove it once it has ended")
+	cmd.Flags().BoolVarP(&o.req.Stdin, "interactive", "i", false, "let the container read the input of fre attach (default no input)")
+	cmd.Flags().BoolVar(&o.req.AutoRemove, "rm", false, "remove the container after its end")
 	return cmd
 }
 
@@ -59,14 +64,14 @@ func (c *cli) startCommand() *cobra.Command {
 	var attach bool
 	cmd := &cobra.Command{
 		Use: "start NAME...", Short: "Start containers", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
-		Long: `Start containers that do not run. With --attach or --interactive one of them, and
-go on as fre attach does, from the first that it prints.`,
+		Long: `Start containers that do not run. With --attach or --interactive, start one container and
+attach to it like fre attach, from the first byte of its output.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
 			if attach || j.input {
 				if len(names) > 1 {
-					return usageError{errors.New("one container can be attached to, not several")}
+					return usageError{errors.New("--attach and --interactive take one container")}
 				}
 				box, err := cl.Container(cmd.Context(), names[0])
 				if err != nil {
@@ -84,8 +89,8 @@ go on as fre attach does, from the first that it prints.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&attach, "attach", "a", false, "join what it prints; the exit status is its own")
-	cmd.Flags().BoolVarP(&j.input, "interactive", "i", false, "join what it reads, too")
+	cmd.Flags().BoolVarP(&attach, "attach", "a", false, "print the container's output, and exit with the container's exit status")
+	cmd.Flags().BoolVarP(&j.input, "interactive", "i", false, "attach, and pass standard input to the container too")
 	j.flags(cmd)
 	return cmd
 }
@@ -94,12 +99,15 @@ func (c *cli) attachCommand() *cobra.Command {
 	var j joining
 	var noStdin bool
 	cmd := &cobra.Command{
-		Use: "attach NAME", Short: "Join what a container reads and prints", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
-		Long: `Join what a container reads, where it was made with --interactive, and prints,
-from now on; of one that does not run, its next run. The exit status is the
-container's (fre help exit-codes, as of fre run); Ctrl-C leaves it running. A
-terminal of the container's, if it was made with --tty too, takes the place of the
-one here: Ctrl-C goes to what runs inside, and Ctrl-P Ctrl-Q leaves it running.`,
+		Use: "attach NAME", Short: "Attach to a container's input and output", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
+		Long: `Attach to a container: print its output from now on, and pass standard input to a
+container created with --interactive. If the container does not run, fre waits for its
+next run. fre exits with the container's exit status (fre help exit-codes, as for fre
+run). Ctrl-C detaches and leaves the container running.
+
+If the container was created with --tty and --interactive, your terminal passes every key
+to the container's terminal: Ctrl-C goes to the programs inside, and Ctrl-P Ctrl-Q
+detaches.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -112,13 +120,13 @@ one here: Ctrl-C goes to what runs inside, and Ctrl-P Ctrl-Q leaves it running.`
 		},
 	}
 	j.flags(cmd)
-	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "leave its input to others")
+	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not pass standard input to the container")
 	return cmd
 }
 
 func (c *cli) renameCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rename NAME NEW", Short: "Give a container another name", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeContainers,
+		Use: "rename NAME NEW", Short: "Rename a container", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeContainers,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -128,7 +136,7 @@ func (c *cli) renameCommand() *cobra.Command {
 }
 
 func (c *cli) containerCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "container", Short: "Work with all containers"})
+	cmd := group(&cobra.Command{Use: "container", Short: "Work with all containers at once"})
 	cmd.AddCommand(c.containerPrune())
 	return cmd
 }
@@ -136,7 +144,7 @@ func (c *cli) containerCommand() *cobra.Command {
 func (c *cli) rmCommand() *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove containers, with what they wrote and printed", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "rm NAME...", Short: "Remove containers with their files and logs", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -149,7 +157,7 @@ func (c *cli) rmCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "kill those that run")
+	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "kill and remove running containers too")
 	return cmd
 }
 

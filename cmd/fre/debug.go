@@ -14,7 +14,7 @@ import (
 )
 
 func (c *cli) debugCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "debug", Short: "Look into the engine's own program"})
+	cmd := group(&cobra.Command{Use: "debug", Short: "Inspect the engine's own process"})
 	cmd.AddCommand(c.profileCommand(), c.syscallsCommand(), c.leaksCommand())
 	return cmd
 }
@@ -26,18 +26,18 @@ func (c *cli) profileCommand() *cobra.Command {
 	var out string
 	var seconds float64
 	cmd := &cobra.Command{
-		Use: "profile " + strings.Join(profileKinds, "|"), Short: "Fetch a profile of the engine's program",
-		Long: `Fetch a profile of the engine's own program over the control socket, while it
+		Use: "profile " + strings.Join(profileKinds, "|"), Short: "Fetch a profile of the engine's process",
+		Long: `Fetch a profile of the engine's own process over the control socket, while the engine
 works:
 
-  cpu        what it computes, for --seconds
-  heap       what memory is in use, and by whom
-  trace      every event of Go's scheduler, for --seconds
-  goroutine  where every goroutine is
-  mutex      who waits for whom, for --seconds
+    cpu        CPU time by function, during --seconds
+    heap       memory in use, by allocating function
+    trace      all events of Go's scheduler, during --seconds
+    goroutine  the stack of every goroutine
+    mutex      waits for locks, during --seconds
 
-"go tool pprof FILE" reads it, "go tool trace FILE" a trace. What runs inside of
-sandboxes is in none of them. One profile is taken at a time.`,
+Read a profile with "go tool pprof FILE", a trace with "go tool trace FILE". Profiles do
+not cover the programs in sandboxes. The engine takes one profile at a time.`,
 		Args: args(cobra.ExactArgs(1)), ValidArgs: profileKinds,
 		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
 			kind := args[0]
@@ -62,8 +62,8 @@ sandboxes is in none of them. One profile is taken at a time.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&out, "output", "o", "", "`file` to write, - for stdout (default fre-KIND.pprof, fre-trace.out)")
-	f.Float64Var(&seconds, "seconds", 10, "how long, for cpu, trace and mutex")
+	f.StringVarP(&out, "output", "o", "", "`file` to write, - for standard output (default fre-KIND.pprof or fre-trace.out)")
+	f.Float64Var(&seconds, "seconds", 10, "duration of cpu, trace and mutex, in seconds")
 	return cmd
 }
 
@@ -80,17 +80,16 @@ func (c *cli) syscallsCommand() *cobra.Command {
 	var seconds float64
 	cmd := &cobra.Command{
 		Use: "syscalls", Short: "Count the engine's system calls",
-		Long: `Count the system calls of the engine's own program, by name: while a call of
-its API is made again and again, which tells what one costs, or for a time.
+		Long: `Count the system calls of the engine's own process, by name: for --seconds, or with --call
+during repeated calls of the engine's API. The second form gives the system calls per
+API call. fre makes one call before the count, to open the connection. The count includes
+all other work of the engine during this time.
 
-  fre debug syscalls --call 'GET /v1/sandboxes?all=true&size=true' --repeat 100
-
-The call is made once before, so that its connection is there. Whatever else the
-engine does meanwhile is counted, too. The kernel's own trace events count
-(tracefs, CONFIG_FTRACE_SYSCALLS, as distributions have it); the engine has to
-be in the host's own pid namespace. Elsewhere strace -f -c -p PID counts, at a
-hundred times the cost.`,
-		Args: args(cobra.NoArgs),
+Counting uses the kernel's trace events (tracefs with CONFIG_FTRACE_SYSCALLS, which
+distributions enable), and the engine must run in the host's pid namespace. On other
+hosts use strace -f -c -p PID, at a hundred times the cost.`,
+		Example: `  fre debug syscalls --call 'GET /v1/sandboxes?all=true&size=true' --repeat 100`,
+		Args:    args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -100,7 +99,7 @@ hundred times the cost.`,
 			} else {
 				method, target, ok := strings.Cut(call, " ")
 				if !ok || !strings.HasPrefix(target, "/") || repeat < 1 {
-					return usageError{fmt.Errorf("--call %q --repeat %d: give a method and a path, such as 'GET /v1/images', and how often", call, repeat)}
+					return usageError{fmt.Errorf("--call %q --repeat %d: give a method and a path, such as 'GET /v1/images', and at least one repetition", call, repeat)}
 				}
 				once := func() error { return cl.Call(cmd.Context(), method, target) }
 				if err := once(); err != nil {
@@ -142,9 +141,9 @@ hundred times the cost.`,
 	}
 	l.flags(cmd, "")
 	f := cmd.Flags()
-	f.StringVar(&call, "call", "", "method and path of the `call` to make, without a body")
-	f.IntVar(&repeat, "repeat", 100, "how often it is made")
-	f.Float64Var(&seconds, "seconds", 5, "how long to count, without --call")
+	f.StringVar(&call, "call", "", "API `call` to repeat: method and path, such as 'GET /v1/images', without a body")
+	f.IntVar(&repeat, "repeat", 100, "number of calls")
+	f.Float64Var(&seconds, "seconds", 5, "duration of the count in seconds, without --call")
 	return cmd
 }
 
@@ -152,12 +151,12 @@ func (c *cli) leaksCommand() *cobra.Command {
 	var l listing
 	var stacks bool
 	cmd := &cobra.Command{
-		Use: "leaks", Short: "Show what the engine's program holds",
-		Long: `Show what the engine's own program holds now: buffers that are lent, by size,
-open files by kind, memory, goroutines, mounts, cgroups (in use and kept ready),
-sandboxes. What grows from one call to the next, without more work, is a leak.
+		Use: "leaks", Short: "Show the resources of the engine's process",
+		Long: `Show the resources that the engine's own process holds now: lent buffers by size, open
+files by kind, memory, goroutines, mounts, cgroups (in use and kept ready) and sandboxes.
+A resource that grows from call to call, without more work, is a leak.
 
---stacks shows where the buffers were asked for, of one in 64.`,
+--stacks shows the stacks that requested the buffers, for one buffer in 64.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
@@ -186,7 +185,7 @@ sandboxes. What grows from one call to the next, without more work, is a leak.
 		},
 	}
 	l.flags(cmd, "")
-	cmd.Flags().BoolVar(&stacks, "stacks", false, "where the buffers were asked for")
+	cmd.Flags().BoolVar(&stacks, "stacks", false, "show the stacks that requested the lent buffers")
 	return cmd
 }
 

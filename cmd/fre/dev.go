@@ -21,15 +21,18 @@ func (c *cli) devCommand() *cobra.Command {
 	var test, remove bool
 	cmd := &cobra.Command{
 		Use:   "dev DIR",
-		Short: "Deploy a template again whenever a file of it changes",
-		Long: `Build the template in DIR and put its function behind its name as fre deploy
-does, and again whenever a file of DIR changes, until Ctrl-C. What the function
-logs is printed on the standard output; so is what is wrong with a build, which
-ends nothing: the function goes on as it was. With --progress json both are on the
-standard error. Files that .freignore names, and .git, are not looked at. With
---test the function's tests run after each deployment, and changes of DIR/test
-count, too.`,
-		Args: args(cobra.ExactArgs(1)),
+		Short: "Deploy a template again after each change of a file",
+		Long: `Build and deploy the template in the directory DIR like fre deploy, and again after each
+change of a file in DIR, until Ctrl-C. Changes of .git and of files named in .freignore do
+not count.
+
+fre prints the function's log and the errors of builds to standard output, or to standard
+error with --progress json. After a failed build the function stays as before.
+
+With --test, the function's tests run after each deployment, and changes of DIR/test count
+too.`,
+		Example: `  fre dev --test hello`,
+		Args:    args(cobra.ExactArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if err := d.tests.check(); err != nil {
 				return err
@@ -51,13 +54,13 @@ count, too.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&d.req.Name, "name", "", "name of the function; default: the template's id")
-	f.BoolVar(&d.req.Replace, "replace", false, "take the name over from a function of another template")
+	f.StringVar(&d.req.Name, "name", "", "name of the function (default the template's id)")
+	f.BoolVar(&d.req.Replace, "replace", false, "replace a function of the same name from another template")
 	f.BoolVar(&test, "test", false, "run the function's tests after each deployment")
-	f.BoolVar(&remove, "rm", false, "take the function away at the end")
+	f.BoolVar(&remove, "rm", false, "remove the function at the end")
 	buildFlags(cmd, &d.req.Locked, &d.req.Offline)
 	d.tests.flags(cmd)
-	d.progress.flags(cmd, "what the function logs, what is wrong, and the number of tests that failed")
+	d.progress.flags(cmd, "the function's log, errors, and the number of failed tests")
 	return cmd
 }
 
@@ -163,7 +166,7 @@ func (d *dev) deploy(ctx context.Context) error {
 		return err
 	}
 	if built.Function == nil {
-		return errors.New("engine did not say what it deployed")
+		return errors.New("the engine's answer names no deployed function")
 	}
 	d.name = built.Function.Name
 	if report.json || !report.quiet {

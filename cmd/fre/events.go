@@ -19,7 +19,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 	var since, format string
 	var once bool
 	cmd := &cobra.Command{
-		Use: "events", Short: "Print what changes in the lists of images, functions and sandboxes", Args: args(cobra.NoArgs),
+		Use: "events", Short: "Print changes of images, functions and sandboxes", Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			o.Follow = !once
 			if once && since == "" { // all remembered changes
@@ -47,18 +47,18 @@ func (c *cli) eventsCommand() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Long = `Print what changes in the lists of images, functions and sandboxes, and what clients do
-with them: signals, pulls, prunes.
+	cmd.Long = `Print changes of images, functions and sandboxes, and the actions of clients on them:
+signals, pulls, prunes.
 
-Its subcommands are about asynchronous events, those that came by /async-function or
-a trigger: what waits, what failed for good, what became of one.`
+The subcommands work with asynchronous events, from /async-function or a trigger: list
+waiting events and dead letters, show an event and its result, replay dead letters.`
 	cmd.AddCommand(c.queueCommands()...)
 	f := cmd.Flags()
-	f.StringVar(&since, "since", "", "begin with those after this generation, or `TIME` (2026-01-31, RFC 3339) or duration ago (10m); default: from now on")
-	f.BoolVar(&once, "no-follow", false, "end after those that are remembered")
-	f.StringSliceVar(&o.Kinds, "kind", nil, "only these: image, function, sandbox, cache")
-	f.StringSliceVar(&o.Actions, "action", nil, "only these: create, tag, untag, delete, pull, push, load, import, save; deploy, route, remove; start, kill, stop, exit, restart, attach, detach, resize, rename; prune")
-	f.StringVar(&format, "format", "", "`template` for each line, as for fre images")
+	f.StringVar(&since, "since", "", "start after this generation, at this `TIME` (2026-01-31, RFC 3339) or a duration ago (10m) (default now)")
+	f.BoolVar(&once, "no-follow", false, "print the remembered changes and end")
+	f.StringSliceVar(&o.Kinds, "kind", nil, "print only changes of these kinds: image, function, sandbox, cache")
+	f.StringSliceVar(&o.Actions, "action", nil, "print only these actions: create, tag, untag, delete, pull, push, load, import, save; deploy, route, remove; start, kill, stop, exit, restart, attach, detach, resize, rename; prune")
+	f.StringVar(&format, "format", "", "`template` for each line, as in fre images")
 	return cmd
 }
 

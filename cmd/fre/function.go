@@ -58,7 +58,7 @@ func (c *cli) functionList(use, short string) *cobra.Command {
 
 func (c *cli) functionRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME...", Short: "Take functions away; their images stay", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "rm NAME...", Short: "Remove functions; their images stay", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -91,7 +91,7 @@ func (c *cli) functionInspect() *cobra.Command {
 			return errors.Join(inspect(cmd.OutOrStdout(), format, found), err)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre functions")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each function, as in fre functions")
 	return cmd
 }
 

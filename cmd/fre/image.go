@@ -67,7 +67,7 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 		},
 	}
 	l.flags(cmd, "image ids")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "those the builder keeps its tools in, too")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "list the images of the builder's tools too")
 	return cmd
 }
 
@@ -90,10 +90,11 @@ func byName(images []api.Image) []api.Image {
 
 func (c *cli) imageTag() *cobra.Command {
 	return &cobra.Command{
-		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image one more name", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeImages,
-		Long: `Give an image one more name. The version is "latest" where none is given; an
-image that has the name already loses it. The name may begin with a registry's
-host and port: localhost:5000/team/app:1.2.`,
+		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image another name", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeImages,
+		Long: `Give an image another name. The default VERSION is "latest". If another image has the
+name already, the name moves to IMAGE. A name may begin with the host and port of a
+registry.`,
+		Example: `  fre image tag hello:1.0 localhost:5000/team/hello:1.0`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -106,7 +107,7 @@ host and port: localhost:5000/team/app:1.2.`,
 func (c *cli) imageRemove() *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{
-		Use: "rm IMAGE...", Short: "Remove names of images, and images with their last name", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "rm IMAGE...", Short: "Remove images by name; an image goes with its last name", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -125,7 +126,7 @@ func (c *cli) imageRemove() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "given a digest, remove the image with all of its names")
+	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "remove an image given by its digest, with all its names")
 	return cmd
 }
 
@@ -133,9 +134,9 @@ func (c *cli) imageInspect() *cobra.Command {
 	var l listing
 	var leftOut bool
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE...", Short: "Show what images are made of", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
-		Long: `Show what images are made of, as JSON. In it config.left_out is what is not in
-them: --left-out prints that alone, as a table.`,
+		Use: "inspect IMAGE...", Short: "Show the parts and the configuration of images", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Long: `Show the parts and the configuration of images as JSON. The field config.left_out lists
+the omitted packages and files; --left-out prints only this list, as a table.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -153,8 +154,8 @@ them: --left-out prints that alone, as a table.`,
 			return errors.Join(inspect(cmd.OutOrStdout(), l.format, found), err)
 		},
 	}
-	cmd.Flags().StringVar(&l.format, "format", "", "`template` for each, as for fre images")
-	cmd.Flags().BoolVar(&leftOut, "left-out", false, "what is not in them, instead")
+	cmd.Flags().StringVar(&l.format, "format", "", "`template` for each image, as in fre images")
+	cmd.Flags().BoolVar(&leftOut, "left-out", false, "print only a table of the omitted packages and files")
 	return cmd
 }
 
@@ -205,7 +206,7 @@ func showLeftOut(w io.Writer, l listing, images []api.ImageDetails) error {
 func (c *cli) imageHistory() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "history IMAGE", Short: "Show how an image was made, the last step first", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "history IMAGE", Short: "Show the build steps of an image, last step first", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -229,9 +230,9 @@ func (c *cli) imageHistory() *cobra.Command {
 func (c *cli) imageSBOM() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "sbom IMAGE", Short: "Say what an image is made of, in CycloneDX", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
-		Long: `Write an image's bill of materials, CycloneDX 1.6 in JSON: the packages of its
-parts and its base with their package URLs. The same image gives the same bytes.`,
+		Use: "sbom IMAGE", Short: "Write an image's bill of materials in CycloneDX", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Long: `Write an image's bill of materials as CycloneDX 1.6 in JSON: the packages of the image's
+parts and of its base, with their package URLs. The same image gives the same bytes.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -249,7 +250,7 @@ parts and its base with their package URLs. The same image gives the same bytes.
 			return write(cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is the standard output")
+	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - for standard output")
 	return cmd
 }
 

@@ -18,12 +18,16 @@ func (c *cli) inspectCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "inspect ID|NAME...", Short: "Show sandboxes, containers, functions or images",
-		Long: `Show sandboxes, functions or images as JSON: what fre ps, fre function inspect
-and fre image inspect know of them, and the defences in force around a sandbox.
+		Long: `Show sandboxes, containers, functions or images as JSON, with the data of fre ps, fre
+function inspect and fre image inspect. A sandbox also has the list of the defences in
+force.
 
-What is named may be a sandbox by its id or a container by its name, else a
-function, else an image by its name, name:version or digest; else the beginning
-of one sandbox's id or one image's digest does.`,
+fre looks a NAME up in this order:
+
+    1. id of a sandbox, name of a container
+    2. name of a function
+    3. name, NAME:VERSION or digest of an image
+    4. beginning of a sandbox's id or of an image's digest`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAny(c.completeSandboxes, c.completeContainers, c.completeFunctions, c.completeImages),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
@@ -43,7 +47,7 @@ of one sandbox's id or one image's digest does.`,
 			return errors.Join(inspect(cmd.OutOrStdout(), format, found), err)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre ps, functions and images")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each object, as in fre ps, fre functions and fre images")
 	return cmd
 }
 
@@ -78,8 +82,8 @@ func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name st
 		return boxOf(ctx, cl, begin[0])
 	case len(begin) > 1:
 		return nil, &api.Error{
-			Code: api.CodeAmbiguous, Message: fmt.Sprintf("%q is the beginning of %d sandboxes' ids, as %s and %s", name, len(begin), begin[0].ID, begin[1].ID),
-			Next: "give more characters; fre ps -a --no-trunc prints them",
+			Code: api.CodeAmbiguous, Message: fmt.Sprintf("%q is the beginning of %d sandbox ids, such as %s and %s", name, len(begin), begin[0].ID, begin[1].ID),
+			Next: "give more characters; fre ps -a --no-trunc prints whole ids",
 		}
 	case isCode(err, api.CodeNotFound):
 		return nil, &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("no sandbox, function or image is called %q", name)}

@@ -23,10 +23,13 @@ func (c *cli) invokeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invoke NAME",
 		Short: "Send an event to a function and print its answer",
-		Long: `Send an event to a function and print its answer, as
-POST http://ADDR/function/NAME does. --data @FILE sends a file, --data - stdin.
-An answer with a status from 400 is printed too; from 500 the exit code is 5,
-below 1.`,
+		Long: `Send an event to a function and print the answer, like POST http://ADDR/function/NAME.
+--data @FILE sends the content of a file, --data - sends standard input.
+
+fre also prints answers with an error status. The exit code is then 1 for a status from
+400 to 499, and 5 for a status of 500 or more.`,
+		Example: `  fre invoke hello -d '{"a": 1}'
+  fre invoke hello -i -X GET --path '/items?limit=5'`,
 		Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
 			event := client.Event{Method: method, Header: http.Header{}}
@@ -74,7 +77,7 @@ below 1.`,
 				fmt.Fprintf(out, "%s\n\n", strings.Join(lines, "\n"))
 			}
 			if _, err := io.Copy(foreign(out), resp.Body); err != nil {
-				return &hintError{fmt.Errorf("function broke off its answer: %w", err), "fre logs " + names[0]}
+				return &hintError{fmt.Errorf("the function's answer broke off: %w", err), "read the function's log: fre logs " + names[0]}
 			}
 			switch {
 			case resp.StatusCode >= 500:
@@ -86,10 +89,10 @@ below 1.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&data, "data", "d", "", "body of the event; @`FILE` or - for stdin")
+	f.StringVarP(&data, "data", "d", "", "body of the event: text, @`FILE`, or - for standard input")
 	f.StringVarP(&method, "method", "X", "POST", "HTTP method")
-	f.StringArrayVarP(&headers, "header", "H", nil, "`NAME: VALUE`; may be repeated")
-	f.StringVar(&path, "path", "/", "path behind the function's name, with its query")
-	f.BoolVarP(&include, "include", "i", false, "print status and headers too")
+	f.StringArrayVarP(&headers, "header", "H", nil, "send the header `NAME: VALUE`; may be repeated")
+	f.StringVar(&path, "path", "/", "path and query after the function's name")
+	f.BoolVarP(&include, "include", "i", false, "print the status and the headers too")
 	return cmd
 }

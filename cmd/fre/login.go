@@ -64,6 +64,6 @@ func baseLogin(ctx context.Context, cl *client.Client, dir string) (client.Login
 func loginError(r name.Reference, err error) error {
 	return &hintError{
 		fmt.Errorf("login for %s from docker's configuration: %w", r.Context().RegistryStr(), err),
-		"correct config.json, or the credentials helper that it names; pull, push and sign take --username and --password-stdin instead",
+		"correct config.json or its credentials helper; or give --username and --password-stdin to fre pull, fre push or fre image sign",
 	}
 }

@@ -18,7 +18,7 @@ func (c *cli) logsCommand() *cobra.Command {
 		format        string
 	)
 	cmd := &cobra.Command{
-		Use: "logs NAME", Short: "Print what a function or container wrote and logged", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(c.completeFunctions, c.completeContainers),
+		Use: "logs NAME", Short: "Print the output and the log of a function or container", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(c.completeFunctions, c.completeContainers),
 		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
 			o := client.LogOptions{Tail: -1, Follow: follow}
 			if tail != "all" {
@@ -51,10 +51,10 @@ func (c *cli) logsCommand() *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "go on with new lines until Ctrl-C")
-	f.StringVarP(&tail, "tail", "n", "all", "only the last `LINES`")
-	f.StringVar(&since, "since", "", "only since this `TIME` (2026-01-31, RFC 3339) or duration ago (10m)")
-	f.BoolVarP(&times, "timestamps", "t", false, "print each line's time")
-	f.StringVar(&format, "format", "", "`template` for each line, as for fre images")
+	f.BoolVarP(&follow, "follow", "f", false, "continue with new lines until Ctrl-C")
+	f.StringVarP(&tail, "tail", "n", "all", "print only the last `LINES`")
+	f.StringVar(&since, "since", "", "print only lines since this `TIME` (2026-01-31, RFC 3339) or since a duration ago (10m)")
+	f.BoolVarP(&times, "timestamps", "t", false, "print the time of each line")
+	f.StringVar(&format, "format", "", "`template` for each line, as in fre images")
 	return cmd
 }

@@ -42,20 +42,20 @@ const (
 
 const exitCodes = `Exit codes of fre:
 
-    0  done
-    1  an error; the message says which
+    0  success
+    1  error: the message gives the reason
     2  wrong usage: unknown command or flag, missing argument
     3  the engine is not reachable
     4  not found: no such function, image or sandbox
-    5  the function failed: exception, crash, time-out, or it answered 500 to 599
-    6  fre status: the engine is not in its normal state
+    5  the function failed: exception, crash, time-out, or a status from 500 to 599
+    6  fre status: the engine's state is not normal
   130  interrupted (Ctrl-C)
 
-fre run and fre agent exec exit with the command's own status (128 + n when signal
-n ended it), or:
+fre run and fre agent exec exit with the command's own status (128 + n if signal n
+ended the command), or with:
 
-  124  fre agent exec: the command took too long
-  125  the engine could not run it
+  124  fre agent exec: the command reached its time limit and was killed
+  125  the engine could not run the command
   126  the command cannot be executed
   127  the command was not found in the image
 `
@@ -126,14 +126,14 @@ func explain(err error) (message, next string) {
 	case errors.As(err, &wire):
 		next = wire.Next
 		if next == "" && wire.Code == api.CodeNotFound {
-			next = "fre functions, fre images and fre ps list what is there"
+			next = "fre functions, fre images and fre ps list the existing objects"
 		}
 	case errors.Is(err, client.ErrUnreachable) && os.Getenv("FRE_HOST") != "":
-		next = "compare FRE_HOST with what its fre serve --api-listen says"
+		next = "compare FRE_HOST with --api-listen of fre serve on the engine's host"
 	case errors.Is(err, client.ErrUnreachable):
-		next = "start it as root: fre serve; or name its socket: --socket PATH or FRE_SOCKET"
+		next = "start the engine as root: fre serve; or name the engine's socket: --socket PATH or FRE_SOCKET"
 	case errors.As(err, &usage):
-		next = "fre help explains the commands"
+		next = "fre help lists the commands"
 	}
 	return message, next
 }
@@ -211,20 +211,19 @@ func newRoot() *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "fre",
 		Short: "Run untrusted functions, each in a sandbox of its own",
-		Long: `FRE runs untrusted functions, each in a sandbox of its own.
-
-  fre serve                     run the engine (as root)
-  fre new python hello          make a template
-  fre test hello                build it and run its tests
-  fre dev --test hello          do both again whenever a file changes
-  fre deploy hello              build it and put it behind a name
-  fre invoke hello -d '{"a":1}' call it
-`,
+		Long: `FRE runs untrusted functions, each in a sandbox of its own. fre serve is the engine;
+all other commands are clients of a running engine.`,
+		Example: `  fre serve                       start the engine (as root)
+  fre new python hello            create a template in the directory hello
+  fre test hello                  build the template and run its tests
+  fre dev --test hello            build, deploy and test again after each change of a file
+  fre deploy hello                build the template and deploy its function
+  fre invoke hello -d '{"a": 1}'  call the function`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.findHost(cmd) },
 	})
-	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "control socket of the engine (FRE_SOCKET)")
+	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "`path` of the engine's control socket (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &hintError{usageError{wording.Flag(err)}, cmd.CommandPath() + " --help lists the flags"}

@@ -25,16 +25,15 @@ import (
 func (c *cli) mcpCommand() *cobra.Command {
 	var o agentFlags
 	cmd := &cobra.Command{
-		Use: "mcp", Short: "Give a language model sandboxes, by the Model Context Protocol",
-		Long: `Serve the Model Context Protocol on standard input and output: tools that make
-sandboxes, run commands and code in them, and write, read and list files. The
-flags are those of the sandbox that is made where a tool names none, and of those
-that are made without saying more; none gets more network than they give. What
-this made goes when it ends.
+		Use: "mcp", Short: "Serve sandboxes to a language model by the Model Context Protocol",
+		Long: `Serve the Model Context Protocol (MCP) on standard input and output. The tools create
+sandboxes, run commands and code, and write, read and list files. See docs/agents.md.
 
-  claude mcp add fre -- fre mcp
-  claude mcp add fre -- fre mcp --network egress --allow pypi.org:443 --allow files.pythonhosted.org:443
-`,
+The first call of a tool creates a sandbox with the limits in the flags. The model may
+create further sandboxes with another image or other limits, but never with more network
+than the flags allow. The end of the session removes all sandboxes of the session.`,
+		Example: `  claude mcp add fre -- fre mcp
+  claude mcp add fre -- fre mcp --network egress --allow pypi.org:443 --allow files.pythonhosted.org:443`,
 		Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
@@ -81,47 +80,47 @@ func (m *mcpServer) close(ctx context.Context) {
 // Arguments of the tools. The model reads the jsonschema tags.
 type (
 	mcpCreate struct {
-		Image       string   `json:"image,omitempty" jsonschema:"what it is made of: agent, python, node, java, php, ruby, native, or an image of the engine's; default agent, which has Python, pip, bash and a shell user's tools"`
-		Snapshot    string   `json:"snapshot,omitempty" jsonschema:"name of a snapshot that /work is to begin with"`
-		Memory      string   `json:"memory,omitempty" jsonschema:"limit, such as 512MiB"`
-		Network     string   `json:"network,omitempty" jsonschema:"none, or egress where the session has it; default: the session's"`
-		Allow       []string `json:"allow,omitempty" jsonschema:"with egress: the only destinations, such as pypi.org:443; no others than the session's"`
-		IdleSeconds int64    `json:"idle_seconds,omitempty" jsonschema:"it is removed that long after its last use; default 900"`
+		Image       string   `json:"image,omitempty" jsonschema:"agent, python, node, java, php, ruby, native, or an image on the engine; default agent: Python, pip, bash and the tools of a shell user"`
+		Snapshot    string   `json:"snapshot,omitempty" jsonschema:"name of a snapshot; /work starts with the files of the snapshot"`
+		Memory      string   `json:"memory,omitempty" jsonschema:"memory limit, such as 512MiB"`
+		Network     string   `json:"network,omitempty" jsonschema:"none, or egress if the session allows egress; default: the session's network"`
+		Allow       []string `json:"allow,omitempty" jsonschema:"with egress: the only allowed destinations, such as pypi.org:443; the session must allow them too"`
+		IdleSeconds int64    `json:"idle_seconds,omitempty" jsonschema:"seconds from the last use of the sandbox to its removal; default 900"`
 	}
 	mcpSandbox struct {
-		Sandbox string `json:"sandbox,omitempty" jsonschema:"id of the sandbox; default: this session's own, made at its first use"`
+		Sandbox string `json:"sandbox,omitempty" jsonschema:"id of the sandbox; default: the sandbox of this session, created at its first use"`
 	}
 	mcpExec struct {
 		mcpSandbox
-		Command string            `json:"command" jsonschema:"a line for /bin/sh"`
+		Command string            `json:"command" jsonschema:"command line for /bin/sh"`
 		Dir     string            `json:"dir,omitempty" jsonschema:"working directory; default /work"`
-		Env     map[string]string `json:"env,omitempty" jsonschema:"further environment variables"`
-		Stdin   string            `json:"stdin,omitempty" jsonschema:"what the command reads"`
-		Timeout int64             `json:"timeout_seconds,omitempty" jsonschema:"the command is killed after that; default 600, at most 3600"`
+		Env     map[string]string `json:"env,omitempty" jsonschema:"additional environment variables"`
+		Stdin   string            `json:"stdin,omitempty" jsonschema:"standard input of the command"`
+		Timeout int64             `json:"timeout_seconds,omitempty" jsonschema:"time limit of the command; default 600, at most 3600"`
 	}
 	mcpCode struct {
 		mcpSandbox
 		Language string `json:"language" jsonschema:"python, node or sh; the sandbox's image must have it"`
-		Code     string `json:"code" jsonschema:"the program, which starts in /work"`
-		Timeout  int64  `json:"timeout_seconds,omitempty" jsonschema:"it is killed after that; default 600, at most 3600"`
+		Code     string `json:"code" jsonschema:"text of the program; its working directory is /work"`
+		Timeout  int64  `json:"timeout_seconds,omitempty" jsonschema:"time limit of the program; default 600, at most 3600"`
 	}
 	mcpWrite struct {
 		mcpSandbox
 		Path    string `json:"path" jsonschema:"absolute, or relative to /work"`
-		Content string `json:"content" jsonschema:"all of the file"`
+		Content string `json:"content" jsonschema:"whole content of the file"`
 		Base64  bool   `json:"base64,omitempty" jsonschema:"content is base64 of the file's bytes"`
-		Mode    string `json:"mode,omitempty" jsonschema:"octal; default 644"`
+		Mode    string `json:"mode,omitempty" jsonschema:"mode in octal; default: the mode of the old file, or 644 for a new file"`
 	}
 	mcpRead struct {
 		mcpSandbox
 		Path   string `json:"path" jsonschema:"absolute, or relative to /work"`
-		Offset int64  `json:"offset,omitempty" jsonschema:"first byte"`
-		Length int64  `json:"length,omitempty" jsonschema:"at most so many bytes; at most and by default 65536"`
+		Offset int64  `json:"offset,omitempty" jsonschema:"number of bytes to skip at the beginning"`
+		Length int64  `json:"length,omitempty" jsonschema:"maximum number of bytes; default and maximum 65536"`
 	}
 	mcpList struct {
 		mcpSandbox
 		Path   string `json:"path,omitempty" jsonschema:"absolute, or relative to /work; default /work"`
-		Offset int    `json:"offset,omitempty" jsonschema:"entries to leave out at the beginning, which are sorted by name"`
+		Offset int    `json:"offset,omitempty" jsonschema:"number of entries to skip at the beginning; entries are sorted by name"`
 	}
 )
 
@@ -155,16 +154,16 @@ type (
 
 func (m *mcpServer) server() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "fre", Title: "FRE sandboxes", Version: version().Version}, &mcp.ServerOptions{
-		Instructions: "Run untrusted commands and code in sandboxes that start in milliseconds. Files are in /work, which is kept between calls; the rest of the root is read-only. There is no network unless the session was given one. Background processes run on; sandboxes are removed when idle, and with this session.",
+		Instructions: "Run untrusted commands and code in sandboxes, which start in milliseconds. Write files below /work, which is kept between calls; the rest of the root is read-only. Sandboxes have no network unless the user allowed the network for this session. Background processes keep running between calls. FRE removes idle sandboxes, and all sandboxes at the end of this session.",
 	})
-	add(s, "create_sandbox", "Make a further sandbox, of another image or with other limits, and return its id. One for every tool is made by itself.", m.create)
+	add(s, "create_sandbox", "Create an additional sandbox, from another image or with other limits, and return its id. The other tools create the default sandbox by themselves.", m.create)
 	add(s, "exec", "Run a shell command in a sandbox and return its output and exit code.", m.exec)
 	add(s, "run_code", "Run a program in a sandbox and return its output and exit code.", m.runCode)
-	add(s, "write_file", "Make or replace a file in a sandbox, with the directories above it.", m.write)
+	add(s, "write_file", "Create or replace a file in a sandbox. Missing directories in the path are created.", m.write)
 	add(s, "read_file", "Read a file in a sandbox, or a part of it.", m.read)
 	add(s, "list_files", "List a directory in a sandbox.", m.list)
-	add(s, "snapshot", "Keep what is in a sandbox's /work; create_sandbox can begin with it, also in a later session.", m.snapshot)
-	add(s, "remove_sandbox", "Kill what runs in a sandbox and remove it with its files.", m.remove)
+	add(s, "snapshot", "Save the files of a sandbox's /work as a snapshot. create_sandbox can start from the snapshot, also in a later session.", m.snapshot)
+	add(s, "remove_sandbox", "Kill the processes of a sandbox and remove the sandbox with its files.", m.remove)
 	return s
 }
 
@@ -201,7 +200,7 @@ func mcpResult(out any) (*mcp.CallToolResult, any, error) {
 	case ok && !file.Base64:
 		content := []mcp.Content{&mcp.TextContent{Text: file.Content}}
 		if file.Truncated {
-			content = append(content, &mcp.TextContent{Text: "[the file goes on: " + file.Next + "]"})
+			content = append(content, &mcp.TextContent{Text: "[the file continues: " + file.Next + "]"})
 		}
 		return &mcp.CallToolResult{Content: content}, file, nil
 	}
@@ -245,8 +244,8 @@ func (m *mcpServer) request(in mcpCreate) (api.AgentRequest, error) {
 		r.Network, r.Allow = in.Network, in.Allow
 	case r.Network != "egress", len(r.Allow) > 0 && slices.ContainsFunc(in.Allow, func(to string) bool { return !slices.Contains(r.Allow, to) }):
 		return r, &hintError{
-			fmt.Errorf("this session's sandboxes have the network %s, and may have less", strings.TrimSpace(cmp.Or(r.Network, "none")+" "+strings.Join(r.Allow, " "))),
-			"ask the person for more: fre mcp --network egress --allow DESTINATION",
+			fmt.Errorf("the sandboxes of this session may have at most this network: %s", strings.TrimSpace(cmp.Or(r.Network, "none")+" "+strings.Join(r.Allow, " "))),
+			"ask the user to allow more network: fre mcp --network egress --allow DESTINATION",
 		}
 	default:
 		r.Network = cmp.Or(in.Network, r.Network)
@@ -314,7 +313,7 @@ func (m *mcpServer) exec(ctx context.Context, in mcpExec) (mcpRan, error) {
 func (m *mcpServer) runCode(ctx context.Context, in mcpCode) (mcpRan, error) {
 	args, ok := map[string][]string{"python": {"python3", "-"}, "node": {"node", "-"}, "sh": {"/bin/sh", "-s"}}[in.Language]
 	if !ok {
-		return mcpRan{}, &hintError{fmt.Errorf("no language is called %q", in.Language), "use python, node or sh, or write_file and exec"}
+		return mcpRan{}, &hintError{fmt.Errorf("unknown language %q", in.Language), "use python, node or sh, or write_file and exec"}
 	}
 	return m.run(ctx, in.mcpSandbox, api.AgentExec{Args: args, TimeoutMS: in.Timeout * 1000}, in.Code)
 }
@@ -352,7 +351,7 @@ func (m *mcpServer) outOfMemory(ctx context.Context, id string) string {
 	if m.kills[id] = a.OOMKills; a.OOMKills <= before {
 		return ""
 	}
-	return fmt.Sprintf("out of memory: the sandbox has %d MiB, and the kernel killed a process that needed more; use less, or create_sandbox with more memory", a.MemoryBytes>>20)
+	return fmt.Sprintf("out of memory: the sandbox has %d MiB, and the kernel killed a process because it needed more; use less memory, or call create_sandbox with more memory", a.MemoryBytes>>20)
 }
 
 const (
@@ -385,7 +384,7 @@ func (c *clipped) String() string {
 	if c.lost == 0 {
 		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\ufffd")
 	}
-	mark := fmt.Sprintf("\n[%d bytes are left out here: write the output to a file, and read_file parts of it]\n", c.lost)
+	mark := fmt.Sprintf("\n[%d bytes omitted: write the output to a file, and read the file in parts with read_file]\n", c.lost)
 	return strings.ToValidUTF8(string(c.head), "\ufffd") + mark + strings.ToValidUTF8(string(c.tail), "\ufffd")
 }
 
@@ -394,7 +393,7 @@ func (m *mcpServer) write(ctx context.Context, in mcpWrite) (out mcpDone, err er
 	if in.Base64 {
 		raw, err := base64.StdEncoding.DecodeString(content)
 		if err != nil {
-			return out, &hintError{fmt.Errorf("content is no base64: %w", err), "send the text itself, with base64 false"}
+			return out, &hintError{fmt.Errorf("content is not base64: %w", err), "send the text itself and set base64 to false"}
 		}
 		content = string(raw)
 	}
@@ -455,7 +454,7 @@ func (m *mcpServer) picture(ctx context.Context, id, path, kind string) (out mcp
 	defer body.Close()
 	raw, err := io.ReadAll(body)
 	if err == nil && len(raw) > mostPicture {
-		err = &hintError{fmt.Errorf("%s is a picture of more than %d MiB", path, mostPicture>>20), "make it smaller, or read its bytes with a length"}
+		err = &hintError{fmt.Errorf("%s is a picture larger than %d MiB", path, mostPicture>>20), "make the picture smaller, or read its bytes by giving a length"}
 	}
 	return mcpContent{Content: string(raw), image: kind}, err
 }
@@ -503,7 +502,7 @@ func (m *mcpServer) remove(ctx context.Context, in mcpSandbox) (mcpDone, error) 
 		id = m.current
 	}
 	if id == "" {
-		return mcpDone{}, &hintError{errors.New("there is no sandbox yet"), "nothing is to be done: the next tool makes one"}
+		return mcpDone{}, &hintError{errors.New("this session has no sandbox yet"), "nothing to do: the next call of a tool creates a sandbox"}
 	}
 	if err := m.client.RemoveAgent(ctx, id); err != nil {
 		return mcpDone{}, err

@@ -83,11 +83,11 @@ func mcpMessage(line []byte, long bool) (decoded jsonrpc.Message, refused []byte
 	var message, data string
 	switch line = bytes.TrimSpace(line); {
 	case long:
-		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", "the line has more than 24 MiB: write a large file in parts, or by exec"
+		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", "the line is longer than 24 MiB: write a large file in parts, or with exec"
 	case len(line) == 0:
 		return nil, nil
 	case !json.Valid(line):
-		code, message, data = jsonrpc.CodeParseError, "Parse error", "the line is not JSON: send each message as JSON on a line of its own"
+		code, message, data = jsonrpc.CodeParseError, "Parse error", "the line is not JSON: send each message as one line of JSON"
 	case line[0] == '[':
 		code, message, data = jsonrpc.CodeInvalidRequest, "Invalid Request", "batches are not supported: send each message on a line of its own"
 	default:

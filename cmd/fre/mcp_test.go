@@ -184,7 +184,7 @@ func TestMCPResult(t *testing.T) {
 	}{
 		"a file's text": {mcpContent{Content: "<b>x & y</b>"}, []mcp.Content{&mcp.TextContent{Text: "<b>x & y</b>"}}},
 		"a part of it": {mcpContent{Content: "<", Truncated: true, Next: "read_file with offset 1"}, []mcp.Content{
-			&mcp.TextContent{Text: "<"}, &mcp.TextContent{Text: "[the file goes on: read_file with offset 1]"},
+			&mcp.TextContent{Text: "<"}, &mcp.TextContent{Text: "[the file continues: read_file with offset 1]"},
 		}},
 		"bytes":     {mcpContent{Content: "//4A", Base64: true}, []mcp.Content{&mcp.TextContent{Text: `{"content":"//4A","base64":true}`}}},
 		"a picture": {mcpContent{Content: "\x89PNG", image: "image/png"}, []mcp.Content{&mcp.ImageContent{Data: []byte("\x89PNG"), MIMEType: "image/png"}}},

@@ -50,13 +50,15 @@ func (c *cli) newCommand() *cobra.Command {
 	kinds := scaffoldKinds()
 	return &cobra.Command{
 		Use:   "new LANGUAGE DIR",
-		Short: "Make a template to start from",
-		Long: fmt.Sprintf(`Make a template to start from in DIR, which must not exist or be empty: code, a
-test with its event and the answer expected, fret.yaml. Its id is DIR's last part.
-LANGUAGE is one of %s.
-native is a Go program, to be compiled before it is deployed; what the others need
-is printed.`, strings.Join(kinds, ", ")),
-		Args: args(cobra.ExactArgs(2)),
+		Short: "Create a template",
+		Long: fmt.Sprintf(`Create a template in the directory DIR, which must be empty or missing. The template has
+code, fret.yaml, and a test with an event and the expected answer. The template's id is
+the last part of DIR. fre prints the next steps.
+
+LANGUAGE is one of %s. The language native is a Go program, compiled before the
+deployment.`, strings.Join(kinds, ", ")),
+		Example: `  fre new python hello`,
+		Args:    args(cobra.ExactArgs(2)),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return kinds, cobra.ShellCompDirectiveNoFileComp
@@ -66,7 +68,7 @@ is printed.`, strings.Join(kinds, ", ")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, dir := args[0], args[1]
 			if !slices.Contains(kinds, kind) {
-				return usageError{fmt.Errorf("%q is not one of %s", kind, strings.Join(kinds, ", "))}
+				return usageError{fmt.Errorf("unknown language %q: give one of %s", kind, strings.Join(kinds, ", "))}
 			}
 			absolute, err := filepath.Abs(dir)
 			if err != nil {
@@ -74,7 +76,7 @@ is printed.`, strings.Join(kinds, ", ")),
 			}
 			id := filepath.Base(absolute)
 			if !templateID.MatchString(id) {
-				return usageError{fmt.Errorf("%q cannot be a function's name: lower-case letters, digits and dashes", id)}
+				return usageError{fmt.Errorf("%q cannot be a function's name: use lower-case letters, digits and dashes", id)}
 			}
 			if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 				return fmt.Errorf("%s is not empty", dir)
@@ -85,7 +87,7 @@ is printed.`, strings.Join(kinds, ", ")),
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "made %s\nnext: %s\n", dir, strings.Join(append(next, "fre test "+dir, "fre deploy "+dir), " && "))
+			fmt.Fprintf(cmd.OutOrStdout(), "created %s\nnext: %s\n", dir, strings.Join(append(next, "fre test "+dir, "fre deploy "+dir), " && "))
 			return nil
 		},
 	}

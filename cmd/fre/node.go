@@ -17,7 +17,7 @@ import (
 func (c *cli) nodesCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "nodes", Aliases: []string{"node"}, Short: "List the engines that work together, and take one out for a while", Args: args(cobra.NoArgs),
+		Use: "nodes", Aliases: []string{"node"}, Short: "List the nodes of the cluster", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -49,10 +49,12 @@ func (c *cli) nodesCommand() *cobra.Command {
 func (c *cli) drainCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "drain NAME", Short: "Have a node take nothing on, and wait until it has nothing under way", Args: args(cobra.ExactArgs(1)),
-		Long: `Have a node take nothing on: neither events that wait, nor requests of other nodes; what
-comes to its own gateway goes to others, and /healthz says 503, for load balancers. What
-is under way ends. It stays so over restarts, until fre nodes undrain.`,
+		Use: "drain NAME", Short: "Drain a node: stop new work, and wait until the node is idle", Args: args(cobra.ExactArgs(1)),
+		Long: `Drain a node, for example before an upgrade, and wait until the node is idle. A draining
+node takes no waiting events and no requests of other nodes. It forwards the requests at
+its own gateway, and answers /healthz with 503 for load balancers. Running events finish.
+The node stays drained, even after a restart, until fre nodes undrain.`,
+		Example: `  fre nodes drain fre-1 && systemctl stop fre`,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -68,7 +70,7 @@ is under way ends. It stays so over restarts, until fre nodes undrain.`,
 			return nil
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "how long what is under way may take; 0s: do not wait")
+	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "how long to wait until the node is idle; 0s: do not wait")
 	return cmd
 }
 
@@ -97,7 +99,7 @@ func awaitDrained(ctx context.Context, cl *client.Client, name string, most time
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return &hintError{fmt.Errorf("%s drains, and has %d events under way after %v", name, busy, most), "wait longer (--wait), or stop it: what it has not finished runs elsewhere"}
+				return &hintError{fmt.Errorf("node %s drains, but still runs %d events after %v", name, busy, most), "wait longer (--wait), or stop the node: other nodes then run its unfinished asynchronous events"}
 			}
 			return ctx.Err()
 		}
@@ -106,7 +108,7 @@ func awaitDrained(ctx context.Context, cl *client.Client, name string, most time
 
 func (c *cli) undrainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "undrain NAME", Aliases: []string{"uncordon"}, Short: "Have a node take events on again", Args: args(cobra.ExactArgs(1)),
+		Use: "undrain NAME", Aliases: []string{"uncordon"}, Short: "Let a drained node take events again", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -27,7 +27,7 @@ const progressJSON = "json"
 
 func (p *progressFlags) flags(cmd *cobra.Command, quiet string) {
 	f := cmd.Flags()
-	f.StringVar(&p.mode, "progress", "auto", "auto (bars on a terminal, lines elsewhere), plain or json")
+	f.StringVar(&p.mode, "progress", "auto", "form of the progress report: auto (bars on a terminal, lines elsewhere), plain or json")
 	f.BoolVarP(&p.quiet, "quiet", "q", false, "print only "+quiet)
 }
 
@@ -156,7 +156,7 @@ func (p *progress) result(line any, short, sentence string) {
 		fmt.Fprintln(p.out, short)
 	default:
 		if len(p.warnings) > 0 {
-			fmt.Fprintln(p.err, "warnings, once more:")
+			fmt.Fprintln(p.err, "warnings again:")
 			for _, w := range p.warnings {
 				fmt.Fprintln(p.err, "  "+w)
 			}

@@ -17,13 +17,13 @@ func (c *cli) systemGC() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "gc", Short: "Collect garbage now", Args: args(cobra.NoArgs),
-		Long: `Collect garbage now: images by the rules of the engine's configuration ("gc" in
-the file of fre serve --config; without it none), then every file that no image
-refers to. The engine does the same by itself every few hours, while it builds
-and starts.
+		Long: `Collect garbage now. The engine removes images by the rules of its configuration ("gc" in
+the file of fre serve --config; without rules no images), then all files without an image.
+The engine also collects garbage by itself every few hours, without stopping builds or
+starts.
 
---cache removes what builds have downloaded, too, unless one runs: the next ones
-download it again.`,
+--cache also removes the downloads of builds, unless a build runs. Later builds download
+the files again.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -34,9 +34,9 @@ download it again.`,
 			return showGC(cmd.OutOrStdout(), format, report)
 		},
 	}
-	cmd.Flags().BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, remove nothing")
-	cmd.Flags().BoolVar(&req.Cache, "cache", false, "also what builds have downloaded")
-	cmd.Flags().StringVar(&format, "format", "", "`template` for the report, as for fre images")
+	cmd.Flags().BoolVarP(&req.DryRun, "dry-run", "n", false, "list the objects to remove, and remove nothing")
+	cmd.Flags().BoolVar(&req.Cache, "cache", false, "also remove the downloads of builds")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for the report, as in fre images")
 	return cmd
 }
 
@@ -45,11 +45,13 @@ func (c *cli) imagePrune() *cobra.Command {
 	var unused time.Duration
 	var until, most, format string
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove images that nobody uses", Args: args(cobra.NoArgs),
-		Long: `Remove images without a name, or those that the rules --all, --unused,
---keep-newest and --max-size name, and every file that no image refers to. What
-a function, a sandbox or a build uses stays. Base environments and the builder's
-tools go by --unused and --max-size only.`,
+		Use: "prune", Short: "Remove unused images", Args: args(cobra.NoArgs),
+		Long: `Remove images without a name, or instead the images selected by --all, --unused,
+--keep-newest and --max-size. Then remove all files without an image. Images in use by a
+function, a sandbox or a build stay. For base environments and the builder's tools, only
+--unused and --max-size count.`,
+		Example: `  fre image prune --dry-run --unused 720h
+  fre image prune --all --keep 'shop:v*'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if req.MaxBytes, err = flagBytes("--max-size", most); err != nil {
@@ -73,15 +75,15 @@ tools go by --unused and --max-size only.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&req.All, "all", "a", false, "every image that nobody uses")
-	f.DurationVar(&unused, "unused", 0, "images that were not used for so long, such as 720h")
-	f.IntVar(&req.PerName, "keep-newest", 0, "all but so many of the images of one name")
-	f.StringVar(&most, "max-size", "", "least recently used images, until all files take no more than this `size`, such as 20GiB")
-	f.StringVar(&until, "until", "", "only images made before this `time`, or so long ago")
-	f.StringArrayVar(&req.Labels, "label", nil, "only images with this `label`: key or key=value")
-	f.StringArrayVar(&req.Keep, "keep", nil, "never images with a name like this `pattern`, such as shop or 'shop:v*'")
-	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, remove nothing")
-	f.StringVar(&format, "format", "", "`template` for the report, as for fre images")
+	f.BoolVarP(&req.All, "all", "a", false, "remove all unused images")
+	f.DurationVar(&unused, "unused", 0, "remove images without use for this time, such as 720h")
+	f.IntVar(&req.PerName, "keep-newest", 0, "keep this many images of each name, and remove the older images")
+	f.StringVar(&most, "max-size", "", "remove the least recently used images until all files take at most this `size`, such as 20GiB")
+	f.StringVar(&until, "until", "", "remove only images created before this `time` (2026-01-31, RFC 3339) or this long ago (24h)")
+	f.StringArrayVar(&req.Labels, "label", nil, "remove only images with this `label`: key or key=value; may be repeated")
+	f.StringArrayVar(&req.Keep, "keep", nil, "keep images whose name matches this `pattern`, such as shop or 'shop:v*'; may be repeated")
+	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "list the objects to remove, and remove nothing")
+	f.StringVar(&format, "format", "", "`template` for the report, as in fre images")
 	return cmd
 }
 
@@ -89,9 +91,9 @@ func (c *cli) containerPrune() *cobra.Command {
 	var req api.ContainerPruneRequest
 	var until, format string
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove the containers that do not run", Args: args(cobra.NoArgs),
-		Long: `Remove the containers that do not run, with what they wrote and printed: those
-that have ended, and those that never ran.`,
+		Use: "prune", Short: "Remove all containers that do not run", Args: args(cobra.NoArgs),
+		Long: `Remove all containers that do not run, with their files and logs: ended containers, and
+containers that never ran.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if until != "" {
 				before, err := flagTime("--until", until, time.Now())
@@ -118,9 +120,9 @@ that have ended, and those that never ran.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&until, "until", "", "only containers made before this `time`, or so long ago")
-	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "say what would go, remove nothing")
-	f.StringVar(&format, "format", "", "`template` for the report, as for fre images")
+	f.StringVar(&until, "until", "", "remove only containers created before this `time` (2026-01-31, RFC 3339) or this long ago (24h)")
+	f.BoolVarP(&req.DryRun, "dry-run", "n", false, "list the objects to remove, and remove nothing")
+	f.StringVar(&format, "format", "", "`template` for the report, as in fre images")
 	return cmd
 }
 
@@ -137,7 +139,7 @@ func flagBytes(flag, s string) (int64, error) {
 	}
 	n, err := daemon.ParseBytes(s)
 	if err == nil && n < 1 {
-		err = fmt.Errorf("%s is nothing", s)
+		err = fmt.Errorf("%s is not a positive size", s)
 	}
 	if err != nil {
 		return 0, usageError{fmt.Errorf("%s: %w", flag, err)}
@@ -165,7 +167,7 @@ func showGC(w io.Writer, format string, r api.GCReport) error {
 	for _, img := range r.Images {
 		name := strings.Join(img.Names, ", ")
 		if name == "" {
-			name = img.Built + " (no name any more)"
+			name = img.Built + " (without a name)"
 		}
 		fmt.Fprintf(w, "%s %s %s\n", img.Digest, name, img.Rule)
 	}
@@ -177,15 +179,14 @@ func (c *cli) systemFsck() *cobra.Command {
 	var req api.FsckRequest
 	var quiet bool
 	cmd := &cobra.Command{
-		Use: "fsck", Short: "Check everything that is stored", Args: args(cobra.NoArgs),
-		Long: `Check everything that is stored: the content and metadata of every file, the
-lists of files, the images' directories and the database. The engine goes on
-working meanwhile. What is wrong is printed, one line each; the exit status is 1
-if anything is left that --repair has not put right.
+		Use: "fsck", Short: "Check all stored data", Args: args(cobra.NoArgs),
+		Long: `Check all stored data: the content and metadata of every file, the lists of files, the
+directories of images, and the database. The engine keeps working during the check. fre
+prints a line for each problem. The exit code is 1 if problems remain.
 
---repair takes a sound copy where there is one. An image that has lost a file for
-good is removed, so that building or pulling it makes it again; one that is in
-use stays.`,
+--repair replaces a damaged file by an intact copy if a copy exists. If a file is lost,
+--repair removes the images with this file, so that the next build or pull makes the
+images again. Images in use stay.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -207,12 +208,12 @@ use stays.`,
 			case got.Problems == got.Repaired:
 				return nil
 			case req.Repair:
-				return &hintError{fmt.Errorf("the store has problems that are not repaired: %d", got.Problems-got.Repaired), "build or pull again what the lines above name, then repeat this"}
+				return &hintError{fmt.Errorf("the store has unrepaired problems: %d", got.Problems-got.Repaired), "build or pull the images above again, then repeat the check"}
 			}
-			return &hintError{fmt.Errorf("the store has problems: %d", got.Problems), "fre system fsck --repair puts right what it can"}
+			return &hintError{fmt.Errorf("the store has problems: %d", got.Problems), "repair the store: fre system fsck --repair"}
 		},
 	}
-	cmd.Flags().BoolVar(&req.Repair, "repair", false, "put right what can be, remove what is lost")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the sum only")
+	cmd.Flags().BoolVar(&req.Repair, "repair", false, "repair damaged files, and remove images with lost files")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the totals")
 	return cmd
 }

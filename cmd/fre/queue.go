@@ -21,14 +21,14 @@ func (c *cli) queueCommands() []*cobra.Command {
 func queueFlags(cmd *cobra.Command, f *client.QueueFilter) {
 	cmd.Flags().StringVar(&f.Function, "function", "", "only events of this function")
 	cmd.Flags().StringVar(&f.Tenant, "tenant", "", "only events of this tenant")
-	cmd.Flags().StringSliceVar(&f.States, "state", nil, "only these: queued, running, waiting, done, dead")
+	cmd.Flags().StringSliceVar(&f.States, "state", nil, "only events in these states: queued, running, waiting, done, dead")
 }
 
 func (c *cli) queueListCommand() *cobra.Command {
 	var f client.QueueFilter
 	var l listing
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List asynchronous events that have not ended, and dead letters", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List unfinished asynchronous events and dead letters", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -48,7 +48,7 @@ func (c *cli) queueListCommand() *cobra.Command {
 		},
 	}
 	queueFlags(cmd, &f)
-	cmd.Flags().IntVar(&f.Limit, "limit", 1000, "the newest so many")
+	cmd.Flags().IntVar(&f.Limit, "limit", 1000, "maximum number of events; the newest events are listed")
 	l.flags(cmd, "ids")
 	return cmd
 }
@@ -57,7 +57,7 @@ func (c *cli) queueShowCommand() *cobra.Command {
 	var format string
 	var body bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "Show an asynchronous event, and its result once it is done", Args: args(cobra.ExactArgs(1)),
+		Use: "show ID", Short: "Show an asynchronous event, with the result of a finished event", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -99,14 +99,14 @@ func (c *cli) queueShowCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&body, "body", false, "print the body alone: the result's once the event is done, the event's before; a megabyte at most")
-	cmd.Flags().StringVar(&format, "format", "", "`template` for it, as for fre images")
+	cmd.Flags().BoolVar(&body, "body", false, "print only the body, at most 1 MiB: of the result if the event is done, else of the event")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for the event, as in fre images")
 	return cmd
 }
 
 func (c *cli) queueReplayCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "replay ID...", Short: "Put dead letters into their queue again", Args: args(cobra.MinimumNArgs(1)),
+		Use: "replay ID...", Short: "Put dead letters back into their queue", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -119,11 +119,11 @@ func (c *cli) queueDiscardCommand() *cobra.Command {
 	f := client.QueueFilter{States: []string{"dead"}, Limit: 100_000}
 	cmd := &cobra.Command{
 		Use: "discard [ID...]", Short: "Remove dead letters",
-		Long: `Remove dead letters: those with the given ids, or with --function all of that
-function. They cannot be replayed afterwards. The ids of those removed are printed.`,
+		Long: `Remove dead letters by their ids, or all dead letters of a function by --function. A
+removed dead letter cannot be replayed. fre prints the ids of the removed dead letters.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if (len(ids) > 0) == (f.Function != "") {
-				return usageError{errors.New("name dead letters by their ids, or all of a function by --function NAME; fre events ls --state dead lists them")}
+				return usageError{errors.New("give either ids of dead letters or --function NAME; fre events ls --state dead lists the ids")}
 			}
 			cl := c.client()
 			defer cl.Close()
@@ -139,7 +139,7 @@ function. They cannot be replayed afterwards. The ids of those removed are print
 			return eachEvent(cmd, ids, cl.DiscardEvent)
 		},
 	}
-	cmd.Flags().StringVar(&f.Function, "function", "", "all dead letters of this function")
+	cmd.Flags().StringVar(&f.Function, "function", "", "remove all dead letters of this function")
 	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for an unknown flag
 	return cmd
 }
@@ -161,7 +161,7 @@ func (c *cli) queueTailCommand() *cobra.Command {
 	var f client.QueueFilter
 	var format string
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Print asynchronous events as their states change", Args: args(cobra.NoArgs),
+		Use: "tail", Short: "Print state changes of asynchronous events", Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -180,6 +180,6 @@ func (c *cli) queueTailCommand() *cobra.Command {
 		}),
 	}
 	queueFlags(cmd, &f)
-	cmd.Flags().StringVar(&format, "format", "", "`template` for each line, as for fre images")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each line, as in fre images")
 	return cmd
 }

@@ -18,9 +18,9 @@ var errNoRegistryDir = usageError{errors.New("name the registry's directory: --d
 func registryCommand() *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "registry",
-		Short: "Serve images to other hosts and clients",
-		Long: `An OCI registry on disk, for fre push and pull, docker and every other client of
-registries (docs/registry.md). It needs no engine.`,
+		Short: "Run an OCI registry",
+		Long: `Run an OCI registry on disk for fre push, fre pull, docker and all other registry clients.
+The registry needs no engine. See docs/registry.md.`,
 	})
 	cmd.AddCommand(registryServeCommand(), registryGCCommand())
 	return cmd
@@ -32,14 +32,16 @@ func registryServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve --dir DIR",
 		Short: "Run a registry",
-		Long: `Run a registry in the foreground until SIGTERM or SIGINT. It needs no root.
+		Long: `Run a registry in the foreground until SIGTERM or SIGINT. The registry needs no root.
 
-Anybody who reaches a loopback address or a Unix socket may push and pull unless
---users names a file of who may: lines as htpasswd -B writes them, NAME:HASH for who
-may pull and NAME:HASH:write for who may push as well. Elsewhere it listens with TLS
-and users only, or with --insecure.
+On a loopback address or a Unix socket, all local clients may push and pull, unless --users
+names a file of users. On any other address the registry requires TLS and users, or
+--insecure. Each line of the users' file comes from htpasswd -nB: NAME:HASH may pull,
+NAME:HASH:write may also push.
 
-What no manifest refers to goes after --grace, in a collection each --gc-interval.`,
+Every --gc-interval the registry removes content without a manifest, after --grace.`,
+		Example: `  fre registry serve --dir /srv/registry
+  fre push shop 127.0.0.1:5000/shop:1`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLog(level)
@@ -66,10 +68,10 @@ func registryGCCommand() *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use:   "gc --dir DIR",
-		Short: "Free what nothing in a registry refers to",
-		Long: `Free what no manifest of a registry refers to, and unfinished uploads, after their
-grace period. A registry that runs does that by itself (fre registry serve
---gc-interval); this is for one that does not.`,
+		Short: "Remove unreferenced content of a registry",
+		Long: `Remove content without a manifest, and unfinished uploads, after --grace. Use this command
+for a stopped registry. A running registry collects by itself (fre registry serve
+--gc-interval).`,
 		Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			if cfg.Dir == "" {
@@ -94,10 +96,10 @@ grace period. A registry that runs does that by itself (fre registry serve
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.Dir, "dir", "", "`directory` that holds the registry")
-	f.BoolVar(&cfg.Untagged, "untagged", false, "also manifests without a tag that no index and no subject keeps")
-	f.BoolVar(&dry, "dry-run", false, "only say what would go")
-	f.DurationVar(&cfg.Grace, "grace", daemon.DefaultGrace, "how long what nothing refers to is kept")
+	f.StringVar(&cfg.Dir, "dir", "", "`directory` of the registry")
+	f.BoolVar(&cfg.Untagged, "untagged", false, "also remove manifests without a tag, unless an index or a subject keeps them")
+	f.BoolVar(&dry, "dry-run", false, "only report the result, and remove nothing")
+	f.DurationVar(&cfg.Grace, "grace", daemon.DefaultGrace, "how long to keep unreferenced content")
 	f.StringVar(&format, "format", "", "`template` for the result: 'json', or Go's text/template such as '{{.Bytes}}'")
 	return cmd
 }

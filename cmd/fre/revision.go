@@ -17,10 +17,10 @@ func (c *cli) functionRevisions() *cobra.Command {
 	var l listing
 	var remove []string
 	cmd := &cobra.Command{
-		Use: "revisions NAME", Short: "List a function's revisions, and who gets its events",
-		Long: `List the revisions of a function that are kept, the newest first, with how many of
-a hundred events go to each. NAME@REVISION, by number, by alias or NAME@latest, is
-one of them alone wherever a function is called or its log read (docs/revisions.md).`,
+		Use: "revisions NAME", Short: "List a function's revisions and their shares of the events",
+		Long: `List the kept revisions of a function, newest first, with the percentage of the events for
+each revision. hello@4 (a number), hello@stable (an alias) and hello@latest name a single
+revision, for calls and for fre logs. See docs/revisions.md.`,
 		Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
@@ -42,7 +42,7 @@ one of them alone wherever a function is called or its log read (docs/revisions.
 		},
 	}
 	l.flags(cmd, "numbers")
-	cmd.Flags().StringArrayVar(&remove, "rm", nil, "forget this `REVISION`, which has neither events nor an alias and is not the newest; may be repeated")
+	cmd.Flags().StringArrayVar(&remove, "rm", nil, "remove this `REVISION`; may be repeated. The newest revision and revisions with events or an alias cannot be removed")
 	return cmd
 }
 
@@ -83,11 +83,13 @@ func (c *cli) functionSplit() *cobra.Command {
 	var headers []string
 	cmd := &cobra.Command{
 		Use: "split NAME [REVISION=PERCENT...]", Short: "Split a function's events among its revisions",
-		Long: `Split the events of a function among its revisions by weights that add up to 100,
-and send those with a header to one: fre function split hello 3=90 4=10 --header
-X-Canary=1:4. Without weights those in force stay; the headers given are all that
-there are. The next fre deploy gives all events to the new revision, unless it is
-told --no-traffic.`,
+		Long: `Split the events of a function among its revisions. The percentages must add up to 100;
+without percentages the split stays as before. --header sends all events with a header to
+one revision. The headers in this command replace all earlier headers.
+
+The next fre deploy sends all events to the new revision, except with --no-traffic.`,
+		Example: `  fre function split hello 3=90 4=10
+  fre function split hello 3=90 4=10 --header X-Canary=1:4`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			for _, word := range words[1:] {
@@ -115,16 +117,16 @@ told --no-traffic.`,
 			return showRevisions(cmd.OutOrStdout(), listing{}, &r)
 		},
 	}
-	cmd.Flags().StringArrayVar(&headers, "header", nil, "`NAME=VALUE:REVISION`: events with this header go there; may be repeated")
-	cmd.Flags().StringVar(&req.Sticky, "sticky", "", "`header:NAME or cookie:NAME`: events of one value go to one revision")
+	cmd.Flags().StringArrayVar(&headers, "header", nil, "`NAME=VALUE:REVISION`: send events with this header to this revision; may be repeated")
+	cmd.Flags().StringVar(&req.Sticky, "sticky", "", "`header:NAME or cookie:NAME`: send all events with the same value to the same revision")
 	return cmd
 }
 
 func (c *cli) functionRollback() *cobra.Command {
 	return &cobra.Command{
-		Use: "rollback NAME [REVISION]", Short: "Give all events back to an earlier revision",
-		Long: `Give all of a function's events to the revision before those that have them now, or
-to the one named. Where its instances are still warm, no event waits for a start.`,
+		Use: "rollback NAME [REVISION]", Short: "Send all events to an earlier revision",
+		Long: `Send all events of a function to the revision before the current revisions, or to REVISION.
+If the revision still has warm instances, no event waits for a start.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			var req api.RollbackRequest
@@ -150,9 +152,11 @@ to the one named. Where its instances are still warm, no event waits for a start
 func (c *cli) functionAlias() *cobra.Command {
 	var req api.AliasRequest
 	cmd := &cobra.Command{
-		Use: "alias NAME [ALIAS=REVISION...]", Short: "Give revisions names: fre invoke NAME@ALIAS",
-		Long: `Give revisions of a function names that are called as NAME@ALIAS, and take names
-away. A revision with an alias is kept, however many follow it.`,
+		Use: "alias NAME [ALIAS=REVISION...]", Short: "Set and remove aliases of a function's revisions",
+		Long: `Set and remove aliases of a function's revisions. A call of NAME@ALIAS goes to the
+revision with this alias. FRE keeps a revision with an alias, even after many deployments.`,
+		Example: `  fre function alias hello stable=3
+  fre invoke hello@stable`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			req.Set = map[string]string{}
@@ -172,6 +176,6 @@ away. A revision with an alias is kept, however many follow it.`,
 			return showRevisions(cmd.OutOrStdout(), listing{}, &r)
 		},
 	}
-	cmd.Flags().StringArrayVar(&req.Remove, "rm", nil, "take this `ALIAS` away; may be repeated")
+	cmd.Flags().StringArrayVar(&req.Remove, "rm", nil, "remove this `ALIAS`; may be repeated")
 	return cmd
 }

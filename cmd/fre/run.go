@@ -25,24 +25,24 @@ type containerFlags struct {
 
 func (o *containerFlags) flags(cmd *cobra.Command) {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
-	f.StringVar(&o.req.Name, "name", "", "what it is called; default: made up")
-	f.StringVar(&o.entrypoint, "entrypoint", "", "program before the command, instead of the image's; empty: none")
-	f.StringVarP(&o.req.Dir, "workdir", "w", "", "working directory")
-	f.StringVarP(&o.req.User, "user", "u", "", "`USER[:GROUP]`, names of the image or numbers")
-	f.StringArrayVar(&o.req.Groups, "group-add", nil, "further `GROUP` of that user; may be repeated")
-	f.StringArrayVar(&o.req.CapDrop, "cap-drop", nil, "`CAPABILITY` that root is not to have, or ALL; may be repeated")
-	f.StringArrayVar(&o.req.CapAdd, "cap-add", nil, "`CAPABILITY` that it keeps all the same; may be repeated")
-	f.StringVar(&o.req.Network, "network", "", "none, egress or host; default: none")
-	f.StringVarP(&o.req.Memory, "memory", "m", "", "limit, as in 512MiB; default: a quarter of the host's")
-	f.Float64Var(&o.cpus, "cpus", 0, "limit; default: all")
-	f.Int64Var(&o.req.Pids, "pids", 0, "limit of processes and threads; default: 4096")
-	f.StringVar(&o.req.Scratch, "scratch", "", "limit of what it writes to its root, as in 1GiB; default: 10GiB where the host can keep one")
-	f.BoolVar(&o.req.ReadOnly, "read-only", false, "its root takes no writes")
-	f.StringVar(&o.req.Work, "work", "", "see the tenant's /work: ro or rw")
-	f.BoolVarP(&o.req.TTY, "tty", "t", false, "it has a terminal, with --interactive the one of those who attach")
+	f.StringVar(&o.req.Name, "name", "", "`name` of the container (default a generated name)")
+	f.StringVar(&o.entrypoint, "entrypoint", "", "`program` before the command, instead of the image's entrypoint; empty for none")
+	f.StringVarP(&o.req.Dir, "workdir", "w", "", "working directory (default the image's)")
+	f.StringVarP(&o.req.User, "user", "u", "", "run as `USER[:GROUP]`: names from the image, or numbers (default the image's)")
+	f.StringArrayVar(&o.req.Groups, "group-add", nil, "add the user to this `GROUP`; may be repeated")
+	f.StringArrayVar(&o.req.CapDrop, "cap-drop", nil, "take this `CAPABILITY` from root, or ALL; may be repeated")
+	f.StringArrayVar(&o.req.CapAdd, "cap-add", nil, "keep this `CAPABILITY` despite --cap-drop; may be repeated")
+	f.StringVar(&o.req.Network, "network", "", "none, egress or host (default none)")
+	f.StringVarP(&o.req.Memory, "memory", "m", "", "memory limit, such as 512MiB (default a quarter of the host's memory)")
+	f.Float64Var(&o.cpus, "cpus", 0, "limit of CPUs, such as 1.5 (default all)")
+	f.Int64Var(&o.req.Pids, "pids", 0, "limit of processes and threads (default 4096)")
+	f.StringVar(&o.req.Scratch, "scratch", "", "size limit of the files written to the root, such as 1GiB (default 10GiB if the host can enforce a limit)")
+	f.BoolVar(&o.req.ReadOnly, "read-only", false, "make the root read-only")
+	f.StringVar(&o.req.Work, "work", "", "give access to the tenant's /work: ro or rw")
+	f.BoolVarP(&o.req.TTY, "tty", "t", false, "give the container a terminal; with --interactive, attached clients type into the terminal")
 	cmd.Flags().AddFlagSet(f)
-	cmd.Flags().StringVar(&o.req.Tenant, "tenant", "", "whose ids it has, and whose /work it sees; default: default")
-	cmd.Flags().StringArrayVarP(&o.req.Env, "env", "e", nil, "`KEY=VALUE`; may be repeated")
+	cmd.Flags().StringVar(&o.req.Tenant, "tenant", "", "`tenant` whose user ids and /work the sandbox has (default \"default\")")
+	cmd.Flags().StringArrayVarP(&o.req.Env, "env", "e", nil, "set the environment variable `KEY=VALUE`; may be repeated")
 	cmd.Flags().SetInterspersed(false) // flags behind IMAGE are the command's
 	o.set = f
 }
@@ -71,17 +71,19 @@ func (c *cli) runCommand() *cobra.Command {
 	var trace bool
 	cmd := &cobra.Command{
 		Use:   "run IMAGE [-- COMMAND [ARG...]]",
-		Short: "Run a command in a sandbox of its own",
-		Long: `Run a command in a sandbox of its own, whose root is the image. Input, output
-and exit status are passed through (fre help exit-codes); Ctrl-C kills it.
+		Short: "Run a command in a new sandbox",
+		Long: `Run a command in a new sandbox with the image as its root. fre passes on input, output and
+exit status (fre help exit-codes). Ctrl-C kills the command.
 
-With --tty, a name, a user, a limit or whatever else fre create can say, but for
---env and --tenant, it is a container, gone when it ends. Then the image's own
-command runs where none is named, and /work is writable unless --work says ro.
+With a flag of fre create other than --env, --tenant and --interactive, for example --tty,
+--name, --user or a limit, the sandbox is a container, removed at its end. A container runs
+the image's own command if you give no command, and may write to /work unless --work is ro.
 
-With --tty and --interactive the container's terminal takes the place of the one
-here: Ctrl-C goes to what runs inside, Ctrl-P Ctrl-Q leaves it running, fre attach
-comes back to it.`,
+With --tty and --interactive, your terminal passes every key to the container's terminal:
+Ctrl-C goes to the programs inside, and Ctrl-P Ctrl-Q detaches. To attach again, use fre
+attach.`,
+		Example: `  fre run debian:12 -- cat /etc/os-release
+  fre run -i -t debian:12`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := o.request(args)
@@ -89,7 +91,7 @@ comes back to it.`,
 			defer cl.Close()
 			switch {
 			case o.given() && trace:
-				return usageError{errors.New("--trace is for a plain run, which is no container: give no more than --env and --tenant with it")}
+				return usageError{errors.New("--trace works only without a container: with --trace give only --env and --tenant")}
 			case o.given():
 				if !o.set.Changed("work") {
 					req.Work = "rw"
@@ -115,8 +117,8 @@ comes back to it.`,
 	}
 	o.flags(cmd)
 	j.flags(cmd)
-	cmd.Flags().BoolVarP(&j.input, "interactive", "i", false, "pass input on, which is done without --tty anyway")
-	cmd.Flags().BoolVar(&trace, "trace", false, "print the steps of the start, and when each was done, to stderr at the end")
+	cmd.Flags().BoolVarP(&j.input, "interactive", "i", false, "pass standard input to the command; without --tty fre always does")
+	cmd.Flags().BoolVar(&trace, "trace", false, "at the end, print the steps of the start with their times to standard error")
 	return cmd
 }
 
@@ -148,7 +150,7 @@ func (j *joining) run(cmd *cobra.Command, cl *client.Client, req api.ContainerRe
 // ended passes on the exit status of a command.
 func ended(cmd *cobra.Command, exit api.Exit) error {
 	if exit.OOMKilled {
-		fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed it")
+		fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed the command")
 	}
 	if status := exitStatus(exit); status != 0 {
 		return silentExitError(status)

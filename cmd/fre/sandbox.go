@@ -50,9 +50,9 @@ func (c *cli) psCommand() *cobra.Command {
 		},
 	}
 	l.flags(cmd, "sandbox ids")
-	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "those that ended, too")
-	cmd.Flags().BoolVarP(&o.Size, "size", "s", false, "what they hold in /tmp and other file systems of their own: bytes in use, files")
-	cmd.Flags().BoolVar(&o.Stats, "stats", false, "what they use: memory, CPU time")
+	cmd.Flags().BoolVarP(&o.All, "all", "a", false, "list ended sandboxes too")
+	cmd.Flags().BoolVarP(&o.Size, "size", "s", false, "show the bytes and files in /tmp and the sandbox's other own file systems")
+	cmd.Flags().BoolVar(&o.Stats, "stats", false, "show memory and CPU time")
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func status(b api.Sandbox, now time.Time) string {
 func (c *cli) stopCommand() *cobra.Command {
 	grace := 10 * time.Second
 	cmd := &cobra.Command{
-		Use: "stop ID...", Short: "Ask sandboxes to end; kill those that do not", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "stop ID...", Short: "Stop sandboxes; kill them after a grace period", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
 		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -110,7 +110,7 @@ func (c *cli) stopCommand() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().DurationVarP(&grace, "time", "t", grace, "how long they have before they are killed")
+	cmd.Flags().DurationVarP(&grace, "time", "t", grace, "grace period before the kill")
 	return cmd
 }
 
@@ -130,13 +130,13 @@ func (c *cli) killCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "name or number of another signal; the first process inside has to have a handler for it")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "name or number of another signal; the sandbox's first process must have a handler for the signal")
 	return cmd
 }
 
 func (c *cli) waitCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "wait ID...", Short: "Wait until sandboxes have ended, print their exit codes", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "wait ID...", Short: "Wait until sandboxes have ended, and print their exit codes", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
 		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()

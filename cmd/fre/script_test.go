@@ -170,6 +170,9 @@ func document(b *strings.Builder, cmd *cobra.Command) {
 	if usage != "" {
 		fmt.Fprintf(b, "\n%s\n", usage)
 	}
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\nExamples:\n%s\n", cmd.Example)
+	}
 	b.WriteString("```\n")
 	for _, sub := range cmd.Commands() {
 		document(b, sub)

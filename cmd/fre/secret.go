@@ -18,18 +18,23 @@ import (
 func (c *cli) secretCommand() *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "secret", Short: "Work with tenants' secrets",
-		Long: `Secrets are sealed on disk. A function whose template names one (secrets: [NAME])
-finds it in the file /run/secrets/NAME, which is in memory. The value comes from
-standard input or a file, never from the command line, where every user of the host
-would see it. Of several nodes each has them where cluster.key_file names a key; else
-fre secret says which node alone has one. (docs/tenants.md)`,
+		Long: `Work with the secrets of tenants. If a template names a secret (secrets: [NAME]), the
+function finds the value in the file /run/secrets/NAME, in memory. On disk the engine
+seals all secrets. See docs/tenants.md.
+
+The commands read values from standard input or a file, never from the command line,
+because all users of the host can see command lines.
+
+In a cluster, all nodes share the secrets if cluster.key_file names a common key.
+Otherwise fre secret names the only node with the secret.`,
+		Example: `  fre secret create stripe-key --tenant acme < key`,
 	})
 	cmd.AddCommand(c.secretList(), c.secretPut(false), c.secretPut(true), c.secretRemove(), c.secretRotate())
 	return cmd
 }
 
 func tenantFlag(cmd *cobra.Command, tenant *string) {
-	cmd.Flags().StringVar(tenant, "tenant", "default", "`tenant` whose secret it is")
+	cmd.Flags().StringVar(tenant, "tenant", "default", "`tenant` that owns the secret")
 }
 
 func (c *cli) secretList() *cobra.Command {
@@ -67,7 +72,7 @@ const maxSecret = 1 << 20
 func (c *cli) secretPut(update bool) *cobra.Command {
 	var tenant, file string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Store a secret, from standard input or a file", Args: args(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Create a secret from standard input or a file", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			in := cmd.InOrStdin()
 			if file != "" {
@@ -78,7 +83,7 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 				defer f.Close()
 				in = f
 			} else if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-				return usageError{errors.New("standard input is a terminal, which would show the value: give --from-file FILE, or < FILE")}
+				return usageError{errors.New("standard input is a terminal, and would show the value: give --from-file FILE, or < FILE")}
 			}
 			value, err := io.ReadAll(io.LimitReader(in, maxSecret))
 			if err != nil {
@@ -94,17 +99,17 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 				return err
 			}
 			if update {
-				fmt.Fprintf(cmd.ErrOrStderr(), "instances that start from now on have it; those that run keep the one before: fre stop, or deploy again\n")
+				fmt.Fprintf(cmd.ErrOrStderr(), "new instances have the new value; running instances keep the old value until fre stop or a new fre deploy\n")
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), names[0])
 			return nil
 		},
 	}
 	if update {
-		cmd.Use, cmd.Short = "update NAME", "Replace a secret's value; instances that start from then on have it"
+		cmd.Use, cmd.Short = "update NAME", "Replace a secret's value for new instances"
 	}
 	tenantFlag(cmd, &tenant)
-	cmd.Flags().StringVar(&file, "from-file", "", "`file` with the value, every byte of it (default: standard input)")
+	cmd.Flags().StringVar(&file, "from-file", "", "`file` with the value, to the last byte (default standard input)")
 	return cmd
 }
 
@@ -112,11 +117,11 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
 	all, err := cl.Secrets(cmd.Context(), tenant)
 	if err != nil {
-		return fmt.Errorf("it is stored; list secrets: %w", err)
+		return fmt.Errorf("the secret is stored, but list secrets: %w", err)
 	}
 	for _, s := range all {
 		if s.Name == name && s.Node != "" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "node %s alone has it: store it on the others too, or name a key that all nodes have (cluster.key_file)\n", s.Node)
+			fmt.Fprintf(cmd.ErrOrStderr(), "only node %s has the secret: store the secret on the other nodes too, or give all nodes a common key (cluster.key_file)\n", s.Node)
 		}
 	}
 	return nil
@@ -125,7 +130,7 @@ func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
 func (c *cli) secretRemove() *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove secrets that no function names", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm NAME...", Short: "Remove secrets that no function uses", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -144,7 +149,7 @@ func (c *cli) secretRemove() *cobra.Command {
 
 func (c *cli) secretRotate() *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate-key", Short: "Seal all secrets with a new key, and forget the old one", Args: args(cobra.NoArgs),
+		Use: "rotate-key", Short: "Seal all secrets with a new key, and forget the old key", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -21,27 +21,37 @@ func serveCommand() *cobra.Command {
 		Short: "Run the engine: control socket and HTTP gateway",
 		Long: `Run the engine in the foreground until SIGTERM or SIGINT.
 
-Functions answer at http://LISTEN/function/NAME, with --tls-cert and --tls-key at
-https://LISTEN/function/NAME, over HTTP/1.1 and HTTP/2. The control socket serves the
-other fre commands, for root and the group named by --group. Sandboxes never
-outlive the engine: whatever a crash leaves is cleaned up at the next start.
+Functions answer at http://LISTEN/function/NAME, over HTTP/1.1 and HTTP/2; with --tls-cert
+and --tls-key at https://LISTEN/function/NAME. The other fre commands use the control
+socket, open to root and the group in --group. All sandboxes end with the engine, and the
+next start removes the leftovers of a crash.
 
---config names a YAML file: "packages" takes precedence over the host's own
-configuration of pip, npm, Maven, Composer, RubyGems, Go and apt, "require" lists checks of fre doctor without
-which the engine does not start, "shells" says how many interpreters are kept
-running ahead of their functions, "work" how much tenants may keep, "network"
-what functions may reach beside the public internet, "registry" whether images are
-served to others, "gc" which of them go by themselves, "buffers" and "overload" how much memory answers
-may wait in, how many events run and wait at once, and what happens to others, "events"
-where those that run later are kept, "cluster" which other nodes it works with, "access" and "tls" who may call and where
-certificates come from, "revisions" how many of a function are kept, "lambda" where AWS Lambda's API is
-served, "openfaas" whether OpenFaaS's clients are answered (see docs/configuration.md).`,
-		Args: cobra.NoArgs,
+--config names a YAML file. All its keys are optional (docs/configuration.md):
+
+    require      checks of fre doctor that must pass, else the engine does not start
+    packages     sources of packages, instead of the host's configuration of pip, npm,
+                 Maven, Composer, RubyGems, Go and apt
+    shells       number of interpreters parked ahead of their functions
+    registry     connections to registries, signatures, a registry of the engine's own
+    lambda       address of AWS Lambda's API
+    images       limits of images from registries and archives
+    work         size limits of tenants' /work
+    revisions    number of old revisions to keep
+    network      networks that functions may reach beside the public internet
+    buffers      memory for bodies and connections
+    overload     limits of running and waiting events
+    gc           automatic removal of images
+    cluster      other nodes
+    openfaas     OpenFaaS's API
+    events       storage and limits of asynchronous events
+    access, tls  permission to call functions, certificates`,
+		Example: `  fre serve --listen 0.0.0.0:8080 --config /etc/fre/fre.yaml`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
 			if os.Geteuid() != 0 {
-				return &hintError{errors.New("the engine must run as root: it makes namespaces, cgroups and mounts"), "run: sudo fre serve"}
+				return &hintError{errors.New("the engine must run as root, because it makes namespaces, cgroups and mounts"), "run: sudo fre serve"}
 			}
 			log, err := newLog(level)
 			if err != nil {

@@ -28,15 +28,16 @@ func (c *cli) keyCommand() *cobra.Command {
 func keyGenerate() *cobra.Command {
 	var kind string
 	cmd := &cobra.Command{
-		Use: "generate NAME", Short: "Make a pair of keys to sign images with",
-		Long: `Make a pair of keys to sign images with: NAME.key, which is for whoever signs and
-is encrypted with a password, and NAME.pub, which engines verify with. Cosign reads
-both. The password is asked for, or taken from ` + passwordVariable + `, which may be
-empty.`,
-		Args: args(cobra.ExactArgs(1)),
+		Use: "generate NAME", Short: "Generate a pair of keys for signing images",
+		Long: `Generate a pair of keys for signing images. The signer uses the private key NAME.key,
+encrypted with a password. Engines verify signatures with the public key NAME.pub. Cosign
+reads both files. fre asks for the password, or takes the password from
+` + passwordVariable + `, which may be empty.`,
+		Example: `  fre key generate team`,
+		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if kind != signature.KindECDSA && kind != signature.KindEd25519 {
-				return usageError{fmt.Errorf("--type is %s or %s, not %q", signature.KindECDSA, signature.KindEd25519, kind)}
+				return usageError{fmt.Errorf("--type must be %s or %s, not %q", signature.KindECDSA, signature.KindEd25519, kind)}
 			}
 			password, err := readPassword(cmd, "password for "+names[0]+".key: ", true)
 			if err != nil {
@@ -78,7 +79,7 @@ func readPassword(cmd *cobra.Command, prompt string, twice bool) ([]byte, error)
 	}
 	in := asTerminal(cmd.InOrStdin())
 	if in == nil {
-		return nil, usageError{fmt.Errorf("the standard input is no terminal to ask for the password: set %s, to nothing for none", passwordVariable)}
+		return nil, usageError{fmt.Errorf("cannot ask for the password, because standard input is no terminal: set %s, empty for no password", passwordVariable)}
 	}
 	ask := func(prompt string) ([]byte, error) {
 		fmt.Fprint(cmd.ErrOrStderr(), prompt)
@@ -89,9 +90,9 @@ func readPassword(cmd *cobra.Command, prompt string, twice bool) ([]byte, error)
 	if err != nil || !twice {
 		return password, err
 	}
-	again, err := ask("again: ")
+	again, err := ask("repeat the password: ")
 	if err == nil && string(again) != string(password) {
-		err = errors.New("those are two passwords")
+		err = errors.New("the two passwords differ")
 	}
 	return password, err
 }
@@ -137,14 +138,15 @@ func (c *cli) imageSign() *cobra.Command {
 	var file string
 	var a authFlags
 	cmd := &cobra.Command{
-		Use: "sign REFERENCE --key FILE", Short: "Sign an image at its registry",
-		Long: `Sign an image at its registry with a private key of fre key generate's or of
-cosign's. The signature is put beside the image, as cosign puts it. Engines whose
-configuration wants it look for it when they pull.`,
-		Args: args(cobra.ExactArgs(1)),
+		Use: "sign REFERENCE --key FILE", Short: "Sign an image in its registry",
+		Long: `Sign an image in its registry with a private key from fre key generate or from cosign. The
+signature is stored beside the image, in the same place as cosign's. An engine checks
+signatures at a pull if its configuration requires signatures. See docs/images.md.`,
+		Example: `  fre image sign registry.example.org/team/hello:1.0 --key team.key`,
+		Args:    args(cobra.ExactArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
 			if file == "" {
-				return usageError{errors.New("--key is missing: fre key generate makes one")}
+				return usageError{errors.New("--key is missing: fre key generate creates a key")}
 			}
 			auth, err := a.read(cmd, refs[0])
 			if err != nil {
@@ -168,7 +170,7 @@ configuration wants it look for it when they pull.`,
 			return nil
 		}),
 	}
-	cmd.Flags().StringVar(&file, "key", "", "`file` of the private key; its password is asked for, or "+passwordVariable)
+	cmd.Flags().StringVar(&file, "key", "", "`file` with the private key; fre asks for its password, or takes the password from "+passwordVariable)
 	a.flags(cmd)
 	return cmd
 }

@@ -35,22 +35,24 @@ func (c *cli) imageSlim() *cobra.Command {
 	var p progressFlags
 	var s slimFlags
 	cmd := &cobra.Command{
-		Use: "slim --trace DIR [IMAGE]", Short: "Leave out what a function does not open",
-		Long: `Send a function the events of DIR/test (docs/testing.md), twice, and make an
-image that holds of its base environment and packages only what the function
-opened meanwhile, what belongs to that, and what keep of the template and --keep
-name; docs/bases.md has the rules. The function's own code stays whole. Without
-IMAGE the template in DIR is built; an IMAGE is one of this template's that is
-there.
+		Use: "slim --trace DIR [IMAGE]", Short: "Make a smaller image without the files that a function never opens",
+		Long: `Make a smaller image of a function. The command works in three steps:
 
-Then the same events go to the slimmed image. If an answer is not the expected
-one, or not the one it was before, nothing stays of it. Else it is called
-NAME:VERSION-slim, or as --tag says; the other image stays as it is:
+    1. Build the template in DIR, or take IMAGE, an existing image of this template. Send
+       the function the events in DIR/test (docs/testing.md) twice, and record the files
+       that the function opens.
+    2. Make an image with the function's own code, and with only these files of the base
+       environment and the packages: the opened files, the files that belong to them, and
+       the files named by keep in the template and by --keep. docs/bases.md has the rules.
+    3. Send the same events to the slimmed image. If an answer differs from the expected
+       answer or from the earlier answers, remove the slimmed image. Otherwise name the
+       slimmed image NAME:VERSION-slim, or by --tag.
 
-    fre deploy --image NAME:VERSION-slim     goes over to it
-    fre deploy --image NAME:VERSION          goes back
-
-What the events do not reach may be missing. --dry-run lists what would go.`,
+The original image stays. Files that only untested events need are missing from the slimmed
+image; --dry-run lists the files to omit.`,
+		Example: `  fre image slim --trace hello
+  fre deploy --image hello:1.0-slim    deploy the slimmed image
+  fre deploy --image hello:1.0         go back to the original image`,
 		Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: interruptible(func(cmd *cobra.Command, images []string) error {
 			if s.trace == "" {
@@ -65,11 +67,11 @@ What the events do not reach may be missing. --dry-run lists what would go.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.trace, "trace", "", "the `directory` of the template whose tests are traced")
-	f.StringVar(&s.run, "run", "", "only the tests whose name matches this `REGEXP`")
-	f.StringArrayVar(&s.keep, "keep", nil, "keep what this path `glob` matches, too; may be repeated")
-	f.StringVarP(&s.tag, "tag", "t", "", "`name` of the slimmed image, NAME[:VERSION]")
-	f.BoolVar(&s.dryRun, "dry-run", false, "make no image: list what would go")
+	f.StringVar(&s.trace, "trace", "", "`directory` of the template and its tests")
+	f.StringVar(&s.run, "run", "", "run only the tests whose name matches this `REGEXP`")
+	f.StringArrayVar(&s.keep, "keep", nil, "keep also the files that this path `glob` matches; may be repeated")
+	f.StringVarP(&s.tag, "tag", "t", "", "`name` of the slimmed image: NAME[:VERSION] (default NAME:VERSION-slim)")
+	f.BoolVar(&s.dryRun, "dry-run", false, "make no image; list the files to omit")
 	p.flags(cmd, "the digest of the slimmed image")
 	return cmd
 }
@@ -140,7 +142,7 @@ func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progr
 			return nil, runs, slimmed, err
 		}
 		if n := runs[i].Failed; n > 0 {
-			return nil, runs, slimmed, &hintError{fmt.Errorf("%d of %d tests fail before anything is left out", n, len(cases)), "fre test " + t.Dir + " says the same: correct them, or choose others (--run)"}
+			return nil, runs, slimmed, &hintError{fmt.Errorf("%d of %d tests fail on the original image", n, len(cases)), "run fre test " + t.Dir + " and correct the tests, or choose other tests (--run)"}
 		}
 	}
 	slimmed, err = cl.Slim(ctx, built.Function.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
@@ -163,12 +165,12 @@ func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progr
 	if err != nil {
 		return err
 	}
-	const next = "name what it needs with --keep, or keep in fret.yaml; --dry-run lists what would go"
+	const next = "name the missing files with --keep, or with keep in fret.yaml; --dry-run lists the omitted files"
 	if after.Failed > 0 {
-		return &hintError{fmt.Errorf("slimmed, the function fails %d of %d tests: nothing was kept of it", after.Failed, len(cases)), next}
+		return &hintError{fmt.Errorf("the slimmed image fails %d of %d tests, so it was not kept", after.Failed, len(cases)), next}
 	}
 	if changed := functest.Changed(runs[0], runs[1], after); len(changed) > 0 {
-		return &hintError{fmt.Errorf("slimmed, the function gives other answers to %s than before: nothing was kept of it", strings.Join(changed, ", ")), next}
+		return &hintError{fmt.Errorf("the slimmed image answers %s differently from the original image, so it was not kept", strings.Join(changed, ", ")), next}
 	}
 	return nil
 }

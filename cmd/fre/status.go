@@ -18,15 +18,18 @@ const normalState = "normal"
 func (c *cli) statusCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "status", Short: "Show how much the engine has to do, and how it does",
-		Long: `Show how the engine does: its state, with the reason and since when; events under
-way, and those that wait for the engine or for an instance of their function; the
-busiest functions; the memory that bodies wait in, and that of connections;
-sandboxes, and what is ready for more.
+		Use: "status", Short: "Show the engine's state and load",
+		Long: `Show the engine's state and load:
 
-The exit code is 0 where the state is normal, and 6 otherwise: degraded, probing or
-recovering (events that need memory for bodies are refused, all or some; see
-docs/configuration.md), or stopping. Queues that are full leave the state normal.`,
+    the state, its reason and its age
+    running events; events that wait for the engine or for an instance of their function
+    the busiest functions
+    memory for bodies, memory for connections
+    live sandboxes, parked sandboxes and cgroups
+
+The exit code is 0 if the state is normal, otherwise 6. In the states degraded, probing and
+recovering the engine refuses all or some events that need memory for bodies
+(docs/configuration.md). The last state is stopping. Full queues do not change the state.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
@@ -46,7 +49,7 @@ docs/configuration.md), or stopping. Queues that are full leave the state normal
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for all of it: 'json', or Go's text/template such as '{{.State}} {{.Events.Running}}'")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for the status: 'json', or Go's text/template such as '{{.State}} {{.Events.Running}}'")
 	return cmd
 }
 
@@ -58,23 +61,23 @@ func showStatus(w io.Writer, s api.Status, now time.Time) error {
 	}
 	because := ""
 	if s.Reason != "" {
-		because = ", for " + map[string]string{"memory": "want of memory for bodies", "waits": "long waits for memory"}[s.Reason]
+		because = ", because of " + map[string]string{"memory": "too little memory for bodies", "waits": "long waits for memory"}[s.Reason]
 	}
 	line("State", "%s%s, since %s", s.State, because, ago(s.Since, now))
 	line("Engine", "%s, started %s", s.Version.Version, ago(s.Started, now))
 	e := s.Events
-	line("Events", "%d of at most %d under way, %d wait for the engine, %d for their function", e.Running, e.Limit, e.Waiting, e.Queued)
+	line("Events", "%d running, at most %d; %d wait for the engine, %d for their function", e.Running, e.Limit, e.Waiting, e.Queued)
 	memory := func(name string, b api.BufferStatus) {
 		pressed := ""
 		if b.Pressed {
-			pressed = ", pressed until there are " + size(b.Low)
+			pressed = ", under pressure until at most " + size(b.Low) + " are in use"
 		}
 		line(name, "%s of %s in use, %s at most so far%s", size(b.Held), size(b.Bytes), size(b.Peak), pressed)
 	}
 	memory("Buffers", s.Buffers)
 	memory("Connections", s.Connections)
 	x := s.Sandboxes
-	line("Sandboxes", "%d live, of %d functions and others; ready: %d shells, %d attached; %d cgroups", x.Live, e.Functions, x.Bare, x.Attached, x.Cgroups)
+	line("Sandboxes", "%d live, for %d functions and other uses; parked: %d bare, %d attached; ready: %d cgroups", x.Live, e.Functions, x.Bare, x.Attached, x.Cgroups)
 	if err := t.Flush(); err != nil || len(s.Functions) == 0 {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 func (c *cli) systemCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "system", Short: "Look at the engine as a whole"})
+	cmd := group(&cobra.Command{Use: "system", Short: "Work with the engine's storage"})
 	cmd.AddCommand(c.diskUsageCommand(), c.systemGC(), c.systemFsck())
 	return cmd
 }
@@ -21,15 +21,15 @@ func (c *cli) diskUsageCommand() *cobra.Command {
 	var l listing
 	var verbose bool
 	cmd := &cobra.Command{
-		Use: "df", Short: "Show what the state directory holds, and what can be freed",
-		Long: `Show what images, containers, tenants' /work and the downloads of builds take on
-disk, in blocks, and what removing the images that nothing uses, the containers that
-do not run, and the downloads would free. With --verbose each image beside what it shares with others and what it
-alone has, each container and each tenant.
+		Use: "df", Short: "Show disk usage and reclaimable space",
+		Long: `Show the disk usage of images, containers, tenants' /work and the downloads of builds, in
+allocated blocks. RECLAIMABLE is the space of unused images, of containers that do not
+run, and of the downloads. --verbose lists each image with its shared and its unique
+bytes, each container and each tenant.
 
-Nothing is walked: images are counted as they come and go, the others by a quota
-or the size of a file system of their own. Where a host has neither, AS OF says
-when it was last counted.`,
+The command is fast: the engine counts images as they come and go, and reads the other
+sizes from quotas or from separate file systems. On a host without either, AS OF gives the
+age of the last count.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
@@ -48,9 +48,9 @@ when it was last counted.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&l.format, "format", "", "`template` for all of it: 'json', or Go's text/template such as '{{.ReclaimableBytes}}'")
+	f.StringVar(&l.format, "format", "", "`template` for the report: 'json', or Go's text/template such as '{{.ReclaimableBytes}}'")
 	f.BoolVar(&l.noTrunc, "no-trunc", false, "do not shorten ids")
-	f.BoolVarP(&verbose, "verbose", "v", false, "each image, container and tenant")
+	f.BoolVarP(&verbose, "verbose", "v", false, "list each image, container and tenant")
 	return cmd
 }
 

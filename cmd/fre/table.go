@@ -25,7 +25,7 @@ type listing struct {
 
 func (l *listing) flags(cmd *cobra.Command, quiet string) {
 	f := cmd.Flags()
-	f.StringVar(&l.format, "format", "", "`template` for each line: 'json', or Go's text/template such as '{{json .}}', '{{.Name}}'")
+	f.StringVar(&l.format, "format", "", "`template` for each line: 'json', or a Go text/template such as '{{json .}}', '{{.Name}}'")
 	f.BoolVar(&l.noTrunc, "no-trunc", false, "do not shorten ids and commands")
 	if quiet != "" {
 		f.BoolVarP(&l.quiet, "quiet", "q", false, "print only "+quiet)

@@ -14,8 +14,10 @@ import (
 func (c *cli) tenantCommand() *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "tenant", Short: "Work with tenants and their quotas",
-		Long: `Tenants own functions, /work, tokens and secrets. A template names its tenant; one
-that none has named before needs no record, and has no quotas. (docs/tenants.md)`,
+		Long: `Work with tenants. A tenant owns functions, a /work directory, tokens and secrets. A
+template names the tenant of its function. A tenant needs a record only for quotas. See
+docs/tenants.md.`,
+		Example: `  fre tenant create acme --instances 20 --memory 4GiB --cpu 8`,
 	})
 	cmd.AddCommand(c.tenantList(), c.tenantCreate(), c.tenantQuota(), c.tenantUsage(), c.tenantRemove())
 	return cmd
@@ -29,14 +31,14 @@ type quotaFlags struct {
 }
 
 func (q *quotaFlags) add(f *pflag.FlagSet) {
-	f.Int64Var(&q.instances, "instances", 0, "sandboxes of its functions, idle ones too, and containers at once; 0 for no bound, as for the others")
-	f.StringVar(&q.memory, "memory", "", "their memory limits together, such as 2GiB")
-	f.StringVar(&q.cpu, "cpu", "", "their CPU limits together, such as 1500m or 4")
-	f.Int64Var(&q.images, "images", 0, "images of its functions")
-	f.StringVar(&q.imageBytes, "image-bytes", "", "their files together, such as 10GiB")
-	f.StringVar(&q.work, "work", "", "bytes in /work, such as 1GiB; from the engine's next start on where it is in use")
-	f.Int64Var(&q.events, "events", 0, "events each second")
-	f.Int64Var(&q.builds, "builds", 0, "builds at a time, others wait; 0 for the default, 4")
+	f.Int64Var(&q.instances, "instances", 0, "running containers, and sandboxes of functions, including idle sandboxes; 0: no limit, as in the other quotas")
+	f.StringVar(&q.memory, "memory", "", "sum of the memory limits of these instances, such as 2GiB")
+	f.StringVar(&q.cpu, "cpu", "", "sum of the CPU limits of these instances, such as 1500m or 4")
+	f.Int64Var(&q.images, "images", 0, "images of the tenant's functions")
+	f.StringVar(&q.imageBytes, "image-bytes", "", "size of the files of these images, such as 10GiB")
+	f.StringVar(&q.work, "work", "", "size of /work, such as 1GiB; for a /work in use, from the engine's next start on")
+	f.Int64Var(&q.events, "events", 0, "events per second")
+	f.Int64Var(&q.builds, "builds", 0, "builds at a time, further builds wait; 0: the default, 4")
 }
 
 // apply copies the given flags into quotas.
@@ -71,7 +73,7 @@ func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
 func (c *cli) tenantList() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List tenants with what they have", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List tenants with their usage and quotas", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -120,7 +122,7 @@ var tenantColumns = []column[api.Tenant]{
 func (c *cli) tenantCreate() *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a tenant's record, with quotas", Args: args(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Create a tenant's record with quotas", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			r := api.TenantRequest{Name: names[0]}
 			if err := q.apply(cmd.Flags(), &r.Quotas); err != nil {
@@ -142,7 +144,7 @@ func (c *cli) tenantCreate() *cobra.Command {
 func (c *cli) tenantQuota() *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
-		Use: "quota NAME", Short: "Change a tenant's quotas; those not given stay", Args: args(cobra.ExactArgs(1)),
+		Use: "quota NAME", Short: "Change a tenant's quotas; quotas without a flag stay", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -166,7 +168,7 @@ func (c *cli) tenantQuota() *cobra.Command {
 func (c *cli) tenantUsage() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "usage NAME...", Short: "Show quotas and what there is of them", Args: args(cobra.MinimumNArgs(1)),
+		Use: "usage NAME...", Short: "Show the usage and quotas of tenants", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -184,7 +186,7 @@ func (c *cli) tenantUsage() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for each, as for fre tenant ls")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for each tenant, as in fre tenant ls")
 	return cmd
 }
 

@@ -25,7 +25,7 @@ type joining struct {
 }
 
 func (j *joining) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&j.keys, "detach-keys", api.DetachKeys, "what leaves a terminal when typed: `KEYS` with commas between, each a character or ctrl- and one of a-z @[\\]^_")
+	cmd.Flags().StringVar(&j.keys, "detach-keys", api.DetachKeys, "`KEYS` that detach from a terminal, separated by commas: each a character, or ctrl- and one of a-z @[\\]^_")
 }
 
 // check refuses a join in vain, before the caller makes a container.
@@ -34,7 +34,7 @@ func (j *joining) check(cmd *cobra.Command, box api.Container) error {
 		return usageError{fmt.Errorf("--detach-keys: %w", err)}
 	}
 	if j.input && box.Stdin && box.TTY && asTerminal(cmd.InOrStdin()) == nil {
-		return &hintError{usageError{errors.New("the standard input is no terminal, which the container's would take the place of")}, "run this at a terminal; or leave away --tty, or --interactive; or attach with --no-stdin"}
+		return &hintError{usageError{errors.New("the container has a terminal, but standard input is no terminal")}, "run the command at a terminal; or omit --tty or --interactive; or attach with --no-stdin"}
 	}
 	return nil
 }
@@ -48,7 +48,7 @@ func (j *joining) join(cmd *cobra.Command, cl *client.Client, box api.Container)
 	exit, err := j.attach(cmd, cl, box)
 	switch {
 	case errors.Is(err, api.ErrDetached):
-		fmt.Fprintf(cmd.ErrOrStderr(), "\nfre: left %s; fre attach %s comes back\n", box.Name, box.Name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "\nfre: detached from %s; to attach again: fre attach %s\n", box.Name, box.Name)
 		return nil
 	case err != nil:
 		return runError{err}
@@ -91,7 +91,7 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 			return j.joined()
 		}
 		if box.State != "running" {
-			fmt.Fprintf(cmd.ErrOrStderr(), "fre: %s does not run: fre start %s starts it%s", box.Name, box.Name, newline)
+			fmt.Fprintf(cmd.ErrOrStderr(), "fre: container %s does not run; to start the container: fre start %s%s", box.Name, box.Name, newline)
 		}
 		return nil
 	}}

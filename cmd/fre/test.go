@@ -27,8 +27,8 @@ type testFlags struct {
 }
 
 func (t *testFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&t.run, "run", "", "only the tests whose name matches this `REGEXP`")
-	cmd.Flags().StringArrayVar(&t.reports, "report", nil, "write a report, `KIND=FILE`: junit or json; - is the standard output; may be repeated")
+	cmd.Flags().StringVar(&t.run, "run", "", "run only the tests whose name matches this `REGEXP`")
+	cmd.Flags().StringArrayVar(&t.reports, "report", nil, "write a report, as `KIND=FILE`: junit or json; - for standard output; may be repeated")
 }
 
 func (t *testFlags) check() (err error) {
@@ -47,11 +47,11 @@ func (t *testFlags) check() (err error) {
 func (t *testFlags) load(dir, function string) ([]functest.Case, error) {
 	cases, err := functest.Load(dir, function)
 	if err != nil {
-		return nil, &hintError{err, "docs/testing.md is their format's description; fre new makes an example"}
+		return nil, &hintError{err, "docs/testing.md describes the format of tests; fre new creates an example"}
 	}
 	cases = slices.DeleteFunc(cases, func(c functest.Case) bool { return !t.pattern.MatchString(c.Name) })
 	if len(cases) == 0 {
-		return nil, usageError{fmt.Errorf("--run: no test of %s has a name that matches %q", dir, t.run)}
+		return nil, usageError{fmt.Errorf("--run: no test of %s matches %q", dir, t.run)}
 	}
 	return cases, nil
 }
@@ -70,19 +70,21 @@ func (c *cli) testCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test DIR",
 		Short: "Build a template and run its tests",
-		Long: `Build the template in DIR as fre build does, send its function the events of
-DIR/test, NAME.event.json, and compare the answers with NAME.expect.json. The
-function is one for the time of the test, with a name and a /work of its own:
-what is deployed is not touched. --function sends the events to a deployed one
-instead. The exit code is 1 where an answer is not the one that was expected.
-docs/testing.md describes the files.`,
+		Long: `Build the template in the directory DIR like fre build, and test its function: send the
+events DIR/test/NAME.event.json, and compare the answers with DIR/test/NAME.expect.json.
+See docs/testing.md. The exit code is 1 if an answer is wrong.
+
+The tests run on a temporary function with an empty /work of its own; deployed functions
+stay untouched. --function sends the events to a deployed function instead.`,
+		Example: `  fre test hello
+  fre test hello --run '^login' --report junit=report.xml`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if err := t.check(); err != nil {
 				return err
 			}
 			if function != "" && (o.Locked || o.Offline) {
-				return usageError{errors.New("--locked and --offline are of a build: with --function nothing is built")}
+				return usageError{errors.New("--locked and --offline apply to a build, but --function builds nothing")}
 			}
 			var suite *functest.Suite
 			err := c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
@@ -102,10 +104,10 @@ docs/testing.md describes the files.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&function, "function", "", "send the events to this deployed function; nothing is built")
+	cmd.Flags().StringVar(&function, "function", "", "send the events to this deployed `function`, and build nothing")
 	buildFlags(cmd, &o.Locked, &o.Offline)
 	t.flags(cmd)
-	p.flags(cmd, "the number of tests that failed")
+	p.flags(cmd, "the number of failed tests")
 	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for an unknown flag
 	return cmd
 }

@@ -13,10 +13,14 @@ import (
 func (c *cli) tokenCommand() *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use: "token", Short: "Work with tokens for the remote control API and the gateway",
-		Long: `A token stands for a tenant, or for all, and for scopes: deploy, invoke, read, admin.
-Its text is shown once; the engine keeps a hash. Clients send it as "Authorization:
-Bearer TOKEN"; fre takes it from FRE_TOKEN, or the file FRE_TOKEN_FILE names, together
-with FRE_HOST. (docs/tenants.md)`,
+		Long: `Work with tokens. A token stands for one tenant or for all tenants, and has scopes:
+deploy, invoke, read, admin. fre shows the text of a token once; the engine keeps only a
+hash. See docs/tenants.md.
+
+Clients send "Authorization: Bearer TOKEN". fre itself takes the token from FRE_TOKEN or
+from the file named by FRE_TOKEN_FILE, and sends the token to the engine at FRE_HOST.`,
+		Example: `  fre token create ci --tenant acme --scopes deploy,invoke > ci.token
+  FRE_HOST=https://engine.example:8443 FRE_TOKEN_FILE=ci.token fre deploy hello`,
 	})
 	cmd.AddCommand(c.tokenList(), c.tokenCreate(), c.tokenRotate(), c.tokenRemove(), c.tokenWhoami())
 	return cmd
@@ -68,10 +72,10 @@ func (c *cli) tokenCreate() *cobra.Command {
 	var life time.Duration
 	var all bool
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Make a token and print its text, this once", Args: args(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Create a token and print its text once", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if all == (r.Tenant != "") {
-				return usageError{fmt.Errorf("give --tenant NAME, or --all-tenants")}
+				return usageError{fmt.Errorf("give either --tenant NAME or --all-tenants")}
 			}
 			if all {
 				r.Tenant = "*"
@@ -90,11 +94,11 @@ func (c *cli) tokenCreate() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&r.Tenant, "tenant", "", "`tenant` that it stands for")
-	f.BoolVar(&all, "all-tenants", false, "it stands for every tenant; with --scopes admin for the engine itself")
-	f.StringSliceVar(&scopes, "scopes", []string{"read"}, "what it is good for: deploy, invoke, read, admin")
-	f.DurationVar(&life, "expires", 90*24*time.Hour, "for how long it holds; 0 for ever")
-	f.BoolVar(&r.AccessKey, "access-key", false, "it has an access key too, for AWS's SDKs (docs/lambda.md): two lines follow the text")
+	f.StringVar(&r.Tenant, "tenant", "", "`tenant` that the token stands for")
+	f.BoolVar(&all, "all-tenants", false, "let the token stand for all tenants; with --scopes admin also for the engine itself")
+	f.StringSliceVar(&scopes, "scopes", []string{"read"}, "rights of the token: deploy, invoke, read, admin")
+	f.DurationVar(&life, "expires", 90*24*time.Hour, "time until the token expires; 0: never")
+	f.BoolVar(&r.AccessKey, "access-key", false, "also create an access key for AWS's SDKs (docs/lambda.md), printed in two lines after the text")
 	return cmd
 }
 
@@ -104,7 +108,7 @@ func printToken(cmd *cobra.Command, t api.NewToken) error {
 	if !t.Token.Expires.IsZero() {
 		end = "expires " + t.Token.Expires.Format(time.RFC3339)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "token %s of tenant %s for %s, %s; it is not shown again\n", t.Token.ID, t.Token.Tenant, strings.Join(t.Token.Scopes, ", "), end)
+	fmt.Fprintf(cmd.ErrOrStderr(), "token %s of tenant %s for %s, %s; fre does not show the text again\n", t.Token.ID, t.Token.Tenant, strings.Join(t.Token.Scopes, ", "), end)
 	text := t.Text + "\n"
 	if t.SecretAccessKey != "" {
 		text += "AWS_ACCESS_KEY_ID=" + t.Token.AccessKey + "\nAWS_SECRET_ACCESS_KEY=" + t.SecretAccessKey + "\n"
@@ -116,7 +120,7 @@ func printToken(cmd *cobra.Command, t api.NewToken) error {
 func (c *cli) tokenRotate() *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
-		Use: "rotate ID", Short: "Put a new token in the place of one, which holds for a grace yet", Args: args(cobra.ExactArgs(1)),
+		Use: "rotate ID", Short: "Replace a token; the old token stays valid for a grace period", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -127,13 +131,13 @@ func (c *cli) tokenRotate() *cobra.Command {
 			return printToken(cmd, t)
 		},
 	}
-	cmd.Flags().DurationVar(&grace, "grace", 24*time.Hour, "for how long the old one holds")
+	cmd.Flags().DurationVar(&grace, "grace", 24*time.Hour, "how long the old token stays valid")
 	return cmd
 }
 
 func (c *cli) tokenRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID...", Short: "End tokens at once", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm ID...", Short: "Revoke tokens at once", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -150,7 +154,7 @@ func (c *cli) tokenRemove() *cobra.Command {
 
 func (c *cli) tokenWhoami() *cobra.Command {
 	return &cobra.Command{
-		Use: "whoami", Short: "Show as whom the engine knows this client", Args: args(cobra.NoArgs),
+		Use: "whoami", Short: "Show the user, tenant and scopes of this client", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -21,12 +21,16 @@ func (c *cli) pullCommand() *cobra.Command {
 	var a authFlags
 	var req api.PullRequest
 	cmd := &cobra.Command{
-		Use: "pull REFERENCE", Short: "Get an image from a registry",
-		Long: `Get an image from a registry: NAME[:VERSION] of docker.io, or
-HOST[:PORT]/PATH[:VERSION], or with @sha256:… for the very one. Layers and parts
-that are here already are not fetched. What FRE built and pushed comes back as it
-was: fre deploy --image deploys it. Without --username the login is that of your
-docker configuration (docker login), credentials helpers among it.`,
+		Use: "pull REFERENCE", Short: "Pull an image from a registry",
+		Long: `Pull an image from a registry. REFERENCE is NAME[:VERSION] at docker.io or
+HOST[:PORT]/PATH[:VERSION] at another registry; @sha256:… selects one exact image. Only
+missing layers and parts are fetched. An image that FRE built and pushed arrives
+unchanged, ready for fre deploy --image.
+
+Without --username, fre uses the login in your docker configuration (docker login),
+including credentials helpers.`,
+		Example: `  fre pull debian:12
+  fre pull registry.example.org/team/hello:1.0`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Ref = refs[0]
@@ -44,7 +48,7 @@ docker configuration (docker login), credentials helpers among it.`,
 			})
 		}),
 	}
-	cmd.Flags().StringVar(&req.Platform, "platform", "", "refuse another `OS/ARCH`; default: the engine's")
+	cmd.Flags().StringVar(&req.Platform, "platform", "", "refuse an image for a platform other than `OS/ARCH` (default the engine's platform)")
 	a.flags(cmd)
 	p.flags(cmd, "the image's digest")
 	return cmd
@@ -56,13 +60,15 @@ func (c *cli) pushCommand() *cobra.Command {
 	var req api.PushRequest
 	var keyFile string
 	cmd := &cobra.Command{
-		Use: "push IMAGE [REFERENCE]", Short: "Send an image to a registry",
-		Long: `Send an image to the registry that its name says, or that REFERENCE does.
-What came from elsewhere is sent as it came; what FRE built as an artifact of its
-parts: a pull on another machine makes the same image of it, and fetches the
-parts that are not there. With --as-image it is sent as an ordinary image, which
-other engines run, and which comes back as one. Logins are as with fre pull.`,
-		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
+		Use: "push IMAGE [REFERENCE]", Short: "Push an image to a registry",
+		Long: `Push an image to the registry in its name, or to REFERENCE. Logins work as in fre pull.
+
+An image from a registry or an archive is pushed unchanged. An image that FRE built is
+pushed as an artifact of its parts: fre pull on another machine makes the same image, and
+fetches only the missing parts. With --as-image, FRE pushes an ordinary image for other
+engines instead; a pull gives an ordinary image, not a function.`,
+		Example: `  fre push hello:1.0 registry.example.org/team/hello:1.0`,
+		Args:    args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
 		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Image = refs[0]
 			if len(refs) > 1 {
@@ -85,7 +91,7 @@ other engines run, and which comes back as one. Logins are as with fre pull.`,
 				}
 				if key != nil {
 					if err := sign(cmd, cl, key, signature.Repository(cmp.Or(req.To, req.Image)), digest, req.Auth); err != nil {
-						return fmt.Errorf("pushed as %s, and not signed: %w", digest, err)
+						return fmt.Errorf("pushed as %s, but not signed: %w", digest, err)
 					}
 				}
 				report.result(api.TravelLine{Digest: digest}, digest, fmt.Sprintf("pushed %s as %s", cmp.Or(req.To, req.Image), digest))
@@ -93,11 +99,11 @@ other engines run, and which comes back as one. Logins are as with fre pull.`,
 			})
 		}),
 	}
-	cmd.Flags().BoolVar(&req.NoSBOM, "no-sbom", false, "put no bill of materials beside what FRE built")
-	cmd.Flags().StringVar(&keyFile, "sign", "", "`file` of a private key to sign it with, as fre image sign does")
-	cmd.Flags().BoolVar(&req.AsImage, "as-image", false, "send what FRE built as an ordinary image")
+	cmd.Flags().BoolVar(&req.NoSBOM, "no-sbom", false, "push no bill of materials for an image that FRE built")
+	cmd.Flags().StringVar(&keyFile, "sign", "", "sign the image with the private key in this `file`, as fre image sign does")
+	cmd.Flags().BoolVar(&req.AsImage, "as-image", false, "push an image that FRE built as an ordinary image")
 	a.flags(cmd)
-	p.flags(cmd, "the digest of the manifest there")
+	p.flags(cmd, "the digest of the pushed manifest")
 	return cmd
 }
 
@@ -105,10 +111,11 @@ func (c *cli) imageLoad() *cobra.Command {
 	var p progressFlags
 	var input string
 	cmd := &cobra.Command{
-		Use: "load", Short: "Take in the images of an archive",
-		Long: `Take in the images of an archive that docker save, podman save or fre image
-save made, or of an OCI layout in a tar, packed with gzip or zstd or not at all.`,
-		Args: args(cobra.NoArgs),
+		Use: "load", Short: "Load the images in an archive",
+		Long: `Load the images in an archive from docker save, podman save or fre image save, or in an
+OCI layout in a tar. The archive may be packed with gzip or zstd.`,
+		Example: `  docker save debian:12 | fre image load`,
+		Args:    args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
 			in, err := openInput(cmd, input)
 			if err != nil {
@@ -125,7 +132,7 @@ save made, or of an OCI layout in a tar, packed with gzip or zstd or not at all.
 			})
 		}),
 	}
-	cmd.Flags().StringVarP(&input, "input", "i", "-", "`file` of the archive; - is the standard input")
+	cmd.Flags().StringVarP(&input, "input", "i", "-", "`file` with the archive; - for standard input")
 	p.flags(cmd, "the images' digests")
 	return cmd
 }
@@ -133,9 +140,9 @@ save made, or of an OCI layout in a tar, packed with gzip or zstd or not at all.
 func (c *cli) imageSave() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "save IMAGE...", Short: "Write images as an archive",
-		Long: `Write images as an archive that docker load, podman load and fre image load
-read: an OCI layout with docker's manifest.json beside it.`,
+		Use: "save IMAGE...", Short: "Save images in an archive",
+		Long: `Save images in an archive for docker load, podman load or fre image load. The archive is
+an OCI layout with docker's manifest.json.`,
 		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
@@ -144,12 +151,12 @@ read: an OCI layout with docker's manifest.json beside it.`,
 				return writeWhole(output, 0o644, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
 			}
 			if asTerminal(cmd.OutOrStdout()) != nil {
-				return usageError{errors.New("an archive is nothing for a terminal: name a file with -o, or redirect")}
+				return usageError{errors.New("standard output is a terminal: name a file with -o, or redirect the archive")}
 			}
 			return cl.Save(cmd.Context(), cmd.OutOrStdout(), refs)
 		}),
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - is the standard output")
+	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - for standard output")
 	return cmd
 }
 
@@ -157,7 +164,7 @@ func (c *cli) imageImport() *cobra.Command {
 	var p progressFlags
 	var o client.ImportOptions
 	cmd := &cobra.Command{
-		Use: "import FILE [NAME[:VERSION]]", Short: "Make an image of a plain archive of a file system",
+		Use: "import FILE [NAME[:VERSION]]", Short: "Import an archive of a file system as an image",
 		Args: args(cobra.RangeArgs(1, 2)),
 		RunE: interruptible(func(cmd *cobra.Command, given []string) error {
 			if len(given) > 1 {
@@ -178,8 +185,8 @@ func (c *cli) imageImport() *cobra.Command {
 			})
 		}),
 	}
-	cmd.Flags().StringArrayVarP(&o.Changes, "change", "c", nil, "a Dockerfile `instruction` for the configuration: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME, WORKDIR")
-	cmd.Flags().StringVarP(&o.Message, "message", "m", "", "for the image's history")
+	cmd.Flags().StringArrayVarP(&o.Changes, "change", "c", nil, "apply this Dockerfile `instruction` to the configuration; may be repeated: CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME, WORKDIR")
+	cmd.Flags().StringVarP(&o.Message, "message", "m", "", "comment for the image's history")
 	p.flags(cmd, "the image's digest")
 	return cmd
 }
@@ -191,8 +198,8 @@ type authFlags struct {
 }
 
 func (a *authFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.user, "username", "", "`name` to log in with; needs --password-stdin")
-	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from the standard input")
+	cmd.Flags().StringVar(&a.user, "username", "", "user `name` at the registry; needs --password-stdin")
+	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from standard input")
 }
 
 // read returns the login for the registry of a reference: from the flags, or docker's.
@@ -215,7 +222,7 @@ func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 		return os.Open(name)
 	}
 	if asTerminal(cmd.InOrStdin()) != nil {
-		return nil, usageError{errors.New("the standard input is a terminal: name a file, or redirect")}
+		return nil, usageError{errors.New("standard input is a terminal: name a file, or redirect the archive")}
 	}
 	return io.NopCloser(cmd.InOrStdin()), nil
 }

@@ -11,7 +11,7 @@ import (
 func (c *cli) triggersCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "triggers", Short: "List what makes events for functions beside requests", Args: args(cobra.NoArgs),
+		Use: "triggers", Short: "List the triggers of functions", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -52,14 +52,14 @@ func (c *cli) statsCommand() *cobra.Command {
 	var stream bool
 	interval := time.Second
 	cmd := &cobra.Command{
-		Use: "stats [ID...]", Short: "Show what sandboxes use: CPU, memory, processes", ValidArgsFunction: c.completeSandboxes,
+		Use: "stats [ID...]", Short: "Show the CPU, memory and processes of sandboxes", ValidArgsFunction: c.completeSandboxes,
 		Long: `Show the resources that sandboxes use, by default of all running sandboxes: the
 share of one CPU during --interval, CPU time since the start, memory, processes,
 and bytes in /tmp. With --stream the table is updated until Ctrl-C or until the
 named sandboxes end.`,
 		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
 			if interval <= 0 {
-				return usageError{fmt.Errorf("--interval: %v is no time to measure for", interval)}
+				return usageError{fmt.Errorf("--interval: %v is not a positive duration", interval)}
 			}
 			cl := c.client()
 			defer cl.Close()
@@ -100,8 +100,8 @@ named sandboxes end.`,
 		}),
 	}
 	l.flags(cmd, "")
-	cmd.Flags().BoolVar(&stream, "stream", false, "go on until Ctrl-C")
-	cmd.Flags().DurationVar(&interval, "interval", interval, "how long to measure for")
+	cmd.Flags().BoolVar(&stream, "stream", false, "continue until Ctrl-C")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "how long to measure")
 	return cmd
 }
 
@@ -112,7 +112,7 @@ func usages(boxes []api.Sandbox, ids []string, before map[string]int64, took tim
 	var err error
 	for _, id := range ids {
 		if err == nil && !slices.ContainsFunc(boxes, func(b api.Sandbox) bool { return isCalled(b, id) }) {
-			err = &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("no sandbox that runs is called %q", id)}
+			err = &api.Error{Code: api.CodeNotFound, Message: fmt.Sprintf("no running sandbox is called %q", id)}
 		}
 	}
 	var rows []usage

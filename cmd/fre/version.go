@@ -79,7 +79,7 @@ func (c *cli) versionCommand() *cobra.Command {
 			return errors.Join(t.Flush(), err)
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "", "`template` for {.Client, .Server}, as for fre images")
+	cmd.Flags().StringVar(&format, "format", "", "`template` for {.Client, .Server}, as in fre images")
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 	var costs bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Explain what this host can do and what follows",
+		Short: "Explain the abilities of this host",
 		Long: `Explain the abilities of this host, their use in FRE, and the effect of each
 missing ability. The report also gives the duration of frequent operations:
 medians, measured now, in less than a second. The command asks the engine; without
@@ -100,7 +100,7 @@ The exit code is 1 if the host lacks an ability that FRE needs.`,
 			defer cl.Close()
 			found, err := cl.Doctor(cmd.Context(), client.DoctorOptions{Costs: costs})
 			if errors.Is(err, client.ErrUnreachable) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "no engine answers: looking at this host directly")
+				fmt.Fprintln(cmd.ErrOrStderr(), "no engine answers: examining this host directly")
 				if found.Checks, err = daemon.Doctor(state, costs); found.Checks != nil && err != nil {
 					fmt.Fprintln(cmd.ErrOrStderr(), err)
 					err = nil
@@ -124,9 +124,9 @@ The exit code is 1 if the host lacks an ability that FRE needs.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&format, "format", "", "`template` for each check, as for fre images")
-	f.BoolVar(&costs, "costs", true, "measure what things take")
-	f.StringVar(&state, "state", daemon.DefaultState, "state `directory` to look at where no engine runs")
+	f.StringVar(&format, "format", "", "`template` for each check, as in fre images")
+	f.BoolVar(&costs, "costs", true, "measure the duration of frequent operations")
+	f.StringVar(&state, "state", daemon.DefaultState, "state `directory` to examine if no engine runs")
 	return cmd
 }
 

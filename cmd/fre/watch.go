@@ -83,7 +83,7 @@ func (w *watcher) add(dir string) error {
 		}
 		if err := w.fs.Add(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			if errors.Is(err, unix.ENOSPC) {
-				err = &hintError{errors.New("there are more directories than this user may watch"), "raise fs.inotify.max_user_watches (sysctl), or name some in .freignore"}
+				err = &hintError{errors.New("too many directories: this user's limit of inotify watches is reached"), "raise fs.inotify.max_user_watches (sysctl), or list directories in .freignore"}
 			}
 			return err
 		}
@@ -137,7 +137,7 @@ func (w *watcher) wait(ctx context.Context) (changed string, err error) {
 			if err := w.add(w.dir); err != nil {
 				return "", err
 			}
-			return "more than can be told", nil
+			return "many files", nil
 		case <-settled:
 			return changed, nil
 		case <-late:

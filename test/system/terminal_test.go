@@ -89,7 +89,7 @@ func TestTerminals(t *testing.T) {
 	w.refused(t, []string{"no terminal"}, "run", "-it", "ordinary")
 	w.refused(t, []string{"detach-keys", "is no key"}, "attach", "--detach-keys", "escape", "again")
 	u = w.sitDown(t, "attach", "again") // of what does not run yet, which can be left all the same
-	u.Sees("fre: again does not run: fre start again starts it\r\n")
+	u.Sees("fre: container again does not run; to start the container: fre start again\r\n")
 	u.Types("\x10\x11")
 	u.Sees("fre attach again")
 	u.Leaves(0)
