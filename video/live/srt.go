@@ -48,7 +48,7 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 			}
 			if err != nil {
 				if v.ctx.Err() == nil {
-					v.cfg.Log.Error("publishers are no longer listened for", "error", err)
+					v.cfg.Log.Error("stopped listening for publishers", "error", err)
 				}
 				return
 			}

@@ -26,12 +26,15 @@ func uploadCommand() *cobra.Command {
 	var name, codec, protect string
 	cmd := &cobra.Command{
 		Use:   "upload FILE",
-		Short: "Upload a video; print its asset as JSON",
-		Long: `Upload a video to the service that FRE_VIDEO_URL names (default http://` + defaultListen + `).
+		Short: "Upload a video and print its asset as JSON",
+		Long: `Upload a video to the service at FRE_VIDEO_URL (default http://` + defaultListen + `), and print
+the video's asset as JSON.
 
-The upload goes on by itself where a connection breaks off, over a restart of the service
-too; where the command was ended, the same command goes on, for a day. With --wait the
-command follows the work, and prints the asset once it is ready.`,
+If the connection breaks or the service restarts, the upload continues by itself. After an
+interrupted upload, run the same command again within a day to continue. With --wait the
+command waits until the asset is ready.`,
+		Example: `  fre-video upload holidays.mp4
+  fre-video upload --wait --codec hevc --name holidays film.mp4`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := media.ParseCodec(codec); err != nil {
@@ -61,21 +64,21 @@ command follows the work, and prints the asset once it is ready.`,
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the asset is ready or has failed")
-	cmd.Flags().StringVar(&codec, "codec", "", "h264, hevc or av1 (default the service's choice)")
-	cmd.Flags().StringVar(&name, "name", "", "what to call it (default the file's name)")
-	cmd.Flags().StringVar(&protect, "protect", "none", "how segments are encrypted: aes-128 (HLS alone) or cbcs (HLS by SAMPLE-AES, DASH by Clear Key)")
+	cmd.Flags().StringVar(&codec, "codec", "", "`codec` of the pictures: h264, hevc or av1 (default the service's --codec)")
+	cmd.Flags().StringVar(&name, "name", "", "`name` of the asset (default the file's name)")
+	cmd.Flags().StringVar(&protect, "protect", "none", "`encryption` of segments: none, aes-128 (HLS only) or cbcs (SAMPLE-AES in HLS, Clear Key in DASH)")
 	return cmd
 }
 
 // openVideo opens a file for an upload.
 func openVideo(path string) (*os.File, fs.FileInfo, error) {
-	const next = "give the path of a video"
+	const next = "give the path of a video file"
 	info, err := os.Stat(path) // opening a pipe would block until it has a writer
 	if err != nil {
 		return nil, nil, &hintError{err, next}
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, &hintError{fmt.Errorf("%s is no regular file", path), next}
+		return nil, nil, &hintError{fmt.Errorf("%s is not a regular file", path), next}
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -121,7 +124,7 @@ func upload(cmd *cobra.Command, c *client.Client, path string, video client.Vide
 	}
 	bar.end()
 	if cmd.Context().Err() != nil {
-		return a, &hintError{context.Cause(cmd.Context()), "the service works on: fre-video inspect " + id}
+		return a, &hintError{context.Cause(cmd.Context()), "the service continues to work on the asset: fre-video inspect " + id}
 	}
 	return a, explain(cmd.Context(), err)
 }
@@ -129,7 +132,7 @@ func upload(cmd *cobra.Command, c *client.Client, path string, video client.Vide
 func lsCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List the assets, the newest first", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List the assets, newest first", Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "table" && format != "json" {
 				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
@@ -151,7 +154,7 @@ func lsCommand() *cobra.Command {
 			for _, a := range all {
 				state := string(a.State)
 				if a.Jobs != nil && a.Jobs.Waits != "" {
-					state += " (waits)"
+					state += " (waiting)"
 				}
 				if a.Jobs != nil && a.Jobs.All > 0 {
 					state += fmt.Sprintf(" %d/%d", a.Jobs.Done, a.Jobs.All)
@@ -161,7 +164,7 @@ func lsCommand() *cobra.Command {
 			return w.Flush()
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "table", "table or json")
+	cmd.Flags().StringVar(&format, "format", "table", "output `format`: table or json")
 	return cmd
 }
 
@@ -185,7 +188,7 @@ func inspectCommand() *cobra.Command {
 
 func rmCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID...", Short: "Remove assets, and end the work on them", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm ID...", Short: "Remove assets and stop the work on them", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
@@ -207,7 +210,7 @@ func rmCommand() *cobra.Command {
 
 func retryCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "retry ID", Short: "Work on an asset again that has failed", Args: args(cobra.ExactArgs(1)),
+		Use: "retry ID", Short: "Work on a failed asset again from the beginning", Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {

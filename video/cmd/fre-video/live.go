@@ -17,9 +17,9 @@ import (
 func liveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "live",
-		Short: "Live streams: of an asset over and over, or of whoever publishes",
-		Long: `Live streams, as HLS with parts (low latency) and DASH at /live/NAME/hls/master.m3u8 and
-/live/NAME/dash/manifest.mpd.`,
+		Short: "Work with live streams",
+		Long: `Work with live streams. The service serves each stream as low-latency HLS at
+/live/NAME/hls/master.m3u8, and as DASH at /live/NAME/dash/manifest.mpd.`,
 	}
 	cmd.AddCommand(liveStartCommand(), liveLsCommand(), liveInspectCommand(), liveStopCommand())
 	return cmd
@@ -30,18 +30,21 @@ func liveStartCommand() *cobra.Command {
 	var window time.Duration
 	cmd := &cobra.Command{
 		Use:   "start NAME",
-		Short: "Start a live stream; print it as JSON",
-		Long: `Start a live stream.
+		Short: "Start a live stream and print the stream as JSON",
+		Long: `Start a live stream and print the stream as JSON. The stream continues after a restart of
+the service.
 
-With --loop it plays an asset over and over, in all its renditions; a file is uploaded
-first, and transcoded. Without, it waits for a publisher, who sends H.264 and AAC to one of the
-addresses that are printed: "rtmp" or "srt" for ffmpeg, the two parts of "obs" for Server and
-Stream Key of OBS Studio:
+With --loop the stream repeats an asset in all its renditions. A file is uploaded and
+transcoded first.
 
-    ffmpeg -re -i FILE -c:v libx264 -g 50 -c:a aac -f flv 'rtmp://HOST:1935/live/NAME?key=KEY'
-
-The service listens for publishers where serve --rtmp and --srt say. A key frame each second or two
-makes for short segments. A stream goes on over restarts of the service.`,
+Without --loop the stream waits for a publisher with H.264 and AAC. The publisher connects
+to a printed address: "rtmp" or "srt" for ffmpeg, or the two parts of "obs" for Server and
+Stream Key in OBS Studio. The service listens for publishers at the addresses in
+fre-video serve --rtmp and --srt. Send a key frame every second or two: segments are then
+short.`,
+		Example: `  fre-video live start channel --loop holidays.mp4
+  fre-video live start event
+  ffmpeg -re -i FILE -c:v libx264 -g 50 -c:a aac -f flv 'rtmp://HOST:1935/live/event?key=KEY'`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
@@ -66,8 +69,8 @@ makes for short segments. A stream goes on over restarts of the service.`,
 			return printJSON(cmd.OutOrStdout(), s)
 		},
 	}
-	cmd.Flags().StringVar(&loop, "loop", "", "`FILE` or asset to play over and over")
-	cmd.Flags().DurationVar(&window, "window", 5*time.Minute, "how far viewers may go back, 30s to 12h")
+	cmd.Flags().StringVar(&loop, "loop", "", "`FILE` or asset to repeat")
+	cmd.Flags().DurationVar(&window, "window", 5*time.Minute, "how far back viewers can seek, from 30s to 12h")
 	return cmd
 }
 
@@ -127,7 +130,7 @@ func liveInspectCommand() *cobra.Command {
 
 func liveStopCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "stop NAME...", Short: "End live streams; nothing is left of them", Args: args(cobra.MinimumNArgs(1)),
+		Use: "stop NAME...", Short: "Stop live streams and remove their data", Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {

@@ -38,12 +38,12 @@ const (
 
 const exitCodes = `Exit codes of fre-video:
 
-    0  done
-    1  an error; the message says which
+    0  success
+    1  error: the message gives the reason
     2  wrong usage: unknown command or flag, missing argument
     3  the service is not reachable
     4  not found: no such asset or live stream
-    5  the asset has failed
+    5  the work on the asset has failed
   130  interrupted (Ctrl-C)
 `
 
@@ -142,7 +142,7 @@ func newRoot() *cobra.Command {
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), liveCommand(),
-		&cobra.Command{Use: "exit-codes", Short: "What fre-video's exit codes mean", Long: exitCodes})
+		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre-video", Long: exitCodes})
 	return root
 }
 
@@ -181,9 +181,9 @@ func explain(ctx context.Context, err error) error {
 		}
 		return context.Cause(ctx)
 	case errors.As(err, &failed):
-		return &hintError{fmt.Errorf("%w: %w", errUnreachable, failed.Err), "is fre-video serve running? FRE_VIDEO_URL says where: " + failed.URL}
+		return &hintError{fmt.Errorf("%w: %w", errUnreachable, failed.Err), "is fre-video serve running at the address in FRE_VIDEO_URL? the request was " + failed.URL}
 	case errors.As(err, &wire) && wire.Code == api.CodeInsufficientDisk:
-		return &hintError{err, "the service's disk is full: once there is room, the same command goes on"}
+		return &hintError{err, "the service's disk is full: run the same command again when the disk has room; the command continues"}
 	case errors.Is(err, client.ErrNoService):
 		return &hintError{err, "does FRE_VIDEO_URL name the address of fre-video serve, without a path?"}
 	}

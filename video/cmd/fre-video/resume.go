@@ -155,7 +155,7 @@ func uploadOnce(ctx context.Context, c *client.Client, path string, video client
 	default:
 		n.close()
 		if ctx.Err() != nil {
-			err = &hintError{fmt.Errorf("%w: %w", context.Cause(ctx), err), "the same command goes on where this one was"}
+			err = &hintError{fmt.Errorf("%w: %w", context.Cause(ctx), err), "run the same command again: it continues this upload"}
 		}
 	}
 	return id, err

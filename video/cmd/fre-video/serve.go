@@ -58,39 +58,41 @@ func serveCommand() *cobra.Command {
 	var cfg serveConfig
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the service: uploads, transcoding on an engine, origin",
+		Short: "Run the service: uploads, transcoding on an engine, delivery",
 		Long: `Run the video service in the foreground until SIGTERM or SIGINT.
 
-Videos are uploaded to http://LISTEN/v1/uploads/ (tus 1.0) or /v1/assets, transcoded by a
-function that the service deploys on the engine at --engine, and served at
-http://LISTEN/assets/ID/hls/master.m3u8 and /assets/ID/dash/manifest.mpd. What a crash of
-the service or the engine interrupts is gone on with: no finished chunk is made twice.
-/v1/openapi.yaml describes the API.`,
-		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), cfg) },
+Clients upload videos to http://LISTEN/v1/uploads/ (tus 1.0) or http://LISTEN/v1/assets.
+The service deploys a transcoding function on the engine at --engine. Players find a
+finished video at http://LISTEN/assets/ID/hls/master.m3u8 and
+http://LISTEN/assets/ID/dash/manifest.mpd. After a crash of the service or the engine, the
+work continues after the last finished chunk. http://LISTEN/v1/openapi.yaml describes the
+API. See docs/video.md.`,
+		Example: `  fre-video serve --listen 127.0.0.1:8090 --rtmp :1935`,
+		Args:    args(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), cfg) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&cfg.State, "state", defaultState, "state `directory`: sources, and what is made of them")
-	f.StringVar(&cfg.Listen, "listen", defaultListen, "`address` of the API and the origin")
-	f.StringVar(&cfg.Engine, "engine", engine.DefaultSocket, "control socket `path` of a FRE engine")
-	f.StringVar(&cfg.RTMP, "rtmp", "", "`address` where live streams are published to by RTMP, such as :1935 (default nowhere)")
-	f.StringVar(&cfg.SRT, "srt", "", "`address` where they are published to by SRT, such as :9710 (default nowhere)")
-	f.StringVar(&cfg.Import, "import", "", "`directory` whose files may be made assets by their path")
-	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with the key of signed addresses, 32 bytes or more: then nothing is served without a signature")
-	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments that are made when they are asked for, and for what is sent of them: MPEG-TS, encrypted ones")
-	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for a line of JSON about each answer of the origin, - for standard output")
-	f.StringVar(&cfg.TLSCert, "tls-cert", "", "certificate `file` in PEM")
-	f.StringVar(&cfg.TLSKey, "tls-key", "", "its key `file` in PEM")
+	f.StringVar(&cfg.State, "state", defaultState, "state `directory`: sources and their renditions")
+	f.StringVar(&cfg.Listen, "listen", defaultListen, "`address` of the API and of the videos")
+	f.StringVar(&cfg.Engine, "engine", engine.DefaultSocket, "control socket `path` of the FRE engine")
+	f.StringVar(&cfg.RTMP, "rtmp", "", "`address` for publishers of live streams over RTMP, such as :1935 (default no RTMP)")
+	f.StringVar(&cfg.SRT, "srt", "", "`address` for publishers of live streams over SRT, such as :9710 (default no SRT)")
+	f.StringVar(&cfg.Import, "import", "", "`directory` of files that the API may turn into assets by their path (default none)")
+	f.StringVar(&cfg.KeyFile, "sign-key", "", "`file` with a key of 32 bytes or more for signed addresses; with a key, every request needs a signature")
+	f.Int64Var(&cfg.CacheBytes, "cache-bytes", 256<<20, "memory in `bytes` for segments made on request (MPEG-TS, encrypted), including segments still being sent")
+	f.StringVar(&cfg.AccessLog, "access-log", "", "`file` for one line of JSON for each answer below /assets; - for standard output")
+	f.StringVar(&cfg.TLSCert, "tls-cert", "", "`file` with the certificate and its chain in PEM")
+	f.StringVar(&cfg.TLSKey, "tls-key", "", "`file` with the certificate's key in PEM")
 	f.StringVar(&cfg.LogLevel, "log-level", "info", "debug, info, warn or error")
-	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for answers under way")
-	f.StringVar(&cfg.Service.Function, "function", "fre-video-transcoder", "`name` of the transcoder on the engine")
-	f.IntVar(&cfg.Service.Slots, "slots", 0, "jobs at a time (default as many as there are CPUs)")
-	f.IntVar(&cfg.Service.Rungs, "rungs", 4, "renditions of a picture at most")
-	f.StringVar(&cfg.Service.Codec, "codec", media.H264, "what pictures are encoded in: h264, hevc or av1, unless an upload says it")
-	f.StringVar(&cfg.Service.Preset, "preset", "veryfast", "of x264 and x265: ultrafast to slow; SVT-AV1's are as fast")
-	f.DurationVar(&cfg.Service.MostDuration, "max-duration", 12*time.Hour, "longest video: what claims more and has it is refused, what goes on after that is cut; with sound 16 hours can be made")
+	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for unfinished answers")
+	f.StringVar(&cfg.Service.Function, "function", "fre-video-transcoder", "`name` of the transcoding function on the engine")
+	f.IntVar(&cfg.Service.Slots, "slots", 0, "maximum `number` of jobs at a time (default the number of CPUs)")
+	f.IntVar(&cfg.Service.Rungs, "rungs", 4, "maximum `number` of renditions of the pictures")
+	f.StringVar(&cfg.Service.Codec, "codec", media.H264, "default `codec` of pictures: h264, hevc or av1; an upload may choose another codec")
+	f.StringVar(&cfg.Service.Preset, "preset", "veryfast", "`preset` of x264 and x265, from ultrafast to slow; SVT-AV1 uses a preset of similar speed")
+	f.DurationVar(&cfg.Service.MostDuration, "max-duration", 12*time.Hour, "longest video; the service refuses a source that claims and has more, and cuts a source that claims less; at most 16h with sound")
 	f.Int64Var(&cfg.Service.MostBytes, "max-bytes", 50<<30, "largest source in `bytes`")
-	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "how long a sandbox may work on a chunk, and for each hour of a video on what goes through all of it: sound, subtitles, thumbnails")
+	f.DurationVar(&cfg.Service.JobTimeout, "job-timeout", 5*time.Minute, "time limit of a job for one chunk; jobs for the whole video (sound, subtitles, thumbnails) get this time for each hour of the video")
 	return cmd
 }
 
@@ -105,7 +107,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 	default:
 		// Append mode allows rotation by copying and truncating.
 		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
-			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a file that may be written to, or - for standard output"}
+			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a writable file, or - for standard output"}
 		}
 	}
 	l = accesslog.New[origin.Access](file, log, metrics)
@@ -154,17 +156,17 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var key []byte
 	if cfg.KeyFile != "" {
 		if key, err = os.ReadFile(cfg.KeyFile); err != nil {
-			return &hintError{fmt.Errorf("--sign-key: %w", err), "head -c 32 /dev/urandom | base64 > FILE makes one"}
+			return &hintError{fmt.Errorf("--sign-key: %w", err), "create a key: head -c 32 /dev/urandom | base64 > FILE"}
 		}
 		if len(bytes.TrimSpace(key)) < 32 {
-			return &hintError{errors.New("--sign-key: the key has fewer than 32 bytes"), "head -c 32 /dev/urandom | base64 > FILE makes one"}
+			return &hintError{errors.New("--sign-key: the key has fewer than 32 bytes"), "create a key: head -c 32 /dev/urandom | base64 > FILE"}
 		}
 	}
 	var secure *tls.Config
 	if cfg.TLSCert != "" || cfg.TLSKey != "" {
 		cert, err := httpserver.LoadCertificate(cfg.TLSCert, cfg.TLSKey, log)
 		if err != nil {
-			return &hintError{err, "--tls-cert and --tls-key name a certificate and its own key, both PEM"}
+			return &hintError{err, "--tls-cert and --tls-key must name a certificate and its key, both in PEM"}
 		}
 		secure = &tls.Config{GetCertificate: cert.Get}
 	}
@@ -173,7 +175,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	}
 	library, damaged, err := asset.Open(cfg.State)
 	if err != nil {
-		next := "give a directory that may be written to"
+		next := "give a writable directory"
 		if errors.Is(err, asset.ErrInUse) {
 			next = "stop the other fre-video serve, or give another directory"
 		}
@@ -181,7 +183,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	}
 	undo = append(undo, library.Close)
 	for _, err := range damaged {
-		log.ErrorContext(ctx, "an asset is left out", "error", err)
+		log.ErrorContext(ctx, "leaving out a damaged asset", "error", err)
 	}
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
@@ -234,7 +236,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		Live: streams, LiveAddress: func(name string) string { return front.Address(livePrefix, name, signedFor) },
 	})
 	if err != nil {
-		return &hintError{fmt.Errorf("--import or --state: %w", err), "give directories that there are, and that may be read"}
+		return &hintError{fmt.Errorf("--import or --state: %w", err), "give existing, readable directories"}
 	}
 	undo = append(undo, closing)
 	mux := http.NewServeMux()
@@ -289,10 +291,10 @@ func publishers(ctx context.Context, cfg *serveConfig, streams *live.Server, log
 		if err != nil {
 			return &hintError{err, "give another address with --rtmp"}
 		}
-		log.InfoContext(ctx, "publishers are listened for", "rtmp", l.Addr().String())
+		log.InfoContext(ctx, "listening for publishers", "rtmp", l.Addr().String())
 		streams.Go(func() {
 			if err := streams.ServeRTMP(l); err != nil {
-				log.Error("publishers are no longer listened for", "error", err)
+				log.Error("stopped listening for publishers", "error", err)
 			}
 		})
 	}
@@ -301,7 +303,7 @@ func publishers(ctx context.Context, cfg *serveConfig, streams *live.Server, log
 		if err != nil {
 			return &hintError{err, "give another address with --srt"}
 		}
-		log.InfoContext(ctx, "publishers are listened for", "srt", at.String())
+		log.InfoContext(ctx, "listening for publishers", "srt", at.String())
 	}
 	return nil
 }

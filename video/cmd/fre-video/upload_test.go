@@ -229,7 +229,7 @@ func TestUploadGoesOn(t *testing.T) {
 			}
 			started <- cmd.Process
 			err := cmd.Wait()
-			if sig == unix.SIGINT && (cmd.ProcessState.ExitCode() != exitInterrupt || !strings.Contains(errs.String(), "the same command goes on")) || err == nil {
+			if sig == unix.SIGINT && (cmd.ProcessState.ExitCode() != exitInterrupt || !strings.Contains(errs.String(), "run the same command again")) || err == nil {
 				t.Errorf("%v: %s", err, &errs)
 			}
 			before := g.sent.Load()
@@ -559,7 +559,7 @@ func TestUploadDiskFull(t *testing.T) {
 		var errs bytes.Buffer
 		cmd := w.command("upload", path)
 		cmd.Stderr = &errs
-		if err := cmd.Run(); cmd.ProcessState.ExitCode() != exitError || !strings.Contains(errs.String(), "no space left on device") || !strings.Contains(errs.String(), "the same command goes on") {
+		if err := cmd.Run(); cmd.ProcessState.ExitCode() != exitError || !strings.Contains(errs.String(), "no space left on device") || !strings.Contains(errs.String(), "run the same command again") {
 			t.Errorf("%v: %s", err, &errs)
 		}
 	}
