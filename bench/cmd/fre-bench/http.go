@@ -22,26 +22,26 @@ func httpCommand() *cobra.Command {
 	var rate, data, format, svg string
 	var insecure bool
 	cmd := &cobra.Command{
-		Use: "http URL...", Short: "Load an HTTP server and report its latencies",
-		Long: `Load an HTTP/1.1 server, such as a function behind the engine, and report how
-many requests it answered and how long each took.
+		Use: "http URL...", Short: "Load an HTTP server and report rates and latencies",
+		Long: `Load an HTTP/1.1 server, such as a function behind the engine, and report the number of
+answered requests and their latencies. No engine is needed. See docs/load.md.
 
-  fre-bench http http://localhost:8080/function/hello -c 32
-  fre-bench http http://localhost:8080/function/hello --rate 2000 -t 30s
+Without --rate each connection sends its next request after the last answer (closed loop).
+The result is the server's highest rate. The percentiles of a closed loop mislead: a
+server that stalls gets fewer requests during the stall, so the stall hardly shows
+(coordinated omission).
 
-Without --rate each connection sends its next request when the last is answered
-(closed loop): what the server can do at most. A server that stalls is asked less
-meanwhile, so that the percentiles hide the stall (coordinated omission).
+With --rate requests are due at fixed times, independent of the answers (open loop). Each
+latency counts from the time at which the request was due, even if all connections were
+busy and the request was sent later. A second column counts from the time of sending. If
+the columns differ, clients waited before the server served them.
 
-With --rate requests are due at fixed times, whatever the answers do (open loop),
-and each latency counts from when its request was due, also where it was sent
-later because every connection was taken. Beside it stands the time from sending:
-where the two differ, clients waited before they were served.
+Several URLs must belong to one server; fre-bench requests the URLs in turn.
 
-Several URLs, which are of one server, are asked for in turn.
-
-Requests that fail are counted by error, and are in the percentiles. Ctrl-C ends
-the run with a report of what was measured until then. No engine is needed.`,
+The report counts failed requests by error, and includes them in the percentiles. Ctrl-C
+ends the run and reports the measurements until then.`,
+		Example: `  fre-bench http http://localhost:8080/function/hello -c 32
+  fre-bench http http://localhost:8080/function/hello --rate 2000 -t 30s`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
 			if format != "text" && format != "json" {
@@ -66,7 +66,7 @@ the run with a report of what was measured until then. No engine is needed.`,
 			case errors.Is(err, load.ErrConfig):
 				return usageError{err}
 			case err != nil:
-				return &hintError{err, "is the server there? fre-bench http needs its whole URL, --unix PATH for a Unix socket"}
+				return &hintError{err, "is the server running? give the whole URL; for a Unix socket add --unix PATH"}
 			}
 			if svg != "" {
 				if err := writeFile(svg, func(w io.Writer) error {
@@ -83,18 +83,18 @@ the run with a report of what was measured until then. No engine is needed.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&c.Method, "method", "X", "", "request `method` (default GET, POST with --data)")
-	f.StringVarP(&data, "data", "d", "", "body of each request: `text`, @FILE, or - for stdin")
-	f.StringArrayVarP(&headers, "header", "H", nil, "`NAME: VALUE` to send; may be repeated")
-	f.StringVarP(&rate, "rate", "r", "", "requests to send, `N` or N/s, N/m, N/h, whatever the answers do; without it: as many as are answered")
-	f.IntVarP(&c.Connections, "connections", "c", 0, "`number` kept busy (default 1); with --rate the most at once (default 1000)")
+	f.StringVarP(&c.Method, "method", "X", "", "request `method` (default GET, with --data POST)")
+	f.StringVarP(&data, "data", "d", "", "body of each request: `text`, @FILE, or - for standard input")
+	f.StringArrayVarP(&headers, "header", "H", nil, "send the header `NAME: VALUE`; may be repeated")
+	f.StringVarP(&rate, "rate", "r", "", "send requests at this rate, independent of the answers: `N` or N/s, N/m, N/h (default as fast as the server answers)")
+	f.IntVarP(&c.Connections, "connections", "c", 0, "`number` of connections (default 1); with --rate the maximum number (default 1000)")
 	f.DurationVarP(&c.Duration, "duration", "t", 10*time.Second, "how long to measure")
-	f.DurationVar(&c.WarmUp, "warm-up", 0, "how long to send before that")
-	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "of one request, from its sending")
+	f.DurationVar(&c.WarmUp, "warm-up", 0, "how long to send requests before the measurement")
+	f.DurationVar(&c.Timeout, "timeout", 30*time.Second, "time limit of one request, from its sending")
 	f.StringVar(&c.Unix, "unix", "", "`path` of a Unix socket to connect to, instead of the URL's host")
 	f.BoolVarP(&insecure, "insecure", "k", false, "do not check the server's certificate")
-	f.StringVar(&format, "format", "text", "text, or json: one object, times in nanoseconds")
-	f.StringVar(&svg, "svg", "", "`file` to draw the latencies by percentile to")
+	f.StringVar(&format, "format", "text", "`format` of the report: text, or json (one object, times in nanoseconds)")
+	f.StringVar(&svg, "svg", "", "`file` for a plot of the latencies by percentile")
 	return cmd
 }
 

@@ -77,13 +77,12 @@ func newRoot() *cobra.Command {
 	root := group(&cobra.Command{
 		Use:   "fre-bench",
 		Short: "Measure functions and other servers",
-		Long: `Measure functions and other servers, and the kernel beside them.
+		Long: `Measure functions, other HTTP servers, and the kernel's network work beside them.
 
-  fre-bench http http://localhost:8080/function/hello -c 32   load an HTTP server
+Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted before a report.`,
+		Example: `  fre-bench http http://localhost:8080/function/hello -c 32   load an HTTP server
   fre-bench video http://HOST/master.m3u8 --viewers 200       play HLS with many viewers
-  fre-bench trace net                                         count the kernel's network work
-
-Exit codes: 0 done, 1 an error, 2 wrong usage, 130 interrupted before a report.`,
+  fre-bench trace net                                         count the kernel's network work`,
 		Version:       release,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -23,7 +23,7 @@ import (
 )
 
 func traceCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "trace", Short: "Watch what the kernel does for functions"})
+	cmd := group(&cobra.Command{Use: "trace", Short: "Watch the kernel's work for functions"})
 	cmd.AddCommand(traceNetCommand())
 	return cmd
 }
@@ -38,34 +38,37 @@ func traceNetCommand() *cobra.Command {
 	interval := time.Second
 	cmd := &cobra.Command{
 		Use: "net", Short: "Count retransmissions, drops and waits for a CPU",
-		Long: `Count what the kernel's network does, and show it every --interval until Ctrl-C:
+		Long: `Count the kernel's network work, and print the counts every --interval until Ctrl-C:
 
-  retransmissions  TCP segments sent again, by connection; of a sandbox with a
-                   network of its own, by function
-  drops            packets that the kernel gave up, by its reason, of the host
-  allocations      packet buffers by the kernel's cache, with --allocations, for
-                   that runs a program on every allocation of the kernel
-  soft interrupts  CPU time in them, the network's among them
-  run queue        how long threads of sandboxes could run and had no CPU
+    retransmissions  TCP segments sent again, by connection; for sandboxes with a network
+                     of their own also by function
+    drops            packets dropped by the host, by the kernel's reason
+    allocations      packet buffers by the kernel's cache; only with --allocations, because
+                     the counter then runs at every allocation in the kernel
+    soft interrupts  CPU time in soft interrupts, including the network's
+    run queue        time for which threads of sandboxes were ready but had no CPU
 
-With --prometheus ADDRESS they are metrics at http://ADDRESS/metrics instead. It
-runs on the engine's machine, as root: the first three are eBPF programs on
-tracepoints, and take a kernel that tells its types (CONFIG_DEBUG_INFO_BTF). What
-cannot be had is said, and the rest shown; without an engine nothing is told apart
-by sandbox.`,
+With --prometheus ADDRESS the command serves metrics at http://ADDRESS/metrics instead.
+
+Run the command as root on the engine's machine. The first three counters are eBPF programs
+on tracepoints, and need a kernel with type information (CONFIG_DEBUG_INFO_BTF). The command
+reports each unavailable counter and shows the others. Without an engine the counts have no
+sandboxes. See docs/trace.md.`,
+		Example: `  fre-bench trace net --format json --count 60
+  fre-bench trace net --prometheus 127.0.0.1:9101`,
 		Args: args(cobra.NoArgs),
 		RunE: interruptible(func(cmd *cobra.Command, _ []string) (err error) {
 			switch {
 			case format != "text" && format != "json":
 				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
 			case interval <= 0 || count < 0:
-				return usageError{fmt.Errorf("--interval %v --count %d: nothing to measure for", interval, count)}
+				return usageError{fmt.Errorf("--interval %v --count %d: give a positive interval, and a count of 0 or more", interval, count)}
 			}
 			cl := client.New(socket)
 			defer cl.Close()
 			owners := func() ([]nettrace.Owner, error) { return sandboxOwners(cmd, cl) }
 			if _, err := owners(); errors.Is(err, client.ErrUnreachable) {
-				fmt.Fprintln(cmd.ErrOrStderr(), "fre-bench: no engine at "+socket+": nothing is told apart by sandbox")
+				fmt.Fprintln(cmd.ErrOrStderr(), "fre-bench: no engine at "+socket+": the counts name no sandboxes")
 				owners = nil
 			}
 			t, err := nettrace.Open(nettrace.Config{Allocations: allocations, Owners: owners})
@@ -115,12 +118,12 @@ by sandbox.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&socket, "socket", cmp.Or(os.Getenv("FRE_SOCKET"), client.DefaultSocket), "control socket of the engine (FRE_SOCKET)")
-	f.DurationVar(&interval, "interval", interval, "how long to count for each table")
-	f.IntVar(&count, "count", 0, "how many tables; 0: until Ctrl-C")
-	f.BoolVar(&allocations, "allocations", false, "count allocations of packet buffers, which slows all of the kernel's a little")
-	f.StringVar(&format, "format", "text", "text, or json: one object a line, times in nanoseconds")
-	f.StringVar(&listen, "prometheus", "", "`address` to serve metrics at instead, as in 127.0.0.1:9101")
+	f.StringVar(&socket, "socket", cmp.Or(os.Getenv("FRE_SOCKET"), client.DefaultSocket), "`path` of the engine's control socket (FRE_SOCKET)")
+	f.DurationVar(&interval, "interval", interval, "duration of the count for each table")
+	f.IntVar(&count, "count", 0, "`number` of tables; 0: until Ctrl-C")
+	f.BoolVar(&allocations, "allocations", false, "count allocations of packet buffers; slows all allocations in the kernel a little")
+	f.StringVar(&format, "format", "text", "output `format`: text, or json (one object per line, times in nanoseconds)")
+	f.StringVar(&listen, "prometheus", "", "serve metrics at this `address` instead, such as 127.0.0.1:9101")
 	return cmd
 }
 

@@ -19,30 +19,33 @@ func videoCommand() *cobra.Command {
 	var rate float64
 	var insecure bool
 	cmd := &cobra.Command{
-		Use: "video URL...", Short: "Play HLS with many virtual viewers and report what they lived through",
-		Long: `Play HLS from any server with virtual viewers, each URL being a master playlist, and report
-how long they waited for the picture, how often it stopped, in what quality they saw it, and
-how long requests took.
+		Use: "video URL...", Short: "Play HLS with many virtual viewers and report the quality of playback",
+		Long: `Play HLS from any server with virtual viewers. Each URL is a master playlist. The report
+says how long viewers waited for the first picture, how often playback stopped, which
+quality they saw, and how long requests took. No engine and no video service is needed.
 
-  fre-bench video http://127.0.0.1:8090/assets/ID/hls/master.m3u8 --viewers 200
+A viewer behaves like a player:
+
+    reads the playlists, and loads segments of picture and sound on its own connection
+    starts at the lowest rung, and changes rungs by the speed of its downloads
+    loads ahead until its buffer is full
+    tries again after errors with growing pauses, or after Retry-After; then gives up
+    starts a new session at the end of the video
+
+The run is a closed loop: a slow server gets fewer requests, and the viewers wait. To find
+the server's highest rate, use fre-bench http.
+
+Viewers on a weak network (--weak-share) read at a limited rate, with a small TCP window and
+short TCP segments, so that the server has to keep slow connections.
+
+With --rate every viewer loads at this bit rate, whatever the playlists say. The server's
+capacity at 4 Mbit/s, for example, is the largest --viewers without rebuffering.
+
+Each request carries the session's id as CMCD-Session: sid="…" (CTA-5004), for the server's
+log. Ctrl-C ends the run and reports the measurements until then.`,
+		Example: `  fre-bench video http://127.0.0.1:8090/assets/ID/hls/master.m3u8 --viewers 200
   fre-bench video URL --viewers 500 --weak-share 0.3 --seeks 1 --svg run.svg
-  fre-bench video URL --viewers 1000 --rate 4 --seeks 0
-
-Each viewer does as a player does: it reads the playlists, loads picture and sound segment by
-segment on a connection of its own, begins at the lowest rung and changes to what its downloads
-allow, loads ahead no more than its buffer takes, tries again after errors, later each time or
-when Retry-After says, and gives a session up when that does not help. Who has seen all begins
-anew. This is a closed loop: a server that becomes slow is asked less, and the viewers wait.
-What it can do at most is for fre-bench http to tell.
-
-Viewers on a weak network (--weak-share) read no faster than at a rate of their own, with a small
-window and short segments of TCP, so that the server has slow connections to keep.
-
-With --rate every viewer loads at that bit rate whatever the playlists say: how many viewers
-at 4 Mbit/s a server has time for is the greatest --viewers without rebuffering.
-
-A session's id is in each request as CMCD-Session: sid="…" (CTA-5004), for the server's log.
-Ctrl-C ends the run with a report of what was until then. No engine and no service is needed.`,
+  fre-bench video URL --viewers 1000 --rate 4 --seeks 0`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
 			c.URLs = args
@@ -58,7 +61,7 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 			c.BufferMin, c.BufferMax = time.Duration(from*float64(time.Second)), time.Duration(to*float64(time.Second))
 			c.Rate = 1e6 * rate
 			if c.Viewers < 1 || c.Duration <= 0 {
-				return usageError{fmt.Errorf("%d viewers for %v: give one at least, and some time", c.Viewers, c.Duration)}
+				return usageError{fmt.Errorf("%d viewers for %v: give at least one viewer and a positive duration", c.Viewers, c.Duration)}
 			}
 			if insecure {
 				c.TLS = &tls.Config{InsecureSkipVerify: true} // requested by the user
@@ -68,7 +71,7 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 			case errors.Is(err, viewers.ErrConfig):
 				return usageError{err}
 			case err != nil:
-				return &hintError{err, "is the server there, and is the URL one of a master playlist? fre-video inspect ID shows an asset's"}
+				return &hintError{err, "is the server running, and does the URL name a master playlist? fre-video inspect ID shows the URL of an asset"}
 			}
 			if svg != "" {
 				if err := writeFile(svg, report.WriteSVG); err != nil {
@@ -90,18 +93,18 @@ Ctrl-C ends the run with a report of what was until then. No engine and no servi
 	f := cmd.Flags()
 	f.IntVarP(&c.Viewers, "viewers", "n", 10, "`number` of viewers")
 	f.DurationVarP(&c.Duration, "duration", "t", time.Minute, "how long to run")
-	f.DurationVar(&c.Ramp, "ramp", 5*time.Second, "within how long the viewers come")
-	f.Float64Var(&c.WeakShare, "weak-share", 0, "`share` of the viewers on a weak network, 0 to 1")
-	f.StringVar(&weak, "weak-rate", "1-20", "what reaches these, `MIN-MAX` Mbit/s")
-	f.Float64Var(&c.Seeks, "seeks", 0.2, "how `often` a minute a viewer goes to another place, on average")
-	f.Float64Var(&rate, "rate", 0, "`Mbit/s` that every viewer loads at; without it: by the playlists and the network")
-	f.StringVar(&buffer, "buffer", "12-30", "how far viewers load ahead, `MIN-MAX` seconds, each its own")
-	f.DurationVar(&c.Start, "start", 2*time.Second, "how much is loaded before they play")
-	f.DurationVar(&c.Timeout, "timeout", 2*time.Minute, "of one request, from its sending")
+	f.DurationVar(&c.Ramp, "ramp", 5*time.Second, "time until all viewers have started")
+	f.Float64Var(&c.WeakShare, "weak-share", 0, "`share` of the viewers on a weak network, from 0 to 1")
+	f.StringVar(&weak, "weak-rate", "1-20", "bit rate of a viewer on a weak network, `MIN-MAX` in Mbit/s")
+	f.Float64Var(&c.Seeks, "seeks", 0.2, "average `number` of seeks of a viewer per minute")
+	f.Float64Var(&rate, "rate", 0, "bit rate of every viewer in `Mbit/s` (default by the playlists and the network)")
+	f.StringVar(&buffer, "buffer", "12-30", "how far a viewer loads ahead, `MIN-MAX` in seconds")
+	f.DurationVar(&c.Start, "start", 2*time.Second, "how much a viewer loads before playback")
+	f.DurationVar(&c.Timeout, "timeout", 2*time.Minute, "time limit of one request, from its sending")
 	f.BoolVarP(&insecure, "insecure", "k", false, "do not check the server's certificate")
-	f.StringVar(&jsonFile, "json", "", "`file` to write the report to as JSON, times in nanoseconds; - for standard output, without the text")
-	f.StringVar(&svg, "svg", "", "`file` to draw the run over time to")
-	f.Uint64Var(&c.Seed, "seed", 0, "`number` that all chance comes from; the same makes viewers alike")
+	f.StringVar(&jsonFile, "json", "", "`file` for the report as JSON, times in nanoseconds; - for standard output instead of the text")
+	f.StringVar(&svg, "svg", "", "`file` for a plot of the run over time")
+	f.Uint64Var(&c.Seed, "seed", 0, "seed `number` of the random choices; the same seed gives the same viewers")
 	return cmd
 }
 

@@ -103,8 +103,8 @@ func TestVideoRefused(t *testing.T) {
 		{[]string{at, "--weak-share", "2"}, exitUsage, "share"},
 		{[]string{at + "/none.m3u8"}, exitError, "status 404"},
 		{[]string{at + "/list.m3u8"}, exitError, "a media playlist, where a master playlist is asked for"},
-		{[]string{at + "/1.m4s"}, exitError, "is the URL one of a master playlist?"},
-		{[]string{"http://127.0.0.1:1/master.m3u8"}, exitError, "is the server there"},
+		{[]string{at + "/1.m4s"}, exitError, "does the URL name a master playlist?"},
+		{[]string{"http://127.0.0.1:1/master.m3u8"}, exitError, "is the server running"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(append([]string{"video"}, c.args...), nil, &out, &errs); code != c.code || !strings.Contains(errs.String(), c.says) || out.Len() > 0 {
