@@ -68,7 +68,7 @@ func (e *SlowDownError) Code() failure.Code {
 }
 
 // Next returns the user's next step.
-func (e *SlowDownError) Next() string { return "wait for as long as Retry-After says" }
+func (e *SlowDownError) Next() string { return "wait for the seconds in Retry-After" }
 
 // RetryAfter returns After, at least a second.
 func (e *SlowDownError) RetryAfter() time.Duration { return max(e.After, time.Second) }

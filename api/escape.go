@@ -30,7 +30,7 @@ func ParseKeys(text string) ([]byte, error) {
 		case len(key) == 1:
 			keys = append(keys, key[0])
 		default:
-			return nil, fmt.Errorf("%q is no key: use a character, or ctrl- and a letter or one of @[\\]^_", key)
+			return nil, fmt.Errorf("bad key %q: use a character, or ctrl- and a letter or one of @[\\]^_", key)
 		}
 	}
 	return keys, nil

@@ -87,7 +87,7 @@ func TestTerminals(t *testing.T) {
 	}
 	w.refused(t, []string{"no terminal", "--no-stdin"}, "start", "-a", "-i", "again")
 	w.refused(t, []string{"no terminal"}, "run", "-it", "ordinary")
-	w.refused(t, []string{"detach-keys", "is no key"}, "attach", "--detach-keys", "escape", "again")
+	w.refused(t, []string{"detach-keys", "bad key"}, "attach", "--detach-keys", "escape", "again")
 	u = w.sitDown(t, "attach", "again") // of what does not run yet, which can be left all the same
 	u.Sees("fre: container again does not run; to start the container: fre start again\r\n")
 	u.Types("\x10\x11")
