@@ -32,7 +32,7 @@ import (
 // A snapshot, an image like any other, keeps the content of /work.
 
 // ErrNoAgent reports an unknown agent's sandbox. It wraps fs.ErrNotExist.
-var ErrNoAgent = failure.Wrap(failure.NotFound, fmt.Errorf("no such agent's sandbox: %w", fs.ErrNotExist), "it may have expired: fre agent ls shows those that are there, fre agent create makes one")
+var ErrNoAgent = failure.Wrap(failure.NotFound, fmt.Errorf("no such agent's sandbox: %w", fs.ErrNotExist), "the sandbox may have expired: list sandboxes with fre agent ls, or create one with fre agent create")
 
 // Defaults and limits of agents' sandboxes.
 const (
@@ -113,9 +113,9 @@ func (o *AgentOptions) complete() error {
 	case !image.ValidName(o.Tenant):
 		return bad("tenant", "%q is not a tenant's name", o.Tenant)
 	case o.MemoryBytes < agentLeastMemory:
-		return bad("memory_bytes", "it takes %d at least", agentLeastMemory)
+		return bad("memory_bytes", "must be at least %d", agentLeastMemory)
 	case o.CPUMillis < 1:
-		return bad("cpu_millis", "%d is no part of a CPU", o.CPUMillis)
+		return bad("cpu_millis", "%d is not positive", o.CPUMillis)
 	case o.WorkBytes < 0 || o.WorkBytes > 0 && o.WorkBytes < volume.MinBytes:
 		return bad("work_bytes", "a limit is %d at least", int64(volume.MinBytes))
 	case o.Idle < time.Second || o.Idle > agentMostAge:
@@ -123,7 +123,7 @@ func (o *AgentOptions) complete() error {
 	case o.Age < time.Second || o.Age > agentMostAge:
 		return bad("age", "%s is not within 1s and %s", o.Age, agentMostAge)
 	case o.Network.Mode == image.NetworkHost, o.Network.LendConnection:
-		return bad("network", "an agent's sandbox has none, or egress")
+		return bad("network", "unknown mode for an agent's sandbox: write none or egress")
 	}
 	return nil
 }

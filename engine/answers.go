@@ -43,7 +43,7 @@ func (h *heldAnswers) hold(what heldFile) (release func(), err error) {
 		more = 0
 	}
 	if h.count >= maxHeldAnswers || more > h.bytes-h.sum {
-		return nil, fmt.Errorf("%w: %d answers that clients have not taken yet hold %d bytes", ErrOverloaded, h.count, h.sum)
+		return nil, fmt.Errorf("%w: %d unread answers hold %d bytes", ErrOverloaded, h.count, h.sum)
 	}
 	if h.files == nil {
 		h.files = map[heldFile]int{}
@@ -116,7 +116,7 @@ func (f *function) lendMemory(size int) (channel.Lent, error) {
 	free, all := f.e.buffers.Free()
 	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
 		f.e.metrics.refuse(reasonAnswers)
-		return nil, fmt.Errorf("%w: its answers that clients have not taken yet hold %d bytes of memory", ErrOverloaded, waits)
+		return nil, fmt.Errorf("%w: unread answers of the function hold %d bytes of memory", ErrOverloaded, waits)
 	}
 	lent, err := buffer.Lender{Pool: f.e.buffers}.Acquire(size, 0)
 	if err != nil {

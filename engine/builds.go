@@ -28,10 +28,10 @@ const (
 )
 
 // QuotaOfBuilds is the What of the [QuotaError] of a build for which the queue has no room.
-const QuotaOfBuilds = "builds that wait"
+const QuotaOfBuilds = "waiting builds"
 
 // ErrBuildTime says that a build, or one of its steps, exceeded its time limit.
-var ErrBuildTime = failure.New(failure.BuildFailed, "the build took too long", "give it less to do: fewer packages, or what is compiled built ahead; what was made already is not made again")
+var ErrBuildTime = failure.New(failure.BuildFailed, "the build took too long", "build again (finished steps are kept), use fewer packages, or compile code before the build")
 
 // builds counts a tenant's builds. tenantUse.mu guards it.
 type builds struct {
@@ -105,7 +105,7 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 	done, err := e.beginBuild(ctx, tenant, func(before int) {
 		waited = true
 		if report != nil {
-			report(image.Event{Step: "wait", Name: name, Message: fmt.Sprintf("as many builds of tenant %s are under way as may (%d); before this one wait %d", tenant, e.mostBuilds(tenant), before)})
+			report(image.Event{Step: "wait", Name: name, Message: fmt.Sprintf("tenant %s runs %d builds, the most allowed; builds ahead in the queue: %d", tenant, e.mostBuilds(tenant), before)})
 		}
 	})
 	if err != nil {
@@ -129,7 +129,7 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 
 // ErrOthersImage says that an image pulled for one tenant is an image of another tenant's
 // function. It would count against the other tenant's quota.
-var ErrOthersImage = failure.New(failure.Template, "it is the image of another tenant's function", "name an image to build functions on")
+var ErrOthersImage = failure.New(failure.Template, "the image belongs to another tenant's function", "name an image to build functions on")
 
 // admitting returns a context under which the store calls admitImage for each new image before
 // any file of the image is written. by is the tenant of the build, "" for a change to an image.

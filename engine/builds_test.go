@@ -156,7 +156,7 @@ func TestBuildsQuota(t *testing.T) {
 			}
 			for i := range 3 {
 				b := begin("acme", fmt.Sprintf("wait%d", i))
-				want := fmt.Sprintf("as many builds of tenant acme are under way as may (%d); before this one wait %d", c.most, i)
+				want := fmt.Sprintf("tenant acme runs %d builds, the most allowed; builds ahead in the queue: %d", c.most, i)
 				if diff := cmp.Diff(want, <-b.waits); diff != "" {
 					t.Errorf("what it says (-want +got):\n%s", diff)
 				}

@@ -48,7 +48,7 @@ func (e *Engine) cacheUsage() (volume.Usage, error) {
 // store.ErrInUse while a build runs.
 func (e *Engine) gcCache(ctx context.Context, dry bool) (store.Swept, error) {
 	if !e.cache.mu.TryLock() {
-		return store.Swept{}, fmt.Errorf("what builds have downloaded: %w by a build that runs: try again once it has ended", store.ErrInUse)
+		return store.Swept{}, fmt.Errorf("download cache: %w by a running build: try again after the build", store.ErrInUse)
 	}
 	defer e.cache.mu.Unlock()
 	var gone store.Swept

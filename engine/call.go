@@ -147,7 +147,7 @@ func (f *function) reachable(from caller) (patience, error) {
 	}
 	switch {
 	case taken > 0 && taken >= room:
-		return anyInstance, &LoopError{from.chain(f.plain), fmt.Sprintf("%s takes %d events at once, and all of them wait for this one (instances.max, instances.concurrency)", f.plain, room)}
+		return anyInstance, &LoopError{from.chain(f.plain), fmt.Sprintf("deadlock: %s may run %d events at once, and all of them wait for this call: raise instances.max or instances.concurrency", f.plain, room)}
 	case coming > 0:
 		return newInstance, nil
 	}
@@ -257,10 +257,10 @@ func (ev *event) recorded(ctx context.Context, c *channel.Called) (resp *Respons
 }
 
 // errForbidden refuses a call of another tenant's function.
-var errForbidden = failure.New(failure.Forbidden, "a function calls those of its own tenant alone", "")
+var errForbidden = failure.New(failure.Forbidden, "a function may call functions of the same tenant only", "")
 
 // errBadName refuses a malformed name of a function.
-var errBadName = failure.New(failure.BadCall, "not the name of a function, NAME or NAME@REVISION", "")
+var errBadName = failure.New(failure.BadCall, "not a function's name: write NAME or NAME@REVISION", "")
 
 // mostSteps limits the functions in one call, NAME|NAME|….
 const mostSteps = image.MaxSteps
@@ -391,9 +391,9 @@ func (ev *event) step(ctx context.Context, target string, r *Request, before *ev
 	plain, _, _ := strings.Cut(target, ".")
 	switch {
 	case l.depth+1 >= mostDepth:
-		return nil, &LoopError{l.chain(plain), fmt.Sprintf("%d functions wait for each other, no more may", mostDepth)}
+		return nil, &LoopError{l.chain(plain), fmt.Sprintf("at most %d functions may wait for each other", mostDepth)}
 	case !l.root.count():
-		return nil, &LoopError{l.chain(plain), fmt.Sprintf("%d calls have followed from one event, no more may", mostCallsBeneath)}
+		return nil, &LoopError{l.chain(plain), fmt.Sprintf("at most %d calls may follow from one event", mostCallsBeneath)}
 	}
 	if guard := ev.f.e.cfg.Calls; guard != nil {
 		if err := guard(ev.f.config.Tenant); err != nil {

@@ -112,9 +112,9 @@ func TestCallLoops(t *testing.T) {
 	deep := strings.Repeat("/call/wide", mostDepth-1)
 	r.mustCall("wide", deep+"/", "down", "down")
 	for path, want := range map[string]string{
-		"one /call/one/":               "loop: one → one: one takes 1 events at once",
-		"one /call/g/call/one":         "loop: one → g → one: one takes 1 events at once",
-		"wide " + deep + "/call/wide/": "loop: " + strings.Repeat("wide → ", mostDepth) + "wide: 16 functions wait for each other",
+		"one /call/one/":               "loop: one → one: deadlock: one may run 1 events at once",
+		"one /call/g/call/one":         "loop: one → g → one: deadlock: one may run 1 events at once",
+		"wide " + deep + "/call/wide/": "loop: " + strings.Repeat("wide → ", mostDepth) + "wide: at most 16 functions may wait for each other",
 	} {
 		name, path, _ := strings.Cut(path, " ")
 		got, _, err := r.call(t.Context(), name, path, "")
@@ -177,13 +177,13 @@ func TestCallPipelineTwice(t *testing.T) {
 		r.mustCall("f", "/call/"+steps+"/slurp", "short", "1") // the last step counts one digit; an answer that is whole at once gives its instance back
 	}
 	for steps, want := range map[string]string{
-		"one|one":        "loop: f → one: one takes 1 events at once",
-		"one|g|one":      "loop: f → one: one takes 1 events at once",
-		"one|inner":      "loop: f → inner → one: one takes 1 events at once",
-		"one|first":      "loop: f → first → one: one takes 1 events at once",
-		"first|one":      "loop: f → one: one takes 1 events at once",
-		"wide|wide|wide": "loop: f → wide: wide takes 2 events at once",
-		"fresh|fresh":    "loop: f → fresh: fresh takes 1 events at once",
+		"one|one":        "loop: f → one: deadlock: one may run 1 events at once",
+		"one|g|one":      "loop: f → one: deadlock: one may run 1 events at once",
+		"one|inner":      "loop: f → inner → one: deadlock: one may run 1 events at once",
+		"one|first":      "loop: f → first → one: deadlock: one may run 1 events at once",
+		"first|one":      "loop: f → one: deadlock: one may run 1 events at once",
+		"wide|wide|wide": "loop: f → wide: deadlock: wide may run 2 events at once",
+		"fresh|fresh":    "loop: f → fresh: deadlock: fresh may run 1 events at once",
 	} {
 		got, _, err := r.call(t.Context(), "f", "/call/"+steps+"/", body)
 		if err != nil || !strings.HasPrefix(got, want) {

@@ -68,7 +68,7 @@ func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
 func Measure(checks []Check, stateDir string) (err error) {
 	dir, err := os.MkdirTemp(stateDir, checkPrefix)
 	if err != nil {
-		return fmt.Errorf("measure what things cost: %w", err)
+		return fmt.Errorf("measure costs: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	costs := sandbox.Costs(dir)
@@ -98,10 +98,10 @@ func Require(checks []Check, ids []string) error {
 		}
 	}
 	if len(unknown) > 0 {
-		return fmt.Errorf("require: no check is called %s; there are %s", strings.Join(unknown, ", "), strings.Join(known, ", "))
+		return fmt.Errorf("require: unknown check %s; known checks: %s", strings.Join(unknown, ", "), strings.Join(known, ", "))
 	}
 	if len(lacking) > 0 {
-		return fmt.Errorf("this host lacks what the configuration requires:\n  %s", strings.Join(lacking, "\n  "))
+		return fmt.Errorf("the host lacks requirements of the configuration:\n  %s", strings.Join(lacking, "\n  "))
 	}
 	return nil
 }
@@ -124,8 +124,8 @@ var fileSystems = map[int64]struct {
 func checkFileSystem(dir string) Check {
 	c := Check{
 		ID: "state_fs", Name: "file system of the state directory", OK: true,
-		Does:   "what it writes becomes durable by one syncfs for a whole image",
-		Effect: "images may not be there after a crash, or not fit together",
+		Does:   "writes of a whole image become durable by one syncfs",
+		Effect: "a crash may lose or damage images",
 		Next:   "give --state a directory on ext4, xfs or btrfs",
 	}
 	var st unix.Statfs_t
@@ -136,7 +136,7 @@ func checkFileSystem(dir string) Check {
 	known, ok := fileSystems[st.Type]
 	switch {
 	case !ok:
-		c.OK, c.Optional, c.Found = false, true, fmt.Sprintf("one that FRE is not tested on (type %#x)", st.Type)
+		c.OK, c.Optional, c.Found = false, true, fmt.Sprintf("not tested with FRE (type %#x)", st.Type)
 		return c
 	case known.links > 0:
 		c.Found = fmt.Sprintf("%s, at most %d links to a file", known.name, known.links)
@@ -166,8 +166,8 @@ func scratchFile(dir string, use func(f *os.File) error) (err error) {
 func checkReflink(dir string) Check {
 	c := Check{
 		ID: "reflink", Name: "copies that share blocks", OK: true, Optional: true, Found: "work",
-		Does:   "nothing: images share files as hard links, and by that memory too, which such copies do not",
-		Effect: "nothing: FRE does without",
+		Does:   "nothing: images share files by hard links, which also share memory; reflink copies share no memory",
+		Effect: "nothing: FRE does not need reflinks",
 	}
 	err := scratchFile(dir, func(from *os.File) error {
 		return scratchFile(dir, func(to *os.File) error { return unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) })
@@ -182,8 +182,8 @@ func checkReflink(dir string) Check {
 func checkVolumes(quota, image error) Check {
 	c := Check{
 		ID: "quota", Name: "sizes and limits of directories", OK: true, Optional: true, Found: "project quotas",
-		Does:   "what a tenant or a container keeps is counted by one quotactl, and limited",
-		Effect: "what a tenant or a container keeps cannot be limited, and its size is that of the last walk",
+		Does:   "one quotactl counts and limits the files of a tenant or container",
+		Effect: "the files of a tenant or container have no limit, and a walk counts sizes now and then",
 		Next: "mount the state directory's ext4 or xfs with project quotas (tune2fs -O quota,project, then prjquota), " +
 			"or load the module loop and install mkfs.ext4",
 	}
@@ -191,7 +191,7 @@ func checkVolumes(quota, image error) Check {
 	case quota == nil:
 	case image == nil:
 		c.Found = fmt.Sprintf("images on loop devices; no project quotas: %v", quota)
-		c.Does = "what a tenant or a container keeps, and has a limit, is an ext4 in a sparse file: counted by one statfs"
+		c.Does = "limited files of a tenant or container are in an ext4 in a sparse file: one statfs counts the size"
 	default:
 		c.OK, c.Found = false, fmt.Sprintf("project quotas: %v; images on loop devices: %v", quota, image)
 	}
@@ -208,7 +208,7 @@ func checkVerity(dir string) Check {
 	c := Check{
 		ID: "verity", Name: "fs-verity in the state directory", OK: true, Optional: true, Found: "works",
 		Does:   "nothing so far: a file is verified when it enters the store",
-		Effect: "a file that changes on disk later is not noticed when it is read",
+		Effect: "reads do not notice files that changed on disk",
 		Next:   "use a kernel built with CONFIG_FS_VERITY, and ext4 made with -O verity, or btrfs",
 	}
 	err := scratchFile(dir, func(f *os.File) error {
@@ -224,7 +224,7 @@ func checkVerity(dir string) Check {
 func checkDatabase() Check {
 	return Check{
 		ID: "database", Name: "database", OK: true, Found: store.Database,
-		Does: "lists are read from memory; a change is acknowledged when it is on disk",
+		Does: "lists are read from memory; a change is acknowledged after the write to disk",
 	}
 }
 
@@ -232,7 +232,7 @@ func checkDatabase() Check {
 func checkHardLinks(dir string) Check {
 	c := Check{
 		ID: "hard_links", Name: "hard links in the state directory", OK: true, Found: "work",
-		Does: "an image is made of them: its files are on disk and in memory once, whatever the number of images",
+		Does: "images consist of hard links: a file is on disk and in memory once for all images",
 	}
 	tmp, err := os.MkdirTemp(dir, checkPrefix)
 	if err == nil {
@@ -255,8 +255,8 @@ func checkHardLinks(dir string) Check {
 func checkMapping(err error) Check {
 	c := Check{
 		ID: "idmap", Name: "idmapped mounts of the state directory", OK: err == nil, Found: "work",
-		Does:   "a parked interpreter gets its tenant's /work in one, whoever owns it on disk",
-		Effect: "no runtime shells: interpreters start with their function",
+		Does:   "a parked interpreter gets the tenant's /work with mapped owners",
+		Effect: "no parked interpreters: interpreters start with the function",
 		Next:   "give --state a directory on ext4, xfs or btrfs (tmpfs from Linux 6.3)",
 	}
 	if err != nil {
@@ -272,7 +272,7 @@ func checkPools(memory, buffers, shells, forks int64) Check {
 		ID: "pools", Name: "memory of the engine's pools", OK: taken <= memory*3/4, Optional: true,
 		Found: fmt.Sprintf("%d MiB of the host's %d MiB at most: buffers %d, parked interpreters %d, fork servers %d; %d MiB are left for functions",
 			taken>>20, memory>>20, buffers>>20, shells>>20, forks>>20, max(memory-taken, 0)>>20),
-		Effect: "functions meet the host's end of memory before their own limits",
+		Effect: "the host may run out of memory before functions reach limits",
 	}
 	if !c.OK {
 		c.Next = fmt.Sprintf("write into the engine's configuration: shells: {memory: %dMiB}, and buffers: {memory: %dMiB}", memory>>20/10, memory>>20/20)

@@ -20,8 +20,8 @@ func TestRequire(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]string{"a"}, ""},
-		{[]string{"a", "b"}, "this host lacks what the configuration requires:\n  b (B: missing): it rains; close the roof"},
-		{[]string{"b", "c"}, `require: no check is called "c"; there are a, b`},
+		{[]string{"a", "b"}, "the host lacks requirements of the configuration:\n  b (B: missing): it rains; close the roof"},
+		{[]string{"b", "c"}, `require: unknown check "c"; known checks: a, b`},
 	} {
 		got := ""
 		if err := Require(checks, test.ids); err != nil {

@@ -39,8 +39,8 @@ import (
 
 // Errors of operations on containers.
 var (
-	ErrContainerRunning = failure.New(failure.InUse, "container is running", "stop it first (fre stop), or remove it with --force")
-	ErrContainerStopped = failure.New(failure.InUse, "container is not running", "start it first (fre start)")
+	ErrContainerRunning = failure.New(failure.InUse, "container is running", "stop the container first (fre stop), or remove with --force")
+	ErrContainerStopped = failure.New(failure.InUse, "container is not running", "start the container first (fre start)")
 )
 
 // ExitCode returns the status of a run as a command shell reports it: 128 plus the signal's

@@ -95,17 +95,17 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	}
 	switch {
 	case cfg.Name != "" && !validContainerName(cfg.Name):
-		return bad("name", "%q is not a container's name: letters, digits, and after the first one also _ . -, 2 to 128 of them", cfg.Name)
+		return bad("name", "%q is not a container's name: use 2 to 128 letters, digits and _ . -, beginning with a letter or digit", cfg.Name)
 	case !image.ValidName(cfg.Tenant):
 		return bad("tenant", "%q is not a tenant's name", cfg.Tenant)
 	case !path.IsAbs(cfg.Dir):
 		return bad("dir", "%q is not an absolute path", cfg.Dir)
 	case len(cfg.Dir) >= unix.PathMax, strings.Contains(cfg.Dir, "\x00"), slices.ContainsFunc(strings.Split(cfg.Dir, "/"), func(name string) bool { return len(name) > maxFileName }):
-		return bad("dir", "%.40q… is no path that Linux takes", cfg.Dir)
+		return bad("dir", "%.40q… is not a valid path: too long, or with a NUL byte", cfg.Dir)
 	case len(cfg.Hostname) > 64 || strings.ContainsAny(cfg.Hostname, " \t\r\n\x00"):
 		return bad("hostname", "%q is no host name of 64 bytes at most", cfg.Hostname)
 	case cfg.StopSignal < 1 || cfg.StopSignal > 64:
-		return bad("stop_signal", "there is no signal %d", cfg.StopSignal)
+		return bad("stop_signal", "signal %d does not exist: use 1 to 64", cfg.StopSignal)
 	case cfg.ScratchBytes < 0 || cfg.ScratchBytes > 0 && cfg.ScratchBytes < volume.MinBytes:
 		return bad("scratch_bytes", "a limit is %d bytes at least", int64(volume.MinBytes))
 	case cfg.Work != WorkNone && cfg.Work != WorkReadOnly && cfg.Work != WorkWrite:
@@ -123,7 +123,7 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		args = cfg.Cmd
 	}
 	if len(args) == 0 || args[0] == "" {
-		return bad("cmd", "name a command: this image has no default")
+		return bad("cmd", "the image has no default command: name a command")
 	}
 	if i := slices.IndexFunc(args, func(a string) bool { return strings.Contains(a, "\x00") }); i >= 0 {
 		return bad("cmd", "%.40q holds a NUL byte", args[i])

@@ -230,7 +230,7 @@ func (c *container) measure(dir string) {
 		return
 	}
 	if err := c.update(func(rec *Container) { rec.Scratch = used }, nil); err != nil {
-		c.e.log.Error("what a container has written is not noted", "container", c.id, "error", err)
+		c.e.log.Error("size of a container's writable layer not recorded", "container", c.id, "error", err)
 	}
 }
 

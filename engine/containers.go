@@ -176,7 +176,7 @@ func (t *containers) reserve(rec *Container) error {
 	defer t.mu.Unlock()
 	if name := rec.Config.Name; name != "" {
 		if _, taken := t.names[name]; taken {
-			return fmt.Errorf("%w: %q is a container's already: remove or rename that one", ErrNameTaken, name)
+			return fmt.Errorf("%w: another container is named %q: remove or rename the other container", ErrNameTaken, name)
 		}
 	}
 	for i := 0; rec.Config.Name == ""; i++ {

@@ -52,7 +52,7 @@ type UnknownError struct{ Function, Revision string }
 
 func (e *UnknownError) Error() string {
 	if e.Revision != "" {
-		return fmt.Sprintf("function %q has no revision %q: fre function revisions %s lists those that are kept", e.Function, e.Revision, e.Function)
+		return fmt.Sprintf("function %q has no revision %q: list revisions with fre function revisions %s", e.Function, e.Revision, e.Function)
 	}
 	return fmt.Sprintf("there is no function %q", e.Function)
 }
@@ -63,13 +63,13 @@ func (e *UnknownError) Code() failure.Code { return failure.NotFound }
 
 // Errors that callers tell apart, beside *UnknownError.
 var (
-	ErrNameTaken  = failure.New(failure.NameTaken, "name already taken", "choose another name (--name) or replace it (--replace)")
+	ErrNameTaken  = failure.New(failure.NameTaken, "name already taken", "choose another name (--name) or replace the object (--replace)")
 	ErrTimeout    = failure.New(failure.Timeout, "function did not answer in time", "")
-	ErrOverloaded = failure.New(failure.Overloaded, "too many events are waiting for this function", "")
+	ErrOverloaded = failure.New(failure.Overloaded, "too many events are waiting for the function", "")
 	ErrDegraded   = admission.ErrRefused // returned as an *admission.RefusedError with the reason
 	ErrClosed     = failure.New(failure.Stopping, "engine is stopping", "")
-	ErrSlowBody   = failure.New(failure.SlowBody, "the request's body came too slowly while others waited", "")
-	ErrNotReady   = failure.New(failure.NotFunction, "image is not a function", "deploy an image that was built from a template")
+	ErrSlowBody   = failure.New(failure.SlowBody, "the request's body was too slow while other requests waited", "")
+	ErrNotReady   = failure.New(failure.NotFunction, "image is not a function", "deploy an image built from a template")
 	ErrForeign    = failure.New(failure.Forbidden, "the function is another tenant's", "write the token's tenant into fret.yaml")
 
 	// ErrEventTooLarge: headers, path and query together exceed channel.MaxMeta. Package channel,
@@ -289,7 +289,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		}
 		// Deployed on a larger host, the function goes on with the resources of this host.
 		if err := e.checkLimits(f.config.Resources); err != nil {
-			e.log.Warn("function has limits that this host cannot enforce", "function", f.name, "error", err)
+			e.log.Warn("the host cannot enforce limits of the function", "function", f.name, "error", err)
 		}
 		f.publish()
 		f.warm()

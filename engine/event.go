@@ -231,7 +231,7 @@ func (l *limited) end(cause error) {
 func (l *limited) Deadline() (time.Time, bool) { return l.at, true }
 
 // errAbandoned marks an answer that was closed before the end.
-var errAbandoned = errors.New("answer was not read to its end")
+var errAbandoned = errors.New("answer not read completely")
 
 // replyBody is the body of an answer. Close ends the event: as successful after the whole body
 // was read, as broken otherwise.

@@ -14,7 +14,7 @@ import (
 
 // ErrChangesLost: the engine no longer remembers all requested changes, or another engine
 // counted them.
-var ErrChangesLost = failure.New(failure.Gone, "these changes are no longer remembered", "read the list again, with since=0 for its generation, and go on from there")
+var ErrChangesLost = failure.New(failure.Gone, "the requested changes are too old", "read the list again (since=0 returns the generation), then follow changes after the list")
 
 // Changes returns the record of changes to everything in lists (images, functions, sandboxes)
 // and of further actions of clients: signals, pulls, prunes.

@@ -30,9 +30,9 @@ func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 func buildStepFailed(args []string, s sandbox.ExitStatus, output string) *image.ExitError {
 	switch {
 	case s.OOMKilled:
-		output = fmt.Sprintf("out of memory: a build step has at most %d GiB; have it do less at a time\n%s", int64(buildMemory)>>30, output)
+		output = fmt.Sprintf("out of memory: a build step has at most %d GiB: use less memory, for example fewer parallel jobs\n%s", int64(buildMemory)>>30, output)
 	case strings.Contains(output, "No space left on device"), strings.Contains(output, "ENOSPC"):
-		output += fmt.Sprintf("\n/tmp of a build step holds at most %d GiB: have it write to the directory that it starts in", int64(buildTmp)>>30)
+		output += fmt.Sprintf("\n/tmp of a build step holds at most %d GiB: write to the step's working directory", int64(buildTmp)>>30)
 	}
 	return &image.ExitError{Args: args, Status: s.Code, Output: output}
 }

@@ -48,7 +48,7 @@ func newForker(f *function) *forker {
 	if f.e.cfg.ForkPercent < 0 {
 		k.off = "the engine may have no fork servers (fre serve --forks)"
 	} else if err := sandbox.CanFork(); err != nil {
-		k.off = "this host cannot: " + err.Error()
+		k.off = "the host cannot have fork servers: " + err.Error()
 	}
 	return k
 }
@@ -201,7 +201,7 @@ type budget struct {
 	left int64 // bytes
 }
 
-var errNoRoom = errors.New("the fork servers of all functions have all the memory they may have")
+var errNoRoom = errors.New("fork servers have used up their memory limit (fre serve --forks)")
 
 func (b *budget) take(bytes int64) error {
 	b.mu.Lock()
@@ -487,7 +487,7 @@ func (s *forkServer) watch(k *forker) error {
 	s.pool.Close()
 	_ = s.conn.Close()
 	if !closed {
-		return s.f.crashed(s.box.sb.Status(), "it was told to")
+		return s.f.crashed(s.box.sb.Status(), "the engine stopped it")
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		return nil, err
 	}
 	if spec.Tenant == "" && cfg.Tenant != tenant {
-		return nil, fmt.Errorf("%s of tenant %s has no name of its own: deploy it again", name, cfg.Tenant) // qualifyNames found no free name
+		return nil, fmt.Errorf("function %s of tenant %s: another function has the full name: deploy the function again", name, cfg.Tenant) // qualifyNames found no free name
 	}
 	cfg.Tenant = tenant
 	if cfg.Protocol != image.ProtocolPipeline {
@@ -215,7 +215,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 	if f.config.Network.LendConnection && !f.lends {
 		return spec, &image.FieldError{
 			Field:   "network.lend_connection",
-			Message: fmt.Sprintf("%s/%s may not be lent connections on this engine: list it under network.lend_connections in its configuration (fre serve --config)", f.config.Tenant, f.plain),
+			Message: fmt.Sprintf("%s/%s may not use lent connections: list the function under network.lend_connections in the engine's configuration (fre serve --config)", f.config.Tenant, f.plain),
 		}
 	}
 	return spec, f.e.setNetwork(&spec, f.config.Network)

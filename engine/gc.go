@@ -353,7 +353,7 @@ func (e *Engine) collect() {
 		case <-t.C:
 		}
 		if _, err := e.GC(e.life, GCOptions{}); err != nil && !e.Stopping() {
-			e.log.Warn("garbage collection failed: the next one repeats it", "error", err)
+			e.log.Warn("garbage collection failed: the next run repeats the work", "error", err)
 		}
 	}
 }
@@ -374,7 +374,7 @@ func (e *Engine) fsck(ctx context.Context, o store.CheckOptions) (store.Checked,
 	again := oci.NewRefetcher(e.cfg.Store, e.registry(ctx, nil, nil))
 	defer func() {
 		if err := again.Close(); err != nil {
-			e.log.WarnContext(ctx, "what was fetched again stays until the next start", "error", err)
+			e.log.WarnContext(ctx, "refetched content stays on disk until the next start", "error", err)
 		}
 	}()
 	o.Fetch, o.FetchTree = again.Open, again.Tree

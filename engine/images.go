@@ -81,7 +81,7 @@ func (e *ImageNameError) Code() failure.Code { return failure.NameTaken }
 
 // Next returns the user's next step.
 func (e *ImageNameError) Next() string {
-	return "give the template another id or version, or a remote build another name for its image"
+	return "change the template's id or version, or give a remote build's image another name"
 }
 
 // MayName returns an *[ImageNameError] if an image of tenant may not take name, "name:version".
@@ -119,7 +119,7 @@ type RemoveOptions struct {
 }
 
 // ErrSeveralNames says that a digest stands for an image with several names.
-var ErrSeveralNames = failure.New(failure.InUse, "image has several names", "give the name to take away, or remove the image with all of its names (--force)")
+var ErrSeveralNames = failure.New(failure.InUse, "image has several names", "name the tag to remove, or remove the image with all tags (--force)")
 
 // RemoveImage removes a name of an image. With the last name, or if ref is a digest, it removes
 // the image. A reference at a registry, "name@sha256:…", counts as a name, and goes with the

@@ -38,7 +38,7 @@ const (
 
 // errTaken refuses an event that accepts only a new instance (newInstance). Waiting for a busy
 // instance could deadlock: its event may wait for the answer of the refused event.
-var errTaken = fmt.Errorf("%w: all its instances are taken, some by events whose answers this one is to take", ErrOverloaded)
+var errTaken = fmt.Errorf("%w: deadlock: all instances of the function are busy, some until this call reads their answers", ErrOverloaded)
 
 // lease is the right to run one event on an instance; instance.release ends it.
 type lease struct {

@@ -124,7 +124,7 @@ func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptio
 }
 
 // errUntil ends the following of a log: later lines are after LogOptions.Until.
-var errUntil = errors.New("end of what is asked for")
+var errUntil = errors.New("end of the requested lines")
 
 // joiner joins the pieces of long lines and emits whole lines. A line has the time of its first
 // piece and the position of its last.

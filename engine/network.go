@@ -18,7 +18,7 @@ func (e *Engine) setNetwork(spec *sandbox.Spec, n image.Network) error {
 		return nil
 	case image.NetworkHost:
 		if !e.cfg.AllowHostNetwork {
-			return &image.FieldError{Field: "network", Message: "host is not allowed on this engine: set network.allow_host in its configuration (fre serve --config)"}
+			return &image.FieldError{Field: "network", Message: "the engine does not allow the mode host: set network.allow_host in the engine's configuration (fre serve --config)"}
 		}
 		spec.Network = sandbox.NetworkHost
 		spec.Mounts = append(spec.Mounts, networkFiles(image.Settings{})...)
@@ -43,5 +43,5 @@ func (e *Engine) setNetwork(spec *sandbox.Spec, n image.Network) error {
 		}
 		return nil
 	}
-	return &image.FieldError{Field: "network", Message: fmt.Sprintf("the mode %q is unknown to this engine", n.Mode)}
+	return &image.FieldError{Field: "network", Message: fmt.Sprintf("unknown mode %q: write none, egress or host", n.Mode)}
 }

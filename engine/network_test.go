@@ -18,8 +18,8 @@ func TestDeployRefusesNetwork(t *testing.T) {
 		field, want string
 	}{
 		{image.Network{Mode: image.NetworkHost}, "network", "network.allow_host"},
-		{image.Network{Mode: "bridge"}, "network", `"bridge" is unknown`},
-		{image.Network{Mode: image.NetworkNone, LendConnection: true}, "network.lend_connection", "default/f may not be lent connections on this engine: list it under network.lend_connections"},
+		{image.Network{Mode: "bridge"}, "network", `unknown mode "bridge"`},
+		{image.Network{Mode: image.NetworkNone, LendConnection: true}, "network.lend_connection", "default/f may not use lent connections: list the function under network.lend_connections"},
 		{image.Network{Mode: image.NetworkEgress, Allow: []string{"example.org", "a b"}}, "network.allow[1]", "write a name"},
 	} {
 		img := r.image("f", func(cfg *image.Config) { cfg.Network = c.network })

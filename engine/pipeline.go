@@ -85,7 +85,7 @@ func (ev *event) stepFailed(step int, err error) error {
 	ev.f.note(LogLine{Invocation: ev.name, Level: "error", Text: err.Error()})
 	switch code := callCode(err); {
 	case code == failure.NotFound || code == failure.ImageGone:
-		return &StepError{failure.StepMissing, fmt.Errorf("%w: deploy it again, or the pipeline without it", err)}
+		return &StepError{failure.StepMissing, fmt.Errorf("%w: deploy the step again, or the pipeline without the step", err)}
 	case code == failure.Internal || code == failure.Cancelled || step == 0:
 		return err
 	default:
@@ -161,7 +161,7 @@ func (e *Engine) stepsOf(name, revision string) (all [][]string, err error) {
 	}
 	img, err := e.cfg.Store.Image(string(d.spec.revision(number).Image))
 	if err != nil {
-		return nil, fmt.Errorf("revision %d of %s: %w: deploy it anew", number, name, ErrImageGone)
+		return nil, fmt.Errorf("revision %d of %s: %w: deploy again", number, name, ErrImageGone)
 	}
 	cfg, err := image.ConfigOf(img)
 	if err != nil || cfg.Protocol != image.ProtocolPipeline {

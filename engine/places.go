@@ -70,7 +70,7 @@ func (p *places) beside(f *function) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.taken >= p.all+p.beyond {
-		return fmt.Errorf("%w: %d, of which %d beside others that wait for them", ErrEngineOverloaded, p.taken, p.beyond)
+		return fmt.Errorf("%w: %d events run, %d of them beyond the limit", ErrEngineOverloaded, p.taken, p.beyond)
 	}
 	p.taken++
 	f.placed.held++

@@ -36,7 +36,7 @@ func NameOf(name string, img *store.Image) (qualified, tenant string, err error)
 func (e *Engine) qualifyNames() {
 	for _, rec := range e.cfg.Store.Functions() {
 		if err := e.qualifyName(rec); err != nil {
-			e.log.Error("function's name not changed to its tenant's", "function", rec.Name, "error", err)
+			e.log.Error("function not renamed to the tenant's full name", "function", rec.Name, "error", err)
 		}
 	}
 }

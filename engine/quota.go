@@ -40,7 +40,7 @@ func (e *QuotaError) Code() failure.Code { return failure.Quota }
 // Next returns the user's next step for a build, which only has to wait.
 func (e *QuotaError) Next() string {
 	if e.What == QuotaOfBuilds {
-		return "try again once some have ended: after Retry-After, or when fre tenant usage shows fewer"
+		return "try again after Retry-After; fre tenant usage shows the tenant's builds"
 	}
 	return ""
 }
@@ -231,7 +231,7 @@ func (e *SecretError) Code() failure.Code { return failure.Template }
 
 // Next returns the command that makes the secret.
 func (e *SecretError) Next() string {
-	return fmt.Sprintf("make it, then deploy again: fre secret create %s --tenant %s < FILE", e.Name, e.Tenant)
+	return fmt.Sprintf("create the secret, then deploy again: fre secret create %s --tenant %s < FILE", e.Name, e.Tenant)
 }
 
 // secrets reads the secrets of the template for a sandbox that starts now. The caller wipes the

@@ -211,7 +211,7 @@ func (s *flows) enter(ctx context.Context, f *function) error {
 	case len(s.waiting) >= mostFlowsWait:
 		s.mu.Unlock()
 		f.e.metrics.refuse(admission.QueueLength)
-		return fmt.Errorf("%w: too many requests whose bodies are still arriving; retry later, or send a Content-Length", ErrOverloaded)
+		return fmt.Errorf("%w: too many requests with unfinished bodies; retry later, or send a Content-Length", ErrOverloaded)
 	}
 	turn := make(chan struct{})
 	s.waiting = append(s.waiting, turn)

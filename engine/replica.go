@@ -173,7 +173,7 @@ func checkRecord(r *Record) (*functionSpec, error) {
 		return nil, err
 	}
 	if !image.ValidName(name) || !image.ValidName(tenant) || image.QualifiedName(name, tenant) != r.Name {
-		return nil, bad("its name is not qualified")
+		return nil, bad("name is not qualified")
 	}
 	spec := new(functionSpec)
 	d := json.NewDecoder(bytes.NewReader(r.Spec))
@@ -182,7 +182,7 @@ func checkRecord(r *Record) (*functionSpec, error) {
 		return nil, bad(err.Error())
 	}
 	if spec.Tenant != tenant || spec.Temporary || spec.Trace {
-		return nil, bad("it is of another tenant, or temporary")
+		return nil, bad("function is another tenant's, or temporary")
 	}
 	last := 0
 	for _, rev := range spec.Revisions {
@@ -199,7 +199,7 @@ func checkRecord(r *Record) (*functionSpec, error) {
 		sum += w.Percent
 	}
 	if sum != 100 {
-		return nil, bad("its weights are not 100 together")
+		return nil, bad("weights do not add up to 100")
 	}
 	for _, h := range spec.Traffic.Headers {
 		if spec.revision(h.Revision) == nil {

@@ -22,8 +22,8 @@ import (
 // Errors of revisions, beside *UnknownError for a revision no longer kept. The texts name the
 // next step.
 var (
-	ErrTraffic      = failure.New(failure.BadRequest, "traffic cannot be split so", "")
-	ErrNoRevision   = failure.New(failure.Conflict, "there is no revision to go back to", "")
+	ErrTraffic      = failure.New(failure.BadRequest, "invalid traffic weights", "")
+	ErrNoRevision   = failure.New(failure.Conflict, "no earlier revision", "")
 	ErrRevisionUsed = failure.New(failure.InUse, "revision is in use", "")
 	ErrImageGone    = failure.New(failure.ImageGone, "image of the revision is gone", "")
 )
@@ -221,7 +221,7 @@ func newDeployment(name string, spec *functionSpec, live map[int]*function, logs
 	}
 	if d.main = live[spec.main()]; d.main == nil {
 		if len(d.weights) == 0 {
-			return nil, fmt.Errorf("function %s: none of its revisions can be run: %w", name, fs.ErrNotExist)
+			return nil, fmt.Errorf("function %s: no revision can run: %w", name, fs.ErrNotExist)
 		}
 		d.main = d.weights[0].function
 	}

@@ -103,16 +103,16 @@ func (e *Engine) SetTraffic(ctx context.Context, name string, o Split) (*Revisio
 			case err != nil:
 				return err
 			case t.Percent < 0 || t.Percent > 100:
-				return bad("revision %s has %d of 100: give it 0 to 100", t.Revision, t.Percent)
+				return bad("revision %s has the weight %d: give 0 to 100", t.Revision, t.Percent)
 			case slices.ContainsFunc(traffic.Weights, func(w Weight) bool { return w.Revision == n }):
-				return bad("revision %d is there twice: name each once", n)
+				return bad("revision %d is named twice: name each revision once", n)
 			}
 			if sum += t.Percent; t.Percent > 0 {
 				traffic.Weights = append(traffic.Weights, Weight{n, t.Percent})
 			}
 		}
 		if len(o.Weights) > 0 && sum != 100 {
-			return bad("the weights add up to %d: make them 100, such as 3=90 4=10", sum)
+			return bad("the weights add up to %d: they must add up to 100, for example 3=90 4=10", sum)
 		}
 		slices.SortFunc(traffic.Weights, func(a, b Weight) int { return cmp.Compare(b.Revision, a.Revision) })
 		for _, t := range o.Headers {
@@ -155,7 +155,7 @@ func (e *Engine) Rollback(ctx context.Context, name, to string) (*Revisions, err
 				return nil
 			}
 		}
-		return fmt.Errorf("roll %s back: %w before revision %d: name another, fre function revisions %s lists those that are kept", name, ErrNoRevision, newest, name)
+		return fmt.Errorf("roll %s back: %w than %d: name a revision from fre function revisions %s", name, ErrNoRevision, newest, name)
 	})
 }
 
@@ -196,9 +196,9 @@ func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) erro
 		}
 		switch {
 		case n == s.Last:
-			return fmt.Errorf("forget revision %d of %s: %w: it is the newest, which %s@%s names: deploy another first", n, name, ErrRevisionUsed, name, latest)
+			return fmt.Errorf("forget revision %d of %s: %w: the newest revision (%s@%s) stays: deploy another revision first", n, name, ErrRevisionUsed, name, latest)
 		case s.serves(n):
-			return fmt.Errorf("forget revision %d of %s: %w: send its events elsewhere first (fre function split, rollback) and take its aliases away", n, name, ErrRevisionUsed)
+			return fmt.Errorf("forget revision %d of %s: %w: first move traffic to another revision (fre function split, rollback) and remove aliases", n, name, ErrRevisionUsed)
 		}
 		s.Revisions = slices.DeleteFunc(s.Revisions, func(r Revision) bool { return r.Number == n })
 		return nil
@@ -257,7 +257,7 @@ func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, 
 			var err error
 			if f, err = e.newRevision(name, spec, r); err != nil {
 				if errors.Is(err, fs.ErrNotExist) {
-					err = fmt.Errorf("revision %d of %s: %w: deploy it anew", r.Number, name, ErrImageGone)
+					err = fmt.Errorf("revision %d of %s: %w: deploy again", r.Number, name, ErrImageGone)
 				}
 				return nil, err
 			}
@@ -356,7 +356,7 @@ func (e *Engine) revive(name string, number int) (*function, error) {
 	f, err := e.newRevision(d.name, d.spec, r)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("revision %d of %s: %w: deploy it anew", number, name, ErrImageGone)
+			err = fmt.Errorf("revision %d of %s: %w: deploy again", number, name, ErrImageGone)
 		}
 		return nil, err
 	}

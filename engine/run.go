@@ -101,7 +101,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 		args = cfg.Args
 	}
 	if len(args) == 0 || args[0] == "" {
-		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "command", Message: "name a command: this image has no default"}))
+		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "command", Message: "the image has no default command: name a command"}))
 	}
 	res := cfg.Resources
 	spec := sandbox.Spec{
@@ -180,7 +180,7 @@ type buildRunner struct{ e *Engine }
 
 // Run runs one build step to its end.
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: one step took more than %s", ErrBuildTime, buildTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: a step took more than %s", ErrBuildTime, buildTimeout))
 	defer cancel()
 	var written []string
 	for _, b := range c.Binds {

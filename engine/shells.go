@@ -134,7 +134,7 @@ func (p *shellPool) open() {
 	root, err := s.e.cfg.Builder.ShellRoot(s.e.life, p.image, &p.config)
 	if err != nil {
 		if s.e.life.Err() == nil {
-			s.e.log.Warn("no runtime shells: functions start their interpreter themselves", "base", p.config.Base, "error", err)
+			s.e.log.Warn("no parked interpreters: functions start their own interpreter", "base", p.config.Base, "error", err)
 		}
 		return
 	}
@@ -220,7 +220,7 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 	if s.parked.Add(expected) > s.cfg.MemoryBytes {
 		s.parked.Add(-expected)
 		s.full.Do(func() {
-			s.e.log.Warn("fewer runtime shells are parked than asked for: they would take more memory than they may",
+			s.e.log.Warn("fewer parked interpreters than demanded: the memory limit is reached",
 				"bytes_each", expected, "bytes_allowed", s.cfg.MemoryBytes, "base", p.config.Base)
 		})
 		return nil, pool.ErrFull

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrNotTraced: the function was deployed without [DeployOptions].Trace.
-var ErrNotTraced = failure.New(failure.Conflict, "what the function opens is not noted", "deploy it as a temporary function with trace; fre image slim does")
+var ErrNotTraced = failure.New(failure.Conflict, "the function's file accesses are not recorded", "deploy a temporary function with trace, as fre image slim does")
 
 // Slim makes an image from a function's image with only the files that the function has opened so
 // far, and the files needed with them ([image.Builder.Slim]). The function must be deployed with

@@ -25,7 +25,7 @@ const (
 )
 
 // ErrSnapshotLimit says that /work exceeds the limits of a snapshot.
-var ErrSnapshotLimit = failure.Wrap(failure.TooLarge, fmt.Errorf("/work holds more than a snapshot takes (%d files and directories, %d deep, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30), "remove from /work what need not be kept")
+var ErrSnapshotLimit = failure.Wrap(failure.TooLarge, fmt.Errorf("/work exceeds the limit of a snapshot (%d files and directories, depth %d, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30), "remove files from /work")
 
 // SnapshotAgent stores the content of a sandbox's /work as an image of its tenant. Files that
 // another image already holds take no space. Sockets, fifos and files that vanish are left out;
@@ -127,7 +127,7 @@ func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, er
 func (e *Engine) snapshotMost(of *Agent) (most int64, full error) {
 	most, full = snapshotBytes, ErrSnapshotLimit
 	if limit := of.WorkBytes; limit > 0 && limit < most {
-		most, full = limit, fmt.Errorf("%w: its limit is %d bytes, and files with holes or several names count in full", ErrSnapshotLimit, limit)
+		most, full = limit, fmt.Errorf("%w: the limit is %d bytes; sparse files and hard links count in full", ErrSnapshotLimit, limit)
 	}
 	if q := e.quotas(of.Tenant); q.ImageBytes > 0 {
 		if left := q.ImageBytes - e.TenantUse(of.Tenant).ImageBytes; left < most {

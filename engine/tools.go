@@ -98,7 +98,7 @@ func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *shellPo
 		}
 		if err != nil {
 			sh.drop()
-			r.e.log.WarnContext(ctx, "parked program not furnished: it starts with the build step", "program", c.Args[0], "error", err)
+			r.e.log.WarnContext(ctx, "parked program not usable: the build step starts its own", "program", c.Args[0], "error", err)
 			return sandbox.ExitStatus{}, false, nil
 		}
 		status, err := r.finish(ctx, c, sh, tail)

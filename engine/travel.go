@@ -143,7 +143,7 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci
 			to = name
 		}
 		if to == "" {
-			return fmt.Errorf("push %s: %w: a digest says no registry: push a name (fre image tag gives one)", ref, oci.ErrReference)
+			return fmt.Errorf("push %s: %w: a digest names no registry: give the image a name (fre image tag) and push the name", ref, oci.ErrReference)
 		}
 		o.RegistryOptions = e.registry(ctx, auth, report)
 		if remote, err = oci.Push(ctx, e.cfg.Store, img, to, o); err == nil {
@@ -298,7 +298,7 @@ func (b buildImages) Resolve(ctx context.Context, ref string, pinned store.Diges
 	}
 	name, err := oci.Resolve(ctx, ref, b.e.registry(ctx, auth, nil))
 	if err == nil && pinned != "" && !strings.HasSuffix(name, "@"+string(pinned)) {
-		err = fmt.Errorf("%w: asked for %s, it answers for %s", oci.ErrRegistry, ref, name)
+		err = fmt.Errorf("%w: asked for %s, the registry answered with %s", oci.ErrRegistry, ref, name)
 	}
 	return name, err
 }

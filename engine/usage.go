@@ -92,7 +92,7 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	users := make(map[store.Digest]string)
 	for _, f := range e.cfg.Store.Functions() {
 		for _, d := range f.Images {
-			users[d] = "a revision that function " + f.Name + " may go back to (fre function revisions " + f.Name + ")"
+			users[d] = "an earlier revision of function " + f.Name + " (fre function revisions " + f.Name + ")"
 		}
 	}
 	for _, f := range e.cfg.Store.Functions() {
@@ -106,7 +106,7 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	}
 	e.containers.mu.Lock()
 	for d := range e.containers.making {
-		users[d] = "a container that is being made"
+		users[d] = "a container in creation"
 	}
 	for _, c := range e.containers.byID {
 		users[c.digest] = "container " + c.id[:12]

@@ -103,7 +103,7 @@ func lookUp(passwd, group io.Reader, user string, further []string) (account, er
 		}
 	}
 	if len(a.groups) > sandbox.MaxGroups {
-		return a, &image.FieldError{Field: "groups", Message: fmt.Sprintf("are %d with those of the user: %d are the most", len(a.groups), sandbox.MaxGroups)}
+		return a, &image.FieldError{Field: "groups", Message: fmt.Sprintf("%d groups with the user's: at most %d", len(a.groups), sandbox.MaxGroups)}
 	}
 	return a, nil
 }

@@ -261,7 +261,7 @@ func TestHTTPErrors(t *testing.T) {
 		{"bad generation", "GET", "/v1/images?since=yesterday", "", "", 400, "since: "},
 		{"bad time of events", "GET", "/v1/events?since=noon", "", "", 400, "neither a generation nor"},
 		{"bad follow", "GET", "/v1/events?follow=perhaps", "", "", 400, "follow: "},
-		{"events forgotten", "GET", "/v1/events?since=7", "", "", 410, "no longer remembered"},
+		{"events forgotten", "GET", "/v1/events?since=7", "", "", 410, "changes are too old"},
 		{"run without upgrade", "POST", "/v1/run", "application/json", "{}", 426, "fre-run"},
 		{"unknown base", "POST", "/v1/bases/cobol", "", "", 404, "unknown base environment"},
 	}
@@ -389,7 +389,7 @@ func TestBuildRefused(t *testing.T) {
 		code       string
 		says       string
 	}{
-		{"queue-full", 429, "10", "quota", "tenant acme has reached its quota of builds that wait (16)"},
+		{"queue-full", 429, "10", "quota", "tenant acme has reached its quota of waiting builds (16)"},
 		{"endless", 422, "", "build_failed", "the build took too long"},
 	} {
 		for _, path := range []string{"/v1/build", "/v1/functions"} {

@@ -104,7 +104,7 @@ func (e *Engine) Rollback(_ context.Context, name, to string) (*engine.Revisions
 			to = strconv.Itoa(r.Traffic.Weights[0].Revision - 1)
 		}
 		if to == "0" {
-			return fmt.Errorf("roll %s back: %w before revision 1", name, engine.ErrNoRevision)
+			return fmt.Errorf("roll %s back: %w than 1", name, engine.ErrNoRevision)
 		}
 		v, err := find(to)
 		if err == nil {

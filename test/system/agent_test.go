@@ -183,7 +183,7 @@ func TestAgents(t *testing.T) {
 			t.Errorf("the same again: %+v %v, want %s", again, err, s.Digest)
 		}
 		r.want(id, "rm -r d p; i=0; while [ $i -lt 120 ]; do mkdir d; cd d; i=$((i+1)); done", "")
-		if _, err := r.c.SnapshotAgent(ctx, id); err == nil || !strings.Contains(err.Error(), "more than a snapshot takes") {
+		if _, err := r.c.SnapshotAgent(ctx, id); err == nil || !strings.Contains(err.Error(), "exceeds the limit of a snapshot") {
 			t.Errorf("a deep tree: %v", err)
 		}
 		other := r.create(api.AgentRequest{Snapshot: s.Name})

@@ -96,7 +96,7 @@ func TestBuildsOfTenant(t *testing.T) {
 	}
 	_ = hangs.Wait() // killed
 	ends(waits, "")
-	if !strings.Contains(said[waits].String(), "as many builds of tenant acme are under way as may (1)") {
+	if !strings.Contains(said[waits].String(), "tenant acme runs 1 builds, the most allowed") {
 		t.Errorf("what waited says\n%s", said[waits])
 	}
 	use("0 0")

@@ -80,7 +80,7 @@ func TestContainers(t *testing.T) {
 	}
 	w.cli(t, "rm", "weak")
 	w.refused(t, []string{"cap_add", "none but CHOWN"}, "create", "--cap-add", "SYS_ADMIN", "ordinary")
-	w.refused(t, []string{"is a container's already"}, "create", "--name", "counter", "ordinary")
+	w.refused(t, []string{"another container is named"}, "create", "--name", "counter", "ordinary")
 	w.refused(t, []string{"in use by container"}, "image", "rm", "ordinary")
 
 	w.cli(t, "create", "--name", "once", "ordinary", "--", "sleep")
