@@ -39,14 +39,14 @@ import (
 
 // Errors that callers distinguish. ErrExpired is an ErrToken too.
 var (
-	ErrNoToken     = failure.New(failure.Unauthorized, "a token is needed", "give one: FRE_TOKEN, or FRE_TOKEN_FILE; fre token create makes it")
+	ErrNoToken     = failure.New(failure.Unauthorized, "a token is needed", "set FRE_TOKEN or FRE_TOKEN_FILE; create a token with fre token create")
 	ErrToken       = failure.New(failure.Unauthorized, "the token is not valid", "")
-	ErrExpired     = failure.Wrap(failure.Unauthorized, fmt.Errorf("%w: it has expired", ErrToken), "rotate it before its end (fre token rotate), or make another")
-	ErrForbidden   = failure.New(failure.Forbidden, "the token does not allow this", "ask who runs the engine for a token with that scope")
+	ErrExpired     = failure.Wrap(failure.Unauthorized, fmt.Errorf("%w: expired", ErrToken), "create another token (fre token create); rotate tokens before the end (fre token rotate)")
+	ErrForbidden   = failure.New(failure.Forbidden, "the token does not allow the request", "ask the operator for a token with the missing scope")
 	ErrName        = failure.New(failure.BadRequest, "not a name", "")
 	ErrInvalid     = failure.New(failure.BadRequest, "not possible", "")
 	ErrExists      = failure.New(failure.Exists, "exists already", "")
-	ErrUnavailable = failure.New(failure.TokenUnchecked, "tokens of this kind cannot be checked now", "")
+	ErrUnavailable = failure.New(failure.TokenUnchecked, "the engine cannot check the token now", "")
 	ErrSecret      = failure.New(failure.BadRequest, "not a secret's value", "")
 )
 

@@ -58,7 +58,7 @@ func (t *record) elsewhere() error {
 	if t.Signing != nil {
 		return nil
 	}
-	return fmt.Errorf("%w: access key %s is good at the node alone that made it: nodes share them by a key that all have (cluster.key_file)", ErrUnavailable, t.AccessKey)
+	return fmt.Errorf("%w: access key %s works only on the node that made the key: to share access keys, give all nodes the same cluster.key_file", ErrUnavailable, t.AccessKey)
 }
 
 // signer returns the token of an access key, and the keys that open its secret.

@@ -24,7 +24,7 @@ const (
 )
 
 // ErrBehind says that a follower took entries too slowly.
-var ErrBehind = failure.New(failure.Gone, "entries come faster than they are read", "ask again, for those since the last one")
+var ErrBehind = failure.New(failure.Gone, "the reader is too slow for the audit log", "read on from the last entry (--since)")
 
 // AuditOptions select entries of the audit log.
 type AuditOptions struct {

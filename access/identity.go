@@ -51,7 +51,7 @@ func (i Identity) Need(s Scope) error {
 	if i.Has(s) {
 		return nil
 	}
-	return fmt.Errorf("%w: it takes the scope %s", ErrForbidden, s)
+	return fmt.Errorf("%w: the request needs the scope %s", ErrForbidden, s)
 }
 
 // ParseScopes reads a list of scopes, separated by commas or spaces.

@@ -48,9 +48,9 @@ func newIssuer(o OIDC, cfg Config) (*issuer, error) {
 	loopback := err == nil && (u.Hostname() == "127.0.0.1" || u.Hostname() == "::1" || u.Hostname() == "localhost")
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback):
-		return nil, fmt.Errorf("oidc: issuer %q is no https URL", o.Issuer)
+		return nil, fmt.Errorf("oidc: issuer %q is not an https URL", o.Issuer)
 	case o.Audience == "":
-		return nil, fmt.Errorf("oidc: issuer %s: audience is missing: without it tokens for anybody would hold", o.Issuer)
+		return nil, fmt.Errorf("oidc: issuer %s: audience is missing: without an audience, tokens for other services would be valid", o.Issuer)
 	case (o.Tenant == "") == (o.TenantClaim == ""):
 		return nil, fmt.Errorf("oidc: issuer %s: give tenant or tenant_claim", o.Issuer)
 	case (len(o.Scopes) == 0) == (o.ScopesClaim == ""):
@@ -141,7 +141,7 @@ func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
 	if i.TenantClaim != "" {
 		id.Tenant, _ = claims[i.TenantClaim].(string)
 		if checkTenant(id.Tenant) != nil {
-			return id, fmt.Errorf("%w: its claim %s names no tenant", ErrToken, i.TenantClaim)
+			return id, fmt.Errorf("%w: the claim %s names no tenant", ErrToken, i.TenantClaim)
 		}
 	}
 	if i.ScopesClaim != "" {

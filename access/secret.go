@@ -106,7 +106,7 @@ func (a *Access) checkPut(tenant, name string, mode PutMode) error {
 			return err
 		}
 		if len(all) >= MaxSecrets {
-			return fmt.Errorf("tenant %s has %d already: %w", tenant, len(all), ErrSecret)
+			return fmt.Errorf("tenant %s has %d secrets, the most allowed: %w", tenant, len(all), ErrSecret)
 		}
 	}
 	return nil
@@ -294,7 +294,7 @@ func newKey() (k key) {
 }
 
 // errKey says that the key of a sealed value is missing.
-var errKey = errors.New("the key it is sealed with is not in the key file")
+var errKey = errors.New("the key file lacks the key of the value")
 
 func (r keyring) encode() []byte {
 	var b bytes.Buffer
@@ -325,7 +325,7 @@ func readKeys(path string) (keyring, error) {
 		return nil, fmt.Errorf("key file: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("key file %s may be read by others (mode %04o): make it 0600", path, info.Mode().Perm())
+		return nil, fmt.Errorf("key file %s is readable by other users (mode %04o): chmod 600", path, info.Mode().Perm())
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -350,19 +350,19 @@ func parseKeys(raw []byte) (keyring, error) {
 		id, secret, _ := bytes.Cut(line, []byte{' '})
 		var k key
 		if hex.DecodedLen(len(id)) != len(k.id) || hex.DecodedLen(len(secret)) != len(k.secret) {
-			return nil, fmt.Errorf("line %d is no key", n)
+			return nil, fmt.Errorf("line %d is not a key", n)
 		}
 		_, err := hex.Decode(k.id[:], id)
 		if _, err2 := hex.Decode(k.secret[:], secret); err != nil || err2 != nil {
-			return nil, fmt.Errorf("line %d is no key", n)
+			return nil, fmt.Errorf("line %d is not a key", n)
 		}
 		if slices.ContainsFunc(r, func(other key) bool { return other.id == k.id }) {
-			return nil, fmt.Errorf("line %d has the id of another", n)
+			return nil, fmt.Errorf("line %d repeats the id of an earlier key", n)
 		}
 		r = append(r, k)
 	}
 	if len(r) == 0 {
-		return nil, errors.New("there is no key in it")
+		return nil, errors.New("no key in the file")
 	}
 	return r, nil
 }
@@ -404,7 +404,7 @@ func (r keyring) seal(tenant, name string, value []byte) []byte {
 func (r keyring) open(tenant, name string, sealed []byte) ([]byte, error) {
 	rest, ok := bytes.CutPrefix(sealed, []byte(sealMagic))
 	if !ok || int64(len(sealed)) < sealedSize {
-		return nil, fmt.Errorf("its file is damaged: %w", ErrSecret)
+		return nil, fmt.Errorf("damaged file: %w", ErrSecret)
 	}
 	i := slices.IndexFunc(r, func(k key) bool { return bytes.Equal(k.id[:], rest[:keyIDSize]) })
 	if i < 0 {
@@ -414,7 +414,7 @@ func (r keyring) open(tenant, name string, sealed []byte) ([]byte, error) {
 	nonce, rest := rest[:chacha20poly1305.NonceSizeX], rest[chacha20poly1305.NonceSizeX:]
 	value, err := r[i].cipher().Open(nil, nonce, rest, aad(tenant, name))
 	if err != nil {
-		return nil, fmt.Errorf("its file was changed: %w", ErrSecret)
+		return nil, fmt.Errorf("changed file: %w", ErrSecret)
 	}
 	return value, nil
 }

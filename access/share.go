@@ -39,7 +39,7 @@ type Table interface {
 }
 
 // ErrChanged says that another node made a conflicting change first.
-var ErrChanged = failure.New(failure.Conflict, "another node has changed it meanwhile", "")
+var ErrChanged = failure.New(failure.Conflict, "another node made a change meanwhile", "")
 
 const (
 	rowProtocol = 1
@@ -118,7 +118,7 @@ func decodeTenant(key string, raw []byte) (*tenantRow, error) {
 		}
 	}
 	if rowKey(r.Tenant) != key {
-		return nil, fmt.Errorf("it is of %q", r.Tenant)
+		return nil, fmt.Errorf("record of %q", r.Tenant)
 	}
 	if r.Record != nil {
 		if r.Removed || r.Tenant == AllTenants {
@@ -129,7 +129,7 @@ func decodeTenant(key string, raw []byte) (*tenantRow, error) {
 		}
 	}
 	if r.Removed && len(r.Tokens) > 0 {
-		return nil, errors.New("tokens of a tenant that was removed")
+		return nil, errors.New("tokens of a removed tenant")
 	}
 	seen := map[string]bool{}
 	for _, t := range r.Tokens {
@@ -147,7 +147,7 @@ func isHex(s string, size int) bool {
 
 func checkProtocol(protocol int, node string) error {
 	if protocol < 1 || protocol > rowProtocol+1 {
-		return fmt.Errorf("node %s wrote it in protocol %d, this one speaks %d", node, protocol, rowProtocol)
+		return fmt.Errorf("node %s wrote protocol %d, and the present node knows %d: upgrade the older node", node, protocol, rowProtocol)
 	}
 	return nil
 }
@@ -162,10 +162,10 @@ func decodeSecret(key string, raw []byte) (*secretRow, error) {
 		return nil, err
 	}
 	if secretKey(r.Tenant, r.Name) != key {
-		return nil, fmt.Errorf("it is secret %q of tenant %q", r.Name, r.Tenant)
+		return nil, fmt.Errorf("record of secret %q of tenant %q", r.Name, r.Tenant)
 	}
 	if n := int64(len(r.Sealed)); r.Removed != (n == 0) || n > MaxSecretBytes+sealedSize {
-		return nil, fmt.Errorf("its value has %d bytes", n)
+		return nil, fmt.Errorf("value of %d bytes", n)
 	}
 	return r, nil
 }
@@ -232,7 +232,7 @@ func (a *Access) write(next func(*state) (key string, row any, err error)) error
 			return fmt.Errorf("encode %s: %w", key, err)
 		}
 		if len(raw) > MaxRow {
-			return fmt.Errorf("%d bytes of tokens are %w: a tenant has %d: remove those that have expired (fre token rm)", len(raw), ErrInvalid, MaxRow)
+			return fmt.Errorf("%d bytes of tokens are %w: a tenant has at most %d: remove expired tokens (fre token rm)", len(raw), ErrInvalid, MaxRow)
 		}
 		revision, won, err := a.table.Write(ctx, key, raw, s.rows[key])
 		if err != nil {
@@ -242,7 +242,7 @@ func (a *Access) write(next func(*state) (key string, row any, err error)) error
 			return a.take(key, raw, revision)
 		}
 	}
-	return fmt.Errorf("%s: %w, or this one does not understand what it has written: see its log", key, ErrChanged)
+	return fmt.Errorf("%s: %w, or the present node cannot read the other node's record: see the node's log", key, ErrChanged)
 }
 
 // changeShared is change in a cluster; edit may change one tenant.
@@ -288,7 +288,7 @@ func changedTenant(was, now *state) string {
 // that cannot be decoded is logged and ignored.
 func (a *Access) Take(key string, value []byte, revision uint64) {
 	if err := a.take(key, value, revision); err != nil {
-		a.cfg.Log.Error("cluster: record of another node not in force here", "record", key, "error", err)
+		a.cfg.Log.Error("cluster: another node's record not in force on the present node", "record", key, "error", err)
 	}
 }
 
@@ -335,7 +335,7 @@ func (a *Access) saveLocked() error {
 		return nil
 	}
 	if err := a.writeLocked(a.state.Load()); err != nil {
-		return fmt.Errorf("in force on all nodes, but not on this one's disk: %w", err)
+		return fmt.Errorf("in force on all nodes, but not on the present node's disk: %w", err)
 	}
 	return nil
 }
@@ -349,7 +349,7 @@ func (a *Access) mergeLocked(s *state, row *tenantRow) error {
 		if old != nil {
 			t.events = old.events
 			if !old.Shared && old.Quotas != t.Quotas {
-				a.cfg.Log.Warn("cluster: a tenant's quotas of before give way to those of all nodes", "tenant", t.Name)
+				a.cfg.Log.Warn("cluster: the cluster's quotas replace the node's earlier quotas of a tenant", "tenant", t.Name)
 			}
 		}
 		if old == nil || !old.Shared || old.Quotas != t.Quotas || !old.Created.Equal(t.Created) {
@@ -388,7 +388,7 @@ func (a *Access) mergeLocked(s *state, row *tenantRow) error {
 			delete(s.Tokens, id)
 		}
 		if !t.Shared && row.Removed {
-			a.cfg.Log.Warn("cluster: a token of before is of a tenant that was removed, and goes", "token", id, "name", t.Name, "tenant", t.Tenant)
+			a.cfg.Log.Warn("cluster: a token from before the cluster was removed with the token's tenant", "token", id, "name", t.Name, "tenant", t.Tenant)
 		}
 	}
 	return nil
@@ -515,7 +515,7 @@ func (a *Access) shareSecret(tenant, name string, value []byte, check func() err
 func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	if a.shared == nil {
 		a.warnOwn.Do(func() {
-			a.cfg.Log.Warn("cluster: other nodes share secrets, this one has no key for them: name it (cluster.key_file)")
+			a.cfg.Log.Warn("cluster: other nodes share secrets, but the node has no key: set cluster.key_file")
 		})
 		return nil
 	}
@@ -565,7 +565,7 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	case err == nil && bytes.Equal(here, r.Sealed):
 		return nil
 	case err == nil && !a.shared.seals(here):
-		a.cfg.Log.Warn("cluster: a secret of before gives way to that of all nodes", "secret", r.Name, "tenant", r.Tenant)
+		a.cfg.Log.Warn("cluster: the cluster's secret replaces the node's earlier secret", "secret", r.Name, "tenant", r.Tenant)
 	}
 	if err := a.writeSecretLocked(r.Tenant, r.Name, r.Sealed); err != nil {
 		return err

@@ -32,7 +32,7 @@ func (q Quotas) check() error {
 		"instances": q.Instances, "memory": q.MemoryBytes, "cpu": q.CPUMillis, "images": q.Images, "image-bytes": q.ImageBytes, "work": q.WorkBytes, "events": q.EventsPerSecond, "builds": q.Builds,
 	} {
 		if n < 0 {
-			return fmt.Errorf("quota %s: %d is %w: 0 is no bound", name, n, ErrInvalid)
+			return fmt.Errorf("quota %s: %d is %w: use 0 for no quota", name, n, ErrInvalid)
 		}
 	}
 	if q.EventsPerSecond > 1e6 {
@@ -98,7 +98,7 @@ func (a *Access) SetQuotas(name string, q Quotas) (*Tenant, error) {
 			before = &now
 		}
 		if *before != now {
-			return fmt.Errorf("quotas of tenant %s: %w: look at them and try again", name, ErrChanged)
+			return fmt.Errorf("quotas of tenant %s: %w: read the quotas and try again", name, ErrChanged)
 		}
 		s.Tenants[name] = t
 		return nil

@@ -83,13 +83,13 @@ func (o TokenOptions) check() error {
 	}
 	switch {
 	case o.Name == "" || len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' || r == 0x7f }):
-		return fmt.Errorf("%q is %w of a token: say in a few words who has it", o.Name, ErrName)
+		return fmt.Errorf("%q is %w of a token: describe the holder in a few words", o.Name, ErrName)
 	case o.AccessKey && o.Tenant == AllTenants:
-		return fmt.Errorf("an access key for all tenants is %w: requests that are signed name no tenant", ErrInvalid)
+		return fmt.Errorf("an access key for all tenants is %w: signed requests name no tenant", ErrInvalid)
 	case len(o.Scopes) == 0:
-		return fmt.Errorf("a token without scopes is %w: it is good for nothing", ErrInvalid)
+		return fmt.Errorf("a token without scopes is %w: name scopes", ErrInvalid)
 	case o.Life < 0:
-		return fmt.Errorf("a life of %s is %w", o.Life, ErrInvalid)
+		return fmt.Errorf("a lifetime of %s is %w", o.Life, ErrInvalid)
 	}
 	for _, s := range o.Scopes {
 		if !slices.Contains(Scopes(), s) {
@@ -146,7 +146,7 @@ func (a *Access) RotateToken(id string, grace time.Duration) (Token, string, err
 			return fmt.Errorf("token %q: %w", id, fs.ErrNotExist)
 		}
 		if old.Replaced != "" {
-			return fmt.Errorf("the token that comes in the place of %s %w: it is %s", id, ErrExists, old.Replaced)
+			return fmt.Errorf("a successor of token %s %w: %s", id, ErrExists, old.Replaced)
 		}
 		o := TokenOptions{Name: old.Name, Tenant: old.Tenant, Scopes: old.Scopes}
 		if !old.Expires.IsZero() {

@@ -64,8 +64,8 @@ func (c *Client) ExecAgent(ctx context.Context, id string, r api.AgentExec, stdi
 	})
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = &api.Error{
-			Code: api.CodeCrash, Status: http.StatusBadGateway, Message: "the sandbox ended under the command: out of memory or processes, or removed",
-			Next: "what is in /work is still there unless it was removed: run the next command, or make a sandbox with more memory",
+			Code: api.CodeCrash, Status: http.StatusBadGateway, Message: "the sandbox ended during the command: out of memory or processes, or removed",
+			Next: "/work stays unless the sandbox was removed: run the next command, or create a sandbox with more memory",
 		}
 	}
 	return exit, err

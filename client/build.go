@@ -103,7 +103,7 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 				return err
 			}
 			if built.Function == nil {
-				return errors.New("engine did not say what it deployed")
+				return errors.New("the engine's answer lacks the deployed function")
 			}
 			ready <- built
 			_, _ = io.Copy(io.Discard, body) // until hangUp or the engine's end
@@ -197,7 +197,7 @@ func (c *Client) uploadAnd(ctx context.Context, path string, q url.Values, login
 
 var (
 	errStopped = errors.New("upload stopped")
-	errHungUp  = errors.New("engine has ended a temporary function")
+	errHungUp  = errors.New("the engine ended a temporary function")
 )
 
 func readBuild(ctx context.Context, body io.Reader, report func(api.Event)) (*Built, error) {

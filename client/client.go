@@ -61,7 +61,7 @@ type Remote struct {
 func NewRemote(r Remote) (*Client, error) {
 	u, err := url.Parse(r.Host)
 	if err != nil || u.Host == "" || u.Path != "" && u.Path != "/" || u.User != nil || u.RawQuery != "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, fmt.Errorf("%q is no engine's URL: write https://HOST:PORT", r.Host)
+		return nil, fmt.Errorf("%q is not an engine's URL: write https://HOST:PORT", r.Host)
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
 		return nil, fmt.Errorf("%q would send the token in the clear: write https://", r.Host)

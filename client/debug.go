@@ -66,7 +66,7 @@ func (c *Client) Call(ctx context.Context, method, target string) error {
 		return err
 	}
 	if u.Host != "" {
-		return errors.New("a path of the API's begins with /v1/")
+		return errors.New("a path of the API begins with /v1/")
 	}
 	resp, err := c.send(ctx, method, u.EscapedPath(), u.Query(), nil, nil)
 	if err != nil {

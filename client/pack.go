@@ -156,7 +156,7 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 	switch info.Mode().Type() {
 	case fs.ModeDir:
 		if !utf8.ValidString(name) { // package fs cannot read such a directory
-			return fmt.Errorf("its name is not UTF-8: rename it, or name it in %s", freignore.File)
+			return fmt.Errorf("the name is not UTF-8: rename the directory, or list the directory in %s", freignore.File)
 		}
 		h.Typeflag = tar.TypeDir
 		h.Name += "/"
@@ -169,7 +169,7 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 		return t.WriteHeader(h)
 	case 0:
 	default:
-		return fmt.Errorf("is a %s: only files, directories and links can be sent; name it in %s", freignore.Kind(info.Mode()), freignore.File)
+		return fmt.Errorf("is a %s: only files, directories and links can be sent; list the path in %s", freignore.Kind(info.Mode()), freignore.File)
 	}
 	f, err := root.Open(name)
 	if err != nil {
@@ -182,7 +182,7 @@ func packEntry(t *tar.Writer, root *os.Root, name string) error {
 	}
 	if _, err := io.CopyN(t, f, h.Size); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = errors.New("became shorter while it was read")
+			err = errors.New("shrank during the read")
 		}
 		return err
 	}

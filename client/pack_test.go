@@ -54,7 +54,7 @@ func TestPack(t *testing.T) {
 			"",
 		},
 		{"base", "id: f\nbase: dir:root\nruntime: python\nhandler: main.handle\n", map[string]string{".freignore": "root\n", "root/bin/x": "", "main.py": ""}, []string{".freignore", "fret.yaml", "main.py", "root/", "root/bin/", "root/bin/x"}, ""},
-		{"fifo", beginning, map[string]string{"main.py": "", "pipe|": ""}, nil, "pipe: is a fifo: only files, directories and links can be sent; name it in .freignore"},
+		{"fifo", beginning, map[string]string{"main.py": "", "pipe|": ""}, nil, "pipe: is a fifo: only files, directories and links can be sent; list the path in .freignore"},
 		{"bad pattern", beginning, map[string]string{"main.py": "", ".freignore": "a\n[\n"}, nil, ".freignore: line 2"},
 		{"bad template", "id: [\n", map[string]string{"main.py": ""}, []string{"fret.yaml", "main.py"}, ""},
 	} {

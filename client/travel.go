@@ -80,7 +80,7 @@ func (c *Client) Sign(ctx context.Context, r api.SignRequest) error {
 
 func first(line api.TravelLine, err error) (api.Image, error) {
 	if err == nil && len(line.Images) == 0 {
-		err = errors.New("engine did not say what came of it")
+		err = errors.New("the engine's answer lacks the result")
 	}
 	if err != nil {
 		return api.Image{}, err

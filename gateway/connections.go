@@ -11,9 +11,9 @@ type connections struct{ s *httpserver.Server }
 
 var connectionDescs = struct{ open, refused, evicted, noMemory *prometheus.Desc }{
 	open:     prometheus.NewDesc("fre_connections", "Connections of clients.", nil, nil),
-	refused:  prometheus.NewDesc("fre_connections_refused_total", "Connections that found no place: of all, or of their client's.", []string{"bound"}, nil),
-	evicted:  prometheus.NewDesc("fre_connections_evicted_total", "Connections without a request that lost their place to others.", nil, nil),
-	noMemory: prometheus.NewDesc("fre_connections_no_memory_total", "Times that a connection found no memory to read into or to copy through.", nil, nil),
+	refused:  prometheus.NewDesc("fre_connections_refused_total", "Refused connections, by bound: all connections, or a client's.", []string{"bound"}, nil),
+	evicted:  prometheus.NewDesc("fre_connections_evicted_total", "Connections without a request that were closed for new connections.", nil, nil),
+	noMemory: prometheus.NewDesc("fre_connections_no_memory_total", "Times that a connection got no memory for reads or copies.", nil, nil),
 }
 
 // Connections returns the metrics of the server's connections.

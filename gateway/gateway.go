@@ -105,7 +105,7 @@ func (g *Gateway) Serve(x *httpserver.Exchange) {
 			e.metered()
 		}
 	default:
-		e.refuse(failure.NotFound, "no such path: functions are at /function/NAME")
+		e.refuse(failure.NotFound, "no such path: call functions at /function/NAME")
 	}
 }
 

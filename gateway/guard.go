@@ -82,7 +82,7 @@ func (e *exchange) paced() bool {
 	}
 	wait := e.g.Guard.Clients.Take(e.address())
 	if wait > 0 {
-		e.failWith(&access.SlowDownError{What: "requests from this address", After: wait})
+		e.failWith(&access.SlowDownError{What: "requests from the client's address", After: wait})
 	}
 	return wait <= 0
 }

@@ -33,7 +33,7 @@ type tunnel struct {
 }
 
 // errTunnelIdle ends an idle tunnel.
-var errTunnelIdle = errors.New("nothing has passed for too long")
+var errTunnelIdle = errors.New("idle for too long")
 
 // asksForTunnel returns a tunnel if the request asks for another protocol and the connection
 // allows the change, else nil.

@@ -179,7 +179,7 @@ func (s *server) serve(rt route, w http.ResponseWriter, r *http.Request) {
 // admit authenticates the sender, reads the body and checks the sender's rights.
 func (s *server) admit(rt route, c *call) error {
 	if wait := s.Guard.Clients.Take(c.client); wait > 0 {
-		return &access.SlowDownError{What: "requests from this address", After: wait}
+		return &access.SlowDownError{What: "requests from the client's address", After: wait}
 	}
 	var signed *signature
 	if fields := c.r.Header.Values("Authorization"); len(fields) > 0 || s.Unsigned == "" {

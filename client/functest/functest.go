@@ -131,7 +131,7 @@ func Load(dir, function string) ([]Case, error) {
 	}
 	for _, e := range entries {
 		if name := e.Name(); strings.HasSuffix(name, expectSuffix) && !known[name] {
-			errs = append(errs, fmt.Errorf("%s: there is no %s beside it", path.Join(dir, Dir, name), strings.TrimSuffix(name, expectSuffix)+eventSuffix))
+			errs = append(errs, fmt.Errorf("%s: %s is missing", path.Join(dir, Dir, name), strings.TrimSuffix(name, expectSuffix)+eventSuffix))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -213,7 +213,7 @@ func ParseEvent(text []byte) (Event, error) {
 		return e, fmt.Errorf("path %q does not begin with /", e.Path)
 	}
 	if several(e.Body != "", e.BodyJSON != nil, e.BodyBase64 != nil, e.BodyFile != "") {
-		return e, errors.New("has more than one of body, body_json, body_base64 and body_file")
+		return e, errors.New("has several of body, body_json, body_base64 and body_file")
 	}
 	return e, nil
 }
@@ -236,7 +236,7 @@ func ParseExpect(text []byte, function string) (Expect, error) {
 	}
 	if e.MaxDuration != "" {
 		if e.within, err = time.ParseDuration(e.MaxDuration); err != nil || e.within <= 0 {
-			return e, fmt.Errorf("max_duration: %q is not a duration such as 500ms", e.MaxDuration)
+			return e, fmt.Errorf("max_duration: %q is not a duration, for example 500ms", e.MaxDuration)
 		}
 	}
 	said := e.Body != nil || e.BodyBase64 != nil || e.BodyFile != "" || len(e.BodyContains) > 0 || e.BodyMatches != "" || e.BodyJSON != nil || e.BodySubset != nil
@@ -256,7 +256,7 @@ func several(set ...bool) bool {
 	return n > 1
 }
 
-var errAfter = errors.New("has something after its JSON value")
+var errAfter = errors.New("data after the JSON value")
 
 func decode(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))

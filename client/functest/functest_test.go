@@ -137,7 +137,7 @@ func TestCheck(t *testing.T) {
 		{"numbers alike", `{"body_json": [1e20, -0, 0.5, 1e400]}`, answer(200, "[100000000000000000000, 0, 5e-1, 1e400]"), nil},
 		{"other json", `{"body_json": {"a":1}}`, answer(200, `{"a":2}`), []string{"body_json:\n    {\n  -   \"a\": 1\n  +   \"a\": 2\n    }"}},
 		{"no json", `{"body_json": 1}`, answer(200, `a`), []string{"body_json: the body is no JSON (invalid character 'a' looking for beginning of value):\n  a"}},
-		{"more than json", `{"body_json": {"a":1}}`, answer(200, `{"a":1}}`), []string{"body_json: the body is no JSON (has something after its JSON value):\n  {\"a\":1}}"}},
+		{"more than json", `{"body_json": {"a":1}}`, answer(200, `{"a":1}}`), []string{"body_json: the body is no JSON (data after the JSON value):\n  {\"a\":1}}"}},
 		{"subset", `{"body_subset": {"a":{"b":1},"c":[{"d":2}]}}`, answer(200, `{"a":{"b":1,"x":2},"c":[{"d":2,"e":3}],"f":0}`), nil},
 		{"no subset", `{"body_subset": {"a":1,"c":[1]}}`, answer(200, `{"c":[1,2],"f":0}`), []string{"body_subset:\n    {\n  -   \"a\": 1,\n      \"c\": [\n  -     1\n  +     1,\n  +     2\n      ]\n    }"}},
 		{"error", `{"error": "KeyError"}`, answer(500, failed), nil},
