@@ -24,7 +24,7 @@ func TestCrashed(t *testing.T) {
 		limit  bool
 	}{
 		{"the kernel", python, sandbox.ExitStatus{Signal: int(unix.SIGKILL), OOMKilled: true}, "at most 128MiB of memory", true},
-		{"Node's heap", node, abort, "SIGABRT before it answered: Node ends so when its heap of 96 MiB is full", true},
+		{"Node's heap", node, abort, "SIGABRT before it answered: Node aborts when the heap of 96 MiB is full", true},
 		{"an abort", python, abort, "was killed by SIGABRT before it answered", false},
 		{"an exit", node, sandbox.ExitStatus{Code: 1}, "exited with status 1 before it answered", false},
 	} {

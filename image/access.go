@@ -45,14 +45,14 @@ var (
 
 func secretNamed(s string) error {
 	if !secretPattern.MatchString(s) {
-		return fmt.Errorf("bad secret %q: write a name as fre secret ls shows it: letters, digits and . _ -, at most 63", s)
+		return fmt.Errorf("bad secret %q: write a name from fre secret ls: at most 63 letters, digits and . _ -", s)
 	}
 	return nil
 }
 
 func corsOrigin(s string) error {
 	if u, err := url.Parse(s); !originPattern.MatchString(s) || s != "*" && (err != nil || u.Hostname() == "") {
-		return fmt.Errorf("bad origin %q: write https://HOST, with a port where it is not the scheme's own and without a path, or *", s)
+		return fmt.Errorf("bad origin %q: write https://HOST or https://HOST:PORT, without a path, or *", s)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (c *CORS) Check() error {
 		return fmt.Errorf("cors.origins names none")
 	}
 	if slices.Contains(c.Origins, "*") && (len(c.Origins) > 1 || c.Credentials) {
-		return fmt.Errorf("cors.origins has * beside other origins, or with credentials: no browser takes that")
+		return fmt.Errorf("cors.origins: browsers refuse * together with more origins or with credentials")
 	}
 	for _, f := range []struct {
 		name string
@@ -151,7 +151,7 @@ func (c *CORS) Check() error {
 		}
 	}
 	if c.MaxAge < 0 || c.MaxAge > maxCORSAge {
-		return fmt.Errorf("cors.max_age is %s: it must be up to %s", c.MaxAge, maxCORSAge)
+		return fmt.Errorf("cors.max_age is %s: the most is %s", c.MaxAge, maxCORSAge)
 	}
 	return nil
 }

@@ -32,8 +32,8 @@ func TestAccess(t *testing.T) {
 		"cors: {origins: []}":                         "cors.origins names none",
 		"cors: {origins: [app]}":                      "bad origin",
 		"cors: {origins: ['https://a.example/path']}": "bad origin",
-		"cors: {origins: ['*', 'https://a.example']}": "cors.origins has *",
-		"cors: {origins: ['*'], credentials: true}":   "cors.origins has *",
+		"cors: {origins: ['*', 'https://a.example']}": "cors.origins: browsers refuse *",
+		"cors: {origins: ['*'], credentials: true}":   "cors.origins: browsers refuse *",
 		"cors: {origins: ['*'], headers: ['a b']}":    "bad entry",
 		"cors: {origins: ['*'], max_age: 48h}":        "max_age",
 	} {

@@ -27,7 +27,7 @@ func (b *Builder) Agent(ctx context.Context, of *store.Image) (*store.Image, err
 	}
 	files := runtime.Bootstrap()
 	if len(files) == 0 {
-		return nil, errors.New("the adapter was not built into this program: run make build")
+		return nil, errors.New("fre was built without the adapter: run make build")
 	}
 	part, err := b.bootstrap(ctx, nil, runtime, files)
 	if err != nil {

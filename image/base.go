@@ -46,7 +46,7 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []s
 	report = serial(report)
 	ref, err := ParseBase(name)
 	if err == nil && ref.Kind != BaseDebian {
-		err = errors.New("only a template can stand on what FRE did not make")
+		err = errors.New("only a template can use a foreign base")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnknownBase, err)
@@ -239,7 +239,7 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 	if err := check.Err(); err != nil {
 		// The file may be an optional module, so the base may still be usable. The warning explains
 		// a later failure.
-		b.log().WarnContext(ctx, "files that miss a library", "base", name, "error", err)
+		b.log().WarnContext(ctx, "files with a missing library", "base", name, "error", err)
 		report(Event{Step: "base", Name: name, Message: "warning: " + err.Error()})
 	}
 	if err := systemFiles(w); err != nil {

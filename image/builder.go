@@ -84,7 +84,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 	report = serial(report)
 	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%w: a function's directory holds one; fre new makes it", err)
+		return nil, nil, fmt.Errorf("%w: run the command in a function's directory, or create a function with fre new", err)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +190,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 			return nil, nil, err
 		}
 		if !maps.Equal(locked.Base.Packages, lock.Base.Packages) {
-			report(Event{Step: "warning", Name: t.Base, Message: "the base environment holds other versions than " + LockFile + " has on record"})
+			report(Event{Step: "warning", Name: t.Base, Message: "the base environment's versions differ from the record in " + LockFile + ""})
 		}
 		lock = locked
 	}

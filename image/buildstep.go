@@ -66,7 +66,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 			// The step's output may be a symbolic link to anywhere, so open it below top.
 			out, err := top.OpenRoot(step.Output)
 			if err != nil {
-				return &FieldError{"code.build.output", fmt.Sprintf("code.build.output %q: the build step has made no such directory: %s", step.Output, err)}
+				return &FieldError{"code.build.output", fmt.Sprintf("code.build.output %q: the build step did not create the directory: %s", step.Output, err)}
 			}
 			defer func() { _ = out.Close() }()
 			tree, err = b.codeTree(ctx, of, out, ".")
@@ -89,7 +89,7 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 		return nil, nil, err
 	}
 	if ref.Kind != BaseDebian {
-		return nil, nil, &FieldError{"code.build", fmt.Sprintf("code.build needs a base of FRE's, whose release its tools can be of: %s is none; build the code before, or in the image", ref)}
+		return nil, nil, &FieldError{"code.build", fmt.Sprintf("code.build needs a base of FRE's, not %s: build the code before, or in the image", ref)}
 	}
 	packages := slices.Concat(stepTools, step.Packages.Deb.List)
 	if of.lock.Deb != nil {
@@ -112,7 +112,7 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 		}
 		if own.File != "" {
 			field := "code.build.packages." + site.Name()
-			return nil, nil, &FieldError{field, fmt.Sprintf("%s: put them into %s, which packages.%s names", field, own.File, site.Name())}
+			return nil, nil, &FieldError{field, fmt.Sprintf("%s: move the packages into %s, the file of packages.%s", field, own.File, site.Name())}
 		}
 		own.List = slices.Concat(own.List, more.List)
 	}

@@ -36,16 +36,16 @@ func (c *Config) Check() error {
 		return err
 	}
 	if len(c.Args) == 0 && c.Protocol != ProtocolPipeline {
-		return errors.New("args: there is no program")
+		return errors.New("args: no program")
 	}
 	switch c.Protocol {
 	case ProtocolNone:
 		return nil // not a function: no further checks
 	case ProtocolChannel, ProtocolStdio, ProtocolPipeline:
 	case ProtocolSnapshot:
-		return errors.New("it is a snapshot of an agent's /work, and no function: fre agent create takes it")
+		return errors.New("the image is a snapshot of an agent's /work, not a function: use the image with fre agent create")
 	default:
-		return fmt.Errorf("protocol %q is unknown: a newer FRE made it", c.Protocol)
+		return fmt.Errorf("unknown protocol %q: the image needs a newer FRE", c.Protocol)
 	}
 	if !ValidName(c.Tenant) {
 		return fmt.Errorf("tenant %q is no name", c.Tenant)
@@ -67,7 +67,7 @@ func (c *Config) Check() error {
 		{"resources.timeout", int64(r.Timeout), int64(minTimeout), int64(maxTimeout)},
 	} {
 		if f.n < f.least || f.n > f.most {
-			return fmt.Errorf("%s is %d: it must be from %d to %d", f.name, f.n, f.least, f.most)
+			return fmt.Errorf("%s is %d: must be from %d to %d", f.name, f.n, f.least, f.most)
 		}
 	}
 	if in.Isolation != IsolationEvent && in.Isolation != IsolationInstance {

@@ -131,7 +131,7 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 	info, err := dir.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &FieldError{"code.path", fmt.Sprintf("code.path %q: there is no such file or directory", name)}
+		return &FieldError{"code.path", fmt.Sprintf("code.path %q: no such file or directory", name)}
 	case err != nil && !ofHost(err):
 		return &FieldError{"code.path", fmt.Sprintf("code.path %q: %s", name, whyUnread(err))}
 	case err != nil:
@@ -192,7 +192,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	switch e.Type() {
 	case fs.ModeDir:
 		if !utf8.ValidString(p) { // package fs does not read the directory
-			return &FieldError{"code.path", fmt.Sprintf("the name of the directory %q in the code is not UTF-8: rename it, or name it in %s", p, freignore.File)}
+			return &FieldError{"code.path", fmt.Sprintf("the name of the directory %q in the code is not UTF-8: rename the directory, or list the directory in %s", p, freignore.File)}
 		}
 		c.entries[p] = codeEntry{mode: fs.ModeDir}
 		return c.w.Directory(p, 0o755, systemTime)
@@ -202,7 +202,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 			return fmt.Errorf("code: %w", err)
 		}
 		if at := path.Join(path.Dir(p), target); path.IsAbs(target) || at == ".." || strings.HasPrefix(at, "../") {
-			return &FieldError{"code.path", fmt.Sprintf("the symlink %s in the code leads outside, to %s: replace it by a copy or name it in %s", p, target, freignore.File)}
+			return &FieldError{"code.path", fmt.Sprintf("the symlink %s in the code leads outside, to %s: replace the symlink by a copy, or list the symlink in %s", p, target, freignore.File)}
 		}
 		c.files++
 		c.entries[p] = codeEntry{mode: fs.ModeSymlink, link: target}
@@ -210,7 +210,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	case 0:
 		return c.file(root, p, p)
 	}
-	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; name it in %s", p, freignore.Kind(e.Type()), freignore.File)}
+	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; list the path in %s", p, freignore.Kind(e.Type()), freignore.File)}
 }
 
 var errIrregular = errors.New("not a regular file")

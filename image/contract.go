@@ -122,7 +122,7 @@ func (t *Template) setContract() {
 func (d *decoder) contractRelations(t *Template, fail func(path, format string, args ...any)) {
 	in := t.Instances
 	if _, ok := d.at["lambda"]; ok && t.Contract != ContractLambda {
-		fail("lambda", "lambda is for the contract lambda: this template's is %s", t.Contract)
+		fail("lambda", "lambda is for the contract lambda, but the template's contract is %s", t.Contract)
 	}
 	if t.Contract == ContractStdio && in.Isolation != IsolationEvent {
 		fail("instances.isolation", `the contract stdio starts a program for each sandbox: instances.isolation must be "event"; cgi has one for each event`)
@@ -132,7 +132,7 @@ func (d *decoder) contractRelations(t *Template, fail func(path, format string, 
 	}
 	// Lambda's runtime interface clients handle one event at a time.
 	if t.Contract == ContractLambda && in.Concurrency > 1 && t.Runtime != "python" && t.Runtime != "node" {
-		fail("instances.concurrency", "instances.concurrency must be 1: a runtime interface client of Lambda's has one event at a time")
+		fail("instances.concurrency", "instances.concurrency must be 1: a Lambda runtime interface client handles one event at a time")
 	}
 }
 
@@ -186,6 +186,6 @@ func (t *Template) checkContract(r Runtime, runtimes []Runtime) (Runtime, error)
 		}
 	}
 	slices.Sort(names)
-	return nil, &FieldError{"contract", fmt.Sprintf("the contract %s is for the runtime %s: this template's is %s, whose contracts are %s",
+	return nil, &FieldError{"contract", fmt.Sprintf("the contract %s is for the runtime %s: the template's runtime %s has the contracts %s",
 		t.Contract, strings.Join(names, ", "), t.Runtime, strings.Join(contracts, ", "))}
 }

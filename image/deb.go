@@ -160,7 +160,7 @@ func (d *debs) archive() (Archive, error) {
 		return nil, errors.New("no Debian archive is configured")
 	}
 	if len(d.of.lock.Base.Packages) == 0 {
-		return nil, &FieldError{"base", fmt.Sprintf("the base %s is not made of Debian packages: packages.deb and libs need one that is", d.of.t.Base)}
+		return nil, &FieldError{"base", fmt.Sprintf("the base %s has no Debian packages: packages.deb and libs need a Debian base", d.of.t.Base)}
 	}
 	var err error
 	d.opened, err = d.b.Archive(d.of.release)
@@ -247,7 +247,7 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 		err = fmt.Errorf("%w: the archive has %s %s with another hash than %s pins", debian.ErrHash, p.Name, p.Version, LockFile)
 	}
 	if err != nil {
-		return store.Part{}, fmt.Errorf("packages.deb: %w (%s pins it; delete that to resolve anew)", err, LockFile)
+		return store.Part{}, fmt.Errorf("packages.deb: %w (pinned in %s: delete the file to resolve again)", err, LockFile)
 	}
 	slim, err := newSlimming(BaseSpec{Drop: d.drop(), Keep: d.of.t.Keep})
 	if err != nil {
@@ -286,7 +286,7 @@ const skippedKey = ":skipped"
 
 func (d *debs) warn(p LockedDebPackage) {
 	if note, ok := d.b.Store.Part(d.key(p) + skippedKey); ok {
-		d.of.report(Event{Step: "warning", Name: p.Name, Message: "its installation would run " + note.Name + ", which FRE does not: where the package does not work without, run that in code.build or bring its result with the code"})
+		d.of.report(Event{Step: "warning", Name: p.Name, Message: "FRE did not run the package's script " + note.Name + ": if the package needs the script, run it in code.build, or add the result to the code"})
 	}
 }
 

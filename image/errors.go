@@ -37,7 +37,7 @@ func (e *TemplateError) Code() failure.Code { return failure.Template }
 // Next returns the user's next step.
 func (e *TemplateError) Next() string {
 	if strings.HasSuffix(e.File, ".yaml") || strings.HasSuffix(e.File, ".yml") {
-		return "correct the template; `fre template schema` prints what it may hold"
+		return "correct the template; `fre template schema` prints the valid fields"
 	}
 	return "correct " + e.File + ", then build or deploy again"
 }
@@ -133,7 +133,7 @@ func whyUnread(err error) string {
 	if of, ok := errors.AsType[*fs.PathError](err); ok {
 		err = of.Err
 	}
-	return fmt.Sprintf("%s: put a regular file there, or a link to one below the template's directory", err)
+	return fmt.Sprintf("%s: use a regular file, or a link to a regular file below the template's directory", err)
 }
 
 // ExitError says that a build step ran and failed.
@@ -165,4 +165,4 @@ func (e *ExitError) Next() string { return "correct the packages in fret.yaml an
 func (e *ExitError) signalled() bool { return e.Status > 128 && e.Status <= 128+64 }
 
 // ErrUnknownBase says that a base environment is not one of FRE's.
-var ErrUnknownBase = failure.New(failure.NotFound, "unknown base environment", "use one of the bases that `fre template schema` lists")
+var ErrUnknownBase = failure.New(failure.NotFound, "unknown base environment", "use a base from `fre template schema`")

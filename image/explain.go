@@ -41,7 +41,7 @@ func (l *LeftOut) Explain(text string) string {
 		}
 	}
 	if wanted != "" && len(l.Unopened) > 0 {
-		return fmt.Sprintf("this image was slimmed to what its tests open: if %s is among what that left out (fre image inspect --left-out), name it by keep in fret.yaml and slim again, or deploy the whole image", wanted)
+		return fmt.Sprintf("the image was slimmed to the files opened by tests: if %s was left out (fre image inspect --left-out), add the file to keep in fret.yaml and slim again, or deploy the whole image", wanted)
 	}
 	return ""
 }
@@ -62,7 +62,7 @@ func (l *LeftOut) explain(wanted string) string {
 	if name == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s is in the Debian package %s, which the base does not have: write packages: {deb: [%s]} in fret.yaml", wanted, name, name)
+	return fmt.Sprintf("%s is in the Debian package %s, missing in the base: write packages: {deb: [%s]} in fret.yaml", wanted, name, name)
 }
 
 // holds reports whether the pattern left out a file, class or module that a program asked for.

@@ -204,7 +204,7 @@ func (d *decoder) relations(t *Template) {
 		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
 	}
 	if _, ok := d.at["http"]; ok && t.Runtime != "http" {
-		fail("http", "http is for the runtime http: this template's is %s", t.Runtime)
+		fail("http", "http is for the runtime http, but the template's runtime is %s", t.Runtime)
 	}
 	if t.Runtime == "http" && t.Handler == "" {
 		fail("", `missing key "handler" in template: the runtime http needs the server's command line, such as "node server.js"`)
@@ -213,19 +213,19 @@ func (d *decoder) relations(t *Template) {
 		fail("", `missing key "handler" in template: the runtime native needs the path of the program, such as "bin/clock"`)
 	}
 	if _, ok := d.at["code.git"]; ok && t.Code.Archive != "" {
-		fail("code.git", "code.archive and code.git exclude each other: keep one")
+		fail("code.git", "code.archive and code.git exclude each other: remove either")
 	}
 	if len(t.Packages.NPMScripts) > 0 && t.Packages.NPM.None() {
-		fail("packages.npm_scripts", "packages.npm_scripts names packages of packages.npm, which asks for none")
+		fail("packages.npm_scripts", "packages.npm_scripts names packages, but packages.npm is empty")
 	}
 	if step := t.Code.Build; step != nil && len(step.Packages.NPMScripts) > 0 && step.Packages.NPM.None() {
-		fail("code.build.packages.npm_scripts", "code.build.packages.npm_scripts names packages of code.build.packages.npm, which asks for none")
+		fail("code.build.packages.npm_scripts", "code.build.packages.npm_scripts names packages, but code.build.packages.npm is empty")
 	}
 	if len(t.Packages.PipIndex) > 0 && t.Packages.Pip.None() {
-		fail("packages.pip_index", "packages.pip_index names packages of packages.pip, which asks for none")
+		fail("packages.pip_index", "packages.pip_index names packages, but packages.pip is empty")
 	}
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
-		fail("network.allow", "network.allow is for the mode egress: this network's is %s", t.Network.Mode)
+		fail("network.allow", "network.allow is for the mode egress, but the network's mode is %s", t.Network.Mode)
 	}
 	if t.Network.LendConnection && (t.Contract != ContractFRE || t.Runtime != "go" && t.Runtime != "native") {
 		fail("network.lend_connection", `network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is %s`, t.Runtime)
@@ -258,7 +258,7 @@ func (t *Template) Check(bases []Base, runtimes []Runtime, sites []Site) error {
 			continue
 		}
 		if want := site.Bases(); want != nil && !t.ForeignBase() && !slices.Contains(want, baseName(t.Base)) {
-			return t.fault(&FieldError{field, fmt.Sprintf("%s needs the base %s: this template's base is %s", field, strings.Join(want, " or "), t.Base)})
+			return t.fault(&FieldError{field, fmt.Sprintf("%s needs the base %s, but the template's base is %s", field, strings.Join(want, " or "), t.Base)})
 		}
 	}
 	_, _, err = runtime.Command(t)
@@ -267,7 +267,7 @@ func (t *Template) Check(bases []Base, runtimes []Runtime, sites []Site) error {
 
 func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, error) {
 	if t.Runtime == "" {
-		return nil, &FieldError{"base", fmt.Sprintf("missing key \"runtime\": nobody knows what runs on %s; name a runtime such as python", t.Base)}
+		return nil, &FieldError{"base", fmt.Sprintf("missing key \"runtime\": the base %s does not imply a runtime; name a runtime, for example python", t.Base)}
 	}
 	i := slices.IndexFunc(runtimes, func(r Runtime) bool { return r.Name() == t.Runtime })
 	if i < 0 && baseName(t.Base) != t.Runtime {
@@ -293,10 +293,10 @@ func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, erro
 		return nil, &FieldError{"base", fmt.Sprintf("base %q is not known: the bases are %s", t.Base, strings.Join(names, ", "))}
 	}
 	if i < 0 {
-		return nil, &FieldError{"base", fmt.Sprintf("the base %s has no runtime of its own: name one in runtime", t.Base)}
+		return nil, &FieldError{"base", fmt.Sprintf("the base %s implies no runtime: name a runtime in runtime", t.Base)}
 	}
 	if of := runtimes[i].Bases(); !slices.Contains(of, baseName(t.Base)) && !slices.Contains(of, AnyBase) {
-		return nil, &FieldError{"base", fmt.Sprintf("the runtime %s needs the base %s: this template's base is %s", t.Runtime, strings.Join(of, " or "), t.Base)}
+		return nil, &FieldError{"base", fmt.Sprintf("the runtime %s needs the base %s, but the template's base is %s", t.Runtime, strings.Join(of, " or "), t.Base)}
 	}
 	return t.checkContract(runtimes[i], runtimes)
 }
@@ -387,7 +387,7 @@ func (d *decoder) gitURL(dst *string) func(ast.Node, string) {
 		d.text(&s, urlPattern, "write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH")(n, at)
 		if u, err := url.Parse(s); err == nil && u.User != nil && u.Scheme != "ssh" {
 			// Do not repeat the user: it may be a password.
-			d.errorf(n, "%s holds a user: put credentials into the engine's configuration (packages.git) and name them in code.git.auth", at)
+			d.errorf(n, "%s contains a user: put credentials into the engine's configuration (packages.git), and name the credential in code.git.auth", at)
 			return
 		}
 		*dst = s
@@ -467,7 +467,7 @@ func (d *decoder) pipIndex(dst *map[string]string) func(ast.Node, string) {
 		for it := m.MapRange(); it.Next(); {
 			key := keyText(it.Key())
 			if !lockedNamePattern.MatchString(key) {
-				d.errorf(it.Key(), "bad package %q in %s: write its name alone, such as torch", key, path)
+				d.errorf(it.Key(), "bad package %q in %s: write the package's name only, for example torch", key, path)
 				continue
 			}
 			name := NormalName(key)

@@ -74,7 +74,7 @@ func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref BaseRef, locked
 
 func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, locked LockedBase, report func(Event)) (_ *environmentOf, err error) {
 	if b.Images == nil && ref.Kind != BaseDir {
-		return nil, errors.New("this engine takes no images from elsewhere")
+		return nil, errors.New("the engine does not accept foreign images")
 	}
 	var e environmentOf
 	var from *store.Image
@@ -123,7 +123,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 	case BaseDir:
 		return b.directory(ctx, dir, ref, report)
 	case BaseDebian:
-		err = fmt.Errorf("%w: it is made of packages", ErrUnknownBase)
+		err = fmt.Errorf("%w: a base of packages", ErrUnknownBase)
 	}
 	if bring != nil {
 		// Another build of the same base would find this build's image, which is removed.
@@ -143,7 +143,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 		return nil, err
 	}
 	if c.Container == nil && c.Labels[LabelKind] != KindBase {
-		return nil, &FieldError{"base", fmt.Sprintf("base %s is a function's image: name one to build functions on", ref)}
+		return nil, &FieldError{"base", fmt.Sprintf("base %s is a function's image: name a base image", ref)}
 	}
 	parts := slices.DeleteFunc(slices.Clone(from.Parts), func(p store.Part) bool { return p.Kind == "config" })
 	for i := range parts {
@@ -185,7 +185,7 @@ func sumOf(ref BaseRef, open func() (io.ReadCloser, error)) (string, error) {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", &FieldError{"base", fmt.Sprintf("base %s: there is no such file below the template's directory (%s)", ref, err)}
+		return "", &FieldError{"base", fmt.Sprintf("base %s: no such file below the template's directory (%s)", ref, err)}
 	}
 	if err != nil && !ofHost(err) {
 		err = &FieldError{"base", fmt.Sprintf("base %s: %s", ref, whyUnread(err))}
@@ -216,7 +216,7 @@ func (b *Builder) loadBase(ref BaseRef, bring func() ([]*store.Image, error), e 
 		}
 	}
 	if len(images) != 1 {
-		return nil, &FieldError{"base", fmt.Sprintf("base %s holds %d images: save the one to build on", ref, len(images))}
+		return nil, &FieldError{"base", fmt.Sprintf("base %s holds %d images: save only the base image", ref, len(images))}
 	}
 	return images[0], nil
 }
@@ -265,7 +265,7 @@ func packLayout(ctx context.Context, dir *os.Root, name string) io.ReadCloser {
 func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, report func(Event)) (*environmentOf, error) {
 	root, err := dir.OpenRoot(ref.Name)
 	if err != nil {
-		return nil, &FieldError{"base", fmt.Sprintf("base %s: there is no such directory below the template's (%s)", ref, err)}
+		return nil, &FieldError{"base", fmt.Sprintf("base %s: no such directory below the template's directory (%s)", ref, err)}
 	}
 	defer func() { _ = root.Close() }()
 	report(Event{Step: "base", Name: ref.String(), Message: "read"})
@@ -361,7 +361,7 @@ func misplaced(ref BaseRef, err error) error {
 	if !errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	return &FieldError{"base", fmt.Sprintf("base %s has something else where every sandbox has a directory: %s", ref, err)}
+	return &FieldError{"base", fmt.Sprintf("base %s conflicts with a directory of every sandbox: %s", ref, err)}
 }
 
 // parents yields the directories above name, the topmost first.
@@ -515,11 +515,11 @@ func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (
 	if strings.HasPrefix(program, "/"+codePrefix+"/") || strings.HasPrefix(program, "/"+bootstrapPrefix+"/") {
 		return program, nil
 	}
-	instead := fmt.Sprintf("name an image that has it, or one of FRE's bases: %s", strings.Join(runtime.Bases(), " or "))
+	instead := fmt.Sprintf("name an image with the program, or a base of FRE's: %s", strings.Join(runtime.Bases(), " or "))
 	rootfs := b.Store.Rootfs(of.base.Digest)
 	found, err := lookPath(rootfs, path.Base(program), searchPath(of.env))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", &FieldError{"base", fmt.Sprintf("the runtime %s needs a program that the base %s does not have: %s; %s", runtime.Name(), of.t.Base, err, instead)}
+		return "", &FieldError{"base", fmt.Sprintf("the runtime %s needs a program missing in the base %s: %s; %s", runtime.Name(), of.t.Base, err, instead)}
 	}
 	i, ok := runtime.(Interpreted)
 	if err != nil || !ok {
@@ -529,12 +529,12 @@ func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (
 	var out bytes.Buffer
 	err = b.Run.Run(ctx, Command{Rootfs: rootfs, Args: append([]string{found}, want.Version...), Env: of.env, Dir: "/", Stdout: &out, Stderr: &out})
 	if err != nil {
-		return "", &FieldError{"base", fmt.Sprintf("%s of the base %s does not run what the runtime %s needs: %s; %s",
+		return "", &FieldError{"base", fmt.Sprintf("%s of the base %s cannot run the runtime %s: %s; %s",
 			found, of.t.Base, runtime.Name(), strings.TrimSpace(cmp.Or(out.String(), err.Error())), instead)}
 	}
 	_, said, _ := strings.Cut(out.String(), want.Before)
 	if got := versionIn(said); got == nil || slices.Compare(got, versionIn(want.Least)) < 0 {
-		return "", &FieldError{"base", fmt.Sprintf("the runtime %s needs %s %s or newer: that of the base %s says %q; %s",
+		return "", &FieldError{"base", fmt.Sprintf("the runtime %s needs %s %s or newer, but the base %s has %q; %s",
 			runtime.Name(), want.Name, want.Least, of.t.Base, strings.TrimSpace(out.String()), instead)}
 	}
 	return found, nil

@@ -54,12 +54,12 @@ func TestBaseDirectory(t *testing.T) {
 			links: map[string]string{"root/usr/bin/python3": "/opt/py/bin/python3.12"},
 			want:  []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
 		},
-		"no interpreter":                {files: map[string]string{"root/bin/sh": script}, wrong: "needs a program that the base dir:root does not have: no program python3 along /usr/local/bin:"},
+		"no interpreter":                {files: map[string]string{"root/bin/sh": script}, wrong: "needs a program missing in the base dir:root: no program python3 along /usr/local/bin:"},
 		"link that leads out":           {files: map[string]string{"root/bin/sh": script}, links: map[string]string{"root/usr/bin/python3": "../../../../../../../../usr/bin/env"}, wrong: "python3"},
-		"no directory":                  {wrong: "there is no such directory"},
-		"other machine":                 {files: map[string]string{"root/bin/sh": otherMachine(t)}, wrong: "it is a program for EM_VAX"},
-		"file in a mount point's place": {files: map[string]string{"root/work": "x", "root/usr/bin/python3": script}, wrong: "something else where every sandbox has a directory"},
-		"not of Debian packages":        {files: map[string]string{"root/usr/bin/python3": script}, deb: true, wrong: "is not made of Debian packages"},
+		"no directory":                  {wrong: "no such directory"},
+		"other machine":                 {files: map[string]string{"root/bin/sh": otherMachine(t)}, wrong: "program for EM_VAX"},
+		"file in a mount point's place": {files: map[string]string{"root/work": "x", "root/usr/bin/python3": script}, wrong: "conflicts with a directory of every sandbox"},
+		"not of Debian packages":        {files: map[string]string{"root/usr/bin/python3": script}, deb: true, wrong: "has no Debian packages"},
 		"odd list of packages":          {files: map[string]string{"root/usr/bin/python3": script, "root/var/lib/dpkg/status": "x\n"}, wrong: "var/lib/dpkg/status: line 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,9 +118,9 @@ func TestBaseVersion(t *testing.T) {
 	for said, wrong := range map[string]string{
 		"Python 3.12.1\n": "",
 		"Picked up 3 options\nPython 3.9.0 of 2020\n": "",
-		"Python 3.8.20\n":         "needs python3 3.9 or newer: that of the base dir:root says \"Python 3.8.20\"; name an image that has it",
+		"Python 3.8.20\n":         "needs python3 3.9 or newer, but the base dir:root has \"Python 3.8.20\"; name an image with the program",
 		"no such option 12\n":     "needs python3 3.9 or newer",
-		"No module named '_json'": "python3 of the base dir:root does not run what the runtime python needs: No module named '_json'; name",
+		"No module named '_json'": "python3 of the base dir:root cannot run the runtime python: No module named '_json'; name",
 	} {
 		r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: dir:root\nruntime: python\n", "main.py": "", "root/usr/bin/python3": "#!/bin/sh\n"})
 		r.Run = says(said)

@@ -65,17 +65,17 @@ func (c *codeTree) checkClass(t *Template, class string) error {
 		}
 		names, err := c.jarNames(name)
 		if err != nil {
-			return &FieldError{"code.path", fmt.Sprintf("%s in the code is no jar, which is a zip archive of classes (%s): make it again, or name it in %s", name, err, freignore.File)}
+			return &FieldError{"code.path", fmt.Sprintf("%s in the code is not a valid jar (%s): build the jar again, or list the jar in %s", name, err, freignore.File)}
 		}
 		if slices.Contains(names, "BOOT-INF/classes/"+class) {
-			return c.handlerError(t.Handler, "%s has its class below BOOT-INF, where only the launcher of Spring Boot looks: name the jar that it was made of (.jar.original), and its packages by packages.maven", name)
+			return c.handlerError(t.Handler, "%s is a Spring Boot jar with the class below BOOT-INF: use the plain jar (.jar.original), and list dependencies in packages.maven", name)
 		}
 		found = found || slices.Contains(names, class)
 	}
 	if found || !t.Packages.Maven.None() {
 		return nil
 	}
-	return c.handlerError(t.Handler, "there is no %s in the code or its jars: write it, or name the class that is there (found: %s)", class, c.topNames())
+	return c.handlerError(t.Handler, "no %s in the code or jars: add the class, or name an existing class (found: %s)", class, c.topNames())
 }
 
 const maxJarFiles = 100_000
@@ -102,7 +102,7 @@ func (c *codeTree) checkFile(handler, name string) error {
 	if _, ok := c.entries[name]; ok {
 		return nil
 	}
-	return c.handlerError(handler, "there is no %s in the code: write it, or name the file that is there (found: %s)", name, c.topNames())
+	return c.handlerError(handler, "no %s in the code: add the file, or name an existing file (found: %s)", name, c.topNames())
 }
 
 // checkModule requires a directory with the module's name, or a file with an extension that the
@@ -113,7 +113,7 @@ func (c *codeTree) checkModule(handler, module string, extensions ...string) err
 			return nil
 		}
 	}
-	return c.handlerError(handler, "there is no %s in the code: write it, or name the module that is there (found: %s)", module+extensions[0], c.topNames())
+	return c.handlerError(handler, "no %s in the code: add the module, or name an existing module (found: %s)", module+extensions[0], c.topNames())
 }
 
 func (*codeTree) handlerError(handler, format string, args ...any) error {
@@ -162,11 +162,11 @@ func (c *codeTree) checkProgram(t *Template, rootfs string) error {
 	}
 	switch {
 	case !ok:
-		return fail("there is no such file in the code: build it first, or name the program that is there (found: %s)", c.topNames())
+		return fail("no such file in the code: build the program first, or name an existing program (found: %s)", c.topNames())
 	case !e.mode.IsRegular():
-		return fail("it is a directory, not a program")
+		return fail("is a directory, not a program")
 	case e.mode&0o111 == 0:
-		return fail("it is not executable: chmod +x it")
+		return fail("not executable: run chmod +x")
 	}
 	f, err := c.open(name)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *codeTree) checkProgram(t *Template, rootfs string) error {
 			return nil
 		}
 	}
-	return fail("its interpreter %s is not in the base %s (%s): link the program statically, or use what the base has", interpreter[0], t.Base, err)
+	return fail("interpreter %s is missing in the base %s (%s): link the program statically, or use a program of the base", interpreter[0], t.Base, err)
 }
 
 // executable requires an executable file at name; symbolic links stay inside root (openat2(2),
@@ -218,21 +218,21 @@ func interpreters(f io.ReaderAt) ([]string, error) {
 	case strings.HasPrefix(line, elf.ELFMAG):
 		return elfInterpreter(f)
 	}
-	return nil, errors.New(`it is neither an ELF program nor a script: a script's first line is like "#!/bin/sh"`)
+	return nil, errors.New(`neither an ELF program nor a script: a script's first line is like "#!/bin/sh"`)
 }
 
 func scriptInterpreters(line string) ([]string, error) {
 	if strings.HasSuffix(line, "\r\n") {
-		return nil, errors.New("its first line ends in a carriage return: save it with Unix line ends")
+		return nil, errors.New("first line ends in a carriage return: save the file with Unix line ends")
 	}
 	words := strings.Fields(strings.TrimPrefix(line, "#!"))
 	switch {
 	case len(words) == 0 || !path.IsAbs(words[0]):
-		return nil, fmt.Errorf("its first line %q names no interpreter by absolute path", strings.TrimSpace(line))
+		return nil, fmt.Errorf("first line %q names no interpreter by absolute path", strings.TrimSpace(line))
 	case path.Base(words[0]) == "env" && len(words) > 1:
 		words = slices.DeleteFunc(words[1:], func(w string) bool { return w[0] == '-' || strings.Contains(w, "=") })
 		if len(words) == 0 {
-			return nil, fmt.Errorf("its first line %q names no program", strings.TrimSpace(line))
+			return nil, fmt.Errorf("first line %q names no program", strings.TrimSpace(line))
 		}
 		if path.IsAbs(words[0]) {
 			return words[:1], nil
@@ -251,13 +251,13 @@ var machines = map[string]elf.Machine{
 func elfInterpreter(f io.ReaderAt) ([]string, error) {
 	e, err := elf.NewFile(f)
 	if err != nil {
-		return nil, fmt.Errorf("it is a damaged ELF file: %w", err)
+		return nil, fmt.Errorf("damaged ELF file: %w", err)
 	}
 	if e.Type != elf.ET_EXEC && e.Type != elf.ET_DYN {
-		return nil, fmt.Errorf("it is an ELF file of type %s, not a program", e.Type)
+		return nil, fmt.Errorf("ELF file of type %s, not a program", e.Type)
 	}
 	if m, ok := machines[runtime.GOARCH]; ok && e.Machine != m {
-		return nil, fmt.Errorf("it is a program for %s: this machine is %s", e.Machine, m)
+		return nil, fmt.Errorf("program for %s, but the machine is %s", e.Machine, m)
 	}
 	for _, p := range e.Progs {
 		if p.Type != elf.PT_INTERP {
@@ -265,7 +265,7 @@ func elfInterpreter(f io.ReaderAt) ([]string, error) {
 		}
 		name, err := io.ReadAll(io.LimitReader(p.Open(), 4096))
 		if err != nil {
-			return nil, fmt.Errorf("it is a damaged ELF file: %w", err)
+			return nil, fmt.Errorf("damaged ELF file: %w", err)
 		}
 		return []string{strings.TrimRight(string(name), "\x00")}, nil
 	}

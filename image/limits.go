@@ -54,7 +54,7 @@ func (r *Resources) ExplainMemory() string {
 func (c *Config) ExplainAbort() string {
 	for _, arg := range c.Args {
 		if size, ok := strings.CutPrefix(arg, "--max-old-space-size="); ok {
-			return fmt.Sprintf("Node ends so when its heap of %s MiB is full; if the function's log says so, raise resources.memory in fret.yaml", size)
+			return fmt.Sprintf("Node aborts when the heap of %s MiB is full; if the function's log shows a full heap, raise resources.memory in fret.yaml", size)
 		}
 	}
 	return ""

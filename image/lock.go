@@ -253,7 +253,7 @@ func ParseLock(name string, src []byte) (*Lock, error) {
 		return nil, s.fail(offsetPosition(src, at), "%s%s", err, next)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, s.fail(position{}, "more than one JSON value%s", next)
+		return nil, s.fail(position{}, "several JSON values%s", next)
 	}
 	if err := l.check(); err != nil {
 		return nil, s.fail(position{}, "%s%s", err, next)
@@ -269,7 +269,7 @@ func offsetPosition(src []byte, offset int64) position {
 
 func (l *Lock) check() error {
 	if l.Version != lockVersion {
-		return fmt.Errorf("version %d of the lock format is not known here: this FRE writes version %d", l.Version, lockVersion)
+		return fmt.Errorf("unknown version %d of the lock format: the engine knows version %d", l.Version, lockVersion)
 	}
 	if l.Pip != nil {
 		for _, p := range l.Pip.Packages {
@@ -357,14 +357,14 @@ func (p *LockedPackage) checkPip() error {
 		}
 	}
 	if len(p.Requires) > 0 && p.Source == "" {
-		return fmt.Errorf("package %s %s is not built, and requires something for that", p.Name, p.Version)
+		return fmt.Errorf("package %s %s has build requirements but is not built from source", p.Name, p.Version)
 	}
 	for _, r := range p.Requires {
 		if r.Source != "" {
-			return fmt.Errorf("package %s %s: it is built with %s, which is a source distribution", p.Name, p.Version, r.Name)
+			return fmt.Errorf("package %s %s: the build requirement %s is a source distribution", p.Name, p.Version, r.Name)
 		}
 		if err := r.checkPip(); err != nil {
-			return fmt.Errorf("package %s %s: it is built with: %w", p.Name, p.Version, err)
+			return fmt.Errorf("package %s %s: build requirement: %w", p.Name, p.Version, err)
 		}
 	}
 	return nil

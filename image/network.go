@@ -114,9 +114,9 @@ func ParseDestination(s string) (Destination, error) {
 	case err != nil:
 		return Destination{}, fmt.Errorf("%q is neither a name nor an address or range of addresses", where)
 	case d.Prefix.Addr().Is4In6():
-		return Destination{}, fmt.Errorf("%q: write the IPv4 address itself", where)
+		return Destination{}, fmt.Errorf("%q: write the plain IPv4 address", where)
 	case d.Prefix != d.Prefix.Masked():
-		return Destination{}, fmt.Errorf("%q has bits beyond its length: write %s", where, d.Prefix.Masked())
+		return Destination{}, fmt.Errorf("%q has bits beyond the prefix length: write %s", where, d.Prefix.Masked())
 	}
 	return d, nil
 }
@@ -153,7 +153,7 @@ func (d *decoder) destinations(dst *[]string) func(ast.Node, string) {
 		if list, ok := n.(*ast.SequenceNode); ok {
 			switch {
 			case len(list.Values) == 0:
-				d.errorf(n, "%s is empty: name what may be reached, or remove it for all that is public", path)
+				d.errorf(n, "%s is empty: list allowed destinations, or remove the key to allow the public internet", path)
 			case len(list.Values) > maxAllow:
 				d.errorf(n, "%s has %d entries: the limit is %d", path, len(list.Values), maxAllow)
 			}

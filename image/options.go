@@ -36,7 +36,7 @@ func OptionsOf(ctx context.Context) BuildOptions {
 }
 
 // ErrOffline says that an object is not in the store, and that the build must not fetch it.
-var ErrOffline = failure.New(failure.BuildFailed, "is not in the local registry, and the build is offline: build once without --offline, or pull or load an image that holds it", "")
+var ErrOffline = failure.New(failure.BuildFailed, "is not in the local store, and the build is offline: build once without --offline, or pull or load an image with the object", "")
 
 // Offline returns nil if a build may use a network, otherwise an [ErrOffline] that names what. Code
 // calls Offline before fetching. The builder itself refuses steps that ask for a network
@@ -54,7 +54,7 @@ type guard struct{ Runner }
 // Run runs one build step.
 func (g guard) Run(ctx context.Context, c Command) error {
 	if c.Network {
-		if err := Offline(ctx, "what "+strings.Join(c.Args[:min(2, len(c.Args))], " ")+" would fetch"); err != nil {
+		if err := Offline(ctx, "data for the step "+strings.Join(c.Args[:min(2, len(c.Args))], " ")); err != nil {
 			return err
 		}
 	}
@@ -67,7 +67,7 @@ type LockError struct {
 }
 
 func (e *LockError) Error() string {
-	return fmt.Sprintf("%s does not answer the template: %s: build without --locked, look at what changes in the file, and keep it with the template", LockFile, strings.Join(e.Drift, "; "))
+	return fmt.Sprintf("%s does not fit the template: %s: build without --locked, check the changes of the file, and keep the file with the template", LockFile, strings.Join(e.Drift, "; "))
 }
 
 // Code returns [failure.BuildFailed].
@@ -78,7 +78,7 @@ func (e *LockError) Code() failure.Code { return failure.BuildFailed }
 // archive does not keep old packages.
 func (l *Lock) drift(next *Lock, asked []string) error {
 	if l == nil {
-		return &LockError{[]string{"there is no such file"}}
+		return &LockError{[]string{"the file is missing"}}
 	}
 	old, err := l.sections()
 	if err != nil {
@@ -91,17 +91,17 @@ func (l *Lock) drift(next *Lock, asked []string) error {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(old)) {
 		if !bytes.Equal(old[name], now[name]) {
-			out = append(out, name+": what is locked is the answer to another request")
+			out = append(out, name+": locked for another request")
 		}
 	}
 	for _, name := range asked {
 		if old[name] == nil {
-			out = append(out, name+": nothing is locked")
+			out = append(out, name+": not locked")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		if old[name] == nil && !slices.Contains(asked, name) {
-			out = append(out, name+": nothing is locked")
+			out = append(out, name+": not locked")
 		}
 	}
 	if out == nil {

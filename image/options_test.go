@@ -31,7 +31,7 @@ func TestLocked(t *testing.T) {
 			}
 		}
 	}
-	refused("no lock", "there is no such file")
+	refused("no lock", "the file is missing")
 	img, lock, err := r.Build(t.Context(), r.root, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -44,9 +44,9 @@ func TestLocked(t *testing.T) {
 		t.Fatalf("the lock answers, and %v", err)
 	}
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==2]}\n"})
-	refused("another request", "pip: what is locked is the answer to another request")
+	refused("another request", "pip: locked for another request")
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\n"})
-	refused("no request", "pip: what is locked is the answer to another request")
+	refused("no request", "pip: locked for another request")
 
 	// Debian's archive cannot be made to go back: another base is said, and built on.
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==1]}\n"})

@@ -53,7 +53,7 @@ func (b *Builder) warnOverlaps(of *buildOf, img *store.Image) error {
 	found, err := overlaps(img.Parts, b.Store.Tree, mostMissing)
 	for _, o := range found {
 		of.report(Event{Step: "warning", Name: o.path, Message: fmt.Sprintf(
-			"packages %s and %s both have this file, with different content: the image has the one of %s; remove a package, or take versions that do not overlap", o.first, o.second, o.second)})
+			"packages %s and %s contain the file with different content: the image has the file of %s; remove a package, or use versions without the overlap", o.first, o.second, o.second)})
 	}
 	return err
 }

@@ -92,30 +92,30 @@ func (e *PackageError) Next() string {
 	switch e.Cause {
 	case PackageChanged:
 		if e.Site == siteGo {
-			return "nothing of it was kept: if it was published anew on purpose, run go mod tidy without its lines of go.sum; if not, ask who runs the module proxy"
+			return "the module was not kept: if the author republished the version, delete the module's lines in go.sum and run go mod tidy; if not, ask the operator of the module proxy"
 		}
 		if e.Site == "deb" {
-			return "nothing of it was kept: the archive or a proxy before it is damaged or being renewed: try again later, or use another mirror (docs/configuration.md)"
+			return "the package was not kept: the archive or a proxy is damaged or in an update: try again later, or use another mirror (docs/configuration.md)"
 		}
-		return "nothing of it was kept: if it was published anew on purpose, delete " + LockFile + " and build again; if not, ask who runs the package site"
+		return "the package was not kept: if the author republished the version, delete " + LockFile + " and build again; if not, ask the operator of the package site"
 	case PackageBad:
-		return "nothing of it was kept: ask for another version of it"
+		return "the package was not kept: use another version"
 	case PackageGone:
 		if e.Site == siteGo {
-			return "go get another version beside go.mod, or have GOPROXY of the engine's host name the proxy that has it, and GOPRIVATE what no checksum database knows: no build has git (docs/go.md)"
+			return "use another version (go get), or set GOPROXY on the engine's host to a proxy with the module, and GOPRIVATE for private modules: builds have no git (docs/go.md)"
 		}
-		return "delete " + LockFile + " to resolve anew, or add the site that has it to the configuration of the engine's host (docs/configuration.md)"
+		return "delete " + LockFile + " to resolve again, or add the package's site to the configuration of the engine's host (docs/configuration.md)"
 	case PackageUnbuilt:
 		if e.Site == "npm" {
-			return "see what its script lacks, which runs without network and credentials (docs/packages.md), or ask for another version of it"
+			return "check the needs of the package's script (no network, no credentials: docs/packages.md), or use another version"
 		}
-		return "ask for a version that has a wheel for this base, or see what its build lacks (docs/packages.md)"
+		return "use a version with a wheel for the base, or check the needs of the package's build (docs/packages.md)"
 	case SiteRefused:
-		return "the engine's host has no credentials that the site accepts: see docs/configuration.md for where they stand"
+		return "add the site's credentials to the engine's host (docs/configuration.md)"
 	case SiteBusy:
 		return "the site limits requests, and several attempts were made: try again later"
 	case SiteDown:
-		return "see whether the engine's host reaches the site, by its own configuration of proxies and mirrors, and try again: what was fetched is kept"
+		return "check the connection of the engine's host to the site, with proxies and mirrors, and try again: fetched packages are kept"
 	}
 	return ""
 }

@@ -133,10 +133,10 @@ func (s *source) read(src []byte) (ast.MapNode, error) {
 		if start := file.Docs[1].Start; start != nil {
 			p = positionOf(start)
 		}
-		return nil, s.fail(p, "a second document: a template is one YAML document")
+		return nil, s.fail(p, "a second document: a template is a single YAML document")
 	}
 	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return nil, s.fail(position{}, "the template is empty: it needs at least id and base")
+		return nil, s.fail(position{}, "the template is empty: write at least id and base")
 	}
 	body := file.Docs[0].Body
 	if err := s.plain(body); err != nil {
@@ -146,7 +146,7 @@ func (s *source) read(src []byte) (ast.MapNode, error) {
 	case ast.MapNode:
 		return n, nil
 	case *ast.NullNode, *ast.CommentGroupNode:
-		return nil, s.fail(position{}, "the template is empty: it needs at least id and base")
+		return nil, s.fail(position{}, "the template is empty: write at least id and base")
 	}
 	return nil, s.fail(nodePosition(body), "a template is a mapping of keys to values, not %s", describe(body))
 }
@@ -289,7 +289,7 @@ func describe(n ast.Node) string {
 	case *ast.DirectiveNode:
 		return "a directive is"
 	}
-	return "something else"
+	return "an unknown node"
 }
 
 // field is a key of a mapping: either with the decoder of the value, or with the keys below.
@@ -436,7 +436,7 @@ func (d *decoder) requests(dst *Requests, item func(string) error) func(ast.Node
 		case *ast.SequenceNode:
 			d.strings(&dst.List, item)(n, path)
 		default:
-			d.errorf(n, "%s must be a list, or a string that names a file, not %s", path, describe(n))
+			d.errorf(n, "%s must be a list, or the name of a file, not %s", path, describe(n))
 		}
 	}
 }

@@ -118,7 +118,7 @@ func TestParseTemplateErrors(t *testing.T) {
 		},
 		{
 			"pipeline with a program", "id: f\npipeline: [a, f@1]\nbase: python\nresources:\n  cpu: 1\n",
-			`fret.yaml:2:15: pipeline[1] is the pipeline itself, which would have no end
+			`fret.yaml:2:15: pipeline[1] is the pipeline itself: an endless cycle
     pipeline: [a, f@1]
                   ^
 fret.yaml:3:7: base is for a function with a program of its own: a pipeline is its steps alone
@@ -184,7 +184,7 @@ fret.yaml:3:48: resources.timeout: duration "30" has no unit: write for example 
 		},
 		{
 			"number for a list", "id: f\nbase: python\npackages:\n  pip: 7\n",
-			`fret.yaml:4:8: packages.pip must be a list, or a string that names a file, not a number
+			`fret.yaml:4:8: packages.pip must be a list, or the name of a file, not a number
       pip: 7
            ^`,
 		},
@@ -235,13 +235,13 @@ fret.yaml:5:3: bad name "a-b" in env: letters, digits and _, not beginning with 
 		},
 		{
 			"password in an address", "id: f\nbase: python\ncode:\n  git: {url: 'https://secret@example.org/x'}\n",
-			`fret.yaml:4:14: code.git.url holds a user: put credentials into the engine's configuration (packages.git) and name them in code.git.auth
+			`fret.yaml:4:14: code.git.url contains a user: put credentials into the engine's configuration (packages.git), and name the credential in code.git.auth
       git: {url: 'https://secret@example.org/x'}
                  ^`,
 		},
 		{
 			"archive and git", "id: f\nbase: python\ncode:\n  archive: a.zip\n  git: {url: 'https://example.org/x'}\n",
-			`fret.yaml:5:8: code.archive and code.git exclude each other: keep one
+			`fret.yaml:5:8: code.archive and code.git exclude each other: remove either
       git: {url: 'https://example.org/x'}
            ^`,
 		},
@@ -271,7 +271,7 @@ fret.yaml:4:8: libs[0]: bad requirement "c": write a library's name as programs 
 		},
 		{
 			"bad destinations", "id: f\nbase: python\nnetwork:\n  mode: egress\n  allow:\n    - 10.1.2.3/24\n    - 300.1.2.3\n    - \"example.org:0\"\n    - exa mple.org\n",
-			`fret.yaml:6:7: network.allow[0]: bad destination "10.1.2.3/24": "10.1.2.3/24" has bits beyond its length: write 10.1.2.0/24
+			`fret.yaml:6:7: network.allow[0]: bad destination "10.1.2.3/24": "10.1.2.3/24" has bits beyond the prefix length: write 10.1.2.0/24
         - 10.1.2.3/24
           ^
 fret.yaml:7:7: network.allow[1]: bad destination "300.1.2.3": "300.1.2.3" is neither a name nor an address or range of addresses
@@ -286,7 +286,7 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 		},
 		{
 			"allow-list without egress", "id: f\nbase: python\nnetwork: {mode: none, allow: [a.org]}\n",
-			`fret.yaml:3:30: network.allow is for the mode egress: this network's is none
+			`fret.yaml:3:30: network.allow is for the mode egress, but the network's mode is none
     network: {mode: none, allow: [a.org]}
                                  ^`,
 		},
@@ -298,7 +298,7 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 		},
 		{
 			"empty allow-list", "id: f\nbase: python\nnetwork: {mode: egress, allow: []}\n",
-			`fret.yaml:3:32: network.allow is empty: name what may be reached, or remove it for all that is public
+			`fret.yaml:3:32: network.allow is empty: list allowed destinations, or remove the key to allow the public internet
     network: {mode: egress, allow: []}
                                    ^`,
 		},
@@ -308,8 +308,8 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
      A: b
     ^`,
 		},
-		{"empty", "", `fret.yaml: the template is empty: it needs at least id and base`},
-		{"comments only", "# nothing\n", `fret.yaml: the template is empty: it needs at least id and base`},
+		{"empty", "", `fret.yaml: the template is empty: write at least id and base`},
+		{"comments only", "# nothing\n", `fret.yaml: the template is empty: write at least id and base`},
 		{
 			"scalar", "hello\n",
 			`fret.yaml:1:1: a template is a mapping of keys to values, not a string
@@ -318,7 +318,7 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 		},
 		{
 			"two documents", "id: f\nbase: python\n---\nid: g\n",
-			`fret.yaml:3:1: a second document: a template is one YAML document
+			`fret.yaml:3:1: a second document: a template is a single YAML document
     ---
     ^`,
 		},

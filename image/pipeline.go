@@ -52,7 +52,7 @@ var ofPipelines = []string{"id", "version", "pipeline", "tenant", "access", "cor
 func (d *decoder) pipelineRelations(t *Template, fail func(path, format string, args ...any)) {
 	for _, f := range d.fields(t) {
 		if _, ok := d.at[f.key]; ok && !slices.Contains(ofPipelines, f.key) {
-			fail(f.key, "%s is for a function with a program of its own: a pipeline is its steps alone", f.key)
+			fail(f.key, "%s is not for pipelines: a pipeline has steps only", f.key)
 		}
 		if f.key != "resources" {
 			continue
@@ -60,13 +60,13 @@ func (d *decoder) pipelineRelations(t *Template, fail func(path, format string, 
 		for _, below := range f.below {
 			path := join(f.key, below.key)
 			if _, ok := d.at[path]; ok && below.key != "timeout" {
-				fail(path, "%s is for a sandbox, and a pipeline has none: its steps say their own", path)
+				fail(path, "%s is not for pipelines: set the field in the template of each step", path)
 			}
 		}
 	}
 	for i, step := range t.Pipeline {
 		if name, _, _ := strings.Cut(step, "@"); name == t.ID {
-			fail(fmt.Sprintf("pipeline[%d]", i), "pipeline[%d] is the pipeline itself, which would have no end", i)
+			fail(fmt.Sprintf("pipeline[%d]", i), "pipeline[%d] is the pipeline itself: an endless cycle", i)
 		}
 	}
 }
@@ -75,13 +75,13 @@ func (d *decoder) pipelineRelations(t *Template, fail func(path, format string, 
 func (c *Config) checkPipeline() error {
 	switch n := len(c.Pipeline); {
 	case c.Protocol != ProtocolPipeline && n > 0:
-		return errors.New("pipeline: it has steps, and a program")
+		return errors.New("pipeline: has steps and a program")
 	case c.Protocol != ProtocolPipeline:
 		return nil
 	case n == 0 || n > MaxSteps:
-		return fmt.Errorf("pipeline has %d steps: it must be from 1 to %d", n, MaxSteps)
+		return fmt.Errorf("pipeline has %d steps: must be from 1 to %d", n, MaxSteps)
 	case len(c.Args) > 0 || c.Instances.Min > 0:
-		return errors.New("pipeline: it has a program, and steps")
+		return errors.New("pipeline: has a program and steps")
 	}
 	for _, step := range c.Pipeline {
 		if !stepPattern.MatchString(step) {

@@ -70,7 +70,7 @@ func TestProjectRequests(t *testing.T) {
 		t.Errorf("with the lock: %v", err)
 	}
 	r.write(t, map[string]string{"src/asks": "b"})
-	if err := build(r, locked); !errors.As(err, &drift) || !strings.Contains(err.Error(), "maven: what is locked is the answer to another request") {
+	if err := build(r, locked); !errors.As(err, &drift) || !strings.Contains(err.Error(), "maven: locked for another request") {
 		t.Errorf("other requests than the lock's: %v", err)
 	}
 	r.write(t, map[string]string{"src/asks": "wrong"})
@@ -96,7 +96,7 @@ func TestProjectRequests(t *testing.T) {
 	if err := WriteLock(r.root, &Lock{Base: LockedBase{Name: "native"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := build(r, locked); !errors.As(err, &drift) || !strings.Contains(err.Error(), "git: nothing is locked") || g.fetches > 0 {
+	if err := build(r, locked); !errors.As(err, &drift) || !strings.Contains(err.Error(), "git: not locked") || g.fetches > 0 {
 		t.Errorf("no commit in the lock: %v, %d fetches", err, g.fetches)
 	}
 	if err := build(r, BuildOptions{}); err != nil || strings.Join(*asked, ",") != "asks g" || g.fetches != 1 {

@@ -67,7 +67,7 @@ func ParseSchedule(schedule, zone string) (*Schedule, error) {
 	s.wild, s.anyDay, s.anyWeekday = star(0) || star(1), star(2), star(4)
 	s.weekday |= s.weekday >> 7 & 1 // 7 is Sunday, as 0
 	if _, ok := s.wall(0); !ok {
-		return nil, fmt.Errorf("schedule %q: day of month, month and weekday: no date is all of them", schedule)
+		return nil, fmt.Errorf("schedule %q: no date has the given day of month, month and weekday", schedule)
 	}
 	return s, nil
 }
@@ -104,7 +104,7 @@ func (f *scheduleField) parseRange(text string) (set uint64, err error) {
 		}
 	}
 	if high < low {
-		return 0, fmt.Errorf("the range %s ends before it begins", text)
+		return 0, fmt.Errorf("the range %s is reversed", text)
 	}
 	if stepped {
 		if step, err = strconv.Atoi(stepText); err != nil || step < 1 {

@@ -81,9 +81,9 @@ func (c *GitCredential) check() error {
 	case !namePattern.MatchString(c.Name):
 		return fmt.Errorf("bad name %q: lower-case letters, digits and dashes, at most 63", c.Name)
 	case err != nil || u.Host == "" || u.User != nil || ssh != (u.Scheme == "ssh") || !ssh && u.Scheme != "https" && !loopback(u):
-		return fmt.Errorf("%s: url must be like https://HOST/PATH for a token, ssh://HOST/PATH for a key, without a user in it", c.Name)
+		return fmt.Errorf("%s: url must be like https://HOST/PATH for a token, ssh://HOST/PATH for a key, without a user", c.Name)
 	case ways != 1:
-		return fmt.Errorf("%s: one of token_file, token_env and ssh_key is needed", c.Name)
+		return fmt.Errorf("%s: write token_file, token_env or ssh_key", c.Name)
 	}
 	return nil
 }
@@ -362,7 +362,7 @@ func (h Host) gemSources() ([]string, error) {
 		}
 		var rc map[string]any
 		if err := yaml.Unmarshal(text, &rc); err != nil {
-			return nil, fmt.Errorf("RubyGems' configuration %s: it is no YAML", file)
+			return nil, fmt.Errorf("RubyGems' configuration %s: not YAML", file)
 		}
 		list, ok := rc[":sources"].([]any)
 		if !ok {

@@ -85,7 +85,7 @@ func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) err
 	f, err := openRegular(dir, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fail("there is no such file beside the template")
+		return fail("no such file in the template's directory")
 	case err != nil && !ofHost(err):
 		return fail("%s", whyUnread(err))
 	case err != nil:
@@ -104,7 +104,7 @@ func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) err
 func (b *Builder) checkout(ctx context.Context, s *Step, of *buildOf, top string) error {
 	git := of.t.Code.Git
 	if b.Git == nil {
-		return &FieldError{"code.git", "this engine fetches no code from git"}
+		return &FieldError{"code.git", "the engine does not fetch code from git"}
 	}
 	key := func(commit string) string {
 		return fmt.Sprintf("git:%s:%x", commit, sha256.Sum256(fmt.Appendf(nil, "%q %q %v", git.URL, git.Auth, git.Submodules)))
@@ -194,7 +194,7 @@ func writeEntry(s *store.Store, w *sourceWriter, e *store.Entry) error {
 		return w.File(e.Path, fs.FileMode(e.Mode), mtime, f)
 	case store.KindWhiteout:
 	}
-	return fmt.Errorf("%s is a %s, which no code holds", e.Path, e.Kind)
+	return fmt.Errorf("%s is a %s, not allowed in code", e.Path, e.Kind)
 }
 
 // projectRequests adds to the template the requests for packages that the code makes. If the build

@@ -91,10 +91,10 @@ func (b *Builder) slim(ctx context.Context, img *store.Image, o SlimOptions) (*S
 		return nil, err
 	}
 	if config.Runtime == "" {
-		return nil, fmt.Errorf("it is no function's image and %w", ErrSlimmed)
+		return nil, fmt.Errorf("not a function's image and %w", ErrSlimmed)
 	}
 	if of := config.Labels[LabelSlimOf]; of != "" {
-		return nil, fmt.Errorf("it is a slimmed image and %w again: slim the one it was made of, %s", ErrSlimmed, of)
+		return nil, fmt.Errorf("the image is slimmed and %w again: slim the original image, %s", ErrSlimmed, of)
 	}
 	globs := slices.Concat(alwaysKept, config.Keep, o.Keep)
 	if runtime, err := b.runtime(config.Runtime, config.Contract); err == nil {

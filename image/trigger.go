@@ -148,7 +148,7 @@ func (c *Cron) Next(t time.Time) (time.Time, error) {
 func (d *decoder) triggerFields(t *Trigger) []field {
 	w, c, e := &Webhook{Tolerance: 5 * time.Minute}, &Cron{Zone: "UTC", Missed: "skip", Path: "/"}, &CloudEvents{}
 	m, f := &NATS{}, &Files{}
-	glob := requirement(globPattern, "write a pattern of characters that are no spaces, such as com.example.*")
+	glob := requirement(globPattern, "write a pattern without spaces, for example com.example.*")
 	webhook := []field{
 		{key: "signature", required: true, value: d.oneOf(&w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none")},
 		{key: "secret", value: d.text(&w.Secret, namePattern, "the name of a secret of the tenant's")},
@@ -172,7 +172,7 @@ func (d *decoder) triggerFields(t *Trigger) []field {
 		{key: "sources", value: d.strings(&e.Sources, glob)},
 	}
 	messages := []field{
-		{key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject such as orders.> or orders.*.new, whose first token is no wildcard")},
+		{key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject, for example orders.> or orders.*.new, not beginning with a wildcard")},
 		{key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS")},
 		{key: "queue", value: d.text(&m.Queue, streamPattern, "the name of a queue group")},
 	}
@@ -244,7 +244,7 @@ func (t *Trigger) check() error {
 		}
 	}
 	if kinds != 1 {
-		return errors.New("a trigger has one of webhook, cron, cloudevents, nats and files")
+		return errors.New("a trigger needs webhook, cron, cloudevents, nats or files, and only a single kind")
 	}
 	if w := t.Webhook; w != nil {
 		switch {
@@ -278,7 +278,7 @@ func (t *Trigger) check() error {
 			return fmt.Errorf("the pattern of files has more than %d bytes", maxFilesPath)
 		}
 		if slices.ContainsFunc(strings.Split(f.Path, "/"), func(s string) bool { return s == "." || s == ".." }) {
-			return fmt.Errorf("bad pattern %q: it has to stay below /work", f.Path)
+			return fmt.Errorf("bad pattern %q: must stay below /work", f.Path)
 		}
 		_, err := glob.Parse(f.Path)
 		return err

@@ -77,7 +77,7 @@ func scale(digits string, unit int64) (int64, error) {
 	}
 	r.Mul(r, new(big.Rat).SetInt64(unit))
 	if !r.IsInt() {
-		return 0, fmt.Errorf("is not a whole number of its smallest unit")
+		return 0, fmt.Errorf("is not a multiple of the smallest unit")
 	}
 	if r.Cmp(new(big.Rat).SetInt64(math.MaxInt64)) > 0 {
 		return 0, fmt.Errorf("is too large")

@@ -371,7 +371,7 @@ func TestCodeFromArchive(t *testing.T) {
 	for code, want := range map[string]string{
 		"path: top/src, archive: code.tar.gz": "",
 		"path: top/lib, archive: code.tar.gz": `fret.yaml:4:14: code.path "top/lib"`,
-		"archive: missing.zip":                `fret.yaml:4:17: code.archive "missing.zip": there is no such file`,
+		"archive: missing.zip":                `fret.yaml:4:17: code.archive "missing.zip": no such file`,
 		"archive: text.zip":                   `fret.yaml:4:17: code.archive "text.zip": bad archive: neither zip nor tar`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, "fret.yaml"), fmt.Appendf(nil, "id: f\nbase: native\nhandler: run\ncode: {%s}\n", code), 0o644); err != nil {

@@ -307,9 +307,9 @@ func buildJar(t *testing.T, w *workshop) {
 		t.Error(err)
 	}
 	for name, test := range map[string]struct{ handler, jar, err string }{
-		"text":          {"com.example.A.handle", "hello", "app.jar in the code is no jar"},
-		"cut":           {"com.example.A.handle", jar[:len(jar)-10], "app.jar in the code is no jar"},
-		"other class":   {"com.example.B.handle", jar, "there is no com/example/B.class in the code or its jars"},
+		"text":          {"com.example.A.handle", "hello", "app.jar in the code is not a valid jar"},
+		"cut":           {"com.example.A.handle", jar[:len(jar)-10], "app.jar in the code is not a valid jar"},
+		"other class":   {"com.example.B.handle", jar, "no com/example/B.class in the code or jars"},
 		"Spring Boot's": {"A.handle", zipped(t, map[string]string{"BOOT-INF/classes/A.class": ""}), ".jar.original"},
 	} {
 		if err := build(test.handler, test.jar); err == nil || !strings.Contains(err.Error(), test.err) {

@@ -47,11 +47,11 @@ func TestPackageStatus(t *testing.T) {
 	}{
 		image.PackageChanged: {http.StatusUnprocessableEntity, api.CodePackage, "delete fret.lock"},
 		image.PackageBad:     {http.StatusUnprocessableEntity, api.CodePackage, "another version"},
-		image.PackageGone:    {http.StatusUnprocessableEntity, api.CodePackage, "resolve anew"},
-		image.PackageUnbuilt: {http.StatusUnprocessableEntity, api.CodePackage, "what its script lacks"},
+		image.PackageGone:    {http.StatusUnprocessableEntity, api.CodePackage, "resolve again"},
+		image.PackageUnbuilt: {http.StatusUnprocessableEntity, api.CodePackage, "package's script"},
 		image.SiteRefused:    {http.StatusBadGateway, api.CodePackageSite, "credentials"},
 		image.SiteBusy:       {http.StatusBadGateway, api.CodePackageSite, "later"},
-		image.SiteDown:       {http.StatusBadGateway, api.CodePackageSite, "reaches the site"},
+		image.SiteDown:       {http.StatusBadGateway, api.CodePackageSite, "connection of the engine's host"},
 	} {
 		got := errorOf(fmt.Errorf("build f: %w", &image.PackageError{Site: "npm", Package: "a 1.0.0", Cause: cause, Err: errors.New("its words")}))
 		if got.Status != want.status || got.Code != want.code || !strings.Contains(got.Next, want.next) || got.Message != "build f: packages.npm: a 1.0.0: its words" {

@@ -135,7 +135,7 @@ func Open(cfg Config) (*Archive, error) {
 	} else {
 		a.sources = slices.DeleteFunc(slices.Clone(cfg.Sources), func(s Source) bool { return s.release() != a.codename })
 		if len(a.sources) == 0 {
-			return nil, fmt.Errorf("no apt source of the release %s: packages.debian of FRE's configuration file has those of %s only", a.codename, own)
+			return nil, fmt.Errorf("no apt source of the release %s: packages.debian in FRE's configuration has sources of %s only", a.codename, own)
 		}
 	}
 	if cfg.Cache == "" {

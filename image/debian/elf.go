@@ -159,7 +159,7 @@ func (c *ELFCheck) Err(except ...string) error {
 			continue
 		}
 		if !slices.ContainsFunc(n.places(), c.exists) {
-			missing = append(missing, fmt.Errorf("%s needs %s, which is not in the tree", n.by, n.name))
+			missing = append(missing, fmt.Errorf("%s needs %s: missing in the tree", n.by, n.name))
 		}
 	}
 	return errors.Join(missing...)

@@ -133,7 +133,7 @@ func TestResolveOver(t *testing.T) {
 		"an older version":            {requests: "app=1.*", want: "app=1.5 extra=1 twin=1"},
 		"older, installed as such":    {requests: "app=1.*", installed: map[string]string{"app": "1.7-3"}, want: ""},
 		"older than installed":        {requests: "app=1.*", installed: map[string]string{"app": "2"}, wantErr: ErrInstalled, text: "the base environment has 2"},
-		"needs a newer one":           {requests: "app", installed: map[string]string{"liba": "1"}, wantErr: ErrInstalled, text: "app needs liba (>= 2), which the base environment has as 1"},
+		"needs a newer one":           {requests: "app", installed: map[string]string{"liba": "1"}, wantErr: ErrInstalled, text: "app needs liba (>= 2), but the base environment has 1"},
 		"needs the archive's":         {requests: "extra", installed: map[string]string{"twin": "0.9"}, wantErr: ErrInstalled, text: "extra needs twin (= 1)"},
 		"no such version":             {requests: "app=7*", wantErr: ErrUnresolved, text: "app=7*: the archive has 2, 1.5"},
 		"two that exclude each other": {requests: "app=1.5 split", wantErr: ErrUnresolved, text: "split → app (>= 2)"},
@@ -202,7 +202,7 @@ func TestResolveLibraries(t *testing.T) {
 		"both":                            {ask: "libone.so.2 libtwo-1.so.0", want: "libone2=1 libtwo-1-0=1"},
 		"there already":                   {ask: "libbase.so.1", want: ""},
 		"none":                            {ask: "libodde.so.4", text: "no package of test has the library libodde.so.4; near: libodder.so.4"},
-		"not a library":                   {ask: "libone2", text: "such as libxml2.so.2"},
+		"not a library":                   {ask: "libone2", text: "for example libxml2.so.2"},
 		"needs what is nowhere":           {ask: "libbroken.so.1", text: "libbroken1 needs libnone.so.1"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,7 +87,7 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	for _, p := range x.packages {
 		if err := x.addProvides(p); err != nil {
 			// Only this package is affected: a dependency on it is reported as missing.
-			a.log.WarnContext(ctx, "package provides nothing readable", "package", p.Name, "error", err)
+			a.log.WarnContext(ctx, "unreadable Provides of a package", "package", p.Name, "error", err)
 		}
 	}
 	a.index = x

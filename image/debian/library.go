@@ -52,7 +52,7 @@ func (a *Archive) ResolveLibraries(ctx context.Context, sonames []string, instal
 	taken := map[string]Package{}
 	for _, name := range sonames {
 		if !soname.MatchString(name) {
-			return nil, fmt.Errorf("%w: library %q: write its name as programs ask for it, such as libxml2.so.2", ErrUnresolved, name)
+			return nil, fmt.Errorf("%w: library %q: write the library's soname, for example libxml2.so.2", ErrUnresolved, name)
 		}
 		if has(name) {
 			continue
@@ -144,7 +144,7 @@ func (s *libraries) close(name string, p Package, closure []Package, taken map[s
 			return err
 		}
 		if q == nil {
-			return fmt.Errorf("%w: library %s: %s needs %s, which neither the base environment nor what the package %s depends on has", ErrUnresolved, name, w.by, w.name, p.Name)
+			return fmt.Errorf("%w: library %s: %s needs %s: missing in the base environment and in the dependencies of the package %s", ErrUnresolved, name, w.by, w.name, p.Name)
 		}
 		taken[q.Name] = *q
 		// The image gets all objects of the package, with all their dependencies.

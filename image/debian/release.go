@@ -211,7 +211,7 @@ func parseRelease(b []byte) (*release, error) {
 	head, sums := splitField(b, "SHA256")
 	err := readParagraphs(bytes.NewReader(head), want, func(p paragraph) error {
 		if got {
-			return errors.New("more than one paragraph")
+			return errors.New("several paragraphs")
 		}
 		got = true
 		r.origin, r.suite, r.codename = p["origin"], p["suite"], p["codename"]

@@ -97,7 +97,7 @@ func (x *index) installedSatisfies(d dependency, installed map[string]version.Ve
 		if d.admits(v) {
 			return true, ""
 		}
-		other = fmt.Sprintf("%s, which the base environment has as %s", d, v)
+		other = fmt.Sprintf("%s, but the base environment has %s", d, v)
 	}
 	return slices.ContainsFunc(x.provides[d.name], func(p provided) bool {
 		_, there := installed[p.by.Name]

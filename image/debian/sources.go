@@ -40,7 +40,7 @@ func (a *Archive) hint() string {
 	if !a.foreign {
 		return ""
 	}
-	return fmt.Sprintf(" (a release that is not the host's own comes from the host's mirror, signed by keys that the host has: install a debian-archive-keyring that knows %s, or name its sources in packages.debian of FRE's configuration file)", a.codename)
+	return fmt.Sprintf(" (packages of a foreign release come from the host's mirror, signed by the host's keys: install a debian-archive-keyring with the keys of %s, or list the release's sources under packages.debian in FRE's configuration)", a.codename)
 }
 
 // hostSources reads the apt sources below root for the release itself. It ignores other suites,

@@ -219,7 +219,7 @@ func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 		return nil
 	})
 	if err == nil && len(links) > 0 {
-		err = fmt.Errorf("%w: hard link %s to %s, which is no file of the package", ErrUnsafe, links[0].path, links[0].target)
+		err = fmt.Errorf("%w: hard link %s to %s: no file of the package", ErrUnsafe, links[0].path, links[0].target)
 	}
 	return err
 }
@@ -336,7 +336,7 @@ func (t *tree) parents(p string, mtime time.Time, write bool) error {
 	}
 	if kind, ok := t.kind[p]; ok {
 		if kind != tar.TypeDir {
-			return fmt.Errorf("%w: %s is both a directory and something else", ErrUnsafe, p)
+			return fmt.Errorf("%w: %s is a directory in one place and no directory in another", ErrUnsafe, p)
 		}
 		return nil
 	}

@@ -162,13 +162,13 @@ func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			if n == 0 {
-				return nil, fmt.Errorf("%w: it is empty", ErrArchive)
+				return nil, fmt.Errorf("%w: empty", ErrArchive)
 			}
 			return a, nil
 		}
 		if err != nil {
 			if n == 0 && errors.Is(err, tar.ErrHeader) {
-				err = fmt.Errorf("%w: it is no tar", ErrArchive)
+				err = fmt.Errorf("%w: not a tar", ErrArchive)
 			}
 			return nil, archiveError(err)
 		}
@@ -234,7 +234,7 @@ func (a *archive) find(name string) (packed, error) {
 		}
 		clean = target
 	}
-	return packed{}, fmt.Errorf("%w: %s is named in it and is not there: save the image again", ErrArchive, clip(name))
+	return packed{}, fmt.Errorf("%w: %s is named but missing: save the image again", ErrArchive, clip(name))
 }
 
 func (a *archive) blob(name string) (blob, error) {
@@ -280,7 +280,7 @@ func (a *archive) images() ([]archived, error) {
 	if _, ok := a.files["index.json"]; ok {
 		return a.layout()
 	}
-	return nil, fmt.Errorf("%w: it holds neither manifest.json nor index.json: docker save or fre image save makes one; a plain file system goes in by import", ErrArchive)
+	return nil, fmt.Errorf("%w: neither manifest.json nor index.json: write the archive with docker save or fre image save; load a plain file system with import", ErrArchive)
 }
 
 // dockerImage is an entry of manifest.json (moby, image/tarexport).
@@ -394,7 +394,7 @@ func (a *archive) manifest(b []byte) (archived, error) {
 		return archived{}, fmt.Errorf("%w: %w", ErrArchive, err)
 	}
 	if !m.Config.MediaType.IsConfig() {
-		return archived{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
+		return archived{}, fmt.Errorf("%w: the configuration has the type %q: not an image", ErrArchive, m.Config.MediaType)
 	}
 	if len(m.Layers) > maxLayers {
 		return archived{}, fmt.Errorf("%w of %d layers", ErrLimit, maxLayers)

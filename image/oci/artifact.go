@@ -65,10 +65,10 @@ func readArtifact(m *v1.Manifest, config []byte, l Limits) (*artifact, error) {
 	}
 	canonical, err := json.Marshal(a.manifest)
 	if err != nil || !bytes.Equal(canonical, config) {
-		return nil, fmt.Errorf("%w: the image's manifest is not in its canonical encoding", ErrArchive)
+		return nil, fmt.Errorf("%w: the image's manifest is not in canonical encoding", ErrArchive)
 	}
 	if len(a.manifest.Parts) != len(m.Layers) {
-		return nil, fmt.Errorf("%w: %d layers, and a manifest that names %d parts", ErrArchive, len(m.Layers), len(a.manifest.Parts))
+		return nil, fmt.Errorf("%w: %d layers, but the manifest names %d parts", ErrArchive, len(m.Layers), len(a.manifest.Parts))
 	}
 	return a, nil
 }
@@ -80,7 +80,7 @@ func (a *artifact) check() error {
 		err = c.Check()
 	}
 	if err == nil && c.Container != nil {
-		err = errors.New("it is of an image that came from elsewhere")
+		err = errors.New("configuration of a foreign image")
 	}
 	if err != nil {
 		return fmt.Errorf("%w: configuration: %w", ErrArchive, err)
@@ -91,17 +91,17 @@ func (a *artifact) check() error {
 // checkArtifact checks the manifest before the configuration is downloaded.
 func checkArtifact(m *v1.Manifest, l Limits) error {
 	if p := m.Annotations[annotationPlatform]; p != platform() {
-		return fmt.Errorf("%w: it is for %q, this engine runs %s: build it for that platform", ErrPlatform, p, platform())
+		return fmt.Errorf("%w: the image is for %q, the engine runs %s: build the image for the engine's platform", ErrPlatform, p, platform())
 	}
 	if string(m.Config.MediaType) != mediaManifest {
-		return fmt.Errorf("%w: an image of FRE's whose configuration is of the type %q: this version knows %s", ErrArchive, m.Config.MediaType, mediaManifest)
+		return fmt.Errorf("%w: the configuration of an image of FRE's has the type %q: the engine knows %s: upgrade the engine", ErrArchive, m.Config.MediaType, mediaManifest)
 	}
 	for i, d := range m.Layers {
 		if string(d.MediaType) != mediaPart {
-			return fmt.Errorf("%w: layer %d is of the type %q: this version knows %s", ErrArchive, i+1, d.MediaType, mediaPart)
+			return fmt.Errorf("%w: layer %d has the type %q: the engine knows %s", ErrArchive, i+1, d.MediaType, mediaPart)
 		}
 		if d.Size <= 0 || d.Size > l.Bytes {
-			return fmt.Errorf("%w of %d bytes: layer %s has %d packed ones", ErrLimit, l.Bytes, d.Digest, d.Size)
+			return fmt.Errorf("%w of %d bytes: layer %s has %d packed bytes", ErrLimit, l.Bytes, d.Digest, d.Size)
 		}
 	}
 	return nil
@@ -115,7 +115,7 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 	}
 	for _, n := range names {
 		if image.ReservedName(n) {
-			return nil, fmt.Errorf("%w: %s: builds look for base environments under such names: pull it from under another, and tag it if builds are to trust it", ErrReference, n)
+			return nil, fmt.Errorf("%w: %s: the name is reserved for base environments: pull the image under another name, and tag the image to let builds use it", ErrReference, n)
 		}
 	}
 	parts := make(map[store.Digest]int, len(a.layers)) // by tree: the last part with that tree
@@ -143,11 +143,11 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 	img, err := j.store.TakeImage(ctx, a.manifest, !j.trusted)
 	switch {
 	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotLayer), errors.Is(err, store.ErrPath), errors.Is(err, store.ErrName):
-		return nil, fmt.Errorf("%w: its parts make no image: %w", ErrArchive, err)
+		return nil, fmt.Errorf("%w: the parts form no image: %w", ErrArchive, err)
 	case err != nil:
 		return nil, err
 	case img.Digest != digestOf(a.raw):
-		err = fmt.Errorf("%w: the image's digest is %s, and its configuration's %s", ErrArchive, img.Digest, digestOf(a.raw))
+		err = fmt.Errorf("%w: the image's digest is %s, but the configuration's digest is %s", ErrArchive, img.Digest, digestOf(a.raw))
 	default:
 		if img, err = j.name(ctx, img, names); err == nil {
 			return img, nil

@@ -179,7 +179,7 @@ func TestArtifact(t *testing.T) {
 	if got, _ := pullFrom(t, s, w.host+"/team/fn@"+string(on.Digest)); got.Digest != two.Digest || got.Foreign {
 		t.Errorf("pulled back %s (foreign: %v), want our own %s", got.Digest, got.Foreign, two.Digest)
 	}
-	if diff := cmp.Diff(slices.Repeat([]string{"already there"}, 3), steps); diff != "" {
+	if diff := cmp.Diff(slices.Repeat([]string{"already in the registry"}, 3), steps); diff != "" {
 		t.Errorf("parts pushed on (-want +got):\n%s", diff)
 	}
 
@@ -266,12 +266,12 @@ func TestArtifactRefused(t *testing.T) {
 	}{
 		{"as it was pushed", func(*served) {}, "", nil, ""},
 		{"for another platform", func(x *served) { x.m.Annotations[annotationPlatform] = "linux/other" }, "", ErrPlatform, "linux/other"},
-		{"for none", func(x *served) { x.m.Annotations = nil }, "", ErrPlatform, "build it for that platform"},
+		{"for none", func(x *served) { x.m.Annotations = nil }, "", ErrPlatform, "build the image for the engine's platform"},
 		{"a part too few", func(x *served) { x.parts = x.parts[:1] }, "", ErrArchive, "1 layers"},
 		{"parts in another order", func(x *served) { slices.Reverse(x.parts) }, "", ErrArchive, "its digest is"},
-		{"a part that is something else", func(x *served) { x.parts[1] = []byte("nothing of this") }, "", ErrArchive, "breaks off"},
+		{"a part that is something else", func(x *served) { x.parts[1] = []byte("nothing of this") }, "", ErrArchive, "truncated"},
 		{"a part with another list", func(x *served) { x.parts[1] = pack(t, file(partTree, `{"entries":[]}`)) }, "", ErrArchive, "its digest is"},
-		{"a part without its files", func(x *served) { x.parts[1] = pack(t, file(partTree, treeOf(t, s, code))) }, "", ErrArchive, "it ends before 0"},
+		{"a part without its files", func(x *served) { x.parts[1] = pack(t, file(partTree, treeOf(t, s, code))) }, "", ErrArchive, "ends before 0"},
 		{"a file of another content", func(x *served) {
 			x.parts[1] = pack(t, file(partTree, treeOf(t, s, code)), file("0", "two"))
 		}, "", ErrArchive, "and has 3 of sha256"},
@@ -280,21 +280,21 @@ func TestArtifactRefused(t *testing.T) {
 		}, "", ErrArchive, "to have 3 bytes and has 5"},
 		{"a file more", func(x *served) {
 			x.parts[1] = pack(t, file(partTree, treeOf(t, s, code)), file("0", "one"), file("1", "one"))
-		}, "", ErrArchive, "follows its last file"},
+		}, "", ErrArchive, "after the last file"},
 		{"files by name", func(x *served) {
 			x.parts[1] = pack(t, file(partTree, treeOf(t, s, code)), file("../../etc/passwd", "one"))
-		}, "", ErrArchive, "where a file 0 should be"},
+		}, "", ErrArchive, "instead of the file 0"},
 		{"a link for a file", func(x *served) {
 			x.parts[1] = pack(t, file(partTree, treeOf(t, s, code)), link('2', "0", "/etc/passwd"))
-		}, "", ErrArchive, "where a file 0 should be"},
+		}, "", ErrArchive, "instead of the file 0"},
 		{"much behind its end", func(x *served) {
 			x.parts[1] = append(pack(t, file(partTree, treeOf(t, s, code)), file("0", "one")), make([]byte, 2<<20)...)
-		}, "", ErrArchive, "follows the end"},
+		}, "", ErrArchive, "data after the end"},
 		{"a manifest that is none", func(x *served) { x.config = []byte("{}}") }, "", ErrArchive, "the image's manifest"},
 		{"a manifest in another spelling", func(x *served) { x.config = append(x.config, '\n') }, "", ErrArchive, "canonical"},
 		{"a manifest of what is not known", func(x *served) { x.config = []byte(`{"name":"one","newer":1}`) }, "", ErrArchive, "newer"},
-		{"a path out of the root", change(func(m *store.Manifest) { m.Parts[1].Prefix = "../x" }), "", ErrArchive, "make no image"},
-		{"a name that is none", change(func(m *store.Manifest) { m.Name = "a/../b\x00" }), "", ErrArchive, "make no image"},
+		{"a path out of the root", change(func(m *store.Manifest) { m.Parts[1].Prefix = "../x" }), "", ErrArchive, "form no image"},
+		{"a name that is none", change(func(m *store.Manifest) { m.Name = "a/../b\x00" }), "", ErrArchive, "form no image"},
 		{"a tree that is none", change(func(m *store.Manifest) { m.Parts[1].Tree = "../../x" }), "", ErrArchive, "malformed"},
 		{"a tenant that is a path", configured(func(c *image.Config) { c.Tenant = "../root" }), "", ErrArchive, "tenant"},
 		{"an instance too many", configured(func(c *image.Config) { c.Instances.Max = 1 << 30 }), "", ErrArchive, "instances.max"},
@@ -303,8 +303,8 @@ func TestArtifactRefused(t *testing.T) {
 		{"an unknown protocol", configured(func(c *image.Config) { c.Protocol = "new" }), "", ErrArchive, "protocol"},
 		{"no program", configured(func(c *image.Config) { c.Args = nil }), "", ErrArchive, "no program"},
 		{"a NUL", configured(func(c *image.Config) { c.Env = []string{"A=\x00"} }), "", ErrArchive, "NUL"},
-		{"an image of others", configured(func(c *image.Config) { c.Container = &image.Container{} }), "", ErrArchive, "elsewhere"},
-		{"a layer of another type", func(x *served) { x.media = "application/vnd.fre.part.v2.tar+zstd" }, "", ErrArchive, "this version knows"},
+		{"an image of others", configured(func(c *image.Config) { c.Container = &image.Container{} }), "", ErrArchive, "foreign"},
+		{"a layer of another type", func(x *served) { x.media = "application/vnd.fre.part.v2.tar+zstd" }, "", ErrArchive, "the engine knows"},
 		{"over the limit of files", func(x *served) { x.limits.Entries = 3 }, "", ErrLimit, "3 files"},
 		{"over the limit of bytes", func(x *served) { x.limits.Bytes = 1 << 20 }, "", ErrLimit, "1048576 bytes"},
 		{"over the limit of lists", func(x *served) { x.limits.Names = 100 }, "", ErrLimit, "100 bytes"},

@@ -33,7 +33,7 @@ func decompress(r io.Reader, l Limits) (io.ReadCloser, error) {
 		}
 		open = z.IOReadCloser()
 	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
-		return nil, fmt.Errorf("%w: packed with bzip2 or xz: unpack it first (bunzip2, unxz), or pack it with gzip or zstd", ErrArchive)
+		return nil, fmt.Errorf("%w: compressed with bzip2 or xz: decompress the archive first (bunzip2, unxz), or use gzip or zstd", ErrArchive)
 	default:
 		return io.NopCloser(b), nil
 	}
@@ -64,10 +64,10 @@ type unpacked struct {
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.ReadCloser.Read(p)
 	if u.n += int64(n); u.n > u.limits.Free && u.n/u.limits.Ratio > u.packed.n {
-		return 0, fmt.Errorf("%w: more than %d bytes unpacked of each packed one", ErrLimit, u.limits.Ratio)
+		return 0, fmt.Errorf("%w: compression ratio above %d", ErrLimit, u.limits.Ratio)
 	}
 	if err != nil && err != io.EOF && !u.packed.failed { //nolint:errorlint // a Reader's end is io.EOF itself
-		err = fmt.Errorf("%w: it is damaged or breaks off: %w", ErrArchive, err)
+		err = fmt.Errorf("%w: damaged or truncated: %w", ErrArchive, err)
 	}
 	return n, err
 }

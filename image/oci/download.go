@@ -91,7 +91,7 @@ const partSuffix = ".part"
 func (b *blobs) blob(d v1.Descriptor) blob {
 	return blob{size: d.Size, packed: &d, open: func(ctx context.Context) (io.ReadCloser, error) {
 		if d.Digest.Algorithm != "sha256" || len(d.Digest.Hex) != 2*sha256.Size {
-			return nil, fmt.Errorf("%w: it has the digest %q: only sha256 is supported", ErrArchive, d.Digest)
+			return nil, fmt.Errorf("%w: digest %q: only sha256 is supported", ErrArchive, d.Digest)
 		}
 		x := &download{blobs: b, ctx: ctx, d: d, hash: sha256.New()}
 		x.openFile()
@@ -174,7 +174,7 @@ func (x *download) read(p []byte) (int, error) {
 		if x.ctx.Err() != nil {
 			return 0, context.Cause(x.ctx)
 		}
-		return 0, fmt.Errorf("read what has come of %s: %w", x.d.Digest, err)
+		return 0, fmt.Errorf("read the downloaded part of %s: %w", x.d.Digest, err)
 	case x.body == nil:
 		if err := x.connect(); err != nil {
 			return 0, x.again(err)
@@ -230,7 +230,7 @@ func (x *download) end() error {
 	if x.body != nil {
 		var one [1]byte
 		if n, _ := io.ReadFull(x.body, one[:]); n > 0 {
-			return x.lie("has more bytes than the %d that the manifest says", x.d.Size)
+			return x.lie("is longer than the manifest's %d bytes", x.d.Size)
 		}
 	}
 	if got := hex.EncodeToString(x.hash.Sum(nil)); got != x.d.Digest.Hex {
@@ -243,7 +243,7 @@ func (x *download) end() error {
 func (x *download) lie(format string, a ...any) error {
 	x.done = true
 	x.drop()
-	return fmt.Errorf("%w %s: %s %s: nothing of it is kept: pull again, and ask whoever runs it if that does not help", ErrRegistry, x.repository.RegistryStr(), x.d.Digest, fmt.Sprintf(format, a...))
+	return fmt.Errorf("%w %s: %s %s: nothing is kept: pull again; if the error persists, ask the registry's operator", ErrRegistry, x.repository.RegistryStr(), x.d.Digest, fmt.Sprintf(format, a...))
 }
 
 // connect asks for the missing bytes.
@@ -269,11 +269,11 @@ func (x *download) connect() error {
 		skip, length = x.at, x.d.Size // the registry ignored Range and sends the whole blob
 	} else if from, _, ok := strings.Cut(strings.TrimPrefix(resp.Header.Get("Content-Range"), "bytes "), "-"); !ok || from != strconv.FormatInt(x.at, 10) {
 		_ = resp.Body.Close()
-		return x.lie("comes from %q on where %d was asked for", resp.Header.Get("Content-Range"), x.at)
+		return x.lie("has the Content-Range %q, but the request was for offset %d", resp.Header.Get("Content-Range"), x.at)
 	}
 	if resp.ContentLength >= 0 && resp.ContentLength != length {
 		_ = resp.Body.Close()
-		return x.lie("has another size than its manifest says: %d bytes and not %d", resp.ContentLength, length)
+		return x.lie("has %d bytes, but the manifest says %d", resp.ContentLength, length)
 	}
 	if _, err := io.CopyN(io.Discard, resp.Body, skip); err != nil {
 		_ = resp.Body.Close()
@@ -300,7 +300,7 @@ func (x *download) again(err error) error {
 		return registryError(x.repository, err)
 	}
 	if x.failed++; x.failed >= retries {
-		return fmt.Errorf("%w: the connection broke %d times in a row; a pull later goes on where this one ended", registryError(x.repository, err), x.failed)
+		return fmt.Errorf("%w: the connection broke %d times in a row; pull again to continue the download", registryError(x.repository, err), x.failed)
 	}
 	x.j.event(image.Event{Step: "warning", Name: short(store.Digest(x.d.Digest.String())), Message: fmt.Sprintf("the connection broke after %d of %d bytes: trying again", x.at, x.d.Size)})
 	return x.pause(x.ctx, backoff(x.failed-1))

@@ -459,7 +459,7 @@ func TestNoRanges(t *testing.T) {
 			w.Header().Set("Content-Length", strconv.Itoa(rec.Body.Len()-1))
 			w.WriteHeader(http.StatusPartialContent)
 			_, _ = w.Write(rec.Body.Bytes()[1:])
-		}, "another size than its manifest says"},
+		}, "but the manifest says"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := &breaking{after: 100_000}

@@ -42,9 +42,9 @@ func (o RegistryOptions) guard(r name.Registry) *guard {
 // RoundTrip implements http.RoundTripper.
 func (g *guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	if near := loopback(r.URL); near && !g.local {
-		return nil, fmt.Errorf("a registry elsewhere names %s, which is on this host", r.URL.Host)
+		return nil, fmt.Errorf("a remote registry refers to %s, an address of the engine's host", r.URL.Host)
 	} else if r.URL.Scheme != "https" && !near && !slices.Contains(g.insecure, r.URL.Host) {
-		return nil, fmt.Errorf("%s speaks no TLS: name it under registry.insecure in the engine's configuration to speak to it without", r.URL.Host)
+		return nil, fmt.Errorf("%s does not use TLS: to allow plain HTTP, list the registry under registry.insecure in the engine's configuration", r.URL.Host)
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	a := &answer{ctx: ctx, cancel: cancel, left: math.MaxInt64, patience: g.patience}

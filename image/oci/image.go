@@ -54,7 +54,7 @@ func (j *job) manifest(ctx context.Context, src source) (m store.Manifest, err e
 		return m, err
 	}
 	if len(src.layers) != len(file.RootFS.DiffIDs) {
-		return m, fmt.Errorf("%w: %d layers, and a configuration that names %d: save or download it again", ErrArchive, len(src.layers), len(file.RootFS.DiffIDs))
+		return m, fmt.Errorf("%w: %d layers, but the configuration names %d: save or download the image again", ErrArchive, len(src.layers), len(file.RootFS.DiffIDs))
 	}
 	parts := make([]store.Part, len(src.layers), len(src.layers)+1)
 	g, gctx := errgroup.WithContext(ctx)
@@ -86,7 +86,7 @@ func (j *job) put(ctx context.Context, m store.Manifest) (*store.Image, error) {
 	j.event(image.Event{Step: "link", Name: m.Parts[len(m.Parts)-1].Name})
 	img, err := j.store.PutImage(ctx, m)
 	if errors.Is(err, store.ErrConflict) {
-		err = fmt.Errorf("%w: it has something else where every sandbox has a directory: %w", ErrLayer, err)
+		err = fmt.Errorf("%w: conflict with a directory of every sandbox: %w", ErrLayer, err)
 	}
 	return img, err
 }
@@ -104,7 +104,7 @@ func (j *job) layer(ctx context.Context, want store.Digest, l blob) (store.Part,
 			return err
 		}
 		if p.Diff != want {
-			return fmt.Errorf("%w: the layer's digest is %s, and the image's configuration says %s: save or download it again", ErrArchive, p.Diff, want)
+			return fmt.Errorf("%w: the layer's digest is %s, but the image's configuration says %s: save or download the image again", ErrArchive, p.Diff, want)
 		}
 		progress.end()
 		return nil
@@ -155,7 +155,7 @@ func readConfig(s *store.Store, tree store.Digest) ([]byte, error) {
 		defer f.Close()
 		b, err := io.ReadAll(io.LimitReader(f, maxJSON+1))
 		if err == nil && digestOf(b) != e.Digest {
-			err = fmt.Errorf("configuration: its content has changed: fre system fsck finds out what else has")
+			err = fmt.Errorf("configuration: the stored content has changed: check the store with fre system fsck")
 		}
 		return b, err
 	}
@@ -225,7 +225,7 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 	}
 	// docker import may leave out both OS and architecture.
 	if !fits(v1.Platform{OS: f.OS, Architecture: f.Architecture}) {
-		return nil, fmt.Errorf("%w: it is for %s/%s, this engine runs %s: get it for that platform", ErrPlatform, f.OS, f.Architecture, platform())
+		return nil, fmt.Errorf("%w: the image is for %s/%s, the engine runs %s: get the image for the engine's platform", ErrPlatform, f.OS, f.Architecture, platform())
 	}
 	times := []v1.Time{f.Created}
 	for _, h := range f.History {
@@ -233,7 +233,7 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 	}
 	for _, t := range times {
 		if year := t.UTC().Year(); year < 0 || year > 9999 {
-			return nil, fmt.Errorf("%w: configuration: a step was made in the year %d, which no date says", ErrArchive, year)
+			return nil, fmt.Errorf("%w: configuration: a step has the impossible year %d", ErrArchive, year)
 		}
 	}
 	c := &f.Config

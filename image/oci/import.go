@@ -80,7 +80,7 @@ type notEmpty struct {
 func (n *notEmpty) Read(p []byte) (int, error) {
 	got, err := n.r.Read(p)
 	if n.some = n.some || got > 0; err == io.EOF && !n.some {
-		return 0, fmt.Errorf("%w: it is empty", ErrArchive)
+		return 0, fmt.Errorf("%w: empty", ErrArchive)
 	}
 	return got, err
 }
@@ -91,7 +91,7 @@ func change(c *v1.Config, line string) error {
 	rest = strings.TrimSpace(rest)
 	bad := func(why string) error { return fmt.Errorf("%w %q: %s", ErrChange, line, why) }
 	if rest == "" {
-		return bad("nothing follows the instruction")
+		return bad("the instruction has no argument")
 	}
 	switch strings.ToUpper(word) {
 	case "CMD":
@@ -107,7 +107,7 @@ func change(c *v1.Config, line string) error {
 	case "ENV", "LABEL":
 		key, value, ok := strings.Cut(rest, "=")
 		if ok && !isWord(value) {
-			return bad("write one KEY=VALUE to an instruction, with quotes around a value that has spaces")
+			return bad("write KEY=VALUE, a single pair for each instruction, with quotes around a value with spaces")
 		}
 		if !ok {
 			key, value, ok = strings.Cut(rest, " ")

@@ -142,7 +142,7 @@ func (u *unpacker) resolve(name string) (string, error) {
 				continue
 			}
 			if links++; links > maxLinks {
-				return "", refuse("leads through more than %d symbolic links: make the layer without a circle of them", maxLinks)
+				return "", refuse("leads through more than %d symbolic links: make the layer without a cycle of links", maxLinks)
 			}
 			target := e.Link
 			if !path.IsAbs(target) {
@@ -192,7 +192,7 @@ func archiveError(err error) error {
 		return err
 	}
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: it is damaged or breaks off: %w", ErrArchive, err)
+		return fmt.Errorf("%w: damaged or truncated: %w", ErrArchive, err)
 	}
 	if errors.Is(err, store.ErrPath) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrOwner) {
 		return fmt.Errorf("%w: %w", ErrLayer, err)
@@ -221,7 +221,7 @@ func inside(name string) (string, error) {
 	}
 	name = path.Clean(strings.TrimLeft(name, "/"))
 	if name == ".." || strings.HasPrefix(name, "../") {
-		return "", refuse("path that leads out of the root: pack the layer with clean ones")
+		return "", refuse("path out of the root: pack the layer with clean paths")
 	}
 	if name == "." {
 		return "", nil
@@ -235,7 +235,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 	}
 	// First, because the cost of resolving grows with the square of a path's elements.
 	if len(h.Name) >= unix.PathMax {
-		return refuse("a path of %d bytes is longer than %d: make the image with a shorter one", len(h.Name), unix.PathMax-1)
+		return refuse("a path of %d bytes is longer than %d: make the image with shorter paths", len(h.Name), unix.PathMax-1)
 	}
 	name, err := u.resolve(h.Name)
 	if err != nil {
@@ -254,7 +254,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 	dir = strings.TrimSuffix(dir, "/")
 	switch {
 	case base == whiteoutOpaque && dir == "":
-		return refuse("removes the whole image below it: start from an empty image instead")
+		return refuse("removes all lower layers: start from an empty image instead")
 	case base == whiteoutOpaque:
 		return u.w.Opaque(dir)
 	case strings.HasPrefix(name, whiteoutMeta), strings.Contains(name, "/"+whiteoutMeta):
@@ -262,7 +262,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 	case strings.HasPrefix(base, whiteoutPrefix):
 		gone := base[len(whiteoutPrefix):]
 		if gone == "" || gone == "." || gone == ".." {
-			return refuse("removes no entry of its directory: make the layer again with clean names")
+			return refuse("a whiteout without a valid name: make the layer again with clean names")
 		}
 		return u.w.Whiteout(path.Join(dir, gone))
 	}
@@ -270,7 +270,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 		return err
 	}
 	if kind := special[h.Typeflag]; kind != "" {
-		u.warn(kind+" are left out: a sandbox has its own /dev, and programs make the others", name)
+		u.warn(kind+" are left out: a sandbox has a private /dev, and programs create FIFOs", name)
 		u.skipped[name] = true
 		return nil
 	}
@@ -299,7 +299,7 @@ func (u *unpacker) entry(h *tar.Header) error {
 		}
 		u.bare[name] = true
 		if e, ok := u.w.Lookup(target); !ok || e.Kind != store.KindFile && e.Kind != store.KindSymlink {
-			return refuse("hard link to %s, which is no file of this layer", clip(h.Linkname))
+			return refuse("hard link to %s: no file of the layer", clip(h.Linkname))
 		}
 		return u.w.Link(name, target)
 	}
@@ -319,7 +319,7 @@ func (u *unpacker) replace(name string, dir bool) error {
 	}
 	if old.Kind == store.KindDir {
 		if u.dirs++; u.dirs > maxReplacedDirs {
-			return refuse("more than %d directories become something else: make the layer again", maxReplacedDirs)
+			return refuse("more than %d directories are replaced by files: make the layer again", maxReplacedDirs)
 		}
 		for _, below := range u.w.Below(name) {
 			if err := u.forget(below); err != nil {
@@ -380,7 +380,7 @@ func (u *unpacker) leftBehind(h *tar.Header, name string) {
 		switch attr, ok := strings.CutPrefix(key, "SCHILY.xattr."); {
 		case !ok:
 		case attr == "security.capability":
-			u.warn("file capabilities are dropped: a program that needs them has to be started as root", name)
+			u.warn("file capabilities are dropped: start the program as root if needed", name)
 		default:
 			u.warn("extended attributes are dropped", name)
 		}

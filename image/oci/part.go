@@ -121,14 +121,14 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 	}
 	if h, err := a.Next(); !errors.Is(err, io.EOF) {
 		if err == nil {
-			err = fmt.Errorf("%w: %s follows its last file", ErrArchive, clip(h.Name))
+			err = fmt.Errorf("%w: %s after the last file", ErrArchive, clip(h.Name))
 		}
 		return archiveError(err)
 	}
 	// Read to the end, for the digest; little can follow a tar's end.
 	if n, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20)); err != nil || n == 1<<20 {
 		if err == nil {
-			err = fmt.Errorf("%w: much follows the end of its archive", ErrArchive)
+			err = fmt.Errorf("%w: data after the end of the archive", ErrArchive)
 		}
 		return err
 	}
@@ -140,11 +140,11 @@ func member(a *tar.Reader, name string) (size int64, err error) {
 	h, err := a.Next()
 	switch {
 	case errors.Is(err, io.EOF):
-		return 0, fmt.Errorf("%w: it ends before %s", ErrArchive, name)
+		return 0, fmt.Errorf("%w: ends before %s", ErrArchive, name)
 	case err != nil:
 		return 0, archiveError(err)
 	case h.Name != name || h.Typeflag != tar.TypeReg:
-		return 0, fmt.Errorf("%w: %s where a file %s should be", ErrArchive, clip(h.Name), name)
+		return 0, fmt.Errorf("%w: %s instead of the file %s", ErrArchive, clip(h.Name), name)
 	case sparse(h):
 		return 0, fmt.Errorf("%w: %s has holes", ErrArchive, name)
 	}

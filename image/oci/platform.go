@@ -56,7 +56,7 @@ func parsePlatform(s string) (v1.Platform, error) {
 	switch {
 	case strings.HasPrefix(s, "{"):
 		if err := json.Unmarshal([]byte(s), &p); err != nil {
-			return p, fmt.Errorf("%w: %q is not the JSON of one: write {\"os\":\"linux\",\"architecture\":%q}", ErrPlatform, s, runtime.GOARCH)
+			return p, fmt.Errorf("%w: %q is not JSON: write {\"os\":\"linux\",\"architecture\":%q}", ErrPlatform, s, runtime.GOARCH)
 		}
 	case len(words) > 3:
 		return p, fmt.Errorf("%w: %q: write OS/ARCHITECTURE, as in %s", ErrPlatform, s, platform())
@@ -69,7 +69,7 @@ func parsePlatform(s string) (v1.Platform, error) {
 		p.Architecture = s
 	}
 	if !fits(p) {
-		return p, fmt.Errorf("%w: %q: this engine runs %s", ErrPlatform, s, platform())
+		return p, fmt.Errorf("%w: %q: the engine runs %s", ErrPlatform, s, platform())
 	}
 	p = normal(p)
 	p.OS, p.Architecture = "linux", runtime.GOARCH

@@ -93,7 +93,7 @@ func (j *job) find(ctx context.Context, ref string, o PullOptions) (src source, 
 	}
 	if err != nil {
 		if desc.MediaType.IsIndex() && strings.Contains(err.Error(), noChild) {
-			return src, nil, nil, found, fmt.Errorf("%w: it is not there for %s", ErrPlatform, p)
+			return src, nil, nil, found, fmt.Errorf("%w: no image for %s", ErrPlatform, p)
 		}
 		return src, nil, nil, found, registryError(r.Context(), err)
 	}
@@ -154,7 +154,7 @@ const noChild = "no child with platform"
 // remote describes the image's configuration and layers at the registry.
 func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) {
 	if !m.Config.MediaType.IsConfig() {
-		return source{}, fmt.Errorf("%w: its configuration is of the type %q: it is no image", ErrArchive, m.Config.MediaType)
+		return source{}, fmt.Errorf("%w: the configuration has the type %q: not an image", ErrArchive, m.Config.MediaType)
 	}
 	var src source
 	var err error
@@ -168,7 +168,7 @@ func (j *job) remote(from *blobs, img v1.Image, m *v1.Manifest) (source, error) 
 	}
 	for _, l := range m.Layers {
 		if l.Size < 0 || l.Size > j.limits.Bytes {
-			return source{}, fmt.Errorf("%w of %d bytes: layer %s has %d packed ones", ErrLimit, j.limits.Bytes, l.Digest, l.Size)
+			return source{}, fmt.Errorf("%w of %d bytes: layer %s has %d packed bytes", ErrLimit, j.limits.Bytes, l.Digest, l.Size)
 		}
 		src.layers = append(src.layers, from.blob(l))
 	}

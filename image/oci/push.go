@@ -170,7 +170,7 @@ func (l *packedLayer) Compressed() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(l.content)), nil
 	}
 	if l.path == "" {
-		return nil, fmt.Errorf("%w: it has lost layer %s just now: push again", ErrRegistry, l.Descriptor.Digest)
+		return nil, fmt.Errorf("%w: lost layer %s during the push: push again", ErrRegistry, l.Descriptor.Digest)
 	}
 	return os.Open(l.path)
 }
@@ -221,7 +221,7 @@ func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there fun
 		g.Go(func() error {
 			if d, ok := j.recall(l); ok && there(gctx, d) {
 				layers[i] = &packedLayer{Descriptor: d}
-				j.event(image.Event{Step: "layer", Name: l.title, Message: "already there", End: true})
+				j.event(image.Event{Step: "layer", Name: l.title, Message: "already in the registry", End: true})
 				return nil
 			}
 			j.event(image.Event{Step: "layer", Name: l.title, Message: "pack", Total: l.size, Unit: image.UnitBytes})

@@ -131,7 +131,7 @@ func readRecipe(r io.Reader, raw func([]byte) error, file func(path string) erro
 	b := bufio.NewReader(z)
 	magic := make([]byte, len(recipeMagic))
 	if _, err := io.ReadFull(b, magic); err != nil || string(magic) != recipeMagic {
-		return fmt.Errorf("%w: its first line is %q", ErrRecipe, magic)
+		return fmt.Errorf("%w: first line is %q", ErrRecipe, magic)
 	}
 	buf := make([]byte, 0, 64<<10)
 	for {

@@ -70,7 +70,7 @@ func ask[T any](ctx context.Context, f *Refetcher, trees map[store.Digest]bool, 
 	if err := f.openOwn(); err != nil {
 		return got, "", err
 	}
-	err = fmt.Errorf("no registry knows it: %w", fs.ErrNotExist)
+	err = fmt.Errorf("in no registry: %w", fs.ErrNotExist)
 	for _, img := range f.images.Images() {
 		for i, p := range img.Parts {
 			if !trees[p.Tree] {
@@ -141,7 +141,7 @@ func (j *job) refetchPart(ctx context.Context, a *artifact, want store.Part) err
 			return j.part(ctx, p, a.layers[i])
 		}
 	}
-	return fmt.Errorf("%w: it has no part %s any more", fs.ErrNotExist, partTitle(want))
+	return fmt.Errorf("%w: no longer has the part %s", fs.ErrNotExist, partTitle(want))
 }
 
 // fetch downloads the configuration and the layer of the part. A part that FRE made and sent as an
@@ -169,7 +169,7 @@ func (f *Refetcher) fetch(ctx context.Context, known string, img *store.Image, p
 	p := img.Parts[part]
 	for i, l := range src.layers {
 		if i == len(file.RootFS.DiffIDs) {
-			return fmt.Errorf("%w: more layers than its configuration names", ErrArchive)
+			return fmt.Errorf("%w: more layers than the configuration names", ErrArchive)
 		}
 		id := store.Digest(file.RootFS.DiffIDs[i].String())
 		if p.Kind == configKind || p.Diff != "" && p.Diff != id {

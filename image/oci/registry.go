@@ -189,7 +189,7 @@ func registryError(r interface{ RegistryStr() string }, err error) error {
 	case errors.As(err, &said):
 		switch said.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
-			return denied{fmt.Errorf("%w %s refuses this: log in (docker login %s), or check the name: %w", ErrRegistry, host, host, said)}
+			return denied{fmt.Errorf("%w %s refuses the request: log in (docker login %s), or check the name: %w", ErrRegistry, host, host, said)}
 		case http.StatusNotFound:
 			return failure.Wrap(failure.NotFound, fmt.Errorf("%w %s: %w: %w", ErrRegistry, host, fs.ErrNotExist, said), "")
 		}

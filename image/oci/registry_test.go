@@ -159,7 +159,7 @@ func TestPushPull(t *testing.T) {
 		t.Errorf("%d blobs were sent again", n)
 	}
 
-	if diff := cmp.Diff([]string{"already there", "already there", "already there"}, steps); diff != "" {
+	if diff := cmp.Diff([]string{"already in the registry", "already in the registry", "already in the registry"}, steps); diff != "" {
 		t.Errorf("layers pushed again (-want +got):\n%s", diff)
 	}
 
@@ -270,7 +270,7 @@ func TestRegistryErrors(t *testing.T) {
 				_, _ = fmt.Fprintf(w, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":"sha256:%064d","size":2,"platform":{"architecture":"s390x","os":"linux"}}]}`,
 					types.OCIImageIndex, types.OCIManifestSchema1, 0)
 			})
-		}, PullOptions{}, ErrPlatform, "not there for " + platform()},
+		}, PullOptions{}, ErrPlatform, "no image for " + platform()},
 		{"no platform", w.host + "/app:1", nil, PullOptions{Platform: "a/b/c/d"}, ErrPlatform, "a/b/c/d"},
 		{"blobs are damaged", w.host + "/app:1", body("/blobs/", flip), PullOptions{}, ErrRegistry, "sha256"},
 		{"blobs break off", w.host + "/app:1", body("/blobs/", func(b []byte) []byte { return b[:len(b)/2] }), PullOptions{}, ErrRegistry, ""},
@@ -278,12 +278,12 @@ func TestRegistryErrors(t *testing.T) {
 		{"manifest does not end", w.host + "/app:1", body("/manifests/", func([]byte) []byte { return make([]byte, maxManifest+1) }), PullOptions{}, ErrLimit, "a manifest"},
 		{"configuration of any size", w.host + "/app:1", body("/manifests/", config(-1)), PullOptions{}, ErrLimit, "configuration of -1 bytes"},
 		{"configuration of another size", w.host + "/app:1", body("/manifests/", config(1)), PullOptions{}, ErrRegistry, "size"},
-		{"layers of another size", w.host + "/app:1", body("/manifests/", layers(1)), PullOptions{}, ErrRegistry, "another size"},
+		{"layers of another size", w.host + "/app:1", body("/manifests/", layers(1)), PullOptions{}, ErrRegistry, "but the manifest says"},
 		{"layers of less than nothing", w.host + "/app:1", body("/manifests/", layers(-1)), PullOptions{}, ErrLimit, "-1"},
 		{"layers over the limit", w.host + "/app:1", body("/manifests/", layers(1<<60)), PullOptions{}, ErrLimit, "packed"},
 		{"layers that are something else", w.host + "/app:1", body("/manifests/", func(b []byte) []byte {
 			return bytes.ReplaceAll(b, []byte("image.config.v1"), []byte("artifact.v1"))
-		}), PullOptions{}, ErrArchive, "no image"},
+		}), PullOptions{}, ErrArchive, "not an image"},
 		{"over the limit", w.host + "/app:1", nil, PullOptions{RegistryOptions: RegistryOptions{Options: Options{Limits: Limits{Entries: 3}}}}, ErrLimit, "3 files"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -147,13 +147,13 @@ func (j *job) recorded(p store.Part) (packing, error) {
 			return err
 		}
 		if r == nil {
-			return fmt.Errorf("layer %s: %w: there is none", short(p.Diff), ErrRecipe)
+			return fmt.Errorf("layer %s: %w: missing", short(p.Diff), ErrRecipe)
 		}
 		defer r.Close()
 		return readRecipe(r, raw, func(path string) error {
 			e := contents[path]
 			if e == nil {
-				return fmt.Errorf("layer %s: %w: %s is not in its tree", short(p.Diff), ErrRecipe, clip(path))
+				return fmt.Errorf("layer %s: %w: %s is not in the layer's tree", short(p.Diff), ErrRecipe, clip(path))
 			}
 			return file(e)
 		})
@@ -170,7 +170,7 @@ func (j *job) recorded(p store.Part) (packing, error) {
 		err := walk(func(b []byte) error { _, err := w.Write(b); return err },
 			func(e *store.Entry) error { return j.copyFile(ctx, w, e) })
 		if err == nil && hex.EncodeToString(hash.Sum(nil)) != strings.TrimPrefix(string(p.Diff), "sha256:") {
-			err = fmt.Errorf("layer %s is not any more what it was: fre system fsck finds out why", short(p.Diff))
+			err = fmt.Errorf("layer %s has changed on disk: check the store with fre system fsck", short(p.Diff))
 		}
 		return err
 	}

@@ -49,7 +49,7 @@ func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, 
 	case signature.AcceptAny:
 		return false, nil
 	case signature.AcceptNone:
-		return false, fmt.Errorf("%w: the engine's configuration accepts nothing from %s (registry.signatures, %q)", ErrSignature, repository, rule.Repository)
+		return false, fmt.Errorf("%w: the engine's configuration refuses all images from %s (registry.signatures, %q)", ErrSignature, repository, rule.Repository)
 	case signature.AcceptSigned:
 	}
 	if rule.AnyIdentity {
@@ -67,7 +67,7 @@ func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, 
 		}
 		seen = append(seen, err)
 	}
-	return false, fmt.Errorf("%w; the engine's configuration wants one (registry.signatures, %q): nothing was kept", errors.Join(seen...), rule.Repository)
+	return false, fmt.Errorf("%w; the engine's configuration demands a valid signature (registry.signatures, %q): the image was not kept", errors.Join(seen...), rule.Repository)
 }
 
 // signed looks for a signature over a digest: cosign's signatures under their tag, and bundles
@@ -216,7 +216,7 @@ func Attach(ctx context.Context, ref string, payload []byte, sig string, o Regis
 
 func attach(ctx context.Context, ref string, payload []byte, sig string, o RegistryOptions) error {
 	if len(payload) > signature.MaxBytes || len(sig) > signature.MaxBytes {
-		return fmt.Errorf("%w: it is too large", ErrSignature)
+		return fmt.Errorf("%w: too large", ErrSignature)
 	}
 	r, options, err := o.open(ctx, ref)
 	if err != nil {
@@ -224,7 +224,7 @@ func attach(ctx context.Context, ref string, payload []byte, sig string, o Regis
 	}
 	d, ok := r.(name.Digest)
 	if !ok {
-		return fmt.Errorf("%w: %q: name the image by its digest, name@sha256:…", ErrReference, ref)
+		return fmt.Errorf("%w: %q: name the image by digest: name@sha256:…", ErrReference, ref)
 	}
 	tag := signatureTag(d.Context(), d.DigestStr())
 	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}

@@ -84,7 +84,7 @@ func TestSigned(t *testing.T) {
 	}
 	try("no policy", ref, nil, "")
 	try("not signed", ref, byTeam, "has none")
-	try("nothing is accepted", ref, signature.Policy{{Repository: w.host + "/**", Accept: signature.AcceptNone}}, "accepts nothing")
+	try("nothing is accepted", ref, signature.Policy{{Repository: w.host + "/**", Accept: signature.AcceptNone}}, "refuses all images")
 
 	attach := func(key crypto.Signer, repository, of, at string) {
 		t.Helper()
@@ -94,9 +94,9 @@ func TestSigned(t *testing.T) {
 		}
 	}
 	attach(other, repository, digest, repository)
-	try("signed by another key", ref, onlyTeam, "none of the keys")
+	try("signed by another key", ref, onlyTeam, "no configured key matches")
 	attach(team, repository, "sha256:"+strings.Repeat("0", 64), repository)
-	try("another digest is signed", ref, onlyTeam, "it is of")
+	try("another digest is signed", ref, onlyTeam, "signature of")
 	w.count("", "")
 	attach(team, repository, digest, repository)
 	attach(team, repository, digest, repository) // the same again

@@ -84,7 +84,7 @@ func ParsePublic(name string, b []byte) (PublicKey, error) {
 		return PublicKey{}, fmt.Errorf("key %s: %w", name, err)
 	}
 	if block.Type != pemPublic {
-		return PublicKey{}, fmt.Errorf("key %s: it is a %s, not a %s: the file beside it that ends with .pub", name, block.Type, pemPublic)
+		return PublicKey{}, fmt.Errorf("key %s: is a %s, not a %s: use the file with the ending .pub", name, block.Type, pemPublic)
 	}
 	key, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err == nil {
@@ -111,7 +111,7 @@ func ParsePrivate(b, password []byte) (crypto.Signer, error) {
 		}
 	case pemPrivate:
 	default:
-		return nil, fmt.Errorf("it is a %s, not a private key of cosign's or in PKCS #8", block.Type)
+		return nil, fmt.Errorf("is a %s, not a private key of cosign or in PKCS #8", block.Type)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
@@ -132,11 +132,11 @@ func Encrypted(b []byte) bool {
 
 func onlyBlock(b []byte) (*pem.Block, error) {
 	if len(b) > MaxBytes {
-		return nil, fmt.Errorf("it has %d bytes: no key has", len(b))
+		return nil, fmt.Errorf("%d bytes are too long for a key", len(b))
 	}
 	block, _ := pem.Decode(b)
 	if block == nil {
-		return nil, errors.New("it is no key in PEM")
+		return nil, errors.New("not a key in PEM")
 	}
 	return block, nil
 }
@@ -221,7 +221,7 @@ func open(b, password []byte) ([]byte, error) {
 func (s *sealed) key(password []byte) (*[32]byte, error) {
 	p := s.KDF.Params
 	if p.N > maxN || p.R > 16 || p.P > 4 || p.R < 1 || p.P < 1 {
-		return nil, fmt.Errorf("an encrypted key with scrypt's parameters %d, %d, %d: those are too many", p.N, p.R, p.P)
+		return nil, fmt.Errorf("an encrypted key with scrypt's parameters %d, %d, %d: too large", p.N, p.R, p.P)
 	}
 	key, err := scrypt.Key(password, s.KDF.Salt, p.N, p.R, p.P, 32)
 	if err != nil {

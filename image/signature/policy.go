@@ -61,7 +61,7 @@ func (c RuleConfig) read() (Rule, error) {
 		return r, fmt.Errorf(`repository: %q is no pattern such as "registry.example.org/team/*" or "docker.io/**"`, c.Repository)
 	}
 	if first, _, more := strings.Cut(r.Repository, "/"); r.Repository != "**" && (!more || !strings.ContainsAny(first, ".:*") && first != "localhost") {
-		return r, fmt.Errorf("repository: %q names no registry: write docker.io/%s if that is meant, or **", c.Repository, c.Repository)
+		return r, fmt.Errorf("repository: %q names no registry: write docker.io/%s for Docker Hub, or **", c.Repository, c.Repository)
 	}
 	switch c.Identity {
 	case "", "any", "repository":

@@ -31,7 +31,7 @@ import (
 )
 
 // ErrSignature: no given signature is valid for the keys and the digest.
-var ErrSignature = failure.New(failure.Forbidden, "signature", "ask who made the image to sign it (fre image sign), or change registry.signatures in the engine's configuration")
+var ErrSignature = failure.New(failure.Forbidden, "signature", "let the image's author sign the image (fre image sign), or change registry.signatures in the engine's configuration")
 
 // claimType is the type in cosign's payloads.
 const claimType = "cosign container image signature"
@@ -110,23 +110,23 @@ func signedBy(keys []PublicKey, message, sig []byte) (PublicKey, bool) {
 func Verify(keys []PublicKey, message []byte, sig, repository, digest string) (PublicKey, error) {
 	raw, err := base64.StdEncoding.DecodeString(sig)
 	if err != nil {
-		return PublicKey{}, fmt.Errorf("%w: it is not base64", ErrSignature)
+		return PublicKey{}, fmt.Errorf("%w: not base64", ErrSignature)
 	}
 	key, ok := signedBy(keys, message, raw)
 	if !ok {
-		return PublicKey{}, fmt.Errorf("%w: it is by none of the keys", ErrSignature)
+		return PublicKey{}, fmt.Errorf("%w: no configured key matches", ErrSignature)
 	}
 	var p payload
 	if err := decode(message, &p); err != nil {
-		return PublicKey{}, fmt.Errorf("%w: its payload: %w", ErrSignature, err)
+		return PublicKey{}, fmt.Errorf("%w: payload: %w", ErrSignature, err)
 	}
 	switch {
 	case p.Critical.Type != claimType:
-		return PublicKey{}, fmt.Errorf("%w: it is a signature of %q", ErrSignature, p.Critical.Type)
+		return PublicKey{}, fmt.Errorf("%w: a signature of the type %q", ErrSignature, p.Critical.Type)
 	case p.Critical.Image.Digest != digest:
-		return PublicKey{}, fmt.Errorf("%w: it is of %q", ErrSignature, p.Critical.Image.Digest)
+		return PublicKey{}, fmt.Errorf("%w: signature of %q", ErrSignature, p.Critical.Image.Digest)
 	case repository != "" && Repository(p.Critical.Identity.Reference) != repository:
-		return PublicKey{}, fmt.Errorf("%w: it is for %q, not for %q: sign it there, or accept any identity in the policy", ErrSignature, p.Critical.Identity.Reference, repository)
+		return PublicKey{}, fmt.Errorf("%w: signature for %q, not for %q: sign the image in the second repository, or accept any identity in the policy", ErrSignature, p.Critical.Identity.Reference, repository)
 	}
 	return key, nil
 }
@@ -195,19 +195,19 @@ func VerifyBundle(keys []PublicKey, b []byte, digest string) (PublicKey, error) 
 		}
 		var st statement
 		if err := decode(x.Envelope.Payload, &st); err != nil {
-			return PublicKey{}, fmt.Errorf("%w: its statement: %w", ErrSignature, err)
+			return PublicKey{}, fmt.Errorf("%w: statement: %w", ErrSignature, err)
 		}
 		if st.PredicateType != predicateType {
-			return PublicKey{}, fmt.Errorf("%w: it is a statement of the type %q", ErrSignature, st.PredicateType)
+			return PublicKey{}, fmt.Errorf("%w: statement of the type %q", ErrSignature, st.PredicateType)
 		}
 		for _, sub := range st.Subject {
 			if "sha256:"+sub.Digest["sha256"] == digest {
 				return key, nil
 			}
 		}
-		return PublicKey{}, fmt.Errorf("%w: its statement is not of %s", ErrSignature, digest)
+		return PublicKey{}, fmt.Errorf("%w: the statement is not of %s", ErrSignature, digest)
 	}
-	return PublicKey{}, fmt.Errorf("%w: it is by none of the keys", ErrSignature)
+	return PublicKey{}, fmt.Errorf("%w: no configured key matches", ErrSignature)
 }
 
 // preAuthentication returns the bytes that a DSSE envelope's signatures cover (DSSE protocol.md).
@@ -219,14 +219,14 @@ func preAuthentication(kind string, payload []byte) []byte {
 // are equal but for case is refused: two readers could take different ones.
 func decode(b []byte, v any) error {
 	if len(b) > MaxBytes {
-		return fmt.Errorf("it has %d bytes: %d are too many", len(b), MaxBytes)
+		return fmt.Errorf("%d bytes: over the limit of %d", len(b), MaxBytes)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	if err := d.Decode(v); err != nil {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON value")
+		return errors.New("data after the JSON value")
 	}
 	return unambiguous(json.NewDecoder(bytes.NewReader(b)))
 }
@@ -250,7 +250,7 @@ func unambiguous(d *json.Decoder) error {
 			name, _ := token.(string) // the decoder admits no other token here
 			folded := strings.Map(fold, name)
 			if seen[folded] {
-				return fmt.Errorf("it has two members %q", name)
+				return fmt.Errorf("two members %q", name)
 			}
 			seen[folded] = true
 		}

@@ -100,20 +100,20 @@ func TestVerify(t *testing.T) {
 			}{
 				{"good", []PublicKey{other, public}, message, sign(message), repository, digest, ""},
 				{"good by cosign", []PublicKey{other, public}, message, theirs, repository, digest, ""},
-				{"by cosign, another key", []PublicKey{other}, message, theirs, repository, digest, "none of the keys"},
-				{"by cosign, another message", []PublicKey{public}, Payload(repository, digest), theirs, repository, digest, "none of the keys"},
+				{"by cosign, another key", []PublicKey{other}, message, theirs, repository, digest, "no configured key matches"},
+				{"by cosign, another message", []PublicKey{public}, Payload(repository, digest), theirs, repository, digest, "no configured key matches"},
 				{"good for any repository", []PublicKey{public}, message, sign(message), "", digest, ""},
-				{"no key", nil, message, sign(message), repository, digest, "none of the keys"},
-				{"another key", []PublicKey{other}, message, sign(message), repository, digest, "none of the keys"},
-				{"another message", []PublicKey{public}, Payload(repository, digest), sign(message), repository, digest, "none of the keys"},
-				{"another digest", []PublicKey{public}, message, sign(message), repository, "sha256:" + strings.Repeat("0", 64), "it is of"},
-				{"another repository", []PublicKey{public}, message, sign(message), repository + "2", digest, "it is for"},
+				{"not a key", nil, message, sign(message), repository, digest, "no configured key matches"},
+				{"another key", []PublicKey{other}, message, sign(message), repository, digest, "no configured key matches"},
+				{"another message", []PublicKey{public}, Payload(repository, digest), sign(message), repository, digest, "no configured key matches"},
+				{"another digest", []PublicKey{public}, message, sign(message), repository, "sha256:" + strings.Repeat("0", 64), "signature of"},
+				{"another repository", []PublicKey{public}, message, sign(message), repository + "2", digest, "signature for"},
 				{"another kind of claim", []PublicKey{public}, otherType, sign(otherType), repository, digest, "atomic"},
-				{"two messages", []PublicKey{public}, twice, sign(twice), repository, digest, "follows"},
-				{"a name in two cases", []PublicKey{public}, cases, sign(cases), repository, digest, "it has two members"},
-				{"a name twice", []PublicKey{public}, again, sign(again), repository, digest, "it has two members"},
+				{"two messages", []PublicKey{public}, twice, sign(twice), repository, digest, "data after"},
+				{"a name in two cases", []PublicKey{public}, cases, sign(cases), repository, digest, "two members"},
+				{"a name twice", []PublicKey{public}, again, sign(again), repository, digest, "two members"},
 				{"no base64", []PublicKey{public}, message, "?", repository, digest, "base64"},
-				{"no signature", []PublicKey{public}, message, "", repository, digest, "none of the keys"},
+				{"no signature", []PublicKey{public}, message, "", repository, digest, "no configured key matches"},
 				{"no JSON", []PublicKey{public}, []byte("x"), sign([]byte("x")), repository, digest, "payload"},
 			} {
 				got, err := Verify(c.keys, c.message, c.sig, c.repository, c.digest)
@@ -157,7 +157,7 @@ func TestVerifyBundle(t *testing.T) {
 		says   string
 	}{
 		{"good", []PublicKey{public}, bundleOf(t, key, good), digest, ""},
-		{"another key", []PublicKey{other}, bundleOf(t, key, good), digest, "none of the keys"},
+		{"another key", []PublicKey{other}, bundleOf(t, key, good), digest, "no configured key matches"},
 		{"another digest", []PublicKey{public}, bundleOf(t, key, good), "sha256:00", "not of"},
 		{"another statement", []PublicKey{public}, bundleOf(t, key, strings.ReplaceAll(good, "cosign/sign", "slsa/built")), digest, "slsa"},
 		{"no statement", []PublicKey{public}, []byte(`{"dsseEnvelope":{"payloadType":"x"}}`), digest, "no signed statement"},
@@ -272,7 +272,7 @@ func TestPolicy(t *testing.T) {
 		{RuleConfig{Repository: "**", Accept: "any", Keys: []string{file}}, "accept: signed"},
 		{RuleConfig{Repository: "**", Accept: "any", Identity: "x"}, "identity"},
 		{RuleConfig{Repository: "**", Accept: "signed", Keys: []string{file + "x"}}, "no such file"},
-		{RuleConfig{Repository: "**", Accept: "signed", Keys: []string{"policy.go"}}, "no key"},
+		{RuleConfig{Repository: "**", Accept: "signed", Keys: []string{"policy.go"}}, "not a key"},
 	} {
 		if _, err := Read([]RuleConfig{c.rule}); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: error %v, want one that says %q", c.rule, err, c.says)
@@ -306,7 +306,7 @@ func TestKeysRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := open(b, nil); err == nil || !strings.Contains(err.Error(), "too many") {
+	if _, err := open(b, nil); err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("scrypt with a TiB: error %v", err)
 	}
 	if _, _, err := Generate("rsa", nil); err == nil {

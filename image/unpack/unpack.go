@@ -168,7 +168,7 @@ func (u *unpacker) entry(h *tar.Header, body io.Reader) error {
 		return u.directory(h.Name, fs.FileMode(h.Mode), h.ModTime)
 	}
 	if sparse(h) {
-		return errors.New("is a sparse file: pack it without holes (GNU tar without --sparse)")
+		return errors.New("is a sparse file: pack the archive without holes (GNU tar without --sparse)")
 	}
 	name, err := u.place(h.Name)
 	if err != nil {
@@ -300,7 +300,7 @@ const maxName = 255
 func inside(name string) (string, error) {
 	switch {
 	case len(name) >= unix.PathMax: // each path element costs a lookup of all elements before it
-		return "", fmt.Errorf("its path is too long: %d bytes, of at most %d; give it a shorter one", len(name), unix.PathMax-1)
+		return "", fmt.Errorf("path too long: %d bytes, at most %d", len(name), unix.PathMax-1)
 	case name == "" || strings.ContainsRune(name, 0):
 		return "", errors.New("malformed path")
 	case path.IsAbs(name):
@@ -311,7 +311,7 @@ func inside(name string) (string, error) {
 		case part == "..":
 			return "", errors.New("path with a .. element")
 		case len(part) > maxName:
-			return "", fmt.Errorf("a name in its path is too long: %d bytes, of at most %d; give it a shorter one", len(part), maxName)
+			return "", fmt.Errorf("name in the path too long: %d bytes, at most %d", len(part), maxName)
 		}
 	}
 	return path.Clean(name), nil

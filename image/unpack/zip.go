@@ -39,7 +39,7 @@ type budget struct {
 func (b *budget) ReadAt(p []byte, at int64) (int, error) {
 	if !b.lifted {
 		if b.left -= int64(len(p)); b.left < 0 {
-			return 0, fmt.Errorf("%w: its list of files is too long", ErrLimit)
+			return 0, fmt.Errorf("%w: the list of files is too long", ErrLimit)
 		}
 	}
 	return b.ReaderAt.ReadAt(p, at)

@@ -67,7 +67,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	}
 	if o := image.OptionsOf(ctx); o.Locked {
 		if _, err := dir.Stat(image.LockFile); err != nil {
-			return nil, nil, &image.LockError{Drift: []string{"there is no such file"}}
+			return nil, nil, &image.LockError{Drift: []string{"the file is missing"}}
 		}
 	}
 	if slices.Contains(t.Packages.Pip.List, "queue-full") {

@@ -27,7 +27,7 @@ func (e *Engine) Load(_ context.Context, r io.Reader, report func(image.Event)) 
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("load: %w: it is no tar", oci.ErrArchive)
+			return nil, fmt.Errorf("load: %w: not a tar", oci.ErrArchive)
 		}
 		if h.Name == "manifest.json" {
 			if err := json.NewDecoder(t).Decode(&list); err != nil {
@@ -76,7 +76,7 @@ func (e *Engine) Save(_ context.Context, w io.Writer, refs []string) error {
 func (e *Engine) Import(_ context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (*store.Image, error) {
 	report(image.Event{Step: "layer", Message: "unpack"})
 	if n, err := io.Copy(io.Discard, r); err != nil || n == 0 {
-		return nil, fmt.Errorf("import: %w: it is empty", oci.ErrArchive)
+		return nil, fmt.Errorf("import: %w: empty", oci.ErrArchive)
 	}
 	for _, c := range o.Changes {
 		if !strings.HasPrefix(c, "CMD ") {

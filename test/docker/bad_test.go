@@ -108,7 +108,7 @@ func TestBadRequests(t *testing.T) {
 		{"POST", "/v1.50/auth", "{", 400, "invalid JSON"},
 		{"POST", "/v1.50/images/create?fromImage=UPPER&tag=1", "", 400, "invalid reference format"},
 		{"POST", "/v1.50/images/create?fromSrc=-&repo=app&tag=a/b", "", 400, "invalid reference format"},
-		{"POST", "/v1.50/images/create?fromSrc=-&repo=app&platform=macos/arm64", "", 400, "this engine runs linux/"},
+		{"POST", "/v1.50/images/create?fromSrc=-&repo=app&platform=macos/arm64", "", 400, "the engine runs linux/"},
 		{"GET", "/v1.50/images/get", "", 400, "name the images to save"},
 		{"GET", "/v1.50/distribution/app/json", "", 501, "FRE has no look-ups"},
 		{"POST", "/v1.50/containers/x/kill?signal=RTMAX%2B1", "", 400, "invalid signal"},
@@ -232,9 +232,9 @@ func (w *world) testLyingArchives(t *testing.T) {
 		entries []tar.Header
 		want    string
 	}{
-		{"dots", []tar.Header{file("../x")}, `leads out of the root`},
-		{"absolute link", []tar.Header{{Name: "x", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, `no file of this layer`},
-		{"link out", []tar.Header{{Name: "x", Typeflag: tar.TypeLink, Linkname: "../../etc/passwd"}}, `leads out of the root`},
+		{"dots", []tar.Header{file("../x")}, `path out of the root`},
+		{"absolute link", []tar.Header{{Name: "x", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}}, `no file of the layer`},
+		{"link out", []tar.Header{{Name: "x", Typeflag: tar.TypeLink, Linkname: "../../etc/passwd"}}, `path out of the root`},
 	} {
 		layer := archive(t, test.entries, nil)
 		digest := fmt.Sprintf("%x", sha256.Sum256(layer))
@@ -258,8 +258,8 @@ func (w *world) testLyingArchives(t *testing.T) {
 		input []byte
 		want  string
 	}{
-		{words("import - lie:3"), archive(t, []tar.Header{file("x")}, [][]byte{make([]byte, 5000)})[:1000], `breaks off`},
-		{words("load"), archive(t, []tar.Header{file("manifest.json")}, [][]byte{[]byte(`[{"Config":"../../etc/passwd","RepoTags":["lie:5"],"Layers":[]}]`)}), `is not there`},
+		{words("import - lie:3"), archive(t, []tar.Header{file("x")}, [][]byte{make([]byte, 5000)})[:1000], `truncated`},
+		{words("load"), archive(t, []tar.Header{file("manifest.json")}, [][]byte{[]byte(`[{"Config":"../../etc/passwd","RepoTags":["lie:5"],"Layers":[]}]`)}), `is named but missing`},
 		{words("load"), archive(t, []tar.Header{file("manifest.json")}, [][]byte{bytes.Repeat([]byte("["), 1<<20)}), `exceeded max depth`},
 	} {
 		if r := w.dockerWith(t, string(test.input), test.args...); r.code != 1 || !regexp.MustCompile(test.want).MatchString(r.stderr) {

@@ -78,7 +78,7 @@ func (w *world) testRun(t *testing.T) {
 		{run("--memory-swappiness 50 app"), 125, ``, `FRE has no swappiness`},
 		{run("--security-opt systempaths=unconfined app"), 125, ``, `FRE has no custom paths`},
 		{run("--mount type=tmpfs,target=/tmp,tmpfs-mode=0700 app"), 125, ``, `FRE has no tmpfs options but the size`},
-		{words("run --rm --platform linux/s390x app"), 125, ``, `this engine runs linux/|was found but does not match`},
+		{words("run --rm --platform linux/s390x app"), 125, ``, `the engine runs linux/|was found but does not match`},
 		{words("ps -a -q"), 0, ``, ``},
 	})
 	for _, args := range []string{"-i app echo", "-i --user worker app echo"} {
