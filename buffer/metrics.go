@@ -9,14 +9,14 @@ import (
 // descs are the metrics of a pool. The label size is the size of a class's buffers in bytes.
 var descs = struct{ bytes, held, peak, waiting, pressed, pressures, outstanding, acquired, refused *prometheus.Desc }{
 	bytes:       prometheus.NewDesc("fre_buffers_bytes", "Memory of the pool of buffers.", nil, nil),
-	held:        prometheus.NewDesc("fre_buffers_held_bytes", "Memory that is lent, in whole buffers.", nil, nil),
-	peak:        prometheus.NewDesc("fre_buffers_peak_bytes", "Most memory that was lent at once.", nil, nil),
-	waiting:     prometheus.NewDesc("fre_buffers_waiting", "Who waits for a buffer.", nil, nil),
+	held:        prometheus.NewDesc("fre_buffers_held_bytes", "Memory lent, in whole buffers.", nil, nil),
+	peak:        prometheus.NewDesc("fre_buffers_peak_bytes", "Most memory lent at a time.", nil, nil),
+	waiting:     prometheus.NewDesc("fre_buffers_waiting", "Waits for a buffer.", nil, nil),
 	pressed:     prometheus.NewDesc("fre_buffers_pressed", "1 from above the high watermark down to the low one.", nil, nil),
-	pressures:   prometheus.NewDesc("fre_buffers_pressures_total", "Times that the high watermark was passed.", nil, nil),
+	pressures:   prometheus.NewDesc("fre_buffers_pressures_total", "Crossings of the high watermark.", nil, nil),
 	outstanding: prometheus.NewDesc("fre_buffers_outstanding", "Buffers lent.", []string{"size"}, nil),
-	acquired:    prometheus.NewDesc("fre_buffers_acquired_total", "Buffers that were lent.", []string{"size"}, nil),
-	refused:     prometheus.NewDesc("fre_buffers_refused_total", "Buffers that were not to be had, at once or in time.", []string{"size"}, nil),
+	acquired:    prometheus.NewDesc("fre_buffers_acquired_total", "Buffers lent since the start.", []string{"size"}, nil),
+	refused:     prometheus.NewDesc("fre_buffers_refused_total", "Requests for a buffer that failed, at once or by time-out.", []string{"size"}, nil),
 }
 
 // Describe makes a Pool a [prometheus.Collector].

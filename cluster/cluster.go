@@ -87,11 +87,11 @@ type Config struct {
 
 // Errors of the package.
 var (
-	ErrNameTaken   = failure.New(failure.NameTaken, "another node has this name", "give each node a name of its own (cluster.node)")
+	ErrNameTaken   = failure.New(failure.NameTaken, "another node has the name", "give each node a different name (cluster.node)")
 	ErrSkew        = failure.New(failure.Unsupported, "nodes of too different versions", "")
-	ErrPartitioned = failure.New(failure.Partitioned, "this node cannot reach the others", "")
-	ErrConflict    = failure.New(failure.Conflict, "another node has changed it meanwhile", "")
-	ErrNoNode      = failure.New(failure.NotFound, "no such node", "fre nodes lists them")
+	ErrPartitioned = failure.New(failure.Partitioned, "the node cannot reach the other nodes", "")
+	ErrConflict    = failure.New(failure.Conflict, "another node made a change meanwhile", "")
+	ErrNoNode      = failure.New(failure.NotFound, "no such node", "list nodes with fre nodes")
 )
 
 // State is the state of a node.
@@ -231,7 +231,7 @@ func (n *Node) Join(ctx context.Context, e Engine) error {
 		return err
 	}
 	if err != nil {
-		n.cfg.Log.WarnContext(ctx, "cluster: partitioned from the start; what is here is served", "node", n.cfg.Name, "error", err)
+		n.cfg.Log.WarnContext(ctx, "cluster: partitioned from the start; the node serves the functions in its store", "node", n.cfg.Name, "error", err)
 	}
 	if _, err := n.cfg.Conn.Subscribe(subject(n.cfg.Name, "invoke"), n.take); err != nil {
 		return err

@@ -63,7 +63,7 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 		return resp, err
 	}
 	if !here {
-		return nil, fmt.Errorf("%w: %s is on its way to this node, and no other has room", engine.ErrOverloaded, name)
+		return nil, fmt.Errorf("%w: the node is still pulling %s, and no other node has room", engine.ErrOverloaded, name)
 	}
 	return n.engine.Invoke(ctx, name, r)
 }
@@ -218,7 +218,7 @@ func (f *foreign) next(patience <-chan time.Time) (*nats.Msg, error) {
 	case <-f.ctx.Done():
 		return nil, context.Cause(f.ctx)
 	case <-patience:
-		return nil, &engine.CrashError{Reason: "was given to node " + f.member.Name + ", which does not say whether it has begun"}
+		return nil, &engine.CrashError{Reason: "may have started on node " + f.member.Name + ", which does not answer"}
 	case <-f.member.lost:
 		return nil, &engine.CrashError{Reason: "was lost with node " + f.member.Name}
 	case <-f.n.live.Done():
@@ -306,7 +306,7 @@ type job struct {
 }
 
 // errStopped: the client of the asking node has left.
-var errStopped = fmt.Errorf("the asking node has stopped it: %w", context.Canceled)
+var errStopped = fmt.Errorf("the asking node stopped the request: %w", context.Canceled)
 
 // control handles a later message of the asking node.
 func (n *Node) control(msg *nats.Msg) {

@@ -79,7 +79,7 @@ func (n *Node) acquire(ctx context.Context, patience time.Duration) error {
 				first = e.Revision()
 			}
 			if e.Revision() != first || time.Now().After(until) {
-				return fmt.Errorf("%w: %s is at %s: give each node a name of its own (cluster.node)", ErrNameTaken, n.cfg.Name, cmp.Or(other.Address, "another place"))
+				return fmt.Errorf("%w: %s is at %s: give each node a different name (cluster.node)", ErrNameTaken, n.cfg.Name, cmp.Or(other.Address, "an unknown address"))
 			}
 			if !sleep(ctx, patience/32) {
 				return context.Cause(ctx)
@@ -140,10 +140,10 @@ func (n *Node) checkSkew(ctx context.Context) error {
 		}
 		i, err := decodeInfo(e.Value())
 		if err != nil {
-			return fmt.Errorf("%w: what node %s says is not understood: %w", ErrSkew, key, err)
+			return fmt.Errorf("%w: the record of node %s cannot be read: %w", ErrSkew, key, err)
 		}
 		if d := i.Protocol - n.cfg.protocol; (d < -1 || d > 1) && i.Name != n.cfg.Name {
-			return fmt.Errorf("%w: node %s (fre %s) speaks protocol %d, this one %d: upgrade by way of the versions between", ErrSkew, i.Name, i.Version, i.Protocol, n.cfg.protocol)
+			return fmt.Errorf("%w: node %s (fre %s) speaks protocol %d, the present node %d: upgrade through the versions between", ErrSkew, i.Name, i.Version, i.Protocol, n.cfg.protocol)
 		}
 	}
 	return nil
@@ -231,9 +231,9 @@ func (n *Node) beat() {
 		switch {
 		case n.live.Err() != nil:
 		case now && !was:
-			n.cfg.Log.Warn("cluster: partitioned: what is here is served, nothing is deployed", "node", n.cfg.Name, "error", err)
+			n.cfg.Log.Warn("cluster: partitioned: the node serves the functions in its store and refuses deployments", "node", n.cfg.Name, "error", err)
 		case was && !now:
-			n.cfg.Log.Info("cluster: in reach of the others again", "node", n.cfg.Name)
+			n.cfg.Log.Info("cluster: connected again", "node", n.cfg.Name)
 		}
 		was = now
 	}
@@ -266,7 +266,7 @@ func (n *Node) renew(ctx context.Context) error {
 	now := n.taken
 	n.mu.Unlock()
 	if now && !was {
-		n.cfg.Log.ErrorContext(ctx, "cluster: this node is none any more", "node", n.cfg.Name, "error", err)
+		n.cfg.Log.ErrorContext(ctx, "cluster: the node lost its name to another node", "node", n.cfg.Name, "error", err)
 	}
 	return err
 }
@@ -304,7 +304,7 @@ func (n *Node) watchNodes() {
 			}
 			n.mu.Unlock()
 		case err != nil || i.Name != e.Key():
-			n.cfg.Log.Warn("cluster: what a node says is not understood", "node", e.Key(), "error", err)
+			n.cfg.Log.Warn("cluster: unreadable record of a node", "node", e.Key(), "error", err)
 		default:
 			n.see(i)
 		}
@@ -386,7 +386,7 @@ func (n *Node) watchOnce(kv jetstream.KeyValue, visit func(jetstream.KeyValueEnt
 		case e, ok := <-w.Updates():
 			switch {
 			case !ok:
-				return errors.New("it has ended")
+				return errors.New("the watch ended")
 			case e != nil:
 				visit(e)
 			case whole != nil:

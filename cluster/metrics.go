@@ -9,20 +9,20 @@ type metrics struct {
 
 func newMetrics(n *Node, r prometheus.Registerer) *metrics {
 	m := &metrics{
-		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_cluster_forwarded_total", Help: "Requests that another node was asked to run, by result: answered, refused (none would), failed."}, []string{"result"}),
-		taken:     prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_cluster_taken_total", Help: "Requests of other nodes that ran here."}),
+		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_cluster_forwarded_total", Help: "Requests forwarded to other nodes, by result: answered, refused (by all nodes), failed."}, []string{"result"}),
+		taken:     prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_cluster_taken_total", Help: "Requests of other nodes that the node ran."}),
 	}
 	if r == nil {
 		return m
 	}
 	r.MustRegister(m.forwarded, m.taken,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_cluster_connected", Help: "1 while this node reaches the others, 0 while it is partitioned."}, func() float64 {
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_cluster_connected", Help: "1 while the node reaches the other nodes, 0 while partitioned."}, func() float64 {
 			if n.partitioned() {
 				return 0
 			}
 			return 1
 		}),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_cluster_lacking", Help: "Functions of the table that are not in force on this node."}, func() float64 { return float64(len(n.lacking())) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_cluster_lacking", Help: "Functions of the table not in force on the node."}, func() float64 { return float64(len(n.lacking())) }),
 	)
 	return m
 }

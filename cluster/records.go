@@ -43,12 +43,12 @@ func (r Rows) Ready(ctx context.Context) error {
 	}
 	b, ok := status.(*jetstream.KeyValueBucketStatus)
 	if !ok {
-		return fmt.Errorf("%w: bucket %s does not say how far it is", ErrPartitioned, bucketRecords)
+		return fmt.Errorf("%w: bucket %s reports no state", ErrPartitioned, bucketRecords)
 	}
 	last := b.StreamInfo().State
 	for last.Msgs > 0 && n.recordsRead.Load() < last.LastSeq {
 		if !sleep(ctx, 2*time.Millisecond) {
-			return fmt.Errorf("%w: what they have written is being read", ErrPartitioned)
+			return fmt.Errorf("%w: records of other nodes are still being read", ErrPartitioned)
 		}
 	}
 	return nil
@@ -127,7 +127,7 @@ func (n *Node) contributeRecords(whole <-chan struct{}) {
 				pause = firstPause
 				break
 			}
-			n.cfg.Log.Warn("cluster: records of before are this node's alone", "error", err)
+			n.cfg.Log.Warn("cluster: earlier tenants and tokens are not shared with the cluster", "error", err)
 			if !errors.Is(err, ErrPartitioned) {
 				break // a retry would fail too
 			}
@@ -159,6 +159,6 @@ func (n *Node) awaitRecords(ctx context.Context) {
 	select {
 	case <-n.recordsCaught:
 	case <-ctx.Done():
-		n.cfg.Log.WarnContext(ctx, "cluster: tenants and tokens are those of before until the others' are read", "node", n.cfg.Name)
+		n.cfg.Log.WarnContext(ctx, "cluster: the node uses its stored tenants and tokens until the cluster's records are read", "node", n.cfg.Name)
 	}
 }

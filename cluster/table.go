@@ -102,7 +102,7 @@ func (n *Node) known(digest store.Digest) (store.Digest, bool) {
 func (n *Node) push(ctx context.Context, digest store.Digest) (store.Digest, error) {
 	remote, err := n.engine.Push(ctx, string(digest), n.reference(digest), nil, oci.PushOptions{NoSBOM: true}, nil)
 	if err != nil {
-		return "", fmt.Errorf("bring the image to the other nodes: %w", err)
+		return "", fmt.Errorf("push the image for the other nodes: %w", err)
 	}
 	n.mu.Lock()
 	n.pushed[digest] = remote.Digest
@@ -145,7 +145,7 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 		return err
 	}
 	if len(raw) > maxRecord {
-		return fmt.Errorf("%s: its revisions take %d bytes, the table's rows have %d: forget some (fre function revisions --rm)", r.Name, len(raw), maxRecord)
+		return fmt.Errorf("%s: the records of revisions take %d bytes, the limit is %d: remove revisions (fre function revisions --rm)", r.Name, len(raw), maxRecord)
 	}
 	var revision uint64
 	n.mu.Lock()
@@ -161,14 +161,14 @@ func (n *Node) commit(ctx context.Context, r *engine.Record, first bool) error {
 	n.mu.Unlock()
 	switch {
 	case why != nil:
-		return fmt.Errorf("%s: %w, which this node could not put in force (%v): try again at another node, or when it has (fre nodes)", r.Name, ErrConflict, why) //nolint:errorlint // it is no fault of this change
+		return fmt.Errorf("%s: %w, and the change failed on the present node (%v): try again on another node, or later (fre nodes)", r.Name, ErrConflict, why) //nolint:errorlint // it is no fault of this change
 	case waits:
-		return fmt.Errorf("%s: %w, and this node is not that far: try again", r.Name, ErrConflict)
+		return fmt.Errorf("%s: %w, and the node is still applying the change: try again", r.Name, ErrConflict)
 	}
 	revision, err = n.table.Update(ctx, keyFunction+r.Name, raw, revision)
 	switch {
 	case wrongRevision(err):
-		return fmt.Errorf("%s: %w: look at it and try again", r.Name, ErrConflict)
+		return fmt.Errorf("%s: %w: check the function and try again", r.Name, ErrConflict)
 	case err != nil:
 		return fmt.Errorf("%s: %w: %w", r.Name, ErrPartitioned, err)
 	}
@@ -223,7 +223,7 @@ func (n *Node) read(e jetstream.KeyValueEntry) {
 	if e.Operation() == jetstream.KeyValuePut {
 		var err error
 		if w, err = decodeRow(name, e.Value(), n.cfg.protocol); err != nil {
-			n.cfg.Log.Error("cluster: what the table says is not understood", "function", name, "error", err)
+			n.cfg.Log.Error("cluster: unreadable record of a function", "function", name, "error", err)
 			return
 		}
 	}
@@ -254,13 +254,13 @@ func decodeRow(name string, raw []byte, protocol int) (row, error) {
 		return w, err
 	}
 	if w.Record.Name != name {
-		return w, fmt.Errorf("it is of %q", w.Record.Name)
+		return w, fmt.Errorf("record of %q", w.Record.Name)
 	}
 	if w.Protocol < 1 || w.Protocol > protocol+1 {
-		return w, fmt.Errorf("%w: node %s wrote it in protocol %d, this one speaks %d", ErrSkew, w.Node, w.Protocol, protocol)
+		return w, fmt.Errorf("%w: node %s wrote protocol %d, and the present node knows %d", ErrSkew, w.Node, w.Protocol, protocol)
 	}
 	if w.Record.Serving < 0 || w.Record.Serving > len(w.Record.Images) {
-		return w, errors.New("its images are not counted right")
+		return w, errors.New("wrong number of images")
 	}
 	for _, d := range w.Remotes {
 		if !validDigest(d) {
@@ -347,14 +347,14 @@ func (n *Node) pull(digest, remote store.Digest) error {
 		return err
 	}
 	if remote == "" {
-		return fmt.Errorf("image %s: nobody has brought it to the registry", digest)
+		return fmt.Errorf("image %s: no node pushed the image to the registry", digest)
 	}
 	img, _, err := n.engine.Pull(n.live, n.cfg.Registry+"@"+string(remote), "", nil, nil)
 	if err != nil {
 		return err
 	}
 	if img.Digest != digest {
-		return fmt.Errorf("the registry has %s where the table says %s", img.Digest, digest)
+		return fmt.Errorf("the registry has %s, but the table names %s", img.Digest, digest)
 	}
 	return nil
 }
@@ -375,7 +375,7 @@ func (n *Node) contribute() {
 			continue
 		}
 		if err := n.commit(n.live, r, true); err != nil && n.live.Err() == nil {
-			n.cfg.Log.Warn("cluster: a function of before is this node's alone: deploy it again", "function", r.Name, "error", err)
+			n.cfg.Log.Warn("cluster: an earlier function of the node is not shared: deploy the function again", "function", r.Name, "error", err)
 		}
 	}
 }

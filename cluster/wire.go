@@ -89,7 +89,7 @@ func encode(to, replyTo string, head any, body []byte) (*nats.Msg, error) {
 	}
 	raw.Truncate(raw.Len() - 1) // a NATS header has no end of line
 	if raw.Len() > headRoom {
-		return nil, fmt.Errorf("its head takes %d bytes, between nodes there are %d", raw.Len(), headRoom)
+		return nil, fmt.Errorf("the head takes %d bytes, the limit between nodes is %d", raw.Len(), headRoom)
 	}
 	return &nats.Msg{Subject: to, Reply: replyTo, Header: nats.Header{headWhat: []string{raw.String()}}, Data: body}, nil
 }

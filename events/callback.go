@@ -45,7 +45,7 @@ const (
 
 func (c *Callbacks) check() error {
 	if (len(c.Hosts) > 0 || len(c.Networks) > 0) && len(c.Secret) < 16 {
-		return errors.New("callbacks: a secret of at least 16 bytes is needed, by which receivers know them")
+		return errors.New("callbacks: configure a secret of at least 16 bytes, for signatures")
 	}
 	return nil
 }
@@ -63,9 +63,9 @@ func parseCallback(raw string) (*url.URL, error) {
 	}
 	switch {
 	case len(raw) > maxCallback:
-		return nil, refuse(ErrBadEvent, "callback URL: it has %d bytes, the limit is %d", len(raw), maxCallback)
+		return nil, refuse(ErrBadEvent, "callback URL: %d bytes, the limit is %d", len(raw), maxCallback)
 	case err != nil || u.Host == "" || u.Hostname() == "":
-		return nil, refuse(ErrBadEvent, "callback URL %q: write one such as https://hooks.example.org/done", raw)
+		return nil, refuse(ErrBadEvent, "callback URL %q: write a URL like https://hooks.example.org/done", raw)
 	case perr != nil || u.Port() != "" && port == 0:
 		return nil, refuse(ErrBadEvent, "callback URL %q: port %s is not between 1 and 65535", raw, u.Port())
 	case strings.ContainsFunc(u.Host, func(r rune) bool { return r >= 0x80 }):
@@ -73,7 +73,7 @@ func parseCallback(raw string) (*url.URL, error) {
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, refuse(ErrBadEvent, "callback URL %q: the scheme %q is neither http nor https", raw, u.Scheme)
 	case u.User != nil:
-		return nil, refuse(ErrBadEvent, "callback URL: it holds a user; callbacks are known by their signature")
+		return nil, refuse(ErrBadEvent, "callback URL: contains a user; receivers check the signature of callbacks instead")
 	}
 	u.Fragment, u.RawFragment = "", ""
 	u.RawQuery = encodeQuery(u.RawQuery)
@@ -103,7 +103,7 @@ func isHex(c byte) bool {
 // allow returns an error if results may not be sent to u.
 func (c *Callbacks) allow(u *url.URL) error {
 	if len(c.Hosts) == 0 && len(c.Networks) == 0 {
-		return errors.New("none are: events.callbacks in the engine's configuration says where to")
+		return errors.New("no callbacks are allowed: list hosts under events.callbacks in the engine's configuration")
 	}
 	host := u.Hostname()
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -389,7 +389,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	}
 	m, err := s.end1(s.live, kindResults, order.Tenant, order.Function, order.ID)
 	if err != nil {
-		return errors.Is(err, ErrNotFound), fmt.Errorf("its result: %w", err)
+		return errors.Is(err, ErrNotFound), fmt.Errorf("result of the event: %w", err)
 	}
 	d := s.details(m.Entry, m)
 	now := strconv.FormatInt(time.Now().Unix(), 10)

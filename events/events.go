@@ -82,12 +82,12 @@ type Callbacks struct {
 var (
 	ErrTooLarge    = failure.New(failure.BodyTooLarge, "the event is too large", "")
 	ErrFull        = failure.New(failure.QueueFull, "the queue is full", "")
-	ErrUnavailable = failure.New(failure.EventsUnavailable, "events cannot be kept now", "")
-	ErrStorage     = failure.New(failure.EventsStorage, "there is no room on disk for events", "")
-	ErrNotFound    = failure.New(failure.NotFound, "no such event", "results are kept for as long as the template says (events.results), dead letters for a week")
-	ErrNotDead     = failure.New(failure.InUse, "the event is no dead letter", "list those that can be: fre events ls --state dead")
+	ErrUnavailable = failure.New(failure.EventsUnavailable, "the engine cannot store events now", "")
+	ErrStorage     = failure.New(failure.EventsStorage, "the disk space for events is used up", "")
+	ErrNotFound    = failure.New(failure.NotFound, "no such event", "results expire (events.results in the template), dead letters after a week")
+	ErrNotDead     = failure.New(failure.InUse, "the event is not a dead letter", "list dead letters with fre events ls --state dead")
 	ErrCallback    = failure.New(failure.CallbackNotAllowed, "the callback is not allowed", "")
-	ErrBadEvent    = failure.New(failure.BadEvent, "the event is not understood", "")
+	ErrBadEvent    = failure.New(failure.BadEvent, "the event is not valid", "")
 )
 
 // RefusedError says that an event was refused, or that the store of events cannot be used now, and

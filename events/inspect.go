@@ -254,7 +254,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 		return err
 	}
 	if m.lost {
-		return fmt.Errorf("%w: the body of this one was not kept", ErrNotDead)
+		return fmt.Errorf("%w: the event's body was not kept", ErrNotDead)
 	}
 	if _, err := s.cfg.Engine.Function(m.Function); err != nil {
 		return err
@@ -285,7 +285,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 	s.index.written(id, seq, m.Size)
 	s.queue(m.Entry)
 	if err := s.discard(ctx, &letter); err != nil {
-		return fmt.Errorf("replayed, but its dead letter stays: %w", err)
+		return fmt.Errorf("replayed, but the dead letter stays: %w", err)
 	}
 	return nil
 }

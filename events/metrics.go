@@ -17,16 +17,16 @@ type metrics struct {
 
 func newMetrics(s *Service, to prometheus.Registerer) *metrics {
 	m := &metrics{
-		published: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_published_total", Help: "Events that were to be taken on, by what became of that: accepted, duplicate, refused."}, []string{"outcome"}),
-		took:      prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fre_events_publish_seconds", Help: "From an event's arrival until it is on disk.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 14)}),
-		waited:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fre_events_wait_seconds", Help: "From an event's acceptance to each of its attempts.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 12)}),
-		attempts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_attempts_total", Help: "Attempts, by how they ended: done, retried, dead."}, []string{"outcome"}),
-		callbacks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_callbacks_total", Help: "Results that were sent, by how that ended: done, failed."}, []string{"outcome"}),
+		published: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_published_total", Help: "Published events, by outcome: accepted, duplicate, refused."}, []string{"outcome"}),
+		took:      prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fre_events_publish_seconds", Help: "From an event's arrival until the write to disk.", Buckets: prometheus.ExponentialBuckets(0.00025, 2, 14)}),
+		waited:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "fre_events_wait_seconds", Help: "From an event's acceptance to each attempt.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 12)}),
+		attempts:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_attempts_total", Help: "Attempts, by outcome: done, retried, dead."}, []string{"outcome"}),
+		callbacks: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fre_events_callbacks_total", Help: "Callbacks, by outcome: done, failed."}, []string{"outcome"}),
 	}
 	if to != nil {
 		to.MustRegister(m.published, m.took, m.waited, m.attempts, m.callbacks,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_pending", Help: "Events that have not ended."}, func() float64 { return float64(s.index.size()) }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_body_bytes", Help: "What large bodies take on disk."}, func() float64 { return float64(s.bodies.used.Load()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_pending", Help: "Unfinished events."}, func() float64 { return float64(s.index.size()) }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events_body_bytes", Help: "Bytes of large bodies on disk."}, func() float64 { return float64(s.bodies.used.Load()) }),
 		)
 	}
 	return m

@@ -178,7 +178,7 @@ func TestForeignMessageDead(t *testing.T) {
 			if err != nil || d.State != StateDead || !strings.Contains(d.Error, "the function answered 500") || text(t, d) != test.want {
 				t.Fatalf("dead letter: %v, %v; its body has %d bytes, want %d", d, err, len(text(t, d)), len(test.want))
 			}
-			if test.header != nil && !strings.Contains(d.Error, "its headers are too long and not kept") {
+			if test.header != nil && !strings.Contains(d.Error, "the event's headers are too long and were not kept") {
 				t.Errorf("of headers that are not kept it says %q", d.Error)
 			}
 			if test.want != "" {

@@ -36,7 +36,7 @@ func (s *Service) share() error {
 // hear applies another node's changes.
 func (s *Service) hear(b []byte) {
 	if len(b) == 0 || b[0] != wireVersion {
-		s.cfg.Log.Debug("events: another node's changes are of a version that is not understood")
+		s.cfg.Log.Debug("events: another node's changes have an unknown version")
 		return
 	}
 	var e Entry

@@ -428,7 +428,7 @@ func (s *Service) sweepBodies() {
 	defer cancel()
 	kept, err := s.endIDs(ctx)
 	if err != nil {
-		s.cfg.Log.Debug("events: look for bodies that nothing needs", "error", err)
+		s.cfg.Log.Debug("events: search for unused bodies", "error", err)
 		return
 	}
 	for _, name := range old {

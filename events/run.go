@@ -149,7 +149,7 @@ func (s *Service) waits(key attemptKey, n int) {
 		return
 	}
 	if err := s.attempts.wait(key, n); err != nil {
-		s.cfg.Log.Error("events: end of an attempt not noted; it counts as broken off if the engine ends", "error", err)
+		s.cfg.Log.Error("events: end of an attempt not recorded; the attempt counts as broken off if the engine ends", "error", err)
 	}
 }
 
@@ -261,7 +261,7 @@ func (s *Service) invoke(m *message) (o outcome) {
 	if m.file != "" {
 		f, err := s.bodies.open(m.file)
 		if err != nil {
-			return outcome{err: fmt.Errorf("its body: %w", err)}
+			return outcome{err: fmt.Errorf("body of the event: %w", err)}
 		}
 		defer f.Close()
 		r.Body, r.Size = f, m.Size
@@ -289,7 +289,7 @@ func (s *Service) invoke(m *message) (o outcome) {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, inline+1))
 	if err == nil && len(body) > inline {
 		if s.embedded == nil {
-			return outcome{status: resp.Status, err: refuse(ErrTooLarge, "its answer has more than %d bytes", inline)}
+			return outcome{status: resp.Status, err: refuse(ErrTooLarge, "the answer has more than %d bytes", inline)}
 		}
 		o.file = m.ID + ".result"
 		o.size, err = s.bodies.keep(o.file, io.MultiReader(bytes.NewReader(body), resp.Body), s.cfg.MaxEvent)
@@ -297,7 +297,7 @@ func (s *Service) invoke(m *message) (o outcome) {
 		o.body, o.size = body, int64(len(body))
 	}
 	if err != nil {
-		return outcome{status: resp.Status, err: fmt.Errorf("its answer: %w", err)}
+		return outcome{status: resp.Status, err: fmt.Errorf("answer of the function: %w", err)}
 	}
 	return o
 }
@@ -415,7 +415,7 @@ func (s *Service) letterOf(m message) (*nats.Msg, error) {
 	}
 	if headerSize(out) > maxHeader {
 		m.fields = nil
-		m.Error = "its headers are too long and not kept; " + m.Error
+		m.Error = "the event's headers are too long and were not kept; " + m.Error
 	}
 	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
 		s.putAside(&m)
@@ -435,7 +435,7 @@ func (s *Service) putAside(m *message) {
 			return
 		}
 	}
-	m.Error = fmt.Sprintf("its body of %d bytes is too large and not kept; %s", len(body), m.Error)
+	m.Error = fmt.Sprintf("the event's body of %d bytes is too large and was not kept; %s", len(body), m.Error)
 	m.lost = true
 }
 

@@ -198,7 +198,7 @@ func (e *embedded) watch() {
 		e.mu.Lock()
 		e.ns = ns
 		e.mu.Unlock()
-		e.log.Info("events: there is room on disk again")
+		e.log.Info("events: the disk has space again")
 	}
 }
 

@@ -206,7 +206,7 @@ func (s *Service) countPublish(id string) (over func(), err error) {
 		return nil, refuse(ErrStorage, "%v", err)
 	case n > publishTries:
 		s.waits(key, publishTries)
-		return nil, refuse(ErrBadEvent, "the engine ended %d times while it took this event on", publishTries)
+		return nil, refuse(ErrBadEvent, "the engine ended %d times during the publication of the event", publishTries)
 	}
 	return func() { s.tried(key) }, nil
 }
@@ -215,7 +215,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 	f, err := s.cfg.Engine.Function(function)
 	switch {
 	case err != nil && s.elsewhere(function):
-		return Receipt{}, refuse(ErrUnavailable, "%s is on its way to this node", function)
+		return Receipt{}, refuse(ErrUnavailable, "the node is still pulling %s", function)
 	case err != nil:
 		return Receipt{}, err
 	}
@@ -305,7 +305,7 @@ func (s *Service) replace(ctx context.Context, letter, m *message) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Patience)
 	defer cancel()
 	if err := s.discard(ctx, letter); err != nil {
-		s.cfg.Log.WarnContext(ctx, "events: the dead letter of an event that came again stays", "id", m.ID, "function", m.Function, "error", err)
+		s.cfg.Log.WarnContext(ctx, "events: the dead letter of a repeated event stays", "id", m.ID, "function", m.Function, "error", err)
 		return
 	}
 	if letter.file != m.file {
@@ -348,7 +348,7 @@ func (s *Service) write(ctx context.Context, m *message, r *engine.Request) (dup
 		return false, err
 	}
 	if size := headerSize(msg); size > maxHeader {
-		return false, refuse(ErrTooLarge, "its headers take %d bytes, the limit is %d", size, maxHeader)
+		return false, refuse(ErrTooLarge, "the headers take %d bytes, the limit is %d", size, maxHeader)
 	}
 	msg.Header[nats.MsgIdHdr] = []string{m.ID}
 	seq, duplicate, err := s.put(ctx, kindQueue, m.Tenant, msg)
@@ -398,7 +398,7 @@ func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 	case most == s.cfg.MaxEvent:
 		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
 	case s.embedded == nil: // other nodes cannot read this node's files
-		return refuse(ErrTooLarge, "the limit is %d bytes where NATS is a cluster of its own", inline)
+		return refuse(ErrTooLarge, "the limit is %d bytes with an external NATS cluster", inline)
 	}
 	m.body, m.file = nil, m.ID+".event"
 	m.Size, err = s.bodies.keep(m.file, io.MultiReader(bytesReader(body), r.Body), s.cfg.MaxEvent)
@@ -442,10 +442,10 @@ func errStopping() error { return refuse(ErrUnavailable, "the engine is stopping
 
 func (s *Service) ready(tenant string) error {
 	if s.nc.Status() != nats.CONNECTED {
-		return refuse(ErrUnavailable, "NATS is not reached")
+		return refuse(ErrUnavailable, "the engine cannot reach NATS")
 	}
 	if s.embedded != nil && s.embedded.broken.Load() {
-		return refuse(ErrStorage, "JetStream found the disk full, and starts again when there is room")
+		return refuse(ErrStorage, "JetStream found the disk full, and restarts when the disk has space")
 	}
 	if freeBytes(s.cfg.Dir) < s.cfg.MinFreeBytes {
 		return refuse(ErrStorage, "less than %d bytes are free", s.cfg.MinFreeBytes)

@@ -19,7 +19,7 @@ func (s Subjects) Check() error {
 			tokens := strings.Split(subject, ".")
 			for i, t := range tokens {
 				if t == "" || strings.ContainsAny(t, " \t\r\n") || t == ">" && i < len(tokens)-1 || len(t) > 1 && strings.ContainsAny(t, "*>") {
-					return fmt.Errorf("%s: %q is no subject such as orders.>", tenant, subject)
+					return fmt.Errorf("%s: %q is not a subject, for example orders.>", tenant, subject)
 				}
 			}
 			switch first := tokens[0]; {
@@ -41,7 +41,7 @@ func (s Subjects) Allow(tenant, subject string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("tenant %s may not be told of the subject %s: it is below %s or among events.subjects of the engine's configuration", tenant, subject, strings.TrimSuffix(own, ".>"))
+	return fmt.Errorf("tenant %s may not subscribe to %s: use a subject below %s or from events.subjects in the engine's configuration", tenant, subject, strings.TrimSuffix(own, ".>"))
 }
 
 // covers reports whether the pattern all matches every subject that the pattern one matches.
@@ -61,4 +61,4 @@ func covers(all, one string) bool {
 }
 
 // ErrNoOutside says that only the engine can publish to its NATS server.
-var ErrNoOutside = failure.New(failure.Unsupported, "nobody reaches the engine's NATS: events.nats names a cluster, events.listen opens the server inside", "")
+var ErrNoOutside = failure.New(failure.Unsupported, "the engine's NATS server is closed to clients: set events.listen to open the server, or events.nats to use a cluster", "")

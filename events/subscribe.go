@@ -49,7 +49,7 @@ const (
 // called with the number of messages that exceeded the memory.
 func (s *Service) Subscribe(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error, lost func(int)) error {
 	if s.nc.Status() != nats.CONNECTED {
-		return refuse(ErrUnavailable, "NATS is not reached")
+		return refuse(ErrUnavailable, "the engine cannot reach NATS")
 	}
 	if sub.Stream == "" {
 		return s.listen(ctx, sub, handle, lost)
@@ -119,7 +119,7 @@ func (s *Service) listen(ctx context.Context, sub Subscription, handle func(cont
 // consume receives messages from a stream.
 func (s *Service) consume(ctx context.Context, sub Subscription, handle func(context.Context, *Message) error) error {
 	if strings.HasPrefix(sub.Stream, "FRE_") || strings.HasPrefix(sub.Stream, "KV_") || strings.HasPrefix(sub.Stream, "OBJ_") {
-		return fmt.Errorf("%w: stream %s is not one of others' messages", ErrBadEvent, sub.Stream)
+		return fmt.Errorf("%w: stream %s is internal", ErrBadEvent, sub.Stream)
 	}
 	short, cancel := context.WithTimeout(ctx, s.cfg.Patience)
 	cons, err := s.js.CreateOrUpdateConsumer(short, sub.Stream, jetstream.ConsumerConfig{

@@ -43,13 +43,13 @@ const (
 )
 
 var (
-	errNoSuchPath   = &apiError{http.StatusNotFound, codeUnsupported, "no such path: this is a registry, whose API begins at /v2/"}
-	errReadOnly     = &apiError{http.StatusMethodNotAllowed, codeUnsupported, "this registry is read-only"}
-	errTooManyUps   = &apiError{http.StatusTooManyRequests, codeTooManyRequests, "too many uploads are unfinished: finish or cancel some, or wait until they expire"}
+	errNoSuchPath   = &apiError{http.StatusNotFound, codeUnsupported, "no such path: the registry's API begins at /v2/"}
+	errReadOnly     = &apiError{http.StatusMethodNotAllowed, codeUnsupported, "the registry is read-only"}
+	errTooManyUps   = &apiError{http.StatusTooManyRequests, codeTooManyRequests, "too many unfinished uploads: finish or cancel uploads, or wait for their expiry"}
 	errUnauthorized = &apiError{http.StatusUnauthorized, codeUnauthorized, "name and password are needed: log in first"}
-	errDenied       = &apiError{http.StatusForbidden, codeDenied, "this user may pull only"}
-	errCrossOrigin  = &apiError{http.StatusForbidden, codeDenied, "no changes by web pages of other sites"}
-	errInterrupted  = &apiError{http.StatusConflict, codeUploadInvalid, "another request goes on with this upload"}
+	errDenied       = &apiError{http.StatusForbidden, codeDenied, "the user may pull only"}
+	errCrossOrigin  = &apiError{http.StatusForbidden, codeDenied, "the registry accepts no changes from foreign web pages"}
+	errInterrupted  = &apiError{http.StatusConflict, codeUploadInvalid, "a parallel request continues the upload"}
 )
 
 func errMethod(method string) *apiError {
@@ -73,7 +73,7 @@ func errManifestUnknown(name, ref string) *apiError {
 }
 
 func errUploadUnknown(id string) *apiError {
-	return &apiError{http.StatusNotFound, codeUploadUnknown, fmt.Sprintf("no upload %.60q here: it is finished, was cancelled or has expired", id)}
+	return &apiError{http.StatusNotFound, codeUploadUnknown, fmt.Sprintf("no upload %.60q: finished, cancelled or expired", id)}
 }
 
 func errDigestInvalid(s string, err error) *apiError {
@@ -99,7 +99,7 @@ func answerTo(err error) *apiError {
 	case errors.Is(err, context.Canceled), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, os.ErrDeadlineExceeded):
 		return &apiError{http.StatusBadRequest, codeUploadInvalid, "the request ended early"}
 	}
-	return &apiError{http.StatusInternalServerError, codeUnknown, "the registry failed; its log says why"}
+	return &apiError{http.StatusInternalServerError, codeUnknown, "the registry failed; see the registry's log"}
 }
 
 // errnoOf drops the paths from an error.

@@ -16,7 +16,7 @@ import (
 
 // ErrExposed reports an address that other hosts can reach, without TLS or without users: other
 // hosts could read passwords or push.
-var ErrExposed = errors.New("others than this host's users can reach that address: TLS and users are needed")
+var ErrExposed = errors.New("other hosts can reach the address: TLS and users are required")
 
 // ListenConfig configures [Listen].
 type ListenConfig struct {
@@ -38,7 +38,7 @@ type ListenConfig struct {
 // Unix socket it requires TLS and users.
 func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		return nil, errors.New("TLS needs a certificate and its key")
+		return nil, errors.New("TLS needs a certificate and a key")
 	}
 	socket, isUnix := strings.CutPrefix(c.Address, "unix:")
 	if !isUnix && !isLoopback(c.Address) && !c.Insecure && (c.CertFile == "" || !c.Users) {
@@ -95,10 +95,10 @@ func removeSocket(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return errors.New("there is a file that is no socket")
+		return errors.New("the path exists and is not a socket")
 	}
 	if c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}); err == nil {
-		return errors.Join(errors.New("somebody listens there"), c.Close())
+		return errors.Join(errors.New("another process listens on the socket"), c.Close())
 	}
 	return os.Remove(path)
 }

@@ -60,7 +60,7 @@ func TestListen(t *testing.T) {
 		{"name of loopback", ListenConfig{Address: "localhost:0"}, ""},
 		{"socket", ListenConfig{Address: "unix:" + filepath.Join(dir, "socket")}, ""},
 		{"socket again", ListenConfig{Address: "unix:" + filepath.Join(dir, "socket")}, ""},
-		{"no socket", ListenConfig{Address: "unix:" + file}, "no socket"},
+		{"no socket", ListenConfig{Address: "unix:" + file}, "not a socket"},
 		{"everywhere", ListenConfig{Address: ":0"}, ErrExposed.Error()},
 		{"any address", ListenConfig{Address: "[::]:0"}, ErrExposed.Error()},
 		{"name of any host", ListenConfig{Address: "localhost.example.org:0"}, ErrExposed.Error()},
@@ -76,7 +76,7 @@ func TestListen(t *testing.T) {
 			l, err := Listen(t.Context(), tt.cfg)
 			if err == nil {
 				defer l.Close()
-				if again, err := Listen(t.Context(), tt.cfg); strings.HasPrefix(tt.cfg.Address, "unix:") && (err == nil || !strings.Contains(err.Error(), "somebody listens")) {
+				if again, err := Listen(t.Context(), tt.cfg); strings.HasPrefix(tt.cfg.Address, "unix:") && (err == nil || !strings.Contains(err.Error(), "another process listens")) {
 					_ = again.Close()
 					t.Errorf("a second listener: %v", err)
 				} else if err == nil {
@@ -204,11 +204,11 @@ func TestReadUsers(t *testing.T) {
 	const hash = "$2y$10$Hfk8HVEFr8BE4Nk4wFKhFODwDdOoEPxYFCDMCFNkDMUfOQZoKQsIm"
 	for _, tt := range []struct{ name, src, wrong string }{
 		{"good", "# who\n\na:" + hash + "\nb:" + hash + ":read\n  c:" + hash + ":write\r\n", ""},
-		{"nobody", "# who\n", "names nobody"},
+		{"nobody", "# who\n", "names no user"},
 		{"no hash", "a\n", "line 1 is not"},
 		{"no name", ":" + hash, "line 1 is not"},
-		{"clear password", "a:secret", "none of bcrypt"},
-		{"other hash", "a:$apr1$x$y", "none of bcrypt"},
+		{"clear password", "a:secret", "not a bcrypt hash"},
+		{"other hash", "a:$apr1$x$y", "not a bcrypt hash"},
 		{"twice", "a:" + hash + "\na:" + hash, "line 2"},
 		{"other right", "a:" + hash + ":admin", "neither read nor write"},
 	} {

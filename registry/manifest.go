@@ -61,16 +61,16 @@ type manifest struct {
 func parseManifest(contentType string, data []byte) (*manifest, error) {
 	m := new(manifest)
 	if err := json.Unmarshal(data, m); err != nil {
-		return nil, fmt.Errorf("it is no manifest: %w", err)
+		return nil, fmt.Errorf("not a manifest: %w", err)
 	}
 	contentType = mediaType(contentType)
 	if contentType != "" && m.MediaType != "" && contentType != mediaType(m.MediaType) {
-		return nil, fmt.Errorf("its mediaType is %.100q and its Content-Type %.100q", m.MediaType, contentType)
+		return nil, fmt.Errorf("the mediaType %.100q differs from the Content-Type %.100q", m.MediaType, contentType)
 	}
 	m.MediaType = cmp.Or(contentType, mediaType(m.MediaType))
 	isIndex, isImage := m.Manifests != nil, m.Config != nil || m.Layers != nil
 	if isIndex && isImage {
-		return nil, errors.New("it has manifests and layers: it is an image to some clients and an index to others")
+		return nil, errors.New("both manifests and layers: neither an image nor an index")
 	}
 	switch m.MediaType {
 	case "":
@@ -81,28 +81,28 @@ func parseManifest(contentType string, data []byte) (*manifest, error) {
 		fallthrough
 	case typeOCIImage, typeDockerImage, typeOCIIndex, typeDockerList:
 		if m.SchemaVersion != 2 {
-			return nil, fmt.Errorf("its schemaVersion is %d: this registry has version 2 only", m.SchemaVersion)
+			return nil, fmt.Errorf("schemaVersion %d is not supported: use version 2", m.SchemaVersion)
 		}
 		index := m.MediaType == typeOCIIndex || m.MediaType == typeDockerList
 		if index && isImage || !index && (isIndex || m.Config == nil) {
-			return nil, fmt.Errorf("it is not what its type %s says", m.MediaType)
+			return nil, fmt.Errorf("the content does not fit the media type %s", m.MediaType)
 		}
 	default:
 		if !strings.HasSuffix(m.MediaType, "+json") || len(m.MediaType) >= manifestHead || strings.Trim(m.MediaType, mediaTypeChars) != "" {
-			return nil, fmt.Errorf("its type %.100q is none of a manifest", m.MediaType)
+			return nil, fmt.Errorf("%.100q is not a media type of manifests", m.MediaType)
 		}
 		if m.SchemaVersion == 1 {
-			return nil, errors.New("it is of schema version 1: push it with a client that has version 2")
+			return nil, errors.New("schema version 1 is not supported: push with a client for version 2")
 		}
 	}
 	for _, d := range m.descriptors() {
 		if !digestSyntax.MatchString(d.Digest) || d.Size < 0 {
-			return nil, fmt.Errorf("it names %.100q with size %d", d.Digest, d.Size)
+			return nil, fmt.Errorf("invalid descriptor %.100q with size %d", d.Digest, d.Size)
 		}
 	}
 	if m.Subject != nil {
 		if _, err := parseDigest(m.Subject.Digest); err != nil {
-			return nil, fmt.Errorf("its subject %.200q %w", m.Subject.Digest, err)
+			return nil, fmt.Errorf("the subject %.200q %w", m.Subject.Digest, err)
 		}
 	}
 	return m, nil
@@ -190,7 +190,7 @@ func manifestNames(ref string, params []string, data []byte) (digest, []string, 
 	}
 	for _, tag := range tags {
 		if !tagSyntax.MatchString(tag) {
-			return digest{}, nil, badRequest(codeManifestInvalid, "%.200q is no tag: at most 128 letters, digits, . _ and -, the first of which is no . or -", tag)
+			return digest{}, nil, badRequest(codeManifestInvalid, "bad tag %.200q: use at most 128 letters, digits, . _ and -, not beginning with . or -", tag)
 		}
 	}
 	h := newHash(d.algorithm)
@@ -294,12 +294,12 @@ func missing(name string, desc descriptor) error {
 	if desc.elsewhere() {
 		return nil
 	}
-	return badRequest(codeManifestBlobUnknown, "repository %s has no %.200s, which the manifest names: push it first", name, desc.Digest)
+	return badRequest(codeManifestBlobUnknown, "repository %s lacks %.200s, named in the manifest: push the blob or manifest first", name, desc.Digest)
 }
 
 func checkSize(desc descriptor, size int64) error {
 	if desc.Size != size {
-		return badRequest(codeManifestInvalid, "the manifest says that %s has %d bytes, and it has %d", desc.Digest, desc.Size, size)
+		return badRequest(codeManifestInvalid, "the manifest says that %s has %d bytes, but the stored size is %d", desc.Digest, desc.Size, size)
 	}
 	return nil
 }
@@ -315,7 +315,7 @@ func (r *Registry) readManifest(name string, d digest) (mediaType string, data [
 	h := newHash(d.algorithm)
 	_, _ = h.Write(data) // never fails
 	if hex.EncodeToString(h.Sum(nil)) != d.hex {
-		return "", nil, fmt.Errorf("manifest %s of %s is damaged: push it again", d, name)
+		return "", nil, fmt.Errorf("manifest %s of %s is damaged: push the manifest again", d, name)
 	}
 	return strings.TrimSpace(string(head)), data, nil
 }

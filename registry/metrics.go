@@ -17,10 +17,10 @@ func (m *metrics) register(to prometheus.Registerer) error {
 		return nil
 	}
 	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "fre_registry_requests_total", Help: "Requests of the registry, by what they were about, method and result.",
+		Name: "fre_registry_requests_total", Help: "Requests of the registry, by kind, method and result.",
 	}, []string{"resource", "method", "result"})
 	m.gcBytes = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "fre_registry_gc_bytes_total", Help: "Bytes that the registry's garbage collection has freed.",
+		Name: "fre_registry_gc_bytes_total", Help: "Bytes freed by the registry's garbage collection.",
 	})
 	if err := to.Register(m.requests); err != nil {
 		return err

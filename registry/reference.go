@@ -42,10 +42,10 @@ func newHash(algorithm string) hash.Hash {
 var digestSyntax = regexp.MustCompile(`^[a-z0-9]+([+._-][a-z0-9]+)*:[a-zA-Z0-9=_-]+$`)
 
 var (
-	errDigestSyntax      = errors.New("is no digest such as sha256:e3b0…")
-	errUnknownAlgorithm  = errors.New("is of an algorithm that this registry lacks: it has sha256 and sha512")
-	errDigestLength      = errors.New("has not the length of its algorithm's digests in lower-case hexadecimal digits")
-	errRepositoryName    = errors.New("is no name of a repository: lower-case letters and digits, with separators . _ __ - between them and / between components")
+	errDigestSyntax      = errors.New("is not a digest, for example sha256:e3b0…")
+	errUnknownAlgorithm  = errors.New("has an unsupported algorithm: use sha256 or sha512")
+	errDigestLength      = errors.New("has the wrong length, or characters other than lower-case hexadecimal digits")
+	errRepositoryName    = errors.New("is not a repository's name: use lower-case letters and digits, with separators . _ __ - and / between components")
 	errRepositoryTooLong = errors.New("is longer than 255 characters")
 )
 

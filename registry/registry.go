@@ -162,7 +162,7 @@ func (r *Registry) acquire() error {
 			return err
 		}
 		if len(entries) > 0 {
-			return fmt.Errorf("it holds %s, and no registry: give an empty or a new directory", entries[0].Name())
+			return fmt.Errorf("holds %s but no registry: give an empty or a new directory", entries[0].Name())
 		}
 	}
 	f, err := r.root.OpenFile(versionFile, flag, 0o644)
@@ -187,7 +187,7 @@ func (r *Registry) acquire() error {
 		}
 		return f.Sync()
 	}
-	return fmt.Errorf("its version is %q and not %q: a newer FRE wrote it, or something else", found[:n], version)
+	return fmt.Errorf("unknown version %q, not %q: written by a newer FRE, or not a registry", found[:n], version)
 }
 
 // Close releases the directory. Shut down the registry's server first.

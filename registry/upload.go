@@ -303,7 +303,7 @@ func (r *Registry) finish(ctx context.Context, u *upload, name string, d digest)
 		return err
 	}
 	if found := hex.EncodeToString(u.hash.Sum(nil)); found != d.hex {
-		return badRequest(codeDigestInvalid, "the digest of the %d bytes that came is %s:%s and not %s", u.size.Load(), d.algorithm, found, d)
+		return badRequest(codeDigestInvalid, "the digest of the %d received bytes is %s:%s, not %s", u.size.Load(), d.algorithm, found, d)
 	}
 	blob := d.blobPath()
 	durable := false
@@ -509,7 +509,7 @@ func checkRange(w http.ResponseWriter, req *http.Request, u *upload, t target) (
 		return 0, &apiError{http.StatusRequestedRangeNotSatisfiable, codeUploadInvalid, fmt.Sprintf("the chunk begins at %d, and the next byte is %d", first, size)}
 	}
 	if req.ContentLength >= 0 && req.ContentLength != length {
-		return 0, badRequest(codeSizeInvalid, "Content-Length %d is not what Content-Range %s says", req.ContentLength, header)
+		return 0, badRequest(codeSizeInvalid, "Content-Length %d does not fit Content-Range %s", req.ContentLength, header)
 	}
 	return length, nil
 }

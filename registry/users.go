@@ -110,7 +110,7 @@ func parseUsers(src []byte) (map[string]user, error) {
 			return nil, fmt.Errorf("line %d: %q has a line already", n, fields[0])
 		}
 		if _, err := bcrypt.Cost([]byte(fields[1])); err != nil {
-			return nil, fmt.Errorf("line %d: the hash is none of bcrypt: make it with htpasswd -nB %s", n, fields[0])
+			return nil, fmt.Errorf("line %d: not a bcrypt hash: create the line with htpasswd -nB %s", n, fields[0])
 		}
 		one := user{hash: []byte(fields[1])}
 		if len(fields) == 3 {
@@ -128,7 +128,7 @@ func parseUsers(src []byte) (map[string]user, error) {
 		return nil, err
 	}
 	if len(users) == 0 {
-		return nil, errors.New("it names nobody")
+		return nil, errors.New("the file names no user")
 	}
 	return users, nil
 }

@@ -16,7 +16,7 @@ import (
 // agents returns the engine for agents' sandboxes, or an error if the server has no such engine.
 func (s *server) agents() (*engine.Engine, error) {
 	if s.cfg.Agents == nil {
-		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine has no sandboxes for agents"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine has no sandboxes for agents"}
 	}
 	return s.cfg.Agents, nil
 }

@@ -71,7 +71,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("image is missing")
 		}
 		if req.Locked || req.Offline {
-			return badRequest("locked and offline are of a template's build: an image is deployed as it is")
+			return badRequest("locked and offline apply to builds of templates only: leave both out to deploy an image")
 		}
 		if req.Temporary {
 			w.Header().Set("Connection", "close") // see whileAsked
@@ -235,7 +235,7 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func()
 	uploaded, ok := s.uploads.Enter(identityOf(r).Tenant)
 	if !ok {
 		w.Header().Set("Retry-After", "5")
-		return nil, &api.Error{Code: failure.Busy, Message: "other templates are on their way", Next: "try again once they have come"}
+		return nil, &api.Error{Code: failure.Busy, Message: "too many uploads in progress", Next: "retry in 5 s"}
 	}
 	return uploaded, nil
 }
@@ -249,7 +249,7 @@ func uploadError(err error) error {
 	case errors.Is(err, unpack.ErrArchive):
 		return badRequest("%v", err)
 	case errors.Is(err, intake.ErrSlow):
-		return &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the template takes more than %s to come", uploadTime), Next: "leave out of its directory what the function does not need (.freignore)"}
+		return &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the upload of the template took longer than %s", uploadTime), Next: "exclude files that the function does not need (.freignore)"}
 	}
 	return err
 }

@@ -34,7 +34,7 @@ func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
 	if take == nil {
 		return &api.Error{
 			Code: api.CodeNotFound, Message: fmt.Sprintf("no profile is called %q", r.PathValue("kind")),
-			Next: "take one of cpu, heap, trace, goroutine, mutex",
+			Next: "write cpu, heap, trace, goroutine or mutex",
 		}
 	}
 	d := defaultProfile
@@ -62,7 +62,7 @@ func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
 
 var errProfiling = &api.Error{
 	Code: api.CodeInUse, Message: "another profile is being taken",
-	Next: "try again when it is done",
+	Next: "try again after the running profile",
 }
 
 func profileCPU(w io.Writer, wait func()) error {

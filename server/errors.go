@@ -44,14 +44,14 @@ func errorOf(err error) *api.Error {
 
 // lists maps the kind of an object to a hint at the command that lists such objects.
 var lists = map[string]string{
-	"function":  "fre functions shows those that are deployed",
-	"image":     "fre images shows those that are here; fre pull gets one from a registry",
-	"container": "fre ps -a shows those that are there",
-	"sandbox":   "fre ps -a shows those that are there",
+	"function":  "list deployed functions with fre functions",
+	"image":     "list images with fre images; get an image from a registry with fre pull",
+	"container": "list containers and sandboxes with fre ps -a",
+	"sandbox":   "list containers and sandboxes with fre ps -a",
 }
 
 func tooLargeError(message string) error {
-	return failure.New(failure.TooLarge, message, "leave out of the template's directory what the function does not need")
+	return failure.New(failure.TooLarge, message, "exclude files that the function does not need (.freignore)")
 }
 
 // ErrorOf converts an error of the engine's packages to the API's format, for adapters of other

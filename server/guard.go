@@ -227,7 +227,7 @@ func (s *server) permit(n need, id access.Identity, r *http.Request) error {
 		return nil
 	}
 	if n.all {
-		return &scopeError{notOfTenant("it concerns the whole engine"), n.scope}
+		return &scopeError{notOfTenant("the request concerns the whole engine"), n.scope}
 	}
 	if n.of == nil {
 		return nil
@@ -237,7 +237,7 @@ func (s *server) permit(n need, id access.Identity, r *http.Request) error {
 }
 
 func notOfTenant(why string) error {
-	return fmt.Errorf("%w: %s: it takes a token of all tenants", access.ErrForbidden, why)
+	return fmt.Errorf("%w: %s: use a token for all tenants", access.ErrForbidden, why)
 }
 
 // scopeError wraps an authorization error and names the required scope.

@@ -86,7 +86,7 @@ func replaceable(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return errors.New("something that is not a socket is in the way")
+		return errors.New("the path exists and is not a socket")
 	}
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	conn, err := dialer.Dial("unix", path)

@@ -19,7 +19,7 @@ type Nodes interface {
 // among returns the cluster's nodes, or an error if the engine is alone.
 func (s *server) among() (Nodes, error) {
 	if s.cfg.Nodes == nil {
-		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine is alone", Next: "name it and its registry in its configuration (cluster)"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine is not in a cluster", Next: "configure the node and a registry (cluster in the engine's configuration)"}
 	}
 	return s.cfg.Nodes, nil
 }

@@ -49,7 +49,7 @@ func (n *noun) shown(id access.Identity, name, tenant string, err error) error {
 	}
 	return &api.Error{
 		Code:    api.CodeNotFound,
-		Message: fmt.Sprintf("tenant %s has no %s %q", id.Tenant, n.name, name), Next: "see those that it has: " + n.list,
+		Message: fmt.Sprintf("tenant %s has no %s %q", id.Tenant, n.name, name), Next: "list the tenant's objects: " + n.list,
 	}
 }
 

@@ -55,7 +55,7 @@ func (p peers) permit(conn *net.UnixConn) error {
 	return &api.Error{
 		Code:    api.CodeForbidden,
 		Message: fmt.Sprintf("user %d may not use the engine", cred.Uid),
-		Next:    fmt.Sprintf("run as root, or as a member of the group that fre serve --group names (%q)", p.group),
+		Next:    fmt.Sprintf("run as root, or as a member of the group %q (fre serve --group)", p.group),
 	}
 }
 

@@ -18,7 +18,7 @@ const shownBody = 1 << 20
 // service.
 func (s *server) queueService() (*events.Service, error) {
 	if s.cfg.Events == nil {
-		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine keeps no events: its queue did not start, or is off", Next: "see the engine's log, and events in its configuration"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "the queue of events is off or did not start", Next: "see the engine's log, and events in the engine's configuration"}
 	}
 	return s.cfg.Events, nil
 }

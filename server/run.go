@@ -112,7 +112,7 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 	run.resize = a.Resize
 	if size != (api.TerminalSize{}) {
 		if err := a.Resize(size.Rows, size.Columns); errors.Is(err, unix.ENOTTY) {
-			return badRequest("rows, columns: the container has no terminal: leave them out")
+			return badRequest("rows, columns: the container has no terminal: leave rows and columns out")
 		} else if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
 		switch c, err = ended(ctx); {
 		case err != nil:
 		case c.Exit == nil:
-			err = fmt.Errorf("container %q was removed before it ran: %w", ref, fs.ErrNotExist)
+			err = fmt.Errorf("container %q was removed before the start: %w", ref, fs.ErrNotExist)
 		default:
 			result.ExitStatus = *c.Exit
 		}
@@ -180,7 +180,7 @@ func wantUpgrade(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	w.Header().Set("Upgrade", api.UpgradeProtocol)
-	return &api.Error{Code: failure.UpgradeRequired, Message: "this route needs Upgrade: " + api.UpgradeProtocol}
+	return &api.Error{Code: failure.UpgradeRequired, Message: "the route needs the header Upgrade: " + api.UpgradeProtocol}
 }
 
 // upgrade takes over the connection for frames. The caller closes the connection. If the 101

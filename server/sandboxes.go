@@ -101,7 +101,7 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	if v := r.URL.Query().Get("grace"); v != "" {
 		var err error
 		if grace, err = time.ParseDuration(v); err != nil || grace < 0 {
-			return badRequest("grace: %q is not a duration such as 10s", v)
+			return badRequest("grace: %q is not a duration, for example 10s", v)
 		}
 	}
 	if err := s.engine.Stop(r.Context(), r.PathValue("id"), grace); err != nil {
@@ -118,7 +118,7 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 	if name := r.URL.Query().Get("signal"); name != "" {
 		var ok bool
 		if sig, ok = engine.ParseSignal(name); !ok {
-			return badRequest("signal: there is none called %q: write a name such as HUP, or a number from 1 to 64", name)
+			return badRequest("signal: unknown signal %q: write a name, for example HUP, or a number from 1 to 64", name)
 		}
 	}
 	var err error

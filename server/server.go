@@ -461,7 +461,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any) error {
 	d.DisallowUnknownFields()
 	err = d.Decode(v)
 	if err == nil && d.More() {
-		err = errors.New("more than one value")
+		err = errors.New("several JSON values")
 	}
 	if err == nil {
 		return nil

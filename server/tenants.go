@@ -17,7 +17,7 @@ import (
 // records returns the tenants' records, or an error if the engine keeps none.
 func (s *server) records() (*access.Access, error) {
 	if s.cfg.Access == nil {
-		return nil, &api.Error{Code: failure.Unsupported, Message: "this engine keeps no records of tenants"}
+		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine keeps no records of tenants"}
 	}
 	return s.cfg.Access, nil
 }
@@ -327,7 +327,7 @@ func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
 	tenant, name := r.PathValue("tenant"), r.PathValue("secret")
 	for _, f := range s.engine.Functions() {
 		if functionTenant(f) == tenant && slices.Contains(f.Config.SecretNames(), name) {
-			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, name), Next: "deploy it without the secret, or remove it, first"}
+			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, name), Next: "first deploy the function without the secret, or remove the function"}
 		}
 	}
 	if err := a.RemoveSecret(tenant, name); err != nil {

@@ -375,7 +375,7 @@ func (c *call) decode(v any) error {
 	d.DisallowUnknownFields()
 	err := d.Decode(v)
 	if err == nil && d.More() {
-		err = errors.New("more than one value")
+		err = errors.New("several JSON values")
 	}
 	if err == nil {
 		return nil

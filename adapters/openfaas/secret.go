@@ -71,7 +71,7 @@ func (h *handler) removeSecret(w http.ResponseWriter, r *request) error {
 	}
 	for _, f := range h.Engine.Functions() {
 		if f.Config.Tenant == tenant && slices.Contains(f.Config.SecretNames(), s.Name) {
-			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, s.Name), Next: "deploy it without the secret, or remove it, first"}
+			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("the function %s reads the secret %s", f.Name, s.Name), Next: "first deploy the function without the secret, or remove the function"}
 		}
 	}
 	if err := h.Access.RemoveSecret(tenant, s.Name); err != nil {

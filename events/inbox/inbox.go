@@ -433,7 +433,7 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 			w.note(w.later, p)
 			if !errors.Is(err, unix.EAGAIN) && !w.said {
 				w.said = true
-				w.cfg.Log.WarnContext(ctx, "file not offered: nobody can tell whether it is complete", "path", p, "error", err)
+				w.cfg.Log.WarnContext(ctx, "file not offered: the file may be incomplete", "path", p, "error", err)
 			}
 		case f != nil && present != nil:
 			present[f.Key] = true

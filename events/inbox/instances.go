@@ -46,13 +46,13 @@ func (i *Instances) open(owner string) (f *os.File, fd int, err error) {
 	defer i.mu.Unlock()
 	switch {
 	case i.taken[owner] >= i.each:
-		return nil, 0, fmt.Errorf("%w: %s has %d, which is all it may have", errNoInstance, owner, i.each)
+		return nil, 0, fmt.Errorf("%w: %s has all of its %d instances", errNoInstance, owner, i.each)
 	case i.all >= i.most:
 		return nil, 0, fmt.Errorf("%w: all tenants have %d together: raise fs.inotify.max_user_instances and start the engine again", errNoInstance, i.most)
 	}
 	fd, err = i.init(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%w: %w: raise fs.inotify.max_user_instances, which counts all of root's", errNoInstance, err)
+		return nil, 0, fmt.Errorf("%w: %w: raise fs.inotify.max_user_instances, a limit for all processes of root", errNoInstance, err)
 	}
 	i.all++
 	i.taken[owner]++

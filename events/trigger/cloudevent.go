@@ -82,7 +82,7 @@ func binaryMode(header [][2]string, contentType string, body []byte) ([]cloudEve
 func (e *cloudEvent) check(version string) error {
 	switch {
 	case version == "":
-		return errors.New("it is no CloudEvent: specversion is missing")
+		return errors.New("not a CloudEvent: specversion is missing")
 	case version != "1.0":
 		return fmt.Errorf("specversion is %q: only 1.0 is known", version)
 	case e.id == "":
@@ -131,7 +131,7 @@ func structured(text []byte) (cloudEvent, error) {
 	slices.SortFunc(e.header, func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	if contentType != "" {
 		if strings.ContainsFunc(contentType, func(r rune) bool { return r != '\t' && (r < ' ' || r >= 0x7f) }) {
-			return e, fmt.Errorf("datacontenttype %q: a media type has printable characters of ASCII, such as text/plain; charset=utf-8", contentType)
+			return e, fmt.Errorf("datacontenttype %q: a media type has printable characters of ASCII, for example text/plain; charset=utf-8", contentType)
 		}
 		e.header = append(e.header, [2]string{"Content-Type", contentType}) // unchanged (section 3.1.1)
 	}
@@ -209,7 +209,7 @@ func strictJSON(text []byte, v any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more than one value")
+		return errors.New("several JSON values")
 	}
 	return nil
 }

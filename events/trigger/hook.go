@@ -75,7 +75,7 @@ func (s *Set) Handshake(function, trigger string, header [][2]string) ([][2]stri
 	}
 	origin := field(header, "WebHook-Request-Origin")
 	if t.CloudEvents == nil || origin == "" {
-		return nil, refused(failure.MethodNotAllowed, errors.New("a hook takes POST; OPTIONS asks a trigger of CloudEvents, with WebHook-Request-Origin, whether it takes events"))
+		return nil, refused(failure.MethodNotAllowed, errors.New("a hook accepts POST; for CloudEvents also OPTIONS with WebHook-Request-Origin"))
 	}
 	rate := cmp.Or(field(header, "WebHook-Request-Rate"), "*")
 	return [][2]string{{"Allow", "OPTIONS, POST"}, {"WebHook-Allowed-Origin", origin}, {"WebHook-Allowed-Rate", rate}}, nil
@@ -89,7 +89,7 @@ func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, 
 	}
 	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && (t.Webhook != nil || t.CloudEvents != nil) })
 	if i < 0 {
-		return nil, nil, refused(failure.NotFound, fmt.Errorf("function %s has no trigger %q that is asked by HTTP", function, trigger))
+		return nil, nil, refused(failure.NotFound, fmt.Errorf("function %s has no HTTP trigger %q", function, trigger))
 	}
 	return f, &f.Config.Triggers[i], nil
 }
@@ -146,8 +146,8 @@ func (s *Set) secret(f *engine.Function, t *image.Trigger, name string) ([]byte,
 			return secret, nil
 		}
 	}
-	s.cfg.Log.Warn("trigger without its secret", "function", f.Name, "trigger", t.Name, "secret", name, "error", err)
-	return nil, refused(failure.NoSecret, fmt.Errorf("the secret of trigger %s is not there", t.Name))
+	s.cfg.Log.Warn("secret of a trigger is missing", "function", f.Name, "trigger", t.Name, "secret", name, "error", err)
+	return nil, refused(failure.NoSecret, fmt.Errorf("the secret of trigger %s does not exist", t.Name))
 }
 
 func readBody(r *engine.Request) ([]byte, error) {

@@ -151,7 +151,7 @@ func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject stri
 		ctx, cancel := context.WithTimeout(ctx, unsubscribeWithin)
 		defer cancel()
 		if err := bus.Unsubscribe(ctx, w.subscription()); err != nil {
-			s.cfg.Log.WarnContext(ctx, "consumer of a trigger that is gone is still there", "function", w.function, "trigger", w.trigger, "error", err)
+			s.cfg.Log.WarnContext(ctx, "consumer of a removed trigger still exists", "function", w.function, "trigger", w.trigger, "error", err)
 		}
 	}
 	s.follow(ctx, pick, run, gone)

@@ -278,8 +278,8 @@ func TestNATSRefused(t *testing.T) {
 		nats image.NATS
 		says string
 	}{
-		"another tenant's": {image.NATS{Subject: "fre.in.other.>"}, "may not be told"},
-		"the engine's own": {image.NATS{Subject: "fre.results.>"}, "may not be told"},
+		"another tenant's": {image.NATS{Subject: "fre.in.other.>"}, "may not subscribe"},
+		"the engine's own": {image.NATS{Subject: "fre.results.>"}, "may not subscribe"},
 		"no stream":        {image.NATS{Subject: "fre.in.default.x", Stream: "NONE"}, "stream NONE"},
 		"FRE's stream":     {image.NATS{Subject: "fre.in.default.x", Stream: "FRE_RESULTS"}, "FRE_RESULTS"},
 	} {

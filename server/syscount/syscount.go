@@ -28,10 +28,10 @@ import (
 
 // ErrUnsupported means that the kernel has no trace events of system calls, or denies them to
 // this process.
-var ErrUnsupported = errors.New("the kernel's trace events of system calls cannot be had")
+var ErrUnsupported = errors.New("the kernel has no trace events of system calls")
 
 // ErrOverrun means that the kernel's buffers could not hold all calls.
-var ErrOverrun = errors.New("there were more system calls than the kernel keeps")
+var ErrOverrun = errors.New("more system calls than the kernel's buffer holds")
 
 // Count is the number of times that the process made one system call.
 type Count struct {
@@ -58,7 +58,7 @@ func Start() (c *Counter, err error) {
 	if ns, err := os.Readlink("/proc/self/ns/pid"); err != nil {
 		return nil, err
 	} else if ns != initial {
-		return nil, fmt.Errorf("%w: this is not the host's own pid namespace", ErrUnsupported)
+		return nil, fmt.Errorf("%w: the engine is not in the host's pid namespace", ErrUnsupported)
 	}
 	c = &Counter{name: fmt.Sprintf("instances/fre-%d-%d", os.Getpid(), counters.Add(1))}
 	if c.tracefs, err = mount(); err != nil {

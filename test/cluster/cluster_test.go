@@ -121,7 +121,7 @@ func sameName(t *testing.T, w *world) {
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	_, err := daemon.Start(ctx, second.config)
-	if err == nil || !strings.Contains(err.Error(), "another node has this name") {
+	if err == nil || !strings.Contains(err.Error(), "another node has the name") {
 		t.Errorf("a second node a: %v", err)
 	}
 }
@@ -168,7 +168,7 @@ func partition(t *testing.T, a, c *node) {
 		t.Errorf("a partitioned node: %q", out)
 	}
 	var failed *daemon.CommandError
-	if _, err := c.CLI(t.Context(), "function", "rollback", "fn", "1"); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the others") {
+	if _, err := c.CLI(t.Context(), "function", "rollback", "fn", "1"); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the other nodes") {
 		t.Errorf("a change at a partitioned node: %v", err)
 	}
 	a.cli(t, "deploy", "--image", "fn:1", "--name", "fn") // meanwhile

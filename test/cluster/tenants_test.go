@@ -122,7 +122,7 @@ func TestTenantsOfNodes(t *testing.T) {
 	b.sees(t, "a=unknown", "b=partitioned")
 	for _, args := range [][]string{{"token", "create", "x", "--tenant", "default", "--scopes", "invoke"}, {"tenant", "create", "new"}, {"secret", "rm", "password"}} {
 		var failed *daemon.CommandError
-		if _, err := b.CLI(context.WithoutCancel(t.Context()), args...); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the others") && !strings.Contains(failed.Stderr, "reads the secret") {
+		if _, err := b.CLI(context.WithoutCancel(t.Context()), args...); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the other nodes") && !strings.Contains(failed.Stderr, "reads the secret") {
 			t.Errorf("%v at a node that is cut off: %v", args, err)
 		}
 	}
