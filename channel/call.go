@@ -274,11 +274,11 @@ func (k *call) framePipe(h wire.Header, p []byte, pipe *os.File) error {
 func (k *call) frameSocket(p []byte) error {
 	switch {
 	case !k.headed || !k.socket:
-		return fmt.Errorf("%w: a socket before RESPONSE, or where there is none to be had", ErrProtocol)
+		return fmt.Errorf("%w: a socket before RESPONSE, or without a lendable socket", ErrProtocol)
 	case len(p) == 0:
 		return k.in.Want()
 	case len(p) != 8 || !k.in.IsLent():
-		return fmt.Errorf("%w: %d bytes about a socket, which is not lent", ErrProtocol, len(p))
+		return fmt.Errorf("%w: %d bytes about a socket not lent", ErrProtocol, len(p))
 	}
 	k.conn.finish(k, nil) // before the reader can see the end, so that the next event finds the place free
 	k.in.GiveBack(binary.LittleEndian.Uint64(p))
@@ -464,7 +464,7 @@ func (c *Conn) answerFile(file *os.File, m *wire.FileMeta, given bool) (*answerF
 // open opens a file that the function left for its answer.
 func (c *Conn) open(name string) (*os.File, error) {
 	if c.cfg.Files == nil {
-		return nil, fmt.Errorf("%w: FILE where there is no directory for files", ErrProtocol)
+		return nil, fmt.Errorf("%w: FILE without a directory for files", ErrProtocol)
 	}
 	if c.dir == nil {
 		dir, err := c.cfg.Files()

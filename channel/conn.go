@@ -275,7 +275,7 @@ func (c *Conn) frame(h wire.Header, p []byte, file *os.File) (err error) {
 		}
 	case wire.KindCancel:
 		if h.ID < FirstCall {
-			return fmt.Errorf("%w: CANCEL of an event by its function", ErrProtocol)
+			return fmt.Errorf("%w: CANCEL by the function", ErrProtocol)
 		}
 	case wire.KindStop:
 		return c.frameStop(p)
@@ -295,7 +295,7 @@ func (c *Conn) frame(h wire.Header, p []byte, file *os.File) (err error) {
 	case k == nil && h.Kind == wire.KindWindow && h.ID <= last: // a grant may cross the end of the answer
 		return nil
 	case k == nil:
-		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, which is not in flight", ErrProtocol, uint8(h.Kind), h.ID)
+		return fmt.Errorf("%w: frame kind 0x%02x for invocation %d, not in flight", ErrProtocol, uint8(h.Kind), h.ID)
 	}
 	switch h.Kind {
 	case wire.KindResponse:
@@ -381,7 +381,7 @@ func (c *Conn) frameParked(p []byte) error {
 		return fmt.Errorf("%w: PARKED with %d bytes", ErrProtocol, len(p))
 	}
 	if c.isParked == nil || isClosed(c.isParked) {
-		return fmt.Errorf("%w: PARKED from what is no parked bootstrap", ErrProtocol)
+		return fmt.Errorf("%w: PARKED from a bootstrap that was not parked", ErrProtocol)
 	}
 	close(c.isParked)
 	return nil
@@ -405,7 +405,7 @@ func (c *Conn) frameLog(id uint64, p []byte) error {
 	}
 	c.mu.Unlock()
 	if id > last {
-		return fmt.Errorf("%w: LOG for invocation %d, which was never sent", ErrProtocol, id)
+		return fmt.Errorf("%w: LOG for the unknown invocation %d", ErrProtocol, id)
 	}
 	if drop, wait := c.pace(len(p)); drop {
 		if wait > 0 {

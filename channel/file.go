@@ -77,7 +77,7 @@ type keptFiles [KeptFiles]*answerFile
 // find returns the kept file that an answer names.
 func (k *keptFiles) find(m *wire.FileMeta) (*answerFile, error) {
 	if m.Kept == 0 || k[m.Kept-1] == nil {
-		return nil, fmt.Errorf("%w: an answer in the kept file %d, which there is not", ErrProtocol, m.Kept)
+		return nil, fmt.Errorf("%w: an answer in the unknown kept file %d", ErrProtocol, m.Kept)
 	}
 	f := k[m.Kept-1]
 	return f, f.has(m)
@@ -130,7 +130,7 @@ func inspectFD(fd int, m *wire.FileMeta, given bool) (in inspected, err error) {
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return in, fmt.Errorf("%w: the answer's file has mode 0%o: it is no regular one", ErrProtocol, st.Mode)
+		return in, fmt.Errorf("%w: the answer's file has mode 0%o: not a regular file", ErrProtocol, st.Mode)
 	case flags&unix.O_PATH != 0 || flags&unix.O_ACCMODE == unix.O_WRONLY:
 		return in, fmt.Errorf("%w: the answer's file is not open for reading", ErrProtocol)
 	}
@@ -235,7 +235,7 @@ type fileBody struct {
 }
 
 // errTruncated means that the file became shorter than the answer in it.
-var errTruncated = &Failure{Type: "EOFError", Message: "the file of the answer was truncated while it was sent"}
+var errTruncated = &Failure{Type: "EOFError", Message: "the file of the answer was truncated during the transfer"}
 
 func (b *fileBody) Read(p []byte) (int, error) {
 	b.mu.Lock()

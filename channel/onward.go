@@ -14,8 +14,8 @@ import (
 // Failures of calls that never leave this package.
 var (
 	errGivenUp   = &Failure{Type: "cancelled", Message: "the caller has given the call up"}
-	errManyCalls = &Failure{Type: "too_many_calls", Message: fmt.Sprintf("%d calls of this event are under way", MostCalls)}
-	errNoCalls   = &Failure{Type: "not_possible", Message: "this event can call no function"}
+	errManyCalls = &Failure{Type: "too_many_calls", Message: fmt.Sprintf("%d calls of the event are running, the most allowed", MostCalls)}
+	errNoCalls   = &Failure{Type: "not_possible", Message: "the event cannot call functions"}
 )
 
 // mostRefused limits the refused calls with an unsent ERROR. A function that exceeds it does not
@@ -98,7 +98,7 @@ func (c *Conn) frameOnward(h wire.Header, p []byte, file *os.File) error {
 	case h.Kind != wire.KindData && h.Kind != wire.KindWindow && h.Kind != wire.KindCancel:
 		return fmt.Errorf("%w: frame kind 0x%02x about a call", ErrProtocol, uint8(h.Kind))
 	case h.ID > last:
-		return fmt.Errorf("%w: frame kind 0x%02x for call %d, which was never made", ErrProtocol, uint8(h.Kind), h.ID)
+		return fmt.Errorf("%w: frame kind 0x%02x for the unknown call %d", ErrProtocol, uint8(h.Kind), h.ID)
 	case o == nil: // the frame crossed the call's end
 		return nil
 	}
@@ -153,9 +153,9 @@ func (c *Conn) frameCall(h wire.Header, p []byte, file *os.File) error {
 	case h.ID <= c.lastCall:
 		err = fmt.Errorf("%w: CALL %d after %d", ErrProtocol, h.ID, c.lastCall)
 	case m.Of == 0 || m.Of > c.lastID:
-		err = fmt.Errorf("%w: a call of invocation %d, which was never sent", ErrProtocol, m.Of)
+		err = fmt.Errorf("%w: a call of the unknown invocation %d", ErrProtocol, m.Of)
 	case len(c.onwards) >= mostRefused+MostCalls*max(1, len(c.calls)):
-		err = fmt.Errorf("%w: %d calls, whose refusal is not heard", ErrProtocol, len(c.onwards))
+		err = fmt.Errorf("%w: %d calls without reading refusals", ErrProtocol, len(c.onwards))
 	}
 	if err != nil {
 		c.mu.Unlock()

@@ -49,7 +49,7 @@ func reopenPipe(fd int) (*os.File, error) {
 func takeFile(f *wire.Reader, k wire.Kind) (*os.File, error) {
 	fd, ok := f.Take()
 	if !ok {
-		return nil, fmt.Errorf("%w: not the one file descriptor that was announced", ErrProtocol)
+		return nil, fmt.Errorf("%w: not the announced file descriptor", ErrProtocol)
 	}
 	if k == wire.KindPipe {
 		defer func() { _ = unix.Close(fd) }()
@@ -63,7 +63,7 @@ func takeFile(f *wire.Reader, k wire.Kind) (*os.File, error) {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("%w: the answer's file is no regular one: mode 0%o", ErrProtocol, st.Mode)
+		return nil, fmt.Errorf("%w: the answer's file is not a regular file: mode 0%o", ErrProtocol, st.Mode)
 	}
 	return os.NewFile(uintptr(fd), "answer"), nil
 }

@@ -110,7 +110,7 @@ func (c *accessConfig) readCORS(s *Access) error {
 	if o.MaxAge != "" {
 		var err error
 		if s.guard.CORS.MaxAge, err = time.ParseDuration(o.MaxAge); err != nil {
-			return fmt.Errorf("cors.max_age: %q is no duration such as 5m", o.MaxAge)
+			return fmt.Errorf("cors.max_age: %q is not a duration, for example 5m", o.MaxAge)
 		}
 	}
 	return s.guard.CORS.Check()
@@ -169,7 +169,7 @@ func (c *ACME) read(cfg *Config) error {
 		return nil
 	}
 	if len(c.Hosts) == 0 {
-		return errors.New("hosts: name those that certificates are for")
+		return errors.New("hosts: list the host names for certificates")
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func readProxies(ranges []string) ([]netip.Prefix, error) {
 			}
 		}
 		if err != nil || p != p.Masked() || p.Addr().Zone() != "" {
-			return nil, &hintError{fmt.Errorf("--trusted-proxies: %q is not a range such as 10.1.0.0/16, nor an address", s), "name those of your own proxies alone: what they say of clients is believed"}
+			return nil, &hintError{fmt.Errorf("--trusted-proxies: %q is neither a range, for example 10.1.0.0/16, nor an address", s), "list your own proxies only: FRE trusts their headers about clients"}
 		}
 		all = append(all, p)
 	}
@@ -216,7 +216,7 @@ func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error)
 	}
 	cert, err := httpserver.LoadCertificate(certFile, keyFile, log)
 	if err != nil {
-		return nil, &hintError{err, "give a certificate and its own key, both PEM"}
+		return nil, &hintError{err, "give a certificate and the certificate's key, both PEM"}
 	}
 	return &tls.Config{GetCertificate: cert.Get}, nil
 }
@@ -227,7 +227,7 @@ func listenAPI(address string, secure *tls.Config, bound func(net.Listener) net.
 	if secure == nil && (err != nil || !at.Addr().IsLoopback()) {
 		return nil, &hintError{
 			fmt.Errorf("--api-listen %s: tokens would be sent in the clear", address),
-			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS it can listen on an address such as 127.0.0.1:8443",
+			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS use a loopback address, for example 127.0.0.1:8443",
 		}
 	}
 	l, err := net.Listen("tcp", address)

@@ -19,7 +19,7 @@ func (d *Daemon) openAccessLog(context.Context) (err error) {
 	default:
 		// Append, for tools that rotate by copy and truncate.
 		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
-			return &hintError{fmt.Errorf("--access-log: %w", err), "give a file that root may write, or - for standard output"}
+			return &hintError{fmt.Errorf("--access-log: %w", err), "give a file writable by root, or - for standard output"}
 		}
 	}
 	d.accessLog = gateway.NewAccessLog(file, d.log, d.metrics)

@@ -28,11 +28,11 @@ func (c *Cluster) read(cfg *Config) error {
 	case *c == Cluster{}:
 		return nil
 	case !cluster.ValidName(c.Node):
-		return fmt.Errorf("node: %q is no name: lower-case letters, digits and dashes, 63 at most", c.Node)
+		return fmt.Errorf("node: %q is not a name: use at most 63 lower-case letters, digits and dashes", c.Node)
 	case !strings.Contains(c.Registry, "/"):
-		return fmt.Errorf("registry: %q is not HOST:PORT/REPOSITORY, such as registry.example.org/fre", c.Registry)
+		return fmt.Errorf("registry: %q is not HOST:PORT/REPOSITORY, for example registry.example.org/fre", c.Registry)
 	case cfg.Events.URL == "" || cfg.EventsOff:
-		return errors.New("node: nodes meet at a NATS cluster: name it by events.nats")
+		return errors.New("node: a cluster of nodes needs a NATS cluster: set events.nats")
 	case c.KeyFile != "" && !filepath.IsAbs(c.KeyFile):
 		return fmt.Errorf("key_file: %q is not an absolute path", c.KeyFile)
 	}
@@ -66,7 +66,7 @@ func (d *Daemon) openCluster(ctx context.Context) error {
 	d.undo.add(func() error { return d.node.Close(context.WithoutCancel(ctx)) })
 	d.records.Share(d.node.Rows(), c.Node)
 	if c.KeyFile == "" {
-		d.log.WarnContext(ctx, "cluster: secrets and access keys are this node's own: name a key that all nodes have (cluster.key_file)", "node", c.Node)
+		d.log.WarnContext(ctx, "cluster: secrets and access keys stay on the node: to share both, give all nodes the same cluster.key_file", "node", c.Node)
 	}
 	return nil
 }
@@ -79,9 +79,9 @@ func (d *Daemon) joinCluster(ctx context.Context) error {
 	err := d.node.Join(ctx, d.engine)
 	switch {
 	case errors.Is(err, cluster.ErrNameTaken):
-		return &hintError{err, "fre nodes on another node lists them"}
+		return &hintError{err, "list nodes with fre nodes on another node"}
 	case errors.Is(err, cluster.ErrSkew):
-		return &hintError{err, "fre nodes on another node lists their versions"}
+		return &hintError{err, "list the versions with fre nodes on another node"}
 	case err != nil:
 		return err
 	}

@@ -90,7 +90,7 @@ func (cfg *Config) complete() error {
 		}
 	}
 	if cfg.MaxConnections < 1 || cfg.MaxPerClient < 0 {
-		return &hintError{errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave them out for 10,000, half of them from one address"}
+		return &hintError{errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave both out for 10,000 connections, half from a single address"}
 	}
 	return leftOut(cfg.parts())
 }
@@ -298,7 +298,7 @@ func (n *networkConfig) read(cfg *Config) error {
 	cfg.AllowHostNetwork, cfg.LendConnections = n.AllowHost, n.LendConnections
 	for i, f := range cfg.LendConnections {
 		if tenant, name, _ := strings.Cut(f, "/"); !image.ValidName(tenant) || !image.ValidName(name) {
-			return fmt.Errorf("lend_connections[%d]: %q is no function as TENANT/NAME, such as default/clock", i, f)
+			return fmt.Errorf("lend_connections[%d]: %q is not a function as TENANT/NAME, for example default/clock", i, f)
 		}
 	}
 	return n.readEgress(&cfg.Egress)
@@ -308,7 +308,7 @@ func (n *networkConfig) readEgress(cfg *egress.Config) error {
 	for i, s := range n.AllowPrivate {
 		p, err := netip.ParsePrefix(s)
 		if err != nil || p != p.Masked() {
-			return fmt.Errorf("allow_private[%d]: %q is not a range such as 10.1.0.0/16", i, s)
+			return fmt.Errorf("allow_private[%d]: %q is not a range, for example 10.1.0.0/16", i, s)
 		}
 		cfg.AllowPrivate = append(cfg.AllowPrivate, p)
 	}
@@ -384,7 +384,7 @@ func (o *overloadConfig) read(cfg *Config) error {
 		}
 		d, err := time.ParseDuration(s)
 		if err != nil || d < time.Millisecond {
-			return fmt.Errorf("%s: %q is no duration such as 200ms", field, s)
+			return fmt.Errorf("%s: %q is not a duration, for example 200ms", field, s)
 		}
 		*to = d
 		return nil
@@ -432,7 +432,7 @@ func (g *gcConfig) read(cfg *Config) error {
 	var err error
 	if g.Interval != "" {
 		if to.Interval, err = time.ParseDuration(g.Interval); err != nil || to.Interval < 0 {
-			return fmt.Errorf("interval: %q is no duration such as 6h; 0h for never", g.Interval)
+			return fmt.Errorf("interval: %q is not a duration, for example 6h; 0h for never", g.Interval)
 		}
 		if to.Interval == 0 {
 			to.Interval = -1 // engine.Config's value for never
@@ -440,12 +440,12 @@ func (g *gcConfig) read(cfg *Config) error {
 	}
 	if g.Unused != "" {
 		if to.Policy.Unused, err = time.ParseDuration(g.Unused); err != nil || to.Policy.Unused <= 0 {
-			return fmt.Errorf("unused: %q is no duration such as 720h", g.Unused)
+			return fmt.Errorf("unused: %q is not a duration, for example 720h", g.Unused)
 		}
 	}
 	if g.MaxSize != "" {
 		if to.Policy.MaxBytes, err = image.ParseBytes(g.MaxSize); err != nil || to.Policy.MaxBytes < 1 {
-			return fmt.Errorf("max_size: %q is no size such as 50GiB", g.MaxSize)
+			return fmt.Errorf("max_size: %q is not a size, for example 50GiB", g.MaxSize)
 		}
 	}
 	if g.KeepNewest < 0 {

@@ -60,7 +60,7 @@ func (e *eventsConfig) read(cfg *Config) error {
 	if e.KeepDead != "" {
 		d, err := time.ParseDuration(e.KeepDead)
 		if err != nil || d < time.Minute {
-			return fmt.Errorf("keep_dead: %q is no duration of a minute or more, such as 168h", e.KeepDead)
+			return fmt.Errorf("keep_dead: %q is not a duration of at least a minute, for example 168h", e.KeepDead)
 		}
 		to.KeepDead = d
 	}
@@ -76,15 +76,15 @@ func (e *eventsConfig) readServer(to *events.Config) error {
 	to.URL, to.Credentials, to.Listen, to.User = e.NATS, e.Credentials, e.Listen, e.User
 	switch {
 	case e.Credentials != "" && e.NATS == "":
-		return errors.New("credentials: they are for nats, which names no cluster")
+		return errors.New("credentials: only for a NATS cluster: set nats too")
 	case e.Replicas != nil && e.NATS == "":
-		return errors.New("replicas: they are for nats, which names no cluster")
+		return errors.New("replicas: only for a NATS cluster: set nats too")
 	case e.Listen != "" && e.NATS != "":
-		return errors.New("listen: with nats there is no server in the engine that could")
+		return errors.New("listen: not together with nats: the engine runs no server then")
 	case e.Listen != "" && (e.User == "" || e.PasswordFile == ""):
 		return errors.New("listen: user and password_file are needed too")
 	case e.Listen == "" && (e.User != "" || e.PasswordFile != ""):
-		return errors.New("user: it is for listen, which says nowhere")
+		return errors.New("user: only for listen: set listen too")
 	}
 	if e.Listen == "" {
 		return nil
@@ -145,7 +145,7 @@ func (e *eventsConfig) readSizes(to *events.Config) error {
 	}
 	store, queue := cmp.Or(to.StoreBytes, events.DefaultStoreBytes), cmp.Or(to.QueueBytes, events.DefaultQueueBytes)
 	if e.NATS == "" && store < 2*queue {
-		return fmt.Errorf("store_bytes: %d is less than twice queue_bytes, %d, which no tenant could use: it may have as much as is left", store, queue)
+		return fmt.Errorf("store_bytes: %d is less than twice queue_bytes (%d): a tenant may use half of store_bytes at most", store, queue)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (cfg *Config) checkTriggers(tenant string, all []image.Trigger) error {
 		case cfg.Events.URL == "" && cfg.Events.Listen == "":
 			err = events.ErrNoOutside
 		case strings.HasPrefix(m.Queue, "fre-"): // another tenant's trigger could use this queue
-			err = fmt.Errorf("queue %s: a name that begins with fre- is a trigger's own", m.Queue)
+			err = fmt.Errorf("queue %s: names beginning with fre- are reserved for triggers", m.Queue)
 		}
 		if err != nil {
 			return &image.FieldError{Field: fmt.Sprintf("triggers[%d].nats", i), Message: err.Error()}
@@ -190,7 +190,7 @@ func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
 	for i, s := range c.Networks {
 		p, err := netip.ParsePrefix(s)
 		if err != nil || p != p.Masked() {
-			return fmt.Errorf("callbacks.networks[%d]: %q is not a range such as 10.1.0.0/16", i, s)
+			return fmt.Errorf("callbacks.networks[%d]: %q is not a range, for example 10.1.0.0/16", i, s)
 		}
 		to.Networks = append(to.Networks, p)
 	}
@@ -202,7 +202,7 @@ func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
 		return fmt.Errorf("callbacks.secret_file: %w", err)
 	}
 	if len(to.Secret) < 16 {
-		return errors.New("callbacks.secret_file: it holds less than 16 bytes")
+		return errors.New("callbacks.secret_file: less than 16 bytes")
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (d *Daemon) openEvents(ctx context.Context) error {
 	cfg.Log, cfg.Metrics, cfg.Dir = d.log, d.metrics, filepath.Join(d.cfg.State, "events")
 	queue, err := events.Open(*cfg)
 	if err != nil {
-		d.log.ErrorContext(ctx, "events are refused: their queue does not open", "error", err)
+		d.log.ErrorContext(ctx, "events are refused: the queue failed to open", "error", err)
 		d.accepts = trigger.Down{Err: errors.New("the queue of events did not open; the engine's log says why")}
 		return nil
 	}

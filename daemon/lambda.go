@@ -34,7 +34,7 @@ func (c *Lambda) read(cfg *Config) error {
 		c.Region = awslambda.Region
 	}
 	if !regionName.MatchString(c.Region) {
-		return fmt.Errorf("region: %q is not such as us-east-1", c.Region)
+		return fmt.Errorf("region: %q is not a region, for example us-east-1", c.Region)
 	}
 	if c.Unsigned == "" {
 		return nil
@@ -43,7 +43,7 @@ func (c *Lambda) read(cfg *Config) error {
 		return fmt.Errorf("unsigned: %q is no tenant", c.Unsigned)
 	}
 	if !loopback(c.Listen) {
-		return errors.New("unsigned: whoever reaches the address could deploy: listen on loopback, or leave it out and sign")
+		return errors.New("unsigned: anyone with access to the address could deploy: listen on loopback, or leave unsigned out and sign requests")
 	}
 	return nil
 }

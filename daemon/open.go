@@ -45,7 +45,7 @@ func (d *Daemon) configure(context.Context) (err error) {
 		return err
 	}
 	if d.secure != nil {
-		return &hintError{errors.New("--tls-cert and tls.acme exclude each other"), "leave one out"}
+		return &hintError{errors.New("--tls-cert and tls.acme exclude each other"), "remove either"}
 	}
 	d.secure = cfg.ACME.tls(cfg.State)
 	return nil
@@ -79,7 +79,7 @@ func (d *Daemon) openState(context.Context) error {
 func (d *Daemon) openStore(context.Context) (err error) {
 	d.store, err = store.Open(filepath.Join(d.cfg.State, "store"), d.log)
 	if errors.Is(err, store.ErrLocked) {
-		return &hintError{fmt.Errorf("an engine is already running on %s: %w", d.cfg.State, err), "stop it, or give this one another --state"}
+		return &hintError{fmt.Errorf("an engine is already running on %s: %w", d.cfg.State, err), "stop the running engine, or use another --state"}
 	}
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (d *Daemon) openSandboxes(context.Context) (err error) {
 	}
 	d.host, err = sandbox.Open(sandbox.Config{Dir: filepath.Join(d.cfg.State, "run"), Log: d.log, PoolSize: d.cfg.Pool, Shells: shells, Egress: d.cfg.Egress})
 	if err != nil {
-		return &hintError{err, "fre doctor says what this host lacks"}
+		return &hintError{err, "run fre doctor to see missing features of the host"}
 	}
 	d.undo.add(d.host.Close)
 	return nil
@@ -124,7 +124,7 @@ func (d *Daemon) openBuilder(ctx context.Context) error {
 	d.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newPauses())
 	release, err := debian.HostRelease(d.cfg.Debian)
 	if err != nil {
-		d.log.WarnContext(ctx, "templates have to name the release of their base", "error", err)
+		d.log.WarnContext(ctx, "templates must name a release in base", "error", err)
 	}
 	d.builder = &image.Builder{
 		Store: d.store, Release: release, Bases: runtimes.Bases(), Runtimes: runtimes.All(), Sites: runtimes.Sites(), Git: runtimes.Repository(), Settings: d.settings, Log: d.log,

@@ -43,7 +43,7 @@ func (c *openfaasConfig) read(cfg *Config) error {
 			b.Tenant = image.DefaultTenant
 		}
 		if !image.ValidName(b.Tenant) || tenants[b.Tenant] {
-			return fmt.Errorf("builders[%d].tenant: %q is not a tenant's name, or there twice", i, b.Tenant)
+			return fmt.Errorf("builders[%d].tenant: %q is not a tenant's name, or named twice", i, b.Tenant)
 		}
 		tenants[b.Tenant] = true
 		secret, err := readSecret(b.SecretFile)
@@ -51,7 +51,7 @@ func (c *openfaasConfig) read(cfg *Config) error {
 			return fmt.Errorf("builders[%d].secret_file: %w", i, err)
 		}
 		if len(secret) < minBuilderSecret {
-			return fmt.Errorf("builders[%d].secret_file: it holds less than %d bytes", i, minBuilderSecret)
+			return fmt.Errorf("builders[%d].secret_file: less than %d bytes", i, minBuilderSecret)
 		}
 		out.Builders = append(out.Builders, Builder{Tenant: b.Tenant, Secret: secret})
 	}

@@ -20,7 +20,7 @@ func newLambda() part { return &lambdaPart{} }
 func (p *lambdaPart) Open(ctx context.Context, d *Daemon) error {
 	c := d.cfg.Lambda
 	if d.secure == nil && !loopback(c.Listen) {
-		return &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS it can listen on an address such as 127.0.0.1:9001"}
+		return &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS use a loopback address, for example 127.0.0.1:9001"}
 	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {

@@ -21,7 +21,7 @@ func (*openfaasPart) Open(_ context.Context, d *Daemon) error {
 	if tcp, ok := at.(*net.TCPAddr); d.secure == nil && (!ok || !tcp.IP.IsLoopback()) {
 		return &hintError{
 			fmt.Errorf("openfaas: tokens would be sent in the clear to %s", at),
-			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS the gateway can listen on an address such as 127.0.0.1:8080",
+			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS use a loopback address for the gateway, for example 127.0.0.1:8080",
 		}
 	}
 	builders := make([]openfaas.Builder, len(d.cfg.OpenFaaS.Builders))

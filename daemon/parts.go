@@ -44,8 +44,8 @@ func leftOut(parts []partEntry) error {
 	for _, entry := range parts {
 		if entry.on && entry.open == nil {
 			return &hintError{
-				fmt.Errorf("%s: this program was built without it", entry.name),
-				"leave it out of flags and configuration, or build fre without -tags no" + entry.name,
+				fmt.Errorf("%s: fre was built without the feature", entry.name),
+				"remove the feature from flags and configuration, or build fre without -tags no" + entry.name,
 			}
 		}
 	}

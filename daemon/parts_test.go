@@ -41,7 +41,7 @@ func TestLeftOutRefused(t *testing.T) {
 	}
 	parts[1].on = true
 	err := leftOut(parts)
-	if err == nil || err.Error() != "lambda: this program was built without it" {
+	if err == nil || err.Error() != "lambda: fre was built without the feature" {
 		t.Errorf("configured: %v", err)
 	}
 }

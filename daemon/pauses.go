@@ -12,7 +12,7 @@ import (
 type pauses struct{ desc *prometheus.Desc }
 
 func newPauses() pauses {
-	return pauses{prometheus.NewDesc("fre_go_gc_pause_seconds", "Stops of the engine for its collections of garbage.", []string{"quantile"}, nil)}
+	return pauses{prometheus.NewDesc("fre_go_gc_pause_seconds", "Pauses of the engine for Go's garbage collection.", []string{"quantile"}, nil)}
 }
 
 // Describe implements [prometheus.Collector].

@@ -67,7 +67,7 @@ func (c Registry) open(ctx context.Context, log *slog.Logger, metrics prometheus
 	if err != nil {
 		err = errors.Join(err, r.Close())
 		if errors.Is(err, registry.ErrExposed) {
-			err = &hintError{err, "give a certificate, its key and a file of users, an address such as " + defaultRegistryListen + ", or say that it may be insecure"}
+			err = &hintError{err, "give a certificate with key and a file of users, or an address like " + defaultRegistryListen + ", or allow insecure access"}
 		}
 		return nil, nil, err
 	}
@@ -78,7 +78,7 @@ func (c Registry) open(ctx context.Context, log *slog.Logger, metrics prometheus
 func (c Registry) Collect(ctx context.Context, dry bool, log *slog.Logger) (Collected, error) {
 	r, err := registry.Open(registry.Config{Dir: c.Dir, Log: log, Grace: noGrace(c.Grace)})
 	if errors.Is(err, registry.ErrInUse) {
-		return Collected{}, &hintError{err, "the registry that runs collects by itself: fre registry serve --gc-interval"}
+		return Collected{}, &hintError{err, "the running registry collects garbage regularly: fre registry serve --gc-interval"}
 	}
 	if err != nil {
 		return Collected{}, err
@@ -194,7 +194,7 @@ func (c *registryServeConfig) read(cfg *Config) error {
 		return nil
 	}
 	if c.Listen == "" {
-		return fmt.Errorf("listen: give an address such as %s", defaultRegistryListen)
+		return fmt.Errorf("listen: give an address, for example %s", defaultRegistryListen)
 	}
 	to := &Registry{
 		Dir: c.Dir, Listen: c.Listen, Cert: c.Cert, Key: c.Key, Users: c.Users, ReadOnly: c.ReadOnly, Insecure: c.Insecure,
@@ -209,7 +209,7 @@ func (c *registryServeConfig) read(cfg *Config) error {
 		}
 		v, err := time.ParseDuration(d.src)
 		if err != nil || v < 0 {
-			return fmt.Errorf("gc.%s: %q is no duration such as 24h", d.key, d.src)
+			return fmt.Errorf("gc.%s: %q is not a duration, for example 24h", d.key, d.src)
 		}
 		*d.to = v
 	}

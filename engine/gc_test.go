@@ -266,7 +266,7 @@ func TestFsck(t *testing.T) {
 		t.Errorf("Fsck: %+v, %v", got, err)
 	}
 	slices.Sort(found)
-	want := []string{"its file function/fn is lost; function live uses it: build it again → ", "its file own is lost → dropped: build or pull it again"}
+	want := []string{"the file function/fn is lost; in use by function live: build the image again → ", "the file own is lost → dropped: build or pull the image again"}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}

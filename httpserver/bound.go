@@ -82,7 +82,7 @@ func (s *Server) enterLocked(c *conn) (refused string) {
 	switch {
 	case c.client.IsValid() && len(mine) >= s.cfg.MaxPerClient && !s.evictLocked(mine):
 		s.refusedClient++
-		return "too many connections of this client"
+		return "too many connections of the client"
 	case len(s.conns) >= s.cfg.MaxConnections && !s.evictLocked(s.conns):
 		s.refused++
 		return "too many connections"

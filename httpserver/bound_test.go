@@ -108,7 +108,7 @@ func TestConnectionsRefused(t *testing.T) {
 	second.request(1, "GET", "/", true)
 	<-waiting
 	<-waiting
-	if got := exchange(t, addr, ""); !strings.HasPrefix(got, "HTTP/1.1 503 ") || !strings.Contains(got, "\r\nConnection: close\r\n") || !strings.HasSuffix(got, "too many connections of this client\n") {
+	if got := exchange(t, addr, ""); !strings.HasPrefix(got, "HTTP/1.1 503 ") || !strings.Contains(got, "\r\nConnection: close\r\n") || !strings.HasSuffix(got, "too many connections of the client\n") {
 		t.Errorf("got %q", got)
 	}
 	if got, want := s.Stats(), (httpserver.Stats{Open: 2, RefusedClient: 1}); got != want {

@@ -65,12 +65,12 @@ func (c *Chunks) Next(b []byte) (used int, data []byte, err error) {
 			rest := b[used:]
 			if len(rest) < 2 {
 				if len(rest) == 1 && rest[0] != '\r' {
-					return used, nil, bad("a chunk is longer than it said")
+					return used, nil, bad("a chunk is longer than announced")
 				}
 				return used, nil, nil
 			}
 			if rest[0] != '\r' || rest[1] != '\n' {
-				return used, nil, bad("a chunk is longer than it said")
+				return used, nil, bad("a chunk is longer than announced")
 			}
 			used += 2
 			c.state = chunkSize
@@ -126,7 +126,7 @@ func parseChunkSize(line []byte) (int64, error) {
 		size = bytes.TrimRight(size, " \t") // RFC 9112 section 7.1.1: BWS
 	}
 	if len(size) == 0 || len(size) > 15 {
-		return 0, bad("a chunk's size is not one")
+		return 0, bad("invalid chunk size")
 	}
 	var n int64
 	for _, c := range size {
@@ -138,7 +138,7 @@ func parseChunkSize(line []byte) (int64, error) {
 		case 'A' <= c && c <= 'F':
 			c -= 'A' - 10
 		default:
-			return 0, bad("a chunk's size is not one")
+			return 0, bad("invalid chunk size")
 		}
 		n = n<<4 | int64(c)
 	}

@@ -125,7 +125,7 @@ func (c *conn) answer() {
 		x.end()
 		if v := recover(); v != nil {
 			x.Abort()
-			c.s.cfg.Log.Error("a handler panicked: its connection is closed", "panic", v, "stack", string(debug.Stack()))
+			c.s.cfg.Log.Error("a handler panicked: connection closed", "panic", v, "stack", string(debug.Stack()))
 		}
 	}()
 	c.s.cfg.Handler.Serve(x)

@@ -28,7 +28,7 @@ func (c *h2conn) controlFrame(f *frame) error {
 			return &connError{codeProtocol, "GOAWAY of a stream"}
 		}
 		if len(f.payload) < 8 {
-			return &connError{codeFrameSize, "a GOAWAY frame that is too short"}
+			return &connError{codeFrameSize, "GOAWAY frame too short"}
 		}
 		c.leaving = true // without a GOAWAY in return: the client knows
 	case frameWindow:
@@ -43,9 +43,9 @@ func (c *h2conn) priorityLocked(f *frame) error {
 	case f.stream == 0:
 		return &connError{codeProtocol, "PRIORITY without a stream"}
 	case len(f.payload) != priorityLength:
-		return &connError{codeFrameSize, "a PRIORITY frame that is not 5 bytes long"}
+		return &connError{codeFrameSize, "PRIORITY frame not 5 bytes long"}
 	case binary.BigEndian.Uint32(f.payload)&streamIDMask == f.stream:
-		return &connError{codeProtocol, "a stream that depends on itself"}
+		return &connError{codeProtocol, "stream depends on itself"}
 	}
 	return nil
 }
@@ -54,9 +54,9 @@ func (c *h2conn) priorityLocked(f *frame) error {
 func (c *h2conn) resetFrameLocked(f *frame) error {
 	switch {
 	case f.stream == 0 || f.stream > c.last || f.stream%2 == 0:
-		return &connError{codeProtocol, "RST_STREAM of a stream that was not begun"}
+		return &connError{codeProtocol, "RST_STREAM of an idle stream"}
 	case len(f.payload) != 4:
-		return &connError{codeFrameSize, "an RST_STREAM frame that is not 4 bytes long"}
+		return &connError{codeFrameSize, "RST_STREAM frame not 4 bytes long"}
 	}
 	st := c.streams[f.stream]
 	if st == nil {
@@ -77,7 +77,7 @@ func (c *h2conn) settingsLocked(f *frame) error {
 		}
 		return nil
 	case len(f.payload)%settingLength != 0:
-		return &connError{codeFrameSize, "a SETTINGS frame that is not whole"}
+		return &connError{codeFrameSize, "incomplete SETTINGS frame"}
 	}
 	if err := c.payLocked(len(f.payload) / settingLength); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (c *h2conn) pingLocked(f *frame) error {
 	case f.stream != 0:
 		return &connError{codeProtocol, "PING of a stream"}
 	case len(f.payload) != pingLength:
-		return &connError{codeFrameSize, "a PING frame that is not 8 bytes long"}
+		return &connError{codeFrameSize, "PING frame not 8 bytes long"}
 	case f.flags&flagAck != 0:
 		return nil
 	}
@@ -131,7 +131,7 @@ func (c *h2conn) pingLocked(f *frame) error {
 // windowUpdateLocked opens a window for sending (RFC 9113 section 6.9).
 func (c *h2conn) windowUpdateLocked(f *frame) error {
 	if len(f.payload) != 4 {
-		return &connError{codeFrameSize, "a WINDOW_UPDATE frame that is not 4 bytes long"}
+		return &connError{codeFrameSize, "WINDOW_UPDATE frame not 4 bytes long"}
 	}
 	n := int64(binary.BigEndian.Uint32(f.payload) & streamIDMask)
 	if f.stream == 0 {
@@ -142,7 +142,7 @@ func (c *h2conn) windowUpdateLocked(f *frame) error {
 		return nil
 	}
 	if f.stream > c.last || f.stream%2 == 0 {
-		return &connError{codeProtocol, "WINDOW_UPDATE of a stream that was not begun"}
+		return &connError{codeProtocol, "WINDOW_UPDATE of an idle stream"}
 	}
 	st := c.streams[f.stream]
 	if st == nil {
@@ -158,7 +158,7 @@ func (c *h2conn) windowUpdateLocked(f *frame) error {
 
 func windowError(n int64) *connError {
 	if n == 0 {
-		return &connError{codeProtocol, "a WINDOW_UPDATE of nothing"}
+		return &connError{codeProtocol, "WINDOW_UPDATE of 0"}
 	}
 	return &connError{codeFlowControl, "a window is too large"}
 }

@@ -186,7 +186,7 @@ func (x *Exchange) Begin(status int, length int64) error {
 }
 
 // ErrBodyTooLong means that an answer's body is longer than Begin announced.
-var ErrBodyTooLong = errors.New("the answer is longer than it said")
+var ErrBodyTooLong = errors.New("the answer is longer than announced")
 
 // Write sends the next part of an answer's body. The kernel has copied p when Write returns.
 func (x *Exchange) Write(p []byte) (int, error) {
@@ -231,7 +231,7 @@ func (x *Exchange) Lend(to func(socket syscall.RawConn) (int64, error)) (n int64
 	case x.err != nil:
 		return 0, x.err
 	case !x.begun || !x.chunked || x.hollow || !x.over.canLend():
-		return 0, errors.New("httpserver: Lend where it cannot")
+		return 0, errors.New("httpserver: Lend without a lendable connection")
 	}
 	n, err = x.over.lend(to)
 	return n, x.sent(err)

@@ -160,7 +160,7 @@ func (r *fieldReader) finish(ended bool) error {
 		return errMalformed
 	}
 	if string(h.Method) == http.MethodConnect {
-		return &RequestError{http.StatusNotImplemented, "this is no proxy: CONNECT is not known"}
+		return &RequestError{http.StatusNotImplemented, "not a proxy: CONNECT is not supported"}
 	}
 	if string(r.scheme) != "http" && string(r.scheme) != "https" {
 		return errMalformed

@@ -116,10 +116,10 @@ func (f *frame) unpad() error {
 	}
 	if f.kind == frameHeaders && f.flags&flagPriority != 0 {
 		if len(p) < priorityLength {
-			return &connError{codeFrameSize, "a HEADERS frame without the priority it announces"}
+			return &connError{codeFrameSize, "HEADERS frame without the announced priority"}
 		}
 		if binary.BigEndian.Uint32(p)&streamIDMask == f.stream {
-			return &connError{codeProtocol, "a stream that depends on itself"}
+			return &connError{codeProtocol, "stream depends on itself"}
 		}
 		p = p[priorityLength:]
 	}

@@ -155,7 +155,7 @@ func (h *Head) requestLine(line []byte, l *Limits) error {
 		return bad("the request line is not METHOD TARGET HTTP/1.1")
 	}
 	if len(method) > 32 || !isToken(method) {
-		return bad("the method is not one")
+		return bad("invalid method")
 	}
 	switch string(version) {
 	case "HTTP/1.1":
@@ -188,7 +188,7 @@ func (h *Head) target() error {
 		h.Path = t
 		return nil
 	case string(h.Method) == http.MethodConnect:
-		return &RequestError{http.StatusNotImplemented, "this is no proxy: CONNECT is not known"}
+		return &RequestError{http.StatusNotImplemented, "not a proxy: CONNECT is not supported"}
 	default:
 		// The absolute form, meant for proxies, overrides Host.
 		scheme, rest, ok := bytes.Cut(t, []byte("://"))
@@ -201,7 +201,7 @@ func (h *Head) target() error {
 		}
 		h.Host, t = rest[:end], rest[end:]
 		if !isHost(h.Host) || len(h.Host) == 0 {
-			return bad("the target's host is not one")
+			return bad("invalid host in the target")
 		}
 	}
 	h.Path, h.Query, _ = bytes.Cut(t, []byte{'?'})
@@ -223,7 +223,7 @@ func parseField(line []byte) (Field, error) {
 		return Field{}, bad("a header line without a colon")
 	}
 	if !isToken(name) {
-		return Field{}, bad("a header name that is not one")
+		return Field{}, bad("invalid header name")
 	}
 	value = bytes.Trim(value, " \t")
 	for _, c := range value {
@@ -245,7 +245,7 @@ func (h *Head) framing() error {
 			if asciiEqual(f.Name, "host") {
 				hosts++
 				if !isHost(f.Value) {
-					return bad("Host is not one")
+					return bad("invalid Host")
 				}
 				if h.Host == nil {
 					h.Host = f.Value
@@ -285,11 +285,11 @@ func (h *Head) framing() error {
 	}
 	switch {
 	case hosts > 1:
-		return bad("more than one Host")
+		return bad("several Host headers")
 	case hosts == 0 && h.Minor == 1:
 		return bad("no Host")
 	case lengths > 1:
-		return bad("more than one Content-Length")
+		return bad("several Content-Length headers")
 	case codings > 1:
 		return &RequestError{http.StatusNotImplemented, "the only transfer coding is chunked, once"}
 	case codings > 0 && lengths > 0:

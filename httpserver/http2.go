@@ -284,7 +284,7 @@ func (c *h2conn) payLocked(cost int) error {
 	now := time.Now()
 	earned := int(now.Sub(c.counted).Seconds() * creditPerSecond)
 	if c.credit = min(c.credit+earned, maxCredit); c.credit < 0 {
-		return &connError{codeCalm, "too many frames that ask for work"}
+		return &connError{codeCalm, "too many frames that cost work"}
 	}
 	c.counted = now
 	return nil
@@ -390,7 +390,7 @@ func (c *h2conn) takenLocked(st *stream, n int) {
 // lateLocked handles a frame of a stream that the client has ended or never begun.
 func (c *h2conn) lateLocked(f *frame, what string) error {
 	if f.stream > c.last || f.stream%2 == 0 {
-		return &connError{codeProtocol, what + " of a stream that was not begun"}
+		return &connError{codeProtocol, what + " of an idle stream"}
 	}
 	if c.leaving {
 		return nil // perhaps of an ignored stream
@@ -410,7 +410,7 @@ func (c *h2conn) lateLocked(f *frame, what string) error {
 // headers begins a head (RFC 9113 section 6.2).
 func (c *h2conn) headers(f *frame) error {
 	if f.stream%2 == 0 {
-		return &connError{codeProtocol, "HEADERS of a stream that is none of a client's"}
+		return &connError{codeProtocol, "HEADERS of a stream id not for clients"}
 	}
 	if err := f.unpad(); err != nil {
 		return err
@@ -431,7 +431,7 @@ func (c *h2conn) headers(f *frame) error {
 			dropped = dropped || id == f.stream
 		}
 		if !dropped {
-			return &connError{codeStreamClosed, "HEADERS of a stream that has ended"}
+			return &connError{codeStreamClosed, "HEADERS of a closed stream"}
 		}
 		b.trailer = true
 	default:

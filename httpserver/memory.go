@@ -38,7 +38,7 @@ const (
 )
 
 // ErrNoMemory means that [Config.Memory] has no buffer for the exchange.
-var ErrNoMemory = failure.New(failure.Busy, "there is no memory for the connection", "")
+var ErrNoMemory = failure.New(failure.Busy, "no memory for the connection", "")
 
 // acquire returns a buffer, or ErrNoMemory after memoryWait.
 func (s *Server) acquire(size int) (Buffer, error) { return s.acquireWithin(size, memoryWait) }

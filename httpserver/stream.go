@@ -13,7 +13,7 @@ import (
 )
 
 // errStalled ends a stream whose client reads none of the answer.
-var errStalled = fmt.Errorf("the client takes nothing of the answer: %w", os.ErrDeadlineExceeded)
+var errStalled = fmt.Errorf("the client does not read the answer: %w", os.ErrDeadlineExceeded)
 
 // stream is an HTTP/2 stream: a request and its answer (RFC 9113 section 5). The handler's
 // goroutine waits until its frames are sent.
@@ -126,7 +126,7 @@ func (st *stream) answer() {
 	defer func() {
 		if v := recover(); v != nil {
 			x.Abort()
-			st.c.s.cfg.Log.Error("a handler panicked: its stream is reset", "panic", v, "stack", string(debug.Stack()))
+			st.c.s.cfg.Log.Error("a handler panicked: stream reset", "panic", v, "stack", string(debug.Stack()))
 		}
 		x.end()
 	}()

@@ -29,7 +29,7 @@ func (c *conn) greet() bool {
 	defer cancel()
 	if err := t.HandshakeContext(ctx); err != nil {
 		if plain, ok := errors.AsType[tls.RecordHeaderError](err); ok && plain.Conn != nil && isMethod(plain.RecordHeader[:]) {
-			_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nhttps:// is what is spoken here\n")
+			_, _ = io.WriteString(plain.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nuse https://\n")
 			linger(plain.Conn, c.in)
 		}
 		return false
@@ -97,7 +97,7 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, fmt.Errorf("TLS certificate: %w", err)
 	}
 	if err != nil && (c.err == nil || c.err.Error() != err.Error()) {
-		c.log.Warn("the TLS certificate's files cannot be used: the one from before is", "error", err)
+		c.log.Warn("the TLS certificate's files cannot be used: the server keeps the earlier certificate", "error", err)
 	}
 	c.err = err
 	return c.current, nil

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// ErrNoSwitch means that the connection cannot change its protocol.
-var ErrNoSwitch = errors.New("the connection cannot change its protocol")
+// ErrNoSwitch means that the connection cannot change protocols.
+var ErrNoSwitch = errors.New("the connection cannot change protocols")
 
 // Tunnel is a connection that has left HTTP: bytes in both directions. One goroutine may read,
 // one may write, and any may close it. It and its connection are closed when the handler returns.

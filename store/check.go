@@ -132,7 +132,7 @@ func (c *check) repaired(path, what, how string, repair func() error) bool {
 	if !c.o.Repair {
 		how = ""
 	} else if err := errors.Join(c.s.failpoint("before repair"), repair(), c.s.failpoint("repaired")); err != nil {
-		what, how = fmt.Sprintf("%s; cannot repair it: %v", what, err), ""
+		what, how = fmt.Sprintf("%s; repair failed: %v", what, err), ""
 	}
 	c.report(path, what, how)
 	return how != ""
@@ -186,7 +186,7 @@ func (e *Entry) differs(x *observed) string {
 	case x.Size != e.Size:
 		return fmt.Sprintf("%d bytes, not %d", x.Size, e.Size)
 	case x.Digest != e.Digest:
-		return "its content has changed"
+		return "content has changed"
 	case x.Link != e.Link:
 		return fmt.Sprintf("leads to %q, not %q", x.Link, e.Link)
 	case x.Mode != e.Mode:
@@ -287,7 +287,7 @@ func (c *check) trees() error {
 		}
 		c.done.Trees++
 		if err != nil {
-			t = c.badTree(d, live[d], "its content has changed")
+			t = c.badTree(d, live[d], "content has changed")
 		}
 		c.wanted(d, t)
 		if c.done.Trees%100 == 0 {
@@ -325,12 +325,12 @@ func (c *check) badTree(d Digest, live bool, what string) *Tree {
 		}
 		if c.ctx.Err() != nil || errors.Is(err, unix.ENOSPC) { // a later attempt may succeed
 			c.badTrees[d] = false
-			c.report(path, fmt.Sprintf("%s; cannot repair it: %v", what, err), "")
+			c.report(path, fmt.Sprintf("%s; repair failed: %v", what, err), "")
 			return nil
 		}
 		what = fmt.Sprintf("%s; not fetched: %v", what, err)
 	}
-	c.repaired(path, what, "removed: the next build makes it again", func() error {
+	c.repaired(path, what, "removed: recreated by the next build", func() error {
 		if err := c.forgetParts(map[Digest]bool{d: true}); err != nil {
 			return err
 		}
@@ -393,11 +393,11 @@ func (c *check) database() error {
 		return err
 	}
 	if what := c.integrity("quick"); what != "" { // as Open does
-		c.report(dbName, what+"; the next start of the engine makes it anew from the manifests", "")
+		c.report(dbName, what+"; the next start of the engine rebuilds the database from the manifests", "")
 		return nil // its rows are useless
 	}
 	if what := c.integrity("integrity"); what != "" {
-		c.repaired(dbName, what, "its indexes made again", func() error {
+		c.repaired(dbName, what, "indexes rebuilt", func() error {
 			c.s.mu.Lock()
 			defer c.s.mu.Unlock()
 			if _, err := c.s.db.ExecContext(c.ctx, `REINDEX`); err != nil {
@@ -428,7 +428,7 @@ func (c *check) database() error {
 		c.repaired(dbName, fmt.Sprintf("the manifest of image %s has changed", d), "taken from the image's directory", func() error {
 			b, err := os.ReadFile(filepath.Join(c.s.dir, "images", d.hex(), "manifest.json"))
 			if err == nil && sumDigest(b) != d {
-				err = errors.New("that is damaged as well")
+				err = errors.New("the source is damaged too")
 			}
 			if err != nil {
 				return err

@@ -187,7 +187,7 @@ func TestCheckRepairs(t *testing.T) {
 		}, false},
 		{"manifest", func(x damaging) {
 			flip(x.t, filepath.Join(filepath.Dir(x.s.Rootfs(x.img.Digest)), "manifest.json"))
-		}, []string{"images/X/manifest.json: its content has changed → taken from the database"}, false},
+		}, []string{"images/X/manifest.json: content has changed → taken from the database"}, false},
 		{"manifest in the database", func(x damaging) {
 			_, err := x.s.db.ExecContext(x.t.Context(), `UPDATE images SET manifest = '{}' WHERE digest = ?`, x.img.Digest)
 			must(x.t, err)
@@ -212,32 +212,32 @@ func TestCheckRepairs(t *testing.T) {
 		{"flipped bit", func(x damaging) {
 			flip(x.t, x.object("own"))
 		}, []string{
-			"objects/X: its content has changed; no sound copy of it is left → removed: the next build makes it again",
-			"images/X: its file own/file is lost → dropped: build or pull it again",
+			"objects/X: content has changed; no intact copy left → removed: recreated by the next build",
+			"images/X: the file own/file is lost → dropped: build or pull the image again",
 		}, true},
 		{"truncated object", func(x damaging) {
 			must(x.t, os.Truncate(x.object("own"), 1))
 		}, []string{
-			"objects/X: 1 bytes, not 3; no sound copy of it is left → removed: the next build makes it again",
-			"images/X: its file own/file is lost → dropped: build or pull it again",
+			"objects/X: 1 bytes, not 3; no intact copy left → removed: recreated by the next build",
+			"images/X: the file own/file is lost → dropped: build or pull the image again",
 		}, true},
 		{"manifest without objects", func(x damaging) {
 			must(x.t, os.Remove(x.object("own")), os.Remove(root(x.s, x.img, "own/file")))
 		}, []string{
-			"objects/X: missing; no sound copy of it is left → removed: the next build makes it again",
-			"images/X: its file own/file is lost → dropped: build or pull it again",
+			"objects/X: missing; no intact copy left → removed: recreated by the next build",
+			"images/X: the file own/file is lost → dropped: build or pull the image again",
 		}, true},
 		{"tree", func(x damaging) {
 			flip(x.t, tree(x.s, x.img, 1))
 		}, []string{
-			"trees/X.json: its content has changed → removed: the next build makes it again",
-			"images/X: the list of files of its part code part1 is lost → dropped: build or pull it again",
+			"trees/X.json: content has changed → removed: recreated by the next build",
+			"images/X: the list of files of the part code part1 is lost → dropped: build or pull the image again",
 		}, true},
 		{"missing tree", func(x damaging) {
 			must(x.t, os.Remove(tree(x.s, x.img, 1)))
 		}, []string{
-			"trees/X.json: missing → removed: the next build makes it again",
-			"images/X: the list of files of its part code part1 is lost → dropped: build or pull it again",
+			"trees/X.json: missing → removed: recreated by the next build",
+			"images/X: the list of files of the part code part1 is lost → dropped: build or pull the image again",
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestCheckSources(t *testing.T) {
 	// Only what a registry knows is asked for.
 	s, img := damaged()
 	found := checkAll(t, s, CheckOptions{Fetch: fetch("own")})
-	want := []string{"objects/X: its content has changed", "images/X: its file own/file is lost"}
+	want := []string{"objects/X: content has changed", "images/X: the file own/file is lost"}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("of no registry (-want +got):\n%s", diff)
 	}
@@ -321,11 +321,11 @@ func TestCheckSources(t *testing.T) {
 		want string
 	}{
 		{CheckOptions{Fetch: fetch("own")}, ""}, // nothing is lost yet
-		{CheckOptions{Repair: true, Fetch: fails(unix.ENOSPC)}, "; cannot repair it: no space left on device"},
+		{CheckOptions{Repair: true, Fetch: fails(unix.ENOSPC)}, "; repair failed: no space left on device"},
 		{CheckOptions{Repair: true, Fetch: fetch("own")}, " → fetched from registry"},
 	} {
 		found = checkAll(t, s, c.o)
-		if diff := cmp.Diff([]string{"objects/X: its content has changed" + c.want}, found); diff != "" {
+		if diff := cmp.Diff([]string{"objects/X: content has changed" + c.want}, found); diff != "" {
 			t.Errorf("fetched (-want +got):\n%s", diff)
 		}
 	}
@@ -335,8 +335,8 @@ func TestCheckSources(t *testing.T) {
 	known()
 	found = checkAll(t, s, CheckOptions{Repair: true, Fetch: fails(errors.New("it is gone"))})
 	want = []string{
-		"objects/X: its content has changed; no sound copy of it is left, nor fetched: it is gone → removed: the next build makes it again",
-		"images/X: its file own/file is lost → dropped: build or pull it again",
+		"objects/X: content has changed; no intact copy left, nor fetched: it is gone → removed: recreated by the next build",
+		"images/X: the file own/file is lost → dropped: build or pull the image again",
 	}
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("not fetched (-want +got):\n%s", diff)
@@ -353,7 +353,7 @@ func TestCheckSources(t *testing.T) {
 	for _, content := range []string{"", "owm", "own and more"} {
 		found = checkAll(t, s, CheckOptions{Repair: true, Fetch: fetch(content), InUse: inUse})
 		last := found[len(found)-1]
-		if want := "images/X: its file own/file is lost; function f uses it: build it again"; last != want {
+		if want := "images/X: the file own/file is lost; in use by function f: build the image again"; last != want {
 			t.Errorf("fetched %q: %q, want %q", content, last, want)
 		}
 	}
@@ -391,13 +391,13 @@ func TestCheckFetchesTree(t *testing.T) {
 		want []string // after what is wrong
 	}{
 		{CheckOptions{FetchTree: gives(tree, nil)}, []string{""}}, // nothing is lost yet
-		{CheckOptions{Repair: true, FetchTree: gives(nil, unix.ENOSPC)}, []string{"; cannot repair it: no space left on device"}},
+		{CheckOptions{Repair: true, FetchTree: gives(nil, unix.ENOSPC)}, []string{"; repair failed: no space left on device"}},
 		{CheckOptions{Repair: true, FetchTree: gives(tree, nil)}, []string{" → fetched from registry"}},
 		{CheckOptions{Repair: true, FetchTree: gives(nil, nil)}, nil},
 	} {
 		want := []string{}
 		for _, end := range c.want {
-			want = append(want, "trees/X.json: its content has changed"+end)
+			want = append(want, "trees/X.json: content has changed"+end)
 		}
 		if diff := cmp.Diff(want, checkAll(t, s, c.o)); diff != "" {
 			t.Errorf("found (-want +got):\n%s", diff)
@@ -408,8 +408,8 @@ func TestCheckFetchesTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"trees/X.json: missing; not fetched: what came is not it → removed: the next build makes it again",
-		"images/X: the list of files of its part code part1 is lost → dropped: build or pull it again",
+		"trees/X.json: missing; not fetched: the fetched content is wrong → removed: recreated by the next build",
+		"images/X: the list of files of the part code part1 is lost → dropped: build or pull the image again",
 	}
 	if diff := cmp.Diff(want, checkAll(t, s, CheckOptions{Repair: true, FetchTree: gives(new(Tree), nil)})); diff != "" {
 		t.Errorf("another one came (-want +got):\n%s", diff)

@@ -44,12 +44,12 @@ func (c *check) lostImage(img *Image) bool {
 		lost, bad := c.badTrees[p.Tree]
 		broken = broken || bad
 		if lost {
-			what = fmt.Sprintf("the list of files of its part %s %s is lost", p.Kind, p.Name)
+			what = fmt.Sprintf("the list of files of the part %s %s is lost", p.Kind, p.Name)
 		}
 	}
 	for _, d := range c.damaged {
 		if d.lost && slices.ContainsFunc(img.Parts, func(p Part) bool { return d.trees[p.Tree] }) {
-			what = fmt.Sprintf("its file %s is lost", d.entry.Path)
+			what = fmt.Sprintf("the file %s is lost", d.entry.Path)
 		}
 	}
 	if what == "" || c.s.snap.Load().byDigest[img.Digest] == nil {
@@ -58,11 +58,11 @@ func (c *check) lostImage(img *Image) bool {
 	path := "images/" + img.Digest.hex()
 	if c.o.InUse != nil {
 		if by := c.o.InUse(img.Digest); by != "" {
-			c.report(path, fmt.Sprintf("%s; %s uses it: build it again", what, by), "")
+			c.report(path, fmt.Sprintf("%s; in use by %s: build the image again", what, by), "")
 			return true
 		}
 	}
-	c.repaired(path, what, "dropped: build or pull it again", func() error {
+	c.repaired(path, what, "dropped: build or pull the image again", func() error {
 		_, err := c.s.remove(context.WithoutCancel(c.ctx), img.Digest, nil)
 		return err
 	})
@@ -87,7 +87,7 @@ func (c *check) strayImages() error {
 			c.s.mu.Lock()
 			defer c.s.mu.Unlock()
 			if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
-				return errors.New("a build has made it meanwhile")
+				return errors.New("a build replaced the image meanwhile")
 			}
 			return linux.RemoveAll(filepath.Join(c.s.dir, "images", name))
 		})
@@ -118,7 +118,7 @@ func (i *checkedImage) problem(path, what, how string, repair func() error) bool
 func (i *checkedImage) manifest() {
 	path := filepath.Join(i.s.dir, i.dir, "manifest.json")
 	b, err := os.ReadFile(path)
-	what := "its content has changed"
+	what := "content has changed"
 	switch {
 	case err == nil && sumDigest(b) == i.img.Digest:
 		return
@@ -134,7 +134,7 @@ func (i *checkedImage) manifest() {
 			return err
 		}
 		if sumDigest([]byte(row)) != i.img.Digest {
-			return errors.New("that is damaged as well")
+			return errors.New("the source is damaged too")
 		}
 		tmp := filepath.Join(i.s.dir, "tmp", "manifest-"+i.img.Digest.hex())
 		err = os.WriteFile(tmp, []byte(row), 0o600)
@@ -198,7 +198,7 @@ func (i *checkedImage) root() error {
 			if above && i.there() {
 				err := i.s.linkEntry(fd, e)
 				if is = err == nil; !is {
-					i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; cannot repair it: %v", err), "")
+					i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; repair failed: %v", err), "")
 				}
 			}
 		case ok && e.Kind == KindDir && x.Kind == KindDir:

@@ -246,7 +246,7 @@ func (s *Store) loadDB() error {
 		return err
 	}
 	if version > len(migrations) {
-		return fmt.Errorf("%s has version %d, this program knows up to %d: use the FRE that made it", path, version, len(migrations))
+		return fmt.Errorf("%s has version %d, fre knows versions up to %d: use the newer FRE", path, version, len(migrations))
 	}
 	if err := s.migrate(version); err != nil {
 		return err

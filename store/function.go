@@ -65,7 +65,7 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 		f.Spec = json.RawMessage("null")
 	}
 	if !json.Valid(f.Spec) {
-		return fmt.Errorf("function %s: its spec is not JSON", f.Name)
+		return fmt.Errorf("function %s: spec is not JSON", f.Name)
 	}
 	f.Spec = slices.Clone(f.Spec)
 	if f.Deployed.IsZero() {

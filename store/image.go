@@ -27,7 +27,7 @@ var (
 	// ErrAmbiguous: a digest prefix matches several images.
 	ErrAmbiguous = failure.New(failure.Ambiguous, "ambiguous image reference", "give more characters of the digest")
 	// ErrInUse: a function refers to the image.
-	ErrInUse = failure.New(failure.InUse, "image is in use", "remove the function or stop the sandbox that uses it first")
+	ErrInUse = failure.New(failure.InUse, "image is in use", "remove the function, or stop the sandbox, first")
 )
 
 // minPrefix is the minimal length of a digest prefix, in digits.
@@ -49,7 +49,7 @@ func (s *Store) readTree(d Digest) (*Tree, error) {
 		return nil, fmt.Errorf("tree %s: %w", d, err)
 	}
 	if sumDigest(b) != d {
-		return nil, fmt.Errorf("tree %s: %w: its content has changed", d, ErrTree)
+		return nil, fmt.Errorf("tree %s: %w: content has changed", d, ErrTree)
 	}
 	t, err := decodeTree(b)
 	if err != nil {
@@ -250,7 +250,7 @@ func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k
 	if s.snap.Load().byDigest[d] != nil {
 		staged = "" // another call was faster
 	} else if staged == "" {
-		return nil, fmt.Errorf("%s was removed meanwhile: build it again", d)
+		return nil, fmt.Errorf("%s was removed meanwhile: build the image again", d)
 	}
 	var err error
 	if staged != "" {

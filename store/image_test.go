@@ -411,7 +411,7 @@ func TestHiddenOfOldStore(t *testing.T) {
 			}
 			want := []string{}
 			if c.torn {
-				want = []string{"trees/X.json: its content has changed", "images/X: the list of files of its part code part0 is lost"}
+				want = []string{"trees/X.json: content has changed", "images/X: the list of files of the part code part0 is lost"}
 			}
 			if diff := cmp.Diff(want, checkAll(t, s, CheckOptions{})); diff != "" {
 				t.Errorf("after the other image went (-want +got):\n%s", diff)

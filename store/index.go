@@ -289,12 +289,12 @@ func (s *Store) rebuild(t *tx) error {
 	}
 	for _, f := range x.Functions {
 		if t.next.byDigest[f.Image] == nil {
-			s.log.Error("function has lost its image: dropped", "function", f.Name, "image", f.Image)
+			s.log.Error("image of a function lost: function dropped", "function", f.Name, "image", f.Image)
 			continue
 		}
 		for _, d := range f.Images {
 			if t.next.byDigest[d] == nil {
-				s.log.Error("function has lost an image that it might have gone back to", "function", f.Name, "image", d)
+				s.log.Error("image of an earlier revision of a function lost", "function", f.Name, "image", d)
 				f = f.without(d)
 			}
 		}

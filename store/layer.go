@@ -20,7 +20,7 @@ func (s *Store) CreateLayer() (*Writer, error) {
 }
 
 // ErrNotLayer: a whiteout or an opaque directory in a tree that is not a layer's.
-var ErrNotLayer = errors.New("only a layer removes what is below it")
+var ErrNotLayer = errors.New("only a layer may remove files of lower layers")
 
 // Whiteout removes path, and all below it, from the files of the parts before this layer. If the
 // layer itself holds the path, the layer's entry stays.

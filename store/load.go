@@ -25,7 +25,7 @@ func (s *Store) readSnapshot() (*snapshot, error) {
 
 // noImage reports damage: foreign keys let no row refer to a missing image.
 func noImage(what string, d Digest) error {
-	return fmt.Errorf("%w: %s is of image %s, which is not there", errCorrupt, what, d)
+	return fmt.Errorf("%w: %s belongs to the missing image %s", errCorrupt, what, d)
 }
 
 func (s *Store) readRows(n *snapshot) error {

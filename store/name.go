@@ -51,7 +51,7 @@ func ParseReference(ref string) (Reference, error) {
 		}
 	}
 	if r.Name == "" {
-		return Reference{}, fmt.Errorf("%w %q: there is no name in it", ErrName, ref)
+		return Reference{}, fmt.Errorf("%w %q: the name is missing", ErrName, ref)
 	}
 	return r, nil
 }
@@ -67,14 +67,14 @@ func (r Reference) Check() error {
 	}
 	for _, c := range components {
 		if !pathPattern.MatchString(c) {
-			return fmt.Errorf("%w %q: use lower-case letters and digits, with single dots, underscores or dashes between them, and slashes", ErrName, r.Name)
+			return fmt.Errorf("%w %q: use lower-case letters, digits and slashes, with single dots, underscores or dashes between", ErrName, r.Name)
 		}
 	}
 	switch {
 	case len(r.Name) > maxName:
 		return fmt.Errorf("%w: %.40q… is longer than %d bytes", ErrName, r.Name, maxName)
 	case len(components) == 1 && len(r.Name) == 64 && isHex(r.Name), r.Name == "sha256":
-		return fmt.Errorf("%w %q: it could be meant as a digest", ErrName, r.Name)
+		return fmt.Errorf("%w %q: looks like a digest", ErrName, r.Name)
 	case r.Version != "" && !versionPattern.MatchString(r.Version):
 		return fmt.Errorf("%w: version %q: use up to 128 letters, digits, dots, underscores and dashes, beginning with none of the latter two", ErrName, r.Version)
 	}

@@ -157,7 +157,7 @@ func (s *Store) fillReserve() {
 		}
 	}
 	if err != nil {
-		s.log.Warn("no room for the reserve that removals need on a full disk", "error", err)
+		s.log.Warn("no disk space for the reserve for removals on a full disk", "error", err)
 	}
 }
 
@@ -165,7 +165,7 @@ func (s *Store) fillReserve() {
 // first.
 func (s *Store) Close() error {
 	if err := s.SaveUses(context.Background()); err != nil {
-		s.log.Warn("it will be forgotten when images were last used", "error", err)
+		s.log.Warn("the times of the last use of images will be lost", "error", err)
 	}
 	return s.closeFiles()
 }

@@ -44,7 +44,7 @@ func checkTarget(p, target string) error {
 	case target == "" || len(target) > maxPath:
 		return fmt.Errorf("%w: symlink %q has a target of %d bytes", ErrPath, p, len(target))
 	case strings.IndexByte(target, 0) >= 0:
-		return fmt.Errorf("%w: symlink %q has a target that holds a NUL byte: %q", ErrPath, p, target)
+		return fmt.Errorf("%w: symlink %q has a target with a NUL byte: %q", ErrPath, p, target)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (c *check) mend() error {
 		for _, n := range slices.Sorted(maps.Keys(d.copies)) {
 			what := d.entry.differs(d.copies[n])
 			if what == "" {
-				what = "is not what its name says"
+				what = "does not match its digest"
 			}
 			c.mendCopy(key, n, d, what)
 		}
@@ -46,7 +46,7 @@ func (c *check) mend() error {
 // garbage removes a damaged object that no tree has.
 func (c *check) garbage(key string, d *damage) {
 	for n := range d.copies {
-		c.repaired("objects/"+objectName(key, n), "is not what its name says, and in no tree", "removed", func() error {
+		c.repaired("objects/"+objectName(key, n), "does not match its digest, and is in no tree", "removed", func() error {
 			return c.removeObject(key, n)
 		})
 	}
@@ -73,7 +73,7 @@ func (c *check) mendCopy(key string, n int, d *damage, what string) {
 	}
 	if !errors.Is(err, errNoSource) {
 		d.broken = true
-		c.report(path, fmt.Sprintf("%s; cannot repair it: %v", what, err), "")
+		c.report(path, fmt.Sprintf("%s; repair failed: %v", what, err), "")
 		return
 	}
 	// A further copy is made again when needed; the check of images repairs the links to it.
@@ -82,7 +82,7 @@ func (c *check) mendCopy(key string, n int, d *damage, what string) {
 		return
 	}
 	d.lost = true
-	c.repaired(path, what+"; "+err.Error(), "removed: the next build makes it again", func() error {
+	c.repaired(path, what+"; "+err.Error(), "removed: recreated by the next build", func() error {
 		return errors.Join(c.forgetTrees(d.trees), c.removeObject(key, n))
 	})
 }
@@ -93,7 +93,7 @@ func (d *damage) sound(n int) bool {
 	return x.err == nil && x.Digest == d.entry.Digest && x.Size == d.entry.Size
 }
 
-var errNoSource = errors.New("no sound copy of it is left")
+var errNoSource = errors.New("no intact copy left")
 
 // restore repairs a copy and returns a description of the repair.
 func (c *check) restore(key string, n int, d *damage) (string, error) {
@@ -199,7 +199,7 @@ func (c *check) fetchTree(d Digest) (*Tree, string, error) {
 	}
 	b, err := t.encode()
 	if err != nil || sumDigest(b) != d {
-		return nil, "", errors.Join(errors.New("what came is not it"), err)
+		return nil, "", errors.Join(errors.New("the fetched content is wrong"), err)
 	}
 	tmp, name := int(c.s.tmp.Fd()), d.hex()+".json"
 	err = writeFileAt(tmp, name, b)
@@ -228,7 +228,7 @@ func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 	hash := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, hash), io.LimitReader(r, e.Size+1))
 	if err == nil && (n != e.Size || Digest(digestPrefix+hex.EncodeToString(hash.Sum(nil))) != e.Digest) {
-		err = fmt.Errorf("%w: what was found is not it either", errNoSource)
+		err = fmt.Errorf("%w: the copy found is wrong too", errNoSource)
 	}
 	if err == nil {
 		err = setMeta(f, tmp, name, e)

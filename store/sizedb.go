@@ -280,7 +280,7 @@ func (s *Store) forgetTrees(least int) {
 		return nil
 	})
 	if err != nil {
-		s.log.Warn("cannot forget the sizes of removed images: the next sweep repeats it", "error", err)
+		s.log.Warn("sizes of removed images not dropped: the next sweep repeats the work", "error", err)
 	}
 }
 

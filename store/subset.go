@@ -17,7 +17,7 @@ func (s *Store) PutSubset(ctx context.Context, t *Tree) (Digest, error) {
 	defer w.Abort()
 	for _, e := range t.Entries {
 		if e.hasObject() && !w.has(e.key()) {
-			return "", fmt.Errorf("%s: its content is not in the store: %w", e.Path, fs.ErrNotExist)
+			return "", fmt.Errorf("%s: content is not in the store: %w", e.Path, fs.ErrNotExist)
 		}
 		w.entries[e.Path] = e
 	}

@@ -142,7 +142,7 @@ func (s *Store) sweepPending() (done Swept) {
 		dead := s.leases.takePending()
 		if len(dead) > 0 {
 			if err := s.sweepDead(dead, &done); err != nil {
-				s.log.Warn("cannot sweep after removing an image: the next full sweep repeats it", "error", err)
+				s.log.Warn("sweep after the removal of an image failed: the next full sweep repeats the work", "error", err)
 			}
 		}
 		s.sweeping.Unlock()

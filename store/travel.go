@@ -27,7 +27,7 @@ func (s *Store) TreeBytes(d Digest) ([]byte, error) {
 		return nil, fmt.Errorf("tree %s: %w", d, err)
 	}
 	if sumDigest(b) != d {
-		return nil, fmt.Errorf("tree %s: %w: its content has changed", d, ErrTree)
+		return nil, fmt.Errorf("tree %s: %w: content has changed", d, ErrTree)
 	}
 	return b, nil
 }
@@ -43,7 +43,7 @@ func (s *Store) ManifestBytes(d Digest) ([]byte, error) {
 		return nil, fmt.Errorf("manifest of image %s: %w", d, err)
 	}
 	if sumDigest(b) != d {
-		return nil, fmt.Errorf("manifest of image %s: %w: its content has changed: fre system fsck puts it right", d, ErrTree)
+		return nil, fmt.Errorf("manifest of image %s: %w: content has changed: repair the store with fre system fsck", d, ErrTree)
 	}
 	return b, nil
 }
@@ -52,14 +52,14 @@ func (s *Store) ManifestBytes(d Digest) ([]byte, error) {
 // path and every entry. Errors: ErrTree.
 func DecodeTree(d Digest, b []byte) (*Tree, error) {
 	if sumDigest(b) != d {
-		return nil, fmt.Errorf("tree %s: %w: its digest is %s", d, ErrTree, sumDigest(b))
+		return nil, fmt.Errorf("tree %s: %w: the digest is %s", d, ErrTree, sumDigest(b))
 	}
 	t, err := decodeTree(b)
 	if err == nil {
 		var canonical []byte
 		canonical, err = t.encode()
 		if err == nil && (t.Entries == nil || !bytes.Equal(b, canonical)) {
-			err = fmt.Errorf("%w: it is not in its canonical encoding", ErrTree)
+			err = fmt.Errorf("%w: not in canonical encoding", ErrTree)
 		}
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *Store) PutTree(ctx context.Context, t *Tree, next func(*Entry) (io.Read
 			return fmt.Errorf("store %s: %w", e.Path, err)
 		}
 		if got != *e {
-			return fmt.Errorf("%s: %w: it is to have %d bytes of %s, and has %d of %s", e.Path, ErrTree, e.Size, e.Digest, got.Size, got.Digest)
+			return fmt.Errorf("%s: %w: expected %d bytes of %s, got %d of %s", e.Path, ErrTree, e.Size, e.Digest, got.Size, got.Digest)
 		}
 	}
 	for _, e := range t.Entries {

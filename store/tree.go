@@ -127,7 +127,7 @@ func unraw(text, encoded string) (string, error) {
 	}
 	name, err := base64.StdEncoding.Strict().DecodeString(encoded)
 	if err != nil || text != "" || utf8.Valid(name) {
-		return "", fmt.Errorf("%w: %q is no name that is not UTF-8, in base64", ErrTree, encoded)
+		return "", fmt.Errorf("%w: %q is not a non-UTF-8 name in base64", ErrTree, encoded)
 	}
 	return string(name), nil
 }

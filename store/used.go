@@ -163,14 +163,14 @@ func (s *Store) RemoveUnused(ctx context.Context, d Digest, last time.Time) (Swe
 func (s *Store) RemovePut(ctx context.Context, d Digest, puts int) error {
 	_, err := s.removeUnless(ctx, d, func(u useTime) bool { return u.puts != puts }, func(img *Image) error {
 		if len(img.Names) > 0 {
-			return fmt.Errorf("%w: it is %s", ErrInUse, img.Names[0])
+			return fmt.Errorf("%w: by %s", ErrInUse, img.Names[0])
 		}
 		return nil
 	})
 	return err
 }
 
-var errSpared = fmt.Errorf("%w by somebody else", ErrInUse)
+var errSpared = fmt.Errorf("%w by another user", ErrInUse)
 
 // removeUnless is remove unless spare returns true. A caller that wants the image during the
 // removal waits for its end and makes the image again.

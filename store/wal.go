@@ -64,7 +64,7 @@ func checkLog(path string) error {
 			continue
 		}
 		if committed {
-			return fmt.Errorf("%w: its log is damaged before frame %d", errCorrupt, n)
+			return fmt.Errorf("%w: the log is damaged before frame %d", errCorrupt, n)
 		}
 		committed = binary.BigEndian.Uint32(frame[4:]) != 0
 	}

@@ -21,7 +21,7 @@ const bufferSize = 256 << 10
 // Errors of a Writer.
 var (
 	// ErrConflict: a path is a directory in one part or entry and a file or symlink in another.
-	ErrConflict = errors.New("path is both a directory and something else")
+	ErrConflict = errors.New("path is a directory in one part and no directory in another")
 	// ErrOwner: an id is above MaxID.
 	ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
 )

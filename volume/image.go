@@ -88,7 +88,7 @@ func (m *Manager) makeImage(path string, l Limits) error {
 		return err
 	}
 	if had.Inodes > 1 {
-		m.log.Info("moving a directory into an image, since it gets a limit", "path", path, "bytes", had.Bytes, "inodes", had.Inodes)
+		m.log.Info("moving a directory with a new limit into an image", "path", path, "bytes", had.Bytes, "inodes", had.Inodes)
 	}
 	if err := os.Mkdir(staging(path), 0o700); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (m *Manager) attachImage(path string, l Limits) (_ backing, err error) {
 	// discard gives blocks back to the host; noinit_itable keeps inode tables holes.
 	const options = "discard,noinit_itable,errors=remount-ro"
 	if err := unix.Mount(device.Name(), path, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, options); err != nil {
-		return nil, fmt.Errorf("mount %s, which e2fsck may repair: %w", imageFile(path), err)
+		return nil, fmt.Errorf("mount %s (e2fsck may repair the image): %w", imageFile(path), err)
 	}
 	i := &imageMount{m: m, path: path, device: device.Name(), size: size}
 	defer func() {
@@ -234,7 +234,7 @@ func lockImage(path string, within time.Duration) (*os.File, error) {
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
 			_ = f.Close()
-			return nil, fmt.Errorf("%s is in use: something has files of it open, or another engine does (losetup -j tells): %w", path, err)
+			return nil, fmt.Errorf("%s is in use by a process with open files, or by another engine (see losetup -j): %w", path, err)
 		}
 		<-tick.C
 	}
@@ -390,7 +390,7 @@ func (i *imageMount) growLocked(l Limits) error {
 	defer dir.Close()
 	err = linux.ResizeExt4(int(dir.Fd()), uint64(size/blockSize))
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: while it is in use that takes CAP_SYS_RESOURCE: detach it first", err)
+		return fmt.Errorf("%w: changing a volume in use needs CAP_SYS_RESOURCE: detach the volume first", err)
 	}
 	if err == nil {
 		i.size = size
@@ -420,7 +420,7 @@ func prepareImage(image *os.File, l Limits) (int64, error) {
 	u32 := func(at int) int64 { return int64(binary.LittleEndian.Uint32(super[at:])) }
 	inodes, size := u32(0), (u32(4)|u32(0x150)<<32)*blockSize
 	if inodes <= 0 || size <= 0 || binary.LittleEndian.Uint16(super[0x38:]) != unix.EXT4_SUPER_MAGIC {
-		return 0, errors.New("not an ext4: restore it, or remove it with all that was in it")
+		return 0, errors.New("not an ext4: restore the image from a backup, or remove the image with all its files")
 	}
 	want := sizeFor(l, size, inodes)
 	grow := l.limited() && want > size

@@ -51,7 +51,7 @@ func (p *plainDir) detach() error { p.stop(); return nil }
 func (p *plainDir) setLimits(l Limits) error {
 	if l.limited() {
 		if p.m.Kind() != Plain {
-			return errors.Join(ErrNoLimits, errors.New("it had no limit when it was attached: limits are put on it at the next start of the engine"))
+			return errors.Join(ErrNoLimits, errors.New("attached without a limit: the next start of the engine applies limits"))
 		}
 		return p.m.noLimits()
 	}

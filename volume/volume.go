@@ -50,8 +50,8 @@ const (
 	Plain Kind = "plain"
 )
 
-// ErrNoLimits means that this host cannot limit the size of a directory.
-var ErrNoLimits = errors.New("this host cannot limit the size of a directory")
+// ErrNoLimits means that the host cannot limit the size of a directory.
+var ErrNoLimits = errors.New("the host cannot limit the size of a directory")
 
 // Limits bound a volume; 0 means no limit. If a limit falls below the current use, every further
 // block is refused and no file is removed.
@@ -220,7 +220,7 @@ func (m *Manager) Attach(path string, l Limits) (*Volume, error) {
 		return nil, fmt.Errorf("attach volume %s: negative limit", path)
 	}
 	if l.Inodes > 0 && l.Bytes == 0 {
-		return nil, fmt.Errorf("attach volume %s: a limit of inodes takes one of bytes", path)
+		return nil, fmt.Errorf("attach volume %s: a limit of inodes needs a limit of bytes", path)
 	}
 	v, err := m.lock(path)
 	if err != nil {

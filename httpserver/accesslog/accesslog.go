@@ -46,7 +46,7 @@ func New[R any](w io.Writer, log *slog.Logger, reg prometheus.Registerer) *Log[R
 func newLog[R any](w io.Writer, log *slog.Logger, reg prometheus.Registerer, queue int) *Log[R] {
 	l := &Log[R]{
 		to: w, log: log, done: make(chan struct{}), queue: make(chan R, queue),
-		all: prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_access_log_lost_total", Help: "Requests that the access log does not tell of."}),
+		all: prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_access_log_lost_total", Help: "Requests missing in the access log."}),
 	}
 	if reg != nil {
 		reg.MustRegister(l.all)
@@ -118,7 +118,7 @@ func (l *Log[R]) Close() error {
 	select {
 	case <-l.done:
 	case <-time.After(time.Second):
-		l.log.Warn("access log cannot be written: its last lines are lost")
+		l.log.Warn("access log cannot be written: the last lines are lost")
 	}
 	return nil
 }

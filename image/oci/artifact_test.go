@@ -268,13 +268,13 @@ func TestArtifactRefused(t *testing.T) {
 		{"for another platform", func(x *served) { x.m.Annotations[annotationPlatform] = "linux/other" }, "", ErrPlatform, "linux/other"},
 		{"for none", func(x *served) { x.m.Annotations = nil }, "", ErrPlatform, "build the image for the engine's platform"},
 		{"a part too few", func(x *served) { x.parts = x.parts[:1] }, "", ErrArchive, "1 layers"},
-		{"parts in another order", func(x *served) { slices.Reverse(x.parts) }, "", ErrArchive, "its digest is"},
+		{"parts in another order", func(x *served) { slices.Reverse(x.parts) }, "", ErrArchive, "the digest is"},
 		{"a part that is something else", func(x *served) { x.parts[1] = []byte("nothing of this") }, "", ErrArchive, "truncated"},
-		{"a part with another list", func(x *served) { x.parts[1] = pack(t, file(partTree, `{"entries":[]}`)) }, "", ErrArchive, "its digest is"},
+		{"a part with another list", func(x *served) { x.parts[1] = pack(t, file(partTree, `{"entries":[]}`)) }, "", ErrArchive, "the digest is"},
 		{"a part without its files", func(x *served) { x.parts[1] = pack(t, file(partTree, treeOf(t, s, code))) }, "", ErrArchive, "ends before 0"},
 		{"a file of another content", func(x *served) {
 			x.parts[1] = pack(t, file(partTree, treeOf(t, s, code)), file("0", "two"))
-		}, "", ErrArchive, "and has 3 of sha256"},
+		}, "", ErrArchive, "got 3 of sha256"},
 		{"a file of another size", func(x *served) {
 			x.parts[1] = pack(t, file(partTree, treeOf(t, s, code)), file("0", "three"))
 		}, "", ErrArchive, "to have 3 bytes and has 5"},

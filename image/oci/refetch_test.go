@@ -189,7 +189,7 @@ func TestRefetch(t *testing.T) {
 		if strings.HasPrefix(p.Path, "objects/") && !strings.Contains(p.What, "nor fetched: "+remotes[0]+": registry "+w.host) {
 			t.Errorf("%+v does not say why", p)
 		}
-		if strings.HasPrefix(p.Path, "images/") && p.Repair == "dropped: build or pull it again" {
+		if strings.HasPrefix(p.Path, "images/") && p.Repair == "dropped: build or pull the image again" {
 			dropped++
 		}
 	}
