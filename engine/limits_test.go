@@ -28,9 +28,9 @@ func TestDeployRefusesLimits(t *testing.T) {
 		say   []string
 		set   func(*image.Resources)
 	}{
-		{"resources.memory", []string{"controller memory", "4194304 MiB", "lower it"}, func(r *image.Resources) { r.MemoryBytes = 4 << 40 }},
-		{"resources.cpu", []string{"controller cpu", "1024 CPUs", "lower it"}, func(r *image.Resources) { r.CPUMillis = 1024_000 }},
-		{"resources.pids", []string{"controller pids", "8388608 processes", "lower it"}, func(r *image.Resources) { r.Pids = 1 << 23 }},
+		{"resources.memory", []string{"controller memory", "4194304 MiB", "lower the limit"}, func(r *image.Resources) { r.MemoryBytes = 4 << 40 }},
+		{"resources.cpu", []string{"controller cpu", "1024 CPUs", "lower the limit"}, func(r *image.Resources) { r.CPUMillis = 1024_000 }},
+		{"resources.pids", []string{"controller pids", "8388608 processes", "lower the limit"}, func(r *image.Resources) { r.Pids = 1 << 23 }},
 		{"resources.files", []string{"RLIMIT_NOFILE", "1099511627776 open files", "LimitNOFILE"}, func(r *image.Resources) { r.Files = 1 << 40 }},
 	} {
 		_, err := r.Deploy(t.Context(), "f", r.image("f", func(c *image.Config) { test.set(&c.Resources) }), DeployOptions{})

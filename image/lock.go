@@ -232,7 +232,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 // are [TemplateErrors] with name as the file.
 func ParseLock(name string, src []byte) (*Lock, error) {
 	s := &source{file: name}
-	const next = "; delete the file to resolve anew"
+	const next = "; delete the file to resolve again"
 	if len(src) > maxLockBytes {
 		return nil, s.fail(position{}, "the lock has %d bytes: the limit is %s%s", len(src), formatBytes(maxLockBytes), next)
 	}

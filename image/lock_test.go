@@ -175,7 +175,7 @@ func TestParseLockErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := ParseLock(LockFile, []byte(c.src))
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "delete the file to resolve anew") {
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "delete the file to resolve again") {
 				t.Errorf("%s:\ngot  %v\nwant %s", c.src, err, c.want)
 			}
 		})

@@ -196,7 +196,7 @@ func New() http.Handler { return http.RedirectHandler("/q", 308) }
 		{"syntax", map[string]string{"a.go": "package a\n\nfunc Handle( {\n"}, []string{"a.go:3:", "expected"}},
 		{"types", map[string]string{"a.go": strings.Replace(goMath, "string(b)", "b", 1)}, []string{"./a.go:11:", "mismatched types"}},
 		{"no module", map[string]string{"a.go": strings.Replace(goMath, `"context"`, "\"context\"\n\t_ \"example.org/nothing\"", 1)}, []string{"a.go:5:", "example.org/nothing"}},
-		{"no sum", map[string]string{"go.mod": uuid, "main.go": ids, "fret.yaml": "id: f\nruntime: go\nhandler: Site\n"}, []string{"go.sum does not hold github.com/google/uuid v1.6.0", "go get github.com/google/uuid@v1.6.0"}},
+		{"no sum", map[string]string{"go.mod": uuid, "main.go": ids, "fret.yaml": "id: f\nruntime: go\nhandler: Site\n"}, []string{"go.sum lacks github.com/google/uuid v1.6.0", "go get github.com/google/uuid@v1.6.0"}},
 		{"wrong sum", map[string]string{
 			"go.mod": uuid, "main.go": ids, "fret.yaml": "id: f\nruntime: go\nhandler: Site\n",
 			"go.sum": strings.Replace(uuidSum, "h1:NIv", "h1:MIv", 1),
@@ -208,7 +208,7 @@ func New() http.Handler { return http.RedirectHandler("/q", 308) }
 		{"no package", map[string]string{"README": "x"}, []string{"no Go package"}},
 		{"no directory", map[string]string{"a.go": "package a\n", "fret.yaml": "id: f\nruntime: go\nhandler: api.Handle\n"}, []string{"no directory api"}},
 		{"cgo", map[string]string{"a.go": "package a\n\nimport \"C\"\n\nfunc Handle() any { return nil }\n"}, []string{"cgo"}},
-		{"ours", map[string]string{"a.go": "package function\n", "go.mod": "module github.com/fre-engine/fre/function\n"}, []string{"name it otherwise"}},
+		{"ours", map[string]string{"a.go": "package function\n", "go.mod": "module github.com/fre-engine/fre/function\n"}, []string{"choose another module name"}},
 		{"newer", map[string]string{"a.go": goMath, "go.mod": "module m\n\ngo 1.99\n"}, []string{"needs Go 1.99", "FRE compiles with Go 1."}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

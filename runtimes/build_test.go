@@ -427,13 +427,13 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 	}{
 		"hash of a file":       {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "six==1.16.0 --hash=sha256:" + strings.Repeat("0", 64)}, "hash mismatch"},
 		"hashes for some":      {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "idna==3.4\nsix==1.16.0 --hash=" + sixSum}, "none for idna"},
-		"an index":             {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "-i https://example.com/simple\nsix"}, "r.txt:1: -i: the engine's configuration says which indexes packages come from"},
+		"an index":             {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "-i https://example.com/simple\nsix"}, "r.txt:1: -i: packages come from the indexes in the engine's configuration"},
 		"no file":              {map[string]string{"fret.yaml": template("r.txt")}, "read r.txt"},
 		"dynamic dependencies": {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndynamic = [\"dependencies\"]\n"}, "are dynamic"},
 		"no project":           {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[tool.poetry]\n"}, "no [project] table"},
 		"not TOML":             {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project"}, "pyproject.toml: "},
 		"unknown extra":        {map[string]string{"fret.yaml": template("pyproject.toml[nope]"), "pyproject.toml": project}, "no optional dependencies 'nope': there are all, web"},
-		"a URL in a project":   {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndependencies = [\"a @ https://example.com/${UV_DEFAULT_INDEX}\"]\n"}, "variables are not filled in"},
+		"a URL in a project":   {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndependencies = [\"a @ https://example.com/${UV_DEFAULT_INDEX}\"]\n"}, "variables are not supported"},
 		"stale uv.lock":        {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": strings.Replace(locked, "six==1.16.0", "six==1.15.0", 1), "uv.lock": lock}, "run uv lock"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -140,7 +140,7 @@ func TestComposer(t *testing.T) {
 		p.Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
 		changed.Composer.Packages = append(changed.Composer.Packages, p)
 	}
-	if _, _, err := w.buildFiles(t, files, &changed); err == nil || !strings.Contains(err.Error(), "its files were changed since") {
+	if _, _, err := w.buildFiles(t, files, &changed); err == nil || !strings.Contains(err.Error(), "the files were changed since") {
 		t.Errorf("changed files: %v", err)
 	}
 

@@ -45,10 +45,10 @@ func TestContractRefused(t *testing.T) {
 	for template, want := range map[string]string{
 		"id: f\nbase: node\ncontract: asgi\n":                                 "fret.yaml:3:11: the contract asgi is for the runtime python: the template's runtime node has the contracts fre, lambda, functions-framework, knative",
 		"id: f\nbase: python\ncontract: lamda\n":                              `fret.yaml:3:11: contract "lamda" is not known: the contracts are fre, lambda, asgi, wsgi, functions-framework, knative, http, cgi, stdio`,
-		"id: f\nbase: python\ncontract: functions-framework\n":                "the contract functions-framework needs the framework itself: add functions-framework to packages.pip",
-		"id: f\nbase: node\ncontract: knative\n":                              "the contract knative needs the package that serves it: add faas-js-runtime to packages.npm",
+		"id: f\nbase: python\ncontract: functions-framework\n":                "the contract functions-framework needs the framework: add functions-framework to packages.pip",
+		"id: f\nbase: node\ncontract: knative\n":                              "the contract knative needs a package: add faas-js-runtime to packages.npm",
 		"id: f\nbase: java\ncontract: lambda\nhandler: a-b\n":                 `handler "a-b" is not Class::method`,
-		"id: f\nbase: native\ncontract: cgi\nhandler: \"a 'b\"\n":             "is no command line",
+		"id: f\nbase: native\ncontract: cgi\nhandler: \"a 'b\"\n":             "is not a command line",
 		"id: f\nruntime: go\ncontract: lambda\ninstances: {concurrency: 2}\n": "handles one event at a time",
 	} {
 		tmpl, err := image.ParseTemplate(image.TemplateFile, []byte(template))

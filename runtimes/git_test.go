@@ -247,10 +247,10 @@ func TestCodeFromGit(t *testing.T) {
 		"no such ref":        {"url: '" + r.http + "/open', ref: nowhere", "nowhere"},
 		"no such commit":     {"url: '" + r.http + "/open', ref: " + strings.Repeat("7", 40), "77777"},
 		"no such repository": {"url: '" + r.http + "/nothing'", "not found"},
-		"no credential":      {"url: '" + r.http + "/private/team/app'", "code.git.auth (it has team, wrong, other, deploy, stranger)"},
-		"wrong token":        {"url: '" + r.http + "/private/team/app', auth: wrong", "the credential wrong is not accepted"},
+		"no credential":      {"url: '" + r.http + "/private/team/app'", "code.git.auth (known: team, wrong, other, deploy, stranger)"},
+		"wrong token":        {"url: '" + r.http + "/private/team/app', auth: wrong", "the server refuses the credential wrong"},
 		"unknown credential": {"url: '" + r.http + "/private/team/app', auth: me", `no credential "me"`},
-		"another's":          {"url: '" + r.http + "/private/team/app', auth: other", "not for this address"},
+		"another's":          {"url: '" + r.http + "/private/team/app', auth: other", "for a different address"},
 		"unknown server":     {"url: 'ssh://git@" + r.ssh + "/private/team/app', auth: stranger", "known_hosts"},
 		"no key":             {"url: 'ssh://git@" + r.ssh + "/private/team/app'", "Host key verification failed"},
 		"no server":          {"url: 'https://127.0.0.1:1/x'", "Failed to connect"},
@@ -334,7 +334,7 @@ func TestCodeFromGitForTenant(t *testing.T) {
 	told := map[string]string{}
 	for _, at := range []string{inside.URL, closed.URL, "ssh://git@" + strings.TrimPrefix(inside.URL, "http://")} {
 		_, err := build("url: '" + at + "/x'")
-		if err == nil || !strings.Contains(err.Error(), "may not be connected to") {
+		if err == nil || !strings.Contains(err.Error(), "are not allowed: not a server") {
 			t.Errorf("%s: %v, want that it may not be connected to", at, err)
 		}
 		told[at] = strings.ReplaceAll(fmt.Sprint(err), at, "URL")
@@ -342,7 +342,7 @@ func TestCodeFromGitForTenant(t *testing.T) {
 	if told[inside.URL] != told[closed.URL] {
 		t.Errorf("an open port: %s\na closed one: %s", told[inside.URL], told[closed.URL])
 	}
-	if _, err := build("url: '" + r.http + "/bad', submodules: true"); err == nil || !strings.Contains(err.Error(), "may not be connected to") {
+	if _, err := build("url: '" + r.http + "/bad', submodules: true"); err == nil || !strings.Contains(err.Error(), "are not allowed: not a server") {
 		t.Errorf("a submodule inside: %v", err)
 	}
 	if seen != 0 {

@@ -366,7 +366,7 @@ func TestIndexNamed(t *testing.T) {
 		t.Errorf("an index that the configuration has not: %v", err)
 	}
 	_, _, err = w.build(t, "id: f\nbase: python\npackages:\n  pip: [fretest-locked]\n  pip_index: {fretest-locked: team}\n", "main.py", nil)
-	if err == nil || !strings.Contains(err.Error(), `asked was the index "team", which may also want other credentials`) {
+	if err == nil || !strings.Contains(err.Error(), `asked index: "team"; the index may need other credentials`) {
 		t.Errorf("an index that refuses: %v", err)
 	}
 	_, _ = fmt.Fprint(&said, err)

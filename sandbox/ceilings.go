@@ -29,11 +29,11 @@ type ceiling struct {
 // The shares are those of an ordinary function at work, not its limits: few functions reach
 // their limits at the same time.
 var ceilings = []ceiling{
-	{"pid_max", "process ids", "kernel.pid_max", 0, 32, "process ids", "no process can be started, the host's own neither"},
-	{"threads_max", "threads", "kernel.threads-max", 0, 32, "threads", "no process can be started, the host's own neither"},
-	{"file_max", "open files", "fs.file-max", 0, 256, "open files", "nothing can be opened, by the host's own programs neither"},
+	{"pid_max", "process ids", "kernel.pid_max", 0, 32, "process ids", "no process can start, on the host neither"},
+	{"threads_max", "threads", "kernel.threads-max", 0, 32, "threads", "no process can start, on the host neither"},
+	{"file_max", "open files", "fs.file-max", 0, 256, "open files", "no file can be opened, by programs of the host neither"},
 	{"tcp_mem", "memory of TCP's sockets", "net.ipv4.tcp_mem", 2, 128, "pages", "connections of all sandboxes and of the host stall"},
-	{"udp_mem", "memory of UDP's sockets", "net.ipv4.udp_mem", 2, 64, "pages", "datagrams to anybody are dropped, answers of name servers too"},
+	{"udp_mem", "memory of UDP's sockets", "net.ipv4.udp_mem", 2, 64, "pages", "all datagrams are dropped, including DNS answers"},
 	// The kernel also counts these for root, who makes the user namespaces (ucounts).
 	{"inotify_instances", "inotify instances", "fs.inotify.max_user_instances", 0, 1, "instances", "functions that watch files, and triggers on /work, fail"},
 	{"inotify_watches", "inotify watches", "fs.inotify.max_user_watches", 0, 64, "watches", "functions that watch files, and triggers on /work, fail"},
@@ -126,18 +126,18 @@ func probeGroupAbove() Check {
 // if the file system has no project quotas.
 func probeLoop() Check {
 	c := Check{
-		ID: "loop", Name: "loop devices", OK: true, Optional: true, Found: "made as they are needed",
-		Does:   "each /work and container with a limit takes one, where there are no project quotas",
+		ID: "loop", Name: "loop devices", OK: true, Optional: true, Found: "created on demand",
+		Does:   "without project quotas, each limited /work or container uses a loop device",
 		Effect: "no further /work or container with a limit can be mounted",
 	}
 	if _, err := os.Stat("/dev/loop-control"); err != nil {
-		c.OK, c.Found, c.Next = false, err.Error(), "write into /etc/modules-load.d/fre.conf, then load it by modprobe loop: loop"
+		c.OK, c.Found, c.Next = false, err.Error(), "write the line loop into /etc/modules-load.d/fre.conf, and run modprobe loop"
 		return c
 	}
 	// 0 means no bound. Kernels since 6.5 make more devices than max_loop.
 	text, err := os.ReadFile("/sys/module/loop/parameters/max_loop")
 	if most, perr := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && perr == nil && most > 0 {
-		c.Found = fmt.Sprintf("max_loop = %d to begin with, more as they are needed", most)
+		c.Found = fmt.Sprintf("max_loop = %d at first, more on demand", most)
 	}
 	return c
 }

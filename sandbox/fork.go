@@ -143,10 +143,10 @@ func inodeOf(fd int) (uint64, error) {
 }
 
 // ErrForks is the error of Fork if the server already has Spec.Forks forks.
-var ErrForks = errors.New("fork server has all the forks it may have")
+var ErrForks = errors.New("fork server reached the limit of forks")
 
 // errNotFork is the reason not to adopt a process: the server is hostile or broken.
-var errNotFork = errors.New("not a fork in new namespaces of its own")
+var errNotFork = errors.New("not a fork in new private namespaces")
 
 // newForkServer makes the additional state of a fork server.
 func (h *Host) newForkServer(spec *Spec) (*forkServer, error) {
@@ -447,7 +447,7 @@ func (s *Sandbox) watch(pidfd *os.File) {
 	if !over(unix.POLLIN) {
 		_ = pidfd.SetReadDeadline(time.Now().Add(reapWithin))
 		if !over(unix.POLLHUP) {
-			s.host.log.Warn("fork server does not reap its children and is killed", "sandbox", s.parent.id)
+			s.host.log.Warn("fork server killed: it does not reap its children", "sandbox", s.parent.id)
 			s.parent.Kill()
 			_ = pidfd.SetReadDeadline(time.Time{})
 			over(unix.POLLHUP)

@@ -45,7 +45,7 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 		return os.ErrProcessDone
 	}
 	if s.userns == nil {
-		return fmt.Errorf("furnish sandbox %s: it has a tenant: %w", s.id, unix.EINVAL)
+		return fmt.Errorf("furnish sandbox %s: already has a tenant: %w", s.id, unix.EINVAL)
 	}
 	trees := make([]int, 0, len(mounts))
 	defer func() {

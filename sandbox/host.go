@@ -233,7 +233,7 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 	slot.s = s
 	h.reading.Go(func() {
 		if err := s.read(); !errors.Is(err, net.ErrClosed) {
-			h.log.Error("spawner ended and its sandboxes with it", "error", err)
+			h.log.Error("spawner ended, and all its sandboxes", "error", err)
 		}
 	})
 	return s, nil
@@ -252,7 +252,7 @@ func (spec *Spec) check() error {
 	case len(spec.Args) == 0 || spec.Args[0] == "":
 		return bad("has no program")
 	case spec.User.Own && (spec.User.Tenant != "" || spec.User.HostBase != 0):
-		return bad("has a tenant and a user namespace of its own")
+		return bad("has both a tenant and a private user namespace")
 	case !spec.User.Own && spec.User.Tenant == "":
 		return bad("has no tenant")
 	case !spec.User.Own && spec.User.HostBase == 0:
@@ -260,9 +260,9 @@ func (spec *Spec) check() error {
 	case spec.User.UID >= idCount || spec.User.GID >= idCount:
 		return bad("user or group id is above 65535")
 	case spec.Opens != nil && (spec.Scratch != nil || spec.Forks > 0):
-		return bad("what is opened can be noted in a read-only root without forks only")
+		return bad("tracing of opened files needs a read-only root and no forks")
 	case len(spec.Groups) > MaxGroups || slices.ContainsFunc(spec.Groups, func(g uint32) bool { return g >= idCount }):
-		return bad(fmt.Sprintf("has more than %d supplementary groups, or one above 65535", MaxGroups))
+		return bad(fmt.Sprintf("has more than %d supplementary groups, or an id above 65535", MaxGroups))
 	case spec.Capabilities&^ContainerCapabilities != 0:
 		return bad(fmt.Sprintf("asks for the capabilities %v, beyond those of containers", spec.Capabilities&^ContainerCapabilities))
 	case spec.Capabilities != 0 && spec.Forks > 0:

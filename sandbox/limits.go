@@ -27,14 +27,14 @@ type LimitError struct {
 
 func (e *LimitError) Error() string {
 	if e.Most == 0 {
-		return fmt.Sprintf("limit of %s cannot be enforced: host %s has no cgroup controller %s; enable it at boot (fre doctor)",
+		return fmt.Sprintf("limit of %s cannot be enforced: host %s has no cgroup controller %s; enable the controller at boot (fre doctor)",
 			e.amount(e.Want, math.Ceil), e.Host, e.Controller)
 	}
 	controller := e.Controller
 	if e.Limit != "files" {
 		controller = "cgroup controller " + controller
 	}
-	return fmt.Sprintf("limit of %s is more than %s of host %s can give: %s (%s); lower it, or %s",
+	return fmt.Sprintf("limit of %s is above the maximum of %s on host %s: %s (%s); lower the limit, or %s",
 		e.amount(e.Want, math.Ceil), controller, e.Host, e.amount(e.Most, math.Floor), e.By, e.next)
 }
 
@@ -87,13 +87,13 @@ func (h *Host) bounds() ([]bound, error) {
 	}
 	list := []bound{
 		{of: func(l *Limits) *int64 { return &l.MemoryBytes }, LimitError: LimitError{
-			Limit: "memory", Most: memory, By: "all it has", next: "use a host with more",
+			Limit: "memory", Most: memory, By: "the host's memory", next: "use a host with more memory",
 		}},
 		{of: func(l *Limits) *int64 { return &l.CPUMillis }, LimitError: LimitError{
-			Limit: "cpu", Most: int64(h.cpus.Count()) * 1000, By: "all that the engine may use", next: "use a host with more",
+			Limit: "cpu", Most: int64(h.cpus.Count()) * 1000, By: "the engine's CPUs", next: "use a host with more CPUs",
 		}},
 		{of: func(l *Limits) *int64 { return &l.Pids }, LimitError: LimitError{
-			Limit: "pids", Most: pids, By: "kernel.pid_max", next: "raise that",
+			Limit: "pids", Most: pids, By: "kernel.pid_max", next: "raise kernel.pid_max",
 		}},
 	}
 	for i := range list {
@@ -101,11 +101,11 @@ func (h *Host) bounds() ([]bound, error) {
 		c := cgroup.Controller(b.Limit)
 		b.Controller, b.missing = b.Limit, slices.Contains(layout.Missing(), c)
 		if a, ok := above[c]; ok && a.Most < b.Most {
-			b.Most, b.By, b.next = a.Most, filepath.Base(a.File)+" of "+filepath.Dir(a.File), "raise that"
+			b.Most, b.By, b.next = a.Most, filepath.Base(a.File)+" of "+filepath.Dir(a.File), "raise the parent's limit"
 		}
 	}
 	list = append(list, bound{of: func(l *Limits) *int64 { return &l.Files }, LimitError: LimitError{
-		Limit: "files", Controller: "RLIMIT_NOFILE", Most: h.maxFiles, By: "the engine's own", next: "raise LimitNOFILE of its service",
+		Limit: "files", Controller: "RLIMIT_NOFILE", Most: h.maxFiles, By: "the engine's own limit", next: "raise LimitNOFILE of the engine's service",
 	}})
 	for i := range list {
 		list[i].Host = host

@@ -80,10 +80,10 @@ func TestLimitError(t *testing.T) {
 		return bound{LimitError: LimitError{Limit: limit, Controller: controller, Host: "web1", Most: most, By: by, next: next}, of: of}
 	}
 	bounds := []bound{
-		above("memory", "memory", 2<<30+5, "memory.max of /sys/fs/cgroup/fre.slice", "raise that", func(l *Limits) *int64 { return &l.MemoryBytes }),
-		above("cpu", "cpu", 2000, "all that the engine may use", "use a host with more", func(l *Limits) *int64 { return &l.CPUMillis }),
-		above("pids", "pids", 32768, "kernel.pid_max", "raise that", func(l *Limits) *int64 { return &l.Pids }),
-		above("files", "RLIMIT_NOFILE", 20000, "the engine's own", "raise LimitNOFILE of its service", func(l *Limits) *int64 { return &l.Files }),
+		above("memory", "memory", 2<<30+5, "memory.max of /sys/fs/cgroup/fre.slice", "raise the parent's limit", func(l *Limits) *int64 { return &l.MemoryBytes }),
+		above("cpu", "cpu", 2000, "the engine's CPUs", "use a host with more CPUs", func(l *Limits) *int64 { return &l.CPUMillis }),
+		above("pids", "pids", 32768, "kernel.pid_max", "raise kernel.pid_max", func(l *Limits) *int64 { return &l.Pids }),
+		above("files", "RLIMIT_NOFILE", 20000, "the engine's own limit", "raise LimitNOFILE of the engine's service", func(l *Limits) *int64 { return &l.Files }),
 	}
 	for _, test := range []struct {
 		name string
@@ -92,14 +92,14 @@ func TestLimitError(t *testing.T) {
 	}{
 		{"nothing", Limits{}, ""},
 		{"all there is", Limits{MemoryBytes: 2<<30 + 5, CPUMillis: 2000, Pids: 32768, Files: 20000}, ""},
-		{"memory", Limits{MemoryBytes: 2<<30 + 6}, "limit of 2049 MiB of memory is more than cgroup controller memory of host web1 can give: " +
-			"2048 MiB of memory (memory.max of /sys/fs/cgroup/fre.slice); lower it, or raise that"},
-		{"cpu", Limits{CPUMillis: 2500}, "limit of 2.5 CPUs is more than cgroup controller cpu of host web1 can give: " +
-			"2 CPUs (all that the engine may use); lower it, or use a host with more"},
-		{"pids", Limits{Pids: 40000}, "limit of 40000 processes is more than cgroup controller pids of host web1 can give: " +
-			"32768 processes (kernel.pid_max); lower it, or raise that"},
-		{"files", Limits{Files: 20001}, "limit of 20001 open files is more than RLIMIT_NOFILE of host web1 can give: " +
-			"20000 open files (the engine's own); lower it, or raise LimitNOFILE of its service"},
+		{"memory", Limits{MemoryBytes: 2<<30 + 6}, "limit of 2049 MiB of memory is above the maximum of cgroup controller memory on host web1: " +
+			"2048 MiB of memory (memory.max of /sys/fs/cgroup/fre.slice); lower the limit, or raise the parent's limit"},
+		{"cpu", Limits{CPUMillis: 2500}, "limit of 2.5 CPUs is above the maximum of cgroup controller cpu on host web1: " +
+			"2 CPUs (the engine's CPUs); lower the limit, or use a host with more CPUs"},
+		{"pids", Limits{Pids: 40000}, "limit of 40000 processes is above the maximum of cgroup controller pids on host web1: " +
+			"32768 processes (kernel.pid_max); lower the limit, or raise kernel.pid_max"},
+		{"files", Limits{Files: 20001}, "limit of 20001 open files is above the maximum of RLIMIT_NOFILE on host web1: " +
+			"20000 open files (the engine's own limit); lower the limit, or raise LimitNOFILE of the engine's service"},
 	} {
 		got := ""
 		err := checkLimits(test.ask, bounds)
@@ -127,7 +127,7 @@ func TestLimitError(t *testing.T) {
 		cmpopts.IgnoreUnexported(LimitError{})); diff != "" {
 		t.Errorf("64 processes without the controller (-want +got):\n%s", diff)
 	}
-	const want = "limit of 64 processes cannot be enforced: host web1 has no cgroup controller pids; enable it at boot (fre doctor)"
+	const want = "limit of 64 processes cannot be enforced: host web1 has no cgroup controller pids; enable the controller at boot (fre doctor)"
 	if diff := cmp.Diff(want, limit.Error()); diff != "" {
 		t.Errorf("64 processes without the controller (-want +got):\n%s", diff)
 	}

@@ -25,7 +25,7 @@ type wayOut struct {
 type NoEgressError struct{ Reason error }
 
 func (e *NoEgressError) Error() string {
-	return fmt.Sprintf("no egress on this host: %v (fre doctor says what it lacks)", e.Reason)
+	return fmt.Sprintf("no egress on the host: %v (run fre doctor to see missing features)", e.Reason)
 }
 
 // Code returns [failure.Unsupported].

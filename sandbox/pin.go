@@ -44,7 +44,7 @@ func (s *Sandbox) unpinNow() {
 	for range 8 {
 		threads, err := s.group.Threads()
 		if err != nil {
-			s.host.log.Warn("sandbox keeps to one CPU", "sandbox", s.id, "error", err)
+			s.host.log.Warn("sandbox stays on one CPU", "sandbox", s.id, "error", err)
 			return
 		}
 		found := false

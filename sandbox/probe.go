@@ -62,7 +62,7 @@ func probeEgress() Check {
 		Next:   "use a kernel with nftables and veth",
 	}
 	if os.Geteuid() != 0 {
-		c.Found, c.Next = "root is needed to try it", "run it as root"
+		c.Found, c.Next = "only root can test it", "run fre doctor as root"
 		return c
 	}
 	if err := egress.TryKernel(); err != nil {
@@ -88,7 +88,7 @@ func probeEgress() Check {
 	}
 	if len(host.Dropping) > 0 {
 		c.Found += fmt.Sprintf("; %s drops forwarded packets unless told otherwise: "+
-			"if functions reach nothing, have it accept those from and to the interfaces fre-*", strings.Join(host.Dropping, ", "))
+			"if functions reach nothing, accept packets from and to the interfaces fre-*", strings.Join(host.Dropping, ", "))
 	}
 	return c
 }
@@ -133,7 +133,7 @@ func kernelAtLeast(release, least string) bool {
 	return have[0] > want[0] || have[0] == want[0] && have[1] >= want[1]
 }
 
-const allowCall = "boot Linux " + oldest + " or newer; inside a container, allow the call in its seccomp profile"
+const allowCall = "boot Linux " + oldest + " or newer; inside a container, allow the call in the container's seccomp profile"
 
 func probeCall(name string, err error) Check {
 	c := Check{
@@ -203,8 +203,8 @@ func probeLandlock(found asked, err error) Check {
 	c := found.check(Check{
 		ID: "landlock", Name: "Landlock",
 		Effect: "namespaces alone keep signals and abstract sockets inside; " +
-			"what has the host's network, as build steps do, can reach the host's abstract sockets",
-		Next: "boot Linux 6.12 or newer, with landlock in CONFIG_LSM or in lsm= on its command line",
+			"processes with the host's network, for example build steps, can reach the host's abstract sockets",
+		Next: "boot Linux 6.12 or newer, with landlock in CONFIG_LSM or in lsm= on the kernel's command line",
 	}, err)
 	if abi := found["landlock"]; abi >= landlockScopes {
 		c.Found = fmt.Sprintf("ABI %d: signals and abstract sockets stay inside", abi)
@@ -236,7 +236,7 @@ func probeUserns() Check {
 	c := Check{
 		ID: "userns", Name: "user namespaces",
 		Effect: "no sandbox can be started",
-		Next:   "set user.max_user_namespaces by sysctl to one per tenant at least",
+		Next:   "set the sysctl user.max_user_namespaces to at least the number of tenants",
 	}
 	b, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
 	if err != nil {
@@ -250,7 +250,7 @@ func probeUserns() Check {
 		// A chroot or a container can forbid user namespaces despite the setting.
 		if err := withUserns(func(*os.File) error { return nil }); err != nil {
 			c.OK, c.Found = false, err.Error()
-			c.Next = "run the engine outside of chroot and of containers that forbid it"
+			c.Next = "run the engine outside of chroot and of restricted containers"
 		}
 	}
 	return c
@@ -273,7 +273,7 @@ func probeAppArmor() Check {
 func probeForks() Check {
 	c := Check{
 		ID: "forks", Name: "fork servers", OK: true, Optional: true, Found: "can be had",
-		Effect: "every instance of a Python function imports its handler itself",
+		Effect: "every instance of a Python function imports the handler",
 		Next:   "run Linux 6.17 or newer",
 	}
 	if err := CanFork(); err != nil {
@@ -291,9 +291,9 @@ func probeCgroups() []Check {
 			Next:   "mount cgroup2 on /sys/fs/cgroup",
 		}}
 	}
-	how := "processes are born in their group, without a move"
+	how := "processes start in their cgroup, without a move"
 	if layout.Version == cgroup.V1 {
-		how = "a process joins as a thread, by tasks: by cgroup.procs it would wait for some 10 ms whenever no other did lately"
+		how = "a process joins by the file tasks: a write to cgroup.procs may take 10 ms"
 	}
 	checks := []Check{{ID: "cgroups", Name: "cgroups", OK: true, Found: fmt.Sprintf("version %d", layout.Version), Does: how + "; groups are made ahead"}}
 	missing := layout.Missing()
@@ -302,7 +302,7 @@ func probeCgroups() []Check {
 		limit      string
 	}{
 		{cgroup.CPU, "a sandbox can use all CPUs"},
-		{cgroup.CPUAcct, "CPU time counts only processes that were waited for"},
+		{cgroup.CPUAcct, "CPU time counts only processes after wait(2)"},
 		{cgroup.Memory, "a sandbox can use all memory"},
 		{cgroup.Pids, "a fork bomb can use up the host's processes"},
 	} {
@@ -320,7 +320,7 @@ func probeCgroups() []Check {
 	}
 	swap := Check{
 		ID: "swap", Name: "swap accounting", OK: layout.Swap || !hasSwap(), Found: "swap counts towards the memory limit",
-		Effect: "a sandbox does not swap at its memory limit, but what the host swaps out no longer counts",
+		Effect: "a sandbox does not swap at its memory limit, but pages swapped out by the host do not count",
 		Next:   "boot with swapaccount=1, or turn swap off",
 	}
 	if !layout.Swap {
@@ -340,7 +340,7 @@ func hasSwap() bool {
 func probeCPUs() Check {
 	c := Check{
 		ID: "cpus", Name: "CPUs", OK: true, Found: strconv.Itoa(runtime.NumCPU()),
-		Does: "twice as many starts at once, the others wait; a program keeps to one CPU while it starts",
+		Does: "at most twice as many starts at a time; a program stays on one CPU during the start",
 	}
 	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -358,8 +358,8 @@ func probeCPUs() Check {
 func probeMitigations() Check {
 	c := Check{
 		ID: "mitigations", Name: "CPU flaws", OK: true, Optional: true,
-		Does:   "nothing: the kernel's mitigations are part of what each call and switch takes",
-		Effect: "a function may read what another or the kernel leaves in the CPU",
+		Does:   "nothing: the kernel's mitigations are part of the cost of each call and switch",
+		Effect: "a function may read data of other functions or of the kernel left in the CPU",
 		Next:   "update kernel and microcode, and do without mitigations=off; the files in /sys/devices/system/cpu/vulnerabilities say more",
 	}
 	const dir = "/sys/devices/system/cpu/vulnerabilities"
@@ -382,7 +382,7 @@ func probeMitigations() Check {
 			mitigated = append(mitigated, e.Name())
 		}
 	}
-	c.Found = "none known that this CPU has"
+	c.Found = "no known vulnerability of the CPU"
 	if len(mitigated) > 0 {
 		c.Found = "mitigated: " + strings.Join(mitigated, ", ")
 	}
@@ -395,7 +395,7 @@ func probeMitigations() Check {
 func probeTmpfs() Check {
 	c := Check{
 		ID: "tmpfs", Name: "tmpfs", OK: true, Found: "with sizes and numbers of files",
-		Does:   "a sandbox's /tmp is one: its size is one statfs, whatever the number of files",
+		Does:   "a sandbox's /tmp is a tmpfs: one statfs returns the size, for any number of files",
 		Effect: "no sandbox can be started",
 		Next:   "run the engine as root, on a kernel built with CONFIG_TMPFS",
 	}
@@ -413,8 +413,8 @@ func probeTmpfs() Check {
 func probeOverlay() Check {
 	c := Check{
 		ID: "overlay", Name: "overlay", OK: true, Optional: true,
-		Does: "images are hard links, mounted without one; sizes come from statfs and quotas, never from a walk: " +
-			"none of the options changes what a list takes",
+		Does: "images are hard links, mounted without overlay; sizes come from statfs and quotas, never from a walk: " +
+			"no option changes the cost of a list",
 		Effect: "no root directory can be writable",
 		Next:   "load the module overlay, or boot a kernel built with CONFIG_OVERLAY_FS",
 	}
@@ -438,14 +438,14 @@ func probeOverlay() Check {
 			found = append(found, option.name+" off")
 		}
 	}
-	c.Found = strings.Join(found, ", ") + " (what new mounts begin with)"
+	c.Found = strings.Join(found, ", ") + " (defaults of new mounts)"
 	return c
 }
 
 func probeUring(found asked, err error) Check {
 	return found.check(Check{
 		ID: "io_uring", Name: "io_uring", Optional: true,
-		Does:   "functions are refused it, as it goes past the system call filter; the engine makes ordinary calls",
-		Effect: "nothing: FRE does without",
+		Does:   "forbidden to functions, because it bypasses the system call filter; the engine uses ordinary calls",
+		Effect: "nothing: FRE does not use io_uring",
 	}, err)
 }

@@ -16,7 +16,7 @@ import (
 var programs embed.FS
 
 // ErrNotBuilt reports that the engine was compiled without fre-shell.
-var ErrNotBuilt = errors.New("fre-shell was not built into this program: run make build")
+var ErrNotBuilt = errors.New("fre was built without fre-shell: run make build")
 
 // openProgram returns fre-shell as a sealed memory file, for [shellCommand]. The caller closes
 // the file. The error is [ErrNotBuilt] if the engine has no fre-shell.

@@ -56,7 +56,7 @@ func cloneMapped(path string, attr uint64, userns *os.File) (int, error) {
 func newMount(kind string, attr int, options ...[2]string) (int, error) {
 	fd, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
 	if err != nil {
-		return -1, fmt.Errorf("fsopen %s (fre doctor says whether this kernel has it): %w", kind, err)
+		return -1, fmt.Errorf("fsopen %s (run fre doctor to check the kernel): %w", kind, err)
 	}
 	defer unix.Close(fd)
 	for _, o := range options {

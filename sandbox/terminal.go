@@ -19,7 +19,7 @@ func OpenTerminal(owner uint32) (master, terminal *os.File, err error) {
 	dir, err := newMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
 		[2]string{"uid", id}, [2]string{"gid", id}, [2]string{"mode", "0620"}, [2]string{"max", "1"})
 	if err != nil {
-		return nil, nil, fail("its file system", err)
+		return nil, nil, fail("file system", err)
 	}
 	defer unix.Close(dir)
 	// Non-blocking, for Go's poller: a goroutine reads the program's output.

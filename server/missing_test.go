@@ -31,9 +31,9 @@ func TestMissing(t *testing.T) {
 	}{
 		{&engine.UnknownError{Function: "f"}, `there is no function "f"`, ""},
 		{fmt.Errorf("image %q: %w", "a:1", fs.ErrNotExist), `there is no image "a:1"`, lists["image"]},
-		{fmt.Errorf("commit: container %q: %w", "c: d", fs.ErrNotExist), `commit: container "c: d": there is none`, ""},
+		{fmt.Errorf("commit: container %q: %w", "c: d", fs.ErrNotExist), `commit: container "c: d": does not exist`, ""},
 		{fmt.Errorf("volume %q: %w", "v", fs.ErrNotExist), `there is no volume "v"`, ""},
-		{fmt.Errorf("image sha256:1 is being removed: %w", fs.ErrNotExist), "image sha256:1 is being removed: there is none", ""},
+		{fmt.Errorf("image sha256:1 is being removed: %w", fs.ErrNotExist), "image sha256:1 is being removed: does not exist", ""},
 	} {
 		got := errorOf(fmt.Errorf("remove: %w", tt.err))
 		if want := "remove: " + tt.message; got.Message != want || got.Next != tt.next || got.Status != 404 {

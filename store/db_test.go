@@ -674,7 +674,7 @@ func TestDamagedPages(t *testing.T) {
 		}
 		for _, repair := range []bool{false, true} {
 			found := checkAll(t, s, CheckOptions{Repair: repair})
-			if len(found) != 1 || !strings.HasSuffix(found[0], "the next start of the engine makes it anew from the manifests") {
+			if len(found) != 1 || !strings.HasSuffix(found[0], "the next start of the engine rebuilds the database from the manifests") {
 				t.Errorf("page %d, repair %t: %q", page, repair, found)
 			}
 		}

@@ -100,7 +100,7 @@ type Rule struct {
 type RefusedError struct{ Host, Setting string }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s may not be connected to: it is no server of the public internet, and the engine's configuration does not name it (%s)", e.Host, e.Setting)
+	return fmt.Sprintf("connections to %s are not allowed: not a server of the public internet, and not listed in the engine's configuration (%s)", e.Host, e.Setting)
 }
 
 // Code returns [failure.Forbidden].
@@ -108,7 +108,7 @@ func (e *RefusedError) Code() failure.Code { return failure.Forbidden }
 
 // Next returns the user's next step.
 func (e *RefusedError) Next() string {
-	return "ask who runs the engine to name the server in its configuration, or use one of the public internet"
+	return "ask the operator to list the server in the engine's configuration, or use a server of the public internet"
 }
 
 func (r *Rule) refuse(host string) error {

@@ -16,7 +16,7 @@ import (
 // missing object, "" if the message does not name a kind:
 //
 //	image "a:1": file does not exist            there is no image "a:1"
-//	image a is being removed: file does not …   image a is being removed: there is none
+//	image a is being removed: file does not …   image a is being removed: does not exist
 //
 // Other messages stay as they are.
 func Missing(message string) (words, kind string) {
@@ -30,10 +30,10 @@ func Missing(message string) (words, kind string) {
 	}
 	i := strings.IndexByte(object, '"')
 	if i < 2 {
-		return rest + ": there is none", ""
+		return rest + ": does not exist", ""
 	}
 	if _, err := strconv.Unquote(object[i:]); err != nil {
-		return rest + ": there is none", ""
+		return rest + ": does not exist", ""
 	}
 	return before + "there is no " + object, strings.TrimSpace(object[:i])
 }
@@ -45,7 +45,7 @@ func Flag(err error) error {
 	var number *strconv.NumError
 	if !errors.As(err, &number) {
 		if before, _, ok := strings.Cut(err.Error(), ": time: "); ok {
-			return fmt.Errorf("%s: not a duration such as 30s or 5m", before)
+			return fmt.Errorf("%s: not a duration, for example 30s or 5m", before)
 		}
 		return err
 	}

@@ -13,9 +13,9 @@ func TestMissing(t *testing.T) {
 	for _, tt := range []struct{ message, words, kind string }{
 		{`image "a:1": file does not exist`, `there is no image "a:1"`, "image"},
 		{`remove: live stream "x": file does not exist`, `remove: there is no live stream "x"`, "live stream"},
-		{`container "c: d": file does not exist`, `container "c: d": there is none`, ""},
-		{`image sha256:1 is being removed: file does not exist`, `image sha256:1 is being removed: there is none`, ""},
-		{`"x": file does not exist`, `"x": there is none`, ""},
+		{`container "c: d": file does not exist`, `container "c: d": does not exist`, ""},
+		{`image sha256:1 is being removed: file does not exist`, `image sha256:1 is being removed: does not exist`, ""},
+		{`"x": file does not exist`, `"x": does not exist`, ""},
 		{`open /x: no such file or directory`, `open /x: no such file or directory`, ""},
 	} {
 		if words, kind := Missing(tt.message); words != tt.words || kind != tt.kind {
@@ -37,7 +37,7 @@ func TestFlag(t *testing.T) {
 		"--float=x":   `invalid argument "x" for "--float" flag: not a number`,
 		"--bool=x":    `invalid argument "x" for "--bool" flag: neither true nor false`,
 		"--small=256": `invalid argument "256" for "--small" flag: too large or too small`,
-		"--for=5":     `invalid argument "5" for "--for" flag: not a duration such as 30s or 5m`,
+		"--for=5":     `invalid argument "5" for "--for" flag: not a duration, for example 30s or 5m`,
 		"--none":      `unknown flag: --none`,
 	} {
 		if got := Flag(f.Parse([]string{arg})); fmt.Sprint(got) != want {

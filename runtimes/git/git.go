@@ -100,10 +100,10 @@ func parse(address string) (*url.URL, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || !slices.Contains([]string{"https", "http", "ssh"}, u.Scheme) || u.RawQuery != "" || u.Fragment != "" {
-		return nil, errors.New("code.git.url is no address of a repository: write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH")
+		return nil, errors.New("code.git.url is not the address of a repository: write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH")
 	}
 	if strings.HasPrefix(u.Host, "-") || slices.Contains(strings.Split(u.Path, "/"), "..") {
-		return nil, errors.New("code.git.url holds what no address of a repository does")
+		return nil, errors.New("code.git.url has an invalid host or path (.. or a leading -)")
 	}
 	return u, nil
 }
@@ -119,7 +119,7 @@ func choose(known []image.GitCredential, name string, at *url.URL) (*image.GitCr
 	}
 	if !covers(known[i].URL, at) {
 		// The credential's own address is hidden from the template's author.
-		return nil, &image.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the credential %q is not for this address: see packages.git in the engine's configuration", name)}
+		return nil, &image.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the credential %q is for a different address: see packages.git in the engine's configuration", name)}
 	}
 	return &known[i], nil
 }
@@ -132,7 +132,7 @@ func names(known []image.GitCredential) string {
 	for i, c := range known {
 		list[i] = c.Name
 	}
-	return " (it has " + strings.Join(list, ", ") + ")"
+	return " (known: " + strings.Join(list, ", ") + ")"
 }
 
 // covers reports whether at is prefix or below it. Users are not compared.
@@ -182,7 +182,7 @@ func lay(b *install.Bench, c *image.GitCredential) (env []string, err error) {
 			token = string(raw)
 		}
 		if token = strings.TrimSpace(token); token == "" || strings.ContainsAny(token, "\x00\n") {
-			return nil, fmt.Errorf("credential %s: its token is empty or has several lines", c.Name)
+			return nil, fmt.Errorf("credential %s: the token is empty or has several lines", c.Name)
 		}
 		user := c.Username
 		if user == "" {
@@ -238,10 +238,10 @@ func failed(err error, words string, code *image.GitCode, known []image.GitCrede
 		if code.Auth == "" {
 			words += "\n(name a credential of the engine's configuration, packages.git, in code.git.auth" + names(known) + ")"
 		} else {
-			words += fmt.Sprintf("\n(the credential %s is not accepted there: see packages.git in the engine's configuration)", code.Auth)
+			words += fmt.Sprintf("\n(the server refuses the credential %s: see packages.git in the engine's configuration)", code.Auth)
 		}
 	case strings.Contains(words, "Host key verification failed"):
-		words += "\n(the server's key is not known: name a file with it as known_hosts of the credential in packages.git)"
+		words += "\n(unknown server key: add a known_hosts file with the key to the credential in packages.git)"
 	}
 	return install.Failed(err, field, words)
 }

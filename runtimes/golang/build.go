@@ -172,7 +172,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 	default:
 		m := moduleLine.FindSubmatch(text)
 		if m == nil {
-			return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: no module line: write one such as module " + module}
+			return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: no module line: write for example module " + module}
 		}
 		module = string(m[1])
 		if vendored { // vendor/modules.txt must agree with go.mod
@@ -184,7 +184,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 		}
 	}
 	if module == formerModule || strings.HasPrefix(module, libraryModule) {
-		return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: name it otherwise"}
+		return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: choose another module name"}
 	}
 	if dir, err = wrap(root, module, t.Handler, t.Contract); err != nil {
 		return "", "", err
@@ -241,7 +241,7 @@ func pinned(b *install.Bench, workspace string) error {
 		return nil
 	}
 	return &image.FieldError{Field: "code.path", Message: fmt.Sprintf(
-		"go.sum does not hold %s: run go get %s beside go.mod, which writes go.sum", strings.Join(missing, ", "), strings.ReplaceAll(missing[0], " ", "@"))}
+		"go.sum lacks %s: run go get %s in the directory of go.mod", strings.Join(missing, ", "), strings.ReplaceAll(missing[0], " ", "@"))}
 }
 
 // moduleLine is the module directive of a go.mod (go.dev/ref/mod#go-mod-file-module).

@@ -40,16 +40,16 @@ func wrap(root *os.Root, module, handler string, contract image.Contract) (dir s
 		return "", &image.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
 	}
 	if info, err := root.Stat(dir); err != nil || !info.IsDir() {
-		return fail("there is no directory %s in the code", dir)
+		return fail("no directory %s in the code", dir)
 	}
 	pkg, err := scan(root, dir)
 	var none *build.NoGoError
 	var several *build.MultiplePackageError
 	switch {
 	case errors.As(err, &none) && none.Dir == ignored:
-		return fail("all Go files in the code's directory %s are left out: they are tests, need cgo (import \"C\"), which functions cannot have, or are for another system", dir)
+		return fail("all Go files in the code's directory %s are left out: tests, files with cgo (import \"C\", not supported), or files for another system", dir)
 	case errors.As(err, &none):
-		return fail("there is no Go package in the code's directory %s: write it, or name another as in api.Handle", dir)
+		return fail("no Go package in the code's directory %s: add the package, or name another package as in api.Handle", dir)
 	case errors.As(err, &several):
 		return fail("the directory %s holds files of two packages, %s and %s", dir, several.Packages[0], several.Packages[1])
 	case err != nil:
@@ -59,7 +59,7 @@ func wrap(root *os.Root, module, handler string, contract image.Contract) (dir s
 		return dir, nil
 	}
 	if contract == image.ContractLambda {
-		return fail("the contract lambda needs a program: package %s has no func main that calls lambda.Start", pkg.name)
+		return fail("the contract lambda needs a program: package %s has no func main with a call of lambda.Start", pkg.name)
 	}
 	call := pkg.decls[name]
 	if contract == image.ContractKnative {
@@ -78,7 +78,7 @@ func wrap(root *os.Root, module, handler string, contract image.Contract) (dir s
 	case call == shapeUnknown:
 		return fail("func %s must be func(context.Context, function.Event) (any, error), func(http.ResponseWriter, *http.Request), or func() http.Handler", name)
 	case pkg.name != "main" && !ast.IsExported(name):
-		return fail("%s of package %s is not exported: begin its name with a capital", name, pkg.name)
+		return fail("%s of package %s is not exported: begin the name with a capital", name, pkg.name)
 	}
 	data := struct{ Call, Import, Handler string }{call, "", name}
 	file := path.Join(dir, generated)
@@ -162,7 +162,7 @@ func (p *goPackage) exported() []string {
 		}
 	}
 	if slices.Sort(names); len(names) == 0 {
-		return []string{"none that is exported"}
+		return []string{"no exported names"}
 	}
 	return names[:min(len(names), 12)]
 }

@@ -51,11 +51,11 @@ func (a Adapted) Source(t *image.Template, read func(string) []byte) (file, inte
 func HandlerWords(t *image.Template, example string) ([]string, error) {
 	words, err := split(t.Handler)
 	if err == nil && len(words) == 0 {
-		err = errors.New("it is empty")
+		err = errors.New("empty")
 	}
 	if err != nil {
 		return nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
-			"handler %q is no command line: %s; write one such as %q", t.Handler, err, example)}
+			"handler %q is not a command line: %s; write for example %q", t.Handler, err, example)}
 	}
 	return words, nil
 }

@@ -19,7 +19,7 @@ import (
 var programs embed.FS
 
 // errNotBuilt says that fre was compiled without the adapter.
-var errNotBuilt = errors.New("the adapter of the runtime http was not built into this program: run make build")
+var errNotBuilt = errors.New("fre was built without the adapter of the runtime http: run make build")
 
 // Runtime is the runtime "http". It implements image.Runtime.
 type Runtime struct{}
@@ -88,7 +88,7 @@ func split(line string) ([]string, error) {
 			quote = 0
 		case c == '\\':
 			if i++; i == len(line) {
-				return nil, errors.New("it ends in a backslash")
+				return nil, errors.New("ends in a backslash")
 			}
 			if quote == '"' && line[i] != '"' && line[i] != '\\' {
 				word.WriteByte('\\')

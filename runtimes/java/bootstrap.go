@@ -48,7 +48,7 @@ const library = "libfre.so"
 func Library() ([]byte, error) {
 	lib, err := programs.ReadFile("native/bin/" + library)
 	if err != nil {
-		return nil, fmt.Errorf("the Java bootstrap's library was not built into this program (run make build): %w", err)
+		return nil, fmt.Errorf("fre was built without the Java bootstrap's library (run make build): %w", err)
 	}
 	return lib, nil
 }

@@ -135,7 +135,7 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 		return unit{}, &image.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
 	}
 	if m.parent {
-		s.Report(image.Event{Step: "warning", Name: pomFile, Message: "plugins that only its parent names do not run, and do not count"})
+		s.Report(image.Event{Step: "warning", Name: pomFile, Message: "FRE ignores plugins of the parent project"})
 	}
 	// Maven's default keeps no parameter names; with the names more frameworks work. There is
 	// nothing at /work/none, so javac ignores source in jars.
@@ -156,7 +156,7 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(u.files) == 0 {
-		return unit{}, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: there is no Java source in %s", pomFile, m.source)}
+		return unit{}, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: no Java source in %s", pomFile, m.source)}
 	}
 	return u, err
 }
@@ -208,7 +208,7 @@ func copyFile(code *os.Root, name string, out *os.Root, to string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code leads to a directory: copy it instead", name)}
+		return &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code leads to a directory: copy the directory instead", name)}
 	}
 	dst, err := out.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
 	if err != nil {

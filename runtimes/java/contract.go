@@ -54,7 +54,7 @@ var classPattern = regexp.MustCompile(`^([\pL_$][\pL\pN_$]*\.)*[\pL_$][\pL\pN_$]
 func lambdaWords(t *image.Template) (words, env []string, err error) {
 	if !classPattern.MatchString(t.Handler) {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
-			"handler %q is not Class::method: write example.Handler::handleRequest, or example.Handler for one that implements RequestHandler", t.Handler)}
+			"handler %q is not Class::method: write example.Handler::handleRequest, or example.Handler for a class with the interface RequestHandler", t.Handler)}
 	}
 	words, env = jvm(t)
 	return append(words, "com.amazonaws.services.lambda.runtime.api.client.AWSLambda", t.Handler), env, nil
@@ -64,7 +64,7 @@ func lambdaWords(t *image.Template) (words, env []string, err error) {
 func frameworkWords(t *image.Template) (words, env []string, err error) {
 	if !classPattern.MatchString(t.Handler) || strings.Contains(t.Handler, "::") {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
-			"handler %q is not a class: write example.Function for a class that implements HttpFunction or another of the framework's", t.Handler)}
+			"handler %q is not a class: write example.Function for a class with HttpFunction or another interface of the framework", t.Handler)}
 	}
 	words, env = jvm(t)
 	return append(words, "com.google.cloud.functions.invoker.runner.Invoker", "--port", "$PORT", "--target", t.Handler), env, nil

@@ -112,14 +112,14 @@ var harmlessArgument = regexp.MustCompile(`^(-parameters|-g(:[a-z,]+)?|-Xlint(:[
 // notHere is the error for a feature of the project that FRE does not support.
 func notHere(format string, args ...any) error {
 	return &image.FieldError{Field: "code.path", Message: pomFile + ": " + fmt.Sprintf(format, args...) +
-		": build the jar yourself (mvn package) and name it by code.path, or compile by a step of your own, code.build"}
+		": build the jar yourself (mvn package) and set code.path to the jar, or compile in code.build"}
 }
 
 func parsePom(text []byte) (*projectPom, error) {
 	var p projectPom
 	d := xml.NewDecoder(bytes.NewReader(text))
 	d.CharsetReader = func(charset string, _ io.Reader) (io.Reader, error) {
-		return nil, fmt.Errorf("it is in %s: save it as UTF-8", charset)
+		return nil, fmt.Errorf("encoded in %s: save the file as UTF-8", charset)
 	}
 	if err := d.Decode(&p); err != nil {
 		return nil, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: %s", pomFile, err)}
@@ -134,7 +134,7 @@ func parsePom(text []byte) (*projectPom, error) {
 // maven returns the inputs of the project's build, or the reason why FRE cannot build the project.
 func (p *projectPom) maven() (*mavenProject, error) {
 	if packaging := strings.TrimSpace(p.expand(p.Packaging)); len(p.Modules) > 0 || packaging != "" && packaging != "jar" {
-		return nil, notHere("the project is a %s of %d modules, and FRE builds one jar", cmp.Or(packaging, "jar"), len(p.Modules))
+		return nil, notHere("the project is a %s of %d modules, but FRE builds a single jar", cmp.Or(packaging, "jar"), len(p.Modules))
 	}
 	m := &mavenProject{source: mavenSource, resources: []string{"src/main/resources"}, processed: true, parent: p.Parent != nil}
 	m.encoding = p.expand(p.values["project.build.sourceEncoding"])
@@ -169,7 +169,7 @@ func (p *projectPom) build(m *mavenProject, b *pomBuild) (err error) {
 	}
 	for _, r := range b.Resources {
 		if p.expand(r.Filtering) == "true" || r.Target != "" || r.Includes != nil || r.Excludes != nil {
-			return notHere("FRE copies resources as they are, without filtering, targetPath, includes and excludes (%s)", r.Directory)
+			return notHere("FRE copies resources without filtering, targetPath, includes and excludes (%s)", r.Directory)
 		}
 		dir, err := p.directory("resource", r.Directory)
 		if err != nil {
@@ -190,7 +190,7 @@ func (p *projectPom) build(m *mavenProject, b *pomBuild) (err error) {
 func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
 	name := strings.TrimSpace(g.Artifact)
 	if strings.TrimSpace(g.Extensions) == "true" {
-		return notHere("the plugin %s extends Maven, and plugins do not run here", name)
+		return notHere("the plugin %s extends Maven, and FRE runs no plugins", name)
 	}
 	configs := []*pomConfiguration{&g.Config}
 	for i := range g.Executions {
@@ -201,13 +201,13 @@ func (p *projectPom) plugin(m *mavenProject, g *pomPlugin) error {
 		configs = append(configs, &e.Config)
 		unpacks := slices.ContainsFunc(e.Goals, func(goal string) bool { return strings.HasPrefix(strings.TrimSpace(goal), "unpack") })
 		if !harmless.MatchString(name) || unpacks {
-			return notHere("the plugin %s (%s) may change what is built, and plugins do not run here", name, strings.Join(g.Executions[i].Goals, ", "))
+			return notHere("the plugin %s (%s) may change the result, and FRE runs no plugins", name, strings.Join(g.Executions[i].Goals, ", "))
 		}
 	}
 	for _, c := range configs {
 		switch {
 		case name == "maven-shade-plugin" && c.Relocations != nil:
-			return notHere("%s relocates classes, and plugins do not run here", name)
+			return notHere("%s relocates classes, and FRE runs no plugins", name)
 		case name == "maven-compiler-plugin":
 			if err := p.compiler(m, c); err != nil {
 				return err

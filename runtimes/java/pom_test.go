@@ -52,7 +52,7 @@ func TestPom(t *testing.T) {
 		"profile that is not active": {text: pom(`<profiles><profile><build><plugins><plugin><artifactId>x</artifactId>` + execution + `</plugin></plugins></build></profile></profiles>`), want: usual},
 
 		"active profile":      {text: pom(`<profiles><profile><activation><activeByDefault>true</activeByDefault></activation><build><plugins><plugin><artifactId>kotlin-maven-plugin</artifactId>` + execution + `</plugin></plugins></build></profile></profiles>`), err: "kotlin-maven-plugin"},
-		"plugin":              {text: plugin("protobuf-maven-plugin", execution), err: "the plugin protobuf-maven-plugin (go) may change what is built"},
+		"plugin":              {text: plugin("protobuf-maven-plugin", execution), err: "the plugin protobuf-maven-plugin (go) may change the result"},
 		"unpacking":           {text: plugin("maven-dependency-plugin", strings.ReplaceAll(execution, "go<", "unpack<")), err: "(unpack)"},
 		"extension":           {text: plugin("x", "<extensions>true</extensions>"), err: "extends Maven"},
 		"relocation":          {text: plugin("maven-shade-plugin", `<configuration><relocations><relocation><pattern>a</pattern></relocation></relocations></configuration>`), err: "relocates"},
@@ -66,7 +66,7 @@ func TestPom(t *testing.T) {
 		"absolute":            {text: pom(`<build><sourceDirectory>/etc</sourceDirectory></build>`), err: `"/etc"`},
 		"outside":             {text: pom(`<build><resources><resource><directory>a/../../b</directory></resource></resources></build>`), err: `"a/../../b"`},
 		"unknown property":    {text: pom(`<build><sourceDirectory>${other}/a</sourceDirectory></build>`), err: "${other}"},
-		"other character set": {text: `<?xml version="1.0" encoding="ISO-8859-1"?>` + pom(""), err: "ISO-8859-1: save it as UTF-8"},
+		"other character set": {text: `<?xml version="1.0" encoding="ISO-8859-1"?>` + pom(""), err: "ISO-8859-1: save the file as UTF-8"},
 		"no pom":              {text: "<html></html>", err: "pom.xml:"},
 	}
 	for name, test := range tests {

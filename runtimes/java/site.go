@@ -91,7 +91,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *image.Template, lo
 		return nil, err
 	}
 	if len(jars) != len(all) {
-		return nil, fmt.Errorf("%s names %d jars, the repositories gave %d: delete it to resolve anew", image.LockFile, len(all), len(jars))
+		return nil, fmt.Errorf("%s names %d jars, the repositories gave %d: delete the file to resolve again", image.LockFile, len(all), len(jars))
 	}
 	jars = slices.DeleteFunc(jars, func(j jarPart) bool {
 		return slices.ContainsFunc(lock.Maven.Provided, func(p image.LockedPackage) bool { return key(p) == key(j.LockedPackage) })
@@ -369,7 +369,7 @@ func parseClassPath(list, repository string) ([]jarFile, error) {
 		stem, isJar := strings.CutSuffix(words[n-1], ".jar")
 		classifier, ok := strings.CutPrefix(stem, artifact+"-"+version)
 		if !isJar || !ok || classifier != "" && (classifier[0] != '-' || len(classifier) == 1) {
-			return nil, fmt.Errorf("maven: %s:%s:%s is %q, not a jar of a released version: only such can be locked", group, artifact, version, words[n-1])
+			return nil, fmt.Errorf("maven: %s:%s:%s is %q, not a jar of a released version: use a released version", group, artifact, version, words[n-1])
 		}
 		name := group + ":" + artifact
 		if classifier != "" {

@@ -45,7 +45,7 @@ func server(r Runtime, pkg, program string, arguments func(file, export string) 
 		}
 		if t.Packages.NPM.None() {
 			return nil, nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
-				"the contract %s needs the package that serves it: add %s to packages.npm", t.Contract, pkg)}
+				"the contract %s needs a package: add %s to packages.npm", t.Contract, pkg)}
 		}
 		dot := strings.LastIndexByte(t.Handler, '.')
 		args := append([]string{"node"}, options(t)...)

@@ -23,14 +23,14 @@ func (s *site) warn(l *packageLock, places []string) error {
 		p := l.Packages[place]
 		wanted := p.engine()
 		if version != nil && !allowsVersion(wanted, version) {
-			words := fmt.Sprintf("is for Node %s, and the base has %s: ask for a version of it for that Node, or choose a base with another one (node:RELEASE)", wanted, version)
+			words := fmt.Sprintf("needs Node %s, but the base has %s: use another version of the package, or a base with another Node (node:RELEASE)", wanted, version)
 			if s.engineStrict() {
 				return &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s %s %s (engine-strict)", p.name(place), p.Version, words)}
 			}
 			s.step.Report(image.Event{Step: "warning", Name: p.name(place) + " " + p.Version, Message: words})
 		}
 		if p.InstallScript && !slices.Contains(s.allowed, p.name(place)) {
-			s.step.Report(image.Event{Step: "warning", Name: p.name(place), Message: "has an install script, which was not run: where it does not work without, name it in packages.npm_scripts"})
+			s.step.Report(image.Event{Step: "warning", Name: p.name(place), Message: "has an install script that FRE did not run: if the package needs the script, add the package to packages.npm_scripts"})
 		}
 	}
 	return nil
@@ -104,7 +104,7 @@ func (l *packageLock) lacksOptional() error {
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.OptionalDependencies)) {
 			if forHere(name) && !l.finds(place, name) {
-				return fmt.Errorf("it lacks %s, which %s %s needs on this machine (linux, %s): npm has left it out on another one. Delete node_modules and the lock and run npm install, or run npm install --save-optional %s",
+				return fmt.Errorf("lacks %s, needed by %s %s on linux, %s: npm left the package out on another platform. Delete node_modules and the lock and run npm install, or run npm install --save-optional %s",
 					name, p.name(place), p.Version, architecture(), name)
 			}
 		}

@@ -27,7 +27,7 @@ func TestWarnFromLock(t *testing.T) {
 		if err := s.warn(&l, l.places()); err != nil {
 			t.Fatal(err)
 		}
-		if len(got) != 2 || !strings.HasPrefix(got[0], "warning new 1.0.0 is for Node 20.x || >=22, and the base has 18.20.4") || !strings.HasPrefix(got[1], "warning s has an install script") {
+		if len(got) != 2 || !strings.HasPrefix(got[0], "warning new 1.0.0 needs Node 20.x || >=22, but the base has 18.20.4") || !strings.HasPrefix(got[1], "warning s has an install script") {
 			t.Errorf("told %q", got)
 		}
 	}

@@ -184,10 +184,10 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 	}
 	var l packageLock
 	if err := json.Unmarshal(lock.NPM.PackageLock, &l); err != nil {
-		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve anew", image.LockFile, err)}
+		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
 	}
 	if err := l.check(); err != nil {
-		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve anew", image.LockFile, err)}
+		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
 	}
 	places := l.places()
 	site.allowed = t.Packages.NPMScripts
@@ -213,7 +213,7 @@ func (s *site) installPlain(ctx context.Context, l *packageLock, places []string
 	for _, place := range places {
 		if p := l.Packages[place]; !p.here() {
 			return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
-				"%s %s is not for this machine (linux, %s, glibc): its os, cpu or libc is %s: leave it out, or ask for it in optionalDependencies",
+				"%s %s does not support the machine (linux, %s, glibc), only the os, cpu or libc %s: remove the package, or move it to optionalDependencies",
 				p.name(place), p.Version, architecture(), strings.Join(slices.Concat(p.OS, p.CPU, p.Libc), ", "))}
 		}
 	}

@@ -56,7 +56,7 @@ func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) e
 		_, err = projectLock(r.File, r.Text, m)
 		return err
 	}
-	return fmt.Errorf("%s is not named %s: a file of packages is npm's, with %s beside it where there is one", r.File, manifestFile, lockFile)
+	return fmt.Errorf("%s is not named %s: use npm's file of packages, with %s in the same directory if present", r.File, manifestFile, lockFile)
 }
 
 var (
@@ -73,7 +73,7 @@ func parseManifest(file string, raw []byte) (manifest, error) {
 	for _, list := range []map[string]string{m.Dependencies, m.Optional} { // npm checks the remaining lists
 		for _, name := range slices.Sorted(maps.Keys(list)) {
 			if !packageName.MatchString(name) || !packageSpec.MatchString(list[name]) {
-				return m, fmt.Errorf("%s: %q: %q: only packages from a registry are supported: write a version or a range such as \"^1.2.0\"", file, name, list[name])
+				return m, fmt.Errorf("%s: %q: %q: only packages from a registry are supported: write a version or a range, for example \"^1.2.0\"", file, name, list[name])
 			}
 		}
 	}
@@ -91,7 +91,7 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	if l.Version != 2 && l.Version != 3 {
-		return nil, fmt.Errorf("%s: lockfileVersion %d: have an npm of version 7 or later write it anew: npm install --package-lock-only", file, l.Version)
+		return nil, fmt.Errorf("%s: lockfileVersion %d: write the file with npm 7 or later: npm install --package-lock-only", file, l.Version)
 	}
 	root, err := l.root(raw)
 	if err != nil {
@@ -110,12 +110,12 @@ func projectLock(file string, raw []byte, m manifest) (json.RawMessage, error) {
 				continue // npm moves the entry
 			}
 			if got, ok := list.b[name]; !ok || got != list.a[name] {
-				return nil, fmt.Errorf("%s does not answer %s any more (%s: %q): run npm install --package-lock-only", file, manifestFile, list.name, name)
+				return nil, fmt.Errorf("%s does not fit %s (%s: %q): run npm install --package-lock-only", file, manifestFile, list.name, name)
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(list.b)) {
 			if _, ok := list.a[name]; !ok {
-				return nil, fmt.Errorf("%s does not answer %s any more (%s: %q is not there): run npm install --package-lock-only", file, manifestFile, list.name, name)
+				return nil, fmt.Errorf("%s does not fit %s (%s: %q is missing): run npm install --package-lock-only", file, manifestFile, list.name, name)
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func (l *packageLock) root(raw []byte) (manifest, error) {
 		return m, err
 	}
 	if own.Packages[""] == nil {
-		return m, errors.New("packages has no entry for the project itself")
+		return m, errors.New("packages has no entry for the project")
 	}
 	return m, json.Unmarshal(own.Packages[""], &m)
 }

@@ -247,7 +247,7 @@ func (r *registries) attempt(ctx context.Context, address, accept string, most i
 		text := fmt.Sprintf("%s answers %s", shown, resp.Status)
 		switch resp.StatusCode {
 		case http.StatusUnauthorized, http.StatusForbidden:
-			text += ": it wants other credentials than npm's configuration on the engine's host holds for it"
+			text += ": the credentials in npm's configuration on the engine's host are missing or wrong"
 		case http.StatusTooManyRequests:
 			text += ": too many requests, several attempts apart: try again later"
 		}
@@ -326,7 +326,7 @@ func (r *registries) archive(ctx context.Context, name, version, integrity strin
 }
 
 // errChanged contains npm's own error code, for users who search for it.
-var errChanged = errors.New("EINTEGRITY: the archive that the registry has is not the one that is locked")
+var errChanged = errors.New("EINTEGRITY: the registry's archive differs from the locked archive")
 
 // fetched attributes an error of archive to the package or the registry.
 func fetched(err error, shown string) error {
@@ -372,7 +372,7 @@ func (r *registries) tarball(ctx context.Context, base, name, version string) (s
 	case doc.Versions[version].Dist.Tarball == "":
 		return "", fmt.Errorf("%w %s", errGone, version)
 	case err != nil || at.Host == "" || at.Scheme != "https" && at.Scheme != "http":
-		return "", errors.New("the registry names a bad address for it")
+		return "", errors.New("the registry names a bad address for the archive")
 	}
 	return at.String(), nil
 }

@@ -45,7 +45,7 @@ type seen struct {
 // installScripted is like installPlain, but makes the allowed packages by their scripts.
 func (s *site) installScripted(ctx context.Context, l *packageLock, places, allowed []string) ([]store.Part, error) {
 	if s.step.Platform != "" {
-		return nil, &image.FieldError{Field: "packages.npm_scripts", Message: "packages.npm_scripts needs a base of FRE's, whose Node and compilers are of one release"}
+		return nil, &image.FieldError{Field: "packages.npm_scripts", Message: "packages.npm_scripts needs a base of FRE's, with Node and compilers of the same release"}
 	}
 	s.allowed = allowed
 	scripts, err := l.scripted(places, allowed, s.step.Debian["nodejs"])
@@ -110,7 +110,7 @@ func (l *packageLock) scripted(places, allowed []string, version string) ([]scri
 	for _, name := range allowed {
 		if !slices.ContainsFunc(places, func(place string) bool { return l.Packages[place].name(place) == name }) {
 			return nil, &image.FieldError{Field: "packages.npm_scripts", Message: fmt.Sprintf(
-				"npm_scripts names %q, which is not among the packages that are installed: write a name as it stands in node_modules", name)}
+				"npm_scripts names %q, not an installed package: write a package's name in node_modules", name)}
 		}
 	}
 	there := map[string]bool{}
@@ -278,7 +278,7 @@ func (s *site) hooksOf(tree store.Digest) (list []hook, gyp bool, err error) {
 		}
 	}
 	if manifest < 0 {
-		return nil, false, errors.New("it has no package.json")
+		return nil, false, errors.New("no package.json")
 	}
 	f, err := s.step.Store.OpenFile(&files.Entries[manifest])
 	if err != nil {
@@ -310,7 +310,7 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 		part.Tree = tree
 		return part, s.step.Store.PutPart(ctx, p.key, part)
 	}
-	s.step.Report(image.Event{Step: "packages", Name: shown, Message: "run its install scripts"})
+	s.step.Report(image.Event{Step: "packages", Name: shown, Message: "run install scripts"})
 	tools := s.tools
 	if gyp {
 		tools = slices.Concat(tools, s.compilers)
@@ -396,7 +396,7 @@ func (s *site) lay(ctx context.Context, b *install.Bench, rootfs string, l *pack
 		name := lockedPackage{}.name(place)
 		programs, err := commands(name, l.Packages[place].Bin)
 		if err != nil {
-			return fmt.Errorf("its bin: %w", err)
+			return fmt.Errorf("bin: %w", err)
 		}
 		bin := path.Join(up, binDir)
 		if err := top.MkdirAll(bin, 0o755); err != nil {
@@ -445,7 +445,7 @@ func (s *site) run(ctx context.Context, b *install.Bench, rootfs string, p locke
 	var exit *image.ExitError
 	switch {
 	case errors.As(err, &exit):
-		fault.Message = fmt.Sprintf("its %s script (%s) ended with status %d", h.name, clip(h.command), exit.Status)
+		fault.Message = fmt.Sprintf("%s script (%s) ended with status %d", h.name, clip(h.command), exit.Status)
 		if strings.HasPrefix(exit.Output, "out of memory\n") {
 			fault.Message += ", out of memory"
 		}
@@ -455,7 +455,7 @@ func (s *site) run(ctx context.Context, b *install.Bench, rootfs string, p locke
 		}
 		return fault
 	case ctx.Err() == nil && errors.Is(context.Cause(limited), slow):
-		fault.Message = fmt.Sprintf("its %s script (%s) %s", h.name, clip(h.command), slow)
+		fault.Message = fmt.Sprintf("%s script (%s) %s", h.name, clip(h.command), slow)
 		return fault
 	}
 	return err

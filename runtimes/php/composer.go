@@ -212,16 +212,16 @@ func compare(locked, found []image.LockedPackage) error {
 		i := slices.IndexFunc(locked, func(l image.LockedPackage) bool { return l.Name == p.Name })
 		switch {
 		case i < 0:
-			return &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf("%s %s is not in %s: delete the file to resolve anew", p.Name, p.Version, image.LockFile)}
+			return &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf("%s %s is not in %s: delete the file to resolve again", p.Name, p.Version, image.LockFile)}
 		case locked[i].Version != p.Version || !slices.Contains(locked[i].Hashes, p.Hashes[0]):
 			return &image.PackageError{
 				Site: "composer", Package: p.Name + " " + p.Version, Cause: image.PackageChanged,
-				Message: "it is not what " + image.LockFile + " has: its files were changed since",
+				Message: "differs from " + image.LockFile + ": the files were changed since",
 			}
 		}
 	}
 	if len(found) < len(locked) {
-		return &image.FieldError{Field: "packages.composer", Message: image.LockFile + " has packages that are not needed any more: delete the file to resolve anew"}
+		return &image.FieldError{Field: "packages.composer", Message: image.LockFile + " has unneeded packages: delete the file to resolve again"}
 	}
 	return nil
 }
@@ -436,7 +436,7 @@ func parseLock(text []byte) (packages []image.LockedPackage, archives map[string
 			for _, at := range append(p.Dist.Mirrors, p.Dist.place) {
 				if at.outside() {
 					return nil, nil, &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf(
-						"the repository has %s %s come from %q, which is neither a server's address nor beside the template: it is not to be trusted", p.Name, p.Version, at.URL)}
+						"the repository names %[3]q as the source of %[1]s %[2]s, neither a server's address nor below the template's directory: do not trust the repository", p.Name, p.Version, at.URL)}
 				}
 			}
 			if p.Dist.Type != "path" && shasum.MatchString(p.Dist.Shasum) {

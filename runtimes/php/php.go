@@ -64,7 +64,7 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	}
 	if t.Instances.Concurrency > 1 {
 		return nil, nil, &image.FieldError{Field: "instances.concurrency", Message: fmt.Sprintf(
-			"instances.concurrency is %d: a process of PHP handles one event at a time; leave it out, and events at once get instances of their own", t.Instances.Concurrency)}
+			"instances.concurrency is %d, but a PHP process handles one event at a time: remove the key, and each concurrent event gets its own instance", t.Instances.Concurrency)}
 	}
 	return append(command(), t.Handler), append(environment(), "FRE_CONCURRENCY=1"), nil
 }

@@ -27,7 +27,7 @@ func (s *site) indexOf(name string) (string, error) {
 		known = "none"
 	}
 	return "", &image.FieldError{Field: "packages.pip_index." + name, Message: fmt.Sprintf(
-		"the engine's configuration has no package index %q (it has: %s): ask whoever runs the engine to add it to packages.pip.indexes, or remove the line", index, known)}
+		"the engine's configuration has no package index %q (known: %s): ask the operator to add the index to packages.pip.indexes, or remove the line", index, known)}
 }
 
 // indexProject returns a pyproject.toml that makes uv take each package of packages.pip_index from
@@ -66,7 +66,7 @@ var notFound = regexp.MustCompile(`([a-z0-9-]+) was not found in the package reg
 func (s *site) nameIndex(words string) string {
 	return notFound.ReplaceAllStringFunc(words, func(said string) string {
 		if index, ok := s.index[notFound.FindStringSubmatch(said)[1]]; ok {
-			return said + fmt.Sprintf(" (asked was the index %q, which may also want other credentials)", index)
+			return said + fmt.Sprintf(" (asked index: %q; the index may need other credentials)", index)
 		}
 		return said
 	})

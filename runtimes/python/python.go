@@ -116,7 +116,7 @@ func (c contracted) Command(t *image.Template) (args, env []string, err error) {
 		return args, append(env, awslambda.Environment(t)...), nil
 	}
 	if c.contract == image.ContractFramework && t.Packages.Pip.None() {
-		return nil, nil, &image.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework itself: add functions-framework to packages.pip"}
+		return nil, nil, &image.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework: add functions-framework to packages.pip"}
 	}
 	return args, append(env, "FRE_CONTRACT="+string(c.contract)), nil
 }

@@ -81,9 +81,9 @@ func TestRequestOf(t *testing.T) {
 	}
 
 	for bad, want := range map[string]string{
-		"a\n-i https://user:secret@host/simple": "requirements.txt:2: -i: the engine's configuration says which indexes",
-		"--extra-index-url=https://h":           "--extra-index-url: the engine's configuration says which indexes",
-		"--find-links x":                        "--find-links: the engine's configuration says which indexes",
+		"a\n-i https://user:secret@host/simple": "requirements.txt:2: -i: packages come from the indexes in the engine's configuration",
+		"--extra-index-url=https://h":           "--extra-index-url: packages come from the indexes in the engine's configuration",
+		"--find-links x":                        "--find-links: packages come from the indexes in the engine's configuration",
 		"-e .":                                  "-e is not supported",
 		"--no-binary":                           "--no-binary names no package",
 		"--only-binary a/b":                     "write names of packages",
@@ -92,14 +92,14 @@ func TestRequestOf(t *testing.T) {
 		"https://h/a.whl":                       "bad requirement",
 		"./a":                                   "bad requirement",
 		"git+https://h/a":                       "bad requirement",
-		"a==${TOKEN}":                           "variables are not filled in",
+		"a==${TOKEN}":                           "variables are not supported",
 		"a==1 --hash=md5:00":                    "only sha256",
-		"a --hash=" + sum:                       "has a hash and no version",
-		"a==1 --config-settings x=y":            "only --hash",
+		"a --hash=" + sum:                       "has a hash but no version",
+		"a==1 --config-settings x=y":            "only the option --hash",
 		"-r ../x":                               "only files below the template's directory",
 		"-r /etc/passwd":                        "only files below the template's directory",
 		"-r https://h/r.txt":                    "only files below the template's directory",
-		"-r missing.txt":                        "missing.txt, which is not there",
+		"-r missing.txt":                        "the missing file missing.txt",
 		"-r":                                    "-r names no file",
 		"--":                                    "bad option",
 	} {

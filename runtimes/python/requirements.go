@@ -87,25 +87,25 @@ func (r *requirements) line(text string) error {
 	case text == "":
 		return nil
 	case strings.Contains(text, "${"):
-		return fmt.Errorf("%q: variables are not filled in: write the value", text)
+		return fmt.Errorf("%q: variables are not supported: write the value", text)
 	case text[0] == '-':
 		return r.option(text)
 	}
 	var hashes []string
 	for _, m := range hashOption.FindAllStringSubmatch(text, -1) {
 		if !hashPattern.MatchString(m[1]) {
-			return fmt.Errorf("hash %q: only sha256 is supported, as pip-compile --generate-hashes and uv export write it", m[1])
+			return fmt.Errorf("hash %q: only sha256 is supported, as in the output of pip-compile --generate-hashes and uv export", m[1])
 		}
 		hashes = append(hashes, m[1])
 	}
 	name := strings.TrimSpace(hashOption.ReplaceAllString(text, ""))
 	switch {
 	case strings.Contains(name, " --"):
-		return fmt.Errorf("%q: of the options of a requirement only --hash is supported: remove the others", text)
+		return fmt.Errorf("%q: only the option --hash is supported in a requirement: remove other options", text)
 	case len(name) > 512 || !requirementPattern.MatchString(name):
-		return fmt.Errorf("bad requirement %q: write one such as \"lxml==5.3.0\"; URLs and paths are not supported: packages come from the indexes of the host's configuration", name)
+		return fmt.Errorf("bad requirement %q: write for example \"lxml==5.3.0\"; URLs and paths are not supported: packages come from the indexes in the host's configuration", name)
 	case hashes != nil && !strings.Contains(name, "=="):
-		return fmt.Errorf("%q has a hash and no version: pin it with ==", name)
+		return fmt.Errorf("%q has a hash but no version: pin the version with ==", name)
 	}
 	r.list = append(r.list, requirement{name, hashes})
 	return nil
@@ -134,7 +134,7 @@ func (r *requirements) option(text string) error {
 	case name == "--no-binary":
 		return r.binary.set(name, value, &r.binary.no, &r.binary.only)
 	case slices.Contains(indexOptions, name):
-		return fmt.Errorf("%s: the engine's configuration says which indexes packages come from: remove the line, and name an index of that configuration for each package in packages.pip_index", name)
+		return fmt.Errorf("%s: packages come from the indexes in the engine's configuration: remove the line, and name an index for each package in packages.pip_index", name)
 	default:
 		return fmt.Errorf("%s is not supported: remove the line", name)
 	}
@@ -162,7 +162,7 @@ const allPackages = ":all:"
 // set adds the value of --only-binary or --no-binary to its list. A package is in at most one list.
 func (f *formats) set(option, value string, to, other *[]string) error {
 	if value == "" {
-		return fmt.Errorf("%s names no package: write one, or %s, or :none: instead", option, allPackages)
+		return fmt.Errorf("%s names no package: write a package, %s or :none:", option, allPackages)
 	}
 	for name := range strings.SplitSeq(value, ",") {
 		switch name = strings.TrimSpace(name); {
@@ -226,7 +226,7 @@ func requestOf(file string, src []byte, read func(string) ([]byte, error)) (*req
 				}
 				src, err := read(name)
 				if errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("%s names %s, which is not there: it has to be below the template's directory", file, name)
+					return fmt.Errorf("%s names the missing file %s: the file must be below the template's directory", file, name)
 				}
 				if err != nil {
 					return err
@@ -284,12 +284,12 @@ func (r *request) honour(packages []image.LockedPackage, file string) error {
 		want := allowed[image.NormalName(p.Name)]
 		if want == nil {
 			return &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
-				"%s has hashes, but none for %s %s, which is needed too: make the file with pip-compile --generate-hashes or uv pip compile --generate-hashes", file, p.Name, p.Version)}
+				"%s has hashes, but none for the dependency %s %s: write the file with pip-compile --generate-hashes or uv pip compile --generate-hashes", file, p.Name, p.Version)}
 		}
 		kept := slices.DeleteFunc(slices.Clone(p.Hashes), func(h string) bool { return !slices.Contains(want, h) })
 		if len(kept) == 0 {
 			return &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
-				"hash mismatch: no file of %s %s on the index has a hash that %s allows (nothing was kept): if the package was published anew on purpose, update the hashes there", p.Name, p.Version, file)}
+				"hash mismatch: no file of %s %s on the index has a hash from %s (nothing was kept): if the author republished the package, update the hashes", p.Name, p.Version, file)}
 		}
 		p.Hashes = kept
 	}

@@ -144,7 +144,7 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 		}
 		m := wantsSource.FindStringSubmatch(words)
 		if m != nil && q.binary.onlyBinary(m[1]) {
-			return nil, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for this base, and --only-binary allows nothing else: ask for another version, or leave the option out", m[1])}
+			return nil, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for the base, and --only-binary forbids source distributions: use another version, or remove the option", m[1])}
 		}
 		if m == nil || built[image.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
 			return nil, failed(err, s.nameIndex(words))
@@ -203,11 +203,11 @@ func (s *site) sourceOf(ctx context.Context, p image.LockedPackage) (image.Locke
 		return p, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("--no-binary: %s %s %s", p.Name, p.Version, why)}
 	}
 	if s.step.Platform != "" {
-		return fail("cannot be built for a base that FRE did not make: leave the option out")
+		return fail("cannot be built for a foreign base: remove the option")
 	}
 	source, _, err := s.fromSource(ctx, image.LockedPackage{Name: p.Name, Version: p.Version}, nil)
 	if errors.Is(err, errNoSource) {
-		return fail("has no source distribution: leave the option out for it, or ask for another version")
+		return fail("has no source distribution: remove the option for the package, or use another version")
 	}
 	return source, err
 }
@@ -227,7 +227,7 @@ func failed(err error, words string) error {
 	lines := install.Lines(frame.Replace(words), func(l string) bool { return strings.HasPrefix(l, "warning: ") })
 	words = strings.Join(lines, "\n")
 	if noWheel.MatchString(words) {
-		words += "\n(there is no source distribution to build for this base, either)"
+		words += "\n(no source distribution to build for the base, either)"
 	}
 	return install.PackageFailed(err, "pip", words, noAnswer)
 }
@@ -245,7 +245,7 @@ func parsePinned(src []byte) ([]image.LockedPackage, error) {
 		return nil, err
 	}
 	if len(r.files) > 0 || len(r.constraints) > 0 {
-		return nil, errors.New("uv pip compile: its answer names further files")
+		return nil, errors.New("uv pip compile: the answer names further files")
 	}
 	var out []image.LockedPackage
 	for _, q := range r.list {
@@ -308,7 +308,7 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 			},
 		}, "install", jobs)
 		if err == nil && slices.ContainsFunc(waiting, func(i int) bool { return i >= 0 }) {
-			err = errors.New("uv pip install: it ended early")
+			err = errors.New("uv pip install: ended early")
 		}
 		return failed(err, words)
 	})

@@ -223,7 +223,7 @@ func (s *site) pin(ctx context.Context, requires []string) ([]image.LockedPackag
 		Rootfs: s.step.Rootfs, Env: s.env("/run/uv"), Cache: "uv", Program: program, Network: true, Args: s.compileArgs(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("what a package is built with (%s): %w", strings.Join(requires, ", "), failed(err, words))
+		return nil, fmt.Errorf("build requirements (%s): %w", strings.Join(requires, ", "), failed(err, words))
 	}
 	out, err := b.Read("requirements.txt")
 	if err != nil {
@@ -255,7 +255,7 @@ func (s *site) environment(ctx context.Context, b *install.Bench, pinned []image
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("what a package is built with (%s): %w", strings.Join(names, ", "), failed(err, words))
+		return fmt.Errorf("build requirements (%s): %w", strings.Join(names, ", "), failed(err, words))
 	}
 	return linux.RemoveAll(filepath.Join(b.Dir, path.Base(install.Private)))
 }
@@ -295,7 +295,7 @@ func readRequires(b *install.Bench) (more []string, err error) {
 		err = fmt.Errorf("%d requirements", len(more))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("its build's requirements: %w", err)
+		return nil, fmt.Errorf("requirements of the build: %w", err)
 	}
 	return more, nil
 }
@@ -309,7 +309,7 @@ func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *in
 	}
 	from, err := made.Open("dist")
 	if err != nil {
-		return store.Part{}, bad(errors.New("its build left no directory of wheels"))
+		return store.Part{}, bad(errors.New("the build left no directory of wheels"))
 	}
 	defer func() { _ = from.Close() }()
 	entries, err := fs.ReadDir(from.FS(), ".")
@@ -317,7 +317,7 @@ func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *in
 		return store.Part{}, err
 	}
 	if len(entries) != 1 || !wheelName.MatchString(entries[0].Name()) || !entries[0].Type().IsRegular() {
-		return store.Part{}, bad(fmt.Errorf("its build left %d files and not a wheel", len(entries)))
+		return store.Part{}, bad(fmt.Errorf("the build left %d files instead of a wheel", len(entries)))
 	}
 	name := entries[0].Name()
 	if err := b.Mkdir("dist", "out"); err != nil {
@@ -339,7 +339,7 @@ func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *in
 		},
 	})
 	if err != nil {
-		return store.Part{}, bad(fmt.Errorf("the wheel that its build left: %w", failed(err, words)))
+		return store.Part{}, bad(fmt.Errorf("the built wheel: %w", failed(err, words)))
 	}
 	if err := compile(ctx, b, s.step.Rootfs, []compileJob{{Root: "/work/out", Place: "/" + prefix}}); err != nil {
 		return store.Part{}, err

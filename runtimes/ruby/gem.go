@@ -246,7 +246,7 @@ func (g *gems) fetch(ctx context.Context, job map[string]any) (*install.Bench, [
 	}
 	var list []found
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, nil, fmt.Errorf("what RubyGems found: %w", err)
+		return nil, nil, fmt.Errorf("RubyGems' result: %w", err)
 	}
 	return b, list, nil
 }

@@ -72,8 +72,8 @@ func Open(cfg Config) (*Pool, error) {
 	for _, c := range layout.Missing() {
 		if !slices.Contains(cfg.Optional, c) {
 			host, _ := os.Hostname()
-			return nil, fmt.Errorf("cgroup: %s on host %s, so its limit cannot be enforced: %w; "+
-				"enable it at boot or list it as optional", c, host, ErrMissing)
+			return nil, fmt.Errorf("cgroup controller %s on host %s, required for the limit: %w; "+
+				"enable the controller at boot, or list the controller as optional", c, host, ErrMissing)
 		}
 	}
 	p := &Pool{

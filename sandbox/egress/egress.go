@@ -105,7 +105,7 @@ func Open(cfg Config) (network *Network, err error) {
 		return nil, err
 	}
 	for _, chain := range host.Dropping {
-		cfg.Log.Warn("forwarded packets are dropped by default: have it accept those from and to this link", "by", chain, "link", cfg.Name)
+		cfg.Log.Warn("a firewall drops forwarded packets: let the firewall accept packets from and to the link", "by", chain, "link", cfg.Name)
 	}
 	defer func() {
 		if err != nil {

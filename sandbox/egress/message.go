@@ -29,7 +29,7 @@ type query struct {
 	limit    int // most bytes of a reply over UDP
 }
 
-var errNotQuery = errors.New("not one question")
+var errNotQuery = errors.New("not a single question")
 
 // parseQuery parses a message with exactly one question.
 func parseQuery(msg []byte) (query, error) {

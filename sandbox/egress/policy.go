@@ -71,7 +71,7 @@ func (p Policy) ports(name string) []uint16 {
 type BlockedError struct{ Destination Destination }
 
 func (e *BlockedError) Error() string {
-	return fmt.Sprintf("%s is no public address: the operator has to list it under network.allow_private in the engine's configuration", e.Destination)
+	return fmt.Sprintf("%s is not a public address: the operator must list the address under network.allow_private in the engine's configuration", e.Destination)
 }
 
 // Check returns a [BlockedError] if the policy allows a range that is always blocked.

@@ -260,7 +260,7 @@ func (n *Network) learn(s *Namespace, p *Policy, addrs []netip.Addr, ports []uin
 		}
 	}
 	if len(s.learned)+len(fresh) > maxLearned {
-		return fmt.Errorf("its names have more than %d addresses", maxLearned)
+		return fmt.Errorf("the sandbox's names have more than %d addresses", maxLearned)
 	}
 	if len(fresh)+len(again) == 0 {
 		return nil

@@ -171,7 +171,7 @@ func choosePair(host *netlink.Handle, addrs *addresses) (mine, its netip.Addr, e
 	for attempt := uint32(0); ; attempt++ {
 		mine, its, ok := addrs.pair(attempt)
 		if !ok {
-			return mine, its, errors.New("every address that could join router and host is taken: give network.egress.subnet a larger range")
+			return mine, its, errors.New("no free addresses for a link between router and host: set a larger range in network.egress.subnet")
 		}
 		if !used[mine] && !used[its] {
 			return mine, its, nil

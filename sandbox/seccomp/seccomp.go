@@ -196,7 +196,7 @@ func give(v verdict) unix.SockFilter {
 // 255 instructions, far more than the tables need.
 func jump(op uint16, k uint32, hit, miss int) unix.SockFilter {
 	if max(hit, miss) > math.MaxUint8 {
-		panic("seccomp: a policy is too long for its jumps")
+		panic("seccomp: the policy is too long for its jumps")
 	}
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, Jt: uint8(hit), Jf: uint8(miss), K: k}
 }

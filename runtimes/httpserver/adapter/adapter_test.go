@@ -339,7 +339,7 @@ func TestRequests(t *testing.T) {
 func TestBadAnswers(t *testing.T) {
 	f := startServer(t, "binds")
 	for path, want := range map[string]string{
-		"/raw/switch": "switches protocols", "/raw/garbage": "malformed HTTP", "/raw/status": "status 999", "/raw/headers": "300 headers, at most 256",
+		"/raw/switch": "switched protocols", "/raw/garbage": "malformed HTTP", "/raw/status": "status 999", "/raw/headers": "300 headers, at most 256",
 		"/raw/hang%20up": "EOF", "/raw/short": "unexpected EOF", "/breaks": "unexpected EOF",
 	} {
 		got, err := f.get(t, &channel.Invocation{Method: "GET", Path: path}, nil)
@@ -488,7 +488,7 @@ var deafTime = map[string]string{"deaf": "FRE_HTTP_TIMEOUT=5s"}
 func TestServerFails(t *testing.T) {
 	for mode, want := range map[string]channel.Failure{
 		"exits": {Type: "ServerExited", Message: "the server ended with exit status 3", Stack: "no such module: x\n", Load: true},
-		"deaf":  {Type: "NotReady", Message: "$PORT says where", Stack: "listening elsewhere\n", Load: true},
+		"deaf":  {Type: "NotReady", Message: "listen on $PORT", Stack: "listening elsewhere\n", Load: true},
 	} {
 		f := startServer(t, mode, deafTime[mode])
 		_, err := f.Ready(t.Context())

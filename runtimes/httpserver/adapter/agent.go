@@ -107,13 +107,13 @@ func refused(err error) *channel.Answer {
 		r = &refusal{status: 500, code: "internal", message: err.Error()}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			r.status, r.code, r.next = 404, "not_found", "list the directory to see what is there"
+			r.status, r.code, r.next = 404, "not_found", "list the directory"
 		case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 			r.status, r.code, r.next = 403, "forbidden", "write below /work, or below /tmp"
 		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-			r.status, r.code, r.next = 507, "no_space", "remove files of the sandbox, or make one with a larger /work"
+			r.status, r.code, r.next = 507, "no_space", "remove files of the sandbox, or create a sandbox with a larger /work"
 		case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
-			r.status, r.code, r.next = 503, "overloaded", "the sandbox has all the processes or memory it may have: end some, or make one with more"
+			r.status, r.code, r.next = 503, "overloaded", "the sandbox reached a limit of processes or memory: end processes, or create a sandbox with higher limits"
 		case errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, fs.ErrExist):
 			r.status, r.code = 400, "bad_request"
 		}

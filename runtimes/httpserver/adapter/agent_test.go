@@ -302,8 +302,8 @@ func TestAgentFiles(t *testing.T) {
 		{"list a link", "GET", "/list", "", "", 200, `"name":"link","type":"symlink"`},
 		{"list a file", "GET", "/list", "path=file", "", 200, `"mode":"755"`},
 		{"make a directory", "POST", "/mkdir", "path=x/y", "", 204, ""},
-		{"a fifo", "GET", "/files", "path=fifo", "", 400, "no regular file"},
-		{"a directory", "GET", "/files", "path=a", "", 400, "no regular file"},
+		{"a fifo", "GET", "/files", "path=fifo", "", 400, "not a regular file"},
+		{"a directory", "GET", "/files", "path=a", "", 400, "not a regular file"},
 		{"over a directory", "PUT", "/files", "path=a", "x", 400, "is a directory"},
 		{"below a file", "PUT", "/files", "path=file/x", "x", 400, "not a directory"},
 		{"missing", "GET", "/files", "path=nothing", "", 404, "list the directory"},
@@ -316,8 +316,8 @@ func TestAgentFiles(t *testing.T) {
 		{"remove what is not empty", "DELETE", "/files", "path=a", "", 400, "recursive=true"},
 		{"remove all", "DELETE", "/files", "path=a&recursive=true", "", 204, ""},
 		{"remove the link alone", "DELETE", "/files", "path=link&recursive=true", "", 204, ""},
-		{"remove home", "DELETE", "/files", "path=.&recursive=true", "", 400, "itself stays"},
-		{"remove home from below", "DELETE", "/files", "path=x/..&recursive=true", "", 400, "itself stays"},
+		{"remove home", "DELETE", "/files", "path=.&recursive=true", "", 400, "cannot be removed"},
+		{"remove home from below", "DELETE", "/files", "path=x/..&recursive=true", "", 400, "cannot be removed"},
 		{"remove nothing", "DELETE", "/files", "path=a", "", 404, ""},
 		{"unknown", "POST", "/files", "path=a", "", 404, "knows no POST /files"},
 	} {
@@ -379,7 +379,7 @@ func TestParseExec(t *testing.T) {
 		`{"args":["/etc/passwd"]}`:                       "command_not_exec",
 		`{"args":["true"],"dir":"missing"}`:              "not_found",
 		`{"args":["true"],"dir":"/etc/passwd"}`:          "no directory",
-		`{"shell":"` + strings.Repeat("x", 1<<20) + `"}`: "write a file and run that",
+		`{"shell":"` + strings.Repeat("x", 1<<20) + `"}`: "write a file and run the file",
 	} {
 		status, answer, err := askAgent(t.Context(), a, "POST", "/exec", "", line)
 		if err != nil || status < 400 || !strings.Contains(answer, want) {

@@ -47,7 +47,7 @@ func parseExec(line []byte) (*execRequest, error) {
 		return nil, refuse("the command: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, refuse("the command: there is more than one value on its line; stdin begins on the next")
+		return nil, refuse("the command: several JSON values on the line; stdin begins on the next line")
 	}
 	switch {
 	case len(r.Args) > 0 && r.Shell != "":
@@ -58,7 +58,7 @@ func parseExec(line []byte) (*execRequest, error) {
 		return nil, refuse(`name a command: {"args": ["python3", "main.py"]} or {"shell": "ls | wc -l"}`)
 	}
 	if r.TimeoutMS < 0 || r.TimeoutMS > maxTimeout.Milliseconds() {
-		return nil, refuse("timeout_ms is %d: give it 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
+		return nil, refuse("timeout_ms is %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
 	}
 	words := slices.Concat(r.Args, []string{r.Dir})
 	for name, value := range r.Env {
@@ -106,7 +106,7 @@ func (a *agent) exec(ctx context.Context, e *channel.Event) (_ *channel.Answer, 
 	select {
 	case a.running <- struct{}{}:
 	default:
-		return nil, &refusal{503, "overloaded", fmt.Sprintf("%d commands are running in this sandbox", mostCommands), "wait for one of them to end"}
+		return nil, &refusal{503, "overloaded", fmt.Sprintf("%d commands are running in the sandbox, the most allowed", mostCommands), "wait for a command to end"}
 	}
 	c, err := a.start(r)
 	if err != nil {
@@ -129,7 +129,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 		line = append(line, piece...)
 		switch {
 		case len(line) > maxRequest:
-			return nil, refuse("the command's line has more than %d bytes: write a file and run that", maxRequest)
+			return nil, refuse("the command's line has more than %d bytes: write a file and run the file", maxRequest)
 		case err == nil || errors.Is(err, io.EOF):
 			return line, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
@@ -183,9 +183,9 @@ func (a *agent) start(r *execRequest) (_ *command, err error) {
 	c.child, err = a.children.start(program, r.Args, &syscall.ProcAttr{Dir: dir, Env: r.environ(), Files: files, Sys: &syscall.SysProcAttr{Setpgid: true}})
 	switch {
 	case errors.Is(err, syscall.ENOENT):
-		return nil, &refusal{422, "command_not_found", fmt.Sprintf("%s is not there, or what its first line names", program), "list the directory, or name a program of the image"}
+		return nil, &refusal{422, "command_not_found", fmt.Sprintf("%s does not exist, or its interpreter does not exist", program), "list the directory, or name a program of the image"}
 	case errors.Is(err, syscall.ENOEXEC), errors.Is(err, syscall.EACCES):
-		return nil, &refusal{422, "command_not_exec", fmt.Sprintf("%s cannot be executed: %v", program, err), "give it the mode 755 and a first line with #!, or run its interpreter"}
+		return nil, &refusal{422, "command_not_exec", fmt.Sprintf("%s cannot be executed: %v", program, err), "set the mode 755 and write a first line with #!, or run the interpreter"}
 	case err != nil:
 		return nil, fmt.Errorf("start %s: %w", program, err)
 	}

@@ -31,7 +31,7 @@ func (a *agent) path(p string) string {
 func (a *agent) named(q url.Values) (string, error) {
 	p := q.Get("path")
 	if p == "" || strings.ContainsRune(p, 0) {
-		return "", refuse("path: name a file, such as main.py, which is %s/main.py", a.home)
+		return "", refuse("path: name a file, for example main.py for %s/main.py", a.home)
 	}
 	return a.path(p), nil
 }
@@ -55,7 +55,7 @@ func modeOf(q url.Values, usual fs.FileMode) (fs.FileMode, error) {
 	}
 	n, err := strconv.ParseUint(s, 8, 32)
 	if err != nil || n > 0o777 {
-		return 0, refuse("mode: %q is not one such as 644 or 755", s)
+		return 0, refuse("mode: %q is not a mode, for example 644 or 755", s)
 	}
 	return fs.FileMode(n), nil
 }
@@ -85,7 +85,7 @@ func (a *agent) read(q url.Values) (*channel.Answer, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = refuse("%s is no regular file: list it", path)
+		err = refuse("%s is not a regular file: list the directory", path)
 	}
 	if err == nil && offset > 0 {
 		_, err = f.Seek(offset, io.SeekStart)
@@ -142,7 +142,7 @@ func (a *agent) remove(q url.Values) (*channel.Answer, error) {
 		return nil, err
 	}
 	if path == "/" || path == a.home {
-		return nil, refuse("%s itself stays: remove what is in it, or the sandbox", path)
+		return nil, refuse("%s cannot be removed: remove the files inside, or the sandbox", path)
 	}
 	if _, err := os.Lstat(path); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (a *agent) remove(q url.Values) (*channel.Answer, error) {
 		err = os.Remove(path)
 	}
 	if errors.Is(err, syscall.ENOTEMPTY) {
-		err = &refusal{400, "bad_request", path + " is not empty", "remove it with recursive=true"}
+		err = &refusal{400, "bad_request", path + " is not empty", "use recursive=true"}
 	}
 	if err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ func (c *cgi) handle(ctx context.Context, e *channel.Event) (_ *channel.Answer, 
 			return nil, context.Cause(ctx)
 		}
 		s.waitCopied()
-		return nil, &channel.Failure{Type: "CGIError", Message: fmt.Sprintf("the program's answer: %s; it ended with %s", err, s.end()), Stack: s.words.String()}
+		return nil, &channel.Failure{Type: "CGIError", Message: fmt.Sprintf("the program's answer: %s; the program ended with %s", err, s.end()), Stack: s.words.String()}
 	}
 	return a, nil
 }
@@ -209,9 +209,9 @@ func (s *script) head(a *channel.Answer) error {
 		size += len(b)
 		switch {
 		case errors.Is(err, io.EOF):
-			return errors.New("it ended before the empty line after its headers")
+			return errors.New("no empty line after the headers")
 		case errors.Is(err, bufio.ErrBufferFull) || size > maxHead:
-			return fmt.Errorf("its head is longer than %d bytes, or one of its lines than %d", maxHead, lineSize)
+			return fmt.Errorf("the headers are longer than %d bytes, or a line is longer than %d", maxHead, lineSize)
 		case err != nil:
 			return err
 		}
@@ -228,13 +228,13 @@ func (s *script) head(a *channel.Answer) error {
 		name, value, ok := strings.Cut(line, ":")
 		value = textproto.TrimString(value)
 		if !ok || !token(name) || strings.ContainsFunc(value, control) {
-			return fmt.Errorf("%.100q is no header", line)
+			return fmt.Errorf("%.100q is not a header", line)
 		}
 		switch lower := strings.ToLower(name); {
 		case lower == "status":
 			status, err := strconv.Atoi(value[:min(3, len(value))])
 			if err != nil || status < 200 || status > 599 {
-				return fmt.Errorf("its Status %.100q is not one of 200 to 599", value)
+				return fmt.Errorf("Status %.100q is not from 200 to 599", value)
 			}
 			a.Status, said = status, true
 		case !hopByHopLower[lower]:
@@ -247,7 +247,7 @@ func (s *script) head(a *channel.Answer) error {
 	}
 	switch {
 	case len(lines) == 0:
-		return errors.New("it has no headers: at least Content-Type is needed")
+		return errors.New("no headers: write at least Content-Type")
 	case len(a.Headers) > channel.MaxHeaders:
 		return fmt.Errorf("%d headers, at most %d", len(a.Headers), channel.MaxHeaders)
 	}

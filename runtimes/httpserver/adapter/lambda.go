@@ -128,7 +128,7 @@ func (api *runtimeAPI) waitReady(timeout time.Duration) *channel.Failure {
 	case <-t.C:
 		return &channel.Failure{
 			Type: "NotReady", Stack: api.server.words.String(),
-			Message: "the program has not asked for an event: a runtime interface client does so at $AWS_LAMBDA_RUNTIME_API",
+			Message: "the program did not ask for an event at $AWS_LAMBDA_RUNTIME_API, as a Lambda runtime interface client does",
 		}
 	}
 }

@@ -183,7 +183,7 @@ func TestRuntimeAPINotReady(t *testing.T) {
 	for mode, want := range map[string]channel.Failure{
 		"init":  {Type: "ImportError", Message: "no luck", Stack: "a\nb\n"},
 		"exits": {Type: "ServerExited", Message: "the server ended with exit status 3", Stack: "no such module: x\n"},
-		"deaf":  {Type: "NotReady", Message: "the program has not asked for an event: a runtime interface client does so at $AWS_LAMBDA_RUNTIME_API", Stack: "not interested\n"},
+		"deaf":  {Type: "NotReady", Message: "the program did not ask for an event at $AWS_LAMBDA_RUNTIME_API, as a Lambda runtime interface client does", Stack: "not interested\n"},
 	} {
 		_, err := startClient(t, mode, deafTime[mode]).Ready(t.Context())
 		var got *channel.Failure
@@ -272,7 +272,7 @@ func TestCGI(t *testing.T) {
 	if got, err := f.get(t, &in, strings.NewReader("")); err != nil || got.Status != 302 {
 		t.Errorf("%v, %v", got, err)
 	}
-	for query, want := range map[string]string{"silent": "ended before the empty line", "odd": `"what is this" is no header`, "status": "999"} {
+	for query, want := range map[string]string{"silent": "no empty line", "odd": `"what is this" is not a header`, "status": "999"} {
 		in.Query = query
 		var failed *channel.Failure
 		if _, err := f.get(t, &in, strings.NewReader("")); !errors.As(err, &failed) || failed.Type != "CGIError" || !strings.Contains(failed.Message, want) {

@@ -137,7 +137,7 @@ func httpAnswer(a *channel.Answer, returned []byte) error {
 	if said.Base64 {
 		var err error
 		if body, err = base64.StdEncoding.DecodeString(text); err != nil {
-			return &channel.Failure{Type: "InvalidResponse", Message: "the handler's answer has isBase64Encoded, and its body is no base64: " + err.Error()}
+			return &channel.Failure{Type: "InvalidResponse", Message: "the handler's answer has isBase64Encoded, but the body is not base64: " + err.Error()}
 		}
 	}
 	a.Body = bytes.NewReader(body)
@@ -157,12 +157,12 @@ func (h *httpHead) set(a *channel.Answer) error {
 		a.Status = 200
 	}
 	if a.Status < 200 || a.Status > 599 {
-		return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's statusCode %d is not one of 200 to 599", a.Status)}
+		return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's statusCode %d is not from 200 to 599", a.Status)}
 	}
 	typed := false
 	add := func(name, value string) error {
 		if !token(name) || strings.ContainsFunc(value, control) {
-			return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's header %q has a name or value that is none in HTTP: %q", name, value)}
+			return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's header %q has an invalid name or value: %q", name, value)}
 		}
 		if name = strings.ToLower(name); !hopByHopLower[name] {
 			typed = typed || name == "content-type"

@@ -125,7 +125,7 @@ func (p *proxy) failure(err error) *channel.Failure {
 	if errors.Is(err, errNotReady) {
 		return &channel.Failure{
 			Type: "NotReady", Stack: p.server.words.String(),
-			Message: "the server does not accept connections at " + p.address + ": have it listen there ($PORT says where), or name its port in http.port",
+			Message: "the server does not accept connections at " + p.address + ": let the server listen on $PORT, or set http.port to the server's port",
 		}
 	}
 	return &channel.Failure{Type: "ServerError", Message: "the server's answer: " + err.Error()}
@@ -287,7 +287,7 @@ func (p *proxy) exchange(ctx context.Context, c *connection, e *channel.Event, h
 	}
 	resp, err := readResponse(c.r, e.Method) //nolint:bodyclose // by answerBody, or its connection is
 	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
-		err = errors.New("it switches protocols, which nobody asked for")
+		err = errors.New("the server switched protocols without a request")
 	}
 	if err != nil {
 		return nil, err
@@ -313,7 +313,7 @@ func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
 		case resp.StatusCode >= 100 && resp.StatusCode < 200:
 			continue
 		case resp.StatusCode < 200 || resp.StatusCode > 599:
-			return nil, fmt.Errorf("status %d is not one of 200 to 599", resp.StatusCode)
+			return nil, fmt.Errorf("status %d is not from 200 to 599", resp.StatusCode)
 		}
 		return resp, nil
 	}
