@@ -362,7 +362,7 @@ func TestIndexNamed(t *testing.T) {
 	// Another index for the package: the lock does not answer any more.
 	_, _, err = w.build(t, fmt.Sprintf(template, "nobodys"), "main.py", lock)
 	var placed image.TemplateErrors
-	if !errors.As(err, &placed) || placed[0].Line != 5 || !strings.Contains(placed[0].Message, `no package index "nobodys" (it has: other, team)`) {
+	if !errors.As(err, &placed) || placed[0].Line != 5 || !strings.Contains(placed[0].Message, `no package index "nobodys" (known: other, team)`) {
 		t.Errorf("an index that the configuration has not: %v", err)
 	}
 	_, _, err = w.build(t, "id: f\nbase: python\npackages:\n  pip: [fretest-locked]\n  pip_index: {fretest-locked: team}\n", "main.py", nil)

@@ -326,7 +326,7 @@ func (s *server) containerStop(w http.ResponseWriter, r *http.Request) error {
 	case c.record != nil:
 		err = s.engine.StopContainer(r.Context(), c.ID, how)
 	case how.Signal != 0:
-		return leftOut("stop signals of an instance", "docker kill -s sends a signal; stop has it finish its event first")
+		return leftOut("stop signals of an instance", "send a signal with docker kill -s; stop lets the instance finish the event first")
 	default:
 		err = s.engine.Stop(r.Context(), c.ID, how.Grace)
 	}

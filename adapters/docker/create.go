@@ -114,18 +114,18 @@ var handled = []string{
 
 // refused maps unsupported fields in common use to a reason and an alternative.
 var refused = map[string][2]string{
-	"Privileged":        {"privileged containers", "nothing in a sandbox may reach the host; leave --privileged out"},
+	"Privileged":        {"privileged containers", "sandboxes have no access to the host; leave --privileged out"},
 	"Devices":           {"host devices", "leave --device out"},
 	"DeviceRequests":    {"host devices", "leave --gpus out"},
 	"DeviceCgroupRules": {"host devices", "leave --device-cgroup-rule out"},
-	"PortBindings":      {"published ports", "deploy a function: it answers over HTTP at the gateway"},
-	"PublishAllPorts":   {"published ports", "deploy a function: it answers over HTTP at the gateway"},
+	"PortBindings":      {"published ports", "deploy a function: the gateway serves functions over HTTP"},
+	"PublishAllPorts":   {"published ports", "deploy a function: the gateway serves functions over HTTP"},
 	"PidMode":           {"shared pid namespaces", "leave --pid out"},
 	"UTSMode":           {"shared UTS namespaces", "leave --uts out"},
 	"UsernsMode":        {"shared user namespaces", "leave --userns out"},
 	"Links":             {"links between containers", "exchange files through /work"},
-	"VolumesFrom":       {"volumes of other containers", "mount the tenant's directory: -v /work"},
-	"Dns":               {"custom name servers", "the operator chooses them (docs/networks.md)"},
+	"VolumesFrom":       {"volumes from containers", "mount the tenant's directory: -v /work"},
+	"Dns":               {"custom name servers", "the operator chooses name servers (docs/networks.md)"},
 	"DnsOptions":        {"resolver options", "leave --dns-option out"},
 	"DnsSearch":         {"search domains", "use whole names"},
 	"ExtraHosts":        {"custom entries in /etc/hosts", "leave --add-host out"},
@@ -135,15 +135,15 @@ var refused = map[string][2]string{
 	"CpuShares":         {"CPU weights", "limit the share: --cpus"},
 	"MemoryReservation": {"soft memory limits", "limit memory: -m"},
 	"KernelMemory":      {"kernel memory limits", "-m counts the kernel's memory as well"},
-	"OomKillDisable":    {"containers without end", "a memory limit must end something: leave --oom-kill-disable out"},
+	"OomKillDisable":    {"containers without end", "a memory limit needs the OOM killer: leave --oom-kill-disable out"},
 	"OomScoreAdj":       {"custom OOM scores", "leave --oom-score-adj out"},
-	"Init":              {"init process", "have the program reap its children, or start it from a shell"},
+	"Init":              {"init process", "let the program reap its children, or start the program from a shell"},
 	"Runtime":           {"other runtimes", "leave --runtime out"},
 	"CgroupParent":      {"custom cgroups", "leave --cgroup-parent out"},
 	"ShmSize":           {"/dev/shm of another size", "leave --shm-size out"},
 	"MemorySwappiness":  {"swappiness of containers", "the memory limit counts swap as well; leave --memory-swappiness out"},
-	"MaskedPaths":       {"custom paths to mask in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
-	"ReadonlyPaths":     {"custom paths to protect in /proc", "the sandbox's /proc has its own processes alone; leave --security-opt systempaths out"},
+	"MaskedPaths":       {"custom paths to mask in /proc", "the sandbox's /proc shows only processes of the sandbox; leave --security-opt systempaths out"},
+	"ReadonlyPaths":     {"custom paths to protect in /proc", "the sandbox's /proc shows only processes of the sandbox; leave --security-opt systempaths out"},
 	"Isolation":         {"isolation of another kind", "leave --isolation out"},
 	"VolumeDriver":      {"volume drivers", "mount the tenant's directory: -v /work"},
 }
@@ -219,11 +219,11 @@ func parseCreation(body []byte, found func(image string) error) (*creation, erro
 	case c.MacAddress != "":
 		return nil, leftOut("custom hardware addresses", "leave --mac-address out")
 	case c.StopTimeout != nil:
-		return nil, leftOut("stop time-outs of containers", "give it when you stop: docker stop -t")
+		return nil, leftOut("stop time-outs of containers", "give the time when stopping: docker stop -t")
 	case c.Domainname != "":
 		return nil, leftOut("domain names of containers", "leave --domainname out")
 	case c.Healthcheck != nil && len(c.Healthcheck.Test) > 0 && c.Healthcheck.Test[0] != "NONE":
-		return nil, leftOut("health checks", "leave --health-cmd out; the gateway notices functions that do not answer")
+		return nil, leftOut("health checks", "leave --health-cmd out; the gateway detects unresponsive functions")
 	}
 	err := known(body, c)
 	if err != nil {
@@ -274,7 +274,7 @@ func parseCreation(body []byte, found func(image string) error) (*creation, erro
 	}
 	for name, endpoint := range c.NetworkingConfig.EndpointsConfig {
 		if name != host.NetworkMode && name != "default" && name != out.network {
-			return nil, leftOut("more than one network for a container", "give one --network: none, bridge or host")
+			return nil, leftOut("second network for a container", "give a single --network: none, bridge or host")
 		}
 		for _, key := range slices.Sorted(maps.Keys(endpoint)) {
 			if !zero(endpoint[key]) {
@@ -322,7 +322,7 @@ func (c *creation) host(h *hostConfig) error {
 		return badRequest("network %s not found: use none, bridge or host", h.NetworkMode) // not a 404, because clients would pull the image
 	}
 	if n := h.RestartPolicy.Name; n != "" && n != "no" {
-		return leftOut("restart policies", "deploy a function: the engine keeps as many instances as it needs")
+		return leftOut("restart policies", "deploy a function: the engine scales the instances")
 	}
 	switch h.LogConfig.Type {
 	case "", "json-file", "local":
@@ -338,7 +338,7 @@ func (c *creation) host(h *hostConfig) error {
 		}
 	}
 	if add, err := sandbox.ParseCapabilities(h.CapAdd); err == nil && add&^sandbox.ContainerCapabilities != 0 {
-		return leftOut("further capabilities", fmt.Sprintf("root has %v, over its own user namespace, and everybody may listen at any port; leave --cap-add out", sandbox.ContainerCapabilities))
+		return leftOut("further capabilities", fmt.Sprintf("root has %v in the sandbox's user namespace, and all users may listen on any port; leave --cap-add out", sandbox.ContainerCapabilities))
 	}
 	if _, nameless := h.Annotations[""]; nameless {
 		return badRequest("Annotations: the empty string is not permitted as an annotation key")
@@ -416,12 +416,12 @@ func (c *creation) host(h *hostConfig) error {
 const tmpfsNext = "/tmp is writable for all, with nosuid and nodev: give the size alone"
 
 func noTmpfs(target string) error {
-	return leftOut("tmpfs at "+target, "/tmp is one already (--tmpfs /tmp:size=64m), and the root is writable unless --read-only")
+	return leftOut("tmpfs at "+target, "/tmp is a tmpfs already (--tmpfs /tmp:size=64m), and the root is writable unless --read-only")
 }
 
 // mount applies one mount. Only the tenant's directory, at /work, is supported.
 func (c *creation) mount(source, target, options string, readOnly bool) error {
-	const instead = "mount the tenant's directory, which persists: -v /work, or -v " + workVolume + ":/work"
+	const instead = "mount the tenant's persistent directory: -v /work, or -v " + workVolume + ":/work"
 	switch absolute := strings.HasPrefix(source, "/"); {
 	case absolute && path.Clean(source) != workDir:
 		return leftOut("mounts of the host's "+source, instead)
@@ -505,7 +505,7 @@ func parseSize(text string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
 	if err != nil || n <= 0 || n > 1<<62>>shift {
-		return 0, fmt.Errorf("%q is not a size such as 64m", text)
+		return 0, fmt.Errorf("%q is not a size, for example 64m", text)
 	}
 	return n << shift, nil
 }

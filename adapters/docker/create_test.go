@@ -119,7 +119,7 @@ func TestParseCreationRefuses(t *testing.T) {
 		{`{"Image":"a","HostConfig":{"Tmpfs":{"/tmp":"size=x"}}}`, 400, "not a size"},
 		{`{"Image":"a","HostConfig":{"StorageOpt":{"size":"much"}}}`, 400, "not a size"},
 		{`{"Image":"a","HostConfig":{"SomethingNew":{"a":1}}}`, 501, "HostConfig.SomethingNew"},
-		{`{"Image":"a","NetworkingConfig":{"EndpointsConfig":{"other":{}}}}`, 501, "more than one network"},
+		{`{"Image":"a","NetworkingConfig":{"EndpointsConfig":{"other":{}}}}`, 501, "second network"},
 		{`{"Image":"a","HostConfig":{"NetworkMode":"bridge"},"NetworkingConfig":{"EndpointsConfig":{"bridge":{"IPAMConfig":{"IPv4Address":"172.17.0.9"}}}}}`, 501, "IPAMConfig"},
 	} {
 		_, err := parseCreation([]byte(test.body), anyImage)

@@ -87,7 +87,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	})
 	cache := []buildCache{}
 	if asked("build-cache") && used.Cache.Bytes > 0 {
-		cache = append(cache, buildCache{ID: downloads, Type: "regular", Description: "packages and indexes that builds have downloaded", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
+		cache = append(cache, buildCache{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
 	}
 	encoded, err := json.Marshal(cache)
 	if err != nil {

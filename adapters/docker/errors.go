@@ -68,9 +68,9 @@ func statusOf(err error) (status int, message string) {
 		if errors.Is(err, engine.ErrSeveralNames) {
 			return status, message + " (must be forced)"
 		}
-		message = "conflict: " + message + ": stop and remove what uses it first"
+		message = "conflict: " + message + ": first stop and remove the users of the object"
 	case failure.Quota:
-		message += ": stop a container or remove a function of the tenant, take lower limits (-m, --cpus), or have its quota raised (fre tenant quota)"
+		message += ": stop a container or remove a function of the tenant, use lower limits (-m, --cpus), or ask for a higher quota (fre tenant quota)"
 	case failure.CommandNotFound: // docker run derives exit codes 126 and 127 from the words
 		status, message = http.StatusBadRequest, message+": executable file not found in $PATH: no such file or directory"
 	case failure.CommandNotExec:

@@ -107,7 +107,7 @@ func (f filters) moment(key string, now time.Time) (time.Time, error) {
 		}
 		return t, nil
 	}
-	return time.Time{}, badRequest("invalid filter '%s': give one value", key)
+	return time.Time{}, badRequest("invalid filter '%s': give a single value", key)
 }
 
 // parseTime parses a time as sent by Docker's clients: seconds since 1970 with up to nine
@@ -131,7 +131,7 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, badRequest("%q is not a time: use seconds since 1970, RFC 3339 or a duration such as 10m", text)
+	return time.Time{}, badRequest("%q is not a time: use seconds since 1970, RFC 3339 or a duration like 10m", text)
 }
 
 // parseUntil parses the end of a period. Clients send the current time in whole seconds, so

@@ -293,7 +293,7 @@ func (s *server) platformed(r *http.Request, name, parameter string) (*store.Ima
 	}
 	for _, p := range r.URL.Query()[parameter] {
 		if oci.CheckPlatform(p) != nil {
-			return nil, notFound("image %s is there for linux/%s, not for the platform %s", name, runtime.GOARCH, p)
+			return nil, notFound("image %s exists for linux/%s, not for the platform %s", name, runtime.GOARCH, p)
 		}
 	}
 	return img, nil

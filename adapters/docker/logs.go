@@ -102,7 +102,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if c.Function == "" && c.record == nil {
-		return leftOut("log of a run", "its output went to whoever started it; functions have logs, and containers")
+		return leftOut("log of a run", "the output went to the client that started the run; only functions and containers have logs")
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()

@@ -86,7 +86,7 @@ func (rt *route) drain(w http.ResponseWriter, r *http.Request) error {
 	}
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(body, &fields) != nil {
-		return badRequest("%s %s takes no body: send its options as query parameters", rt.method, rt.path)
+		return badRequest("%s %s takes no body: send options as query parameters", rt.method, rt.path)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if _, known := rt.query[name]; !known && !zero(fields[name]) {

@@ -109,7 +109,7 @@ func (s *server) register(mux *http.ServeMux) {
 }
 
 func notHere(_ http.ResponseWriter, r *http.Request) error {
-	return notFound("page not found: %s %s is not in the part of the Docker API that FRE answers (docs/docker.md)", r.Method, r.URL.Path)
+	return notFound("page not found: FRE does not implement %s %s of the Docker API (docs/docker.md)", r.Method, r.URL.Path)
 }
 
 // handler returns the HTTP handler of a route: check the request, then handle it.

@@ -45,7 +45,7 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 	// Clients request bridge when users request no network.
 	var field *image.FieldError
 	if cfg.Network == image.NetworkEgress && errors.As(err, &field) && field.Field == "network" {
-		warnings = append(warnings, "the container has no network: "+field.Message+"; --network none says that it needs none")
+		warnings = append(warnings, "the container has no network: "+field.Message+"; use --network none for containers without a network")
 		cfg.Network = image.NetworkNone
 		made, err = s.engine.CreateContainer(r.Context(), cfg)
 	}
@@ -84,7 +84,7 @@ func (c *creation) config(name string) engine.ContainerConfig {
 func (s *server) own(ref, what string) (container, error) {
 	c, err := s.container(ref)
 	if err == nil && c.record == nil {
-		err = conflict("container %s is an instance of %s: events start it, not docker %s", ref, c.origin(), what)
+		err = conflict("container %s is an instance of %s: events start instances, not docker %s", ref, c.origin(), what)
 	}
 	return c, err
 }
@@ -240,7 +240,7 @@ func (s *server) containerResize(w http.ResponseWriter, r *http.Request) error {
 		size[i] = uint16(n)
 	}
 	if !c.record.Config.TTY {
-		return conflict("container %s has no terminal: create it with one (-t)", c.ID)
+		return conflict("container %s has no terminal: create the container with -t", c.ID)
 	}
 	if err := s.engine.ResizeContainer(c.ID, size[0], size[1]); err != nil {
 		return err

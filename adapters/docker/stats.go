@@ -162,7 +162,7 @@ func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if args := r.URL.Query().Get("ps_args"); args != "" && args != "-ef" {
-		return leftOut("ps "+args+" for docker top", "it shows the columns of ps -ef: leave the options out")
+		return leftOut("ps "+args+" for docker top", "docker top shows the columns of ps -ef: leave the options out")
 	}
 	processes, err := s.engine.Processes(c.ID)
 	if err != nil {

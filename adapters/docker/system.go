@@ -182,7 +182,7 @@ func (s *server) networkList(w http.ResponseWriter, r *http.Request) error {
 func (s *server) networkInspect(w http.ResponseWriter, r *http.Request) error {
 	n, err := findNetwork(r.PathValue("id"))
 	if scope := r.URL.Query().Get("scope"); err == nil && scope != "" && scope != n.Scope {
-		err = notFound("network %s not found in the scope %s: those of FRE are %s", n.Name, scope, n.Scope)
+		err = notFound("network %s not found in the scope %s: FRE's networks have the scope %s", n.Name, scope, n.Scope)
 	}
 	if err != nil {
 		return err
@@ -240,5 +240,5 @@ func findVolume(name string) error {
 	if name == workVolume {
 		return nil
 	}
-	return notFound("get %s: no such volume: there is %s, the tenant's directory", name, workVolume)
+	return notFound("get %s: no such volume: the only volume is %s, the tenant's directory", name, workVolume)
 }

@@ -151,7 +151,7 @@ func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 	}
 	auth, err := a.auth()
 	if err == nil && *auth == (oci.Auth{}) {
-		err = badRequest("there is no login: give a username and a password")
+		err = badRequest("the login is missing: give a username and a password")
 	}
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	from := q.Get("fromImage")
 	for _, of := range []string{"repo", "message", "changes"} {
 		if q.Get(of) != "" {
-			return badRequest("%s: it is for an import (fromSrc), and this is a pull of %s", of, from)
+			return badRequest("%s: only for an import (fromSrc), not for a pull of %s", of, from)
 		}
 	}
 	if from == "" {
@@ -193,7 +193,7 @@ func (s *server) imageCreate(w http.ResponseWriter, r *http.Request) error {
 	}
 	ref := parsed.String()
 	if parsed.Version == "" && parsed.Digest == "" {
-		return leftOut("pull of all tags", "name one: docker pull "+from+":TAG")
+		return leftOut("pull of all tags", "name a tag: docker pull "+from+":TAG")
 	}
 	auth, err := authOf(r.Header.Get("X-Registry-Auth"))
 	if err != nil {

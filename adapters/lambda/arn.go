@@ -47,7 +47,7 @@ var (
 func parseReference(text string) (reference, error) {
 	var r reference
 	bad := func() (reference, error) {
-		return reference{}, invalid("%q is no function: write its name, or arn:aws:lambda:REGION:ACCOUNT:function:NAME", clip(text))
+		return reference{}, invalid("%q is not a function: write a name, or arn:aws:lambda:REGION:ACCOUNT:function:NAME", clip(text))
 	}
 	if len(text) > 256 {
 		return bad()

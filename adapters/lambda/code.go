@@ -78,7 +78,7 @@ func (b *bundle) check() error {
 	case len(b.ZipFile) > maxZip:
 		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "ZipFile has %d bytes, at most %d", len(b.ZipFile), maxZip)
 	case len(b.Architectures) > 1 || len(b.Architectures) == 1 && b.Architectures[0] != architecture:
-		return invalid("Architectures: this engine runs %s", architecture)
+		return invalid("Architectures: the engine runs %s", architecture)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ var variablePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]+$`)
 func (o *change) apply(s *settings) error {
 	switch {
 	case len(o.Layers) > 0:
-		return invalid("Layers are not supported: put their files into the ZipFile")
+		return invalid("Layers are not supported: put the layers' files into the ZipFile")
 	case o.VpcConfig != nil && len(o.VpcConfig.SubnetIds)+len(o.VpcConfig.SecurityGroupIds) > 0:
 		return invalid("VpcConfig is not supported: functions have no network but loopback")
 	case o.DeadLetterConfig != nil && o.DeadLetterConfig.TargetArn != "":
@@ -123,7 +123,7 @@ func (o *change) apply(s *settings) error {
 		size := 0
 		for name, value := range o.Environment.Variables {
 			if !variablePattern.MatchString(name) || strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "FRE_") || name == "_HANDLER" || name == "LAMBDA_TASK_ROOT" || name == "LAMBDA_RUNTIME_DIR" {
-				return invalid("the environment variable %q is reserved, or no name of one", clip(name))
+				return invalid("the environment variable %q is reserved, or its name is not valid", clip(name))
 			}
 			size += len(name) + len(value)
 		}
@@ -157,7 +157,7 @@ func (s *server) createFunction(c *call) error {
 		return err
 	}
 	if ref.qualifier != "" {
-		return invalid("FunctionName has a qualifier: a function that is new has no versions")
+		return invalid("FunctionName has a qualifier: a new function has no versions")
 	}
 	if req.PackageType != "" && req.PackageType != "Zip" {
 		return invalid("PackageType %q is not supported: Zip is", clip(req.PackageType))
@@ -294,7 +294,7 @@ func (s *server) changed(c *call, id string) (ref reference, set *settings, r *e
 	}
 	was, ok := settingsOf(&config)
 	if !ok {
-		return ref, nil, nil, nil, refuse(http.StatusConflict, "ResourceConflictException", "%s was deployed from a template: change that, and use fre deploy", ref.name)
+		return ref, nil, nil, nil, refuse(http.StatusConflict, "ResourceConflictException", "%s was deployed from a template: change the template, and use fre deploy", ref.name)
 	}
 	return ref, &was, r, unlock, nil
 }

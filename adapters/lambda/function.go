@@ -239,7 +239,7 @@ func paged[T any](c *call, all []T, key func(T) string, most int) (page []T, nex
 	if v := q.Get("Marker"); v != "" {
 		last, err := base64.RawURLEncoding.DecodeString(v)
 		if err != nil {
-			return nil, "", invalid("Marker is not one of this API")
+			return nil, "", invalid("invalid Marker")
 		}
 		i, found := slices.BinarySearchFunc(all, string(last), func(v T, last string) int { return cmp.Compare(key(v), last) })
 		if found {

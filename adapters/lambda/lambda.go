@@ -191,7 +191,7 @@ func (s *server) admit(rt route, c *call) error {
 			return err
 		}
 	} else if !byProgram(c.r) {
-		return refuse(http.StatusForbidden, "AccessDeniedException", "unsigned requests are for programs on this machine: this one came from a web page, or for another host")
+		return refuse(http.StatusForbidden, "AccessDeniedException", "unsigned requests are only for programs on the engine's host: the request came from a web page, or was for a different host")
 	}
 	hash, err := s.read(rt, c)
 	if err != nil {
@@ -297,7 +297,7 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 func (s *server) putAside(c *call) (*os.File, error) {
 	leave, ok := s.receiving.Enter(access.Block(c.client))
 	if !ok {
-		return nil, &awsError{status: http.StatusTooManyRequests, kind: "TooManyRequestsException", message: "the code of other functions is on its way", after: 1}
+		return nil, &awsError{status: http.StatusTooManyRequests, kind: "TooManyRequestsException", message: "too many uploads of code in progress", after: 1}
 	}
 	dir, remove, err := s.scratch(c)
 	if err != nil {
@@ -343,7 +343,7 @@ func (s *server) audit(rt route, c *call, err error) {
 }
 
 func (s *server) unsupported(c *call) error {
-	return refuse(http.StatusBadRequest, "UnsupportedOperationException", "%s %s is not in the part of Lambda's API that FRE answers: docs/lambda.md lists it", c.r.Method, c.r.URL.Path)
+	return refuse(http.StatusBadRequest, "UnsupportedOperationException", "FRE does not implement %s %s of Lambda's API: see docs/lambda.md", c.r.Method, c.r.URL.Path)
 }
 
 // reply sends v as JSON.
@@ -381,7 +381,7 @@ func (c *call) decode(v any) error {
 		return nil
 	}
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s is not supported: docs/lambda.md says what is", field)
+		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s is not supported: see docs/lambda.md", field)
 	}
 	if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "%s", wording.JSON(err))
@@ -422,7 +422,7 @@ func errorOf(err error) *awsError {
 	case failure.Unauthorized:
 		f.status, f.kind = http.StatusForbidden, "ExpiredTokenException"
 		if !errors.Is(err, access.ErrExpired) {
-			f.kind, f.message = "UnrecognizedClientException", "The security token included in the request is invalid: fre token create --access-key makes one"
+			f.kind, f.message = "UnrecognizedClientException", "The security token included in the request is invalid: create an access key with fre token create --access-key"
 		}
 	case failure.Forbidden:
 		f.kind = "AccessDeniedException"

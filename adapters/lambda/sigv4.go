@@ -48,7 +48,7 @@ func parseSignature(r *http.Request, region string, now time.Time) (*signature, 
 		return nil, refuse(http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token: sign the request with a token's access key (fre token create --access-key)")
 	}
 	if len(fields) > 1 {
-		return incomplete("the Authorization header is there more than once")
+		return incomplete("several Authorization headers")
 	}
 	s, err := parseAuthorization(fields[0])
 	if err != nil {
@@ -68,7 +68,7 @@ func parseSignature(r *http.Request, region string, now time.Time) (*signature, 
 	s.date = r.Header.Get("X-Amz-Date")
 	at, err := time.Parse(dateTime, s.date)
 	if err != nil {
-		return incomplete("X-Amz-Date is %q, which is no time such as %s", clip(s.date), dateTime)
+		return incomplete("X-Amz-Date is %q, not a time like %s", clip(s.date), dateTime)
 	}
 	if _, scope, _ := strings.Cut(s.scope, "/"); s.scope[:8] != s.date[:8] || scope != region+"/lambda/aws4_request" {
 		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "Credential should be scoped to %s/%s/lambda/aws4_request, not %s", s.date[:8], region, clip(s.scope))
@@ -101,7 +101,7 @@ func parseAuthorization(field string) (*signature, error) {
 		parts[name] = value
 	}
 	if len(parts) != 3 {
-		return nil, bad("Credential, SignedHeaders and Signature, and nothing else")
+		return nil, bad("list of exactly Credential, SignedHeaders and Signature")
 	}
 	s := &signature{}
 	if s.key, s.scope, ok = strings.Cut(parts["Credential"], "/"); !ok || s.key == "" || strings.Count(s.scope, "/") != 3 {
@@ -109,7 +109,7 @@ func parseAuthorization(field string) (*signature, error) {
 	}
 	day, _, _ := strings.Cut(s.scope, "/")
 	if _, err := strconv.ParseUint(day, 10, 32); err != nil || len(day) != 8 {
-		return nil, bad("day in its Credential")
+		return nil, bad("day in the Credential")
 	}
 	s.headers = strings.Split(parts["SignedHeaders"], ";")
 	for i, h := range s.headers {
@@ -129,7 +129,7 @@ func parseAuthorization(field string) (*signature, error) {
 func (s *signature) text(r *http.Request, hash [sha256.Size]byte) ([]byte, error) {
 	payload := hex.EncodeToString(hash[:])
 	if said := r.Header.Get("X-Amz-Content-Sha256"); said != "" && said != payload {
-		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "X-Amz-Content-Sha256 is not the hash of the body, which FRE asks for where it is said at all")
+		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "X-Amz-Content-Sha256 is not the hash of the body: send the right hash, or no hash")
 	}
 	raw, query, _ := strings.Cut(r.RequestURI, "?")
 	var b bytes.Buffer

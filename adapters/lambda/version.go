@@ -102,7 +102,7 @@ func (s *server) unpublish(c *call, all *engine.Revisions, ref reference) error 
 	}
 	for _, a := range aliasesOf(all) {
 		if a.version == r.Number || a.other == r.Number {
-			return refuse(http.StatusConflict, "ResourceConflictException", "version %s is that of the alias %s: change or delete that first", version, a.name)
+			return refuse(http.StatusConflict, "ResourceConflictException", "version %s is in use by the alias %s: change or delete the alias first", version, a.name)
 		}
 	}
 	if _, err := s.Engine.SetAliases(c.r.Context(), c.on, nil, []string{versionPrefix + version}); err != nil {
@@ -268,7 +268,7 @@ func (s *server) put(c *call, ref reference, all *engine.Revisions, was *alias, 
 	if r := req.RoutingConfig; r != nil {
 		a.other, a.weight = 0, 0
 		if len(r.AdditionalVersionWeights) > 1 {
-			return invalid("RoutingConfig has %d additional versions: one at most", len(r.AdditionalVersionWeights))
+			return invalid("RoutingConfig has %d additional versions: at most 1", len(r.AdditionalVersionWeights))
 		}
 		for v, w := range r.AdditionalVersionWeights {
 			if a.other, err = version(v); err != nil {
@@ -280,7 +280,7 @@ func (s *server) put(c *call, ref reference, all *engine.Revisions, was *alias, 
 		}
 	}
 	if a.version == 0 || a.other == a.version {
-		return invalid("an alias has a FunctionVersion, and another in its RoutingConfig")
+		return invalid("an alias needs a FunctionVersion, and a different version in RoutingConfig")
 	}
 	set := map[string]string{a.name: strconv.Itoa(a.version)}
 	if a.other != 0 {
@@ -442,7 +442,7 @@ func (s *server) putConcurrency(c *call) error {
 		return err
 	}
 	if n := req.ReservedConcurrentExecutions; n == nil || *n < 1 || *n > 1000 {
-		return invalid("ReservedConcurrentExecutions: from 1 to 1000; a function that is to have no events is deleted")
+		return invalid("ReservedConcurrentExecutions: from 1 to 1000; to stop all events, delete the function")
 	}
 	if err := s.reserve(c, *req.ReservedConcurrentExecutions); err != nil {
 		return err

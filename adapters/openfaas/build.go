@@ -93,7 +93,7 @@ func (h *handler) build(w http.ResponseWriter, r *http.Request) {
 	received, ok := h.receiving.Enter(access.Block(client))
 	if !ok {
 		w.Header().Set("Retry-After", "5")
-		h.fail(w, r, &api.Error{Code: failure.Busy, Message: "other build contexts are on their way", Next: "try again in a moment"})
+		h.fail(w, r, &api.Error{Code: failure.Busy, Message: "too many uploads of build contexts in progress", Next: "try again in a moment"})
 		return
 	}
 	defer received()
@@ -143,7 +143,7 @@ func signatureOf(field string) ([]byte, error) {
 }
 
 func errSignature(message string) error {
-	return &api.Error{Code: api.CodeUnauthorized, Message: message, Next: "sign with the file that openfaas.builders names (faas-cli … --payload-secret FILE)"}
+	return &api.Error{Code: api.CodeUnauthorized, Message: message, Next: "sign with the secret file in openfaas.builders (faas-cli … --payload-secret FILE)"}
 }
 
 func (h *handler) scratch() (*os.Root, string, error) {
@@ -185,7 +185,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 	})
 	done()
 	if errors.Is(err, intake.ErrSlow) { // the client has not authenticated
-		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the build context takes more than %s to come", h.ReceiveTime), Next: "leave out of the function's directory what it does not need"})
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the upload of the build context took longer than %s", h.ReceiveTime), Next: "exclude unneeded files from the function's directory"})
 	}
 	if err != nil {
 		return "", fmt.Errorf("read build context: %w", err)
@@ -196,7 +196,7 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		}
 	}
 	if tenant == "" {
-		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), errSignature("the build's signature is not one of this engine's builders"))
+		return "", h.Access.Failed(access.Identity{}, access.ClientOf(r), errSignature("the build's signature matches no builder of the engine"))
 	}
 	return tenant, nil
 }
@@ -224,7 +224,7 @@ func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error
 	}
 	switch {
 	case errors.Is(err, unpack.ErrLimit):
-		return nil, &api.Error{Code: api.CodeTooLarge, Message: err.Error(), Next: "leave out of the function's directory what it does not need"}
+		return nil, &api.Error{Code: api.CodeTooLarge, Message: err.Error(), Next: "exclude unneeded files from the function's directory"}
 	case errors.Is(err, unpack.ErrArchive):
 		return nil, badRequest("the build context: %v", err)
 	case err != nil:
@@ -252,15 +252,15 @@ func readBuildConfig(in *os.Root) (*buildConfig, error) {
 	}
 	for name, value := range cfg.BuildArgs {
 		if value != "" {
-			return nil, badRequest("build argument %s: they are for a Dockerfile, which FRE does not run: leave it out, and name packages in fret.yaml", name)
+			return nil, badRequest("build argument %s: FRE runs no Dockerfile: leave build arguments out, and name packages in fret.yaml", name)
 		}
 	}
 	here := "linux/" + runtime.GOARCH
 	if p := slices.DeleteFunc(slices.Clone(cfg.Platforms), func(s string) bool { return s == "" }); len(p) > 0 && !slices.Equal(p, []string{here}) {
-		return nil, badRequest("platforms %s: this engine builds for %s alone (faas-cli … --platforms %s)", strings.Join(p, ", "), here, here)
+		return nil, badRequest("platforms %s: the engine builds for %s only (faas-cli … --platforms %s)", strings.Join(p, ", "), here, here)
 	}
 	if _, err := in.Lstat(sealedFile); err == nil {
-		return nil, badRequest("build secrets are for a Dockerfile, which FRE does not run: leave them out")
+		return nil, badRequest("build secrets: FRE runs no Dockerfile: leave build secrets out")
 	}
 	return cfg, nil
 }
@@ -370,7 +370,7 @@ func languageTemplate(top *os.Root) (map[string]any, error) {
 }
 
 func errLanguage(what string) error {
-	return badRequest("FRE runs no Dockerfile, and does not know how to build %s: put a fret.yaml beside the handler (fre new), take python3-http or python3-flask, or build the image elsewhere and deploy it by its name", what)
+	return badRequest("FRE runs no Dockerfile and cannot build %s: put a fret.yaml beside the handler (fre new), use python3-http or python3-flask, or build the image with another tool and deploy the image by name", what)
 }
 
 // pythonTemplate returns the fret.yaml for OpenFaaS's python3-http and python3-flask. The

@@ -52,14 +52,14 @@ func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, erro
 	case d.Image == "":
 		return nil, badRequest("the deployment names no image")
 	case len(d.Constraints) > 0:
-		return nil, badRequest("constraints choose among nodes, which FRE does not: leave them out")
+		return nil, badRequest("FRE does not choose nodes by constraints: leave constraints out")
 	}
 	for name, r := range map[string]*types.FunctionResources{"limits": d.Limits, "requests": d.Requests} {
 		if r == nil {
 			continue
 		}
 		if r.NvidiaGPU != "" || r.AmdGPU != "" || r.IntelGPU != "" {
-			return nil, badRequest("%s: functions have no GPUs: leave them out", name)
+			return nil, badRequest("%s: functions have no GPUs: leave GPUs out", name)
 		}
 		if err := checkResources(r); err != nil {
 			return nil, badRequest("%s: %v", name, err)
@@ -167,7 +167,7 @@ func (d *deployment) template() (map[string]any, error) {
 			timeout, err = time.ParseDuration(s)
 		}
 		if err != nil || timeout <= 0 {
-			return nil, badRequest("exec_timeout: %q is not a duration such as 30s", s)
+			return nil, badRequest("exec_timeout: %q is not a duration, for example 30s", s)
 		}
 		resources["timeout"] = max(timeout, defaultTimeout).String() // the watchdog enforces a shorter timeout itself
 	}

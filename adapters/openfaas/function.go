@@ -252,9 +252,9 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	case len(f.Traffic.Weights) != 1 || len(f.Traffic.Headers) > 0:
 		return &api.Error{Code: api.CodeInUse, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
 	case in.Isolation == image.IsolationEvent:
-		return badRequest("%s has a fresh sandbox for each event: there are no replicas to keep", f.Name)
+		return badRequest("%s has a fresh sandbox for each event, and no replicas", f.Name)
 	case req.Replicas > uint64(in.Max):
-		return badRequest("%d replicas are more than the %d that the function may have; deploy it with the label %s", req.Replicas, in.Max, labelMax)
+		return badRequest("%d replicas are above the function's limit of %d; deploy the function with the label %s", req.Replicas, in.Max, labelMax)
 	}
 	defer h.Engine.Hold()()
 	img, err := h.Engine.Image(string(f.Image))

@@ -56,7 +56,7 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 	if img, err = h.Engine.Image(ref); err == nil && !may(img) {
 		if pull, err = h.Engine.Resolve(r.Context(), d.Image, nil); err != nil {
 			if of := engine.ImageTenant(img); r.id.Of(of) { // only shown to a caller with rights to the other tenant
-				err = fmt.Errorf("the image %s of this engine is tenant %s's, not %s's: build it for that tenant, or under another name: %w", ref, of, d.tenant, err)
+				err = fmt.Errorf("the image %s belongs to tenant %s, not to %s: build the image for the second tenant, or under another name: %w", ref, of, d.tenant, err)
 			}
 			return nil, "", err
 		}
@@ -67,7 +67,7 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 		img, d.drop, err = h.Engine.PullFor(r.Context(), d.tenant, pull)
 	}
 	if errors.Is(err, engine.ErrOthersImage) || err == nil && !may(img) {
-		err = notFound("there is no image %s of tenant %s", d.Image, d.tenant)
+		err = notFound("no image %s of tenant %s", d.Image, d.tenant)
 	}
 	return img, ref, err
 }
@@ -77,7 +77,7 @@ func (h *handler) serverOf(ctx context.Context, d *deployment, ref string, c *im
 	own := c.AsContainer()
 	command := slices.Concat(own.Entrypoint, own.Cmd)
 	if c.Container == nil || len(command) == 0 {
-		return nil, badRequest("the image %s has no command: it takes an ENTRYPOINT or CMD that serves HTTP on port 8080", d.Image)
+		return nil, badRequest("the image %s has no command: set an ENTRYPOINT or CMD that serves HTTP on port 8080", d.Image)
 	}
 	id, err := madeName()
 	if err != nil {

@@ -29,7 +29,7 @@ func (h *handler) logs(w http.ResponseWriter, r *request) error {
 	if s := q.Get("since"); s != "" {
 		var err error
 		if o.Since, err = time.Parse(time.RFC3339, s); err != nil {
-			return badRequest("since: %q is not a time such as 2026-01-02T15:04:05Z", s)
+			return badRequest("since: %q is not a time, for example 2026-01-02T15:04:05Z", s)
 		}
 	}
 	if s := q.Get("follow"); s != "" {

@@ -38,7 +38,7 @@ func (h *handler) namespaces(w http.ResponseWriter, r *request) error {
 func (h *handler) namespace(w http.ResponseWriter, r *request) error {
 	name := r.PathValue("name")
 	if !slices.Contains(h.tenants(r), name) {
-		return notFound("there is no namespace %q", name)
+		return notFound("no namespace %q", name)
 	}
 	return reply(w, types.FunctionNamespace{Name: name})
 }
@@ -52,7 +52,7 @@ func (h *handler) createNamespace(w http.ResponseWriter, r *request) error {
 	delete(n.Annotations, "openfaas") // set by faas-cli on its namespaces
 	delete(n.Labels, "openfaas")
 	if r.on = n.Name; len(n.Labels)+len(n.Annotations) > 0 {
-		return badRequest("a tenant has neither labels nor annotations: leave them out")
+		return badRequest("a tenant has neither labels nor annotations: leave both out")
 	}
 	if err := ofAll(r); err != nil {
 		return err

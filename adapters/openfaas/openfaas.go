@@ -115,7 +115,7 @@ func New(cfg Config) http.Handler {
 		mux.HandleFunc(r.pattern, h.guarded(r.pattern, r.scope, r.handle))
 	}
 	mux.HandleFunc("/system/", h.guarded("/system/", access.Read, func(_ http.ResponseWriter, r *request) error {
-		return &api.Error{Code: failure.Unsupported, Message: r.Method + " " + r.URL.Path + " is not part of FRE", Next: "docs/openfaas.md lists what is"}
+		return &api.Error{Code: failure.Unsupported, Message: r.Method + " " + r.URL.Path + " is not supported", Next: "see docs/openfaas.md for supported requests"}
 	}))
 	mux.HandleFunc("/build", h.build)
 	return mux
@@ -189,7 +189,7 @@ func (r *request) tenant(namespace string) (string, error) {
 		return "", badRequest("%q is not a namespace: a tenant's name is lower-case letters, digits and dashes", namespace)
 	}
 	if !r.id.Of(namespace) {
-		return "", notFound("there is no namespace %q for this token", namespace)
+		return "", notFound("no namespace %q for the token", namespace)
 	}
 	return namespace, nil
 }
@@ -210,7 +210,7 @@ func (h *handler) function(r *request, name, namespace string) (*engine.Function
 	}
 	r.on = name
 	if !image.ValidName(name) {
-		return nil, notFound("there is no function %q", name)
+		return nil, notFound("no function %q", name)
 	}
 	return h.Engine.Function(image.QualifiedName(name, tenant))
 }
@@ -225,13 +225,13 @@ func decode(w http.ResponseWriter, r *request, to any) error {
 		if _, err = d.Token(); errors.Is(err, io.EOF) {
 			return nil
 		}
-		err = errors.New("it goes on after its end")
+		err = errors.New("data after the JSON value")
 	}
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		return err
 	}
-	return badRequest("the request is not what OpenFaaS's API has: %s", wording.JSON(err))
+	return badRequest("the request does not fit OpenFaaS's API: %s", wording.JSON(err))
 }
 
 func reply(w http.ResponseWriter, v any) error {

@@ -239,7 +239,7 @@ func (w *world) testLeftOut(t *testing.T) {
 	id := w.ok(t, "ps", "-q")
 	w.run(t, []line{
 		{words("exec " + id + " ls"), 1, ``, `FRE has no exec .*another container`},
-		{words("pause " + id), 1, ``, `FRE has no pause: stop the container`},
+		{words("pause " + id), 1, ``, `FRE has no pause: stop and start the container`},
 		{words("cp " + id + ":/etc/hosts -"), 1, ``, `FRE has no cp .*/work`},
 		{words("commit " + id), 1, ``, `FRE has no commit .*fre build`},
 		{words("diff " + id), 1, ``, `FRE has no diff .*docker ps -s`},
