@@ -75,7 +75,7 @@ func TestSnapshotBounds(t *testing.T) {
 	refused("more", "a QuotaError", quota("bytes of images"))
 	r.holes("over", 1<<19, 1<<18)
 	refused("over", "ErrSnapshotLimit", func(err error) bool {
-		return errors.Is(err, ErrSnapshotLimit) && strings.Contains(err.Error(), "files with holes")
+		return errors.Is(err, ErrSnapshotLimit) && strings.Contains(err.Error(), "sparse files")
 	})
 
 	// Another image of the tenant's comes once the snapshot is read.

@@ -12,13 +12,13 @@ func TestHandlerFile(t *testing.T) {
 		{"php", "index.handle", ""},
 		{"php", `index.App\Http::handle`, ""},
 		{"php", "lib/app.v2.handle", ""},
-		{"php", "main.handle", "there is no main.php in the code"},
-		{"php", "lib/missing.handle", "there is no lib/missing.php in the code"},
+		{"php", "main.handle", "no main.php in the code"},
+		{"php", "lib/missing.handle", "no lib/missing.php in the code"},
 		{"ruby", "main.handle", ""},
 		{"ruby", "main.App.handle", ""},
 		{"ruby", "lib/app.App::Inner.handle", ""},
-		{"ruby", "index.handle", "there is no index.rb in the code"},
-		{"ruby", "Missing.App.handle", "there is no Missing.rb in the code"},
+		{"ruby", "index.handle", "no index.rb in the code"},
+		{"ruby", "Missing.App.handle", "no Missing.rb in the code"},
 	} {
 		err := c.checkHandler(&Template{Runtime: test.runtime, Handler: test.handler}, "")
 		var f *FieldError

@@ -140,7 +140,7 @@ func TestOpen(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(other, "x"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused(other, Config{}, "it holds x, and no registry")
+	refused(other, Config{}, "holds x but no registry")
 }
 
 // TestLinksOutside has links in the registry's directory that lead out of it: nothing

@@ -911,7 +911,7 @@ end
 			w.runner.runs = nil
 			_, _, err := w.Build(t.Context(), root, nil)
 			var errs image.TemplateErrors
-			if !errors.As(err, &errs) || !strings.Contains(err.Error(), "no program "+runtime) || !strings.Contains(err.Error(), "or one of FRE's bases: "+runtime+"\n") {
+			if !errors.As(err, &errs) || !strings.Contains(err.Error(), "no program "+runtime) || !strings.Contains(err.Error(), "or a base of FRE's: "+runtime+"\n") {
 				t.Errorf("got %v", err)
 			}
 			if len(w.runner.runs) > 0 {

@@ -267,8 +267,8 @@ func TestBuildNodeScripts(t *testing.T) {
 		cause image.PackageCause
 		want  []string
 	}{
-		"fretest-broken": {image.PackageUnbuilt, []string{"its install script (echo no header", "status 3", "\nno header of fretest.h"}},
-		"fretest-loop":   {image.PackageUnbuilt, []string{"its install script (while", "took more than 2s"}},
+		"fretest-broken": {image.PackageUnbuilt, []string{"install script (echo no header", "status 3", "\nno header of fretest.h"}},
+		"fretest-loop":   {image.PackageUnbuilt, []string{"install script (while", "took more than 2s"}},
 		"fretest-fifo":   {image.PackageBad, []string{"not a regular file"}},
 		"fretest-bad":    {image.PackageBad, []string{"package.json: "}},
 	} {

@@ -28,7 +28,7 @@ func TestLimitStatus(t *testing.T) {
 // to do.
 func TestImageNameStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("build f: %w", &engine.ImageNameError{Name: "f:1"}))
-	if got.Status != http.StatusConflict || got.Code != api.CodeNameTaken || got.Message != "build f: the image's name f:1 is taken" || !strings.Contains(got.Next, "another id or version") {
+	if got.Status != http.StatusConflict || got.Code != api.CodeNameTaken || got.Message != "build f: the image's name f:1 is taken" || !strings.Contains(got.Next, "template's id or version") {
 		t.Errorf("got %+v with status %d", got, got.Status)
 	}
 	got = errorOf(fmt.Errorf("build f: base oci:g:1: %w", engine.ErrOthersImage))

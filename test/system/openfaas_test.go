@@ -587,7 +587,7 @@ func TestTakenMeanwhile(t *testing.T) {
 			t.Errorf("%s: while the name is free: %s", name, said)
 		}
 		close(gates[name])
-		if said := <-slow; !strings.Contains(said, "the image's name "+name+":1 is taken") || !strings.Contains(said, "give the template another id") {
+		if said := <-slow; !strings.Contains(said, "the image's name "+name+":1 is taken") || !strings.Contains(said, "change the template's id") {
 			t.Errorf("%s: once it is taken: %s", name, said)
 		}
 		token := f.root("token", "create", name, "--tenant", c.tenant, "--scopes", "read")
