@@ -265,11 +265,11 @@ func (n *Node) await(ctx context.Context) error {
 func (n *Node) join(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.TTL+joinPatience)
 	defer cancel()
-	nodes, err := n.bucket(ctx, jetstream.KeyValueConfig{Bucket: bucketNodes, Description: "FRE: nodes that are there", TTL: n.cfg.TTL})
+	nodes, err := n.bucket(ctx, jetstream.KeyValueConfig{Bucket: bucketNodes, Description: "FRE: present nodes", TTL: n.cfg.TTL})
 	if err != nil {
 		return err
 	}
-	table, err := n.bucket(ctx, jetstream.KeyValueConfig{Bucket: bucketTable, Description: "FRE: what is deployed", MaxValueSize: maxRecord})
+	table, err := n.bucket(ctx, jetstream.KeyValueConfig{Bucket: bucketTable, Description: "FRE: deployed functions", MaxValueSize: maxRecord})
 	if err != nil {
 		return err
 	}
@@ -332,7 +332,7 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	n.cfg.Conn.Close()
 	if err != nil {
-		n.cfg.Log.DebugContext(ctx, "cluster: the lease runs out by itself", "error", err)
+		n.cfg.Log.DebugContext(ctx, "cluster: the lease expires without renewal", "error", err)
 	}
 	return nil
 }

@@ -183,7 +183,7 @@ func (e *eventsConfig) readCallbacks(to *events.Callbacks) error {
 	for i, h := range c.Hosts {
 		name := strings.TrimPrefix(h, "*.")
 		if name == "" || strings.ContainsAny(name, "/:* ") || h != strings.ToLower(h) {
-			return fmt.Errorf(`callbacks.hosts[%d]: %q is no name such as "hooks.example.org" or "*.example.org"`, i, h)
+			return fmt.Errorf(`callbacks.hosts[%d]: %q is not a host name or pattern, for example "hooks.example.org" or "*.example.org"`, i, h)
 		}
 	}
 	to.Hosts = slices.Clone(c.Hosts)

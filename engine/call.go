@@ -147,7 +147,7 @@ func (f *function) reachable(from caller) (patience, error) {
 	}
 	switch {
 	case taken > 0 && taken >= room:
-		return anyInstance, &LoopError{from.chain(f.plain), fmt.Sprintf("deadlock: %s may run %d events at once, and all of them wait for this call: raise instances.max or instances.concurrency", f.plain, room)}
+		return anyInstance, &LoopError{from.chain(f.plain), fmt.Sprintf("deadlock: %s may run %d events at once, and all wait for this call: raise instances.max or instances.concurrency", f.plain, room)}
 	case coming > 0:
 		return newInstance, nil
 	}

@@ -31,33 +31,33 @@ type metrics struct {
 func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 	m := &metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "fre_instance_start_seconds", Help: "From an event's arrival to an instance ready for it.",
+			Name: "fre_instance_start_seconds", Help: "From an event's arrival to a ready instance.",
 			Buckets: prometheus.ExponentialBuckets(1e-5, 4, 11),
 		}, []string{"function", "kind", "revision"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "fre_invocation_seconds", Help: "From an event's arrival to the end of its answer.",
+			Name: "fre_invocation_seconds", Help: "From an event's arrival to the end of the answer.",
 			Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
 		}, []string{"function", "outcome", "revision"}),
 		forkServers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_fork_server_failures_total", Help: "Fork servers that did not start, or died.",
+			Name: "fre_fork_server_failures_total", Help: "Fork servers that failed to start, or died.",
 		}, []string{"function", "revision"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_admission_refused_total", Help: "Events refused: for want of memory for bodies (memory, waits), as answers of their function hold much of it (answers), or as too many wait for their function (queue_length, queue_time) or for the engine (engine).",
+			Name: "fre_admission_refused_total", Help: "Refused events, by reason: no memory for bodies (memory, waits), unread answers of the function hold too much memory (answers), too many events wait for the function (queue_length, queue_time) or for the engine (engine).",
 		}, []string{"reason"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_calls_total", Help: "Events that a function made by a call: of which function (none where there is no such), from which, and ok or the code of why there is no answer (docs/calls.md).",
+			Name: "fre_calls_total", Help: "Calls from functions, by called function (empty if unknown), calling function, and result: ok or an error code (docs/calls.md).",
 		}, []string{"function", "from", "outcome"}),
 		gcImages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fre_gc_images_total", Help: "Images that garbage collection removed.",
+			Name: "fre_gc_images_total", Help: "Images removed by garbage collection.",
 		}, []string{"rule"}),
-		gcBytes:  prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_gc_bytes_total", Help: "Bytes of disk that garbage collection freed."}),
-		gcInodes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_gc_inodes_total", Help: "Inodes that garbage collection freed."}),
+		gcBytes:  prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_gc_bytes_total", Help: "Bytes of disk freed by garbage collection."}),
+		gcInodes: prometheus.NewCounter(prometheus.CounterOpts{Name: "fre_gc_inodes_total", Help: "Inodes freed by garbage collection."}),
 		gcSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fre_gc_seconds", Help: "How long a garbage collection took.", Buckets: prometheus.ExponentialBuckets(1e-3, 4, 10),
 		}),
 	}
 	waits := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "fre_queue_seconds", Help: "How long events waited, of those that had to: for an instance (function), or for a place in the engine.",
+		Name: "fre_queue_seconds", Help: "Waiting time of events that waited for an instance (function), or for a place in the engine.",
 		Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
 	}, []string{"queue"})
 	m.waited, m.waitedForPlace = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
@@ -71,7 +71,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		}
 		for _, s := range admission.States {
 			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_admission_state", Help: "1 for the state that decides about events that need memory for bodies.",
+				Name: "fre_admission_state", Help: "1 for the present state of admission of events with memory for bodies.",
 				ConstLabels: prometheus.Labels{"state": s.String()},
 			}, func() float64 {
 				if now, _ := e.admission.State(); now != s {
@@ -83,7 +83,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		prometheus.WrapRegistererWith(prometheus.Labels{"pool": "answers"}, reg).MustRegister(e.buffers)
 		queued := func(queue string, count func() int) prometheus.Collector {
 			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_queue_length", Help: "Events that wait for an instance (function), or for a place in the engine.",
+				Name: "fre_queue_length", Help: "Events waiting for an instance (function), or for a place in the engine.",
 				ConstLabels: prometheus.Labels{"queue": queue},
 			}, func() float64 { return float64(count()) })
 		}
@@ -104,7 +104,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Shells that ended while they waited."}, func() float64 {
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Parked sandboxes that ended before use."}, func() float64 {
 				return float64(host.Shells().Died)
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {

@@ -472,8 +472,8 @@ func (in *instance) become(ctx context.Context, sh *shell) error {
 
 var (
 	shellsDesc     = prometheus.NewDesc("fre_runtime_shells", "Runtime shells parked.", []string{"base"}, nil)
-	shellBytesDesc = prometheus.NewDesc("fre_runtime_shell_bytes", "Memory of one parked runtime shell.", []string{"base"}, nil)
-	shellsDiedDesc = prometheus.NewDesc("fre_runtime_shells_died_total", "Runtime shells that ended while they waited.", nil, nil)
+	shellBytesDesc = prometheus.NewDesc("fre_runtime_shell_bytes", "Memory of a parked interpreter.", []string{"base"}, nil)
+	shellsDiedDesc = prometheus.NewDesc("fre_runtime_shells_died_total", "Parked interpreters that ended before use.", nil, nil)
 )
 
 // Describe is part of prometheus.Collector.

@@ -12,11 +12,11 @@ import (
 type tenantMetrics struct{ e *Engine }
 
 var (
-	tenantInstances  = prometheus.NewDesc("fre_tenant_instances", "Sandboxes that count against a tenant's quotas: of functions, agents and containers.", []string{"tenant"}, nil)
-	tenantContainers = prometheus.NewDesc("fre_tenant_containers", "Containers that run, which are among its instances.", []string{"tenant"}, nil)
-	tenantMemory     = prometheus.NewDesc("fre_tenant_memory_bytes", "Its instances' limits of memory together.", []string{"tenant"}, nil)
-	tenantCPUs       = prometheus.NewDesc("fre_tenant_cpus", "Its instances' limits of CPU together.", []string{"tenant"}, nil)
-	tenantBuilds     = prometheus.NewDesc("fre_tenant_builds", "Its builds, under way (running) and in their queue (waiting).", []string{"tenant", "state"}, nil)
+	tenantInstances  = prometheus.NewDesc("fre_tenant_instances", "Sandboxes of a tenant's functions, agents and containers, as counted by quotas.", []string{"tenant"}, nil)
+	tenantContainers = prometheus.NewDesc("fre_tenant_containers", "Running containers of a tenant, a part of the tenant's instances.", []string{"tenant"}, nil)
+	tenantMemory     = prometheus.NewDesc("fre_tenant_memory_bytes", "Sum of the memory limits of a tenant's instances.", []string{"tenant"}, nil)
+	tenantCPUs       = prometheus.NewDesc("fre_tenant_cpus", "Sum of the CPU limits of a tenant's instances.", []string{"tenant"}, nil)
+	tenantBuilds     = prometheus.NewDesc("fre_tenant_builds", "Builds of a tenant, running and waiting.", []string{"tenant", "state"}, nil)
 )
 
 // Describe is part of prometheus.Collector.

@@ -62,16 +62,16 @@ func (s *Service) config(k kind, tenant string) jetstream.StreamConfig {
 	}
 	switch k {
 	case kindQueue:
-		cfg.Description = "FRE: events of tenant " + tenant + " that wait"
+		cfg.Description = "FRE: events of tenant " + tenant + " waiting"
 		cfg.Retention, cfg.Discard, cfg.MaxMsgs, cfg.Duplicates = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.MaxQueue, 2*time.Minute
 	case kindOrders:
-		cfg.Description = "FRE: results of tenant " + tenant + " that are to be sent"
+		cfg.Description = "FRE: results of tenant " + tenant + " to send"
 		cfg.Retention, cfg.Discard, cfg.MaxMsgs = jetstream.WorkQueuePolicy, jetstream.DiscardNew, s.cfg.MaxQueue
 	case kindResults:
 		cfg.Description = "FRE: results of tenant " + tenant + "'s events"
 		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge, cfg.AllowMsgTTL = jetstream.DiscardOld, s.cfg.MaxResults, 1, longestResult, true
 	case kindDead:
-		cfg.Description = "FRE: events of tenant " + tenant + " that are tried no more"
+		cfg.Description = "FRE: events of tenant " + tenant + " without further attempts"
 		cfg.Discard, cfg.MaxMsgs, cfg.MaxMsgsPerSubject, cfg.MaxAge = jetstream.DiscardOld, s.cfg.MaxResults, 1, s.cfg.KeepDead
 	}
 	return cfg

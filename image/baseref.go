@@ -31,7 +31,7 @@ type BaseRef struct {
 
 var (
 	basePattern     = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(:[a-z]{1,32})?$`)
-	baseDescription = `the name of a base environment such as "python", of a release's such as "python:trixie", or oci:IMAGE, archive:FILE, layout:DIRECTORY, dir:DIRECTORY`
+	baseDescription = `the name of a base environment, for example "python" or "python:trixie", or oci:IMAGE, archive:FILE, layout:DIRECTORY, dir:DIRECTORY`
 )
 
 // ParseBase reads a template's base: "python", "python:trixie", "oci:IMAGE", "archive:FILE",

@@ -125,7 +125,7 @@ func (d *decoder) contractRelations(t *Template, fail func(path, format string, 
 		fail("lambda", "lambda is for the contract lambda, but the template's contract is %s", t.Contract)
 	}
 	if t.Contract == ContractStdio && in.Isolation != IsolationEvent {
-		fail("instances.isolation", `the contract stdio starts a program for each sandbox: instances.isolation must be "event"; cgi has one for each event`)
+		fail("instances.isolation", `the contract stdio starts a program for each sandbox: instances.isolation must be "event"; cgi starts a program for each event`)
 	}
 	if t.Contract == ContractFRE && t.Runtime == "native" && in.Isolation == IsolationEvent {
 		fail("contract", `a native program with the contract fre speaks the channel's protocol and is reused: set instances.isolation to "instance", or the contract to stdio`)

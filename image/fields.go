@@ -39,7 +39,7 @@ var (
 // npmName matches a package of npm_scripts, without a version.
 var npmName = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
 
-const npmNameWanted = `write a package's name alone, such as "bcrypt"`
+const npmNameWanted = `write a package's name only, for example "bcrypt"`
 
 // composerPattern matches a package in the syntax of composer require.
 var composerPattern = lazyregexp.New(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
@@ -109,7 +109,7 @@ func (d *decoder) fields(t *Template) []field {
 		}},
 		{key: "slim", value: d.slim(&t.Slim)},
 		{key: "keep", value: d.strings(&t.Keep, keepGlob)},
-		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's name as programs ask for it, such as "libxml2.so.2"`))},
+		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's soname, for example "libxml2.so.2"`))},
 		{key: "code", below: []field{
 			{key: "path", value: d.codePath(&t.Code.Path)},
 			{key: "archive", value: d.codePath(&t.Code.Archive)},
@@ -196,7 +196,7 @@ func (d *decoder) relations(t *Template) {
 		fail("instances.max", "instances.max (%d) is less than instances.min (%d)", in.Max, in.Min)
 	}
 	if in.Isolation == IsolationEvent && in.Concurrency > 1 {
-		fail("instances.concurrency", `instances.concurrency must be 1 where isolation is "event": every event has a sandbox of its own`)
+		fail("instances.concurrency", `instances.concurrency must be 1 with isolation "event": every event has a separate sandbox`)
 	}
 	// A process with too few threads for its events fails at an unpredictable moment. A program for
 	// a single event needs only the number that it declares.
@@ -228,7 +228,7 @@ func (d *decoder) relations(t *Template) {
 		fail("network.allow", "network.allow is for the mode egress, but the network's mode is %s", t.Network.Mode)
 	}
 	if t.Network.LendConnection && (t.Contract != ContractFRE || t.Runtime != "go" && t.Runtime != "native") {
-		fail("network.lend_connection", `network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is %s`, t.Runtime)
+		fail("network.lend_connection", `network.lend_connection is for the runtime go, and for native with instances.isolation "instance", but the template's runtime is %s`, t.Runtime)
 	}
 	d.accessRelations(t, fail)
 	d.contractRelations(t, fail)

@@ -76,7 +76,7 @@ var domainPattern = lazyregexp.New(`^(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_]
 // stands in brackets before a port.
 func ParseDestination(s string) (Destination, error) {
 	if !destinationPattern.MatchString(s) {
-		return Destination{}, errors.New(`write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" behind it for one port; names of other alphabets as xn--…`)
+		return Destination{}, errors.New(`write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" appended for a single port; write names outside ASCII as xn--…`)
 	}
 	where, port := s, ""
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && (strings.Count(s, ":") == 1 || s[i-1] == ']') {

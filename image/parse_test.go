@@ -220,7 +220,7 @@ fret.yaml:3:48: resources.timeout: duration "30" has no unit: write for example 
 		},
 		{
 			"concurrency of a fresh sandbox", "id: f\nbase: python\ninstances: {isolation: event, concurrency: 2}\n",
-			`fret.yaml:3:44: instances.concurrency must be 1 where isolation is "event": every event has a sandbox of its own
+			`fret.yaml:3:44: instances.concurrency must be 1 with isolation "event": every event has a separate sandbox
     instances: {isolation: event, concurrency: 2}
                                                ^`,
 		},
@@ -259,7 +259,7 @@ fret.yaml:5:3: bad name "a-b" in env: letters, digits and _, not beginning with 
 fret.yaml:3:30: packages.deb[0]: bad requirement "b": write a Debian package such as "curl" or "ghostscript=10.*"
     packages: {maven: [a], deb: [b]}
                                  ^
-fret.yaml:4:8: libs[0]: bad requirement "c": write a library's name as programs ask for it, such as "libxml2.so.2"
+fret.yaml:4:8: libs[0]: bad requirement "c": write a library's soname, for example "libxml2.so.2"
     libs: [c]
            ^`,
 		},
@@ -280,7 +280,7 @@ fret.yaml:7:7: network.allow[1]: bad destination "300.1.2.3": "300.1.2.3" is nei
 fret.yaml:8:7: network.allow[2]: bad destination "example.org:0": port "0" is not a number from 1 to 65535
         - "example.org:0"
           ^
-fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" behind it for one port; names of other alphabets as xn--…
+fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name such as "example.org" or "*.example.org", or a range such as "198.51.100.0/24", with ":443" appended for a single port; write names outside ASCII as xn--…
         - exa mple.org
           ^`,
 		},
@@ -292,7 +292,7 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 		},
 		{
 			"connection of a runtime that knows none", "id: f\nbase: python\nnetwork: {mode: none, lend_connection: true}\n",
-			`fret.yaml:3:40: network.lend_connection is for the runtime go, and native with instances.isolation "instance": this template's is python
+			`fret.yaml:3:40: network.lend_connection is for the runtime go, and for native with instances.isolation "instance", but the template's runtime is python
     network: {mode: none, lend_connection: true}
                                            ^`,
 		},

@@ -432,7 +432,7 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 		"dynamic dependencies": {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndynamic = [\"dependencies\"]\n"}, "are dynamic"},
 		"no project":           {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[tool.poetry]\n"}, "no [project] table"},
 		"not TOML":             {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project"}, "pyproject.toml: "},
-		"unknown extra":        {map[string]string{"fret.yaml": template("pyproject.toml[nope]"), "pyproject.toml": project}, "no optional dependencies 'nope': there are all, web"},
+		"unknown extra":        {map[string]string{"fret.yaml": template("pyproject.toml[nope]"), "pyproject.toml": project}, "no optional dependencies 'nope': known are all, web"},
 		"a URL in a project":   {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndependencies = [\"a @ https://example.com/${UV_DEFAULT_INDEX}\"]\n"}, "variables are not supported"},
 		"stale uv.lock":        {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": strings.Replace(locked, "six==1.16.0", "six==1.15.0", 1), "uv.lock": lock}, "run uv lock"},
 	} {

@@ -241,7 +241,7 @@ func ParseExpect(text []byte, function string) (Expect, error) {
 	}
 	said := e.Body != nil || e.BodyBase64 != nil || e.BodyFile != "" || len(e.BodyContains) > 0 || e.BodyMatches != "" || e.BodyJSON != nil || e.BodySubset != nil
 	if !said && !e.AnyBody && e.Error == "" {
-		return e, errors.New(`says nothing about the body: if any will do, say "any_body": true`)
+		return e, errors.New(`says nothing about the body: to accept any body, write "any_body": true`)
 	}
 	return e, nil
 }

@@ -27,7 +27,7 @@ type issued struct {
 }
 
 // errNoEngine is the failure of a call if the engine takes no calls.
-var errNoEngine = &Failure{Type: "not_possible", Message: "this engine takes no calls"}
+var errNoEngine = &Failure{Type: "not_possible", Message: "the engine does not allow calls"}
 
 // Reply is a called function's answer. The caller must close Body. Its Read returns a *[Failure]
 // when the called function breaks the body off.

@@ -58,7 +58,7 @@ func Read(rules []RuleConfig) (Policy, error) {
 func (c RuleConfig) read() (Rule, error) {
 	r := Rule{Repository: c.Repository, Accept: Accept(c.Accept), AnyIdentity: c.Identity == "any"}
 	if r.Repository == "" || !utf8.ValidString(r.Repository) || strings.ContainsAny(r.Repository, "@ []?\\") || strings.Contains(strings.TrimSuffix(r.Repository, "**"), "**") {
-		return r, fmt.Errorf(`repository: %q is no pattern such as "registry.example.org/team/*" or "docker.io/**"`, c.Repository)
+		return r, fmt.Errorf(`repository: %q is not a pattern, for example "registry.example.org/team/*" or "docker.io/**"`, c.Repository)
 	}
 	if first, _, more := strings.Cut(r.Repository, "/"); r.Repository != "**" && (!more || !strings.ContainsAny(first, ".:*") && first != "localhost") {
 		return r, fmt.Errorf("repository: %q names no registry: write docker.io/%s for Docker Hub, or **", c.Repository, c.Repository)
@@ -66,17 +66,17 @@ func (c RuleConfig) read() (Rule, error) {
 	switch c.Identity {
 	case "", "any", "repository":
 	default:
-		return r, fmt.Errorf(`identity: it is "repository" or "any", not %q`, c.Identity)
+		return r, fmt.Errorf(`identity: must be "repository" or "any", not %q`, c.Identity)
 	}
 	switch r.Accept {
 	case AcceptAny, AcceptNone:
 		if len(c.Keys) > 0 {
-			return r, fmt.Errorf(`keys: they are for accept: signed, and this is %q`, c.Accept)
+			return r, fmt.Errorf(`keys: only for accept: signed, not for %q`, c.Accept)
 		}
 		return r, nil
 	case AcceptSigned:
 	default:
-		return r, fmt.Errorf(`accept: it is "signed", "any" or "none", not %q`, c.Accept)
+		return r, fmt.Errorf(`accept: must be "signed", "any" or "none", not %q`, c.Accept)
 	}
 	if len(c.Keys) == 0 {
 		return r, errors.New("keys: name the files of public keys")

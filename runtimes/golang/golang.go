@@ -122,7 +122,7 @@ func parseHandler(handler string) (dir, name string, err error) {
 	}
 	if !isIdentifier(name) || strings.HasPrefix(dir, "/") || dir == ".." || strings.HasPrefix(dir, "../") || strings.ContainsAny(dir, "\x00\n\\") {
 		return "", "", &image.FieldError{Field: "handler", Message: fmt.Sprintf(
-			`handler %q is not the name of a Go function: write "Handle", or "api.Handle" for the one of the package in the directory api`, handler)}
+			`handler %q is not the name of a Go function: write "Handle", or "api.Handle" for the function in the directory api`, handler)}
 	}
 	return dir, name, nil
 }

@@ -335,7 +335,7 @@ function end(call) {
   calls.delete(call.id);
   call.wake?.();
   for (const sent of sents.values()) {
-    if (sent.event === call) giveUp(sent, new CallError('cancelled', 'the event that called is over'));
+    if (sent.event === call) giveUp(sent, new CallError('cancelled', 'the calling event is over'));
   }
   stopIfIdle();
 }
@@ -459,8 +459,8 @@ function giveUp(sent, error) {
 }
 
 async function callOther(event, name, body, { method = 'POST', path: target = '/', headers } = {}) {
-  if (!process.env.FRE_CALLS) throw new CallError('not_possible', 'this engine takes no calls');
-  if (event.over) throw new CallError('cancelled', 'the event that called is over');
+  if (!process.env.FRE_CALLS) throw new CallError('not_possible', 'the engine does not allow calls');
+  if (event.over) throw new CallError('cancelled', 'the calling event is over');
   const [data, type] = encodeBody(body);
   const pairs = encodeHeaders(headers);
   if (data.length && !pairs.some(([n]) => n.toLowerCase() === 'content-type')) pairs.push(['content-type', type]);

@@ -60,7 +60,7 @@ var handlerPattern = regexp.MustCompile(`^[^\x00-\x1f./][^\x00-\x1f]*\.[\pL_$][\
 func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
 		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
-			"handler %q is not file.export: write index.handle for what index.js exports as handle", t.Handler)}
+			"handler %q is not file.export: write index.handle for the export handle of index.js", t.Handler)}
 	}
 	return append(command(t), t.Handler), append(environment(),
 		fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil

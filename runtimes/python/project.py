@@ -22,10 +22,10 @@ def dependencies(extras):
     with open("pyproject.toml", "rb") as f:
         project = tomllib.load(f).get("project")
     if not isinstance(project, dict):
-        raise ValueError("there is no [project] table: list what is needed in project.dependencies")
+        raise ValueError("no [project] table: list the dependencies in project.dependencies")
     dynamic = strings(project.get("dynamic", []), "project.dynamic")
     if "dependencies" in dynamic or extras and "optional-dependencies" in dynamic:
-        raise ValueError("its dependencies are dynamic, which only the project's build could tell: write them down in project.dependencies, or name a requirements.txt")
+        raise ValueError("the dependencies are dynamic, known only to the project's build: list the dependencies in project.dependencies, or use a requirements.txt")
     out = list(strings(project.get("dependencies", []), "project.dependencies"))
     table = project.get("optional-dependencies", {})
     if not isinstance(table, dict):
@@ -39,7 +39,7 @@ def dependencies(extras):
             continue
         done.add(extra)
         if extra not in optional:
-            raise ValueError("no optional dependencies %r: there are %s" % (extra, ", ".join(sorted(optional)) or "none"))
+            raise ValueError("no optional dependencies %r: known are %s" % (extra, ", ".join(sorted(optional)) or "none"))
         for dependency in strings(optional[extra], "project.optional-dependencies." + extra):
             m = own.match(dependency)  # "name[other]": another extra of the project
             if m:

@@ -71,7 +71,7 @@ def take(job, session, finder):
         for chunk in response.raw.stream(1 << 16, decode_content=False):
             size += len(chunk)
             if size > LIMIT:
-                fail("bad", "it has more than 1 GiB")
+                fail("bad", "more than 1 GiB")
             digest.update(chunk)
             f.write(chunk)
     got = "sha256:" + digest.hexdigest()
@@ -122,7 +122,7 @@ def unpack(path):
             t.extractall("src", filter="data") if hasattr(tarfile, "data_filter") else t.extractall("src")
     tops = [d for d in os.listdir("src") if os.path.isdir(os.path.join("src", d))]
     if len(tops) != 1:
-        raise SystemExit("a source distribution has one directory at its top: this has %s" % tops)
+        raise SystemExit("a source distribution must have a single top directory, not %s" % tops)
     os.chdir(os.path.join("src", tops[0]))
 
 

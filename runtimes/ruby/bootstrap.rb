@@ -261,7 +261,7 @@ module FRE
         message = begin
           e.is_a?(SystemExit) ? "the handler called exit(#{e.status})#{": #{e.message}" if e.message != "exit"}" : e.message.to_s
         rescue Exception # rubocop:disable Lint/RescueException
-          "(its text cannot be had: message failed)"
+          "(no text: message failed)"
         end
         stack = describe(e, name, message)
         $stderr.write(stack)

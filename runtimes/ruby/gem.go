@@ -217,10 +217,10 @@ func (f *found) file() string { return f.Name + "-" + f.Version + ".gem" }
 
 var (
 	// noAnswer matches RubyGems' messages about a faulty request, not a faulty site.
-	noAnswer = regexp.MustCompile(`Unable to resolve|conflicting dependencies|could not be resolved|gems that need each other|Illformed requirement|Malformed version`)
+	noAnswer = regexp.MustCompile(`Unable to resolve|conflicting dependencies|could not be resolved|gems depend on each other|Illformed requirement|Malformed version`)
 	gone     = regexp.MustCompile(`^(\S+) is gone: `)
 	bad      = regexp.MustCompile(`^(\S+) is not a valid archive: `)
-	unbuilt  = regexp.MustCompile(`^(\S+)\.gem: its native part cannot be built:`)
+	unbuilt  = regexp.MustCompile(`^(\S+)\.gem: native part cannot be built:`)
 )
 
 // fetch resolves the job's requests, unless they are pinned, and downloads the gems to gems/ of a

@@ -57,13 +57,13 @@ module Request
     wanted.each do |d|
       next if d.source.nil? # the source of the whole Gemfile, which the configuration's sources replace
 
-      raise Fault, "Gemfile: #{d.name} comes from a source of its own (#{d.source.class.name.split("::").last.downcase}): " \
-                   "gems come from the sources of the engine's configuration; remove git, github, path, source and gemspec for it"
+      raise Fault, "Gemfile: #{d.name} has its own source (#{d.source.class.name.split("::").last.downcase}): " \
+                   "FRE uses only the sources in the engine's configuration; remove git, github, path, source and gemspec of the gem"
     end
     ruby = dsl.instance_variable_get(:@ruby_version) or return
     return if ruby.versions.all? { |v| Gem::Requirement.new(v).satisfied_by?(Gem.ruby_version) }
 
-    raise Fault, "Gemfile: it asks for Ruby #{ruby.versions.join(", ")}, and this base has #{RUBY_VERSION}: choose another base, or change the line"
+    raise Fault, "Gemfile: needs Ruby #{ruby.versions.join(", ")}, but the base has #{RUBY_VERSION}: choose another base, or change the line"
   end
 
   # What the lock has of the gems that are wanted and all that they need.
@@ -83,7 +83,7 @@ module Request
       next if closure.key?(name)
 
       unless found.first.source.is_a?(Bundler::Source::Rubygems)
-        raise Fault, "Gemfile.lock: #{name} comes from a source of its own: gems come from the sources of the engine's configuration"
+        raise Fault, "Gemfile.lock: #{name} has its own source: FRE uses only the sources in the engine's configuration"
       end
       closure[name] = { "name" => name, "requirement" => ["= #{found.first.version}"] }
       found.each { |s| s.dependencies.each { |d| queue << [d.name, d.requirement] } }
@@ -177,7 +177,7 @@ module Fetch
       store(s.name, s.version.to_s + (s.platform.to_s == "ruby" ? "" : "-#{s.platform}"), [s.source.uri.to_s], JOB["sums"][s.full_name])
     end
   rescue TSort::Cyclic => e
-    raise Fault, "gems that need each other: #{e.message}"
+    raise Fault, "gems depend on each other: #{e.message}"
   rescue Gem::DependencyResolutionError, Gem::UnsatisfiableDependencyError => e
     raise Fault, e.message
   end
@@ -197,11 +197,11 @@ module Fetch
       break
     rescue Gem::RemoteFetcher::FetchError => e
       raise unless missing?(e)
-      raise Fault, "#{full} is gone: no source has it" if i + 1 == sites.size
+      raise Fault, "#{full} is gone: in no source" if i + 1 == sites.size
     end
     warn "#{full} #{sum.inspect} #{JOB["sums"]}"
     hash = Digest::SHA256.hexdigest(data)
-    raise Fault, "#{full}: checksum mismatch: it is not what the lock pins" if sum && sum != hash
+    raise Fault, "#{full}: checksum mismatch: differs from the lock" if sum && sum != hash
 
     file = "/work/gems/#{full}.gem"
     File.binwrite(file, data)
@@ -210,7 +210,7 @@ module Fetch
     rescue Gem::Package::Error, Gem::Exception, ArgumentError, Psych::Exception => e
       raise Fault, "#{full} is not a valid archive: #{e.message}"
     end
-    raise Fault, "#{full} is not a valid archive: it says it is #{spec.full_name}" if spec.full_name != full
+    raise Fault, "#{full} is not a valid archive: it contains #{spec.full_name}" if spec.full_name != full
 
     { name: name, version: version, hash: "sha256:#{hash}", native: !spec.extensions.empty? }
   end
@@ -226,7 +226,7 @@ module Install
         install_dir: g["out"], bin_dir: "#{g["out"]}/bin", ignore_dependencies: true, force: true, document: [], wrappers: true
       ).install
     rescue Gem::Ext::BuildError => e
-      raise Fault, "#{g["file"]}: its native part cannot be built:\n#{e.message.lines.last(40).join}"
+      raise Fault, "#{g["file"]}: native part cannot be built:\n#{e.message.lines.last(40).join}"
     rescue Gem::Exception, Zlib::Error, ArgumentError, Errno::ENOENT => e
       raise Fault, "#{g["file"]} is not a valid archive: #{e.message}"
     end

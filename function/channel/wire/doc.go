@@ -72,7 +72,7 @@ func (f *Failure) Payload() []byte {
 }
 
 // ErrCallerOver is the failure of a call whose event is over.
-var ErrCallerOver = &Failure{Type: "cancelled", Message: "the event that called is over"}
+var ErrCallerOver = &Failure{Type: "cancelled", Message: "the calling event is over"}
 
 // Load is the payload of LOAD: it turns a parked bootstrap into a function.
 type Load struct {

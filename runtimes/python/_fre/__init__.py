@@ -375,7 +375,7 @@ def send_failure(kind, id, e):
         try:
             message = str(e)
         except Exception:
-            message = "(its text cannot be had: __str__ failed)"
+            message = "(no text: __str__ failed)"
         tb = e.__traceback__
         while tb and (tb.tb_frame.f_code.co_filename.startswith(__path__[0]) or "importlib._bootstrap" in tb.tb_frame.f_code.co_filename):
             tb = tb.tb_next

@@ -46,7 +46,7 @@ class Context(_fre.Context):
     def call(self, *args, **options):
         """As in every context, but for threads only. Raises RuntimeError in the loop's thread."""
         if get_ident() == Context.reader:
-            raise RuntimeError("call() would keep the event loop from its own answer: await acall(), or call it in a thread")
+            raise RuntimeError("call() would block the event loop: await acall(), or use call() in a thread")
         return super().call(*args, **options)
 
     async def acall(self, name, body=b"", *, method="POST", path="/", headers=None):
@@ -152,7 +152,7 @@ class Exchange:
                 raise RuntimeError("the application sent a body before http.response.start")
             await self.send_body(message.get("body", b""), message.get("more_body", False))
         else:
-            raise ValueError("the application sent %r, which HTTP has not" % kind)
+            raise ValueError("the application sent %r, unknown in HTTP" % kind)
 
     async def send_body(self, body, more):
         call = self.call
@@ -322,7 +322,7 @@ class Knative(Application):
         made = target if name.endswith(".handle") else target()
         super().__init__(made if made is target else getattr(made, "handle", None))
         if self.app is None:
-            raise AttributeError("what %s returned has no method handle" % name)
+            raise AttributeError("the result of %s has no method handle" % name)
         self.function = made
 
     async def handle(self, x):

@@ -162,7 +162,7 @@ def begin(event, name, body, method, path, headers):
     can go on, and returns the Answer. Raises CallError or Cancelled if no answer comes."""
     global number
     if not os.environ.get("FRE_CALLS"):
-        raise _fre.CallError("not_possible", "this engine takes no calls")
+        raise _fre.CallError("not_possible", "the engine does not allow calls")
     path, _, query = path.partition("?")
     quote = _fre.quote
     plain, kind = _fre.encode_body(body)
@@ -190,7 +190,7 @@ def begin(event, name, body, method, path, headers):
     sent = Sent(event)
     with issuing:
         if event not in _fre.calls:
-            raise _fre.CallError("cancelled", "the event that called is over")
+            raise _fre.CallError("cancelled", "the calling event is over")
         with changed:
             number += 1
             sent.id = number

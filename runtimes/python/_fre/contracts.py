@@ -43,5 +43,5 @@ def framework(name):
     except ModuleNotFoundError as e:
         if e.name != "functions_framework":
             raise
-        raise ModuleNotFoundError("the Functions Framework is not there: add functions-framework to packages.pip") from None
+        raise ModuleNotFoundError("the Functions Framework is missing: add functions-framework to packages.pip") from None
     return create_app(target, os.path.join(os.getcwd(), module.replace(".", "/") + ".py"))

@@ -51,7 +51,7 @@ class State:
         except OSError:
             return "the module's working directory was removed at import"
         if self.directory.startswith("/proc/"):
-            return "the module's working directory after import is %s, which names a process" % self.directory
+            return "the module's working directory after import is %s, a process's directory" % self.directory
         if os.listdir("/tmp"):
             return "the module left files in /tmp at import"
 
@@ -101,9 +101,9 @@ def tasks():
 
 def signals():
     if signal.sigpending():
-        return "a signal waits for the module to take it, which no child inherits"
+        return "a signal is pending after import, and no child inherits pending signals"
     if signal.getsignal(signal.SIGCHLD) is None:  # the server could not restore the handler
-        return "the module handles SIGCHLD by a function that is not Python's"
+        return "the module handles SIGCHLD by a function outside Python"
 
 
 def timers():
@@ -127,6 +127,6 @@ def memory():
                 continue
             flags = set(line.split()[1:])
             if {"ms", "mw"} <= flags:
-                return "the module made memory at import that its children would share"
+                return "the module created shared memory at import"
             if flags & {"lo", "dc"}:
-                return "the module locked memory at import, or keeps some from its children"
+                return "the module locked memory at import, or excludes memory from fork"

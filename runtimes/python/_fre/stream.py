@@ -97,7 +97,7 @@ class Pipe:
         try:
             fcntl(self.fd, SET_SIZE, SIZE)  # a small pipe is slower than DATA
             if not files.give(PIPE, call, end, b""):
-                raise OSError("too many files are on their way")
+                raise OSError("too many files in transfer")
         except BaseException:
             os.close(self.fd)
             raise

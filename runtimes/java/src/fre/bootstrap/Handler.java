@@ -70,7 +70,7 @@ final class Handler {
                     continue;
                 }
                 if (best != null && best.getDeclaringClass() == k && best.getParameterCount() == m.getParameterCount()) {
-                    throw new NoSuchMethodException(c.getName() + " has several methods " + name + " that could be the handler");
+                    throw new NoSuchMethodException(c.getName() + " has several methods " + name + " matching the handler");
                 }
                 if (best == null || best.getDeclaringClass() == k && best.getParameterCount() < m.getParameterCount()) {
                     best = m;
