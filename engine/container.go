@@ -265,7 +265,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	case gone:
 		return fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
 	case taken:
-		return fmt.Errorf("rename container: %w: %q is a container's already", ErrNameTaken, name)
+		return fmt.Errorf("rename container: %w: another container is named %q", ErrNameTaken, name)
 	}
 	err = c.update(func(rec *Container) { rec.Config.Name = name }, nil)
 	if err != nil { // the record on disk has the old name

@@ -150,7 +150,7 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 		e.cfg.Store.Use(d)
 	}
 	if err := e.cfg.Store.SaveUses(ctx); err != nil {
-		e.log.WarnContext(ctx, "when images were used is not written", "error", err)
+		e.log.WarnContext(ctx, "times of the last use of images not written", "error", err)
 	}
 	if !policy.removes() {
 		return nil

@@ -194,7 +194,7 @@ func (s *shells) prune() {
 			continue
 		}
 		if err := s.e.cfg.Store.RemoveImage(s.e.life, img.Digest); err != nil && s.e.life.Err() == nil {
-			s.e.log.Warn("root of runtime shells not removed", "image", img.Digest, "error", err)
+			s.e.log.Warn("root of parked interpreters not removed", "image", img.Digest, "error", err)
 		}
 	}
 }
@@ -450,7 +450,7 @@ func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bo
 			sh.drop()
 		default:
 			sh.drop()
-			f.e.log.WarnContext(ctx, "runtime shell not furnished: the interpreter starts with the event", "function", f.name, "error", err)
+			f.e.log.WarnContext(ctx, "parked interpreter not usable: the interpreter starts with the event", "function", f.name, "error", err)
 			return false, nil
 		}
 	}

@@ -114,7 +114,7 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	e.containers.mu.Unlock()
 	for _, img := range e.cfg.Store.Images() {
 		if users[img.Digest] == "" && image.IsShellRoot(img) && e.shells.uses(img) {
-			users[img.Digest] = "runtime shells of deployed functions"
+			users[img.Digest] = "parked interpreters of deployed functions"
 		}
 	}
 	return users

@@ -190,7 +190,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 			return nil, nil, err
 		}
 		if !maps.Equal(locked.Base.Packages, lock.Base.Packages) {
-			report(Event{Step: "warning", Name: t.Base, Message: "the base environment's versions differ from the record in " + LockFile + ""})
+			report(Event{Step: "warning", Name: t.Base, Message: "the base environment's versions differ from the record in " + LockFile})
 		}
 		lock = locked
 	}
