@@ -225,7 +225,7 @@ func TestKeyFile(t *testing.T) {
 	if err := errors.Join(os.WriteFile(path, keyring{newKey()}.encode(), 0o600), os.Chmod(path, 0o640)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Dir: t.TempDir(), KeyFile: path, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "0600") {
+	if _, err := Open(Config{Dir: t.TempDir(), KeyFile: path, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a file that others may read: %v, want a refusal", err)
 	}
 }

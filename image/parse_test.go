@@ -121,10 +121,10 @@ func TestParseTemplateErrors(t *testing.T) {
 			`fret.yaml:2:15: pipeline[1] is the pipeline itself: an endless cycle
     pipeline: [a, f@1]
                   ^
-fret.yaml:3:7: base is for a function with a program of its own: a pipeline is its steps alone
+fret.yaml:3:7: base is not for pipelines: a pipeline has steps only
     base: python
           ^
-fret.yaml:5:8: resources.cpu is for a sandbox, and a pipeline has none: its steps say their own
+fret.yaml:5:8: resources.cpu is not for pipelines: set the field in the template of each step
       cpu: 1
            ^`,
 		},
