@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
@@ -97,9 +98,9 @@ func (e *Engine) Pull(_ context.Context, ref, _ string, auth *oci.Auth, report f
 	case err != nil:
 		return nil, oci.Remote{}, fmt.Errorf("pull %s: %w", ref, oci.ErrReference)
 	case strings.HasSuffix(r.Name, "/none"):
-		return nil, oci.Remote{}, fmt.Errorf("pull %s: %w: %w", ref, oci.ErrRegistry, fs.ErrNotExist)
+		return nil, oci.Remote{}, failure.Wrap(failure.NotFound, fmt.Errorf("pull %s: %w: %w", ref, oci.ErrRegistry, fs.ErrNotExist), "")
 	case strings.HasSuffix(r.Name, "/private") && (auth == nil || auth.Username != "me" || auth.Password != "secret"):
-		return nil, oci.Remote{}, fmt.Errorf("pull %s: %w: %w", ref, oci.ErrRegistry, fs.ErrPermission)
+		return nil, oci.Remote{}, failure.Wrap(failure.Forbidden, fmt.Errorf("pull %s: %w: %w", ref, oci.ErrRegistry, fs.ErrPermission), "log in as yourself (docker login), or with --username and --password-stdin")
 	}
 	report(image.Event{Step: "layer", Name: "0123456789ab", Message: "done"})
 	img := e.come([]string{r.Name + ":" + cmp.Or(r.Version, "latest")})
@@ -113,7 +114,7 @@ func (*Engine) Resolve(_ context.Context, ref string, _ *oci.Auth) (string, erro
 	case err != nil:
 		return "", fmt.Errorf("resolve %s: %w", ref, oci.ErrReference)
 	case strings.HasSuffix(r.Name, "/none"):
-		return "", fmt.Errorf("resolve %s: %w: %w", ref, oci.ErrRegistry, fs.ErrNotExist)
+		return "", failure.Wrap(failure.NotFound, fmt.Errorf("resolve %s: %w: %w", ref, oci.ErrRegistry, fs.ErrNotExist), "")
 	}
 	return r.Name + "@sha256:" + strings.Repeat("12", 32), nil
 }
