@@ -71,7 +71,7 @@ func TestReadConfig(t *testing.T) {
 		{name: "a key of no cluster", src: "cluster: {key_file: /k}\n", wrong: "cluster.node"},
 		{name: "a socket without a password", src: "events: {listen: '127.0.0.1:4222'}\n", wrong: "events.listen"},
 		{name: "a queue of none", src: "events: {max_queue: 0}\n", wrong: "events.max_queue"},
-		{name: "a store of less than queues", src: "events: {store_bytes: 1GiB}\n", wrong: "events.store_bytes: 1073741824 is less than twice queue_bytes, 1073741824"},
+		{name: "a store of less than queues", src: "events: {store_bytes: 1GiB}\n", wrong: "events.store_bytes: 1073741824 is less than twice queue_bytes (1073741824)"},
 		{name: "an event of what size", src: "events: {max_event: big}\n", wrong: "events.max_event"},
 		{name: "dead letters for how long", src: "events: {keep_dead: 1s}\n", wrong: "events.keep_dead"},
 		{name: "a subject of the server's", src: "events: {subjects: {acme: ['$JS.>']}}\n", wrong: "events.subjects.acme"},

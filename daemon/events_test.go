@@ -19,7 +19,7 @@ func TestCheckTriggers(t *testing.T) {
 		{"configured", "acme", "orders.new", "", "", Config{Events: reached}},
 		{"of a cluster", "acme", "fre.in.acme.x", "", "", Config{Events: events.Config{URL: "nats://a"}}},
 		{"another's", "default", "orders.new", "", "triggers[1].nats: tenant default may not", Config{Events: reached}},
-		{"nobody publishes", "acme", "fre.in.acme.x", "", "triggers[1].nats: nobody reaches", Config{}},
+		{"nobody publishes", "acme", "fre.in.acme.x", "", "triggers[1].nats: the engine's NATS server is closed", Config{}},
 		{"events are off", "acme", "fre.in.acme.x", "", "triggers[1].nats: events are off", Config{Events: reached, EventsOff: true}},
 		{"shared", "acme", "orders.new", "workers", "", Config{Events: reached}},
 		{"another trigger's queue", "acme", "orders.new", "fre-b-0123456789abcdef", "triggers[1].nats: queue fre-b-0123456789abcdef", Config{Events: reached}},
