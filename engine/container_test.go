@@ -388,7 +388,7 @@ func TestContainerRefused(t *testing.T) {
 		"NUL byte":  {ContainerConfig{Cmd: []string{"true", "a\x00"}}, "NUL byte"},
 		"variable":  {ContainerConfig{Env: []string{"x"}}, "NAME=value"},
 		"host name": {ContainerConfig{Hostname: "a b"}, "host name"},
-		"host":      {ContainerConfig{Network: image.NetworkHost}, "not allowed"},
+		"host":      {ContainerConfig{Network: image.NetworkHost}, "does not allow"},
 		"network":   {ContainerConfig{Network: "bridge"}, "unknown"},
 		"memory":    {ContainerConfig{Limits: sandbox.Limits{MemoryBytes: 1 << 50}}, "memory"},
 		"negative":  {ContainerConfig{Limits: sandbox.Limits{Pids: -1}}, "negative"},

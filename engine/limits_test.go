@@ -39,7 +39,7 @@ func TestDeployRefusesLimits(t *testing.T) {
 			t.Errorf("deploy: %v, want an error about %s", err, test.field)
 			continue
 		}
-		for _, want := range append(test.say, "host "+host+" ") {
+		for _, want := range append(test.say, "host "+host+":") {
 			if !strings.Contains(field.Message, want) {
 				t.Errorf("%s: %q does not say %q", test.field, field.Message, want)
 			}

@@ -19,7 +19,7 @@ func TestInstances(t *testing.T) {
 	for _, c := range []struct{ owner, refused string }{
 		{"red", ""},
 		{"red", ""},
-		{"red", "red has 2"},
+		{"red", "red has all of its 2 instances"},
 		{"blue", ""},
 		{"blue", "fs.inotify.max_user_instances"},
 	} {

@@ -451,7 +451,7 @@ func TestNoRanges(t *testing.T) {
 			w.Header().Set("Content-Range", "bytes 5-9/300000")
 			w.Header().Set("Content-Length", "5")
 			w.WriteHeader(http.StatusPartialContent)
-		}, `comes from "bytes 5-9/300000"`},
+		}, `has the Content-Range "bytes 5-9/300000"`},
 		{"another length", func(w http.ResponseWriter, r *http.Request, h http.Handler) {
 			rec := httptest.NewRecorder()
 			h.ServeHTTP(rec, r)

@@ -104,7 +104,7 @@ func TestSigned(t *testing.T) {
 	try("signed, by digest", repository+"@"+digest, byTeam, "")
 	try("a copy that is not signed", w.host+"/team/copy:1", onlyTeam, "has none")
 	attach(team, repository, digest, w.host+"/team/copy")
-	try("a copy with the signature of another repository", w.host+"/team/copy:1", onlyTeam, "it is for")
+	try("a copy with the signature of another repository", w.host+"/team/copy:1", onlyTeam, `not for "`)
 	try("a copy that may be signed elsewhere", w.host+"/team/copy:1", rule(signature.Rule{Keys: []signature.PublicKey{teamKey}, AnyIdentity: true}), "")
 
 	if err := Attach(t.Context(), ref, []byte("x"), "x", RegistryOptions{}); !errors.Is(err, ErrReference) {
