@@ -701,7 +701,7 @@ func TestDamagedIndex(t *testing.T) {
 	execOn(t, s.dir, `PRAGMA writable_schema = 1`, `INSERT INTO sqlite_schema SELECT * FROM kept`)
 	execOn(t, s.dir, `DROP TABLE kept`)
 	s = openStore(t, s.dir)
-	for repair, want := range []string{"", " → its indexes made again"} {
+	for repair, want := range []string{"", " → indexes rebuilt"} {
 		found := checkAll(t, s, CheckOptions{Repair: repair == 1})
 		if want = "fre.db: row 2 missing from index tags_image" + want; len(found) != 1 || found[0] != want {
 			t.Errorf("found %q, want %q", found, want)
