@@ -23,7 +23,7 @@ MODULES  := bench function video
 PKG      ?= ./... $(MODULES:%=./%/...)
 FUZZTIME ?= 3s
 FLAKE_ROUNDS ?= 10
-FLAKE_STEPS  ?= race test-root
+FLAKE_STEPS  ?= race test-root test-builds
 
 # Long-running suites with a target of their own; `unit` and `race` leave them out,
 # test/cosign, test/openfaas, test/functionsframework and test/frameworks.
@@ -49,7 +49,7 @@ PEBBLE    := .cache/tools/pebble
 SCRIPTS   := $(wildcard scripts/*.sh test/v2/*.sh) test/v2/init .ci/run
 
 # Tests that build base environments and packages from the network: minutes
-# under the race detector, so test-root runs them without it.
+# under the race detector, so test-builds runs them without it.
 BUILDS := ^(TestBuild(Gems|Python|PythonFiles|Source|Node|NodeScripts|Java|Go|Debian|Foreign[A-Za-z]*|Web[A-Za-z]*|Maven[A-Za-z]*)|TestCodeFrom[A-Za-z]*|TestComposer|TestIndex[A-Za-z]*|TestBasesRun)$$
 
 # A program of the race detector takes ten times as long to start, so the scripts of the command
@@ -60,9 +60,11 @@ SCRIPTED := ^TestScripts$$
 # test that opens a store.
 RACE := -race -gcflags=modernc.org/...=-race=false
 
-# Packages under PKG without the suites, as directories; suites that exist.
+# Each benchmark once, to see that it runs.
+ONCE := -bench . -benchtime 1x
+
+# Packages under PKG without the suites, as directories.
 unit_packages = $$(go list -f '{{.Dir}}' $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|cosign|openfaas|functionsframework|frameworks)(/|$$)|/video/test(/|$$)')
-suite_packages = $$(for s in $(SUITES); do d=$${s%/...}; if [ -d "$$d" ]; then echo "$$s"; fi; done)
 
 .PHONY: help
 help: ## list the targets
@@ -119,7 +121,10 @@ deps-build deps-run deps-test deps-v2 deps-bench:
 .PHONY: test
 test: ## run everything, as root: lint, unit and root tests, robustness, docs, cgroup-v2 kernel, benchmarks once
 	@if [ "$$(id -u)" != 0 ]; then echo "make test starts sandboxes: run it as root (make lint unit needs no root)" >&2; exit 1; fi
-	@scripts/steps.sh deps build lint docs race test-root bench-smoke test-v2-core
+	@scripts/steps.sh deps build tools -j 3 test-root lint race test-builds bench-smoke test-v2-core docs
+
+.PHONY: tools
+tools: $(LINTER) $(REGISTRY) $(CONFORM) $(H2SPEC) $(PEBBLE) $(NATS) $(CLOUDEVENTS) ## build the programs that make test needs and that are none of FRE
 
 .PHONY: fmt
 fmt: $(LINTER) ## format the Go code
@@ -187,19 +192,21 @@ unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test witho
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same, packages with goroutines or locks under the race detector; as root nothing may be skipped
+race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same, packages with goroutines or locks under the race detector, and each benchmark once; as root nothing may be skipped
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; status=0; packages=$(unit_packages); \
-	go test $(RACE) -vet=off -timeout 15m -skip '$(BUILDS)|$(SCRIPTED)' $$(scripts/concurrent.sh <<<"$$packages") || status=1; \
-	go test -vet=off -timeout 15m -skip '$(BUILDS)' $$(scripts/concurrent.sh -v <<<"$$packages") || status=1; \
-	go test -vet=off -timeout 15m -run '$(SCRIPTED)' ./cmd/... ./video/cmd/... ./bench/cmd/... || status=1; \
+	go test $(RACE) $(ONCE) -vet=off -timeout 30m -skip '$(BUILDS)|$(SCRIPTED)' $$(scripts/concurrent.sh <<<"$$packages") || status=1; \
+	go test $(ONCE) -vet=off -timeout 30m -skip '$(BUILDS)' $$(scripts/concurrent.sh -v <<<"$$packages") || status=1; \
+	go test -vet=off -timeout 30m -run '$(SCRIPTED)' ./cmd/... ./video/cmd/... ./bench/cmd/... || status=1; \
 	exit $$status
 
 .PHONY: test-root
 test-root: deps-test deps-run build $(REGISTRY) $(PEBBLE) $(NATS) $(CLOUDEVENTS) ## system, docker, security and robustness suites: the whole path, as root
-	suites="$(suite_packages)"; if [ -z "$$suites" ]; then echo "no suite below test/ yet"; exit 0; fi; \
-	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 -p 1 -timeout 20m $$suites; \
+	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -vet=off -count=1 -p 1 -timeout 40m $(SUITES)
+
+.PHONY: test-builds
+test-builds: deps-test deps-run build ## as root: build base environments and packages of each language from the network
 	state=$$(mktemp -d /var/tmp/fre-builds.XXXXXX); trap 'rm -rf "$$state"' EXIT; \
-	FRE_TEST_ROOT=1 FRE_TEST_STATE=$$state FRE_TEST_CACHE=$$state/debian go test -count=1 -timeout 25m -run '$(BUILDS)' ./runtimes
+	FRE_TEST_ROOT=1 FRE_TEST_STATE=$$state FRE_TEST_CACHE=$$state/debian go test -vet=off -count=1 -timeout 40m -run '$(BUILDS)' ./runtimes
 
 .PHONY: test-cosign
 test-cosign: deps-build $(REGISTRY) $(COSIGN) ## cosign and FRE verify what the other signs; cosign is large to build, so not part of make test
@@ -260,8 +267,7 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 	scripts/demo.sh
 
 .PHONY: bench-smoke
-bench-smoke: deps-test build ## each benchmark once, quickly, to see that it runs
-	go test -run '^$$' -bench . -benchtime 1x $$(git grep -l '^func Benchmark' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+bench-smoke: deps-test build ## each benchmark program once, quickly, to see that it runs
 	for b in start warm data video event events calls tenants nodes list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
 
 .PHONY: bench-start

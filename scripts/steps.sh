@@ -1,28 +1,69 @@
 #!/usr/bin/env bash
-# Runs make targets one after the other and stops at the first that fails: of that one it
-# prints each failed test with its last 40 lines, and the command that runs them again. At
-# the end stand the seconds of each step. The steps' output is kept in .cache/steps/.
+# Runs make targets as steps of the gate. Steps run one after the other; those after "-j N" run N
+# at a time, started in their order. When a step has ended, its output is printed; meanwhile the
+# output grows in .cache/steps/STEP.log. After the first failed step no other step starts. At the
+# end each failed step's failed tests are printed with their last 40 lines and the command that
+# runs them again, then the seconds of each step.
+#
+#   scripts/steps.sh STEP... [-j N STEP...]
 set -euo pipefail
+set -m # each step leads a process group, which an interrupt reaches as a whole
 cd "$(dirname "$0")/.."
 
+mkdir -p .cache/steps
+declare -A step_of start_of # by the pid of a running step
 times=()
-report() {
-	printf '%8s  %s\n' seconds step "${times[@]}"
+failed=()
+
+interrupt() {
+	trap - "$1"
+	for pid in "${!step_of[@]}"; do kill -s "$1" -- "-$pid" 2>/dev/null || true; done
+	wait
+	kill -s "$1" $$
+}
+trap 'interrupt INT' INT
+trap 'interrupt TERM' TERM
+
+start() {
+	printf '\n=== %s: begins\n' "$1"
+	make "$1" >".cache/steps/$1.log" 2>&1 &
+	step_of[$!]=$1
+	start_of[$!]=$SECONDS
 }
 
-mkdir -p .cache/steps
-for step in "$@"; do
+# await waits for the end of a step, and prints its output.
+await() {
+	local pid status=0 step seconds
+	wait -n -p pid "${!step_of[@]}" || status=$?
+	step=${step_of[$pid]}
+	seconds=$((SECONDS - start_of[$pid]))
+	unset "step_of[$pid]" "start_of[$pid]"
 	printf '\n=== %s\n' "$step"
-	start=$SECONDS
-	if ! make "$step" 2>&1 | tee ".cache/steps/$step.log"; then
-		times+=("$((SECONDS - start))" "$step FAILED")
-		printf '\n=== %s failed\n' "$step"
-		awk -v step="$step" -f scripts/failed.awk ".cache/steps/$step.log"
-		echo
-		report
-		exit 1
+	cat ".cache/steps/$step.log"
+	if [ "$status" != 0 ]; then
+		failed+=("$step")
+		step+=" FAILED"
 	fi
-	times+=("$((SECONDS - start))" "$step")
+	times+=("$seconds" "$step")
+}
+
+most=1
+while [ $# -gt 0 ] && [ ${#failed[@]} = 0 ]; do
+	if [ "$1" = -j ]; then
+		most=$2
+		shift 2
+		continue
+	fi
+	start "$1"
+	shift
+	while [ ${#step_of[@]} -ge "$most" ]; do await; done
 done
-echo
-report
+while [ ${#step_of[@]} -gt 0 ]; do await; done
+
+for step in "${failed[@]}"; do
+	printf '\n=== %s failed\n' "$step"
+	awk -v step="$step" -f scripts/failed.awk ".cache/steps/$step.log"
+done
+printf '\n'
+printf '%8s  %s\n' seconds step "${times[@]}"
+[ ${#failed[@]} = 0 ]

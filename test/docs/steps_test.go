@@ -1,19 +1,40 @@
 package docs
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSteps runs scripts/steps.sh in a tree with a Makefile of its own: it stops at the step
-// that fails, and prints of its log the failed tests with their last 40 lines, the command
-// that runs them again, and the seconds of each step.
+// steps is scripts/steps.sh in a directory with a copy of scripts/ and its own Makefile.
+func steps(t *testing.T, makefile string, args ...string) *exec.Cmd {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "scripts"), os.DirFS("../../scripts")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts/steps.sh"), args...)
+	cmd.Dir = dir
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") }) // of the make that runs this test
+	return cmd
+}
+
+// TestSteps runs scripts/steps.sh in a tree with a Makefile of its own: no step starts after one
+// has failed; the end has the failed tests with their last 40 lines, the command that runs the
+// tests again, and the seconds of each step.
 func TestSteps(t *testing.T) {
 	log := "ok  \tgithub.com/fre-engine/fre/access\t1.2s\nnoise\n" +
 		"--- FAIL: TestA (0.10s)\n    a_test.go:5: got 1\n    --- FAIL: TestA/sub (0.00s)\n        a_test.go:9: got 2\n" +
@@ -36,20 +57,10 @@ func TestSteps(t *testing.T) {
 		{"no test", strings.Repeat("early\n", 9) + strings.Repeat("late\n", 39), strings.Repeat("late\n", 39)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := os.CopyFS(filepath.Join(dir, "scripts"), os.DirFS("../../scripts")); err != nil {
+			cmd := steps(t, "good:\n\t@echo fine\nrace:\n\t@cat log\n\t@exit 1\nlater:\n\t@echo never\n", "good", "race", "later")
+			if err := os.WriteFile(filepath.Join(cmd.Dir, "log"), []byte(tt.log), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for name, text := range map[string]string{
-				"log": tt.log, "Makefile": "good:\n\t@echo fine\nrace:\n\t@cat log\n\t@exit 1\nlater:\n\t@echo never\n",
-			} {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			cmd := exec.CommandContext(t.Context(), "scripts/steps.sh", "good", "race", "later")
-			cmd.Path, cmd.Dir = filepath.Join(dir, "scripts/steps.sh"), dir
-			cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") }) // of the make that runs this test
 			out, err := cmd.Output()
 			if err == nil {
 				t.Error("a failed step ends with status 0")
@@ -69,5 +80,61 @@ func TestSteps(t *testing.T) {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestStepsBeside runs scripts/steps.sh with two steps at a time: each of the first two waits for
+// the other to begin, and both outputs are printed whole although the first step fails.
+func TestStepsBeside(t *testing.T) {
+	const meet = "\t@echo $@ one; touch $@.began; until [ -e $(OTHER).began ]; do sleep 0.01; done; echo $@ two\n"
+	cmd := steps(t, "before:\n\t@echo alone\na: OTHER := b\na:\n"+meet+"\t@exit 1\nb: OTHER := a\nb:\n"+meet, "before", "-j", "2", "a", "b")
+	out, err := cmd.Output()
+	if err == nil {
+		t.Error("a failed step ends with status 0")
+	}
+	for _, want := range []string{"=== before\nalone\n", "=== a\na one\na two\n", "=== b\nb one\nb two\n", "=== a failed\n", "  before\n", "  a FAILED\n", "  b\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("the output is %s", out)
+	}
+}
+
+// TestStepsInterrupted sends SIGINT to scripts/steps.sh while two steps run: the processes of both
+// end, and so does the script, by the signal.
+func TestStepsInterrupted(t *testing.T) {
+	cmd := steps(t, "a b:\n\t@echo $$$$ >$@.tmp; mv $@.tmp $@.pid; exec sleep 1000\n", "-j", "2", "a", "b")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	sleeps := map[string]int{"a.pid": 0, "b.pid": 0}
+	for name := range sleeps {
+		for sleeps[name] == 0 {
+			raw, err := os.ReadFile(filepath.Join(cmd.Dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sleeps[name], err = strconv.Atoi(strings.TrimSpace(string(raw))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGINT {
+		t.Errorf("the script ended with %v", err)
+	}
+	for name, pid := range sleeps {
+		for syscall.Kill(pid, 0) == nil { // until init has reaped it
+			time.Sleep(time.Millisecond)
+		}
+		t.Logf("%s: %d has ended", name, pid)
 	}
 }
