@@ -1,11 +1,16 @@
 package gateway
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
@@ -37,6 +42,34 @@ func TestErrorOf(t *testing.T) {
 		failed := errorOf(fmt.Errorf("invoke: %w", err))
 		if got := fmt.Sprint(failed.Status, " ", failed.Code); got != want {
 			t.Errorf("%v: %s, want %s", err, got, want)
+		}
+	}
+}
+
+// TestCodes asks a gateway for an answer to every code of the catalogue: the answer has the status,
+// the code, the wait and the next step of the catalogue. Codes of the control API are internal.
+func TestCodes(t *testing.T) {
+	var fails error
+	r := serveFake(t, func(context.Context, string, *engine.Request) (*engine.Response, error) { return nil, fails }, nil)
+	for _, want := range api.Failures() {
+		fails = failure.New(want.Code, "the reason", "")
+		if want.Code.OfControl() {
+			want = api.FailureOf(failure.Internal)
+		}
+		a, body := r.ask("GET", "/function/f")
+		var got api.ErrorBody
+		if err := json.Unmarshal([]byte(body), &got); err != nil {
+			t.Fatalf("%s: %q: %v", want.Code, body, err)
+		}
+		retry := ""
+		if want.Retry > 0 {
+			retry = strconv.Itoa(want.Retry)
+		}
+		if a.StatusCode != want.Status || got.Error.Code != want.Code || got.Error.Next != want.Next || a.Header.Get("Retry-After") != retry {
+			t.Errorf("%v: %d, Retry-After %q, %s; want %+v", fails, a.StatusCode, a.Header.Get("Retry-After"), body, want)
+		}
+		if strings.Contains(body, "the reason") == (want.Code == failure.Internal) {
+			t.Errorf("%v: %s", fails, body)
 		}
 	}
 }

@@ -565,3 +565,19 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 		t.Errorf("Build of a directory with a socket = %v", err)
 	}
 }
+
+// TestCodes asks the control API for an answer to every code of the catalogue: the answer has the
+// status, the code and the next step of the catalogue, and the message of the error.
+func TestCodes(t *testing.T) {
+	c := connect(t, nil)
+	if _, err := c.DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range api.Failures() {
+		_, err := c.Invoke(t.Context(), "hello", client.Event{Path: "/code/" + string(want.Code)}) //nolint:bodyclose // no body beside an error
+		var got *api.Error
+		if !errors.As(err, &got) || got.Code != want.Code || got.Status != want.Status || got.Message != "the reason" || got.Next != want.Next {
+			t.Errorf("%s: %#v, want %+v", want.Code, err, want)
+		}
+	}
+}

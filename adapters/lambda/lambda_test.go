@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
@@ -383,3 +385,40 @@ func TestRefused(t *testing.T) {
 type deadlines struct{ *httptest.ResponseRecorder }
 
 func (deadlines) SetReadDeadline(time.Time) error { return nil }
+
+// TestCodes: every code of the catalogue has a type and a status of Lambda's API. SDKs try again
+// after 429 and from 500 on, and after no other status.
+func TestCodes(t *testing.T) {
+	kinds := map[failure.Code]string{
+		failure.BadSignature: "403 InvalidSignatureException", failure.Unauthorized: "403 UnrecognizedClientException", failure.Forbidden: "403 AccessDeniedException",
+		failure.NotFound: "404 ResourceNotFoundException", failure.Cancelled: "499 RequestAbortedException",
+		failure.NameTaken: "409 ResourceConflictException", failure.InUse: "409 ResourceConflictException", failure.Conflict: "409 ResourceConflictException", failure.ImageGone: "409 ResourceConflictException",
+		failure.BodyTooLarge: "413 RequestTooLargeException", failure.HeaderTooLarge: "413 RequestTooLargeException",
+	}
+	for _, code := range []failure.Code{failure.Quota, failure.SlowDown, failure.QueueFull, failure.Overloaded, failure.EngineOverloaded, failure.Degraded} {
+		kinds[code] = "429 TooManyRequestsException"
+	}
+	s := &server{Config: Config{Log: slog.New(slog.DiscardHandler)}}
+	for _, f := range api.Failures() {
+		w := httptest.NewRecorder()
+		s.fail(route{}, &call{w: w, r: httptest.NewRequest(http.MethodPost, "/", http.NoBody)}, failure.New(f.Code, "the reason", ""))
+		want := kinds[f.Code]
+		switch {
+		case want != "":
+		case f.Status >= 500:
+			want = fmt.Sprintf("%d ServiceException", f.Status)
+		default:
+			want = "400 InvalidParameterValueException"
+		}
+		if got := fmt.Sprint(w.Code, " ", w.Header().Get("X-Amzn-Errortype")); got != want {
+			t.Errorf("%s: %s, want %s", f.Code, got, want)
+		}
+		retry := ""
+		if f.Retry > 0 {
+			retry = strconv.Itoa(f.Retry)
+		}
+		if got := w.Header().Get("Retry-After"); got != retry {
+			t.Errorf("%s: Retry-After %q, want %q", f.Code, got, retry)
+		}
+	}
+}

@@ -19,7 +19,9 @@ import (
 	"github.com/openfaas/faas-provider/types"
 
 	"github.com/fre-engine/fre/access"
+	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
 )
@@ -318,5 +320,22 @@ func TestBuildGuessed(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	if got, want := commandLine([]string{"./a b", "it's", "", `\"$PORT`}), `'./a b' 'it'\''s' '' '\"$PORT'`; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestCodes: every code of the catalogue has the catalogue's status in OpenFaaS's API, and a line
+// of text with the reason and the next step.
+func TestCodes(t *testing.T) {
+	h := &handler{Config: Config{Log: slog.New(slog.DiscardHandler)}}
+	for _, f := range api.Failures() {
+		w := httptest.NewRecorder()
+		h.fail(w, httptest.NewRequest(http.MethodGet, "/system/functions", http.NoBody), failure.New(f.Code, "the reason", ""))
+		want := "the reason"
+		if f.Next != "" {
+			want += "; " + f.Next
+		}
+		if got := strings.TrimSuffix(w.Body.String(), "\n"); w.Code != f.Status || got != want {
+			t.Errorf("%s: %d %q, want %d %q", f.Code, w.Code, got, f.Status, want)
+		}
 	}
 }

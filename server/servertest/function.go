@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -167,7 +168,7 @@ func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 }
 
 // Invoke answers by the path. /fail, /crash, /timeout, /overloaded, /closed and /broken fail
-// accordingly. /status/N answers with status N. /stream echoes the body line by line as the lines
+// accordingly, and /code/CODE with an error of that code. /status/N answers with status N. /stream echoes the body line by line as the lines
 // arrive. Every other path answers with the event as JSON, and with one header of each kind that
 // the server must drop.
 func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
@@ -188,6 +189,9 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*e
 	}
 	if code, ok := strings.CutPrefix(r.Path, "/status/"); ok {
 		resp.Status, _ = strconv.Atoi(code)
+	}
+	if code, ok := strings.CutPrefix(r.Path, "/code/"); ok {
+		return nil, failure.New(failure.Code(code), "the reason", "")
 	}
 	switch r.Path {
 	case "/fail":

@@ -1,8 +1,9 @@
-// Package frameworks_test runs functions of the ten most used frameworks of each language on
-// FRE's bases: what a framework looks up by name at run time must be in the base. Each
+// Package frameworks_test runs functions of the ten most used frameworks of each language on FRE's
+// bases, because a base must have the parts that a framework looks up by name at run time. It also
+// compiles the runtime interface client that AWS publishes for Node. Each
 // testdata/LANGUAGE.NAME.txtar is the directory of one function, with a test of its own
-// (docs/testing.md). It downloads some hundred packages, so that `make test-frameworks` is no
-// part of make test. Gems come from Debian, because a source of gems cannot be reached
+// (docs/testing.md). make test leaves the package out: it downloads some hundred packages and
+// compiles for minutes. Gems come from Debian, because a source of gems cannot be reached
 // everywhere; PHP's libraries for the same reason.
 package frameworks_test
 

@@ -26,7 +26,6 @@ func TestSystem(t *testing.T) {
 			t.Fatal("the rest needs the functions")
 		}
 		t.Run("templates", w.testTemplates)
-		t.Run("ric", w.testRIC)
 		t.Run("contract", w.testContract)
 		t.Run("sockets", w.testSockets)
 		t.Run("shells", w.testShells)
@@ -107,18 +106,6 @@ func (w *world) testTemplate(t *testing.T, dir string) {
 		t.Error(err)
 	}
 	w.cli(t, "test", dir, "--function", name) // there already, and by the socket
-}
-
-// testRIC: the runtime interface client that AWS publishes for Node, in part C++, is compiled
-// by a build step, and has its handler answer.
-func (w *world) testRIC(t *testing.T) {
-	w.needsNetwork(t)
-	dir := filepath.Join(w.dir, "functions", "lambda-ric")
-	if err := os.CopyFS(dir, os.DirFS("testdata/lambda-ric")); err != nil {
-		t.Fatal(err)
-	}
-	w.deploy(t, dir)
-	w.testTemplate(t, dir)
 }
 
 // testDrain stops the engine while an event is in flight: it is answered.

@@ -1,0 +1,38 @@
+package docker
+
+import (
+	"cmp"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/failure"
+)
+
+// TestCodes: every code of the catalogue has the catalogue's status in Docker's API, but for the
+// codes in the table. A client prints the message only, so the message has the next step, and the
+// words that the client looks for.
+func TestCodes(t *testing.T) {
+	statuses := map[failure.Code]int{failure.Template: 400, failure.TooLarge: 400, failure.WrongPlatform: 404, failure.Ambiguous: 400, failure.CommandNotFound: 400, failure.CommandNotExec: 400}
+	words := map[failure.Code]string{
+		failure.BadName: "invalid reference format: the reason", failure.InUse: "conflict: the reason", failure.CommandNotFound: "the reason: executable file not found in $PATH: no such file or directory",
+		failure.CommandNotExec: "the reason: permission denied",
+	}
+	s := &server{log: slog.New(slog.DiscardHandler)}
+	for _, f := range api.Failures() {
+		w := httptest.NewRecorder()
+		s.fail(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody), failure.New(f.Code, "the reason", ""))
+		status := f.Status
+		if other, ok := statuses[f.Code]; ok {
+			status = other
+		}
+		var body errorBody
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || w.Code != status || !strings.Contains(body.Message, cmp.Or(words[f.Code], "the reason")) {
+			t.Errorf("%s: %d %s, %v; want %d with the reason", f.Code, w.Code, w.Body, err, status)
+		}
+	}
+}
