@@ -15,6 +15,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
@@ -199,7 +200,7 @@ func readProxies(ranges []string) ([]netip.Prefix, error) {
 			}
 		}
 		if err != nil || p != p.Masked() || p.Addr().Zone() != "" {
-			return nil, &hintError{fmt.Errorf("--trusted-proxies: %q is neither a range, for example 10.1.0.0/16, nor an address", s), "list your own proxies only: FRE trusts their headers about clients"}
+			return nil, failure.Hint(fmt.Errorf("--trusted-proxies: %q is neither a range, for example 10.1.0.0/16, nor an address", s), "list your own proxies only: FRE trusts their headers about clients")
 		}
 		all = append(all, p)
 	}
@@ -212,11 +213,11 @@ func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error)
 	case certFile == "" && keyFile == "":
 		return nil, nil
 	case certFile == "" || keyFile == "":
-		return nil, &hintError{errors.New("--tls-cert and --tls-key belong together"), "give both, or none for a gateway in the clear"}
+		return nil, failure.Hint(errors.New("--tls-cert and --tls-key belong together"), "give both, or none for a gateway in the clear")
 	}
 	cert, err := httpserver.LoadCertificate(certFile, keyFile, log)
 	if err != nil {
-		return nil, &hintError{err, "give a certificate and the certificate's key, both PEM"}
+		return nil, failure.Hint(err, "give a certificate and the certificate's key, both PEM")
 	}
 	return &tls.Config{GetCertificate: cert.Get}, nil
 }
@@ -225,14 +226,13 @@ func gatewayTLS(certFile, keyFile string, log *slog.Logger) (*tls.Config, error)
 func listenAPI(address string, secure *tls.Config, bound func(net.Listener) net.Listener) (net.Listener, error) {
 	at, err := netip.ParseAddrPort(address)
 	if secure == nil && (err != nil || !at.Addr().IsLoopback()) {
-		return nil, &hintError{
+		return nil, failure.Hint(
 			fmt.Errorf("--api-listen %s: tokens would be sent in the clear", address),
-			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS use a loopback address, for example 127.0.0.1:8443",
-		}
+			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS use a loopback address, for example 127.0.0.1:8443")
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, &hintError{err, "give another address with --api-listen"}
+		return nil, failure.Hint(err, "give another address with --api-listen")
 	}
 	l = bound(l)
 	if secure == nil {

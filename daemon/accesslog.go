@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 )
 
@@ -19,7 +20,7 @@ func (d *Daemon) openAccessLog(context.Context) (err error) {
 	default:
 		// Append, for tools that rotate by copy and truncate.
 		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
-			return &hintError{fmt.Errorf("--access-log: %w", err), "give a file writable by root, or - for standard output"}
+			return failure.Hint(fmt.Errorf("--access-log: %w", err), "give a file writable by root, or - for standard output")
 		}
 	}
 	d.accessLog = gateway.NewAccessLog(file, d.log, d.metrics)

@@ -28,14 +28,3 @@ func (c *cleanup) run(err *error) {
 	}
 	*c = nil
 }
-
-// hintError is an error with the next step.
-type hintError struct {
-	error
-	next string
-}
-
-func (e *hintError) Unwrap() error { return e.error }
-
-// Next returns the next step, which the program prints below the message.
-func (e *hintError) Next() string { return e.next }

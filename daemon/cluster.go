@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/cluster"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image/oci"
 )
 
@@ -79,9 +80,9 @@ func (d *Daemon) joinCluster(ctx context.Context) error {
 	err := d.node.Join(ctx, d.engine)
 	switch {
 	case errors.Is(err, cluster.ErrNameTaken):
-		return &hintError{err, "list nodes with fre nodes on another node"}
+		return failure.Hint(err, "list nodes with fre nodes on another node")
 	case errors.Is(err, cluster.ErrSkew):
-		return &hintError{err, "list the versions with fre nodes on another node"}
+		return failure.Hint(err, "list the versions with fre nodes on another node")
 	case err != nil:
 		return err
 	}

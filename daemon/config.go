@@ -15,6 +15,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
@@ -90,7 +91,7 @@ func (cfg *Config) complete() error {
 		}
 	}
 	if cfg.MaxConnections < 1 || cfg.MaxPerClient < 0 {
-		return &hintError{errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave both out for 10,000 connections, half from a single address"}
+		return failure.Hint(errors.New("--max-connections and --max-connections-per-client: less than one connection"), "leave both out for 10,000 connections, half from a single address")
 	}
 	return leftOut(cfg.parts())
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/debian"
@@ -45,7 +46,7 @@ func (d *Daemon) configure(context.Context) (err error) {
 		return err
 	}
 	if d.secure != nil {
-		return &hintError{errors.New("--tls-cert and tls.acme exclude each other"), "remove either"}
+		return failure.Hint(errors.New("--tls-cert and tls.acme exclude each other"), "remove either")
 	}
 	d.secure = cfg.ACME.tls(cfg.State)
 	return nil
@@ -71,7 +72,7 @@ func (d *Daemon) openState(context.Context) error {
 		return nil
 	}
 	if err := engine.Require(engine.Checks(d.cfg.State), d.cfg.Require); err != nil {
-		return &hintError{fmt.Errorf("%s: %w", d.cfg.ConfigFile, err), "fre doctor --format '{{.ID}}: {{.Found}}' lists all checks"}
+		return failure.Hint(fmt.Errorf("%s: %w", d.cfg.ConfigFile, err), "fre doctor --format '{{.ID}}: {{.Found}}' lists all checks")
 	}
 	return nil
 }
@@ -79,7 +80,7 @@ func (d *Daemon) openState(context.Context) error {
 func (d *Daemon) openStore(context.Context) (err error) {
 	d.store, err = store.Open(filepath.Join(d.cfg.State, "store"), d.log)
 	if errors.Is(err, store.ErrLocked) {
-		return &hintError{fmt.Errorf("an engine is already running on %s: %w", d.cfg.State, err), "stop the running engine, or use another --state"}
+		return failure.Hint(fmt.Errorf("an engine is already running on %s: %w", d.cfg.State, err), "stop the running engine, or use another --state")
 	}
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (d *Daemon) openSandboxes(context.Context) (err error) {
 	}
 	d.host, err = sandbox.Open(sandbox.Config{Dir: filepath.Join(d.cfg.State, "run"), Log: d.log, PoolSize: d.cfg.Pool, Shells: shells, Egress: d.cfg.Egress})
 	if err != nil {
-		return &hintError{err, "run fre doctor to see missing features of the host"}
+		return failure.Hint(err, "run fre doctor to see missing features of the host")
 	}
 	d.undo.add(d.host.Close)
 	return nil
@@ -170,7 +171,7 @@ func (d *Daemon) listen(ctx context.Context) (err error) {
 	d.undo.add(func() error { return ignoreMissing(os.Remove(d.cfg.Socket)) })
 	d.undo.addListener(d.control)
 	if d.public, err = (&net.ListenConfig{}).Listen(ctx, "tcp", d.cfg.Listen); err != nil {
-		return &hintError{err, "give another address with --listen"}
+		return failure.Hint(err, "give another address with --listen")
 	}
 	d.undo.addListener(d.public)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/fre-engine/fre/adapters/docker"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/server"
 )
 
@@ -23,7 +24,7 @@ func (p *dockerPart) Open(_ context.Context, d *Daemon) error {
 	path := d.cfg.DockerSocket
 	l, err := server.Listen(path, d.cfg.Group)
 	if err != nil {
-		return &hintError{err, "give another path with --docker-socket, or none"}
+		return failure.Hint(err, "give another path with --docker-socket, or none")
 	}
 	p.add(func() error { return ignoreMissing(os.Remove(path)) })
 	p.addListener(l)

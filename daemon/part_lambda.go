@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"github.com/fre-engine/fre/adapters/lambda"
+	"github.com/fre-engine/fre/failure"
 )
 
 // lambdaPart serves AWS Lambda's API.
@@ -20,11 +21,11 @@ func newLambda() part { return &lambdaPart{} }
 func (p *lambdaPart) Open(ctx context.Context, d *Daemon) error {
 	c := d.cfg.Lambda
 	if d.secure == nil && !loopback(c.Listen) {
-		return &hintError{fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS use a loopback address, for example 127.0.0.1:9001"}
+		return failure.Hint(fmt.Errorf("lambda.listen: %s: code would be sent in the clear", c.Listen), "give --tls-cert and --tls-key, or tls.acme; without TLS use a loopback address, for example 127.0.0.1:9001")
 	}
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
-		return &hintError{err, "give another address as lambda.listen"}
+		return failure.Hint(err, "give another address as lambda.listen")
 	}
 	l = d.bound(l)
 	if d.secure != nil {

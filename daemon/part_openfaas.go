@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"github.com/fre-engine/fre/adapters/openfaas"
+	"github.com/fre-engine/fre/failure"
 )
 
 // openfaasPart answers OpenFaaS's clients at the gateway.
@@ -19,10 +20,9 @@ func newOpenFaaS() part { return &openfaasPart{} }
 func (*openfaasPart) Open(_ context.Context, d *Daemon) error {
 	at := d.public.Addr()
 	if tcp, ok := at.(*net.TCPAddr); d.secure == nil && (!ok || !tcp.IP.IsLoopback()) {
-		return &hintError{
+		return failure.Hint(
 			fmt.Errorf("openfaas: tokens would be sent in the clear to %s", at),
-			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS use a loopback address for the gateway, for example 127.0.0.1:8080",
-		}
+			"give --tls-cert and --tls-key, or tls.acme in the configuration; without TLS use a loopback address for the gateway, for example 127.0.0.1:8080")
 	}
 	builders := make([]openfaas.Builder, len(d.cfg.OpenFaaS.Builders))
 	for i, b := range d.cfg.OpenFaaS.Builders {

@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/fre-engine/fre/buffer"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/server"
@@ -43,10 +44,9 @@ func (cfg *Config) parts() []partEntry {
 func leftOut(parts []partEntry) error {
 	for _, entry := range parts {
 		if entry.on && entry.open == nil {
-			return &hintError{
+			return failure.Hint(
 				fmt.Errorf("%s: fre was built without the feature", entry.name),
-				"remove the feature from flags and configuration, or build fre without -tags no" + entry.name,
-			}
+				"remove the feature from flags and configuration, or build fre without -tags no"+entry.name)
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/registry"
 )
@@ -67,7 +68,7 @@ func (c Registry) open(ctx context.Context, log *slog.Logger, metrics prometheus
 	if err != nil {
 		err = errors.Join(err, r.Close())
 		if errors.Is(err, registry.ErrExposed) {
-			err = &hintError{err, "give a certificate with key and a file of users, or an address like " + defaultRegistryListen + ", or allow insecure access"}
+			err = failure.Hint(err, "give a certificate with key and a file of users, or an address like "+defaultRegistryListen+", or allow insecure access")
 		}
 		return nil, nil, err
 	}
@@ -78,7 +79,7 @@ func (c Registry) open(ctx context.Context, log *slog.Logger, metrics prometheus
 func (c Registry) Collect(ctx context.Context, dry bool, log *slog.Logger) (Collected, error) {
 	r, err := registry.Open(registry.Config{Dir: c.Dir, Log: log, Grace: noGrace(c.Grace)})
 	if errors.Is(err, registry.ErrInUse) {
-		return Collected{}, &hintError{err, "the running registry collects garbage regularly: fre registry serve --gc-interval"}
+		return Collected{}, failure.Hint(err, "the running registry collects garbage regularly: fre registry serve --gc-interval")
 	}
 	if err != nil {
 		return Collected{}, err

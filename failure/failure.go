@@ -86,7 +86,7 @@ const (
 // the message may name files of the host: a caller gets [Internal], and the engine's log has the
 // reason.
 func (c Code) OfControl() bool {
-	switch c {
+	switch c { //nolint:exhaustive // all others are for callers too
 	case BadName, WrongPlatform, Ambiguous, Conflict, Exists, InUse, NameTaken, Gone, TooLarge, Template, BuildFailed, Package, NotFunction,
 		CommandNotFound, CommandNotExec, UpgradeRequired, Unsupported, Registry, PackageSite, Partitioned, NoSpace:
 		return true
@@ -95,7 +95,7 @@ func (c Code) OfControl() bool {
 	}
 }
 
-// coded is an error with a code. [Next] and [RetryAfter] look for two further methods.
+// coded is an error with a code. [RetryAfter] looks for a further method.
 type coded interface {
 	error
 	Code() Code
@@ -109,12 +109,10 @@ func Of(err error) Code {
 	return ""
 }
 
-// Next returns the next step that the error with the code names, "" for none.
+// Next returns the next step that the outermost error with a method Next names, "" for none.
 func Next(err error) string {
-	if found := (coded)(nil); errors.As(err, &found) {
-		if advice, ok := found.(interface{ Next() string }); ok {
-			return advice.Next()
-		}
+	if found := (interface{ Next() string })(nil); errors.As(err, &found) {
+		return found.Next()
 	}
 	return ""
 }
@@ -135,6 +133,20 @@ func New(code Code, text, next string) error { return &marked{errors.New(text), 
 
 // Wrap gives err a code, with the same text. next is as for [New].
 func Wrap(code Code, err error, next string) error { return &marked{err, code, next} }
+
+// Hint gives err the user's next step, with the same text and code.
+func Hint(err error, next string) error { return &hinted{err, next} }
+
+type hinted struct {
+	error
+	next string
+}
+
+// Unwrap returns the error without the next step.
+func (e *hinted) Unwrap() error { return e.error }
+
+// Next returns the next step.
+func (e *hinted) Next() string { return e.next }
 
 type marked struct {
 	error

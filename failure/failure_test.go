@@ -26,6 +26,7 @@ func TestOf(t *testing.T) {
 		"marked":    {failure.Wrap(failure.Gone, fs.ErrNotExist, ""), failure.Gone, "file does not exist", fs.ErrNotExist},
 		"outermost": {failure.Wrap(failure.Conflict, fmt.Errorf("replay: %w", sentinel), ""), failure.Conflict, "replay: no such event", sentinel},
 		"second":    {fmt.Errorf("%w: %w", plain, sentinel), failure.NotFound, "plain: no such event", sentinel},
+		"hinted":    {failure.Hint(sentinel, "try"), failure.NotFound, "no such event", sentinel},
 		"joined":    {errors.Join(plain, sentinel), failure.NotFound, "plain\nno such event", sentinel},
 	} {
 		if got := failure.Of(c.err); got != c.code || c.err.Error() != c.text || !errors.Is(c.err, c.is) {
@@ -37,6 +38,9 @@ func TestOf(t *testing.T) {
 	}
 	if next := failure.Next(fmt.Errorf("e1: %w", sentinel)); next != "list them" {
 		t.Errorf("the next step is %q", next)
+	}
+	if next := failure.Next(fmt.Errorf("e2: %w", failure.Hint(sentinel, "try"))); next != "try" {
+		t.Errorf("the next step of a hint is %q", next)
 	}
 	if _, ok := failure.RetryAfter(sentinel); ok {
 		t.Error("an error without RetryAfter asks to wait")

@@ -15,10 +15,11 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) agentCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := command.Group(&cobra.Command{
 		Use: "agent", Short: "Work with sandboxes for agents: commands, files, snapshots",
 		Long: `Work with sandboxes for agents. A sandbox starts in milliseconds from any image and has
 a /work directory of its own. Run commands in the sandbox, and copy files in and out.
@@ -33,6 +34,7 @@ to a language model.`,
   fre agent cp $id:result -
   fre agent rm $id`,
 	})
+
 	cmd.AddCommand(c.agentCreateCommand(), c.agentListCommand(), c.agentExecCommand(), c.agentFilesCommand(), c.agentCopyCommand(), c.agentSnapshotCommand(), c.agentSnapshotsCommand(), c.agentRemoveCommand())
 	return cmd
 }
@@ -67,8 +69,8 @@ func (o *agentFlags) request() api.AgentRequest {
 func (c *cli) agentCreateCommand() *cobra.Command {
 	var o agentFlags
 	cmd := &cobra.Command{
-		Use: "create", Short: "Create a sandbox and print its id", Args: args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Use: "create", Short: "Create a sandbox and print its id", Args: command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
 			a, err := cl.CreateAgent(cmd.Context(), o.request())
@@ -87,7 +89,7 @@ func (c *cli) agentCreateCommand() *cobra.Command {
 func (c *cli) agentListCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List agents' sandboxes", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List agents' sandboxes", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -121,18 +123,18 @@ the command's exit status (fre help exit-codes). After --timeout the engine kill
 command, and the exit status is 124. Ctrl-C kills the command and its process group.`,
 		Example: `  fre agent exec $id -- python3 -c 'print(6 * 7)'
   fre agent exec --env A=1 --workdir /tmp $id -- env`,
-		Args: args(cobra.MinimumNArgs(2)),
-		RunE: interruptible(func(cmd *cobra.Command, a []string) error {
+		Args: command.Args(cobra.MinimumNArgs(2)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, a []string) error {
 			var id string
 			id, req.Args = imageAndCommand(a)
 			req.TimeoutMS = timeout.Milliseconds()
 			if len(req.Args) == 0 {
-				return usageError{errors.New("name a command: fre agent exec ID -- COMMAND")}
+				return command.Usage(errors.New("name a command: fre agent exec ID -- COMMAND"))
 			}
 			for _, v := range env {
 				name, value, ok := strings.Cut(v, "=")
 				if !ok {
-					return usageError{fmt.Errorf("--env: %q is not KEY=VALUE", v)}
+					return command.Usage(fmt.Errorf("--env: %q is not KEY=VALUE", v))
 				}
 				if req.Env == nil {
 					req.Env = map[string]string{}
@@ -176,7 +178,7 @@ command, and the exit status is 124. Ctrl-C kills the command and its process gr
 func (c *cli) agentFilesCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "files ID [PATH]", Short: "List the files of a directory in a sandbox, by default of /work", Args: args(cobra.RangeArgs(1, 2)),
+		Use: "files ID [PATH]", Short: "List the files of a directory in a sandbox, by default of /work", Args: command.Args(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -216,15 +218,15 @@ relative path is relative to /work. The other argument is a local file, or - for
 input or output. A destination with a slash at the end is a directory.`,
 		Example: `  fre agent cp data.csv $id:data.csv
   fre agent cp $id:result -`,
-		Args: args(cobra.ExactArgs(2)),
-		RunE: interruptible(func(cmd *cobra.Command, a []string) error {
+		Args: command.Args(cobra.ExactArgs(2)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
 			from, fromPath, isFrom := agentFile(a[0])
 			to, toPath, isTo := agentFile(a[1])
 			switch {
 			case isFrom == isTo:
-				return usageError{errors.New("one argument must be ID:PATH, such as agent-0123456789abcdef:main.py")}
+				return command.Usage(errors.New("one argument must be ID:PATH, such as agent-0123456789abcdef:main.py"))
 			case isTo:
 				return c.copyIn(cmd, cl, a[0], to, toPath)
 			}
@@ -279,12 +281,12 @@ func agentFile(s string) (id, file string, ok bool) {
 
 func (c *cli) agentSnapshotCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "snapshot ID", Short: "Save a sandbox's /work as a snapshot", Args: args(cobra.ExactArgs(1)),
+		Use: "snapshot ID", Short: "Save a sandbox's /work as a snapshot", Args: command.Args(cobra.ExactArgs(1)),
 		Long: `Save the files of a sandbox's /work as a snapshot, and print the snapshot's name.
 fre agent create --snapshot NAME starts a sandbox with these files. A snapshot is an
 image of one part: fre image rm removes the image, fre push copies the image to a
 registry.`,
-		RunE: interruptible(func(cmd *cobra.Command, a []string) error {
+		RunE: command.Interruptible(func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
 			s, err := cl.SnapshotAgent(cmd.Context(), a[0])
@@ -300,7 +302,7 @@ registry.`,
 func (c *cli) agentSnapshotsCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "snapshots", Short: "List snapshots", Args: args(cobra.NoArgs),
+		Use: "snapshots", Short: "List snapshots", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -323,7 +325,7 @@ func (c *cli) agentSnapshotsCommand() *cobra.Command {
 
 func (c *cli) agentRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID...", Short: "Remove sandboxes with their processes and their /work", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm ID...", Short: "Remove sandboxes with their processes and their /work", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()

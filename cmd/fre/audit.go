@@ -9,13 +9,14 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) auditCommand() *cobra.Command {
 	var o client.AuditOptions
 	var since, format string
 	cmd := &cobra.Command{
-		Use: "audit", Short: "Print the audit log of control actions", Args: args(cobra.NoArgs),
+		Use: "audit", Short: "Print the audit log of control actions", Args: command.Args(cobra.NoArgs),
 		Long: `Print the audit log of control actions, oldest entry first. Each entry has the time, the
 result, the action, the object, the user, the tenant and the client's address.
 
@@ -23,7 +24,7 @@ Reading the log needs the scope admin. A tenant's token sees only the actions of
 tenant's tokens. See docs/tenants.md.`,
 		Example: `  fre audit --since 24h --action DELETE
   fre audit -n 20 --tenant acme --action secrets,tokens`,
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			if since != "" {
 				var err error
 				if o.Since, err = flagTime("--since", since, time.Now()); err != nil {
@@ -64,5 +65,5 @@ func auditText(e api.AuditEntry) string {
 	if e.Missed > 0 {
 		fmt.Fprintf(&line, " (%d earlier entries could not be written)", e.Missed)
 	}
-	return printable(line.String())
+	return command.Printable(line.String())
 }

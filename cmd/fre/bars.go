@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // partUnder is a part that is in progress, or has just ended.
@@ -23,13 +24,13 @@ func (p *partUnder) took(now time.Time) time.Duration { return now.Sub(p.begun) 
 
 // label is the part's name for people.
 func (p *partUnder) label() string {
-	return printable(strings.TrimRight(p.Step+" "+p.Name, " "))
+	return command.Printable(strings.TrimRight(p.Step+" "+p.Name, " "))
 }
 
 // short is the label for a narrow terminal: a name says more than a step.
 func (p *partUnder) short(width int) string {
 	if width < 60 && p.Name != "" {
-		return printable(p.Name)
+		return command.Printable(p.Name)
 	}
 	return p.label()
 }
@@ -84,7 +85,7 @@ const stepWarning = "warning"
 func (p *partUnder) ended(now time.Time) string {
 	line := p.label()
 	if p.Message != "" && p.Message != "done" {
-		line += " " + printable(p.Message)
+		line += " " + command.Printable(p.Message)
 	}
 	if p.Step == stepWarning {
 		return line
@@ -244,7 +245,7 @@ func (b *bars) frameLocked(now time.Time, width, height int) []string {
 // and the figures.
 func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
 	const longest, shortest = 30, 6
-	figures := printable(p.Message)
+	figures := command.Printable(p.Message)
 	switch {
 	case p.Total > 0:
 		figures = p.amount(p.Done) + "/" + p.amount(p.Total)
@@ -255,7 +256,7 @@ func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
 		figures += " " + size(int64(float64(p.Done)/seconds)) + "/s"
 	}
 	if p.Total > 0 && p.Message != "" {
-		figures += " " + printable(p.Message)
+		figures += " " + command.Printable(p.Message)
 	}
 	label := clip(p.short(width), labels)
 	label += strings.Repeat(" ", labels-columns(label)+1)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) buildCommand() *cobra.Command {
@@ -30,10 +32,10 @@ fre sends all files in DIR to the engine, except .git and the files
 named in .freignore.`,
 		Example: `  fre build hello
   fre build --base python`,
-		Args: args(cobra.MaximumNArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
+		Args: command.Args(cobra.MaximumNArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (base == "") {
-				return usageError{errors.New("give either the template's directory or --base")}
+				return command.Usage(errors.New("give either the template's directory or --base"))
 			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
@@ -76,13 +78,13 @@ A new deployment replaces a function of the same template without losing an even
 replace a function of another template, add --replace.`,
 		Example: `  fre deploy hello
   fre deploy --image registry.example.org/team/hello:1.0`,
-		Args: args(cobra.MaximumNArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
+		Args: command.Args(cobra.MaximumNArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if (len(dirs) == 0) == (req.Image == "") {
-				return usageError{errors.New("give either the template's directory or --image")}
+				return command.Usage(errors.New("give either the template's directory or --image"))
 			}
 			if req.Image != "" && (req.Locked || req.Offline) {
-				return usageError{errors.New("--locked and --offline apply to the build of a template, but --image builds nothing")}
+				return command.Usage(errors.New("--locked and --offline apply to the build of a template, but --image builds nothing"))
 			}
 			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
@@ -153,7 +155,7 @@ func buildDir(ctx context.Context, cl *client.Client, dir string, build func(cli
 // isTemplate catches the most common mistake before the upload.
 func isTemplate(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, api.TemplateFile)); errors.Is(err, fs.ErrNotExist) {
-		return &hintError{fmt.Errorf("%s holds no %s", dir, api.TemplateFile), "make a template: fre new python " + dir}
+		return failure.Hint(fmt.Errorf("%s holds no %s", dir, api.TemplateFile), "make a template: fre new python "+dir)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) createCommand() *cobra.Command {
@@ -23,7 +24,7 @@ container many times. Flags replace the settings of the image. See docs/containe
   fre inspect db    show its settings
   fre stop db       stop the container
   fre rm db         remove the container and its files`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -63,7 +64,7 @@ func (c *cli) startCommand() *cobra.Command {
 	var j joining
 	var attach bool
 	cmd := &cobra.Command{
-		Use: "start NAME...", Short: "Start containers", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "start NAME...", Short: "Start containers", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
 		Long: `Start containers that do not run. With --attach or --interactive, start one container and
 attach to it like fre attach, from the first byte of its output.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -71,7 +72,7 @@ attach to it like fre attach, from the first byte of its output.`,
 			defer cl.Close()
 			if attach || j.input {
 				if len(names) > 1 {
-					return usageError{errors.New("--attach and --interactive take one container")}
+					return command.Usage(errors.New("--attach and --interactive take one container"))
 				}
 				box, err := cl.Container(cmd.Context(), names[0])
 				if err != nil {
@@ -99,7 +100,7 @@ func (c *cli) attachCommand() *cobra.Command {
 	var j joining
 	var noStdin bool
 	cmd := &cobra.Command{
-		Use: "attach NAME", Short: "Attach to a container's input and output", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "attach NAME", Short: "Attach to a container's input and output", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
 		Long: `Attach to a container: print its output from now on, and pass standard input to a
 container created with --interactive. If the container does not run, fre waits for its
 next run. fre exits with the container's exit status (fre help exit-codes, as for fre
@@ -126,7 +127,7 @@ detaches.`,
 
 func (c *cli) renameCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rename NAME NEW", Short: "Rename a container", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeContainers,
+		Use: "rename NAME NEW", Short: "Rename a container", Args: command.Args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeContainers,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -136,7 +137,7 @@ func (c *cli) renameCommand() *cobra.Command {
 }
 
 func (c *cli) containerCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "container", Short: "Work with all containers at once"})
+	cmd := command.Group(&cobra.Command{Use: "container", Short: "Work with all containers at once"})
 	cmd.AddCommand(c.containerPrune())
 	return cmd
 }
@@ -144,7 +145,7 @@ func (c *cli) containerCommand() *cobra.Command {
 func (c *cli) rmCommand() *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove containers with their files and logs", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "rm NAME...", Short: "Remove containers with their files and logs", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()

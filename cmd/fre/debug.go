@@ -11,10 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) debugCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "debug", Short: "Inspect the engine's own process"})
+	cmd := command.Group(&cobra.Command{Use: "debug", Short: "Inspect the engine's own process"})
 	cmd.AddCommand(c.profileCommand(), c.syscallsCommand(), c.leaksCommand())
 	return cmd
 }
@@ -38,8 +39,8 @@ works:
 
 Read a profile with "go tool pprof FILE", a trace with "go tool trace FILE". Profiles do
 not cover the programs in sandboxes. The engine takes one profile at a time.`,
-		Args: args(cobra.ExactArgs(1)), ValidArgs: profileKinds,
-		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
+		Args: command.Args(cobra.ExactArgs(1)), ValidArgs: profileKinds,
+		RunE: command.Interruptible(func(cmd *cobra.Command, args []string) error {
 			kind := args[0]
 			path, tool := "fre-"+kind+".pprof", "pprof"
 			if kind == "trace" {
@@ -89,8 +90,8 @@ Counting uses the kernel's trace events (tracefs with CONFIG_FTRACE_SYSCALLS, wh
 distributions enable), and the engine must run in the host's pid namespace. On other
 hosts use strace -f -c -p PID, at a hundred times the cost.`,
 		Example: `  fre debug syscalls --call 'GET /v1/sandboxes?all=true&size=true' --repeat 100`,
-		Args:    args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Args:    command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
 			during := func() error { return pause(cmd.Context(), time.Duration(seconds*float64(time.Second))) }
@@ -99,7 +100,7 @@ hosts use strace -f -c -p PID, at a hundred times the cost.`,
 			} else {
 				method, target, ok := strings.Cut(call, " ")
 				if !ok || !strings.HasPrefix(target, "/") || repeat < 1 {
-					return usageError{fmt.Errorf("--call %q --repeat %d: give a method and a path, such as 'GET /v1/images', and at least one repetition", call, repeat)}
+					return command.Usage(fmt.Errorf("--call %q --repeat %d: give a method and a path, such as 'GET /v1/images', and at least one repetition", call, repeat))
 				}
 				once := func() error { return cl.Call(cmd.Context(), method, target) }
 				if err := once(); err != nil {
@@ -157,7 +158,7 @@ files by kind, memory, goroutines, mounts, cgroups (in use and kept ready) and s
 A resource that grows from call to call, without more work, is a leak.
 
 --stacks shows the stacks that requested the buffers, for one buffer in 64.`,
-		Args: args(cobra.NoArgs),
+		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

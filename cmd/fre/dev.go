@@ -14,6 +14,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) devCommand() *cobra.Command {
@@ -32,8 +33,8 @@ error with --progress json. After a failed build the function stays as before.
 With --test, the function's tests run after each deployment, and changes of DIR/test count
 too.`,
 		Example: `  fre dev --test hello`,
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
+		Args:    command.Args(cobra.ExactArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if err := d.tests.check(); err != nil {
 				return err
 			}
@@ -47,7 +48,7 @@ too.`,
 			if remove && d.name != "" {
 				err = errors.Join(err, d.client.RemoveFunction(context.WithoutCancel(cmd.Context()), d.name))
 			}
-			if err == nil { // Ctrl-C is the normal end
+			if err == nil {
 				cmd.SetContext(context.WithoutCancel(cmd.Context()))
 			}
 			return err
@@ -209,16 +210,16 @@ func (d *dev) tidy(ctx context.Context, built *client.Built) {
 // complain prints an error and goes on.
 func (d *dev) complain(err error) {
 	message, next := explain(err)
-	d.say("fre: " + printableLines(message))
+	d.say("fre: " + command.PrintableLines(message))
 	if next != "" {
-		d.say("     " + printableLines(next))
+		d.say("     " + command.PrintableLines(next))
 	}
 }
 
 // follow prints the function's log until ctx ends or the function is removed.
 func (d *dev) follow(ctx context.Context, name string) {
 	err := d.client.Logs(ctx, name, client.LogOptions{Follow: true}, func(l api.LogLine) error {
-		d.say(name + " | " + printableLines(l.String()))
+		d.say(name + " | " + command.PrintableLines(l.String()))
 		return nil
 	})
 	if ctx.Err() == nil {

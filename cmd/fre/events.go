@@ -12,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) eventsCommand() *cobra.Command {
@@ -19,10 +20,10 @@ func (c *cli) eventsCommand() *cobra.Command {
 	var since, format string
 	var once bool
 	cmd := &cobra.Command{
-		Use: "events", Short: "Print changes of images, functions and sandboxes", Args: args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Use: "events", Short: "Print changes of images, functions and sandboxes", Args: command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			o.Follow = !once
-			if once && since == "" { // all remembered changes
+			if once && since == "" {
 				since = time.Unix(0, 0).UTC().Format(time.RFC3339)
 			}
 			if since != "" {
@@ -30,7 +31,7 @@ func (c *cli) eventsCommand() *cobra.Command {
 				if _, err := strconv.ParseUint(since, 10, 64); err != nil {
 					at, err := flagTime("--since", since, time.Now())
 					if err != nil {
-						return usageError{fmt.Errorf("%w, nor a generation", err)}
+						return command.Usage(fmt.Errorf("%w, nor a generation", err))
 					}
 					o.Since = at.UTC().Format(time.RFC3339Nano)
 				}
@@ -75,5 +76,5 @@ func changeLine(ch api.Change) string {
 		}
 		fields = append(fields, "("+strings.Join(attributes, ", ")+")")
 	}
-	return printable(strings.Join(fields, " "))
+	return command.Printable(strings.Join(fields, " "))
 }

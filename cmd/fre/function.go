@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) functionsCommand() *cobra.Command {
@@ -16,7 +17,7 @@ func (c *cli) functionsCommand() *cobra.Command {
 }
 
 func (c *cli) functionCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "function", Short: "Work with deployed functions"})
+	cmd := command.Group(&cobra.Command{Use: "function", Short: "Work with deployed functions"})
 	cmd.AddCommand(c.functionList("ls", "List functions"), c.functionRemove(), c.functionInspect(), c.functionRevisions(), c.functionSplit(), c.functionRollback(), c.functionAlias())
 	return cmd
 }
@@ -24,7 +25,7 @@ func (c *cli) functionCommand() *cobra.Command {
 func (c *cli) functionList(use, short string) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: args(cobra.NoArgs),
+		Use: use, Short: short, Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -58,7 +59,7 @@ func (c *cli) functionList(use, short string) *cobra.Command {
 
 func (c *cli) functionRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME...", Short: "Remove functions; their images stay", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "rm NAME...", Short: "Remove functions; their images stay", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -76,7 +77,7 @@ func (c *cli) functionRemove() *cobra.Command {
 func (c *cli) functionInspect() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "inspect NAME...", Short: "Show functions and their configuration", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "inspect NAME...", Short: "Show functions and their configuration", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // toolsKind is the kind of images that lists hide.
@@ -24,7 +25,7 @@ func (c *cli) imagesCommand() *cobra.Command {
 }
 
 func (c *cli) imageCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "image", Short: "Work with images"})
+	cmd := command.Group(&cobra.Command{Use: "image", Short: "Work with images"})
 	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageHistory(), c.imageLoad(), c.imageSave(), c.imageImport(), c.imageSign(), c.imageSBOM(), c.imageSlim())
 	return cmd
 }
@@ -33,7 +34,7 @@ func (c *cli) imageList(use, short string) *cobra.Command {
 	var l listing
 	var all bool
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: use, Short: short, Args: command.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -90,7 +91,7 @@ func byName(images []api.Image) []api.Image {
 
 func (c *cli) imageTag() *cobra.Command {
 	return &cobra.Command{
-		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image another name", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeImages,
+		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image another name", Args: command.Args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeImages,
 		Long: `Give an image another name. The default VERSION is "latest". If another image has the
 name already, the name moves to IMAGE. A name may begin with the host and port of a
 registry.`,
@@ -107,7 +108,7 @@ registry.`,
 func (c *cli) imageRemove() *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{
-		Use: "rm IMAGE...", Short: "Remove images by name; an image goes with its last name", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "rm IMAGE...", Short: "Remove images by name; an image goes with its last name", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -134,7 +135,7 @@ func (c *cli) imageInspect() *cobra.Command {
 	var l listing
 	var leftOut bool
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE...", Short: "Show the parts and the configuration of images", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "inspect IMAGE...", Short: "Show the parts and the configuration of images", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
 		Long: `Show the parts and the configuration of images as JSON. The field config.left_out lists
 the omitted packages and files; --left-out prints only this list, as a table.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
@@ -206,7 +207,7 @@ func showLeftOut(w io.Writer, l listing, images []api.ImageDetails) error {
 func (c *cli) imageHistory() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "history IMAGE", Short: "Show the build steps of an image, last step first", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "history IMAGE", Short: "Show the build steps of an image, last step first", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -230,7 +231,7 @@ func (c *cli) imageHistory() *cobra.Command {
 func (c *cli) imageSBOM() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "sbom IMAGE", Short: "Write an image's bill of materials in CycloneDX", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "sbom IMAGE", Short: "Write an image's bill of materials in CycloneDX", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
 		Long: `Write an image's bill of materials as CycloneDX 1.6 in JSON: the packages of the image's
 parts and of its base, with their package URLs. The same image gives the same bytes.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {

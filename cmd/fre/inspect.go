@@ -12,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) inspectCommand() *cobra.Command {
@@ -28,7 +29,7 @@ fre looks a NAME up in this order:
     2. name of a function
     3. name, NAME:VERSION or digest of an image
     4. beginning of a sandbox's id or of an image's digest`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAny(c.completeSandboxes, c.completeContainers, c.completeFunctions, c.completeImages),
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAny(c.completeSandboxes, c.completeContainers, c.completeFunctions, c.completeImages),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) invokeCommand() *cobra.Command {
@@ -30,14 +32,14 @@ fre also prints answers with an error status. The exit code is then 1 for a stat
 400 to 499, and 5 for a status of 500 or more.`,
 		Example: `  fre invoke hello -d '{"a": 1}'
   fre invoke hello -i -X GET --path '/items?limit=5'`,
-		Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
-		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
+		Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		RunE: command.Interruptible(func(cmd *cobra.Command, names []string) error {
 			event := client.Event{Method: method, Header: http.Header{}}
 			event.Path, event.Query, _ = strings.Cut(path, "?")
 			for _, h := range headers {
 				key, value, ok := strings.Cut(h, ":")
 				if !ok || strings.TrimSpace(key) == "" {
-					return usageError{fmt.Errorf("--header: %q is not NAME: VALUE", h)}
+					return command.Usage(fmt.Errorf("--header: %q is not NAME: VALUE", h))
 				}
 				event.Header.Add(textproto.TrimString(key), textproto.TrimString(value))
 			}
@@ -70,14 +72,14 @@ fre also prints answers with an error status. The exit code is then 1 for a stat
 				var lines []string
 				for key, values := range resp.Header {
 					for _, v := range values {
-						lines = append(lines, printable(key+": "+v))
+						lines = append(lines, command.Printable(key+": "+v))
 					}
 				}
 				sort.Strings(lines)
 				fmt.Fprintf(out, "%s\n\n", strings.Join(lines, "\n"))
 			}
 			if _, err := io.Copy(foreign(out), resp.Body); err != nil {
-				return &hintError{fmt.Errorf("the function's answer broke off: %w", err), "read the function's log: fre logs " + names[0]}
+				return failure.Hint(fmt.Errorf("the function's answer broke off: %w", err), "read the function's log: fre logs "+names[0])
 			}
 			switch {
 			case resp.StatusCode >= 500:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
 )
 
 // login returns the user's login for the registry of a reference, from docker's configuration
@@ -62,8 +63,7 @@ func baseLogin(ctx context.Context, cl *client.Client, dir string) (client.Login
 }
 
 func loginError(r name.Reference, err error) error {
-	return &hintError{
+	return failure.Hint(
 		fmt.Errorf("login for %s from docker's configuration: %w", r.Context().RegistryStr(), err),
-		"correct config.json or its credentials helper; or give --username and --password-stdin to fre pull, fre push or fre image sign",
-	}
+		"correct config.json or its credentials helper; or give --username and --password-stdin to fre pull, fre push or fre image sign")
 }

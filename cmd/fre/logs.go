@@ -9,6 +9,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) logsCommand() *cobra.Command {
@@ -18,13 +19,13 @@ func (c *cli) logsCommand() *cobra.Command {
 		format        string
 	)
 	cmd := &cobra.Command{
-		Use: "logs NAME", Short: "Print the output and the log of a function or container", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(c.completeFunctions, c.completeContainers),
-		RunE: interruptible(func(cmd *cobra.Command, names []string) error {
+		Use: "logs NAME", Short: "Print the output and the log of a function or container", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(c.completeFunctions, c.completeContainers),
+		RunE: command.Interruptible(func(cmd *cobra.Command, names []string) error {
 			o := client.LogOptions{Tail: -1, Follow: follow}
 			if tail != "all" {
 				n, err := strconv.Atoi(tail)
 				if err != nil || n < 0 {
-					return usageError{fmt.Errorf("--tail: %q is not a number of lines, or all", tail)}
+					return command.Usage(fmt.Errorf("--tail: %q is not a number of lines, or all", tail))
 				}
 				o.Tail = n
 			}

@@ -11,14 +11,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/wording"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func main() {
@@ -60,20 +60,6 @@ ended the command), or with:
   127  the command was not found in the image
 `
 
-// usageError is the user's mistake in the command line.
-type usageError struct{ error }
-
-// hintError is an error with the next step.
-type hintError struct {
-	error
-	next string
-}
-
-func (e *hintError) Unwrap() error { return e.error }
-
-// Next returns the next step.
-func (e *hintError) Next() string { return e.next }
-
 // silentExitError ends the program with a status and without a message.
 type silentExitError int
 
@@ -83,12 +69,7 @@ func (e silentExitError) Error() string { return fmt.Sprintf("exit status %d", i
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := command.Execute(ctx, newRoot(), args, stdin, stdout, stderr)
 	if err == nil {
 		return 0
 	}
@@ -106,23 +87,18 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	for _, err := range all {
 		message, next := explain(err)
-		fmt.Fprintln(stderr, "fre:", printableLines(message)) // the text may come from a function
-		if next != "" {
-			fmt.Fprintln(stderr, "    ", printableLines(next))
-		}
+		command.Report(stderr, "fre", message, next)
 	}
 	return exitCode(err)
 }
 
 // explain returns the message of an error and the next step for people.
 func explain(err error) (message, next string) {
-	message = err.Error()
-	var hint interface{ Next() string } // of this program, or of package daemon
+	message, next = err.Error(), failure.Next(err)
 	var wire *api.Error
-	var usage usageError
+	var usage command.UsageError
 	switch {
-	case errors.As(err, &hint):
-		next = hint.Next()
+	case next != "":
 	case errors.As(err, &wire):
 		next = wire.Next
 		if next == "" && wire.Code == api.CodeNotFound {
@@ -139,7 +115,7 @@ func explain(err error) (message, next string) {
 }
 
 func exitCode(err error) int {
-	var usage usageError
+	var usage command.UsageError
 	var wire *api.Error
 	var ran runError
 	switch {
@@ -150,7 +126,7 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrUnreachable):
 		return exitUnreachable
 	case errors.As(err, &wire):
-		switch wire.Code { //nolint:exhaustive // the few with a status of their own, all else is exitError
+		switch wire.Code {
 		case api.CodeNotFound:
 			return exitNotFound
 		case api.CodeFunction, api.CodeCrash, api.CodeTimeout, api.CodeLoop, api.CodeStepMissing:
@@ -193,7 +169,7 @@ func (c *cli) findHost(cmd *cobra.Command) error {
 		r.Token = strings.TrimSpace(string(raw))
 	}
 	if _, err := client.NewRemote(r); err != nil {
-		return usageError{fmt.Errorf("FRE_HOST: %w", err)}
+		return command.Usage(fmt.Errorf("FRE_HOST: %w", err))
 	}
 	c.remote = &r
 	return nil
@@ -208,7 +184,7 @@ func defaultSocket() string {
 
 func newRoot() *cobra.Command {
 	c := new(cli)
-	root := group(&cobra.Command{
+	root := command.Root(&cobra.Command{
 		Use:   "fre",
 		Short: "Run untrusted functions, each in a sandbox of its own",
 		Long: `FRE runs untrusted functions, each in a sandbox of its own. fre serve is the engine;
@@ -219,15 +195,11 @@ all other commands are clients of a running engine.`,
   fre dev --test hello            build, deploy and test again after each change of a file
   fre deploy hello                build the template and deploy its function
   fre invoke hello -d '{"a": 1}'  call the function`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return c.findHost(cmd) },
 	})
+
 	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "`path` of the engine's control socket (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &hintError{usageError{wording.Flag(err)}, cmd.CommandPath() + " --help lists the flags"}
-	})
 	root.AddCommand(
 		serveCommand(), c.newCommand(), c.templateCommand(), c.buildCommand(),
 		c.imagesCommand(), c.imageCommand(), c.pullCommand(), c.pushCommand(), registryCommand(), c.deployCommand(), c.testCommand(), c.devCommand(), c.functionsCommand(), c.functionCommand(),
@@ -238,46 +210,4 @@ all other commands are clients of a running engine.`,
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},
 	)
 	return root
-}
-
-// group makes a command that only holds subcommands.
-func group(cmd *cobra.Command) *cobra.Command {
-	cmd.Args = cobra.ArbitraryArgs
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return cmd.Help()
-		}
-		message := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			message += ": did you mean " + strings.Join(near, " or ") + "?"
-		}
-		return usageError{errors.New(message)}
-	}
-	return cmd
-}
-
-// args makes cobra's complaint about arguments a usage error.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
-		}
-		return nil
-	}
-}
-
-// interruptible ends a command's context at Ctrl-C; a second Ctrl-C ends fre.
-func interruptible(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-		defer stop()
-		context.AfterFunc(ctx, stop)
-		cmd.SetContext(ctx)
-		err := run(cmd, args)
-		if err != nil && ctx.Err() != nil {
-			return context.Canceled
-		}
-		return err
-	}
 }

@@ -20,6 +20,8 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) mcpCommand() *cobra.Command {
@@ -34,8 +36,8 @@ create further sandboxes with another image or other limits, but never with more
 than the flags allow. The end of the session removes all sandboxes of the session.`,
 		Example: `  claude mcp add fre -- fre mcp
   claude mcp add fre -- fre mcp --network egress --allow pypi.org:443 --allow files.pythonhosted.org:443`,
-		Args: args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Args: command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
 			m := &mcpServer{client: cl, usual: o.request(), made: map[string]bool{}, kills: map[string]int64{}}
@@ -243,10 +245,10 @@ func (m *mcpServer) request(in mcpCreate) (api.AgentRequest, error) {
 	case in.Network == "none":
 		r.Network, r.Allow = in.Network, in.Allow
 	case r.Network != "egress", len(r.Allow) > 0 && slices.ContainsFunc(in.Allow, func(to string) bool { return !slices.Contains(r.Allow, to) }):
-		return r, &hintError{
+		return r, failure.Hint(
 			fmt.Errorf("the sandboxes of this session may have at most this network: %s", strings.TrimSpace(cmp.Or(r.Network, "none")+" "+strings.Join(r.Allow, " "))),
-			"ask the user to allow more network: fre mcp --network egress --allow DESTINATION",
-		}
+			"ask the user to allow more network: fre mcp --network egress --allow DESTINATION")
+
 	default:
 		r.Network = cmp.Or(in.Network, r.Network)
 		if len(in.Allow) > 0 {
@@ -313,7 +315,7 @@ func (m *mcpServer) exec(ctx context.Context, in mcpExec) (mcpRan, error) {
 func (m *mcpServer) runCode(ctx context.Context, in mcpCode) (mcpRan, error) {
 	args, ok := map[string][]string{"python": {"python3", "-"}, "node": {"node", "-"}, "sh": {"/bin/sh", "-s"}}[in.Language]
 	if !ok {
-		return mcpRan{}, &hintError{fmt.Errorf("unknown language %q", in.Language), "use python, node or sh, or write_file and exec"}
+		return mcpRan{}, failure.Hint(fmt.Errorf("unknown language %q", in.Language), "use python, node or sh, or write_file and exec")
 	}
 	return m.run(ctx, in.mcpSandbox, api.AgentExec{Args: args, TimeoutMS: in.Timeout * 1000}, in.Code)
 }
@@ -393,7 +395,7 @@ func (m *mcpServer) write(ctx context.Context, in mcpWrite) (out mcpDone, err er
 	if in.Base64 {
 		raw, err := base64.StdEncoding.DecodeString(content)
 		if err != nil {
-			return out, &hintError{fmt.Errorf("content is not base64: %w", err), "send the text itself and set base64 to false"}
+			return out, failure.Hint(fmt.Errorf("content is not base64: %w", err), "send the text itself and set base64 to false")
 		}
 		content = string(raw)
 	}
@@ -454,7 +456,7 @@ func (m *mcpServer) picture(ctx context.Context, id, path, kind string) (out mcp
 	defer body.Close()
 	raw, err := io.ReadAll(body)
 	if err == nil && len(raw) > mostPicture {
-		err = &hintError{fmt.Errorf("%s is a picture larger than %d MiB", path, mostPicture>>20), "make the picture smaller, or read its bytes by giving a length"}
+		err = failure.Hint(fmt.Errorf("%s is a picture larger than %d MiB", path, mostPicture>>20), "make the picture smaller, or read its bytes by giving a length")
 	}
 	return mcpContent{Content: string(raw), image: kind}, err
 }
@@ -502,7 +504,7 @@ func (m *mcpServer) remove(ctx context.Context, in mcpSandbox) (mcpDone, error) 
 		id = m.current
 	}
 	if id == "" {
-		return mcpDone{}, &hintError{errors.New("this session has no sandbox yet"), "nothing to do: the next call of a tool creates a sandbox"}
+		return mcpDone{}, failure.Hint(errors.New("this session has no sandbox yet"), "nothing to do: the next call of a tool creates a sandbox")
 	}
 	if err := m.client.RemoveAgent(ctx, id); err != nil {
 		return mcpDone{}, err

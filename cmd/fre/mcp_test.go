@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/failure"
 )
 
 // TestMCPNetwork: a model chooses a sandbox's network within what the flags give.
@@ -42,9 +42,8 @@ func TestMCPNetwork(t *testing.T) {
 		usual.Network, usual.Allow = networkWords(c.flags)
 		in.Network, in.Allow = networkWords(c.asked)
 		got, err := (&mcpServer{usual: usual}).request(in)
-		var hint *hintError
 		switch made := strings.Join(append([]string{got.Network}, got.Allow...), " "); {
-		case c.want == "" && !errors.As(err, &hint):
+		case c.want == "" && failure.Next(err) == "":
 			t.Errorf("%s: %q, %v", name, made, err)
 		case c.want != "" && (err != nil || made != c.want):
 			t.Errorf("%s: %q, %v, want %q", name, made, err, c.want)

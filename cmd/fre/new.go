@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // scaffold holds a directory for each language, and "common", whose files every language without a
@@ -58,7 +60,7 @@ the last part of DIR. fre prints the next steps.
 LANGUAGE is one of %s. The language native is a Go program, compiled before the
 deployment.`, strings.Join(kinds, ", ")),
 		Example: `  fre new python hello`,
-		Args:    args(cobra.ExactArgs(2)),
+		Args:    command.Args(cobra.ExactArgs(2)),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return kinds, cobra.ShellCompDirectiveNoFileComp
@@ -68,7 +70,7 @@ deployment.`, strings.Join(kinds, ", ")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			kind, dir := args[0], args[1]
 			if !slices.Contains(kinds, kind) {
-				return usageError{fmt.Errorf("unknown language %q: give one of %s", kind, strings.Join(kinds, ", "))}
+				return command.Usage(fmt.Errorf("unknown language %q: give one of %s", kind, strings.Join(kinds, ", ")))
 			}
 			absolute, err := filepath.Abs(dir)
 			if err != nil {
@@ -76,7 +78,7 @@ deployment.`, strings.Join(kinds, ", ")),
 			}
 			id := filepath.Base(absolute)
 			if !templateID.MatchString(id) {
-				return usageError{fmt.Errorf("%q cannot be a function's name: use lower-case letters, digits and dashes", id)}
+				return command.Usage(fmt.Errorf("%q cannot be a function's name: use lower-case letters, digits and dashes", id))
 			}
 			if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 				return fmt.Errorf("%s is not empty", dir)

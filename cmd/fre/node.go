@@ -12,12 +12,14 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) nodesCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "nodes", Aliases: []string{"node"}, Short: "List the nodes of the cluster", Args: args(cobra.NoArgs),
+		Use: "nodes", Aliases: []string{"node"}, Short: "List the nodes of the cluster", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -49,7 +51,7 @@ func (c *cli) nodesCommand() *cobra.Command {
 func (c *cli) drainCommand() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use: "drain NAME", Short: "Drain a node: stop new work, and wait until the node is idle", Args: args(cobra.ExactArgs(1)),
+		Use: "drain NAME", Short: "Drain a node: stop new work, and wait until the node is idle", Args: command.Args(cobra.ExactArgs(1)),
 		Long: `Drain a node, for example before an upgrade, and wait until the node is idle. A draining
 node takes no waiting events and no requests of other nodes. It forwards the requests at
 its own gateway, and answers /healthz with 503 for load balancers. Running events finish.
@@ -99,7 +101,7 @@ func awaitDrained(ctx context.Context, cl *client.Client, name string, most time
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return &hintError{fmt.Errorf("node %s drains, but still runs %d events after %v", name, busy, most), "wait longer (--wait), or stop the node: other nodes then run its unfinished asynchronous events"}
+				return failure.Hint(fmt.Errorf("node %s drains, but still runs %d events after %v", name, busy, most), "wait longer (--wait), or stop the node: other nodes then run its unfinished asynchronous events")
 			}
 			return ctx.Err()
 		}
@@ -108,7 +110,7 @@ func awaitDrained(ctx context.Context, cl *client.Client, name string, most time
 
 func (c *cli) undrainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "undrain NAME", Aliases: []string{"uncordon"}, Short: "Let a drained node take events again", Args: args(cobra.ExactArgs(1)),
+		Use: "undrain NAME", Aliases: []string{"uncordon"}, Short: "Let a drained node take events again", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 type progressFlags struct {
@@ -62,7 +63,7 @@ func (p *progressFlags) start(cmd *cobra.Command) (*progress, error) {
 			return width, height
 		}, os.Getenv("NO_COLOR") == "")
 	default:
-		return nil, usageError{fmt.Errorf("--progress: %q is not auto, plain or json", p.mode)}
+		return nil, command.Usage(fmt.Errorf("--progress: %q is not auto, plain or json", p.mode))
 	}
 	return out, nil
 }
@@ -81,7 +82,7 @@ type progress struct {
 
 func (p *progress) event(e api.Event) {
 	if e.Step == stepWarning {
-		line := strings.TrimRight("warning "+printable(e.Name)+", "+printable(e.Message), " ,")
+		line := strings.TrimRight("warning "+command.Printable(e.Name)+", "+command.Printable(e.Message), " ,")
 		if !slices.Contains(p.warnings, line) {
 			p.warnings = append(p.warnings, line)
 		}
@@ -105,7 +106,7 @@ func (p *progress) log(e api.Event, now time.Time) {
 	case e.End, e.Step == stepWarning:
 		fmt.Fprintln(p.err, part.ended(now))
 	case begun, news && e.Total == 0:
-		fmt.Fprintln(p.err, strings.TrimRight(part.label()+" "+printable(e.Message), " "))
+		fmt.Fprintln(p.err, strings.TrimRight(part.label()+" "+command.Printable(e.Message), " "))
 	}
 }
 

@@ -10,13 +10,15 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/daemon"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) systemGC() *cobra.Command {
 	var req api.GCRequest
 	var format string
 	cmd := &cobra.Command{
-		Use: "gc", Short: "Collect garbage now", Args: args(cobra.NoArgs),
+		Use: "gc", Short: "Collect garbage now", Args: command.Args(cobra.NoArgs),
 		Long: `Collect garbage now. The engine removes images by the rules of its configuration ("gc" in
 the file of fre serve --config; without rules no images), then all files without an image.
 The engine also collects garbage by itself every few hours, without stopping builds or
@@ -45,7 +47,7 @@ func (c *cli) imagePrune() *cobra.Command {
 	var unused time.Duration
 	var until, most, format string
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove unused images", Args: args(cobra.NoArgs),
+		Use: "prune", Short: "Remove unused images", Args: command.Args(cobra.NoArgs),
 		Long: `Remove images without a name, or instead the images selected by --all, --unused,
 --keep-newest and --max-size. Then remove all files without an image. Images in use by a
 function, a sandbox or a build stay. For base environments and the builder's tools, only
@@ -91,7 +93,7 @@ func (c *cli) containerPrune() *cobra.Command {
 	var req api.ContainerPruneRequest
 	var until, format string
 	cmd := &cobra.Command{
-		Use: "prune", Short: "Remove all containers that do not run", Args: args(cobra.NoArgs),
+		Use: "prune", Short: "Remove all containers that do not run", Args: command.Args(cobra.NoArgs),
 		Long: `Remove all containers that do not run, with their files and logs: ended containers, and
 containers that never ran.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -142,7 +144,7 @@ func flagBytes(flag, s string) (int64, error) {
 		err = fmt.Errorf("%s is not a positive size", s)
 	}
 	if err != nil {
-		return 0, usageError{fmt.Errorf("%s: %w", flag, err)}
+		return 0, command.Usage(fmt.Errorf("%s: %w", flag, err))
 	}
 	return n, nil
 }
@@ -157,7 +159,7 @@ func flagTime(flag, s string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, usageError{fmt.Errorf("%s: %q is neither a time such as 2026-01-31 or 2026-01-31T15:04:05Z nor a duration such as 24h", flag, s)}
+	return time.Time{}, command.Usage(fmt.Errorf("%s: %q is neither a time such as 2026-01-31 or 2026-01-31T15:04:05Z nor a duration such as 24h", flag, s))
 }
 
 func showGC(w io.Writer, format string, r api.GCReport) error {
@@ -179,7 +181,7 @@ func (c *cli) systemFsck() *cobra.Command {
 	var req api.FsckRequest
 	var quiet bool
 	cmd := &cobra.Command{
-		Use: "fsck", Short: "Check all stored data", Args: args(cobra.NoArgs),
+		Use: "fsck", Short: "Check all stored data", Args: command.Args(cobra.NoArgs),
 		Long: `Check all stored data: the content and metadata of every file, the lists of files, the
 directories of images, and the database. The engine keeps working during the check. fre
 prints a line for each problem. The exit code is 1 if problems remain.
@@ -193,9 +195,9 @@ images again. Images in use stay.`,
 			out := cmd.OutOrStdout()
 			got, err := cl.Fsck(cmd.Context(), req, func(line api.FsckLine) {
 				if p := line.Problem; p != nil && !quiet {
-					fmt.Fprintln(out, printable(p.Path+": "+p.What)) // a damaged store may hold control characters
+					fmt.Fprintln(out, command.Printable(p.Path+": "+p.What)) // a damaged store may hold control characters
 					if p.Repair != "" {
-						fmt.Fprintln(out, " ", printable(p.Repair))
+						fmt.Fprintln(out, " ", command.Printable(p.Repair))
 					}
 				}
 			})
@@ -208,9 +210,9 @@ images again. Images in use stay.`,
 			case got.Problems == got.Repaired:
 				return nil
 			case req.Repair:
-				return &hintError{fmt.Errorf("the store has unrepaired problems: %d", got.Problems-got.Repaired), "build or pull the images above again, then repeat the check"}
+				return failure.Hint(fmt.Errorf("the store has unrepaired problems: %d", got.Problems-got.Repaired), "build or pull the images above again, then repeat the check")
 			}
-			return &hintError{fmt.Errorf("the store has problems: %d", got.Problems), "repair the store: fre system fsck --repair"}
+			return failure.Hint(fmt.Errorf("the store has problems: %d", got.Problems), "repair the store: fre system fsck --repair")
 		},
 	}
 	cmd.Flags().BoolVar(&req.Repair, "repair", false, "repair damaged files, and remove images with lost files")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // queueCommands are the subcommands of fre events for asynchronous events.
@@ -28,7 +29,7 @@ func (c *cli) queueListCommand() *cobra.Command {
 	var f client.QueueFilter
 	var l listing
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List unfinished asynchronous events and dead letters", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List unfinished asynchronous events and dead letters", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -57,7 +58,7 @@ func (c *cli) queueShowCommand() *cobra.Command {
 	var format string
 	var body bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "Show an asynchronous event, with the result of a finished event", Args: args(cobra.ExactArgs(1)),
+		Use: "show ID", Short: "Show an asynchronous event, with the result of a finished event", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -75,7 +76,7 @@ func (c *cli) queueShowCommand() *cobra.Command {
 			}
 			line := func(name, value string) {
 				if value != "" {
-					fmt.Fprintf(out, "%-10s %s\n", name, printable(value))
+					fmt.Fprintf(out, "%-10s %s\n", name, command.Printable(value))
 				}
 			}
 			line("id", e.ID)
@@ -106,7 +107,7 @@ func (c *cli) queueShowCommand() *cobra.Command {
 
 func (c *cli) queueReplayCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "replay ID...", Short: "Put dead letters back into their queue", Args: args(cobra.MinimumNArgs(1)),
+		Use: "replay ID...", Short: "Put dead letters back into their queue", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -123,7 +124,7 @@ func (c *cli) queueDiscardCommand() *cobra.Command {
 removed dead letter cannot be replayed. fre prints the ids of the removed dead letters.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if (len(ids) > 0) == (f.Function != "") {
-				return usageError{errors.New("give either ids of dead letters or --function NAME; fre events ls --state dead lists the ids")}
+				return command.Usage(errors.New("give either ids of dead letters or --function NAME; fre events ls --state dead lists the ids"))
 			}
 			cl := c.client()
 			defer cl.Close()
@@ -161,8 +162,8 @@ func (c *cli) queueTailCommand() *cobra.Command {
 	var f client.QueueFilter
 	var format string
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Print state changes of asynchronous events", Args: args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Use: "tail", Short: "Print state changes of asynchronous events", Args: command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
 			out := cmd.OutOrStdout()
@@ -174,7 +175,7 @@ func (c *cli) queueTailCommand() *cobra.Command {
 				if e.Error != "" {
 					line += " " + e.Error
 				}
-				_, err := fmt.Fprintln(out, printable(line))
+				_, err := fmt.Fprintln(out, command.Printable(line))
 				return err
 			})
 		}),

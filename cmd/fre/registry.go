@@ -11,17 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/daemon"
+	"github.com/fre-engine/fre/internal/command"
 )
 
-var errNoRegistryDir = usageError{errors.New("name the registry's directory: --dir DIR")}
+var errNoRegistryDir = command.Usage(errors.New("name the registry's directory: --dir DIR"))
 
 func registryCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := command.Group(&cobra.Command{
 		Use:   "registry",
 		Short: "Run an OCI registry",
 		Long: `Run an OCI registry on disk for fre push, fre pull, docker and all other registry clients.
 The registry needs no engine. See docs/registry.md.`,
 	})
+
 	cmd.AddCommand(registryServeCommand(), registryGCCommand())
 	return cmd
 }
@@ -42,7 +44,7 @@ NAME:HASH:write may also push.
 Every --gc-interval the registry removes content without a manifest, after --grace.`,
 		Example: `  fre registry serve --dir /srv/registry
   fre push shop 127.0.0.1:5000/shop:1`,
-		Args: args(cobra.NoArgs),
+		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := newLog(level)
 			if err != nil {
@@ -72,8 +74,8 @@ func registryGCCommand() *cobra.Command {
 		Long: `Remove content without a manifest, and unfinished uploads, after --grace. Use this command
 for a stopped registry. A running registry collects by itself (fre registry serve
 --gc-interval).`,
-		Args: args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Args: command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			if cfg.Dir == "" {
 				return errNoRegistryDir
 			}

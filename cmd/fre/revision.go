@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) functionRevisions() *cobra.Command {
@@ -21,7 +22,7 @@ func (c *cli) functionRevisions() *cobra.Command {
 		Long: `List the kept revisions of a function, newest first, with the percentage of the events for
 each revision. hello@4 (a number), hello@stable (an alias) and hello@latest name a single
 revision, for calls and for fre logs. See docs/revisions.md.`,
-		Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -90,13 +91,13 @@ one revision. The headers in this command replace all earlier headers.
 The next fre deploy sends all events to the new revision, except with --no-traffic.`,
 		Example: `  fre function split hello 3=90 4=10
   fre function split hello 3=90 4=10 --header X-Canary=1:4`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			for _, word := range words[1:] {
 				revision, text, ok := strings.Cut(word, "=")
 				percent, err := strconv.Atoi(strings.TrimSuffix(text, "%"))
 				if !ok || err != nil {
-					return usageError{fmt.Errorf("%q is not REVISION=PERCENT, such as 4=10", word)}
+					return command.Usage(fmt.Errorf("%q is not REVISION=PERCENT, such as 4=10", word))
 				}
 				req.Weights = append(req.Weights, api.Weight{Revision: revision, Percent: percent})
 			}
@@ -104,7 +105,7 @@ The next fre deploy sends all events to the new revision, except with --no-traff
 				name, rest, ok := strings.Cut(h, "=")
 				i := strings.LastIndexByte(rest, ':')
 				if !ok || i < 0 {
-					return usageError{fmt.Errorf("--header: %q is not NAME=VALUE:REVISION, such as X-Canary=1:4", h)}
+					return command.Usage(fmt.Errorf("--header: %q is not NAME=VALUE:REVISION, such as X-Canary=1:4", h))
 				}
 				req.Headers = append(req.Headers, api.HeaderRoute{Name: name, Value: rest[:i], Revision: rest[i+1:]})
 			}
@@ -127,7 +128,7 @@ func (c *cli) functionRollback() *cobra.Command {
 		Use: "rollback NAME [REVISION]", Short: "Send all events to an earlier revision",
 		Long: `Send all events of a function to the revision before the current revisions, or to REVISION.
 If the revision still has warm instances, no event waits for a start.`,
-		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			var req api.RollbackRequest
 			if len(words) > 1 {
@@ -157,13 +158,13 @@ func (c *cli) functionAlias() *cobra.Command {
 revision with this alias. FRE keeps a revision with an alias, even after many deployments.`,
 		Example: `  fre function alias hello stable=3
   fre invoke hello@stable`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
 		RunE: func(cmd *cobra.Command, words []string) error {
 			req.Set = map[string]string{}
 			for _, word := range words[1:] {
 				alias, revision, ok := strings.Cut(word, "=")
 				if !ok {
-					return usageError{fmt.Errorf("%q is not ALIAS=REVISION, such as stable=3", word)}
+					return command.Usage(fmt.Errorf("%q is not ALIAS=REVISION, such as stable=3", word))
 				}
 				req.Set[alias] = revision
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // containerFlags describe a container, besides its image and command.
@@ -84,14 +85,14 @@ Ctrl-C goes to the programs inside, and Ctrl-P Ctrl-Q detaches. To attach again,
 attach.`,
 		Example: `  fre run debian:12 -- cat /etc/os-release
   fre run -i -t debian:12`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := o.request(args)
 			cl := c.client()
 			defer cl.Close()
 			switch {
 			case o.given() && trace:
-				return usageError{errors.New("--trace works only without a container: with --trace give only --env and --tenant")}
+				return command.Usage(errors.New("--trace works only without a container: with --trace give only --env and --tenant"))
 			case o.given():
 				if !o.set.Changed("work") {
 					req.Work = "rw"
@@ -100,7 +101,7 @@ attach.`,
 				req.Stdin, req.AutoRemove = j.input, true
 				return j.run(cmd, cl, req)
 			case len(req.Args) == 0:
-				return usageError{errors.New("name a command: fre run IMAGE -- COMMAND")}
+				return command.Usage(errors.New("name a command: fre run IMAGE -- COMMAND"))
 			}
 			kill, stop := onInterrupt()
 			defer stop()
@@ -179,7 +180,7 @@ func (e runError) Unwrap() error { return e.error }
 func (e runError) code() int {
 	var wire *api.Error
 	if errors.As(e.error, &wire) {
-		switch wire.Code { //nolint:exhaustive // the few with a status of their own
+		switch wire.Code {
 		case api.CodeCommandNotFound:
 			return exitRunNotFound
 		case api.CodeCommandNotExec:

@@ -11,13 +11,14 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) psCommand() *cobra.Command {
 	var l listing
 	var o client.SandboxOptions
 	cmd := &cobra.Command{
-		Use: "ps", Short: "List sandboxes", Args: args(cobra.NoArgs),
+		Use: "ps", Short: "List sandboxes", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -97,8 +98,8 @@ func status(b api.Sandbox, now time.Time) string {
 func (c *cli) stopCommand() *cobra.Command {
 	grace := 10 * time.Second
 	cmd := &cobra.Command{
-		Use: "stop ID...", Short: "Stop sandboxes; kill them after a grace period", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
-		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
+		Use: "stop ID...", Short: "Stop sandboxes; kill them after a grace period", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		RunE: command.Interruptible(func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
@@ -117,7 +118,7 @@ func (c *cli) stopCommand() *cobra.Command {
 func (c *cli) killCommand() *cobra.Command {
 	var signal string
 	cmd := &cobra.Command{
-		Use: "kill ID...", Short: "Kill sandboxes at once, or send them a signal", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "kill ID...", Short: "Kill sandboxes at once, or send them a signal", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -136,8 +137,8 @@ func (c *cli) killCommand() *cobra.Command {
 
 func (c *cli) waitCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "wait ID...", Short: "Wait until sandboxes have ended, and print their exit codes", Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
-		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
+		Use: "wait ID...", Short: "Wait until sandboxes have ended, and print their exit codes", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		RunE: command.Interruptible(func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
 )
@@ -190,12 +191,6 @@ func TestForPeople(t *testing.T) {
 			t.Errorf("span(%v) = %q, want %q", d, got, want)
 		}
 	}
-	if got := printable("a\x1b[31m\nb\u0085é"); got != `a\x1b[31m\nb\u0085é` {
-		t.Errorf("printable = %q", got)
-	}
-	if got := printableLines("a\x1b]0;x\a:\n\tb\r"); got != `a\x1b]0;x\a:`+"\n\tb"+`\r` {
-		t.Errorf("printableLines = %q", got)
-	}
 	var got strings.Builder
 	text := "é😀\x1b[2J\tü\n"
 	for e, i := (&escaping{to: &got}), 0; i < len(text); i++ {
@@ -203,7 +198,7 @@ func TestForPeople(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if want := printableLines(text); got.String() != want {
+	if want := command.PrintableLines(text); got.String() != want {
 		t.Errorf("written byte by byte: %q, want %q", got.String(), want)
 	}
 }

@@ -13,10 +13,11 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) secretCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := command.Group(&cobra.Command{
 		Use: "secret", Short: "Work with tenants' secrets",
 		Long: `Work with the secrets of tenants. If a template names a secret (secrets: [NAME]), the
 function finds the value in the file /run/secrets/NAME, in memory. On disk the engine
@@ -29,6 +30,7 @@ In a cluster, all nodes share the secrets if cluster.key_file names a common key
 Otherwise fre secret names the only node with the secret.`,
 		Example: `  fre secret create stripe-key --tenant acme < key`,
 	})
+
 	cmd.AddCommand(c.secretList(), c.secretPut(false), c.secretPut(true), c.secretRemove(), c.secretRotate())
 	return cmd
 }
@@ -41,7 +43,7 @@ func (c *cli) secretList() *cobra.Command {
 	var l listing
 	var tenant string
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List secrets, without their values", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List secrets, without their values", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -72,7 +74,7 @@ const maxSecret = 1 << 20
 func (c *cli) secretPut(update bool) *cobra.Command {
 	var tenant, file string
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a secret from standard input or a file", Args: args(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Create a secret from standard input or a file", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			in := cmd.InOrStdin()
 			if file != "" {
@@ -83,7 +85,7 @@ func (c *cli) secretPut(update bool) *cobra.Command {
 				defer f.Close()
 				in = f
 			} else if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-				return usageError{errors.New("standard input is a terminal, and would show the value: give --from-file FILE, or < FILE")}
+				return command.Usage(errors.New("standard input is a terminal, and would show the value: give --from-file FILE, or < FILE"))
 			}
 			value, err := io.ReadAll(io.LimitReader(in, maxSecret))
 			if err != nil {
@@ -130,7 +132,7 @@ func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
 func (c *cli) secretRemove() *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove secrets that no function uses", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm NAME...", Short: "Remove secrets that no function uses", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -149,7 +151,7 @@ func (c *cli) secretRemove() *cobra.Command {
 
 func (c *cli) secretRotate() *cobra.Command {
 	return &cobra.Command{
-		Use: "rotate-key", Short: "Seal all secrets with a new key, and forget the old key", Args: args(cobra.NoArgs),
+		Use: "rotate-key", Short: "Seal all secrets with a new key, and forget the old key", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

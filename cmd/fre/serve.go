@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/daemon"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func serveCommand() *cobra.Command {
@@ -51,7 +53,7 @@ next start removes the leftovers of a crash.
 			ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGTERM, unix.SIGINT)
 			defer stop()
 			if os.Geteuid() != 0 {
-				return &hintError{errors.New("the engine must run as root, because it makes namespaces, cgroups and mounts"), "run: sudo fre serve"}
+				return failure.Hint(errors.New("the engine must run as root, because it makes namespaces, cgroups and mounts"), "run: sudo fre serve")
 			}
 			log, err := newLog(level)
 			if err != nil {
@@ -71,7 +73,7 @@ next start removes the leftovers of a crash.
 func newLog(level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, usageError{fmt.Errorf("--log-level: %w", err)}
+		return nil, command.Usage(fmt.Errorf("--log-level: %w", err))
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // passwordVariable is cosign's variable too.
 const passwordVariable = "COSIGN_PASSWORD"
 
 func (c *cli) keyCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "key", Short: "Work with keys for signatures"})
+	cmd := command.Group(&cobra.Command{Use: "key", Short: "Work with keys for signatures"})
 	cmd.AddCommand(keyGenerate())
 	return cmd
 }
@@ -34,10 +35,10 @@ encrypted with a password. Engines verify signatures with the public key NAME.pu
 reads both files. fre asks for the password, or takes the password from
 ` + passwordVariable + `, which may be empty.`,
 		Example: `  fre key generate team`,
-		Args:    args(cobra.ExactArgs(1)),
+		Args:    command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if kind != signature.KindECDSA && kind != signature.KindEd25519 {
-				return usageError{fmt.Errorf("--type must be %s or %s, not %q", signature.KindECDSA, signature.KindEd25519, kind)}
+				return command.Usage(fmt.Errorf("--type must be %s or %s, not %q", signature.KindECDSA, signature.KindEd25519, kind))
 			}
 			password, err := readPassword(cmd, "password for "+names[0]+".key: ", true)
 			if err != nil {
@@ -79,7 +80,7 @@ func readPassword(cmd *cobra.Command, prompt string, twice bool) ([]byte, error)
 	}
 	in := asTerminal(cmd.InOrStdin())
 	if in == nil {
-		return nil, usageError{fmt.Errorf("cannot ask for the password, because standard input is no terminal: set %s, empty for no password", passwordVariable)}
+		return nil, command.Usage(fmt.Errorf("cannot ask for the password, because standard input is no terminal: set %s, empty for no password", passwordVariable))
 	}
 	ask := func(prompt string) ([]byte, error) {
 		fmt.Fprint(cmd.ErrOrStderr(), prompt)
@@ -143,10 +144,10 @@ func (c *cli) imageSign() *cobra.Command {
 signature is stored beside the image, in the same place as cosign's. An engine checks
 signatures at a pull if its configuration requires signatures. See docs/images.md.`,
 		Example: `  fre image sign registry.example.org/team/hello:1.0 --key team.key`,
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+		Args:    command.Args(cobra.ExactArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, refs []string) error {
 			if file == "" {
-				return usageError{errors.New("--key is missing: fre key generate creates a key")}
+				return command.Usage(errors.New("--key is missing: fre key generate creates a key"))
 			}
 			auth, err := a.read(cmd, refs[0])
 			if err != nil {

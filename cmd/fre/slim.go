@@ -12,6 +12,8 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/client/functest"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // slimSuffix ends the version of a slimmed image without --tag.
@@ -53,10 +55,10 @@ image; --dry-run lists the files to omit.`,
 		Example: `  fre image slim --trace hello
   fre deploy --image hello:1.0-slim    deploy the slimmed image
   fre deploy --image hello:1.0         go back to the original image`,
-		Args: args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
-		RunE: interruptible(func(cmd *cobra.Command, images []string) error {
+		Args: command.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: command.Interruptible(func(cmd *cobra.Command, images []string) error {
 			if s.trace == "" {
-				return usageError{errors.New("--trace is missing: name the directory of the function's template and tests")}
+				return command.Usage(errors.New("--trace is missing: name the directory of the function's template and tests"))
 			}
 			if err := s.check(); err != nil {
 				return err
@@ -99,7 +101,7 @@ func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progres
 	if s.dryRun {
 		if !report.json && !report.quiet {
 			for _, f := range slimmed.Gone {
-				fmt.Fprintf(report.out, "%8s  %s\n", size(f.Size), printable(f.Path))
+				fmt.Fprintf(report.out, "%8s  %s\n", size(f.Size), command.Printable(f.Path))
 			}
 		}
 		report.result(slimLine{&slimmed}, "", shrinks+": would be slimmed")
@@ -142,7 +144,7 @@ func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progr
 			return nil, runs, slimmed, err
 		}
 		if n := runs[i].Failed; n > 0 {
-			return nil, runs, slimmed, &hintError{fmt.Errorf("%d of %d tests fail on the original image", n, len(cases)), "run fre test " + t.Dir + " and correct the tests, or choose other tests (--run)"}
+			return nil, runs, slimmed, failure.Hint(fmt.Errorf("%d of %d tests fail on the original image", n, len(cases)), "run fre test "+t.Dir+" and correct the tests, or choose other tests (--run)")
 		}
 	}
 	slimmed, err = cl.Slim(ctx, built.Function.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
@@ -167,10 +169,10 @@ func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progr
 	}
 	const next = "name the missing files with --keep, or with keep in fret.yaml; --dry-run lists the omitted files"
 	if after.Failed > 0 {
-		return &hintError{fmt.Errorf("the slimmed image fails %d of %d tests, so it was not kept", after.Failed, len(cases)), next}
+		return failure.Hint(fmt.Errorf("the slimmed image fails %d of %d tests, so it was not kept", after.Failed, len(cases)), next)
 	}
 	if changed := functest.Changed(runs[0], runs[1], after); len(changed) > 0 {
-		return &hintError{fmt.Errorf("the slimmed image answers %s differently from the original image, so it was not kept", strings.Join(changed, ", ")), next}
+		return failure.Hint(fmt.Errorf("the slimmed image answers %s differently from the original image, so it was not kept", strings.Join(changed, ", ")), next)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // normalState is the api.Status.State of a healthy engine.
@@ -30,7 +31,7 @@ func (c *cli) statusCommand() *cobra.Command {
 The exit code is 0 if the state is normal, otherwise 6. In the states degraded, probing and
 recovering the engine refuses all or some events that need memory for bodies
 (docs/configuration.md). The last state is stopping. Full queues do not change the state.`,
-		Args: args(cobra.NoArgs),
+		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) systemCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "system", Short: "Work with the engine's storage"})
+	cmd := command.Group(&cobra.Command{Use: "system", Short: "Work with the engine's storage"})
 	cmd.AddCommand(c.diskUsageCommand(), c.systemGC(), c.systemFsck())
 	return cmd
 }
@@ -30,7 +31,7 @@ bytes, each container and each tenant.
 The command is fast: the engine counts images as they come and go, and reads the other
 sizes from quotas or from separate file systems. On a host without either, AS OF gives the
 age of the last count.`,
-		Args: args(cobra.NoArgs),
+		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // listing holds the flags of commands that list.
@@ -59,7 +59,7 @@ func show[T any](w io.Writer, l listing, items []T, id func(T) string, columns [
 	for _, item := range items {
 		var cells []string
 		for _, c := range columns {
-			cells = append(cells, printable(c.value(item)))
+			cells = append(cells, command.Printable(c.value(item)))
 		}
 		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
@@ -79,12 +79,12 @@ func formatEach[T any](w io.Writer, format string, items []T) error {
 		"join": strings.Join, "upper": strings.ToUpper, "lower": strings.ToLower,
 	}).Parse(format)
 	if err != nil {
-		return usageError{fmt.Errorf("--format: %w", err)}
+		return command.Usage(fmt.Errorf("--format: %w", err))
 	}
 	for _, item := range items {
 		var line strings.Builder
 		if err := t.Execute(&line, item); err != nil {
-			return usageError{fmt.Errorf("--format: %w", err)}
+			return command.Usage(fmt.Errorf("--format: %w", err))
 		}
 		fmt.Fprintln(w, line.String())
 	}
@@ -102,31 +102,6 @@ func inspect[T any](w io.Writer, format string, items []T) error {
 	}
 	_, err = fmt.Fprintf(w, "%s\n", raw)
 	return err
-}
-
-// printable escapes the control characters of s, because a terminal would act on them: commands and
-// names are untrusted.
-func printable(s string) string { return escapeControls(s, "") }
-
-// printableLines is printable for texts of several lines.
-func printableLines(s string) string { return escapeControls(s, "\n\t") }
-
-// escapeControls writes the control characters of s as Go does, such as \x1b, except characters in
-// keep.
-func escapeControls(s, keep string) string {
-	if !strings.ContainsFunc(s, unicode.IsControl) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if !unicode.IsControl(r) || strings.ContainsRune(keep, r) {
-			b.WriteRune(r)
-			continue
-		}
-		quoted := strconv.QuoteRune(r)
-		b.WriteString(quoted[1 : len(quoted)-1])
-	}
-	return b.String()
 }
 
 // foreign returns a writer to out for the text of functions. On a terminal it escapes control
@@ -159,7 +134,7 @@ func (e *escaping) Write(p []byte) (int, error) {
 	text := append(e.rest, p...)
 	end := wholeRunes(text)
 	e.rest = bytes.Clone(text[end:])
-	if _, err := io.WriteString(e.to, printableLines(string(text[:end]))); err != nil {
+	if _, err := io.WriteString(e.to, command.PrintableLines(string(text[:end]))); err != nil {
 		return 0, err
 	}
 	return len(p), nil

@@ -8,20 +8,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) templateCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "template", Short: "Work with templates (fret.yaml)"})
+	cmd := command.Group(&cobra.Command{Use: "template", Short: "Work with templates (fret.yaml)"})
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "schema", Short: "Print the JSON Schema of fret.yaml, for editors", Args: args(cobra.NoArgs),
+			Use: "schema", Short: "Print the JSON Schema of fret.yaml, for editors", Args: command.Args(cobra.NoArgs),
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				_, err := cmd.OutOrStdout().Write(api.TemplateSchema)
 				return err
 			},
 		},
 		&cobra.Command{
-			Use: "check DIR", Short: "Check a template without building it", Args: args(cobra.ExactArgs(1)),
+			Use: "check DIR", Short: "Check a template without building it", Args: command.Args(cobra.ExactArgs(1)),
 			RunE: func(cmd *cobra.Command, dirs []string) error {
 				if err := isTemplate(dirs[0]); err != nil {
 					return err

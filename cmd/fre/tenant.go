@@ -9,16 +9,18 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/daemon"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) tenantCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := command.Group(&cobra.Command{
 		Use: "tenant", Short: "Work with tenants and their quotas",
 		Long: `Work with tenants. A tenant owns functions, a /work directory, tokens and secrets. A
 template names the tenant of its function. A tenant needs a record only for quotas. See
 docs/tenants.md.`,
 		Example: `  fre tenant create acme --instances 20 --memory 4GiB --cpu 8`,
 	})
+
 	cmd.AddCommand(c.tenantList(), c.tenantCreate(), c.tenantQuota(), c.tenantUsage(), c.tenantRemove())
 	return cmd
 }
@@ -63,7 +65,7 @@ func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
 		}
 		n, err := s.parse(s.text)
 		if err != nil {
-			return usageError{fmt.Errorf("--%s: %w", s.name, err)}
+			return command.Usage(fmt.Errorf("--%s: %w", s.name, err))
 		}
 		*s.to = n
 	}
@@ -73,7 +75,7 @@ func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
 func (c *cli) tenantList() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List tenants with their usage and quotas", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List tenants with their usage and quotas", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -122,7 +124,7 @@ var tenantColumns = []column[api.Tenant]{
 func (c *cli) tenantCreate() *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a tenant's record with quotas", Args: args(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Create a tenant's record with quotas", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			r := api.TenantRequest{Name: names[0]}
 			if err := q.apply(cmd.Flags(), &r.Quotas); err != nil {
@@ -144,7 +146,7 @@ func (c *cli) tenantCreate() *cobra.Command {
 func (c *cli) tenantQuota() *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
-		Use: "quota NAME", Short: "Change a tenant's quotas; quotas without a flag stay", Args: args(cobra.ExactArgs(1)),
+		Use: "quota NAME", Short: "Change a tenant's quotas; quotas without a flag stay", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -168,7 +170,7 @@ func (c *cli) tenantQuota() *cobra.Command {
 func (c *cli) tenantUsage() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "usage NAME...", Short: "Show the usage and quotas of tenants", Args: args(cobra.MinimumNArgs(1)),
+		Use: "usage NAME...", Short: "Show the usage and quotas of tenants", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -192,7 +194,7 @@ func (c *cli) tenantUsage() *cobra.Command {
 
 func (c *cli) tenantRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME...", Short: "Remove tenants without functions: record, tokens, secrets and events; /work stays", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm NAME...", Short: "Remove tenants without functions: record, tokens, secrets and events; /work stays", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -14,6 +14,8 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // joining describes how to join a container's streams.
@@ -31,10 +33,10 @@ func (j *joining) flags(cmd *cobra.Command) {
 // check refuses a join in vain, before the caller makes a container.
 func (j *joining) check(cmd *cobra.Command, box api.Container) error {
 	if _, err := api.ParseKeys(j.keys); err != nil {
-		return usageError{fmt.Errorf("--detach-keys: %w", err)}
+		return command.Usage(fmt.Errorf("--detach-keys: %w", err))
 	}
 	if j.input && box.Stdin && box.TTY && asTerminal(cmd.InOrStdin()) == nil {
-		return &hintError{usageError{errors.New("the container has a terminal, but standard input is no terminal")}, "run the command at a terminal; or omit --tty or --interactive; or attach with --no-stdin"}
+		return failure.Hint(command.Usage(errors.New("the container has a terminal, but standard input is no terminal")), "run the command at a terminal; or omit --tty or --interactive; or attach with --no-stdin")
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/client/functest"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // testFlags choose the tests to run and the reports to write.
@@ -33,11 +35,11 @@ func (t *testFlags) flags(cmd *cobra.Command) {
 
 func (t *testFlags) check() (err error) {
 	if t.pattern, err = regexp.Compile(t.run); err != nil {
-		return usageError{fmt.Errorf("--run: %w", err)}
+		return command.Usage(fmt.Errorf("--run: %w", err))
 	}
 	for _, r := range t.reports {
 		if kind, file, _ := strings.Cut(r, "="); file == "" || kind != "junit" && kind != "json" {
-			return usageError{fmt.Errorf("--report: %q is neither junit=FILE nor json=FILE", r)}
+			return command.Usage(fmt.Errorf("--report: %q is neither junit=FILE nor json=FILE", r))
 		}
 	}
 	return nil
@@ -47,11 +49,11 @@ func (t *testFlags) check() (err error) {
 func (t *testFlags) load(dir, function string) ([]functest.Case, error) {
 	cases, err := functest.Load(dir, function)
 	if err != nil {
-		return nil, &hintError{err, "docs/testing.md describes the format of tests; fre new creates an example"}
+		return nil, failure.Hint(err, "docs/testing.md describes the format of tests; fre new creates an example")
 	}
 	cases = slices.DeleteFunc(cases, func(c functest.Case) bool { return !t.pattern.MatchString(c.Name) })
 	if len(cases) == 0 {
-		return nil, usageError{fmt.Errorf("--run: no test of %s matches %q", dir, t.run)}
+		return nil, command.Usage(fmt.Errorf("--run: no test of %s matches %q", dir, t.run))
 	}
 	return cases, nil
 }
@@ -78,13 +80,13 @@ The tests run on a temporary function with an empty /work of its own; deployed f
 stay untouched. --function sends the events to a deployed function instead.`,
 		Example: `  fre test hello
   fre test hello --run '^login' --report junit=report.xml`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, dirs []string) error {
+		Args: command.Args(cobra.ExactArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, dirs []string) error {
 			if err := t.check(); err != nil {
 				return err
 			}
 			if function != "" && (o.Locked || o.Offline) {
-				return usageError{errors.New("--locked and --offline apply to a build, but --function builds nothing")}
+				return command.Usage(errors.New("--locked and --offline apply to a build, but --function builds nothing"))
 			}
 			var suite *functest.Suite
 			err := c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
@@ -176,15 +178,15 @@ func (p *progress) test(r functest.Result) {
 	if !r.Passed {
 		verdict = "FAIL"
 	}
-	fmt.Fprintf(p.out, "%s %s %.1fms\n", verdict, printable(r.Name), r.Millis)
+	fmt.Fprintf(p.out, "%s %s %.1fms\n", verdict, command.Printable(r.Name), r.Millis)
 	for _, d := range r.Differences {
-		fmt.Fprintf(p.out, "     %s\n", strings.ReplaceAll(printableLines(d), "\n", "\n     "))
+		fmt.Fprintf(p.out, "     %s\n", strings.ReplaceAll(command.PrintableLines(d), "\n", "\n     "))
 	}
 	if len(r.Logs) > 0 {
 		fmt.Fprintln(p.out, "     its log:")
 	}
 	for _, l := range r.Logs {
-		fmt.Fprintf(p.out, "       %s\n", strings.ReplaceAll(printableLines(l), "\n", "\n       "))
+		fmt.Fprintf(p.out, "       %s\n", strings.ReplaceAll(command.PrintableLines(l), "\n", "\n       "))
 	}
 }
 

@@ -8,10 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) tokenCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := command.Group(&cobra.Command{
 		Use: "token", Short: "Work with tokens for the remote control API and the gateway",
 		Long: `Work with tokens. A token stands for one tenant or for all tenants, and has scopes:
 deploy, invoke, read, admin. fre shows the text of a token once; the engine keeps only a
@@ -22,6 +23,7 @@ from the file named by FRE_TOKEN_FILE, and sends the token to the engine at FRE_
 		Example: `  fre token create ci --tenant acme --scopes deploy,invoke > ci.token
   FRE_HOST=https://engine.example:8443 FRE_TOKEN_FILE=ci.token fre deploy hello`,
 	})
+
 	cmd.AddCommand(c.tokenList(), c.tokenCreate(), c.tokenRotate(), c.tokenRemove(), c.tokenWhoami())
 	return cmd
 }
@@ -29,7 +31,7 @@ from the file named by FRE_TOKEN_FILE, and sends the token to the engine at FRE_
 func (c *cli) tokenList() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List tokens, without their text", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List tokens, without their text", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -72,16 +74,16 @@ func (c *cli) tokenCreate() *cobra.Command {
 	var life time.Duration
 	var all bool
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a token and print its text once", Args: args(cobra.ExactArgs(1)),
+		Use: "create NAME", Short: "Create a token and print its text once", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if all == (r.Tenant != "") {
-				return usageError{fmt.Errorf("give either --tenant NAME or --all-tenants")}
+				return command.Usage(fmt.Errorf("give either --tenant NAME or --all-tenants"))
 			}
 			if all {
 				r.Tenant = "*"
 			}
 			if life < 0 || life > 0 && life < time.Second {
-				return usageError{fmt.Errorf("--expires: %s is less than a second", life)}
+				return command.Usage(fmt.Errorf("--expires: %s is less than a second", life))
 			}
 			r.Name, r.Scopes, r.LifeSeconds = names[0], scopes, int64(life/time.Second)
 			cl := c.client()
@@ -120,7 +122,7 @@ func printToken(cmd *cobra.Command, t api.NewToken) error {
 func (c *cli) tokenRotate() *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
-		Use: "rotate ID", Short: "Replace a token; the old token stays valid for a grace period", Args: args(cobra.ExactArgs(1)),
+		Use: "rotate ID", Short: "Replace a token; the old token stays valid for a grace period", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -137,7 +139,7 @@ func (c *cli) tokenRotate() *cobra.Command {
 
 func (c *cli) tokenRemove() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID...", Short: "Revoke tokens at once", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm ID...", Short: "Revoke tokens at once", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -154,13 +156,13 @@ func (c *cli) tokenRemove() *cobra.Command {
 
 func (c *cli) tokenWhoami() *cobra.Command {
 	return &cobra.Command{
-		Use: "whoami", Short: "Show the user, tenant and scopes of this client", Args: args(cobra.NoArgs),
+		Use: "whoami", Short: "Show the user, tenant and scopes of this client", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
 			id, err := cl.Whoami(cmd.Context())
 			if err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s, tenant %s, scopes %s\n", printable(id.Who), id.Tenant, strings.Join(id.Scopes, ","))
+				fmt.Fprintf(cmd.OutOrStdout(), "%s, tenant %s, scopes %s\n", command.Printable(id.Who), id.Tenant, strings.Join(id.Scopes, ","))
 			}
 			return err
 		},

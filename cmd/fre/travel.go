@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image/signature"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) pullCommand() *cobra.Command {
@@ -31,8 +32,8 @@ Without --username, fre uses the login in your docker configuration (docker logi
 including credentials helpers.`,
 		Example: `  fre pull debian:12
   fre pull registry.example.org/team/hello:1.0`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+		Args: command.Args(cobra.ExactArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Ref = refs[0]
 			var err error
 			if req.Auth, err = a.read(cmd, req.Ref); err != nil {
@@ -68,8 +69,8 @@ pushed as an artifact of its parts: fre pull on another machine makes the same i
 fetches only the missing parts. With --as-image, FRE pushes an ordinary image for other
 engines instead; a pull gives an ordinary image, not a function.`,
 		Example: `  fre push hello:1.0 registry.example.org/team/hello:1.0`,
-		Args:    args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
-		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+		Args:    command.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
+		RunE: command.Interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Image = refs[0]
 			if len(refs) > 1 {
 				req.To = refs[1]
@@ -115,8 +116,8 @@ func (c *cli) imageLoad() *cobra.Command {
 		Long: `Load the images in an archive from docker save, podman save or fre image save, or in an
 OCI layout in a tar. The archive may be packed with gzip or zstd.`,
 		Example: `  docker save debian:12 | fre image load`,
-		Args:    args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) error {
+		Args:    command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			in, err := openInput(cmd, input)
 			if err != nil {
 				return err
@@ -143,15 +144,15 @@ func (c *cli) imageSave() *cobra.Command {
 		Use: "save IMAGE...", Short: "Save images in an archive",
 		Long: `Save images in an archive for docker load, podman load or fre image load. The archive is
 an OCI layout with docker's manifest.json.`,
-		Args: args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
-		RunE: interruptible(func(cmd *cobra.Command, refs []string) error {
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		RunE: command.Interruptible(func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
 			if output != "-" {
 				return writeWhole(output, 0o644, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
 			}
 			if asTerminal(cmd.OutOrStdout()) != nil {
-				return usageError{errors.New("standard output is a terminal: name a file with -o, or redirect the archive")}
+				return command.Usage(errors.New("standard output is a terminal: name a file with -o, or redirect the archive"))
 			}
 			return cl.Save(cmd.Context(), cmd.OutOrStdout(), refs)
 		}),
@@ -165,8 +166,8 @@ func (c *cli) imageImport() *cobra.Command {
 	var o client.ImportOptions
 	cmd := &cobra.Command{
 		Use: "import FILE [NAME[:VERSION]]", Short: "Import an archive of a file system as an image",
-		Args: args(cobra.RangeArgs(1, 2)),
-		RunE: interruptible(func(cmd *cobra.Command, given []string) error {
+		Args: command.Args(cobra.RangeArgs(1, 2)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, given []string) error {
 			if len(given) > 1 {
 				o.Name = given[1]
 			}
@@ -205,7 +206,7 @@ func (a *authFlags) flags(cmd *cobra.Command) {
 // read returns the login for the registry of a reference: from the flags, or docker's.
 func (a *authFlags) read(cmd *cobra.Command, ref string) (*api.RegistryAuth, error) {
 	if (a.user == "") == a.stdin {
-		return nil, usageError{errors.New("--username and --password-stdin go together")}
+		return nil, command.Usage(errors.New("--username and --password-stdin go together"))
 	}
 	if a.user == "" {
 		return login(cmd.Context(), ref)
@@ -222,7 +223,7 @@ func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 		return os.Open(name)
 	}
 	if asTerminal(cmd.InOrStdin()) != nil {
-		return nil, usageError{errors.New("standard input is a terminal: name a file, or redirect the archive")}
+		return nil, command.Usage(errors.New("standard input is a terminal: name a file, or redirect the archive"))
 	}
 	return io.NopCloser(cmd.InOrStdin()), nil
 }

@@ -6,12 +6,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) triggersCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "triggers", Short: "List the triggers of functions", Args: args(cobra.NoArgs),
+		Use: "triggers", Short: "List the triggers of functions", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

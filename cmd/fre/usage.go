@@ -12,12 +12,13 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func (c *cli) topCommand() *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "top ID", Short: "List the processes of a sandbox", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "top ID", Short: "List the processes of a sandbox", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeSandboxes,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -57,9 +58,9 @@ func (c *cli) statsCommand() *cobra.Command {
 share of one CPU during --interval, CPU time since the start, memory, processes,
 and bytes in /tmp. With --stream the table is updated until Ctrl-C or until the
 named sandboxes end.`,
-		RunE: interruptible(func(cmd *cobra.Command, ids []string) error {
+		RunE: command.Interruptible(func(cmd *cobra.Command, ids []string) error {
 			if interval <= 0 {
-				return usageError{fmt.Errorf("--interval: %v is not a positive duration", interval)}
+				return command.Usage(fmt.Errorf("--interval: %v is not a positive duration", interval))
 			}
 			cl := c.client()
 			defer cl.Close()
@@ -76,11 +77,11 @@ named sandboxes end.`,
 				switch {
 				case err != nil && first:
 					return err
-				case len(rows) == 0 && len(ids) > 0: // all named sandboxes have ended
+				case len(rows) == 0 && len(ids) > 0:
 					return nil
 				case !first:
 					if stream && l.format == "" && asTerminal(out) != nil {
-						fmt.Fprint(out, "\x1b[H\x1b[J") // cursor to the upper left corner, erase the screen
+						fmt.Fprint(out, "\x1b[H\x1b[J")
 					}
 					if err := show(out, l, rows, nil, usageColumns(l)); err != nil {
 						return err

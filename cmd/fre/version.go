@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/daemon"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // release is set by the linker: -ldflags "-X main.release=v1.2.3".
@@ -48,7 +49,7 @@ type versions struct {
 func (c *cli) versionCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "version", Short: "Print the versions of client and engine", Args: args(cobra.NoArgs),
+		Use: "version", Short: "Print the versions of client and engine", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -94,7 +95,7 @@ missing ability. The report also gives the duration of frequent operations:
 medians, measured now, in less than a second. The command asks the engine; without
 an engine the command examines the host itself and needs root for a full report.
 The exit code is 1 if the host lacks an ability that FRE needs.`,
-		Args: args(cobra.NoArgs),
+		Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client/functest"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/freignore"
 )
 
@@ -83,7 +84,7 @@ func (w *watcher) add(dir string) error {
 		}
 		if err := w.fs.Add(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			if errors.Is(err, unix.ENOSPC) {
-				err = &hintError{errors.New("too many directories: this user's limit of inotify watches is reached"), "raise fs.inotify.max_user_watches (sysctl), or list directories in .freignore"}
+				err = failure.Hint(errors.New("too many directories: this user's limit of inotify watches is reached"), "raise fs.inotify.max_user_watches (sysctl), or list directories in .freignore")
 			}
 			return err
 		}

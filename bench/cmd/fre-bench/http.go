@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/bench/internal/load"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func httpCommand() *cobra.Command {
@@ -42,31 +44,31 @@ The report counts failed requests by error, and includes them in the percentiles
 ends the run and reports the measurements until then.`,
 		Example: `  fre-bench http http://localhost:8080/function/hello -c 32
   fre-bench http http://localhost:8080/function/hello --rate 2000 -t 30s`,
-		Args: args(cobra.MinimumNArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
+		Args: command.Args(cobra.MinimumNArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, args []string) error {
 			if format != "text" && format != "json" {
-				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
+				return command.Usage(fmt.Errorf("--format: %q is neither text nor json", format))
 			}
 			var err error
 			c.URL, c.More = args[0], args[1:]
 			if c.Header, err = parseHeaders(headers); err != nil {
-				return usageError{err}
+				return command.Usage(err)
 			}
 			if c.Rate, err = parseRate(rate); err != nil {
-				return usageError{err}
+				return command.Usage(err)
 			}
 			if c.Body, err = bodyOf(data, cmd.InOrStdin()); err != nil {
 				return err
 			}
 			if insecure {
-				c.TLS = &tls.Config{InsecureSkipVerify: true} // the user asked for it
+				c.TLS = &tls.Config{InsecureSkipVerify: true}
 			}
 			report, err := load.Run(cmd.Context(), c)
 			switch {
 			case errors.Is(err, load.ErrConfig):
-				return usageError{err}
+				return command.Usage(err)
 			case err != nil:
-				return &hintError{err, "is the server running? give the whole URL; for a Unix socket add --unix PATH"}
+				return failure.Hint(err, "is the server running? give the whole URL; for a Unix socket add --unix PATH")
 			}
 			if svg != "" {
 				if err := writeFile(svg, func(w io.Writer) error {

@@ -9,14 +9,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/wording"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func main() {
@@ -33,27 +30,9 @@ const (
 // release is set by the build.
 var release = "unknown"
 
-// usageError is a mistake in the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// hintError is an error with a next step.
-type hintError struct {
-	error
-	next string
-}
-
-func (e *hintError) Unwrap() error { return e.error }
-
 // run is main without the process: it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(context.Background())
+	err := command.Execute(context.Background(), newRoot(), args, stdin, stdout, stderr)
 	if err == nil {
 		return 0
 	}
@@ -61,12 +40,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "fre-bench: interrupted")
 		return exitInterrupt
 	}
-	fmt.Fprintln(stderr, "fre-bench:", printable(err.Error())) // the text may come from a server
-	var hint *hintError
-	if errors.As(err, &hint) {
-		fmt.Fprintln(stderr, "    ", hint.next)
-	}
-	var usage usageError
+	command.Report(stderr, "fre-bench", err.Error(), failure.Next(err))
+	var usage command.UsageError
 	if errors.As(err, &usage) {
 		return exitUsage
 	}
@@ -74,7 +49,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 func newRoot() *cobra.Command {
-	root := group(&cobra.Command{
+	root := command.Root(&cobra.Command{
 		Use:   "fre-bench",
 		Short: "Measure functions and other servers",
 		Long: `Measure functions, other HTTP servers, and the kernel's network work beside them.
@@ -83,68 +58,11 @@ Exit codes: 0 success, 1 error, 2 wrong usage, 130 interrupted before a report.`
 		Example: `  fre-bench http http://localhost:8080/function/hello -c 32   load an HTTP server
   fre-bench video http://HOST/master.m3u8 --viewers 200       play HLS with many viewers
   fre-bench trace net                                         count the kernel's network work`,
-		Version:       release,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	})
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{&hintError{wording.Flag(err), cmd.CommandPath() + " --help lists the flags"}}
+		Version: release,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(httpCommand(), videoCommand(), traceCommand())
 	return root
-}
-
-// group makes a command that only holds subcommands.
-func group(cmd *cobra.Command) *cobra.Command {
-	cmd.Args = cobra.ArbitraryArgs
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return cmd.Help()
-		}
-		message := fmt.Sprintf("unknown command %q", args[0])
-		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-			message += ": did you mean " + strings.Join(near, " or ") + "?"
-		}
-		return usageError{&hintError{errors.New(message), cmd.CommandPath() + " --help lists the commands"}}
-	}
-	return cmd
-}
-
-// args turns an error about the number of arguments into a usageError.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
-		}
-		return nil
-	}
-}
-
-// interruptible ends a command's context at SIGINT or SIGTERM; the next signal ends fre-bench.
-func interruptible(run func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
-		defer stop()
-		context.AfterFunc(ctx, stop)
-		cmd.SetContext(ctx)
-		err := run(cmd, args)
-		if err != nil && ctx.Err() != nil {
-			return context.Canceled
-		}
-		return err
-	}
-}
-
-// printable replaces the control characters of s, except line feeds, by question marks.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // writeFile creates or replaces a file with the output of write.

@@ -20,10 +20,11 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/nettrace"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func traceCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "trace", Short: "Watch the kernel's work for functions"})
+	cmd := command.Group(&cobra.Command{Use: "trace", Short: "Watch the kernel's work for functions"})
 	cmd.AddCommand(traceNetCommand())
 	return cmd
 }
@@ -56,13 +57,13 @@ reports each unavailable counter and shows the others. Without an engine the cou
 sandboxes. See docs/trace.md.`,
 		Example: `  fre-bench trace net --format json --count 60
   fre-bench trace net --prometheus 127.0.0.1:9101`,
-		Args: args(cobra.NoArgs),
-		RunE: interruptible(func(cmd *cobra.Command, _ []string) (err error) {
+		Args: command.Args(cobra.NoArgs),
+		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) (err error) {
 			switch {
 			case format != "text" && format != "json":
-				return usageError{fmt.Errorf("--format: %q is neither text nor json", format)}
+				return command.Usage(fmt.Errorf("--format: %q is neither text nor json", format))
 			case interval <= 0 || count < 0:
-				return usageError{fmt.Errorf("--interval %v --count %d: give a positive interval, and a count of 0 or more", interval, count)}
+				return command.Usage(fmt.Errorf("--interval %v --count %d: give a positive interval, and a count of 0 or more", interval, count))
 			}
 			cl := client.New(socket)
 			defer cl.Close()
@@ -91,7 +92,7 @@ sandboxes. See docs/trace.md.`,
 				select {
 				case <-time.After(interval):
 				case <-cmd.Context().Done():
-					return nil // Ctrl-C is the normal end
+					return nil
 				}
 				now, err := t.Sample()
 				if err != nil {
@@ -105,7 +106,7 @@ sandboxes. See docs/trace.md.`,
 					err = json.NewEncoder(out).Encode(d)
 				} else {
 					if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-						fmt.Fprint(out, "\x1b[H\x1b[J") // cursor to the upper left corner, erase the screen
+						fmt.Fprint(out, "\x1b[H\x1b[J")
 					}
 					err = showTrace(out, d, now.Time.Sub(before.Time))
 				}
@@ -193,7 +194,7 @@ func showTrace(w io.Writer, s *nettrace.Sample, over time.Duration) error {
 	if len(s.Retransmissions) > 0 {
 		row("\nRETRANSMITTED\tFROM\tTO\tSANDBOX\tFUNCTION")
 		for _, r := range s.Retransmissions[:min(len(s.Retransmissions), tracedLines)] {
-			row("%d\t%v\t%v\t%.12s\t%s", r.Count, r.Local, r.Remote, r.Sandbox, printable(r.Function))
+			row("%d\t%v\t%v\t%.12s\t%s", r.Count, r.Local, r.Remote, r.Sandbox, command.Printable(r.Function))
 		}
 		more(len(s.Retransmissions))
 	}
@@ -207,7 +208,7 @@ func showTrace(w io.Writer, s *nettrace.Sample, over time.Duration) error {
 	if len(s.Allocations) > 0 {
 		row("\nALLOCATED\tBYTES\tCACHE")
 		for _, a := range s.Allocations[:min(len(s.Allocations), tracedLines)] {
-			row("%d\t%d\t%s", a.Count, a.Bytes, printable(a.Cache))
+			row("%d\t%d\t%s", a.Count, a.Bytes, command.Printable(a.Cache))
 		}
 		more(len(s.Allocations))
 	}
@@ -220,7 +221,7 @@ func showTrace(w io.Writer, s *nettrace.Sample, over time.Duration) error {
 	if len(s.RunQueue) > 0 {
 		row("\nWAITED FOR A CPU\tSANDBOX\tFUNCTION")
 		for _, d := range s.RunQueue[:min(len(s.RunQueue), tracedLines)] {
-			row("%v\t%.12s\t%s", d.Time.Round(time.Microsecond), d.Sandbox, printable(d.Function))
+			row("%v\t%.12s\t%s", d.Time.Round(time.Microsecond), d.Sandbox, command.Printable(d.Function))
 		}
 		more(len(s.RunQueue))
 	}

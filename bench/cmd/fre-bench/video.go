@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/bench/internal/viewers"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 func videoCommand() *cobra.Command {
@@ -46,32 +48,32 @@ log. Ctrl-C ends the run and reports the measurements until then.`,
 		Example: `  fre-bench video http://127.0.0.1:8090/assets/ID/hls/master.m3u8 --viewers 200
   fre-bench video URL --viewers 500 --weak-share 0.3 --seeks 1 --svg run.svg
   fre-bench video URL --viewers 1000 --rate 4 --seeks 0`,
-		Args: args(cobra.MinimumNArgs(1)),
-		RunE: interruptible(func(cmd *cobra.Command, args []string) error {
+		Args: command.Args(cobra.MinimumNArgs(1)),
+		RunE: command.Interruptible(func(cmd *cobra.Command, args []string) error {
 			c.URLs = args
 			var err error
 			if c.WeakMin, c.WeakMax, err = parseRange(weak); err != nil {
-				return usageError{fmt.Errorf("--weak-rate %q: give Mbit/s such as 4, or 1-20", weak)}
+				return command.Usage(fmt.Errorf("--weak-rate %q: give Mbit/s such as 4, or 1-20", weak))
 			}
 			c.WeakMin, c.WeakMax = 1e6*c.WeakMin, 1e6*c.WeakMax
 			from, to, err := parseRange(buffer)
 			if err != nil || to > 1e6 {
-				return usageError{fmt.Errorf("--buffer %q: give seconds such as 10, or 12-30", buffer)}
+				return command.Usage(fmt.Errorf("--buffer %q: give seconds such as 10, or 12-30", buffer))
 			}
 			c.BufferMin, c.BufferMax = time.Duration(from*float64(time.Second)), time.Duration(to*float64(time.Second))
 			c.Rate = 1e6 * rate
 			if c.Viewers < 1 || c.Duration <= 0 {
-				return usageError{fmt.Errorf("%d viewers for %v: give at least one viewer and a positive duration", c.Viewers, c.Duration)}
+				return command.Usage(fmt.Errorf("%d viewers for %v: give at least one viewer and a positive duration", c.Viewers, c.Duration))
 			}
 			if insecure {
-				c.TLS = &tls.Config{InsecureSkipVerify: true} // requested by the user
+				c.TLS = &tls.Config{InsecureSkipVerify: true}
 			}
 			report, err := viewers.Run(cmd.Context(), c)
 			switch {
 			case errors.Is(err, viewers.ErrConfig):
-				return usageError{err}
+				return command.Usage(err)
 			case err != nil:
-				return &hintError{err, "is the server running, and does the URL name a master playlist? fre-video inspect ID shows the URL of an asset"}
+				return failure.Hint(err, "is the server running, and does the URL name a master playlist? fre-video inspect ID shows the URL of an asset")
 			}
 			if svg != "" {
 				if err := writeFile(svg, report.WriteSVG); err != nil {

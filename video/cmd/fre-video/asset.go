@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/client"
 	"github.com/fre-engine/fre/video/media"
@@ -35,14 +37,14 @@ interrupted upload, run the same command again within a day to continue. With --
 command waits until the asset is ready.`,
 		Example: `  fre-video upload holidays.mp4
   fre-video upload --wait --codec hevc --name holidays film.mp4`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := media.ParseCodec(codec); err != nil {
-				return usageError{fmt.Errorf("--codec: %w", err)}
+				return command.Usage(fmt.Errorf("--codec: %w", err))
 			}
 			protection, err := asset.ParseProtection(protect)
 			if err != nil {
-				return usageError{fmt.Errorf("--protect: %w", err)}
+				return command.Usage(fmt.Errorf("--protect: %w", err))
 			}
 			c, err := connect()
 			if err != nil {
@@ -75,14 +77,14 @@ func openVideo(path string) (*os.File, fs.FileInfo, error) {
 	const next = "give the path of a video file"
 	info, err := os.Stat(path) // opening a pipe would block until it has a writer
 	if err != nil {
-		return nil, nil, &hintError{err, next}
+		return nil, nil, failure.Hint(err, next)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, &hintError{fmt.Errorf("%s is not a regular file", path), next}
+		return nil, nil, failure.Hint(fmt.Errorf("%s is not a regular file", path), next)
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, nil, &hintError{err, next}
+		return nil, nil, failure.Hint(err, next)
 	}
 	if info, err = f.Stat(); err != nil {
 		return nil, nil, errors.Join(err, f.Close())
@@ -124,7 +126,7 @@ func upload(cmd *cobra.Command, c *client.Client, path string, video client.Vide
 	}
 	bar.end()
 	if cmd.Context().Err() != nil {
-		return a, &hintError{context.Cause(cmd.Context()), "the service continues to work on the asset: fre-video inspect " + id}
+		return a, failure.Hint(context.Cause(cmd.Context()), "the service continues to work on the asset: fre-video inspect "+id)
 	}
 	return a, explain(cmd.Context(), err)
 }
@@ -132,10 +134,10 @@ func upload(cmd *cobra.Command, c *client.Client, path string, video client.Vide
 func lsCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "ls", Short: "List the assets, newest first", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List the assets, newest first", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != "table" && format != "json" {
-				return usageError{fmt.Errorf("--format %q is neither table nor json", format)}
+				return command.Usage(fmt.Errorf("--format %q is neither table nor json", format))
 			}
 			c, err := connect()
 			if err != nil {
@@ -170,7 +172,7 @@ func lsCommand() *cobra.Command {
 
 func inspectCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "inspect ID", Short: "Print an asset as JSON", Args: args(cobra.ExactArgs(1)),
+		Use: "inspect ID", Short: "Print an asset as JSON", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
@@ -188,7 +190,7 @@ func inspectCommand() *cobra.Command {
 
 func rmCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm ID...", Short: "Remove assets and stop the work on them", Args: args(cobra.MinimumNArgs(1)),
+		Use: "rm ID...", Short: "Remove assets and stop the work on them", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
@@ -210,7 +212,7 @@ func rmCommand() *cobra.Command {
 
 func retryCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "retry ID", Short: "Work on a failed asset again from the beginning", Args: args(cobra.ExactArgs(1)),
+		Use: "retry ID", Short: "Work on a failed asset again from the beginning", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fre-engine/fre/internal/command"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/client"
 )
@@ -45,7 +46,7 @@ short.`,
 		Example: `  fre-video live start channel --loop holidays.mp4
   fre-video live start event
   ffmpeg -re -i FILE -c:v libx264 -g 50 -c:a aac -f flv 'rtmp://HOST:1935/live/event?key=KEY'`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
@@ -81,7 +82,7 @@ func isFile(path string) bool {
 
 func liveLsCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List the live streams", Args: args(cobra.NoArgs),
+		Use: "ls", Short: "List the live streams", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := connect()
 			if err != nil {
@@ -112,7 +113,7 @@ func liveLsCommand() *cobra.Command {
 
 func liveInspectCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "inspect NAME", Short: "Print a live stream as JSON", Args: args(cobra.ExactArgs(1)),
+		Use: "inspect NAME", Short: "Print a live stream as JSON", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {
@@ -130,7 +131,7 @@ func liveInspectCommand() *cobra.Command {
 
 func liveStopCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "stop NAME...", Short: "Stop live streams and remove their data", Args: args(cobra.MinimumNArgs(1)),
+		Use: "stop NAME...", Short: "Stop live streams and remove their data", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := connect()
 			if err != nil {

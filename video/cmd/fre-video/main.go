@@ -12,13 +12,13 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/internal/wording"
+	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 	"github.com/fre-engine/fre/video/client"
 )
 
@@ -50,19 +50,6 @@ const exitCodes = `Exit codes of fre-video:
 // release is set by the build.
 var release = "unknown"
 
-// usageError is a mistake in the command line.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// hintError is an error with a next step.
-type hintError struct {
-	error
-	next string
-}
-
-func (e *hintError) Unwrap() error { return e.error }
-
 // errUnreachable reports that no service answers at FRE_VIDEO_URL.
 var errUnreachable = errors.New("the service is not reachable")
 
@@ -75,34 +62,23 @@ func (e *failedError) Error() string { return "asset " + e.id + " has failed: " 
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
-	root := newRoot()
-	root.SetArgs(args)
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	err := command.Execute(ctx, newRoot(), args, stdin, stdout, stderr)
 	if err == nil {
 		return 0
 	}
-	var hint *hintError
+	next := failure.Next(err)
 	if ctx.Err() != nil {
-		fmt.Fprintln(stderr, "fre-video: interrupted")
-		if errors.As(err, &hint) {
-			fmt.Fprintln(stderr, "    ", hint.next)
-		}
+		command.Report(stderr, "fre-video", "interrupted", next)
 		return exitInterrupt
 	}
-	fmt.Fprintln(stderr, "fre-video:", err)
 	var wire *api.Error
-	var usage usageError
+	var usage command.UsageError
 	var failed *failedError
 	isWire := errors.As(err, &wire)
-	switch {
-	case errors.As(err, &hint):
-		fmt.Fprintln(stderr, "    ", hint.next)
-	case isWire && wire.Next != "":
-		fmt.Fprintln(stderr, "    ", wire.Next)
+	if isWire && next == "" {
+		next = wire.Next
 	}
+	command.Report(stderr, "fre-video", err.Error(), next)
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
@@ -117,43 +93,15 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 func newRoot() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "fre-video",
-		Short:         "Video on FRE: upload, transcode in sandboxes, serve as HLS and DASH",
-		Version:       release,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.ArbitraryArgs,
-
-		SuggestionsMinimumDistance: 2,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return cmd.Help()
-			}
-			message := fmt.Sprintf("unknown command %q", args[0])
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				message += ": did you mean " + strings.Join(near, " or ") + "?"
-			}
-			return usageError{&hintError{errors.New(message), "fre-video --help lists the commands"}}
-		},
-	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{&hintError{wording.Flag(err), cmd.CommandPath() + " --help lists the flags"}}
+	root := command.Root(&cobra.Command{
+		Use:     "fre-video",
+		Short:   "Video on FRE: upload, transcode in sandboxes, serve as HLS and DASH",
+		Version: release,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(serveCommand(), uploadCommand(), lsCommand(), inspectCommand(), rmCommand(), retryCommand(), liveCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre-video", Long: exitCodes})
 	return root
-}
-
-// args turns an error about the number of arguments into a usageError.
-func args(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, a []string) error {
-		if err := check(cmd, a); err != nil {
-			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
-		}
-		return nil
-	}
 }
 
 // connect returns a client of the service at FRE_VIDEO_URL.
@@ -164,7 +112,7 @@ func connect() (*client.Client, error) {
 	}
 	c, err := client.New(at)
 	if err != nil {
-		return nil, usageError{&hintError{fmt.Errorf("FRE_VIDEO_URL: %w", err), "export FRE_VIDEO_URL=http://HOST:PORT of fre-video serve"}}
+		return nil, command.Usage(failure.Hint(fmt.Errorf("FRE_VIDEO_URL: %w", err), "export FRE_VIDEO_URL=http://HOST:PORT of fre-video serve"))
 	}
 	return c, nil
 }
@@ -175,17 +123,16 @@ func explain(ctx context.Context, err error) error {
 	var failed *url.Error
 	switch {
 	case ctx.Err() != nil: // keep only a hint about the interruption
-		var hint *hintError
-		if errors.As(err, &hint) {
-			return hint
+		if next := failure.Next(err); next != "" {
+			return failure.Hint(context.Cause(ctx), next)
 		}
 		return context.Cause(ctx)
 	case errors.As(err, &failed):
-		return &hintError{fmt.Errorf("%w: %w", errUnreachable, failed.Err), "is fre-video serve running at the address in FRE_VIDEO_URL? the request was " + failed.URL}
+		return failure.Hint(fmt.Errorf("%w: %w", errUnreachable, failed.Err), "is fre-video serve running at the address in FRE_VIDEO_URL? the request was "+failed.URL)
 	case errors.As(err, &wire) && wire.Code == api.CodeInsufficientDisk:
-		return &hintError{err, "the service's disk is full: run the same command again when the disk has room; the command continues"}
+		return failure.Hint(err, "the service's disk is full: run the same command again when the disk has room; the command continues")
 	case errors.Is(err, client.ErrNoService):
-		return &hintError{err, "does FRE_VIDEO_URL name the address of fre-video serve, without a path?"}
+		return failure.Hint(err, "does FRE_VIDEO_URL name the address of fre-video serve, without a path?")
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/client"
 )
@@ -155,7 +156,7 @@ func uploadOnce(ctx context.Context, c *client.Client, path string, video client
 	default:
 		n.close()
 		if ctx.Err() != nil {
-			err = &hintError{fmt.Errorf("%w: %w", context.Cause(ctx), err), "run the same command again: it continues this upload"}
+			err = failure.Hint(fmt.Errorf("%w: %w", context.Cause(ctx), err), "run the same command again: it continues this upload")
 		}
 	}
 	return id, err

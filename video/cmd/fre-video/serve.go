@@ -21,8 +21,10 @@ import (
 
 	"github.com/fre-engine/fre/buffer"
 	engine "github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/httpserver/accesslog"
+	"github.com/fre-engine/fre/internal/command"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
@@ -68,7 +70,7 @@ http://LISTEN/assets/ID/dash/manifest.mpd. After a crash of the service or the e
 work continues after the last finished chunk. http://LISTEN/v1/openapi.yaml describes the
 API. See docs/video.md.`,
 		Example: `  fre-video serve --listen 127.0.0.1:8090 --rtmp :1935`,
-		Args:    args(cobra.NoArgs),
+		Args:    command.Args(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return serve(cmd.Context(), cfg) },
 	}
 	f := cmd.Flags()
@@ -107,7 +109,7 @@ func openAccessLog(path string, log *slog.Logger, metrics prometheus.Registerer)
 	default:
 		// Append mode allows rotation by copying and truncating.
 		if file, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640); err != nil {
-			return nil, nil, &hintError{fmt.Errorf("--access-log: %w", err), "give a writable file, or - for standard output"}
+			return nil, nil, failure.Hint(fmt.Errorf("--access-log: %w", err), "give a writable file, or - for standard output")
 		}
 	}
 	l = accesslog.New[origin.Access](file, log, metrics)
@@ -137,14 +139,14 @@ func (c *serveConfig) check() error {
 func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
-		return usageError{&hintError{fmt.Errorf("--log-level: %w", err), "give debug, info, warn or error"}}
+		return command.Usage(failure.Hint(fmt.Errorf("--log-level: %w", err), "give debug, info, warn or error"))
 	}
 	if _, err := media.ParseCodec(cfg.Service.Codec); err != nil {
-		return usageError{fmt.Errorf("--codec: %w", err)}
+		return command.Usage(fmt.Errorf("--codec: %w", err))
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	if err := cfg.check(); err != nil {
-		return usageError{err}
+		return command.Usage(err)
 	}
 	var undo []func() error
 	defer func() {
@@ -156,17 +158,17 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	var key []byte
 	if cfg.KeyFile != "" {
 		if key, err = os.ReadFile(cfg.KeyFile); err != nil {
-			return &hintError{fmt.Errorf("--sign-key: %w", err), "create a key: head -c 32 /dev/urandom | base64 > FILE"}
+			return failure.Hint(fmt.Errorf("--sign-key: %w", err), "create a key: head -c 32 /dev/urandom | base64 > FILE")
 		}
 		if len(bytes.TrimSpace(key)) < 32 {
-			return &hintError{errors.New("--sign-key: the key has fewer than 32 bytes"), "create a key: head -c 32 /dev/urandom | base64 > FILE"}
+			return failure.Hint(errors.New("--sign-key: the key has fewer than 32 bytes"), "create a key: head -c 32 /dev/urandom | base64 > FILE")
 		}
 	}
 	var secure *tls.Config
 	if cfg.TLSCert != "" || cfg.TLSKey != "" {
 		cert, err := httpserver.LoadCertificate(cfg.TLSCert, cfg.TLSKey, log)
 		if err != nil {
-			return &hintError{err, "--tls-cert and --tls-key must name a certificate and its key, both in PEM"}
+			return failure.Hint(err, "--tls-cert and --tls-key must name a certificate and its key, both in PEM")
 		}
 		secure = &tls.Config{GetCertificate: cert.Get}
 	}
@@ -179,7 +181,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		if errors.Is(err, asset.ErrInUse) {
 			next = "stop the other fre-video serve, or give another directory"
 		}
-		return &hintError{fmt.Errorf("--state: %w", err), next}
+		return failure.Hint(fmt.Errorf("--state: %w", err), next)
 	}
 	undo = append(undo, library.Close)
 	for _, err := range damaged {
@@ -188,7 +190,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.Listen)
 	if err != nil {
-		return &hintError{fmt.Errorf("--listen: %w", err), "give another address, such as 127.0.0.1:8091"}
+		return failure.Hint(fmt.Errorf("--listen: %w", err), "give another address, such as 127.0.0.1:8091")
 	}
 	undo = append(undo, func() error { _ = listener.Close(); return nil }) // the server closes it, too
 
@@ -236,7 +238,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 		Live: streams, LiveAddress: func(name string) string { return front.Address(livePrefix, name, signedFor) },
 	})
 	if err != nil {
-		return &hintError{fmt.Errorf("--import or --state: %w", err), "give existing, readable directories"}
+		return failure.Hint(fmt.Errorf("--import or --state: %w", err), "give existing, readable directories")
 	}
 	undo = append(undo, closing)
 	mux := http.NewServeMux()
@@ -289,7 +291,7 @@ func publishers(ctx context.Context, cfg *serveConfig, streams *live.Server, log
 	if cfg.RTMP != "" {
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.RTMP)
 		if err != nil {
-			return &hintError{err, "give another address with --rtmp"}
+			return failure.Hint(err, "give another address with --rtmp")
 		}
 		log.InfoContext(ctx, "listening for publishers", "rtmp", l.Addr().String())
 		streams.Go(func() {
@@ -301,7 +303,7 @@ func publishers(ctx context.Context, cfg *serveConfig, streams *live.Server, log
 	if cfg.SRT != "" {
 		at, err := streams.ListenSRT(cfg.SRT)
 		if err != nil {
-			return &hintError{err, "give another address with --srt"}
+			return failure.Hint(err, "give another address with --srt")
 		}
 		log.InfoContext(ctx, "listening for publishers", "srt", at.String())
 	}
