@@ -109,9 +109,8 @@ func (k *forker) start() {
 	if errors.As(err, &declined) {
 		k.refuse(declined.why)
 	}
-	began := time.Now()
 	k.mu.Lock()
-	k.starting = false
+	k.starting, s.began = false, time.Now()
 	if err == nil && !k.closed {
 		k.server = s
 	}
@@ -127,12 +126,8 @@ func (k *forker) start() {
 	if k.server == s {
 		k.server = nil
 	}
-	if time.Since(began) > time.Minute {
-		k.failures = 0
-	}
 	if err != nil {
-		k.failures++
-		k.retry = time.Now().Add(min(time.Second<<min(k.failures-1, 9), 5*time.Minute))
+		k.failedLocked(s)
 	}
 	k.mu.Unlock()
 	if err != nil {
@@ -141,6 +136,28 @@ func (k *forker) start() {
 		}
 		f.e.log.Debug("fork server ended", "function", f.name, "error", err)
 	}
+}
+
+// failedLocked puts off the next fork server, the longer the more servers have failed in a row.
+func (k *forker) failedLocked(s *forkServer) {
+	if time.Since(s.began) > time.Minute {
+		k.failures = 0
+	}
+	k.failures++
+	k.retry = time.Now().Add(min(time.Second<<min(k.failures-1, 9), 5*time.Minute))
+}
+
+// abandon ends the use of a server that did not fork in time. The server ends after its last fork,
+// because on a busy host it may be as healthy as the events in its forks.
+func (k *forker) abandon(s *forkServer) {
+	k.mu.Lock()
+	if k.server == s {
+		k.server = nil
+		k.failedLocked(s)
+		k.f.e.metrics.forkServers.WithLabelValues(k.f.name, k.f.number()).Inc()
+	}
+	k.mu.Unlock()
+	s.close()
 }
 
 // close makes the fork server end after its last fork.
@@ -227,6 +244,8 @@ type forkServer struct {
 	pool *pool.Pool[*forked]
 	used chan struct{} // one token: a fork became an instance
 
+	began time.Time // when the server was ready; guarded by the forker
+
 	mu      sync.Mutex
 	holds   int  // forks under construction or running
 	closing bool // no more forks; the server ends with the last
@@ -312,6 +331,8 @@ func (s *forkServer) boot(ctx context.Context) error {
 		<-s.box.gone
 		return err
 	}
+	s.mu.Lock() // Make may close the server
+	defer s.mu.Unlock()
 	s.pool = pool.New(pool.Config[*forked]{
 		Name: "fork", Ready: ready, Max: most, Make: func() (*forked, error) { return s.fork(context.Background()) },
 		Alive: (*forked).alive, Drop: (*forked).drop, Log: f.e.log,
@@ -332,7 +353,8 @@ func (f *function) forksReady() (ready, most int) {
 var errSlowFork = errors.New("fork server did not answer")
 
 // fork makes a child that is ready for its event. Error: pool.ErrFull, for every failure. A
-// server that fails to fork is killed; forker starts another after a pause.
+// server that is slow to fork is abandoned, a server that fails otherwise is killed; forker starts
+// another after a pause.
 func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 	if !s.hold() {
 		return nil, pool.ErrFull
@@ -344,7 +366,10 @@ func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 	case err == nil:
 		return c, nil
 	case errors.Is(err, sandbox.ErrForks):
-	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errSlowFork): // the event is over
+	case errors.Is(context.Cause(ctx), errSlowFork):
+		s.f.e.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
+		s.f.forks.abandon(s)
+	case ctx.Err() != nil: // the event is over
 	default:
 		s.f.e.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
 		s.box.kill()

@@ -481,6 +481,59 @@ func TestForkServerDies(t *testing.T) {
 	r.forked("f", "out = 4")
 }
 
+// TestForkServerSlow: a fork server that does not answer gets no further work, and events in its
+// forks end as usual.
+func TestForkServerSlow(t *testing.T) {
+	r := open(t)
+	r.python("f", `
+import os, sys, time
+fork = sys.modules.get("_fre.fork")
+if fork:
+    receive = fork.receive
+    def slow(channel):
+        fds = receive(channel)
+        while os.path.exists("/work/on"): time.sleep(0.01)
+        return fds
+    fork.receive = slow
+`+evaluate, nil)
+	r.mustCall("f", "/", "out = 1", "1")
+	r.forked("f", "out = 1")
+	f, err := r.lookup("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.forks.mu.Lock()
+	server := f.forks.server
+	f.forks.mu.Unlock()
+	answer := make(chan string)
+	go func() {
+		got, resp, err := r.call(context.Background(), "f", "/", "import os, time; open('/work/on', 'w').close()\nwhile not os.path.exists('/work/off'): time.sleep(0.01)\nout = 2")
+		if err == nil {
+			got += " " + string(resp.StartKind)
+		}
+		answer <- fmt.Sprint(got, err)
+	}()
+	work := filepath.Join(r.state, "tenants/default/work")
+	eventually(t, "the event's begin", func() bool { return exists(work + "/on") })
+	for range 20 { // the parked forks go first
+		if resp := r.mustCall("f", "/", "out = 3", "3"); resp.StartKind != sandbox.StartForked {
+			break
+		}
+	}
+	eventually(t, "the end of the server's use", func() bool {
+		f.forks.mu.Lock()
+		defer f.forks.mu.Unlock()
+		return f.forks.server != server && f.forks.failures > 0
+	})
+	if err := os.WriteFile(work+"/off", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-answer; got != "2 "+string(sandbox.StartForked)+"<nil>" {
+		t.Errorf("the event in a fork of a slow server: %s", got)
+	}
+	<-server.box.gone
+}
+
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
 // TestForkRedeploy: an event on a fork ends on the deployment it began with.
