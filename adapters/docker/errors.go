@@ -70,7 +70,11 @@ func statusOf(err error) (status int, message string) {
 		}
 		message = "conflict: " + message + ": first stop and remove the users of the object"
 	case failure.Quota:
-		message += ": stop a container or remove a function of the tenant, use lower limits (-m, --cpus), or ask for a higher quota (fre tenant quota)"
+		command := "fre tenant quota"
+		if quota := (*engine.QuotaError)(nil); errors.As(err, &quota) {
+			command += " " + quota.Tenant
+		}
+		message += ": stop a container or remove a function of the tenant, use lower limits (-m, --cpus), or ask for a higher quota (" + command + ")"
 	case failure.CommandNotFound: // docker run derives exit codes 126 and 127 from the words
 		status, message = http.StatusBadRequest, message+": executable file not found in $PATH: no such file or directory"
 	case failure.CommandNotExec:

@@ -98,7 +98,7 @@ func TestBadRequests(t *testing.T) {
 		{"POST", "/v1.50/containers/create", `{"Image":"app","Cmd":[1]}`, 400, "Cmd must be a string, not number"},
 		{"POST", "/v1.50/containers/create", `{"Image":"app","HostConfig":{"Memory":"1g"}}`, 400, "Memory must be a whole number, not string"},
 		{"POST", "/v1.50/containers/create", strings.Repeat("[", 100_000), 400, "exceeded max depth"},
-		{"POST", "/v1.50/containers/create", create(`"Cmd":["` + strings.Repeat("x", 4<<20) + `"]`), 413, "larger than 4194304 bytes"},
+		{"POST", "/v1.50/containers/create", create(`"Cmd":["` + strings.Repeat("x", 4<<20) + `"]`), 413, "send at most 4194304 bytes"},
 		{"POST", "/v1.50/containers/create", create(`"Cmd":["a\u0000"]`), 400, "NUL byte"},
 		{"POST", "/v1.50/containers/create", create(`"Env":["A=\u0000"]`), 400, "NAME=value"},
 		{"POST", "/v1.50/containers/create", create(`"Labels":{"fre.tenant":"../x"}`), 400, "not a tenant's name"},

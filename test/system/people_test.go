@@ -501,7 +501,7 @@ func (w *world) testDoctor(t *testing.T) {
 		}
 	}
 	config := filepath.Join(w.dir, "require.yaml")
-	for require, want := range map[string]string{"userns": "user namespaces: at most 0", "none-such": "there are root, kernel"} {
+	for require, want := range map[string]string{"userns": "user namespaces: at most 0", "none-such": "known checks: root, kernel"} {
 		if err := os.WriteFile(config, []byte("require: ["+require+"]\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
