@@ -10,7 +10,7 @@ replace (
 require (
 	github.com/Eyevinn/dash-mpd v0.12.0
 	github.com/Eyevinn/hls-m3u8 v0.6.4
-	github.com/Eyevinn/mp4ff v0.53.0
+	github.com/Eyevinn/mp4ff v0.56.0
 	github.com/abema/go-mp4 v1.5.0
 	github.com/bluenviron/gortmplib v0.3.1
 	github.com/bluenviron/mediacommon/v2 v2.8.3
