@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/abema/go-mp4"
 	"github.com/bluenviron/gortmplib"
 	"github.com/bluenviron/gortmplib/pkg/amf0"
 	"github.com/bluenviron/gortmplib/pkg/message"
@@ -349,7 +348,14 @@ func (in *intake) rtmpVideo(m *message.Video) error {
 			return errCodec
 		}
 		in.size = int(m.AVCConfig.LengthSizeMinusOne) + 1
-		return in.describePictures(parameterSets(m.AVCConfig.SequenceParameterSets), parameterSets(m.AVCConfig.PictureParameterSets))
+		var sps, pps [][]byte
+		for _, set := range m.AVCConfig.SequenceParameterSets {
+			sps = append(sps, set.NALUnit)
+		}
+		for _, set := range m.AVCConfig.PictureParameterSets {
+			pps = append(pps, set.NALUnit)
+		}
+		return in.describePictures(sps, pps)
 	case message.VideoTypeAU:
 		offset := milliseconds(m.PTSDelta)
 		if offset >= milliseconds(1<<23*time.Millisecond) { // 24 bits with a sign
@@ -362,14 +368,6 @@ func (in *intake) rtmpVideo(m *message.Video) error {
 	case message.VideoTypeEOS:
 	}
 	return nil
-}
-
-func parameterSets(all []mp4.AVCParameterSet) [][]byte {
-	var sets [][]byte
-	for _, s := range all {
-		sets = append(sets, s.NALUnit)
-	}
-	return sets
 }
 
 func (in *intake) rtmpAudio(m *message.Audio) error {
