@@ -1,20 +1,16 @@
 package packager
 
-// avcSPS is the needed part of a sequence parameter set (ISO/IEC 14496-10 section 7.3.2.1.1).
-type avcSPS struct {
-	chroma               bool // slices have chroma samples: ChromaArrayType is not 0
-	separate             bool
-	frameNumBits         uint
-	orderType            uint32
-	orderBits            uint
-	orderDeltaAlwaysZero bool
-	frameOnly            bool
-	reorder              uint32 // most frames before a frame in decoding order and after it in output order
-}
+import "github.com/bluenviron/mediacommon/v2/pkg/codecs/h264"
+
+// mediacommon parses sequence parameter sets. The parsers of picture parameter sets and slice headers
+// in this file stay, because mp4ff v0.56.0 refuses valid picture parameter sets (scaling lists without
+// the 8x8 transform), takes more time and allocates memory for each slice header, loops over any
+// stated count of references, and accepts a slice that ends in its header (figures in
+// docs/decisions/libraries.md).
 
 // avcPPS is the needed part of a picture parameter set (section 7.3.2.2).
 type avcPPS struct {
-	sps              *avcSPS
+	sps              *h264.SPS
 	entropyCoding    bool
 	bottomOrder      bool
 	references       [2]uint32 // num_ref_idx_l0_default_active_minus1, l1
@@ -32,99 +28,50 @@ const (
 	avcAUD   = 9
 )
 
-// readAVCSPS parses a sequence parameter set from a NAL unit.
-func readAVCSPS(unit []byte) (id uint32, s *avcSPS, err error) {
-	r := &bitReader{unit: unit, at: 1}
-	profile := r.u(8)
-	constraints := r.u(8)
-	level := r.u(8)
-	id = r.ue()
-	s = &avcSPS{chroma: true}
-	switch profile {
-	case 100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135:
-		format := r.ue()
-		if format == 3 {
-			s.separate = r.flag()
+// readAVCSPS parses a sequence parameter set (ISO/IEC 14496-10 section 7.3.2.1.1) from a NAL unit.
+// mediacommon limits all counts in the set. mp4ff v0.56.0 allocates memory for any stated count of
+// hypothetical decoder buffers.
+func readAVCSPS(unit []byte) (*h264.SPS, error) {
+	s := &h264.SPS{}
+	if err := s.Unmarshal(unit); err != nil {
+		if s.VUI == nil {
+			return nil, broken("a sequence parameter set that cannot be read")
 		}
-		s.chroma = format != 0 && !s.separate
-		r.ue()   // bit_depth_luma_minus8
-		r.ue()   // bit_depth_chroma_minus8
-		r.flag() // qpprime_y_zero_transform_bypass_flag
-		if r.flag() {
-			lists := 8
-			if format == 3 {
-				lists = 12
-			}
-			for i := range lists {
-				if !r.flag() {
-					continue
-				}
-				size := 16
-				if i >= 6 {
-					size = 64
-				}
-				for j, last, next := 0, int32(8), int32(8); j < size && !r.ended; j++ {
-					if next != 0 {
-						next = (last + r.se()) & 255
-					}
-					if next != 0 {
-						last = next
-					}
-				}
-			}
+		s.VUI = nil // the set is complete without its usability information
+	}
+	if s.ID > 31 || s.Log2MaxFrameNumMinus4 > 12 || s.Log2MaxPicOrderCntLsbMinus4 > 12 {
+		return nil, broken("a sequence parameter set that cannot be read")
+	}
+	return s, nil
+}
+
+// avcReorder returns the most frames that precede a frame in decoding order and follow it in output
+// order. The default is the size of the decoded picture buffer, or 0 if output order is decoding
+// order (section E.2.1).
+func avcReorder(s *h264.SPS) uint32 {
+	if s.VUI != nil && s.VUI.BitstreamRestriction != nil {
+		return min(16, s.VUI.BitstreamRestriction.MaxNumReorderFrames)
+	}
+	if s.PicOrderCntType == 2 || s.MaxNumRefFrames == 0 {
+		return 0
+	}
+	switch s.ProfileIdc {
+	case 44, 86, 100, 110, 122, 244:
+		if s.ConstraintSet3Flag { // all pictures are intra pictures
+			return 0
 		}
 	}
-	s.frameNumBits = uint(r.ue()) + 4
-	s.orderType = r.ue()
-	switch s.orderType {
-	case 0:
-		s.orderBits = uint(r.ue()) + 4
-	case 1:
-		s.orderDeltaAlwaysZero = r.flag()
-		r.se()
-		r.se()
-		n := r.ue()
-		for i := uint32(0); i < n && !r.ended; i++ {
-			r.se()
-		}
-	}
-	references := r.ue()
-	r.flag() // gaps_in_frame_num_value_allowed_flag
-	width, height := uint64(r.ue())+1, uint64(r.ue())+1
-	s.frameOnly = r.flag()
-	if !s.frameOnly {
+	width, height := uint64(s.PicWidthInMbsMinus1)+1, uint64(s.PicHeightInMapUnitsMinus1)+1
+	if !s.FrameMbsOnlyFlag {
 		height *= 2
-		r.flag() // mb_adaptive_frame_field_flag
 	}
-	r.flag() // direct_8x8_inference_flag
-	if r.flag() {
-		for range 4 {
-			r.ue() // frame_crop_…_offset
-		}
-	}
-	vui := r.flag()
-	if r.ended || id > 31 || s.frameNumBits > 16 || s.orderBits > 16 || s.orderType > 2 {
-		return 0, nil, broken("a sequence parameter set that cannot be read")
-	}
-	// The default is the size of the decoded picture buffer, or 0 if output order is decoding
-	// order (section E.2.1).
-	s.reorder = uint32(min(16, dpbMacroblocks(level)/max(1, width*height)))
-	if intra := constraints>>4&1 == 1; s.orderType == 2 || references == 0 ||
-		intra && (profile == 44 || profile == 86 || profile == 100 || profile == 110 || profile == 122 || profile == 244) {
-		s.reorder = 0
-	}
-	if vui {
-		if reorder, ok := readAVCReorder(r); ok {
-			s.reorder = min(16, reorder)
-		}
-	}
-	return id, s, nil
+	return uint32(min(16, dpbMacroblocks(s.LevelIdc)/max(1, width*height)))
 }
 
 // dpbMacroblocks returns MaxDpbMbs of a level (table A-1).
-func dpbMacroblocks(level uint32) uint64 {
+func dpbMacroblocks(level uint8) uint64 {
 	for _, l := range [...]struct {
-		level uint32
+		level uint8
 		most  uint64
 	}{
 		{10, 396},
@@ -146,67 +93,8 @@ func dpbMacroblocks(level uint32) uint64 {
 	return 696320
 }
 
-// readAVCReorder reads max_num_reorder_frames from the VUI parameters (section E.1.1). The result
-// is false without this field.
-func readAVCReorder(r *bitReader) (uint32, bool) {
-	if r.flag() && r.u(8) == 255 { // Extended_SAR
-		r.u(32)
-	}
-	if r.flag() {
-		r.flag() // overscan_appropriate_flag
-	}
-	if r.flag() {
-		r.u(4)
-		if r.flag() {
-			r.u(24) // colour_description
-		}
-	}
-	if r.flag() {
-		r.ue() // chroma_sample_loc_type_…_field
-		r.ue()
-	}
-	if r.flag() {
-		r.u(32) // num_units_in_tick
-		r.u(32) // time_scale
-		r.flag()
-	}
-	nal := r.flag()
-	if nal {
-		skipAVCHRD(r)
-	}
-	vcl := r.flag()
-	if vcl {
-		skipAVCHRD(r)
-	}
-	if nal || vcl {
-		r.flag() // low_delay_hrd_flag
-	}
-	r.flag() // pic_struct_present_flag
-	if !r.flag() {
-		return 0, false
-	}
-	r.flag() // motion_vectors_over_pic_boundaries_flag
-	for range 4 {
-		r.ue() // max_bytes_per_pic_denom to log2_max_mv_length_vertical
-	}
-	n := r.ue()
-	return n, !r.ended
-}
-
-// skipAVCHRD skips hrd_parameters (section E.1.2).
-func skipAVCHRD(r *bitReader) {
-	n := r.ue()
-	r.u(8)
-	for i := uint32(0); i <= n && !r.ended; i++ {
-		r.ue()
-		r.ue()
-		r.flag()
-	}
-	r.u(20)
-}
-
 // readAVCPPS parses a picture parameter set. The set must refer to one of sps.
-func readAVCPPS(unit []byte, sps map[uint32]*avcSPS) (id uint32, p *avcPPS, err error) {
+func readAVCPPS(unit []byte, sps map[uint32]*h264.SPS) (id uint32, p *avcPPS, err error) {
 	r := &bitReader{unit: unit, at: 1}
 	id = r.ue()
 	p = &avcPPS{sps: sps[r.ue()]}
@@ -219,9 +107,9 @@ func readAVCPPS(unit []byte, sps map[uint32]*avcSPS) (id uint32, p *avcPPS, err 
 	p.references[1] = r.ue()
 	p.weighted = r.flag()
 	p.bipredWeighted = r.u(2)
-	r.se() // pic_init_qp_minus26
-	r.se() // pic_init_qs_minus26
-	r.se() // chroma_qp_index_offset
+	r.ue() // pic_init_qp_minus26
+	r.ue() // pic_init_qs_minus26
+	r.ue() // chroma_qp_index_offset
 	p.deblockControl = r.flag()
 	r.flag() // constrained_intra_pred_flag
 	p.redundantPicture = r.flag()
@@ -250,12 +138,13 @@ func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
 		return 0, broken("a slice of a picture parameter set that is not there")
 	}
 	s := p.sps
-	if s.separate {
+	chroma := s.ChromaFormatIdc != 0 && !s.SeparateColourPlaneFlag // slices have chroma samples
+	if s.SeparateColourPlaneFlag {
 		r.u(2) // colour_plane_id
 	}
-	r.u(s.frameNumBits)
+	r.u(uint(s.Log2MaxFrameNumMinus4) + 4)
 	field := false
-	if !s.frameOnly {
+	if !s.FrameMbsOnlyFlag {
 		if field = r.flag(); field {
 			r.flag() // bottom_field_flag
 		}
@@ -264,15 +153,15 @@ func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
 		r.ue() // idr_pic_id
 	}
 	switch {
-	case s.orderType == 0:
-		r.u(s.orderBits)
+	case s.PicOrderCntType == 0:
+		r.u(uint(s.Log2MaxPicOrderCntLsbMinus4) + 4)
 		if p.bottomOrder && !field {
-			r.se()
+			r.ue()
 		}
-	case s.orderType == 1 && !s.orderDeltaAlwaysZero:
-		r.se()
+	case s.PicOrderCntType == 1 && !s.DeltaPicOrderAlwaysZeroFlag:
+		r.ue()
 		if p.bottomOrder && !field {
-			r.se()
+			r.ue()
 		}
 	}
 	if p.redundantPicture {
@@ -307,18 +196,18 @@ func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
 	}
 	if lists == 1 && p.weighted || lists == 2 && p.bipredWeighted == 1 { // pred_weight_table
 		r.ue()
-		if s.chroma {
+		if chroma {
 			r.ue()
 		}
 		for i := range lists {
 			for range references[i] + 1 {
 				if r.flag() {
-					r.se()
-					r.se()
+					r.ue()
+					r.ue()
 				}
-				if s.chroma && r.flag() {
+				if chroma && r.flag() {
 					for range 4 {
-						r.se()
+						r.ue()
 					}
 				}
 			}
@@ -345,16 +234,16 @@ func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
 	if p.entropyCoding && lists > 0 {
 		r.ue() // cabac_init_idc
 	}
-	r.se() // slice_qp_delta
+	r.ue() // slice_qp_delta
 	if kind == sliceSP || kind == sliceSI {
 		if kind == sliceSP {
 			r.flag()
 		}
-		r.se()
+		r.ue()
 	}
 	if p.deblockControl && r.ue() != 1 {
-		r.se()
-		r.se()
+		r.ue()
+		r.ue()
 	}
 	if r.ended {
 		return 0, broken("a slice that ends in its header")

@@ -48,7 +48,8 @@ func (r *bitReader) u(n uint) (v uint32) {
 
 func (r *bitReader) flag() bool { return r.u(1) == 1 }
 
-// ue reads an Exp-Golomb code (section 9.1).
+// ue reads an Exp-Golomb code (section 9.1). Codes of signed values, se(v) in the standard, have the
+// same form.
 func (r *bitReader) ue() uint32 {
 	n := uint(0)
 	for !r.flag() {
@@ -58,14 +59,6 @@ func (r *bitReader) ue() uint32 {
 		}
 	}
 	return uint32(uint64(1)<<n - 1 + uint64(r.u(n)))
-}
-
-func (r *bitReader) se() int32 {
-	v := r.ue()
-	if v&1 == 1 {
-		return int32(v/2 + 1)
-	}
-	return -int32(v / 2)
 }
 
 // bytesRead returns the number of bytes read, even in part.

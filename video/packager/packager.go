@@ -14,6 +14,8 @@ package packager
 import (
 	"bytes"
 	"errors"
+
+	"github.com/bluenviron/mediacommon/v2/pkg/codecs/h264"
 )
 
 // ErrInput is the cause of every error of this package: the input is cut off, broken or of an
@@ -246,7 +248,7 @@ func (t *Track) readAvcC(b []byte) (err error) {
 	t.lengthSize = int(b[4]&3) + 1
 	t.delimiter = append(bytes.Clone(start), avcAUD, 0xf0)
 	t.sets = bytes.Clone(t.delimiter)
-	sequences := map[uint32]*avcSPS{}
+	sequences := map[uint32]*h264.SPS{}
 	t.pictures = map[uint32]*avcPPS{}
 	n := int(b[5] & 31)
 	b = b[6:]
@@ -255,12 +257,12 @@ func (t *Track) readAvcC(b []byte) (err error) {
 		if unit, b, err = parameterSet(b); err != nil {
 			return err
 		}
-		id, set, err := readAVCSPS(unit)
+		set, err := readAVCSPS(unit)
 		if err != nil {
 			return err
 		}
-		sequences[id] = set
-		t.reorder = max(t.reorder, set.reorder)
+		sequences[set.ID] = set
+		t.reorder = max(t.reorder, avcReorder(set))
 		t.sets = append(append(t.sets, start...), unit...)
 	}
 	if len(b) < 1 {
