@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/xi2/xz"
+	"github.com/mikelolasagasti/xz"
 )
 
 // openMember returns the uncompressed data.tar or control.tar of a .deb; see deb(5). An ar file is
@@ -69,7 +69,7 @@ func decompress(ext string, r io.Reader) (io.Reader, func(), error) {
 		z, err := gzip.NewReader(r)
 		return z, none, err
 	case ".xz":
-		z, err := xz.NewReader(r, 0) // a dictionary of up to 64 MiB
+		z, err := xz.NewReader(r, 0) // a dictionary of at most 64 MiB, the largest of dpkg-deb
 		return z, none, err
 	case ".zst":
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))

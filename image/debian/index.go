@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/xi2/xz"
+	"github.com/mikelolasagasti/xz"
 	"golang.org/x/sync/errgroup"
 	"pault.ag/go/debian/version"
 )

@@ -268,6 +268,9 @@ func FuzzDepends(f *testing.F) {
 
 func FuzzAr(f *testing.F) {
 	f.Add([]byte("!<arch>\ndebian-binary   0           0     0     100644  4         `\n2.0\ndata.tar        0           0     0     100644  4         `\nabcd"))
+	for name := range xzFiles {
+		f.Add(debOf(xzFile(f, name)))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, done, err := openMember(bytes.NewReader(b), "data.tar")
 		if err != nil {

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/xi2/xz"
+	"github.com/mikelolasagasti/xz"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/failure"

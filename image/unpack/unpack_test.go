@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"io/fs"
@@ -250,11 +251,23 @@ type zipEntry struct {
 	content string
 }
 
+// packedByXz is the archive of TestFile, packed by xz.
+const packedByXz = "/Td6WFoAAATm1rRGAgAhAQAAAAA3J5fW4Cf/AHBdADILyMAOUCcI/PcA+M95VdZZzKSdIQ2pMLqAAotEUXxSV13W8NgSzQoRk+iz5fk5al6C91awOFuyrk5twt/ioRDhqO3xeyVLKZA1V8d+rnHEEYLfR4oxdyGhZEmHGzf2mIQtweARaxy5cd7osFeC4AAAP1y8/810pzEAAYwBgFAAAEWxohaxxGf7AgAAAAAEWVo="
+
+func xzArchive(t testing.TB) []byte {
+	t.Helper()
+	b, err := base64.StdEncoding.DecodeString(packedByXz)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // Every kind of archive that people have gives the same files.
 func TestFile(t *testing.T) {
 	plain := archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "d/f", Size: 3, Mode: 0o755}, tar.Header{Typeflag: tar.TypeSymlink, Name: "s", Linkname: "d/f"})
 	for name, content := range map[string][]byte{
-		"tar": plain, "tar.gz": packed(t, "gzip", plain), "tar.zst": packed(t, "zstd", plain),
+		"tar": plain, "tar.gz": packed(t, "gzip", plain), "tar.zst": packed(t, "zstd", plain), "tar.xz": xzArchive(t),
 		"zip": zipOf(t, zipEntry{"d/", fs.ModeDir | 0o755, ""}, zipEntry{"d/f", 0o4755, "xxx"}, zipEntry{"s", fs.ModeSymlink | 0o777, "d/f"}),
 	} {
 		dir, err := into(t, content, Limits{1 << 20, 100}, asFile)
@@ -355,6 +368,7 @@ func FuzzFile(f *testing.F) {
 	f.Add(zipOf(f, zipEntry{"s", fs.ModeSymlink | 0o777, "/etc"}, zipEntry{"s/passwd", 0o644, "x"}))
 	f.Add(packed(f, "gzip", archive(f, tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 400})))
 	f.Add(packed(f, "zstd", archive(f, tar.Header{Typeflag: tar.TypeReg, Name: "../f", Size: 4})))
+	f.Add(xzArchive(f))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		l := Limits{4096, 8}
 		dir, _ := into(t, content, l, asFile)
