@@ -2,6 +2,7 @@ package events
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 )
 
 // JetStream acknowledges a write once the write is on disk. An fsync for each message would be
@@ -102,7 +102,7 @@ func (c *committer) single(all []*write) {
 
 // batch writes all messages or none.
 func (c *committer) batch(all []*write) error {
-	id := nuid.Next()
+	id := rand.Text()
 	last := len(all) - 1
 	defer func() {
 		for _, w := range all {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/fre-engine/fre/image"
 )
@@ -270,7 +270,7 @@ func (s *Service) Replay(ctx context.Context, id string) error {
 		return err
 	}
 	// A new message id, because the server may still remember the event's former id.
-	out.Header[nats.MsgIdHdr] = []string{id + "." + nuid.Next()}
+	out.Header[nats.MsgIdHdr] = []string{id + "." + rand.Text()}
 	if err := s.forget(ctx, kindResults, m.Tenant, m.Function, id); err != nil {
 		return err
 	}
