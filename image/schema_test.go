@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"maps"
@@ -10,7 +9,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
-	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/store"
@@ -70,22 +69,17 @@ func (emptySite) Packages(context.Context, *Step, *Template, *Lock) ([]store.Par
 	return nil, nil
 }
 
-func compileSchema(t *testing.T) *jsonschema.Schema {
+func compileSchema(t *testing.T) *jsonschema.Resolved {
 	t.Helper()
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(api.TemplateSchema))
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(api.TemplateSchema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := schema.Resolve(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft2020)
-	if err := c.AddResource("template.schema.json", doc); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := c.Compile("template.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return schema
+	return resolved
 }
 
 // The schema and the parser must say the same about every document here.
