@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	types "github.com/moby/moby/api/types/container"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/engine"
@@ -190,22 +191,6 @@ func (s *server) live(ref string) (container, error) {
 	return c, err
 }
 
-type port struct {
-	PrivatePort uint16
-	Type        string
-}
-
-type mountPoint struct {
-	Type        string
-	Name        string `json:",omitempty"`
-	Source      string
-	Destination string
-	Driver      string `json:",omitempty"`
-	Mode        string
-	RW          bool
-	Propagation string
-}
-
 type endpoint struct {
 	NetworkID  string
 	EndpointID string
@@ -214,17 +199,17 @@ type endpoint struct {
 }
 
 // mounts returns the persistent mounts of a sandbox: the tenant's directory.
-func (c container) mounts() []mountPoint {
+func (c container) mounts() []types.MountPoint {
 	if c.record != nil {
 		switch c.record.Config.Work {
 		case engine.WorkNone:
-			return []mountPoint{}
+			return []types.MountPoint{}
 		case engine.WorkReadOnly:
-			return []mountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "ro"}}
+			return []types.MountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "ro"}}
 		case engine.WorkWrite:
 		}
 	}
-	return []mountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "rw", RW: true}}
+	return []types.MountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "rw", RW: true}}
 }
 
 // network returns Docker's name of the container's network. For an instance, the result is none,
@@ -269,7 +254,7 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 	config.Cmd = args
 	host := map[string]any{
 		"NetworkMode": c.network(), "CgroupnsMode": "private", "IpcMode": "private", "Isolation": "", "Privileged": false, "ReadonlyRootfs": true, "CapDrop": []string{"ALL"}, "SecurityOpt": c.Defences,
-		"RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": 0}, "LogConfig": map[string]any{"Type": "json-file", "Config": map[string]string{}},
+		"RestartPolicy": types.RestartPolicy{Name: types.RestartPolicyDisabled}, "LogConfig": types.LogConfig{Type: "json-file", Config: map[string]string{}},
 	}
 	if c.record != nil {
 		cfg := c.record.Config
@@ -292,13 +277,13 @@ func (s *server) containerInspect(w http.ResponseWriter, r *http.Request) error 
 	}
 	out := map[string]any{
 		"Id": c.ID, "Created": stamp(c.made), "Path": path, "Args": args, "Image": c.Digest, "Name": "/" + c.name,
-		"State": map[string]any{
-			"Status": c.state(), "Running": c.running(), "Paused": false, "Restarting": false, "OOMKilled": c.exit != nil && c.exit.OOMKilled, "Dead": false,
-			"Pid": c.PID, "ExitCode": c.exitCode(), "Error": failure, "StartedAt": stamp(c.started), "FinishedAt": stamp(c.finished),
+		"State": types.State{
+			Status: types.ContainerState(c.state()), Running: c.running(), OOMKilled: c.exit != nil && c.exit.OOMKilled,
+			Pid: c.PID, ExitCode: c.exitCode(), Error: failure, StartedAt: stamp(c.started), FinishedAt: stamp(c.finished),
 		},
 		"ResolvConfPath": "", "HostnamePath": "", "HostsPath": "", "LogPath": "", "RestartCount": 0, "Driver": "fre", "Platform": "linux",
 		"MountLabel": "", "ProcessLabel": "", "AppArmorProfile": "", "ExecIDs": nil,
-		"HostConfig": host, "GraphDriver": map[string]any{"Name": "fre", "Data": map[string]string{}}, "Mounts": c.mounts(), "Config": config,
+		"HostConfig": host, "GraphDriver": graphDriver, "Mounts": c.mounts(), "Config": config,
 		"NetworkSettings": map[string]any{
 			"Bridge": "", "SandboxID": "", "SandboxKey": "", "Ports": map[string]any{}, "Networks": map[string]endpoint{c.network(): {NetworkID: networkID(c.network())}},
 		},
@@ -422,9 +407,10 @@ func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil //nolint:nilerr // the client has gone
 	}
-	answer := map[string]any{}
-	if answer["StatusCode"], err = wait(r.Context()); err != nil {
-		answer = map[string]any{"StatusCode": -1, "Error": errorBody{err.Error()}}
+	status, err := wait(r.Context())
+	answer := types.WaitResponse{StatusCode: int64(status)}
+	if err != nil {
+		answer = types.WaitResponse{StatusCode: -1, Error: &types.WaitExitError{Message: err.Error()}}
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 	return nil

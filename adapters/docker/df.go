@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
+
+	"github.com/moby/moby/api/types/build"
+	"github.com/moby/moby/api/types/volume"
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
@@ -14,26 +16,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// volumeUsage is a volume with its disk usage.
-type volumeUsage struct {
-	volume
-	UsageData struct {
-		Size     int64
-		RefCount int
-	}
-}
-
 // downloads is the id of the only entry of the build cache.
 const downloads = "downloads"
-
-type buildCache struct {
-	ID, Type, Description string
-	InUse, Shared         bool
-	Size                  int64
-	CreatedAt             time.Time // time of the measurement
-	LastUsedAt            *time.Time
-	UsageCount            int
-}
 
 // buildPrune answers POST /build/prune?all=&filters=: with all, and without a filter or a size
 // to keep, the handler removes all downloads of builds.
@@ -42,10 +26,7 @@ func (s *server) buildPrune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		CachesDeleted  []string
-		SpaceReclaimed int64
-	}{CachesDeleted: []string{}}
+	answer := build.CachePruneReport{CachesDeleted: []string{}}
 	keeps := slices.ContainsFunc([]string{"keep-storage", "reserved-space", "max-used-space", "min-free-space"}, func(p string) bool {
 		v := r.URL.Query().Get(p)
 		return v != "" && v != "0"
@@ -55,7 +36,7 @@ func (s *server) buildPrune(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if answer.SpaceReclaimed = report.CacheBytes; report.CacheBytes > 0 {
+		if answer.SpaceReclaimed = uint64(report.CacheBytes); report.CacheBytes > 0 {
 			answer.CachesDeleted = append(answer.CachesDeleted, downloads)
 		}
 	}
@@ -85,9 +66,9 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		}
 		return hide
 	})
-	cache := []buildCache{}
+	cache := []build.CacheRecord{}
 	if asked("build-cache") && used.Cache.Bytes > 0 {
-		cache = append(cache, buildCache{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
+		cache = append(cache, build.CacheRecord{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
 	}
 	encoded, err := json.Marshal(cache)
 	if err != nil {
@@ -114,11 +95,11 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	volumes := []volumeUsage{}
+	volumes := []volume.Volume{}
 	for _, t := range used.Tenants {
 		if asked("volume") && t.Name == image.DefaultTenant {
-			v := volumeUsage{volume: work()}
-			v.UsageData.Size, v.UsageData.RefCount = t.Bytes, 1
+			v := work()
+			v.UsageData = &volume.UsageData{Size: t.Bytes, RefCount: 1}
 			volumes = append(volumes, v)
 		}
 	}

@@ -7,8 +7,8 @@
 // image's digest. A name without a registry means Docker Hub, and is stored without the registry
 // (oci.Familiar).
 //
-// Wire types use the field names of the API's description (swagger), and omit fields that
-// clients do not need.
+// Answers use the types of github.com/moby/moby/api. Requests, lists served from memory, and answers
+// in which a zero value would be a false statement have types of their own (docs/decisions).
 package docker
 
 import (
@@ -21,6 +21,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/moby/moby/api/types/common"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
@@ -132,7 +134,7 @@ func (s *server) pluginList(w http.ResponseWriter, r *http.Request) error {
 
 // prunedNothing returns a handler for the prune route of objects that FRE never has. The handler
 // accepts the given filters.
-func prunedNothing(answer map[string]any, filters ...string) func(http.ResponseWriter, *http.Request) error {
+func prunedNothing(answer any, filters ...string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if _, err := filtersOf(r, filters...); err != nil {
 			return err
@@ -147,7 +149,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if status == http.StatusInternalServerError {
 		s.log.ErrorContext(r.Context(), "docker request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
-	_ = reply(w, status, errorBody{message})
+	_ = reply(w, status, common.ErrorResponse{Message: message})
 }
 
 // maxJSONBytes bounds a request's JSON body; a container's configuration has a few kilobytes.

@@ -13,11 +13,6 @@ import (
 	control "github.com/fre-engine/fre/server"
 )
 
-// errorBody is the JSON format of every error.
-type errorBody struct {
-	Message string `json:"message"`
-}
-
 // statusError is an error with an HTTP status.
 type statusError struct {
 	status  int

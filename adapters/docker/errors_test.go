@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/moby/api/types/common"
+
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/failure"
 )
@@ -30,7 +32,7 @@ func TestCodes(t *testing.T) {
 		if other, ok := statuses[f.Code]; ok {
 			status = other
 		}
-		var body errorBody
+		var body common.ErrorResponse
 		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || w.Code != status || !strings.Contains(body.Message, cmp.Or(words[f.Code], "the reason")) {
 			t.Errorf("%s: %d %s, %v; want %d with the reason", f.Code, w.Code, w.Body, err, status)
 		}

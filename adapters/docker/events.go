@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/moby/api/types/events"
+
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/store"
 )
@@ -20,15 +22,7 @@ type event struct {
 	Status string `json:"status,omitempty"`
 	ID     string `json:"id,omitempty"`
 	From   string `json:"from,omitempty"`
-	Type   string
-	Action string
-	Actor  struct {
-		ID         string
-		Attributes map[string]string
-	}
-	Scope    string `json:"scope"`
-	Time     int64  `json:"time"`
-	TimeNano int64  `json:"timeNano"`
+	events.Message
 }
 
 // eventsOf returns the events that Docker's engine would send for a change, in Docker's order. A
@@ -42,21 +36,22 @@ func eventsOf(c store.Change) []event {
 	case store.ChangeSandbox:
 		return containerEvents(c)
 	case store.ChangeCache:
-		return []event{pruneEvent("builder", c)}
+		return []event{pruneEvent(events.BuilderEventType, c)}
 	case store.ChangeFunction:
 	}
 	return nil
 }
 
 // newEvent returns an event without attributes at the time of c.
-func newEvent(c store.Change, kind, action, id string) event {
-	e := event{Type: kind, Action: action, Scope: "local", Time: c.Time.Unix(), TimeNano: c.Time.UnixNano()}
-	e.Actor.ID, e.Actor.Attributes = id, map[string]string{}
-	return e
+func newEvent(c store.Change, kind events.Type, action events.Action, id string) event {
+	return event{Message: events.Message{
+		Type: kind, Action: action, Actor: events.Actor{ID: id, Attributes: map[string]string{}},
+		Scope: "local", Time: c.Time.Unix(), TimeNano: c.Time.UnixNano(),
+	}}
 }
 
-func pruneEvent(kind string, c store.Change) event {
-	e := newEvent(c, kind, string(c.Action), "")
+func pruneEvent(kind events.Type, c store.Change) event {
+	e := newEvent(c, kind, events.Action(c.Action), "")
 	e.Actor.Attributes["reclaimed"] = c.Attributes["bytes"]
 	return e
 }
@@ -65,9 +60,9 @@ func pruneEvent(kind string, c store.Change) event {
 // the name.
 func imageEvent(c store.Change) event {
 	if c.Action == store.ActionPrune {
-		return pruneEvent("image", c)
+		return pruneEvent(events.ImageEventType, c)
 	}
-	e := newEvent(c, "image", string(c.Action), c.ID)
+	e := newEvent(c, events.ImageEventType, events.Action(c.Action), c.ID)
 	attributes := e.Actor.Attributes
 	maps.Copy(attributes, labelsIn(c.Config))
 	maps.Copy(attributes, c.Attributes)
@@ -75,7 +70,7 @@ func imageEvent(c store.Change) event {
 	if c.Action == store.ActionPull || c.Action == store.ActionPush {
 		e.Actor.ID, attributes["name"] = c.Name, cmp.Or(repositoryOf(c.Name), c.Name)
 	}
-	e.Status, e.ID = e.Action, e.Actor.ID
+	e.Status, e.ID = string(e.Action), e.Actor.ID
 	return e
 }
 
@@ -85,8 +80,8 @@ func containerEvents(c store.Change) []event {
 	if name == "" {
 		name = cmp.Or(c.Attributes["function"], "run") + "-" + c.ID
 	}
-	of := func(action string, more ...string) event {
-		e := newEvent(c, "container", action, c.ID)
+	of := func(action events.Action, more ...string) event {
+		e := newEvent(c, events.ContainerEventType, action, c.ID)
 		attributes := e.Actor.Attributes
 		maps.Copy(attributes, c.Labels)
 		attributes["image"], attributes["name"], attributes[labelTenant] = c.Attributes["image"], name, c.Attributes["tenant"]
@@ -96,31 +91,31 @@ func containerEvents(c store.Change) []event {
 		for i := 0; i < len(more); i += 2 {
 			attributes[more[i]] = more[i+1]
 		}
-		e.Status, e.ID, e.From = action, c.ID, attributes["image"]
+		e.Status, e.ID, e.From = string(action), c.ID, attributes["image"]
 		return e
 	}
 	switch c.Action {
 	case store.ActionStart:
-		return append(attachments(c, "connect", "mount"), of("start"))
+		return append(attachments(c, events.ActionConnect, events.ActionMount), of(events.ActionStart))
 	case store.ActionExit:
 		var all []event
 		if c.Attributes["oom"] != "" {
-			all = append(all, of("oom"))
+			all = append(all, of(events.ActionOOM))
 		}
-		all = append(all, attachments(c, "disconnect", "unmount")...)
-		return append(all, of("die", "exitCode", exitCodeOf(c.Attributes), "execDuration", c.Attributes["seconds"]))
+		all = append(all, attachments(c, events.ActionDisconnect, events.ActionUnmount)...)
+		return append(all, of(events.ActionDie, "exitCode", exitCodeOf(c.Attributes), "execDuration", c.Attributes["seconds"]))
 	case store.ActionDelete:
-		return []event{of("destroy")}
+		return []event{of(events.ActionDestroy)}
 	case store.ActionKill:
-		return []event{of("kill", "signal", c.Attributes["signal"])}
+		return []event{of(events.ActionKill, "signal", c.Attributes["signal"])}
 	case store.ActionRename:
-		return []event{of("rename", "oldName", "/"+c.Attributes["old_name"])}
+		return []event{of(events.ActionRename, "oldName", "/"+c.Attributes["old_name"])}
 	case store.ActionResize:
-		return []event{of("resize", "height", c.Attributes["rows"], "width", c.Attributes["columns"])}
+		return []event{of(events.ActionResize, "height", c.Attributes["rows"], "width", c.Attributes["columns"])}
 	case store.ActionPrune:
-		return []event{pruneEvent("container", c)}
+		return []event{pruneEvent(events.ContainerEventType, c)}
 	case store.ActionCreate, store.ActionAttach, store.ActionDetach, store.ActionStop, store.ActionRestart:
-		return []event{of(string(c.Action))}
+		return []event{of(events.Action(c.Action))}
 	case store.ActionTag, store.ActionUntag, store.ActionPull, store.ActionPush, store.ActionLoad, store.ActionImport, store.ActionSave, // of images
 		store.ActionDeploy, store.ActionRemove, store.ActionRoute: // of functions
 	}
@@ -128,18 +123,18 @@ func containerEvents(c store.Change) []event {
 }
 
 // attachments returns the events of a container's network and volume, if any.
-func attachments(c store.Change, network, volume string) (all []event) {
+func attachments(c store.Change, network, volume events.Action) (all []event) {
 	for _, n := range networks() {
 		if string(networkModes[n.Name]) == c.Attributes["network"] {
-			e := newEvent(c, "network", network, n.ID)
+			e := newEvent(c, events.NetworkEventType, network, n.ID)
 			e.Actor.Attributes = map[string]string{"container": c.ID, "name": n.Name, "type": n.Driver}
 			all = append(all, e)
 		}
 	}
 	if work := c.Attributes["work"]; work != "" {
-		e := newEvent(c, "volume", volume, workVolume)
+		e := newEvent(c, events.VolumeEventType, volume, workVolume)
 		e.Actor.Attributes = map[string]string{"container": c.ID, "driver": "local"}
-		if volume == "mount" {
+		if volume == events.ActionMount {
 			maps.Copy(e.Actor.Attributes, map[string]string{"destination": workDir, "propagation": "", "read/write": strconv.FormatBool(work == string(engine.WorkWrite))})
 		}
 		all = append(all, e)
@@ -221,13 +216,13 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 func (f filters) event(e event) bool {
 	is := func(kind string) bool { // compares a prefix of the actor's id or name
 		want, given := f[kind]
-		return !given || e.Type == kind && slices.ContainsFunc(want, func(v string) bool {
+		return !given || string(e.Type) == kind && slices.ContainsFunc(want, func(v string) bool {
 			return v != "" && (strings.HasPrefix(e.Actor.ID, v) || strings.HasPrefix(e.Actor.Attributes["name"], v))
 		})
 	}
 	if want := f["image"]; want != nil {
 		name := e.Actor.Attributes["name"]
-		if e.Type != "image" {
+		if e.Type != events.ImageEventType {
 			name = e.Actor.Attributes["image"]
 		}
 		if !f.has("image", name, repositoryOf(name), e.Actor.ID) {
@@ -239,7 +234,7 @@ func (f filters) event(e event) bool {
 			return false
 		}
 	}
-	return is("container") && is("network") && is("volume") && f.has("type", e.Type) && f.has("event", e.Action) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
+	return is("container") && is("network") && is("volume") && f.has("type", string(e.Type)) && f.has("event", string(e.Action)) && f.has("scope", e.Scope) && f.labels(e.Actor.Attributes)
 }
 
 // exitCodeOf returns the exit status as in sh: 128 plus the signal number after a signal.

@@ -75,7 +75,7 @@ func TestEventsOf(t *testing.T) {
 		test.c.Time = time.Unix(5, 7)
 		var got []told
 		for _, e := range eventsOf(test.c) {
-			got = append(got, told{e.Type, e.Action, e.Actor.ID, e.Actor.Attributes})
+			got = append(got, told{string(e.Type), string(e.Action), e.Actor.ID, e.Actor.Attributes})
 			if e.Time != 5 || e.TimeNano != 5e9+7 || e.Scope != "local" {
 				t.Errorf("%s: %s at %d, %d of scope %q", test.name, e.Action, e.Time, e.TimeNano, e.Scope)
 			}
@@ -121,7 +121,7 @@ func TestEventFilters(t *testing.T) {
 		var got []string
 		for _, e := range all {
 			if f.event(e) {
-				got = append(got, e.Action)
+				got = append(got, string(e.Action))
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	types "github.com/moby/moby/api/types/image"
+	"github.com/moby/moby/api/types/storage"
+
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -284,6 +287,9 @@ func set(keys []string) map[string]struct{} {
 	return out
 }
 
+// graphDriver names the store in answers about images and containers.
+var graphDriver = storage.DriverData{Name: "fre", Data: map[string]string{}}
+
 // platformed returns the image with the given name or id, if the image fits the requested
 // platforms.
 func (s *server) platformed(r *http.Request, name, parameter string) (*store.Image, error) {
@@ -317,19 +323,10 @@ func (s *server) imageInspect(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, map[string]any{
 		"Id": img.Digest, "RepoTags": list(img.Names), "RepoDigests": list(img.Remotes), "Parent": "", "Comment": "", "Created": created, "DockerVersion": "", "Author": "",
 		"Config": configOf(cfg, labelsOf(img)), "Architecture": runtime.GOARCH, "Os": "linux", "Size": img.Size, "VirtualSize": img.Size,
-		"GraphDriver": map[string]any{"Name": "fre", "Data": map[string]string{}},
+		"GraphDriver": graphDriver,
 		"RootFS":      map[string]any{"Type": "layers", "Layers": layers},
 		"Metadata":    map[string]any{"LastTagTime": created},
 	})
-}
-
-type historyItem struct {
-	ID        string `json:"Id"`
-	Created   int64
-	CreatedBy string
-	Tags      []string
-	Size      int64
-	Comment   string
 }
 
 // diffIDs returns the diff ids of an image's layers. For an image built by FRE, the engine has
@@ -365,9 +362,9 @@ func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := []historyItem{}
+	out := []types.HistoryResponseItem{}
 	for _, step := range slices.Backward(steps) {
-		item := historyItem{ID: "<missing>", Created: step.Created.Unix(), CreatedBy: step.CreatedBy, Size: step.Size, Comment: step.Comment}
+		item := types.HistoryResponseItem{ID: "<missing>", Created: step.Created.Unix(), CreatedBy: step.CreatedBy, Size: step.Size, Comment: step.Comment}
 		if len(out) == 0 {
 			item.ID, item.Tags = string(img.Digest), img.Names
 		}
@@ -393,18 +390,13 @@ func (s *server) imageTag(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-type removedImage struct {
-	Untagged string `json:",omitempty"`
-	Deleted  string `json:",omitempty"`
-}
-
-func removedImages(gone engine.Removed) []removedImage {
-	out := []removedImage{}
+func removedImages(gone engine.Removed) []types.DeleteResponse {
+	out := []types.DeleteResponse{}
 	for _, name := range gone.Untagged {
-		out = append(out, removedImage{Untagged: name})
+		out = append(out, types.DeleteResponse{Untagged: name})
 	}
 	if gone.Deleted {
-		out = append(out, removedImage{Deleted: string(gone.Image.Digest)})
+		out = append(out, types.DeleteResponse{Deleted: string(gone.Image.Digest)})
 	}
 	return out
 }
@@ -444,10 +436,7 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		ImagesDeleted  []removedImage
-		SpaceReclaimed int64
-	}{}
+	var answer types.PruneReport
 	report, err := s.engine.GC(r.Context(), engine.GCOptions{Policy: &engine.GCPolicy{
 		Nameless: true, All: given && !dangling,
 		Only: func(img *store.Image) bool {
@@ -460,6 +449,6 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 	for _, x := range report.Images {
 		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: slices.Concat(x.Image.Names, x.Image.Remotes), Deleted: true})...)
 	}
-	answer.SpaceReclaimed = report.Bytes // includes objects without an image
+	answer.SpaceReclaimed = uint64(report.Bytes) // includes objects without an image
 	return reply(w, http.StatusOK, answer)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	types "github.com/moby/moby/api/types/container"
+
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/server/listing"
 )
@@ -19,7 +21,7 @@ type containerSummary struct {
 	ImageID    string
 	Command    string
 	Created    int64
-	Ports      []port
+	Ports      []types.PortSummary
 	Labels     map[string]string
 	State      string
 	HostConfig struct {
@@ -27,7 +29,7 @@ type containerSummary struct {
 		Annotations map[string]string `json:",omitempty"`
 	}
 	NetworkSettings struct{ Networks map[string]endpoint }
-	Mounts          []mountPoint
+	Mounts          []types.MountPoint
 	containerMoment
 }
 
@@ -41,7 +43,7 @@ type containerMoment struct {
 func summaryOfContainer(c container) containerSummary {
 	out := containerSummary{
 		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.Digest), Command: c.Command, Created: c.made.Unix(),
-		Ports: []port{}, Labels: c.labels(), State: c.state(), Mounts: c.mounts(),
+		Ports: []types.PortSummary{}, Labels: c.labels(), State: c.state(), Mounts: c.mounts(),
 	}
 	out.HostConfig.NetworkMode = c.network()
 	if c.record != nil {

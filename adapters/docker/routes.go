@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/moby/moby/api/types/volume"
 )
 
 // route is one route of the API, without the version. A handler may return an error only if no
@@ -66,7 +68,7 @@ func (s *server) routes() []route {
 		{"POST", "/networks/prune", takes("filters"), prunedNothing(map[string]any{"NetworksDeleted": []string{}}, "until", "label", "label!"), false},
 		{"GET", "/volumes", takes("filters"), s.volumeList, false},
 		{"GET", "/volumes/{name}", nil, s.volumeInspect, false},
-		{"POST", "/volumes/prune", takes("filters"), prunedNothing(map[string]any{"VolumesDeleted": []string{}, "SpaceReclaimed": 0}, "all", "label", "label!"), false},
+		{"POST", "/volumes/prune", takes("filters"), prunedNothing(volume.PruneReport{VolumesDeleted: []string{}}, "all", "label", "label!"), false},
 		{"POST", "/build/prune", takes("all", "filters", "keep-storage", "reserved-space", "max-used-space", "min-free-space"), s.buildPrune, false},
 		{"GET", "/plugins", takes("filters"), s.pluginList, false},
 	}

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	types "github.com/moby/moby/api/types/container"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
@@ -52,7 +53,7 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusCreated, map[string]any{"Id": made.ID, "Warnings": warnings})
+	return reply(w, http.StatusCreated, types.CreateResponse{ID: made.ID, Warnings: warnings})
 }
 
 // networkModes maps Docker's networks to network modes of images.
@@ -203,10 +204,7 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		ContainersDeleted []string
-		SpaceReclaimed    int64
-	}{}
+	var answer types.PruneReport
 	for _, c := range s.containers(true) {
 		if c.running() || !f.labels(c.labels()) || !until.IsZero() && c.made.After(until) {
 			continue
@@ -219,9 +217,9 @@ func (s *server) containerPrune(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		answer.ContainersDeleted = append(answer.ContainersDeleted, c.ID)
-		answer.SpaceReclaimed += written
+		answer.SpaceReclaimed += uint64(written)
 	}
-	s.engine.Changes().Add(store.Change{Kind: store.ChangeSandbox, Action: store.ActionPrune, Attributes: map[string]string{"bytes": strconv.FormatInt(answer.SpaceReclaimed, 10)}})
+	s.engine.Changes().Add(store.Change{Kind: store.ChangeSandbox, Action: store.ActionPrune, Attributes: map[string]string{"bytes": strconv.FormatUint(answer.SpaceReclaimed, 10)}})
 	return reply(w, http.StatusOK, answer)
 }
 

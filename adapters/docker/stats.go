@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	types "github.com/moby/moby/api/types/container"
+
 	"github.com/fre-engine/fre/engine"
 )
 
@@ -172,7 +174,7 @@ func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
 	for _, p := range processes {
 		rows = append(rows, topRow(p))
 	}
-	return reply(w, http.StatusOK, map[string]any{"Titles": []string{"UID", "PID", "PPID", "C", "STIME", "TTY", "TIME", "CMD"}, "Processes": rows})
+	return reply(w, http.StatusOK, types.TopResponse{Titles: []string{"UID", "PID", "PPID", "C", "STIME", "TTY", "TIME", "CMD"}, Processes: rows})
 }
 
 func topRow(p engine.Process) []string {

@@ -4,12 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/api/types/registry"
+	"github.com/moby/moby/api/types/swarm"
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/api/types/volume"
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
@@ -61,23 +67,24 @@ func thisHost() host {
 	return h
 }
 
-type component struct {
-	Name    string
-	Version string
-	Details map[string]string
-}
-
 func (s *server) version(w http.ResponseWriter, _ *http.Request) error {
 	v := s.cfg.Version
 	newest, oldest := "1."+strconv.Itoa(maxVersion), "1."+strconv.Itoa(minVersion)
-	return reply(w, http.StatusOK, map[string]any{
-		"Platform": map[string]string{"Name": "FRE: Function Runtime Environment"},
-		"Components": []component{{"Engine", v.Version, map[string]string{
+	return reply(w, http.StatusOK, system.VersionResponse{
+		Platform: system.PlatformInfo{Name: "FRE: Function Runtime Environment"},
+		Components: []system.ComponentVersion{{Name: "Engine", Version: v.Version, Details: map[string]string{
 			"ApiVersion": newest, "MinAPIVersion": oldest, "Experimental": "false", "Arch": v.Arch, "Os": v.OS, "GitCommit": v.Commit, "GoVersion": v.Go, "KernelVersion": s.host.kernel,
 		}}},
-		"Version": v.Version, "ApiVersion": newest, "MinAPIVersion": oldest, "GitCommit": v.Commit, "GoVersion": v.Go,
-		"Os": v.OS, "Arch": v.Arch, "KernelVersion": s.host.kernel,
+		Version: v.Version, APIVersion: newest, MinAPIVersion: oldest, GitCommit: v.Commit, GoVersion: v.Go,
+		Os: v.OS, Arch: v.Arch, KernelVersion: s.host.kernel,
 	})
+}
+
+// oldInfo has the fields that clients before API version 1.50 expect.
+type oldInfo struct {
+	system.Info
+	BridgeNfIptables  bool
+	BridgeNfIP6tables bool `json:"BridgeNfIp6tables"`
 }
 
 // info answers GET /info, for docker info. The flags report every kind of limit as supported.
@@ -91,31 +98,29 @@ func (s *server) info(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	images, _ := s.engine.ImageList()
-	none := map[string]any{}
-	info := map[string]any{
-		"ID": "fre-" + s.host.name, "Name": s.host.name, "ServerVersion": s.cfg.Version.Version,
-		"Containers": running + stopped, "ContainersRunning": running, "ContainersPaused": 0, "ContainersStopped": stopped,
-		"Images": len(images), "SystemTime": time.Now().Format(time.RFC3339Nano),
-		"Driver": "fre", "DriverStatus": [][2]string{{"Files", "hard-linked objects, shared by all images"}},
-		"Plugins":     map[string]any{"Volume": []string{"local"}, "Network": []string{"bridge", "host", "null"}, "Authorization": nil, "Log": []string{"json-file"}},
-		"MemoryLimit": true, "SwapLimit": true, "CpuCfsPeriod": true, "CpuCfsQuota": true, "CPUShares": true, "CPUSet": true, "PidsLimit": true,
-		"OomKillDisable": false, "IPv4Forwarding": true,
-		"Debug": false, "NFd": -1, "NGoroutines": runtime.NumGoroutine(), "NEventsListener": 0,
-		"LoggingDriver": "json-file", "CgroupDriver": "none", "CgroupVersion": s.host.cgroup,
-		"KernelVersion": s.host.kernel, "OperatingSystem": s.host.os, "OSType": "linux", "OSVersion": "", "Architecture": archNames[s.host.arch],
-		"NCPU": runtime.NumCPU(), "MemTotal": s.host.memory,
-		"IndexServerAddress": "https://index.docker.io/v1/",
-		"RegistryConfig":     map[string]any{"InsecureRegistryCIDRs": []string{"127.0.0.0/8"}, "IndexConfigs": none, "Mirrors": []string{}},
-		"DockerRootDir":      s.engine.StateDir(), "LiveRestoreEnabled": false, "Isolation": "", "InitBinary": "",
-		"Runtimes": map[string]any{"fre": map[string]string{"path": "fre"}}, "DefaultRuntime": "fre",
-		"Swarm":            map[string]any{"NodeID": "", "NodeAddr": "", "LocalNodeState": "inactive", "ControlAvailable": false, "Error": "", "RemoteManagers": nil},
-		"ContainerdCommit": map[string]string{"ID": ""}, "RuncCommit": map[string]string{"ID": ""}, "InitCommit": map[string]string{"ID": ""},
-		"SecurityOptions": []string{"name=seccomp,profile=builtin", "name=userns"},
-		"Labels":          []string{}, "ExperimentalBuild": false, "HttpProxy": "", "HttpsProxy": "", "NoProxy": "",
-		"GenericResources": nil, "Warnings": nil,
+	info := system.Info{
+		ID: "fre-" + s.host.name, Name: s.host.name, ServerVersion: s.cfg.Version.Version,
+		Containers: running + stopped, ContainersRunning: running, ContainersStopped: stopped,
+		Images: len(images), SystemTime: time.Now().Format(time.RFC3339Nano),
+		Driver: graphDriver.Name, DriverStatus: [][2]string{{"Files", "hard-linked objects, shared by all images"}},
+		Plugins:     system.PluginsInfo{Volume: []string{"local"}, Network: []string{"bridge", "host", "null"}, Log: []string{"json-file"}},
+		MemoryLimit: true, SwapLimit: true, CPUCfsPeriod: true, CPUCfsQuota: true, CPUShares: true, CPUSet: true, PidsLimit: true,
+		IPv4Forwarding: true, NFd: -1, NGoroutines: runtime.NumGoroutine(),
+		LoggingDriver: "json-file", CgroupDriver: "none", CgroupVersion: s.host.cgroup,
+		KernelVersion: s.host.kernel, OperatingSystem: s.host.os, OSType: "linux", Architecture: archNames[s.host.arch],
+		NCPU: runtime.NumCPU(), MemTotal: s.host.memory,
+		IndexServerAddress: "https://index.docker.io/v1/",
+		RegistryConfig: &registry.ServiceConfig{
+			InsecureRegistryCIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, IndexConfigs: map[string]*registry.IndexInfo{}, Mirrors: []string{},
+		},
+		DockerRootDir: s.engine.StateDir(),
+		Runtimes:      map[string]system.RuntimeWithStatus{"fre": {Runtime: system.Runtime{Path: "fre"}}}, DefaultRuntime: "fre",
+		Swarm:           swarm.Info{LocalNodeState: swarm.LocalNodeStateInactive},
+		SecurityOptions: []string{"name=seccomp,profile=builtin", "name=userns"},
+		Labels:          []string{},
 	}
 	if versionOf(r) < 50 { // clients of these versions warn if the fields are false
-		info["BridgeNfIptables"], info["BridgeNfIp6tables"] = true, true
+		return reply(w, http.StatusOK, oldInfo{info, true, true})
 	}
 	return reply(w, http.StatusOK, info)
 }
@@ -123,37 +128,16 @@ func (s *server) info(w http.ResponseWriter, r *http.Request) error {
 // archNames maps Go's architectures to uname's.
 var archNames = map[string]string{"amd64": "x86_64", "arm64": "aarch64"}
 
-// network is one of the built-in networks.
-type network struct {
-	Name       string
-	ID         string `json:"Id"`
-	Created    string
-	Scope      string
-	Driver     string
-	EnableIPv4 bool
-	EnableIPv6 bool
-	IPAM       map[string]any
-	Internal   bool
-	Attachable bool
-	Ingress    bool
-	ConfigFrom map[string]string
-	ConfigOnly bool
-	Containers map[string]any
-	Options    map[string]string
-	Labels     map[string]string
-}
-
 // networks returns the network modes of a container, as Docker networks.
-func networks() []network {
-	var out []network
+func networks() []network.Inspect {
+	var out []network.Inspect
 	for _, n := range []struct{ name, driver string }{
 		{networkBridge, "bridge"}, {networkHost, "host"}, {networkNone, "null"},
 	} {
-		out = append(out, network{
-			Name: n.name, ID: networkID(n.name), Created: "0001-01-01T00:00:00Z", Scope: "local", Driver: n.driver, EnableIPv4: true,
-			IPAM: map[string]any{"Driver": "default", "Options": nil, "Config": []any{}}, ConfigFrom: map[string]string{"Network": ""},
-			Containers: map[string]any{}, Options: map[string]string{}, Labels: map[string]string{},
-		})
+		out = append(out, network.Inspect{Network: network.Network{
+			Name: n.name, ID: networkID(n.name), Scope: "local", Driver: n.driver, EnableIPv4: true,
+			IPAM: network.IPAM{Driver: "default", Config: []network.IPAMConfig{}}, Options: map[string]string{}, Labels: map[string]string{},
+		}, Containers: map[string]network.EndpointResource{}})
 	}
 	return out
 }
@@ -170,7 +154,7 @@ func (s *server) networkList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := []network{}
+	out := []network.Inspect{}
 	for _, n := range networks() {
 		if f.like("name")(n.Name) && f.like("id")(n.ID) && f.has("driver", n.Driver) && f.has("scope", n.Scope) && f.has("type", "builtin") && f.labels(nil) && f.has("dangling", "false", "0") {
 			out = append(out, n)
@@ -190,31 +174,21 @@ func (s *server) networkInspect(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, n)
 }
 
-func findNetwork(id string) (network, error) {
+func findNetwork(id string) (network.Inspect, error) {
 	for _, n := range networks() {
 		if n.Name == id || len(id) >= 3 && strings.HasPrefix(n.ID, id) {
 			return n, nil
 		}
 	}
-	return network{}, notFound("network %s not found", id)
-}
-
-// volume is a tenant's persistent directory.
-type volume struct {
-	CreatedAt  string
-	Driver     string
-	Labels     map[string]string
-	Mountpoint string
-	Name       string
-	Options    map[string]string
-	Scope      string
+	return network.Inspect{}, notFound("network %s not found", id)
 }
 
 // workVolume is the volume name of the tenant's directory.
 const workVolume = "fre-work"
 
-func work() volume {
-	return volume{Driver: "local", Labels: map[string]string{labelTenant: image.DefaultTenant}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
+// work describes the only volume: the tenant's persistent directory.
+func work() volume.Volume {
+	return volume.Volume{Driver: "local", Labels: map[string]string{labelTenant: image.DefaultTenant}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
 }
 
 func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
@@ -222,11 +196,11 @@ func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := []volume{}
+	out := []volume.Volume{}
 	if v := work(); f.like("name")(v.Name) && f.has("driver", v.Driver) && f.has("dangling", "false", "0") && f.labels(v.Labels) {
 		out = append(out, v)
 	}
-	return reply(w, http.StatusOK, map[string]any{"Volumes": out, "Warnings": nil})
+	return reply(w, http.StatusOK, volume.ListResponse{Volumes: out})
 }
 
 func (s *server) volumeInspect(w http.ResponseWriter, r *http.Request) error {

@@ -12,29 +12,23 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/api/types/registry"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 )
 
 // progress is one line of a progress stream. An error after the first line is the last line.
 type progress struct {
-	Stream      string       `json:"stream,omitempty"`
-	Status      string       `json:"status,omitempty"`
-	ID          string       `json:"id,omitempty"`
-	Progress    string       `json:"progress,omitempty"`
-	Detail      *detail      `json:"progressDetail,omitempty"`
-	Error       string       `json:"error,omitempty"`
-	ErrorDetail *errorDetail `json:"errorDetail,omitempty"`
-	Aux         any          `json:"aux,omitempty"`
-}
-
-type detail struct {
-	Current int64 `json:"current,omitempty"`
-	Total   int64 `json:"total,omitempty"`
-}
-
-type errorDetail struct {
-	Message string `json:"message"`
+	Stream      string               `json:"stream,omitempty"`
+	Status      string               `json:"status,omitempty"`
+	ID          string               `json:"id,omitempty"`
+	Progress    string               `json:"progress,omitempty"`
+	Detail      *jsonstream.Progress `json:"progressDetail,omitempty"`
+	Error       string               `json:"error,omitempty"`
+	ErrorDetail *jsonstream.Error    `json:"errorDetail,omitempty"`
+	Aux         any                  `json:"aux,omitempty"`
 }
 
 // progressOut sends lines at once; the first line also sends the status.
@@ -71,7 +65,7 @@ func (p *progressOut) report(e image.Event) {
 		line.Status = "Already exists"
 	}
 	if e.Total > 0 || e.Done > 0 {
-		line.Detail = &detail{e.Done, e.Total}
+		line.Detail = &jsonstream.Progress{Current: e.Done, Total: e.Total}
 		if e.Total > 0 {
 			line.Progress = fmt.Sprintf("%d%%", 100*e.Done/e.Total)
 		}
@@ -88,7 +82,7 @@ func (p *progressOut) fail(err error) error {
 		w.failure = err
 	}
 	_, message := statusOf(err)
-	p.send(progress{Error: message, ErrorDetail: &errorDetail{message}})
+	p.send(progress{Error: message, ErrorDetail: &jsonstream.Error{Message: message}})
 	return nil
 }
 
@@ -168,7 +162,7 @@ func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, map[string]string{"Status": "Login Succeeded", "IdentityToken": ""})
+	return reply(w, http.StatusOK, registry.AuthResponse{Status: "Login Succeeded"})
 }
 
 // imageCreate answers POST /images/create: a pull (fromImage, tag, platform), or
