@@ -406,7 +406,9 @@ func (ev *event) step(ctx context.Context, target string, r *Request, before *ev
 // guardError is a refusal by Config.Calls.
 type guardError struct{ error }
 
-func (e *guardError) Unwrap() error      { return e.error }
+func (e *guardError) Unwrap() error { return e.error }
+
+// Code returns [failure.Quota].
 func (e *guardError) Code() failure.Code { return failure.Quota }
 
 // notPassed are header fields that belong to one connection or that the engine sets itself.

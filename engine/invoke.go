@@ -146,7 +146,9 @@ type metaError struct{ error }
 
 func (e metaError) Is(target error) bool { return target == ErrEventTooLarge }
 func (e metaError) Unwrap() error        { return e.error }
-func (e metaError) Code() failure.Code   { return failure.HeaderTooLarge }
+
+// Code returns [failure.HeaderTooLarge].
+func (e metaError) Code() failure.Code { return failure.HeaderTooLarge }
 
 // Failed returns the invocation that err ended, or the zero value.
 func Failed(err error) InvocationError {

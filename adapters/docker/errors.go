@@ -49,7 +49,7 @@ func statusOf(err error) (status int, message string) {
 	}
 	e := control.ErrorOf(err)
 	status, message = e.Status, e.Message
-	switch e.Code { //nolint:exhaustive // the codes for which Docker has another status or other words
+	switch e.Code { // the codes for which Docker has another status or other words
 	case failure.BadRequest, failure.NameTaken, failure.Stopping, failure.Registry, failure.NotFound, failure.Cancelled, failure.Internal:
 	case failure.BadName:
 		message = "invalid reference format: " + message

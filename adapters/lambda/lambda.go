@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-
 	"net"
 	"net/http"
 	"net/netip"
@@ -415,7 +414,7 @@ func errorOf(err error) *awsError {
 	}
 	e := control.ErrorOf(err)
 	f := &awsError{status: e.Status, kind: "ServiceException", message: e.Message, after: api.RetryAfter(err)}
-	switch e.Code { //nolint:exhaustive // the codes for which Lambda has a kind or a status of its own
+	switch e.Code { // the codes for which Lambda has a kind or a status of its own
 	case failure.BadSignature:
 		f.status, f.kind = http.StatusForbidden, "InvalidSignatureException"
 		f.message = "The request signature we calculated does not match the signature you provided. Check your secret access key and signing method."

@@ -172,7 +172,11 @@ type denied struct{ error }
 
 func (d denied) Unwrap() error        { return d.error }
 func (d denied) Is(target error) bool { return target == fs.ErrPermission }
-func (d denied) Code() failure.Code   { return failure.Forbidden }
+
+// Code returns [failure.Forbidden].
+func (d denied) Code() failure.Code { return failure.Forbidden }
+
+// Next returns the next step.
 func (d denied) Next() string {
 	return "log in as yourself (docker login), or with --username and --password-stdin"
 }

@@ -162,7 +162,7 @@ const allPackages = ":all:"
 // set adds the value of --only-binary or --no-binary to its list. A package is in at most one list.
 func (f *formats) set(option, value string, to, other *[]string) error {
 	if value == "" {
-		return fmt.Errorf("%s names no package: write a package, %s or :none:", option, allPackages)
+		return fmt.Errorf("%s names no package: write :none:, %s or a package", option, allPackages)
 	}
 	for name := range strings.SplitSeq(value, ",") {
 		switch name = strings.TrimSpace(name); {

@@ -168,9 +168,9 @@ func (e *Engine) RemoveFunction(_ context.Context, name string) error {
 }
 
 // Invoke answers by the path. /fail, /crash, /timeout, /overloaded, /closed and /broken fail
-// accordingly, and /code/CODE with an error of that code. /status/N answers with status N. /stream echoes the body line by line as the lines
-// arrive. Every other path answers with the event as JSON, and with one header of each kind that
-// the server must drop.
+// accordingly, and /code/CODE fails with that code. /status/N answers with status N. /stream echoes
+// the body line by line as the lines arrive. Every other path answers with the event as JSON, and
+// with one header of each kind that the server must drop.
 func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	if _, err := e.Function(name); err != nil {
 		return nil, err

@@ -2,7 +2,7 @@ package docs
 
 import (
 	"errors"
-	"io/fs"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,9 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/internal/daemon"
 )
 
 // steps is scripts/steps.sh in a directory with a copy of scripts/ and its own Makefile.
@@ -111,18 +112,16 @@ func TestStepsInterrupted(t *testing.T) {
 	}
 	sleeps := map[string]int{"a.pid": 0, "b.pid": 0}
 	for name := range sleeps {
-		for sleeps[name] == 0 {
+		err := daemon.Until(t.Context(), func() error {
 			raw, err := os.ReadFile(filepath.Join(cmd.Dir, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				time.Sleep(time.Millisecond)
-				continue
-			}
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
-			if sleeps[name], err = strconv.Atoi(strings.TrimSpace(string(raw))); err != nil {
-				t.Fatal(err)
-			}
+			sleeps[name], err = strconv.Atoi(strings.TrimSpace(string(raw)))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -132,9 +131,14 @@ func TestStepsInterrupted(t *testing.T) {
 		t.Errorf("the script ended with %v", err)
 	}
 	for name, pid := range sleeps {
-		for syscall.Kill(pid, 0) == nil { // until init has reaped it
-			time.Sleep(time.Millisecond)
+		err := daemon.Until(t.Context(), func() error {
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("%s: process %d has not ended: %w", name, pid, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		t.Logf("%s: %d has ended", name, pid)
 	}
 }

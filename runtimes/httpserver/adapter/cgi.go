@@ -234,7 +234,7 @@ func (s *script) head(a *channel.Answer) error {
 		case lower == "status":
 			status, err := strconv.Atoi(value[:min(3, len(value))])
 			if err != nil || status < 200 || status > 599 {
-				return fmt.Errorf("Status %.100q is not from 200 to 599", value)
+				return fmt.Errorf("the status %.100q is not from 200 to 599", value)
 			}
 			a.Status, said = status, true
 		case !hopByHopLower[lower]:
