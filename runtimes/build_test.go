@@ -426,7 +426,7 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 		want  string
 	}{
 		"hash of a file":       {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "six==1.16.0 --hash=sha256:" + strings.Repeat("0", 64)}, "hash mismatch"},
-		"hashes for some":      {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "idna==3.4\nsix==1.16.0 --hash=" + sixSum}, "none for idna"},
+		"hashes for some":      {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "idna==3.4\nsix==1.16.0 --hash=" + sixSum}, "none for the dependency idna"},
 		"an index":             {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "-i https://example.com/simple\nsix"}, "r.txt:1: -i: packages come from the indexes in the engine's configuration"},
 		"no file":              {map[string]string{"fret.yaml": template("r.txt")}, "read r.txt"},
 		"dynamic dependencies": {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndynamic = [\"dependencies\"]\n"}, "are dynamic"},
