@@ -60,8 +60,8 @@ SCRIPTED := ^TestScripts$$
 # test that opens a store.
 RACE := -race -gcflags=modernc.org/...=-race=false
 
-# Each benchmark once, to see that it runs.
-ONCE := -bench . -benchtime 1x
+# Each benchmark once and with little data, to see that it runs.
+ONCE := -short -bench . -benchtime 1x
 
 # Packages under PKG without the suites, as directories.
 unit_packages = $$(go list -f '{{.Dir}}' $(PKG) | grep -vE '/test/(system|docker|security|robustness|cluster|cosign|openfaas|functionsframework|frameworks)(/|$$)|/video/test(/|$$)')

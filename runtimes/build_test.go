@@ -89,9 +89,6 @@ type workshop struct {
 func newWorkshop(t *testing.T) *workshop {
 	t.Helper()
 	fretest.RequireRoot(t)
-	if testing.Short() {
-		t.Skip("builds base environments from the network")
-	}
 	state := os.Getenv("FRE_TEST_STATE") // keeps base environments between runs
 	if state == "" {
 		state = t.TempDir()

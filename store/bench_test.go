@@ -32,10 +32,18 @@ func benchTree(b *testing.B, s *Store, n int) Digest {
 	return d
 }
 
+// many is how many files or images a benchmark has: with -short few, to see that it runs.
+func many() int {
+	if testing.Short() {
+		return 100
+	}
+	return 10000
+}
+
 // BenchmarkPutImage links an image of 10,000 files; removing it is not counted.
 func BenchmarkPutImage(b *testing.B) {
 	s := openStore(b, b.TempDir())
-	d := benchTree(b, s, 10000)
+	d := benchTree(b, s, many())
 	putImage(b, s, "keep", "1", d)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -56,7 +64,7 @@ func BenchmarkCommit(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		s := openStore(b, b.TempDir())
 		for b.Loop() {
-			benchTree(b, s, 10000)
+			benchTree(b, s, many())
 			b.StopTimer()
 			if _, err := s.Sweep(b.Context(), SweepOptions{}); err != nil {
 				b.Fatal(err)
@@ -66,9 +74,9 @@ func BenchmarkCommit(b *testing.B) {
 	})
 	b.Run("known", func(b *testing.B) {
 		s := openStore(b, b.TempDir())
-		benchTree(b, s, 10000)
+		benchTree(b, s, many())
 		for b.Loop() {
-			benchTree(b, s, 10000)
+			benchTree(b, s, many())
 		}
 	})
 }
@@ -85,7 +93,7 @@ func BenchmarkAdopt(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				names := make([]string, 10000)
+				names := make([]string, many())
 				for i := range names {
 					names[i] = filepath.Join(dir, fmt.Sprint(i))
 					content := strings.Repeat(fmt.Sprintf("line %d\n", i), 400)
@@ -130,7 +138,7 @@ func BenchmarkAdopt(b *testing.B) {
 // BenchmarkRemoveImage removes an image of 100 files, 10 of them its own, out of
 // 2,000: what it costs beside what the number of images costs.
 func BenchmarkRemoveImage(b *testing.B) {
-	for _, images := range []int{20, 2000} {
+	for _, images := range []int{20, min(2000, many())} {
 		b.Run(fmt.Sprintf("images=%d", images), func(b *testing.B) {
 			s := openStore(b, b.TempDir())
 			base := benchTree(b, s, 90)
@@ -159,7 +167,7 @@ func BenchmarkRemoveImage(b *testing.B) {
 // BenchmarkSweep looks through a store in which nothing is loose.
 func BenchmarkSweep(b *testing.B) {
 	s := openStore(b, b.TempDir())
-	d := benchTree(b, s, 10000)
+	d := benchTree(b, s, many())
 	putImage(b, s, "keep", "1", d)
 	for b.Loop() {
 		if _, err := s.Sweep(b.Context(), SweepOptions{}); err != nil {
@@ -171,7 +179,7 @@ func BenchmarkSweep(b *testing.B) {
 // BenchmarkCheck reads 50 images of 1,010 files each, 1,000 of them in common.
 func BenchmarkCheck(b *testing.B) {
 	s := openStoreUnchecked(b, b.TempDir())
-	base := benchTree(b, s, 1000)
+	base := benchTree(b, s, min(1000, many()))
 	const images = 50
 	for i := range images {
 		own := make(map[string]string)
@@ -192,7 +200,7 @@ func BenchmarkCheck(b *testing.B) {
 // redeployment after an edit does: the part is committed, too. files is that of
 // what they share.
 func BenchmarkPutImageOfNewCode(b *testing.B) {
-	for _, files := range []int{1000, 8000} {
+	for _, files := range []int{min(1000, many()), min(8000, many())} {
 		b.Run(fmt.Sprint("files=", files), func(b *testing.B) {
 			s := openStore(b, b.TempDir())
 			base := benchTree(b, s, files)

@@ -88,7 +88,7 @@ func TestOpenReadsNoImage(t *testing.T) {
 // BenchmarkOpen10000 opens a store of 10,000 images, and says what they take in
 // memory.
 func BenchmarkOpen10000(b *testing.B) {
-	s := openEntered(b, 10000)
+	s := openEntered(b, many())
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func BenchmarkOpen10000(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StopTimer()
-		b.ReportMetric(float64(heap()-before)/10000, "heap-B/image")
+		b.ReportMetric(float64(heap()-before)/float64(many()), "heap-B/image")
 		if err := s.Close(); err != nil {
 			b.Fatal(err)
 		}
@@ -116,8 +116,8 @@ func BenchmarkOpen10000(b *testing.B) {
 
 // BenchmarkTag10000 gives an image among 10,000 one more name, and takes it away.
 func BenchmarkTag10000(b *testing.B) {
-	s := openEntered(b, 10000)
-	d := s.Images()[5000].Digest
+	s := openEntered(b, many())
+	d := s.Images()[many()/2].Digest
 	for b.Loop() {
 		if _, err := s.Tag(b.Context(), d, "more:1"); err != nil {
 			b.Fatal(err)
