@@ -124,7 +124,7 @@ test: ## run everything, as root: lint, unit and root tests, robustness, docs, c
 	@scripts/steps.sh deps build tools -j 3 test-root lint race test-builds bench-smoke test-v2-core docs
 
 .PHONY: tools
-tools: $(LINTER) $(REGISTRY) $(CONFORM) $(H2SPEC) $(PEBBLE) $(NATS) $(CLOUDEVENTS) ## build the programs that make test needs and that are none of FRE
+tools: $(LINTER) $(REGISTRY) $(CONFORM) $(H2SPEC) $(PEBBLE) $(NATS) $(CLOUDEVENTS) ## build the other programs of make test: linter, registry, NATS, conformance tools
 
 .PHONY: fmt
 fmt: $(LINTER) ## format the Go code

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// Failure is what the catalogue says about a code.
+// Failure is the entry of a code in the catalogue.
 type Failure struct {
 	Code   Code
 	Status int // HTTP status of the answer

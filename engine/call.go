@@ -56,8 +56,8 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// Code returns the code of Err for the caller, which has no use for the codes of the control API:
-// those are [failure.Internal].
+// Code returns the code of Err for the calling function. Codes of the control API become
+// [failure.Internal], because the function could not act on the failure.
 func (e *CallError) Code() failure.Code { return callCode(e.Err) }
 
 // CallRecord describes a call that has ended, for [Config].Called.

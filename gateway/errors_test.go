@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// TestErrorOf: what no request of a test brings about easily.
+// TestErrorOf: each error of the engine has its status and code.
 func TestErrorOf(t *testing.T) {
 	for err, want := range map[error]string{
 		engine.ErrOverloaded:       "503 overloaded",

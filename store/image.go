@@ -15,20 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/linux"
 )
 
 // mountPoints are directories of every image, on which a sandbox mounts.
 var mountPoints = [...]string{"dev", "etc", "function", "opt", "proc", "run", "sys", "tmp", "work"}
-
-// Errors of image references and removal.
-var (
-	// ErrAmbiguous: a digest prefix matches several images.
-	ErrAmbiguous = failure.New(failure.Ambiguous, "ambiguous image reference", "give more characters of the digest")
-	// ErrInUse: a function refers to the image.
-	ErrInUse = failure.New(failure.InUse, "image is in use", "remove the function, or stop the sandbox, first")
-)
 
 // minPrefix is the minimal length of a digest prefix, in digits.
 const minPrefix = 6

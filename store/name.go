@@ -14,6 +14,14 @@ import (
 // ErrName is wrapped by every refusal of an image's name or reference.
 var ErrName = failure.New(failure.BadName, "invalid image name", "")
 
+// Errors of image references and removal.
+var (
+	// ErrAmbiguous: a digest prefix matches several images.
+	ErrAmbiguous = failure.New(failure.Ambiguous, "ambiguous image reference", "give more characters of the digest")
+	// ErrInUse: a function refers to the image.
+	ErrInUse = failure.New(failure.InUse, "image is in use", "remove the function, or stop the sandbox, first")
+)
+
 // Names from outside follow the grammar of the OCI distribution specification and of docker
 // (github.com/distribution/reference): registry host and port, path components, version (a tag
 // in docker's terms).
