@@ -70,6 +70,9 @@ type TemplateErrors []*TemplateError
 // mostErrors is how many faults are printed.
 const mostErrors = 10
 
+// Code returns [failure.Template].
+func (e TemplateErrors) Code() failure.Code { return failure.Template }
+
 func (e TemplateErrors) Error() string {
 	var b strings.Builder
 	for i, err := range e {

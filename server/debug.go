@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/server/syscount"
 )
 
@@ -117,12 +115,6 @@ func (s *server) syscalls(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer s.profiling.Unlock()
 	counter, err := syscount.Start()
-	if errors.Is(err, syscount.ErrUnsupported) {
-		return &api.Error{
-			Code: failure.Unsupported, Message: err.Error(),
-			Next: "run the engine in the host's pid namespace on a kernel built with CONFIG_FTRACE_SYSCALLS, or count with strace -f -c -p PID",
-		}
-	}
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // A file smaller than bufferSize is hashed in memory, and written only if its object is missing.
@@ -21,7 +23,7 @@ const bufferSize = 256 << 10
 // Errors of a Writer.
 var (
 	// ErrConflict: a path is a directory in one part or entry and a file or symlink in another.
-	ErrConflict = errors.New("path is a directory in one part and no directory in another")
+	ErrConflict = failure.New(failure.BuildFailed, "path is a directory in one part and no directory in another", "rename the path in the code, or leave out one of the packages")
 	// ErrOwner: an id is above MaxID.
 	ErrOwner = errors.New("sandboxes have the user and group ids 0 to 65535 only")
 )

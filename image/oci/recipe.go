@@ -11,6 +11,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -55,7 +56,7 @@ func redirect(from io.Reader, to *os.File, over map[string][]string) error {
 const maxRaw = 1 << 20 // bytes of one 'r'
 
 // ErrRecipe: a layer's recipe is damaged.
-var ErrRecipe = errors.New("damaged layer recipe")
+var ErrRecipe = failure.New(failure.Internal, "damaged layer recipe", "pull or load the image again")
 
 // recorder passes an archive on and writes its recipe.
 type recorder struct {

@@ -24,14 +24,17 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/failure"
 )
 
 // ErrUnsupported means that the kernel has no trace events of system calls, or denies them to
 // this process.
-var ErrUnsupported = errors.New("the kernel has no trace events of system calls")
+var ErrUnsupported = failure.New(failure.Unsupported, "the kernel has no trace events of system calls",
+	"run the engine in the host's pid namespace on a kernel built with CONFIG_FTRACE_SYSCALLS, or count with strace -f -c -p PID")
 
 // ErrOverrun means that the kernel's buffers could not hold all calls.
-var ErrOverrun = errors.New("more system calls than the kernel's buffer holds")
+var ErrOverrun = failure.New(failure.Overloaded, "more system calls than the kernel's buffer holds", "count for a shorter time")
 
 // Count is the number of times that the process made one system call.
 type Count struct {
@@ -167,7 +170,7 @@ func (c *Counter) Stop() (counts []Count, err error) {
 		return nil, err
 	}
 	if lost > 0 {
-		return nil, fmt.Errorf("%w: %d were lost; count for a shorter time", ErrOverrun, lost)
+		return nil, fmt.Errorf("%w: %d were lost", ErrOverrun, lost)
 	}
 	f, err := c.instance.Open("trace")
 	if err != nil {
