@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -145,9 +147,10 @@ func ErrorOf(err error) *Error {
 	e := &Error{Code: failure.Of(err), Message: err.Error(), Next: failure.Next(err)}
 	var large *http.MaxBytesError
 	switch {
+	case (e.Code == "" || e.Code == failure.BodyTooLarge) && errors.As(err, &large):
+		e.Code, e.Next = failure.BodyTooLarge, cmp.Or(e.Next, fmt.Sprintf("send at most %d bytes", large.Limit))
+		e.Message = strings.Replace(e.Message, large.Error(), fmt.Sprintf("the body is over the limit of %d bytes", large.Limit), 1)
 	case e.Code != "":
-	case errors.As(err, &large):
-		e.Code, e.Next = failure.BodyTooLarge, fmt.Sprintf("send at most %d bytes", large.Limit)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		e.Code = failure.NoSpace
 	case errors.Is(err, context.Canceled):

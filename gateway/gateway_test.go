@@ -318,7 +318,7 @@ func TestBodyTooLarge(t *testing.T) {
 			}
 			c := r.dial()
 			c.send("POST /function/%s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", name, maxBody+1)
-			if resp, body, _ := c.answer("POST"); resp.StatusCode != 413 || !strings.Contains(body, "body_too_large") {
+			if resp, body, _ := c.answer("POST"); resp.StatusCode != 413 || !strings.Contains(body, fmt.Sprintf(`"body_too_large","message":"the body is over the limit of %d bytes","next":"send at most %d bytes"`, maxBody, maxBody)) {
 				t.Errorf("announced: %d %s", resp.StatusCode, body)
 			}
 		})
@@ -326,7 +326,7 @@ func TestBodyTooLarge(t *testing.T) {
 	// One that begins to answer before it has all of the body cannot say 413 any
 	// more; one that does not can.
 	warm, _ := do(t, http.MethodPost, r.url+"/function/f", strings.NewReader("x"))
-	if status, body := do(t, http.MethodPost, r.url+"/function/f/slurp", io.MultiReader(strings.NewReader(strings.Repeat("x", maxBody+1)))); warm != 200 || status != 413 || !strings.Contains(body, "body_too_large") {
+	if status, body := do(t, http.MethodPost, r.url+"/function/f/slurp", io.MultiReader(strings.NewReader(strings.Repeat("x", maxBody+1)))); warm != 200 || status != 413 || !strings.Contains(body, fmt.Sprintf("the body is over the limit of %d bytes", maxBody)) {
 		t.Errorf("chunked: %d %s", status, body)
 	}
 	all := r.eng.Sandboxes(true) // those of one may end a moment after their answers

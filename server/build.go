@@ -243,7 +243,9 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func()
 // uploadError maps errors of the client's archive to API errors, and returns other errors
 // unchanged.
 func uploadError(err error) error {
-	switch {
+	switch large := (*http.MaxBytesError)(nil); {
+	case errors.As(err, &large):
+		return failure.Wrap(failure.BodyTooLarge, large, "exclude files that the function does not need (.freignore)")
 	case errors.Is(err, unpack.ErrLimit):
 		return tooLargeError(err.Error())
 	case errors.Is(err, unpack.ErrArchive):

@@ -11,7 +11,9 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -21,6 +23,15 @@ func TestLimitStatus(t *testing.T) {
 	got := errorOf(fmt.Errorf("run: %w", &sandbox.LimitError{Limit: "files", Controller: "RLIMIT_NOFILE", Host: "web1", Want: 2, Most: 1}))
 	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || !strings.Contains(got.Message, "host web1") {
 		t.Errorf("got %+v with status %d, want 422 and the host", got, got.Status)
+	}
+}
+
+// TestUploadTooLarge: an upload over the limit of bytes gets the limit and the next step, not the
+// reason why the cut archive cannot be read.
+func TestUploadTooLarge(t *testing.T) {
+	got := errorOf(uploadError(fmt.Errorf("%w: %w", unpack.ErrArchive, &http.MaxBytesError{Limit: 5})))
+	if got.Status != http.StatusRequestEntityTooLarge || got.Code != failure.BodyTooLarge || got.Message != "the body is over the limit of 5 bytes" || !strings.Contains(got.Next, ".freignore") {
+		t.Errorf("got %+v with status %d, want 413 and the limit", got, got.Status)
 	}
 }
 

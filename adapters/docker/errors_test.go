@@ -38,3 +38,17 @@ func TestCodes(t *testing.T) {
 		}
 	}
 }
+
+// TestBodyTooLarge: the message names the limit and the next step, in words of FRE.
+func TestBodyTooLarge(t *testing.T) {
+	s := &server{log: slog.New(slog.DiscardHandler)}
+	for path, handle := range map[string]func(http.ResponseWriter, *http.Request) error{"/containers/create": s.containerCreate, "/auth": s.auth} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, path, strings.NewReader(strings.Repeat(" ", maxJSONBytes+1)))
+		s.fail(w, r, handle(w, r))
+		var body common.ErrorResponse
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil || w.Code != http.StatusRequestEntityTooLarge ||
+			body.Message != "read body: the body is over the limit of 4194304 bytes: send at most 4194304 bytes" {
+			t.Errorf("%s: %d %s, %v; want 413 with the limit and the next step", path, w.Code, w.Body, err)
+		}
+	}
+}

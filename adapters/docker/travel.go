@@ -134,7 +134,7 @@ func (a *authConfig) auth() (*oci.Auth, error) {
 func (s *server) auth(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
 	if err != nil {
-		return err
+		return fmt.Errorf("read body: %w", err)
 	}
 	var a authConfig
 	if err := decodeJSON(body, &a); err != nil {
