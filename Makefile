@@ -287,12 +287,12 @@ bench-nodes: deps-bench build ## three nodes beside one with the same part of a 
 	go run ./bench/nodes $(BENCHFLAGS)
 
 .PHONY: bench-data
-bench-data: deps-bench build ## the data path beside nginx, httputil.ReverseProxy and net/http; writes docs/benchmarks/data.md
-	go run ./bench/data -summary docs/benchmarks/data.md $(BENCHFLAGS)
+bench-data: deps-bench build ## the data path beside nginx, httputil.ReverseProxy and net/http; writes bench/docs/data.md
+	go run ./bench/data -summary bench/docs/data.md $(BENCHFLAGS)
 
 .PHONY: bench-video
-bench-video: deps-bench build ## the video origin beside nginx, nginx-vod-module (FRE_BENCH_NGINX_VOD) and the plain ways of net/http; writes docs/benchmarks/video.md
-	go run ./bench/video -summary docs/benchmarks/video.md $(BENCHFLAGS)
+bench-video: deps-bench build ## the video origin beside nginx, nginx-vod-module (FRE_BENCH_NGINX_VOD) and the plain ways of net/http; writes bench/docs/video.md
+	go run ./bench/video -summary bench/docs/video.md $(BENCHFLAGS)
 
 .PHONY: bench-event
 bench-event: deps-bench build ## fresh sandboxes per event: first line of a handler, events/s, memory of what is kept ready
@@ -307,7 +307,7 @@ bench-calls: deps-bench build ## a function's call of another one, beside the sa
 	go run ./bench/calls $(BENCHFLAGS)
 
 .PHONY: bench-paper
-bench-paper: deps-bench build ## the figures of the paper, beside docker, runc and bare processes; writes docs/benchmarks/paper.md
+bench-paper: deps-bench build ## the figures of the paper, beside docker, runc and bare processes; writes bench/docs/paper.md
 	go run ./bench/paper $(BENCHFLAGS)
 
 .PHONY: bench-list
@@ -323,12 +323,12 @@ bench-build: deps-bench build ## packages beside uv, pip, pnpm and Maven; second
 	go run ./bench/build $(BENCHFLAGS)
 
 .PHONY: bench-docs
-bench-docs: deps-bench build ## on a quiet machine, some twenty minutes: all of these but warm calls, written to docs/benchmarks
-	go run ./bench/start -summary docs/benchmarks/start.md $(BENCHFLAGS)
-	go run ./bench/event -summary docs/benchmarks/event.md $(BENCHFLAGS)
-	go run ./bench/data -summary docs/benchmarks/data.md $(BENCHFLAGS)
-	go run ./bench/video -summary docs/benchmarks/video.md $(BENCHFLAGS)
-	go run ./bench/list -summary docs/benchmarks/list.md $(BENCHFLAGS)
-	go run ./bench/image -summary docs/benchmarks/image.md $(BENCHFLAGS)
-	go run ./bench/build -summary docs/benchmarks/build.md $(BENCHFLAGS)
+bench-docs: deps-bench build ## on a quiet machine, some twenty minutes: all of these but warm calls, written to bench/docs
+	go run ./bench/start -summary bench/docs/start.md $(BENCHFLAGS)
+	go run ./bench/event -summary bench/docs/event.md $(BENCHFLAGS)
+	go run ./bench/data -summary bench/docs/data.md $(BENCHFLAGS)
+	go run ./bench/video -summary bench/docs/video.md $(BENCHFLAGS)
+	go run ./bench/list -summary bench/docs/list.md $(BENCHFLAGS)
+	go run ./bench/image -summary bench/docs/image.md $(BENCHFLAGS)
+	go run ./bench/build -summary bench/docs/build.md $(BENCHFLAGS)
 	go run ./bench/paper $(BENCHFLAGS)

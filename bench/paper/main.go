@@ -10,7 +10,7 @@
 //
 //	go run ./bench/paper        # as root, from the project's root directory
 //
-// The command writes paper.md, the plots and every number as JSON to docs/benchmarks.
+// The command writes paper.md, the plots and every number as JSON to bench/docs.
 package main
 
 import (
@@ -68,7 +68,7 @@ var (
 func main() {
 	o := options{size: fullSize}
 	o.Register(flag.CommandLine)
-	flag.StringVar(&o.results, "results", "docs/benchmarks", "directory for paper.md and, in its directory paper, plots and numbers")
+	flag.StringVar(&o.results, "results", "bench/docs", "directory for paper.md and, in its directory paper, plots and numbers")
 	docker := flag.String("docker", "auto", "measure docker too: yes, no, or auto, which is where dockerd is installed and not with -quick")
 	flag.BoolVar(&o.quick, "quick", false, "a few of everything, to see that it works")
 	flag.Parse()

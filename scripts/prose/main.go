@@ -74,7 +74,7 @@ func (r *rate) per100() float64 {
 const fewest = 100
 
 // measure returns the rates of all packages and pages below root, by path. It leaves out tests,
-// generated files, docs/benchmarks, docs/promises.md (from the comments of tests), and packages
+// generated files, bench/docs, docs/promises.md (from the comments of tests), and packages
 // and pages with fewer than fewest words.
 func measure(root string) (map[string]*rate, error) {
 	rates := map[string]*rate{}
@@ -106,7 +106,7 @@ func measure(root string) (map[string]*rate, error) {
 			for _, c := range f.Comments {
 				at(filepath.Dir(name)).add(c.Text())
 			}
-		case strings.HasSuffix(name, ".md") && !strings.HasPrefix(name, "docs/benchmarks/") && name != "docs/promises.md":
+		case strings.HasSuffix(name, ".md") && !strings.HasPrefix(name, "bench/docs/") && name != "docs/promises.md":
 			text, err := os.ReadFile(p)
 			if err != nil {
 				return err

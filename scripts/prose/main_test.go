@@ -19,7 +19,7 @@ func TestProse(t *testing.T) {
 		"bad/testdata/a.go":    "// " + strings.Repeat("what ", 200) + "\npackage a\n",
 		"docs/page.md":         strings.Repeat("The engine reads the file. ", 40) + "\n```\n" + strings.Repeat("what ", 200) + "\n```\n",
 		"docs/vague.md":        strings.Repeat("It is what the engine reads there. ", 40),
-		"docs/benchmarks/x.md": strings.Repeat("what ", 200),
+		"bench/docs/x.md": strings.Repeat("what ", 200),
 	} {
 		p := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {

@@ -126,8 +126,8 @@ func anchors(text string) []string {
 	return names
 }
 
-// checkIndex returns a line for every page below docs that the README.md of its directory, or of
-// the nearest one above, does not link.
+// checkIndex returns a line for every page below docs and bench/docs that the README.md of its
+// directory, or of the nearest one above, does not link.
 func checkIndex(tree fs.FS) ([]string, error) {
 	docs, err := documents(tree)
 	if err != nil {
@@ -136,16 +136,17 @@ func checkIndex(tree fs.FS) ([]string, error) {
 	var wrong []string
 	for _, doc := range docs {
 		dir := path.Dir(doc)
-		if dir != "docs" && !strings.HasPrefix(dir, "docs/") {
+		top := "docs"
+		if dir == "bench/docs" {
+			top = dir
+		}
+		if dir != top && !strings.HasPrefix(dir, top+"/") || doc == top+"/README.md" {
 			continue
 		}
 		if path.Base(doc) == "README.md" {
-			if dir == "docs" {
-				continue
-			}
 			dir = path.Dir(dir)
 		}
-		for dir != "docs" && !slices.Contains(docs, path.Join(dir, "README.md")) {
+		for dir != top && !slices.Contains(docs, path.Join(dir, "README.md")) {
 			dir = path.Dir(dir)
 		}
 		index := path.Join(dir, "README.md")
@@ -480,6 +481,9 @@ func TestChecks(t *testing.T) {
 		"docs/old/README.md":   {Data: []byte("[one](more/one.md)\n")},
 		"docs/old/more/one.md": {Data: []byte("one\n")},
 		"docs/old/two.md":      {Data: []byte("two\n")},
+		"bench/docs/README.md": {Data: []byte("[in](in.md)\n")},
+		"bench/docs/in.md":     {Data: []byte("`make in`\n")},
+		"bench/docs/out.md":    {Data: []byte("[bad](in.md#in)\n")},
 		".cache/x.md":          {Data: []byte("[bad](nowhere)")},
 		"store/store_test.go":  {Data: []byte("package store\n\nfunc TestOne(t *testing.T) { t.Run(\"a b\", nil) }\n")},
 		"store/bench_test.go":  {Data: []byte("package store\n\nfunc BenchmarkTwo(b *testing.B) {}\n")},
@@ -493,14 +497,17 @@ func TestChecks(t *testing.T) {
 		"links": {
 			"README.md: link to docs/b.md: no such file",
 			"README.md: link to docs/a.md#three: no such heading",
+			"bench/docs/out.md: link to in.md#in: no such heading",
 		},
 		"index": {
+			"bench/docs/README.md: no link to bench/docs/out.md",
 			"docs/README.md: no link to docs/a.md",
 			"docs/old/README.md: no link to docs/old/two.md",
 		},
 		"make targets": {
 			"README.md: make tests: no such target",
 			"README.md: make nothing: no such target",
+			"bench/docs/in.md: make in: no such target",
 		},
 		"commands": {
 			"docs/a.md: fre image rm --al: no such flag",
