@@ -22,28 +22,22 @@ import (
 //
 // closeData frees the decoder.
 func openMember(r io.Reader, member string) (data io.Reader, closeData func(), err error) {
-	magic := make([]byte, 8)
-	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != "!<arch>\n" {
-		return nil, nil, errors.New("not a Debian package: no ar header")
+	if err := readMagic(r); err != nil {
+		return nil, nil, err
 	}
 	for first := true; ; first = false {
 		h := make([]byte, 60)
 		if _, err := io.ReadFull(r, h); err != nil {
 			return nil, nil, fmt.Errorf("no %s in the package: %w", member, err)
 		}
-		name := strings.TrimSuffix(strings.TrimRight(string(h[:16]), " "), "/")
-		size, err := strconv.ParseInt(strings.TrimRight(string(h[48:58]), " "), 10, 64)
-		if err != nil || size < 0 || !bytes.Equal(h[58:], []byte("`\n")) {
-			return nil, nil, errors.New("bad ar member header")
+		name, size, err := parseMember(h)
+		if err != nil {
+			return nil, nil, err
 		}
 		content := io.LimitReader(r, size)
 		if first {
-			v, err := io.ReadAll(io.LimitReader(content, 64))
-			if err != nil {
+			if err := checkFormat(name, content); err != nil {
 				return nil, nil, err
-			}
-			if name != "debian-binary" || !bytes.HasPrefix(v, []byte("2.")) {
-				return nil, nil, fmt.Errorf("not a Debian package of format 2: %q %q", name, v)
 			}
 		}
 		if ext, ok := strings.CutPrefix(name, member); ok {
@@ -52,12 +46,40 @@ func openMember(r io.Reader, member string) (data io.Reader, closeData func(), e
 		if _, err := io.Copy(io.Discard, content); err != nil {
 			return nil, nil, err
 		}
-		if size%2 == 1 {
-			if _, err := io.CopyN(io.Discard, r, 1); err != nil {
-				return nil, nil, fmt.Errorf("no %s in the package: %w", member, err)
-			}
+		if _, err := io.CopyN(io.Discard, r, size%2); err != nil {
+			return nil, nil, fmt.Errorf("no %s in the package: %w", member, err)
 		}
 	}
+}
+
+func readMagic(r io.Reader) error {
+	magic := make([]byte, 8)
+	if _, err := io.ReadFull(r, magic); err != nil || string(magic) != "!<arch>\n" {
+		return errors.New("not a Debian package: no ar header")
+	}
+	return nil
+}
+
+// parseMember reads a member's header of 60 bytes.
+func parseMember(h []byte) (name string, size int64, err error) {
+	name = strings.TrimSuffix(strings.TrimRight(string(h[:16]), " "), "/")
+	size, err = strconv.ParseInt(strings.TrimRight(string(h[48:58]), " "), 10, 64)
+	if err != nil || size < 0 || !bytes.Equal(h[58:], []byte("`\n")) {
+		return "", 0, errors.New("bad ar member header")
+	}
+	return name, size, nil
+}
+
+// checkFormat refuses a first member other than debian-binary of version 2.
+func checkFormat(name string, content io.Reader) error {
+	v, err := io.ReadAll(io.LimitReader(content, 64))
+	if err != nil {
+		return err
+	}
+	if name != "debian-binary" || !bytes.HasPrefix(v, []byte("2.")) {
+		return fmt.Errorf("not a Debian package of format 2: %q %q", name, v)
+	}
+	return nil
 }
 
 func decompress(ext string, r io.Reader) (io.Reader, func(), error) {

@@ -23,21 +23,13 @@ type paragraph map[string]string
 func readParagraphs(r io.Reader, want map[string]bool, f func(paragraph) error) error {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(make([]byte, 64<<10), maxLine)
-	p := paragraph{}
-	seen, key, size, line := false, "", 0, 0
-	flush := func() error {
-		if !seen {
-			return nil
-		}
-		err := f(p)
-		p, seen, key, size = paragraph{}, false, "", 0
-		return err
-	}
+	read := paragraphReader{want: want, f: f, p: paragraph{}}
+	line := 0
 	for sc.Scan() {
 		line++
 		b := bytes.TrimRight(sc.Bytes(), " \t\r")
 		if len(b) == 0 {
-			if err := flush(); err != nil {
+			if err := read.flush(); err != nil {
 				return err
 			}
 			continue
@@ -45,37 +37,8 @@ func readParagraphs(r io.Reader, want map[string]bool, f func(paragraph) error) 
 		if b[0] == '#' {
 			continue
 		}
-		if size += len(b); size > maxParagraph {
-			return fmt.Errorf("line %d: paragraph larger than %d bytes", line, maxParagraph)
-		}
-		if b[0] == ' ' || b[0] == '\t' {
-			if !seen {
-				return fmt.Errorf("line %d: continuation line without a field", line)
-			}
-			if key != "" {
-				// A strings.Builder would serve long fields better, but the only long field in use
-				// is Release's SHA256, which has a separate loop.
-				rest := string(b[1:])
-				if rest == "." {
-					rest = ""
-				}
-				p[key] += "\n" + rest
-			}
-			continue
-		}
-		name, value, ok := bytes.Cut(b, []byte(":"))
-		if !ok || len(name) == 0 || bytes.ContainsAny(name, " \t") {
-			return fmt.Errorf("line %d: not a field: %.40q", line, b)
-		}
-		seen = true
-		lower := strings.ToLower(string(name))
-		key = ""
-		if want == nil || want[lower] {
-			if _, dup := p[lower]; dup {
-				return fmt.Errorf("line %d: field %s stands twice", line, name)
-			}
-			key = lower
-			p[key] = string(bytes.TrimSpace(value))
+		if err := read.line(b); err != nil {
+			return fmt.Errorf("line %d: %w", line, err)
 		}
 	}
 	if err := sc.Err(); err != nil {
@@ -84,5 +47,71 @@ func readParagraphs(r io.Reader, want map[string]bool, f func(paragraph) error) 
 		}
 		return err
 	}
-	return flush()
+	return read.flush()
+}
+
+// paragraphReader collects the lines of a paragraph.
+type paragraphReader struct {
+	want map[string]bool
+	f    func(paragraph) error
+
+	p    paragraph
+	seen bool   // a field of the paragraph has come
+	key  string // the last field; "" if unwanted
+	size int
+}
+
+// flush passes the paragraph to f and begins the next.
+func (r *paragraphReader) flush() error {
+	if !r.seen {
+		return nil
+	}
+	err := r.f(r.p)
+	r.p, r.seen, r.key, r.size = paragraph{}, false, "", 0
+	return err
+}
+
+func (r *paragraphReader) line(b []byte) error {
+	if r.size += len(b); r.size > maxParagraph {
+		return fmt.Errorf("paragraph larger than %d bytes", maxParagraph)
+	}
+	if b[0] == ' ' || b[0] == '\t' {
+		return r.continuation(string(b[1:]))
+	}
+	return r.field(b)
+}
+
+func (r *paragraphReader) continuation(rest string) error {
+	if !r.seen {
+		return errors.New("continuation line without a field")
+	}
+	if r.key == "" {
+		return nil
+	}
+	// A strings.Builder would serve long fields better, but the only long field in use
+	// is Release's SHA256, which has a separate loop.
+	if rest == "." {
+		rest = ""
+	}
+	r.p[r.key] += "\n" + rest
+	return nil
+}
+
+func (r *paragraphReader) field(b []byte) error {
+	name, value, ok := bytes.Cut(b, []byte(":"))
+	if !ok || len(name) == 0 || bytes.ContainsAny(name, " \t") {
+		return fmt.Errorf("not a field: %.40q", b)
+	}
+	r.seen = true
+	r.key = ""
+	lower := strings.ToLower(string(name))
+	if r.want != nil && !r.want[lower] {
+		return nil
+	}
+	if _, dup := r.p[lower]; dup {
+		return fmt.Errorf("field %s stands twice", name)
+	}
+	r.key = lower
+	r.p[lower] = string(bytes.TrimSpace(value))
+	return nil
 }

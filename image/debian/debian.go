@@ -118,19 +118,8 @@ func Open(cfg Config) (*Archive, error) {
 	}
 	a.codename = cmp.Or(cfg.Release, own)
 	if cfg.Sources == nil {
-		if a.origin, _, err = osRelease(cfg.root + "/etc/os-release"); err != nil {
+		if err := a.useHostSources(cfg.root, own, apt.allowExpired); err != nil {
 			return nil, err
-		}
-		a.sources, err = hostSources(cmp.Or(cfg.root, "/"), own, a.arch, a.log)
-		if err != nil {
-			return nil, err
-		}
-		for i := range a.sources {
-			s := &a.sources[i]
-			s.AllowExpired = s.AllowExpired || apt.allowExpired
-			if a.codename != own {
-				s.Suite, a.foreign = a.codename+strings.TrimPrefix(s.Suite, own), true
-			}
 		}
 	} else {
 		a.sources = slices.DeleteFunc(slices.Clone(cfg.Sources), func(s Source) bool { return s.release() != a.codename })
@@ -138,13 +127,8 @@ func Open(cfg Config) (*Archive, error) {
 			return nil, fmt.Errorf("no apt source of the release %s: packages.debian in FRE's configuration has sources of %s only", a.codename, own)
 		}
 	}
-	if cfg.Cache == "" {
-		return nil, errors.New("cache directory not given")
-	}
-	for _, d := range []string{"release", "index", "deb"} {
-		if err := os.MkdirAll(filepath.Join(cfg.Cache, d), 0o755); err != nil {
-			return nil, fmt.Errorf("cache: %w", err)
-		}
+	if err := makeCache(cfg.Cache); err != nil {
+		return nil, err
 	}
 	client := cfg.Client
 	if client == nil {
@@ -152,6 +136,37 @@ func Open(cfg Config) (*Archive, error) {
 	}
 	a.fetch = fetcher{client: client, cache: cfg.Cache, idle: 60 * time.Second, backoff: time.Second}
 	return a, nil
+}
+
+func makeCache(dir string) error {
+	if dir == "" {
+		return errors.New("cache directory not given")
+	}
+	for _, d := range []string{"release", "index", "deb"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return fmt.Errorf("cache: %w", err)
+		}
+	}
+	return nil
+}
+
+// useHostSources reads the sources of the host, whose release is own. For another release the
+// suites' names change.
+func (a *Archive) useHostSources(root, own string, allowExpired bool) (err error) {
+	if a.origin, _, err = osRelease(root + "/etc/os-release"); err != nil {
+		return err
+	}
+	if a.sources, err = hostSources(cmp.Or(root, "/"), own, a.arch, a.log); err != nil {
+		return err
+	}
+	for i := range a.sources {
+		s := &a.sources[i]
+		s.AllowExpired = s.AllowExpired || allowExpired
+		if a.codename != own {
+			s.Suite, a.foreign = a.codename+strings.TrimPrefix(s.Suite, own), true
+		}
+	}
+	return nil
 }
 
 // debianArch is Debian's name of this machine's architecture.

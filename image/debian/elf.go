@@ -106,8 +106,7 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 	if err != nil {
 		return nil, err
 	}
-	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
-	if f.Machine != machine || f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
+	if !runnable(f) {
 		return nil, nil // object files, and other machines' test data
 	}
 	for _, s := range f.Progs {
@@ -120,18 +119,9 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 		}
 	}
 	plugin := len(needs) == 0
-	var dirs []string
-	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
-		l, err := f.DynString(tag)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range l {
-			for d := range strings.SplitSeq(s, ":") {
-				d = strings.NewReplacer("$ORIGIN", "/"+path.Dir(p), "${ORIGIN}", "/"+path.Dir(p)).Replace(d)
-				dirs = append(dirs, d)
-			}
-		}
+	dirs, err := runPath(f, "/"+path.Dir(p))
+	if err != nil {
+		return nil, err
 	}
 	libs, err := f.ImportedLibraries()
 	if err != nil {
@@ -141,6 +131,28 @@ func needsOf(p string, r io.ReaderAt) (needs []need, err error) {
 		needs = append(needs, need{by: p, name: l, dirs: dirs, plugin: plugin})
 	}
 	return needs, nil
+}
+
+// runnable reports whether the file is a program or library of this machine.
+func runnable(f *elf.File) bool {
+	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
+	return f.Machine == machine && (f.Type == elf.ET_EXEC || f.Type == elf.ET_DYN)
+}
+
+// runPath returns the directories that the file adds to ld.so's; origin is the file's directory.
+func runPath(f *elf.File, origin string) (dirs []string, err error) {
+	for _, tag := range []elf.DynTag{elf.DT_RUNPATH, elf.DT_RPATH} {
+		l, err := f.DynString(tag)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range l {
+			for d := range strings.SplitSeq(s, ":") {
+				dirs = append(dirs, strings.NewReplacer("$ORIGIN", origin, "${ORIGIN}", origin).Replace(d))
+			}
+		}
+	}
+	return dirs, nil
 }
 
 // Err returns nil if all noted dependencies resolve, else an error that names each file and the

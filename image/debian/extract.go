@@ -56,6 +56,11 @@ func (a *Archive) Extract(ctx context.Context, p Package, w Writer, keep func(pa
 	return skipped, nil
 }
 
+// isFile reports whether a file or link is at p.
+func (t *tree) isFile(p string) bool {
+	return t.kind[p] != 0 && t.kind[p] != tar.TypeDir
+}
+
 // alternative makes a link to a file of the package itself.
 func (t *tree) alternative(l alternative) error {
 	link, err := clean(strings.TrimPrefix(l.link, "/"))
@@ -63,7 +68,7 @@ func (t *tree) alternative(l alternative) error {
 		return nil //nolint:nilerr // a path that nothing can be at is no link to miss
 	}
 	target, err := clean(strings.TrimPrefix(l.target, "/"))
-	if err != nil || t.kind[target] == 0 || t.kind[target] == tar.TypeDir || t.kind[link] != 0 || !t.keep(link) {
+	if err != nil || !t.isFile(target) || t.kind[link] != 0 || !t.keep(link) {
 		return nil //nolint:nilerr // as above
 	}
 	if rest, ok := strings.CutPrefix(link, "usr/"); ok && mergeable(rest) {
@@ -164,17 +169,9 @@ func readPostinst(script []byte) (links []alternative, skipped []string) {
 // left out.
 func expand(links []alternative, link, target string, values map[string][]string) []alternative {
 	link, target = strings.Trim(link, `"'`), strings.Trim(target, `"'`)
-	over, running := []string{""}, ""
-	for _, m := range variable.FindAllStringSubmatch(link+" "+target, -1) {
-		name := m[1] + m[2]
-		switch v := values[name]; {
-		case len(v) == 0:
-			return links
-		case len(v) > 1 && running != "" && running != name:
-			return links
-		case len(v) > 1:
-			over, running = v, name
-		}
+	running, over, ok := looping(link+" "+target, values)
+	if !ok {
+		return links
 	}
 	for _, v := range over {
 		set := func(s string) string {
@@ -186,12 +183,34 @@ func expand(links []alternative, link, target string, values map[string][]string
 				return values[name][0]
 			})
 		}
-		l, t := path.Clean(set(link)), path.Clean(set(target))
-		if len(links) < maxAlternatives && path.IsAbs(l) && path.IsAbs(t) && len(l) < 1024 && len(t) < 1024 && !strings.ContainsAny(l+t, "$\x00") {
-			links = append(links, alternative{l, t})
+		l := alternative{path.Clean(set(link)), path.Clean(set(target))}
+		if len(links) < maxAlternatives && l.valid() {
+			links = append(links, l)
 		}
 	}
 	return links
+}
+
+// looping returns the variable of s with several values, and the values; without such a variable,
+// one empty value. ok is false if s has two such variables or an unknown one.
+func looping(s string, values map[string][]string) (running string, over []string, ok bool) {
+	over = []string{""}
+	for _, m := range variable.FindAllStringSubmatch(s, -1) {
+		name := m[1] + m[2]
+		switch v := values[name]; {
+		case len(v) == 0:
+			return "", nil, false
+		case len(v) > 1 && running != "" && running != name:
+			return "", nil, false
+		case len(v) > 1:
+			over, running = v, name
+		}
+	}
+	return running, over, true
+}
+
+func (l alternative) valid() bool {
+	return path.IsAbs(l.link) && path.IsAbs(l.target) && len(l.link) < 1024 && len(l.target) < 1024 && !strings.ContainsAny(l.link+l.target, "$\x00")
 }
 
 // ParseStatus reads dpkg's status file, var/lib/dpkg/status, and returns name → version of the

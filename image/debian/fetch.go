@@ -121,16 +121,7 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 		return nil, time.Time{}, errors.New("address does not parse")
 	}
 	if u.Scheme == "file" {
-		file, err := os.Open(u.Path)
-		if err != nil {
-			return nil, time.Time{}, err
-		}
-		st, err := file.Stat()
-		if err != nil {
-			_ = file.Close()
-			return nil, time.Time{}, err
-		}
-		return file, st.ModTime(), nil
+		return openFile(u.Path)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(f.idle, func() { cancel(fmt.Errorf("no data for %s", f.idle)) })
@@ -144,14 +135,7 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 	if !since.IsZero() {
 		req.Header.Set("If-Modified-Since", since.UTC().Format(http.TimeFormat))
 	}
-	resp, err := f.client.Do(req)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		_ = resp.Body.Close()
-		err = &statusError{resp.StatusCode}
-		if resp.StatusCode == http.StatusNotModified && !since.IsZero() {
-			err = errNotModified
-		}
-	}
+	resp, err := f.do(req, !since.IsZero())
 	if err != nil {
 		idle.Stop()
 		if cause := context.Cause(ctx); cause != nil {
@@ -162,6 +146,36 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 	}
 	modified, _ := http.ParseTime(resp.Header.Get("Last-Modified"))
 	return &idleReader{ctx: ctx, body: resp.Body, timer: idle, idle: f.idle, cancel: cancel}, modified, nil
+}
+
+// do returns a response of status 200. conditional says that 304 may come.
+func (f *fetcher) do(req *http.Request, conditional bool) (*http.Response, error) {
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode == http.StatusNotModified && conditional {
+		return nil, errNotModified
+	}
+	return nil, &statusError{resp.StatusCode}
+}
+
+// openFile returns the file and the time of its last change.
+func openFile(path string) (io.ReadCloser, time.Time, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	st, err := file.Stat()
+	if err != nil {
+		_ = file.Close()
+		return nil, time.Time{}, err
+	}
+	return file, st.ModTime(), nil
 }
 
 type idleReader struct {
@@ -189,15 +203,19 @@ func (r *idleReader) Close() error {
 	return r.body.Close()
 }
 
+// temporary reports whether another attempt may succeed.
+func temporary(err error) bool {
+	var status *statusError
+	return !errors.Is(err, errNotModified) && !errors.Is(err, fs.ErrNotExist) &&
+		(!errors.As(err, &status) || status.code >= 500 || status.code == 429)
+}
+
 // retry runs what up to three times while the error may be temporary.
 func (f *fetcher) retry(ctx context.Context, what func() error) error {
 	wait := f.backoff
 	for try := 1; ; try++ {
 		err := what()
-		var status *statusError
-		passing := err != nil && ctx.Err() == nil && !errors.Is(err, errNotModified) && !errors.Is(err, fs.ErrNotExist) &&
-			(!errors.As(err, &status) || status.code >= 500 || status.code == 429)
-		if !passing || try == 3 {
+		if err == nil || ctx.Err() != nil || !temporary(err) || try == 3 {
 			return err
 		}
 		t := time.NewTimer(wait)

@@ -29,6 +29,11 @@ type provided struct {
 	version *version.Version // nil: satisfies unversioned dependencies only
 }
 
+// satisfies reports whether d is unversioned or admits the provided version.
+func (v provided) satisfies(d dependency) bool {
+	return d.op == "" || v.version != nil && d.admits(*v.version)
+}
+
 // load returns the index. The first successful call builds it.
 func (a *Archive) load(ctx context.Context) (*index, error) {
 	a.mu.Lock()
@@ -41,23 +46,9 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	g, gctx := errgroup.WithContext(ctx)
 	for i, s := range a.sources {
 		g.Go(func() error {
-			r, err := a.loadRelease(gctx, s)
-			if err != nil {
-				return err
-			}
-			if a.origin != "" && !strings.EqualFold(r.origin, a.origin) {
-				a.log.Debug("apt source is not the distribution's own", "uri", redact(s.URI), "origin", r.origin)
-				return nil
-			}
-			used[i] = true
-			for _, c := range s.Components {
-				l, err := a.loadPackages(gctx, s, r, c)
-				if err != nil {
-					return fmt.Errorf("%s %s %s: %w", redact(s.URI), s.Suite, c, err)
-				}
-				lists[i] = append(lists[i], l...)
-			}
-			return nil
+			var err error
+			lists[i], used[i], err = a.loadSource(gctx, s)
+			return err
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -66,6 +57,40 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	if !slices.Contains(used, true) {
 		return nil, fmt.Errorf("no apt source of origin %q for %s", a.origin, a.codename)
 	}
+	x := newIndex(lists)
+	for _, p := range x.packages {
+		if err := x.addProvides(p); err != nil {
+			// Only this package is affected: a dependency on it is reported as missing.
+			a.log.WarnContext(ctx, "unreadable Provides of a package", "package", p.Name, "error", err)
+		}
+	}
+	a.index = x
+	return x, nil
+}
+
+// loadSource returns the packages of a source. used is false for a source that is not the
+// distribution's own.
+func (a *Archive) loadSource(ctx context.Context, s Source) (list []*Package, used bool, err error) {
+	r, err := a.loadRelease(ctx, s)
+	if err != nil {
+		return nil, false, err
+	}
+	if a.origin != "" && !strings.EqualFold(r.origin, a.origin) {
+		a.log.Debug("apt source is not the distribution's own", "uri", redact(s.URI), "origin", r.origin)
+		return nil, false, nil
+	}
+	for _, c := range s.Components {
+		l, err := a.loadPackages(ctx, s, r, c)
+		if err != nil {
+			return nil, false, fmt.Errorf("%s %s %s: %w", redact(s.URI), s.Suite, c, err)
+		}
+		list = append(list, l...)
+	}
+	return list, true, nil
+}
+
+// newIndex sorts the packages into the newest of each name and older ones. Provides are not in yet.
+func newIndex(lists [][]*Package) *index {
 	x := &index{packages: map[string]*Package{}, older: map[string][]*Package{}, provides: map[string][]provided{}}
 	for _, l := range lists {
 		for _, p := range l {
@@ -84,14 +109,7 @@ func (a *Archive) load(ctx context.Context) (*index, error) {
 	for _, l := range x.older {
 		slices.SortStableFunc(l, func(a, b *Package) int { return version.Compare(b.parsed, a.parsed) })
 	}
-	for _, p := range x.packages {
-		if err := x.addProvides(p); err != nil {
-			// Only this package is affected: a dependency on it is reported as missing.
-			a.log.WarnContext(ctx, "unreadable Provides of a package", "package", p.Name, "error", err)
-		}
-	}
-	a.index = x
-	return x, nil
+	return x
 }
 
 func (x *index) addProvides(p *Package) error {
@@ -178,43 +196,59 @@ func parsePackages(r io.Reader, uri, arch string) ([]*Package, error) {
 		if p["architecture"] != arch && p["architecture"] != "all" {
 			return nil
 		}
-		k := &Package{
-			Name: p["package"], Version: p["version"], Architecture: p["architecture"],
-			Filename: p["filename"], SHA256: strings.ToLower(p["sha256"]),
-			uri: uri, provides: p["provides"],
-			depends: strings.Trim(p["pre-depends"]+", "+p["depends"], ", "),
-		}
-		k.priority = slices.Index([]string{"required", "important", "standard", "optional"}, p["priority"])
-		if k.priority < 0 {
-			k.priority = 4
-		}
-		var err error
-		if !validName(k.Name) {
-			return fmt.Errorf("bad package name %.80q", k.Name)
-		}
-		if k.parsed, err = parseVersion(k.Version); err != nil {
-			return fmt.Errorf("package %s: version %.80q: %w", k.Name, k.Version, err)
-		}
-		if k.Size, err = strconv.ParseInt(p["size"], 10, 64); err != nil || k.Size < 0 {
-			return fmt.Errorf("package %s: bad size %.80q", k.Name, p["size"])
-		}
-		if text := p["installed-size"]; text != "" { // in KiB (deb-substvars(5))
-			n, err := strconv.ParseInt(text, 10, 40)
-			if err != nil || n < 0 {
-				return fmt.Errorf("package %s: bad installed size %.80q", k.Name, text)
-			}
-			k.InstalledSize = n << 10
-		}
-		if b, err := hex.DecodeString(k.SHA256); err != nil || len(b) != 32 {
-			return fmt.Errorf("package %s: bad sha256 %.80q", k.Name, k.SHA256)
-		}
-		if !filepath.IsLocal(k.Filename) {
-			return fmt.Errorf("package %s: bad file name %.80q", k.Name, k.Filename)
+		k, err := parsePackage(p, uri)
+		if err != nil {
+			return err
 		}
 		out = append(out, k)
 		return nil
 	})
 	return out, err
+}
+
+func parsePackage(p paragraph, uri string) (*Package, error) {
+	k := &Package{
+		Name: p["package"], Version: p["version"], Architecture: p["architecture"],
+		Filename: p["filename"], SHA256: strings.ToLower(p["sha256"]),
+		uri: uri, provides: p["provides"],
+		depends: strings.Trim(p["pre-depends"]+", "+p["depends"], ", "),
+	}
+	k.priority = slices.Index([]string{"required", "important", "standard", "optional"}, p["priority"])
+	if k.priority < 0 {
+		k.priority = 4
+	}
+	var err error
+	if !validName(k.Name) {
+		return nil, fmt.Errorf("bad package name %.80q", k.Name)
+	}
+	if k.parsed, err = parseVersion(k.Version); err != nil {
+		return nil, fmt.Errorf("package %s: version %.80q: %w", k.Name, k.Version, err)
+	}
+	if k.Size, err = strconv.ParseInt(p["size"], 10, 64); err != nil || k.Size < 0 {
+		return nil, fmt.Errorf("package %s: bad size %.80q", k.Name, p["size"])
+	}
+	if k.InstalledSize, err = parseInstalledSize(p["installed-size"]); err != nil {
+		return nil, fmt.Errorf("package %s: %w", k.Name, err)
+	}
+	if b, err := hex.DecodeString(k.SHA256); err != nil || len(b) != 32 {
+		return nil, fmt.Errorf("package %s: bad sha256 %.80q", k.Name, k.SHA256)
+	}
+	if !filepath.IsLocal(k.Filename) {
+		return nil, fmt.Errorf("package %s: bad file name %.80q", k.Name, k.Filename)
+	}
+	return k, nil
+}
+
+// parseInstalledSize turns KiB (deb-substvars(5)) into bytes. An empty text is 0.
+func parseInstalledSize(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 40)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("bad installed size %.80q", s)
+	}
+	return n << 10, nil
 }
 
 // parseVersion refuses versions that dpkg refuses and version.Parse accepts: no upstream version

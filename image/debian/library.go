@@ -177,19 +177,25 @@ func (s *libraries) owner(name string, dirs []string, p Package, closure []Packa
 	return nil, nil
 }
 
+// has reports whether the package, which may be nil, has the library.
+func (s *libraries) has(p *Package, name string) (bool, error) {
+	if p == nil {
+		return false, nil
+	}
+	if err := s.look(*p); err != nil {
+		return false, err
+	}
+	return s.known[p.Name].find(name, nil) != "", nil
+}
+
 // provider finds the package that has a library. It inspects packages with the names that Debian's
 // policy (8.1) gives to packages of libraries, then searches the archive's list of all files.
 func (a *Archive) provider(s *libraries, x *index, name string) (*Package, error) {
 	for _, c := range candidates(name) {
-		p := x.packages[c]
-		if p == nil {
-			continue
-		}
-		if err := s.look(*p); err != nil {
+		if has, err := s.has(x.packages[c], name); err != nil {
 			return nil, err
-		}
-		if s.known[p.Name].find(name, nil) != "" {
-			return p, nil
+		} else if has {
+			return x.packages[c], nil
 		}
 	}
 	names, near, err := a.contents(s.ctx, name)
@@ -197,13 +203,10 @@ func (a *Archive) provider(s *libraries, x *index, name string) (*Package, error
 		return nil, fmt.Errorf("library %s: %w", name, err)
 	}
 	for _, n := range names {
-		if p := x.packages[n]; p != nil {
-			if err := s.look(*p); err != nil {
-				return nil, err
-			}
-			if s.known[p.Name].find(name, nil) != "" {
-				return p, nil
-			}
+		if has, err := s.has(x.packages[n], name); err != nil {
+			return nil, err
+		} else if has {
+			return x.packages[n], nil
 		}
 	}
 	hint := x.near(candidates(name)[0])
@@ -313,33 +316,44 @@ func (c *contentsSearch) read(ctx context.Context, r io.Reader) error {
 		if !bytes.Contains(line, like) {
 			continue
 		}
-		at := bytes.LastIndexAny(line, " \t")
-		if at < 0 {
-			continue
-		}
-		file, _ := strings.CutPrefix(string(bytes.TrimRight(line[:at], " \t")), "./")
-		if top, _, _ := strings.Cut(file, "/"); mergeable(top) {
-			file = "usr/" + file
-		}
-		base, here := path.Base(file), slices.Contains(LibraryDirs(), path.Dir(file))
-		switch {
-		case base == c.name && bytes.Contains(line, exact):
-			for p := range strings.SplitSeq(string(line[at+1:]), ",") {
-				p = path.Base(p) // "section/name"
-				if !validName(p) {
-					continue
-				}
-				if here {
-					c.direct = append(c.direct, p)
-				} else if strings.HasPrefix(file, LibraryDirs()[0]+"/") {
-					c.aside = append(c.aside, p)
-				}
-			}
-		case here && len(c.similar) < 1000 && soname.MatchString(base):
-			c.similar = append(c.similar, base)
-		}
+		c.line(line, bytes.Contains(line, exact))
 	}
 	return sc.Err()
+}
+
+// line reads "path packages". exact says that the path may be of the wanted library.
+func (c *contentsSearch) line(line []byte, exact bool) {
+	at := bytes.LastIndexAny(line, " \t")
+	if at < 0 {
+		return
+	}
+	file, _ := strings.CutPrefix(string(bytes.TrimRight(line[:at], " \t")), "./")
+	if top, _, _ := strings.Cut(file, "/"); mergeable(top) {
+		file = "usr/" + file
+	}
+	base, here := path.Base(file), slices.Contains(LibraryDirs(), path.Dir(file))
+	switch {
+	case exact && base == c.name:
+		c.found(file, string(line[at+1:]), here)
+	case here && len(c.similar) < 1000 && soname.MatchString(base):
+		c.similar = append(c.similar, base)
+	}
+}
+
+// found adds packages, a list "section/name,…" that has file. here says that file is in a directory
+// of ld.so.
+func (c *contentsSearch) found(file, packages string, here bool) {
+	for p := range strings.SplitSeq(packages, ",") {
+		p = path.Base(p)
+		if !validName(p) {
+			continue
+		}
+		if here {
+			c.direct = append(c.direct, p)
+		} else if strings.HasPrefix(file, LibraryDirs()[0]+"/") {
+			c.aside = append(c.aside, p)
+		}
+	}
 }
 
 // result sorts the findings: shorter names first.

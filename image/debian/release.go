@@ -48,8 +48,40 @@ func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 	path := filepath.Join(a.fetch.cache, "release", hex.EncodeToString(sum[:]))
 
 	cached, since := a.cachedRelease(path, s, keys)
-	var data []byte
-	var modified time.Time
+	data, modified, err := a.fetchRelease(ctx, uri, since)
+	switch {
+	case errors.Is(err, errNotModified):
+		return cached, a.expired(s, cached)
+	case err != nil:
+		if cached == nil || !offline(ctx, err) || a.expired(s, cached) != nil {
+			return nil, fetchError(uri, err, a.hint())
+		}
+		a.log.WarnContext(ctx, "archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
+		return cached, nil
+	case len(data) > maxRelease:
+		return nil, fmt.Errorf("%s: larger than %d bytes", redact(uri), maxRelease)
+	}
+	r, err := a.accept(s, data, keys)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w%s", redact(uri), err, a.hint())
+	}
+	if err := keepRelease(path, data, modified); err != nil {
+		return nil, fmt.Errorf("cache: %w", err)
+	}
+	return r, nil
+}
+
+// accept refuses a release without a valid signature, of another suite, or past its end.
+func (a *Archive) accept(s Source, data []byte, keys openpgp.EntityList) (*release, error) {
+	r, err := s.verify(data, keys, a.now())
+	if err != nil {
+		return nil, err
+	}
+	return r, a.expired(s, r)
+}
+
+// fetchRelease returns up to maxRelease+1 bytes and the time of the last modification.
+func (a *Archive) fetchRelease(ctx context.Context, uri string, since time.Time) (data []byte, modified time.Time, err error) {
 	err = a.fetch.retry(ctx, func() error {
 		body, t, err := a.fetch.open(ctx, uri, since)
 		if err != nil {
@@ -60,38 +92,25 @@ func (a *Archive) loadRelease(ctx context.Context, s Source) (*release, error) {
 		data, err = io.ReadAll(io.LimitReader(body, maxRelease+1))
 		return err
 	})
+	return data, modified, err
+}
+
+// offline reports whether the archive, and not the request, causes the error.
+func offline(ctx context.Context, err error) bool {
 	var status *statusError
-	switch {
-	case errors.Is(err, errNotModified):
-		return cached, a.expired(s, cached)
-	case err != nil:
-		offline := ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &status) || status.code >= 500)
-		if cached == nil || !offline || a.expired(s, cached) != nil {
-			return nil, fetchError(uri, err, a.hint())
-		}
-		a.log.WarnContext(ctx, "archive not reachable, using the cached release file", "uri", redact(uri), "error", err)
-		return cached, nil
-	case len(data) > maxRelease:
-		return nil, fmt.Errorf("%s: larger than %d bytes", redact(uri), maxRelease)
-	}
-	r, err := s.verify(data, keys, a.now())
-	if err == nil {
-		err = a.expired(s, r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w%s", redact(uri), err, a.hint())
-	}
-	err = writeAside(path, func(w *os.File) error {
+	return ctx.Err() == nil && !errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &status) || status.code >= 500)
+}
+
+// keepRelease writes the cached file, with the archive's time for the next revalidation.
+func keepRelease(path string, data []byte, modified time.Time) error {
+	err := writeAside(path, func(w *os.File) error {
 		_, err := w.Write(data)
 		return err
 	})
 	if err == nil && !modified.IsZero() {
 		err = os.Chtimes(path, modified, modified)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("cache: %w", err)
-	}
-	return r, nil
+	return err
 }
 
 // cachedRelease returns nil unless a cached file verifies.
@@ -152,13 +171,7 @@ func (s *Source) keyring() (openpgp.EntityList, error) {
 		}
 	}
 	if len(s.Fingerprints) > 0 {
-		all = slices.DeleteFunc(all, func(e *openpgp.Entity) bool {
-			own := []string{strings.ToUpper(hex.EncodeToString(e.PrimaryKey.Fingerprint))}
-			for _, k := range e.Subkeys {
-				own = append(own, strings.ToUpper(hex.EncodeToString(k.PublicKey.Fingerprint)))
-			}
-			return !slices.ContainsFunc(own, func(f string) bool { return slices.Contains(s.Fingerprints, f) })
-		})
+		all = slices.DeleteFunc(all, func(e *openpgp.Entity) bool { return !hasFingerprint(e, s.Fingerprints) })
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no key for %s", s.Suite)
@@ -202,6 +215,15 @@ func (s *Source) verify(data []byte, keys openpgp.EntityList, now time.Time) (*r
 	return r, nil
 }
 
+// hasFingerprint reports whether the primary key or a subkey has one of the fingerprints.
+func hasFingerprint(e *openpgp.Entity, fingerprints []string) bool {
+	own := []string{strings.ToUpper(hex.EncodeToString(e.PrimaryKey.Fingerprint))}
+	for _, k := range e.Subkeys {
+		own = append(own, strings.ToUpper(hex.EncodeToString(k.PublicKey.Fingerprint)))
+	}
+	return slices.ContainsFunc(own, func(f string) bool { return slices.Contains(fingerprints, f) })
+}
+
 // parseRelease reads the fields of a Release file; see the Debian wiki, RepositoryFormat.
 func parseRelease(b []byte) (*release, error) {
 	r := &release{files: map[string]fileHash{}}
@@ -217,11 +239,9 @@ func parseRelease(b []byte) (*release, error) {
 		r.origin, r.suite, r.codename = p["origin"], p["suite"], p["codename"]
 		r.byHash = p["acquire-by-hash"] == "yes"
 		if v := p["valid-until"]; v != "" {
-			t, err := time.Parse(time.RFC1123, strings.Replace(v, "UTC", "GMT", 1))
+			t, err := parseDate(v)
 			if err != nil {
-				if t, err = time.Parse("Mon, _2 Jan 2006 15:04:05 MST", v); err != nil {
-					return fmt.Errorf("Valid-Until: %w", err)
-				}
+				return fmt.Errorf("Valid-Until: %w", err)
 			}
 			r.validUntil = t
 		}
@@ -235,22 +255,37 @@ func parseRelease(b []byte) (*release, error) {
 		if len(f) == 0 {
 			continue
 		}
-		if len(f) != 3 || len(f[0]) != 64 {
+		h, ok := parseSum(f)
+		if !ok {
 			return nil, fmt.Errorf("release file: bad SHA256 line %.80q", l)
 		}
-		if _, err := hex.DecodeString(f[0]); err != nil {
-			return nil, fmt.Errorf("release file: bad SHA256 line %.80q", l)
-		}
-		n, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("release file: bad SHA256 line %.80q", l)
-		}
-		r.files[f[2]] = fileHash{strings.ToLower(f[0]), n}
+		r.files[f[2]] = h
 	}
 	if len(r.files) == 0 {
 		return nil, errors.New("release file: no SHA256 sums")
 	}
 	return r, nil
+}
+
+// parseDate accepts RFC 1123 and days without a leading zero.
+func parseDate(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC1123, strings.Replace(s, "UTC", "GMT", 1))
+	if err != nil {
+		t, err = time.Parse("Mon, _2 Jan 2006 15:04:05 MST", s)
+	}
+	return t, err
+}
+
+// parseSum reads the fields digest, size and path of a line.
+func parseSum(f []string) (fileHash, bool) {
+	if len(f) != 3 || len(f[0]) != 64 {
+		return fileHash{}, false
+	}
+	if _, err := hex.DecodeString(f[0]); err != nil {
+		return fileHash{}, false
+	}
+	n, err := strconv.ParseInt(f[1], 10, 64)
+	return fileHash{strings.ToLower(f[0]), n}, err == nil && n >= 0
 }
 
 // splitField cuts the continuation lines of one field out of a paragraph.

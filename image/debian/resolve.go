@@ -55,39 +55,48 @@ func parseDepends(s string) ([][]dependency, error) {
 		}
 		var alternatives []dependency
 		for one := range strings.SplitSeq(group, "|") {
-			name, rest, constrained := strings.Cut(one, "(")
-			name, _, _ = strings.Cut(strings.TrimSpace(name), ":")
-			d := dependency{name: name}
-			if !validName(name) {
-				return nil, fmt.Errorf("bad dependency %.80q", one)
-			}
-			if constrained {
-				rest = strings.TrimSpace(rest)
-				inner, ok := strings.CutSuffix(rest, ")")
-				if !ok {
-					return nil, fmt.Errorf("bad dependency %.80q", one)
-				}
-				number := strings.TrimLeft(inner, "<>=")
-				d.op = inner[:len(inner)-len(number)]
-				switch d.op {
-				case "<": // obsolete spellings, policy 7.1
-					d.op = "<="
-				case ">":
-					d.op = ">="
-				case "<<", "<=", "=", ">=", ">>":
-				default:
-					return nil, fmt.Errorf("bad dependency %.80q", one)
-				}
-				var err error
-				if d.version, err = parseVersion(number); err != nil {
-					return nil, fmt.Errorf("bad dependency %.80q: %w", one, err)
-				}
+			d, err := parseDependency(one)
+			if err != nil {
+				return nil, err
 			}
 			alternatives = append(alternatives, d)
 		}
 		all = append(all, alternatives)
 	}
 	return all, nil
+}
+
+// parseDependency reads "a (>= 1)" or "c:any".
+func parseDependency(s string) (dependency, error) {
+	name, rest, constrained := strings.Cut(s, "(")
+	name, _, _ = strings.Cut(strings.TrimSpace(name), ":")
+	d := dependency{name: name}
+	if !validName(name) {
+		return d, fmt.Errorf("bad dependency %.80q", s)
+	}
+	if !constrained {
+		return d, nil
+	}
+	inner, ok := strings.CutSuffix(strings.TrimSpace(rest), ")")
+	if !ok {
+		return d, fmt.Errorf("bad dependency %.80q", s)
+	}
+	number := strings.TrimLeft(inner, "<>=")
+	d.op = inner[:len(inner)-len(number)]
+	switch d.op {
+	case "<": // obsolete spellings, policy 7.1
+		d.op = "<="
+	case ">":
+		d.op = ">="
+	case "<<", "<=", "=", ">=", ">>":
+	default:
+		return d, fmt.Errorf("bad dependency %.80q", s)
+	}
+	var err error
+	if d.version, err = parseVersion(number); err != nil {
+		return d, fmt.Errorf("bad dependency %.80q: %w", s, err)
+	}
+	return d, nil
 }
 
 // find returns the best package that satisfies d, or nil: the package of that name, else the
@@ -98,7 +107,7 @@ func (x *index) find(d dependency) *Package {
 	}
 	var best *Package
 	for _, v := range x.provides[d.name] {
-		if d.op != "" && (v.version == nil || !d.admits(*v.version)) {
+		if !v.satisfies(d) {
 			continue
 		}
 		p := v.by
@@ -123,88 +132,112 @@ func (a *Archive) Resolve(ctx context.Context, roots, exclude []string) ([]Packa
 }
 
 func (x *index) resolve(roots []string, installed map[string]version.Version, exclude []string) ([]Package, error) {
-	taken := map[string]*Package{}
-	parent := map[string]string{}
-	var queue []*Package
-	take := func(p *Package, by string) {
-		if taken[p.Name] == nil && !slices.Contains(exclude, p.Name) {
-			taken[p.Name], parent[p.Name] = p, by
-			queue = append(queue, p)
-		}
-	}
-	satisfied := func(d dependency) bool {
-		if slices.Contains(exclude, d.name) {
-			return true
-		}
-		if p := taken[d.name]; p != nil && d.admits(p.parsed) {
-			return true
-		}
-		return slices.ContainsFunc(x.provides[d.name], func(v provided) bool {
-			return taken[v.by.Name] == v.by && (d.op == "" || v.version != nil && d.admits(*v.version))
-		})
-	}
+	r := &resolution{index: x, installed: installed, exclude: exclude, taken: map[string]*Package{}, parent: map[string]string{}}
 	for _, name := range roots {
 		p, err := x.root(name, installed)
 		if err != nil {
 			return nil, err
 		}
 		if p != nil {
-			take(p, "")
+			r.take(p, "")
 		}
 	}
-	for len(queue) > 0 {
-		p := queue[0]
-		queue = queue[1:]
+	for len(r.queue) > 0 {
+		p := r.queue[0]
+		r.queue = r.queue[1:]
 		groups, err := parseDepends(p.depends)
 		if err != nil {
 			return nil, fmt.Errorf("package %s: %w", p.Name, err)
 		}
-	groups:
 		for _, g := range groups {
-			if slices.ContainsFunc(g, satisfied) {
-				continue
+			if err := r.choose(p, g); err != nil {
+				return nil, err
 			}
-			var others []string
-			for _, d := range g {
-				ok, other := x.installedSatisfies(d, installed)
-				if ok {
-					continue groups
-				}
-				if other != "" {
-					others = append(others, other)
-				}
-			}
-			for _, d := range g {
-				q := x.find(d)
-				if q == nil {
-					continue
-				}
-				if _, there := installed[q.Name]; there || taken[q.Name] != nil && taken[q.Name] != q {
-					continue
-				}
-				take(q, p.Name)
-				continue groups
-			}
-			if len(others) > 0 {
-				return nil, fmt.Errorf("%w: %s needs %s", ErrInstalled, p.Name, strings.Join(others, " or "))
-			}
-			wants := make([]string, len(g))
-			for i, d := range g {
-				wants[i] = d.String()
-			}
-			chain := strings.Join(wants, " | ")
-			for n := p.Name; n != ""; n = parent[n] {
-				chain = n + " → " + chain
-			}
-			return nil, fmt.Errorf("%w: %s", ErrUnresolved, chain)
 		}
 	}
-	out := make([]Package, 0, len(taken))
-	for _, p := range taken {
+	out := make([]Package, 0, len(r.taken))
+	for _, p := range r.taken {
 		out = append(out, *p)
 	}
 	slices.SortFunc(out, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// resolution is the state of one call of [index.resolve].
+type resolution struct {
+	index     *index
+	installed map[string]version.Version
+	exclude   []string
+	taken     map[string]*Package
+	parent    map[string]string // package → package that needed it first; "" for a root
+	queue     []*Package        // taken packages with unread dependencies
+}
+
+func (r *resolution) take(p *Package, by string) {
+	if r.taken[p.Name] == nil && !slices.Contains(r.exclude, p.Name) {
+		r.taken[p.Name], r.parent[p.Name] = p, by
+		r.queue = append(r.queue, p)
+	}
+}
+
+// satisfied reports whether an excluded or taken package satisfies d.
+func (r *resolution) satisfied(d dependency) bool {
+	if slices.Contains(r.exclude, d.name) {
+		return true
+	}
+	if p := r.taken[d.name]; p != nil && d.admits(p.parsed) {
+		return true
+	}
+	return slices.ContainsFunc(r.index.provides[d.name], func(v provided) bool {
+		return r.taken[v.by.Name] == v.by && v.satisfies(d)
+	})
+}
+
+// choose takes a package for the first satisfiable alternative of the group, unless a taken or
+// installed package satisfies one.
+func (r *resolution) choose(p *Package, group []dependency) error {
+	if slices.ContainsFunc(group, r.satisfied) {
+		return nil
+	}
+	var others []string
+	for _, d := range group {
+		ok, other := r.index.installedSatisfies(d, r.installed)
+		if ok {
+			return nil
+		}
+		if other != "" {
+			others = append(others, other)
+		}
+	}
+	for _, d := range group {
+		if q := r.index.find(d); q != nil && r.free(q) {
+			r.take(q, p.Name)
+			return nil
+		}
+	}
+	if len(others) > 0 {
+		return fmt.Errorf("%w: %s needs %s", ErrInstalled, p.Name, strings.Join(others, " or "))
+	}
+	return r.unresolved(p, group)
+}
+
+// free reports whether no other package of q's name is installed or taken.
+func (r *resolution) free(q *Package) bool {
+	_, there := r.installed[q.Name]
+	return !there && (r.taken[q.Name] == nil || r.taken[q.Name] == q)
+}
+
+// unresolved names the chain of packages from a root to the missing dependency.
+func (r *resolution) unresolved(p *Package, group []dependency) error {
+	wants := make([]string, len(group))
+	for i, d := range group {
+		wants[i] = d.String()
+	}
+	chain := strings.Join(wants, " | ")
+	for n := p.Name; n != ""; n = r.parent[n] {
+		chain = n + " → " + chain
+	}
+	return fmt.Errorf("%w: %s", ErrUnresolved, chain)
 }
 
 // near returns a phrase with up to three known names nearest to name.

@@ -46,34 +46,20 @@ func (a *Archive) hint() string {
 // hostSources reads the apt sources below root for the release itself. It ignores other suites,
 // backports and third parties', and leaves out unusable entries with a warning.
 func hostSources(root, codename, arch string, log *slog.Logger) ([]Source, error) {
-	var paths []string
-	for _, p := range []string{"etc/apt/sources.list", "etc/apt/sources.list.d/*.list", "etc/apt/sources.list.d/*.sources"} {
-		m, err := filepath.Glob(filepath.Join(root, p))
-		if err != nil {
-			return nil, fmt.Errorf("apt sources: %w", err)
-		}
-		paths = append(paths, m...)
+	paths, err := match(root, "etc/apt/sources.list", "etc/apt/sources.list.d/*.list", "etc/apt/sources.list.d/*.sources")
+	if err != nil {
+		return nil, fmt.Errorf("apt sources: %w", err)
 	}
 	var out []Source
 	var refused []error
 	suites := []string{codename, codename + "-updates", codename + "-security"}
 	for _, p := range paths {
-		b, err := os.ReadFile(p)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return nil, fmt.Errorf("apt sources: %w", err)
-		}
-		parse := parseList
-		if strings.HasSuffix(p, ".sources") {
-			parse = parseSources
-		}
-		entries, err := parse(b)
+		entries, err := readEntries(p)
 		if err != nil {
-			return nil, fmt.Errorf("apt sources: %s: %w", p, err)
+			return nil, err
 		}
 		for _, e := range entries {
-			if !slices.Contains(suites, e.Suite) || len(e.archs) > 0 && !slices.Contains(e.archs, arch) {
+			if !slices.Contains(suites, e.Suite) || !e.serves(arch) {
 				continue
 			}
 			if err := e.resolve(root); err != nil {
@@ -81,9 +67,7 @@ func hostSources(root, codename, arch string, log *slog.Logger) ([]Source, error
 				refused = append(refused, fmt.Errorf("%s: %s: %w", p, e.Suite, err))
 				continue
 			}
-			if !slices.ContainsFunc(out, func(s Source) bool {
-				return s.URI == e.URI && s.Suite == e.Suite && slices.Equal(s.Components, e.Components)
-			}) {
+			if !slices.ContainsFunc(out, e.same) {
 				out = append(out, e.Source)
 			}
 		}
@@ -94,12 +78,54 @@ func hostSources(root, codename, arch string, log *slog.Logger) ([]Source, error
 	return out, nil
 }
 
+// match returns the files below root that match a pattern, in the order of the patterns.
+func match(root string, patterns ...string) ([]string, error) {
+	var paths []string
+	for _, p := range patterns {
+		m, err := filepath.Glob(filepath.Join(root, p))
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, m...)
+	}
+	return paths, nil
+}
+
+// readEntries parses a file of apt sources. A file that has gone since the listing has none.
+func readEntries(path string) ([]entry, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("apt sources: %w", err)
+	}
+	parse := parseList
+	if strings.HasSuffix(path, ".sources") {
+		parse = parseSources
+	}
+	entries, err := parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("apt sources: %s: %w", path, err)
+	}
+	return entries, nil
+}
+
 // entry is an unresolved Source, as written in the file.
 type entry struct {
 	Source
 	archs    []string
 	signedBy string
 	trusted  bool
+}
+
+// serves reports whether apt uses the entry on the architecture.
+func (e *entry) serves(arch string) bool {
+	return len(e.archs) == 0 || slices.Contains(e.archs, arch)
+}
+
+// same reports whether s names the same index files.
+func (e *entry) same(s Source) bool {
+	return s.URI == e.URI && s.Suite == e.Suite && slices.Equal(s.Components, e.Components)
 }
 
 // resolve refuses unusable entries and finds the keyrings.
@@ -110,6 +136,14 @@ func (e *entry) resolve(root string) error {
 	if len(e.Components) == 0 {
 		return errors.New("flat archives are not supported")
 	}
+	if err := e.address(root); err != nil {
+		return err
+	}
+	return e.findKeys(root)
+}
+
+// address replaces a list of mirrors by the first and refuses unknown schemes.
+func (e *entry) address(root string) error {
 	if rest, ok := strings.CutPrefix(e.URI, "mirror+file:"); ok {
 		first, err := firstMirror(filepath.Join(root, rest))
 		if err != nil {
@@ -127,12 +161,16 @@ func (e *entry) resolve(root string) error {
 		return fmt.Errorf("scheme %q is not supported (http, https, file and mirror+file are)", u.Scheme)
 	}
 	e.URI = strings.TrimRight(e.URI, "/")
+	return nil
+}
 
+// findKeys sets the keys of Signed-By, or else the keyrings that apt trusts for every source.
+func (e *entry) findKeys(root string) error {
 	if strings.Contains(e.signedBy, "BEGIN PGP PUBLIC KEY BLOCK") {
 		e.Keys = []byte(strings.TrimSpace(e.signedBy) + "\n")
 		return nil
 	}
-	for _, s := range strings.FieldsFunc(e.signedBy, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' }) {
+	for _, s := range strings.FieldsFunc(e.signedBy, func(r rune) bool { return strings.ContainsRune(", \n\t", r) }) {
 		if strings.HasPrefix(s, "/") {
 			e.Keyrings = append(e.Keyrings, filepath.Join(root, s))
 		} else {
@@ -142,12 +180,10 @@ func (e *entry) resolve(root string) error {
 	if len(e.Keyrings) > 0 {
 		return nil
 	}
-	for _, g := range []string{"etc/apt/trusted.gpg", "etc/apt/trusted.gpg.d/*.gpg", "etc/apt/trusted.gpg.d/*.asc", "usr/share/keyrings/debian-archive-keyring.gpg", "usr/share/keyrings/ubuntu-archive-keyring.gpg"} {
-		m, err := filepath.Glob(filepath.Join(root, g))
-		if err != nil {
-			return err
-		}
-		e.Keyrings = append(e.Keyrings, m...)
+	var err error
+	e.Keyrings, err = match(root, "etc/apt/trusted.gpg", "etc/apt/trusted.gpg.d/*.gpg", "etc/apt/trusted.gpg.d/*.asc", "usr/share/keyrings/debian-archive-keyring.gpg", "usr/share/keyrings/ubuntu-archive-keyring.gpg")
+	if err != nil {
+		return err
 	}
 	if len(e.Keyrings) == 0 {
 		return errors.New("no keyring found: install debian-archive-keyring or ubuntu-keyring")

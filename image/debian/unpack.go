@@ -68,24 +68,7 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 	for i := range ready {
 		ready[i] = make(chan *os.File, 1)
 	}
-	g.Go(func() error {
-		for i, p := range pkgs {
-			select {
-			case ahead <- struct{}{}:
-			case <-gctx.Done():
-				return gctx.Err()
-			}
-			g.Go(func() error {
-				f, err := a.fetch.verified(gctx, "deb", p.SHA256, p.Size, p.uri+"/"+p.Filename)
-				if err != nil {
-					return fmt.Errorf("package %s: %w", p.Name, err)
-				}
-				ready[i] <- f
-				return nil
-			})
-		}
-		return nil
-	})
+	g.Go(func() error { return a.download(gctx, g, pkgs, ready, ahead) })
 	t := &tree{w: w, keep: keep, limits: a.limits, log: a.log, kind: map[string]byte{}}
 	err := t.all(gctx, pkgs, ready, ahead, report)
 	if err != nil {
@@ -95,6 +78,33 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 	if derr := g.Wait(); derr != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		err = derr
 	}
+	closeReady(ready)
+	return err
+}
+
+// download fetches pkgs in goroutines of g and sends each file to its channel. A slot of ahead is
+// taken before each download.
+func (a *Archive) download(ctx context.Context, g *errgroup.Group, pkgs []Package, ready []chan *os.File, ahead chan<- struct{}) error {
+	for i, p := range pkgs {
+		select {
+		case ahead <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		g.Go(func() error {
+			f, err := a.fetch.verified(ctx, "deb", p.SHA256, p.Size, p.uri+"/"+p.Filename)
+			if err != nil {
+				return fmt.Errorf("package %s: %w", p.Name, err)
+			}
+			ready[i] <- f
+			return nil
+		})
+	}
+	return nil
+}
+
+// closeReady closes the files that nothing received.
+func closeReady(ready []chan *os.File) {
 	for _, c := range ready {
 		select {
 		case f := <-c:
@@ -102,7 +112,6 @@ func (a *Archive) Unpack(ctx context.Context, pkgs []Package, w Writer, keep fun
 		default:
 		}
 	}
-	return err
 }
 
 // tree is the state of the written tree.
@@ -196,7 +205,12 @@ func (t *tree) deb(ctx context.Context, name string, f io.ReadSeeker) error {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	err = t.members(ctx, f, func(p string, h *tar.Header, r io.Reader) error {
+	return t.hardLinks(ctx, name, f, links)
+}
+
+// hardLinks reads the package again and writes each link as a file of its own.
+func (t *tree) hardLinks(ctx context.Context, name string, f io.Reader, links []link) error {
+	err := t.members(ctx, f, func(p string, h *tar.Header, r io.Reader) error {
 		if h.Typeflag != tar.TypeReg || !slices.ContainsFunc(links, func(l link) bool { return l.target == p }) {
 			return nil
 		}
@@ -264,58 +278,88 @@ func (t *tree) add(name, p string, h *tar.Header, r io.Reader) error {
 	if h.ModTime.After(t.mtime) {
 		t.mtime = h.ModTime
 	}
-	if rest, ok := strings.CutPrefix(p, "usr/"); ok && mergeable(rest) {
-		// The merged directories themselves: a directory, or the link that a usr-merged base-files
-		// ships as lib → usr/lib.
-		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink && strings.TrimPrefix(h.Linkname, "/") == p {
-			return nil
-		}
-		return fmt.Errorf("%w: %s is no directory", ErrUnsafe, p)
-	}
-	switch h.Typeflag {
-	case tar.TypeReg, tar.TypeSymlink, tar.TypeLink:
-	case tar.TypeDir:
-		return nil // made when a file below is written
-	default:
-		return fmt.Errorf("%w: %s is of type %q (device, fifo or unknown)", ErrUnsafe, p, h.Typeflag)
-	}
-	if h.Typeflag == tar.TypeSymlink {
-		if err := checkTarget(p, h.Linkname); err != nil {
-			return err
-		}
+	if file, err := checkEntry(p, h); err != nil || !file {
+		return err
 	}
 	if err := t.parents(path.Dir(p), h.ModTime, false); err != nil {
 		return err
 	}
-	if strings.HasPrefix(p, caDir) && strings.HasSuffix(p, ".crt") && h.Typeflag == tar.TypeReg && t.keep(p) {
-		if h.Size > 1<<20 || len(t.ca) > 16<<20 {
-			return fmt.Errorf("%w: %s is too large for a certificate", ErrUnsafe, p)
-		}
-		b, err := io.ReadAll(r)
-		if err != nil {
-			return err
-		}
-		t.ca = append(append(t.ca, bytes.TrimSpace(b)...), '\n')
-		r = bytes.NewReader(b)
+	r, err := t.certificate(p, h, r)
+	if err != nil {
+		return err
 	}
 	if !t.keep(p) {
-		if d, ok := t.w.(Dropper); ok && h.Typeflag == tar.TypeReg {
-			d.Dropped(p, h.Size)
-		}
+		t.drop(p, h)
 		return nil
 	}
 	if old, ok := t.kind[p]; ok {
-		if old == tar.TypeDir || old != h.Typeflag {
-			return fmt.Errorf("%w: %s comes twice, as different kinds", ErrUnsafe, p)
-		}
-		// Legitimate with Replaces. In practice it does not matter which of the two wins, but the
-		// log says so.
-		t.log.Warn("path is in two packages, the first is kept", "path", p, "package", name)
-		return nil
+		return t.again(name, p, old, h.Typeflag)
 	}
 	if err := t.parents(path.Dir(p), h.ModTime, true); err != nil {
 		return err
 	}
+	return t.write(p, h, r)
+}
+
+// checkEntry reports whether the entry is a file or a link. Directories are made when a file below
+// is written. Other kinds and links out of the tree are errors.
+func checkEntry(p string, h *tar.Header) (file bool, err error) {
+	if rest, ok := strings.CutPrefix(p, "usr/"); ok && mergeable(rest) {
+		// The merged directories themselves: a directory, or the link that a usr-merged base-files
+		// ships as lib → usr/lib.
+		if h.Typeflag == tar.TypeDir || h.Typeflag == tar.TypeSymlink && strings.TrimPrefix(h.Linkname, "/") == p {
+			return false, nil
+		}
+		return false, fmt.Errorf("%w: %s is no directory", ErrUnsafe, p)
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeLink:
+		return true, nil
+	case tar.TypeSymlink:
+		return true, checkTarget(p, h.Linkname)
+	case tar.TypeDir:
+		return false, nil
+	}
+	return false, fmt.Errorf("%w: %s is of type %q (device, fifo or unknown)", ErrUnsafe, p, h.Typeflag)
+}
+
+// certificate adds a kept CA certificate to the bundle. It returns a reader of the entry's content
+// from the start.
+func (t *tree) certificate(p string, h *tar.Header, r io.Reader) (io.Reader, error) {
+	if !strings.HasPrefix(p, caDir) || !strings.HasSuffix(p, ".crt") || h.Typeflag != tar.TypeReg || !t.keep(p) {
+		return r, nil
+	}
+	if h.Size > 1<<20 || len(t.ca) > 16<<20 {
+		return nil, fmt.Errorf("%w: %s is too large for a certificate", ErrUnsafe, p)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	t.ca = append(append(t.ca, bytes.TrimSpace(b)...), '\n')
+	return bytes.NewReader(b), nil
+}
+
+// drop reports a file that keep refuses.
+func (t *tree) drop(p string, h *tar.Header) {
+	if d, ok := t.w.(Dropper); ok && h.Typeflag == tar.TypeReg {
+		d.Dropped(p, h.Size)
+	}
+}
+
+// again handles a path that an earlier package has: the first file is kept.
+func (t *tree) again(name, p string, old, kind byte) error {
+	if old == tar.TypeDir || old != kind {
+		return fmt.Errorf("%w: %s comes twice, as different kinds", ErrUnsafe, p)
+	}
+	// Legitimate with Replaces. In practice it does not matter which of the two wins, but the
+	// log says so.
+	t.log.Warn("path is in two packages, the first is kept", "path", p, "package", name)
+	return nil
+}
+
+// write writes a file or symlink and counts its size.
+func (t *tree) write(p string, h *tar.Header, r io.Reader) error {
 	// The reader bounds the archive's own bytes; a hole or a link turns few bytes into many.
 	if t.size += h.Size; h.Size < 0 || t.size > t.limits.unpacked {
 		return fmt.Errorf("%w: %s: %w", ErrUnsafe, p, errTooLarge)
@@ -376,6 +420,17 @@ func alternatives() [][2]string {
 // finish writes the files of no single package: alternatives, the certificate bundle and the
 // usr-merge links.
 func (t *tree) finish() error {
+	if err := t.alternatives(); err != nil {
+		return err
+	}
+	if err := t.bundle(); err != nil {
+		return err
+	}
+	return t.mergeLinks()
+}
+
+// alternatives writes the links of [alternatives] whose target exists.
+func (t *tree) alternatives() error {
 	for _, a := range alternatives() {
 		if !t.over && t.kind[a[0]] == 0 && t.kind[path.Dir(a[0])+"/"+a[1]] != 0 && t.keep(a[0]) {
 			t.kind[a[0]] = tar.TypeSymlink
@@ -384,26 +439,36 @@ func (t *tree) finish() error {
 			}
 		}
 	}
-	if len(t.ca) > 0 {
-		for _, p := range []string{"etc/ssl/certs/ca-certificates.crt", "usr/lib/ssl/cert.pem"} {
-			if t.kind[p] != 0 {
-				continue
-			}
-			if err := t.parents(path.Dir(p), t.mtime, true); err != nil {
-				return err
-			}
-			t.kind[p] = tar.TypeReg
-			if err := t.w.File(p, 0o644, t.mtime, bytes.NewReader(t.ca)); err != nil {
-				return err
-			}
+	return nil
+}
+
+// bundle writes the certificates as one file, at both paths.
+func (t *tree) bundle() error {
+	if len(t.ca) == 0 {
+		return nil
+	}
+	for _, p := range []string{"etc/ssl/certs/ca-certificates.crt", "usr/lib/ssl/cert.pem"} {
+		if t.kind[p] != 0 {
+			continue
+		}
+		if err := t.parents(path.Dir(p), t.mtime, true); err != nil {
+			return err
+		}
+		t.kind[p] = tar.TypeReg
+		if err := t.w.File(p, 0o644, t.mtime, bytes.NewReader(t.ca)); err != nil {
+			return err
 		}
 	}
-	// Since Debian 13 packages ship usr/lib64 themselves, so the existence of the directory
-	// decides, not a moved path.
+	return nil
+}
+
+// mergeLinks writes the usr-merge links. Since Debian 13 packages ship usr/lib64 themselves, so the
+// existence of the directory decides, not a moved path.
+func (t *tree) mergeLinks() error {
+	if t.over {
+		return nil
+	}
 	for i, top := range mergedTops() {
-		if t.over {
-			break
-		}
 		if t.kind["usr/"+top] == 0 {
 			if i >= 3 {
 				continue
