@@ -48,6 +48,7 @@ function/a.go                just:channel           refused
 function/web/a.go            function               allowed
 function/a.go                image                  refused
 store/a.go                   internal/linux         allowed
+store/a.go                   just:internal/reference allowed
 store/a.go                   image                  refused
 store/a.go                   std:unsafe             refused
 image/a.go                   store                  allowed

@@ -9,10 +9,11 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/reference"
 )
 
 // ErrName is wrapped by every refusal of an image's name or reference.
-var ErrName = failure.New(failure.BadName, "invalid image name", "")
+var ErrName = reference.ErrName
 
 // Errors of image references and removal.
 var (
@@ -22,15 +23,8 @@ var (
 	ErrInUse = failure.New(failure.InUse, "image is in use", "remove the function, or stop the sandbox, first")
 )
 
-// Names from outside follow the grammar of the OCI distribution specification and of docker
-// (github.com/distribution/reference): registry host and port, path components, version (a tag
-// in docker's terms).
-var (
-	hostPattern    = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?$`)
-	pathPattern    = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*$`)
-	versionPattern = regexp.MustCompile(`^[\w][\w.-]{0,127}$`)
-	portPattern    = regexp.MustCompile(`^[^/:@\s]+:[0-9]{1,5}/`)
-)
+// portPattern matches a registry with a port at the start of a name.
+var portPattern = regexp.MustCompile(`^[^/:@\s]+:[0-9]{1,5}/`)
 
 // Reference is a parsed reference to an image.
 type Reference struct {
@@ -44,55 +38,12 @@ type Reference struct {
 // the text after the last colon that follows the last slash. ParseReference accepts names that
 // [Store.Tag] refuses: see [Reference.Check]. Errors: ErrName.
 func ParseReference(ref string) (Reference, error) {
-	r := Reference{Name: ref}
-	if name, digest, ok := strings.Cut(ref, "@"); ok {
-		r.Name, r.Digest = name, Digest(digest)
-		if err := r.Digest.check(); err != nil {
-			return Reference{}, fmt.Errorf("%w %q: %w", ErrName, ref, err)
-		}
-	}
-	slash := strings.LastIndexByte(r.Name, '/')
-	if i := strings.LastIndexByte(r.Name, ':'); i > slash {
-		r.Name, r.Version = r.Name[:i], r.Name[i+1:]
-		if r.Version == "" {
-			return Reference{}, fmt.Errorf("%w %q: nothing follows the colon", ErrName, ref)
-		}
-	}
-	if r.Name == "" {
-		return Reference{}, fmt.Errorf("%w %q: the name is missing", ErrName, ref)
-	}
-	return r, nil
+	name, version, digest, err := reference.Parse(ref)
+	return Reference{name, version, Digest(digest)}, err
 }
 
 // Check refuses a name outside of the grammar of registries and docker. Errors: ErrName.
-func (r Reference) Check() error {
-	components := strings.Split(r.Name, "/")
-	if len(components) > 1 && isHost(components[0]) {
-		if !hostPattern.MatchString(components[0]) {
-			return fmt.Errorf("%w %q: %q is no registry's host", ErrName, r.Name, components[0])
-		}
-		components = components[1:]
-	}
-	for _, c := range components {
-		if !pathPattern.MatchString(c) {
-			return fmt.Errorf("%w %q: use lower-case letters, digits and slashes, with single dots, underscores or dashes between", ErrName, r.Name)
-		}
-	}
-	switch {
-	case len(r.Name) > maxName:
-		return fmt.Errorf("%w: %.40q… is longer than %d bytes", ErrName, r.Name, maxName)
-	case len(components) == 1 && len(r.Name) == 64 && isHex(r.Name), r.Name == "sha256":
-		return fmt.Errorf("%w %q: looks like a digest", ErrName, r.Name)
-	case r.Version != "" && !versionPattern.MatchString(r.Version):
-		return fmt.Errorf("%w: version %q: use up to 128 letters, digits, dots, underscores and dashes, beginning with none of the latter two", ErrName, r.Version)
-	}
-	return nil
-}
-
-// isHost reports whether the first component of a path is a registry's host, by docker's rule.
-func isHost(component string) bool {
-	return strings.ContainsAny(component, ".:") || component == "localhost" || strings.ToLower(component) != component
-}
+func (r Reference) Check() error { return reference.Check(r.Name, r.Version) }
 
 // String returns the reference in its written form.
 func (r Reference) String() string {
