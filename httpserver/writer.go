@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"fmt"
 	"runtime"
 	"time"
 )
@@ -54,15 +55,49 @@ func (s *sender) initSender() {
 
 // outgoing is the data that a stream sends. The connection's mu guards it.
 type outgoing struct {
-	head    []byte
-	data    []byte
-	last    bool
-	pending bool // data is waiting
-	queued  bool // in the queue; false during the write
-	written bool // being written
-	baton   bool // the stream's goroutine has to become the writer
-	moved   bool // some bytes were sent
-	whole   bool // all bytes were sent
+	head  []byte
+	data  []byte
+	last  bool
+	state outState
+	baton bool // the stream's goroutine has to become the writer
+	moved bool // some bytes were sent since the goroutine last looked
+}
+
+// outState is the state of a stream's data; become changes it.
+//
+//	idle ──▶ queued ⇄ writing ──▶ sent ──▶ queued by the next write
+//	            └────────┴──────▶ dropped
+type outState uint8
+
+const (
+	outIdle    outState = iota
+	outQueued           // in the sender's queue
+	outWriting          // the writer took a part, which is being written
+	outSent             // all bytes were sent
+	outDropped          // stream or connection ended first
+)
+
+// waits reports whether data is in the queue or being written.
+func (s outState) waits() bool { return s == outQueued || s == outWriting }
+
+// become changes the state. It panics if the present state does not allow the next one.
+func (o *outgoing) become(next outState) {
+	allowed := false
+	switch next {
+	case outIdle:
+	case outQueued:
+		allowed = o.state != outQueued
+	case outWriting:
+		allowed = o.state == outQueued
+	case outSent:
+		allowed = o.state == outWriting
+	case outDropped:
+		allowed = o.state.waits()
+	}
+	if !allowed {
+		panic(fmt.Sprintf("httpserver: outgoing data in state %d cannot become %d", o.state, next))
+	}
+	o.state = next
 }
 
 // write sends a head, a part of a body, or both. After it returns, head and data may be reused.
@@ -74,7 +109,8 @@ func (st *stream) write(head, data []byte, last bool) error {
 		return st.err
 	}
 	o := &st.out
-	o.head, o.data, o.last, o.pending, o.queued, o.moved, o.whole = head, data, last, true, true, false, false
+	o.head, o.data, o.last, o.moved = head, data, last, false
+	o.become(outQueued)
 	if len(head) > 0 {
 		st.begun = true
 	}
@@ -83,7 +119,7 @@ func (st *stream) write(head, data []byte, last bool) error {
 		c.writing = true
 		c.flushLocked(st)
 	}
-	for o.pending || o.baton {
+	for o.state.waits() || o.baton {
 		if o.baton {
 			o.baton = false
 			c.flushLocked(st)
@@ -99,7 +135,7 @@ func (st *stream) write(head, data []byte, last bool) error {
 		o.moved = false
 	}
 	o.head, o.data = nil, nil
-	if o.whole {
+	if o.state == outSent {
 		return nil
 	}
 	return st.err
@@ -110,7 +146,7 @@ func (st *stream) write(head, data []byte, last bool) error {
 // other streams. A stream with open windows merely waits for its turn. The outlet detects a
 // client that does not read the bytes being written.
 func (c *h2conn) stalledLocked(st *stream) bool {
-	if !st.out.queued || st.out.moved || c.canLocked(st) {
+	if st.out.state != outQueued || st.out.moved || c.canLocked(st) {
 		return false
 	}
 	return st.window <= 0 || !c.writing && time.Since(c.went) >= c.s.cfg.StallTimeout
@@ -158,7 +194,7 @@ func (c *h2conn) flushControlLocked() {
 func (c *h2conn) flushLocked(own *stream) {
 	written := 0
 	for c.err == nil {
-		if own != nil && (!own.out.queued || !c.canLocked(own)) {
+		if own != nil && (own.out.state != outQueued || !c.canLocked(own)) {
 			if next := c.nextLocked(); next != nil {
 				c.passLocked(next)
 				return
@@ -202,7 +238,7 @@ func (c *h2conn) gatherLocked(controlOnly bool) int {
 				c.queue = append(c.queue, st)
 				continue
 			}
-			st.out.queued, st.out.written = false, true
+			st.out.become(outWriting)
 			c.sent = append(c.sent, st)
 			size += c.takeLocked(st)
 		}
@@ -312,17 +348,17 @@ func (c *h2conn) settleLocked(own *stream, err error) {
 	for i, st := range c.sent {
 		c.sent[i] = nil
 		o := &st.out
-		o.written, o.moved = false, true
+		o.moved = true
 		switch {
 		case err == nil && len(o.head) == 0 && len(o.data) == 0:
-			o.pending, o.whole = false, true
+			o.become(outSent)
 			if o.last {
 				c.doneLocked(st)
 			}
 		case st.err != nil:
-			o.pending = false
+			o.become(outDropped)
 		default:
-			o.queued = true
+			o.become(outQueued)
 			c.queue = append(c.queue, st)
 			continue
 		}
@@ -339,18 +375,15 @@ func (c *h2conn) settleLocked(own *stream, err error) {
 
 // dequeueLocked drops the unsent data of a stream, except data being written.
 func (c *h2conn) dequeueLocked(st *stream) {
-	o := &st.out
-	if o.queued {
-		for i, other := range c.queue {
-			if other == st {
-				c.queue = append(c.queue[:i], c.queue[i+1:]...)
-				break
-			}
+	if st.out.state != outQueued {
+		return
+	}
+	for i, other := range c.queue {
+		if other == st {
+			c.queue = append(c.queue[:i], c.queue[i+1:]...)
+			break
 		}
-		o.queued = false
 	}
-	if o.pending && !o.written {
-		o.pending = false
-		st.notify()
-	}
+	st.out.become(outDropped)
+	st.notify()
 }
