@@ -24,6 +24,7 @@ type Options struct {
 	Bin    string // the fre program
 	Socket string // of a running engine; set together with Addr
 	Addr   string // HTTP address of a running engine
+	State  string // state directory of a new engine, kept with its images for the next run; default: a temporary one
 	Serve  string // further arguments of fre serve, separated by spaces
 }
 
@@ -32,6 +33,7 @@ func (o *Options) Register(f *flag.FlagSet) {
 	f.StringVar(&o.Bin, "bin", "bin/fre", "the fre program")
 	f.StringVar(&o.Socket, "fre-socket", "", "control socket of an engine that already runs (with -fre-addr)")
 	f.StringVar(&o.Addr, "fre-addr", "", "HTTP address of an engine that already runs (with -fre-socket)")
+	f.StringVar(&o.State, "state", "", "state directory of the engine, which keeps images for the next run (default: a temporary one)")
 	f.StringVar(&o.Serve, "serve", "", "further arguments of fre serve, separated by spaces")
 }
 
@@ -39,8 +41,9 @@ func (o *Options) Register(f *flag.FlagSet) {
 type Engine struct {
 	opts Options
 	own  *daemon.Daemon // nil if the engine already ran
-	dir  string         // holds state and copies of templates
-	done []string       // functions that Close removes
+	dir  string         // holds copies of templates, and the state unless Options.State is set
+	keep bool           // the state is for the next run too
+	done []string       // functions that Close removes from an engine or a state that stays
 }
 
 // Open starts an engine, or uses the running engine named by the options.
@@ -48,11 +51,13 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	if (o.Socket == "") != (o.Addr == "") {
 		return nil, errors.New("-fre-socket and -fre-addr go together")
 	}
-	bin, err := filepath.Abs(o.Bin)
-	if err != nil {
+	if o.Socket != "" && o.State != "" {
+		return nil, errors.New("-state is for a new engine, and -fre-socket names a running one: omit -state")
+	}
+	var err error
+	if o.Bin, err = filepath.Abs(o.Bin); err != nil {
 		return nil, err
 	}
-	o.Bin = bin
 	// /tmp may be in memory, but the state belongs on a disk.
 	dir, err := os.MkdirTemp("/var/tmp", "fre-bench-")
 	if err != nil {
@@ -62,7 +67,15 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 	if o.Socket != "" {
 		return e, nil
 	}
-	e.own, err = daemon.Start(ctx, daemon.Config{Bin: o.Bin, State: filepath.Join(dir, "state"), Args: strings.Fields(o.Serve)})
+	if e.opts.State == "" {
+		e.opts.State = filepath.Join(dir, "state")
+	} else {
+		e.keep = true
+		if e.opts.State, err = filepath.Abs(o.State); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	e.own, err = daemon.Start(ctx, daemon.Config{Bin: o.Bin, State: e.opts.State, Args: strings.Fields(o.Serve)})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -120,7 +133,7 @@ func (e *Engine) Rootfs(digest string) string {
 }
 
 // Images returns the directory of all images of the benchmark's engine.
-func (e *Engine) Images() string { return filepath.Join(e.dir, "state", "store", "images") }
+func (e *Engine) Images() string { return filepath.Join(e.opts.State, "store", "images") }
 
 // Deploy builds a copy of the template directory, deploys the image under a name and returns the
 // directory of the copy.
@@ -167,19 +180,20 @@ func override(path string, fields map[string]any) error {
 	return os.WriteFile(path, text, 0o644)
 }
 
-// Close stops the engine, or removes the deployed functions from an engine that already ran. Then
-// Close removes the benchmark's directory.
+// Close stops the engine, and removes the deployed functions from an engine that already ran or from
+// a kept state. Then Close removes the benchmark's directory.
 func (e *Engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
-	if e.own != nil {
-		errs = append(errs, e.own.Stop(ctx))
-	} else {
+	if e.own == nil || e.keep {
 		for _, name := range e.done {
 			_, err := e.CLI(ctx, "function", "rm", name)
 			errs = append(errs, err)
 		}
+	}
+	if e.own != nil {
+		errs = append(errs, e.own.Stop(ctx))
 	}
 	errs = append(errs, os.RemoveAll(e.dir))
 	return errors.Join(errs...)
