@@ -10,6 +10,12 @@ MAKEFLAGS   += --no-print-directory
 export PATH := $(CURDIR)/.cache/go/bin:$(PATH)
 export GOTOOLCHAIN := local
 
+# Programs, tests and the linter share these flags, so that a dependency compiles once (and once
+# more for the race detector). With the tags, packages net and os/user are the same with and without
+# cgo, and only video/ffmpeg uses cgo.
+TAGS := netgo,osusergo
+export GOFLAGS := $(strip $(filter-out -trimpath -tags=%,$(GOFLAGS)) -trimpath -tags=$(TAGS))
+
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 PREFIX   ?= /usr/local
 ifeq ($(origin CC),default)
@@ -74,7 +80,7 @@ help: ## list the targets
 
 .PHONY: build
 build: deps-build shell ## build bin/fre, bin/fre-video and bin/fre-bench (installs a compiler and Go first if they are missing)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/... ./bench/cmd/...
+	CGO_ENABLED=0 go build -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/... ./bench/cmd/...
 
 .PHONY: shell
 shell: $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN) ## build what the programs carry: the C spawner, the Java bootstrap's library, the adapter of HTTP servers, the transcoder
@@ -93,11 +99,11 @@ $(JAVA_LIB): $(JAVA_SRC)
 # With cgo, against the machine's FFmpeg: those of its libraries that the transcoder's
 # image has come from the same release of Debian.
 $(VIDEO_BIN): $(VIDEO_SRC) | deps-build
-	CGO_ENABLED=1 go build -trimpath -buildvcs=false -ldflags '-s -w' -o $@ ./video/transcoder
+	CGO_ENABLED=1 go build -buildvcs=false -ldflags '-s -w' -o $@ ./video/transcoder
 	@touch $@
 
 $(HTTP_BIN): $(HTTP_SRC) | deps-build
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./runtimes/httpserver/adapter
+	CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w -buildid=' -o $@ ./runtimes/httpserver/adapter
 	@touch $@
 
 .PHONY: install
@@ -132,7 +138,7 @@ fmt: $(LINTER) ## format the Go code
 
 .PHONY: lint
 lint: deps-test shell $(LINTER) ## golangci-lint (go vet and import rules included), a build without adapters, vague words, shellcheck
-	go build -tags nodocker,nolambda,noopenfaas ./daemon
+	go build -tags $(TAGS),nodocker,nolambda,noopenfaas ./daemon
 	for m in . $(MODULES); do (cd $$m && GOWORK=off go list -deps -test ./... >/dev/null); done # each go.mod requires all that its module imports
 	$(LINTER) run $(PKG)
 	scripts/lint-proof.sh $(LINTER)
@@ -144,42 +150,42 @@ lint: deps-test shell $(LINTER) ## golangci-lint (go vet and import rules includ
 $(LINTER) $(REGISTRY) $(CONFORM) $(H2SPEC) $(PEBBLE) $(NATS) $(CLOUDEVENTS) $(COSIGN): export GOWORK := off
 
 $(LINTER): tools/go.mod tools/go.sum | deps-build
-	go build -modfile=tools/go.mod -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	go build -modfile=tools/go.mod -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
 
 # The registry that image/oci is tested against.
 $(REGISTRY): tools/registry/go.mod tools/registry/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/registry/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
+	CGO_ENABLED=0 go build -modfile=tools/registry/go.mod -ldflags '-s -w' -o $@ github.com/distribution/distribution/v3/cmd/registry
 	@touch $@
 
 # The suite that registry is tested against: the distribution-spec's own.
 $(CONFORM): tools/conformance/go.mod tools/conformance/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/conformance/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/opencontainers/distribution-spec/conformance
+	CGO_ENABLED=0 go build -modfile=tools/conformance/go.mod -ldflags '-s -w' -o $@ github.com/opencontainers/distribution-spec/conformance
 	@touch $@
 
 # The suite that httpserver's HTTP/2 is tested against.
 $(H2SPEC): tools/h2spec/go.mod tools/h2spec/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/h2spec/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/summerwind/h2spec/cmd/h2spec
+	CGO_ENABLED=0 go build -modfile=tools/h2spec/go.mod -ldflags '-s -w' -o $@ github.com/summerwind/h2spec/cmd/h2spec
 	@touch $@
 
 # The ACME server that the gateway's certificates are tested with.
 $(PEBBLE): tools/pebble/go.mod tools/pebble/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/pebble/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/letsencrypt/pebble/v2/cmd/pebble
+	CGO_ENABLED=0 go build -modfile=tools/pebble/go.mod -ldflags '-s -w' -o $@ github.com/letsencrypt/pebble/v2/cmd/pebble
 	@touch $@
 
 # The command line that events' streams are read with.
 $(NATS): tools/nats/go.mod tools/nats/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/nats/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/nats-io/natscli/nats
+	CGO_ENABLED=0 go build -modfile=tools/nats/go.mod -ldflags '-s -w' -o $@ github.com/nats-io/natscli/nats
 	@touch $@
 
 # The tool that hooks for CloudEvents are tested with: CloudEvents' own.
 $(CLOUDEVENTS): tools/cloudevents/go.mod tools/cloudevents/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/cloudevents/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/cloudevents/conformance/cmd/cloudevents
+	CGO_ENABLED=0 go build -modfile=tools/cloudevents/go.mod -ldflags '-s -w' -o $@ github.com/cloudevents/conformance/cmd/cloudevents
 	@touch $@
 
 # The peer of image/signature.
 $(COSIGN): tools/cosign/go.mod tools/cosign/go.sum | deps-build
-	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
+	CGO_ENABLED=0 go build -modfile=tools/cosign/go.mod -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
 	@touch $@
 
 .PHONY: docs

@@ -110,8 +110,8 @@ if [[ " ${packages[*]} " == *" engine "* ]]; then
 	make .cache/tools/registry .cache/tools/pebble
 	cp .cache/tools/registry .cache/tools/pebble "$disk/fre/bin/"
 fi
-CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
-CGO_ENABLED=0 go build -trimpath -o "$disk/fre/bin/fn" ./engine/testdata/fn
+CGO_ENABLED=0 go build -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
+CGO_ENABLED=0 go build -o "$disk/fre/bin/fn" ./engine/testdata/fn
 [ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
 if [[ " ${packages[*]} " == *" test/system "* ]]; then
 	echo "test-v2: building the images of test/system"
