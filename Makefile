@@ -140,7 +140,7 @@ fmt: $(LINTER) ## format the Go code
 lint: deps-test shell $(LINTER) ## golangci-lint (go vet and import rules included), a build without adapters, vague words, shellcheck
 	go build -tags $(TAGS),nodocker,nolambda,noopenfaas ./daemon
 	for m in . $(MODULES); do (cd $$m && GOWORK=off go list -deps -test ./... >/dev/null); done # each go.mod requires all that its module imports
-	$(LINTER) run $(PKG)
+	GOWORK=$(CURDIR)/tools/lint/go.work $(LINTER) run $(PKG)
 	scripts/lint-proof.sh $(LINTER)
 	go run ./scripts/prose
 	shellcheck $(SCRIPTS)
