@@ -274,7 +274,9 @@ demo: deps-run build ## as root: build, deploy and call functions of templates/,
 
 .PHONY: bench-smoke
 bench-smoke: deps-test build ## each benchmark program once, quickly, to see that it runs
-	for b in start warm data video event events calls tenants nodes list paper build; do if [ -d bench/$$b ]; then go run ./bench/$$b -quick -results .cache/bench-smoke; fi; done
+	state=$$(mktemp -d /var/tmp/fre-bench-smoke.XXXXXX); trap 'rm -rf "$$state"' EXIT; \
+	for b in start warm data event events calls paper build; do go run ./bench/$$b -quick -results .cache/bench-smoke -state "$$state/state"; done; \
+	for b in video tenants nodes list; do go run ./bench/$$b -quick -results .cache/bench-smoke; done
 
 .PHONY: bench-start
 bench-start: deps-bench build ## cold starts beside vfork+exec, runc and docker
