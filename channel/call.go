@@ -63,9 +63,26 @@ type call struct {
 	onward  onwards
 
 	mu       sync.Mutex
-	over     bool   // the answer has ended or is given up: CANCEL is not sent
-	ended    bool   // the answer has ended
+	state    callState
 	finished func() // Invocation.Finished; nil if unset or moved to the body
+}
+
+// callState is the state of a call; advance changes it. The order of the states is the order in time.
+type callState uint8
+
+const (
+	callRuns    callState = iota // the answer is still to come, or is arriving
+	callGivenUp                  // the caller has left: CANCEL is sent
+	callEnded                    // the answer has ended
+)
+
+// advance moves the call to a later state and returns the state before. A call never goes back.
+func (k *call) advance(next callState) (before callState) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before = k.state
+	k.state = max(k.state, next)
+	return before
 }
 
 // Invoke sends one event and returns the function's answer, whose body may still be arriving. ctx
@@ -112,16 +129,13 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 
 // watch cancels the call when its context ends, unless the call is over.
 func (k *call) watch() {
-	k.mu.Lock()
-	over := k.over
-	k.mu.Unlock()
-	if over {
+	if k.advance(callRuns) != callRuns {
 		return
 	}
 	stop := context.AfterFunc(k.ctx, func() { k.cancel(context.Cause(k.ctx)) })
 	k.mu.Lock()
 	k.stop = stop
-	over = k.over
+	over := k.state != callRuns
 	k.mu.Unlock()
 	if over {
 		stop()
@@ -416,7 +430,7 @@ func (k *call) frameFile(kind wire.Kind, p []byte, file *os.File) error {
 func (k *call) keepPlace(b *fileBody) {
 	k.mu.Lock()
 	finished := k.finished
-	if k.ended { // finish calls finished, or has called it
+	if k.state == callEnded { // finish calls finished, or has called it
 		finished = nil
 	}
 	if finished != nil {
@@ -479,10 +493,10 @@ func (c *Conn) open(name string) (*os.File, error) {
 // finish ends the call. With a nil err the answer is whole, else broken off.
 func (k *call) finish(err error) {
 	k.mu.Lock()
-	ended, stop, finished := k.ended, k.stop, k.finished
-	k.over, k.ended = true, true
+	before, stop, finished := k.state, k.stop, k.finished
+	k.state = callEnded
 	k.mu.Unlock()
-	if ended {
+	if before == callEnded {
 		return
 	}
 	if stop != nil {
@@ -516,11 +530,7 @@ func (k *call) settle(err error) {
 
 // cancel gives the call up with err and sends CANCEL.
 func (k *call) cancel(err error) {
-	k.mu.Lock()
-	over := k.over
-	k.over = true
-	k.mu.Unlock()
-	if over {
+	if k.advance(callGivenUp) != callRuns {
 		return
 	}
 	k.settle(err)

@@ -30,19 +30,14 @@ type Inbox struct {
 	blocks []block
 	memory func(size int) (Lent, error) // allocates blocks; nil: the whole body is in buf
 
+	carrier carrier
 	pipe    *os.File // rest of the body; nil before PIPE and after abort
 	raw     syscall.RawConn
 	watch   *os.File // duplicate of pipe for long waits; nil until the first of them
-	opened  bool     // PIPE has arrived
-	count   uint64   // bytes read from the pipe, or written to the socket
-	most    uint64   // upper bound of count; the exact total once ended
-	told    bool     // from knows that the bytes in the pipe are taken
-	vain    bool     // the last read found the pipe empty
-	waiting bool     // a Read waits on watch without holding mu
-	woken   bool     // a deadline on watch ended the wait and must be cleared
-
-	wanted bool // the function waits for the client's socket, or for a refusal
-	lent   bool // the function has the socket: the bytes that it writes there do not pass the Inbox
+	poll    pollState
+	count   uint64 // bytes read from the pipe, or written to the socket
+	most    uint64 // upper bound of count; the exact total once ended
+	vain    bool   // the last read found the pipe empty
 
 	first    int   // unread bytes of the first frame, never granted again
 	window   int   // bytes of DATA that the sender may still send
@@ -51,6 +46,50 @@ type Inbox struct {
 	aborted  bool  // the reader has given the body up
 	err      error // why the rest never arrives
 }
+
+// carrier is the way that the rest of a body takes; become changes it.
+//
+//	frames ──▶ pipe ──▶ pipeTaken
+//	   ⇅
+//	socketWanted ──▶ socket ──▶ frames, if the socket could not be sent
+type carrier uint8
+
+const (
+	frames       carrier = iota // DATA frames
+	pipe                        // the pipe that came with PIPE
+	pipeTaken                   // the same, and the sender knows that no more bytes of the pipe are wanted
+	socketWanted                // DATA frames; the function waits for the client's socket, or for a refusal
+	socket                      // the client's socket: the bytes that the function writes there do not pass the Inbox
+)
+
+// become changes the carrier and reports whether the change is allowed.
+func (c *carrier) become(next carrier) bool {
+	allowed := false
+	switch next {
+	case frames:
+		allowed = *c == socketWanted || *c == socket
+	case socket:
+		allowed = *c == socketWanted
+	case pipe, socketWanted:
+		allowed = *c == frames
+	case pipeTaken:
+		allowed = *c == pipe
+	}
+	if allowed {
+		*c = next
+	}
+	return allowed
+}
+
+// pollState is the state of a Read's wait for the pipe in the poller, during which Read does not
+// hold mu.
+type pollState uint8
+
+const (
+	pollIdle  pollState = iota // no Read waits
+	pollWaits                  // a Read waits on watch
+	pollWoken                  // a deadline on watch has ended the wait; the Read clears the deadline
+)
 
 // gather is how long Read leaves an empty pipe alone before it waits in the poller. A wake-up for
 // each piece costs as much as copying many pieces.
@@ -166,7 +205,7 @@ func (b *Inbox) Expect(n int) error {
 	switch {
 	case b.ended:
 		return fmt.Errorf("%w: data after the end of a body", ErrProtocol)
-	case b.opened, b.lent:
+	case b.carrier != frames && b.carrier != socketWanted:
 		return fmt.Errorf("%w: data beside a pipe or a socket", ErrProtocol)
 	}
 	if b.window -= n; b.window < 0 {
@@ -190,43 +229,42 @@ func (b *Inbox) Data(p []byte, more bool) error {
 	return nil
 }
 
-// OpenPipe takes ownership of the pipe with the rest of the body. A nil pipe counts as opened but is
+// OpenPipe takes ownership of the pipe with the rest of the body. A nil file counts as opened but is
 // never read.
-func (b *Inbox) OpenPipe(pipe *os.File) error {
+func (b *Inbox) OpenPipe(file *os.File) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	bad := b.ended || b.opened || b.lent
-	b.opened = true
-	if pipe != nil && !bad && b.err == nil {
-		raw, err := pipe.SyscallConn()
-		if err == nil {
-			b.pipe, b.raw = pipe, raw
-			b.changed.Broadcast()
-			return nil
-		}
-		return errors.Join(err, pipe.Close())
-	}
 	var err error
-	if bad {
+	if b.ended || !b.carrier.become(pipe) {
 		err = fmt.Errorf("%w: a pipe after the end of a body, beside a socket, or a second one", ErrProtocol)
 	}
-	if pipe != nil {
-		_ = pipe.Close()
+	if file == nil {
+		return err
 	}
-	return err
+	if err != nil || b.err != nil {
+		_ = file.Close()
+		return err
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	b.pipe, b.raw = file, raw
+	b.changed.Broadcast()
+	return nil
 }
 
 // Piped reports whether the rest of the body comes through a pipe.
 func (b *Inbox) Piped() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.opened
+	return b.carrier == pipe || b.carrier == pipeTaken
 }
 
 // ClosePipe ends a body after the sender has written total bytes to the pipe.
 func (b *Inbox) ClosePipe(total uint64) error {
 	b.mu.Lock()
-	if !b.opened || b.ended || b.count > total {
+	if b.carrier != pipe || b.ended || b.count > total {
 		b.mu.Unlock()
 		return fmt.Errorf("%w: the end of a pipe that was none, or had %d bytes", ErrProtocol, b.count)
 	}
@@ -243,20 +281,19 @@ func (b *Inbox) ClosePipe(total uint64) error {
 // wakeLocked ends every wait, in the poller too.
 func (b *Inbox) wakeLocked() {
 	b.changed.Broadcast()
-	if b.waiting {
+	if b.poll != pollIdle {
 		_ = b.watch.SetReadDeadline(time.Unix(1, 0))
-		b.woken = true
+		b.poll = pollWoken
 	}
 }
 
 // takenLocked reports, at most once, whether from has to hear that no more bytes of the pipe are
 // wanted.
 func (b *Inbox) takenLocked() (now bool) {
-	if b.told || !b.opened || !b.ended || !b.aborted && b.count < b.most {
+	if !b.ended || !b.aborted && b.count < b.most {
 		return false
 	}
-	b.told = true
-	return true
+	return b.carrier.become(pipeTaken)
 }
 
 // Abort drops the unread bytes and makes Read return err.
@@ -326,7 +363,7 @@ func (b *Inbox) Read(p []byte) (int, error) {
 			err := b.err
 			b.mu.Unlock()
 			return 0, err
-		case b.wanted:
+		case b.carrier == socketWanted:
 			b.mu.Unlock()
 			return 0, ErrSocketWanted
 		case b.ended:
@@ -393,15 +430,14 @@ func (b *Inbox) awaitLocked() error {
 		return nil
 	}
 	watch := b.watch
-	b.waiting = true
+	b.poll = pollWaits
 	b.mu.Unlock()
 	err := waitReadable(watch)
 	b.mu.Lock()
-	b.waiting = false
-	if b.woken {
+	if b.poll == pollWoken {
 		_ = watch.SetReadDeadline(time.Time{})
-		b.woken = false
 	}
+	b.poll = pollIdle
 	return err
 }
 
@@ -440,10 +476,9 @@ func (b *Inbox) tookLocked(n int) (grant int) {
 func (b *Inbox) Want() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended || b.opened || b.lent || b.wanted {
+	if b.ended || !b.carrier.become(socketWanted) {
 		return fmt.Errorf("%w: a socket wanted after the end of a body, beside a pipe, or twice", ErrProtocol)
 	}
-	b.wanted = true
 	b.changed.Broadcast()
 	return nil
 }
@@ -453,7 +488,13 @@ func (b *Inbox) Want() error {
 func (b *Inbox) Lend(lent bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.wanted, b.lent = false, lent
+	next := frames
+	if lent {
+		next = socket
+	}
+	if !b.carrier.become(next) && b.err == nil {
+		return fmt.Errorf("%w: no socket was wanted for the body", ErrProtocol)
+	}
 	return b.err
 }
 
@@ -472,7 +513,7 @@ func (b *Inbox) AwaitReturn() (n int64, err error) {
 func (b *Inbox) IsLent() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.lent && !b.ended
+	return b.carrier == socket && !b.ended
 }
 
 // GiveBack ends a body of which total bytes, or ClientGone, were written to the socket.
