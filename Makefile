@@ -35,8 +35,8 @@ FLAKE_STEPS  ?= race test-root test-builds
 # test/cosign, test/openfaas, test/functionsframework and test/frameworks.
 SUITES := ./test/system/... ./test/docker/... ./test/security/... ./test/robustness/... ./test/cluster/... ./video/test/...
 
-SHELL_SRC := $(wildcard sandbox/shell/*.c)
-SHELL_BIN := sandbox/shell/bin/fre-shell
+SPAWNER_SRC := $(wildcard sandbox/spawner/*.c)
+SPAWNER_BIN := sandbox/spawner/bin/fre-spawner
 JAVA_SRC  := runtimes/java/native/native.c
 JAVA_LIB  := runtimes/java/native/bin/libfre.so
 FUNC_SRC  := $(wildcard function/*.go function/*/*.go function/*/*/*.go) function/go.mod
@@ -79,16 +79,15 @@ help: ## list the targets
 ##### build
 
 .PHONY: build
-build: deps-build shell ## build bin/fre, bin/fre-video and bin/fre-bench (installs a compiler and Go first if they are missing)
+build: deps-build embedded ## build bin/fre, bin/fre-video and bin/fre-bench (installs a compiler and Go first if they are missing)
 	CGO_ENABLED=0 go build -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/... ./bench/cmd/...
 
-.PHONY: shell
-shell: $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN) ## build what the programs carry: the C spawner, the Java bootstrap's library, the adapter of HTTP servers, the transcoder
-	@if [ -n "$(SHELL_SRC)" ]; then $(MAKE) $(SHELL_BIN); fi
+.PHONY: embedded
+embedded: $(SPAWNER_BIN) $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN) ## build what the programs carry: the C spawner, the Java bootstrap's library, the adapter of HTTP servers, the transcoder
 
-$(SHELL_BIN): $(SHELL_SRC) $(wildcard sandbox/shell/*.h)
+$(SPAWNER_BIN): $(SPAWNER_SRC) $(wildcard sandbox/spawner/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(C_STRICT) -o $@.tmp $(SHELL_SRC)
+	$(CC) $(CFLAGS) $(C_STRICT) -o $@.tmp $(SPAWNER_SRC)
 	@mv $@.tmp $@
 
 $(JAVA_LIB): $(JAVA_SRC)
@@ -112,7 +111,7 @@ install: build ## install bin/fre, bin/fre-video and bin/fre-bench into PREFIX/b
 
 .PHONY: clean
 clean: ## remove what was built; keeps .cache (downloads, tools)
-	rm -rf bin $(SHELL_BIN) $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN)
+	rm -rf bin $(SPAWNER_BIN) $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN)
 
 .PHONY: deps
 deps: ## install by apt everything that any target needs
@@ -137,7 +136,7 @@ fmt: $(LINTER) ## format the Go code
 	$(LINTER) fmt
 
 .PHONY: lint
-lint: deps-test shell $(LINTER) ## golangci-lint (go vet and import rules included), a build without adapters, vague words, shellcheck
+lint: deps-test embedded $(LINTER) ## golangci-lint (go vet and import rules included), a build without adapters, vague words, shellcheck
 	go build -tags $(TAGS),nodocker,nolambda,noopenfaas ./daemon
 	for m in . $(MODULES); do (cd $$m && GOWORK=off go list -deps -test ./... >/dev/null); done # each go.mod requires all that its module imports
 	GOWORK=$(CURDIR)/tools/lint/go.work $(LINTER) run $(PKG)
@@ -194,11 +193,11 @@ docs: deps-build ## check links, commands, targets and tests that the documents 
 	cd tools/deploy && GOWORK=off go test -count=1 ./...
 
 .PHONY: unit
-unit: deps-build shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test without the long suites; what needs root is skipped without it
+unit: deps-build embedded $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## go test without the long suites; what needs root is skipped without it
 	go test $(unit_packages)
 
 .PHONY: race
-race: deps-test shell $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same, packages with goroutines or locks under the race detector, and each benchmark once; as root nothing may be skipped
+race: deps-test embedded $(REGISTRY) $(CONFORM) $(H2SPEC) $(NATS) ## the same, packages with goroutines or locks under the race detector, and each benchmark once; as root nothing may be skipped
 	if [ "$$(id -u)" = 0 ]; then export FRE_TEST_ROOT=1; fi; status=0; packages=$(unit_packages); \
 	go test $(RACE) $(ONCE) -vet=off -timeout 30m -skip '$(BUILDS)|$(SCRIPTED)' $$(scripts/concurrent.sh <<<"$$packages") || status=1; \
 	go test $(ONCE) -vet=off -timeout 30m -skip '$(BUILDS)' $$(scripts/concurrent.sh -v <<<"$$packages") || status=1; \

@@ -88,7 +88,7 @@ func closing(fd int, err error) error {
 	return unix.Close(fd)
 }
 
-// processCosts has fre-shell measure operations too short to measure in Go. The result is
+// processCosts has fre-spawner measure operations too short to measure in Go. The result is
 // nanoseconds, or -errno, by the names in cost.c. ofJoin describes "join".
 func processCosts() (found asked, ofJoin string, err error) {
 	ofJoin = "a thread moved to another group of each hierarchy"

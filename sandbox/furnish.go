@@ -118,7 +118,7 @@ func (s *Sandbox) relimitLocked(l Limits) error {
 	return nil
 }
 
-// attach mounts a detached mount over target, as shell/sandbox.c does.
+// attach mounts a detached mount over target, as spawner/sandbox.c does.
 func attach(tree int, target string) error {
 	fd, err := unix.Openat2(unix.AT_FDCWD, target, &unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,

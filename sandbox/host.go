@@ -58,7 +58,7 @@ const startsPerCPU = 2
 type Host struct {
 	cfg       Config
 	log       *slog.Logger
-	program   *os.File      // fre-shell
+	program   *os.File      // fre-spawner
 	filters   *os.File      // system call filters
 	devices   *os.File      // a mount of /dev without a path on the host
 	landlock  atomic.Uint32 // ABI of Landlock, 0 without Landlock

@@ -148,11 +148,11 @@ func probeCall(name string, err error) Check {
 	return c
 }
 
-// asked is the output of fre-shell: a value for each name of a system call. 0 means missing,
+// asked is the output of fre-spawner: a value for each name of a system call. 0 means missing,
 // else the value is 1 or a version.
 type asked map[string]int
 
-// ask has fre-shell make system calls that Go has no binding for. fre-shell gets files from fd
+// ask has fre-spawner make system calls that Go has no binding for. fre-spawner gets files from fd
 // 3 on.
 func ask(files []*os.File, args ...string) (asked, error) {
 	program, err := openProgram()
@@ -160,16 +160,16 @@ func ask(files []*os.File, args ...string) (asked, error) {
 		return nil, err
 	}
 	defer program.Close()
-	out, err := shellCommand(program, files, args...).Output()
+	out, err := spawnerCommand(program, files, args...).Output()
 	if err != nil {
-		return nil, fmt.Errorf("fre-shell %s: %w", args[0], err)
+		return nil, fmt.Errorf("fre-spawner %s: %w", args[0], err)
 	}
 	found := asked{}
 	for line := range strings.Lines(string(out)) {
 		var name string
 		var value int
 		if _, err := fmt.Sscan(line, &name, &value); err != nil {
-			return nil, fmt.Errorf("fre-shell %s said %q: %w", args[0], line, err)
+			return nil, fmt.Errorf("fre-spawner %s said %q: %w", args[0], line, err)
 		}
 		found[name] = value
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProgramRuns runs fre-shell with files of any number, and with free numbers
+// TestProgramRuns runs fre-spawner with files of any number, and with free numbers
 // below: os/exec puts a child's files elsewhere first, above the highest of them,
 // where the program's own must not be hit.
 func TestProgramRuns(t *testing.T) {
@@ -34,7 +34,7 @@ func TestProgramRuns(t *testing.T) {
 		for _, b := range below {
 			_ = b.Close()
 		}
-		if err := shellCommand(program, f, "exit").Run(); err != nil {
+		if err := spawnerCommand(program, f, "exit").Run(); err != nil {
 			t.Fatalf("with fd %d: %v", f[0].Fd(), err)
 		}
 		below = null(len(below))

@@ -1,7 +1,7 @@
 // Package sandbox turns a [Spec] into an isolated process tree. Package sandbox knows nothing
 // of images, functions and protocols.
 //
-// A small static C program, the spawner (sandbox/shell), forks the sandboxes. The Go side
+// A small static C program, the spawner (sandbox/spawner), forks the sandboxes. The Go side
 // prepares the objects that sandboxes join (cgroups, network and user namespaces, detached
 // mounts), and passes them to the spawner as file descriptors. See docs/starts.md for the
 // order and the cost of the operations.

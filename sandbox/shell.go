@@ -20,7 +20,7 @@ import (
 )
 
 // shell is a parked sandbox: made ahead of its function, and stopped before the steps that need
-// the function (shell/wire.h). A bare parked sandbox has its namespaces, cgroups and /proc. An
+// the function (spawner/wire.h). A bare parked sandbox has its namespaces, cgroups and /proc. An
 // attached parked sandbox has all but its program. Each parked sandbox is used once.
 //
 // Go's poller watches only the pipe. A watched socket would wake the poller in the middle of a
@@ -548,7 +548,7 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 }
 
 // tookIt returns nil if the parked sandbox has read RUN, and errShellGone if RUN is unread. The
-// parked sandbox closes the socket before the pipe (shell/sandbox.c), but no document promises
+// parked sandbox closes the socket before the pipe (spawner/sandbox.c), but no document promises
 // that order; so tookIt waits for the end of the socket.
 func (sh *shell) tookIt() error {
 	for end := time.Now().Add(sh.sb.host.startWithin); time.Now().Before(end); {

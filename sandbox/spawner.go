@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawner is one running fre-shell and the socket to it.
+// spawner is one running fre-spawner and the socket to it.
 type spawner struct {
 	host *Host
 	cmd  *exec.Cmd
@@ -27,7 +27,7 @@ type spawner struct {
 // socketBuffer is large enough for a burst of starts to queue in the kernel.
 const socketBuffer = 1 << 20
 
-// newSpawner runs fre-shell and waits for the end of its set-up.
+// newSpawner runs fre-spawner and waits for the end of its set-up.
 func newSpawner(host *Host) (*spawner, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -45,7 +45,7 @@ func newSpawner(host *Host) (*spawner, error) {
 	}
 	conn := generic.(*net.UnixConn)
 
-	cmd := shellCommand(host.program, []*os.File{theirs, host.filters}, "spawn")
+	cmd := spawnerCommand(host.program, []*os.File{theirs, host.filters}, "spawn")
 	// The spawner is pid 1 of its own namespace: when the spawner ends, for any reason, the
 	// kernel kills every sandbox.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}

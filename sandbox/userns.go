@@ -70,7 +70,7 @@ const idCount = 65536
 
 // newUserns makes a user namespace that maps ids 0 to 65535 to host ids from hostBase on.
 // namespaces, unless 0, is the most other namespaces of each kind in the new namespace. A
-// short-lived fre-shell creates the namespace; afterwards only the returned file keeps the
+// short-lived fre-spawner creates the namespace; afterwards only the returned file keeps the
 // namespace alive. The owner is the host's root, not a tenant: a process gets capabilities only
 // by joining as root.
 func newUserns(program *os.File, hostBase uint32, namespaces int) (f *os.File, err error) {
@@ -87,7 +87,7 @@ func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.
 	if namespaces > 0 {
 		args = append(args, strconv.Itoa(namespaces))
 	}
-	cmd := shellCommand(program, nil, args...)
+	cmd := spawnerCommand(program, nil, args...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.
 		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start fre-shell: %w", err)
+		return nil, fmt.Errorf("start fre-spawner: %w", err)
 	}
 	defer func() {
 		_ = in.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// The protocol described in shell/wire.h.
+// The protocol described in spawner/wire.h.
 
 const (
 	wireVersion = 1

@@ -19,7 +19,7 @@ func TestWireLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer program.Close()
-	out, err := shellCommand(program, nil, "layout").Output()
+	out, err := spawnerCommand(program, nil, "layout").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestWireLayout(t *testing.T) {
 	}
 }
 
-// layout prints a struct as fre-shell does. C's fields are Go's in snake case.
+// layout prints a struct as fre-spawner does. C's fields are Go's in snake case.
 func layout(w *strings.Builder, name string, v any) {
 	typ := reflect.TypeOf(v)
 	fmt.Fprintln(w, name, binary.Size(v))

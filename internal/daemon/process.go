@@ -67,6 +67,6 @@ func Programs(pid int) []Process {
 	return slices.DeleteFunc(Descendants(pid), func(p Process) bool {
 		// comm cannot tell: the spawner runs from a memfd and has no name there.
 		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
-		return err != nil || strings.HasPrefix(string(args), "fre-shell\x00")
+		return err != nil || strings.HasPrefix(string(args), "fre-spawner\x00")
 	})
 }

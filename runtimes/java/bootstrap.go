@@ -23,7 +23,7 @@ import (
 //go:embed src
 var source embed.FS
 
-// programs holds libfre.so, which `make shell` compiles from native/native.c. Before that the
+// programs holds libfre.so, which `make embedded` compiles from native/native.c. Before that the
 // directory has only a .gitignore.
 //
 //go:embed all:native/bin

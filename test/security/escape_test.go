@@ -30,8 +30,8 @@ import (
 func TestOverwriteRuntime(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	shell := memfd(t, "fre-shell")
-	before := content(t, shell)
+	spawner := memfd(t, "fre-spawner")
+	before := content(t, spawner)
 	for name, target := range map[string]string{"self": "/proc/self/exe", "one": "/proc/1/exe"} {
 		if err := os.Symlink(target, filepath.Join(root, "bin", name)); err != nil {
 			t.Fatal(err)
@@ -55,8 +55,8 @@ func TestOverwriteRuntime(t *testing.T) {
 		}
 		wait(t, s)
 	}
-	attackProgram(t, os.Getpid(), shell)
-	if after := content(t, memfd(t, "fre-shell")); !bytes.Equal(after, before) {
+	attackProgram(t, os.Getpid(), spawner)
+	if after := content(t, memfd(t, "fre-spawner")); !bytes.Equal(after, before) {
 		t.Error("the spawner's program has changed")
 	}
 	refused(t, h, root, func(s *sandbox.Spec) { s.User.UID = 0 }, list("EACCES", 0, "own program"))

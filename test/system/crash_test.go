@@ -144,7 +144,7 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 	children := spawners(w.d.PID())
 	if len(children) == 0 {
 		stop()
-		t.Fatal("the engine has no child called fre-shell")
+		t.Fatal("the engine has no child called fre-spawner")
 	}
 	victim := children[chance.IntN(len(children))]
 	family := daemon.Descendants(victim.PID)
@@ -180,7 +180,7 @@ func spawners(engine int) []daemon.Process {
 	for _, p := range daemon.Descendants(engine) {
 		// Not by comm: the program is a memfd, which has no name there.
 		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)) // empty if it has ended
-		if strings.HasPrefix(string(argv), "fre-shell\x00") && parent(p.PID) == engine {
+		if strings.HasPrefix(string(argv), "fre-spawner\x00") && parent(p.PID) == engine {
 			found = append(found, p)
 		}
 	}

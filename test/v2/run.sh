@@ -97,7 +97,7 @@ done
 # Stage two: the disk. Packages keep their places in the tree, so that tests find
 # testdata and the spawner where they expect them.
 mkdir -p "$disk"/{bin,sbin,usr,dev,proc,sys,tmp,run,root,etc,var/tmp,work}
-mkdir -p "$disk/fre/sandbox/shell/bin" "$disk/fre/bin"
+mkdir -p "$disk/fre/sandbox/spawner/bin" "$disk/fre/bin"
 ln -s ../bin ../sbin "$disk/usr/"
 chmod 1777 "$disk/tmp"
 cp "$busybox" "$disk/bin/busybox"
@@ -112,7 +112,7 @@ if [[ " ${packages[*]} " == *" engine "* ]]; then
 fi
 CGO_ENABLED=0 go build -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
 CGO_ENABLED=0 go build -o "$disk/fre/bin/fn" ./engine/testdata/fn
-[ ! -d sandbox/shell/bin ] || cp -a sandbox/shell/bin/. "$disk/fre/sandbox/shell/bin/"
+[ ! -d sandbox/spawner/bin ] || cp -a sandbox/spawner/bin/. "$disk/fre/sandbox/spawner/bin/"
 if [[ " ${packages[*]} " == *" test/system "* ]]; then
 	echo "test-v2: building the images of test/system"
 	FRE_TEST_ROOT=1 FRE_BIN=$PWD/bin/fre FRE_SYSTEM_PREPARE=$disk/fre/state \

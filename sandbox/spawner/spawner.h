@@ -1,6 +1,6 @@
-/* Declarations shared by the files of fre-shell. */
-#ifndef FRE_SHELL_H
-#define FRE_SHELL_H
+/* Declarations shared by the files of fre-spawner. */
+#ifndef FRE_SPAWNER_H
+#define FRE_SPAWNER_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shell.h"
+#include "spawner.h"
 #include "syscall.h"
 
 #define FIRST_GROUP_FD 3
@@ -56,7 +56,7 @@ static int reap(pid_t pid)
 
 static int by_exec(const int *fds, int n)
 {
-	char *argv[] = {"fre-shell", "exit", NULL}, *envp[] = {NULL};
+	char *argv[] = {"fre-spawner", "exit", NULL}, *envp[] = {NULL};
 	pid_t pid = vfork();
 
 	(void)fds, (void)n;

@@ -1,16 +1,16 @@
-/* fre-shell: the small static program that forks every sandbox.
+/* fre-spawner: the small static program that forks every sandbox.
  *
- *   fre-shell spawn    runs the spawner: pid 1 of a new pid namespace, an empty
- *                      read-only root, one socket (fd 3) to the engine. The
- *                      spawner ends with the socket, all sandboxes with the spawner.
- *   fre-shell hold [N] makes a user namespace that allows N namespaces of each
- *                      other kind, and waits for end of file on its input.
- *   fre-shell probe    prints which system calls the kernel has.
- *   fre-shell cost G   prints the time of parts of a start, in nanoseconds
- *                      (cost.c). The files of cgroups are open from fd 3 on; G is
- *                      the way to join: tasks (two cgroups), into (one), none.
- *   fre-shell exit     ends at once.
- *   fre-shell layout   prints the numbers of wire.h for the test of wire.go.
+ *   fre-spawner spawn    runs the spawner: pid 1 of a new pid namespace, an empty
+ *                        read-only root, one socket (fd 3) to the engine. The
+ *                        spawner ends with the socket, all sandboxes with the spawner.
+ *   fre-spawner hold [N] makes a user namespace that allows N namespaces of each
+ *                        other kind, and waits for end of file on its input.
+ *   fre-spawner probe    prints which system calls the kernel has.
+ *   fre-spawner cost G   prints the time of parts of a start, in nanoseconds
+ *                        (cost.c). The files of cgroups are open from fd 3 on; G is
+ *                        the way to join: tasks (two cgroups), into (one), none.
+ *   fre-spawner exit     ends at once.
+ *   fre-spawner layout   prints the numbers of wire.h for the test of wire.go.
  *
  * The program has one thread; the spawner allocates no heap memory. See wire.h and
  * docs/starts.md.
@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "shell.h"
+#include "spawner.h"
 
 /* Writes a limit of the new user namespace (namespaces(7)); the host keeps its own. */
 static int limit(const char *path, const char *value)

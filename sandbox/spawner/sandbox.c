@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shell.h"
+#include "spawner.h"
 #include "syscall.h"
 
 /* The fds of a parked sandbox. At execve and at exit Linux releases fds from last to

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "shell.h"
+#include "spawner.h"
 
 #define MAX_LIVE 32768 /* sandboxes alive at the same time */
 

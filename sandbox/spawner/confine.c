@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "shell.h"
+#include "spawner.h"
 #include "syscall.h"
 
 /* From Landlock's ABI 6, which the headers of some distributions do not have yet. */

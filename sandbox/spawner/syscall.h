@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 
 #ifndef __x86_64__
-#error "fre-shell knows how to make system calls and clone3 with a stack on x86-64 only"
+#error "fre-spawner knows how to make system calls and clone3 with a stack on x86-64 only"
 #endif
 
 static inline long sys6(long nr, long a, long b, long c, long d, long e, long f)

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "shell.h"
+#include "spawner.h"
 
 #define CONSTANT(name) printf(#name " %ld\n", (long)(name))
 #define SIZE(type) printf(#type " %zu\n", sizeof(struct type))

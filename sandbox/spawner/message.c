@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "shell.h"
+#include "spawner.h"
 #include "syscall.h"
 
 static int present(int16_t fd, int nfds)
