@@ -104,14 +104,14 @@ func (d *Daemon) openSandboxes(context.Context) (err error) {
 	if d.settings, err = image.HostSettings(image.ThisHost(), d.cfg.Packages); err != nil {
 		return err
 	}
-	shells := d.cfg.Parked
-	if shells == 0 {
-		shells = -1 // sandbox.Config's value for no parked sandboxes
+	parked := d.cfg.Parked
+	if parked == 0 {
+		parked = -1 // sandbox.Config's value for no parked sandboxes
 	}
 	if d.policy, err = signature.Read(d.cfg.Signatures); err != nil {
 		return fmt.Errorf("registry.signatures%w", err)
 	}
-	d.host, err = sandbox.Open(sandbox.Config{Dir: filepath.Join(d.cfg.State, "run"), Log: d.log, PoolSize: d.cfg.Pool, Shells: shells, Egress: d.cfg.Egress})
+	d.host, err = sandbox.Open(sandbox.Config{Dir: filepath.Join(d.cfg.State, "run"), Log: d.log, PoolSize: d.cfg.Pool, Parked: parked, Egress: d.cfg.Egress})
 	if err != nil {
 		return failure.Hint(err, "run fre doctor to see missing features of the host")
 	}

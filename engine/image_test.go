@@ -80,10 +80,10 @@ func TestRemoveImage(t *testing.T) {
 }
 
 // TestRemovedAndBuiltAgain: an image that is removed and made again, as the same build
-// makes it, stands at the same path. No shell that was made of the one before serves it.
+// makes it, stands at the same path. No parked sandbox made of the one before serves it.
 func TestRemovedAndBuiltAgain(t *testing.T) {
 	r := open(t)
-	shells := func() int { return r.cfg.Sandboxes.Shells().Attached }
+	attached := func() int { return r.cfg.Sandboxes.Parked().Attached }
 	remove := map[string]func(ref string) error{
 		"removed": func(ref string) error {
 			_, err := r.RemoveImage(t.Context(), ref, RemoveOptions{})
@@ -101,9 +101,9 @@ func TestRemovedAndBuiltAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := shells()
+		before := attached()
 		r.mustCall("f", "/", "x", "x")
-		eventually(t, "a shell to be attached to the image", func() bool { return shells() > before })
+		eventually(t, "a parked sandbox to be attached to the image", func() bool { return attached() > before })
 		if err := r.RemoveFunction(t.Context(), "f"); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +118,7 @@ func TestRemovedAndBuiltAgain(t *testing.T) {
 		if again, err := r.Image("f"); err != nil || again.Digest != old.Digest {
 			t.Fatalf("%s: made again it is %v (%v), not %s", name, again, err, old.Digest)
 		}
-		for range shells() + 1 {
+		for range attached() + 1 {
 			if got, _, err := r.call(t.Context(), "f", "/", "x"); err != nil || got != "x" {
 				t.Fatalf("%s, and made again: %q, %v", name, got, err)
 			}

@@ -63,11 +63,11 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 	m.waited, m.waitedForPlace = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
 	if reg != nil {
 		host := e.cfg.Sandboxes
-		parked := func(kind sandbox.StartKind, count func(sandbox.ShellStats) float64) prometheus.Collector {
+		parked := func(kind sandbox.StartKind, count func(sandbox.ParkedStats) float64) prometheus.Collector {
 			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Name: "fre_shells", Help: "Shells parked, bare (shell) or attached to an image.",
 				ConstLabels: prometheus.Labels{"kind": string(kind)},
-			}, func() float64 { return count(host.Shells()) })
+			}, func() float64 { return count(host.Parked()) })
 		}
 		for _, s := range admission.States {
 			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -102,10 +102,10 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				return float64(n)
 			}))
 		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
-			parked(sandbox.StartShell, func(s sandbox.ShellStats) float64 { return float64(s.Bare) }),
-			parked(sandbox.StartAttached, func(s sandbox.ShellStats) float64 { return float64(s.Attached) }),
+			parked(sandbox.StartBare, func(s sandbox.ParkedStats) float64 { return float64(s.Bare) }),
+			parked(sandbox.StartAttached, func(s sandbox.ParkedStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Parked sandboxes that ended before use."}, func() float64 {
-				return float64(host.Shells().Died)
+				return float64(host.Parked().Died)
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {
 				e.boxes.mu.Lock()

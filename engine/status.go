@@ -27,7 +27,7 @@ type Status struct {
 
 	Buffers   buffer.Stats
 	Sandboxes int // live
-	Shells    sandbox.ShellStats
+	Parked    sandbox.ParkedStats
 	Cgroups   int // in use and ready
 }
 
@@ -48,7 +48,7 @@ func (e *Engine) Status() (Status, error) {
 	held, err := e.Holdings()
 	s := Status{
 		Started: e.started, Stopping: e.Stopping(), MostEvents: e.places.all, Buffers: held.Buffers,
-		Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Shells: e.cfg.Sandboxes.Shells(),
+		Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Parked: e.cfg.Sandboxes.Parked(),
 	}
 	s.State, s.Reason, s.Since = e.admission.Since()
 	s.Events, s.Waiting = e.places.count()

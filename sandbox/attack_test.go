@@ -67,7 +67,7 @@ func TestInherited(t *testing.T) {
 // TestSpawnerHangs: a start does not wait for ever, and the next one has a new
 // spawner.
 func TestSpawnerHangs(t *testing.T) {
-	h := openHost(t, func(c *Config) { c.Spawners, c.Shells = 1, -1 })
+	h := openHost(t, func(c *Config) { c.Spawners, c.Parked = 1, -1 })
 	root := fretest.Rootfs(t)
 	h.startWithin = 100 * time.Millisecond
 	if err := h.slots[0].s.cmd.Process.Signal(unix.SIGSTOP); err != nil {

@@ -45,10 +45,10 @@ func starters(b *testing.B) map[string]starter {
 			return nil
 		},
 	}
-	for _, kind := range []StartKind{StartSpawner, StartShell, StartAttached} {
+	for _, kind := range []StartKind{StartSpawner, StartBare, StartAttached} {
 		cfg := Config{Dir: b.TempDir(), PoolSize: 256}
 		if kind == StartSpawner {
-			cfg.Shells = -1
+			cfg.Parked = -1
 		}
 		h, err := Open(cfg) // no leak check: the hosts' pools would look like each other's leaks
 		if err != nil {
@@ -152,7 +152,7 @@ func BenchmarkBurst(b *testing.B) {
 // BenchmarkDefences starts sandboxes with and without a defence in turn: what it
 // adds to a start by the spawner, which is the way of all that go without one.
 func BenchmarkDefences(b *testing.B) {
-	h := openHost(b, func(c *Config) { c.Spawners, c.PoolSize, c.Shells = 1, 256, -1 })
+	h := openHost(b, func(c *Config) { c.Spawners, c.PoolSize, c.Parked = 1, 256, -1 })
 	root := fretest.Rootfs(b)
 	start := func(without Defence) starter {
 		return func(tb testing.TB, stdout *os.File) error {

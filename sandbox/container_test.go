@@ -141,9 +141,9 @@ func TestProgramPath(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, shells := range map[string]int{"by the spawner": -1, "by a shell": 0} {
+	for name, parked := range map[string]int{"by the spawner": -1, "by a parked sandbox": 0} {
 		t.Run(name, func(t *testing.T) {
-			h := openHost(t, func(c *Config) { c.Shells = shells })
+			h := openHost(t, func(c *Config) { c.Parked = parked })
 			layer := &Scratch{Dir: t.TempDir()}
 			spec := container(root)
 			spec.Scratch = layer
@@ -191,9 +191,9 @@ func TestProgramPath(t *testing.T) {
 // TestTerminal: the terminal is the controlling one, whichever way the sandbox is
 // started, and names nothing of the host's.
 func TestTerminal(t *testing.T) {
-	for name, shells := range map[string]int{"by the spawner": -1, "by a shell": 0} {
+	for name, parked := range map[string]int{"by the spawner": -1, "by a parked sandbox": 0} {
 		t.Run(name, func(t *testing.T) {
-			h := openHost(t, func(c *Config) { c.Shells = shells })
+			h := openHost(t, func(c *Config) { c.Parked = parked })
 			master, terminal, err := OpenTerminal(tenant.HostBase)
 			if err != nil {
 				t.Fatal(err)

@@ -37,7 +37,7 @@ func TestForkLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sb.Kind() != StartSpawner {
-		t.Errorf("a fork server was started in a shell: %s", sb.Kind())
+		t.Errorf("a fork server was started in a parked sandbox: %s", sb.Kind())
 	}
 	other := server
 	other.Forks = 0

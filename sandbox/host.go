@@ -39,9 +39,9 @@ type Config struct {
 	// Optional are controllers that the host may lack. Their limits are then not enforced, and
 	// CheckLimits refuses such limits.
 	Optional []cgroup.Controller
-	// Shells is the most parked sandboxes; default 4 × PoolSize, none if negative. Open reduces
+	// Parked is the most parked sandboxes; default 4 × PoolSize, none if negative. Open reduces
 	// the number if the host has no room.
-	Shells   int
+	Parked   int
 	Spawners int           // spawner processes; default 2, or 1 on one CPU
 	Egress   egress.Config // for sandboxes with egress; Open sets Name and Log by default
 	OwnBase  uint32        // first host id of sandboxes with User.Own; default 0x80000000
@@ -70,7 +70,7 @@ type Host struct {
 	layers    layers
 	proc      *procFiles
 	next      atomic.Uint64
-	shells    *shells
+	parked    *parkedSandboxes
 	admitted  chan struct{}  // one token for each start in progress
 	starts    atomic.Int64   // Start calls in progress; the pools give way to them
 	lastStart atomic.Int64   // end of the latest start: monotonic, in ns
@@ -201,7 +201,7 @@ func Open(cfg Config) (host *Host, err error) {
 		}
 		h.maxFiles = int64(min(files.Max, math.MaxInt64))
 	}
-	h.shells = openShells(h, h.cfg.PoolSize, h.cfg.Shells)
+	h.parked = openParked(h, h.cfg.PoolSize, h.cfg.Parked)
 	return h, nil
 }
 
@@ -454,8 +454,8 @@ func (h *Host) Close() error {
 	h.closed = true
 	h.mu.Unlock()
 	h.starting.Wait()
-	if h.shells != nil {
-		h.shells.close()
+	if h.parked != nil {
+		h.parked.close()
 	}
 	for i := range h.slots {
 		if s := h.slots[i].s; s != nil {

@@ -183,7 +183,7 @@ func hostPids() (int64, error) {
 // roomFor reduces a number of ready objects, each at most as large as a parked sandbox, to the
 // room of the host: a twentieth of the memory, an eighth of the process ids.
 func roomFor(want int, memory, pids int64) int {
-	return int(min(int64(want), memory/20/shellBytes, pids/8))
+	return int(min(int64(want), memory/20/parkedBytes, pids/8))
 }
 
 // sizePools sets the default sizes of the pools. If memory or process ids do not suffice,
@@ -201,8 +201,8 @@ func (cfg *Config) sizePools(memory, pids int64) {
 		cfg.PoolSize = 16
 	}
 	cfg.PoolSize = cut("cgroups and network namespaces", cfg.PoolSize, 1)
-	if cfg.Shells == 0 {
-		cfg.Shells = 4 * cfg.PoolSize
+	if cfg.Parked == 0 {
+		cfg.Parked = 4 * cfg.PoolSize
 	}
-	cfg.Shells = cut("shells", max(cfg.Shells, 0), 0)
+	cfg.Parked = cut("parked sandboxes", max(cfg.Parked, 0), 0)
 }

@@ -93,9 +93,9 @@ func TestEgressRewire(t *testing.T) {
 	}
 }
 
-// TestEgressShells: a parked shell has the way out of its policy, and serves no
+// TestEgressParked: a parked sandbox has the way out of its policy, and serves no
 // other.
-func TestEgressShells(t *testing.T) {
+func TestEgressParked(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
 	}

@@ -322,7 +322,7 @@ func (s *Sandbox) exited(r report) {
 		s.release()
 		close(s.done)
 		if s.parked.Load() {
-			s.host.shells.check() // make another parked sandbox
+			s.host.parked.check() // make another parked sandbox
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 // whoever started it, and nothing is left of them after its end.
 func TestProcFiles(t *testing.T) {
 	h := openHost(t)
-	for name, memory := range map[string]int64{"spawner": shellMemory - 4096, "shell": 64 << 20} {
+	for name, memory := range map[string]int64{"spawner": parkedMemory - 4096, "parked sandbox": 64 << 20} {
 		t.Run(name, func(t *testing.T) {
 			spec := container(fretest.Rootfs(t))
 			spec.ProcFiles, spec.Limits = true, Limits{MemoryBytes: memory, CPUMillis: 500}

@@ -40,7 +40,7 @@ func wantSecret(t *testing.T, order func(string) (string, string), id string) {
 	}
 }
 
-// TestSecrets: by the spawner and in a bare shell.
+// TestSecrets: by the spawner and in a bare parked sandbox.
 func TestSecrets(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -62,8 +62,8 @@ func TestSecrets(t *testing.T) {
 		s.Kill()
 		wait(t, s)
 	}
-	if n := h.Shells().Attached; n != 0 {
-		t.Errorf("%d shells wait with a tenant's secrets", n)
+	if n := h.Parked().Attached; n != 0 {
+		t.Errorf("%d parked sandboxes wait with a tenant's secrets", n)
 	}
 	if _, err := os.Stat(root + "/run/secrets"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the image has /run/secrets: %v", err)

@@ -21,7 +21,7 @@ type StartKind string
 // The kinds of a start.
 const (
 	StartSpawner  StartKind = "spawner"  // nothing existed: the spawner made the whole sandbox
-	StartShell    StartKind = "shell"    // a bare parked sandbox, for any image and tenant
+	StartBare     StartKind = "shell"    // a bare parked sandbox, for any image and tenant
 	StartAttached StartKind = "attached" // a parked sandbox with this image, tenant and limits
 	StartForked   StartKind = "forked"   // a fork of another sandbox's process
 )
@@ -55,12 +55,12 @@ func (h *Host) Start(ctx context.Context, spec Spec) (*Sandbox, error) {
 		return nil, ctx.Err()
 	}
 	clock.mark("admitted")
-	for sh := h.shells.take(&spec); sh != nil; sh = h.shells.take(&spec) {
-		sb, err := h.startShell(ctx, sh, &spec, clock)
-		if !errors.Is(err, errShellGone) {
+	for ps := h.parked.take(&spec); ps != nil; ps = h.parked.take(&spec) {
+		sb, err := h.startParked(ctx, ps, &spec, clock)
+		if !errors.Is(err, errParkedGone) {
 			return sb, err
 		}
-		h.shells.died.Add(1)
+		h.parked.died.Add(1)
 	}
 	return h.startSpawner(ctx, &spec, clock)
 }

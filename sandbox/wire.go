@@ -19,8 +19,8 @@ const (
 	maxStrings  = 65536
 	maxFDs      = 250
 
-	maxShellPayload = 16 << 10
-	maxShellStrings = 1024
+	maxParkedPayload = 16 << 10
+	maxParkedStrings = 1024
 )
 
 type kind uint16

@@ -44,7 +44,7 @@ func (s *server) status(w http.ResponseWriter, _ *http.Request) error {
 			return api.FunctionLoad{Name: f.Name, Instances: f.Instances, Busy: f.Busy, Waiting: f.Waiting, Queued: f.Queued}
 		}),
 		Buffers: bufferStatusOf(st.Buffers), Connections: bufferStatusOf(connections),
-		Sandboxes: api.SandboxStatus{Live: st.Sandboxes, Bare: st.Shells.Bare, Attached: st.Shells.Attached, Cgroups: st.Cgroups},
+		Sandboxes: api.SandboxStatus{Live: st.Sandboxes, Bare: st.Parked.Bare, Attached: st.Parked.Attached, Cgroups: st.Cgroups},
 	})
 }
 

@@ -36,9 +36,9 @@ func TestMarkdown(t *testing.T) {
 		"| fre, node: runtime | 2 | 2.00 | 2.00 | 2.00 | 0.10 |",
 		"| python no-op | 2 | 450 | 4.00 | 20.00 | 30.00 |",
 		"where 20 are kept: the slope from 10, median of 3 rounds.",
-		"| parked bare shell, without its cgroup | 41.0 | 12.0 | 8.0 | 61.0 |",
+		"| bare parked sandbox, without its cgroup | 41.0 | 12.0 | 8.0 | 61.0 |",
 		"| cgroup, pooled | 90.0 | 0.0 | 2.0 | 92.0 |",
-		"| parked bare shell and its cgroup | 131.0 | 12.0 | 10.0 | 153.0 |",
+		"| bare parked sandbox and its cgroup | 131.0 | 12.0 | 10.0 | 153.0 |",
 		"| network namespace, pooled | 200.0 | 0.0 | 1.0 | 201.0 |",
 	} {
 		if !strings.Contains(text, want) {
@@ -48,7 +48,7 @@ func TestMarkdown(t *testing.T) {
 }
 
 // readyRound is one of known slopes between 10 and 20 things, in KiB, with so many
-// more for the kernel's part of a shell.
+// more for the kernel's part of a parked sandbox.
 func readyRound(more int64) readyTurn {
 	line := func(once, each held) [2]held {
 		at := func(n int64) held {
@@ -59,7 +59,7 @@ func readyRound(more int64) readyTurn {
 	return readyTurn{
 		Groups: line(held{Kernel: 1000, Engine: 50}, held{Kernel: 90, Engine: 2}),
 		Pools:  line(held{Kernel: 2000, Spawner: 700}, held{Kernel: 290, Engine: 3}),
-		Shells: line(held{Kernel: 9000, Spawner: 800}, held{Kernel: 290 + 90 + 40 + more, Spawner: 12, Engine: 3 + 2 + 8}),
+		Parked: line(held{Kernel: 9000, Spawner: 800}, held{Kernel: 290 + 90 + 40 + more, Spawner: 12, Engine: 3 + 2 + 8}),
 	}
 }
 

@@ -59,7 +59,7 @@ func main() {
 	flag.DurationVar(&o.pause, "pause", 50*time.Millisecond, "wait before each of these starts, so that pools refill")
 	flag.DurationVar(&o.slice, "slice", 2*time.Second, "how long a function is called before it is the next one's turn")
 	flag.IntVar(&o.rounds, "rounds", 5, "turns of each, and rounds of what is kept ready")
-	flag.IntVar(&o.ready, "ready", 1000, "parked shells, cgroups and network namespaces whose memory is measured; 0 leaves it out")
+	flag.IntVar(&o.ready, "ready", 1000, "parked sandboxes, cgroups and network namespaces whose memory is measured; 0 leaves it out")
 	flag.StringVar(&o.results, "results", "bench/results", "directory for the raw result")
 	flag.StringVar(&o.summary, "summary", "", "file to write the tables to, as well")
 	flag.BoolVar(&o.quick, "quick", false, "a few of everything, to see that it works")

@@ -28,7 +28,7 @@ type ready struct {
 type readyTurn struct {
 	Groups [2]held `json:"groups"` // cgroups alone
 	Pools  [2]held `json:"pools"`  // a host's cgroups and network namespaces
-	Shells [2]held `json:"shells"` // the same plus parked sandboxes, each in a further cgroup
+	Parked [2]held `json:"parked"` // the same plus parked sandboxes, each in a further cgroup
 }
 
 // held is in bytes.
@@ -46,23 +46,23 @@ func (h held) total() int64 { return h.Kernel + h.Spawner + h.Engine }
 
 // cost returns the cost of one resource, as the median over rounds. of computes the cost in a
 // round.
-func (r *ready) cost(of func(group, pools, shells held) held) held {
+func (r *ready) cost(of func(group, pools, parked held) held) held {
 	var all []held
 	for _, t := range r.Rounds {
-		all = append(all, of(t.Groups[1].minus(t.Groups[0]), t.Pools[1].minus(t.Pools[0]), t.Shells[1].minus(t.Shells[0])))
+		all = append(all, of(t.Groups[1].minus(t.Groups[0]), t.Pools[1].minus(t.Pools[0]), t.Parked[1].minus(t.Parked[0])))
 	}
 	slices.SortFunc(all, func(a, b held) int { return int(a.total() - b.total()) })
 	h, n := all[len(all)/2], int64(r.Many-r.Few)
 	return held{h.Kernel / n, h.Spawner / n, h.Engine / n}
 }
 
-// shell returns the cost of a parked sandbox without its cgroup, bare the cost with the cgroup.
-func (r *ready) shell() held {
-	return r.cost(func(group, pools, shells held) held { return shells.minus(pools).minus(group) })
+// bareAlone returns the cost of a parked sandbox without its cgroup, bare the cost with the cgroup.
+func (r *ready) bareAlone() held {
+	return r.cost(func(group, pools, parked held) held { return parked.minus(pools).minus(group) })
 }
 
 func (r *ready) bare() held {
-	return r.cost(func(_, pools, shells held) held { return shells.minus(pools) })
+	return r.cost(func(_, pools, parked held) held { return parked.minus(pools) })
 }
 
 func (r *ready) group() held {
@@ -83,7 +83,7 @@ func measureReady(ctx context.Context, n, rounds int) (*ready, error) {
 			for _, kind := range []struct {
 				into *held
 				keep func(ctx context.Context, dir string, n int) (func() error, error)
-			}{{&t.Groups[i], keepGroups}, {&t.Pools[i], keepPools}, {&t.Shells[i], keepShells}} {
+			}{{&t.Groups[i], keepGroups}, {&t.Pools[i], keepPools}, {&t.Parked[i], keepParked}} {
 				var err error
 				if *kind.into, err = measureKept(ctx, n, kind.keep); err != nil {
 					return nil, err
@@ -127,23 +127,23 @@ func keepGroups(_ context.Context, _ string, n int) (func() error, error) {
 
 // keepPools opens a host without parked sandboxes.
 func keepPools(_ context.Context, dir string, n int) (func() error, error) {
-	h, err := sandbox.Open(sandbox.Config{Dir: dir, PoolSize: n, Shells: -1})
+	h, err := sandbox.Open(sandbox.Config{Dir: dir, PoolSize: n, Parked: -1})
 	if err != nil {
 		return nil, err
 	}
 	return h.Close, nil
 }
 
-// keepShells opens a host and waits for the parked sandboxes.
-func keepShells(ctx context.Context, dir string, n int) (func() error, error) {
-	h, err := sandbox.Open(sandbox.Config{Dir: dir, PoolSize: n, Shells: n})
+// keepParked opens a host and waits for the parked sandboxes.
+func keepParked(ctx context.Context, dir string, n int) (func() error, error) {
+	h, err := sandbox.Open(sandbox.Config{Dir: dir, PoolSize: n, Parked: n})
 	if err != nil {
 		return nil, err
 	}
-	for limit := time.Now().Add(time.Minute); h.Shells().Bare < n; {
+	for limit := time.Now().Add(time.Minute); h.Parked().Bare < n; {
 		err := host.Settle(ctx)
 		if err == nil && time.Now().After(limit) {
-			err = fmt.Errorf("%d of %d shells parked after a minute", h.Shells().Bare, n)
+			err = fmt.Errorf("%d of %d sandboxes parked after a minute", h.Parked().Bare, n)
 		}
 		if err != nil {
 			return nil, errors.Join(err, h.Close())

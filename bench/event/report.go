@@ -45,16 +45,16 @@ func (r *result) markdown() string {
 }
 
 func (r *ready) markdown(p func(format string, args ...any)) {
-	p("\n## Kept ready\n\nKiB that one more of each holds where %d are kept: the slope from %d, median of %d rounds. *kernel* is what all the kernel's memory grows by (objects that can be reclaimed are, first), *spawner* the shell's part of its process, *engine* that of the program that keeps it (PSS). A bare shell has no network namespace yet.\n",
+	p("\n## Kept ready\n\nKiB that one more of each holds where %d are kept: the slope from %d, median of %d rounds. *kernel* is what all the kernel's memory grows by (objects that can be reclaimed are, first), *spawner* its part of the spawner's process, *engine* that of the program that keeps it (PSS). A bare parked sandbox has no network namespace yet.\n",
 		r.Many, r.Few, len(r.Rounds))
 	p("| | kernel | spawner | engine | together |\n|---|---:|---:|---:|---:|")
 	for _, row := range []struct {
 		name string
 		cost held
 	}{
-		{"parked bare shell, without its cgroup", r.shell()},
+		{"bare parked sandbox, without its cgroup", r.bareAlone()},
 		{"cgroup, pooled", r.group()},
-		{"parked bare shell and its cgroup", r.bare()},
+		{"bare parked sandbox and its cgroup", r.bare()},
 		{"network namespace, pooled", r.network()},
 	} {
 		p("| %s | %.1f | %.1f | %.1f | %.1f |", row.name, kibibytes(row.cost.Kernel), kibibytes(row.cost.Spawner), kibibytes(row.cost.Engine), kibibytes(row.cost.total()))

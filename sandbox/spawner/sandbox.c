@@ -49,19 +49,19 @@ struct slot {
 
 /* The slots of parked sandboxes. The memory never returns to the kernel, and only used
  * slots take pages: three for each parked sandbox. */
-#define MAX_SHELLS 8192
-#define SHELL_STACK (16 << 10)
+#define MAX_PARKED 8192
+#define CHILD_STACK (16 << 10)
 
-static struct shell_slot {
+static struct parked_slot {
 	struct slot slot;
-	char *pointers[FRE_MAX_SHELL_STRINGS + 2];
-	char packet[sizeof(struct fre_start) + FRE_MAX_SHELL_PAYLOAD + 1] __attribute__((aligned(16)));
-	char stack[SHELL_STACK] __attribute__((aligned(16)));
-} *shells;
+	char *pointers[FRE_MAX_PARKED_STRINGS + 2];
+	char packet[sizeof(struct fre_start) + FRE_MAX_PARKED_PAYLOAD + 1] __attribute__((aligned(16)));
+	char stack[CHILD_STACK] __attribute__((aligned(16)));
+} *parked_slots;
 
 /* The memory of START, for one start at a time. */
 static struct slot waited;
-static char stack[SHELL_STACK] __attribute__((aligned(16)));
+static char stack[CHILD_STACK] __attribute__((aligned(16)));
 static char payload[FRE_MAX_PAYLOAD];
 static char *pointers[FRE_MAX_STRINGS + 2];
 
@@ -263,18 +263,18 @@ static void keep_only_control(struct slot *slot)
  * other end of the socket. */
 static void park(struct slot *slot)
 {
-	struct shell_slot *shell = (struct shell_slot *)slot;
+	struct parked_slot *parked = (struct parked_slot *)slot;
 	int fds[FRE_MAX_FDS], nfds = 0;
 	union {
 		char buf[CMSG_SPACE(sizeof(fds))];
 		struct cmsghdr align;
 	} control;
-	struct iovec iov = {.iov_base = shell->packet, .iov_len = sizeof(shell->packet)};
+	struct iovec iov = {.iov_base = parked->packet, .iov_len = sizeof(parked->packet)};
 	struct msghdr msg = {.msg_iov = &iov,
 			     .msg_iovlen = 1,
 			     .msg_control = control.buf,
 			     .msg_controllen = sizeof(control.buf)};
-	struct room room = {.pointers = shell->pointers, .strings = FRE_MAX_SHELL_STRINGS};
+	struct room room = {.pointers = parked->pointers, .strings = FRE_MAX_PARKED_STRINGS};
 	struct pollfd ready = {.fd = CONTROL_FD, .events = POLLIN};
 	uint64_t id = slot->s.h.id;
 	int bare = slot->s.h.fd_root < 0;
@@ -301,7 +301,7 @@ static void park(struct slot *slot)
 	}
 	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
 		fail(slot, FRE_STEP_MESSAGE, 0, -EMSGSIZE);
-	int error = start_parse(&slot->s, FRE_RUN, shell->packet, (size_t)n, fds, nfds, &room);
+	int error = start_parse(&slot->s, FRE_RUN, parked->packet, (size_t)n, fds, nfds, &room);
 	if (error == 0 && (slot->s.h.id != id || bare != (slot->s.h.fd_root >= 0)))
 		error = EBADMSG;
 	must(slot, FRE_STEP_MESSAGE, 0, -error);
@@ -442,7 +442,7 @@ static long clone_sandbox(struct slot *slot, uint64_t flags, char *stack_start, 
 		.child_tid = (uint64_t)(uintptr_t)&slot->tid,
 		.exit_signal = SIGCHLD,
 		.stack = (uint64_t)(uintptr_t)stack_start,
-		.stack_size = SHELL_STACK,
+		.stack_size = CHILD_STACK,
 	};
 
 	if (slot->s.h.flags & FRE_CGROUP2) {
@@ -484,41 +484,41 @@ pid_t sandbox_start(char *packet, size_t len, const int *fds, int nfds, int *pid
 }
 
 /* Returns a slot that no child uses, or NULL if all are in use or memory is short. */
-static struct shell_slot *free_slot(void)
+static struct parked_slot *free_slot(void)
 {
-	if (shells == NULL) {
-		void *p = mmap(NULL, MAX_SHELLS * sizeof(*shells), PROT_READ | PROT_WRITE,
+	if (parked_slots == NULL) {
+		void *p = mmap(NULL, MAX_PARKED * sizeof(*parked_slots), PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (p == MAP_FAILED)
 			return NULL;
-		shells = p;
+		parked_slots = p;
 	}
 	/* Take the lowest slot: few pages are ever touched. */
-	for (int i = 0; i < MAX_SHELLS; i++)
-		if (shells[i].slot.tid == 0)
-			return &shells[i];
+	for (int i = 0; i < MAX_PARKED; i++)
+		if (parked_slots[i].slot.tid == 0)
+			return &parked_slots[i];
 	return NULL;
 }
 
 pid_t sandbox_park(const char *packet, size_t len, const int *fds, int nfds, int *pidfd, struct failure *f)
 {
-	struct shell_slot *shell = free_slot();
-	struct room room = {.strings = FRE_MAX_SHELL_STRINGS};
-	int error = shell == NULL ? EAGAIN : len > sizeof(shell->packet) ? E2BIG : 0;
+	struct parked_slot *parked = free_slot();
+	struct room room = {.strings = FRE_MAX_PARKED_STRINGS};
+	int error = parked == NULL ? EAGAIN : len > sizeof(parked->packet) ? E2BIG : 0;
 
 	if (error == 0) {
-		memcpy(shell->packet, packet, len);
-		room.pointers = shell->pointers;
-		error = start_parse(&shell->slot.s, FRE_PARK, shell->packet, len, fds, nfds, &room);
+		memcpy(parked->packet, packet, len);
+		room.pointers = parked->pointers;
+		error = start_parse(&parked->slot.s, FRE_PARK, parked->packet, len, fds, nfds, &room);
 	}
 	if (error != 0) {
 		*f = (struct failure){.step = FRE_STEP_MESSAGE, .error = error};
 		return -1;
 	}
-	shell->slot.tid = 1;
-	long pid = clone_sandbox(&shell->slot, CLONE_CHILD_CLEARTID, shell->stack, pidfd);
+	parked->slot.tid = 1;
+	long pid = clone_sandbox(&parked->slot, CLONE_CHILD_CLEARTID, parked->stack, pidfd);
 	if (pid < 0) {
-		shell->slot.tid = 0;
+		parked->slot.tid = 0;
 		*f = (struct failure){.step = FRE_STEP_CLONE, .error = (int)-pid};
 		return -1;
 	}

@@ -40,8 +40,8 @@
 #define FRE_MAX_GROUPS 16
 
 /* The room of a parked sandbox. A larger start uses START instead. */
-#define FRE_MAX_SHELL_PAYLOAD (16 << 10)
-#define FRE_MAX_SHELL_STRINGS 1024
+#define FRE_MAX_PARKED_PAYLOAD (16 << 10)
+#define FRE_MAX_PARKED_STRINGS 1024
 
 /* The spawner keeps fds 0 to 4 in use, so every fd that it receives is 5 or more. */
 #define FRE_SOCKET_FD 3

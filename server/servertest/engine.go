@@ -181,7 +181,7 @@ func (e *Engine) Status() (engine.Status, error) {
 	held.Buffers.Held, held.Buffers.Peak, held.Buffers.High, held.Buffers.Low = 2<<20, 5<<20, 60<<20, 48<<20
 	s := engine.Status{
 		Started: Epoch, Since: Epoch, Events: 3, MostEvents: 512, Waiting: 1, Queued: 7, Functions: len(e.Functions()),
-		Buffers: held.Buffers, Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Shells: sandbox.ShellStats{Bare: 4, Attached: 2},
+		Buffers: held.Buffers, Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Parked: sandbox.ParkedStats{Bare: 4, Attached: 2},
 	}
 	for _, f := range e.Functions() {
 		s.Busiest = append(s.Busiest, engine.FunctionLoad{Name: f.Name, Instances: 4, Busy: 4, Queued: 7, Waiting: 1})

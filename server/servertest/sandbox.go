@@ -147,7 +147,7 @@ func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (result engine.Ru
 	if _, err := e.Image(r.Image); err != nil {
 		return result, err
 	}
-	result.Start = sandbox.StartShell
+	result.Start = sandbox.StartBare
 	if r.Trace {
 		result.Trace = []sandbox.TraceStep{{Name: "prepared", Done: 40 * time.Microsecond}, {Name: "executed", Done: 150500}}
 	}

@@ -284,20 +284,20 @@ func (w *world) until(t testing.TB, condition func() error) {
 // holdings are what an engine has.
 type holdings struct {
 	processes int   // of functions
-	shells    int   // that wait for a function, and spawners
-	cgroups   int   // but for those of shells
-	files     int   // open ones but for those of shells and cgroups
+	parked    int   // that wait for a function, and spawners
+	cgroups   int   // but for those of parked sandboxes
+	files     int   // open ones but for those of parked sandboxes and cgroups
 	memory    int64 // bytes
 }
 
-// shellFiles is how many files the engine has open for each shell that waits: its
+// parkedFiles is how many files the engine has open for each parked sandbox: its
 // pidfd, socket, pipe, network namespace and directory.
-const shellFiles = 5
+const parkedFiles = 5
 
 func (w *world) holdings(t testing.TB) holdings {
 	t.Helper()
 	h := holdings{processes: len(daemon.Programs(w.d.PID()))}
-	h.shells = len(daemon.Descendants(w.d.PID())) - h.processes
+	h.parked = len(daemon.Descendants(w.d.PID())) - h.processes
 	fds := fmt.Sprintf("/proc/%d/fd", w.d.PID())
 	entries, err := os.ReadDir(fds)
 	if err != nil {
@@ -316,8 +316,8 @@ func (w *world) holdings(t testing.TB) holdings {
 		}
 		h.files++
 	}
-	h.cgroups = len(cgroups) - h.shells
-	h.files -= shellFiles * h.shells
+	h.cgroups = len(cgroups) - h.parked
+	h.files -= parkedFiles * h.parked
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.d.PID()))
 	if err != nil {
 		t.Fatal(err)
@@ -331,9 +331,9 @@ func (w *world) holdings(t testing.TB) holdings {
 }
 
 // roomy is what an engine may have more than it had: pools, connections and
-// buffers of what has just been. Pools of shells and cgroups grow with the starts of
+// buffers of what has just been. Pools of parked sandboxes and cgroups grow with the starts of
 // the last minutes.
-var roomy = holdings{shells: 64, cgroups: 256, files: 100, memory: 64 << 20}
+var roomy = holdings{parked: 64, cgroups: 256, files: 100, memory: 64 << 20}
 
 // untilQuiet waits until nothing of an attack is left, and the victim, which is
 // there all the time, is.
@@ -352,7 +352,7 @@ func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 			err = errors.Join(err, errors.New("the engine is not back to normal"))
 		}
 		now := w.holdings(t)
-		if now.processes > quiet.processes || now.shells > quiet.shells+roomy.shells || now.cgroups > quiet.cgroups+roomy.cgroups ||
+		if now.processes > quiet.processes || now.parked > quiet.parked+roomy.parked || now.cgroups > quiet.cgroups+roomy.cgroups ||
 			now.files > quiet.files+roomy.files || now.memory > quiet.memory+roomy.memory {
 			err = errors.Join(err, fmt.Errorf("the engine has %+v, and had %+v", now, quiet))
 		}

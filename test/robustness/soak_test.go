@@ -27,8 +27,8 @@ const (
 )
 
 // soakRoom is what there may be more of what roomy does not count: the pools of what has
-// just been have some, each shell a mount.
-var soakRoom = map[string]int64{"goroutine": 3 * int64(roomy.shells), "mount": int64(roomy.shells)}
+// just been have some, each parked sandbox a mount.
+var soakRoom = map[string]int64{"goroutine": 3 * int64(roomy.parked), "mount": int64(roomy.parked)}
 
 // well are exchanges that nothing is wrong with.
 var well = []exchange{

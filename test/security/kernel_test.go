@@ -203,7 +203,7 @@ func TestProcFiles(t *testing.T) {
 		t.Fatalf("the host itself has but %q: the test proves nothing", names)
 	}
 	commands = append(commands, "ls /proc/sys", "cat /proc/loadavg /proc/meminfo /proc/stat /proc/uptime /proc/cpuinfo", "cat /proc/self/mountinfo")
-	for _, memory := range []int64{8 << 20, 256 << 20} { // by a spawner, and by a shell
+	for _, memory := range []int64{8 << 20, 256 << 20} { // by a spawner, and by a parked sandbox
 		spec := prog(root)
 		files(&spec)
 		spec.Limits.MemoryBytes = memory

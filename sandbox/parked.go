@@ -19,13 +19,13 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// shell is a parked sandbox: made ahead of its function, and stopped before the steps that need
+// parkedSandbox is a sandbox made ahead of its function, and stopped before the steps that need
 // the function (spawner/wire.h). A bare parked sandbox has its namespaces, cgroups and /proc. An
 // attached parked sandbox has all but its program. Each parked sandbox is used once.
 //
 // Go's poller watches only the pipe. A watched socket would wake the poller in the middle of a
 // start, when the parked sandbox reads the message.
-type shell struct {
+type parkedSandbox struct {
 	sb      *Sandbox
 	control int      // socket to the parked sandbox; -1 after close
 	reports *os.File // pipe of reports from the parked sandbox
@@ -33,12 +33,12 @@ type shell struct {
 }
 
 // close closes the socket and the pipe. A parked sandbox still unused then ends.
-func (sh *shell) close() {
-	if sh.control >= 0 {
-		unix.Close(sh.control)
-		_ = sh.reports.Close()
+func (ps *parkedSandbox) close() {
+	if ps.control >= 0 {
+		unix.Close(ps.control)
+		_ = ps.reports.Close()
 	}
-	sh.control = -1
+	ps.control = -1
 }
 
 // furnishing is the configuration of attached parked sandboxes. A start with another furnishing
@@ -83,41 +83,41 @@ func placeOf(path string) (place, error) {
 	return place{path, st.Dev, st.Ino}, nil
 }
 
-// shells are the parked sandboxes of a host. Pools of attached parked sandboxes form for
+// parkedSandboxes are the parked sandboxes of a host. Pools of attached parked sandboxes form for
 // earlier starts with Spec.Repeats, and grow with recent demand.
-type shells struct {
+type parkedSandboxes struct {
 	host     *Host
 	max      int64        // most sandboxes, bare and attached together
 	parked   atomic.Int64 // sandboxes parked or being made
 	attached atomic.Int64 // attached ones among them, at most three quarters of max
 	died     atomic.Uint64
-	bare     *pool.Pool[*shell]
+	bare     *pool.Pool[*parkedSandbox]
 
 	mu     sync.Mutex
 	closed bool
-	pools  map[furnishing]*pool.Pool[*shell] // attached parked sandboxes
+	pools  map[furnishing]*pool.Pool[*parkedSandbox] // attached parked sandboxes
 
 	stop chan struct{}
 	done chan struct{}
 }
 
-// ShellStats counts parked sandboxes.
-type ShellStats struct {
+// ParkedStats counts parked sandboxes.
+type ParkedStats struct {
 	Bare, Attached int    // parked now
 	Died           uint64 // ended while parked, and since replaced
 }
 
-// Shells counts the sandboxes parked now.
-func (h *Host) Shells() ShellStats {
-	var s ShellStats
-	s.Bare, _ = h.shells.bare.Len()
-	h.shells.mu.Lock()
-	defer h.shells.mu.Unlock()
-	for _, p := range h.shells.pools {
+// Parked counts the sandboxes parked now.
+func (h *Host) Parked() ParkedStats {
+	var s ParkedStats
+	s.Bare, _ = h.parked.bare.Len()
+	h.parked.mu.Lock()
+	defer h.parked.mu.Unlock()
+	for _, p := range h.parked.pools {
 		ready, _ := p.Len()
 		s.Attached += ready
 	}
-	s.Died = h.shells.died.Load()
+	s.Died = h.parked.died.Load()
 	return s
 }
 
@@ -125,26 +125,26 @@ func (h *Host) Shells() ShellStats {
 // sandboxes stay for one minute, and every further minute halves their number.
 const attachedIdle = time.Minute
 
-// shellBytes is the most kernel memory of an attached parked sandbox, network namespace
+// parkedBytes is the most kernel memory of an attached parked sandbox, network namespace
 // included. A bare parked sandbox takes a tenth.
-const shellBytes = 512 << 10
+const parkedBytes = 512 << 10
 
-func openShells(h *Host, ready, most int) *shells {
-	s := &shells{
-		host: h, max: int64(most), pools: map[furnishing]*pool.Pool[*shell]{},
+func openParked(h *Host, ready, most int) *parkedSandboxes {
+	s := &parkedSandboxes{
+		host: h, max: int64(most), pools: map[furnishing]*pool.Pool[*parkedSandbox]{},
 		stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	s.bare = s.pool("bare shell", min(ready, most), most, nil, furnishing{})
+	s.bare = s.pool("bare parked sandboxes", min(ready, most), most, nil, furnishing{})
 	go s.forget()
 	return s
 }
 
 // pool makes a pool of parked sandboxes: bare if spec is nil, else attached for spec, whose
 // furnishing is of.
-func (s *shells) pool(name string, ready, most int, spec *Spec, of furnishing) *pool.Pool[*shell] {
-	return pool.New(pool.Config[*shell]{
+func (s *parkedSandboxes) pool(name string, ready, most int, spec *Spec, of furnishing) *pool.Pool[*parkedSandbox] {
+	return pool.New(pool.Config[*parkedSandbox]{
 		Name: name, Ready: ready, Max: most, Idle: attachedIdle, Log: s.host.log,
-		Make: func() (*shell, error) {
+		Make: func() (*parkedSandbox, error) {
 			if spec != nil {
 				if now, err := spec.furnishing(); err != nil || now != of {
 					return nil, pool.ErrFull // the directories have changed: no start asks for these parked sandboxes any more
@@ -153,28 +153,28 @@ func (s *shells) pool(name string, ready, most int, spec *Spec, of furnishing) *
 			if !s.admit(spec != nil) {
 				return nil, pool.ErrFull
 			}
-			sh, err := s.host.park(spec)
+			ps, err := s.host.park(spec)
 			if err != nil {
 				s.left(spec != nil)
 			}
-			return sh, err
+			return ps, err
 		},
-		Drop: func(sh *shell) error {
+		Drop: func(ps *parkedSandbox) error {
 			s.left(spec != nil)
-			if !sh.alive() {
+			if !ps.alive() {
 				s.died.Add(1)
 			}
-			sh.drop()
+			ps.drop()
 			return nil
 		},
-		Alive: (*shell).alive,
+		Alive: (*parkedSandbox).alive,
 		Busy:  func() bool { return s.host.starts.Load() > 0 },
 	})
 }
 
 // admit counts a parked sandbox about to be made. admit returns false, and counts nothing, at
 // the maximum.
-func (s *shells) admit(attached bool) bool {
+func (s *parkedSandboxes) admit(attached bool) bool {
 	full := s.parked.Add(1) > s.max
 	if attached {
 		full = s.attached.Add(1) > s.max*3/4 || full
@@ -186,7 +186,7 @@ func (s *shells) admit(attached bool) bool {
 }
 
 // left counts a sandbox as no longer parked.
-func (s *shells) left(attached bool) {
+func (s *parkedSandboxes) left(attached bool) {
 	s.parked.Add(-1)
 	if attached {
 		s.attached.Add(-1)
@@ -194,8 +194,8 @@ func (s *shells) left(attached bool) {
 }
 
 // take leases the best parked sandbox for a start; nil if no parked sandbox suits.
-func (s *shells) take(spec *Spec) *shell {
-	if s.max == 0 || !spec.fitsShell() || spec.Without != 0 || spec.Forks > 0 {
+func (s *parkedSandboxes) take(spec *Spec) *parkedSandbox {
+	if s.max == 0 || !spec.fitsParked() || spec.Without != 0 || spec.Forks > 0 {
 		return nil
 	}
 	bare := s.bare.TryTake
@@ -204,18 +204,18 @@ func (s *shells) take(spec *Spec) *shell {
 		if p == nil {
 			return nil
 		}
-		if sh, ok := p.TryTake(); ok {
+		if ps, ok := p.TryTake(); ok {
 			s.left(true)
-			return sh
+			return ps
 		}
 		bare = s.bare.Borrow
 	}
-	sh, ok := bare()
+	ps, ok := bare()
 	if !ok {
 		return nil
 	}
 	s.left(false)
-	return sh
+	return ps
 }
 
 // repeats reports whether the host keeps attached parked sandboxes for spec.
@@ -225,7 +225,7 @@ func (spec *Spec) repeats() bool {
 
 // attachedPool returns the pool of attached parked sandboxes for spec; nil after close or if a
 // directory is missing. A new pool is empty and fills with demand.
-func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
+func (s *parkedSandboxes) attachedPool(spec *Spec) *pool.Pool[*parkedSandbox] {
 	key, err := spec.furnishing()
 	if err != nil {
 		return nil // the start by the spawner reports the failed step
@@ -238,14 +238,14 @@ func (s *shells) attachedPool(spec *Spec) *pool.Pool[*shell] {
 			Rootfs: spec.Rootfs, Work: spec.Work, WorkMapped: spec.WorkMapped, Hostname: spec.Hostname,
 			User: spec.User, Limits: spec.Limits, Network: spec.Network, Egress: spec.Egress, Policy: spec.Policy,
 		}
-		p = s.pool("attached shell", 0, int(s.max), kept, key)
+		p = s.pool("attached parked sandboxes", 0, int(s.max), kept, key)
 		s.pools[key] = p
 	}
 	return p
 }
 
 // forget closes pools that have been idle for long.
-func (s *shells) forget() {
+func (s *parkedSandboxes) forget() {
 	defer close(s.done)
 	tick := time.NewTicker(attachedIdle)
 	defer tick.Stop()
@@ -255,7 +255,7 @@ func (s *shells) forget() {
 			return
 		case <-tick.C:
 		}
-		var idle []*pool.Pool[*shell]
+		var idle []*pool.Pool[*parkedSandbox]
 		s.mu.Lock()
 		for key, p := range s.pools {
 			if ready, want := p.Len(); ready == 0 && want == 0 {
@@ -271,7 +271,7 @@ func (s *shells) forget() {
 }
 
 // check has the pools replace dead parked sandboxes.
-func (s *shells) check() {
+func (s *parkedSandboxes) check() {
 	s.bare.Check()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *shells) check() {
 }
 
 // close ends all parked sandboxes.
-func (s *shells) close() {
+func (s *parkedSandboxes) close() {
 	close(s.stop)
 	<-s.done
 	s.mu.Lock()
@@ -296,9 +296,9 @@ func (s *shells) close() {
 }
 
 // park makes a parked sandbox: bare if spec is nil, else attached for spec.
-func (h *Host) park(spec *Spec) (*shell, error) {
+func (h *Host) park(spec *Spec) (*parkedSandbox, error) {
 	limits := Limits{}
-	kind := StartShell
+	kind := StartBare
 	if spec != nil {
 		limits, kind = spec.Limits, StartAttached
 	}
@@ -312,9 +312,9 @@ func (h *Host) park(spec *Spec) (*shell, error) {
 			sb.own(m)
 		}
 	}
-	sh, theirs := &shell{sb: sb, control: -1}, [2]int{-1, -1}
+	ps, theirs := &parkedSandbox{sb: sb, control: -1}, [2]int{-1, -1}
 	if err == nil {
-		theirs, err = sh.connect()
+		theirs, err = ps.connect()
 	}
 	if err != nil {
 		sb.release()
@@ -328,26 +328,26 @@ func (h *Host) park(spec *Spec) (*shell, error) {
 	}
 	if err != nil {
 		sb.release()
-		sh.close()
+		ps.close()
 		return nil, fmt.Errorf("park: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), h.startWithin)
 	defer cancel()
 	if err = h.answered(ctx, sb, sp); err == nil {
-		if err = sh.parked(ctx); err == nil {
+		if err = ps.awaitParked(ctx); err == nil {
 			sb.parked.Store(true)
-			return sh, nil
+			return ps, nil
 		}
 		sb.Kill()
 		<-sb.done
 	}
-	sh.close()
+	ps.close()
 	return nil, fmt.Errorf("park: %w", err)
 }
 
 // connect makes the control socket and the pipe. The caller closes the result, the parked
 // sandbox's ends.
-func (sh *shell) connect() (theirs [2]int, err error) {
+func (ps *parkedSandbox) connect() (theirs [2]int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return theirs, fmt.Errorf("socketpair: %w", err)
@@ -361,51 +361,51 @@ func (sh *shell) connect() (theirs [2]int, err error) {
 	if err != nil {
 		return theirs, errors.Join(fmt.Errorf("pipe: %w", err), unix.Close(pair[0]), unix.Close(pair[1]))
 	}
-	sh.control, sh.reports = pair[0], os.NewFile(uintptr(pipe[0]), "shell")
+	ps.control, ps.reports = pair[0], os.NewFile(uintptr(pipe[0]), "parked sandbox")
 	return [2]int{pair[1], pipe[1]}, nil
 }
 
-// parked waits until the new sandbox has stopped at its parking point.
-func (sh *shell) parked(ctx context.Context) error {
+// awaitParked waits until the new sandbox has stopped at its parking point.
+func (ps *parkedSandbox) awaitParked(ctx context.Context) error {
 	deadline, _ := ctx.Deadline()
-	if err := sh.reports.SetReadDeadline(deadline); err != nil {
+	if err := ps.reports.SetReadDeadline(deadline); err != nil {
 		return err
 	}
-	r, _, err := sh.read()
+	r, _, err := ps.read()
 	switch {
 	case errors.Is(err, io.EOF):
-		return errShellGone
+		return errParkedGone
 	case err != nil:
 		return err
 	case r.Kind == kindFailed:
-		return sh.sb.startError(r)
+		return ps.sb.startError(r)
 	case r.Kind != kindParked:
-		return fmt.Errorf("shell said %#x: %w", r.Kind, unix.EBADMSG)
+		return fmt.Errorf("parked sandbox sent report %#x: %w", r.Kind, unix.EBADMSG)
 	}
-	return sh.reports.SetReadDeadline(time.Time{})
+	return ps.reports.SetReadDeadline(time.Time{})
 }
 
 // read returns the next report of the parked sandbox; io.EOF after the last.
-func (sh *shell) read() (report, *traceReport, error) {
+func (ps *parkedSandbox) read() (report, *traceReport, error) {
 	for {
-		if n := nextReport(sh.said); n > 0 {
-			b := sh.said[:n]
-			sh.said = sh.said[n:]
+		if n := nextReport(ps.said); n > 0 {
+			b := ps.said[:n]
+			ps.said = ps.said[n:]
 			return parseReport(b)
 		}
 		buf := make([]byte, reportSize+traceSize)
-		n, err := sh.reports.Read(buf)
+		n, err := ps.reports.Read(buf)
 		if err != nil {
 			return report{}, nil, err
 		}
-		sh.said = append(sh.said, buf[:n]...)
+		ps.said = append(ps.said, buf[:n]...)
 	}
 }
 
 // alive reports whether the parked sandbox has not ended.
-func (sh *shell) alive() bool {
+func (ps *parkedSandbox) alive() bool {
 	select {
-	case <-sh.sb.done:
+	case <-ps.sb.done:
 		return false
 	default:
 		return true
@@ -413,27 +413,27 @@ func (sh *shell) alive() bool {
 }
 
 // drop kills an unwanted parked sandbox. As with every sandbox, exited handles the end.
-func (sh *shell) drop() {
-	sh.close()
-	sh.sb.Kill()
+func (ps *parkedSandbox) drop() {
+	ps.close()
+	ps.sb.Kill()
 }
 
-// errShellGone reports that the parked sandbox has ended or is unusable. The caller tries
+// errParkedGone reports that the parked sandbox has ended or is unusable. The caller tries
 // another way.
-var errShellGone = errors.New("shell has ended")
+var errParkedGone = errors.New("parked sandbox has ended")
 
-// shellMemory is the least memory limit for which a start uses a parked sandbox. The group of a
+// parkedMemory is the least memory limit for which a start uses a parked sandbox. The group of a
 // parked sandbox holds the remains of the group's last lease and a few hundred KiB of the
 // parked sandbox. The group must not reach its limit before execve: a parked sandbox shares the
 // memory of the spawner, and the kernel kills all processes that share the victim's memory, so
 // the spawner and all its sandboxes would die. For a start by the spawner the danger does not
 // exist: the spawner waits for the child (CLONE_VFORK), and the kernel spares such a child.
-const shellMemory = 4 * cgroup.MostKept
+const parkedMemory = 4 * cgroup.MostKept
 
-// fitsShell reports whether a parked sandbox can have spec's memory limit and has room for
+// fitsParked reports whether a parked sandbox can have spec's memory limit and has room for
 // spec's strings.
-func (spec *Spec) fitsShell() bool {
-	if spec.Limits.MemoryBytes < shellMemory {
+func (spec *Spec) fitsParked() bool {
+	if spec.Limits.MemoryBytes < parkedMemory {
 		return false
 	}
 	count, size := 0, len(spec.Dir)+len(spec.Hostname)+2
@@ -448,36 +448,36 @@ func (spec *Spec) fitsShell() bool {
 		size += len(m.Target) + 1
 	}
 	const standard = 64 // mounts of every sandbox, dir and host name
-	return count+standard <= maxShellStrings && size+standard <= maxShellPayload
+	return count+standard <= maxParkedStrings && size+standard <= maxParkedPayload
 }
 
-// startShell turns a leased parked sandbox into the sandbox of spec.
-func (h *Host) startShell(ctx context.Context, sh *shell, spec *Spec, clock *clock) (*Sandbox, error) {
-	s := sh.sb
+// startParked turns a leased parked sandbox into the sandbox of spec.
+func (h *Host) startParked(ctx context.Context, ps *parkedSandbox, spec *Spec, clock *clock) (*Sandbox, error) {
+	s := ps.sb
 	s.parked.Store(false)
 	if err := h.register(s, spec.ID); err != nil {
-		sh.drop()
+		ps.drop()
 		return nil, err
 	}
 	defer h.starting.Done()
-	defer sh.close()
+	defer ps.close()
 	m := newStartMessage(kindRun, s.number)
 	defer m.close()
 	err := h.prepareRun(s, m, spec)
 	clock.mark("prepared")
 	if err == nil {
-		err = sh.run(ctx, m, clock)
+		err = ps.run(ctx, m, clock)
 		runtime.KeepAlive(spec) // the kernel uses spec's files by number
 	}
 	if err != nil {
-		sh.drop()
+		ps.drop()
 		return nil, err
 	}
 	return s.begun(spec, clock), nil
 }
 
 func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
-	if s.kind == StartShell {
+	if s.kind == StartBare {
 		if err := s.setLimits(spec.Limits); err != nil {
 			return err
 		}
@@ -485,7 +485,7 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 			return err
 		}
 		if !s.own(m) {
-			return errShellGone
+			return errParkedGone
 		}
 	}
 	if err := h.execution(s, m, spec); err != nil {
@@ -495,18 +495,18 @@ func (h *Host) prepareRun(s *Sandbox, m *startMessage, spec *Spec) error {
 	return nil
 }
 
-// setLimits changes the limits of a parked sandbox. The error is errShellGone if the sandbox
+// setLimits changes the limits of a parked sandbox. The error is errParkedGone if the sandbox
 // has ended, since its group may already have another lessee, or if the group uses more memory
 // than l.
 func (s *Sandbox) setLimits(l Limits) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.released {
-		return errShellGone
+		return errParkedGone
 	}
 	err := s.group.SetLimits(l.cgroup())
 	if errors.Is(err, unix.EBUSY) {
-		return errShellGone // unusable: the caller drops the parked sandbox
+		return errParkedGone // unusable: the caller drops the parked sandbox
 	}
 	return err
 }
@@ -514,27 +514,27 @@ func (s *Sandbox) setLimits(l Limits) error {
 // run sends RUN and waits for the end of the parked sandbox's reports, which comes with execve.
 // A parked sandbox that is killed after reading RUN counts as started; the end of the sandbox
 // reports the rest.
-func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
+func (ps *parkedSandbox) run(ctx context.Context, m *startMessage, clock *clock) error {
 	packet, err := m.bytes(true)
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, sh.sb.Kill)
+	stop := context.AfterFunc(ctx, ps.sb.Kill)
 	defer stop()
-	if err := unix.Sendmsg(sh.control, packet, unix.UnixRights(m.fds...), nil, unix.MSG_NOSIGNAL); err != nil {
-		return cmp.Or(ctx.Err(), errShellGone)
+	if err := unix.Sendmsg(ps.control, packet, unix.UnixRights(m.fds...), nil, unix.MSG_NOSIGNAL); err != nil {
+		return cmp.Or(ctx.Err(), errParkedGone)
 	}
 	clock.mark("sent")
-	if err := sh.reports.SetReadDeadline(time.Now().Add(sh.sb.host.startWithin)); err != nil {
+	if err := ps.reports.SetReadDeadline(time.Now().Add(ps.sb.host.startWithin)); err != nil {
 		return err
 	}
 	for {
-		r, trace, err := sh.read()
+		r, trace, err := ps.read()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, io.EOF):
-			return sh.tookIt()
+			return ps.tookIt()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return errHung
 		case err != nil:
@@ -542,22 +542,22 @@ func (sh *shell) run(ctx context.Context, m *startMessage, clock *clock) error {
 		case trace != nil:
 			clock.add(trace)
 		case r.Kind == kindFailed:
-			return sh.sb.startError(r)
+			return ps.sb.startError(r)
 		}
 	}
 }
 
-// tookIt returns nil if the parked sandbox has read RUN, and errShellGone if RUN is unread. The
+// tookIt returns nil if the parked sandbox has read RUN, and errParkedGone if RUN is unread. The
 // parked sandbox closes the socket before the pipe (spawner/sandbox.c), but no document promises
 // that order; so tookIt waits for the end of the socket.
-func (sh *shell) tookIt() error {
-	for end := time.Now().Add(sh.sb.host.startWithin); time.Now().Before(end); {
-		_, _, err := unix.Recvfrom(sh.control, nil, unix.MSG_DONTWAIT)
+func (ps *parkedSandbox) tookIt() error {
+	for end := time.Now().Add(ps.sb.host.startWithin); time.Now().Before(end); {
+		_, _, err := unix.Recvfrom(ps.control, nil, unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 			<-time.After(50 * time.Microsecond)
 		case err != nil:
-			return errShellGone // ECONNRESET
+			return errParkedGone // ECONNRESET
 		default:
 			return nil
 		}

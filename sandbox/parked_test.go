@@ -23,30 +23,30 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
-// waitShells waits until the host has parked as many shells as it is said to.
-func waitShells(t testing.TB, h *Host, enough func(ShellStats) bool) {
+// waitParked waits until the host has parked enough sandboxes.
+func waitParked(t testing.TB, h *Host, enough func(ParkedStats) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(within); !enough(h.Shells()); <-time.After(10 * time.Millisecond) {
+	for deadline := time.Now().Add(within); !enough(h.Parked()); <-time.After(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not enough shells after %v: %+v", within, h.Shells())
+			t.Fatalf("not enough parked sandboxes after %v: %+v", within, h.Parked())
 		}
 	}
 }
 
-func someBare(s ShellStats) bool { return s.Bare > 0 }
+func someBare(s ParkedStats) bool { return s.Bare > 0 }
 
-// warmUp makes the host expect more starts like spec, and waits for the shells.
+// warmUp makes the host expect more starts like spec, and waits for the parked sandboxes.
 func warmUp(t testing.TB, h *Host, spec Spec) {
 	t.Helper()
 	spec.Args = []string{"/bin/prog", "args"}
 	spec.Repeats = true
 	run(t, h, spec)
-	waitShells(t, h, func(s ShellStats) bool { return s.Attached > 0 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Attached > 0 })
 }
 
-// TestShells runs programs that tell of their surroundings in each kind of
+// TestParkedSandboxes runs programs that tell of their surroundings in each kind of
 // sandbox: all are alike.
-func TestShells(t *testing.T) {
+func TestParkedSandboxes(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	work := t.TempDir()
@@ -67,7 +67,7 @@ func TestShells(t *testing.T) {
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			base := prog(root, args...)
-			base.Hostname, base.Dir, base.Env, base.Work = "shell", "/tmp", []string{"A=1", "B="}, work
+			base.Hostname, base.Dir, base.Env, base.Work = "somehost", "/tmp", []string{"A=1", "B="}, work
 			base.Limits = Limits{MemoryBytes: 48 << 20, CPUMillis: 500, Pids: 17, TmpBytes: 3 << 20, Files: 99}
 			of := func(kind StartKind, repeats bool) string {
 				t.Helper()
@@ -81,28 +81,28 @@ func TestShells(t *testing.T) {
 				}
 				_ = w.Close()
 				if s.Kind() != kind {
-					t.Fatalf("was of the kind %s, want %s: %+v", s.Kind(), kind, h.Shells())
+					t.Fatalf("was of the kind %s, want %s: %+v", s.Kind(), kind, h.Parked())
 				}
 				out := readAll(t, r)
 				wait(t, s)
 				return out
 			}
-			waitShells(t, h, someBare)
-			shell := of(StartShell, false)
+			waitParked(t, h, someBare)
+			bare := of(StartBare, false)
 			warmUp(t, h, base)
 			attached := of(StartAttached, true)
 			spawned := runSpawner(t, h, base)
-			if diff := cmp.Diff(spawned, shell); diff != "" {
-				t.Errorf("bare shell (+) against spawner (-):\n%s", diff)
+			if diff := cmp.Diff(spawned, bare); diff != "" {
+				t.Errorf("bare parked sandbox (+) against spawner (-):\n%s", diff)
 			}
 			if diff := cmp.Diff(spawned, attached); diff != "" {
-				t.Errorf("attached shell (+) against spawner (-):\n%s", diff)
+				t.Errorf("attached parked sandbox (+) against spawner (-):\n%s", diff)
 			}
 		})
 	}
 }
 
-// runSpawner runs spec without any shell and returns what it prints.
+// runSpawner runs spec without any parked sandbox and returns what it prints.
 func runSpawner(t *testing.T, h *Host, spec Spec) string {
 	t.Helper()
 	spec.setDefaults()
@@ -118,20 +118,20 @@ func runSpawner(t *testing.T, h *Host, spec Spec) string {
 	return out
 }
 
-// TestShellLimits: a shell's control groups have the limits of its use, and what
+// TestParkedLimits: a parked sandbox's control groups have the limits of its use, and what
 // it used before counts for nobody.
-func TestShellLimits(t *testing.T) {
+func TestParkedLimits(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	waitShells(t, h, someBare)
+	waitParked(t, h, someBare)
 	spec := prog(root, "eat", fmt.Sprint(200<<20))
 	spec.Limits.MemoryBytes = 64 << 20
 	if _, status := run(t, h, spec); !status.OOMKilled {
-		t.Errorf("used 200 MiB of 64 in a bare shell: %+v", status)
+		t.Errorf("used 200 MiB of 64 in a bare parked sandbox: %+v", status)
 	}
 	spec.Args[2] = fmt.Sprint(160 << 20)
 	spec.Limits.MemoryBytes = 256 << 20
-	waitShells(t, h, someBare)
+	waitParked(t, h, someBare)
 	r, w := pipe(t)
 	spec.Stdout = w
 	s, err := h.Start(t.Context(), spec)
@@ -139,15 +139,15 @@ func TestShellLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := r.Read(make([]byte, 64)); n == 0 { // once it has them
-		t.Errorf("160 MiB of 256 in a bare shell: %v", err)
+		t.Errorf("160 MiB of 256 in a bare parked sandbox: %v", err)
 	}
 	s.Kill()
 	wait(t, s)
 }
 
-// TestShellOfAnother: where another directory has come to the place of a root or of a
-// /work, no shell that was made with the one before is taken.
-func TestShellOfAnother(t *testing.T) {
+// TestParkedOfAnother: where another directory has come to the place of a root or of a
+// /work, no parked sandbox that was made with the one before is taken.
+func TestParkedOfAnother(t *testing.T) {
 	h := openHost(t)
 	for _, what := range []string{"root", "work"} {
 		t.Run(what, func(t *testing.T) {
@@ -176,11 +176,12 @@ func TestShellOfAnother(t *testing.T) {
 	}
 }
 
-// TestShellTooBig: a limit near what a shell's group may hold already costs no shell.
-// The kernel would kill with the shell the spawner, whose memory it shares.
-func TestShellTooBig(t *testing.T) {
+// TestParkedTooBig: a limit near the memory that the group of a parked sandbox may hold costs no
+// parked sandbox. The kernel would kill with the parked sandbox the spawner, whose memory it
+// shares.
+func TestParkedTooBig(t *testing.T) {
 	h := openHost(t)
-	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
 	for _, limit := range []int64{4096, cgroup.MostKept + 1<<20, 4*cgroup.MostKept - 4096} {
 		spec := prog(fretest.Rootfs(t), "args", "on")
 		spec.Limits.MemoryBytes = limit
@@ -193,39 +194,39 @@ func TestShellTooBig(t *testing.T) {
 				t.Errorf("ran in a page: %+v", status)
 			}
 		}
-		if now := h.Shells(); now.Bare != 4 || now.Died != 0 {
-			t.Errorf("%d bytes: shells after a start that none of them could do: %+v", limit, now)
+		if now := h.Parked(); now.Bare != 4 || now.Died != 0 {
+			t.Errorf("%d bytes: parked sandboxes after a start that none of them could do: %+v", limit, now)
 		}
 	}
 }
 
-// TestShellHoldsTooMuch: a shell whose group is charged with more than a start's limit
+// TestParkedHoldsTooMuch: a parked sandbox whose group is charged with more than a start's limit
 // is no reason for the start to fail.
-func TestShellHoldsTooMuch(t *testing.T) {
-	h := openHost(t, func(c *Config) { c.Spawners, c.Shells = 1, 1 })
-	waitShells(t, h, someBare)
+func TestParkedHoldsTooMuch(t *testing.T) {
+	h := openHost(t, func(c *Config) { c.Spawners, c.Parked = 1, 1 })
+	waitParked(t, h, someBare)
 	sp := h.slots[0].s
 	sp.mu.Lock()
-	shells := slices.Collect(maps.Values(sp.live))
+	parked := slices.Collect(maps.Values(sp.live))
 	sp.mu.Unlock()
-	if len(shells) != 1 {
-		t.Fatalf("%d shells, want 1", len(shells))
+	if len(parked) != 1 {
+		t.Fatalf("%d parked sandboxes, want 1", len(parked))
 	}
-	if shells[0].group.V2() { // which kills for a limit what V1 refuses to set
+	if parked[0].group.V2() { // which kills for a limit what V1 refuses to set
 		t.Log("cgroup v2: nothing to see")
 		return
 	}
-	fretest.Charge(t, 40<<20, shells[0].group.Add)
+	fretest.Charge(t, 40<<20, parked[0].group.Add)
 	spec := prog(fretest.Rootfs(t), "args", "on")
 	spec.Limits.MemoryBytes = 32 << 20
 	if out, _ := run(t, h, spec); out != "on\n" {
-		t.Errorf("start where a shell holds more than the limit: %q", out)
+		t.Errorf("start where a parked sandbox holds more than the limit: %q", out)
 	}
-	wait(t, shells[0])
+	wait(t, parked[0])
 }
 
-// TestShellFailures: what cannot be started says why, and the next start works.
-func TestShellFailures(t *testing.T) {
+// TestParkedFailures: what cannot be started says why, and the next start works.
+func TestParkedFailures(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	for _, repeats := range []bool{false, true} {
@@ -243,7 +244,7 @@ func TestShellFailures(t *testing.T) {
 			{"no such directory", func(s *Spec) { s.Dir = "/nothing" }, StepDir},
 			{"no mount point", func(s *Spec) { s.Mounts = []Mount{{Source: root, Target: "/nothing"}} }, StepMount},
 		} {
-			waitShells(t, h, someBare)
+			waitParked(t, h, someBare)
 			spec := good
 			test.change(&spec)
 			s, err := h.Start(t.Context(), spec)
@@ -258,12 +259,12 @@ func TestShellFailures(t *testing.T) {
 	}
 }
 
-// TestShellNames: a name in use is refused, and the shell that would have had it
+// TestParkedNames: a name in use is refused, and the parked sandbox that would have had it
 // is gone.
-func TestShellNames(t *testing.T) {
+func TestParkedNames(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	waitShells(t, h, someBare)
+	waitParked(t, h, someBare)
 	spec := prog(root, "sleep")
 	spec.ID = "taken"
 	s, err := h.Start(t.Context(), spec)
@@ -277,11 +278,11 @@ func TestShellNames(t *testing.T) {
 	wait(t, s)
 }
 
-// TestShellCancelled: a start that is given up leaves nothing.
-func TestShellCancelled(t *testing.T) {
+// TestParkedCancelled: a start that is given up leaves nothing.
+func TestParkedCancelled(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	waitShells(t, h, someBare)
+	waitParked(t, h, someBare)
 	for range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		go cancel()
@@ -294,12 +295,12 @@ func TestShellCancelled(t *testing.T) {
 	}
 }
 
-// TestShellsDie: killed while they wait, they are replaced and counted, and no
+// TestParkedSandboxesDie: killed while they wait, they are replaced and counted, and no
 // start notices.
-func TestShellsDie(t *testing.T) {
+func TestParkedSandboxesDie(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)
-	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
 	sp := h.slots[0].s
 	sp.mu.Lock()
 	waiting := slices.Collect(maps.Values(sp.live))
@@ -311,11 +312,11 @@ func TestShellsDie(t *testing.T) {
 		wait(t, sb)
 	}
 	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
-		t.Errorf("start after the shells' death: %q", out)
+		t.Errorf("start after the parked sandboxes' death: %q", out)
 	}
-	waitShells(t, h, func(s ShellStats) bool { return s.Bare >= 3 && s.Died >= 3 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Bare >= 3 && s.Died >= 3 })
 
-	// With the spawner all its shells are gone; its heir makes others.
+	// With the spawner all its parked sandboxes are gone; its heir makes others.
 	if err := sp.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -325,19 +326,19 @@ func TestShellsDie(t *testing.T) {
 	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
 		t.Errorf("start after the spawner's death: %q", out)
 	}
-	waitShells(t, h, func(s ShellStats) bool { return s.Bare >= 3 && s.Died >= 6 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Bare >= 3 && s.Died >= 6 })
 }
 
-// TestShellDiesUnread: shells that take a start and die before they have read it
+// TestParkedDiesUnread: parked sandboxes that take a start and die before they have read it
 // have run nothing of it: another way is as good.
-func TestShellDiesUnread(t *testing.T) {
+func TestParkedDiesUnread(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
-	waitShells(t, h, func(s ShellStats) bool { return s.Bare == 4 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
 	sp := h.slots[0].s
 	sp.mu.Lock()
-	shells := slices.Collect(maps.Values(sp.live))
+	parked := slices.Collect(maps.Values(sp.live))
 	sp.mu.Unlock()
-	for _, sb := range shells {
+	for _, sb := range parked {
 		if err := sb.Signal(unix.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +350,7 @@ func TestShellDiesUnread(t *testing.T) {
 			stopped = strings.Contains(string(stat), ") T ")
 		}
 	}
-	for _, sb := range shells {
+	for _, sb := range parked {
 		go func() {
 			for sb.parked.Load() { // until it is taken, and then until it was sent its start
 				<-time.After(time.Millisecond)
@@ -359,16 +360,16 @@ func TestShellDiesUnread(t *testing.T) {
 		}()
 	}
 	if out, _ := run(t, h, prog(fretest.Rootfs(t), "args", "on")); out != "on\n" {
-		t.Errorf("start whose shells die: %q", out)
+		t.Errorf("start whose parked sandboxes die: %q", out)
 	}
-	if now := h.Shells(); now.Died == 0 {
-		t.Error("no shell was counted as dead")
+	if now := h.Parked(); now.Died == 0 {
+		t.Error("no parked sandbox was counted as dead")
 	}
 }
 
-// TestShellBurst: more at once than there are shells is served all the same, and
+// TestParkedBurst: more at once than there are parked sandboxes is served all the same, and
 // the next burst finds more.
-func TestShellBurst(t *testing.T) {
+func TestParkedBurst(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	warmUp(t, h, prog(root, "args"))
@@ -400,11 +401,11 @@ func TestShellBurst(t *testing.T) {
 		group.Wait()
 		return count
 	}
-	// What a burst asks for depends on how fast it is served: 12 at most of Config.Shells.
+	// What a burst asks for depends on how fast it is served: 12 at most of Config.Parked.
 	wanted := func() (n int) {
-		h.shells.mu.Lock()
-		defer h.shells.mu.Unlock()
-		for _, p := range h.shells.pools {
+		h.parked.mu.Lock()
+		defer h.parked.mu.Unlock()
+		for _, p := range h.parked.pools {
 			_, want := p.Len()
 			n += want
 		}
@@ -414,21 +415,21 @@ func TestShellBurst(t *testing.T) {
 	first := burst()
 	more := wanted()
 	if more <= few {
-		t.Errorf("%d shells wanted after a burst, %d before", more, few)
+		t.Errorf("%d parked sandboxes wanted after a burst, %d before", more, few)
 	}
-	waitShells(t, h, func(s ShellStats) bool { return s.Attached >= more && s.Bare == 4 })
+	waitParked(t, h, func(s ParkedStats) bool { return s.Attached >= more && s.Bare == 4 })
 	if second := burst(); second[StartAttached] < more {
-		t.Errorf("kinds of two bursts: %v, %v; want %d by the shells there were before the second", first, second, more)
+		t.Errorf("kinds of two bursts: %v, %v; want %d by those parked before the second", first, second, more)
 	}
 }
 
-// TestShellHoldsNothing: a bare shell knows no tenant, and no shell has a file of
-// the engine's open but the socket it waits on.
-func TestShellHoldsNothing(t *testing.T) {
+// TestParkedSandboxHoldsNothing: a bare parked sandbox knows no tenant, and no parked sandbox has
+// a file of the engine's open but the socket it waits on.
+func TestParkedSandboxHoldsNothing(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	warmUp(t, h, prog(root, "args"))
-	waitShells(t, h, someBare)
+	waitParked(t, h, someBare)
 	var parked []*Sandbox
 	for i := range h.slots {
 		sp := h.slots[i].s
@@ -441,7 +442,7 @@ func TestShellHoldsNothing(t *testing.T) {
 		sp.mu.Unlock()
 	}
 	if len(parked) < 2 {
-		t.Fatalf("%d shells are parked", len(parked))
+		t.Fatalf("%d sandboxes are parked", len(parked))
 	}
 	for _, sb := range parked {
 		dir := fmt.Sprintf("/proc/%d/fd", sb.PID())
@@ -457,9 +458,9 @@ func TestShellHoldsNothing(t *testing.T) {
 			allowed := target == "/dev/null" || target == "/null" || strings.HasPrefix(target, "socket:") ||
 				e.Name() == "5" && strings.HasPrefix(target, "pipe:") || // of its reports
 				target == "anon_inode:[landlock-ruleset]" || // a kernel object of the spawner's
-				sb.kind == StartShell && e.Name() == "7" && target == "/" // its /proc, not attached yet
+				sb.kind == StartBare && e.Name() == "7" && target == "/" // its /proc, not attached yet
 			if !allowed {
-				t.Errorf("%s shell has fd %s open: %s", sb.kind, e.Name(), target)
+				t.Errorf("%s sandbox has fd %s open: %s", sb.kind, e.Name(), target)
 			}
 		}
 	}
