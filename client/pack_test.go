@@ -18,17 +18,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestPack: .freignore says what is sent, but for what the build reads besides the code.
 func TestPack(t *testing.T) {
 	const beginning = "id: f\nbase: python\nhandler: main.handle\n"
 	for _, c := range []struct {
-		name, template string
-		files          map[string]string // a name that ends in / is a directory, in | a fifo
-		want           []string
-		err            string
+		name, fret string
+		files      map[string]string // a name that ends in / is a directory, in | a fifo
+		want       []string
+		err        string
 	}{
 		{"all", beginning, map[string]string{"main.py": "", ".git/config": "", "a/.git/x": ""}, []string{"a/", "fret.yaml", "main.py"}, ""},
 		{
@@ -73,7 +73,7 @@ func TestPack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := os.WriteFile(filepath.Join(dir, "fret.yaml"), []byte(c.template), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "fret.yaml"), []byte(c.fret), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			got, err := packed(t, dir)
@@ -101,8 +101,8 @@ func packed(t *testing.T, dir string) ([]string, error) {
 	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		src, err := io.ReadAll(r.Body)
 		if err == nil {
-			var tmpl *image.Template
-			if tmpl, err = image.ParseTemplate("fret.yaml", src); err == nil {
+			var tmpl *template.Template
+			if tmpl, err = template.Parse("fret.yaml", src); err == nil {
 				_, err = w.Write([]byte(`{"code":"` + tmpl.Code.Path + `","reads":["` + strings.Join(tmpl.Reads(), `","`) + `"]}`))
 			}
 		}

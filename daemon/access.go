@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // accessConfig is the configuration file's access.
@@ -119,7 +119,7 @@ func (c *accessConfig) readCORS(s *Access) error {
 
 func (c *accessConfig) readAudit(s *Access) error {
 	if c.Audit.MaxSize != "" {
-		n, err := image.ParseBytes(c.Audit.MaxSize)
+		n, err := template.ParseBytes(c.Audit.MaxSize)
 		if err != nil || n < 64<<10 {
 			return fmt.Errorf("audit.max_size: %q is no size of 64KiB or more", c.Audit.MaxSize)
 		}

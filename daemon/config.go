@@ -21,6 +21,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
 	"github.com/fre-engine/fre/sandbox/egress"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -228,7 +229,7 @@ type imagesConfig struct {
 func (c *imagesConfig) read(cfg *Config) error {
 	l := &cfg.ImageLimits
 	if c.MaxSize != "" {
-		n, err := image.ParseBytes(c.MaxSize)
+		n, err := template.ParseBytes(c.MaxSize)
 		if err != nil {
 			return fmt.Errorf("max_size: %w", err)
 		}
@@ -257,7 +258,7 @@ func (w *workConfig) read(cfg *Config) error {
 		if s == "none" || s == "" {
 			return 0, nil
 		}
-		n, err := image.ParseBytes(s)
+		n, err := template.ParseBytes(s)
 		if err != nil {
 			return 0, fmt.Errorf("%s: %w", field, err)
 		}
@@ -298,7 +299,7 @@ type networkConfig struct {
 func (n *networkConfig) read(cfg *Config) error {
 	cfg.AllowHostNetwork, cfg.LendConnections = n.AllowHost, n.LendConnections
 	for i, f := range cfg.LendConnections {
-		if tenant, name, _ := strings.Cut(f, "/"); !image.ValidName(tenant) || !image.ValidName(name) {
+		if tenant, name, _ := strings.Cut(f, "/"); !template.ValidName(tenant) || !template.ValidName(name) {
 			return fmt.Errorf("lend_connections[%d]: %q is not a function as TENANT/NAME, for example default/clock", i, f)
 		}
 	}
@@ -349,7 +350,7 @@ func (b *buffersConfig) read(cfg *Config) error {
 		if s == "" {
 			return nil
 		}
-		n, err := image.ParseBytes(s)
+		n, err := template.ParseBytes(s)
 		if err != nil || n < 8<<20 {
 			return fmt.Errorf("%s: %q is no size of 8MiB or more", field, s)
 		}
@@ -445,7 +446,7 @@ func (g *gcConfig) read(cfg *Config) error {
 		}
 	}
 	if g.MaxSize != "" {
-		if to.Policy.MaxBytes, err = image.ParseBytes(g.MaxSize); err != nil || to.Policy.MaxBytes < 1 {
+		if to.Policy.MaxBytes, err = template.ParseBytes(g.MaxSize); err != nil || to.Policy.MaxBytes < 1 {
 			return fmt.Errorf("max_size: %q is not a size, for example 50GiB", g.MaxSize)
 		}
 	}
@@ -487,7 +488,7 @@ func (c *shellsConfig) read(cfg *Config) error {
 		return nil
 	}
 	var err error
-	if to.MemoryBytes, err = image.ParseBytes(c.Memory); err != nil {
+	if to.MemoryBytes, err = template.ParseBytes(c.Memory); err != nil {
 		return fmt.Errorf("memory: %w", err)
 	}
 	if to.MemoryBytes == 0 {
@@ -497,7 +498,7 @@ func (c *shellsConfig) read(cfg *Config) error {
 }
 
 // ParseBytes parses a size in the format of templates.
-func ParseBytes(s string) (int64, error) { return image.ParseBytes(s) }
+func ParseBytes(s string) (int64, error) { return template.ParseBytes(s) }
 
 // ParseCPU parses a CPU limit in the format of templates and returns thousandths of a CPU.
-func ParseCPU(s string) (int64, error) { return image.ParseCPU(s) }
+func ParseCPU(s string) (int64, error) { return template.ParseCPU(s) }

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/events/trigger"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // eventsConfig is the configuration file's events.
@@ -137,7 +137,7 @@ func (e *eventsConfig) readSizes(to *events.Config) error {
 		if n.value == "" {
 			continue
 		}
-		size, err := image.ParseBytes(n.value)
+		size, err := template.ParseBytes(n.value)
 		if err != nil || size < 1<<10 {
 			return fmt.Errorf("%s: %q is no size of 1KiB or more", n.field, n.value)
 		}
@@ -152,12 +152,12 @@ func (e *eventsConfig) readSizes(to *events.Config) error {
 
 // checkTriggers refuses triggers that no event can ever reach, and queues of other tenants'
 // triggers.
-func (cfg *Config) checkTriggers(tenant string, all []image.Trigger) error {
+func (cfg *Config) checkTriggers(tenant string, all []template.Trigger) error {
 	for i := range all {
 		m := all[i].NATS
 		if m == nil {
 			if all[i].Files != nil && cfg.EventsOff {
-				return &image.FieldError{Field: fmt.Sprintf("triggers[%d].files", i), Message: "events are off in the engine's configuration"}
+				return &template.FieldError{Field: fmt.Sprintf("triggers[%d].files", i), Message: "events are off in the engine's configuration"}
 			}
 			continue
 		}
@@ -172,7 +172,7 @@ func (cfg *Config) checkTriggers(tenant string, all []image.Trigger) error {
 			err = fmt.Errorf("queue %s: names beginning with fre- are reserved for triggers", m.Queue)
 		}
 		if err != nil {
-			return &image.FieldError{Field: fmt.Sprintf("triggers[%d].nats", i), Message: err.Error()}
+			return &template.FieldError{Field: fmt.Sprintf("triggers[%d].nats", i), Message: err.Error()}
 		}
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/events"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // A deployment is refused whose messages would never come.
@@ -24,7 +24,7 @@ func TestCheckTriggers(t *testing.T) {
 		{"shared", "acme", "orders.new", "workers", "", Config{Events: reached}},
 		{"another trigger's queue", "acme", "orders.new", "fre-b-0123456789abcdef", "triggers[1].nats: queue fre-b-0123456789abcdef", Config{Events: reached}},
 	} {
-		all := []image.Trigger{{Name: "a", Webhook: &image.Webhook{}}, {Name: "b", NATS: &image.NATS{Subject: c.subject, Queue: c.queue}}}
+		all := []template.Trigger{{Name: "a", Webhook: &template.Webhook{}}, {Name: "b", NATS: &template.NATS{Subject: c.subject, Queue: c.queue}}}
 		err := c.cfg.checkTriggers(c.tenant, all)
 		if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.wrong)

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"regexp"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/awslambda"
+	"github.com/fre-engine/fre/template"
 )
 
 // Lambda is the configuration file's lambda: AWS Lambda's API, on a separate listener. The
@@ -39,7 +39,7 @@ func (c *Lambda) read(cfg *Config) error {
 	if c.Unsigned == "" {
 		return nil
 	}
-	if !image.ValidName(c.Unsigned) {
+	if !template.ValidName(c.Unsigned) {
 		return fmt.Errorf("unsigned: %q is no tenant", c.Unsigned)
 	}
 	if !loopback(c.Listen) {

@@ -3,7 +3,7 @@ package daemon
 import (
 	"fmt"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // openfaasConfig is the configuration file's openfaas. Without it the gateway answers only the
@@ -40,9 +40,9 @@ func (c *openfaasConfig) read(cfg *Config) error {
 	tenants := map[string]bool{}
 	for i, b := range c.Builders {
 		if b.Tenant == "" {
-			b.Tenant = image.DefaultTenant
+			b.Tenant = template.DefaultTenant
 		}
-		if !image.ValidName(b.Tenant) || tenants[b.Tenant] {
+		if !template.ValidName(b.Tenant) || tenants[b.Tenant] {
 			return fmt.Errorf("builders[%d].tenant: %q is not a tenant's name, or named twice", i, b.Tenant)
 		}
 		tenants[b.Tenant] = true
@@ -56,7 +56,7 @@ func (c *openfaasConfig) read(cfg *Config) error {
 		out.Builders = append(out.Builders, Builder{Tenant: b.Tenant, Secret: secret})
 	}
 	if c.MaxContext != "" {
-		n, err := image.ParseBytes(c.MaxContext)
+		n, err := template.ParseBytes(c.MaxContext)
 		if err != nil || n < 64<<10 {
 			return fmt.Errorf("max_context: %q is no size of 64KiB or more", c.MaxContext)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -58,7 +59,7 @@ type AgentOptions struct {
 	Snapshot string // an image made by SnapshotAgent with the first content of /work
 
 	MemoryBytes, CPUMillis, WorkBytes int64
-	Network                           image.Network
+	Network                           template.Network
 	Idle                              time.Duration // lifetime after the last use
 	Age                               time.Duration // lifetime after creation
 	By                                string        // the creator, for the record
@@ -71,7 +72,7 @@ type Agent struct {
 	Image     string // as named in AgentOptions
 	Digest    store.Digest
 	Snapshot  store.Digest // "" for none
-	Network   image.Network
+	Network   template.Network
 	Created   time.Time
 	Used      time.Time
 	Expires   time.Time // if the sandbox is not used before
@@ -79,7 +80,7 @@ type Agent struct {
 	Busy      int // events under way
 	Running   bool
 	OOMKills  int64 // processes killed since the program began because of the memory limit; 0 in lists
-	Resources image.Resources
+	Resources template.Resources
 	WorkBytes int64 // limit of /work; 0: none
 }
 
@@ -103,14 +104,14 @@ type agent struct {
 }
 
 func (o *AgentOptions) complete() error {
-	o.Tenant, o.Image = cmp.Or(o.Tenant, image.DefaultTenant), cmp.Or(o.Image, "agent")
+	o.Tenant, o.Image = cmp.Or(o.Tenant, template.DefaultTenant), cmp.Or(o.Image, "agent")
 	o.MemoryBytes, o.CPUMillis = cmp.Or(o.MemoryBytes, agentMemory), cmp.Or(o.CPUMillis, agentCPU)
 	o.Idle, o.Age = cmp.Or(o.Idle, agentIdle), cmp.Or(o.Age, agentAge)
 	bad := func(field, format string, args ...any) error {
-		return fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
+		return fmt.Errorf("agent's sandbox: %w", &template.FieldError{Field: field, Message: fmt.Sprintf(format, args...)})
 	}
 	switch {
-	case !image.ValidName(o.Tenant):
+	case !template.ValidName(o.Tenant):
 		return bad("tenant", "%q is not a tenant's name", o.Tenant)
 	case o.MemoryBytes < agentLeastMemory:
 		return bad("memory_bytes", "must be at least %d", agentLeastMemory)
@@ -122,7 +123,7 @@ func (o *AgentOptions) complete() error {
 		return bad("idle", "%s is not within 1s and %s", o.Idle, agentMostAge)
 	case o.Age < time.Second || o.Age > agentMostAge:
 		return bad("age", "%s is not within 1s and %s", o.Age, agentMostAge)
-	case o.Network.Mode == image.NetworkHost, o.Network.LendConnection:
+	case o.Network.Mode == template.NetworkHost, o.Network.LendConnection:
 		return bad("network", "unknown mode for an agent's sandbox: write none or egress")
 	}
 	return nil
@@ -203,7 +204,7 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 	now := time.Now()
 	a := &agent{idle: o.Idle, age: o.Age, used: now, shown: Agent{
 		ID: "agent-" + hex.EncodeToString(random), Tenant: o.Tenant, Image: o.Image, Digest: img.Digest, Network: o.Network, Created: now.UTC(), By: o.By,
-		Resources: image.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: agentPids, TmpBytes: agentTmp, Files: agentFiles, Timeout: agentEventTime},
+		Resources: template.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: agentPids, TmpBytes: agentTmp, Files: agentFiles, Timeout: agentEventTime},
 		WorkBytes: cmp.Or(o.WorkBytes, e.cfg.Work.of(o.Tenant)),
 	}}
 	if snapshot != nil {
@@ -230,11 +231,11 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 		}
 	}
 	if snapshot != nil && a.shown.WorkBytes > 0 && snapshot.Size > a.shown.WorkBytes { // the file system enforces no quota on restore
-		return nil, fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: "work_bytes", Message: fmt.Sprintf("the snapshot's files have %d bytes, and /work has a limit of %d", snapshot.Size, a.shown.WorkBytes)})
+		return nil, fmt.Errorf("agent's sandbox: %w", &template.FieldError{Field: "work_bytes", Message: fmt.Sprintf("the snapshot's files have %d bytes, and /work has a limit of %d", snapshot.Size, a.shown.WorkBytes)})
 	}
 	if a.shown.WorkBytes > 0 {
 		if err := e.volumes.CanLimit(); err != nil {
-			return nil, fmt.Errorf("agent's sandbox: %w", &image.FieldError{Field: "work_bytes", Message: err.Error()})
+			return nil, fmt.Errorf("agent's sandbox: %w", &template.FieldError{Field: "work_bytes", Message: err.Error()})
 		}
 	}
 	e.agents.byID[a.shown.ID] = a
@@ -273,10 +274,10 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 		}
 	}
 	f := &function{
-		e: e, name: image.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
+		e: e, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
 		config: image.Config{
 			Base: s.Image, Args: image.AgentCommand(), Env: withLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
-			Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
+			Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
 			Resources: s.Resources, Network: s.Network,
 		},
 		dir: "/work", user: user, work: work,

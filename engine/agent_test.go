@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestAgentSnapshotFits: what restores a snapshot is root, whom a quota of the file system
@@ -21,7 +22,7 @@ func TestAgentSnapshotFits(t *testing.T) {
 	}{"smaller": {16<<20 - 1, false}, "none": {0, true}} {
 		e := &Engine{agents: agents{byID: map[string]*agent{}}}
 		_, err := e.enterAgent(&AgentOptions{Tenant: "acme", WorkBytes: c.limit}, &store.Image{}, &store.Image{Size: 16 << 20})
-		var field *image.FieldError
+		var field *template.FieldError
 		if fits := err == nil; fits != c.fits || !fits && (!errors.As(err, &field) || field.Field != "work_bytes") {
 			t.Errorf("limit %s: %v", name, err)
 		}

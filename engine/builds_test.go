@@ -17,6 +17,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // plainRuntime runs a program of the code on any base.
@@ -25,10 +26,10 @@ type plainRuntime struct{}
 func (plainRuntime) Name() string                 { return "plain" }
 func (plainRuntime) Bases() []string              { return []string{image.AnyBase} }
 func (plainRuntime) Bootstrap() map[string][]byte { return nil }
-func (plainRuntime) Command(*image.Template) (args, env []string, err error) {
+func (plainRuntime) Command(*template.Template) (args, env []string, err error) {
 	return []string{"/bin/prog", "function"}, nil, nil
 }
-func (plainRuntime) Shell(*image.Template, []string) *image.Shell { return nil }
+func (plainRuntime) Shell(*template.Template, []string) *image.Shell { return nil }
 
 // gated are images that builds stand on: each build has one of its own, and is held while it
 // looks for that.
@@ -83,7 +84,7 @@ func (r *rig) template(tenant, id string) *os.Root {
 	dir := r.t.TempDir()
 	text := fmt.Sprintf("id: %s\ntenant: %s\nbase: oci:base-%[1]s:1\nruntime: plain\n", id, tenant)
 	if err := errors.Join(
-		os.WriteFile(filepath.Join(dir, image.TemplateFile), []byte(text), 0o644),
+		os.WriteFile(filepath.Join(dir, template.FileName), []byte(text), 0o644),
 		os.WriteFile(filepath.Join(dir, "main.txt"), []byte(id), 0o644),
 		os.Chtimes(filepath.Join(dir, "main.txt"), time.Time{}, time.Unix(1, 0)), // the same again is the same image
 	); err != nil {

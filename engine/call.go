@@ -13,7 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 const (
@@ -263,7 +263,7 @@ var errForbidden = failure.New(failure.Forbidden, "a function may call functions
 var errBadName = failure.New(failure.BadCall, "not a function's name: write NAME or NAME@REVISION", "")
 
 // mostSteps limits the functions in one call, NAME|NAME|….
-const mostSteps = image.MaxSteps
+const mostSteps = template.MaxSteps
 
 // call has one function handle the event or, for NAME|NAME, each function in turn. Each step
 // reads the answer of the step before as the answer arrives. The first answer with a status
@@ -362,14 +362,14 @@ func (b *stepBody) endLocked(err error) {
 func (ev *event) target(named string, rec *CallRecord) (string, error) {
 	tenant := ev.f.config.Tenant
 	name, revision, asked := strings.Cut(named, "@")
-	plain, other, err := image.SplitName(name)
+	plain, other, err := template.SplitName(name)
 	if err != nil || asked && revision == "" {
 		return "", errBadName
 	}
 	if plain != name && other != tenant {
 		return "", errForbidden
 	}
-	name = image.QualifiedName(plain, tenant)
+	name = template.QualifiedName(plain, tenant)
 	if _, err := ev.f.e.find(name); err != nil {
 		return "", err
 	}

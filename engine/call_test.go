@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // calls is an engine with the functions f and g, and other of another tenant.
@@ -43,7 +44,7 @@ func TestCalls(t *testing.T) {
 			t.Errorf("%d bytes through g: %d came back, %v", size, len(got), err)
 		}
 	}
-	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent })
+	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent })
 	r.deploy("program", stdio)
 	for _, chain := range []string{"/call/fresh/", "/call/g/call/fresh/call/g/", "/call/program/", "/call/g@latest/", "/call/f/"} {
 		r.mustCall("f", chain, "through", "through")
@@ -163,7 +164,7 @@ func TestCallPipelineTwice(t *testing.T) {
 	r.deploy("one", func(c *image.Config) { c.Instances.Max = 1 })
 	r.deploy("two", func(c *image.Config) { c.Instances.Max = 2 })
 	r.deploy("wide", func(c *image.Config) { c.Instances.Max, c.Instances.Concurrency = 1, 2 })
-	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation, c.Instances.Max = image.IsolationEvent, 1 })
+	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation, c.Instances.Max = template.IsolationEvent, 1 })
 	r.mustPipeline("inner", "g, one", "")
 	r.mustPipeline("first", "one, g", "")
 	r.mustPipeline("again", "g, g", "")
@@ -190,7 +191,7 @@ func TestCallPipelineTwice(t *testing.T) {
 			t.Errorf("%s: %.200q, %v; want %q", steps, got, err, want)
 		}
 	}
-	r.deploy("pair", func(c *image.Config) { c.Instances.Isolation, c.Instances.Max = image.IsolationEvent, 2 })
+	r.deploy("pair", func(c *image.Config) { c.Instances.Isolation, c.Instances.Max = template.IsolationEvent, 2 })
 	for _, name := range []string{"two", "pair"} {
 		r.idle(name)
 		other, err := r.Invoke(t.Context(), name, &Request{Method: "GET", Path: "/stream", Query: "3000000"})

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -248,7 +248,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 		return err
 	}
 	if !validContainerName(name) {
-		return fmt.Errorf("rename container: %w", &image.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a container's name", name)})
+		return fmt.Errorf("rename container: %w", &template.FieldError{Field: "name", Message: fmt.Sprintf("%q is not a container's name", name)})
 	}
 	c.op.Lock()
 	defer c.op.Unlock()

@@ -24,6 +24,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -388,7 +389,7 @@ func TestContainerRefused(t *testing.T) {
 		"NUL byte":  {ContainerConfig{Cmd: []string{"true", "a\x00"}}, "NUL byte"},
 		"variable":  {ContainerConfig{Env: []string{"x"}}, "NAME=value"},
 		"host name": {ContainerConfig{Hostname: "a b"}, "host name"},
-		"host":      {ContainerConfig{Network: image.NetworkHost}, "does not allow"},
+		"host":      {ContainerConfig{Network: template.NetworkHost}, "does not allow"},
 		"network":   {ContainerConfig{Network: "bridge"}, "unknown"},
 		"memory":    {ContainerConfig{Limits: sandbox.Limits{MemoryBytes: 1 << 50}}, "memory"},
 		"negative":  {ContainerConfig{Limits: sandbox.Limits{Pids: -1}}, "negative"},

@@ -15,6 +15,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -40,11 +41,11 @@ type ContainerConfig struct {
 
 	Annotations map[string]string `json:"annotations,omitempty"` // kept for clients, as the OCI's are; the engine reads none
 
-	Network      image.NetworkMode `json:"network,omitempty"` // none if empty
-	Limits       sandbox.Limits    `json:"limits,omitzero"`   // zero: all CPUs, a quarter of the memory, 4096 processes; at most a quarter of a quota
-	ScratchBytes int64             `json:"scratch_bytes,omitempty"`
-	ReadOnly     bool              `json:"read_only,omitempty"` // the root is read-only
-	Work         WorkAccess        `json:"work,omitempty"`      // access to the tenant's /work
+	Network      template.NetworkMode `json:"network,omitempty"` // none if empty
+	Limits       sandbox.Limits       `json:"limits,omitzero"`   // zero: all CPUs, a quarter of the memory, 4096 processes; at most a quarter of a quota
+	ScratchBytes int64                `json:"scratch_bytes,omitempty"`
+	ReadOnly     bool                 `json:"read_only,omitempty"` // the root is read-only
+	Work         WorkAccess           `json:"work,omitempty"`      // access to the tenant's /work
 
 	TTY       bool   `json:"tty,omitempty"`  // a terminal instead of three streams
 	Rows      uint16 `json:"rows,omitempty"` // initial size of the terminal, in characters; 0 for none
@@ -76,13 +77,13 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		return err
 	}
 	bad := func(field, format string, args ...any) error {
-		return &image.FieldError{Field: field, Message: fmt.Sprintf(format, args...)}
+		return &template.FieldError{Field: field, Message: fmt.Sprintf(format, args...)}
 	}
 	if err := imageDefaults(&cfg, own); err != nil {
 		return err
 	}
 	if cfg.Tenant == "" {
-		cfg.Tenant = image.DefaultTenant
+		cfg.Tenant = template.DefaultTenant
 	}
 	if cfg.Hostname == "" {
 		cfg.Hostname = rec.ID[:12]
@@ -91,12 +92,12 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		cfg.StopSignal = unix.SIGTERM
 	}
 	if cfg.Network == "" {
-		cfg.Network = image.NetworkNone
+		cfg.Network = template.NetworkNone
 	}
 	switch {
 	case cfg.Name != "" && !validContainerName(cfg.Name):
 		return bad("name", "%q is not a container's name: use 2 to 128 letters, digits and _ . -, beginning with a letter or digit", cfg.Name)
-	case !image.ValidName(cfg.Tenant):
+	case !template.ValidName(cfg.Tenant):
 		return bad("tenant", "%q is not a tenant's name", cfg.Tenant)
 	case !path.IsAbs(cfg.Dir):
 		return bad("dir", "%q is not an absolute path", cfg.Dir)
@@ -144,7 +145,7 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	if err != nil {
 		return err
 	}
-	if err := e.setNetwork(&sandbox.Spec{}, image.Network{Mode: cfg.Network}); err != nil {
+	if err := e.setNetwork(&sandbox.Spec{}, template.Network{Mode: cfg.Network}); err != nil {
 		return err
 	}
 	rec.Config, rec.Digest, rec.Args, rec.Env = cfg, img.Digest, args, containerEnv(cfg, own, who)
@@ -156,14 +157,14 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
 	drop, err := sandbox.ParseCapabilities(cfg.CapDrop)
 	if err != nil {
-		return 0, &image.FieldError{Field: "cap_drop", Message: err.Error()}
+		return 0, &template.FieldError{Field: "cap_drop", Message: err.Error()}
 	}
 	add, err := sandbox.ParseCapabilities(cfg.CapAdd)
 	if err == nil && add&^sandbox.ContainerCapabilities != 0 {
 		err = fmt.Errorf("containers have none but %v", sandbox.ContainerCapabilities)
 	}
 	if err != nil {
-		return 0, &image.FieldError{Field: "cap_add", Message: err.Error()}
+		return 0, &template.FieldError{Field: "cap_add", Message: err.Error()}
 	}
 	return sandbox.ContainerCapabilities&^drop | add, nil
 }
@@ -191,7 +192,7 @@ func imageDefaults(cfg *ContainerConfig, own image.Config) error {
 	if cfg.StopSignal == 0 && says.StopSignal != "" {
 		var ok bool
 		if cfg.StopSignal, ok = ParseSignal(says.StopSignal); !ok {
-			return &image.FieldError{Field: "stop_signal", Message: fmt.Sprintf("the image's %q is no signal", says.StopSignal)}
+			return &template.FieldError{Field: "stop_signal", Message: fmt.Sprintf("the image's %q is no signal", says.StopSignal)}
 		}
 	}
 	maps.Copy(labels, says.Labels)
@@ -233,7 +234,7 @@ func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(cfg.Unset, name)
 	})
-	return withLimits(all, image.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
+	return withLimits(all, template.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
 }
 
 // lastOfEach returns env with each variable once: the last value at the first position.
@@ -256,9 +257,9 @@ func lastOfEach(env []string) []string {
 // that exceed the tenant's quotas.
 func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limits, error) {
 	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
-		return l, &image.FieldError{Field: "limits", Message: "are negative"}
+		return l, &template.FieldError{Field: "limits", Message: "are negative"}
 	}
-	if err := e.checkLimits(image.Resources{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids, Files: l.Files}); err != nil {
+	if err := e.checkLimits(template.Resources{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids, Files: l.Files}); err != nil {
 		return l, err
 	}
 	memory, err := sandbox.HostMemory()

@@ -14,10 +14,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -259,7 +259,7 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.mapErr == nil, functionUID
 		spec.WorkReadOnly = cfg.Work == WorkReadOnly
 	}
-	if err := e.setNetwork(&spec, image.Network{Mode: cfg.Network}); err != nil {
+	if err := e.setNetwork(&spec, template.Network{Mode: cfg.Network}); err != nil {
 		return sandbox.Spec{}, err
 	}
 	return spec, nil

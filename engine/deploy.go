@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Function describes a deployed function in lists and inspections.
@@ -65,7 +66,7 @@ type DeployOptions struct {
 // without a template goes by its own name.
 func templateOf(img *store.Image) (id, version string) {
 	id, version, _ = strings.Cut(img.Built, ":")
-	if image.ValidName(id) {
+	if template.ValidName(id) {
 		return id, version
 	}
 	return img.Name, img.Version
@@ -98,9 +99,9 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if !e.cfg.Store.Use(img.Digest) {
 		return nil, fmt.Errorf("deploy: image %s was removed meanwhile: %w", img.Digest, fs.ErrNotExist)
 	}
-	template, version := templateOf(img)
+	from, version := templateOf(img)
 	if name == "" {
-		name = template
+		name = from
 	}
 	name, tenant, err := NameOf(name, img)
 	if err != nil {
@@ -110,7 +111,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, ErrForeign)
 	}
 	if o.Trace && !o.Temporary {
-		return nil, fmt.Errorf("deploy: %w", &image.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
+		return nil, fmt.Errorf("deploy: %w", &template.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
 	}
 	if !o.Temporary {
 		if _, _, err := e.tenant(tenant); err != nil { // before the lock: making a tenant's directory may take a while
@@ -126,12 +127,12 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old := (*e.functions.Load())[name]
-	if old != nil && old.main.template != template {
+	if old != nil && old.main.template != from {
 		if r := old.spec.deployedAs(img.Digest, old.main.template); r != nil {
-			template, version = r.Template, r.Version
+			from, version = r.Template, r.Version
 		}
 	}
-	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != template && !o.Replace) {
+	if old != nil && (o.Temporary || old.spec.Temporary || old.main.template != from && !o.Replace) {
 		return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, ErrNameTaken, old.main.template)
 	}
 	if o.Temporary { // newRevision makes the name's own directories
@@ -148,7 +149,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	}
 	spec.Last++
 	r := Revision{
-		Number: spec.Last, Image: img.Digest, Template: template, Version: version, Config: configDigest(img),
+		Number: spec.Last, Image: img.Digest, Template: from, Version: version, Config: configDigest(img),
 		Deployed: time.Now().UTC().Truncate(time.Millisecond), By: o.By,
 	}
 	spec.Revisions = append(spec.Revisions, r)

@@ -43,6 +43,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -120,7 +121,7 @@ type Config struct {
 	Secrets func(tenant, name string) ([]byte, error) // returns a value for the engine to wipe, or fs.ErrNotExist; nil: no secrets
 
 	// Triggers returns an error if a tenant's function may not have these triggers; nil: any.
-	Triggers func(tenant string, all []image.Trigger) error
+	Triggers func(tenant string, all []template.Trigger) error
 	Calls    func(tenant string) error // called before each event that a function's call makes; nil: no call is refused
 	Called   func(*CallRecord)         // called after each call; nil: not called. It must not block
 	Table    Table                     // learns of each deployment before it takes effect; may be nil

@@ -25,6 +25,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 var fnBinary []byte // the program of testdata/fn
@@ -135,8 +136,8 @@ func (r *rig) image(name string, change func(*image.Config)) *store.Image {
 	}
 	cfg := image.Config{
 		Base: "native", Args: []string{"/function/fn"}, Protocol: image.ProtocolChannel, Tenant: "default",
-		Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: 1, Max: 8, Idle: time.Minute},
-		Resources: image.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
+		Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: 1, Max: 8, Idle: time.Minute},
+		Resources: template.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
 	}
 	if change != nil {
 		change(&cfg)
@@ -189,7 +190,7 @@ func (r *rig) mustCall(name, path, body, want string) *Response {
 }
 
 func stdio(c *image.Config) {
-	c.Protocol, c.Instances.Isolation = image.ProtocolStdio, image.IsolationEvent
+	c.Protocol, c.Instances.Isolation = image.ProtocolStdio, template.IsolationEvent
 }
 
 func TestWarmReuse(t *testing.T) {
@@ -207,7 +208,7 @@ func TestWarmReuse(t *testing.T) {
 
 func TestFreshPerEvent(t *testing.T) {
 	for name, change := range map[string]func(*image.Config){
-		"channel": func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent },
+		"channel": func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent },
 		"stdio":   stdio,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -600,7 +601,7 @@ func TestRunTenant(t *testing.T) {
 	r := open(t)
 	r.image("tool", stdio)
 	for _, tenant := range []string{"../escaped", "a/b", "..", "_build", "A"} {
-		var field *image.FieldError
+		var field *template.FieldError
 		_, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Tenant: tenant})
 		if !errors.As(err, &field) || field.Field != "tenant" {
 			t.Errorf("tenant %q: %v", tenant, err)

@@ -6,14 +6,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // withLimits adds variables to env that tell software the limits of its sandbox. Otherwise
 // software would find the host's: a function has no /proc/cpuinfo, /proc/meminfo or cgroup file
 // to read, and the kernel's own answers (sched_getaffinity(2), sysinfo(2)) describe the host.
 // Variables that env already sets stay. See docs/ordinary-software.md.
-func withLimits(env []string, r image.Resources) []string {
+func withLimits(env []string, r template.Resources) []string {
 	cpus := strconv.FormatInt(cpuCount(r.CPUMillis, runtime.NumCPU()), 10)
 	env = slices.Clip(env)
 	for _, v := range []struct{ name, value string }{

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestCPUCount(t *testing.T) {
@@ -30,7 +30,7 @@ func TestCPUCount(t *testing.T) {
 
 func TestWithLimits(t *testing.T) {
 	given := []string{"PATH=/bin", "GOMAXPROCS=7", "OMP_NUM_THREADS="}
-	got := withLimits(given, image.Resources{MemoryBytes: 1 << 20, CPUMillis: 500})
+	got := withLimits(given, template.Resources{MemoryBytes: 1 << 20, CPUMillis: 500})
 	want := []string{
 		"PATH=/bin", "GOMAXPROCS=7", "OMP_NUM_THREADS=", "FRE_CPUS=1", "FRE_MEMORY_BYTES=1048576",
 		"RAYON_NUM_THREADS=1", "TOKIO_WORKER_THREADS=1", "PYTHON_CPU_COUNT=1", "DOTNET_PROCESSOR_COUNT=1",
@@ -38,7 +38,7 @@ func TestWithLimits(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
 	}
-	if again := withLimits(slices.Clone(got), image.Resources{MemoryBytes: 2, CPUMillis: 1000}); !slices.Equal(again, got) {
+	if again := withLimits(slices.Clone(got), template.Resources{MemoryBytes: 2, CPUMillis: 1000}); !slices.Equal(again, got) {
 		t.Errorf("a second time: %q", again)
 	}
 }

@@ -16,7 +16,7 @@ func (f *function) crashed(s sandbox.ExitStatus, before string) *CrashError {
 	reason := crashReason(s, before)
 	switch {
 	case s.OOMKilled:
-		reason += ": " + f.config.Resources.ExplainMemory()
+		reason += ": " + f.config.ExplainMemory()
 	case s.Signal == int(unix.SIGABRT):
 		if why := f.config.ExplainAbort(); why != "" {
 			reason += ": " + why

@@ -8,12 +8,13 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestCrashed names the template's key in the error of a sandbox that a limit of memory
 // ended, the kernel's or a language's own.
 func TestCrashed(t *testing.T) {
-	node := image.Config{Args: []string{"/usr/bin/node", "--max-old-space-size=96", "/opt/fre/bootstrap.js"}, Resources: image.Resources{MemoryBytes: 128 << 20}}
+	node := image.Config{Args: []string{"/usr/bin/node", "--max-old-space-size=96", "/opt/fre/bootstrap.js"}, Resources: template.Resources{MemoryBytes: 128 << 20}}
 	python := image.Config{Args: []string{"/usr/bin/python3"}, Resources: node.Resources}
 	abort := sandbox.ExitStatus{Signal: int(unix.SIGABRT)}
 	for _, tt := range []struct {

@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // evaluate is a handler that runs the event's body and answers its variable out.
@@ -133,8 +134,8 @@ func (r *rig) deployPython(name string, tree store.Digest, change func(*image.Co
 		Base: "python", Args: []string{"/usr/bin/python3", "-S", "/opt/fre/bootstrap.py", "main.handle"},
 		Env:      []string{"PYTHONPATH=/function:/opt/python", "PYTHONDONTWRITEBYTECODE=1", "HOME=/work", "LANG=C.UTF-8"},
 		Protocol: image.ProtocolChannel, Tenant: "default", Forks: true,
-		Instances: image.Instances{Isolation: image.IsolationEvent, Concurrency: 1, Max: 8, Idle: time.Minute},
-		Resources: image.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
+		Instances: template.Instances{Isolation: template.IsolationEvent, Concurrency: 1, Max: 8, Idle: time.Minute},
+		Resources: template.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
 	}
 	if change != nil {
 		change(&cfg)
@@ -380,7 +381,7 @@ out = sorted((f, os.path.basename(os.readlink('/proc/self/fd/' + f))) for f in o
 func TestForkInstances(t *testing.T) {
 	r := open(t)
 	r.python("f", "import time\ntime.sleep(0.05)\n"+evaluate, func(c *image.Config) {
-		c.Instances.Isolation, c.Instances.Concurrency, c.Resources.Pids = image.IsolationInstance, 4, 64
+		c.Instances.Isolation, c.Instances.Concurrency, c.Resources.Pids = template.IsolationInstance, 4, 64
 	})
 	first := r.mustCall("f", "/", "out = 1", "1")
 	if first.StartKind == sandbox.StartForked {

@@ -4,22 +4,23 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // CORS is a template's policy for cross-origin requests.
-type CORS = image.CORS
+type CORS = template.CORS
 
 // Values of a template's access.
 const (
-	AccessToken = image.AccessToken
-	AccessOpen  = image.AccessOpen
+	AccessToken = template.AccessToken
+	AccessOpen  = template.AccessOpen
 )
 
 // Front is a function's policy for incoming requests. Gateways read the policy at each request.
 type Front struct {
 	Tenant string
-	Access image.Access // "" if the template sets none
-	CORS   *CORS        // nil if the template sets none
+	Access template.Access // "" if the template sets none
+	CORS   *CORS           // nil if the template sets none
 }
 
 // Front returns the policy of a function, or of one revision for NAME@REVISION; false if
@@ -58,7 +59,7 @@ func (f *function) front() Front {
 
 // strictest returns the stricter access. From strict to lax: token, the engine's default (""),
 // open.
-func strictest(a, b image.Access) image.Access {
+func strictest(a, b template.Access) template.Access {
 	switch {
 	case a == AccessToken || b == AccessToken:
 		return AccessToken

@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // function is one revision of a function: its immutable configuration and its instances. A
@@ -91,7 +92,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	if cfg.Protocol == image.ProtocolNone || len(cfg.Args) == 0 && cfg.Protocol != image.ProtocolPipeline {
 		return nil, fmt.Errorf("%s: %w", name, ErrNotReady)
 	}
-	plain, tenant, err := image.SplitName(name)
+	plain, tenant, err := template.SplitName(name)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +150,7 @@ func (f *function) started(kind sandbox.StartKind, took time.Duration) {
 // loopbackOnly reports whether loopback is the function's only network. Forks and parked
 // interpreters have loopback only: the network was joined before the function was known.
 func (f *function) loopbackOnly() bool {
-	return f.config.Network.Mode == image.NetworkNone || f.config.Network.Mode == ""
+	return f.config.Network.Mode == template.NetworkNone || f.config.Network.Mode == ""
 }
 
 // publish prepares a function just before lookups by name find the function.
@@ -213,7 +214,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Pin: f.config.Resources.CPUMillis <= 1000,
 	}
 	if f.config.Network.LendConnection && !f.lends {
-		return spec, &image.FieldError{
+		return spec, &template.FieldError{
 			Field:   "network.lend_connection",
 			Message: fmt.Sprintf("%s/%s may not use lent connections: list the function under network.lend_connections in the engine's configuration (fre serve --config)", f.config.Tenant, f.plain),
 		}
@@ -301,7 +302,7 @@ func (f *function) warm() {
 	if f.isPipeline() {
 		return
 	}
-	if f.config.Instances.Min == 0 || f.config.Instances.Isolation != image.IsolationInstance {
+	if f.config.Instances.Min == 0 || f.config.Instances.Isolation != template.IsolationInstance {
 		return
 	}
 	f.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // GCPolicy selects images to remove. An image is eligible if Only, Before and Labels match and
@@ -46,11 +47,11 @@ const (
 func (p *GCPolicy) check() error {
 	for _, pattern := range p.Keep {
 		if _, err := path.Match(pattern, ""); err != nil {
-			return &image.FieldError{Field: "keep", Message: fmt.Sprintf("%q: %v", pattern, err)}
+			return &template.FieldError{Field: "keep", Message: fmt.Sprintf("%q: %v", pattern, err)}
 		}
 	}
 	if p.Unused < 0 || p.PerName < 0 || p.MaxBytes < 0 {
-		return &image.FieldError{Field: "policy", Message: "no rule has a negative number"}
+		return &template.FieldError{Field: "policy", Message: "no rule has a negative number"}
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestGCSurplusAfterClockTurnedBack: the newest of a name is the last that came.
@@ -182,7 +183,7 @@ func TestGCPolicies(t *testing.T) {
 	if _, err := r.Image("live"); err != nil {
 		t.Errorf("a function's image: %v", err)
 	}
-	var field *image.FieldError
+	var field *template.FieldError
 	if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Keep: []string{"["}}}); !errors.As(err, &field) {
 		t.Errorf("bad pattern: %v", err)
 	}

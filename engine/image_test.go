@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestRemoveImage(t *testing.T) {
@@ -95,7 +96,7 @@ func TestRemovedAndBuiltAgain(t *testing.T) {
 		},
 	}
 	for name, remove := range remove {
-		fresh := func(c *image.Config) { c.Instances.Isolation, c.Env = image.IsolationEvent, []string{"OF=" + name} }
+		fresh := func(c *image.Config) { c.Instances.Isolation, c.Env = template.IsolationEvent, []string{"OF=" + name} }
 		r.deploy("f", fresh)
 		old, err := r.Image("f")
 		if err != nil {

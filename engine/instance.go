@@ -258,7 +258,7 @@ func (in *instance) explain(err error, before string) error {
 	case errors.As(err, &failure):
 		told := &FunctionError{Type: failure.Type, Message: failure.Message, Stack: failure.Stack}
 		why := in.f.config.LeftOut.Explain(told.Error() + "\n" + told.Stack)
-		if why = cmp.Or(why, in.f.config.Resources.Explain(told.Error())); why != "" {
+		if why = cmp.Or(why, in.f.config.ExplainLimit(told.Error())); why != "" {
 			told.Message += " (" + why + ")"
 		}
 		return told

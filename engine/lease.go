@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/template"
 )
 
 // errRetired tells a waiting event that the function was replaced or removed. The caller looks
@@ -293,5 +293,5 @@ func (f *function) endEvent(in *instance, kept time.Duration) {
 }
 
 func (f *function) fresh() bool {
-	return f.config.Instances.Isolation == image.IsolationEvent
+	return f.config.Instances.Isolation == template.IsolationEvent
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestDeployRefusesLimits: what no sandbox on this host can have is refused at
@@ -26,15 +27,15 @@ func TestDeployRefusesLimits(t *testing.T) {
 	for _, test := range []struct {
 		field string
 		say   []string
-		set   func(*image.Resources)
+		set   func(*template.Resources)
 	}{
-		{"resources.memory", []string{"controller memory", "4194304 MiB", "lower the limit"}, func(r *image.Resources) { r.MemoryBytes = 4 << 40 }},
-		{"resources.cpu", []string{"controller cpu", "1024 CPUs", "lower the limit"}, func(r *image.Resources) { r.CPUMillis = 1024_000 }},
-		{"resources.pids", []string{"controller pids", "8388608 processes", "lower the limit"}, func(r *image.Resources) { r.Pids = 1 << 23 }},
-		{"resources.files", []string{"RLIMIT_NOFILE", "1099511627776 open files", "LimitNOFILE"}, func(r *image.Resources) { r.Files = 1 << 40 }},
+		{"resources.memory", []string{"controller memory", "4194304 MiB", "lower the limit"}, func(r *template.Resources) { r.MemoryBytes = 4 << 40 }},
+		{"resources.cpu", []string{"controller cpu", "1024 CPUs", "lower the limit"}, func(r *template.Resources) { r.CPUMillis = 1024_000 }},
+		{"resources.pids", []string{"controller pids", "8388608 processes", "lower the limit"}, func(r *template.Resources) { r.Pids = 1 << 23 }},
+		{"resources.files", []string{"RLIMIT_NOFILE", "1099511627776 open files", "LimitNOFILE"}, func(r *template.Resources) { r.Files = 1 << 40 }},
 	} {
 		_, err := r.Deploy(t.Context(), "f", r.image("f", func(c *image.Config) { test.set(&c.Resources) }), DeployOptions{})
-		var field *image.FieldError
+		var field *template.FieldError
 		if !errors.As(err, &field) || field.Field != test.field {
 			t.Errorf("deploy: %v, want an error about %s", err, test.field)
 			continue
@@ -73,7 +74,7 @@ func TestLargerHost(t *testing.T) {
 
 // TestLimitsOf: every limit of an image reaches its sandboxes.
 func TestLimitsOf(t *testing.T) {
-	got := limitsOf(image.Resources{MemoryBytes: 1, CPUMillis: 2, Pids: 3, TmpBytes: 4, Files: 5})
+	got := limitsOf(template.Resources{MemoryBytes: 1, CPUMillis: 2, Pids: 3, TmpBytes: 4, Files: 5})
 	if want := (sandbox.Limits{MemoryBytes: 1, CPUMillis: 2, Pids: 3, TmpBytes: 4, Files: 5}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestDeployRefusesNetwork: what the operator does not allow, or what this engine
@@ -14,17 +15,17 @@ import (
 func TestDeployRefusesNetwork(t *testing.T) {
 	r := open(t)
 	for _, c := range []struct {
-		network     image.Network
+		network     template.Network
 		field, want string
 	}{
-		{image.Network{Mode: image.NetworkHost}, "network", "network.allow_host"},
-		{image.Network{Mode: "bridge"}, "network", `unknown mode "bridge"`},
-		{image.Network{Mode: image.NetworkNone, LendConnection: true}, "network.lend_connection", "default/f may not use lent connections: list the function under network.lend_connections"},
-		{image.Network{Mode: image.NetworkEgress, Allow: []string{"example.org", "a b"}}, "network.allow[1]", "write a name"},
+		{template.Network{Mode: template.NetworkHost}, "network", "network.allow_host"},
+		{template.Network{Mode: "bridge"}, "network", `unknown mode "bridge"`},
+		{template.Network{Mode: template.NetworkNone, LendConnection: true}, "network.lend_connection", "default/f may not use lent connections: list the function under network.lend_connections"},
+		{template.Network{Mode: template.NetworkEgress, Allow: []string{"example.org", "a b"}}, "network.allow[1]", "write a name"},
 	} {
 		img := r.image("f", func(cfg *image.Config) { cfg.Network = c.network })
 		_, err := r.Deploy(t.Context(), "f", img, DeployOptions{})
-		var field *image.FieldError
+		var field *template.FieldError
 		if !errors.As(err, &field) || field.Field != c.field || !strings.Contains(field.Message, c.want) {
 			t.Errorf("deploy with %+v: %v, want an error about %s with %q", c.network, err, c.field, c.want)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // StepError says that a pipeline failed after a step has run, or because a step is missing. A
@@ -113,7 +114,7 @@ func (f *function) checkPipeline() error {
 		for _, step := range steps {
 			path = append(path, step)
 			plain, revision, _ := strings.Cut(step, "@")
-			name := image.QualifiedName(plain, f.config.Tenant)
+			name := template.QualifiedName(plain, f.config.Tenant)
 			if name == f.name {
 				return fmt.Errorf("%s is a step of itself: %s", f.plain, strings.Join(path, " → "))
 			}
@@ -135,7 +136,7 @@ func (f *function) checkPipeline() error {
 		return nil
 	}
 	if err := look(f.config.Pipeline); err != nil {
-		return &image.FieldError{Field: "pipeline", Message: err.Error()}
+		return &template.FieldError{Field: "pipeline", Message: err.Error()}
 	}
 	return nil
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // pipeline builds and deploys a template that has steps.
 func (r *rig) pipeline(name, steps, more string) (*Function, error) {
 	r.t.Helper()
 	dir := r.t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, image.TemplateFile), []byte("id: "+name+"\npipeline: ["+steps+"]\n"+more), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, template.FileName), []byte("id: "+name+"\npipeline: ["+steps+"]\n"+more), 0o600); err != nil {
 		r.t.Fatal(err)
 	}
 	root, err := os.OpenRoot(dir)
@@ -47,7 +48,7 @@ func (r *rig) mustPipeline(name, steps, more string) {
 func TestPipeline(t *testing.T) {
 	r := calls(t, Config{Concurrency: 1})
 	r.deploy("program", stdio)
-	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent })
+	r.deploy("fresh", func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent })
 	r.mustPipeline("p", "g, f@1, program, fresh", "")
 	body := strings.Repeat("z", 3<<20)
 	if got, resp, err := r.call(t.Context(), "p", "/", body); err != nil || got != body || resp.Status != 200 {
@@ -101,7 +102,7 @@ func TestPipelineRefused(t *testing.T) {
 		"p s, g":      "p is a step of itself: s → q@1 → p",
 	} {
 		name, steps, _ := strings.Cut(steps, " ")
-		var field *image.FieldError
+		var field *template.FieldError
 		if _, err := r.pipeline(name, steps, ""); !errors.As(err, &field) || field.Field != "pipeline" || !strings.HasPrefix(field.Message, want) {
 			t.Errorf("%s: %v; want %q", steps, err, want)
 		}

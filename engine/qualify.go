@@ -9,12 +9,13 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // NameOf returns the qualified name for an image's function and its tenant: the tenant in name if
 // name has one, else the image's. The error is an *image.FieldError.
 func NameOf(name string, img *store.Image) (qualified, tenant string, err error) {
-	plain, tenant, err := image.SplitName(name)
+	plain, tenant, err := template.SplitName(name)
 	if err != nil {
 		return "", "", err
 	}
@@ -23,11 +24,11 @@ func NameOf(name string, img *store.Image) (qualified, tenant string, err error)
 		if err != nil {
 			return "", "", err
 		}
-		if image.ValidName(cfg.Tenant) { // only images of functions have a tenant
+		if template.ValidName(cfg.Tenant) { // only images of functions have a tenant
 			tenant = cfg.Tenant
 		}
 	}
-	return image.QualifiedName(plain, tenant), tenant, nil
+	return template.QualifiedName(plain, tenant), tenant, nil
 }
 
 // qualifyNames gives qualified names to the functions of an older state directory, whose names
@@ -54,8 +55,8 @@ func (e *Engine) qualifyName(rec *store.Function) error {
 	if err != nil {
 		return err
 	}
-	name := image.QualifiedName(rec.Name, cfg.Tenant)
-	if !image.ValidName(rec.Name) || !image.ValidName(cfg.Tenant) || name == rec.Name {
+	name := template.QualifiedName(rec.Name, cfg.Tenant)
+	if !template.ValidName(rec.Name) || !template.ValidName(cfg.Tenant) || name == rec.Name {
 		return nil // qualified already, or newFunction reports the invalid name
 	}
 	if _, err := e.cfg.Store.Function(name); err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 func inTenant(tenant string) func(*image.Config) {
@@ -49,7 +50,7 @@ func TestTenantsNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := image.QualifiedName("hello", tenant); f.Name != want || f.Config.Tenant != tenant {
+		if want := template.QualifiedName("hello", tenant); f.Name != want || f.Config.Tenant != tenant {
 			t.Errorf("deployed for %s: %s of tenant %s, want %s", tenant, f.Name, f.Config.Tenant, want)
 		}
 	}
@@ -95,7 +96,7 @@ func TestTenantsNames(t *testing.T) {
 	}
 	r.mustCall("third.beta", "/invocation", "", "third beta")
 	r.mustCall("hello.acme", "/invocation", "", "hello acme")
-	var field *image.FieldError
+	var field *template.FieldError
 	for _, bad := range []string{"a.b.c", "hello.Acme", "hello@3", "-x"} {
 		if _, err := r.Deploy(t.Context(), bad, r.image("hello", nil), DeployOptions{}); !errors.As(err, &field) {
 			t.Errorf("deployed as %q: %v, want a *FieldError", bad, err)

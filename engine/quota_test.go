@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // quotaRig has an engine whose tenant acme has these quotas, which may change.
@@ -73,7 +74,7 @@ func TestQuotaInstances(t *testing.T) {
 // TestQuotaQueues: a function that has an instance waits for it, instead of being
 // refused, and so do events that have a sandbox each.
 func TestQuotaQueues(t *testing.T) {
-	for _, isolation := range []image.Isolation{image.IsolationInstance, image.IsolationEvent} {
+	for _, isolation := range []template.Isolation{template.IsolationInstance, template.IsolationEvent} {
 		t.Run(string(isolation), func(t *testing.T) { // each looks for leaks by itself
 			r, _ := quotaRig(t, Quotas{Instances: 1})
 			r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
@@ -86,7 +87,7 @@ func TestQuotaQueues(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if isolation == image.IsolationEvent {
+			if isolation == template.IsolationEvent {
 				eventually(t, "nothing to be counted", func() bool { return r.TenantUse("acme").Instances == 0 })
 			}
 		})
@@ -139,16 +140,16 @@ func TestCheckSecrets(t *testing.T) {
 	for _, c := range []struct {
 		name, tenant, missing string
 		secrets               []string
-		trigger               image.Trigger
+		trigger               template.Trigger
 	}{
-		{"none", "acme", "", nil, image.Trigger{}},
-		{"what is there", "acme", "", []string{"there"}, image.Trigger{Webhook: &image.Webhook{Secret: "there"}}},
-		{"of the function", "acme", "gone", []string{"there", "gone"}, image.Trigger{}},
-		{"of another tenant", "other", "there", []string{"there"}, image.Trigger{}},
-		{"of a webhook", "acme", "hook", nil, image.Trigger{Webhook: &image.Webhook{Secret: "hook"}}},
-		{"of CloudEvents", "acme", "token", nil, image.Trigger{CloudEvents: &image.CloudEvents{Token: "token"}}},
+		{"none", "acme", "", nil, template.Trigger{}},
+		{"what is there", "acme", "", []string{"there"}, template.Trigger{Webhook: &template.Webhook{Secret: "there"}}},
+		{"of the function", "acme", "gone", []string{"there", "gone"}, template.Trigger{}},
+		{"of another tenant", "other", "there", []string{"there"}, template.Trigger{}},
+		{"of a webhook", "acme", "hook", nil, template.Trigger{Webhook: &template.Webhook{Secret: "hook"}}},
+		{"of CloudEvents", "acme", "token", nil, template.Trigger{CloudEvents: &template.CloudEvents{Token: "token"}}},
 	} {
-		f := &function{e: e, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []image.Trigger{c.trigger}}}
+		f := &function{e: e, config: image.Config{Tenant: c.tenant, Secrets: c.secrets, Triggers: []template.Trigger{c.trigger}}}
 		err := f.checkSecrets()
 		var missing *SecretError
 		if c.missing == "" && err != nil || c.missing != "" && (!errors.As(err, &missing) || *missing != SecretError{c.tenant, c.missing}) {
@@ -184,7 +185,7 @@ func TestSecretsDelivered(t *testing.T) {
 		}
 	}
 	secret := func(c *image.Config) {
-		c.Tenant, c.Secrets, c.Instances.Isolation = "acme", []string{"key"}, image.IsolationEvent
+		c.Tenant, c.Secrets, c.Instances.Isolation = "acme", []string{"key"}, template.IsolationEvent
 	}
 	r.deployInterpreted("shell", "1", secret)
 	r.deploy("direct", secret)

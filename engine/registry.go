@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -65,13 +65,13 @@ type box struct {
 	labels                      map[string]string // of changes in the list
 	attributes                  map[string]string // of changes in the list (changed)
 	shown                       *row
-	defences                    []string          // in force around the sandbox; nil: all
-	container                   *container        // the container of the run; nil for a sandbox without a container
-	name                        string            // of container
-	network                     image.NetworkMode // of container
-	work                        WorkAccess        // of container
-	stopped                     bool              // by a client; guarded by registry.mu
-	terminal                    *os.File          // the engine's end of the container's terminal; nil without a terminal
+	defences                    []string             // in force around the sandbox; nil: all
+	container                   *container           // the container of the run; nil for a sandbox without a container
+	name                        string               // of container
+	network                     template.NetworkMode // of container
+	work                        WorkAccess           // of container
+	stopped                     bool                 // by a client; guarded by registry.mu
+	terminal                    *os.File             // the engine's end of the container's terminal; nil without a terminal
 }
 
 // row is a sandbox's row in the list. A change replaces shown and never modifies the Sandbox:

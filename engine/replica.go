@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Table records deployments for other nodes. The engine writes a deployment to the table before
@@ -87,7 +87,7 @@ func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
 // Apply puts a record of another node in force, with the same revision numbers. The images of
 // revisions with events or an alias must be in the store. Revisions that are already in force
 // stay as they are; a local function with a different history is replaced. Errors: those of
-// Deploy, *[image.FieldError] for a record that makes no sense.
+// Deploy, *[template.FieldError] for a record that makes no sense.
 func (e *Engine) Apply(ctx context.Context, r *Record) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -167,12 +167,12 @@ func (e *Engine) checkRevision(name string, spec *functionSpec, rev *Revision) e
 
 // checkRecord decodes and checks the record of another node.
 func checkRecord(r *Record) (*functionSpec, error) {
-	bad := func(message string) error { return &image.FieldError{Field: "record", Message: message} }
-	name, tenant, err := image.SplitName(r.Name)
+	bad := func(message string) error { return &template.FieldError{Field: "record", Message: message} }
+	name, tenant, err := template.SplitName(r.Name)
 	if err != nil {
 		return nil, err
 	}
-	if !image.ValidName(name) || !image.ValidName(tenant) || image.QualifiedName(name, tenant) != r.Name {
+	if !template.ValidName(name) || !template.ValidName(tenant) || template.QualifiedName(name, tenant) != r.Name {
 		return nil, bad("name is not qualified")
 	}
 	spec := new(functionSpec)
@@ -207,7 +207,7 @@ func checkRecord(r *Record) (*functionSpec, error) {
 		}
 	}
 	for alias, number := range spec.Aliases {
-		if spec.revision(number) == nil || !image.ValidName(alias) {
+		if spec.revision(number) == nil || !template.ValidName(alias) {
 			return nil, bad(fmt.Sprintf("alias %q of revision %d", alias, number))
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // table keeps what it is told, or refuses it.
@@ -53,7 +53,7 @@ func TestApply(t *testing.T) {
 		t.Fatalf("the table was told %d records and %d images, want 3 and 2", len(tab.told), len(tab.images))
 	}
 	rec := tab.told[2]
-	if rec.Name != "f" || rec.Serving != 2 || len(rec.Images) != 2 || rec.Front.Tenant != image.DefaultTenant {
+	if rec.Name != "f" || rec.Serving != 2 || len(rec.Images) != 2 || rec.Front.Tenant != template.DefaultTenant {
 		t.Errorf("record %+v", rec)
 	}
 	if err := r.RemoveFunction(t.Context(), "f"); err != nil {

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Errors of revisions, beside *UnknownError for a revision no longer kept. The texts name the
@@ -295,8 +295,8 @@ func (e *Engine) find(name string) (*deployment, error) {
 	if d := all[name]; d != nil {
 		return d, nil
 	}
-	if plain, tenant, err := image.SplitName(name); err == nil { // maybe NAME.default
-		if d := all[image.QualifiedName(plain, tenant)]; d != nil {
+	if plain, tenant, err := template.SplitName(name); err == nil { // maybe NAME.default
+		if d := all[template.QualifiedName(plain, tenant)]; d != nil {
 			return d, nil
 		}
 	}

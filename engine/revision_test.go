@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // revise deploys a revision of f that knows its mark.
@@ -220,7 +221,7 @@ func TestSplit(t *testing.T) {
 		}
 	}
 	for _, alias := range []string{"latest", "12", "A", ""} {
-		if _, err := r.SetAliases(t.Context(), "f", map[string]string{alias: "1"}, nil); !errors.As(err, new(*image.FieldError)) {
+		if _, err := r.SetAliases(t.Context(), "f", map[string]string{alias: "1"}, nil); !errors.As(err, new(*template.FieldError)) {
 			t.Errorf("alias %q: %v, want *image.FieldError", alias, err)
 		}
 	}
@@ -442,13 +443,13 @@ func TestRouteAllocates(t *testing.T) {
 // strictest of those that events may go to.
 func TestFront(t *testing.T) {
 	r := open(t)
-	for i, access := range []image.Access{AccessOpen, "", AccessToken, AccessOpen} {
+	for i, access := range []template.Access{AccessOpen, "", AccessToken, AccessOpen} {
 		img := r.image("f", func(c *image.Config) { c.Access, c.Tenant, c.Env = access, "acme", append(c.Env, "N="+strconv.Itoa(i)) })
 		if _, err := r.Deploy(t.Context(), "f", img, DeployOptions{NoTraffic: i == 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	check := func(when string, want map[string]image.Access) {
+	check := func(when string, want map[string]template.Access) {
 		t.Helper()
 		for name, access := range want {
 			if front, ok := r.Front(name); !ok || front.Tenant != "acme" || front.Access != access {
@@ -456,7 +457,7 @@ func TestFront(t *testing.T) {
 			}
 		}
 	}
-	all := map[string]image.Access{"f.acme": AccessOpen, "f.acme@1": AccessOpen, "f.acme@2": "", "f.acme@3": AccessToken, "f.acme@latest": AccessOpen}
+	all := map[string]template.Access{"f.acme": AccessOpen, "f.acme@1": AccessOpen, "f.acme@2": "", "f.acme@3": AccessToken, "f.acme@latest": AccessOpen}
 	check("deployed", all)
 	for _, name := range []string{"f", "f@1", "f.acme@9", "f.acme@", "g"} {
 		if front, ok := r.Front(name); ok {
@@ -465,7 +466,7 @@ func TestFront(t *testing.T) {
 	}
 	for _, split := range []struct {
 		to   Split
-		want image.Access
+		want template.Access
 	}{
 		{Split{Weights: []Target{{Revision: "4", Percent: 90}, {Revision: "2", Percent: 10}}}, ""},
 		{Split{Weights: []Target{{Revision: "4", Percent: 90}, {Revision: "3", Percent: 10}}}, AccessToken},

@@ -19,9 +19,10 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
-func fresh(c *image.Config) { c.Instances.Isolation = image.IsolationEvent }
+func fresh(c *image.Config) { c.Instances.Isolation = template.IsolationEvent }
 
 // isolations are the ways in which a function can have its instances.
 var isolations = map[string]func(*image.Config){"instance": func(*image.Config) {}, "event": fresh, "stdio": stdio}

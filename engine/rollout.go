@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // RevisionState is a row in a list of revisions.
@@ -172,8 +172,8 @@ func (e *Engine) SetAliases(ctx context.Context, name string, set map[string]str
 			delete(aliases, alias)
 		}
 		for alias, to := range set {
-			if !image.ValidName(alias) || alias == latest || strings.Trim(alias, "0123456789") == "" {
-				return &image.FieldError{Field: "alias", Message: fmt.Sprintf("%q names no revision: lower-case letters, digits and dashes, not digits alone, and not %q", alias, latest)}
+			if !template.ValidName(alias) || alias == latest || strings.Trim(alias, "0123456789") == "" {
+				return &template.FieldError{Field: "alias", Message: fmt.Sprintf("%q names no revision: lower-case letters, digits and dashes, not digits alone, and not %q", alias, latest)}
 			}
 			n, err := s.resolve(name, to)
 			if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // RunRequest is one command in a sandbox of its own, with the tenant's /work. An ordinary image
@@ -84,10 +85,10 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 		return fail(err)
 	}
 	if r.Tenant == "" {
-		r.Tenant = image.DefaultTenant
+		r.Tenant = template.DefaultTenant
 	}
-	if !image.ValidName(r.Tenant) { // names a directory; the builder's tenant is no valid name either
-		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)}))
+	if !template.ValidName(r.Tenant) { // names a directory; the builder's tenant is no valid name either
+		return fail(fmt.Errorf("run: %w", &template.FieldError{Field: "tenant", Message: fmt.Sprintf("%q is not a tenant's name", r.Tenant)}))
 	}
 	if cfg.Container != nil {
 		return e.runContainerSpec(r, img)
@@ -101,7 +102,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 		args = cfg.Args
 	}
 	if len(args) == 0 || args[0] == "" {
-		return fail(fmt.Errorf("run: %w", &image.FieldError{Field: "command", Message: "the image has no default command: name a command"}))
+		return fail(fmt.Errorf("run: %w", &template.FieldError{Field: "command", Message: "the image has no default command: name a command"}))
 	}
 	res := cfg.Resources
 	spec := sandbox.Spec{

@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // part commits a tree of the files given by path.
@@ -50,8 +51,8 @@ func (r *rig) interpreted(name, base string, change func(*image.Config)) *store.
 	cfg := image.Config{
 		Base: "python", Handler: "main.handle", Args: []string{"/bin/fn"}, Env: []string{"FRE_CHANNEL=3", "NAME=" + name},
 		Protocol: image.ProtocolChannel, Tenant: "default",
-		Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: 1, Max: 64, Idle: time.Minute},
-		Resources: image.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
+		Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: 1, Max: 64, Idle: time.Minute},
+		Resources: template.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
 		Shell:     &image.Shell{Args: []string{"/bin/fn", "park"}, Env: []string{"FRE_CHANNEL=3"}, Mounts: []string{"/function", "/opt/python"}},
 	}
 	if change != nil {
@@ -226,7 +227,7 @@ func TestOwn(t *testing.T) {
 // Functions on one base share shells, and get nothing else of each other's.
 func TestShellsAreShared(t *testing.T) {
 	r := open(t)
-	fresh := func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent }
+	fresh := func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent }
 	r.deployInterpreted("a", "1", fresh)
 	r.deployInterpreted("b", "1", func(c *image.Config) { fresh(c); c.Tenant = "other" })
 	r.parked("b.other", 2)
@@ -269,7 +270,7 @@ func (r *rig) look(name, query string) (string, *Response, error) {
 // A burst beyond the pool starts the rest otherwise.
 func TestShellBurst(t *testing.T) {
 	r := open(t)
-	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Isolation = image.IsolationEvent })
+	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent })
 	r.parked("a", 2)
 	const full = 1 << 50
 	r.shells.parked.Add(full) // none is parked instead of those that are taken, however long the burst lasts

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestTemporary deploys a function for a while, beside one of the same image: it
@@ -72,7 +73,7 @@ func TestTemporary(t *testing.T) {
 	if diff := cmp.Diff(want, left()); diff != "" {
 		t.Errorf("after a restart (-want +got):\n%s", diff)
 	}
-	img = r.image("huge", func(c *image.Config) { c.Network.Mode = image.NetworkHost }) // not allowed
+	img = r.image("huge", func(c *image.Config) { c.Network.Mode = template.NetworkHost }) // not allowed
 	if err := temporary("three"); err == nil {
 		t.Error("a function that may not be deployed was")
 	}

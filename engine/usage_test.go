@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -202,7 +203,7 @@ func TestDiskUsageOfPlainContainers(t *testing.T) {
 	}
 	r.volumes, plain = plain, r.volumes
 	defer plain.Close()
-	var field *image.FieldError
+	var field *template.FieldError
 	if _, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", ScratchBytes: 1 << 20}); !errors.As(err, &field) || field.Field != "scratch_bytes" {
 		t.Errorf("a limit that nothing keeps: %v", err)
 	}

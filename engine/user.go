@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // account is the user of a container.
@@ -38,7 +38,7 @@ func lookUp(passwd, group io.Reader, user string, further []string) (account, er
 	a := account{home: "/"}
 	id, numeric, err := parseID(cmp.Or(name, "0"))
 	if err != nil {
-		return a, &image.FieldError{Field: "user", Message: err.Error()}
+		return a, &template.FieldError{Field: "user", Message: err.Error()}
 	}
 	a.uid = id
 	found := false
@@ -55,7 +55,7 @@ func lookUp(passwd, group io.Reader, user string, further []string) (account, er
 		break
 	}
 	if !found && !numeric {
-		return a, &image.FieldError{Field: "user", Message: fmt.Sprintf("the image's /etc/passwd has no user %q: use a number", name)}
+		return a, &template.FieldError{Field: "user", Message: fmt.Sprintf("the image's /etc/passwd has no user %q: use a number", name)}
 	}
 	ids := map[string]uint32{}
 	var member []uint32
@@ -81,7 +81,7 @@ func lookUp(passwd, group io.Reader, user string, further []string) (account, er
 			err = fmt.Errorf("the image's /etc/group has no group %q: use a number", name)
 		}
 		if err != nil {
-			err = &image.FieldError{Field: field, Message: err.Error()}
+			err = &template.FieldError{Field: field, Message: err.Error()}
 		}
 		return gid, err
 	}
@@ -103,7 +103,7 @@ func lookUp(passwd, group io.Reader, user string, further []string) (account, er
 		}
 	}
 	if len(a.groups) > sandbox.MaxGroups {
-		return a, &image.FieldError{Field: "groups", Message: fmt.Sprintf("%d groups with the user's: at most %d", len(a.groups), sandbox.MaxGroups)}
+		return a, &template.FieldError{Field: "groups", Message: fmt.Sprintf("%d groups with the user's: at most %d", len(a.groups), sandbox.MaxGroups)}
 	}
 	return a, nil
 }

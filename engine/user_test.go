@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/template"
 )
 
 const (
@@ -46,7 +46,7 @@ func TestLookUp(t *testing.T) {
 	}
 	for _, user := range []string{"nobody", "huge", "root:nobody", "65536", "0:65536", "4294967296", "-1", "root:-1", "#", "short"} {
 		_, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), user, nil)
-		var field *image.FieldError
+		var field *template.FieldError
 		if !errors.As(err, &field) || field.Field != "user" {
 			t.Errorf("user %q: got %v, want it refused", user, err)
 		}
@@ -75,7 +75,7 @@ func TestLookUpGroups(t *testing.T) {
 		{"", []string{""}, nil},
 	} {
 		got, err := lookUp(strings.NewReader(testPasswd), strings.NewReader(testGroup), c.user, c.further)
-		var field *image.FieldError
+		var field *template.FieldError
 		if c.want == nil {
 			if !errors.As(err, &field) || field.Field != "groups" {
 				t.Errorf("%s with groups %q: %v, %v; want it refused", c.user, c.further, got, err)
@@ -149,7 +149,7 @@ func TestUserOfLinks(t *testing.T) {
 		if found := err == nil && a.uid == 5 && a.gid == 6; found != c.want {
 			t.Errorf("%s: user own is %+v, %v", c.name, a, err)
 		}
-		var field *image.FieldError
+		var field *template.FieldError
 		if a, err := userOf(root, "host", nil); !errors.As(err, &field) {
 			t.Errorf("%s: the host's user is %+v, %v", c.name, a, err)
 		}

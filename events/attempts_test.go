@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // killed returns a configuration whose directory is as a kill of the engine would leave it now.
@@ -153,7 +153,7 @@ func TestEventInHand(t *testing.T) {
 		return 200, nil, nil
 	})
 	s := open(t, testConfig(t, e))
-	m := &message{Entry: Entry{ID: eventID("f", ""), Function: "f", Tenant: image.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()}, method: "POST", path: "/"}
+	m := &message{Entry: Entry{ID: eventID("f", ""), Function: "f", Tenant: template.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()}, method: "POST", path: "/"}
 	queued, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +187,7 @@ func TestCallbackEndsEngine(t *testing.T) {
 	cfg := testConfig(t, &functions{room: 1})
 	cfg.Callbacks = Callbacks{Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: callbackSecret}
 	s := open(t, cfg)
-	order := &message{Entry: Entry{ID: eventID("f", ""), Function: "f", Tenant: image.DefaultTenant}, callback: receiver.URL}
+	order := &message{Entry: Entry{ID: eventID("f", ""), Function: "f", Tenant: template.DefaultTenant}, callback: receiver.URL}
 	msg, err := order.encode(kindOrders.subject(order.Tenant, order.Function, order.ID))
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 var callbackSecret = []byte("sixteen bytes or more")
@@ -226,7 +226,7 @@ func TestCallbackAfterCrash(t *testing.T) {
 	s := open(t, cfg)
 	id := eventID("f", "k")
 	m := &message{
-		Entry:  Entry{ID: id, Function: "f", Tenant: image.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()},
+		Entry:  Entry{ID: id, Function: "f", Tenant: template.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()},
 		method: "POST", path: "/", callback: receiver.URL, file: id + ".event",
 	}
 	var err error

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // functions is an engine whose functions are Go's.
@@ -94,8 +95,8 @@ func (e *functions) Invoke(_ context.Context, name string, r *engine.Request) (*
 }
 
 // deploy adds a function of its name's tenant, with the template's events.
-func (e *functions) deploy(name string, set image.Events, handle func(r *engine.Request, body []byte) (int, []byte, error)) {
-	_, tenant, err := image.SplitName(name)
+func (e *functions) deploy(name string, set template.Events, handle func(r *engine.Request, body []byte) (int, []byte, error)) {
+	_, tenant, err := template.SplitName(name)
 	if err != nil {
 		panic(err)
 	}
@@ -105,7 +106,7 @@ func (e *functions) deploy(name string, set image.Events, handle func(r *engine.
 		e.all = map[string]*goFunction{}
 	}
 	e.all[name] = &goFunction{
-		config: image.Config{Tenant: tenant, Events: &set, Resources: image.Resources{Timeout: 2 * time.Second}},
+		config: image.Config{Tenant: tenant, Events: &set, Resources: template.Resources{Timeout: 2 * time.Second}},
 		handle: handle,
 	}
 }
@@ -123,8 +124,8 @@ const within = 10 * time.Minute
 const patience = 2 * time.Minute
 
 // quick are events' settings for tests that do not wait.
-func quick() image.Events {
-	e := image.DefaultEvents()
+func quick() template.Events {
+	e := template.DefaultEvents()
 	e.Backoff = 10 * time.Millisecond
 	return e
 }
@@ -624,7 +625,7 @@ func TestEventAgainAfterEnd(t *testing.T) {
 	acknowledged := func() {
 		t.Helper()
 		until(t, "the queue is empty", func() bool {
-			stream, err := s.js.Stream(t.Context(), kindQueue.of(image.DefaultTenant))
+			stream, err := s.js.Stream(t.Context(), kindQueue.of(template.DefaultTenant))
 			if err != nil {
 				t.Fatal(err)
 			}

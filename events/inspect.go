@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Filter selects events for List and Watch. For List the zero value selects events that have not
@@ -42,7 +42,7 @@ func (f *Filter) wantsState(s State) bool {
 func (s *Service) List(ctx context.Context, f Filter) ([]Entry, error) {
 	limit := cmp.Or(f.Limit, 1000)
 	if f.Function != "" {
-		_, tenant, err := image.SplitName(f.Function)
+		_, tenant, err := template.SplitName(f.Function)
 		if err != nil || f.Tenant != "" && f.Tenant != tenant {
 			return nil, nil //nolint:nilerr // no function has the name
 		}

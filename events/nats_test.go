@@ -16,9 +16,9 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // natsCommand runs the nats command line.
@@ -161,7 +161,7 @@ func TestForeignMessageDead(t *testing.T) {
 			// The queue's stream is there from the first event on.
 			ends(t, test.s, test.function, "", Options{})
 			ended := watchEnds(t, test.s)
-			msg := &nats.Msg{Subject: queueSubject(image.DefaultTenant, Normal, test.function), Header: test.header, Data: body}
+			msg := &nats.Msg{Subject: queueSubject(template.DefaultTenant, Normal, test.function), Header: test.header, Data: body}
 			if test.header != nil {
 				msg.Data = []byte(test.want)
 			}

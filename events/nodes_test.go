@@ -12,8 +12,8 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/template"
 )
 
 // cluster starts a server, and returns the configuration of nodes that share the server. The server
@@ -154,7 +154,7 @@ func TestNodes(t *testing.T) {
 // consumerOf is the one of f's queue.
 func consumerOf(t *testing.T, s *Service) *jetstream.ConsumerInfo {
 	t.Helper()
-	stream, err := s.js.Stream(t.Context(), kindQueue.of(image.DefaultTenant))
+	stream, err := s.js.Stream(t.Context(), kindQueue.of(template.DefaultTenant))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestNodesForget(t *testing.T) {
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
 	s := open(t, node(e))
 	said := func(state State, seq uint64) Entry {
-		return Entry{ID: eventID("f", "k"), Function: "f", Tenant: image.DefaultTenant, Priority: Normal, State: state, seq: seq, Accepted: time.Now(), Changed: time.Now()}
+		return Entry{ID: eventID("f", "k"), Function: "f", Tenant: template.DefaultTenant, Priority: Normal, State: state, seq: seq, Accepted: time.Now(), Changed: time.Now()}
 	}
 	known := func() bool { _, ok := s.index.find(eventID("f", "k")); return ok }
 	s.index.heard(said(StateDone, 5))

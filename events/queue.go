@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // queueKey identifies a consumer: the waiting events of one function at one priority.
@@ -388,7 +388,7 @@ func keyOf(subject string) (Entry, bool) {
 
 // functionOf returns the qualified name of the function that a token in a tenant's subjects means.
 func functionOf(tenant, token string) string {
-	return image.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
+	return template.QualifiedName(strings.ReplaceAll(token, "_", "."), tenant)
 }
 
 // takeUp reads the events of a stream into the index, and their keys into queued. It gets message

@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // longestBackoff caps the back-off.
@@ -304,7 +304,7 @@ func (s *Service) invoke(m *message) (o outcome) {
 
 // settle ends the attempt: with a result, another attempt later, or a dead letter. Only the last
 // step removes the event from its queue.
-func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings *image.Events, o outcome) verdict {
+func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings *template.Events, o outcome) verdict {
 	var unknown *engine.UnknownError
 	gone := errors.As(o.err, &unknown)
 	switch {
@@ -440,7 +440,7 @@ func (s *Service) putAside(m *message) {
 }
 
 // conclude keeps the result for as long as the template says, and orders the callback.
-func (s *Service) conclude(m *message, settings *image.Events, o outcome) error {
+func (s *Service) conclude(m *message, settings *template.Events, o outcome) error {
 	kept := settings.Results
 	if kept == 0 && m.callback == "" {
 		s.bodies.remove(o.file)

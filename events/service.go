@@ -17,7 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // longestResult caps the time for which a template may have results kept.
@@ -461,10 +461,10 @@ func (s *Service) ready(tenant string) error {
 
 // settings returns the settings for events, and the time limit, of the function's current
 // deployment.
-func (s *Service) settings(function string) (image.Events, time.Duration, error) {
+func (s *Service) settings(function string) (template.Events, time.Duration, error) {
 	f, err := s.cfg.Engine.Function(function)
 	if err != nil {
-		return image.Events{}, 0, err
+		return template.Events{}, 0, err
 	}
 	return f.Config.EventSettings(), f.Config.Resources.Timeout, nil
 }

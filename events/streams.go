@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // kind is the content of a stream. Each tenant has a stream of each kind, made on first need, so
@@ -276,7 +276,7 @@ func (s *Service) endIDs(ctx context.Context) (map[string]bool, error) {
 // removed the tenant's functions before, so that none of the events runs. Events that still run end
 // first: their results would make the streams anew.
 func (s *Service) RemoveTenant(ctx context.Context, tenant string) error {
-	if !image.ValidName(tenant) {
+	if !template.ValidName(tenant) {
 		return nil
 	}
 	defer s.endRemoval(tenant)

@@ -28,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 const maxBody = 1 << 20
@@ -152,8 +153,8 @@ func (r *rig) deploy(name string, change func(*image.Config)) {
 	}
 	cfg := image.Config{
 		Base: "native", Args: []string{"/function/fn"}, Protocol: image.ProtocolChannel, Tenant: "default",
-		Instances: image.Instances{Isolation: image.IsolationInstance, Concurrency: 1, Max: 2, Idle: time.Minute},
-		Resources: image.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
+		Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: 1, Max: 2, Idle: time.Minute},
+		Resources: template.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
 	}
 	if change != nil {
 		change(&cfg)
@@ -174,7 +175,7 @@ func (r *rig) deploy(name string, change func(*image.Config)) {
 }
 
 func stdio(c *image.Config) {
-	c.Protocol, c.Instances.Isolation = image.ProtocolStdio, image.IsolationEvent
+	c.Protocol, c.Instances.Isolation = image.ProtocolStdio, template.IsolationEvent
 }
 
 // brief is a function whose events are to run out of time: some starts take longer.

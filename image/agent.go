@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Agent makes the image of AI agents' sandboxes from another image, by adding the adapter, which
@@ -21,7 +22,7 @@ func (b *Builder) Agent(ctx context.Context, of *store.Image) (*store.Image, err
 	if err != nil {
 		return nil, err
 	}
-	runtime, err := b.runtime("http", ContractHTTP)
+	runtime, err := b.runtime("http", template.ContractHTTP)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func SnapshotManifest(tenant string, tree store.Digest) (store.Manifest, error) 
 		version = version[7:19] // twelve of the hexadecimal digits
 	}
 	return store.Manifest{
-		Name: QualifiedName("snapshot", tenant), Version: version, Config: config,
+		Name: template.QualifiedName("snapshot", tenant), Version: version, Config: config,
 		Parts: []store.Part{{Kind: snapshotPart, Name: "work", Tree: tree, Prefix: "work"}},
 	}, nil
 }

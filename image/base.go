@@ -14,6 +14,7 @@ import (
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Base environments and tool images are in the store as "base/NAME" and "tools/NAME-HASH": a
@@ -33,19 +34,19 @@ const systemPath = "PATH=/usr/local/bin:/usr/bin:/bin"
 // systemTime is the time stamp of files that the builder writes: equal input gives equal images.
 var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Base finds the base environment that a template names ([ParseBase]), or builds it from Debian
+// Base finds the base environment that a template names ([template.ParseBase]), or builds it from Debian
 // packages. An existing image is used while the specification is unchanged; to get Debian's
 // updates, remove the image. Errors: [ErrUnknownBase], those of package debian, and the store's.
 func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
-	img, err := b.baseWith(ctx, name, SlimDefault, nil, report)
+	img, err := b.baseWith(ctx, name, template.SlimDefault, nil, report)
 	return img, debianFault(err)
 }
 
 // baseWith is Base for a template's slim and keep.
-func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []string, report func(Event)) (*store.Image, error) {
+func (b *Builder) baseWith(ctx context.Context, name string, slim template.Slim, keep []string, report func(Event)) (*store.Image, error) {
 	report = serial(report)
-	ref, err := ParseBase(name)
-	if err == nil && ref.Kind != BaseDebian {
+	ref, err := template.ParseBase(name)
+	if err == nil && ref.Kind != template.BaseDebian {
 		err = errors.New("only a template can use a foreign base")
 	}
 	if err != nil {
@@ -55,7 +56,7 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []s
 	if err != nil {
 		return nil, err
 	}
-	if slim != SlimDefault || len(keep) > 0 {
+	if slim != template.SlimDefault || len(keep) > 0 {
 		own := *base
 		own.Spec = base.Spec.slimmed(slim, keep)
 		base = &own
@@ -80,9 +81,9 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim Slim, keep []s
 }
 
 // release returns the codename of ref's release.
-func (b *Builder) release(ref BaseRef) string { return cmp.Or(ref.Release, b.Release) }
+func (b *Builder) release(ref template.BaseRef) string { return cmp.Or(ref.Release, b.Release) }
 
-func (b *Builder) makeBase(ctx context.Context, base *Base, ref BaseRef, hash string, report func(Event)) (*store.Image, error) {
+func (b *Builder) makeBase(ctx context.Context, base *Base, ref template.BaseRef, hash string, report func(Event)) (*store.Image, error) {
 	defer b.Store.Hold()()
 	part, made, err := b.debian(ctx, ref.String(), ref.Release, base.Spec, report)
 	if err != nil {
@@ -145,7 +146,7 @@ func (b *Builder) removeUnfinished(ctx context.Context, name string) {
 
 // tools finds or builds a base's environment with further Debian packages, without dropping files.
 // It starts from Debian, and not from the base, so that Finish may use tools.
-func (b *Builder) tools(ctx context.Context, ref BaseRef, packages []string, report func(Event)) (*store.Image, error) {
+func (b *Builder) tools(ctx context.Context, ref template.BaseRef, packages []string, report func(Event)) (*store.Image, error) {
 	base, err := b.base(ref.Name)
 	if err != nil {
 		return nil, err

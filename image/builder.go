@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Builder builds images from templates. It is safe for concurrent use; the caller sets the fields
@@ -61,12 +62,12 @@ type Archive interface {
 }
 
 // TemplateIn reads the template in dir, without checking bases, runtimes and sites.
-func TemplateIn(dir *os.Root) (*Template, error) {
-	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
+func TemplateIn(dir *os.Root) (*template.Template, error) {
+	src, err := readSmall(dir, template.FileName, template.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
-	return ParseTemplate(TemplateFile, src)
+	return template.Parse(template.FileName, src)
 }
 
 // Build makes the image of the template in dir, which holds fret.yaml and perhaps fret.lock. It
@@ -75,25 +76,25 @@ func TemplateIn(dir *os.Root) (*Template, error) {
 //
 // Unless nil, report is called by one goroutine at a time.
 //
-// Errors: [TemplateErrors] with file, line and column for faults in the template or lock;
+// Errors: [template.Errors] with file, line and column for faults in the template or lock;
 // *[PackageError] for packages and their sites; *[ExitError] for a failed build step; *[LockError]
 // and [ErrOffline] if the options ([WithOptions]) forbid a necessary step; fs.ErrNotExist without a
 // fret.yaml; an errno of the store, for example ENOSPC. After an error or cancellation only whole
 // parts remain in the store.
 func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
 	report = serial(report)
-	src, err := readSmall(dir, TemplateFile, maxTemplateBytes)
+	src, err := readSmall(dir, template.FileName, template.MaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%w: run the command in a function's directory, or create a function with fre new", err)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := ParseTemplate(TemplateFile, src)
+	t, err := template.Parse(template.FileName, src)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := t.Check(b.Bases, b.Runtimes, b.Sites); err != nil {
+	if err := CheckTemplate(t, b.Bases, b.Runtimes, b.Sites); err != nil {
 		return nil, nil, err
 	}
 	if len(t.Pipeline) > 0 {
@@ -104,7 +105,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 		return img, nil, err
 	}
 	if err := b.read(t, dir); err != nil {
-		return nil, nil, t.fault(err)
+		return nil, nil, t.Fault(err)
 	}
 	locked, err := ReadLock(dir)
 	if err != nil {
@@ -114,15 +115,15 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (
 	if err == nil {
 		return img, lock, nil
 	}
-	err = t.fault(debianFault(err))
-	var placed TemplateErrors
+	err = t.Fault(debianFault(err))
+	var placed template.Errors
 	if !errors.As(err, &placed) { // the place says more than the name
 		err = fmt.Errorf("build %s: %w", t.ID, err)
 	}
 	return nil, nil, err
 }
 
-func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
+func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
 	defer b.Store.Hold()()
 	runtime, err := b.runtime(t.Runtime, t.Contract)
 	if err != nil {
@@ -217,12 +218,12 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *Template, locked *
 }
 
 // environmentOf finds or makes the base environment of a template.
-func (b *Builder) environmentOf(ctx context.Context, dir *os.Root, t *Template, locked *Lock, report func(Event)) (*environmentOf, error) {
-	ref, err := ParseBase(t.Base)
+func (b *Builder) environmentOf(ctx context.Context, dir *os.Root, t *template.Template, locked *Lock, report func(Event)) (*environmentOf, error) {
+	ref, err := template.ParseBase(t.Base)
 	if err != nil {
 		return nil, err
 	}
-	if ref.Kind != BaseDebian {
+	if ref.Kind != template.BaseDebian {
 		var before LockedBase
 		if locked != nil {
 			before = locked.Base
@@ -240,7 +241,7 @@ func (b *Builder) environmentOf(ctx context.Context, dir *os.Root, t *Template, 
 // buildOf is the state shared by the steps of one Build.
 type buildOf struct {
 	dir     *os.Root // the template's directory
-	t       *Template
+	t       *template.Template
 	base    *store.Image
 	debs    map[string]string // Debian packages of the base and their versions
 	release string            // of the base; "" for the host's release
@@ -255,15 +256,15 @@ type buildOf struct {
 }
 
 // read reads the files with requests for packages that the template names.
-func (b *Builder) read(t *Template, dir *os.Root) error {
+func (b *Builder) read(t *template.Template, dir *os.Root) error {
 	for _, site := range b.Sites {
-		r := t.Packages.of(site.Name())
+		r := t.Packages.Of(site.Name())
 		if r == nil || r.File == "" {
 			continue
 		}
-		if err := r.read(dir, site); err != nil {
+		if err := readRequests(r, dir, site); err != nil {
 			field := "packages." + site.Name()
-			return &FieldError{field, fmt.Sprintf("%s: %s", field, err)}
+			return &template.FieldError{Field: field, Message: fmt.Sprintf("%s: %s", field, err)}
 		}
 	}
 	return nil
@@ -272,8 +273,8 @@ func (b *Builder) read(t *Template, dir *os.Root) error {
 // maxRequestFiles exceeds the number of requirement files that include each other in practice.
 const maxRequestFiles = 64
 
-func (r *Requests) read(dir *os.Root, site Site) (err error) {
-	if r.Text, err = readSmall(dir, r.File, maxTemplateBytes); err != nil {
+func readRequests(r *template.Requests, dir *os.Root, site Site) (err error) {
+	if r.Text, err = readSmall(dir, r.File, template.MaxBytes); err != nil {
 		return err
 	}
 	reader, ok := site.(RequestReader)
@@ -315,7 +316,7 @@ func serial(report func(Event)) func(Event) {
 func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	var parts []store.Part
 	for _, site := range b.Sites {
-		if r := of.t.Packages.of(site.Name()); r == nil || r.None() {
+		if r := of.t.Packages.Of(site.Name()); r == nil || r.None() {
 			continue
 		}
 		of.report(Event{Step: "packages", Message: site.Name()})
@@ -371,7 +372,7 @@ func (b *Builder) stepIn(release, rootfs string, env []string, dir *os.Root, rep
 	err = f(&Step{
 		Rootfs: rootfs, Path: searchPath(env), Dir: dir, Store: b.Store, Run: guard{b.Run}, Settings: b.Settings, Report: report, Scratch: scratch,
 		Tools: func(ctx context.Context, base string, packages ...string) (string, error) {
-			img, err := b.tools(ctx, BaseRef{Name: base, Release: release}, packages, report)
+			img, err := b.tools(ctx, template.BaseRef{Name: base, Release: release}, packages, report)
 			if err != nil {
 				return "", err
 			}
@@ -399,16 +400,16 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 		Secrets: t.Secrets, Access: t.Access, CORS: t.CORS, Labels: of.labels,
 	}
 	c.Triggers = t.Triggers
-	if t.Events != DefaultEvents() {
+	if t.Events != template.DefaultEvents() {
 		c.Events = &t.Events
 	}
-	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == ForkAuto && t.Network.Mode == NetworkNone {
+	if _, ok := runtime.(ForkServer); ok && t.Instances.Fork == template.ForkAuto && t.Network.Mode == template.NetworkNone {
 		c.Forks = true
 	}
-	if t.Contract != ContractFRE {
+	if t.Contract != template.ContractFRE {
 		c.Contract = t.Contract
 	}
-	if t.Contract == ContractStdio {
+	if t.Contract == template.ContractStdio {
 		c.Protocol = ProtocolStdio
 	}
 	// The engine enters the namespaces of a parked interpreter, so only programs of FRE and of the
@@ -421,10 +422,10 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 
 // environment returns the variables of the runtime, then of the package sites in use, then of the
 // template. A site does not replace a variable of the runtime; the template does.
-func (b *Builder) environment(t *Template, runtime []string) []string {
+func (b *Builder) environment(t *template.Template, runtime []string) []string {
 	env := slices.Clone(runtime)
 	for _, site := range b.Sites {
-		if r := t.Packages.of(site.Name()); r == nil || r.None() {
+		if r := t.Packages.Of(site.Name()); r == nil || r.None() {
 			continue
 		}
 		if p, ok := site.(ProgramDirs); ok {
@@ -454,22 +455,22 @@ func withProgramDirs(env, dirs []string) []string {
 
 // mergeEnv replaces the runtime's variables by the template's. A name must not occur twice: libc
 // and the languages disagree about which value counts.
-func mergeEnv(runtime []string, template map[string]string) []string {
+func mergeEnv(runtime []string, own map[string]string) []string {
 	var out []string
 	for _, v := range runtime {
 		name, _, _ := strings.Cut(v, "=")
-		if _, ok := template[name]; !ok {
+		if _, ok := own[name]; !ok {
 			out = append(out, v)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(template)) {
-		out = append(out, name+"="+template[name])
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		out = append(out, name+"="+own[name])
 	}
 	return out
 }
 
 // runtime finds a runtime by name and contract; contract "" means fre.
-func (b *Builder) runtime(name string, contract Contract) (Runtime, error) {
+func (b *Builder) runtime(name string, contract template.Contract) (Runtime, error) {
 	for _, r := range b.Runtimes {
 		if r.Name() != name {
 			continue

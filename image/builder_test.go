@@ -22,6 +22,7 @@ import (
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // tinyArchive is an archive of packages with one file each, and a shell.
@@ -142,14 +143,14 @@ func (tinyPython) Bootstrap() map[string][]byte {
 	return map[string][]byte{"bootstrap.py": []byte("serve()")}
 }
 
-func (tinyPython) Command(t *Template) (args, env []string, err error) {
+func (tinyPython) Command(t *template.Template) (args, env []string, err error) {
 	if !strings.Contains(t.Handler, ".") {
-		return nil, nil, &FieldError{"handler", fmt.Sprintf("handler %q has no dot", t.Handler)}
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q has no dot", t.Handler)}
 	}
 	return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", t.Handler}, []string{"PYTHONPATH=/opt/python", "LANG=C.UTF-8"}, nil
 }
 
-func (tinyPython) Shell(_ *Template, env []string) *Shell {
+func (tinyPython) Shell(_ *template.Template, env []string) *Shell {
 	s := &Shell{Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}, Env: []string{"LANG=C.UTF-8"}, Mounts: []string{"/function", "/opt/python"}}
 	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
 		return nil
@@ -166,7 +167,7 @@ func finishTiny(ctx context.Context, s *Step) ([]store.Part, error) {
 // tinyPip is tinyPython's package site.
 type tinyPip struct{ emptySite }
 
-func (tinyPip) Packages(ctx context.Context, s *Step, t *Template, lock *Lock) ([]store.Part, error) {
+func (tinyPip) Packages(ctx context.Context, s *Step, t *template.Template, lock *Lock) ([]store.Part, error) {
 	if lock.Pip == nil {
 		lock.Pip = &LockedPip{Request: t.Packages.Pip.Key()}
 		for _, r := range t.Packages.Pip.List {
@@ -348,9 +349,9 @@ func TestBuild(t *testing.T) {
 	}
 	wantConfig := Config{
 		Base: "python", Runtime: "python", Handler: "main.handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"},
-		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: Network{Mode: NetworkNone}, Forks: true,
-		Instances: Instances{Isolation: IsolationInstance, Fork: ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
-		Resources: Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
+		Env: []string{"PYTHONPATH=/opt/python", "B=1", "LANG=C"}, Protocol: ProtocolChannel, Tenant: "default", Network: template.Network{Mode: template.NetworkNone}, Forks: true,
+		Instances: template.Instances{Isolation: template.IsolationInstance, Fork: template.ForkAuto, Concurrency: 1, Max: 64, Idle: 5 * time.Minute},
+		Resources: template.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 30 * time.Second},
 		LeftOut:   &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}}}},
 	}
 	if diff := cmp.Diff(wantConfig, config); diff != "" {
@@ -491,7 +492,7 @@ func TestBuildErrors(t *testing.T) {
 // names the file and is the template author's.
 func TestBadFiles(t *testing.T) {
 	const base = "id: f\nbase: python\nhandler: main.handle\n"
-	for file, template := range map[string]string{
+	for file, fret := range map[string]string{
 		"fret.yaml": "", "fret.lock": base, ".freignore": base, "reqs.txt": base + "packages: {pip: reqs.txt}\n",
 		"a.zip": base + "code: {archive: a.zip}\n", "src": base + "code: {path: src/x}\n",
 		"b": "id: f\nbase: dir:b/x\nruntime: native\nhandler: x\n",
@@ -504,14 +505,14 @@ func TestBadFiles(t *testing.T) {
 		} {
 			t.Run(file+" "+kind, func(t *testing.T) {
 				r := newRig(t, map[string]string{"main.py": ""})
-				if template != "" {
-					r.write(t, map[string]string{"fret.yaml": template})
+				if fret != "" {
+					r.write(t, map[string]string{"fret.yaml": fret})
 				}
 				if err := make(filepath.Join(r.dir, file)); err != nil {
 					t.Fatal(err)
 				}
 				_, _, err := r.Build(t.Context(), r.root, nil)
-				var fault *TemplateError
+				var fault *template.Error
 				if !errors.As(err, &fault) || !strings.Contains(err.Error(), file) {
 					t.Errorf("got %v", err)
 				}
@@ -521,12 +522,12 @@ func TestBadFiles(t *testing.T) {
 }
 
 func TestBuildNative(t *testing.T) {
-	for handler, template := range map[string]string{
+	for handler, fret := range map[string]string{
 		"run.sh": "", "./run.sh": "", "/function/run.sh": "", "/bin/sh": "", "link": "", "env": "code: {path: env}\n",
 	} {
 		t.Run(handler, func(t *testing.T) {
 			r := newRig(t, map[string]string{
-				"fret.yaml": "id: f\nbase: native\nhandler: " + handler + "\n" + template,
+				"fret.yaml": "id: f\nbase: native\nhandler: " + handler + "\n" + fret,
 				"run.sh":    "#! /bin/sh -e\n", "env": "#!/usr/bin/env sh\n",
 			})
 			if err := os.Symlink("run.sh", filepath.Join(r.dir, "link")); err != nil {
@@ -536,7 +537,7 @@ func TestBuildNative(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c, err := ConfigOf(img); err != nil || c.Protocol != ProtocolStdio || c.Instances.Isolation != IsolationEvent {
+			if c, err := ConfigOf(img); err != nil || c.Protocol != ProtocolStdio || c.Instances.Isolation != template.IsolationEvent {
 				t.Errorf("config %+v, %v", c, err)
 			}
 		})
@@ -638,8 +639,8 @@ func (failingRunner) Run(context.Context, Command) error { return errors.New("bo
 // TestSlim: a template can have what its base leaves out, in a base beside the one
 // that others share, and every base says what it lacks.
 func TestSlim(t *testing.T) {
-	const template = "id: f\nbase: python\n"
-	r := newRig(t, map[string]string{"main.py": "", "fret.yaml": template})
+	const fret = "id: f\nbase: python\n"
+	r := newRig(t, map[string]string{"main.py": "", "fret.yaml": fret})
 	spec := &r.Bases[0].Spec
 	spec.Also, spec.SlimDrop = []string{"more", "of-another-release"}, []string{"usr/lib/python"}
 	for _, c := range []struct {
@@ -658,7 +659,7 @@ func TestSlim(t *testing.T) {
 		{"slim: false\n", true, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000}},
 		{"", false, &LeftOut{Packages: []string{"left-out"}, PackageBytes: 1000, Files: []LeftOutFiles{{Pattern: "usr/lib/docs", Files: 1, Bytes: 4, Names: []string{"docs"}}}}},
 	} {
-		r.write(t, map[string]string{"fret.yaml": template + c.more})
+		r.write(t, map[string]string{"fret.yaml": fret + c.more})
 		img, _, err := r.Build(t.Context(), r.root, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -704,7 +705,7 @@ func TestToolsNamed(t *testing.T) {
 	r := newRig(t, nil)
 	defer r.Store.Hold()()
 	for _, names := range [][]string{{"pip"}, {"pip", "left-out"}} {
-		img, err := r.tools(t.Context(), BaseRef{Name: "python"}, names, func(Event) {})
+		img, err := r.tools(t.Context(), template.BaseRef{Name: "python"}, names, func(Event) {})
 		if err != nil {
 			t.Fatal(err)
 		}

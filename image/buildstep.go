@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // stepTools are the Debian packages with the tools that every shell script expects.
@@ -58,7 +59,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 		}); err != nil {
 			var exit *ExitError
 			if errors.As(err, &exit) {
-				return &FieldError{"code.build.run", fmt.Sprintf("the build step ended with status %d:\n%s", exit.Status, strings.TrimRight(exit.Output, "\n"))}
+				return &template.FieldError{Field: "code.build.run", Message: fmt.Sprintf("the build step ended with status %d:\n%s", exit.Status, strings.TrimRight(exit.Output, "\n"))}
 			}
 			return err
 		}
@@ -66,7 +67,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 			// The step's output may be a symbolic link to anywhere, so open it below top.
 			out, err := top.OpenRoot(step.Output)
 			if err != nil {
-				return &FieldError{"code.build.output", fmt.Sprintf("code.build.output %q: the build step did not create the directory: %s", step.Output, err)}
+				return &template.FieldError{Field: "code.build.output", Message: fmt.Sprintf("code.build.output %q: the build step did not create the directory: %s", step.Output, err)}
 			}
 			defer func() { _ = out.Close() }()
 			tree, err = b.codeTree(ctx, of, out, ".")
@@ -84,12 +85,12 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 // the packages' programs.
 func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image, programs []string, err error) {
 	step := of.t.Code.Build
-	ref, err := ParseBase(of.t.Base)
+	ref, err := template.ParseBase(of.t.Base)
 	if err != nil {
 		return nil, nil, err
 	}
-	if ref.Kind != BaseDebian {
-		return nil, nil, &FieldError{"code.build", fmt.Sprintf("code.build needs a base of FRE's, not %s: build the code before, or in the image", ref)}
+	if ref.Kind != template.BaseDebian {
+		return nil, nil, &template.FieldError{Field: "code.build", Message: fmt.Sprintf("code.build needs a base of FRE's, not %s: build the code before, or in the image", ref)}
 	}
 	packages := slices.Concat(stepTools, step.Packages.Deb.List)
 	if of.lock.Deb != nil {
@@ -106,17 +107,17 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 	// Resolve the packages of function and step together, as if the function requested all.
 	t := *of.t
 	for _, site := range b.Sites {
-		own, more := t.Packages.of(site.Name()), step.Packages.of(site.Name())
+		own, more := t.Packages.Of(site.Name()), step.Packages.Of(site.Name())
 		if site.Name() == "deb" || own == nil || more == nil || len(more.List) == 0 {
 			continue
 		}
 		if own.File != "" {
 			field := "code.build.packages." + site.Name()
-			return nil, nil, &FieldError{field, fmt.Sprintf("%s: move the packages into %s, the file of packages.%s", field, own.File, site.Name())}
+			return nil, nil, &template.FieldError{Field: field, Message: fmt.Sprintf("%s: move the packages into %s, the file of packages.%s", field, own.File, site.Name())}
 		}
 		own.List = slices.Concat(own.List, more.List)
 	}
-	t.Packages.Deb = Requests{}
+	t.Packages.Deb = template.Requests{}
 	t.Packages.NPMScripts = slices.Concat(t.Packages.NPMScripts, step.Packages.NPMScripts)
 	lock := &Lock{Version: lockVersion, Base: LockedBase{Name: t.Base}, Pip: of.lock.Build.PipFor(&t), NPM: of.lock.Build.NPMFor(&t), Maven: of.lock.Build.MavenFor(&t), Composer: of.lock.Build.ComposerFor(&t), Gem: of.lock.Build.GemFor(&t)}
 	build := buildOf{dir: of.dir, t: &t, base: of.base, debs: of.debs, release: of.release, lock: lock, report: of.report}

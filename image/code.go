@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/internal/freignore"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 const (
@@ -101,7 +102,7 @@ const (
 func (s *codeSize) add(field string, bytes int64) error {
 	s.bytes += bytes
 	if s.entries++; s.entries > maxBuiltEntries || s.bytes > maxBuiltBytes || s.bytes < 0 {
-		return &FieldError{field, fmt.Sprintf("%s: the code has more than %d files or %s", field, maxBuiltEntries, formatBytes(maxBuiltBytes))}
+		return &template.FieldError{Field: field, Message: fmt.Sprintf("%s: the code has more than %d files or %s", field, maxBuiltEntries, template.FormatBytes(maxBuiltBytes))}
 	}
 	return nil
 }
@@ -131,9 +132,9 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 	info, err := dir.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &FieldError{"code.path", fmt.Sprintf("code.path %q: no such file or directory", name)}
+		return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("code.path %q: no such file or directory", name)}
 	case err != nil && !ofHost(err):
-		return &FieldError{"code.path", fmt.Sprintf("code.path %q: %s", name, whyUnread(err))}
+		return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("code.path %q: %s", name, whyUnread(err))}
 	case err != nil:
 		return fmt.Errorf("code: %w", err)
 	case !info.IsDir():
@@ -153,7 +154,7 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 		return err
 	}
 	if c.ignore, err = freignore.Parse(text); err != nil {
-		return TemplateErrors{{File: freignore.File, Message: err.Error()}}
+		return template.Errors{{File: freignore.File, Message: err.Error()}}
 	}
 	err = fs.WalkDir(root.FS(), ".", func(p string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -165,7 +166,7 @@ func (c *codeTree) add(dir *os.Root, name string, check func() error) error {
 		return err
 	}
 	if c.files == 0 {
-		return &FieldError{"code.path", fmt.Sprintf("code.path %q holds no files", name)}
+		return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("code.path %q holds no files", name)}
 	}
 	c.open = root.Open
 	return check()
@@ -192,7 +193,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	switch e.Type() {
 	case fs.ModeDir:
 		if !utf8.ValidString(p) { // package fs does not read the directory
-			return &FieldError{"code.path", fmt.Sprintf("the name of the directory %q in the code is not UTF-8: rename the directory, or list the directory in %s", p, freignore.File)}
+			return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("the name of the directory %q in the code is not UTF-8: rename the directory, or list the directory in %s", p, freignore.File)}
 		}
 		c.entries[p] = codeEntry{mode: fs.ModeDir}
 		return c.w.Directory(p, 0o755, systemTime)
@@ -202,7 +203,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 			return fmt.Errorf("code: %w", err)
 		}
 		if at := path.Join(path.Dir(p), target); path.IsAbs(target) || at == ".." || strings.HasPrefix(at, "../") {
-			return &FieldError{"code.path", fmt.Sprintf("the symlink %s in the code leads outside, to %s: replace the symlink by a copy, or list the symlink in %s", p, target, freignore.File)}
+			return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("the symlink %s in the code leads outside, to %s: replace the symlink by a copy, or list the symlink in %s", p, target, freignore.File)}
 		}
 		c.files++
 		c.entries[p] = codeEntry{mode: fs.ModeSymlink, link: target}
@@ -210,7 +211,7 @@ func (c *codeTree) entry(root *os.Root, p string, e fs.DirEntry) error {
 	case 0:
 		return c.file(root, p, p)
 	}
-	return &FieldError{"code.path", fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; list the path in %s", p, freignore.Kind(e.Type()), freignore.File)}
+	return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code is a %s: only files, directories and symlinks can be in an image; list the path in %s", p, freignore.Kind(e.Type()), freignore.File)}
 }
 
 var errIrregular = errors.New("not a regular file")

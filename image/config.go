@@ -3,34 +3,36 @@ package image
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Config is how to run an image: all data of the template that matter after the build, as JSON in
 // store.Manifest.Config.
 type Config struct {
-	Base      string            `json:"base"`
-	Runtime   string            `json:"runtime,omitempty"`  // "" in images of no function
-	Contract  Contract          `json:"contract,omitempty"` // "" for fre
-	Handler   string            `json:"handler,omitempty"`
-	Args      []string          `json:"args"`          // of the first process
-	Env       []string          `json:"env,omitempty"` // KEY=value, the runtime's, then the template's
-	Protocol  Protocol          `json:"protocol"`
-	Tenant    string            `json:"tenant"`
-	Instances Instances         `json:"instances"`
-	Resources Resources         `json:"resources"`
-	Network   Network           `json:"network"`
-	Forks     bool              `json:"forks,omitempty"` // the bootstrap may act as a fork server (see ForkServer)
-	Labels    map[string]string `json:"labels,omitempty"`
-	Shell     *Shell            `json:"shell,omitempty"` // nil: the interpreter starts with the function
+	Base      string             `json:"base"`
+	Runtime   string             `json:"runtime,omitempty"`  // "" in images of no function
+	Contract  template.Contract  `json:"contract,omitempty"` // "" for fre
+	Handler   string             `json:"handler,omitempty"`
+	Args      []string           `json:"args"`          // of the first process
+	Env       []string           `json:"env,omitempty"` // KEY=value, the runtime's, then the template's
+	Protocol  Protocol           `json:"protocol"`
+	Tenant    string             `json:"tenant"`
+	Instances template.Instances `json:"instances"`
+	Resources template.Resources `json:"resources"`
+	Network   template.Network   `json:"network"`
+	Forks     bool               `json:"forks,omitempty"` // the bootstrap may act as a fork server (see ForkServer)
+	Labels    map[string]string  `json:"labels,omitempty"`
+	Shell     *Shell             `json:"shell,omitempty"` // nil: the interpreter starts with the function
 
 	// Pipeline are the steps of a function of ProtocolPipeline, NAME or NAME@REVISION. Such a
 	// function has no base, runtime, arguments or environment.
 	Pipeline []string `json:"pipeline,omitempty"`
 
-	Events   *Events   `json:"events,omitempty"` // nil: DefaultEvents
-	Triggers []Trigger `json:"triggers,omitempty"`
+	Events   *template.Events   `json:"events,omitempty"` // nil: DefaultEvents
+	Triggers []template.Trigger `json:"triggers,omitempty"`
 
 	// Container is set in ordinary images, from a registry or an archive. Their Protocol is none.
 	Container *Container `json:"container,omitempty"`
@@ -42,9 +44,9 @@ type Config struct {
 	// Keep are the template's path globs of files that are never left out.
 	Keep []string `json:"keep,omitempty"`
 
-	Secrets []string `json:"secrets,omitempty"` // names; values are never in an image
-	Access  Access   `json:"access,omitempty"`
-	CORS    *CORS    `json:"cors,omitempty"`
+	Secrets []string        `json:"secrets,omitempty"` // names; values are never in an image
+	Access  template.Access `json:"access,omitempty"`
+	CORS    *template.CORS  `json:"cors,omitempty"`
 
 	// Packages are the Debian packages of a base environment: name → version.
 	Packages map[string]string `json:"packages,omitempty"`
@@ -84,3 +86,23 @@ const (
 	ProtocolStdio   Protocol = "stdio"   // one event: body on stdin, answer on stdout, exit status
 	ProtocolNone    Protocol = "none"    // not a function, for example a base environment
 )
+
+// EventSettings returns the function's settings for events, or the defaults for older images.
+func (c *Config) EventSettings() template.Events {
+	if c.Events == nil {
+		return template.DefaultEvents()
+	}
+	return *c.Events
+}
+
+// SecretNames returns the tenant's secrets that the function requires: those it reads, and those of
+// its triggers.
+func (c *Config) SecretNames() []string {
+	names := slices.Clone(c.Secrets)
+	for i := range c.Triggers {
+		if name := c.Triggers[i].SecretName(); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -6,171 +6,91 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
+	"github.com/fre-engine/fre/template"
 )
 
-// Contract says how a function's code is called and how it answers (docs/contracts.md).
-type Contract string
-
-// The contracts.
-const (
-	ContractFRE       Contract = "fre"                 // handle(event, context), or the channel protocol
-	ContractLambda    Contract = "lambda"              // AWS Lambda's handlers and runtime interface clients
-	ContractASGI      Contract = "asgi"                // an ASGI application
-	ContractWSGI      Contract = "wsgi"                // a WSGI application
-	ContractFramework Contract = "functions-framework" // Google's Functions Framework
-	ContractKnative   Contract = "knative"             // Knative's functions
-	ContractHTTP      Contract = "http"                // an HTTP server: the runtime http
-	ContractCGI       Contract = "cgi"                 // a program for each event, by RFC 3875
-	ContractStdio     Contract = "stdio"               // a program for each sandbox, the body on stdin
-)
-
-// Contracts returns all contracts.
-func Contracts() []Contract {
-	return []Contract{
-		ContractFRE, ContractLambda, ContractASGI, ContractWSGI, ContractFramework, ContractKnative, ContractHTTP, ContractCGI, ContractStdio,
-	}
-}
-
-// Contracted is a Runtime that also runs functions of contracts beside [ContractFRE].
+// Contracted is a Runtime that also runs functions of contracts beside [template.ContractFRE].
 type Contracted interface {
 	Runtime
 
 	// Contract returns the Runtime for functions of a contract, or nil.
-	Contract(c Contract) Runtime
+	Contract(c template.Contract) Runtime
 }
 
 // ofContract returns the Runtime for functions of a contract, or nil. A Runtime that is not
 // Contracted runs fre, and contracts that imply the Runtime.
-func ofContract(r Runtime, c Contract) Runtime {
+func ofContract(r Runtime, c template.Contract) Runtime {
 	if other, ok := r.(Contracted); ok {
-		return other.Contract(cmp.Or(c, ContractFRE))
+		return other.Contract(cmp.Or(c, template.ContractFRE))
 	}
-	if c == "" || c == ContractFRE || implied[c] == r.Name() {
+	if c == "" || c == template.ContractFRE || template.Implied(c) == r.Name() {
 		return r
 	}
 	return nil
 }
 
-// Lambda says what the handler of a function with the contract lambda receives.
-type Lambda struct {
-	Event LambdaEvent // default body
-}
-
-// LambdaEvent says which part of a request is the event.
-type LambdaEvent string
-
-// The values of LambdaEvent.
-const (
-	LambdaBody LambdaEvent = "body" // the body, as JSON; the handler's result is the answer's body
-	LambdaHTTP LambdaEvent = "http" // request and answer in payload format 2.0 of API Gateway and function URLs
-)
-
-// implied has the runtime of each contract with only one runtime.
-var implied = map[Contract]string{
-	ContractASGI: "python", ContractWSGI: "python", ContractHTTP: "http", ContractCGI: "native", ContractStdio: "native",
-}
-
-// contractHandlers are default handlers by contract and runtime.
-var contractHandlers = map[Contract]map[string]string{
-	ContractLambda:    {"python": "lambda_function.lambda_handler", "node": "index.handler", "java": "example.Handler::handleRequest", "go": "main"},
-	ContractASGI:      {"python": "main.app"},
-	ContractWSGI:      {"python": "main.app"},
-	ContractFramework: {"python": "main.function", "node": "index.function", "java": "Function"},
-	ContractKnative:   {"python": "function.new", "node": "index.handle", "go": "Handle"},
-}
-
-// setContract sets the fields that the contract implies, and the contract that other fields imply.
-func (t *Template) setContract() {
-	if t.Runtime == "" && (t.Contract == ContractHTTP || t.Contract == ContractCGI || t.Contract == ContractStdio || t.ForeignBase()) {
-		t.Runtime = implied[t.Contract]
+// CheckTemplate is the second step of reading a template. It compares the template with the
+// available bases, runtimes and package sites, sets the base that the runtime implies, and has the
+// runtime check the handler. Faults are [template.Errors]. A pipeline has none of these fields.
+func CheckTemplate(t *template.Template, bases []Base, runtimes []Runtime, sites []Site) error {
+	if len(t.Pipeline) > 0 {
+		return nil
 	}
-	if t.Runtime == "" && !t.ForeignBase() {
-		t.Runtime = baseName(t.Base)
+	runtime, err := checkRuntime(t, bases, runtimes)
+	if err != nil {
+		return t.Fault(err)
 	}
-	native := t.Runtime == "native"
-	if t.Instances.Isolation == "" {
-		t.Instances.Isolation = IsolationInstance
-		if native && (t.Contract == "" || t.Contract == ContractStdio) {
-			t.Instances.Isolation = IsolationEvent
+	for _, site := range sites {
+		requests, field := t.Packages.Of(site.Name()), "packages."+site.Name()
+		if requests == nil || requests.None() {
+			continue
+		}
+		if want := site.Bases(); want != nil && !t.ForeignBase() && !slices.Contains(want, template.BaseName(t.Base)) {
+			return t.Fault(&template.FieldError{Field: field, Message: fmt.Sprintf("%s needs the base %s, but the template's base is %s", field, strings.Join(want, " or "), t.Base)})
 		}
 	}
-	switch {
-	case t.Contract != "":
-	case t.Runtime == "http":
-		t.Contract = ContractHTTP
-	case native && t.Instances.Isolation == IsolationEvent:
-		t.Contract = ContractStdio
-	default:
-		t.Contract = ContractFRE
-	}
-	if t.Contract == ContractLambda {
-		t.Lambda.Event = cmp.Or(t.Lambda.Event, LambdaBody)
-	}
-	if t.Handler == "" {
-		t.Handler = contractHandlers[t.Contract][t.Runtime]
-		if t.Contract == ContractFRE {
-			t.Handler = defaultHandlers[t.Runtime]
-		}
-	}
-	if t.Runtime == "python" && t.Contract != ContractFRE {
-		t.Handler = strings.NewReplacer(":", ".", "/", ".").Replace(t.Handler) // servers and Lambda write : or /
-	}
+	_, _, err = runtime.Command(t)
+	return t.Fault(err)
 }
 
-// contractRelations checks the contract against other fields.
-func (d *decoder) contractRelations(t *Template, fail func(path, format string, args ...any)) {
-	in := t.Instances
-	if _, ok := d.at["lambda"]; ok && t.Contract != ContractLambda {
-		fail("lambda", "lambda is for the contract lambda, but the template's contract is %s", t.Contract)
+func checkRuntime(t *template.Template, bases []Base, runtimes []Runtime) (Runtime, error) {
+	if t.Runtime == "" {
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("missing key \"runtime\": the base %s does not imply a runtime; name a runtime, for example python", t.Base)}
 	}
-	if t.Contract == ContractStdio && in.Isolation != IsolationEvent {
-		fail("instances.isolation", `the contract stdio starts a program for each sandbox: instances.isolation must be "event"; cgi starts a program for each event`)
-	}
-	if t.Contract == ContractFRE && t.Runtime == "native" && in.Isolation == IsolationEvent {
-		fail("contract", `a native program with the contract fre speaks the channel's protocol and is reused: set instances.isolation to "instance", or the contract to stdio`)
-	}
-	// Lambda's runtime interface clients handle one event at a time.
-	if t.Contract == ContractLambda && in.Concurrency > 1 && t.Runtime != "python" && t.Runtime != "node" {
-		fail("instances.concurrency", "instances.concurrency must be 1: a Lambda runtime interface client handles one event at a time")
-	}
-}
-
-func (d *decoder) contract(dst *Contract) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
+	i := slices.IndexFunc(runtimes, func(r Runtime) bool { return r.Name() == t.Runtime })
+	if i < 0 && template.BaseName(t.Base) != t.Runtime {
+		names := make([]string, len(runtimes))
+		for i, r := range runtimes {
+			names[i] = r.Name()
 		}
-		if !slices.Contains(Contracts(), Contract(s)) {
-			names := make([]string, len(Contracts()))
-			for i, c := range Contracts() {
-				names[i] = string(c)
-			}
-			d.errorf(n, "contract %q is not known: the contracts are %s", s, strings.Join(names, ", "))
-			return
-		}
-		*dst = Contract(s)
+		slices.Sort(names)
+		return nil, &template.FieldError{Field: "runtime", Message: fmt.Sprintf("runtime %q is not known: the runtimes are %s", t.Runtime, strings.Join(names, ", "))}
 	}
-}
-
-func (d *decoder) lambdaEvent(dst *LambdaEvent) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch e := LambdaEvent(s); e {
-		case LambdaBody, LambdaHTTP:
-			*dst = e
-		default:
-			d.errorf(n, `%s must be "body" or "http", not %q`, path, s)
-		}
+	if i >= 0 && t.Base == "" {
+		t.Base = runtimes[i].Bases()[0]
 	}
+	if i >= 0 && t.ForeignBase() {
+		return checkContract(t, runtimes[i], runtimes)
+	}
+	if !slices.ContainsFunc(bases, func(b Base) bool { return b.Name == template.BaseName(t.Base) }) {
+		names := make([]string, len(bases))
+		for i, b := range bases {
+			names[i] = b.Name
+		}
+		slices.Sort(names)
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("base %q is not known: the bases are %s", t.Base, strings.Join(names, ", "))}
+	}
+	if i < 0 {
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("the base %s implies no runtime: name a runtime in runtime", t.Base)}
+	}
+	if of := runtimes[i].Bases(); !slices.Contains(of, template.BaseName(t.Base)) && !slices.Contains(of, AnyBase) {
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("the runtime %s needs the base %s, but the template's base is %s", t.Runtime, strings.Join(of, " or "), t.Base)}
+	}
+	return checkContract(t, runtimes[i], runtimes)
 }
 
 // checkContract returns the variant of r for the template's contract.
-func (t *Template) checkContract(r Runtime, runtimes []Runtime) (Runtime, error) {
+func checkContract(t *template.Template, r Runtime, runtimes []Runtime) (Runtime, error) {
 	if of := ofContract(r, t.Contract); of != nil {
 		return of, nil
 	}
@@ -180,12 +100,12 @@ func (t *Template) checkContract(r Runtime, runtimes []Runtime) (Runtime, error)
 			names = append(names, other.Name())
 		}
 	}
-	for _, c := range Contracts() {
+	for _, c := range template.Contracts() {
 		if ofContract(r, c) != nil {
 			contracts = append(contracts, string(c))
 		}
 	}
 	slices.Sort(names)
-	return nil, &FieldError{"contract", fmt.Sprintf("the contract %s is for the runtime %s: the template's runtime %s has the contracts %s",
+	return nil, &template.FieldError{Field: "contract", Message: fmt.Sprintf("the contract %s is for the runtime %s: the template's runtime %s has the contracts %s",
 		t.Contract, strings.Join(names, ", "), t.Runtime, strings.Join(contracts, ", "))}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // debKind is the kind of a part with one Debian package.
@@ -44,7 +45,7 @@ func documentation() []string {
 	}
 }
 
-// LockedDeb is valid while Request is the [Requests.Key] of packages.deb, Libs the template's libs,
+// LockedDeb is valid while Request is the [template.Requests.Key] of packages.deb, Libs the template's libs,
 // and the lock's Base the build's base.
 type LockedDeb struct {
 	Request  []string           `json:"request"`
@@ -63,7 +64,7 @@ type LockedDebPackage struct {
 
 // DebFor returns the section of Debian packages if it answers the template's request on a base
 // environment with the same packages, else nil. l may be nil.
-func (l *Lock) DebFor(t *Template, base LockedBase) *LockedDeb {
+func (l *Lock) DebFor(t *template.Template, base LockedBase) *LockedDeb {
 	if l == nil || l.Deb == nil || !slices.Equal(l.Deb.Request, t.Packages.Deb.Key()) || !slices.Equal(l.Deb.Libs, t.Libs) ||
 		l.Base.Name != base.Name || !maps.Equal(l.Base.Packages, base.Packages) {
 		return nil
@@ -92,7 +93,7 @@ func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 		return nil, nil
 	}
 	if t.Packages.Deb.File != "" {
-		return nil, &FieldError{"packages.deb", "packages.deb is a list of Debian packages, not a file"}
+		return nil, &template.FieldError{Field: "packages.deb", Message: "packages.deb is a list of Debian packages, not a file"}
 	}
 	const name = "deb"
 	of.report(Event{Step: "packages", Message: name})
@@ -160,7 +161,7 @@ func (d *debs) archive() (Archive, error) {
 		return nil, errors.New("no Debian archive is configured")
 	}
 	if len(d.of.lock.Base.Packages) == 0 {
-		return nil, &FieldError{"base", fmt.Sprintf("the base %s has no Debian packages: packages.deb and libs need a Debian base", d.of.t.Base)}
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("the base %s has no Debian packages: packages.deb and libs need a Debian base", d.of.t.Base)}
 	}
 	var err error
 	d.opened, err = d.b.Archive(d.of.release)
@@ -211,16 +212,16 @@ func (d *debs) resolve(ctx context.Context) (*LockedDeb, error) {
 func (d *debs) fault(err error, field string) error {
 	switch {
 	case errors.Is(err, debian.ErrInstalled):
-		return &FieldError{field, fmt.Sprintf("%s: %s (the base environment and the archive differ in age: fre image rm %s:%s lets the next build make the base anew)", field, err, d.of.base.Name, d.of.base.Version)}
+		return &template.FieldError{Field: field, Message: fmt.Sprintf("%s: %s (the base environment and the archive differ in age: fre image rm %s:%s lets the next build make the base anew)", field, err, d.of.base.Name, d.of.base.Version)}
 	case errors.Is(err, debian.ErrUnresolved):
-		return &FieldError{field, fmt.Sprintf("%s: %s", field, err)}
+		return &template.FieldError{Field: field, Message: fmt.Sprintf("%s: %s", field, err)}
 	}
 	return fmt.Errorf("%s: %w", field, err)
 }
 
 // drop returns the patterns of files to leave out of a package.
 func (d *debs) drop() []string {
-	if d.of.t.Slim == SlimFalse {
+	if d.of.t.Slim == template.SlimFalse {
 		return nil
 	}
 	return documentation()

@@ -6,108 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/template"
 )
-
-// TemplateError is one fault of a fret.yaml, with its position.
-type TemplateError struct {
-	File    string
-	Line    int // from 1; 0 for a fault of the whole file
-	Column  int // from 1, in characters
-	Message string
-	Source  string // the faulty line
-}
-
-// Error returns "fret.yaml:7:3: message", the faulty line, and a caret below the line.
-func (e *TemplateError) Error() string {
-	if e.Line == 0 {
-		return fmt.Sprintf("%s: %s", e.File, e.Message)
-	}
-	line, caret := excerpt(e.Source, e.Column)
-	return fmt.Sprintf("%s:%d:%d: %s\n    %s\n    %s^", e.File, e.Line, e.Column, e.Message, line, strings.Repeat(" ", caret))
-}
-
-// Code returns [failure.Template].
-func (e *TemplateError) Code() failure.Code { return failure.Template }
-
-// Next returns the user's next step.
-func (e *TemplateError) Next() string {
-	if strings.HasSuffix(e.File, ".yaml") || strings.HasSuffix(e.File, ".yml") {
-		return "correct the template; `fre template schema` prints the valid fields"
-	}
-	return "correct " + e.File + ", then build or deploy again"
-}
-
-// excerpt shortens a long line around column and replaces characters that a terminal would act on.
-// It returns the column's offset in the result.
-func excerpt(line string, column int) (string, int) {
-	const before, most = 60, 100
-	text := []rune(line)
-	at := min(max(column-1, 0), len(text))
-	start := 0
-	if len(text) > most {
-		start = max(at-before, 0)
-	}
-	text = text[start:min(start+most, len(text))]
-	for i, r := range text {
-		switch {
-		case r == '\t':
-			text[i] = ' '
-		case !unicode.IsPrint(r):
-			text[i] = unicode.ReplacementChar
-		}
-	}
-	return string(text), at - start
-}
-
-// TemplateErrors are all faults found in one template, in order of position.
-type TemplateErrors []*TemplateError
-
-// mostErrors is how many faults are printed.
-const mostErrors = 10
-
-// Code returns [failure.Template].
-func (e TemplateErrors) Code() failure.Code { return failure.Template }
-
-func (e TemplateErrors) Error() string {
-	var b strings.Builder
-	for i, err := range e {
-		if i == mostErrors {
-			fmt.Fprintf(&b, "\nand %d more", len(e)-i)
-			break
-		}
-		if i > 0 {
-			b.WriteByte('\n')
-		}
-		b.WriteString(err.Error())
-	}
-	return b.String()
-}
-
-// Unwrap lets errors.As find the first [TemplateError].
-func (e TemplateErrors) Unwrap() []error {
-	list := make([]error, len(e))
-	for i, err := range e {
-		list[i] = err
-	}
-	return list
-}
-
-// FieldError says that the value of a template's field cannot work. The builder turns it into a
-// [TemplateError] with the field's position.
-type FieldError struct {
-	Field   string // path in the template: "handler", "packages.pip[2]"
-	Message string // names the value and the next step
-}
-
-func (e *FieldError) Error() string { return e.Field + ": " + e.Message }
-
-// Code returns [failure.Template].
-func (e *FieldError) Code() failure.Code { return failure.Template }
 
 // ofHost reports whether a file cannot be read because of the engine's host. The template's author
 // can correct all other causes (a link out of the directory, a circle of links, a directory instead
@@ -122,13 +26,13 @@ func ofHost(err error) bool {
 }
 
 // FileFault returns the error for an unreadable file beside the template or in the code. The error
-// is [TemplateErrors], unless the file does not exist (fs.ErrNotExist) or the engine's host is at
+// is [template.Errors], unless the file does not exist (fs.ErrNotExist) or the engine's host is at
 // fault.
 func FileFault(name string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || ofHost(err) {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
-	return TemplateErrors{{File: name, Message: whyUnread(err)}}
+	return template.Errors{{File: name, Message: whyUnread(err)}}
 }
 
 // whyUnread returns the reason why a file cannot be read, and the next step.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Images brings ordinary images into the store. engine implements Images with package image/oci.
@@ -60,10 +61,10 @@ type environmentOf struct {
 
 // foreign makes the base environment from an image that FRE did not build, or from a directory: its
 // parts, and over them the mount points of a sandbox.
-func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref BaseRef, locked LockedBase, report func(Event)) (*environmentOf, error) {
+func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref template.BaseRef, locked LockedBase, report func(Event)) (*environmentOf, error) {
 	e, err := b.findForeign(ctx, dir, ref, locked, report)
 	if err != nil {
-		var field *FieldError
+		var field *template.FieldError
 		if errors.As(err, &field) {
 			return nil, err
 		}
@@ -72,8 +73,8 @@ func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref BaseRef, locked
 	return e, nil
 }
 
-func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, locked LockedBase, report func(Event)) (_ *environmentOf, err error) {
-	if b.Images == nil && ref.Kind != BaseDir {
+func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref template.BaseRef, locked LockedBase, report func(Event)) (_ *environmentOf, err error) {
+	if b.Images == nil && ref.Kind != template.BaseDir {
 		return nil, errors.New("the engine does not accept foreign images")
 	}
 	var e environmentOf
@@ -81,7 +82,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 	var bring func() ([]*store.Image, error) // loads an image without a name
 	version := ""
 	switch ref.Kind {
-	case BaseOCI:
+	case template.BaseOCI:
 		var pinned store.Digest
 		if locked.Name == ref.String() {
 			pinned = locked.Digest
@@ -106,7 +107,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 			img, err := b.Images.Take(ctx, name, report)
 			return []*store.Image{img}, err
 		}
-	case BaseArchive, BaseLayout:
+	case template.BaseArchive, template.BaseLayout:
 		open := archiveOf(ctx, dir, ref)
 		if version, err = sumOf(ref, open); err != nil {
 			return nil, err
@@ -120,9 +121,9 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 			images, err := b.Images.Load(ctx, r, report)
 			return images, errors.Join(err, r.Close())
 		}
-	case BaseDir:
+	case template.BaseDir:
 		return b.directory(ctx, dir, ref, report)
-	case BaseDebian:
+	case template.BaseDebian:
 		err = fmt.Errorf("%w: a base of packages", ErrUnknownBase)
 	}
 	if bring != nil {
@@ -143,7 +144,7 @@ func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref BaseRef, lo
 		return nil, err
 	}
 	if c.Container == nil && c.Labels[LabelKind] != KindBase {
-		return nil, &FieldError{"base", fmt.Sprintf("base %s is a function's image: name a base image", ref)}
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s is a function's image: name a base image", ref)}
 	}
 	parts := slices.DeleteFunc(slices.Clone(from.Parts), func(p store.Part) bool { return p.Kind == "config" })
 	for i := range parts {
@@ -167,15 +168,15 @@ func (b *Builder) removeLoaded(ctx context.Context, e *environmentOf) (err error
 }
 
 // archiveOf opens the archive of images that ref names.
-func archiveOf(ctx context.Context, dir *os.Root, ref BaseRef) func() (io.ReadCloser, error) {
-	if ref.Kind == BaseLayout {
+func archiveOf(ctx context.Context, dir *os.Root, ref template.BaseRef) func() (io.ReadCloser, error) {
+	if ref.Kind == template.BaseLayout {
 		return func() (io.ReadCloser, error) { return packLayout(ctx, dir, ref.Name), nil }
 	}
 	return func() (io.ReadCloser, error) { return openRegular(dir, ref.Name) }
 }
 
 // sumOf returns the digest of an archive's bytes, by which its images are found again.
-func sumOf(ref BaseRef, open func() (io.ReadCloser, error)) (string, error) {
+func sumOf(ref template.BaseRef, open func() (io.ReadCloser, error)) (string, error) {
 	r, err := open()
 	if err == nil {
 		sum := sha256.New()
@@ -185,16 +186,16 @@ func sumOf(ref BaseRef, open func() (io.ReadCloser, error)) (string, error) {
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", &FieldError{"base", fmt.Sprintf("base %s: no such file below the template's directory (%s)", ref, err)}
+		return "", &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s: no such file below the template's directory (%s)", ref, err)}
 	}
 	if err != nil && !ofHost(err) {
-		err = &FieldError{"base", fmt.Sprintf("base %s: %s", ref, whyUnread(err))}
+		err = &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s: %s", ref, whyUnread(err))}
 	}
 	return "", err
 }
 
 // loadBase finds the image of e.spec in the store, or calls bring.
-func (b *Builder) loadBase(ref BaseRef, bring func() ([]*store.Image, error), e *environmentOf) (*store.Image, error) {
+func (b *Builder) loadBase(ref template.BaseRef, bring func() ([]*store.Image, error), e *environmentOf) (*store.Image, error) {
 	before := map[store.Digest]bool{}
 	for _, have := range b.Store.Images() {
 		before[have.Digest] = true
@@ -216,7 +217,7 @@ func (b *Builder) loadBase(ref BaseRef, bring func() ([]*store.Image, error), e 
 		}
 	}
 	if len(images) != 1 {
-		return nil, &FieldError{"base", fmt.Sprintf("base %s holds %d images: save only the base image", ref, len(images))}
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s holds %d images: save only the base image", ref, len(images))}
 	}
 	return images[0], nil
 }
@@ -262,10 +263,10 @@ func packLayout(ctx context.Context, dir *os.Root, name string) io.ReadCloser {
 }
 
 // directory makes a base environment from the directory of a root file system.
-func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, report func(Event)) (*environmentOf, error) {
+func (b *Builder) directory(ctx context.Context, dir *os.Root, ref template.BaseRef, report func(Event)) (*environmentOf, error) {
 	root, err := dir.OpenRoot(ref.Name)
 	if err != nil {
-		return nil, &FieldError{"base", fmt.Sprintf("base %s: no such directory below the template's directory (%s)", ref, err)}
+		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s: no such directory below the template's directory (%s)", ref, err)}
 	}
 	defer func() { _ = root.Close() }()
 	report(Event{Step: "base", Name: ref.String(), Message: "read"})
@@ -301,9 +302,9 @@ func (b *Builder) directory(ctx context.Context, dir *os.Root, ref BaseRef, repo
 
 // finishForeign adds to parts, whose root is at rootfs, the files that a sandbox needs, and makes
 // the base environment's image.
-func (b *Builder) finishForeign(ctx context.Context, e *environmentOf, ref BaseRef, version, rootfs string, parts []store.Part) error {
+func (b *Builder) finishForeign(ctx context.Context, e *environmentOf, ref template.BaseRef, version, rootfs string, parts []store.Part) error {
 	if err := checkMachine(rootfs); err != nil {
-		return &FieldError{"base", fmt.Sprintf("base %s: %s", ref, err)}
+		return &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s: %s", ref, err)}
 	}
 	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -357,11 +358,11 @@ func (b *Builder) finishForeign(ctx context.Context, e *environmentOf, ref BaseR
 }
 
 // misplaced turns a conflict with FRE's own directories into a fault of the base.
-func misplaced(ref BaseRef, err error) error {
+func misplaced(ref template.BaseRef, err error) error {
 	if !errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	return &FieldError{"base", fmt.Sprintf("base %s conflicts with a directory of every sandbox: %s", ref, err)}
+	return &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s conflicts with a directory of every sandbox: %s", ref, err)}
 }
 
 // parents yields the directories above name, the topmost first.
@@ -425,7 +426,7 @@ func readIn(root int, name string, most int64) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("more than %s", formatBytes(most))
+		err = fmt.Errorf("more than %s", template.FormatBytes(most))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s of the base: %w", name, err)
@@ -519,7 +520,7 @@ func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (
 	rootfs := b.Store.Rootfs(of.base.Digest)
 	found, err := lookPath(rootfs, path.Base(program), searchPath(of.env))
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", &FieldError{"base", fmt.Sprintf("the runtime %s needs a program missing in the base %s: %s; %s", runtime.Name(), of.t.Base, err, instead)}
+		return "", &template.FieldError{Field: "base", Message: fmt.Sprintf("the runtime %s needs a program missing in the base %s: %s; %s", runtime.Name(), of.t.Base, err, instead)}
 	}
 	i, ok := runtime.(Interpreted)
 	if err != nil || !ok {
@@ -529,12 +530,12 @@ func (b *Builder) interpret(ctx context.Context, of *buildOf, runtime Runtime) (
 	var out bytes.Buffer
 	err = b.Run.Run(ctx, Command{Rootfs: rootfs, Args: append([]string{found}, want.Version...), Env: of.env, Dir: "/", Stdout: &out, Stderr: &out})
 	if err != nil {
-		return "", &FieldError{"base", fmt.Sprintf("%s of the base %s cannot run the runtime %s: %s; %s",
+		return "", &template.FieldError{Field: "base", Message: fmt.Sprintf("%s of the base %s cannot run the runtime %s: %s; %s",
 			found, of.t.Base, runtime.Name(), strings.TrimSpace(cmp.Or(out.String(), err.Error())), instead)}
 	}
 	_, said, _ := strings.Cut(out.String(), want.Before)
 	if got := versionIn(said); got == nil || slices.Compare(got, versionIn(want.Least)) < 0 {
-		return "", &FieldError{"base", fmt.Sprintf("the runtime %s needs %s %s or newer, but the base %s has %q; %s",
+		return "", &template.FieldError{Field: "base", Message: fmt.Sprintf("the runtime %s needs %s %s or newer, but the base %s has %q; %s",
 			runtime.Name(), want.Name, want.Least, of.t.Base, strings.TrimSpace(out.String()), instead)}
 	}
 	return found, nil

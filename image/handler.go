@@ -18,18 +18,19 @@ import (
 
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/internal/freignore"
+	"github.com/fre-engine/fre/template"
 )
 
 // checkHandler finds faults at build time that would otherwise appear at the first event: a missing
 // module, or a program that cannot run in the base. It does not run the function.
-func (c *codeTree) checkHandler(t *Template, rootfs string) error {
+func (c *codeTree) checkHandler(t *template.Template, rootfs string) error {
 	at := strings.LastIndexByte(t.Handler, '.')
 	switch {
-	case t.Runtime == "native" && (t.Contract == ContractCGI || t.Contract == ContractLambda):
+	case t.Runtime == "native" && (t.Contract == template.ContractCGI || t.Contract == template.ContractLambda):
 		return nil // a command line
 	case t.Runtime == "native":
 		return c.checkProgram(t, rootfs)
-	case t.Runtime == "java" && (t.Contract == ContractLambda || t.Contract == ContractFramework):
+	case t.Runtime == "java" && (t.Contract == template.ContractLambda || t.Contract == template.ContractFramework):
 		class, _, _ := strings.Cut(t.Handler, "::")
 		return c.checkClass(t, class)
 	case at < 0:
@@ -55,7 +56,7 @@ func (c *codeTree) checkHandler(t *Template, rootfs string) error {
 
 // checkClass requires the handler's class in the code or its jars, unless a package may have it.
 // Each jar must be a valid zip archive.
-func (c *codeTree) checkClass(t *Template, class string) error {
+func (c *codeTree) checkClass(t *template.Template, class string) error {
 	class = strings.ReplaceAll(class, ".", "/") + ".class"
 	_, found := c.entries[class]
 	for _, name := range slices.Sorted(maps.Keys(c.entries)) {
@@ -65,7 +66,7 @@ func (c *codeTree) checkClass(t *Template, class string) error {
 		}
 		names, err := c.jarNames(name)
 		if err != nil {
-			return &FieldError{"code.path", fmt.Sprintf("%s in the code is not a valid jar (%s): build the jar again, or list the jar in %s", name, err, freignore.File)}
+			return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code is not a valid jar (%s): build the jar again, or list the jar in %s", name, err, freignore.File)}
 		}
 		if slices.Contains(names, "BOOT-INF/classes/"+class) {
 			return c.handlerError(t.Handler, "%s is a Spring Boot jar with the class below BOOT-INF: use the plain jar (.jar.original), and list dependencies in packages.maven", name)
@@ -117,7 +118,7 @@ func (c *codeTree) checkModule(handler, module string, extensions ...string) err
 }
 
 func (*codeTree) handlerError(handler, format string, args ...any) error {
-	return &FieldError{"handler", fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
+	return &template.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
 }
 
 func (c *codeTree) topNames() string {
@@ -136,7 +137,7 @@ func (c *codeTree) topNames() string {
 }
 
 // checkProgram requires an executable ELF file, or a script whose interpreter the base has.
-func (c *codeTree) checkProgram(t *Template, rootfs string) error {
+func (c *codeTree) checkProgram(t *template.Template, rootfs string) error {
 	fail := func(format string, args ...any) error { return c.handlerError(t.Handler, format, args...) }
 	base, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/fre-engine/fre/template"
 )
 
 func TestHandlerFile(t *testing.T) {
@@ -20,8 +22,8 @@ func TestHandlerFile(t *testing.T) {
 		{"ruby", "index.handle", "no index.rb in the code"},
 		{"ruby", "Missing.App.handle", "no Missing.rb in the code"},
 	} {
-		err := c.checkHandler(&Template{Runtime: test.runtime, Handler: test.handler}, "")
-		var f *FieldError
+		err := c.checkHandler(&template.Template{Runtime: test.runtime, Handler: test.handler}, "")
+		var f *template.FieldError
 		if test.want == "" && err != nil || test.want != "" && (!errors.As(err, &f) || !strings.Contains(f.Message, test.want)) {
 			t.Errorf("%s %s: got %v, want %q", test.runtime, test.handler, err, test.want)
 		}

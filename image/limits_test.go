@@ -3,10 +3,12 @@ package image
 import (
 	"strings"
 	"testing"
+
+	"github.com/fre-engine/fre/template"
 )
 
 func TestExplainLimits(t *testing.T) {
-	r := Resources{MemoryBytes: 128 << 20, TmpBytes: 64 << 20, Pids: 64, Files: 1024}
+	c := Config{Resources: template.Resources{MemoryBytes: 128 << 20, TmpBytes: 64 << 20, Pids: 64, Files: 1024}}
 	for text, want := range map[string]string{
 		"OSError: [Errno 28] No space left on device: '/tmp/x'":                             "at most 64MiB: raise resources.tmp in fret.yaml",
 		"Error: ENOSPC: no space left on device, write":                                     "resources.tmp",
@@ -24,7 +26,7 @@ func TestExplainLimits(t *testing.T) {
 		"ValueError: no":          "",
 		"BlockingIOError: EAGAIN": "",
 	} {
-		if got := r.Explain(text); got == "" != (want == "") || !strings.Contains(got, want) {
+		if got := c.ExplainLimit(text); got == "" != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

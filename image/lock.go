@@ -3,8 +3,6 @@ package image
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,12 +12,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/fre-engine/fre/internal/lazyregexp"
 
 	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // LockFile is the name of the lock file beside fret.yaml.
@@ -32,7 +30,7 @@ const (
 
 // Lock pins the names, versions and hashes that a build resolved; it has no host names.
 //
-// A section is valid while its Request equals the template's ([Requests.Key]): see [Lock.PipFor]
+// A section is valid while its Request equals the template's ([template.Requests.Key]): see [Lock.PipFor]
 // and the like.
 type Lock struct {
 	Version  int             `json:"version"` // 1
@@ -56,7 +54,7 @@ type LockedBase struct {
 	Packages map[string]string `json:"packages"` // Debian package → version
 }
 
-// LockedPip is valid while Request is the [Requests.Key] of packages.pip and Index is
+// LockedPip is valid while Request is the [template.Requests.Key] of packages.pip and Index is
 // packages.pip_index.
 type LockedPip struct {
 	Request  []string          `json:"request"`
@@ -64,14 +62,14 @@ type LockedPip struct {
 	Packages []LockedPackage   `json:"packages"`
 }
 
-// LockedNPM is valid while Request is the [Requests.Key] of packages.npm. PackageLock is npm's own
+// LockedNPM is valid while Request is the [template.Requests.Key] of packages.npm. PackageLock is npm's own
 // package-lock.json (v3) without "resolved" members.
 type LockedNPM struct {
 	Request     []string        `json:"request"`
 	PackageLock json.RawMessage `json:"package_lock"`
 }
 
-// LockedMaven is valid while Request is the [Requests.Key] of packages.maven. A package is a jar,
+// LockedMaven is valid while Request is the [template.Requests.Key] of packages.maven. A package is a jar,
 // in the order of Maven's class path, named group:artifact or group:artifact:classifier, with one
 // hash. Provided are jars for the compiler only; no image has them.
 type LockedMaven struct {
@@ -80,14 +78,14 @@ type LockedMaven struct {
 	Provided []LockedPackage `json:"provided,omitempty"`
 }
 
-// LockedComposer is valid while Request is the [Requests.Key] of packages.composer. A package's
+// LockedComposer is valid while Request is the [template.Requests.Key] of packages.composer. A package's
 // hash is the hash of its tree.
 type LockedComposer struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 }
 
-// LockedGem is valid while Request is the [Requests.Key] of packages.gem. A package follows the
+// LockedGem is valid while Request is the [template.Requests.Key] of packages.gem. A package follows the
 // packages it needs. The version of a platform's package ends in the platform, as in
 // 1.18.0-x86_64-linux-gnu. The only hash is the archive's.
 type LockedGem struct {
@@ -128,7 +126,7 @@ var (
 )
 
 // PipFor returns the pip section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) PipFor(t *Template) *LockedPip {
+func (l *Lock) PipFor(t *template.Template) *LockedPip {
 	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip.Key()) || !maps.Equal(l.Pip.Index, t.Packages.PipIndex) {
 		return nil
 	}
@@ -136,7 +134,7 @@ func (l *Lock) PipFor(t *Template) *LockedPip {
 }
 
 // NPMFor returns the npm section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) NPMFor(t *Template) *LockedNPM {
+func (l *Lock) NPMFor(t *template.Template) *LockedNPM {
 	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.NPM.Key()) {
 		return nil
 	}
@@ -144,7 +142,7 @@ func (l *Lock) NPMFor(t *Template) *LockedNPM {
 }
 
 // MavenFor returns the maven section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) MavenFor(t *Template) *LockedMaven {
+func (l *Lock) MavenFor(t *template.Template) *LockedMaven {
 	if l == nil || l.Maven == nil || !slices.Equal(l.Maven.Request, t.Packages.Maven.Key()) {
 		return nil
 	}
@@ -153,7 +151,7 @@ func (l *Lock) MavenFor(t *Template) *LockedMaven {
 
 // ComposerFor returns the composer section if it answers the template's request, else nil. l may be
 // nil.
-func (l *Lock) ComposerFor(t *Template) *LockedComposer {
+func (l *Lock) ComposerFor(t *template.Template) *LockedComposer {
 	if l == nil || l.Composer == nil || !slices.Equal(l.Composer.Request, t.Packages.Composer.Key()) {
 		return nil
 	}
@@ -161,7 +159,7 @@ func (l *Lock) ComposerFor(t *Template) *LockedComposer {
 }
 
 // GemFor returns the gem section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) GemFor(t *Template) *LockedGem {
+func (l *Lock) GemFor(t *template.Template) *LockedGem {
 	if l == nil || l.Gem == nil || !slices.Equal(l.Gem.Request, t.Packages.Gem.Key()) {
 		return nil
 	}
@@ -169,34 +167,22 @@ func (l *Lock) GemFor(t *Template) *LockedGem {
 }
 
 // GitFor returns the git section if it answers the template's request, else nil. l may be nil.
-func (l *Lock) GitFor(t *Template) *LockedGit {
-	if l == nil || l.Git == nil || t.Code.Git == nil || l.Git.Request != t.Code.Git.key() {
+func (l *Lock) GitFor(t *template.Template) *LockedGit {
+	if l == nil || l.Git == nil || t.Code.Git == nil || l.Git.Request != t.Code.Git.Key() {
 		return nil
 	}
 	return l.Git
 }
 
-// key returns the text by which a lock identifies the request. It is a hash, because a URL would
-// put a host name into the lock.
-func (g *GitCode) key() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", g.URL, g.Ref, g.Submodules))
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
 // Find returns the pinned version of a package, by the name's normal form (PEP 503).
 func (l *LockedPip) Find(name string) (LockedPackage, bool) {
-	name = NormalName(name)
-	i := slices.IndexFunc(l.Packages, func(p LockedPackage) bool { return NormalName(p.Name) == name })
+	name = template.NormalName(name)
+	i := slices.IndexFunc(l.Packages, func(p LockedPackage) bool { return template.NormalName(p.Name) == name })
 	if i < 0 {
 		return LockedPackage{}, false
 	}
 	return l.Packages[i], true
 }
-
-var nameRuns = lazyregexp.New(`[-_.]+`)
-
-// NormalName returns a Python package's name as PEP 503 compares names.
-func NormalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
 
 // ReadLock reads dir's lock file. Without a lock file it returns nil.
 func ReadLock(dir *os.Root) (*Lock, error) {
@@ -211,7 +197,7 @@ func ReadLock(dir *os.Root) (*Lock, error) {
 }
 
 // readSmall reads a regular file of at most most bytes below dir. Errors: fs.ErrNotExist;
-// [TemplateErrors].
+// [template.Errors].
 func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 	f, err := openRegular(dir, name)
 	if err != nil {
@@ -223,24 +209,24 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
 	if int64(len(src)) > most {
-		return nil, TemplateErrors{{File: name, Message: "the file has more than " + formatBytes(most)}}
+		return nil, template.Errors{{File: name, Message: "the file has more than " + template.FormatBytes(most)}}
 	}
 	return bom.Decode(src), nil
 }
 
 // ParseLock reads a lock strictly: it refuses unknown members, bad hashes and host names. Errors
-// are [TemplateErrors] with name as the file.
+// are [template.Errors] with name as the file.
 func ParseLock(name string, src []byte) (*Lock, error) {
-	s := &source{file: name}
-	const next = "; delete the file to resolve again"
+	fail := func(format string, args ...any) error {
+		return template.Errors{{File: name, Message: fmt.Sprintf(format, args...) + "; delete the file to resolve again"}}
+	}
 	if len(src) > maxLockBytes {
-		return nil, s.fail(position{}, "the lock has %d bytes: the limit is %s%s", len(src), formatBytes(maxLockBytes), next)
+		return nil, fail("the lock has %d bytes: the limit is %s", len(src), template.FormatBytes(maxLockBytes))
 	}
 	dec := json.NewDecoder(bytes.NewReader(src))
 	dec.DisallowUnknownFields()
 	var l Lock
 	if err := dec.Decode(&l); err != nil {
-		s.lines = strings.Split(string(src), "\n")
 		at := dec.InputOffset()
 		var syntax *json.SyntaxError
 		var kind *json.UnmarshalTypeError
@@ -250,21 +236,15 @@ func ParseLock(name string, src []byte) (*Lock, error) {
 		case errors.As(err, &kind):
 			at = kind.Offset
 		}
-		return nil, s.fail(offsetPosition(src, at), "%s%s", err, next)
+		return nil, template.Errors{template.ErrorAt(name, src, at, err.Error()+"; delete the file to resolve again")}
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, s.fail(position{}, "several JSON values%s", next)
+		return nil, fail("several JSON values")
 	}
 	if err := l.check(); err != nil {
-		return nil, s.fail(position{}, "%s%s", err, next)
+		return nil, fail("%s", err)
 	}
 	return &l, nil
-}
-
-func offsetPosition(src []byte, offset int64) position {
-	before := src[:min(max(offset-1, 0), int64(len(src)))]
-	line := bytes.LastIndexByte(before, '\n') + 1
-	return position{bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[line:]) + 1}
 }
 
 func (l *Lock) check() error {
@@ -278,7 +258,7 @@ func (l *Lock) check() error {
 			}
 		}
 		for name, index := range l.Pip.Index {
-			if !lockedNamePattern.MatchString(name) || !namePattern.MatchString(index) {
+			if !lockedNamePattern.MatchString(name) || !template.ValidName(index) {
 				return fmt.Errorf("package %q: bad index %q", name, index)
 			}
 		}

@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fre-engine/fre/template"
 )
 
 var (
@@ -134,7 +135,7 @@ func TestLockFile(t *testing.T) {
 
 func TestLockAnswersRequest(t *testing.T) {
 	l := sampleLock()
-	tmpl := &Template{Packages: Packages{Pip: Requests{List: []string{"zeta>=1", "Alpha_b"}}, NPM: Requests{List: []string{"x@2"}}}}
+	tmpl := &template.Template{Packages: template.Packages{Pip: template.Requests{List: []string{"zeta>=1", "Alpha_b"}}, NPM: template.Requests{List: []string{"x@2"}}}}
 	if l.PipFor(tmpl) != l.Pip {
 		t.Error("the pip section answers the same request")
 	}
@@ -208,27 +209,4 @@ func FuzzParseLock(f *testing.F) {
 			t.Errorf("%q: not stable: %s then %s (%v)", src, once, twice, err)
 		}
 	})
-}
-
-// A file of requests, or one that it takes, changed: the lock answers no more.
-func TestRequestsKey(t *testing.T) {
-	r := Requests{File: "a/pyproject.toml[x, Y_z,x]", Text: []byte("1")}
-	r.splitExtras()
-	if r.File != "a/pyproject.toml" || !slices.Equal(r.Extras, []string{"x", "y-z"}) {
-		t.Errorf("split into %q and %q", r.File, r.Extras)
-	}
-	keys := map[string]bool{}
-	for _, r := range []Requests{
-		r,
-		{File: r.File, Text: []byte("1")},
-		{File: r.File, Text: []byte("2"), Extras: r.Extras},
-		{File: r.File, Text: []byte("1"), Extras: r.Extras, Beside: map[string][]byte{"a/uv.lock": []byte("1")}},
-		{File: r.File, Text: []byte("1"), Extras: r.Extras, Beside: map[string][]byte{"a/uv.lock": []byte("2")}},
-	} {
-		key := strings.Join(r.Key(), "\n")
-		if keys[key] {
-			t.Errorf("%+v has the key of another: %s", r, key)
-		}
-		keys[key] = true
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/template"
 )
 
 // BuildOptions are restrictions of a build, and labels of its image.
@@ -124,10 +125,10 @@ func (l *Lock) sections() (map[string]json.RawMessage, error) {
 }
 
 // asked returns the sections of a lock that the template needs.
-func (b *Builder) asked(t *Template) []string {
+func (b *Builder) asked(t *template.Template) []string {
 	var out []string
 	for _, site := range b.Sites {
-		if r := t.Packages.of(site.Name()); r != nil && !r.None() {
+		if r := t.Packages.Of(site.Name()); r != nil && !r.None() {
 			out = append(out, site.Name())
 		}
 	}

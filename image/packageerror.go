@@ -10,10 +10,11 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/internal/outward"
+	"github.com/fre-engine/fre/template"
 )
 
 // PackageError says that a package cannot be fetched, or is not as expected. Neither the template
-// (a [FieldError]) nor the engine is at fault.
+// (a [template.FieldError]) nor the engine is at fault.
 type PackageError struct {
 	Site    string // as below the template's packages: "pip", "deb"; "go" for modules in go.mod
 	Package string // "left-pad 1.3.0"; "" if Message names the package
@@ -131,7 +132,7 @@ func Local(err error) bool {
 // debianFault turns a fault of Debian packages into a [PackageError].
 func debianFault(err error) error {
 	var known *PackageError
-	var field *FieldError
+	var field *template.FieldError
 	var fetch *debian.FetchError
 	if errors.As(err, &known) || errors.As(err, &field) {
 		return err

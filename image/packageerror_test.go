@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestDebianFault: what is wrong with an archive of Debian packages is told apart
@@ -40,7 +41,7 @@ func TestDebianFault(t *testing.T) {
 		"cut short":    {&debian.FetchError{Err: io.ErrUnexpectedEOF}, SiteDown},
 		"cancelled":    {&debian.FetchError{Err: context.Canceled}, 0},
 		"disk full":    {&debian.FetchError{Err: unix.ENOSPC}, 0},
-		"the template": {&FieldError{"packages.deb", "no"}, 0},
+		"the template": {&template.FieldError{Field: "packages.deb", Message: "no"}, 0},
 		"ours":         {errors.New("no"), 0},
 		"none":         {nil, 0},
 	} {

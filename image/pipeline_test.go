@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestPipelineImage: a template with steps needs no base, no runtime and no network; its image
@@ -20,7 +21,7 @@ func TestPipelineImage(t *testing.T) {
 	defer s.Close()
 	dir := t.TempDir()
 	const src = "id: f\nversion: '2'\npipeline: [a, b@3]\nresources: {timeout: 5s}\ntriggers: [{name: n, cron: {schedule: '@daily'}}]\nevents: {retries: 1}\naccess: open\n"
-	if err := os.WriteFile(filepath.Join(dir, TemplateFile), []byte(src), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, template.FileName), []byte(src), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	root, err := os.OpenRoot(dir)
@@ -40,7 +41,7 @@ func TestPipelineImage(t *testing.T) {
 			err = c.Check()
 		}
 		if err != nil || c.Protocol != ProtocolPipeline || !slices.Equal(c.Pipeline, []string{"a", "b@3"}) || len(c.Args) > 0 ||
-			len(c.Triggers) != 1 || c.Events == nil || c.Access != AccessOpen || c.Resources.Timeout != 5e9 || c.Tenant != DefaultTenant {
+			len(c.Triggers) != 1 || c.Events == nil || c.Access != template.AccessOpen || c.Resources.Timeout != 5e9 || c.Tenant != template.DefaultTenant {
 			t.Errorf("%+v, %v", c, err)
 		}
 		if text, err := os.ReadFile(filepath.Join(s.Rootfs(img.Digest), pipelineFile)); err != nil || string(text) != "a\nb@3\n" {
@@ -54,14 +55,14 @@ func TestPipelineImage(t *testing.T) {
 
 // TestPipelineConfig: what no template could have said is refused in images from elsewhere.
 func TestPipelineConfig(t *testing.T) {
-	tmpl, err := ParseTemplate(TemplateFile, []byte("id: f\npipeline: [a]\n"))
+	tmpl, err := template.Parse(template.FileName, []byte("id: f\npipeline: [a]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Config){
 		"":              func(*Config) {},
 		"no steps":      func(c *Config) { c.Pipeline = nil },
-		"too many":      func(c *Config) { c.Pipeline = slices.Repeat(c.Pipeline, MaxSteps+1) },
+		"too many":      func(c *Config) { c.Pipeline = slices.Repeat(c.Pipeline, template.MaxSteps+1) },
 		"several names": func(c *Config) { c.Pipeline = []string{"a|b"} },
 		"a tenant's":    func(c *Config) { c.Pipeline = []string{"a.red"} },
 		"a program":     func(c *Config) { c.Args = []string{"/bin/sh"} },

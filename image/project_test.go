@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // tinyProject is a runtime whose code says in the file "asks" what it needs.
@@ -21,7 +22,7 @@ func (*tinyProject) Requests(code fs.FS) (site, file string, text []byte, err er
 	case errors.Is(err, fs.ErrNotExist):
 		return "", "", nil, nil
 	case string(text) == "wrong":
-		return "maven", "asks", nil, &FieldError{"code.path", "asks: wrong"}
+		return "maven", "asks", nil, &template.FieldError{Field: "code.path", Message: "asks: wrong"}
 	}
 	return "maven", "asks", text, err
 }
@@ -32,7 +33,7 @@ type tinyMaven struct {
 	asked *[]string
 }
 
-func (s tinyMaven) Packages(_ context.Context, _ *Step, t *Template, lock *Lock) ([]store.Part, error) {
+func (s tinyMaven) Packages(_ context.Context, _ *Step, t *template.Template, lock *Lock) ([]store.Part, error) {
 	*s.asked = append(*s.asked, t.Packages.Maven.File+" "+string(t.Packages.Maven.Text)+strings.Join(t.Packages.Maven.List, " "))
 	if lock.Maven == nil {
 		lock.Maven = &LockedMaven{Request: t.Packages.Maven.Key()}
@@ -44,9 +45,9 @@ func (s tinyMaven) Packages(_ context.Context, _ *Step, t *Template, lock *Lock)
 // template's own word counts more, and a build that may resolve nothing compares
 // the code's with the lock.
 func TestProjectRequests(t *testing.T) {
-	rig := func(template string, files map[string]string) (*builderRig, *[]string) {
+	rig := func(fret string, files map[string]string) (*builderRig, *[]string) {
 		r := newRig(t, files)
-		r.write(t, map[string]string{"fret.yaml": "id: f\nbase: native\nruntime: tiny\nhandler: main\n" + template})
+		r.write(t, map[string]string{"fret.yaml": "id: f\nbase: native\nruntime: tiny\nhandler: main\n" + fret})
 		asked := &[]string{}
 		r.Runtimes = append(r.Runtimes, &tinyProject{tinyCompiled{named: "tiny"}})
 		r.Sites = append(r.Sites, tinyMaven{emptySite{"maven", "native"}, asked})
@@ -74,7 +75,7 @@ func TestProjectRequests(t *testing.T) {
 		t.Errorf("other requests than the lock's: %v", err)
 	}
 	r.write(t, map[string]string{"src/asks": "wrong"})
-	var faults TemplateErrors
+	var faults template.Errors
 	if err := build(r, BuildOptions{}); !errors.As(err, &faults) || !strings.Contains(err.Error(), "asks: wrong") {
 		t.Errorf("got %v, want a fault of the code's", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Base is a base environment that FRE makes from Debian packages. runtimes.Bases lists all bases.
@@ -39,7 +40,7 @@ type Site interface {
 	// the site's section, and Packages installs exactly its versions and hashes. Otherwise the
 	// section is nil, and Packages fills it if there is something to lock. Packages is called only
 	// for templates that request packages of the site.
-	Packages(ctx context.Context, s *Step, t *Template, lock *Lock) ([]store.Part, error)
+	Packages(ctx context.Context, s *Step, t *template.Template, lock *Lock) ([]store.Part, error)
 }
 
 // RequestReader is a Site whose request file refers to further files: included files, or the tool's
@@ -51,7 +52,7 @@ type RequestReader interface {
 	// checks as much as possible without the base environment. Paths are relative to the template's
 	// directory; results of read are kept in r.Beside. Errors of read: fs.ErrNotExist, and errors
 	// that name the file.
-	ReadRequests(r *Requests, read func(path string) ([]byte, error)) error
+	ReadRequests(r *template.Requests, read func(path string) ([]byte, error)) error
 }
 
 // ProgramDirs is a Site whose packages contain programs: functions of every contract have these
@@ -87,12 +88,12 @@ type Runtime interface {
 
 	// Command returns argv and additional environment of a function's sandbox. A bad handler gives
 	// a *FieldError.
-	Command(t *Template) (args, env []string, err error)
+	Command(t *template.Template) (args, env []string, err error)
 
 	// Shell returns how to start a parked interpreter for t. nil: the runtime has no interpreter,
 	// or the interpreter reads a variable of env, the function's whole environment, when it starts
 	// ([Shell.Fits]).
-	Shell(t *Template, env []string) *Shell
+	Shell(t *template.Template, env []string) *Shell
 }
 
 // ForkServer is a Runtime whose bootstrap, with FRE_FORK=1 in the environment, imports the handler
@@ -122,12 +123,12 @@ type CodeBuilder interface {
 	// Builds reports whether code with the given files (sorted paths below /function) must be
 	// built. toolchain names what else the result depends on, apart from code, template and lock: a
 	// compiler's version. Results are cached.
-	Builds(t *Template, files []string) (toolchain string, ok bool)
+	Builds(t *template.Template, files []string) (toolchain string, ok bool)
 
 	// BuildCode builds the code in source, a private directory in s.Scratch, and returns the
 	// directory in s.Scratch that becomes /function. Faults of the code give a *FieldError for
 	// "code.path".
-	BuildCode(ctx context.Context, s *Step, t *Template, lock *Lock, source string) (built string, err error)
+	BuildCode(ctx context.Context, s *Step, t *template.Template, lock *Lock, source string) (built string, err error)
 }
 
 // Project is a CodeBuilder whose source can itself request packages.
@@ -146,7 +147,7 @@ type Repository interface {
 	// git's own files and with the time of the commit on all files. It returns the directory and
 	// the commit's id. Faults that the template or the engine's configuration can correct give a
 	// *FieldError below "code.git".
-	Fetch(ctx context.Context, s *Step, code *GitCode, commit string) (dir, id string, err error)
+	Fetch(ctx context.Context, s *Step, code *template.GitCode, commit string) (dir, id string, err error)
 }
 
 // BaseSpec says which Debian packages a base environment has.
@@ -168,13 +169,13 @@ type BaseSpec struct {
 }
 
 // slimmed returns s changed by a template's slim and keep.
-func (s BaseSpec) slimmed(slim Slim, keep []string) BaseSpec {
+func (s BaseSpec) slimmed(slim template.Slim, keep []string) BaseSpec {
 	switch slim {
-	case SlimDefault:
-	case SlimTrue:
+	case template.SlimDefault:
+	case template.SlimTrue:
 		s.Exclude = slices.Concat(s.Exclude, s.Also, s.SlimExclude)
 		s.Drop = slices.Concat(s.Drop, s.SlimDrop)
-	case SlimFalse:
+	case template.SlimFalse:
 		s.Drop = documentation()
 	}
 	s.SlimExclude, s.SlimDrop = nil, nil

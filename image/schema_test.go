@@ -3,16 +3,15 @@ package image
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"slices"
 	"testing"
 
 	"github.com/goccy/go-yaml"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // named is a runtime that accepts every handler.
@@ -23,17 +22,17 @@ func (n named) Bases() []string            { return []string{string(n)} }
 func (named) Bootstrap() map[string][]byte { return nil }
 
 // testContracts are those of the runtimes with that name.
-var testContracts = map[string][]Contract{
-	"python": {ContractFRE, ContractLambda, ContractASGI, ContractWSGI, ContractFramework, ContractKnative},
-	"node":   {ContractFRE, ContractLambda, ContractFramework, ContractKnative},
-	"go":     {ContractFRE, ContractLambda, ContractKnative},
-	"native": {ContractFRE, ContractStdio, ContractCGI, ContractLambda},
-	"http":   {ContractHTTP},
+var testContracts = map[string][]template.Contract{
+	"python": {template.ContractFRE, template.ContractLambda, template.ContractASGI, template.ContractWSGI, template.ContractFramework, template.ContractKnative},
+	"node":   {template.ContractFRE, template.ContractLambda, template.ContractFramework, template.ContractKnative},
+	"go":     {template.ContractFRE, template.ContractLambda, template.ContractKnative},
+	"native": {template.ContractFRE, template.ContractStdio, template.ContractCGI, template.ContractLambda},
+	"http":   {template.ContractHTTP},
 }
 
-func (named) Command(*Template) (args, env []string, err error) { return nil, nil, nil }
+func (named) Command(*template.Template) (args, env []string, err error) { return nil, nil, nil }
 
-func (named) Shell(*Template, []string) *Shell { return nil }
+func (named) Shell(*template.Template, []string) *Shell { return nil }
 
 var (
 	testRuntimes = []Runtime{several{named("python")}, several{named("node")}, named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}
@@ -46,12 +45,12 @@ type anywhere struct{ named }
 
 func (a anywhere) Bases() []string { return append(a.named.Bases(), AnyBase) }
 
-func (a anywhere) Contract(c Contract) Runtime { return several{a}.Contract(c) }
+func (a anywhere) Contract(c template.Contract) Runtime { return several{a}.Contract(c) }
 
 // several is a runtime with the contracts of testContracts.
 type several struct{ Runtime }
 
-func (s several) Contract(c Contract) Runtime {
+func (s several) Contract(c template.Contract) Runtime {
 	if slices.Contains(testContracts[s.Name()], c) {
 		return s.Runtime
 	}
@@ -65,7 +64,7 @@ func (s emptySite) Name() string    { return s.name }
 func (s emptySite) Bases() []string { return []string{s.base} }
 func (emptySite) Env() []string     { return nil }
 
-func (emptySite) Packages(context.Context, *Step, *Template, *Lock) ([]store.Part, error) {
+func (emptySite) Packages(context.Context, *Step, *template.Template, *Lock) ([]store.Part, error) {
 	return nil, nil
 }
 
@@ -392,9 +391,9 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "resources: {disk: 1}\n", false},
 	} {
 		t.Run(c.src, func(t *testing.T) {
-			tmpl, perr := ParseTemplate(TemplateFile, []byte(c.src))
+			tmpl, perr := template.Parse(template.FileName, []byte(c.src))
 			if perr == nil {
-				perr = tmpl.Check(testBases, testRuntimes, testSites)
+				perr = CheckTemplate(tmpl, testBases, testRuntimes, testSites)
 			}
 			if good := perr == nil; good != c.good {
 				t.Errorf("ParseTemplate: good is %v, want %v: %v", good, c.good, perr)
@@ -430,46 +429,4 @@ var outOfSchema = map[string]bool{
 	"id: f\nbase: python\nresources: {pids: 8}\n":                                                          true,
 	"id: f\nbase: python\nresources: {cpu: '0.25', memory: 100KB}\n":                                       true,
 	"id: f\nbase: python\nnetwork: {mode: egress, allow: [10.0.0.1/8]}\n":                                  true,
-}
-
-// The keys of the schema are those of the parser's table.
-func TestSchemaKeys(t *testing.T) {
-	var doc struct {
-		Properties map[string]json.RawMessage
-		Items      json.RawMessage
-	}
-	var schemaKeys func(raw json.RawMessage, path string) []string
-	schemaKeys = func(raw json.RawMessage, path string) []string {
-		doc.Properties, doc.Items = nil, nil
-		if err := json.Unmarshal(raw, &doc); err != nil {
-			t.Fatal(err)
-		}
-		if doc.Items != nil {
-			return schemaKeys(doc.Items, path)
-		}
-		properties := doc.Properties
-		var keys []string
-		for _, key := range slices.Sorted(maps.Keys(properties)) {
-			keys = append(keys, join(path, key))
-			keys = append(keys, schemaKeys(properties[key], join(path, key))...)
-		}
-		return keys
-	}
-	var tableKeys func(fields []field, path string) []string
-	tableKeys = func(fields []field, path string) []string {
-		var keys []string
-		for _, f := range fields {
-			keys = append(keys, join(path, f.key))
-			keys = append(keys, tableKeys(f.below, join(path, f.key))...)
-		}
-		return keys
-	}
-	fromSchema := schemaKeys(api.TemplateSchema, "")
-	d := &decoder{source: &source{at: map[string]position{}}}
-	fromTable := tableKeys(d.fields(&Template{}), "")
-	slices.Sort(fromSchema)
-	slices.Sort(fromTable)
-	if diff := cmp.Diff(fromTable, fromSchema); diff != "" {
-		t.Errorf("-parser +schema:\n%s", diff)
-	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/fre-engine/fre/template"
 )
 
 // SettingsOverride is FRE's own configuration of package tools. A set field replaces the host's
@@ -78,7 +80,7 @@ func (c *GitCredential) check() error {
 		}
 	}
 	switch {
-	case !namePattern.MatchString(c.Name):
+	case !template.ValidName(c.Name):
 		return fmt.Errorf("bad name %q: lower-case letters, digits and dashes, at most 63", c.Name)
 	case err != nil || u.Host == "" || u.User != nil || ssh != (u.Scheme == "ssh") || !ssh && u.Scheme != "https" && !loopback(u):
 		return fmt.Errorf("%s: url must be like https://HOST/PATH for a token, ssh://HOST/PATH for a key, without a user", c.Name)
@@ -91,7 +93,7 @@ func (c *GitCredential) check() error {
 // checkIndexes returns an error for a faulty package index.
 func checkIndexes(indexes map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(indexes)) {
-		if !namePattern.MatchString(name) {
+		if !template.ValidName(name) {
 			return fmt.Errorf("packages.pip.indexes: bad name %q: lower-case letters, digits and dashes, at most 63", name)
 		}
 		// A URL may hold a password, so the error does not repeat it.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Shell says how to park an interpreter before its function is known. The root is the base
@@ -91,7 +92,7 @@ func (b *Builder) ShellRoot(ctx context.Context, img *store.Image, config *Confi
 }
 
 func (b *Builder) shellRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
-	name, key := shellPrefix+baseName(config.Base), ShellKey(img, config)
+	name, key := shellPrefix+template.BaseName(config.Base), ShellKey(img, config)
 	if root := b.find(name, key); root != nil {
 		return root, nil
 	}

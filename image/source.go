@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Limits of unpacked code from an archive, as for an upload.
@@ -80,7 +81,7 @@ func openedIn(s *Step, dir string, f func(*os.Root) error) error {
 
 func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) error {
 	fail := func(format string, args ...any) error {
-		return &FieldError{"code.archive", fmt.Sprintf("code.archive %q: %s", name, fmt.Sprintf(format, args...))}
+		return &template.FieldError{Field: "code.archive", Message: fmt.Sprintf("code.archive %q: %s", name, fmt.Sprintf(format, args...))}
 	}
 	f, err := openRegular(dir, name)
 	switch {
@@ -104,7 +105,7 @@ func unpackCode(ctx context.Context, dir *os.Root, name string, to *os.Root) err
 func (b *Builder) checkout(ctx context.Context, s *Step, of *buildOf, top string) error {
 	git := of.t.Code.Git
 	if b.Git == nil {
-		return &FieldError{"code.git", "the engine does not fetch code from git"}
+		return &template.FieldError{Field: "code.git", Message: "the engine does not fetch code from git"}
 	}
 	key := func(commit string) string {
 		return fmt.Sprintf("git:%s:%x", commit, sha256.Sum256(fmt.Appendf(nil, "%q %q %v", git.URL, git.Auth, git.Submodules)))
@@ -127,7 +128,7 @@ func (b *Builder) checkout(ctx context.Context, s *Step, of *buildOf, top string
 	if !commitPattern.MatchString(id) || commit != "" && id != commit {
 		return fmt.Errorf("code.git: asked for the commit %q and got %q", commit, id)
 	}
-	of.lock.Git = &LockedGit{Request: git.key(), Commit: id}
+	of.lock.Git = &LockedGit{Request: git.Key(), Commit: id}
 	w, err := b.Store.Create()
 	if err != nil {
 		return err
@@ -214,12 +215,12 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 		}
 		defer func() { _ = code.Close() }()
 		site, file, text, err := p.Requests(code.FS())
-		r := of.t.Packages.of(site)
+		r := of.t.Packages.Of(site)
 		switch {
 		case r != nil && !r.None():
 			return nil // the template's requests win; the build of the code reports faults
 		case err == nil && r != nil:
-			*r = Requests{File: path.Join(of.t.Code.Path, file), Text: bom.Decode(text)}
+			*r = template.Requests{File: path.Join(of.t.Code.Path, file), Text: bom.Decode(text)}
 		}
 		return err
 	})

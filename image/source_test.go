@@ -14,6 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // tinyCompiled is a runtime whose code and bootstrap are compiled.
@@ -42,18 +43,18 @@ func (r *tinyCompiled) CompileBootstrap(ctx context.Context, s *Step) (store.Par
 	return store.Part{Tree: tree}, err
 }
 
-func (*tinyCompiled) Builds(_ *Template, files []string) (toolchain string, ok bool) {
+func (*tinyCompiled) Builds(_ *template.Template, files []string) (toolchain string, ok bool) {
 	return "1.0", slices.Contains(files, "main.source")
 }
 
-func (r *tinyCompiled) BuildCode(_ context.Context, s *Step, _ *Template, _ *Lock, source string) (string, error) {
+func (r *tinyCompiled) BuildCode(_ context.Context, s *Step, _ *template.Template, _ *Lock, source string) (string, error) {
 	r.builds++
 	text, err := os.ReadFile(filepath.Join(source, "main.source"))
 	if err != nil {
 		return "", err
 	}
 	if string(text) == "wrong" {
-		return "", &FieldError{"code.path", "main.source:1: wrong"}
+		return "", &template.FieldError{Field: "code.path", Message: "main.source:1: wrong"}
 	}
 	built := filepath.Join(s.Scratch, "built")
 	return built, errors.Join(os.Mkdir(built, 0o755), os.WriteFile(filepath.Join(built, "main"), []byte(strings.ToUpper(string(text))), 0o755))
@@ -98,7 +99,7 @@ func TestBuildCode(t *testing.T) {
 	}
 	r.write(t, map[string]string{"src/main.source": "wrong"})
 	_, _, err := r.Build(ctx, r.root, nil)
-	var faults TemplateErrors
+	var faults template.Errors
 	if !errors.As(err, &faults) || faults[0].Line != 4 || !strings.Contains(faults[0].Message, "main.source:1: wrong") {
 		t.Errorf("got %v, want a fault at code.path", err)
 	}
@@ -116,7 +117,7 @@ type scriptsSite struct {
 	allowed *[][]string
 }
 
-func (s scriptsSite) Packages(_ context.Context, _ *Step, t *Template, _ *Lock) ([]store.Part, error) {
+func (s scriptsSite) Packages(_ context.Context, _ *Step, t *template.Template, _ *Lock) ([]store.Part, error) {
 	*s.allowed = append(*s.allowed, t.Packages.NPMScripts)
 	return nil, nil
 }
@@ -223,7 +224,7 @@ type tinyGit struct {
 
 const tinyCommit = "0123456789012345678901234567890123456789"
 
-func (g *tinyGit) Fetch(_ context.Context, s *Step, _ *GitCode, _ string) (dir, id string, err error) {
+func (g *tinyGit) Fetch(_ context.Context, s *Step, _ *template.GitCode, _ string) (dir, id string, err error) {
 	g.fetches++
 	dir = filepath.Join(s.Scratch, "tree")
 	return dir, tinyCommit, g.make(dir)
@@ -232,18 +233,18 @@ func (g *tinyGit) Fetch(_ context.Context, s *Step, _ *GitCode, _ string) (dir, 
 // A commit that is in the store is for those who ask the same address with the same
 // credential: to others its id, which is no secret, says nothing.
 func TestCommitOfAddress(t *testing.T) {
-	template := func(url, auth string) string {
+	fret := func(url, auth string) string {
 		return "id: f\nbase: native\nhandler: run\ncode: {git: {url: '" + url + "', auth: " + auth + "}}\n"
 	}
-	r := newRig(t, map[string]string{"fret.yaml": template("https://example.org/private", "team")})
+	r := newRig(t, map[string]string{"fret.yaml": fret("https://example.org/private", "team")})
 	g := &tinyGit{make: func(dir string) error {
 		return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "run"), []byte("#!/bin/sh\n"), 0o755))
 	}}
 	r.Git = g
 	build := func(url, auth string) error {
-		tmpl := &Template{Code: Code{Git: &GitCode{URL: url}}}
-		r.write(t, map[string]string{"fret.yaml": template(url, auth)})
-		lock := &Lock{Base: LockedBase{Name: "native"}, Git: &LockedGit{Request: tmpl.Code.Git.key(), Commit: tinyCommit}}
+		tmpl := &template.Template{Code: template.Code{Git: &template.GitCode{URL: url}}}
+		r.write(t, map[string]string{"fret.yaml": fret(url, auth)})
+		lock := &Lock{Base: LockedBase{Name: "native"}, Git: &LockedGit{Request: tmpl.Code.Git.Key(), Commit: tinyCommit}}
 		if err := WriteLock(r.root, lock); err != nil {
 			t.Fatal(err)
 		}
@@ -291,11 +292,11 @@ func TestStepLeavesHoles(t *testing.T) {
 	holes := func(dir string) error {
 		return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "main"), nil, 0o755), os.Truncate(filepath.Join(dir, "main"), 1<<42))
 	}
-	for template, field := range map[string]string{
+	for fret, field := range map[string]string{
 		"id: f\nbase: native\nhandler: main\ncode: {git: {url: 'https://example.org/x'}}\n": "code.git",
 		"id: f\nruntime: tiny\nhandler: main\n":                                             "code.path",
 	} {
-		r := newRig(t, map[string]string{"fret.yaml": template, "main.source": "x"})
+		r := newRig(t, map[string]string{"fret.yaml": fret, "main.source": "x"})
 		r.Git = &tinyGit{make: holes}
 		r.Runtimes = append(r.Runtimes, dirBuilder{tinyCompiled{named: "tiny"}, holes})
 		_, _, err := r.Build(t.Context(), r.root, nil)
@@ -314,9 +315,9 @@ type dirBuilder struct {
 func (dirBuilder) Bases() []string              { return []string{"native"} }
 func (dirBuilder) Bootstrap() map[string][]byte { return nil }
 
-func (dirBuilder) Builds(*Template, []string) (toolchain string, ok bool) { return "1", true }
+func (dirBuilder) Builds(*template.Template, []string) (toolchain string, ok bool) { return "1", true }
 
-func (d dirBuilder) BuildCode(_ context.Context, s *Step, _ *Template, _ *Lock, _ string) (string, error) {
+func (d dirBuilder) BuildCode(_ context.Context, s *Step, _ *template.Template, _ *Lock, _ string) (string, error) {
 	built := filepath.Join(s.Scratch, "built")
 	return built, d.make(built)
 }

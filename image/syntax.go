@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Sourced is a Runtime whose handlers are files that an interpreter reads.
@@ -24,7 +25,7 @@ type Sourced interface {
 	// Source returns the handler's file in the code (a path below /function), and the name of the
 	// interpreter that reads the file. file is "" if the handler is not source, or is unknown. read
 	// returns nil for a missing file.
-	Source(t *Template, read func(file string) []byte) (file, interpreter string)
+	Source(t *template.Template, read func(file string) []byte) (file, interpreter string)
 }
 
 // Parser is a Runtime whose interpreter can parse a file without running it.
@@ -82,7 +83,7 @@ const maxParsed = 4 << 20
 
 // checkSyntax refuses a handler's file that its interpreter cannot parse. Other files
 // are not parsed: they may be templates, or for another version of the language.
-// Errors: *[FieldError] with what the interpreter prints.
+// Errors: *[template.FieldError] with what the interpreter prints.
 func (b *Builder) checkSyntax(ctx context.Context, of *buildOf, runtime Runtime, code store.Digest) error {
 	sourced, ok := runtime.(Sourced)
 	if !ok {
@@ -134,7 +135,7 @@ func (b *Builder) checkSyntax(ctx context.Context, of *buildOf, runtime Runtime,
 	})
 	if exit, ok := errors.AsType[*ExitError](err); ok && !exit.signalled() {
 		says := strings.ReplaceAll(strings.TrimSpace(exit.Output), "/work/", "")
-		return &FieldError{"handler", fmt.Sprintf("%s cannot parse the handler's file %s; correct the file and build again:\n%s", language, file, says)}
+		return &template.FieldError{Field: "handler", Message: fmt.Sprintf("%s cannot parse the handler's file %s; correct the file and build again:\n%s", language, file, says)}
 	}
 	if err != nil {
 		return err

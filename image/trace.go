@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // ErrSlimmed says that an image is not a function's, or is slimmed already.
@@ -74,7 +75,7 @@ type LeftOutPart struct {
 //   - files that the runtime reads when a function fails ([Traced])
 //
 // A directory without kept files is removed: Python would take it for a package. The new image
-// shares contents with the old one. Errors: [ErrSlimmed], *[FieldError] for a bad glob, errors of
+// shares contents with the old one. Errors: [ErrSlimmed], *[template.FieldError] for a bad glob, errors of
 // the store.
 func (b *Builder) Slim(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
 	out, err := b.slim(ctx, img, o)
@@ -177,7 +178,7 @@ func (b *Builder) newTracing(img *store.Image, globs []string) (*tracing, error)
 	}{{globs, &t.kept}, {metadata, &t.about}} {
 		dropped, err := debian.Keep(g.globs)
 		if err != nil {
-			return nil, &FieldError{"keep", fmt.Sprintf("keep: %s", err)}
+			return nil, &template.FieldError{Field: "keep", Message: fmt.Sprintf("keep: %s", err)}
 		}
 		*g.into = func(p string) bool { return !dropped(p) }
 	}

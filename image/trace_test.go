@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // slimRig is a store with a function's image, made of parts.
@@ -176,7 +177,7 @@ func TestSlimTraced(t *testing.T) {
 	if _, err := r.Slim(t.Context(), got.Image, SlimOptions{}); !errors.Is(err, ErrSlimmed) {
 		t.Errorf("a slimmed image again: %v, want ErrSlimmed", err)
 	}
-	var field *FieldError
+	var field *template.FieldError
 	if _, err := r.Slim(t.Context(), img, SlimOptions{Keep: []string{"a/["}}); !errors.As(err, &field) {
 		t.Errorf("a bad glob: %v, want a FieldError", err)
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // recorder notes the programs that build steps run and refuses a step that
@@ -148,9 +149,9 @@ func openOnce(open func(string) (image.Archive, error)) func(string) (image.Arch
 }
 
 // build builds a template with one file of code.
-func (w *workshop) build(t *testing.T, template, file string, lock *image.Lock) (*store.Image, *image.Lock, error) {
+func (w *workshop) build(t *testing.T, fret, file string, lock *image.Lock) (*store.Image, *image.Lock, error) {
 	t.Helper()
-	return w.buildFiles(t, map[string]string{"fret.yaml": template, file: ""}, lock)
+	return w.buildFiles(t, map[string]string{"fret.yaml": fret, file: ""}, lock)
 }
 
 // buildFiles builds a template directory that holds these files.
@@ -226,8 +227,8 @@ func noHosts(t *testing.T, l *image.Lock) {
 
 func TestBuildPython(t *testing.T) {
 	w := newWorkshop(t)
-	const template = "id: f\nbase: python\nhandler: main.handle\npackages:\n  pip: [%s]\n"
-	img, lock, err := w.build(t, fmt.Sprintf(template, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", nil)
+	const fret = "id: f\nbase: python\nhandler: main.handle\npackages:\n  pip: [%s]\n"
+	img, lock, err := w.build(t, fmt.Sprintf(fret, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +274,7 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 	})
 	w.runner.runs = nil
 	t.Run("the lock and the store answer", func(t *testing.T) {
-		again, lock2, err := w.build(t, fmt.Sprintf(template, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", lock)
+		again, lock2, err := w.build(t, fmt.Sprintf(fret, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", lock)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,21 +292,21 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 	t.Run("locked and offline", func(t *testing.T) {
 		w.options = image.BuildOptions{Locked: true, Offline: true}
 		defer func() { w.options = image.BuildOptions{} }()
-		if _, _, err := w.build(t, fmt.Sprintf(template, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", lock); err != nil || len(w.runner.runs) != 0 {
+		if _, _, err := w.build(t, fmt.Sprintf(fret, `"requests==2.32.3", "lxml==5.3.0"`), "main.py", lock); err != nil || len(w.runner.runs) != 0 {
 			t.Errorf("ran %q: %v", w.runner.runs, err)
 		}
 		var drift *image.LockError
-		if _, _, err := w.build(t, fmt.Sprintf(template, `"requests==2.32.2"`), "main.py", lock); !errors.As(err, &drift) {
+		if _, _, err := w.build(t, fmt.Sprintf(fret, `"requests==2.32.2"`), "main.py", lock); !errors.As(err, &drift) {
 			t.Errorf("another request: %v", err)
 		}
 		w.options.Locked = false
-		if _, _, err := w.build(t, fmt.Sprintf(template, `"requests==2.32.2"`), "main.py", nil); !errors.Is(err, image.ErrOffline) {
+		if _, _, err := w.build(t, fmt.Sprintf(fret, `"requests==2.32.2"`), "main.py", nil); !errors.Is(err, image.ErrOffline) {
 			t.Errorf("no lock: %v", err)
 		}
 		lacking := &image.Lock{Pip: &image.LockedPip{Request: []string{"six==1.16.0"}, Packages: []image.LockedPackage{
 			{Name: "six", Version: "1.16.0", Hashes: []string{"sha256:" + strings.Repeat("1", 64)}},
 		}}}
-		if _, _, err := w.build(t, fmt.Sprintf(template, "six==1.16.0"), "main.py", lacking); !errors.Is(err, image.ErrOffline) || !strings.Contains(err.Error(), "six 1.16.0") {
+		if _, _, err := w.build(t, fmt.Sprintf(fret, "six==1.16.0"), "main.py", lacking); !errors.Is(err, image.ErrOffline) || !strings.Contains(err.Error(), "six 1.16.0") {
 			t.Errorf("a package that is not there: %v", err)
 		}
 	})
@@ -313,7 +314,7 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 		bad := &image.Lock{Pip: &image.LockedPip{Request: []string{"six==1.16.0"}, Packages: []image.LockedPackage{
 			{Name: "six", Version: "1.16.0", Hashes: []string{"sha256:" + strings.Repeat("0", 64)}},
 		}}}
-		_, _, err := w.build(t, fmt.Sprintf(template, "six==1.16.0"), "main.py", bad)
+		_, _, err := w.build(t, fmt.Sprintf(fret, "six==1.16.0"), "main.py", bad)
 		var e *image.PackageError
 		if !errors.As(err, &e) || e.Cause != image.PackageChanged || !strings.Contains(err.Error(), "ash") || !strings.Contains(err.Error(), "six") {
 			t.Errorf("got %v", err)
@@ -326,8 +327,8 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 		"conflict":        {`"urllib3==2.0.0", "requests==2.20.0"`, "urllib3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := w.build(t, fmt.Sprintf(template, tt.request), "main.py", nil)
-			var errs image.TemplateErrors
+			_, _, err := w.build(t, fmt.Sprintf(fret, tt.request), "main.py", nil)
+			var errs template.Errors
 			if !errors.As(err, &errs) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "fret.yaml:5:") {
 				t.Errorf("got %v", err)
 			}
@@ -342,7 +343,7 @@ const sixSum = "sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa
 // TestBuildPythonFiles builds from the files that Python's own tools read.
 func TestBuildPythonFiles(t *testing.T) {
 	w := newWorkshop(t)
-	template := func(file string) string {
+	fret := func(file string) string {
 		return fmt.Sprintf("id: f\nbase: python\npackages:\n  pip: %q\n", file)
 	}
 	const project = `[project]
@@ -384,22 +385,22 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 		want  []string
 	}{
 		"requirements.txt": {map[string]string{
-			"fret.yaml": template("deps/requirements.txt"), "deps/requirements.txt": "-r more.txt\n-c limits.txt\nsix==1.16.0 --hash=" + sixSum + "\n",
+			"fret.yaml": fret("deps/requirements.txt"), "deps/requirements.txt": "-r more.txt\n-c limits.txt\nsix==1.16.0 --hash=" + sixSum + "\n",
 			"deps/more.txt": "idna==3.4 --hash=sha256:90b77e79eaa3eba6de819a0c442c0b4ceefc341a7a2ab77d7562bf49f425c5c2\n", "deps/limits.txt": "idna<3.5\n",
 		}, []string{"idna 3.4 at opt/python", "six 1.16.0 at opt/python"}},
 		"requirements.txt with hashes": {map[string]string{
-			"fret.yaml": template("requirements.txt"), "requirements.txt": "# pinned\nsix==1.16.0 \\\n    --hash=" + sixSum + "\n",
+			"fret.yaml": fret("requirements.txt"), "requirements.txt": "# pinned\nsix==1.16.0 \\\n    --hash=" + sixSum + "\n",
 		}, []string{"six 1.16.0 at opt/python"}},
 		"pyproject.toml": {
-			map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": project},
+			map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": project},
 			[]string{"six 1.16.0 at opt/python"},
 		},
 		"pyproject.toml with an extra": {
-			map[string]string{"fret.yaml": template("pyproject.toml[all]"), "pyproject.toml": project},
+			map[string]string{"fret.yaml": fret("pyproject.toml[all]"), "pyproject.toml": project},
 			[]string{"idna 3.4 at opt/python", "six 1.16.0 at opt/python"},
 		},
 		"uv.lock": {
-			map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": locked, "uv.lock": lock},
+			map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": locked, "uv.lock": lock},
 			[]string{"six 1.16.0 at opt/python"},
 		},
 	} {
@@ -422,21 +423,21 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 		files map[string]string
 		want  string
 	}{
-		"hash of a file":       {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "six==1.16.0 --hash=sha256:" + strings.Repeat("0", 64)}, "hash mismatch"},
-		"hashes for some":      {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "idna==3.4\nsix==1.16.0 --hash=" + sixSum}, "none for the dependency idna"},
-		"an index":             {map[string]string{"fret.yaml": template("r.txt"), "r.txt": "-i https://example.com/simple\nsix"}, "r.txt:1: -i: packages come from the indexes in the engine's configuration"},
-		"no file":              {map[string]string{"fret.yaml": template("r.txt")}, "read r.txt"},
-		"dynamic dependencies": {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndynamic = [\"dependencies\"]\n"}, "are dynamic"},
-		"no project":           {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[tool.poetry]\n"}, "no [project] table"},
-		"not TOML":             {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project"}, "pyproject.toml: "},
-		"unknown extra":        {map[string]string{"fret.yaml": template("pyproject.toml[nope]"), "pyproject.toml": project}, "no optional dependencies 'nope': known are all, web"},
-		"a URL in a project":   {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndependencies = [\"a @ https://example.com/${UV_DEFAULT_INDEX}\"]\n"}, "variables are not supported"},
-		"stale uv.lock":        {map[string]string{"fret.yaml": template("pyproject.toml"), "pyproject.toml": strings.Replace(locked, "six==1.16.0", "six==1.15.0", 1), "uv.lock": lock}, "run uv lock"},
+		"hash of a file":       {map[string]string{"fret.yaml": fret("r.txt"), "r.txt": "six==1.16.0 --hash=sha256:" + strings.Repeat("0", 64)}, "hash mismatch"},
+		"hashes for some":      {map[string]string{"fret.yaml": fret("r.txt"), "r.txt": "idna==3.4\nsix==1.16.0 --hash=" + sixSum}, "none for the dependency idna"},
+		"an index":             {map[string]string{"fret.yaml": fret("r.txt"), "r.txt": "-i https://example.com/simple\nsix"}, "r.txt:1: -i: packages come from the indexes in the engine's configuration"},
+		"no file":              {map[string]string{"fret.yaml": fret("r.txt")}, "read r.txt"},
+		"dynamic dependencies": {map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndynamic = [\"dependencies\"]\n"}, "are dynamic"},
+		"no project":           {map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": "[tool.poetry]\n"}, "no [project] table"},
+		"not TOML":             {map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": "[project"}, "pyproject.toml: "},
+		"unknown extra":        {map[string]string{"fret.yaml": fret("pyproject.toml[nope]"), "pyproject.toml": project}, "no optional dependencies 'nope': known are all, web"},
+		"a URL in a project":   {map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": "[project]\nname = \"x\"\ndependencies = [\"a @ https://example.com/${UV_DEFAULT_INDEX}\"]\n"}, "variables are not supported"},
+		"stale uv.lock":        {map[string]string{"fret.yaml": fret("pyproject.toml"), "pyproject.toml": strings.Replace(locked, "six==1.16.0", "six==1.15.0", 1), "uv.lock": lock}, "run uv lock"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.files["main.py"] = ""
 			_, _, err := w.buildFiles(t, tt.files, nil)
-			var errs image.TemplateErrors
+			var errs template.Errors
 			if !errors.As(err, &errs) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "fret.yaml:4:") {
 				t.Errorf("got %v", err)
 			}
@@ -447,8 +448,8 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 
 func TestBuildNode(t *testing.T) {
 	w := newWorkshop(t)
-	const template = "id: f\nbase: node\nhandler: index.handle\npackages:\n  npm: [%s]\n"
-	img, lock, err := w.build(t, fmt.Sprintf(template, `"left-pad@1.3.0", "express@4.19.2"`), "index.js", nil)
+	const fret = "id: f\nbase: node\nhandler: index.handle\npackages:\n  npm: [%s]\n"
+	img, lock, err := w.build(t, fmt.Sprintf(fret, `"left-pad@1.3.0", "express@4.19.2"`), "index.js", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +481,7 @@ func TestBuildNode(t *testing.T) {
 		}
 	}
 	t.Run("the lock and the store answer", func(t *testing.T) {
-		again, _, err := w.build(t, fmt.Sprintf(template, `"left-pad@1.3.0", "express@4.19.2"`), "index.js", lock)
+		again, _, err := w.build(t, fmt.Sprintf(fret, `"left-pad@1.3.0", "express@4.19.2"`), "index.js", lock)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -513,7 +514,7 @@ func TestBuildNode(t *testing.T) {
 			t.Errorf("locked and offline ran %q: %v", w.runner.runs, err)
 		}
 		w.options.Locked = false
-		if _, _, err := w.build(t, fmt.Sprintf(template, `"is-odd@3.0.1"`), "index.js", nil); !errors.Is(err, image.ErrOffline) {
+		if _, _, err := w.build(t, fmt.Sprintf(fret, `"is-odd@3.0.1"`), "index.js", nil); !errors.Is(err, image.ErrOffline) {
 			t.Errorf("offline without a lock: %v", err)
 		}
 	})
@@ -534,7 +535,7 @@ func TestBuildNode(t *testing.T) {
 		files := maps.Clone(project)
 		files["package.json"] = strings.Replace(files["package.json"], "^2.0.0", "^2.1.3", 1)
 		_, _, err := w.buildFiles(t, files, nil)
-		var errs image.TemplateErrors
+		var errs template.Errors
 		if !errors.As(err, &errs) || !strings.Contains(err.Error(), `"ms"`) || !strings.Contains(err.Error(), "npm install --package-lock-only") {
 			t.Errorf("got %v", err)
 		}
@@ -545,7 +546,7 @@ func TestBuildNode(t *testing.T) {
 			"node_modules/is-odd":{"version":"3.0.1","integrity":"sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="
 				,"dependencies":{}}}}`
 		bad := &image.Lock{NPM: &image.LockedNPM{Request: []string{"is-odd@3.0.1"}, PackageLock: json.RawMessage(raw)}}
-		_, _, err := w.build(t, fmt.Sprintf(template, "is-odd@3.0.1"), "index.js", bad)
+		_, _, err := w.build(t, fmt.Sprintf(fret, "is-odd@3.0.1"), "index.js", bad)
 		var e *image.PackageError
 		if !errors.As(err, &e) || e.Cause != image.PackageChanged || !strings.Contains(err.Error(), "EINTEGRITY") {
 			t.Errorf("got %v", err)
@@ -557,8 +558,8 @@ func TestBuildNode(t *testing.T) {
 		"unknown version": {"left-pad@99.0.0", "left-pad@99.0.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := w.build(t, fmt.Sprintf(template, tt.request), "index.js", nil)
-			var errs image.TemplateErrors
+			_, _, err := w.build(t, fmt.Sprintf(fret, tt.request), "index.js", nil)
+			var errs template.Errors
 			if !errors.As(err, &errs) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "fret.yaml:5:") {
 				t.Errorf("got %v", err)
 			}
@@ -599,8 +600,8 @@ const projectLock = `{
 
 func TestBuildDebian(t *testing.T) {
 	w := newWorkshop(t)
-	const template = "id: f\nbase: python\nhandler: main.handle\npackages:\n  deb: [%s]\nlibs: [%s]\n"
-	good := fmt.Sprintf(template, `jq, netcat-openbsd`, `libyaml-0.so.2, libblas.so.3, libz.so.1`)
+	const fret = "id: f\nbase: python\nhandler: main.handle\npackages:\n  deb: [%s]\nlibs: [%s]\n"
+	good := fmt.Sprintf(fret, `jq, netcat-openbsd`, `libyaml-0.so.2, libblas.so.3, libz.so.1`)
 	img, lock, err := w.build(t, good, "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -668,8 +669,8 @@ func TestBuildDebian(t *testing.T) {
 		"unknown library": {lib: "libyamll-0.so.2", want: "libyaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := w.build(t, fmt.Sprintf(template, tt.deb, tt.lib), "main.py", nil)
-			var errs image.TemplateErrors
+			_, _, err := w.build(t, fmt.Sprintf(fret, tt.deb, tt.lib), "main.py", nil)
+			var errs template.Errors
 			if !errors.As(err, &errs) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v", err)
 			}
@@ -684,9 +685,9 @@ func TestBuildForeign(t *testing.T) {
 	w := newWorkshop(t)
 	ctx := t.Context()
 	dir := t.TempDir()
-	write := func(template string) {
+	write := func(fret string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, "fret.yaml"), []byte(template), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "fret.yaml"), []byte(fret), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -907,7 +908,7 @@ end
 			write(t, "fret.yaml", fmt.Sprintf("id: f\nbase: archive:native.tar\nruntime: %s\nhandler: %s\ncode: {path: none}\n", runtime, handler))
 			w.runner.runs = nil
 			_, _, err := w.Build(t.Context(), root, nil)
-			var errs image.TemplateErrors
+			var errs template.Errors
 			if !errors.As(err, &errs) || !strings.Contains(err.Error(), "no program "+runtime) || !strings.Contains(err.Error(), "or a base of FRE's: "+runtime+"\n") {
 				t.Errorf("got %v", err)
 			}
@@ -921,7 +922,7 @@ end
 // refused expects a build to refuse code that its language cannot parse, by the file's name.
 func (w *workshop) refused(t *testing.T, err error, file string) {
 	t.Helper()
-	var errs image.TemplateErrors
+	var errs template.Errors
 	if !errors.As(err, &errs) || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "/work/") {
 		t.Errorf("broken %s: %v", file, err)
 	}

@@ -15,26 +15,27 @@ import (
 	"github.com/fre-engine/fre/channel"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes"
+	"github.com/fre-engine/fre/template"
 )
 
 // Which runtime has which contract.
 func TestContracts(t *testing.T) {
-	got := map[string][]image.Contract{}
+	got := map[string][]template.Contract{}
 	for _, r := range runtimes.All() {
-		for _, c := range image.Contracts() {
-			if of, ok := r.(image.Contracted); ok && of.Contract(c) != nil || !ok && c == image.ContractFRE {
+		for _, c := range template.Contracts() {
+			if of, ok := r.(image.Contracted); ok && of.Contract(c) != nil || !ok && c == template.ContractFRE {
 				got[r.Name()] = append(got[r.Name()], c)
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string][]image.Contract{
-		"python": {image.ContractFRE, image.ContractLambda, image.ContractASGI, image.ContractWSGI, image.ContractFramework, image.ContractKnative},
-		"node":   {image.ContractFRE, image.ContractLambda, image.ContractFramework, image.ContractKnative},
-		"java":   {image.ContractFRE, image.ContractLambda, image.ContractFramework},
-		"go":     {image.ContractFRE, image.ContractLambda, image.ContractKnative},
-		"native": {image.ContractFRE, image.ContractLambda, image.ContractCGI, image.ContractStdio},
-		"http":   {image.ContractHTTP},
-		"php":    {image.ContractFRE}, "ruby": {image.ContractFRE},
+	if diff := cmp.Diff(map[string][]template.Contract{
+		"python": {template.ContractFRE, template.ContractLambda, template.ContractASGI, template.ContractWSGI, template.ContractFramework, template.ContractKnative},
+		"node":   {template.ContractFRE, template.ContractLambda, template.ContractFramework, template.ContractKnative},
+		"java":   {template.ContractFRE, template.ContractLambda, template.ContractFramework},
+		"go":     {template.ContractFRE, template.ContractLambda, template.ContractKnative},
+		"native": {template.ContractFRE, template.ContractLambda, template.ContractCGI, template.ContractStdio},
+		"http":   {template.ContractHTTP},
+		"php":    {template.ContractFRE}, "ruby": {template.ContractFRE},
 	}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -42,7 +43,7 @@ func TestContracts(t *testing.T) {
 
 // A contract that does not fit is refused with what would.
 func TestContractRefused(t *testing.T) {
-	for template, want := range map[string]string{
+	for fret, want := range map[string]string{
 		"id: f\nbase: node\ncontract: asgi\n":                                 "fret.yaml:3:11: the contract asgi is for the runtime python: the template's runtime node has the contracts fre, lambda, functions-framework, knative",
 		"id: f\nbase: python\ncontract: lamda\n":                              `fret.yaml:3:11: contract "lamda" is not known: the contracts are fre, lambda, asgi, wsgi, functions-framework, knative, http, cgi, stdio`,
 		"id: f\nbase: python\ncontract: functions-framework\n":                "the contract functions-framework needs the framework: add functions-framework to packages.pip",
@@ -51,12 +52,12 @@ func TestContractRefused(t *testing.T) {
 		"id: f\nbase: native\ncontract: cgi\nhandler: \"a 'b\"\n":             "is not a command line",
 		"id: f\nruntime: go\ncontract: lambda\ninstances: {concurrency: 2}\n": "handles one event at a time",
 	} {
-		tmpl, err := image.ParseTemplate(image.TemplateFile, []byte(template))
+		tmpl, err := template.Parse(template.FileName, []byte(fret))
 		if err == nil {
-			err = tmpl.Check(runtimes.Bases(), runtimes.All(), runtimes.Sites())
+			err = image.CheckTemplate(tmpl, runtimes.Bases(), runtimes.All(), runtimes.Sites())
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v\nwant %s", template, err, want)
+			t.Errorf("%s: %v\nwant %s", fret, err, want)
 		}
 	}
 }

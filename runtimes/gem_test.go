@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // gemSource is a source of gems on loopback that wants a password. It speaks the
@@ -234,29 +235,29 @@ func TestBuildGems(t *testing.T) {
 	with := func(file, text string) map[string]string {
 		return map[string]string{"fret.yaml": project["fret.yaml"], "main.rb": code, "Gemfile": gemfile, file: text}
 	}
-	const template = image.PackageCause(-1) // the template's fault
+	const fret = image.PackageCause(-1) // the template's fault
 	for name, tt := range map[string]struct {
 		files map[string]string
 		want  string
 		cause image.PackageCause
 	}{
-		"unknown":      {list("fretest_unknown"), "fretest_unknown", template},
-		"version":      {list("'fretest_words:>= 3'"), "fretest_words (>= 3)", template},
-		"conflict":     {list("fretest_greet, 'fretest_words:2.0.0'"), "fretest_words", template},
+		"unknown":      {list("fretest_unknown"), "fretest_unknown", fret},
+		"version":      {list("'fretest_words:>= 3'"), "fretest_words (>= 3)", fret},
+		"conflict":     {list("fretest_greet, 'fretest_words:2.0.0'"), "fretest_words", fret},
 		"locked":       {list("fretest_locked"), "HTTP error 401", image.SiteRefused},
 		"broken":       {list("fretest_broken"), "no header of fretest.h", image.PackageUnbuilt},
 		"wrong":        {list("fretest_wrong"), "fretest_wrong-1.0.0 is not a valid archive", image.PackageBad},
 		"other":        {list("fretest_other"), "it contains fretest_words-1.0.0", image.PackageBad},
-		"git":          {with("Gemfile", "source 'https://g.example'\ngem 'a', git: 'https://h.example/a.git'\n"), "a has its own source (git)", template},
-		"path":         {with("Gemfile", "source 'https://g.example'\ngem 'a', path: 'a'\n"), "a has its own source (path)", template},
-		"source":       {with("Gemfile", "source 'https://g.example'\ngem 'fretest_words', source: 'https://h.example'\n"), "fretest_words has its own source (rubygems)", template},
-		"sources":      {with("Gemfile", "source 'https://g.example'\nsource('https://h.example') { gem 'fretest_words' }\n"), "fretest_words has its own source (rubygems)", template},
-		"exit":         {with("Gemfile", "exit\n"), "There was an error parsing `Gemfile`: exit", template},
-		"no Ruby":      {with("Gemfile", "gem 'a'\nend\n"), "Gemfile", template},
-		"another Ruby": {with("Gemfile", "ruby '2.7.0'\n"), "needs Ruby 2.7.0, but the base has", template},
-		"stale":        {with("Gemfile.lock", strings.ReplaceAll(fmt.Sprintf(gemfileLock, sum), "greet (1.0.0)", "greet (0.9.0)")), "does not answer Gemfile any more (fretest_greet): run bundle lock", template},
+		"git":          {with("Gemfile", "source 'https://g.example'\ngem 'a', git: 'https://h.example/a.git'\n"), "a has its own source (git)", fret},
+		"path":         {with("Gemfile", "source 'https://g.example'\ngem 'a', path: 'a'\n"), "a has its own source (path)", fret},
+		"source":       {with("Gemfile", "source 'https://g.example'\ngem 'fretest_words', source: 'https://h.example'\n"), "fretest_words has its own source (rubygems)", fret},
+		"sources":      {with("Gemfile", "source 'https://g.example'\nsource('https://h.example') { gem 'fretest_words' }\n"), "fretest_words has its own source (rubygems)", fret},
+		"exit":         {with("Gemfile", "exit\n"), "There was an error parsing `Gemfile`: exit", fret},
+		"no Ruby":      {with("Gemfile", "gem 'a'\nend\n"), "Gemfile", fret},
+		"another Ruby": {with("Gemfile", "ruby '2.7.0'\n"), "needs Ruby 2.7.0, but the base has", fret},
+		"stale":        {with("Gemfile.lock", strings.ReplaceAll(fmt.Sprintf(gemfileLock, sum), "greet (1.0.0)", "greet (0.9.0)")), "does not answer Gemfile any more (fretest_greet): run bundle lock", fret},
 		"checksum":     {with("Gemfile.lock", fmt.Sprintf(gemfileLock, elsewhere)), "fretest_words-1.0.0: checksum mismatch: differs from the lock", image.PackageChanged},
-		"other name":   {map[string]string{"fret.yaml": "id: f\nbase: ruby\npackages: {gem: gems.rb}\n", "main.rb": code, "gems.rb": gemfile}, "gems.rb is not named Gemfile", template},
+		"other name":   {map[string]string{"fret.yaml": "id: f\nbase: ruby\npackages: {gem: gems.rb}\n", "main.rb": code, "gems.rb": gemfile}, "gems.rb is not named Gemfile", fret},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := w.buildFiles(t, tt.files, nil)
@@ -264,8 +265,8 @@ func TestBuildGems(t *testing.T) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 			var e *image.PackageError
-			var placed image.TemplateErrors
-			if errors.As(err, &e) != (tt.cause != template) || e != nil && e.Cause != tt.cause || errors.As(err, &placed) != (tt.cause == template) {
+			var placed template.Errors
+			if errors.As(err, &e) != (tt.cause != fret) || e != nil && e.Cause != tt.cause || errors.As(err, &placed) != (tt.cause == fret) {
 				t.Errorf("got %+v, want the cause %d", e, tt.cause)
 			}
 			_, _ = fmt.Fprintln(&said, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // wheel makes a wheel of a package with one module and further files, by path.
@@ -201,7 +202,7 @@ func TestIndex(t *testing.T) {
 	w.Settings = settings
 	defer func() { w.Settings = hosts }()
 
-	const template = "id: f\nbase: python\npackages:\n  pip: [fretest-%s]\n"
+	const fret = "id: f\nbase: python\npackages:\n  pip: [fretest-%s]\n"
 	var said strings.Builder
 	var mu sync.Mutex
 	w.report = func(e image.Event) {
@@ -211,7 +212,7 @@ func TestIndex(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	img, lock, err := w.build(t, fmt.Sprintf(template, "good==1.0"), "main.py", nil)
+	img, lock, err := w.build(t, fmt.Sprintf(fret, "good==1.0"), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,17 +228,17 @@ func TestIndex(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"opt/python fretest-good": sum}, hashesOf(img, "pip")); diff != "" {
 		t.Error(diff)
 	}
-	_, lock, err = w.build(t, fmt.Sprintf(template, "yanked==1.0"), "main.py", nil)
+	_, lock, err = w.build(t, fmt.Sprintf(fret, "yanked==1.0"), "main.py", nil)
 	if err != nil || !strings.Contains(said.String(), "is yanked (reason: \\\"it eats files\\\")") {
 		t.Errorf("a yanked version: %v, said %s", err, &said)
 	}
 	said.Reset()
-	if _, _, err := w.build(t, fmt.Sprintf(template, "yanked==1.0"), "main.py", lock); err != nil || strings.Contains(said.String(), "yanked (") {
+	if _, _, err := w.build(t, fmt.Sprintf(fret, "yanked==1.0"), "main.py", lock); err != nil || strings.Contains(said.String(), "yanked (") {
 		t.Errorf("a yanked version that is locked: %v, said %s", err, &said)
 	}
 
 	// uv leaves out what leads out of a wheel.
-	img, _, err = w.build(t, fmt.Sprintf(template, "escaping==1.0"), "main.py", nil)
+	img, _, err = w.build(t, fmt.Sprintf(fret, "escaping==1.0"), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +253,7 @@ func TestIndex(t *testing.T) {
 	}
 
 	// A package that is built from source meets neither the password nor the network.
-	img, lock, err = w.build(t, fmt.Sprintf(template, "curious"), "main.py", nil)
+	img, lock, err = w.build(t, fmt.Sprintf(fret, "curious"), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +267,7 @@ func TestIndex(t *testing.T) {
 	forged := &image.Lock{Pip: &image.LockedPip{Request: lock.Pip.Request, Packages: slices.Clone(lock.Pip.Packages)}}
 	forged.Pip.Packages[0].Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
 	var changed *image.PackageError
-	if _, _, err := w.build(t, fmt.Sprintf(template, "curious"), "main.py", forged); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
+	if _, _, err := w.build(t, fmt.Sprintf(fret, "curious"), "main.py", forged); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
 		t.Errorf("a source distribution that is not the locked one: %v", err)
 	}
 
@@ -286,12 +287,12 @@ func TestIndex(t *testing.T) {
 		"impostor":  {"fretest-impostor", image.PackageBad},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := w.build(t, fmt.Sprintf(template, name+"==1.0"), "main.py", nil)
+			_, _, err := w.build(t, fmt.Sprintf(fret, name+"==1.0"), "main.py", nil)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 			var e *image.PackageError
-			var placed image.TemplateErrors
+			var placed template.Errors
 			if errors.As(err, &e) != (tt.cause != 0) || e != nil && e.Cause != tt.cause || errors.As(err, &placed) != (tt.cause == 0) {
 				t.Errorf("got %+v, want the cause %d", e, tt.cause)
 			}
@@ -341,8 +342,8 @@ func TestIndexNamed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	const template = "id: f\nbase: python\npackages:\n  pip: [six==1.16.0, Fretest_Good==1.0, fretest-curious]\n  pip_index: {fretest.good: %s, fretest-curious: team}\n"
-	img, lock, err := w.build(t, fmt.Sprintf(template, "team"), "main.py", nil)
+	const fret = "id: f\nbase: python\npackages:\n  pip: [six==1.16.0, Fretest_Good==1.0, fretest-curious]\n  pip_index: {fretest.good: %s, fretest-curious: team}\n"
+	img, lock, err := w.build(t, fmt.Sprintf(fret, "team"), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,8 +361,8 @@ func TestIndexNamed(t *testing.T) {
 	}
 
 	// Another index for the package: the lock does not answer any more.
-	_, _, err = w.build(t, fmt.Sprintf(template, "nobodys"), "main.py", lock)
-	var placed image.TemplateErrors
+	_, _, err = w.build(t, fmt.Sprintf(fret, "nobodys"), "main.py", lock)
+	var placed template.Errors
 	if !errors.As(err, &placed) || placed[0].Line != 5 || !strings.Contains(placed[0].Message, `no package index "nobodys" (known: other, team)`) {
 		t.Errorf("an index that the configuration has not: %v", err)
 	}

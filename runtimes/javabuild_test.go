@@ -17,6 +17,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestBuildJava builds a Java function out of the host's archive: the JVM
@@ -132,7 +133,7 @@ func TestBuildJava(t *testing.T) {
 	w.parkedCompiler(t)
 	files["com/example/Greeter.java"] = "package com.example;\nclass Greeter {\n    int handle() { return none; }\n}\n"
 	_, err = build(files)
-	var errs image.TemplateErrors
+	var errs template.Errors
 	if !errors.As(err, &errs) || !strings.Contains(err.Error(), "com/example/Greeter.java:3: error: cannot find symbol") {
 		t.Errorf("got %v", err)
 	}
@@ -166,9 +167,9 @@ func (w *workshop) parkedCompiler(t *testing.T) {
 
 func buildMaven(t *testing.T, w *workshop) {
 	t.Helper()
-	const template = "id: f\nbase: java\nhandler: H.h\npackages:\n  maven: [%s]\n"
+	const fret = "id: f\nbase: java\nhandler: H.h\npackages:\n  maven: [%s]\n"
 	const requests = `"com.fasterxml.jackson.core:jackson-databind", "com.fasterxml.jackson:jackson-bom:2.17.2@bom"`
-	img, lock, err := w.build(t, fmt.Sprintf(template, requests), "H.class", nil)
+	img, lock, err := w.build(t, fmt.Sprintf(fret, requests), "H.class", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func buildMaven(t *testing.T, w *workshop) {
 	if diff := cmp.Diff(want, partNames(img, "maven")); diff != "" {
 		t.Error(diff)
 	}
-	again, _, err := w.build(t, fmt.Sprintf(template, requests), "H.class", lock)
+	again, _, err := w.build(t, fmt.Sprintf(fret, requests), "H.class", lock)
 	if err != nil || len(w.runner.runs) != 0 {
 		t.Fatalf("with the lock: %v, ran %q", err, w.runner.runs)
 	}
@@ -196,13 +197,13 @@ func buildMaven(t *testing.T, w *workshop) {
 	bad := *lock.Maven
 	bad.Packages = slices.Clone(bad.Packages)
 	bad.Packages[1].Hashes = []string{"sha256:" + strings.Repeat("0", 64)}
-	_, _, err = w.build(t, fmt.Sprintf(template, requests), "H.class", &image.Lock{Maven: &bad})
+	_, _, err = w.build(t, fmt.Sprintf(fret, requests), "H.class", &image.Lock{Maven: &bad})
 	var e *image.PackageError
 	if !errors.As(err, &e) || e.Cause != image.PackageChanged || !strings.Contains(err.Error(), bad.Packages[1].Name+" 2.17.2: hash mismatch") {
 		t.Errorf("got %v", err)
 	}
-	_, _, err = w.build(t, fmt.Sprintf(template, "com.fasterxml.jackson.core:no-such-package-of-fre:1.0"), "H.class", nil)
-	var errs image.TemplateErrors
+	_, _, err = w.build(t, fmt.Sprintf(fret, "com.fasterxml.jackson.core:no-such-package-of-fre:1.0"), "H.class", nil)
+	var errs template.Errors
 	if !errors.As(err, &errs) || !strings.Contains(err.Error(), "no-such-package-of-fre") || !strings.Contains(err.Error(), "fret.yaml:5:") {
 		t.Errorf("got %v", err)
 	}
@@ -213,7 +214,7 @@ func buildMaven(t *testing.T, w *workshop) {
 // the compiler alone are in no image, annotation processors run, tests are left out.
 func buildProject(t *testing.T, w *workshop) {
 	t.Helper()
-	const template = "id: f\nbase: java\nhandler: com.example.App.handle\n"
+	const fret = "id: f\nbase: java\nhandler: com.example.App.handle\n"
 	const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 		<groupId>com.example</groupId><artifactId>app</artifactId><version>1</version>
 		<properties><maven.compiler.release>17</maven.compiler.release><jackson>2.17.2</jackson></properties>
@@ -224,7 +225,7 @@ func buildProject(t *testing.T, w *workshop) {
 			<dependency><groupId>org.junit.jupiter</groupId><artifactId>no-such-artifact-of-fre</artifactId><version>1</version><scope>test</scope></dependency>
 		</dependencies>%s</project>`
 	files := map[string]string{
-		"fret.yaml": template,
+		"fret.yaml": fret,
 		"pom.xml":   fmt.Sprintf(pom, ""),
 		"src/main/java/com/example/App.java": `package com.example;
 			public class App {
@@ -277,7 +278,7 @@ func buildProject(t *testing.T, w *workshop) {
 	// In an archive it is the same project, and the lock answers it.
 	w.options = image.BuildOptions{}
 	files["pom.xml"] = fmt.Sprintf(pom, "")
-	archived := map[string]string{"fret.yaml": template + "code: {archive: app.zip}\n", "app.zip": zipped(t, files)}
+	archived := map[string]string{"fret.yaml": fret + "code: {archive: app.zip}\n", "app.zip": zipped(t, files)}
 	img, _, err = w.buildFiles(t, archived, lock)
 	if err != nil {
 		t.Fatal(err)
@@ -288,7 +289,7 @@ func buildProject(t *testing.T, w *workshop) {
 
 	files["pom.xml"] = fmt.Sprintf(pom, `<build><plugins><plugin><artifactId>build-helper-maven-plugin</artifactId><executions><execution><goals><goal>add-source</goal></goals></execution></executions></plugin></plugins></build>`)
 	_, _, err = w.buildFiles(t, files, nil)
-	var errs image.TemplateErrors
+	var errs template.Errors
 	if !errors.As(err, &errs) || !strings.Contains(err.Error(), "build-helper-maven-plugin (add-source)") || !strings.Contains(err.Error(), "mvn package") {
 		t.Errorf("got %v", err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/runtimes/node"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // scriptedPackages are packages of a registry of the test's own: name → file → text.
@@ -157,7 +158,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		}
 		return &image.Lock{NPM: &image.LockedNPM{Request: names, PackageLock: raw}}
 	}
-	template := func(allowed string, names ...string) string {
+	fret := func(allowed string, names ...string) string {
 		return fmt.Sprintf("id: f\nbase: node\npackages:\n  npm: [%s]\n  npm_scripts: [%s]\n", strings.Join(names, ", "), allowed)
 	}
 	scripts := func() (n int) {
@@ -171,7 +172,7 @@ func TestBuildNodeScripts(t *testing.T) {
 	show := func(name string) string { return "console.log(require('" + name + "'))" }
 
 	t.Run("not allowed", func(t *testing.T) {
-		img, _, err := w.build(t, template("", "fretest-made", "fretest-tool"), "index.js", locked(t, "fretest-made", "fretest-tool"))
+		img, _, err := w.build(t, fret("", "fretest-made", "fretest-tool"), "index.js", locked(t, "fretest-made", "fretest-tool"))
 		if err != nil || scripts() != 0 {
 			t.Fatalf("ran %d scripts: %v", scripts(), err)
 		}
@@ -186,7 +187,7 @@ func TestBuildNodeScripts(t *testing.T) {
 	})
 	t.Run("allowed", func(t *testing.T) {
 		names := []string{"fretest-made", "fretest-tool"}
-		img, lock, err := w.build(t, template("fretest-made, fretest-tool", names...), "index.js", locked(t, names...))
+		img, lock, err := w.build(t, fret("fretest-made, fretest-tool", names...), "index.js", locked(t, names...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,13 +202,13 @@ func TestBuildNodeScripts(t *testing.T) {
 		}
 		w.options = image.BuildOptions{Locked: true, Offline: true}
 		defer func() { w.options = image.BuildOptions{} }()
-		if again, _, err := w.build(t, template("fretest-made, fretest-tool", names...), "index.js", lock); err != nil || !slices.Equal(npmParts(again), npmParts(img)) || len(w.runner.runs) != 0 {
+		if again, _, err := w.build(t, fret("fretest-made, fretest-tool", names...), "index.js", lock); err != nil || !slices.Equal(npmParts(again), npmParts(img)) || len(w.runner.runs) != 0 {
 			t.Errorf("locked and offline: %v, ran %q", err, w.runner.runs)
 		}
 		// What they saw is the same with another package beside them.
 		names = append(names, "fretest-quiet")
 		w.options = image.BuildOptions{}
-		if _, _, err := w.build(t, template("fretest-made, fretest-tool, fretest-quiet", names...), "index.js", locked(t, names...)); err != nil || scripts() != 0 {
+		if _, _, err := w.build(t, fret("fretest-made, fretest-tool, fretest-quiet", names...), "index.js", locked(t, names...)); err != nil || scripts() != 0 {
 			t.Errorf("with another package: %v, ran %q", err, w.runner.runs)
 		}
 		if !slices.Contains(said, "fretest-quiet is named in packages.npm_scripts and has no install script") {
@@ -215,12 +216,12 @@ func TestBuildNodeScripts(t *testing.T) {
 		}
 		// Without the scripts of what it needs it is another.
 		names = names[:2]
-		if _, _, err := w.build(t, template("fretest-made", names...), "index.js", locked(t, names...)); err == nil || !strings.Contains(err.Error(), "answer") || scripts() != 2 {
+		if _, _, err := w.build(t, fret("fretest-made", names...), "index.js", locked(t, names...)); err == nil || !strings.Contains(err.Error(), "answer") || scripts() != 2 {
 			t.Errorf("without a tool's script: %v, ran %q", err, w.runner.runs)
 		}
 	})
 	t.Run("native add-on", func(t *testing.T) {
-		img, _, err := w.build(t, template("fretest-addon", "fretest-addon"), "index.js", locked(t, "fretest-addon"))
+		img, _, err := w.build(t, fret("fretest-addon", "fretest-addon"), "index.js", locked(t, "fretest-addon"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +240,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		own := w.Settings
 		w.Settings = hosts
 		defer func() { w.Settings = own }()
-		img, lock, err := w.build(t, template("diskusage", "diskusage@1.2.0"), "index.js", nil)
+		img, lock, err := w.build(t, fret("diskusage", "diskusage@1.2.0"), "index.js", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +251,7 @@ func TestBuildNodeScripts(t *testing.T) {
 	})
 	t.Run("hostile", func(t *testing.T) {
 		names := []string{"fretest-curious", "fretest-tool"}
-		img, _, err := w.build(t, template("fretest-curious", names...), "index.js", locked(t, names...))
+		img, _, err := w.build(t, fret("fretest-curious", names...), "index.js", locked(t, names...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +279,7 @@ func TestBuildNodeScripts(t *testing.T) {
 			if name == "fretest-loop" {
 				w.Sites[npm] = node.Site{Tools: patient.Tools, Compilers: patient.Compilers, Patience: 2 * time.Second}
 			}
-			_, _, err := w.build(t, template(name, name), "index.js", locked(t, name))
+			_, _, err := w.build(t, fret(name, name), "index.js", locked(t, name))
 			var e *image.PackageError
 			if !errors.As(err, &e) || e.Cause != tt.cause || e.Package != name+" 1.0.0" || !strings.Contains(e.Next(), "packages.md") && tt.cause == image.PackageUnbuilt {
 				t.Fatalf("got %v", err)
@@ -291,8 +292,8 @@ func TestBuildNodeScripts(t *testing.T) {
 		})
 	}
 	t.Run("not installed", func(t *testing.T) {
-		_, _, err := w.build(t, template("fretest-tol", "fretest-tool"), "index.js", locked(t, "fretest-tool"))
-		var errs image.TemplateErrors
+		_, _, err := w.build(t, fret("fretest-tol", "fretest-tool"), "index.js", locked(t, "fretest-tool"))
+		var errs template.Errors
 		if !errors.As(err, &errs) || !strings.Contains(err.Error(), `"fretest-tol"`) || !strings.Contains(err.Error(), "fret.yaml:5:") {
 			t.Errorf("got %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestParse: what a language's own parser does not take is refused, with file and line,
@@ -50,7 +51,7 @@ func TestParse(t *testing.T) {
 			var args []string
 			for _, r := range runtimes.All() {
 				if r.Name() == tt.runtime {
-					file, interpreter = r.(image.Sourced).Source(&image.Template{Handler: tt.handler}, func(file string) []byte {
+					file, interpreter = r.(image.Sourced).Source(&template.Template{Handler: tt.handler}, func(file string) []byte {
 						if file != tt.file {
 							return nil
 						}

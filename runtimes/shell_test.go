@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/php"
 	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/runtimes/ruby"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestShell: a shell starts with the function's own command and environment, or
@@ -42,7 +43,7 @@ func TestShell(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			tmpl := &image.Template{Handler: test.handler}
+			tmpl := &template.Template{Handler: test.handler}
 			args, env, err := test.runtime.Command(tmpl)
 			if err != nil {
 				t.Fatal(err)
@@ -63,7 +64,7 @@ func TestShell(t *testing.T) {
 			}
 		})
 	}
-	if s := (native.Runtime{}).Shell(&image.Template{Handler: "run"}, nil); s != nil {
+	if s := (native.Runtime{}).Shell(&template.Template{Handler: "run"}, nil); s != nil {
 		t.Errorf("native: %+v, want none: there is no interpreter to start ahead", s)
 	}
 }

@@ -51,6 +51,11 @@ store/a.go                   internal/linux         allowed
 store/a.go                   just:internal/reference allowed
 store/a.go                   image                  refused
 store/a.go                   std:unsafe             refused
+template/a.go                just:internal/glob     allowed
+template/a.go                just:image             refused
+template/a.go                just:store             refused
+image/a.go                   just:template          allowed
+server/a.go                  just:template          allowed
 image/a.go                   store                  allowed
 image/a.go                   sandbox                refused
 image/debian/a.go            sandbox                refused

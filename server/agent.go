@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // agents returns the engine for agents' sandboxes, or an error if the server has no such engine.
@@ -40,7 +40,7 @@ func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
 	}
 	o := engine.AgentOptions{
 		Tenant: req.Tenant, Image: req.Image, Snapshot: req.Snapshot, CPUMillis: req.CPUMillis, By: id.Who,
-		Network: image.Network{Mode: image.NetworkMode(req.Network), Allow: req.Allow},
+		Network: template.Network{Mode: template.NetworkMode(req.Network), Allow: req.Allow},
 		Idle:    time.Duration(req.IdleSeconds) * time.Second, Age: time.Duration(req.AgeSeconds) * time.Second,
 	}
 	for _, of := range []struct {
@@ -50,7 +50,7 @@ func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
 		if of.text == "" {
 			continue
 		}
-		if *of.to, err = image.ParseBytes(of.text); err != nil {
+		if *of.to, err = template.ParseBytes(of.text); err != nil {
 			return badRequest("%s: %v", of.field, err)
 		}
 	}
@@ -165,7 +165,7 @@ func (s *server) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
 func agentOf(a *engine.Agent) api.Agent {
 	network := string(a.Network.Mode)
 	if network == "" {
-		network = string(image.NetworkNone)
+		network = string(template.NetworkNone)
 	}
 	return api.Agent{
 		ID: a.ID, Tenant: a.Tenant, Image: a.Image, Snapshot: string(a.Snapshot), Network: network, Allow: a.Network.Allow,

@@ -7,8 +7,8 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/template"
 )
 
 // createContainer answers POST /v1/containers.
@@ -30,7 +30,7 @@ func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
 	}
 	c, err := s.engine.CreateContainer(r.Context(), engine.ContainerConfig{
 		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User, Groups: req.Groups, CapAdd: req.CapAdd, CapDrop: req.CapDrop,
-		Network: image.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove, TTY: req.TTY, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
+		Network: template.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove, TTY: req.TTY, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
 		Limits: sandbox.Limits{MemoryBytes: memory, CPUMillis: req.CPUMillis, Pids: req.Pids},
 	})
 	if err != nil {
@@ -115,7 +115,7 @@ func limitOf(field, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	n, err := image.ParseBytes(text)
+	n, err := template.ParseBytes(text)
 	if err != nil {
 		return 0, badRequest("%s: %v", field, err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestNextOfFile names the file that is at fault, which is not always the template.
@@ -15,7 +15,7 @@ func TestNextOfFile(t *testing.T) {
 	for file, want := range map[string]string{
 		"fret.yaml": "correct the template", "main.py": "correct main.py, then build or deploy again", "lib/a.cjs": "correct lib/a.cjs,",
 	} {
-		next := errorOf(image.TemplateErrors{{File: file, Line: 1, Column: 1, Message: "no"}}).Next
+		next := errorOf(template.Errors{{File: file, Line: 1, Column: 1, Message: "no"}}).Next
 		if !strings.HasPrefix(next, want) {
 			t.Errorf("%s: %q", file, next)
 		}

@@ -34,6 +34,7 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Engine is the part of *engine.Engine that the server uses. Package servertest holds the other
@@ -346,7 +347,7 @@ func (s *server) templateCheck(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("read template: %w", err)
 	}
-	t, err := image.ParseTemplate(api.TemplateFile, src)
+	t, err := template.Parse(api.TemplateFile, src)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // triggers answers GET /v1/triggers.
@@ -21,7 +21,7 @@ func (s *server) triggers(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, all)
 }
 
-func triggerOf(f *engine.Function, t *image.Trigger, now time.Time) api.Trigger {
+func triggerOf(f *engine.Function, t *template.Trigger, now time.Time) api.Trigger {
 	out := api.Trigger{Function: f.Name, Tenant: f.Config.Tenant, Name: t.Name, Kind: t.Kind()}
 	hook := "/hooks/" + f.Name + "/" + t.Name
 	switch {

@@ -11,9 +11,9 @@ import (
 	"github.com/moby/moby/api/types/volume"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // downloads is the id of the only entry of the build cache.
@@ -97,7 +97,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 
 	volumes := []volume.Volume{}
 	for _, t := range used.Tenants {
-		if asked("volume") && t.Name == image.DefaultTenant {
+		if asked("volume") && t.Name == template.DefaultTenant {
 			v := work()
 			v.UsageData = &volume.UsageData{Size: t.Bytes, RefCount: 1}
 			volumes = append(volumes, v)

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // boxesOf are n instances that run, and with each of mixed one that has ended and
@@ -183,7 +184,7 @@ func BenchmarkFirst(b *testing.B) {
 	const n = 10_000
 	config, err := json.Marshal(image.Config{
 		Base: "python", Handler: "main:handle", Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}, Env: []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"},
-		Labels: map[string]string{"team": "a", "stage": "test"}, Protocol: image.ProtocolChannel, Tenant: image.DefaultTenant,
+		Labels: map[string]string{"team": "a", "stage": "test"}, Protocol: image.ProtocolChannel, Tenant: template.DefaultTenant,
 	})
 	if err != nil {
 		b.Fatal(err)

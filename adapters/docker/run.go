@@ -19,10 +19,10 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // containerCreate answers POST /containers/create?name=&platform=.
@@ -44,10 +44,10 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 	cfg, warnings := c.config(strings.TrimPrefix(r.URL.Query().Get("name"), "/")), []string{}
 	made, err := s.engine.CreateContainer(r.Context(), cfg)
 	// Clients request bridge when users request no network.
-	var field *image.FieldError
-	if cfg.Network == image.NetworkEgress && errors.As(err, &field) && field.Field == "network" {
+	var field *template.FieldError
+	if cfg.Network == template.NetworkEgress && errors.As(err, &field) && field.Field == "network" {
 		warnings = append(warnings, "the container has no network: "+field.Message+"; use --network none for containers without a network")
-		cfg.Network = image.NetworkNone
+		cfg.Network = template.NetworkNone
 		made, err = s.engine.CreateContainer(r.Context(), cfg)
 	}
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 }
 
 // networkModes maps Docker's networks to network modes of images.
-var networkModes = map[string]image.NetworkMode{networkNone: image.NetworkNone, networkBridge: image.NetworkEgress, networkHost: image.NetworkHost}
+var networkModes = map[string]template.NetworkMode{networkNone: template.NetworkNone, networkBridge: template.NetworkEgress, networkHost: template.NetworkHost}
 
 // config converts the request to the engine's container configuration.
 func (c *creation) config(name string) engine.ContainerConfig {

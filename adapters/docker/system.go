@@ -18,8 +18,8 @@ import (
 	"github.com/moby/moby/api/types/volume"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/template"
 )
 
 // ping answers GET and HEAD. Clients negotiate by the headers. Builder-Version 1 keeps clients
@@ -188,7 +188,7 @@ const workVolume = "fre-work"
 
 // work describes the only volume: the tenant's persistent directory.
 func work() volume.Volume {
-	return volume.Volume{Driver: "local", Labels: map[string]string{labelTenant: image.DefaultTenant}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
+	return volume.Volume{Driver: "local", Labels: map[string]string{labelTenant: template.DefaultTenant}, Mountpoint: workDir, Name: workVolume, Options: map[string]string{}, Scope: "local"}
 }
 
 func (s *server) volumeList(w http.ResponseWriter, r *http.Request) error {

@@ -9,13 +9,13 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Account returns a tenant's AWS account number: twelve digits, zeros for the tenant "default",
 // and a hash of the name for other tenants.
 func Account(tenant string) string {
-	if tenant == image.DefaultTenant {
+	if tenant == template.DefaultTenant {
 		return "000000000000"
 	}
 	sum := sha256.Sum256([]byte("fre account " + tenant))
@@ -77,7 +77,7 @@ func parseReference(text string) (reference, error) {
 	default:
 		return bad()
 	}
-	if !image.ValidName(r.name) {
+	if !template.ValidName(r.name) {
 		return reference{}, invalid("function name %q: FRE's names have lower-case letters, digits and dashes, at most 63, and do not begin with a dash", clip(r.name))
 	}
 	return r, nil
@@ -90,7 +90,7 @@ func (s *server) function(c *call) (reference, error) {
 	if err != nil {
 		return ref, err
 	}
-	c.on = image.QualifiedName(ref.name, c.tenant)
+	c.on = template.QualifiedName(ref.name, c.tenant)
 	if q := c.r.URL.Query().Get("Qualifier"); q != "" {
 		if ref.qualifier != "" && ref.qualifier != q {
 			return ref, invalid("The derived qualifier from the function name does not match the specified qualifier.")

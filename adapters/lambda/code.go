@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/internal/linux"
+	"github.com/fre-engine/fre/template"
 )
 
 // AWS's limits of code.
@@ -391,11 +392,11 @@ func (s *server) build(c *call, ref reference, set *settings, path string) (*eng
 	if err != nil {
 		return nil, err
 	}
-	template, err := set.template(ref.name, c.tenant)
+	written, err := set.template(ref.name, c.tenant)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(path, image.TemplateFile), template, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(path, template.FileName), written, 0o600); err != nil {
 		return nil, err
 	}
 	dir, err := os.OpenRoot(path)
@@ -422,7 +423,7 @@ func (s *server) build(c *call, ref reference, set *settings, path string) (*eng
 
 // codeError rewrites a build's errors about the template as errors about the code.
 func codeError(err error) error {
-	if fault, ok := errors.AsType[*image.TemplateError](err); ok { // omit the line, because the template is generated
+	if fault, ok := errors.AsType[*template.Error](err); ok { // omit the line, because the template is generated
 		return invalid("the function cannot be built: %s", fault.Message)
 	}
 	if errors.Is(err, fs.ErrNotExist) {

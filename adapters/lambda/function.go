@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // label is the image label that stores the AWS settings of a function which FRE has no place
@@ -99,7 +100,7 @@ func (s *server) describe(tenant, name, version string, r *engine.Revision) (*co
 		FunctionName: name, FunctionArn: s.arn(tenant, name), Runtime: set.Runtime, Role: cmp.Or(set.Role, "arn:aws:iam::"+Account(tenant)+":role/fre"),
 		Handler: set.Handler, CodeSize: set.CodeSize, Description: set.Description, Timeout: set.Timeout, MemorySize: set.MemorySize,
 		LastModified: r.Deployed.UTC().Format("2006-01-02T15:04:05.000-0700"), CodeSha256: set.CodeSha256, Version: version,
-		TracingConfig: map[string]string{"Mode": "PassThrough"}, RevisionId: revisionID(image.QualifiedName(name, tenant), r),
+		TracingConfig: map[string]string{"Mode": "PassThrough"}, RevisionId: revisionID(template.QualifiedName(name, tenant), r),
 		State: "Active", LastUpdateStatus: "Successful", PackageType: "Zip", Architectures: []string{architecture},
 		EphemeralStorage: map[string]int64{"Size": max(1, c.Resources.TmpBytes>>20)},
 	}
@@ -120,7 +121,7 @@ func revisionID(function string, r *engine.Revision) string {
 
 // revisions returns a function's revisions. Another tenant's function is not found.
 func (s *server) revisions(c *call, ref reference) (*engine.Revisions, error) {
-	r, err := s.Engine.Revisions(image.QualifiedName(ref.name, c.tenant))
+	r, err := s.Engine.Revisions(template.QualifiedName(ref.name, c.tenant))
 	if err != nil {
 		return nil, notFound("Function not found: %s", s.arn(c.tenant, ref.name))
 	}
@@ -196,7 +197,7 @@ func (s *server) listFunctions(c *call) error {
 	var names []string
 	for _, f := range s.Engine.Functions() {
 		if f.Config.Tenant == c.tenant {
-			name, _, err := image.SplitName(f.Name)
+			name, _, err := template.SplitName(f.Name)
 			if err != nil {
 				return err
 			}
@@ -209,7 +210,7 @@ func (s *server) listFunctions(c *call) error {
 	}
 	out := []*configuration{}
 	for _, name := range page {
-		all, err := s.Engine.Revisions(image.QualifiedName(name, c.tenant))
+		all, err := s.Engine.Revisions(template.QualifiedName(name, c.tenant))
 		if err != nil {
 			continue // removed meanwhile
 		}

@@ -29,7 +29,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestReference(t *testing.T) {
@@ -69,10 +69,10 @@ func FuzzReference(f *testing.F) {
 			}
 			return
 		}
-		if !image.ValidName(r.name) || r.qualifier != "" && !qualifierPattern.MatchString(r.qualifier) {
+		if !template.ValidName(r.name) || r.qualifier != "" && !qualifierPattern.MatchString(r.qualifier) {
 			t.Errorf("%q: %+v", text, r)
 		}
-		whole := "arn:aws:lambda:us-east-1:" + Account(image.DefaultTenant) + ":function:" + r.name
+		whole := "arn:aws:lambda:us-east-1:" + Account(template.DefaultTenant) + ":function:" + r.name
 		if again, err := parseReference(whole); err != nil || again.name != r.name {
 			t.Errorf("%q, then %q: %+v, %v", text, whole, again, err)
 		}
@@ -81,10 +81,10 @@ func FuzzReference(f *testing.F) {
 
 // TestAccount: each tenant has a number of its own, always the same.
 func TestAccount(t *testing.T) {
-	if got := Account(image.DefaultTenant); got != "000000000000" {
+	if got := Account(template.DefaultTenant); got != "000000000000" {
 		t.Errorf("the tenant default: %s", got)
 	}
-	seen := map[string]bool{Account(image.DefaultTenant): true}
+	seen := map[string]bool{Account(template.DefaultTenant): true}
 	for i := range 1000 {
 		a := Account(fmt.Sprint("tenant-", i))
 		if !accountPattern.MatchString(a) || seen[a] || a != Account(fmt.Sprint("tenant-", i)) {
@@ -125,7 +125,7 @@ func TestTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := image.ParseTemplate(image.TemplateFile, text)
+	got, err := template.Parse(template.FileName, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestErrors(t *testing.T) {
 		{access.ErrExpired, 403, "ExpiredTokenException"},
 		{access.ErrToken, 403, "UnrecognizedClientException"},
 		{access.ErrForbidden, 403, "AccessDeniedException"},
-		{&image.FieldError{}, 400, "InvalidParameterValueException"},
+		{&template.FieldError{}, 400, "InvalidParameterValueException"},
 		{engine.ErrClosed, 503, "ServiceException"},
 		{errors.New("anything"), 500, "ServiceException"},
 		{fs.ErrPermission, 500, "ServiceException"},

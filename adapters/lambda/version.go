@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Versions and aliases are the engine's revisions and aliases:
@@ -307,7 +307,7 @@ func (s *server) createAlias(c *call) error {
 	if err != nil {
 		return err
 	}
-	if !image.ValidName(req.Name) || strings.HasPrefix(req.Name, versionPrefix) || strings.HasPrefix(req.Name, weightPrefix) || len(weightPrefix)+5+len(req.Name) > 63 {
+	if !template.ValidName(req.Name) || strings.HasPrefix(req.Name, versionPrefix) || strings.HasPrefix(req.Name, weightPrefix) || len(weightPrefix)+5+len(req.Name) > 63 {
 		return invalid("alias %q: lower-case letters, digits and dashes, at most 51, not beginning with %s or %s", clip(req.Name), versionPrefix, weightPrefix)
 	}
 	unlock, err := s.lock(c)

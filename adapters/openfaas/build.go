@@ -33,6 +33,7 @@ import (
 	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
+	"github.com/fre-engine/fre/template"
 )
 
 // Contents of a build's archive: the configuration, and the build context below a directory.
@@ -340,7 +341,7 @@ func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, 
 // handler's directory. The result is nil if both lack a fret.yaml.
 func ownTemplate(top *os.Root) (*os.Root, error) {
 	for _, where := range []string{".", functionDir} {
-		switch _, err := top.Lstat(path.Join(where, image.TemplateFile)); {
+		switch _, err := top.Lstat(path.Join(where, template.FileName)); {
 		case err == nil:
 			return top.OpenRoot(where)
 		case !errors.Is(err, fs.ErrNotExist):

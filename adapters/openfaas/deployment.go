@@ -13,6 +13,7 @@ import (
 	"github.com/openfaas/faas-provider/types"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // deploymentLabel is the image label with the deployment's request.
@@ -38,7 +39,7 @@ const (
 type deployment struct {
 	types.FunctionDeployment
 	tenant string
-	wanted *image.Template // only settings named in the request apply
+	wanted *template.Template // only settings named in the request apply
 
 	drop func(context.Context) error // removes an image pulled for the request; nil: no pull
 }
@@ -47,7 +48,7 @@ type deployment struct {
 // alternative. The template parser checks the other settings, by the rules of templates.
 func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, error) {
 	switch {
-	case !image.ValidName(d.Service):
+	case !template.ValidName(d.Service):
 		return nil, badRequest("%q is not a name of a function: lower-case letters, digits and dashes, at most 63", d.Service)
 	case d.Image == "":
 		return nil, badRequest("the deployment names no image")
@@ -74,7 +75,7 @@ func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, erro
 	if err != nil {
 		return nil, fmt.Errorf("deployment of %s: %w", d.Service, err)
 	}
-	if out.wanted, err = image.ParseTemplate("deployment", text); err != nil {
+	if out.wanted, err = template.Parse("deployment", text); err != nil {
 		return nil, templateFault(err)
 	}
 	return out, nil
@@ -83,7 +84,7 @@ func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, erro
 // templateFault rewrites a template error without line numbers, because the request has no
 // lines.
 func templateFault(err error) error {
-	var fault *image.TemplateError
+	var fault *template.Error
 	if errors.As(err, &fault) {
 		return badRequest("%s", fault.Message)
 	}
@@ -92,12 +93,12 @@ func templateFault(err error) error {
 
 func checkResources(r *types.FunctionResources) error {
 	if r.Memory != "" {
-		if _, err := image.ParseBytes(r.Memory); err != nil {
+		if _, err := template.ParseBytes(r.Memory); err != nil {
 			return err
 		}
 	}
 	if r.CPU != "" {
-		if _, err := image.ParseCPU(r.CPU); err != nil {
+		if _, err := template.ParseCPU(r.CPU); err != nil {
 			return err
 		}
 	}
@@ -180,7 +181,7 @@ func (d *deployment) template() (map[string]any, error) {
 		}
 	}
 	if n := valueIn(d.Annotations, annotationNetwork); n != "" {
-		if n != string(image.NetworkNone) && n != string(image.NetworkEgress) {
+		if n != string(template.NetworkNone) && n != string(template.NetworkEgress) {
 			return nil, badRequest("annotation %s: %q is neither none nor egress", annotationNetwork, n)
 		}
 		network = n
@@ -231,7 +232,7 @@ func (d *deployment) configure(c *image.Config, function bool) error {
 // OpenFaaS, unless a label or the template says otherwise.
 func (d *deployment) scaled(c *image.Config) {
 	t := d.wanted
-	if c.Instances.Isolation == image.IsolationEvent { // every event has a fresh sandbox, so no instance is kept
+	if c.Instances.Isolation == template.IsolationEvent { // every event has a fresh sandbox, so no instance is kept
 		return
 	}
 	if d.label(labelMax) != "" {

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // list answers GET /system/functions.
@@ -82,7 +83,7 @@ func (h *handler) usage(f *engine.Function) *types.FunctionUsage {
 // statusOf returns a function in OpenFaaS's format: the deployment's request and the current
 // state.
 func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
-	plain, tenant, err := image.SplitName(f.Name)
+	plain, tenant, err := template.SplitName(f.Name)
 	if err != nil {
 		return types.FunctionStatus{}, err
 	}
@@ -102,7 +103,7 @@ func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 		Limits: d.Limits, Requests: d.Requests, ReadOnlyRootFilesystem: d.ReadOnlyRootFilesystem,
 		InvocationCount: float64(f.Invocations), Replicas: uint64(f.Config.Instances.Min), CreatedAt: f.Deployed,
 	}
-	if f.Config.Instances.Isolation == image.IsolationEvent { // every event has a fresh sandbox
+	if f.Config.Instances.Isolation == template.IsolationEvent { // every event has a fresh sandbox
 		s.Replicas, s.AvailableReplicas = 1, 1
 		return s, nil
 	}
@@ -135,7 +136,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	}
 	release := sync.OnceFunc(h.Engine.Hold())
 	defer release()
-	name := image.QualifiedName(d.Service, tenant)
+	name := template.QualifiedName(d.Service, tenant)
 	if r.Method == http.MethodPut {
 		if _, err := h.Engine.Function(name); err != nil {
 			return err
@@ -251,7 +252,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	switch {
 	case len(f.Traffic.Weights) != 1 || len(f.Traffic.Headers) > 0:
 		return &api.Error{Code: api.CodeInUse, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
-	case in.Isolation == image.IsolationEvent:
+	case in.Isolation == template.IsolationEvent:
 		return badRequest("%s has a fresh sandbox for each event, and no replicas", f.Name)
 	case req.Replicas > uint64(in.Max):
 		return badRequest("%d replicas are above the function's limit of %d; deploy the function with the label %s", req.Replicas, in.Max, labelMax)
@@ -261,7 +262,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	plain, tenant, err := image.SplitName(f.Name)
+	plain, tenant, err := template.SplitName(f.Name)
 	if err != nil {
 		return err
 	}
@@ -311,5 +312,5 @@ func writeTemplate(dir *os.Root, spec map[string]any) error {
 	if err != nil {
 		return fmt.Errorf("template: %w", err)
 	}
-	return dir.WriteFile(image.TemplateFile, text, 0o644)
+	return dir.WriteFile(template.FileName, text, 0o644)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/openfaas/faas-provider/logs"
 
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // logs answers GET /system/logs?name=&namespace=&instance=&tail=&since=&follow= with one line of
@@ -42,7 +42,7 @@ func (h *handler) logs(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	plain, tenant, err := image.SplitName(f.Name)
+	plain, tenant, err := template.SplitName(f.Name)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/gateway"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // tenants returns the namespaces visible to the caller: tenants with a record or a function.
@@ -19,7 +19,7 @@ func (h *handler) tenants(r *request) []string {
 	if !r.id.All() {
 		return []string{namespaceOf(r.id.Tenant)}
 	}
-	all := map[string]bool{namespaceOf(image.DefaultTenant): true}
+	all := map[string]bool{namespaceOf(template.DefaultTenant): true}
 	for _, t := range h.Access.Tenants() {
 		all[namespaceOf(t.Name)] = true
 	}

@@ -33,10 +33,10 @@ import (
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/wording"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/intake"
+	"github.com/fre-engine/fre/template"
 )
 
 // Config configures the handler. Events and Builders may be nil. MaxContextBytes and ReceiveTime
@@ -181,11 +181,11 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) (statu
 func (r *request) tenant(namespace string) (string, error) {
 	switch {
 	case namespace == gateway.OpenFaaSNamespace, namespace == "" && r.id.All():
-		namespace = image.DefaultTenant
+		namespace = template.DefaultTenant
 	case namespace == "":
 		namespace = r.id.Tenant
 	}
-	if !image.ValidName(namespace) {
+	if !template.ValidName(namespace) {
 		return "", badRequest("%q is not a namespace: a tenant's name is lower-case letters, digits and dashes", namespace)
 	}
 	if !r.id.Of(namespace) {
@@ -196,7 +196,7 @@ func (r *request) tenant(namespace string) (string, error) {
 
 // namespaceOf returns a tenant's namespace, as shown to clients.
 func namespaceOf(tenant string) string {
-	if tenant == image.DefaultTenant {
+	if tenant == template.DefaultTenant {
 		return gateway.OpenFaaSNamespace
 	}
 	return tenant
@@ -209,10 +209,10 @@ func (h *handler) function(r *request, name, namespace string) (*engine.Function
 		return nil, err
 	}
 	r.on = name
-	if !image.ValidName(name) {
+	if !template.ValidName(name) {
 		return nil, notFound("no function %q", name)
 	}
-	return h.Engine.Function(image.QualifiedName(name, tenant))
+	return h.Engine.Function(template.QualifiedName(name, tenant))
 }
 
 // decode parses a request's JSON and rejects unknown fields, so no setting is silently ignored.

@@ -24,31 +24,32 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
+	"github.com/fre-engine/fre/template"
 )
 
 // What a deployment says comes to what a template would say.
 func TestDeployment(t *testing.T) {
 	for name, tt := range map[string]struct {
 		d         types.FunctionDeployment
-		instances image.Instances
+		instances template.Instances
 		timeout   time.Duration
-		network   image.NetworkMode
+		network   template.NetworkMode
 		memory    int64
 	}{
-		"as it is": {instances: image.Instances{Min: 1, Max: 64, Concurrency: 8}},
+		"as it is": {instances: template.Instances{Min: 1, Max: 64, Concurrency: 8}},
 		"labels": {
 			d:         types.FunctionDeployment{Labels: &map[string]string{labelMin: "2", labelMax: "5", labelIdle: "10m"}},
-			instances: image.Instances{Min: 2, Max: 5, Concurrency: 8, Idle: 10 * time.Minute},
+			instances: template.Instances{Min: 2, Max: 5, Concurrency: 8, Idle: 10 * time.Minute},
 		},
-		"to zero": {d: types.FunctionDeployment{Labels: &map[string]string{labelZero: "true"}}, instances: image.Instances{Max: 64, Concurrency: 8}},
+		"to zero": {d: types.FunctionDeployment{Labels: &map[string]string{labelZero: "true"}}, instances: template.Instances{Max: 64, Concurrency: 8}},
 		"watchdog": {
 			d:         types.FunctionDeployment{EnvVars: map[string]string{"exec_timeout": "2m", "max_inflight": "3"}},
-			instances: image.Instances{Min: 1, Max: 64, Concurrency: 3}, timeout: 2 * time.Minute,
+			instances: template.Instances{Min: 1, Max: 64, Concurrency: 3}, timeout: 2 * time.Minute,
 		},
-		"seconds": {d: types.FunctionDeployment{EnvVars: map[string]string{"exec_timeout": "5", "max_inflight": "0"}}, instances: image.Instances{Min: 1, Max: 64, Concurrency: 8}},
+		"seconds": {d: types.FunctionDeployment{EnvVars: map[string]string{"exec_timeout": "5", "max_inflight": "0"}}, instances: template.Instances{Min: 1, Max: 64, Concurrency: 8}},
 		"limits and network": {
 			d:         types.FunctionDeployment{Limits: &types.FunctionResources{Memory: "40Mi", CPU: "0.5"}, Annotations: &map[string]string{annotationNetwork: "egress"}},
-			instances: image.Instances{Min: 1, Max: 64, Concurrency: 8}, network: image.NetworkEgress, memory: 40 << 20,
+			instances: template.Instances{Min: 1, Max: 64, Concurrency: 8}, network: template.NetworkEgress, memory: 40 << 20,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +62,7 @@ func TestDeployment(t *testing.T) {
 			if err := d.configure(&c, false); err != nil {
 				t.Fatal(err)
 			}
-			got := image.Instances{Min: c.Instances.Min, Max: c.Instances.Max, Concurrency: c.Instances.Concurrency}
+			got := template.Instances{Min: c.Instances.Min, Max: c.Instances.Max, Concurrency: c.Instances.Concurrency}
 			if tt.instances.Idle != 0 {
 				got.Idle = c.Instances.Idle
 			}
@@ -72,7 +73,7 @@ func TestDeployment(t *testing.T) {
 				t.Errorf("timeout %s, want %s", c.Resources.Timeout, want)
 			}
 			if tt.network == "" {
-				tt.network = image.NetworkNone
+				tt.network = template.NetworkNone
 			}
 			if c.Network.Mode != tt.network || c.Tenant != "acme" || tt.memory != 0 && (c.Resources.MemoryBytes != tt.memory || c.Resources.CPUMillis != 500) {
 				t.Errorf("%+v", c)
@@ -88,8 +89,8 @@ func TestDeployment(t *testing.T) {
 // An image that is a function already keeps what its template says and the deployment does not.
 func TestDeploymentOfFunction(t *testing.T) {
 	own := image.Config{
-		Env: []string{"A=b", "B=c"}, Resources: image.Resources{MemoryBytes: 1 << 28, CPUMillis: 2000, Timeout: time.Second},
-		Instances: image.Instances{Isolation: image.IsolationInstance, Max: 3, Idle: time.Second, Concurrency: 1}, Network: image.Network{Mode: image.NetworkEgress},
+		Env: []string{"A=b", "B=c"}, Resources: template.Resources{MemoryBytes: 1 << 28, CPUMillis: 2000, Timeout: time.Second},
+		Instances: template.Instances{Isolation: template.IsolationInstance, Max: 3, Idle: time.Second, Concurrency: 1}, Network: template.Network{Mode: template.NetworkEgress},
 	}
 	d, err := newDeployment(types.FunctionDeployment{Service: "f", Image: "i", EnvVars: map[string]string{"B": "d"}, Limits: &types.FunctionResources{CPU: "1"}}, "default")
 	if err != nil {
@@ -104,7 +105,7 @@ func TestDeploymentOfFunction(t *testing.T) {
 	if diff := cmp.Diff(want, c); diff != "" {
 		t.Error(diff)
 	}
-	own.Instances.Isolation = image.IsolationEvent
+	own.Instances.Isolation = template.IsolationEvent
 	c = own
 	if err := d.configure(&c, true); err != nil || c.Instances != own.Instances {
 		t.Errorf("a sandbox for each event: %v %+v", err, c.Instances)
@@ -212,7 +213,7 @@ func FuzzBuildContext(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := image.ParseTemplate("fret.yaml", text); err != nil {
+		if _, err := template.Parse("fret.yaml", text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	})

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // seedWorkers is the number of images made in parallel, because making an image waits for the disk.
@@ -48,8 +49,8 @@ func seed(ctx context.Context, state string, first, last, parts int) (err error)
 		shared = append(shared, store.Part{Kind: "pip", Name: fmt.Sprintf("layer-%d", i), Version: "1.0", Tree: tree})
 	}
 	config, err := json.Marshal(image.Config{
-		Base: "native", Args: []string{"/function/program"}, Protocol: image.ProtocolStdio, Tenant: image.DefaultTenant,
-		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, Network: image.Network{Mode: image.NetworkNone},
+		Base: "native", Args: []string{"/function/program"}, Protocol: image.ProtocolStdio, Tenant: template.DefaultTenant,
+		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, Network: template.Network{Mode: template.NetworkNone},
 		Labels: map[string]string{"org.opencontainers.image.vendor": "bench"},
 	})
 	if err != nil {

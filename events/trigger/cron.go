@@ -9,7 +9,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Marks keeps, over restarts, the time up to which a schedule is done. *events.Service has it.
@@ -29,8 +29,8 @@ const (
 // schedule is one deployed cron trigger.
 type schedule struct {
 	function, trigger string
-	cron              *image.Cron
-	times             *image.Schedule
+	cron              *template.Cron
+	times             *template.Schedule
 	mark              string
 	last              time.Time // done up to this time
 }
@@ -79,7 +79,7 @@ func (s *Set) schedules(before map[string]*schedule) map[string]*schedule {
 			name := f.Name + "/" + t.Name + "/" + hex.EncodeToString(sum[:8])
 			c := before[name]
 			if c == nil {
-				times, err := image.ParseSchedule(t.Cron.Schedule, t.Cron.Zone)
+				times, err := template.ParseSchedule(t.Cron.Schedule, t.Cron.Zone)
 				if err != nil { // accepted by an earlier engine, or the time zone is gone
 					s.cfg.Log.Warn("cron: trigger makes no events; deploy the function with another schedule", "function", f.Name, "trigger", t.Name, "error", err)
 					times = nil
@@ -143,7 +143,7 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 }
 
 // latest returns the schedule's last time after after, at most until; zero if none.
-func latest(s *image.Schedule, after, until time.Time) time.Time {
+func latest(s *template.Schedule, after, until time.Time) time.Time {
 	// Search backwards in growing steps.
 	for back := time.Hour; ; back *= 2 {
 		from := until.Add(-back)

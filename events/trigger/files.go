@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/events/inbox"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // dropped is the body of a file's event.
@@ -39,7 +39,7 @@ func (s *Set) Files(ctx context.Context, dir string, work func(tenant string) (s
 		sum := sha256.Sum256([]byte(w.function + "\x00" + w.trigger))
 		return filepath.Join(dir, hex.EncodeToString(sum[:16]))
 	}
-	pick := func(f *engine.Function, t *image.Trigger) *wire {
+	pick := func(f *engine.Function, t *template.Trigger) *wire {
 		if t.Files == nil {
 			return nil
 		}

@@ -14,13 +14,14 @@ import (
 
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // A file that is put into /work is one event, over restarts; one that is refused comes again
 // unless it never will be one.
 func TestFiles(t *testing.T) {
 	w, work, records := &world{}, t.TempDir(), t.TempDir()
-	set := newSet(t, w, time.Now(), image.Trigger{Name: "drop", Files: &image.Files{Path: "inbox/*"}})
+	set := newSet(t, w, time.Now(), template.Trigger{Name: "drop", Files: &template.Files{Path: "inbox/*"}})
 	run := func() (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // maxHook is the largest body of a hook in bytes. The whole body is held in memory to check its
@@ -82,12 +82,12 @@ func (s *Set) Handshake(function, trigger string, header [][2]string) ([][2]stri
 }
 
 // find returns a function and its trigger, unless the trigger is a time of day.
-func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, error) {
+func (s *Set) find(function, trigger string) (*engine.Function, *template.Trigger, error) {
 	f, err := s.cfg.Engine.Function(function)
 	if err != nil {
 		return nil, nil, err
 	}
-	i := slices.IndexFunc(f.Config.Triggers, func(t image.Trigger) bool { return t.Name == trigger && (t.Webhook != nil || t.CloudEvents != nil) })
+	i := slices.IndexFunc(f.Config.Triggers, func(t template.Trigger) bool { return t.Name == trigger && (t.Webhook != nil || t.CloudEvents != nil) })
 	if i < 0 {
 		return nil, nil, refused(failure.NotFound, fmt.Errorf("function %s has no HTTP trigger %q", function, trigger))
 	}
@@ -96,7 +96,7 @@ func (s *Set) find(function, trigger string) (*engine.Function, *image.Trigger, 
 
 // cloudEvents publishes the events of a request that match the trigger. If one is refused, the
 // sender tries again, and the events accepted before are recognised by their keys.
-func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *image.Trigger, r *engine.Request, body []byte) (ids []string, ignored string, err error) {
+func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *template.Trigger, r *engine.Request, body []byte) (ids []string, ignored string, err error) {
 	c := t.CloudEvents
 	if c.Token != "" {
 		secret, err := s.secret(f, t, c.Token)
@@ -137,7 +137,7 @@ func (s *Set) takeOn(ctx context.Context, f *engine.Function, ev *engine.Request
 	return s.cfg.Events.Publish(ctx, f.Name, ev, o)
 }
 
-func (s *Set) secret(f *engine.Function, t *image.Trigger, name string) ([]byte, error) {
+func (s *Set) secret(f *engine.Function, t *template.Trigger, name string) ([]byte, error) {
 	err := errors.New("no secrets are configured")
 	if s.cfg.Secrets != nil {
 		var secret []byte

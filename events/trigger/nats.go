@@ -11,7 +11,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Bus receives messages that other clients publish. *events.Service is a Bus.
@@ -30,8 +30,8 @@ const (
 // wire is a deployed trigger for messages or files, as configured now.
 type wire struct {
 	function, trigger, tenant string
-	nats                      *image.NATS
-	files                     *image.Files
+	nats                      *template.NATS
+	files                     *template.Files
 }
 
 // id identifies a wire with its configuration: a changed trigger has another id.
@@ -52,7 +52,7 @@ type running struct {
 
 // follow runs the triggers that pick returns a wire for, until ctx ends. It calls run while a
 // trigger is deployed, and gone after its removal.
-func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *image.Trigger) *wire, run, gone func(context.Context, *wire)) {
+func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *template.Trigger) *wire, run, gone func(context.Context, *wire)) {
 	all := map[string]*running{}
 	defer func() {
 		for _, r := range all {
@@ -81,7 +81,7 @@ func (s *Set) follow(ctx context.Context, pick func(*engine.Function, *image.Tri
 }
 
 // adapt stops the wires that are no longer deployed, and starts new ones.
-func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*engine.Function, *image.Trigger) *wire, run, gone func(context.Context, *wire)) {
+func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*engine.Function, *template.Trigger) *wire, run, gone func(context.Context, *wire)) {
 	wanted := map[string]*wire{}
 	names := map[string]bool{} // of deployed triggers, whether changed or not
 	for _, f := range s.cfg.Engine.Functions() {
@@ -120,7 +120,7 @@ func (s *Set) adapt(ctx context.Context, all map[string]*running, pick func(*eng
 // NATS makes events of messages until ctx ends. allow checks that a tenant may subscribe to a
 // subject, because a function may have been deployed under another configuration.
 func (s *Set) NATS(ctx context.Context, bus Bus, allow func(tenant, subject string) error) {
-	pick := func(f *engine.Function, t *image.Trigger) *wire {
+	pick := func(f *engine.Function, t *template.Trigger) *wire {
 		if t.NATS == nil {
 			return nil
 		}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/template"
 )
 
 // within only ends a test that hangs.
@@ -139,7 +139,7 @@ func TestNATSStream(t *testing.T) {
 	}
 	w := &world{}
 	allow := events.Subjects{"default": {"orders.>"}}
-	set := newSet(t, w, time.Now(), image.Trigger{Name: "n", NATS: &image.NATS{Subject: "orders.*", Stream: "ORDERS"}})
+	set := newSet(t, w, time.Now(), template.Trigger{Name: "n", NATS: &template.NATS{Subject: "orders.*", Stream: "ORDERS"}})
 	stop := runNATS(t, set, bus, allow)
 	consumers := func(n int) func() error {
 		return func() error {
@@ -218,7 +218,7 @@ func TestNATSStream(t *testing.T) {
 func TestNATSCore(t *testing.T) {
 	bus, nc := openBus(t, t.TempDir())
 	w := &world{}
-	set := newSet(t, w, time.Now(), image.Trigger{Name: "n", NATS: &image.NATS{Subject: "fre.in.default.>"}})
+	set := newSet(t, w, time.Now(), template.Trigger{Name: "n", NATS: &template.NATS{Subject: "fre.in.default.>"}})
 	runNATS(t, set, bus, nil)
 	other := New(set.cfg) // another node
 	runNATS(t, other, bus, nil)
@@ -275,17 +275,17 @@ func (r refusals) Write(p []byte) (int, error) {
 func TestNATSRefused(t *testing.T) {
 	bus, _ := openBus(t, t.TempDir())
 	for name, c := range map[string]struct {
-		nats image.NATS
+		nats template.NATS
 		says string
 	}{
-		"another tenant's": {image.NATS{Subject: "fre.in.other.>"}, "may not subscribe"},
-		"the engine's own": {image.NATS{Subject: "fre.results.>"}, "may not subscribe"},
-		"no stream":        {image.NATS{Subject: "fre.in.default.x", Stream: "NONE"}, "stream NONE"},
-		"FRE's stream":     {image.NATS{Subject: "fre.in.default.x", Stream: "FRE_RESULTS"}, "FRE_RESULTS"},
+		"another tenant's": {template.NATS{Subject: "fre.in.other.>"}, "may not subscribe"},
+		"the engine's own": {template.NATS{Subject: "fre.results.>"}, "may not subscribe"},
+		"no stream":        {template.NATS{Subject: "fre.in.default.x", Stream: "NONE"}, "stream NONE"},
+		"FRE's stream":     {template.NATS{Subject: "fre.in.default.x", Stream: "FRE_RESULTS"}, "FRE_RESULTS"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{}
-			set := newSet(t, w, time.Now(), image.Trigger{Name: "n", NATS: &c.nats})
+			set := newSet(t, w, time.Now(), template.Trigger{Name: "n", NATS: &c.nats})
 			log := refusals{found: make(chan string, 8)}
 			set.cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 			runNATS(t, set, bus, nil)

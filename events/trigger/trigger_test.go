@@ -25,6 +25,7 @@ import (
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // world is an engine with functions, and what was published to it.
@@ -118,7 +119,7 @@ func (k kept) Secret(tenant, name string) ([]byte, error) {
 	return []byte(value), nil
 }
 
-func newSet(t *testing.T, w *world, now time.Time, triggers ...image.Trigger) *Set {
+func newSet(t *testing.T, w *world, now time.Time, triggers ...template.Trigger) *Set {
 	t.Helper()
 	w.functions = map[string]image.Config{"f": {Tenant: "default", Triggers: triggers}}
 	return New(Config{Engine: w, Events: w, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Secrets: kept{"default/s": secret + "\n"}, Now: func() time.Time { return now }})
@@ -182,11 +183,11 @@ func TestWebhookSignatures(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{}
-			webhook := &image.Webhook{Signature: c.signature, Secret: "s", Timestamp: c.timestamp, Tolerance: 5 * time.Minute}
+			webhook := &template.Webhook{Signature: c.signature, Secret: "s", Timestamp: c.timestamp, Tolerance: 5 * time.Minute}
 			if c.signature == "none" {
 				webhook.Secret = ""
 			}
-			s := newSet(t, w, now, image.Trigger{Name: "h", Webhook: webhook})
+			s := newSet(t, w, now, template.Trigger{Name: "h", Webhook: webhook})
 			ids, _, err := s.Hook(t.Context(), "f", "h", hook(body, c.header...))
 			code := failure.Of(err)
 			if code != c.want || (len(ids) == 1) != (c.want == "") || len(w.published) != len(ids) {
@@ -223,11 +224,11 @@ func TestWebhookSentAgain(t *testing.T) {
 				continue
 			}
 			w := &world{}
-			webhook := &image.Webhook{Signature: signature}
+			webhook := &template.Webhook{Signature: signature}
 			if header != nil {
 				webhook.Secret = "s"
 			}
-			s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: webhook})
+			s := newSet(t, w, time.Now(), template.Trigger{Name: "h", Webhook: webhook})
 			for _, value := range []string{"1", "1", "2", "1"} {
 				if _, _, err := s.Hook(t.Context(), "f", "h", hook("body", slices.Concat(header, []string{id, value})...)); err != nil {
 					t.Fatal(err)
@@ -242,9 +243,9 @@ func TestWebhookSentAgain(t *testing.T) {
 
 func TestWebhookFilters(t *testing.T) {
 	w := &world{}
-	s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{
+	s := newSet(t, w, time.Now(), template.Trigger{Name: "h", Webhook: &template.Webhook{
 		Signature: "none", Paths: []string{"/a/*"}, Headers: []string{"X-GitHub-Event: push", "X-GitHub-Event: pull_*", "X-Kind: ?"},
-	}}, image.Trigger{Name: "missing", Webhook: &image.Webhook{Signature: "github", Secret: "nothing"}})
+	}}, template.Trigger{Name: "missing", Webhook: &template.Webhook{Signature: "github", Secret: "nothing"}})
 	for _, c := range []struct {
 		path   string
 		header []string
@@ -293,7 +294,7 @@ func TestCloudEvents(t *testing.T) {
 	const structured = `{"specversion":"1.0","id":"1","source":"/s","type":"com.example.a","subject":"ü \"x","ext":7,"datacontenttype":"application/json","data":{"a":1}}`
 	header := [][2]string{{"Ce-Ext", "7"}, {"Ce-Id", "1"}, {"Ce-Source", "/s"}, {"Ce-Specversion", "1.0"}, {"Ce-Subject", "%C3%BC%20%22x"}, {"Ce-Type", "com.example.a"}, {"Content-Type", "application/json"}}
 	w := &world{}
-	s := newSet(t, w, time.Now(), image.Trigger{Name: "c", CloudEvents: &image.CloudEvents{Types: []string{"com.example.*"}, Token: "s"}})
+	s := newSet(t, w, time.Now(), template.Trigger{Name: "c", CloudEvents: &template.CloudEvents{Types: []string{"com.example.*"}, Token: "s"}})
 	post := func(body string, header ...string) ([]string, string, error) {
 		return s.Hook(t.Context(), "f", "c", hook(body, append(header, "Authorization", "Bearer "+secret)...))
 	}
@@ -374,7 +375,7 @@ func FuzzSignature(f *testing.F) {
 	f.Add("gitee", "token", "1700000000000", "body")
 	f.Add("hmac", "sha256=00", "1700000000", "body")
 	f.Fuzz(func(t *testing.T, signature, given, at, body string) {
-		w := &image.Webhook{Signature: signature, Secret: "s", Timestamp: "X-Time", Tolerance: time.Minute}
+		w := &template.Webhook{Signature: signature, Secret: "s", Timestamp: "X-Time", Tolerance: time.Minute}
 		header := [][2]string{
 			{"X-Hub-Signature-256", given},
 			{"X-Gitlab-Token", given},
@@ -395,9 +396,9 @@ func FuzzSignature(f *testing.F) {
 func TestCron(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
-		cron := &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/tick", Body: "b"}
-		once := &image.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}
-		s := newSet(t, w, time.Time{}, image.Trigger{Name: "ten", Cron: cron}, image.Trigger{Name: "hour", Cron: once})
+		cron := &template.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/tick", Body: "b"}
+		once := &template.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}
+		s := newSet(t, w, time.Time{}, template.Trigger{Name: "ten", Cron: cron}, template.Trigger{Name: "hour", Cron: once})
 		s.cfg.Now = time.Now // of the bubble: midnight
 		run := func(for_ time.Duration) (times []string) {
 			before := len(w.published)
@@ -442,8 +443,8 @@ func TestCron(t *testing.T) {
 func TestCronClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
-		ten := image.Trigger{Name: "ten", Cron: &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/"}}
-		hour := image.Trigger{Name: "hour", Cron: &image.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
+		ten := template.Trigger{Name: "ten", Cron: &template.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/"}}
+		hour := template.Trigger{Name: "hour", Cron: &template.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
 		s := newSet(t, w, time.Time{}, ten, hour)
 		var off atomic.Int64
 		s.cfg.Now = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
@@ -487,7 +488,7 @@ func TestCronClockJumps(t *testing.T) {
 func TestCronNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
-		ten := image.Trigger{Name: "ten", Cron: &image.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
+		ten := template.Trigger{Name: "ten", Cron: &template.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "once", Path: "/"}}
 		ctx, cancel := context.WithTimeout(t.Context(), 65*time.Minute)
 		defer cancel()
 		var nodes []*Set
@@ -522,7 +523,7 @@ func (f forgetful) Publish(ctx context.Context, function string, r *engine.Reque
 }
 
 func TestCronZones(t *testing.T) {
-	berlin := &image.Cron{Schedule: "30 2 * * *", Zone: "Europe/Berlin"}
+	berlin := &template.Cron{Schedule: "30 2 * * *", Zone: "Europe/Berlin"}
 	for from, want := range map[string]string{
 		"2026-01-10T00:00:00Z": "2026-01-10T01:30:00Z",
 		"2026-07-10T00:00:00Z": "2026-07-10T00:30:00Z",
@@ -540,8 +541,8 @@ func TestCronZones(t *testing.T) {
 		}
 	}
 	// A year without an engine is looked through in no time, and the last is found.
-	times := func(schedule, zone string) *image.Schedule {
-		s, err := image.ParseSchedule(schedule, zone)
+	times := func(schedule, zone string) *template.Schedule {
+		s, err := template.ParseSchedule(schedule, zone)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -559,7 +560,7 @@ func TestCronZones(t *testing.T) {
 // TestQuota: only what a trigger takes on counts against its tenant's quota.
 func TestQuota(t *testing.T) {
 	w := &world{}
-	s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{Signature: "github", Secret: "s"}})
+	s := newSet(t, w, time.Now(), template.Trigger{Name: "h", Webhook: &template.Webhook{Signature: "github", Secret: "s"}})
 	full, counted := errors.New("too many"), 0
 	s.cfg.Admit = func(tenant string) error {
 		if counted++; counted > 1 {
@@ -583,8 +584,8 @@ func TestQuota(t *testing.T) {
 // a trigger that is not there.
 func TestHookOfOtherKinds(t *testing.T) {
 	w := &world{}
-	s := newSet(t, w, time.Now(), image.Trigger{Name: "cron", Cron: &image.Cron{Schedule: "0 0 1 1 *"}},
-		image.Trigger{Name: "nats", NATS: &image.NATS{}}, image.Trigger{Name: "files", Files: &image.Files{}}, image.Trigger{Name: "hook", Webhook: &image.Webhook{Signature: "none"}})
+	s := newSet(t, w, time.Now(), template.Trigger{Name: "cron", Cron: &template.Cron{Schedule: "0 0 1 1 *"}},
+		template.Trigger{Name: "nats", NATS: &template.NATS{}}, template.Trigger{Name: "files", Files: &template.Files{}}, template.Trigger{Name: "hook", Webhook: &template.Webhook{Signature: "none"}})
 	for _, name := range []string{"cron", "nats", "files", "missing"} {
 		_, _, err := s.Hook(t.Context(), "f", name, hook("body"))
 		if failure.Of(err) != failure.NotFound {
@@ -599,7 +600,7 @@ func TestHookOfOtherKinds(t *testing.T) {
 // TestHandshake: a sender of CloudEvents that asks first is answered; anybody else is told
 // what a hook takes.
 func TestHandshake(t *testing.T) {
-	s := newSet(t, &world{}, time.Now(), image.Trigger{Name: "c", CloudEvents: &image.CloudEvents{Token: "s"}}, image.Trigger{Name: "w", Webhook: &image.Webhook{}})
+	s := newSet(t, &world{}, time.Now(), template.Trigger{Name: "c", CloudEvents: &template.CloudEvents{Token: "s"}}, template.Trigger{Name: "w", Webhook: &template.Webhook{}})
 	origin := [2]string{"Webhook-Request-Origin", "eventgrid.example"}
 	for name, c := range map[string]struct {
 		function, trigger string
@@ -643,7 +644,7 @@ func TestWebhookKey(t *testing.T) {
 	} {
 		t.Run(c.key, func(t *testing.T) {
 			w := &world{}
-			s := newSet(t, w, time.Now(), image.Trigger{Name: "h", Webhook: &image.Webhook{Signature: "none", Key: c.key}})
+			s := newSet(t, w, time.Now(), template.Trigger{Name: "h", Webhook: &template.Webhook{Signature: "none", Key: c.key}})
 			post := func(body string) {
 				t.Helper()
 				if _, _, err := s.Hook(t.Context(), "f", "h", hook(body, "x-github-delivery", body[:1])); err != nil {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // errSignature says that the request has no valid signature. It does not say which part is wrong,
@@ -28,7 +28,7 @@ var errStale = errors.New("the signature's time is too far from now")
 // verify checks a request's signature. key is equal when the same request comes again; it is made
 // of signed data, so that only a holder of the secret can make another. For services that do not
 // sign the body, key is the id that the sender gives.
-func verify(w *image.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
+func verify(w *template.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
 	switch w.Signature {
 	case "github": // docs.github.com: Validating webhook deliveries
 		return verifyBody(secret, field(header, "X-Hub-Signature-256"), "sha256=", nil, body)
@@ -104,7 +104,7 @@ func fresh(at string, unit, tolerance time.Duration, now time.Time) error {
 
 // verifyGitee accepts the secret itself as token, or an HMAC of the secret and the time in
 // milliseconds (gitee.com, WebHook signature). The token does not cover the body; the key does.
-func verifyGitee(w *image.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
+func verifyGitee(w *template.Webhook, secret []byte, header [][2]string, body []byte, now time.Time) (key string, err error) {
 	token, at := field(header, "X-Gitee-Token"), field(header, "X-Gitee-Timestamp")
 	digest := sha256.Sum256(body)
 	if same([]byte(token), secret) {
@@ -121,7 +121,7 @@ func verifyGitee(w *image.Webhook, secret []byte, header [][2]string, body []byt
 }
 
 // verifyStripe reads t=TIME,v1=HEX,… and accepts if one v1 is made with the secret.
-func verifyStripe(w *image.Webhook, secret []byte, given string, body []byte, now time.Time) (key string, err error) {
+func verifyStripe(w *template.Webhook, secret []byte, given string, body []byte, now time.Time) (key string, err error) {
 	at := ""
 	var macs []string
 	for part := range strings.SplitSeq(given, ",") {
@@ -185,13 +185,13 @@ func pointed(pointer string, body []byte) (string, bool) {
 }
 
 // wanted returns why a request does not match the webhook's filters, "" if it does.
-func wanted(w *image.Webhook, at string, header [][2]string) string {
+func wanted(w *template.Webhook, at string, header [][2]string) string {
 	if len(w.Paths) > 0 && !matches(w.Paths, at) {
 		return fmt.Sprintf("path %s is none of the trigger's", at)
 	}
 	names := map[string]bool{} // whether one filter with the name matches
 	for _, f := range w.Headers {
-		name, glob := image.FieldFilter(f)
+		name, glob := template.FieldFilter(f)
 		ok, _ := path.Match(glob, field(header, name)) // the pattern was checked with the template
 		names[name] = names[name] || ok
 	}

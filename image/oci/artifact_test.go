@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // builtImage puts an image such as the builder makes: a base with what trees can
@@ -42,9 +43,9 @@ func builtImage(t testing.TB, s *store.Store, id string, parts ...store.Part) *s
 func builtConfig() image.Config {
 	return image.Config{
 		Base: "native", Handler: "bin/x", Args: []string{"/function/bin/x"}, Env: []string{"A=b"}, Protocol: image.ProtocolStdio, Tenant: "default",
-		Instances: image.Instances{Isolation: image.IsolationEvent, Fork: image.ForkAuto, Concurrency: 1, Max: 64},
-		Resources: image.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 1e9},
-		Network:   image.Network{Mode: image.NetworkNone},
+		Instances: template.Instances{Isolation: template.IsolationEvent, Fork: template.ForkAuto, Concurrency: 1, Max: 64},
+		Resources: template.Resources{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 64, TmpBytes: 64 << 20, Files: 1024, Timeout: 1e9},
+		Network:   template.Network{Mode: template.NetworkNone},
 	}
 }
 

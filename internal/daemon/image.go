@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Function is an image with one static program, made without a build: for tests that need neither a
@@ -77,18 +78,18 @@ func putImage(ctx context.Context, st *store.Store, f Function) error {
 
 func (f *Function) setDefaults() {
 	c := &f.Config
-	c.Base, c.Network.Mode = "native", image.NetworkNone
+	c.Base, c.Network.Mode = "native", template.NetworkNone
 	if c.Args == nil {
 		c.Args = []string{"/function/program"}
 	}
 	if c.Tenant == "" {
-		c.Tenant = image.DefaultTenant
+		c.Tenant = template.DefaultTenant
 	}
 	if c.Protocol == "" {
-		c.Protocol, c.Instances.Isolation = image.ProtocolChannel, image.IsolationInstance
+		c.Protocol, c.Instances.Isolation = image.ProtocolChannel, template.IsolationInstance
 	}
 	if c.Protocol == image.ProtocolStdio {
-		c.Instances.Isolation = image.IsolationEvent
+		c.Instances.Isolation = template.IsolationEvent
 	}
 	in, r := &c.Instances, &c.Resources
 	for _, d := range []struct {

@@ -6,7 +6,7 @@ package awslambda
 import (
 	"fmt"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Region and Account stand in names of functions. FRE has neither, but clients refuse to start
@@ -18,7 +18,7 @@ const (
 
 // Environment returns the variables for handlers and runtime interface clients. The bootstraps and
 // the adapter consume FRE_CONTRACT and FRE_LAMBDA_EVENT.
-func Environment(t *image.Template) []string {
+func Environment(t *template.Template) []string {
 	return []string{
 		"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=" + string(t.Lambda.Event),
 		"_HANDLER=" + t.Handler, "LAMBDA_TASK_ROOT=/function", "LAMBDA_RUNTIME_DIR=/opt/fre",

@@ -25,6 +25,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/template"
 )
 
 //go:embed fetch.sh
@@ -34,10 +35,10 @@ var fetch []byte
 type Repository struct{}
 
 // Fetch checks a commit out; see image.Repository.
-func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode, commit string) (dir, id string, err error) {
+func (Repository) Fetch(ctx context.Context, s *image.Step, code *template.GitCode, commit string) (dir, id string, err error) {
 	at, err := parse(code.URL)
 	if err != nil {
-		return "", "", &image.FieldError{Field: "code.git.url", Message: err.Error()}
+		return "", "", &template.FieldError{Field: "code.git.url", Message: err.Error()}
 	}
 	b, err := install.NewBench(s)
 	if err != nil {
@@ -62,7 +63,7 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode,
 	var proxy *outward.Proxy
 	if rule := outward.Of(ctx); rule != nil {
 		if err := rule.Check(ctx, at); err != nil {
-			return "", "", &image.FieldError{Field: "code.git.url", Message: "code.git.url: " + err.Error()}
+			return "", "", &template.FieldError{Field: "code.git.url", Message: "code.git.url: " + err.Error()}
 		}
 		if proxy, err = rule.OpenProxy(s.Settings.Env); err != nil {
 			return "", "", err
@@ -79,7 +80,7 @@ func (Repository) Fetch(ctx context.Context, s *image.Step, code *image.GitCode,
 	}
 	words, err := b.Run(ctx, install.Tool{Rootfs: rootfs, Network: true, Env: append(env, more...), Args: []string{"/bin/sh", "/work/fetch.sh"}})
 	if err != nil && proxy != nil && proxy.Refused() != nil { // a redirect or a submodule led to a refused host
-		return "", "", &image.FieldError{Field: "code.git", Message: "code.git: " + proxy.Refused().Error()}
+		return "", "", &template.FieldError{Field: "code.git", Message: "code.git: " + proxy.Refused().Error()}
 	}
 	if err != nil {
 		return "", "", failed(err, words, code, s.Settings.Git)
@@ -115,11 +116,11 @@ func choose(known []image.GitCredential, name string, at *url.URL) (*image.GitCr
 	}
 	i := slices.IndexFunc(known, func(c image.GitCredential) bool { return c.Name == name })
 	if i < 0 {
-		return nil, &image.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the engine's configuration has no credential %q below packages.git%s", name, names(known))}
+		return nil, &template.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the engine's configuration has no credential %q below packages.git%s", name, names(known))}
 	}
 	if !covers(known[i].URL, at) {
 		// The credential's own address is hidden from the template's author.
-		return nil, &image.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the credential %q is for a different address: see packages.git in the engine's configuration", name)}
+		return nil, &template.FieldError{Field: "code.git.auth", Message: fmt.Sprintf("the credential %q is for a different address: see packages.git in the engine's configuration", name)}
 	}
 	return &known[i], nil
 }
@@ -223,7 +224,7 @@ func knownHosts(c *image.GitCredential) ([]byte, error) {
 }
 
 // failed makes the user's error from git's output.
-func failed(err error, words string, code *image.GitCode, known []image.GitCredential) error {
+func failed(err error, words string, code *template.GitCode, known []image.GitCredential) error {
 	lines := install.Lines(words, func(l string) bool {
 		return strings.HasPrefix(l, "hint:") || strings.HasPrefix(l, "Please make sure you have") || l == "and the repository exists." || strings.HasPrefix(l, "Warning: Identity file")
 	}, "fatal:", "error:", "remote:")

@@ -20,11 +20,12 @@ import (
 	"github.com/fre-engine/fre/function"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/template"
 )
 
 // Builds returns true: every function of this runtime is compiled. toolchain names the versions of
 // Go and of the library.
-func (Runtime) Builds(_ *image.Template, _ []string) (string, bool) {
+func (Runtime) Builds(_ *template.Template, _ []string) (string, bool) {
 	return toolchain.Version + " " + libraryVersion(), true
 }
 
@@ -69,7 +70,7 @@ func library() map[string][]byte {
 
 // BuildCode compiles the handler to a static program and returns a directory with the program and
 // the code's remaining files.
-func (r Runtime) BuildCode(ctx context.Context, s *image.Step, t *image.Template, _ *image.Lock, source string) (string, error) {
+func (r Runtime) BuildCode(ctx context.Context, s *image.Step, t *template.Template, _ *image.Lock, source string) (string, error) {
 	goroot, err := toolchain.Fetch(ctx, s, r.Tools)
 	if err != nil {
 		return "", fmt.Errorf("toolchain of the runtime go: %w", err)
@@ -159,7 +160,7 @@ func compile(ctx context.Context, s *image.Step, b *install.Bench, goroot, works
 // joined by a workspace (go.dev/ref/mod#workspaces). It returns the value of GOWORK and the
 // directory to build. Code with a vendor directory that holds the library is built without a
 // workspace.
-func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir string, err error) {
+func prepare(b *install.Bench, root *os.Root, t *template.Template) (workspace, dir string, err error) {
 	module := "function/" + t.ID
 	vendored := vendors(root)
 	switch text, err := root.ReadFile("go.mod"); {
@@ -172,7 +173,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 	default:
 		m := moduleLine.FindSubmatch(text)
 		if m == nil {
-			return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: no module line: write for example module " + module}
+			return "", "", &template.FieldError{Field: "code.path", Message: "go.mod: no module line: write for example module " + module}
 		}
 		module = string(m[1])
 		if vendored { // vendor/modules.txt must agree with go.mod
@@ -184,7 +185,7 @@ func prepare(b *install.Bench, root *os.Root, t *image.Template) (workspace, dir
 		}
 	}
 	if module == formerModule || strings.HasPrefix(module, libraryModule) {
-		return "", "", &image.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: choose another module name"}
+		return "", "", &template.FieldError{Field: "code.path", Message: "go.mod: the module " + module + " is FRE's own: choose another module name"}
 	}
 	if dir, err = wrap(root, module, t.Handler, t.Contract); err != nil {
 		return "", "", err
@@ -240,7 +241,7 @@ func pinned(b *install.Bench, workspace string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return &image.FieldError{Field: "code.path", Message: fmt.Sprintf(
+	return &template.FieldError{Field: "code.path", Message: fmt.Sprintf(
 		"go.sum lacks %s: run go get %s in the directory of go.mod", strings.Join(missing, ", "), strings.ReplaceAll(missing[0], " ", "@"))}
 }
 
@@ -316,7 +317,7 @@ var badZip = regexp.MustCompile(`(?m)^(\S+\.go:\d+:\d+): (zip: .+)$`)
 
 // buildFault makes an error from the go command's output and attributes it to the module, the code
 // or the handler.
-func buildFault(err error, t *image.Template, words string) error {
+func buildFault(err error, t *template.Template, words string) error {
 	if fault := moduleFault(err, words); fault != nil {
 		return fault
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/template"
 )
 
 const hello = `package hello
@@ -71,7 +72,7 @@ func TestFormerChannel(t *testing.T) {
 	if err == nil {
 		t.Fatal("compiled")
 	}
-	err = buildFault(&image.ExitError{}, &image.Template{ID: "f"}, words)
+	err = buildFault(&image.ExitError{}, &template.Template{ID: "f"}, words)
 	if want := "import github.com/fre-engine/fre/function/channel"; !strings.Contains(err.Error(), want) {
 		t.Errorf("no %s in: %v", want, err)
 	}
@@ -106,7 +107,7 @@ func compileHere(t *testing.T, files map[string]string) (words string, err error
 		t.Fatal(err)
 	}
 	defer func() { _ = root.Close() }()
-	workspace, dir, err := prepare(b, root, &image.Template{ID: "f", Handler: "Handle", Contract: image.ContractFRE})
+	workspace, dir, err := prepare(b, root, &template.Template{ID: "f", Handler: "Handle", Contract: template.ContractFRE})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/httpserver"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/template"
 )
 
 // Runtime is the runtime "go". It implements image.Runtime and image.CodeBuilder.
@@ -62,10 +63,10 @@ func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
 // Shell is nil: there is no interpreter to start ahead.
-func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
+func (Runtime) Shell(*template.Template, []string) *image.Shell { return nil }
 
 // Command runs the program of BuildCode.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	if _, _, err := parseHandler(t.Handler); err != nil {
 		return nil, nil, err
 	}
@@ -78,12 +79,12 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 
 // Contract links Knative functions with a server. For a program with a client of Lambda's Runtime
 // API it starts the adapter first.
-func (r Runtime) Contract(c image.Contract) image.Runtime {
+func (r Runtime) Contract(c template.Contract) image.Runtime {
 	switch c {
-	case image.ContractFRE, image.ContractKnative:
+	case template.ContractFRE, template.ContractKnative:
 		return r
-	case image.ContractLambda:
-		return lambda{httpserver.Adapted{Runtime: r, Contract: c, Words: func(t *image.Template) (words, env []string, err error) {
+	case template.ContractLambda:
+		return lambda{httpserver.Adapted{Runtime: r, Contract: c, Words: func(t *template.Template) (words, env []string, err error) {
 			words, _, err = r.Command(t)
 			return words, nil, err
 		}}, r}
@@ -99,17 +100,17 @@ type lambda struct {
 }
 
 // Builds is as for any function.
-func (l lambda) Builds(t *image.Template, files []string) (string, bool) {
+func (l lambda) Builds(t *template.Template, files []string) (string, bool) {
 	return l.golang.Builds(t, files)
 }
 
 // BuildCode is as for any function.
-func (l lambda) BuildCode(ctx context.Context, s *image.Step, t *image.Template, lock *image.Lock, source string) (string, error) {
+func (l lambda) BuildCode(ctx context.Context, s *image.Step, t *template.Template, lock *image.Lock, source string) (string, error) {
 	return l.golang.BuildCode(ctx, s, t, lock, source)
 }
 
 // program is the path of the program in the code: a name that source does not have.
-func program(t *image.Template) string { return path.Join(programDir, t.ID) }
+func program(t *template.Template) string { return path.Join(programDir, t.ID) }
 
 const programDir = ".bin"
 
@@ -121,7 +122,7 @@ func parseHandler(handler string) (dir, name string, err error) {
 		dir, name = path.Clean(handler[:at]), handler[at+1:]
 	}
 	if !isIdentifier(name) || strings.HasPrefix(dir, "/") || dir == ".." || strings.HasPrefix(dir, "../") || strings.ContainsAny(dir, "\x00\n\\") {
-		return "", "", &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return "", "", &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			`handler %q is not the name of a Go function: write "Handle", or "api.Handle" for the function in the directory api`, handler)}
 	}
 	return dir, name, nil

@@ -14,9 +14,10 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"text/template"
+	texttemplate "text/template"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // generated is the file that makes a program of the handler's package.
@@ -31,13 +32,13 @@ const generatedDir = "fre_generated_main"
 //
 // wrap only looks at the number of parameters and results, to learn how to call the handler. The
 // compiler checks the types.
-func wrap(root *os.Root, module, handler string, contract image.Contract) (dir string, err error) {
+func wrap(root *os.Root, module, handler string, contract template.Contract) (dir string, err error) {
 	dir, name, err := parseHandler(handler)
 	if err != nil {
 		return "", err
 	}
 	fail := func(format string, args ...any) (string, error) {
-		return "", &image.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
+		return "", &template.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
 	}
 	if info, err := root.Stat(dir); err != nil || !info.IsDir() {
 		return fail("no directory %s in the code", dir)
@@ -53,16 +54,16 @@ func wrap(root *os.Root, module, handler string, contract image.Contract) (dir s
 	case errors.As(err, &several):
 		return fail("the directory %s holds files of two packages, %s and %s", dir, several.Packages[0], several.Packages[1])
 	case err != nil:
-		return "", &image.FieldError{Field: "code.path", Message: err.Error()}
+		return "", &template.FieldError{Field: "code.path", Message: err.Error()}
 	}
 	if pkg.name == "main" && pkg.decls["main"] != "" {
 		return dir, nil
 	}
-	if contract == image.ContractLambda {
+	if contract == template.ContractLambda {
 		return fail("the contract lambda needs a program: package %s has no func main with a call of lambda.Start", pkg.name)
 	}
 	call := pkg.decls[name]
-	if contract == image.ContractKnative {
+	if contract == template.ContractKnative {
 		if call == "" && name == "Handle" && pkg.decls["New"] == shapeMake {
 			name, call = "New", shapeMake
 		}
@@ -113,7 +114,7 @@ const (
 
 // mainTemplate has no //line directives: the compiler reports type errors under the file's own
 // name, and buildFault recognises the name.
-var mainTemplate = template.Must(template.New("main").Parse(`package main
+var mainTemplate = texttemplate.Must(texttemplate.New("main").Parse(`package main
 
 import (
 {{- if eq .Call "serve"}}

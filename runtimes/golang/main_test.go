@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // FuzzWrap: whatever the code is, what is generated is Go, and a fault is the
@@ -38,8 +38,8 @@ func FuzzWrap(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer root.Close()
-		at, err := wrap(root, "function/x", handler, image.ContractFRE)
-		var field *image.FieldError
+		at, err := wrap(root, "function/x", handler, template.ContractFRE)
+		var field *template.FieldError
 		if err != nil && !errors.As(err, &field) {
 			t.Fatalf("%q, %q: %v", code, handler, err)
 		}
@@ -69,7 +69,7 @@ func TestWrapLinks(t *testing.T) {
 	}
 	defer root.Close()
 	for _, handler := range []string{"Handle", "d.Handle"} {
-		if at, err := wrap(root, "function/x", handler, image.ContractFRE); err == nil || strings.Contains(err.Error(), "secret") {
+		if at, err := wrap(root, "function/x", handler, template.ContractFRE); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: built at %q, %v", handler, at, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/awslambda"
+	"github.com/fre-engine/fre/template"
 )
 
 // Adapted is another runtime's variant for a contract whose functions are processes that the
@@ -17,20 +18,20 @@ type Adapted struct {
 	image.Runtime // Name and Bases
 
 	// Contract is how the adapter talks to the process: http, lambda or cgi.
-	Contract image.Contract
+	Contract template.Contract
 
 	// Words returns the command line, and additional environment variables.
-	Words func(t *image.Template) (words, env []string, err error)
+	Words func(t *template.Template) (words, env []string, err error)
 }
 
 // Bootstrap is the adapter.
 func (Adapted) Bootstrap() map[string][]byte { return Runtime{}.Bootstrap() }
 
 // Shell is nil: only the process's own start takes time.
-func (Adapted) Shell(*image.Template, []string) *image.Shell { return nil }
+func (Adapted) Shell(*template.Template, []string) *image.Shell { return nil }
 
 // Command runs the adapter with the command line.
-func (a Adapted) Command(t *image.Template) (args, env []string, err error) {
+func (a Adapted) Command(t *template.Template) (args, env []string, err error) {
 	words, more, err := a.Words(t)
 	if err != nil {
 		return nil, nil, err
@@ -40,7 +41,7 @@ func (a Adapted) Command(t *image.Template) (args, env []string, err error) {
 }
 
 // Source implements image.Sourced if the other runtime does.
-func (a Adapted) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (a Adapted) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	if s, ok := a.Runtime.(image.Sourced); ok {
 		return s.Source(t, read)
 	}
@@ -48,20 +49,20 @@ func (a Adapted) Source(t *image.Template, read func(string) []byte) (file, inte
 }
 
 // HandlerWords splits a handler that is a command line. Errors quote example.
-func HandlerWords(t *image.Template, example string) ([]string, error) {
+func HandlerWords(t *template.Template, example string) ([]string, error) {
 	words, err := split(t.Handler)
 	if err == nil && len(words) == 0 {
 		err = errors.New("empty")
 	}
 	if err != nil {
-		return nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not a command line: %s; write for example %q", t.Handler, err, example)}
 	}
 	return words, nil
 }
 
 // command returns the adapter's command line and environment.
-func command(t *image.Template, contract image.Contract, words []string) (args, env []string, err error) {
+func command(t *template.Template, contract template.Contract, words []string) (args, env []string, err error) {
 	if (Runtime{}).Bootstrap() == nil {
 		return nil, nil, errNotBuilt
 	}
@@ -70,11 +71,11 @@ func command(t *image.Template, contract image.Contract, words []string) (args, 
 		"FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)),
 	}
 	switch contract {
-	case image.ContractLambda:
+	case template.ContractLambda:
 		env = append(env, awslambda.Environment(t)...)
-	case image.ContractHTTP:
+	case template.ContractHTTP:
 		port := cmp.Or(t.HTTP.Port, 8080)
-		if t.Network.Mode == image.NetworkHost { // the port is the host's: another instance may have it
+		if t.Network.Mode == template.NetworkHost { // the port is the host's: another instance may have it
 			port = 0
 		}
 		env = append(env, "FRE_HTTP_LISTEN="+string(t.HTTP.Listen), fmt.Sprintf("FRE_HTTP_PORT=%d", port), "FRE_HTTP_READY="+t.HTTP.Ready)

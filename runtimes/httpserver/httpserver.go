@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // programs holds the adapter, which make build compiles. Before a build the directory has only a
@@ -40,30 +41,30 @@ func (Runtime) Bootstrap() map[string][]byte {
 }
 
 // Shell is nil: only the server's own start takes time.
-func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
+func (Runtime) Shell(*template.Template, []string) *image.Shell { return nil }
 
 // searchPath is the PATH of the server's program: its own packages first.
 const searchPath = "/function/node_modules/.bin:/node_modules/.bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin"
 
 // Contract is http alone.
-func (r Runtime) Contract(c image.Contract) image.Runtime {
-	if c == image.ContractHTTP {
+func (r Runtime) Contract(c template.Contract) image.Runtime {
+	if c == template.ContractHTTP {
 		return r
 	}
 	return nil
 }
 
 // Command runs the adapter with the server's command line.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	words, err := HandlerWords(t, "node server.js")
 	if err != nil {
 		return nil, nil, err
 	}
-	return command(t, image.ContractHTTP, words)
+	return command(t, template.ContractHTTP, words)
 }
 
 // Source implements image.Sourced, for servers that are scripts.
-func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (Runtime) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	words, err := HandlerWords(t, "")
 	if err != nil {
 		return "", ""

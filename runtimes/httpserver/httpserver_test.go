@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestSplit(t *testing.T) {
@@ -55,9 +55,9 @@ func FuzzSplit(f *testing.F) {
 }
 
 func TestCommand(t *testing.T) {
-	tmpl := image.Template{
-		Handler: "uvicorn 'main:app'", HTTP: image.HTTP{Listen: image.ListenPort, Port: 8080, Ready: "/up"},
-		Resources: image.Resources{Timeout: 10 * time.Second}, Instances: image.Instances{Concurrency: 4},
+	tmpl := template.Template{
+		Handler: "uvicorn 'main:app'", HTTP: template.HTTP{Listen: template.ListenPort, Port: 8080, Ready: "/up"},
+		Resources: template.Resources{Timeout: 10 * time.Second}, Instances: template.Instances{Concurrency: 4},
 	}
 	args, env, err := Runtime{}.Command(&tmpl)
 	if err != nil {
@@ -70,13 +70,13 @@ func TestCommand(t *testing.T) {
 	if diff := cmp.Diff(want, env[len(env)-len(want):]); diff != "" {
 		t.Error(diff)
 	}
-	tmpl.Network.Mode = image.NetworkHost
+	tmpl.Network.Mode = template.NetworkHost
 	if _, env, _ = (Runtime{}).Command(&tmpl); !strings.Contains(strings.Join(env, " "), "FRE_HTTP_PORT=0 ") {
 		t.Errorf("on the host's network: %q, want any free port", env)
 	}
 	for _, handler := range []string{"", " ", "a 'b"} {
 		tmpl.Handler = handler
-		var field *image.FieldError
+		var field *template.FieldError
 		if _, _, err := (Runtime{}).Command(&tmpl); !errors.As(err, &field) || field.Field != "handler" {
 			t.Errorf("%q: %v", handler, err)
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // caBundle is the path of the host's certificates in a build step with network.
@@ -224,7 +225,7 @@ func Failed(err error, about, words string) error {
 		return err
 	}
 	if about != "" {
-		return &image.FieldError{Field: about, Message: words}
+		return &template.FieldError{Field: about, Message: words}
 	}
 	return &image.ExitError{Args: exit.Args[:min(1, len(exit.Args))], Status: exit.Status, Output: words}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestPackageFailed reads what the tools said when each of this was done to them.
@@ -52,7 +53,7 @@ func TestPackageFailed(t *testing.T) {
 	} {
 		err := PackageFailed(&image.ExitError{Args: []string{"tool", "x"}, Status: 1}, "pip", words, asked)
 		var e *image.PackageError
-		var field *image.FieldError
+		var field *template.FieldError
 		var exit *image.ExitError
 		switch {
 		case want != 0:

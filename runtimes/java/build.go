@@ -14,12 +14,13 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/template"
 )
 
 // Builds reports whether the code has to be compiled: Java source without classes and jars, or a
 // Maven project. toolchain need not name the JDK: the base, which is linked from the JDK,
 // determines it.
-func (Runtime) Builds(_ *image.Template, files []string) (toolchain string, ok bool) {
+func (Runtime) Builds(_ *template.Template, files []string) (toolchain string, ok bool) {
 	has := func(extension string) bool {
 		return slices.ContainsFunc(files, func(f string) bool {
 			return path.Ext(f) == extension && !strings.HasPrefix(f, "src/test/")
@@ -33,7 +34,7 @@ func (Runtime) Builds(_ *image.Template, files []string) (toolchain string, ok b
 
 // BuildCode compiles all source files against the template's packages and the types of package fre.
 // It copies the remaining files of the code, or a Maven project's resources.
-func (r Runtime) BuildCode(ctx context.Context, s *image.Step, _ *image.Template, lock *image.Lock, source string) (built string, err error) {
+func (r Runtime) BuildCode(ctx context.Context, s *image.Step, _ *template.Template, lock *image.Lock, source string) (built string, err error) {
 	jdk, err := s.Tools(ctx, "java", r.Tools...)
 	if err != nil {
 		return "", err
@@ -132,7 +133,7 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 	}
 	major, _, _ := strings.Cut(jdk, ".")
 	if have := javaRelease(major); have > 0 && m.release > have {
-		return unit{}, &image.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
+		return unit{}, &template.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
 	}
 	if m.parent {
 		s.Report(image.Event{Step: "warning", Name: pomFile, Message: "FRE ignores plugins of the parent project"})
@@ -156,7 +157,7 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(u.files) == 0 {
-		return unit{}, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: no Java source in %s", pomFile, m.source)}
+		return unit{}, &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: no Java source in %s", pomFile, m.source)}
 	}
 	return u, err
 }
@@ -208,7 +209,7 @@ func copyFile(code *os.Root, name string, out *os.Root, to string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code leads to a directory: copy the directory instead", name)}
+		return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code leads to a directory: copy the directory instead", name)}
 	}
 	dst, err := out.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, info.Mode().Perm())
 	if err != nil {

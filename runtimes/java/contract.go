@@ -9,18 +9,19 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/httpserver"
+	"github.com/fre-engine/fre/template"
 )
 
 // Contract has the adapter start the main class of Lambda's runtime interface client or of the
 // Functions Framework.
-func (r Runtime) Contract(c image.Contract) image.Runtime {
+func (r Runtime) Contract(c template.Contract) image.Runtime {
 	switch c {
-	case image.ContractFRE:
+	case template.ContractFRE:
 		return r
-	case image.ContractLambda:
+	case template.ContractLambda:
 		return started{httpserver.Adapted{Runtime: r, Contract: c, Words: lambdaWords}, r}
-	case image.ContractFramework:
-		return started{httpserver.Adapted{Runtime: r, Contract: image.ContractHTTP, Words: frameworkWords}, r}
+	case template.ContractFramework:
+		return started{httpserver.Adapted{Runtime: r, Contract: template.ContractHTTP, Words: frameworkWords}, r}
 	}
 	return nil
 }
@@ -33,12 +34,12 @@ type started struct {
 }
 
 // Builds is as for any function.
-func (s started) Builds(t *image.Template, files []string) (string, bool) {
+func (s started) Builds(t *template.Template, files []string) (string, bool) {
 	return s.java.Builds(t, files)
 }
 
 // BuildCode is as for any function.
-func (s started) BuildCode(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock, source string) (string, error) {
+func (s started) BuildCode(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock, source string) (string, error) {
 	return s.java.BuildCode(ctx, step, t, lock, source)
 }
 
@@ -51,9 +52,9 @@ func (s started) Requests(code fs.FS) (site, file string, text []byte, err error
 var classPattern = regexp.MustCompile(`^([\pL_$][\pL\pN_$]*\.)*[\pL_$][\pL\pN_$]*(::[\pL_$][\pL\pN_$]*)?$`)
 
 // lambdaWords starts Lambda's runtime interface client.
-func lambdaWords(t *image.Template) (words, env []string, err error) {
+func lambdaWords(t *template.Template) (words, env []string, err error) {
 	if !classPattern.MatchString(t.Handler) {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not Class::method: write example.Handler::handleRequest, or example.Handler for a class with the interface RequestHandler", t.Handler)}
 	}
 	words, env = jvm(t)
@@ -61,9 +62,9 @@ func lambdaWords(t *image.Template) (words, env []string, err error) {
 }
 
 // frameworkWords starts the Functions Framework's invoker.
-func frameworkWords(t *image.Template) (words, env []string, err error) {
+func frameworkWords(t *template.Template) (words, env []string, err error) {
 	if !classPattern.MatchString(t.Handler) || strings.Contains(t.Handler, "::") {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not a class: write example.Function for a class with HttpFunction or another interface of the framework", t.Handler)}
 	}
 	words, env = jvm(t)
@@ -71,7 +72,7 @@ func frameworkWords(t *image.Template) (words, env []string, err error) {
 }
 
 // jvm begins a command line with the function's classes and jars in the bootstrap's order.
-func jvm(t *image.Template) (words, env []string) {
+func jvm(t *template.Template) (words, env []string) {
 	words = []string{"java"}
 	if !t.ForeignBase() {
 		words[0] = "/" + home + "/bin/java"

@@ -7,6 +7,7 @@ import (
 	"regexp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Runtime is the runtime "java". It implements image.Project and image.Compiler.
@@ -37,9 +38,9 @@ func (Runtime) Interpreter() image.Interpreter {
 var handlerPattern = regexp.MustCompile(`^([\pL_$][\pL\pN_$]*\.)+[\pL_$][\pL\pN_$]*$`)
 
 // Command runs the bootstrap.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not Class.method: write com.example.Handler.handle for the method handle of com.example.Handler", t.Handler)}
 	}
 	return append(command(t), t.Handler), append(environment(t),
@@ -48,19 +49,19 @@ func (Runtime) Command(t *image.Template) (args, env []string, err error) {
 
 // command starts a JVM that follows the sandbox's limits, not the host's. It loads the classes of
 // its start from an archive that all sandboxes share.
-func command(t *image.Template) []string {
+func command(t *template.Template) []string {
 	args := append([]string{"/" + home + "/bin/java", "-XX:SharedArchiveFile=/opt/fre/" + archive}, options(t)...)
 	return append(args, "-jar", "/opt/fre/fre.jar")
 }
 
 // options are the JVM's options.
-func options(t *image.Template) []string {
+func options(t *template.Template) []string {
 	args := []string{
 		"-XX:-UsePerfData", "-XX:-UseContainerSupport", "-XX:+UseSerialGC",
 		fmt.Sprintf("-XX:ActiveProcessorCount=%d", max(1, (t.Resources.CPUMillis+999)/1000)),
 		"-Duser.dir=/function", // a parked JVM starts in another directory
 	}
-	if t.Instances.Isolation == image.IsolationEvent {
+	if t.Instances.Isolation == template.IsolationEvent {
 		args = append(args, "-XX:TieredStopAtLevel=1") // no event lives long enough for the second compiler
 	}
 	if !heapSize.MatchString(t.Env["JAVA_TOOL_OPTIONS"]) && !heapSize.MatchString(t.Env["JDK_JAVA_OPTIONS"]) {
@@ -69,7 +70,7 @@ func options(t *image.Template) []string {
 	return args
 }
 
-func environment(t *image.Template) []string {
+func environment(t *template.Template) []string {
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "FRE_CHANNEL=3"}
 	if !t.ForeignBase() { // a foreign base has another JVM and may set the variable
 		env = append(env, "JAVA_HOME=/"+home)
@@ -79,7 +80,7 @@ func environment(t *image.Template) []string {
 
 // Shell is the bootstrap without a handler. Functions with different limits of memory or CPU do not
 // share it, because a JVM reads the options only at the start.
-func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
+func (Runtime) Shell(t *template.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(t), Env: environment(t), Mounts: []string{"/function", "/" + jars}}
 	if !s.Fits(env, []string{"JAVA_", "JDK_JAVA_OPTIONS", "_JAVA_"}, nil) {
 		return nil

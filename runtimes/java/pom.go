@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // pomFile at the top of code makes it a Maven project.
@@ -111,7 +112,7 @@ var harmlessArgument = regexp.MustCompile(`^(-parameters|-g(:[a-z,]+)?|-Xlint(:[
 
 // notHere is the error for a feature of the project that FRE does not support.
 func notHere(format string, args ...any) error {
-	return &image.FieldError{Field: "code.path", Message: pomFile + ": " + fmt.Sprintf(format, args...) +
+	return &template.FieldError{Field: "code.path", Message: pomFile + ": " + fmt.Sprintf(format, args...) +
 		": build the jar yourself (mvn package) and set code.path to the jar, or compile in code.build"}
 }
 
@@ -122,7 +123,7 @@ func parsePom(text []byte) (*projectPom, error) {
 		return nil, fmt.Errorf("encoded in %s: save the file as UTF-8", charset)
 	}
 	if err := d.Decode(&p); err != nil {
-		return nil, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: %s", pomFile, err)}
+		return nil, &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: %s", pomFile, err)}
 	}
 	p.values = map[string]string{}
 	for _, v := range p.Properties.List {
@@ -360,7 +361,7 @@ func (Runtime) Requests(code fs.FS) (site, file string, text []byte, err error) 
 		return "maven", "", nil, image.FileFault(pomFile, err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxPom {
-		return "maven", "", nil, &image.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: not a file of at most 1 MiB", pomFile)}
+		return "maven", "", nil, &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s: not a file of at most 1 MiB", pomFile)}
 	}
 	if text, err = fs.ReadFile(code, pomFile); err != nil {
 		return "maven", "", nil, image.FileFault(pomFile, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Site is the source of packages.maven: the repositories of the host's own configuration, by way of
@@ -40,7 +41,7 @@ func (Site) Env() []string { return nil }
 
 // Packages makes one part for each jar, at opt/java. It fetches no jar if the lock answers the
 // request and the store has its parts.
-func (r Site) Packages(ctx context.Context, s *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{Site: r, step: s}
 	if lock.Maven == nil {
 		of := resolution{pom: project(t.Packages.Maven.List, false), shared: true}

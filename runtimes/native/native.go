@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/httpserver"
+	"github.com/fre-engine/fre/template"
 )
 
 // Runtime is the runtime "native". It implements image.Runtime.
@@ -25,16 +26,16 @@ func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
 // Shell is nil: there is no interpreter to start ahead.
-func (Runtime) Shell(*image.Template, []string) *image.Shell { return nil }
+func (Runtime) Shell(*template.Template, []string) *image.Shell { return nil }
 
 // Contract supports the contracts fre and stdio directly. For clients of Lambda's Runtime API and
 // for CGI programs it starts the adapter first.
-func (r Runtime) Contract(c image.Contract) image.Runtime {
+func (r Runtime) Contract(c template.Contract) image.Runtime {
 	switch c {
-	case image.ContractFRE, image.ContractStdio:
+	case template.ContractFRE, template.ContractStdio:
 		return r
-	case image.ContractLambda, image.ContractCGI:
-		return httpserver.Adapted{Runtime: r, Contract: c, Words: func(t *image.Template) (words, env []string, err error) {
+	case template.ContractLambda, template.ContractCGI:
+		return httpserver.Adapted{Runtime: r, Contract: c, Words: func(t *template.Template) (words, env []string, err error) {
 			words, err = httpserver.HandlerWords(t, "python3 main.py")
 			return words, nil, err
 		}}
@@ -43,9 +44,9 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 }
 
 // Source implements image.Sourced, for scripts.
-func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (Runtime) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	words := []string{t.Handler}
-	if t.Contract == image.ContractLambda || t.Contract == image.ContractCGI {
+	if t.Contract == template.ContractLambda || t.Contract == template.ContractCGI {
 		var err error
 		if words, err = httpserver.HandlerWords(t, ""); err != nil {
 			return "", ""
@@ -63,14 +64,14 @@ func (Runtime) Parse(interpreter, _ string) []string {
 }
 
 // Command runs the handler, a path in the function's code.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	p := path.Clean(t.Handler)
 	if t.Handler == "" || p == "." || strings.HasPrefix(p, "/") || p == ".." || strings.HasPrefix(p, "../") || strings.ContainsAny(p, "\x00\n") {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not a relative path of a program in the code: write bin/clock for the program clock in the directory bin", t.Handler)}
 	}
 	env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8"}
-	if t.Contract != image.ContractStdio && t.Instances.Isolation == image.IsolationInstance {
+	if t.Contract != template.ContractStdio && t.Instances.Isolation == template.IsolationInstance {
 		env = append(env, "FRE_CHANNEL=3", fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency)))
 	}
 	return []string{path.Join("/function", p)}, env, nil

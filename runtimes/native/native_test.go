@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestCommand(t *testing.T) {
@@ -13,8 +13,8 @@ func TestCommand(t *testing.T) {
 		"clock": "/function/clock", "bin/clock": "/function/bin/clock", "./run.sh": "/function/run.sh",
 		"": "", ".": "", "/bin/sh": "", "../x": "", "a/../../x": "", "a\x00": "",
 	} {
-		args, _, err := Runtime{}.Command(&image.Template{Handler: handler})
-		var f *image.FieldError
+		args, _, err := Runtime{}.Command(&template.Template{Handler: handler})
+		var f *template.FieldError
 		if want == "" && !errors.As(err, &f) || want != "" && (err != nil || !slices.Equal(args, []string{want})) {
 			t.Errorf("%q: %q, %v", handler, args, err)
 		}

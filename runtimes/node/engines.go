@@ -12,6 +12,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // warn reports problems of the packages at places, from the lock alone, so a build with all
@@ -25,7 +26,7 @@ func (s *site) warn(l *packageLock, places []string) error {
 		if version != nil && !allowsVersion(wanted, version) {
 			words := fmt.Sprintf("needs Node %s, but the base has %s: use another version of the package, or a base with another Node (node:RELEASE)", wanted, version)
 			if s.engineStrict() {
-				return &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s %s %s (engine-strict)", p.name(place), p.Version, words)}
+				return &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s %s %s (engine-strict)", p.name(place), p.Version, words)}
 			}
 			s.step.Report(image.Event{Step: "warning", Name: p.name(place) + " " + p.Version, Message: words})
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 var (
@@ -57,9 +58,9 @@ func (Runtime) Bootstrap() map[string][]byte {
 var handlerPattern = regexp.MustCompile(`^[^\x00-\x1f./][^\x00-\x1f]*\.[\pL_$][\pL\pN_$]*$`)
 
 // Command runs the bootstrap.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not file.export: write index.handle for the export handle of index.js", t.Handler)}
 	}
 	return append(command(t), t.Handler), append(environment(),
@@ -71,12 +72,12 @@ func (Runtime) Interpreter() image.Interpreter {
 	return image.Interpreter{Name: "node", Version: []string{"--version"}, Least: "16"}
 }
 
-func command(t *image.Template) []string {
+func command(t *template.Template) []string {
 	return append(append([]string{"/usr/bin/node"}, options(t)...), "/opt/fre/bootstrap.js")
 }
 
 // options are node's options.
-func options(t *image.Template) []string {
+func options(t *template.Template) []string {
 	if heapSize.MatchString(t.Env["NODE_OPTIONS"]) {
 		return nil
 	}
@@ -92,7 +93,7 @@ func environment() []string {
 
 // Shell is the bootstrap without a handler. Functions with different limits of memory do not share
 // it, because node reads options, certificates and the number of threads only at the start.
-func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
+func (Runtime) Shell(t *template.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/node_modules"}}
 	if !s.Fits(env, []string{"ICU_", "NODE_", "SSL_", "UV_"}, []string{"NODE_ENV"}) {
 		return nil
@@ -163,7 +164,7 @@ func (Site) ProgramDirs() []string { return []string{"/" + programsAt} }
 
 // Packages makes one part for each package version, placed below /node_modules, for the function's
 // files to find. It runs install scripts only of packages in packages.npm_scripts.
-func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
 	if lock.NPM == nil {
 		step.Report(image.Event{Step: "packages", Message: "resolve"})
@@ -184,10 +185,10 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 	}
 	var l packageLock
 	if err := json.Unmarshal(lock.NPM.PackageLock, &l); err != nil {
-		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
+		return nil, &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
 	}
 	if err := l.check(); err != nil {
-		return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
+		return nil, &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
 	}
 	places := l.places()
 	site.allowed = t.Packages.NPMScripts
@@ -212,7 +213,7 @@ func (s *site) installPlain(ctx context.Context, l *packageLock, places []string
 	}
 	for _, place := range places {
 		if p := l.Packages[place]; !p.here() {
-			return nil, &image.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
+			return nil, &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
 				"%s %s does not support the machine (linux, %s, glibc), only the os, cpu or libc %s: remove the package, or move it to optionalDependencies",
 				p.name(place), p.Version, architecture(), strings.Join(slices.Concat(p.OS, p.CPU, p.Libc), ", "))}
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestCommand(t *testing.T) {
@@ -20,8 +20,8 @@ func TestCommand(t *testing.T) {
 		"": false, "index": false, "index.": false, ".handle": false, "../index.handle": false,
 		"a/../../b.handle": false, "/index.handle": false, "index.a-b": false,
 	} {
-		_, _, err := Runtime{}.Command(&image.Template{Handler: handler})
-		var f *image.FieldError
+		_, _, err := Runtime{}.Command(&template.Template{Handler: handler})
+		var f *template.FieldError
 		if ok != (err == nil) || !ok && !errors.As(err, &f) {
 			t.Errorf("%q: %v", handler, err)
 		}
@@ -95,7 +95,7 @@ func TestHeap(t *testing.T) {
 			t.Errorf("heap of %d MiB in %d, want %d", got, test.memory, test.want)
 		}
 	}
-	tmpl := &image.Template{Handler: "index.handle", Resources: image.Resources{MemoryBytes: 256 << 20}}
+	tmpl := &template.Template{Handler: "index.handle", Resources: template.Resources{MemoryBytes: 256 << 20}}
 	args, _, err := Runtime{}.Command(tmpl)
 	if err != nil || args[1] != "--max-old-space-size=192" {
 		t.Errorf("arguments %q, %v", args, err)
@@ -134,7 +134,7 @@ func TestReadRequests(t *testing.T) {
 		"other name":       {"packages.txt", ``, nil, "is not named package.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &image.Requests{File: tt.file, Text: []byte(tt.text)}
+			r := &template.Requests{File: tt.file, Text: []byte(tt.text)}
 			err := Site{}.ReadRequests(r, func(name string) ([]byte, error) {
 				if text, ok := tt.beside[name]; ok {
 					return []byte(text), nil

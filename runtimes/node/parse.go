@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // parse accepts a .js file that is valid as either kind of module, because the rule that decides
@@ -39,7 +39,7 @@ var extensions = []string{".js", ".cjs", ".mjs"}
 
 // Source implements image.Sourced. It does not read package.json, and so finds no file in a
 // directory with a package.json.
-func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (Runtime) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	at := strings.LastIndexByte(t.Handler, '.')
 	if at < 0 {
 		return "", ""

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // Files of a project that npm reads and writes (npm help package-json, package-lock-json).
@@ -31,7 +31,7 @@ type manifest struct {
 }
 
 // ReadRequests reads npm's lock beside a package.json. It implements image.RequestReader.
-func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
+func (Site) ReadRequests(r *template.Requests, read func(string) ([]byte, error)) error {
 	dir := path.Dir(r.File)
 	var m manifest
 	switch path.Base(r.File) {
@@ -149,7 +149,7 @@ func (l *packageLock) root(raw []byte) (manifest, error) {
 
 // request returns a package.json for the template's request and, if npm's own lock is beside the
 // file, the lock.
-func (s *site) request(r *image.Requests) (manifest, json.RawMessage, error) {
+func (s *site) request(r *template.Requests) (manifest, json.RawMessage, error) {
 	switch path.Base(r.File) {
 	case manifestFile:
 		m, err := parseManifest(r.File, r.Text)

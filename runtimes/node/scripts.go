@@ -21,6 +21,7 @@ import (
 	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // scripted is a package whose install scripts the template allows. Its part is the result of the
@@ -45,7 +46,7 @@ type seen struct {
 // installScripted is like installPlain, but makes the allowed packages by their scripts.
 func (s *site) installScripted(ctx context.Context, l *packageLock, places, allowed []string) ([]store.Part, error) {
 	if s.step.Platform != "" {
-		return nil, &image.FieldError{Field: "packages.npm_scripts", Message: "packages.npm_scripts needs a base of FRE's, with Node and compilers of the same release"}
+		return nil, &template.FieldError{Field: "packages.npm_scripts", Message: "packages.npm_scripts needs a base of FRE's, with Node and compilers of the same release"}
 	}
 	s.allowed = allowed
 	scripts, err := l.scripted(places, allowed, s.step.Debian["nodejs"])
@@ -109,7 +110,7 @@ func (s *site) installScripted(ctx context.Context, l *packageLock, places, allo
 func (l *packageLock) scripted(places, allowed []string, version string) ([]scripted, error) {
 	for _, name := range allowed {
 		if !slices.ContainsFunc(places, func(place string) bool { return l.Packages[place].name(place) == name }) {
-			return nil, &image.FieldError{Field: "packages.npm_scripts", Message: fmt.Sprintf(
+			return nil, &template.FieldError{Field: "packages.npm_scripts", Message: fmt.Sprintf(
 				"npm_scripts names %q, not an installed package: write a package's name in node_modules", name)}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestHooks(t *testing.T) {
@@ -182,7 +182,7 @@ func TestScripted(t *testing.T) {
 		t.Error("which files can be executed is not in the key of a package's part")
 	}
 
-	var field *image.FieldError
+	var field *template.FieldError
 	for _, name := range []string{"nobody", "elsewhere", "bundled", "node_modules/a", ""} {
 		if _, err := l.scripted(l.places(), []string{name}, "18"); !errors.As(err, &field) || field.Field != "packages.npm_scripts" {
 			t.Errorf("npm_scripts: %q: %v", name, err)

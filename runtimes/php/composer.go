@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/bom"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Site is the source of packages.composer: the repositories of the host's own configuration and of
@@ -48,7 +49,7 @@ const autoloader = "composer autoloader"
 // Packages makes one part for each package version below /function/vendor, and one for Composer's
 // autoloader. Neither scripts nor plugins run. The lock pins the unpacked trees: repositories make
 // archives anew at every request, and these have no stable hash.
-func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	s := &site{step: step, tools: r.Tools, requests: &t.Packages.Composer}
 	root, err := s.root()
 	if err != nil {
@@ -104,7 +105,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template,
 type site struct {
 	step     *image.Step
 	tools    []string
-	requests *image.Requests
+	requests *template.Requests
 }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*$`)
@@ -137,7 +138,7 @@ func (s *site) root() (map[string]any, error) {
 	if s.requests.File != "" {
 		var all map[string]any
 		if err := json.Unmarshal(s.requests.Text, &all); err != nil {
-			return nil, &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf("packages.composer %q: %s", s.requests.File, err)}
+			return nil, &template.FieldError{Field: "packages.composer", Message: fmt.Sprintf("packages.composer %q: %s", s.requests.File, err)}
 		}
 		for _, member := range []string{"require", "conflict", "replace", "provide", "repositories", "autoload", "minimum-stability", "prefer-stable"} {
 			if v, ok := all[member]; ok {
@@ -212,7 +213,7 @@ func compare(locked, found []image.LockedPackage) error {
 		i := slices.IndexFunc(locked, func(l image.LockedPackage) bool { return l.Name == p.Name })
 		switch {
 		case i < 0:
-			return &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf("%s %s is not in %s: delete the file to resolve again", p.Name, p.Version, image.LockFile)}
+			return &template.FieldError{Field: "packages.composer", Message: fmt.Sprintf("%s %s is not in %s: delete the file to resolve again", p.Name, p.Version, image.LockFile)}
 		case locked[i].Version != p.Version || !slices.Contains(locked[i].Hashes, p.Hashes[0]):
 			return &image.PackageError{
 				Site: "composer", Package: p.Name + " " + p.Version, Cause: image.PackageChanged,
@@ -221,7 +222,7 @@ func compare(locked, found []image.LockedPackage) error {
 		}
 	}
 	if len(found) < len(locked) {
-		return &image.FieldError{Field: "packages.composer", Message: image.LockFile + " has unneeded packages: delete the file to resolve again"}
+		return &template.FieldError{Field: "packages.composer", Message: image.LockFile + " has unneeded packages: delete the file to resolve again"}
 	}
 	return nil
 }
@@ -435,7 +436,7 @@ func parseLock(text []byte) (packages []image.LockedPackage, archives map[string
 		if p.Dist != nil {
 			for _, at := range append(p.Dist.Mirrors, p.Dist.place) {
 				if at.outside() {
-					return nil, nil, &image.FieldError{Field: "packages.composer", Message: fmt.Sprintf(
+					return nil, nil, &template.FieldError{Field: "packages.composer", Message: fmt.Sprintf(
 						"the repository names %[3]q as the source of %[1]s %[2]s, neither a server's address nor below the template's directory: do not trust the repository", p.Name, p.Version, at.URL)}
 				}
 			}

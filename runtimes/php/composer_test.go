@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestRoot(t *testing.T) {
@@ -16,7 +17,7 @@ func TestRoot(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(base, "usr/lib/php/20220829"), 0o755), os.WriteFile(filepath.Join(base, "usr/lib/php/20220829/intl.so"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{step: &image.Step{Rootfs: base}, tools: []string{"composer", "php-intl", "php-zip"}, requests: &image.Requests{File: "app/composer.json", Text: []byte(`{"require":{"a/b":"^1","php":">=8"},"scripts":{"x":"y"},"config":{"vendor-dir":"/x"},
+	s := &site{step: &image.Step{Rootfs: base}, tools: []string{"composer", "php-intl", "php-zip"}, requests: &template.Requests{File: "app/composer.json", Text: []byte(`{"require":{"a/b":"^1","php":">=8"},"scripts":{"x":"y"},"config":{"vendor-dir":"/x"},
 		"repositories":[{"type":"path","url":"../lib"},{"type":"composer","url":"https://h"},{"type":"artifact","url":"/abs"}],"require-dev":{"c/d":"*"}}`)}}
 	got, err := s.root()
 	if err != nil {
@@ -34,11 +35,11 @@ func TestRoot(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	s.requests = &image.Requests{List: []string{"a/b", "c/d:^2 || ^3"}}
+	s.requests = &template.Requests{List: []string{"a/b", "c/d:^2 || ^3"}}
 	if got, err = s.root(); err != nil || !cmp.Equal(got["require"], any(map[string]any{"a/b": "*", "c/d": "^2 || ^3"})) {
 		t.Errorf("of a list: %v, %v", got["require"], err)
 	}
-	s.requests = &image.Requests{File: "composer.json", Text: []byte("[")}
+	s.requests = &template.Requests{File: "composer.json", Text: []byte("[")}
 	if _, err := s.root(); err == nil {
 		t.Error("broken JSON is accepted")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 var (
@@ -57,13 +58,13 @@ func (Runtime) Interpreter() image.Interpreter {
 }
 
 // Command runs the bootstrap. A PHP process handles one event at a time.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not file.function: write index.handle for the function handle in index.php, or index.App::handle for a method", t.Handler)}
 	}
 	if t.Instances.Concurrency > 1 {
-		return nil, nil, &image.FieldError{Field: "instances.concurrency", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "instances.concurrency", Message: fmt.Sprintf(
 			"instances.concurrency is %d, but a PHP process handles one event at a time: remove the key, and each concurrent event gets its own instance", t.Instances.Concurrency)}
 	}
 	return append(command(), t.Handler), append(environment(), "FRE_CONCURRENCY=1"), nil
@@ -79,7 +80,7 @@ func environment() []string {
 
 // Shell is the bootstrap without a handler. PHP reads the paths of its settings and the kind of the
 // allocator only at the start.
-func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
+func (Runtime) Shell(_ *template.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
 	if !s.Fits(env, []string{"PHP", "USE_ZEND_", "USE_TRACKED_", "ZEND_"}, nil) {
 		return nil
@@ -88,7 +89,7 @@ func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
 }
 
 // Source implements image.Sourced.
-func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (Runtime) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	at := strings.LastIndexByte(t.Handler, '.')
 	if file = path.Clean(t.Handler[:max(at, 0)]) + ".php"; read(file) == nil {
 		return "", ""

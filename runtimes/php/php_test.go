@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestCommand(t *testing.T) {
@@ -16,14 +16,14 @@ func TestCommand(t *testing.T) {
 		"": false, "index": false, "index.": false, ".handle": false, "../index.handle": false, "/index.handle": false,
 		"index.a-b": false, "index.App::": false, `index.\handle`: false, "index.1a": false, "a/../../b.handle": false,
 	} {
-		_, _, err := Runtime{}.Command(&image.Template{Handler: handler})
-		var f *image.FieldError
+		_, _, err := Runtime{}.Command(&template.Template{Handler: handler})
+		var f *template.FieldError
 		if ok != (err == nil) || !ok && !errors.As(err, &f) {
 			t.Errorf("%q: %v", handler, err)
 		}
 	}
-	_, _, err := Runtime{}.Command(&image.Template{Handler: "index.handle", Instances: image.Instances{Concurrency: 2}})
-	var f *image.FieldError
+	_, _, err := Runtime{}.Command(&template.Template{Handler: "index.handle", Instances: template.Instances{Concurrency: 2}})
+	var f *template.FieldError
 	if !errors.As(err, &f) || f.Field != "instances.concurrency" {
 		t.Errorf("two events at once: %v", err)
 	}

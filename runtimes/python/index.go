@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // indexOf returns the URL of the index that packages.pip_index names for a package, and "" for a
-// package from the host's indexes. Errors: [image.FieldError] for an index that is not in the
+// package from the host's indexes. Errors: [template.FieldError] for an index that is not in the
 // engine's configuration.
 func (s *site) indexOf(name string) (string, error) {
-	name = image.NormalName(name)
+	name = template.NormalName(name)
 	index, ok := s.index[name]
 	if !ok {
 		return "", nil
@@ -26,14 +27,14 @@ func (s *site) indexOf(name string) (string, error) {
 	if known == "" {
 		known = "none"
 	}
-	return "", &image.FieldError{Field: "packages.pip_index." + name, Message: fmt.Sprintf(
+	return "", &template.FieldError{Field: "packages.pip_index." + name, Message: fmt.Sprintf(
 		"the engine's configuration has no package index %q (known: %s): ask the operator to add the index to packages.pip.indexes, or remove the line", index, known)}
 }
 
 // indexProject returns a pyproject.toml that makes uv take each package of packages.pip_index from
 // its index, and no other package from there ("explicit", docs.astral.sh/uv/concepts/indexes). The
 // package becomes a requirement, because uv uses the index of direct dependencies only. For a
-// package in built (by [image.NormalName]) uv gets only the version: its wheel is at hand.
+// package in built (by [template.NormalName]) uv gets only the version: its wheel is at hand.
 func (s *site) indexProject(built map[string]image.LockedPackage) ([]byte, error) {
 	var sources, indexes, names strings.Builder
 	written := map[string]bool{}

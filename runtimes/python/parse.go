@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // parse compiles a module without running it.
@@ -20,7 +20,7 @@ except Exception as e:
 `
 
 // Source implements image.Sourced.
-func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (Runtime) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	at := strings.LastIndexAny(t.Handler, ".:")
 	if at < 0 {
 		return "", ""

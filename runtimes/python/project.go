@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
+	"github.com/fre-engine/fre/template"
 )
 
 // Files with a project's dependencies: the standard's (PEP 621), and uv's lock beside it.
@@ -37,7 +38,7 @@ func isProject(file string) bool {
 
 // ReadRequests reads the files that a file of requirements names, and a project's lock. It
 // implements image.RequestReader.
-func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
+func (Site) ReadRequests(r *template.Requests, read func(string) ([]byte, error)) error {
 	switch path.Base(r.File) {
 	case projectFile:
 		_, err := read(path.Join(path.Dir(r.File), projectLock))
@@ -54,16 +55,16 @@ func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) e
 }
 
 // request gathers the template's requests.
-func (s *site) request(ctx context.Context, r *image.Requests) (*request, error) {
+func (s *site) request(ctx context.Context, r *template.Requests) (*request, error) {
 	q, err := s.gather(ctx, r)
 	var exit *image.ExitError
 	if err != nil && !errors.As(err, &exit) && ctx.Err() == nil {
-		return nil, &image.FieldError{Field: "packages.pip", Message: err.Error()}
+		return nil, &template.FieldError{Field: "packages.pip", Message: err.Error()}
 	}
 	return q, err
 }
 
-func (s *site) gather(ctx context.Context, r *image.Requests) (*request, error) {
+func (s *site) gather(ctx context.Context, r *template.Requests) (*request, error) {
 	beside := func(name string) ([]byte, error) {
 		if text, ok := r.Beside[name]; ok {
 			return text, nil
@@ -128,7 +129,7 @@ var stale = regexp.MustCompile(`needs to be updated|No solution found|network wa
 
 // exported returns the packages that uv's lock pins, after uv has checked that the lock is the
 // project's. Without a network uv ignores the index that the lock was made with.
-func (s *site) exported(ctx context.Context, b *install.Bench, r *image.Requests) (*request, error) {
+func (s *site) exported(ctx context.Context, b *install.Bench, r *template.Requests) (*request, error) {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/awslambda"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 var (
@@ -60,9 +61,9 @@ var handlerPattern = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)+$
 
 // Command runs the bootstrap without the site module, which takes a quarter of the interpreter's
 // start: PYTHONPATH names the directories of a function's modules.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not module.function: write main.handle for the function handle in main.py", t.Handler)}
 	}
 	return append(command(t), t.Handler), append(environment(),
@@ -74,7 +75,7 @@ const pythonPath = "PYTHONPATH=/function:/" + prefix
 
 // command keeps the site module for images that FRE did not make: they have packages in the
 // module's directories.
-func command(t *image.Template) []string {
+func command(t *template.Template) []string {
 	if t.ForeignBase() {
 		return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}
 	}
@@ -90,11 +91,11 @@ func (Runtime) Interpreter() image.Interpreter {
 }
 
 // Contract has the bootstrap call handlers of other contracts.
-func (r Runtime) Contract(c image.Contract) image.Runtime {
+func (r Runtime) Contract(c template.Contract) image.Runtime {
 	switch c {
-	case image.ContractFRE:
+	case template.ContractFRE:
 		return r
-	case image.ContractLambda, image.ContractASGI, image.ContractWSGI, image.ContractFramework, image.ContractKnative:
+	case template.ContractLambda, template.ContractASGI, template.ContractWSGI, template.ContractFramework, template.ContractKnative:
 		return contracted{r, c}
 	}
 	return nil
@@ -103,20 +104,20 @@ func (r Runtime) Contract(c image.Contract) image.Runtime {
 // contracted is the runtime for functions of another contract (_fre/contracts.py).
 type contracted struct {
 	Runtime
-	contract image.Contract
+	contract template.Contract
 }
 
 // Command adds the contract to the environment.
-func (c contracted) Command(t *image.Template) (args, env []string, err error) {
+func (c contracted) Command(t *template.Template) (args, env []string, err error) {
 	args, env, err = c.Runtime.Command(t)
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.contract == image.ContractLambda {
+	if c.contract == template.ContractLambda {
 		return args, append(env, awslambda.Environment(t)...), nil
 	}
-	if c.contract == image.ContractFramework && t.Packages.Pip.None() {
-		return nil, nil, &image.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework: add functions-framework to packages.pip"}
+	if c.contract == template.ContractFramework && t.Packages.Pip.None() {
+		return nil, nil, &template.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework: add functions-framework to packages.pip"}
 	}
 	return args, append(env, "FRE_CONTRACT="+string(c.contract)), nil
 }
@@ -149,7 +150,7 @@ func (Runtime) Untraced() []string {
 
 // Shell is the bootstrap without a handler. The interpreter reads its PYTHON variables at its
 // start; the bootstrap applies PYTHONPATH again, and no other.
-func (Runtime) Shell(t *image.Template, env []string) *image.Shell {
+func (Runtime) Shell(t *template.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
 	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
 		return nil
@@ -288,7 +289,7 @@ func (Site) ProgramDirs() []string { return []string{"/" + prefix + "/bin"} }
 
 // Packages makes one part for each package version at opt/python, with compiled bytecode. It
 // fetches no package if the lock answers the request and the store has its parts.
-func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	program, v, err := interpreter(step)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 var _ image.ForkServer = Runtime{}
@@ -19,8 +20,8 @@ func TestCommand(t *testing.T) {
 		"main.handle": true, "pkg.mod.handle": true, "größe.f": true, "_m._f": true,
 		"": false, "main": false, "main.": false, ".handle": false, "main.py:handle": false, "a-b.c": false, "../m.f": false, "1a.b": false,
 	} {
-		_, _, err := Runtime{}.Command(&image.Template{Handler: handler})
-		var f *image.FieldError
+		_, _, err := Runtime{}.Command(&template.Template{Handler: handler})
+		var f *template.FieldError
 		if ok != (err == nil) || !ok && !errors.As(err, &f) {
 			t.Errorf("%q: %v", handler, err)
 		}
@@ -150,7 +151,7 @@ func TestHonourHashes(t *testing.T) {
 		{Name: "a-b", Version: "1", Hashes: []string{sum("4")}},
 		{Name: "c", Version: "1", Hashes: []string{sum("1")}},
 	} {
-		var field *image.FieldError
+		var field *template.FieldError
 		if err := q.honour([]image.LockedPackage{p}, "r.txt"); !errors.As(err, &field) {
 			t.Errorf("%+v: got %v", p, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 // requirements is the content of one file of requirements (pip's manual, "Requirements File
@@ -174,7 +175,7 @@ func (f *formats) set(option, value string, to, other *[]string) error {
 		case !packageName.MatchString(name):
 			return fmt.Errorf("%s %q: write names of packages with commas between them, or %s, or :none: instead", option, value, allPackages)
 		default:
-			name = image.NormalName(name)
+			name = template.NormalName(name)
 		}
 		*other = slices.DeleteFunc(*other, func(n string) bool { return n == name })
 		if !slices.Contains(*to, name) {
@@ -192,7 +193,7 @@ func (f *formats) add(more formats) {
 
 // says reports whether list, one of f's, has a package: its own name counts before ":all:".
 func (f *formats) says(list, other []string, name string) bool {
-	name = image.NormalName(name)
+	name = template.NormalName(name)
 	return slices.Contains(list, name) || slices.Contains(list, allPackages) && !slices.Contains(other, name)
 }
 
@@ -266,7 +267,7 @@ func (r *request) hashes() map[string][]string {
 		if out == nil {
 			out = map[string][]string{}
 		}
-		name := image.NormalName(requirementPattern.FindStringSubmatch(q.text)[1])
+		name := template.NormalName(requirementPattern.FindStringSubmatch(q.text)[1])
 		out[name] = append(out[name], q.hashes...)
 	}
 	return out
@@ -281,14 +282,14 @@ func (r *request) honour(packages []image.LockedPackage, file string) error {
 	}
 	for i := range packages {
 		p := &packages[i]
-		want := allowed[image.NormalName(p.Name)]
+		want := allowed[template.NormalName(p.Name)]
 		if want == nil {
-			return &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
+			return &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
 				"%s has hashes, but none for the dependency %s %s: write the file with pip-compile --generate-hashes or uv pip compile --generate-hashes", file, p.Name, p.Version)}
 		}
 		kept := slices.DeleteFunc(slices.Clone(p.Hashes), func(h string) bool { return !slices.Contains(want, h) })
 		if len(kept) == 0 {
-			return &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
+			return &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
 				"hash mismatch: no file of %s %s on the index has a hash from %s (nothing was kept): if the author republished the package, update the hashes", p.Name, p.Version, file)}
 		}
 		p.Hashes = kept

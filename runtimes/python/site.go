@@ -24,6 +24,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // uv resolves and installs. Its wheel holds the program at bin/uv.
@@ -92,7 +93,7 @@ func line(p image.LockedPackage) string {
 }
 
 // resolve asks uv for the versions and hashes of all required packages.
-func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPackage, error) {
+func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.LockedPackage, error) {
 	program, err := uv.Fetch(ctx, s.step, s.tools)
 	if err != nil {
 		return nil, err
@@ -144,9 +145,9 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 		}
 		m := wantsSource.FindStringSubmatch(words)
 		if m != nil && q.binary.onlyBinary(m[1]) {
-			return nil, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for the base, and --only-binary forbids source distributions: use another version, or remove the option", m[1])}
+			return nil, &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for the base, and --only-binary forbids source distributions: use another version, or remove the option", m[1])}
 		}
-		if m == nil || built[image.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
+		if m == nil || built[template.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
 			return nil, failed(err, s.nameIndex(words))
 		}
 		// uv itself would run the package's code with access to the index's credentials.
@@ -170,7 +171,7 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 		if err := b.Write("wheels/"+name, wheel); err != nil {
 			return nil, err
 		}
-		built[image.NormalName(p.Name)] = p
+		built[template.NormalName(p.Name)] = p
 	}
 	for _, m := range yanked.FindAllStringSubmatch(words, -1) {
 		s.step.Report(image.Event{Step: "warning", Name: m[1], Message: m[0]})
@@ -184,7 +185,7 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 		return nil, err
 	}
 	for i, p := range packages {
-		if own := built[image.NormalName(p.Name)]; own.Version == p.Version {
+		if own := built[template.NormalName(p.Name)]; own.Version == p.Version {
 			packages[i] = own
 			continue
 		}
@@ -200,7 +201,7 @@ func (s *site) resolve(ctx context.Context, r *image.Requests) ([]image.LockedPa
 // sourceOf returns the locked form of a package that --no-binary names.
 func (s *site) sourceOf(ctx context.Context, p image.LockedPackage) (image.LockedPackage, error) {
 	fail := func(why string) (image.LockedPackage, error) {
-		return p, &image.FieldError{Field: "packages.pip", Message: fmt.Sprintf("--no-binary: %s %s %s", p.Name, p.Version, why)}
+		return p, &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf("--no-binary: %s %s %s", p.Name, p.Version, why)}
 	}
 	if s.step.Platform != "" {
 		return fail("cannot be built for a foreign base: remove the option")
@@ -361,7 +362,7 @@ func verifiedBy(b *install.Bench, p image.LockedPackage) string {
 	defer func() { _ = cache.Close() }()
 	var found []string
 	for _, index := range []string{"pypi", "index/*"} {
-		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+image.NormalName(p.Name)+"/*.http") // the pattern is well-formed
+		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+template.NormalName(p.Name)+"/*.http") // the pattern is well-formed
 		for _, note := range notes {
 			text, err := readNote(cache, note)
 			if err != nil {

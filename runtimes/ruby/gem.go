@@ -18,6 +18,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 //go:embed gem.rb
@@ -50,7 +51,7 @@ func (Site) Env() []string { return []string{"GEM_PATH=/" + prefix + ":"} }
 func (Site) ProgramDirs() []string { return []string{"/" + prefix + "/bin"} }
 
 // ReadRequests reads the Gemfile.lock beside a Gemfile. It implements image.RequestReader.
-func (Site) ReadRequests(r *image.Requests, read func(string) ([]byte, error)) error {
+func (Site) ReadRequests(r *template.Requests, read func(string) ([]byte, error)) error {
 	if path.Base(r.File) != gemfile {
 		return fmt.Errorf("%s is not named %s", r.File, gemfile)
 	}
@@ -71,7 +72,7 @@ type gems struct {
 // Packages makes one part for each gem at opt/ruby. It fetches no gem if the lock answers the
 // request and the store has its parts. A gem's own code runs only to build its native part, without
 // network and credentials.
-func (r Site) Packages(ctx context.Context, step *image.Step, t *image.Template, lock *image.Lock) ([]store.Part, error) {
+func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	g := &gems{step: step, compilers: r.Compilers}
 	if err := g.findABI(); err != nil {
 		return nil, err
@@ -159,7 +160,7 @@ type request struct {
 }
 
 // request gathers the template's requests.
-func (g *gems) request(ctx context.Context, r *image.Requests) (*request, error) {
+func (g *gems) request(ctx context.Context, r *template.Requests) (*request, error) {
 	q := request{Gems: []wanted{}, Sums: map[string]string{}}
 	if r.File == "" {
 		for _, text := range r.List {

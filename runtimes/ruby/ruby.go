@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 //go:embed bootstrap.rb
@@ -44,9 +45,9 @@ func (Runtime) Interpreter() image.Interpreter {
 
 // Command runs the bootstrap without RubyGems, which takes longer to load than the rest. The
 // bootstrap loads RubyGems on demand.
-func (Runtime) Command(t *image.Template) (args, env []string, err error) {
+func (Runtime) Command(t *template.Template) (args, env []string, err error) {
 	if !handlerPattern.MatchString(t.Handler) || slices.Contains(strings.Split(t.Handler, "/"), "..") {
-		return nil, nil, &image.FieldError{Field: "handler", Message: fmt.Sprintf(
+		return nil, nil, &template.FieldError{Field: "handler", Message: fmt.Sprintf(
 			"handler %q is not file.method: write main.handle for the method handle in main.rb, or main.App.handle for a module's", t.Handler)}
 	}
 	return append(command(), t.Handler), append(environment(), fmt.Sprintf("FRE_CONCURRENCY=%d", max(1, t.Instances.Concurrency))), nil
@@ -65,7 +66,7 @@ func (Runtime) Untraced() []string {
 }
 
 // Source implements image.Sourced: main.App.handle may be in main.rb.
-func (Runtime) Source(t *image.Template, read func(string) []byte) (file, interpreter string) {
+func (Runtime) Source(t *template.Template, read func(string) []byte) (file, interpreter string) {
 	for name := t.Handler; ; {
 		at := strings.LastIndexByte(name, '.')
 		if at < 0 {
@@ -90,7 +91,7 @@ func (Runtime) Parse(interpreter, _ string) []string {
 
 // Shell is the bootstrap without a handler. Ruby reads options, including those for memory, only at
 // the start.
-func (Runtime) Shell(_ *image.Template, env []string) *image.Shell {
+func (Runtime) Shell(_ *template.Template, env []string) *image.Shell {
 	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
 	if !s.Fits(env, []string{"RUBY"}, nil) {
 		return nil

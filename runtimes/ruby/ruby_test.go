@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/template"
 )
 
 func TestCommand(t *testing.T) {
@@ -13,8 +13,8 @@ func TestCommand(t *testing.T) {
 		"": false, "main": false, "main.": false, ".handle": false, "../main.handle": false, "/main.handle": false,
 		"main.a-b": false, "main.App::": false, "main.1a": false, "a/../../b.handle": false,
 	} {
-		_, _, err := Runtime{}.Command(&image.Template{Handler: handler})
-		var f *image.FieldError
+		_, _, err := Runtime{}.Command(&template.Template{Handler: handler})
+		var f *template.FieldError
 		if ok != (err == nil) || !ok && !errors.As(err, &f) {
 			t.Errorf("%q: %v", handler, err)
 		}

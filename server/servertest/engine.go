@@ -24,6 +24,7 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
 )
 
@@ -61,7 +62,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := image.ParseTemplate("fret.yaml", src)
+	t, err := template.Parse("fret.yaml", src)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -121,13 +122,13 @@ func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) 
 	}
 	report(image.Event{Step: "base", Name: name, Message: "unpacked"})
 	tools := sha256.Sum256([]byte("tools-" + name))
-	made := e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &image.Template{ID: "tools-" + name, Version: "latest", Base: name, Tenant: "default"}, tools[:])
+	made := e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &template.Template{ID: "tools-" + name, Version: "latest", Base: name, Tenant: "default"}, tools[:])
 	made.Config = encode(image.Config{Base: name, Protocol: image.ProtocolNone, Labels: map[string]string{image.LabelKind: image.KindTools}})
 	sum := sha256.Sum256([]byte(name))
-	return e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &image.Template{ID: name, Version: "latest", Base: name, Tenant: "default"}, sum[:]), nil
+	return e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &template.Template{ID: name, Version: "latest", Base: name, Tenant: "default"}, sum[:]), nil
 }
 
-func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Image {
+func (e *Engine) add(img *store.Image, t *template.Template, sum []byte) *store.Image {
 	img.Name, img.Version, img.Digest = t.ID, t.Version, store.Digest(fmt.Sprintf("sha256:%x", sum))
 	img.Built = img.Name + ":" + img.Version
 	img.Names = []string{img.Built}
@@ -136,7 +137,7 @@ func (e *Engine) add(img *store.Image, t *image.Template, sum []byte) *store.Ima
 	if t.Handler == "" {
 		config.Protocol = image.ProtocolNone
 	}
-	if t.Slim != image.SlimFalse && t.Handler != "" {
+	if t.Slim != template.SlimFalse && t.Handler != "" {
 		config.LeftOut = &image.LeftOut{Packages: []string{"debconf", "dpkg"}, PackageBytes: 7_000_000, Files: []image.LeftOutFiles{{Pattern: "usr/share/doc", Files: 40, Bytes: 1_500_000}}}
 	}
 	img.Config = encode(config)

@@ -16,6 +16,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Load adds one image for each entry of the archive's manifest.json.
@@ -47,7 +48,7 @@ func (e *Engine) Load(_ context.Context, r io.Reader, report func(image.Event)) 
 func (e *Engine) come(names []string) *store.Image {
 	sum := sha256.Sum256([]byte(strings.Join(names, " ")))
 	colon := strings.LastIndexByte(names[0], ':')
-	img := e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 3}, &image.Template{ID: names[0][:colon], Version: names[0][colon+1:]}, sum[:])
+	img := e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 3}, &template.Template{ID: names[0][:colon], Version: names[0][colon+1:]}, sum[:])
 	img.Names = names
 	return img
 }

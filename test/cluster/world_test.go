@@ -32,6 +32,7 @@ import (
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/registry"
+	"github.com/fre-engine/fre/template"
 )
 
 // within bounds what a test waits for; nothing measured depends on it.
@@ -213,8 +214,8 @@ func functions(t *testing.T) []daemon.Function {
 	t.Helper()
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
 	config := image.Config{
-		Args: []string{"/function/program", "function"}, Instances: image.Instances{Max: 2}, Resources: image.Resources{Timeout: deadline},
-		Events: &image.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour},
+		Args: []string{"/function/program", "function"}, Instances: template.Instances{Max: 2}, Resources: template.Resources{Timeout: deadline},
+		Events: &template.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour},
 	}
 	slow := config
 	slow.Protocol = image.ProtocolStdio

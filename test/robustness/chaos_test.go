@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/template"
 )
 
 const (
@@ -153,7 +154,7 @@ func serveChaos(t *testing.T, more ...daemon.Function) *daemon.Daemon {
 	}
 	liar.Instances.Max = 1 // so that it is asked about what it has answered
 	return daemontest.Serve(t, append(more,
-		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
+		daemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
 		daemon.Function{Name: "fn", Config: fn},
 		daemon.Function{Name: "liar", Config: liar},
 		daemon.Function{Name: "brief", Config: brief},

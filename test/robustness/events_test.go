@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // publish posts an asynchronous event and returns its id, "" where the engine is gone.
@@ -51,9 +52,9 @@ func TestEventsOutliveKills(t *testing.T) {
 	state := filepath.Join(daemontest.Dir(t), "state")
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
 	// An event of a killed engine runs again after one and a half of its time limits.
-	config := image.Config{Args: []string{"/function/program", "function"}, Resources: image.Resources{Timeout: 4 * time.Second}, Events: &image.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour}}
+	config := image.Config{Args: []string{"/function/program", "function"}, Resources: template.Resources{Timeout: 4 * time.Second}, Events: &template.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour}}
 	poison := config
-	poison.Events = &image.Events{Retries: 2, Backoff: 10 * time.Millisecond, Priority: "high", MaxQueue: 1000, Results: time.Hour}
+	poison.Events = &template.Events{Retries: 2, Backoff: 10 * time.Millisecond, Priority: "high", MaxQueue: 1000, Results: time.Hour}
 	err := daemon.PutImages(t.Context(), state,
 		daemon.Function{Name: "fn", Program: program, Config: config}, daemon.Function{Name: "poison", Program: program, Config: poison})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // within bounds what a test waits for; nothing measured depends on it.
@@ -52,23 +53,23 @@ const (
 var attackers = []struct {
 	name, path string
 	processes  int // it has made when it is measured
-	resources  image.Resources
+	resources  template.Resources
 }{
-	{"fork bomb", "/copies?-1", 50, image.Resources{}},
-	{"memory bomb", "/eat?1000000000", 0, image.Resources{}}, // ends at once: again and again
-	{"memory held", "/eat?100000000", 0, image.Resources{}},
-	{"files", "/hoard", 50, image.Resources{}},
-	{"disk", "/churn?/tmp", 0, image.Resources{}}, // /work has no limit to fill it up to
-	{"cpu", "/spinall", 0, image.Resources{}},
-	{"log", "/flood", 0, image.Resources{}},
-	{"tree", "/copies?1000", 1000, image.Resources{Pids: 1100, MemoryBytes: 512 << 20}},
+	{"fork bomb", "/copies?-1", 50, template.Resources{}},
+	{"memory bomb", "/eat?1000000000", 0, template.Resources{}}, // ends at once: again and again
+	{"memory held", "/eat?100000000", 0, template.Resources{}},
+	{"files", "/hoard", 50, template.Resources{}},
+	{"disk", "/churn?/tmp", 0, template.Resources{}}, // /work has no limit to fill it up to
+	{"cpu", "/spinall", 0, template.Resources{}},
+	{"log", "/flood", 0, template.Resources{}},
+	{"tree", "/copies?1000", 1000, template.Resources{Pids: 1100, MemoryBytes: 512 << 20}},
 }
 
 // TestNeighbours measures the warm calls of a function alone and beside each
 // attacker, in turns.
 func TestNeighbours(t *testing.T) {
 	// The victim is there from the first call to the last.
-	functions := []daemon.Function{{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}}}
+	functions := []daemon.Function{{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}}}
 	for i, a := range attackers {
 		a.resources.Timeout = within
 		functions = append(functions, daemon.Function{Name: "attacker-" + strconv.Itoa(i), Config: image.Config{

@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/template"
 )
 
 const (
@@ -30,8 +31,8 @@ const (
 // function answers, and so does the engine itself.
 func TestOverload(t *testing.T) {
 	w := newWorld(t, daemontest.Serve(t,
-		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
-		daemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: image.Instances{Max: 2}}},
+		daemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
+		daemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: template.Instances{Max: 2}}},
 	))
 	alone := func() (perSecond float64) {
 		r, err := w.bench(t, "--connections", "2", "--duration", "1s")

@@ -20,6 +20,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/template"
 )
 
 // engineLog keeps what an engine logs.
@@ -61,7 +62,7 @@ func TestPressure(t *testing.T) {
 	native.Instances.Max, native.Resources.Timeout = 16, within
 	log := &engineLog{}
 	d := daemontest.ServeWith(t, daemon.Config{Args: []string{"--config", config}, Log: io.MultiWriter(t.Output(), log)},
-		daemon.Function{Name: "victim", Config: image.Config{Instances: image.Instances{Idle: time.Hour}}},
+		daemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
 		daemon.Function{Name: "native", Config: native},
 	)
 	w := newWorld(t, d)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/template"
 )
 
 const (
@@ -89,7 +90,7 @@ func TestSoak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := serveChaos(t, daemon.Function{Name: "again", Config: image.Config{Tenant: "chaos", Instances: image.Instances{Idle: time.Second, Max: 4}}})
+	d := serveChaos(t, daemon.Function{Name: "again", Config: image.Config{Tenant: "chaos", Instances: template.Instances{Idle: time.Second, Max: 4}}})
 	w := newWorld(t, d)
 	tries := append([]exchange{}, well...)
 	for _, m := range misbehaviours {
@@ -97,7 +98,7 @@ func TestSoak(t *testing.T) {
 			tries = append(tries, m.tries...)
 		}
 	}
-	var templates []template
+	var templates []copied
 	for name := range strings.FieldsSeq(os.Getenv("FRE_SOAK_TEMPLATES")) {
 		f := w.readTemplate(t, name)
 		templates, tries = append(templates, f), append(tries, f.call)
@@ -142,14 +143,14 @@ func TestSoak(t *testing.T) {
 	t.Logf("stops for collections of garbage: p50 %v, p99 %v, longest %v", w.pause(t, "0.5"), w.pause(t, "0.99"), w.pause(t, "1"))
 }
 
-// template is a copy of one of templates/.
-type template struct {
+// copied is a copy of one of templates/.
+type copied struct {
 	name, dir string
 	call      exchange // its case
 }
 
 // readTemplate copies one of templates/, for instances that do not stay.
-func (w *world) readTemplate(t *testing.T, name string) template {
+func (w *world) readTemplate(t *testing.T, name string) copied {
 	t.Helper()
 	source, err := filepath.Abs(filepath.Join("../../templates", name))
 	if err != nil {
@@ -184,7 +185,7 @@ func (w *world) readTemplate(t *testing.T, name string) template {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return template{name, dir, func(_ context.Context, w *world) error {
+	return copied{name, dir, func(_ context.Context, w *world) error {
 		a, err := c.Event.Call(context.Background(), w.client, w.d.Addr(), name)
 		if err != nil {
 			return err

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestBuildsOfTenant: a tenant has one build at a time; the next one says that it waits, and
@@ -59,12 +59,12 @@ func TestBuildsOfTenant(t *testing.T) {
 	// build starts fre build of a template on some base.
 	build := func(id, base string) *exec.Cmd {
 		t.Helper()
-		template := filepath.Join(dir, id)
+		fret := filepath.Join(dir, id)
 		for name, text := range map[string][]byte{
-			image.TemplateFile: fmt.Appendf(nil, "id: %s\ntenant: acme\nbase: %s\nruntime: native\nhandler: fn\ncode: {path: code}\n", id, base),
-			"code/fn":          program, "root/bin/sh": program, "code/id": []byte(id),
+			template.FileName: fmt.Appendf(nil, "id: %s\ntenant: acme\nbase: %s\nruntime: native\nhandler: fn\ncode: {path: code}\n", id, base),
+			"code/fn":         program, "root/bin/sh": program, "code/id": []byte(id),
 		} {
-			file := filepath.Join(template, name)
+			file := filepath.Join(fret, name)
 			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestBuildsOfTenant(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cmd := exec.CommandContext(t.Context(), daemontest.Bin(t), "build", "--socket", d.Socket(), template)
+		cmd := exec.CommandContext(t.Context(), daemontest.Bin(t), "build", "--socket", d.Socket(), fret)
 		said[cmd] = new(bytes.Buffer)
 		cmd.Stderr = said[cmd]
 		if err := cmd.Start(); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // conformanceDir has the cases of CloudEvents' conformance tool, as its module has them.
@@ -92,7 +92,7 @@ func TestCloudEventsConformance(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
 	tool, cases := fretest.Tool(t, "cloudevents"), conformanceDir(t)
-	w := newTriggered(t, "", 1000, image.Trigger{Name: "events", CloudEvents: &image.CloudEvents{}})
+	w := newTriggered(t, "", 1000, template.Trigger{Name: "events", CloudEvents: &template.CloudEvents{}})
 	w.deploy("drop events cloudevents /hooks/drop/events")
 	w.untilWork()
 	w.open()

@@ -18,6 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // TestPipeline: a template with steps is a function to everybody: the gateway, asynchronous
@@ -29,7 +30,7 @@ func TestPipeline(t *testing.T) {
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
 	config := image.Config{Args: []string{"/function/program", "function"}}
 	fresh := config
-	fresh.Instances.Isolation = image.IsolationEvent
+	fresh.Instances.Isolation = template.IsolationEvent
 	cfg := daemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}
 	err := daemon.PutImages(t.Context(), cfg.State,
 		daemon.Function{Name: "one", Program: program, Config: config}, daemon.Function{Name: "two", Program: program, Config: fresh})

@@ -18,6 +18,7 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/template"
 )
 
 // traced matches a call in strace's output that has moved bytes: 12 sendfile(8, 9, [0]
@@ -36,7 +37,7 @@ func TestBodiesAreMovedByTheKernel(t *testing.T) {
 	}
 	d := daemontest.ServeWith(t, daemon.Config{Args: []string{"--config", config}},
 		daemon.Function{Name: "fn"},
-		daemon.Function{Name: "lent", Config: image.Config{Network: image.Network{Mode: image.NetworkNone, LendConnection: true}}})
+		daemon.Function{Name: "lent", Config: image.Config{Network: template.Network{Mode: template.NetworkNone, LendConnection: true}}})
 	t.Run("file", func(t *testing.T) {
 		moved, text := traceAnswer(t, d, "/function/fn/large", size)
 		for call, n := range moved {

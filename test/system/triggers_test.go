@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/template"
 )
 
 // deliveriesWithin bounds what a test waits for; nothing measured depends on it. An event of an
@@ -46,7 +47,7 @@ type triggered struct {
 	d    *daemon.Daemon // nil while none runs
 }
 
-func newTriggered(t *testing.T, config string, queue int, trigger image.Trigger) *triggered {
+func newTriggered(t *testing.T, config string, queue int, trigger template.Trigger) *triggered {
 	t.Helper()
 	dir := daemontest.Dir(t)
 	w := &triggered{t: t, work: filepath.Join(dir, "state/tenants/default/work"), cfg: daemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}}
@@ -58,8 +59,8 @@ func newTriggered(t *testing.T, config string, queue int, trigger image.Trigger)
 		w.cfg.Args = []string{"--config", file}
 	}
 	err := daemon.PutImages(t.Context(), w.cfg.State, daemon.Function{Name: "drop", Program: filepath.Join(fretest.Rootfs(t), "bin/prog"), Config: image.Config{
-		Args: []string{"/function/program", "deliver"}, Triggers: []image.Trigger{trigger},
-		Events: &image.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: queue, Results: time.Hour},
+		Args: []string{"/function/program", "deliver"}, Triggers: []template.Trigger{trigger},
+		Events: &template.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: queue, Results: time.Hour},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +264,7 @@ func TestTriggers(t *testing.T) {
 // is handled once.
 func filesTrigger(t *testing.T) {
 	t.Helper()
-	w := newTriggered(t, "", fullQueue, image.Trigger{Name: "reports", Files: &image.Files{Path: "inbox/*.csv"}})
+	w := newTriggered(t, "", fullQueue, template.Trigger{Name: "reports", Files: &template.Files{Path: "inbox/*.csv"}})
 	w.deploy("drop reports files /work/inbox/*.csv")
 	inbox := w.inbox("inbox")
 	drop := func(names ...string) {
@@ -307,7 +308,7 @@ func natsCommand(t *testing.T, server string, args ...string) string {
 func natsTrigger(t *testing.T, where string) {
 	t.Helper()
 	server, config := natsAt(t, where)
-	w := newTriggered(t, config, fullQueue, image.Trigger{Name: "stock", NATS: &image.NATS{Subject: "fre.in.default.stock.*", Stream: "STOCK"}})
+	w := newTriggered(t, config, fullQueue, template.Trigger{Name: "stock", NATS: &template.NATS{Subject: "fre.in.default.stock.*", Stream: "STOCK"}})
 	nats := func(args ...string) string {
 		t.Helper()
 		return natsCommand(t, server, args...)
@@ -358,7 +359,7 @@ func natsTrigger(t *testing.T, where string) {
 func natsSubjectTrigger(t *testing.T) {
 	t.Helper()
 	server, config := natsAt(t, "outside")
-	w := newTriggered(t, config, fullQueue, image.Trigger{Name: "orders", NATS: &image.NATS{Subject: "fre.in.default.orders"}})
+	w := newTriggered(t, config, fullQueue, template.Trigger{Name: "orders", NATS: &template.NATS{Subject: "fre.in.default.orders"}})
 	w.deploy("drop orders nats fre.in.default.orders")
 	publish := func(id, body string) {
 		t.Helper()

@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"encoding/json"
@@ -119,6 +119,22 @@ func ParseDestination(s string) (Destination, error) {
 		return Destination{}, fmt.Errorf("%q has bits beyond the prefix length: write %s", where, d.Prefix.Masked())
 	}
 	return d, nil
+}
+
+// Check refuses a network that no template can have, in an image from elsewhere.
+func (n Network) Check() error {
+	switch {
+	case n.Mode != "" && n.Mode != NetworkNone && n.Mode != NetworkEgress && n.Mode != NetworkHost:
+		return fmt.Errorf("network %q is unknown", n.Mode)
+	case len(n.Allow) > maxAllow || len(n.Allow) > 0 && n.Mode != NetworkEgress:
+		return fmt.Errorf("network.allow has %d entries for the mode %s", len(n.Allow), n.Mode)
+	}
+	for _, s := range n.Allow {
+		if _, err := ParseDestination(s); err != nil {
+			return fmt.Errorf("network.allow: %w", err)
+		}
+	}
+	return nil
 }
 
 // network reads a mode, or a mapping with a mode and an allow-list.

@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"fmt"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/fre-engine/fre/internal/lazyregexp"
 
-	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/internal/reference"
 )
 
 // BaseKind says where a base environment comes from.
@@ -40,9 +40,9 @@ func ParseBase(s string) (BaseRef, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	switch k := BaseKind(kind); {
 	case ok && k == BaseOCI:
-		r, err := store.ParseReference(rest)
+		name, version, _, err := reference.Parse(rest)
 		if err == nil {
-			err = r.Check()
+			err = reference.Check(name, version)
 		}
 		if err != nil {
 			return BaseRef{}, fmt.Errorf("bad base %q: %w", s, err)
@@ -72,8 +72,8 @@ func (r BaseRef) String() string {
 	return r.Name
 }
 
-// baseName returns the name of the FRE base that s names, or the kind of a foreign base.
-func baseName(s string) string {
+// BaseName returns the name of the FRE base that s names, or the kind of a foreign base.
+func BaseName(s string) string {
 	name, _, _ := strings.Cut(s, ":")
 	return name
 }

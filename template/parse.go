@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"errors"
@@ -19,20 +19,21 @@ import (
 	"github.com/fre-engine/fre/internal/bom"
 )
 
-// TemplateFile is the name of a function's template.
-const TemplateFile = "fret.yaml"
+// FileName is the name of a function's template.
+const FileName = "fret.yaml"
 
 const (
-	maxTemplateBytes = 1 << 20
-	maxTemplateDepth = 16   // of nested lists and mappings: a template needs 4
-	maxTemplateLine  = 8192 // characters: the YAML scanner's time is quadratic in the length of a line
+	// MaxBytes is the largest template, and the largest file beside it with requests for packages.
+	MaxBytes = 1 << 20
+	maxDepth = 16   // of nested lists and mappings: a template needs 4
+	maxLine  = 8192 // characters: the YAML scanner's time is quadratic in the length of a line
 )
 
-// ParseTemplate reads a fret.yaml strictly and applies the defaults. name is the file name in
-// errors. A bad template gives [TemplateErrors] with every fault found. src is not kept.
+// Parse reads a fret.yaml strictly and applies the defaults. name is the file name in
+// errors. A bad template gives [Errors] with every fault found. src is not kept.
 //
-// ParseTemplate does not know the bases: see [Template.Check].
-func ParseTemplate(name string, src []byte) (*Template, error) {
+// Parse does not know the bases: see [Template.Check].
+func Parse(name string, src []byte) (*Template, error) {
 	s := &source{file: name, at: map[string]position{}}
 	root, err := s.read(src)
 	if err != nil {
@@ -65,8 +66,8 @@ type source struct {
 	at    map[string]position // by field path: "packages.pip[1]"
 }
 
-func (s *source) errorAt(p position, message string) *TemplateError {
-	e := &TemplateError{File: s.file, Line: p.line, Column: p.column, Message: message}
+func (s *source) errorAt(p position, message string) *Error {
+	e := &Error{File: s.file, Line: p.line, Column: p.column, Message: message}
 	if p.line >= 1 && p.line <= len(s.lines) {
 		e.Source = s.lines[p.line-1]
 		e.Column = min(p.column, utf8.RuneCountInString(e.Source)+1)
@@ -88,11 +89,11 @@ func (s *source) place(path string) position {
 	}
 }
 
-func (s *source) sorted(errs TemplateErrors) error {
+func (s *source) sorted(errs Errors) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(errs, func(a, b *TemplateError) int {
+	slices.SortStableFunc(errs, func(a, b *Error) int {
 		if a.Line != b.Line {
 			return a.Line - b.Line
 		}
@@ -102,13 +103,13 @@ func (s *source) sorted(errs TemplateErrors) error {
 }
 
 func (s *source) fail(p position, format string, args ...any) error {
-	return TemplateErrors{s.errorAt(p, fmt.Sprintf(format, args...))}
+	return Errors{s.errorAt(p, fmt.Sprintf(format, args...))}
 }
 
 // read returns the document's only mapping.
 func (s *source) read(src []byte) (ast.MapNode, error) {
-	if len(src) > maxTemplateBytes {
-		return nil, s.fail(position{}, "the template has %d bytes: the limit is %s", len(src), formatBytes(maxTemplateBytes))
+	if len(src) > MaxBytes {
+		return nil, s.fail(position{}, "the template has %d bytes: the limit is %s", len(src), FormatBytes(MaxBytes))
 	}
 	text := strings.ReplaceAll(string(bom.Decode(src)), "\r\n", "\n")
 	s.lines = strings.Split(text, "\n")
@@ -116,13 +117,13 @@ func (s *source) read(src []byte) (ast.MapNode, error) {
 		if at := firstInvalid(line); at >= 0 {
 			return nil, s.fail(position{i + 1, utf8.RuneCountInString(line[:at]) + 1}, "a byte or control character that is not YAML text: save the file as UTF-8")
 		}
-		if utf8.RuneCountInString(line) > maxTemplateLine {
-			return nil, s.fail(position{i + 1, 1}, "the line is longer than %d characters", maxTemplateLine)
+		if utf8.RuneCountInString(line) > maxLine {
+			return nil, s.fail(position{i + 1, 1}, "the line is longer than %d characters", maxLine)
 		}
 	}
 	tokens := lexer.Tokenize(text)
 	if tk := tooDeep(tokens); tk != nil {
-		return nil, s.fail(positionOf(tk), "nested more than %d deep", maxTemplateDepth)
+		return nil, s.fail(positionOf(tk), "nested more than %d deep", maxDepth)
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
@@ -178,7 +179,7 @@ func tooDeep(tokens token.Tokens) *token.Token {
 		case token.SequenceEndType, token.MappingEndType:
 			flow--
 		}
-		if flow > maxTemplateDepth {
+		if flow > maxDepth {
 			return tk
 		}
 		if flow > 0 || tk.Position == nil {
@@ -195,7 +196,7 @@ func tooDeep(tokens token.Tokens) *token.Token {
 		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.AnchorType, token.TagType:
 			compact++
 		}
-		if len(columns) > maxTemplateDepth || compact > maxTemplateDepth {
+		if len(columns) > maxDepth || compact > maxDepth {
 			return tk
 		}
 	}
@@ -303,7 +304,7 @@ type field struct {
 // decoder walks the syntax tree along the table of fields and collects errors.
 type decoder struct {
 	*source
-	errs TemplateErrors
+	errs Errors
 }
 
 func (d *decoder) errorf(n ast.Node, format string, args ...any) {

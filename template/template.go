@@ -1,7 +1,8 @@
-package image
+package template
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,7 +10,7 @@ import (
 	"time"
 )
 
-// Template is a parsed fret.yaml with defaults applied. Only ParseTemplate makes a Template from
+// Template is a parsed fret.yaml with defaults applied. Only Parse makes a Template from
 // bytes.
 type Template struct {
 	ID      string // lower-case name, [a-z0-9][a-z0-9-]{0,62}
@@ -62,8 +63,8 @@ type Packages struct {
 	NPMScripts []string `json:",omitempty"`
 }
 
-// of returns the requests to a site by the site's name, or nil.
-func (p *Packages) of(site string) *Requests {
+// Of returns the requests to a site by the site's name, or nil.
+func (p *Packages) Of(site string) *Requests {
 	switch site {
 	case "pip":
 		return &p.Pip
@@ -156,6 +157,13 @@ type GitCode struct {
 	Submodules bool   // fetch submodules
 }
 
+// Key returns the text by which a lock identifies the request. It is a hash, because a URL would
+// put a host name into the lock.
+func (g *GitCode) Key() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %v", g.URL, g.Ref, g.Submodules))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
 // HTTP says how to reach a function that is an HTTP server.
 type HTTP struct {
 	Listen Listen // default port
@@ -223,4 +231,45 @@ type Resources struct {
 	TmpBytes int64         `json:"tmp_bytes"`  // default 64 MiB
 	Files    int64         `json:"files"`      // default 1024
 	Timeout  time.Duration `json:"timeout_ns"` // of one event, wall clock; default 30s
+}
+
+// bound is the range of a number.
+type bound struct {
+	name           string
+	n, least, most int64
+}
+
+func inBounds(bounds ...bound) error {
+	for _, b := range bounds {
+		if b.n < b.least || b.n > b.most {
+			return fmt.Errorf("%s is %d: must be from %d to %d", b.name, b.n, b.least, b.most)
+		}
+	}
+	return nil
+}
+
+// Check refuses numbers that no template can have, in an image from elsewhere.
+func (in Instances) Check() error {
+	err := inBounds(
+		bound{"instances.concurrency", int64(in.Concurrency), 1, maxConcurrency},
+		bound{"instances.min", int64(in.Min), 0, maxInstances},
+		bound{"instances.max", int64(in.Max), max(1, int64(in.Min)), maxInstances},
+		bound{"instances.idle", int64(in.Idle), 0, int64(maxIdle)},
+	)
+	if err == nil && in.Isolation != IsolationEvent && in.Isolation != IsolationInstance {
+		err = fmt.Errorf("instances.isolation %q is unknown", in.Isolation)
+	}
+	return err
+}
+
+// Check refuses numbers that no template can have, in an image from elsewhere.
+func (r Resources) Check() error {
+	return inBounds(
+		bound{"resources.memory", r.MemoryBytes, minMemory, maxMemory},
+		bound{"resources.cpu", r.CPUMillis, minCPU, maxCPU},
+		bound{"resources.pids", r.Pids, 1, maxPids},
+		bound{"resources.tmp", r.TmpBytes, minTmp, maxTmp},
+		bound{"resources.files", r.Files, minFiles, maxFiles},
+		bound{"resources.timeout", int64(r.Timeout), int64(minTimeout), int64(maxTimeout)},
+	)
 }

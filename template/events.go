@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"fmt"
@@ -31,14 +31,6 @@ const (
 // DefaultEvents returns the settings of a template without events.
 func DefaultEvents() Events {
 	return Events{Retries: 3, Backoff: time.Second, Priority: "normal", MaxQueue: 10_000, Results: time.Hour}
-}
-
-// EventSettings returns the function's settings for events, or the defaults for older images.
-func (c *Config) EventSettings() Events {
-	if c.Events == nil {
-		return DefaultEvents()
-	}
-	return *c.Events
 }
 
 func (d *decoder) eventFields(e *Events) []field {

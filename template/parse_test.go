@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"errors"
@@ -90,7 +90,7 @@ network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := ParseTemplate("fret.yaml", []byte(c.src))
+			got, err := Parse("fret.yaml", []byte(c.src))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -362,16 +362,16 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := ParseTemplate("fret.yaml", []byte(c.src))
+			_, err := Parse("fret.yaml", []byte(c.src))
 			if err == nil {
 				t.Fatalf("%q: no error", c.src)
 			}
 			if diff := cmp.Diff(c.want, err.Error()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			var one *TemplateError
+			var one *Error
 			if !errors.As(err, &one) || one.File != "fret.yaml" {
-				t.Errorf("no *TemplateError in %T", err)
+				t.Errorf("no *Error in %T", err)
 			}
 		})
 	}
@@ -389,7 +389,7 @@ func TestParseTemplateBounds(t *testing.T) {
 		"block depth":    deepBlock(200),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := ParseTemplate("fret.yaml", []byte(src))
+			_, err := Parse("fret.yaml", []byte(src))
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -414,8 +414,8 @@ func TestManyErrorsArePrintedTenAtMost(t *testing.T) {
 		src += "x"
 		src += ": 1\n" + strings.Repeat("x", strings.Count(src, "\n"))
 	}
-	_, err := ParseTemplate("fret.yaml", []byte(src+": 1\n"))
-	var list TemplateErrors
+	_, err := Parse("fret.yaml", []byte(src+": 1\n"))
+	var list Errors
 	if !errors.As(err, &list) || len(list) != 15 {
 		t.Fatalf("got %v", err)
 	}
@@ -438,17 +438,16 @@ func FuzzParseTemplate(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
-		got, err := ParseTemplate("f", src)
+		got, err := Parse("f", src)
 		if err != nil {
-			var one *TemplateError
+			var one *Error
 			if !errors.As(err, &one) {
 				t.Fatalf("%q: error of type %T", src, err)
 			}
 			_ = err.Error()
 			return
 		}
-		c := Config{Protocol: ProtocolPipeline, Pipeline: got.Pipeline}
-		if pipeline := got.Pipeline != nil; pipeline == (got.Base+got.Runtime != "") || pipeline && c.checkPipeline() != nil {
+		if pipeline := got.Pipeline != nil; pipeline == (got.Base+got.Runtime != "") || pipeline && CheckSteps(got.Pipeline) != nil {
 			t.Errorf("%q: accepted as %+v", src, got)
 		}
 		if !namePattern.MatchString(got.ID) || got.Resources.MemoryBytes < minMemory {

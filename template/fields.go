@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/fre-engine/fre/image/debian"
+	"github.com/fre-engine/fre/internal/glob"
 )
 
 // Patterns of api/template.schema.json; a test compares them.
@@ -35,6 +34,9 @@ var (
 	libPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
 	npmPattern     = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]+)?$`)
 )
+
+// packageName matches a package of pip.
+var packageName = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 
 // npmName matches a package of npm_scripts, without a version.
 var npmName = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
@@ -59,7 +61,7 @@ const (
 	runtimeThreads         = 8 // threads that a runtime needs beside the threads that handle events
 	maxConcurrency         = 1024
 	maxInstances           = 1 << 16
-	maxEnvBytes            = 128 << 10 // of all names and values; the kernel allows MAX_ARG_STRLEN for one
+	MaxEnvBytes            = 128 << 10 // of all names and values; the kernel allows MAX_ARG_STRLEN for one
 )
 
 // fields is the only table of a template's keys. The parser, the suggestions, and the comparison
@@ -134,10 +136,10 @@ func (d *decoder) fields(t *Template) []field {
 			{key: "idle", value: measure(d, &in.Idle, parseDuration, time.Duration.String, 0, maxIdle)},
 		}},
 		{key: "resources", below: []field{
-			{key: "memory", value: measure(d, &res.MemoryBytes, ParseBytes, formatBytes, minMemory, maxMemory)},
+			{key: "memory", value: measure(d, &res.MemoryBytes, ParseBytes, FormatBytes, minMemory, maxMemory)},
 			{key: "cpu", value: measure(d, &res.CPUMillis, parseCPU, formatCPU, minCPU, maxCPU)},
 			{key: "pids", value: integer(d, &res.Pids, 1, maxPids)},
-			{key: "tmp", value: measure(d, &res.TmpBytes, ParseBytes, formatBytes, minTmp, maxTmp)},
+			{key: "tmp", value: measure(d, &res.TmpBytes, ParseBytes, FormatBytes, minTmp, maxTmp)},
 			{key: "files", value: integer(d, &res.Files, minFiles, maxFiles)},
 			{key: "timeout", value: measure(d, &res.Timeout, parseDuration, time.Duration.String, minTimeout, maxTimeout)},
 		}},
@@ -236,73 +238,13 @@ func (d *decoder) relations(t *Template) {
 	for name, value := range t.Env {
 		size += len(name) + len(value) + 2
 	}
-	if size > maxEnvBytes {
-		fail("env", "env takes %d bytes: the limit is %s", size, formatBytes(maxEnvBytes))
+	if size > MaxEnvBytes {
+		fail("env", "env takes %d bytes: the limit is %s", size, FormatBytes(MaxEnvBytes))
 	}
 }
 
-// Check is the second step of reading a template. It compares the template with the available
-// bases, runtimes and package sites, sets the base that the runtime implies, and has the runtime
-// check the handler. Faults are [TemplateErrors]. A pipeline has none of these fields.
-func (t *Template) Check(bases []Base, runtimes []Runtime, sites []Site) error {
-	if len(t.Pipeline) > 0 {
-		return nil
-	}
-	runtime, err := t.checkRuntime(bases, runtimes)
-	if err != nil {
-		return t.fault(err)
-	}
-	for _, site := range sites {
-		requests, field := t.Packages.of(site.Name()), "packages."+site.Name()
-		if requests == nil || requests.None() {
-			continue
-		}
-		if want := site.Bases(); want != nil && !t.ForeignBase() && !slices.Contains(want, baseName(t.Base)) {
-			return t.fault(&FieldError{field, fmt.Sprintf("%s needs the base %s, but the template's base is %s", field, strings.Join(want, " or "), t.Base)})
-		}
-	}
-	_, _, err = runtime.Command(t)
-	return t.fault(err)
-}
-
-func (t *Template) checkRuntime(bases []Base, runtimes []Runtime) (Runtime, error) {
-	if t.Runtime == "" {
-		return nil, &FieldError{"base", fmt.Sprintf("missing key \"runtime\": the base %s does not imply a runtime; name a runtime, for example python", t.Base)}
-	}
-	i := slices.IndexFunc(runtimes, func(r Runtime) bool { return r.Name() == t.Runtime })
-	if i < 0 && baseName(t.Base) != t.Runtime {
-		names := make([]string, len(runtimes))
-		for i, r := range runtimes {
-			names[i] = r.Name()
-		}
-		slices.Sort(names)
-		return nil, &FieldError{"runtime", fmt.Sprintf("runtime %q is not known: the runtimes are %s", t.Runtime, strings.Join(names, ", "))}
-	}
-	if i >= 0 && t.Base == "" {
-		t.Base = runtimes[i].Bases()[0]
-	}
-	if i >= 0 && t.ForeignBase() {
-		return t.checkContract(runtimes[i], runtimes)
-	}
-	if !slices.ContainsFunc(bases, func(b Base) bool { return b.Name == baseName(t.Base) }) {
-		names := make([]string, len(bases))
-		for i, b := range bases {
-			names[i] = b.Name
-		}
-		slices.Sort(names)
-		return nil, &FieldError{"base", fmt.Sprintf("base %q is not known: the bases are %s", t.Base, strings.Join(names, ", "))}
-	}
-	if i < 0 {
-		return nil, &FieldError{"base", fmt.Sprintf("the base %s implies no runtime: name a runtime in runtime", t.Base)}
-	}
-	if of := runtimes[i].Bases(); !slices.Contains(of, baseName(t.Base)) && !slices.Contains(of, AnyBase) {
-		return nil, &FieldError{"base", fmt.Sprintf("the runtime %s needs the base %s, but the template's base is %s", t.Runtime, strings.Join(of, " or "), t.Base)}
-	}
-	return t.checkContract(runtimes[i], runtimes)
-}
-
-// fault adds the position in the template to a [FieldError] in err; other errors pass unchanged.
-func (t *Template) fault(err error) error {
+// Fault adds the position in the template to a [FieldError] in err; other errors pass unchanged.
+func (t *Template) Fault(err error) error {
 	var field *FieldError
 	if err == nil || t.source == nil || !errors.As(err, &field) {
 		return err
@@ -311,7 +253,7 @@ func (t *Template) fault(err error) error {
 	if p == t.source.at[""] {
 		p = position{} // the template does not set the field, so no line is at fault
 	}
-	return TemplateErrors{t.source.errorAt(p, field.Message)}
+	return Errors{t.source.errorAt(p, field.Message)}
 }
 
 // keepGlob accepts a path glob below the root.
@@ -319,8 +261,8 @@ func keepGlob(s string) error {
 	if len(s) > 512 || !pathPattern.MatchString(s) || strings.HasPrefix(s, "./") {
 		return fmt.Errorf("bad pattern %q: write a path such as usr/share/locale/de, without a slash before it; * and ? stand for part of a name, ** for any number of directories", s)
 	}
-	if _, err := debian.Keep([]string{s}); err != nil {
-		return fmt.Errorf("bad pattern %q: %w", s, err)
+	if _, err := glob.Parse(s); err != nil {
+		return fmt.Errorf("bad pattern %q: pattern %w", s, err)
 	}
 	return nil
 }
@@ -466,7 +408,7 @@ func (d *decoder) pipIndex(dst *map[string]string) func(ast.Node, string) {
 		*dst = map[string]string{}
 		for it := m.MapRange(); it.Next(); {
 			key := keyText(it.Key())
-			if !lockedNamePattern.MatchString(key) {
+			if !packageName.MatchString(key) {
 				d.errorf(it.Key(), "bad package %q in %s: write the package's name only, for example torch", key, path)
 				continue
 			}
@@ -529,3 +471,8 @@ func (d *decoder) fork(dst *Fork) func(ast.Node, string) {
 }
 
 func formatCPU(millis int64) string { return fmt.Sprintf("%dm", millis) }
+
+var nameRuns = lazyregexp.New(`[-_.]+`)
+
+// NormalName returns a Python package's name as PEP 503 compares names.
+func NormalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }

@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"errors"
@@ -41,8 +41,8 @@ func (t *Trigger) Kind() string {
 	return "cloudevents"
 }
 
-// secret returns the name of the secret that authenticates requests, "" for none.
-func (t *Trigger) secret() string {
+// SecretName returns the name of the secret that authenticates requests, "" for none.
+func (t *Trigger) SecretName() string {
 	switch {
 	case t.Webhook != nil:
 		return t.Webhook.Secret
@@ -50,18 +50,6 @@ func (t *Trigger) secret() string {
 		return t.CloudEvents.Token
 	}
 	return ""
-}
-
-// SecretNames returns the tenant's secrets that the function requires: those it reads, and those of
-// its triggers.
-func (c *Config) SecretNames() []string {
-	names := slices.Clone(c.Secrets)
-	for i := range c.Triggers {
-		if name := c.Triggers[i].secret(); name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // Webhook accepts signed requests to /hooks/FUNCTION/NAME.

@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"fmt"
@@ -85,8 +85,8 @@ func scale(digits string, unit int64) (int64, error) {
 	return r.Num().Int64(), nil
 }
 
-// formatBytes writes n as [ParseBytes] reads it, in the largest unit that divides n.
-func formatBytes(n int64) string {
+// FormatBytes writes n as [ParseBytes] reads it, in the largest unit that divides n.
+func FormatBytes(n int64) string {
 	for _, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
 		if u := byteUnits[unit]; n >= u && n%u == 0 {
 			return fmt.Sprintf("%d%s", n/u, unit)

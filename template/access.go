@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"fmt"
@@ -99,33 +99,33 @@ func (d *decoder) cors(t *Template, c *CORS) func(ast.Node, string) {
 
 func (d *decoder) accessRelations(t *Template, fail func(path, format string, args ...any)) {
 	slices.Sort(t.Secrets)
-	c := Config{Secrets: t.Secrets, Access: t.Access, CORS: t.CORS}
-	if err := c.checkAccess(); err != nil {
+	if err := CheckAccess(t.Secrets, t.Access, t.CORS); err != nil {
 		path, _, _ := strings.Cut(err.Error(), " ")
 		fail(strings.TrimSuffix(path, ":"), "%v", err)
 	}
 }
 
-// checkAccess also checks configurations of images; its errors begin with the field's name.
-func (c *Config) checkAccess() error {
-	if len(c.Secrets) > maxSecrets {
-		return fmt.Errorf("secrets has %d entries: the limit is %d", len(c.Secrets), maxSecrets)
+// CheckAccess checks the fields of a template, or of an image's configuration, that say who may call
+// the function. secrets must be sorted. Errors begin with the field's name.
+func CheckAccess(secrets []string, access Access, cors *CORS) error {
+	if len(secrets) > maxSecrets {
+		return fmt.Errorf("secrets has %d entries: the limit is %d", len(secrets), maxSecrets)
 	}
-	for i, s := range c.Secrets {
+	for i, s := range secrets {
 		if err := secretNamed(s); err != nil {
 			return fmt.Errorf("secrets: %w", err)
 		}
-		if i > 0 && s == c.Secrets[i-1] {
+		if i > 0 && s == secrets[i-1] {
 			return fmt.Errorf("secrets names %s twice", s)
 		}
 	}
-	if c.Access != "" && c.Access != AccessToken && c.Access != AccessOpen {
-		return fmt.Errorf("access %q is unknown", c.Access)
+	if access != "" && access != AccessToken && access != AccessOpen {
+		return fmt.Errorf("access %q is unknown", access)
 	}
-	if c.CORS == nil {
+	if cors == nil {
 		return nil
 	}
-	return c.CORS.Check()
+	return cors.Check()
 }
 
 // Check returns an error, beginning with the field's name, for a faulty configuration.

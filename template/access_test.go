@@ -1,4 +1,4 @@
-package image
+package template
 
 import (
 	"strings"
@@ -12,7 +12,7 @@ import (
 // with it, at its place.
 func TestAccess(t *testing.T) {
 	const head = "id: f\nbase: python\n"
-	got, err := ParseTemplate("fret.yaml", []byte(head+"secrets: [stripe-key, API_KEY]\naccess: token\ncors:\n  origins: [https://app.example, 'http://[::1]:3000']\n  methods: [PUT]\n  headers: [Content-Type]\n  credentials: true\n  max_age: 1h\n"))
+	got, err := Parse("fret.yaml", []byte(head+"secrets: [stripe-key, API_KEY]\naccess: token\ncors:\n  origins: [https://app.example, 'http://[::1]:3000']\n  methods: [PUT]\n  headers: [Content-Type]\n  credentials: true\n  max_age: 1h\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +37,15 @@ func TestAccess(t *testing.T) {
 		"cors: {origins: ['*'], headers: ['a b']}":    "bad entry",
 		"cors: {origins: ['*'], max_age: 48h}":        "max_age",
 	} {
-		if _, err := ParseTemplate("fret.yaml", []byte(head+more+"\n")); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse("fret.yaml", []byte(head+more+"\n")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", more, err, want)
 		}
 	}
 	// Images that others made are checked likewise.
-	for name, c := range map[string]Config{
+	for name, tmpl := range map[string]Template{
 		"secret": {Secrets: []string{"a/b"}}, "access": {Access: "all"}, "origins": {CORS: &CORS{}},
 	} {
-		if err := c.checkAccess(); err == nil {
+		if err := CheckAccess(tmpl.Secrets, tmpl.Access, tmpl.CORS); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}

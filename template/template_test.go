@@ -1,0 +1,30 @@
+package template
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A file of requests, or one that it takes, changed: the lock answers no more.
+func TestRequestsKey(t *testing.T) {
+	r := Requests{File: "a/pyproject.toml[x, Y_z,x]", Text: []byte("1")}
+	r.splitExtras()
+	if r.File != "a/pyproject.toml" || !slices.Equal(r.Extras, []string{"x", "y-z"}) {
+		t.Errorf("split into %q and %q", r.File, r.Extras)
+	}
+	keys := map[string]bool{}
+	for _, r := range []Requests{
+		r,
+		{File: r.File, Text: []byte("1")},
+		{File: r.File, Text: []byte("2"), Extras: r.Extras},
+		{File: r.File, Text: []byte("1"), Extras: r.Extras, Beside: map[string][]byte{"a/uv.lock": []byte("1")}},
+		{File: r.File, Text: []byte("1"), Extras: r.Extras, Beside: map[string][]byte{"a/uv.lock": []byte("2")}},
+	} {
+		key := strings.Join(r.Key(), "\n")
+		if keys[key] {
+			t.Errorf("%+v has the key of another: %s", r, key)
+		}
+		keys[key] = true
+	}
+}
