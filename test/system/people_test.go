@@ -21,19 +21,19 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// testReadme runs the README's manual way as it stands, but for the places that
-// belong to this machine: the program, the state, the socket and the port.
+// testReadme runs the README's commands as they stand, but for the places that belong to this
+// machine: the state, the socket and the port.
 func (w *world) testReadme(t *testing.T) {
 	w.needsNetwork(t)
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, ok := strings.Cut(string(readme), "\n## By hand\n")
+	_, section, ok := strings.Cut(string(readme), "\n## Five commands\n")
 	_, section, ok2 := strings.Cut(section, "\n```\n")
 	block, _, ok3 := strings.Cut(section, "\n```\n")
 	if !ok || !ok2 || !ok3 {
-		t.Fatal("README.md has no block of commands below \"By hand\"")
+		t.Fatal("README.md has no block of commands below \"Five commands\"")
 	}
 	addr, err := daemon.FreeAddress()
 	if err != nil {
@@ -45,11 +45,7 @@ func (w *world) testReadme(t *testing.T) {
 	}
 	script := "trap 'kill %1; wait %1' EXIT\n" + block + "\n"
 	for _, r := range []struct{ is, here string }{
-		{"make build\n", ""}, // what w.bin came from
-		{"sudo ", ""},
-		{"bin/fre", w.bin},
-		{"/var/lib/fre", filepath.Join(dir, "state")},
-		{"/run/fre/fre.sock", filepath.Join(dir, "sock")},
+		{"fre serve", "fre serve --state \"$PWD/state\" --socket \"$FRE_SOCKET\" --listen " + addr},
 		{"127.0.0.1:8080", addr},
 	} {
 		if !strings.Contains(script, r.is) {
@@ -61,7 +57,8 @@ func (w *world) testReadme(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-e", "-u", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "no_proxy=127.0.0.1")
+	cmd.Env = append(os.Environ(), "no_proxy=127.0.0.1", "FRE_SOCKET="+filepath.Join(dir, "sock"),
+		"PATH="+filepath.Dir(w.bin)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // its trap stops the engine
 	cmd.WaitDelay = patience
 	var stdout, stderr bytes.Buffer
@@ -71,7 +68,6 @@ func (w *world) testReadme(t *testing.T) {
 	}
 	for _, want := range []string{
 		`deployed hello from hello:`, `"hello"`, `"world"`, // the answer
-		"(idle)",                   // fre ps
 		"called with",              // fre logs
 		"user namespaces: at most", // fre doctor
 	} {
