@@ -117,8 +117,8 @@ clean: ## remove what was built; keeps .cache (downloads, tools)
 deps: ## install by apt everything that any target needs
 	@scripts/deps.sh build run test v2 bench
 
-.PHONY: deps-build deps-run deps-test deps-v2 deps-bench
-deps-build deps-run deps-test deps-v2 deps-bench:
+.PHONY: deps-build deps-run deps-test deps-v2 deps-bench deps-tutorial
+deps-build deps-run deps-test deps-v2 deps-bench deps-tutorial:
 	@scripts/deps.sh $(@:deps-%=%)
 
 ##### test
@@ -228,6 +228,10 @@ test-openfaas: deps-build build ## as root: the commands of the faas-cli that FR
 .PHONY: test-functions-framework
 test-functions-framework: deps-build build ## as root: the Functions Framework's conformance client that FRE_FUNCTIONS_FRAMEWORK_CLIENT names; not part of make test, which cannot get it
 	FRE_TEST_ROOT=1 FRE_BIN=$(CURDIR)/bin/fre go test -count=1 ./test/functionsframework $(TESTFLAGS)
+
+.PHONY: test-tutorial
+test-tutorial: deps-tutorial ## as root, some fifteen minutes: the tutorial's commands in a minimal Debian with systemd; not part of make test, because the system builds FRE from nothing
+	scripts/tutorial.sh
 
 .PHONY: test-v2
 test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu

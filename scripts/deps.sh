@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the named groups need and this machine lacks, by apt; Go too.
 #
-#   scripts/deps.sh [build|run|test|v2|bench]...
+#   scripts/deps.sh [build|run|test|v2|bench|tutorial]...
 #
 # Mirrors, proxies and package indexes are the host's own: apt's sources, pip's
 # configuration, GOPROXY. Costs a few milliseconds when nothing is missing.
@@ -222,7 +222,12 @@ for group in "$@"; do
 		need h2load nghttp2-client
 		need h2o h2o
 		;;
-	*) die "unknown group $group (build, run, test, v2, bench)" ;;
+	tutorial)
+		need mmdebstrap mmdebstrap
+		need ss iproute2
+		need git git
+		;;
+	*) die "unknown group $group (build, run, test, v2, bench, tutorial)" ;;
 	esac
 done
 install_packages
