@@ -79,7 +79,7 @@ help: ## list the targets
 ##### build
 
 .PHONY: build
-build: deps-build embedded ## build bin/fre, bin/fre-video and bin/fre-bench (installs a compiler and Go first if they are missing)
+build: deps-build deps-video embedded ## build bin/fre, bin/fre-video and bin/fre-bench (installs a compiler and Go first if they are missing)
 	CGO_ENABLED=0 go build -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/... ./video/cmd/... ./bench/cmd/...
 
 .PHONY: embedded
@@ -97,7 +97,7 @@ $(JAVA_LIB): $(JAVA_SRC)
 
 # With cgo, against the machine's FFmpeg: those of its libraries that the transcoder's
 # image has come from the same release of Debian.
-$(VIDEO_BIN): $(VIDEO_SRC) | deps-build
+$(VIDEO_BIN): $(VIDEO_SRC) | deps-build deps-video
 	CGO_ENABLED=1 go build -buildvcs=false -ldflags '-s -w' -o $@ ./video/transcoder
 	@touch $@
 
@@ -109,16 +109,21 @@ $(HTTP_BIN): $(HTTP_SRC) | deps-build
 install: build ## install bin/fre, bin/fre-video and bin/fre-bench into PREFIX/bin (/usr/local)
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/fre bin/fre-video bin/fre-bench
 
+.PHONY: install-fre
+install-fre: deps-build $(SPAWNER_BIN) $(JAVA_LIB) $(HTTP_BIN) ## build and install bin/fre alone, without the libraries of video
+	CGO_ENABLED=0 go build -ldflags '-s -w -X main.release=$(VERSION)' -o bin/ ./cmd/fre
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/fre
+
 .PHONY: clean
 clean: ## remove what was built; keeps .cache (downloads, tools)
 	rm -rf bin $(SPAWNER_BIN) $(JAVA_LIB) $(HTTP_BIN) $(VIDEO_BIN)
 
 .PHONY: deps
 deps: ## install by apt everything that any target needs
-	@scripts/deps.sh build run test v2 bench
+	@scripts/deps.sh build video run test v2 bench
 
-.PHONY: deps-build deps-run deps-test deps-v2 deps-bench deps-tutorial
-deps-build deps-run deps-test deps-v2 deps-bench deps-tutorial:
+.PHONY: deps-build deps-video deps-run deps-test deps-v2 deps-bench deps-tutorial
+deps-build deps-video deps-run deps-test deps-v2 deps-bench deps-tutorial:
 	@scripts/deps.sh $(@:deps-%=%)
 
 ##### test

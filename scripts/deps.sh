@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the named groups need and this machine lacks, by apt; Go too.
 #
-#   scripts/deps.sh [build|run|test|v2|bench|tutorial]...
+#   scripts/deps.sh [build|video|run|test|v2|bench|tutorial]...
 #
 # Mirrors, proxies and package indexes are the host's own: apt's sources, pip's
 # configuration, GOPROXY. Costs a few milliseconds when nothing is missing.
@@ -163,12 +163,14 @@ for group in "$@"; do
 		need "${CC:-gcc}" gcc
 		command -v "${CC:-gcc}" >/dev/null && need_libc || packages+=(libc6-dev)
 		need /etc/ssl/certs/ca-certificates.crt ca-certificates
+		install_packages
+		find_go
+		;;
+	video)
 		need pkg-config pkg-config # the transcoder's libraries: FFmpeg's
 		for lib in avformat avcodec avfilter avutil swscale swresample; do
 			pkg-config --exists lib$lib 2>/dev/null || packages+=("lib$lib-dev")
 		done
-		install_packages
-		find_go
 		;;
 	run)
 		need /etc/ssl/certs/ca-certificates.crt ca-certificates
@@ -176,7 +178,7 @@ for group in "$@"; do
 		need mkfs.ext4 e2fsprogs # directories with a limit, where there are no project quotas
 		;;
 	test)
-		"$0" build
+		"$0" build video
 		need shellcheck shellcheck
 		need curl curl # another client of HTTP/2
 		need mkfs.ext4 e2fsprogs
@@ -227,7 +229,7 @@ for group in "$@"; do
 		need ss iproute2
 		need git git
 		;;
-	*) die "unknown group $group (build, run, test, v2, bench, tutorial)" ;;
+	*) die "unknown group $group (build, video, run, test, v2, bench, tutorial)" ;;
 	esac
 done
 install_packages
