@@ -119,26 +119,62 @@ func readAVCPPS(unit []byte, sps map[uint32]*h264.SPS) (id uint32, p *avcPPS, er
 	return id, p, nil
 }
 
-// avcSliceHeader returns how many bytes of a slice's NAL unit belong, even in part, to its header
-// (section 7.3.3).
+// slice_type modulo 5.
+const (
+	sliceP = iota
+	sliceB
+	sliceI
+	sliceSP
+	sliceSI
+)
+
+// sliceHeader reads the header of a slice (section 7.3.3).
+type sliceHeader struct {
+	bitReader
+	sps            *h264.SPS
+	pps            *avcPPS
+	kind           uint32
+	idr, reference bool
+	lists          int       // number of lists of reference pictures
+	references     [2]uint32 // num_ref_idx_l0_active_minus1, l1
+}
+
+// avcSliceHeader returns how many bytes of a slice's NAL unit belong, even in part, to its header.
 func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
-	const ( // slice_type modulo 5
-		sliceP = iota
-		sliceB
-		sliceI
-		sliceSP
-		sliceSI
-	)
-	r := bitReader{unit: unit, at: 1}
-	idr, reference := unit[0]&31 == avcIDR, unit[0]>>5&3 != 0
+	r := sliceHeader{bitReader: bitReader{unit: unit, at: 1}, idr: unit[0]&31 == avcIDR, reference: unit[0]>>5&3 != 0}
 	r.ue() // first_mb_in_slice
-	kind := r.ue() % 5
+	r.kind = r.ue() % 5
 	p := sets[r.ue()]
 	if p == nil {
 		return 0, broken("a slice of a picture parameter set that is not there")
 	}
-	s := p.sps
-	chroma := s.ChromaFormatIdc != 0 && !s.SeparateColourPlaneFlag // slices have chroma samples
+	r.pps, r.sps = p, p.sps
+	r.order()
+	if p.redundantPicture {
+		r.ue()
+	}
+	if err := r.referenceLists(); err != nil {
+		return 0, err
+	}
+	r.weights()
+	r.marking()
+	if p.entropyCoding && r.lists > 0 {
+		r.ue() // cabac_init_idc
+	}
+	r.quantisers()
+	if p.deblockControl && r.ue() != 1 {
+		r.ue()
+		r.ue()
+	}
+	if r.ended {
+		return 0, broken("a slice that ends in its header")
+	}
+	return r.bytesRead(), nil
+}
+
+// order reads the picture's number and place in output order.
+func (r *sliceHeader) order() {
+	s := r.sps
 	if s.SeparateColourPlaneFlag {
 		r.u(2) // colour_plane_id
 	}
@@ -149,104 +185,117 @@ func avcSliceHeader(unit []byte, sets map[uint32]*avcPPS) (int, error) {
 			r.flag() // bottom_field_flag
 		}
 	}
-	if idr {
+	if r.idr {
 		r.ue() // idr_pic_id
 	}
 	switch {
 	case s.PicOrderCntType == 0:
 		r.u(uint(s.Log2MaxPicOrderCntLsbMinus4) + 4)
-		if p.bottomOrder && !field {
-			r.ue()
-		}
 	case s.PicOrderCntType == 1 && !s.DeltaPicOrderAlwaysZeroFlag:
 		r.ue()
-		if p.bottomOrder && !field {
-			r.ue()
-		}
+	default:
+		return
 	}
-	if p.redundantPicture {
+	if r.pps.bottomOrder && !field {
 		r.ue()
 	}
-	if kind == sliceB {
-		r.flag() // direct_spatial_mv_pred_flag
-	}
-	lists := 0
-	references := p.references
-	switch kind {
+}
+
+func (r *sliceHeader) referenceLists() error {
+	switch r.kind {
 	case sliceP, sliceSP:
-		lists = 1
+		r.lists = 1
 	case sliceB:
-		lists = 2
+		r.flag() // direct_spatial_mv_pred_flag
+		r.lists = 2
 	}
-	if lists > 0 && r.flag() {
-		for i := range lists {
-			references[i] = r.ue()
+	r.references = r.pps.references
+	if r.lists > 0 && r.flag() {
+		for i := range r.lists {
+			r.references[i] = r.ue()
 		}
 	}
-	if references[0] > 31 || references[1] > 31 {
-		return 0, broken("a slice with %d references", max(references[0], references[1]))
+	if r.references[0] > 31 || r.references[1] > 31 {
+		return broken("a slice with %d references", max(r.references[0], r.references[1]))
 	}
-	for range lists { // ref_pic_list_modification
-		if !r.flag() {
-			continue
-		}
-		for r.ue() != 3 && !r.ended {
-			r.ue()
-		}
+	for range r.lists {
+		r.modification()
 	}
-	if lists == 1 && p.weighted || lists == 2 && p.bipredWeighted == 1 { // pred_weight_table
+	return nil
+}
+
+// modification reads ref_pic_list_modification of a list.
+func (r *sliceHeader) modification() {
+	if !r.flag() {
+		return
+	}
+	for r.ue() != 3 && !r.ended {
 		r.ue()
-		if chroma {
+	}
+}
+
+// weights reads pred_weight_table.
+func (r *sliceHeader) weights() {
+	if (r.lists != 1 || !r.pps.weighted) && (r.lists != 2 || r.pps.bipredWeighted != 1) {
+		return
+	}
+	chroma := r.sps.ChromaFormatIdc != 0 && !r.sps.SeparateColourPlaneFlag // slices have chroma samples
+	r.ue()
+	if chroma {
+		r.ue()
+	}
+	for i := range r.lists {
+		for range r.references[i] + 1 {
+			r.weight(chroma)
+		}
+	}
+}
+
+// weight reads the weights of a reference.
+func (r *sliceHeader) weight(chroma bool) {
+	if r.flag() {
+		r.ue()
+		r.ue()
+	}
+	if chroma && r.flag() {
+		for range 4 {
 			r.ue()
 		}
-		for i := range lists {
-			for range references[i] + 1 {
-				if r.flag() {
-					r.ue()
-					r.ue()
-				}
-				if chroma && r.flag() {
-					for range 4 {
-						r.ue()
-					}
-				}
-			}
+	}
+}
+
+// marking reads dec_ref_pic_marking.
+func (r *sliceHeader) marking() {
+	if !r.reference {
+		return
+	}
+	if r.idr {
+		r.u(2)
+		return
+	}
+	if !r.flag() {
+		return
+	}
+	for !r.ended {
+		operation := r.ue()
+		if operation == 0 {
+			break
+		}
+		if operation != 5 {
+			r.ue()
+		}
+		if operation == 3 {
+			r.ue()
 		}
 	}
-	if reference { // dec_ref_pic_marking
-		if idr {
-			r.u(2)
-		} else if r.flag() {
-			for !r.ended {
-				operation := r.ue()
-				if operation == 0 {
-					break
-				}
-				if operation != 5 {
-					r.ue()
-				}
-				if operation == 3 {
-					r.ue()
-				}
-			}
-		}
-	}
-	if p.entropyCoding && lists > 0 {
-		r.ue() // cabac_init_idc
-	}
+}
+
+func (r *sliceHeader) quantisers() {
 	r.ue() // slice_qp_delta
-	if kind == sliceSP || kind == sliceSI {
-		if kind == sliceSP {
-			r.flag()
-		}
-		r.ue()
+	if r.kind == sliceSP {
+		r.flag() // sp_for_switch_flag
 	}
-	if p.deblockControl && r.ue() != 1 {
-		r.ue()
-		r.ue()
+	if r.kind == sliceSP || r.kind == sliceSI {
+		r.ue() // slice_qs_delta
 	}
-	if r.ended {
-		return 0, broken("a slice that ends in its header")
-	}
-	return r.bytesRead(), nil
 }

@@ -164,13 +164,9 @@ func (f *Fragment) ranges(s *sample, what func(before, encrypted int) error) err
 		}
 		rest = after
 		before += f.track.lengthSize
-		head := len(unit)
-		if kind := unit[0] & 31; kind == avcSlice || kind == avcIDR {
-			if head, err = avcSliceHeader(unit, f.track.pictures); err != nil {
-				return err
-			}
-		} else if kind > avcSlice && kind < avcIDR {
-			return broken("data partitions")
+		head, err := f.track.clearHead(unit)
+		if err != nil {
+			return err
 		}
 		before += head
 		if len(unit)-head < block {
@@ -186,6 +182,19 @@ func (f *Fragment) ranges(s *sample, what func(before, encrypted int) error) err
 		return what(before, 0)
 	}
 	return nil
+}
+
+// clearHead returns the number of bytes at the start of a NAL unit that stay clear: a slice's header,
+// else the whole unit.
+func (t *Track) clearHead(unit []byte) (int, error) {
+	kind := unit[0] & 31
+	if kind == avcSlice || kind == avcIDR {
+		return avcSliceHeader(unit, t.pictures)
+	}
+	if kind > avcSlice && kind < avcIDR {
+		return 0, broken("data partitions")
+	}
+	return len(unit), nil
 }
 
 // describe builds the auxiliary information of a part's samples in f.auxiliary. A byte with the

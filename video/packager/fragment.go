@@ -46,40 +46,9 @@ func (f *Fragment) Read(t *Track, segment []byte) error {
 	waits := false // for the mdat of the last moof
 	at := within(segment)
 	for at.next() {
-		switch at.kind {
-		case boxSidx:
-			if waits {
-				return broken("a segment index before an mdat")
-			}
-		case boxMoof:
-			if waits {
-				return broken("a moof without its mdat")
-			}
-			waits = true
-			f.parts = append(f.parts, part{moof: at.at, moofEnd: at.end, from: len(f.samples)})
-			if err := f.readMoof(at.body, at.at); err != nil {
-				return err
-			}
-		case boxMdat:
-			if !waits {
-				return broken("an mdat without a moof")
-			}
-			waits = false
-			p := &f.parts[len(f.parts)-1]
-			p.mdat, p.mdatEnd, p.to = at.end-len(at.body), at.end, len(f.samples)
-			end := p.mdat
-			for i := p.from; i < p.to; i++ {
-				s := &f.samples[i]
-				if s.at < end || s.end > p.mdatEnd {
-					return broken("a sample at %d to %d, outside of its mdat or of order", s.at, s.end)
-				}
-				end = s.end
-				if t.Codec != AAC {
-					if err := f.readUnits(s); err != nil {
-						return err
-					}
-				}
-			}
+		var err error
+		if waits, err = f.readBox(&at, waits); err != nil {
+			return err
 		}
 	}
 	if at.err != nil {
@@ -87,6 +56,49 @@ func (f *Fragment) Read(t *Track, segment []byte) error {
 	}
 	if waits || len(f.samples) == 0 {
 		return broken("no segment")
+	}
+	return nil
+}
+
+// readBox reads a box of the segment. waits, before and after, says that an mdat must follow.
+func (f *Fragment) readBox(at *boxes, waits bool) (bool, error) {
+	switch at.kind {
+	case boxSidx:
+		if waits {
+			return waits, broken("a segment index before an mdat")
+		}
+	case boxMoof:
+		if waits {
+			return waits, broken("a moof without its mdat")
+		}
+		f.parts = append(f.parts, part{moof: at.at, moofEnd: at.end, from: len(f.samples)})
+		return true, f.readMoof(at.body, at.at)
+	case boxMdat:
+		if !waits {
+			return waits, broken("an mdat without a moof")
+		}
+		p := &f.parts[len(f.parts)-1]
+		p.mdat, p.mdatEnd, p.to = at.end-len(at.body), at.end, len(f.samples)
+		return false, f.readSamples(p)
+	}
+	return waits, nil
+}
+
+// readSamples checks that the samples of a part lie in its mdat, in order, and reads the NAL units
+// of pictures.
+func (f *Fragment) readSamples(p *part) error {
+	end := p.mdat
+	for i := p.from; i < p.to; i++ {
+		s := &f.samples[i]
+		if s.at < end || s.end > p.mdatEnd {
+			return broken("a sample at %d to %d, outside of its mdat or of order", s.at, s.end)
+		}
+		end = s.end
+		if f.track.Codec != AAC {
+			if err := f.readUnits(s); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -131,66 +143,72 @@ func (f *Fragment) readTraf(b []byte, moof int) error {
 	headed, timed := false, false
 	in := within(b)
 	for in.next() {
+		var err error
 		switch in.kind {
 		case boxTfhd:
-			_, flags, body, err := in.full(4)
-			if err != nil {
-				return err
-			}
-			if flags&0x01 != 0 {
-				return broken("data from a place in the file on")
-			}
-			body = body[4:]
-			take := func(flag uint32, to *uint32) {
-				if flags&flag != 0 && err == nil {
-					if len(body) < 4 {
-						err = broken("a box tfhd that breaks off")
-						return
-					}
-					*to, body = big.Uint32(body), body[4:]
-				}
-			}
-			var description uint32
-			take(0x02, &description)
-			take(0x08, &r.duration)
-			take(0x10, &r.size)
-			take(0x20, &r.flags)
-			if err != nil {
-				return err
-			}
-			headed = true
+			headed, err = true, r.readTfhd(&in)
 		case boxTfdt:
-			version, _, body, err := in.full(4)
-			if err != nil {
-				return err
-			}
-			time := uint64(big.Uint32(body))
-			if version == 1 {
-				if len(body) < 8 {
-					return broken("a box tfdt that breaks off")
-				}
-				time = big.Uint64(body)
-			}
-			if time > mostTime {
-				return broken("a segment at %d", time)
-			}
-			r.time, timed = int64(time), true
+			timed, err = true, r.readTfdt(&in)
 		case boxTrun:
 			if !headed || !timed {
 				return broken("samples without tfhd or tfdt")
 			}
-			version, flags, body, err := in.full(4)
-			if err != nil {
-				return err
-			}
-			if err := f.readTrun(&r, version, flags, body); err != nil {
-				return err
-			}
+			err = f.readTrun(&r, &in)
 		case boxSenc, boxSaiz, boxSaio:
-			return broken("it is encrypted")
+			err = broken("it is encrypted")
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return in.err
+}
+
+// readTfhd reads the defaults of a track fragment's samples.
+func (r *run) readTfhd(in *boxes) error {
+	_, flags, body, err := in.full(4)
+	if err != nil {
+		return err
+	}
+	if flags&0x01 != 0 {
+		return broken("data from a place in the file on")
+	}
+	body = body[4:]
+	take := func(flag uint32, to *uint32) {
+		if flags&flag != 0 && err == nil {
+			if len(body) < 4 {
+				err = broken("a box tfhd that breaks off")
+				return
+			}
+			*to, body = big.Uint32(body), body[4:]
+		}
+	}
+	var description uint32
+	take(0x02, &description)
+	take(0x08, &r.duration)
+	take(0x10, &r.size)
+	take(0x20, &r.flags)
+	return err
+}
+
+// readTfdt reads the decoding time of the first sample.
+func (r *run) readTfdt(in *boxes) error {
+	version, _, body, err := in.full(4)
+	if err != nil {
+		return err
+	}
+	time := uint64(big.Uint32(body))
+	if version == 1 {
+		if len(body) < 8 {
+			return broken("a box tfdt that breaks off")
+		}
+		time = big.Uint64(body)
+	}
+	if time > mostTime {
+		return broken("a segment at %d", time)
+	}
+	r.time = int64(time)
+	return nil
 }
 
 // Flags of a trun (ISO/IEC 14496-12 section 8.8.8.1).
@@ -205,33 +223,17 @@ const (
 	nonSync = 0x10000 // sample_is_non_sync_sample
 )
 
-func (f *Fragment) readTrun(r *run, version byte, flags uint32, b []byte) error {
+func (f *Fragment) readTrun(r *run, in *boxes) error {
+	version, flags, b, err := in.full(4)
+	if err != nil {
+		return err
+	}
 	count := int64(big.Uint32(b))
-	b = b[4:]
-	if flags&trunOffset != 0 {
-		if len(b) < 4 {
-			return broken("a box trun that breaks off")
-		}
-		r.at, r.placed = int64(r.moof)+int64(int32(big.Uint32(b))), true
-		b = b[4:]
+	first, b, err := r.readTrunHead(flags, b[4:])
+	if err != nil {
+		return err
 	}
-	if !r.placed {
-		return broken("samples without a place")
-	}
-	first, hasFirst := uint32(0), flags&trunFirstFlags != 0
-	if hasFirst {
-		if len(b) < 4 {
-			return broken("a box trun that breaks off")
-		}
-		first, b = big.Uint32(b), b[4:]
-	}
-	each := int64(0)
-	for _, flag := range [...]uint32{trunDuration, trunSize, trunFlags, trunTime} {
-		if flags&flag != 0 {
-			each += 4
-		}
-	}
-	if count > mostSamples-int64(len(f.samples)) || count*each > int64(len(b)) {
+	if count > mostSamples-int64(len(f.samples)) || count*trunEach(flags) > int64(len(b)) {
 		return broken("%d samples", count)
 	}
 	for i := range count {
@@ -246,7 +248,7 @@ func (f *Fragment) readTrun(r *run, version byte, flags uint32, b []byte) error 
 		if flags&trunFlags != 0 {
 			flag, b = big.Uint32(b), b[4:]
 		}
-		if i == 0 && hasFirst {
+		if i == 0 && flags&trunFirstFlags != 0 {
 			flag = first
 		}
 		if flags&trunTime != 0 {
@@ -268,6 +270,49 @@ func (f *Fragment) readTrun(r *run, version byte, flags uint32, b []byte) error 
 	return nil
 }
 
+// readTrunHead reads the optional fields before the samples: their place, and the flags of the first
+// sample.
+func (r *run) readTrunHead(flags uint32, b []byte) (first uint32, rest []byte, err error) {
+	if flags&trunOffset != 0 {
+		if len(b) < 4 {
+			return 0, nil, broken("a box trun that breaks off")
+		}
+		r.at, r.placed = int64(r.moof)+int64(int32(big.Uint32(b))), true
+		b = b[4:]
+	}
+	if !r.placed {
+		return 0, nil, broken("samples without a place")
+	}
+	if flags&trunFirstFlags != 0 {
+		if len(b) < 4 {
+			return 0, nil, broken("a box trun that breaks off")
+		}
+		first, b = big.Uint32(b), b[4:]
+	}
+	return first, b, nil
+}
+
+// trunEach returns the size of a sample's entry in bytes.
+func trunEach(flags uint32) (size int64) {
+	for _, flag := range [...]uint32{trunDuration, trunSize, trunFlags, trunTime} {
+		if flags&flag != 0 {
+			size += 4
+		}
+	}
+	return size
+}
+
+// unitKind tells from a NAL unit's first byte whether the unit is an access unit delimiter, a
+// sequence parameter set or a slice of a key frame.
+func (t *Track) unitKind(b byte) (delimiter, set, key bool) {
+	if t.Codec == HEVC {
+		kind := b >> 1 & 63
+		return kind == hevcAUD, kind == hevcSetS, kind >= hevcFirstIRAP && kind <= hevcLastIRAP
+	}
+	kind := b & 31
+	return kind == avcAUD, kind == avcSetS, kind == avcIDR
+}
+
 // readUnits records the NAL units of a sample.
 func (f *Fragment) readUnits(s *sample) error {
 	t := f.track
@@ -276,12 +321,7 @@ func (f *Fragment) readUnits(s *sample) error {
 		if err != nil {
 			return err
 		}
-		kind := unit[0] & 31
-		delimiter, set, key := kind == avcAUD, kind == avcSetS, kind == avcIDR
-		if t.Codec == HEVC {
-			kind = unit[0] >> 1 & 63
-			delimiter, set, key = kind == hevcAUD, kind == hevcSetS, kind >= hevcFirstIRAP && kind <= hevcLastIRAP
-		}
+		delimiter, set, key := t.unitKind(unit[0])
 		if delimiter && s.units == 0 && s.skip == 0 {
 			s.skip = len(rest) - len(after)
 		} else {

@@ -15,27 +15,7 @@ func readHEVCReorder(unit []byte) (uint32, error) {
 	r.u(4) // sps_video_parameter_set_id
 	layers := r.u(3)
 	r.flag() // sps_temporal_id_nesting_flag
-	for range 11 {
-		r.u(8) // general_…
-	}
-	r.u(8) // general_level_idc
-	var has [8][2]bool
-	for i := range layers {
-		has[i] = [2]bool{r.flag(), r.flag()}
-	}
-	if layers > 0 {
-		r.u(uint(2 * (8 - layers)))
-	}
-	for i := range layers {
-		if has[i][0] {
-			for range 11 {
-				r.u(8)
-			}
-		}
-		if has[i][1] {
-			r.u(8)
-		}
-	}
+	r.skipProfiles(layers)
 	r.ue() // sps_seq_parameter_set_id
 	if r.ue() == 3 {
 		r.flag() // separate_colour_plane_flag
@@ -64,4 +44,29 @@ func readHEVCReorder(unit []byte) (uint32, error) {
 		return 0, broken("a sequence parameter set that cannot be read")
 	}
 	return reorder, nil
+}
+
+// skipProfiles skips profile_tier_level (section 7.3.3) with the given number of sub-layers.
+func (r *bitReader) skipProfiles(layers uint32) {
+	for range 11 {
+		r.u(8) // general_…
+	}
+	r.u(8) // general_level_idc
+	var has [8][2]bool
+	for i := range layers {
+		has[i] = [2]bool{r.flag(), r.flag()}
+	}
+	if layers > 0 {
+		r.u(uint(2 * (8 - layers)))
+	}
+	for i := range layers {
+		if has[i][0] {
+			for range 11 {
+				r.u(8)
+			}
+		}
+		if has[i][1] {
+			r.u(8)
+		}
+	}
 }

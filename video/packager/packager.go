@@ -54,47 +54,57 @@ type Track struct {
 // ReadTrack parses an initialisation segment (ISO/IEC 14496-12).
 func ReadTrack(init []byte) (*Track, error) {
 	t := &Track{}
-	var movie uint32
-	var edits []byte
-	tracks, extended := 0, false
+	var m movie
 	at := within(init)
 	for at.next() {
 		if at.kind != boxMoov {
 			continue
 		}
-		in := within(at.body)
-		for in.next() {
-			var err error
-			switch in.kind {
-			case boxMvhd:
-				movie, err = timeScale(&in)
-			case boxTrak:
-				if tracks++; tracks > 1 {
-					return nil, broken("more than one track")
-				}
-				edits, err = t.readTrak(in.body)
-			case boxMvex:
-				extended = true
-				err = t.readMvex(in.body)
-			}
-			if err != nil {
-				return nil, err
-			}
-		}
-		if in.err != nil {
-			return nil, in.err
+		if err := m.read(t, at.body); err != nil {
+			return nil, err
 		}
 	}
 	if at.err != nil {
 		return nil, at.err
 	}
-	if tracks == 0 || !extended || t.Codec == 0 || t.TimeScale == 0 {
+	if m.tracks == 0 || !m.extended || t.Codec == 0 || t.TimeScale == 0 {
 		return nil, broken("no initialisation segment of one track")
 	}
-	if edits != nil {
-		return t, t.readElst(edits, movie)
+	if m.edits != nil {
+		return t, t.readElst(m.edits, m.timeScale)
 	}
 	return t, nil
+}
+
+// movie is the part of a box moov outside of the track.
+type movie struct {
+	timeScale uint32
+	tracks    int
+	edits     []byte // body of the track's box elst
+	extended  bool   // a box mvex is there
+}
+
+func (m *movie) read(t *Track, body []byte) error {
+	in := within(body)
+	for in.next() {
+		var err error
+		switch in.kind {
+		case boxMvhd:
+			m.timeScale, err = timeScale(&in)
+		case boxTrak:
+			if m.tracks++; m.tracks > 1 {
+				return broken("more than one track")
+			}
+			m.edits, err = t.readTrak(in.body)
+		case boxMvex:
+			m.extended = true
+			err = t.readMvex(in.body)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return in.err
 }
 
 // timeScale returns the time scale of the current box, mvhd or mdhd.
@@ -194,15 +204,8 @@ func (t *Track) readEntry(b []byte) error {
 	if !at.next() || at.end != len(b) || t.Codec != 0 {
 		return broken("not one sample entry")
 	}
-	before, config := visualEntry, boxAvcC
-	switch at.kind {
-	case boxAvc1, boxAvc3:
-		t.Codec = H264
-	case boxHvc1, boxHev1:
-		t.Codec, config = HEVC, boxHvcC
-	case boxMp4a:
-		t.Codec, before, config = AAC, audioEntry, boxEsds
-	default:
+	before, config := 0, uint32(0)
+	if t.Codec, before, config = entryKind(at.kind); t.Codec == 0 {
 		return broken("samples of the kind %s", name(at.kind))
 	}
 	if len(at.body) < before {
@@ -216,16 +219,35 @@ func (t *Track) readEntry(b []byte) error {
 		if in.kind != config {
 			continue
 		}
-		switch t.Codec {
-		case H264:
-			return t.readAvcC(in.body)
-		case HEVC:
-			return t.readHvcC(in.body)
-		case AAC:
-			return t.readEsds(in.body)
-		}
+		return t.readDecoder(in.body)
 	}
 	return broken("a sample entry without %s", name(config))
+}
+
+// readDecoder parses the box with the decoder's configuration.
+func (t *Track) readDecoder(b []byte) error {
+	switch t.Codec {
+	case H264:
+		return t.readAvcC(b)
+	case HEVC:
+		return t.readHvcC(b)
+	default:
+		return t.readEsds(b)
+	}
+}
+
+// entryKind returns the codec of a sample entry (0: unknown), the bytes before its boxes, and the
+// box with the decoder's configuration.
+func entryKind(kind uint32) (codec Codec, before int, config uint32) {
+	switch kind {
+	case boxAvc1, boxAvc3:
+		return H264, visualEntry, boxAvcC
+	case boxHvc1, boxHev1:
+		return HEVC, visualEntry, boxHvcC
+	case boxMp4a:
+		return AAC, audioEntry, boxEsds
+	}
+	return 0, 0, 0
 }
 
 // start is the start code before each NAL unit in a byte stream.
@@ -325,43 +347,20 @@ func (t *Track) readEsds(b []byte) error {
 	if len(b) < 4 {
 		return broken("descriptors of %d bytes", len(b))
 	}
-	b = b[4:]
-	descriptor := func(tag byte, head int) error {
-		if len(b) == 0 || b[0] != tag {
-			return broken("no descriptor %d", tag)
-		}
-		size, i := 0, 1
-		for {
-			if i == len(b) || i > 4 {
-				return broken("a descriptor that breaks off")
-			}
-			size = size<<7 | int(b[i]&127)
-			i++
-			if b[i-1] < 128 {
-				break
-			}
-		}
-		if size > len(b)-i || size < head {
-			return broken("a descriptor of %d bytes", size)
-		}
-		b = b[i : i+size]
-		return nil
-	}
-	if err := descriptor(3, 3); err != nil {
+	b, err := descriptor(b[4:], 3, 3)
+	if err != nil {
 		return err
 	}
 	if b[2]&0xe0 != 0 {
 		return broken("a stream that depends on others")
 	}
-	b = b[3:]
-	if err := descriptor(4, 13); err != nil {
+	if b, err = descriptor(b[3:], 4, 13); err != nil {
 		return err
 	}
 	if kind := b[0]; kind != 0x40 {
 		return broken("sound of the type %#x", kind)
 	}
-	b = b[13:]
-	if err := descriptor(5, 2); err != nil {
+	if b, err = descriptor(b[13:], 5, 2); err != nil {
 		return err
 	}
 	if len(b) > 64 {
@@ -369,6 +368,28 @@ func (t *Track) readEsds(b []byte) error {
 	}
 	t.config = bytes.Clone(b)
 	return t.readConfig()
+}
+
+// descriptor returns the content, of at least head bytes, of the descriptor at the start of b.
+func descriptor(b []byte, tag byte, head int) ([]byte, error) {
+	if len(b) == 0 || b[0] != tag {
+		return nil, broken("no descriptor %d", tag)
+	}
+	size, i := 0, 1
+	for {
+		if i == len(b) || i > 4 {
+			return nil, broken("a descriptor that breaks off")
+		}
+		size = size<<7 | int(b[i]&127)
+		i++
+		if b[i-1] < 128 {
+			break
+		}
+	}
+	if size > len(b)-i || size < head {
+		return nil, broken("a descriptor of %d bytes", size)
+	}
+	return b[i : i+size], nil
 }
 
 // readConfig parses the AudioSpecificConfig (ISO/IEC 14496-3 section 1.6.2.1) and prepares the
@@ -382,10 +403,7 @@ func (t *Track) readConfig() error {
 	}
 	channels := r.u(4)
 	if object == 5 || object == 29 { // spectral band replication: the header describes the core
-		if r.u(4) == 15 {
-			r.u(24)
-		}
-		object = r.u(5)
+		object = coreObject(r)
 	}
 	if r.ended || object < 1 || object > 4 || channels < 1 || channels > 7 {
 		return broken("sound that has no ADTS form")
@@ -408,6 +426,14 @@ func (t *Track) readMvex(b []byte) error {
 		t.duration, t.size, t.sampled = big.Uint32(body[8:]), big.Uint32(body[12:]), big.Uint32(body[16:])
 	}
 	return at.err
+}
+
+// coreObject skips the frequency of the extension and reads the core's object type.
+func coreObject(r *bitReader) uint32 {
+	if r.u(4) == 15 {
+		r.u(24)
+	}
+	return r.u(5)
 }
 
 // readElst parses an edit list with a single edit. Empty edits may precede it, with durations in
@@ -439,12 +465,20 @@ func (t *Track) readElst(b []byte, movie uint32) error {
 			t.shift = time
 			return nil
 		}
-		if movie == 0 || duration > mostTime/uint64(t.TimeScale) {
-			return broken("an empty edit of %d", duration)
+		if err := t.wait(duration, movie); err != nil {
+			return err
 		}
-		if t.delay += int64(duration * uint64(t.TimeScale) / uint64(movie)); t.delay > mostTime {
-			return broken("empty edits without end")
-		}
+	}
+	return nil
+}
+
+// wait adds an empty edit, with its duration in the movie's time scale.
+func (t *Track) wait(duration uint64, movie uint32) error {
+	if movie == 0 || duration > mostTime/uint64(t.TimeScale) {
+		return broken("an empty edit of %d", duration)
+	}
+	if t.delay += int64(duration * uint64(t.TimeScale) / uint64(movie)); t.delay > mostTime {
+		return broken("empty edits without end")
 	}
 	return nil
 }
