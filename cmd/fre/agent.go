@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) agentCommand() *cobra.Command {
+func agentCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{
 		Use: "agent", Short: "Work with sandboxes for agents: commands, files, snapshots",
 		Long: `Work with sandboxes for agents. A sandbox starts in milliseconds from any image and has
@@ -35,7 +35,7 @@ to a language model.`,
   fre agent rm $id`,
 	})
 
-	cmd.AddCommand(c.agentCreateCommand(), c.agentListCommand(), c.agentExecCommand(), c.agentFilesCommand(), c.agentCopyCommand(), c.agentSnapshotCommand(), c.agentSnapshotsCommand(), c.agentRemoveCommand())
+	cmd.AddCommand(agentCreateCommand(c), agentListCommand(c), agentExecCommand(c), agentFilesCommand(c), agentCopyCommand(c), agentSnapshotCommand(c), agentSnapshotsCommand(c), agentRemoveCommand(c))
 	return cmd
 }
 
@@ -66,7 +66,7 @@ func (o *agentFlags) request() api.AgentRequest {
 	return r
 }
 
-func (c *cli) agentCreateCommand() *cobra.Command {
+func agentCreateCommand(c *cli) *cobra.Command {
 	var o agentFlags
 	cmd := &cobra.Command{
 		Use: "create", Short: "Create a sandbox and print its id", Args: command.Args(cobra.NoArgs),
@@ -86,7 +86,7 @@ func (c *cli) agentCreateCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) agentListCommand() *cobra.Command {
+func agentListCommand(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List agents' sandboxes", Args: command.Args(cobra.NoArgs),
@@ -111,7 +111,7 @@ func (c *cli) agentListCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) agentExecCommand() *cobra.Command {
+func agentExecCommand(c *cli) *cobra.Command {
 	var req api.AgentExec
 	var env []string
 	var input bool
@@ -175,7 +175,7 @@ command, and the exit status is 124. Ctrl-C kills the command and its process gr
 	return cmd
 }
 
-func (c *cli) agentFilesCommand() *cobra.Command {
+func agentFilesCommand(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "files ID [PATH]", Short: "List the files of a directory in a sandbox, by default of /work", Args: command.Args(cobra.RangeArgs(1, 2)),
@@ -210,7 +210,7 @@ func (c *cli) agentFilesCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) agentCopyCommand() *cobra.Command {
+func agentCopyCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "cp SOURCE DESTINATION", Short: "Copy a file to or from a sandbox",
 		Long: `Copy a file to or from a sandbox. One argument is ID:PATH, a path in the sandbox; a
@@ -228,7 +228,7 @@ input or output. A destination with a slash at the end is a directory.`,
 			case isFrom == isTo:
 				return command.Usage(errors.New("one argument must be ID:PATH, such as agent-0123456789abcdef:main.py"))
 			case isTo:
-				return c.copyIn(cmd, cl, a[0], to, toPath)
+				return copyIn(c, cmd, cl, a[0], to, toPath)
 			}
 			in, err := cl.ReadAgentFile(cmd.Context(), from, fromPath, client.AgentRange{})
 			if err != nil {
@@ -253,7 +253,7 @@ input or output. A destination with a slash at the end is a directory.`,
 	}
 }
 
-func (c *cli) copyIn(cmd *cobra.Command, cl *client.Client, from, id, to string) error {
+func copyIn(c *cli, cmd *cobra.Command, cl *client.Client, from, id, to string) error {
 	in, mode, base := cmd.InOrStdin(), "", "stdin"
 	if from != "-" {
 		f, err := os.Open(from)
@@ -279,7 +279,7 @@ func agentFile(s string) (id, file string, ok bool) {
 	return id, file, ok && strings.HasPrefix(id, "agent-")
 }
 
-func (c *cli) agentSnapshotCommand() *cobra.Command {
+func agentSnapshotCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "snapshot ID", Short: "Save a sandbox's /work as a snapshot", Args: command.Args(cobra.ExactArgs(1)),
 		Long: `Save the files of a sandbox's /work as a snapshot, and print the snapshot's name.
@@ -299,7 +299,7 @@ registry.`,
 	}
 }
 
-func (c *cli) agentSnapshotsCommand() *cobra.Command {
+func agentSnapshotsCommand(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "snapshots", Short: "List snapshots", Args: command.Args(cobra.NoArgs),
@@ -323,7 +323,7 @@ func (c *cli) agentSnapshotsCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) agentRemoveCommand() *cobra.Command {
+func agentRemoveCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm ID...", Short: "Remove sandboxes with their processes and their /work", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {

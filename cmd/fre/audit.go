@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) auditCommand() *cobra.Command {
+func auditCommand(c *cli) *cobra.Command {
 	var o client.AuditOptions
 	var since, format string
 	cmd := &cobra.Command{

@@ -275,32 +275,3 @@ func (b *bars) line(p *partUnder, now time.Time, width, labels int) string {
 	}
 	return label + "[" + bar + after
 }
-
-// columns is an upper bound for the width of s on a terminal, without colours.
-func columns(s string) int {
-	n, colour := 0, false
-	for _, r := range s {
-		switch {
-		case r == '\x1b':
-			colour = true
-		case colour:
-			colour = r != 'm'
-		case r < 0x300:
-			n++
-		default:
-			n += 2 // many are wide
-		}
-	}
-	return n
-}
-
-// clip cuts s to width columns. s has no colours.
-func clip(s string, width int) string {
-	n := 0
-	for i, r := range s {
-		if n += columns(string(r)); n > width {
-			return s[:i]
-		}
-	}
-	return s
-}

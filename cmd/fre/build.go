@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) buildCommand() *cobra.Command {
+func buildCommand(c *cli) *cobra.Command {
 	var p progressFlags
 	var base string
 	var o client.BuildOptions
@@ -37,7 +37,7 @@ named in .freignore.`,
 			if (len(dirs) == 0) == (base == "") {
 				return command.Usage(errors.New("give either the template's directory or --base"))
 			}
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
 				if base != "" {
 					built, err = cl.Base(cmd.Context(), base, report.event)
@@ -50,7 +50,7 @@ named in .freignore.`,
 				if err != nil {
 					return err
 				}
-				report.done(built, built.Image.Digest, fmt.Sprintf("built %s:%s %s, %d files, %s", built.Image.Name, built.Image.Version, listing{}.shortID(built.Image.Digest), built.Image.Files, size(built.Image.Size)))
+				report.built(built, built.Image.Digest, fmt.Sprintf("built %s:%s %s, %d files, %s", built.Image.Name, built.Image.Version, listing{}.shortID(built.Image.Digest), built.Image.Files, size(built.Image.Size)))
 				return nil
 			})
 		}),
@@ -61,7 +61,7 @@ named in .freignore.`,
 	return cmd
 }
 
-func (c *cli) deployCommand() *cobra.Command {
+func deployCommand(c *cli) *cobra.Command {
 	var p progressFlags
 	var req api.DeployRequest
 	cmd := &cobra.Command{
@@ -86,7 +86,7 @@ replace a function of another template, add --replace.`,
 			if req.Image != "" && (req.Locked || req.Offline) {
 				return command.Usage(errors.New("--locked and --offline apply to the build of a template, but --image builds nothing"))
 			}
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
 				if req.Image != "" {
 					built, err = cl.Deploy(cmd.Context(), req)
@@ -101,7 +101,7 @@ replace a function of another template, add --replace.`,
 				if built.Function == nil {
 					return errors.New("the engine's answer names no deployed function")
 				}
-				report.done(built, built.Function.Name, deployed(built))
+				report.built(built, built.Function.Name, deployed(built))
 				return nil
 			})
 		}),
@@ -113,7 +113,7 @@ replace a function of another template, add --replace.`,
 	f.BoolVar(&req.Replace, "replace", false, "replace a function of the same name from another template")
 	buildFlags(cmd, &req.Locked, &req.Offline)
 	p.flags(cmd, "the function's name")
-	_ = cmd.RegisterFlagCompletionFunc("image", c.completeImages) // fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc("image", completeImages(c)) // fails only for an unknown flag
 	return cmd
 }
 

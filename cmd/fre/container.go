@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) createCommand() *cobra.Command {
+func createCommand(c *cli) *cobra.Command {
 	var o containerFlags
 	cmd := &cobra.Command{
 		Use:   "create IMAGE [-- COMMAND [ARG...]]",
@@ -24,7 +24,7 @@ container many times. Flags replace the settings of the image. See docs/containe
   fre inspect db    show its settings
   fre stop db       stop the container
   fre rm db         remove the container and its files`,
-		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeImageFirst(c),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -42,29 +42,11 @@ container many times. Flags replace the settings of the image. See docs/containe
 	return cmd
 }
 
-// imageAndCommand splits the arguments IMAGE [--] [COMMAND [ARG...]]. pflag leaves dashes behind
-// the first argument in the list.
-func imageAndCommand(args []string) (image string, command []string) {
-	command = args[1:]
-	if len(command) > 0 && command[0] == "--" {
-		command = command[1:]
-	}
-	return args[0], command
-}
-
-// completeImageFirst completes IMAGE; the user's shell completes the command behind it.
-func (c *cli) completeImageFirst(cmd *cobra.Command, args []string, s string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	return c.completeImages(cmd, args, s)
-}
-
-func (c *cli) startCommand() *cobra.Command {
+func startCommand(c *cli) *cobra.Command {
 	var j joining
 	var attach bool
 	cmd := &cobra.Command{
-		Use: "start NAME...", Short: "Start containers", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "start NAME...", Short: "Start containers", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeContainers(c),
 		Long: `Start containers that do not run. With --attach or --interactive, start one container and
 attach to it like fre attach, from the first byte of its output.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -96,11 +78,11 @@ attach to it like fre attach, from the first byte of its output.`,
 	return cmd
 }
 
-func (c *cli) attachCommand() *cobra.Command {
+func attachCommand(c *cli) *cobra.Command {
 	var j joining
 	var noStdin bool
 	cmd := &cobra.Command{
-		Use: "attach NAME", Short: "Attach to a container's input and output", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "attach NAME", Short: "Attach to a container's input and output", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeContainers(c),
 		Long: `Attach to a container: print its output from now on, and pass standard input to a
 container created with --interactive. If the container does not run, fre waits for its
 next run. fre exits with the container's exit status (fre help exit-codes, as for fre
@@ -125,9 +107,9 @@ detaches.`,
 	return cmd
 }
 
-func (c *cli) renameCommand() *cobra.Command {
+func renameCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "rename NAME NEW", Short: "Rename a container", Args: command.Args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeContainers,
+		Use: "rename NAME NEW", Short: "Rename a container", Args: command.Args(cobra.ExactArgs(2)), ValidArgsFunction: completeContainers(c),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -136,16 +118,16 @@ func (c *cli) renameCommand() *cobra.Command {
 	}
 }
 
-func (c *cli) containerCommand() *cobra.Command {
+func containerCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "container", Short: "Work with all containers at once"})
-	cmd.AddCommand(c.containerPrune())
+	cmd.AddCommand(containerPrune(c))
 	return cmd
 }
 
-func (c *cli) rmCommand() *cobra.Command {
+func rmCommand(c *cli) *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{
-		Use: "rm NAME...", Short: "Remove containers with their files and logs", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeContainers,
+		Use: "rm NAME...", Short: "Remove containers with their files and logs", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeContainers(c),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -160,20 +142,4 @@ func (c *cli) rmCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&o.Force, "force", "f", false, "kill and remove running containers too")
 	return cmd
-}
-
-func (c *cli) completeContainers(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	cl := c.client()
-	defer cl.Close()
-	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, b := range boxes {
-		if b.Name != "" {
-			names = append(names, b.Name)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) debugCommand() *cobra.Command {
+func debugCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "debug", Short: "Inspect the engine's own process"})
-	cmd.AddCommand(c.profileCommand(), c.syscallsCommand(), c.leaksCommand())
+	cmd.AddCommand(profileCommand(c), syscallsCommand(c), leaksCommand(c))
 	return cmd
 }
 
 // profileKinds are the supported profiles, in the order of --help.
 var profileKinds = []string{"cpu", "heap", "trace", "goroutine", "mutex"}
 
-func (c *cli) profileCommand() *cobra.Command {
+func profileCommand(c *cli) *cobra.Command {
 	var out string
 	var seconds float64
 	cmd := &cobra.Command{
@@ -74,7 +74,7 @@ type syscallCount struct {
 	PerCall float64 `json:"per_call,omitempty"` // for each repetition of --call
 }
 
-func (c *cli) syscallsCommand() *cobra.Command {
+func syscallsCommand(c *cli) *cobra.Command {
 	var l listing
 	var call string
 	var repeat int
@@ -148,7 +148,7 @@ hosts use strace -f -c -p PID, at a hundred times the cost.`,
 	return cmd
 }
 
-func (c *cli) leaksCommand() *cobra.Command {
+func leaksCommand(c *cli) *cobra.Command {
 	var l listing
 	var stacks bool
 	cmd := &cobra.Command{

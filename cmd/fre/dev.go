@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) devCommand() *cobra.Command {
+func devCommand(c *cli) *cobra.Command {
 	d := &dev{}
 	var test, remove bool
 	cmd := &cobra.Command{
@@ -97,7 +97,7 @@ func (d *dev) run(ctx context.Context) error {
 	}
 	defer w.close()
 	for {
-		if err := w.look(d.rules(ctx)); err != nil { // before the build: later changes need another build
+		if err := w.look(d.readRules(ctx)); err != nil { // before the build: later changes need another build
 			return fmt.Errorf("watch %s: %w", d.dir, err)
 		}
 		first := d.name == ""
@@ -130,8 +130,8 @@ func (d *dev) fatal(err error) bool {
 	return errors.Is(err, client.ErrUnreachable) || errors.As(err, &wire) && (wire.Code == api.CodeNameTaken || wire.Code == api.CodeClosed || wire.Code == api.CodeForbidden)
 }
 
-// rules returns the rules for the watched files.
-func (d *dev) rules(ctx context.Context) watchRules {
+// readRules returns the rules for the watched files.
+func (d *dev) readRules(ctx context.Context) watchRules {
 	rules := watchRules{test: d.test}
 	src, err := os.ReadFile(filepath.Join(d.dir, api.TemplateFile))
 	if err != nil {
@@ -171,7 +171,7 @@ func (d *dev) deploy(ctx context.Context) error {
 	}
 	d.name = built.Function.Name
 	if report.json || !report.quiet {
-		report.done(built, d.name, fmt.Sprintf("deployed %s from %s, %s", d.name, built.Function.ImageRef, brief(time.Since(begin))))
+		report.built(built, d.name, fmt.Sprintf("deployed %s from %s, %s", d.name, built.Function.ImageRef, brief(time.Since(begin))))
 	}
 	d.tidy(ctx, built)
 	if !d.test {

@@ -33,7 +33,7 @@ func startDev(t *testing.T, args ...string) *devRun {
 	r, w := io.Pipe()
 	d := &devRun{t: t, lines: make(chan string), ended: make(chan int, 1)}
 	go func() {
-		d.ended <- run(append([]string{"dev"}, args...), strings.NewReader(""), w, w)
+		d.ended <- execute(append([]string{"dev"}, args...), strings.NewReader(""), w, w)
 		_ = w.Close()
 	}()
 	go func() {
@@ -201,7 +201,7 @@ func TestDev(t *testing.T) {
 	if got := fmt.Sprint(functions()); got != "[mine]" {
 		t.Errorf("there is %s, want [mine]", got)
 	}
-	if code := run([]string{"dev", t.TempDir()}, strings.NewReader(""), io.Discard, io.Discard); code != 1 {
+	if code := execute([]string{"dev", t.TempDir()}, strings.NewReader(""), io.Discard, io.Discard); code != 1 {
 		t.Errorf("of an empty directory: exit status %d, want 1", code)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) eventsCommand() *cobra.Command {
+func eventsCommand(c *cli) *cobra.Command {
 	o := client.EventOptions{}
 	var since, format string
 	var once bool
@@ -53,7 +53,7 @@ signals, pulls, prunes.
 
 The subcommands work with asynchronous events, from /async-function or a trigger: list
 waiting events and dead letters, show an event and its result, replay dead letters.`
-	cmd.AddCommand(c.queueCommands()...)
+	cmd.AddCommand(queueCommands(c)...)
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "start after this generation, at this `TIME` (2026-01-31, RFC 3339) or a duration ago (10m) (default now)")
 	f.BoolVar(&once, "no-follow", false, "print the remembered changes and end")

@@ -12,17 +12,17 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) functionsCommand() *cobra.Command {
-	return c.functionList("functions", "List the deployed functions")
+func functionsCommand(c *cli) *cobra.Command {
+	return functionList(c, "functions", "List the deployed functions")
 }
 
-func (c *cli) functionCommand() *cobra.Command {
+func functionCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "function", Short: "Work with deployed functions"})
-	cmd.AddCommand(c.functionList("ls", "List functions"), c.functionRemove(), c.functionInspect(), c.functionRevisions(), c.functionSplit(), c.functionRollback(), c.functionAlias())
+	cmd.AddCommand(functionList(c, "ls", "List functions"), functionRemove(c), functionInspect(c), functionRevisions(c), functionSplit(c), functionRollback(c), functionAlias(c))
 	return cmd
 }
 
-func (c *cli) functionList(use, short string) *cobra.Command {
+func functionList(c *cli, use, short string) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: command.Args(cobra.NoArgs),
@@ -57,9 +57,9 @@ func (c *cli) functionList(use, short string) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) functionRemove() *cobra.Command {
+func functionRemove(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "rm NAME...", Short: "Remove functions; their images stay", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "rm NAME...", Short: "Remove functions; their images stay", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeFunctions(c),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -74,10 +74,10 @@ func (c *cli) functionRemove() *cobra.Command {
 	}
 }
 
-func (c *cli) functionInspect() *cobra.Command {
+func functionInspect(c *cli) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use: "inspect NAME...", Short: "Show functions and their configuration", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Use: "inspect NAME...", Short: "Show functions and their configuration", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeFunctions(c),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -94,33 +94,4 @@ func (c *cli) functionInspect() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&format, "format", "", "`template` for each function, as in fre functions")
 	return cmd
-}
-
-// completeFunctions and completeImages ask the engine; without an engine they complete nothing.
-func (c *cli) completeFunctions(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	cl := c.client()
-	defer cl.Close()
-	functions, err := cl.Functions(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, f := range functions {
-		names = append(names, f.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-func (c *cli) completeImages(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	cl := c.client()
-	defer cl.Close()
-	images, err := cl.Images(cmd.Context())
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, img := range images {
-		names = append(names, img.Names...)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

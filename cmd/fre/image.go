@@ -20,21 +20,21 @@ import (
 // toolsKind is the kind of images that lists hide.
 const toolsKind = "tools"
 
-func (c *cli) imagesCommand() *cobra.Command {
-	return c.imageList("images [NAME]", "List the images of the local registry")
+func imagesCommand(c *cli) *cobra.Command {
+	return imageList(c, "images [NAME]", "List the images of the local registry")
 }
 
-func (c *cli) imageCommand() *cobra.Command {
+func imageCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "image", Short: "Work with images"})
-	cmd.AddCommand(c.imageList("ls [NAME]", "List images"), c.imageTag(), c.imageRemove(), c.imagePrune(), c.imageInspect(), c.imageHistory(), c.imageLoad(), c.imageSave(), c.imageImport(), c.imageSign(), c.imageSBOM(), c.imageSlim())
+	cmd.AddCommand(imageList(c, "ls [NAME]", "List images"), imageTag(c), imageRemove(c), imagePrune(c), imageInspect(c), imageHistory(c), imageLoad(c), imageSave(c), imageImport(c), imageSign(c), imageSBOM(c), imageSlim(c))
 	return cmd
 }
 
-func (c *cli) imageList(use, short string) *cobra.Command {
+func imageList(c *cli, use, short string) *cobra.Command {
 	var l listing
 	var all bool
 	cmd := &cobra.Command{
-		Use: use, Short: short, Args: command.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: use, Short: short, Args: command.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: completeImages(c),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -89,9 +89,9 @@ func byName(images []api.Image) []api.Image {
 	return out
 }
 
-func (c *cli) imageTag() *cobra.Command {
+func imageTag(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image another name", Args: command.Args(cobra.ExactArgs(2)), ValidArgsFunction: c.completeImages,
+		Use: "tag IMAGE NAME[:VERSION]", Short: "Give an image another name", Args: command.Args(cobra.ExactArgs(2)), ValidArgsFunction: completeImages(c),
 		Long: `Give an image another name. The default VERSION is "latest". If another image has the
 name already, the name moves to IMAGE. A name may begin with the host and port of a
 registry.`,
@@ -105,10 +105,10 @@ registry.`,
 	}
 }
 
-func (c *cli) imageRemove() *cobra.Command {
+func imageRemove(c *cli) *cobra.Command {
 	var o client.RemoveOptions
 	cmd := &cobra.Command{
-		Use: "rm IMAGE...", Short: "Remove images by name; an image goes with its last name", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "rm IMAGE...", Short: "Remove images by name; an image goes with its last name", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeImages(c),
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -131,11 +131,11 @@ func (c *cli) imageRemove() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) imageInspect() *cobra.Command {
+func imageInspect(c *cli) *cobra.Command {
 	var l listing
 	var leftOut bool
 	cmd := &cobra.Command{
-		Use: "inspect IMAGE...", Short: "Show the parts and the configuration of images", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "inspect IMAGE...", Short: "Show the parts and the configuration of images", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeImages(c),
 		Long: `Show the parts and the configuration of images as JSON. The field config.left_out lists
 the omitted packages and files; --left-out prints only this list, as a table.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
@@ -204,10 +204,10 @@ func showLeftOut(w io.Writer, l listing, images []api.ImageDetails) error {
 	})
 }
 
-func (c *cli) imageHistory() *cobra.Command {
+func imageHistory(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "history IMAGE", Short: "Show the build steps of an image, last step first", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "history IMAGE", Short: "Show the build steps of an image, last step first", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeImages(c),
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -228,10 +228,10 @@ func (c *cli) imageHistory() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) imageSBOM() *cobra.Command {
+func imageSBOM(c *cli) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use: "sbom IMAGE", Short: "Write an image's bill of materials in CycloneDX", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeImages,
+		Use: "sbom IMAGE", Short: "Write an image's bill of materials in CycloneDX", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeImages(c),
 		Long: `Write an image's bill of materials as CycloneDX 1.6 in JSON: the packages of the image's
 parts and of its base, with their package URLs. The same image gives the same bytes.`,
 		RunE: func(cmd *cobra.Command, refs []string) error {
@@ -253,15 +253,4 @@ parts and of its base, with their package URLs. The same image gives the same by
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - for standard output")
 	return cmd
-}
-
-// each calls do for all items, also after an error, as docker does, and joins the errors.
-func each(items []string, do func(string) error) error {
-	var all []error
-	for _, item := range items {
-		if err := do(item); err != nil {
-			all = append(all, err)
-		}
-	}
-	return errors.Join(all...)
 }

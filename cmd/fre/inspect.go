@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) inspectCommand() *cobra.Command {
+func inspectCommand(c *cli) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "inspect ID|NAME...", Short: "Show sandboxes, containers, functions or images",
@@ -29,7 +28,7 @@ fre looks a NAME up in this order:
     2. name of a function
     3. name, NAME:VERSION or digest of an image
     4. beginning of a sandbox's id or of an image's digest`,
-		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAny(c.completeSandboxes, c.completeContainers, c.completeFunctions, c.completeImages),
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeAny(completeSandboxes(c), completeContainers(c), completeFunctions(c), completeImages(c)),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -98,23 +97,4 @@ func boxOf(ctx context.Context, cl *client.Client, b api.Sandbox) (any, error) {
 		return b, nil
 	}
 	return cl.Container(ctx, b.ID)
-}
-
-func isCode(err error, code api.Code) bool {
-	var wire *api.Error
-	return errors.As(err, &wire) && wire.Code == code
-}
-
-// completeAny joins the results of several completion functions.
-func completeAny(others ...cobra.CompletionFunc) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, done []string, begun string) ([]string, cobra.ShellCompDirective) {
-		all := map[string]bool{}
-		for _, complete := range others {
-			names, _ := complete(cmd, done, begun)
-			for _, name := range names {
-				all[name] = true
-			}
-		}
-		return slices.Sorted(maps.Keys(all)), cobra.ShellCompDirectiveNoFileComp
-	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) invokeCommand() *cobra.Command {
+func invokeCommand(c *cli) *cobra.Command {
 	var (
 		data, method, path string
 		headers            []string
@@ -32,7 +32,7 @@ fre also prints answers with an error status. The exit code is then 1 for a stat
 400 to 499, and 5 for a status of 500 or more.`,
 		Example: `  fre invoke hello -d '{"a": 1}'
   fre invoke hello -i -X GET --path '/items?limit=5'`,
-		Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeFunctions(c),
 		RunE: command.Interruptible(func(cmd *cobra.Command, names []string) error {
 			event := client.Event{Method: method, Header: http.Header{}}
 			event.Path, event.Query, _ = strings.Cut(path, "?")

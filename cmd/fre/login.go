@@ -3,17 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/spf13/cobra"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/command"
 )
 
 // login returns the user's login for the registry of a reference, from docker's configuration
@@ -66,4 +70,30 @@ func loginError(r name.Reference, err error) error {
 	return failure.Hint(
 		fmt.Errorf("login for %s from docker's configuration: %w", r.Context().RegistryStr(), err),
 		"correct config.json or its credentials helper; or give --username and --password-stdin to fre pull, fre push or fre image sign")
+}
+
+// authFlags are a registry's login.
+type authFlags struct {
+	user  string
+	stdin bool
+}
+
+func (a *authFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.user, "username", "", "user `name` at the registry; needs --password-stdin")
+	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from standard input")
+}
+
+// read returns the login for the registry of a reference: from the flags, or docker's.
+func (a *authFlags) read(cmd *cobra.Command, ref string) (*api.RegistryAuth, error) {
+	if (a.user == "") == a.stdin {
+		return nil, command.Usage(errors.New("--username and --password-stdin go together"))
+	}
+	if a.user == "" {
+		return login(cmd.Context(), ref)
+	}
+	b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("read password: %w", err)
+	}
+	return &api.RegistryAuth{Username: a.user, Password: strings.TrimRight(string(b), "\r\n")}, nil
 }

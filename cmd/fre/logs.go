@@ -12,14 +12,14 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) logsCommand() *cobra.Command {
+func logsCommand(c *cli) *cobra.Command {
 	var (
 		follow, times bool
 		tail, since   string
 		format        string
 	)
 	cmd := &cobra.Command{
-		Use: "logs NAME", Short: "Print the output and the log of a function or container", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(c.completeFunctions, c.completeContainers),
+		Use: "logs NAME", Short: "Print the output and the log of a function or container", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeAny(completeFunctions(c), completeContainers(c)),
 		RunE: command.Interruptible(func(cmd *cobra.Command, names []string) error {
 			o := client.LogOptions{Tail: -1, Follow: follow}
 			if tail != "all" {

@@ -24,7 +24,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) mcpCommand() *cobra.Command {
+func mcpCommand(c *cli) *cobra.Command {
 	var o agentFlags
 	cmd := &cobra.Command{
 		Use: "mcp", Short: "Serve sandboxes to a language model by the Model Context Protocol",
@@ -158,20 +158,20 @@ func (m *mcpServer) server() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "fre", Title: "FRE sandboxes", Version: version().Version}, &mcp.ServerOptions{
 		Instructions: "Run untrusted commands and code in sandboxes, which start in milliseconds. Write files below /work, which is kept between calls; the rest of the root is read-only. Sandboxes have no network unless the user allowed the network for this session. Background processes keep running between calls. FRE removes idle sandboxes, and all sandboxes at the end of this session.",
 	})
-	add(s, "create_sandbox", "Create an additional sandbox, from another image or with other limits, and return its id. The other tools create the default sandbox by themselves.", m.create)
-	add(s, "exec", "Run a shell command in a sandbox and return its output and exit code.", m.exec)
-	add(s, "run_code", "Run a program in a sandbox and return its output and exit code.", m.runCode)
-	add(s, "write_file", "Create or replace a file in a sandbox. Missing directories in the path are created.", m.write)
-	add(s, "read_file", "Read a file in a sandbox, or a part of it.", m.read)
-	add(s, "list_files", "List a directory in a sandbox.", m.list)
-	add(s, "snapshot", "Save the files of a sandbox's /work as a snapshot. create_sandbox can start from the snapshot, also in a later session.", m.snapshot)
-	add(s, "remove_sandbox", "Kill the processes of a sandbox and remove the sandbox with its files.", m.remove)
+	addTool(s, "create_sandbox", "Create an additional sandbox, from another image or with other limits, and return its id. The other tools create the default sandbox by themselves.", m.create)
+	addTool(s, "exec", "Run a shell command in a sandbox and return its output and exit code.", m.exec)
+	addTool(s, "run_code", "Run a program in a sandbox and return its output and exit code.", m.runCode)
+	addTool(s, "write_file", "Create or replace a file in a sandbox. Missing directories in the path are created.", m.write)
+	addTool(s, "read_file", "Read a file in a sandbox, or a part of it.", m.read)
+	addTool(s, "list_files", "List a directory in a sandbox.", m.list)
+	addTool(s, "snapshot", "Save the files of a sandbox's /work as a snapshot. create_sandbox can start from the snapshot, also in a later session.", m.snapshot)
+	addTool(s, "remove_sandbox", "Kill the processes of a sandbox and remove the sandbox with its files.", m.remove)
 	return s
 }
 
-// add registers a tool. An error becomes the tool's answer, with the next step, for the model to
+// addTool registers a tool. An error becomes the tool's answer, with the next step, for the model to
 // act on.
-func add[In, Out any](s *mcp.Server, name, description string, handle func(context.Context, In) (Out, error)) {
+func addTool[In, Out any](s *mcp.Server, name, description string, handle func(context.Context, In) (Out, error)) {
 	mcp.AddTool(s, &mcp.Tool{Name: name, Description: description}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		out, err := handle(ctx, in)
 		if err == nil {
@@ -266,9 +266,9 @@ func (m *mcpServer) makeLocked(ctx context.Context, r api.AgentRequest) (api.Age
 	return a, err
 }
 
-// in calls do with the named sandbox, or with the session's default sandbox. It makes the default
+// inside calls do with the named sandbox, or with the session's default sandbox. It makes the default
 // sandbox if the session has none, or if the old one has expired.
-func (m *mcpServer) in(ctx context.Context, named mcpSandbox, do func(id string) error) error {
+func (m *mcpServer) inside(ctx context.Context, named mcpSandbox, do func(id string) error) error {
 	if named.Sandbox != "" {
 		return do(named.Sandbox)
 	}
@@ -321,7 +321,7 @@ func (m *mcpServer) runCode(ctx context.Context, in mcpCode) (mcpRan, error) {
 }
 
 func (m *mcpServer) run(ctx context.Context, named mcpSandbox, r api.AgentExec, stdin string) (out mcpRan, err error) {
-	err = m.in(ctx, named, func(id string) error {
+	err = m.inside(ctx, named, func(id string) error {
 		var stdout, stderr clipped
 		exit, err := m.client.ExecAgent(ctx, id, r, strings.NewReader(stdin), func(o api.AgentOutput) error {
 			stdout.add(o.Stdout + string(o.StdoutBase64))
@@ -356,40 +356,6 @@ func (m *mcpServer) outOfMemory(ctx context.Context, id string) string {
 	return fmt.Sprintf("out of memory: the sandbox has %d MiB, and the kernel killed a process because it needed more; use less memory, or call create_sandbox with more memory", a.MemoryBytes>>20)
 }
 
-const (
-	clipHead  = 48 << 10
-	clipTail  = 16 << 10
-	readBytes = 64 << 10
-
-	// mostPicture is the largest picture that read_file returns as a picture, in bytes: models
-	// accept no larger ones.
-	mostPicture = 5 << 20
-)
-
-// clipped keeps the beginning and the end of output.
-type clipped struct {
-	head, tail []byte
-	lost       int
-}
-
-func (c *clipped) add(s string) {
-	n := min(len(s), clipHead-len(c.head))
-	c.head = append(c.head, s[:n]...)
-	c.tail = append(c.tail, s[n:]...)
-	if over := len(c.tail) - clipTail; over > 0 {
-		c.tail = append(c.tail[:0], c.tail[over:]...)
-		c.lost += over
-	}
-}
-
-func (c *clipped) String() string {
-	if c.lost == 0 {
-		return strings.ToValidUTF8(string(c.head)+string(c.tail), "\ufffd")
-	}
-	mark := fmt.Sprintf("\n[%d bytes omitted: write the output to a file, and read the file in parts with read_file]\n", c.lost)
-	return strings.ToValidUTF8(string(c.head), "\ufffd") + mark + strings.ToValidUTF8(string(c.tail), "\ufffd")
-}
-
 func (m *mcpServer) write(ctx context.Context, in mcpWrite) (out mcpDone, err error) {
 	content := in.Content
 	if in.Base64 {
@@ -399,7 +365,7 @@ func (m *mcpServer) write(ctx context.Context, in mcpWrite) (out mcpDone, err er
 		}
 		content = string(raw)
 	}
-	err = m.in(ctx, in.mcpSandbox, func(id string) error {
+	err = m.inside(ctx, in.mcpSandbox, func(id string) error {
 		out = mcpDone{fmt.Sprintf("%d bytes written to %s", len(content), in.Path), id}
 		return m.client.WriteAgentFile(ctx, id, in.Path, in.Mode, strings.NewReader(content))
 	})
@@ -411,7 +377,7 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 	if length <= 0 || length > readBytes {
 		length = readBytes
 	}
-	err = m.in(ctx, in.mcpSandbox, func(id string) error {
+	err = m.inside(ctx, in.mcpSandbox, func(id string) error {
 		body, err := m.client.ReadAgentFile(ctx, id, in.Path, client.AgentRange{Offset: in.Offset, Length: length + 1})
 		if err != nil {
 			return err
@@ -463,7 +429,7 @@ func (m *mcpServer) picture(ctx context.Context, id, path, kind string) (out mcp
 
 // list returns a part of a directory whose JSON stays below readBytes.
 func (m *mcpServer) list(ctx context.Context, in mcpList) (out mcpFiles, err error) {
-	err = m.in(ctx, in.mcpSandbox, func(id string) error {
+	err = m.inside(ctx, in.mcpSandbox, func(id string) error {
 		out.AgentFiles, err = m.client.ListAgentFiles(ctx, id, in.Path)
 		return err
 	})
@@ -489,7 +455,7 @@ func (m *mcpServer) list(ctx context.Context, in mcpList) (out mcpFiles, err err
 }
 
 func (m *mcpServer) snapshot(ctx context.Context, in mcpSandbox) (out api.Snapshot, err error) {
-	err = m.in(ctx, in, func(id string) error {
+	err = m.inside(ctx, in, func(id string) error {
 		out, err = m.client.SnapshotAgent(ctx, id)
 		return err
 	})

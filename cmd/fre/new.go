@@ -48,7 +48,7 @@ func scaffoldKinds() []string {
 	return kinds
 }
 
-func (c *cli) newCommand() *cobra.Command {
+func newCommand(c *cli) *cobra.Command {
 	kinds := scaffoldKinds()
 	return &cobra.Command{
 		Use:   "new LANGUAGE DIR",

@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) nodesCommand() *cobra.Command {
+func nodesCommand(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "nodes", Aliases: []string{"node"}, Short: "List the nodes of the cluster", Args: command.Args(cobra.NoArgs),
@@ -44,11 +44,11 @@ func (c *cli) nodesCommand() *cobra.Command {
 		},
 	}
 	l.flags(cmd, "names")
-	cmd.AddCommand(c.drainCommand(), c.undrainCommand())
+	cmd.AddCommand(drainCommand(c), undrainCommand(c))
 	return cmd
 }
 
-func (c *cli) drainCommand() *cobra.Command {
+func drainCommand(c *cli) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "drain NAME", Short: "Drain a node: stop new work, and wait until the node is idle", Args: command.Args(cobra.ExactArgs(1)),
@@ -108,7 +108,7 @@ func awaitDrained(ctx context.Context, cl *client.Client, name string, most time
 	}
 }
 
-func (c *cli) undrainCommand() *cobra.Command {
+func undrainCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "undrain NAME", Aliases: []string{"uncordon"}, Short: "Let a drained node take events again", Args: command.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {

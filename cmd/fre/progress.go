@@ -15,6 +15,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
+	"github.com/fre-engine/fre/client/functest"
 	"github.com/fre-engine/fre/internal/command"
 )
 
@@ -33,7 +34,7 @@ func (p *progressFlags) flags(cmd *cobra.Command, quiet string) {
 }
 
 // reporting calls do with a progress report, and removes the bars before an error is printed.
-func (c *cli) reporting(cmd *cobra.Command, p progressFlags, do func(*client.Client, *progress) error) error {
+func reporting(c *cli, cmd *cobra.Command, p progressFlags, do func(*client.Client, *progress) error) error {
 	report, err := p.start(cmd)
 	if err != nil {
 		return err
@@ -142,8 +143,8 @@ func (p *progress) end() {
 	}
 }
 
-// done prints the build's result.
-func (p *progress) done(built *client.Built, id, sentence string) {
+// built prints the build's result.
+func (p *progress) built(built *client.Built, id, sentence string) {
 	p.result(api.BuildLine{Image: &built.Image, Lock: built.Lock, Function: built.Function}, id, sentence)
 }
 
@@ -164,4 +165,51 @@ func (p *progress) result(line any, short, sentence string) {
 		}
 		fmt.Fprintln(p.out, sentence)
 	}
+}
+
+// test prints a test's result.
+func (p *progress) test(r functest.Result) {
+	switch {
+	case p.json:
+		p.line(testLine{Test: &r})
+		return
+	case p.quiet:
+		return
+	}
+	verdict := "ok  "
+	if !r.Passed {
+		verdict = "FAIL"
+	}
+	fmt.Fprintf(p.out, "%s %s %.1fms\n", verdict, command.Printable(r.Name), r.Millis)
+	for _, d := range r.Differences {
+		fmt.Fprintf(p.out, "     %s\n", strings.ReplaceAll(command.PrintableLines(d), "\n", "\n     "))
+	}
+	if len(r.Logs) > 0 {
+		fmt.Fprintln(p.out, "     its log:")
+	}
+	for _, l := range r.Logs {
+		fmt.Fprintf(p.out, "       %s\n", strings.ReplaceAll(command.PrintableLines(l), "\n", "\n       "))
+	}
+}
+
+// images prints the received images.
+func (p *progress) images(verb string, images ...api.Image) {
+	p.end()
+	if p.json {
+		p.line(api.TravelLine{Images: images})
+		return
+	}
+	for _, img := range images {
+		what := listing{}.shortID(img.Digest)
+		if len(img.Names) > 0 {
+			what = strings.Join(img.Names, ", ") + " " + what
+		}
+		p.result(nil, img.Digest, fmt.Sprintf("%s %s, %d files, %s", verb, what, img.Files, size(img.Size)))
+	}
+}
+
+// testLine is a line of fre test --progress json, besides the build's lines.
+type testLine struct {
+	Test  *functest.Result `json:"test,omitempty"`
+	Suite *functest.Suite  `json:"suite,omitempty"` // the last line
 }

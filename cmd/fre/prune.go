@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) systemGC() *cobra.Command {
+func systemGC(c *cli) *cobra.Command {
 	var req api.GCRequest
 	var format string
 	cmd := &cobra.Command{
@@ -42,7 +42,7 @@ the files again.`,
 	return cmd
 }
 
-func (c *cli) imagePrune() *cobra.Command {
+func imagePrune(c *cli) *cobra.Command {
 	var req api.PruneRequest
 	var unused time.Duration
 	var until, most, format string
@@ -89,7 +89,7 @@ function, a sandbox or a build stay. For base environments and the builder's too
 	return cmd
 }
 
-func (c *cli) containerPrune() *cobra.Command {
+func containerPrune(c *cli) *cobra.Command {
 	var req api.ContainerPruneRequest
 	var until, format string
 	cmd := &cobra.Command{
@@ -177,7 +177,7 @@ func showGC(w io.Writer, format string, r api.GCReport) error {
 	return nil
 }
 
-func (c *cli) systemFsck() *cobra.Command {
+func systemFsck(c *cli) *cobra.Command {
 	var req api.FsckRequest
 	var quiet bool
 	cmd := &cobra.Command{

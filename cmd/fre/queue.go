@@ -15,8 +15,8 @@ import (
 )
 
 // queueCommands are the subcommands of fre events for asynchronous events.
-func (c *cli) queueCommands() []*cobra.Command {
-	return []*cobra.Command{c.queueListCommand(), c.queueShowCommand(), c.queueReplayCommand(), c.queueDiscardCommand(), c.queueTailCommand()}
+func queueCommands(c *cli) []*cobra.Command {
+	return []*cobra.Command{queueListCommand(c), queueShowCommand(c), queueReplayCommand(c), queueDiscardCommand(c), queueTailCommand(c)}
 }
 
 func queueFlags(cmd *cobra.Command, f *client.QueueFilter) {
@@ -25,7 +25,7 @@ func queueFlags(cmd *cobra.Command, f *client.QueueFilter) {
 	cmd.Flags().StringSliceVar(&f.States, "state", nil, "only events in these states: queued, running, waiting, done, dead")
 }
 
-func (c *cli) queueListCommand() *cobra.Command {
+func queueListCommand(c *cli) *cobra.Command {
 	var f client.QueueFilter
 	var l listing
 	cmd := &cobra.Command{
@@ -54,7 +54,7 @@ func (c *cli) queueListCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) queueShowCommand() *cobra.Command {
+func queueShowCommand(c *cli) *cobra.Command {
 	var format string
 	var body bool
 	cmd := &cobra.Command{
@@ -105,7 +105,7 @@ func (c *cli) queueShowCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) queueReplayCommand() *cobra.Command {
+func queueReplayCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "replay ID...", Short: "Put dead letters back into their queue", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -116,7 +116,7 @@ func (c *cli) queueReplayCommand() *cobra.Command {
 	}
 }
 
-func (c *cli) queueDiscardCommand() *cobra.Command {
+func queueDiscardCommand(c *cli) *cobra.Command {
 	f := client.QueueFilter{States: []string{"dead"}, Limit: 100_000}
 	cmd := &cobra.Command{
 		Use: "discard [ID...]", Short: "Remove dead letters",
@@ -141,7 +141,7 @@ removed dead letter cannot be replayed. fre prints the ids of the removed dead l
 		},
 	}
 	cmd.Flags().StringVar(&f.Function, "function", "", "remove all dead letters of this function")
-	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc("function", completeFunctions(c)) // fails only for an unknown flag
 	return cmd
 }
 
@@ -158,7 +158,7 @@ func eachEvent(cmd *cobra.Command, ids []string, do func(context.Context, string
 	return errors.Join(errs...)
 }
 
-func (c *cli) queueTailCommand() *cobra.Command {
+func queueTailCommand(c *cli) *cobra.Command {
 	var f client.QueueFilter
 	var format string
 	cmd := &cobra.Command{

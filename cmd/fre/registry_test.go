@@ -56,7 +56,7 @@ func TestRegistryServe(t *testing.T) {
 
 	gc := func() (string, int) {
 		var out bytes.Buffer
-		code := run([]string{"registry", "gc", "--dir", cfg.Dir, "--format", "{{.Bytes}}"}, strings.NewReader(""), &out, &out)
+		code := execute([]string{"registry", "gc", "--dir", cfg.Dir, "--format", "{{.Bytes}}"}, strings.NewReader(""), &out, &out)
 		return out.String(), code
 	}
 	if out, code := gc(); code != exitError || !strings.Contains(out, "in use") || !strings.Contains(out, "--gc-interval") {

@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) functionRevisions() *cobra.Command {
+func functionRevisions(c *cli) *cobra.Command {
 	var l listing
 	var remove []string
 	cmd := &cobra.Command{
@@ -22,7 +22,7 @@ func (c *cli) functionRevisions() *cobra.Command {
 		Long: `List the kept revisions of a function, newest first, with the percentage of the events for
 each revision. hello@4 (a number), hello@stable (an alias) and hello@latest name a single
 revision, for calls and for fre logs. See docs/revisions.md.`,
-		Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeFunctions(c),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -79,7 +79,7 @@ func showRevisions(w io.Writer, l listing, r *api.Revisions) error {
 	})
 }
 
-func (c *cli) functionSplit() *cobra.Command {
+func functionSplit(c *cli) *cobra.Command {
 	var req api.SplitRequest
 	var headers []string
 	cmd := &cobra.Command{
@@ -91,7 +91,7 @@ one revision. The headers in this command replace all earlier headers.
 The next fre deploy sends all events to the new revision, except with --no-traffic.`,
 		Example: `  fre function split hello 3=90 4=10
   fre function split hello 3=90 4=10 --header X-Canary=1:4`,
-		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeFunctions(c),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			for _, word := range words[1:] {
 				revision, text, ok := strings.Cut(word, "=")
@@ -123,12 +123,12 @@ The next fre deploy sends all events to the new revision, except with --no-traff
 	return cmd
 }
 
-func (c *cli) functionRollback() *cobra.Command {
+func functionRollback(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "rollback NAME [REVISION]", Short: "Send all events to an earlier revision",
 		Long: `Send all events of a function to the revision before the current revisions, or to REVISION.
 If the revision still has warm instances, no event waits for a start.`,
-		Args: command.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: completeFunctions(c),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			var req api.RollbackRequest
 			if len(words) > 1 {
@@ -150,7 +150,7 @@ If the revision still has warm instances, no event waits for a start.`,
 	}
 }
 
-func (c *cli) functionAlias() *cobra.Command {
+func functionAlias(c *cli) *cobra.Command {
 	var req api.AliasRequest
 	cmd := &cobra.Command{
 		Use: "alias NAME [ALIAS=REVISION...]", Short: "Set and remove aliases of a function's revisions",
@@ -158,7 +158,7 @@ func (c *cli) functionAlias() *cobra.Command {
 revision with this alias. FRE keeps a revision with an alias, even after many deployments.`,
 		Example: `  fre function alias hello stable=3
   fre invoke hello@stable`,
-		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeFunctions,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeFunctions(c),
 		RunE: func(cmd *cobra.Command, words []string) error {
 			req.Set = map[string]string{}
 			for _, word := range words[1:] {

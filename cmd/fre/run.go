@@ -66,7 +66,7 @@ func (o *containerFlags) request(args []string) api.ContainerRequest {
 	return req
 }
 
-func (c *cli) runCommand() *cobra.Command {
+func runCommand(c *cli) *cobra.Command {
 	var o containerFlags
 	var j joining
 	var trace bool
@@ -85,7 +85,7 @@ Ctrl-C goes to the programs inside, and Ctrl-P Ctrl-Q detaches. To attach again,
 attach.`,
 		Example: `  fre run debian:12 -- cat /etc/os-release
   fre run -i -t debian:12`,
-		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImageFirst,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeImageFirst(c),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := o.request(args)
 			cl := c.client()
@@ -148,17 +148,6 @@ func (j *joining) run(cmd *cobra.Command, cl *client.Client, req api.ContainerRe
 	return err
 }
 
-// ended passes on the exit status of a command.
-func ended(cmd *cobra.Command, exit api.Exit) error {
-	if exit.OOMKilled {
-		fmt.Fprintln(cmd.ErrOrStderr(), "fre: the memory limit killed the command")
-	}
-	if status := exitStatus(exit); status != 0 {
-		return silentExitError(status)
-	}
-	return nil
-}
-
 // printTrace prints the steps of a start as a table: the time at the end of each step and the time
 // since the step before.
 func printTrace(w io.Writer, exit api.Exit) {
@@ -172,21 +161,12 @@ func printTrace(w io.Writer, exit api.Exit) {
 	_ = t.Flush()
 }
 
-// runError has separate exit codes, which differ from the command's.
-type runError struct{ error }
-
-func (e runError) Unwrap() error { return e.error }
-
-func (e runError) code() int {
-	var wire *api.Error
-	if errors.As(e.error, &wire) {
-		switch wire.Code {
-		case api.CodeCommandNotFound:
-			return exitRunNotFound
-		case api.CodeCommandNotExec:
-			return exitRunNotExec
-		default:
-		}
+// imageAndCommand splits the arguments IMAGE [--] [COMMAND [ARG...]]. pflag leaves dashes behind
+// the first argument in the list.
+func imageAndCommand(args []string) (image string, command []string) {
+	command = args[1:]
+	if len(command) > 0 && command[0] == "--" {
+		command = command[1:]
 	}
-	return exitRunEngine
+	return args[0], command
 }

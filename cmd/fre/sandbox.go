@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) psCommand() *cobra.Command {
+func psCommand(c *cli) *cobra.Command {
 	var l listing
 	var o client.SandboxOptions
 	cmd := &cobra.Command{
@@ -95,10 +95,10 @@ func status(b api.Sandbox, now time.Time) string {
 	return "Exited " + how + " " + ago(*b.Ended, now)
 }
 
-func (c *cli) stopCommand() *cobra.Command {
+func stopCommand(c *cli) *cobra.Command {
 	grace := 10 * time.Second
 	cmd := &cobra.Command{
-		Use: "stop ID...", Short: "Stop sandboxes; kill them after a grace period", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "stop ID...", Short: "Stop sandboxes; kill them after a grace period", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeSandboxes(c),
 		RunE: command.Interruptible(func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -115,10 +115,10 @@ func (c *cli) stopCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) killCommand() *cobra.Command {
+func killCommand(c *cli) *cobra.Command {
 	var signal string
 	cmd := &cobra.Command{
-		Use: "kill ID...", Short: "Kill sandboxes at once, or send them a signal", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "kill ID...", Short: "Kill sandboxes at once, or send them a signal", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeSandboxes(c),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -135,9 +135,9 @@ func (c *cli) killCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) waitCommand() *cobra.Command {
+func waitCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
-		Use: "wait ID...", Short: "Wait until sandboxes have ended, and print their exit codes", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "wait ID...", Short: "Wait until sandboxes have ended, and print their exit codes", Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeSandboxes(c),
 		RunE: command.Interruptible(func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -150,26 +150,4 @@ func (c *cli) waitCommand() *cobra.Command {
 			})
 		}),
 	}
-}
-
-// exitStatus converts an exit to a shell's exit status.
-func exitStatus(e api.Exit) int {
-	if e.Signal != 0 {
-		return 128 + e.Signal
-	}
-	return e.Code
-}
-
-func (c *cli) completeSandboxes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	cl := c.client()
-	defer cl.Close()
-	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var ids []string
-	for _, b := range boxes {
-		ids = append(ids, cmp.Or(b.Name, b.ID))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
 }

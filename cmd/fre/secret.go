@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) secretCommand() *cobra.Command {
+func secretCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{
 		Use: "secret", Short: "Work with tenants' secrets",
 		Long: `Work with the secrets of tenants. If a template names a secret (secrets: [NAME]), the
@@ -31,7 +31,7 @@ Otherwise fre secret names the only node with the secret.`,
 		Example: `  fre secret create stripe-key --tenant acme < key`,
 	})
 
-	cmd.AddCommand(c.secretList(), c.secretPut(false), c.secretPut(true), c.secretRemove(), c.secretRotate())
+	cmd.AddCommand(secretList(c), secretPut(c, false), secretPut(c, true), secretRemove(c), secretRotate(c))
 	return cmd
 }
 
@@ -39,7 +39,7 @@ func tenantFlag(cmd *cobra.Command, tenant *string) {
 	cmd.Flags().StringVar(tenant, "tenant", "default", "`tenant` that owns the secret")
 }
 
-func (c *cli) secretList() *cobra.Command {
+func secretList(c *cli) *cobra.Command {
 	var l listing
 	var tenant string
 	cmd := &cobra.Command{
@@ -71,7 +71,7 @@ func (c *cli) secretList() *cobra.Command {
 // maxSecret is above the engine's limit, for the engine to report the limit.
 const maxSecret = 1 << 20
 
-func (c *cli) secretPut(update bool) *cobra.Command {
+func secretPut(c *cli, update bool) *cobra.Command {
 	var tenant, file string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a secret from standard input or a file", Args: command.Args(cobra.ExactArgs(1)),
@@ -129,7 +129,7 @@ func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
 	return nil
 }
 
-func (c *cli) secretRemove() *cobra.Command {
+func secretRemove(c *cli) *cobra.Command {
 	var tenant string
 	cmd := &cobra.Command{
 		Use: "rm NAME...", Short: "Remove secrets that no function uses", Args: command.Args(cobra.MinimumNArgs(1)),
@@ -149,7 +149,7 @@ func (c *cli) secretRemove() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) secretRotate() *cobra.Command {
+func secretRotate(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "rotate-key", Short: "Seal all secrets with a new key, and forget the old key", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

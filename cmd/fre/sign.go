@@ -20,7 +20,7 @@ import (
 // passwordVariable is cosign's variable too.
 const passwordVariable = "COSIGN_PASSWORD"
 
-func (c *cli) keyCommand() *cobra.Command {
+func keyCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "key", Short: "Work with keys for signatures"})
 	cmd.AddCommand(keyGenerate())
 	return cmd
@@ -135,7 +135,7 @@ func sign(cmd *cobra.Command, cl *client.Client, key crypto.Signer, repository, 
 	})
 }
 
-func (c *cli) imageSign() *cobra.Command {
+func imageSign(c *cli) *cobra.Command {
 	var file string
 	var a authFlags
 	cmd := &cobra.Command{

@@ -33,7 +33,7 @@ type slimLine struct {
 	Slimmed *api.Slimmed `json:"slimmed"`
 }
 
-func (c *cli) imageSlim() *cobra.Command {
+func imageSlim(c *cli) *cobra.Command {
 	var p progressFlags
 	var s slimFlags
 	cmd := &cobra.Command{
@@ -55,7 +55,7 @@ image; --dry-run lists the files to omit.`,
 		Example: `  fre image slim --trace hello
   fre deploy --image hello:1.0-slim    deploy the slimmed image
   fre deploy --image hello:1.0         go back to the original image`,
-		Args: command.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Args: command.Args(cobra.MaximumNArgs(1)), ValidArgsFunction: completeImages(c),
 		RunE: command.Interruptible(func(cmd *cobra.Command, images []string) error {
 			if s.trace == "" {
 				return command.Usage(errors.New("--trace is missing: name the directory of the function's template and tests"))
@@ -63,7 +63,7 @@ image; --dry-run lists the files to omit.`,
 			if err := s.check(); err != nil {
 				return err
 			}
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
 				return s.slim(cmd.Context(), cl, report, strings.Join(images, ""))
 			})
 		}),

@@ -16,7 +16,7 @@ import (
 // normalState is the api.Status.State of a healthy engine.
 const normalState = "normal"
 
-func (c *cli) statusCommand() *cobra.Command {
+func statusCommand(c *cli) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show the engine's state and load",

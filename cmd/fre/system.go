@@ -12,13 +12,13 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) systemCommand() *cobra.Command {
+func systemCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "system", Short: "Work with the engine's storage"})
-	cmd.AddCommand(c.diskUsageCommand(), c.systemGC(), c.systemFsck())
+	cmd.AddCommand(diskUsageCommand(c), systemGC(c), systemFsck(c))
 	return cmd
 }
 
-func (c *cli) diskUsageCommand() *cobra.Command {
+func diskUsageCommand(c *cli) *cobra.Command {
 	var l listing
 	var verbose bool
 	cmd := &cobra.Command{

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -198,4 +199,45 @@ func span(d time.Duration) string {
 		unit += "s"
 	}
 	return fmt.Sprintf("%d %s", n, unit)
+}
+
+// of formats a used amount and its limit.
+func of(n, most int64, text func(int64) string) string {
+	if most == 0 {
+		return text(n)
+	}
+	return text(n) + "/" + text(most)
+}
+
+func count(n int64) string { return strconv.FormatInt(n, 10) }
+
+func cpus(millis int64) string { return strconv.FormatFloat(float64(millis)/1000, 'g', -1, 64) }
+
+// columns is an upper bound for the width of s on a terminal, without colours.
+func columns(s string) int {
+	n, colour := 0, false
+	for _, r := range s {
+		switch {
+		case r == '\x1b':
+			colour = true
+		case colour:
+			colour = r != 'm'
+		case r < 0x300:
+			n++
+		default:
+			n += 2 // many are wide
+		}
+	}
+	return n
+}
+
+// clip cuts s to width columns. s has no colours.
+func clip(s string, width int) string {
+	n := 0
+	for i, r := range s {
+		if n += columns(string(r)); n > width {
+			return s[:i]
+		}
+	}
+	return s
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) templateCommand() *cobra.Command {
+func templateCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "template", Short: "Work with templates (fret.yaml)"})
 	cmd.AddCommand(
 		&cobra.Command{

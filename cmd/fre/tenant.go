@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -12,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) tenantCommand() *cobra.Command {
+func tenantCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{
 		Use: "tenant", Short: "Work with tenants and their quotas",
 		Long: `Work with tenants. A tenant owns functions, a /work directory, tokens and secrets. A
@@ -21,7 +20,7 @@ docs/tenants.md.`,
 		Example: `  fre tenant create acme --instances 20 --memory 4GiB --cpu 8`,
 	})
 
-	cmd.AddCommand(c.tenantList(), c.tenantCreate(), c.tenantQuota(), c.tenantUsage(), c.tenantRemove())
+	cmd.AddCommand(tenantList(c), tenantCreate(c), tenantQuota(c), tenantUsage(c), tenantRemove(c))
 	return cmd
 }
 
@@ -72,7 +71,7 @@ func (q *quotaFlags) apply(f *pflag.FlagSet, to *api.Quotas) error {
 	return nil
 }
 
-func (c *cli) tenantList() *cobra.Command {
+func tenantList(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List tenants with their usage and quotas", Args: command.Args(cobra.NoArgs),
@@ -89,18 +88,6 @@ func (c *cli) tenantList() *cobra.Command {
 	l.flags(cmd, "names")
 	return cmd
 }
-
-// of formats a used amount and its limit.
-func of(n, most int64, text func(int64) string) string {
-	if most == 0 {
-		return text(n)
-	}
-	return text(n) + "/" + text(most)
-}
-
-func count(n int64) string { return strconv.FormatInt(n, 10) }
-
-func cpus(millis int64) string { return strconv.FormatFloat(float64(millis)/1000, 'g', -1, 64) }
 
 var tenantColumns = []column[api.Tenant]{
 	{"NAME", func(t api.Tenant) string { return t.Name }},
@@ -121,7 +108,7 @@ var tenantColumns = []column[api.Tenant]{
 	}},
 }
 
-func (c *cli) tenantCreate() *cobra.Command {
+func tenantCreate(c *cli) *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a tenant's record with quotas", Args: command.Args(cobra.ExactArgs(1)),
@@ -143,7 +130,7 @@ func (c *cli) tenantCreate() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) tenantQuota() *cobra.Command {
+func tenantQuota(c *cli) *cobra.Command {
 	var q quotaFlags
 	cmd := &cobra.Command{
 		Use: "quota NAME", Short: "Change a tenant's quotas; quotas without a flag stay", Args: command.Args(cobra.ExactArgs(1)),
@@ -167,7 +154,7 @@ func (c *cli) tenantQuota() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) tenantUsage() *cobra.Command {
+func tenantUsage(c *cli) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "usage NAME...", Short: "Show the usage and quotas of tenants", Args: command.Args(cobra.MinimumNArgs(1)),
@@ -192,7 +179,7 @@ func (c *cli) tenantUsage() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) tenantRemove() *cobra.Command {
+func tenantRemove(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm NAME...", Short: "Remove tenants without functions: record, tokens, secrets and events; /work stays", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, names []string) error {

@@ -58,13 +58,7 @@ func (t *testFlags) load(dir, function string) ([]functest.Case, error) {
 	return cases, nil
 }
 
-// testLine is a line of fre test --progress json, besides the build's lines.
-type testLine struct {
-	Test  *functest.Result `json:"test,omitempty"`
-	Suite *functest.Suite  `json:"suite,omitempty"` // the last line
-}
-
-func (c *cli) testCommand() *cobra.Command {
+func testCommand(c *cli) *cobra.Command {
 	var p progressFlags
 	var t testFlags
 	var function string
@@ -89,7 +83,7 @@ stay untouched. --function sends the events to a deployed function instead.`,
 				return command.Usage(errors.New("--locked and --offline apply to a build, but --function builds nothing"))
 			}
 			var suite *functest.Suite
-			err := c.reporting(cmd, p, func(cl *client.Client, report *progress) (err error) {
+			err := reporting(c, cmd, p, func(cl *client.Client, report *progress) (err error) {
 				if function != "" {
 					suite, err = t.runOn(cmd.Context(), cl, report, dirs[0], function)
 				} else {
@@ -110,7 +104,7 @@ stay untouched. --function sends the events to a deployed function instead.`,
 	buildFlags(cmd, &o.Locked, &o.Offline)
 	t.flags(cmd)
 	p.flags(cmd, "the number of failed tests")
-	_ = cmd.RegisterFlagCompletionFunc("function", c.completeFunctions) // fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc("function", completeFunctions(c)) // fails only for an unknown flag
 	return cmd
 }
 
@@ -163,31 +157,6 @@ func (t *testFlags) runOn(ctx context.Context, cl *client.Client, report *progre
 	suite.Template = dir
 	report.result(testLine{Suite: suite}, fmt.Sprint(suite.Failed), fmt.Sprintf("%d passed, %d failed, %s", suite.Passed, suite.Failed, brief(time.Since(begin))))
 	return suite, nil
-}
-
-// test prints a test's result.
-func (p *progress) test(r functest.Result) {
-	switch {
-	case p.json:
-		p.line(testLine{Test: &r})
-		return
-	case p.quiet:
-		return
-	}
-	verdict := "ok  "
-	if !r.Passed {
-		verdict = "FAIL"
-	}
-	fmt.Fprintf(p.out, "%s %s %.1fms\n", verdict, command.Printable(r.Name), r.Millis)
-	for _, d := range r.Differences {
-		fmt.Fprintf(p.out, "     %s\n", strings.ReplaceAll(command.PrintableLines(d), "\n", "\n     "))
-	}
-	if len(r.Logs) > 0 {
-		fmt.Fprintln(p.out, "     its log:")
-	}
-	for _, l := range r.Logs {
-		fmt.Fprintf(p.out, "       %s\n", strings.ReplaceAll(command.PrintableLines(l), "\n", "\n       "))
-	}
 }
 
 // write writes the reports.

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) tokenCommand() *cobra.Command {
+func tokenCommand(c *cli) *cobra.Command {
 	cmd := command.Group(&cobra.Command{
 		Use: "token", Short: "Work with tokens for the remote control API and the gateway",
 		Long: `Work with tokens. A token stands for one tenant or for all tenants, and has scopes:
@@ -24,11 +24,11 @@ from the file named by FRE_TOKEN_FILE, and sends the token to the engine at FRE_
   FRE_HOST=https://engine.example:8443 FRE_TOKEN_FILE=ci.token fre deploy hello`,
 	})
 
-	cmd.AddCommand(c.tokenList(), c.tokenCreate(), c.tokenRotate(), c.tokenRemove(), c.tokenWhoami())
+	cmd.AddCommand(tokenList(c), tokenCreate(c), tokenRotate(c), tokenRemove(c), tokenWhoami(c))
 	return cmd
 }
 
-func (c *cli) tokenList() *cobra.Command {
+func tokenList(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "ls", Short: "List tokens, without their text", Args: command.Args(cobra.NoArgs),
@@ -68,7 +68,7 @@ func (c *cli) tokenList() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) tokenCreate() *cobra.Command {
+func tokenCreate(c *cli) *cobra.Command {
 	var r api.TokenRequest
 	var scopes []string
 	var life time.Duration
@@ -119,7 +119,7 @@ func printToken(cmd *cobra.Command, t api.NewToken) error {
 	return err
 }
 
-func (c *cli) tokenRotate() *cobra.Command {
+func tokenRotate(c *cli) *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use: "rotate ID", Short: "Replace a token; the old token stays valid for a grace period", Args: command.Args(cobra.ExactArgs(1)),
@@ -137,7 +137,7 @@ func (c *cli) tokenRotate() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) tokenRemove() *cobra.Command {
+func tokenRemove(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "rm ID...", Short: "Revoke tokens at once", Args: command.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -154,7 +154,7 @@ func (c *cli) tokenRemove() *cobra.Command {
 	}
 }
 
-func (c *cli) tokenWhoami() *cobra.Command {
+func tokenWhoami(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Show the user, tenant and scopes of this client", Args: command.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) pullCommand() *cobra.Command {
+func pullCommand(c *cli) *cobra.Command {
 	var p progressFlags
 	var a authFlags
 	var req api.PullRequest
@@ -39,7 +38,7 @@ including credentials helpers.`,
 			if req.Auth, err = a.read(cmd, req.Ref); err != nil {
 				return err
 			}
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
 				img, err := cl.Pull(cmd.Context(), req, report.event)
 				if err != nil {
 					return err
@@ -55,7 +54,7 @@ including credentials helpers.`,
 	return cmd
 }
 
-func (c *cli) pushCommand() *cobra.Command {
+func pushCommand(c *cli) *cobra.Command {
 	var p progressFlags
 	var a authFlags
 	var req api.PushRequest
@@ -69,7 +68,7 @@ pushed as an artifact of its parts: fre pull on another machine makes the same i
 fetches only the missing parts. With --as-image, FRE pushes an ordinary image for other
 engines instead; a pull gives an ordinary image, not a function.`,
 		Example: `  fre push hello:1.0 registry.example.org/team/hello:1.0`,
-		Args:    command.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: c.completeImages,
+		Args:    command.Args(cobra.RangeArgs(1, 2)), ValidArgsFunction: completeImages(c),
 		RunE: command.Interruptible(func(cmd *cobra.Command, refs []string) error {
 			req.Image = refs[0]
 			if len(refs) > 1 {
@@ -85,7 +84,7 @@ engines instead; a pull gives an ordinary image, not a function.`,
 					return err
 				}
 			}
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
 				digest, err := cl.Push(cmd.Context(), req, report.event)
 				if err != nil {
 					return err
@@ -108,7 +107,7 @@ engines instead; a pull gives an ordinary image, not a function.`,
 	return cmd
 }
 
-func (c *cli) imageLoad() *cobra.Command {
+func imageLoad(c *cli) *cobra.Command {
 	var p progressFlags
 	var input string
 	cmd := &cobra.Command{
@@ -123,7 +122,7 @@ OCI layout in a tar. The archive may be packed with gzip or zstd.`,
 				return err
 			}
 			defer in.Close()
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
 				images, err := cl.Load(cmd.Context(), in, report.event)
 				if err != nil {
 					return err
@@ -138,13 +137,13 @@ OCI layout in a tar. The archive may be packed with gzip or zstd.`,
 	return cmd
 }
 
-func (c *cli) imageSave() *cobra.Command {
+func imageSave(c *cli) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use: "save IMAGE...", Short: "Save images in an archive",
 		Long: `Save images in an archive for docker load, podman load or fre image load. The archive is
 an OCI layout with docker's manifest.json.`,
-		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: c.completeImages,
+		Args: command.Args(cobra.MinimumNArgs(1)), ValidArgsFunction: completeImages(c),
 		RunE: command.Interruptible(func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -161,7 +160,7 @@ an OCI layout with docker's manifest.json.`,
 	return cmd
 }
 
-func (c *cli) imageImport() *cobra.Command {
+func imageImport(c *cli) *cobra.Command {
 	var p progressFlags
 	var o client.ImportOptions
 	cmd := &cobra.Command{
@@ -176,7 +175,7 @@ func (c *cli) imageImport() *cobra.Command {
 				return err
 			}
 			defer in.Close()
-			return c.reporting(cmd, p, func(cl *client.Client, report *progress) error {
+			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
 				img, err := cl.Import(cmd.Context(), in, o, report.event)
 				if err != nil {
 					return err
@@ -192,32 +191,6 @@ func (c *cli) imageImport() *cobra.Command {
 	return cmd
 }
 
-// authFlags are a registry's login.
-type authFlags struct {
-	user  string
-	stdin bool
-}
-
-func (a *authFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&a.user, "username", "", "user `name` at the registry; needs --password-stdin")
-	cmd.Flags().BoolVar(&a.stdin, "password-stdin", false, "read the password from standard input")
-}
-
-// read returns the login for the registry of a reference: from the flags, or docker's.
-func (a *authFlags) read(cmd *cobra.Command, ref string) (*api.RegistryAuth, error) {
-	if (a.user == "") == a.stdin {
-		return nil, command.Usage(errors.New("--username and --password-stdin go together"))
-	}
-	if a.user == "" {
-		return login(cmd.Context(), ref)
-	}
-	b, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 64<<10))
-	if err != nil {
-		return nil, fmt.Errorf("read password: %w", err)
-	}
-	return &api.RegistryAuth{Username: a.user, Password: strings.TrimRight(string(b), "\r\n")}, nil
-}
-
 func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 	if name != "-" {
 		return os.Open(name)
@@ -226,20 +199,4 @@ func openInput(cmd *cobra.Command, name string) (io.ReadCloser, error) {
 		return nil, command.Usage(errors.New("standard input is a terminal: name a file, or redirect the archive"))
 	}
 	return io.NopCloser(cmd.InOrStdin()), nil
-}
-
-// images prints the received images.
-func (p *progress) images(verb string, images ...api.Image) {
-	p.end()
-	if p.json {
-		p.line(api.TravelLine{Images: images})
-		return
-	}
-	for _, img := range images {
-		what := listing{}.shortID(img.Digest)
-		if len(img.Names) > 0 {
-			what = strings.Join(img.Names, ", ") + " " + what
-		}
-		p.result(nil, img.Digest, fmt.Sprintf("%s %s, %d files, %s", verb, what, img.Files, size(img.Size)))
-	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) triggersCommand() *cobra.Command {
+func triggersCommand(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
 		Use: "triggers", Short: "List the triggers of functions", Args: command.Args(cobra.NoArgs),

@@ -15,10 +15,10 @@ import (
 	"github.com/fre-engine/fre/internal/command"
 )
 
-func (c *cli) topCommand() *cobra.Command {
+func topCommand(c *cli) *cobra.Command {
 	var l listing
 	cmd := &cobra.Command{
-		Use: "top ID", Short: "List the processes of a sandbox", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: c.completeSandboxes,
+		Use: "top ID", Short: "List the processes of a sandbox", Args: command.Args(cobra.ExactArgs(1)), ValidArgsFunction: completeSandboxes(c),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
@@ -48,12 +48,12 @@ type usage struct {
 	CPUPercent float64 `json:"cpu_percent"`
 }
 
-func (c *cli) statsCommand() *cobra.Command {
+func statsCommand(c *cli) *cobra.Command {
 	var l listing
 	var stream bool
 	interval := time.Second
 	cmd := &cobra.Command{
-		Use: "stats [ID...]", Short: "Show the CPU, memory and processes of sandboxes", ValidArgsFunction: c.completeSandboxes,
+		Use: "stats [ID...]", Short: "Show the CPU, memory and processes of sandboxes", ValidArgsFunction: completeSandboxes(c),
 		Long: `Show the resources that sandboxes use, by default of all running sandboxes: the
 share of one CPU during --interval, CPU time since the start, memory, processes,
 and bytes in /tmp. With --stream the table is updated until Ctrl-C or until the

@@ -46,7 +46,7 @@ type versions struct {
 	Server *api.Version
 }
 
-func (c *cli) versionCommand() *cobra.Command {
+func versionCommand(c *cli) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the versions of client and engine", Args: command.Args(cobra.NoArgs),
@@ -84,7 +84,7 @@ func (c *cli) versionCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) doctorCommand() *cobra.Command {
+func doctorCommand(c *cli) *cobra.Command {
 	var format, state string
 	var costs bool
 	cmd := &cobra.Command{
