@@ -63,6 +63,6 @@ const (
 	InvocationHeader = "X-Fre-Id"       // id of the invocation, also in the logs
 	InstanceHeader   = "X-Fre-Instance" // id of the sandbox that answered
 	ColdHeader       = "X-Fre-Cold"     // "1" if the engine started a sandbox for the invocation, else "0"
-	StartKindHeader  = "X-Fre-Start"    // source of the instance: warm, forked, runtime, attached, shell, spawner
+	StartKindHeader  = "X-Fre-Start"    // source of the instance: warm, forked, interpreter, attached, bare, spawner
 	StartHeader      = "X-Fre-Start-Us" // microseconds from the request to a ready instance
 )

@@ -27,14 +27,14 @@ type Function struct {
 // FunctionDetails is a function with the configuration of its image.
 type FunctionDetails struct {
 	Function
-	Config   json.RawMessage `json:"config,omitempty"`
-	Defences []string        `json:"defences"`         // active around the function's sandboxes, besides namespaces and limits
-	Shells   *Shells         `json:"shells,omitempty"` // nil if the engine parks no interpreters for the function
+	Config             json.RawMessage     `json:"config,omitempty"`
+	Defences           []string            `json:"defences"`                      // active around the function's sandboxes, besides namespaces and limits
+	ParkedInterpreters *ParkedInterpreters `json:"parked_interpreters,omitempty"` // nil if the engine parks no interpreters for the function
 }
 
-// Shells counts the parked interpreters available to a function's instances. Functions on the
+// ParkedInterpreters counts the parked interpreters available to a function's instances. Functions on the
 // same base environment share them.
-type Shells struct {
+type ParkedInterpreters struct {
 	Ready       int   `json:"ready"`        // parked now
 	Want        int   `json:"want"`         // number that recent demand calls for
 	MemoryBytes int64 `json:"memory_bytes"` // memory of one parked interpreter

@@ -121,7 +121,7 @@ type Exit struct {
 	CPUNanos       int64 `json:"cpu_ns"`
 	MaxMemoryBytes int64 `json:"max_memory_bytes"`
 
-	Start string      `json:"start,omitempty"` // for a run: spawner, shell or attached
+	Start string      `json:"start,omitempty"` // for a run: spawner, bare or attached
 	Trace []TraceStep `json:"trace,omitempty"` // for a run with Trace
 }
 

@@ -66,7 +66,12 @@ type Config struct {
 	Lambda                       *Lambda   // nil: AWS Lambda's API is not served
 	OpenFaaS                     *OpenFaaS // nil: OpenFaaS's clients are not answered
 	Cluster                      Cluster
+
+	renamed []renamed // settings given under their old names
 }
+
+// renamed is a flag or a key of the configuration file with a new name.
+type renamed struct{ old, name string }
 
 // complete makes paths absolute and checks the flags that need no host.
 func (cfg *Config) complete() error {
@@ -101,7 +106,6 @@ func (cfg *Config) complete() error {
 type configFile struct {
 	Require  []string        `yaml:"require"`
 	Packages packagesConfig  `yaml:"packages"`
-	Shells   shellsConfig    `yaml:"shells"`
 	Network  networkConfig   `yaml:"network"`
 	Registry registryRules   `yaml:"registry"`
 	Images   imagesConfig    `yaml:"images"`
@@ -116,6 +120,9 @@ type configFile struct {
 	Access   accessConfig    `yaml:"access"`
 
 	Revisions *int `yaml:"revisions"`
+
+	ParkedInterpreters *interpretersConfig `yaml:"parked_interpreters"`
+	Shells             *interpretersConfig `yaml:"shells"` // the old name of ParkedInterpreters
 
 	TLS struct {
 		ACME *ACME `yaml:"acme"`
@@ -132,13 +139,20 @@ func (cfg *Config) ReadFile(path string) error {
 	if err := yaml.UnmarshalWithOptions(src, &file, yaml.Strict()); err != nil {
 		return fmt.Errorf("%s: %s", path, strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
+	if file.Shells != nil {
+		if file.ParkedInterpreters != nil {
+			return fmt.Errorf("%s: shells is the old name of parked_interpreters: remove shells", path)
+		}
+		file.ParkedInterpreters = file.Shells
+		cfg.renamed = append(cfg.renamed, renamed{"shells", "parked_interpreters"})
+	}
 	for _, section := range []struct {
 		key  string
 		read func(*Config) error
 	}{
 		{"revisions: ", file.readRevisions},
 		{"packages.", file.Packages.read},
-		{"shells.", file.Shells.read},
+		{"parked_interpreters.", file.ParkedInterpreters.read},
 		{"registry.", file.Registry.read},
 		{"images.", file.Images.read},
 		{"work.", file.Work.read},
@@ -462,15 +476,18 @@ func (g *gcConfig) read(cfg *Config) error {
 	return nil
 }
 
-// shellsConfig is the configuration file's shells.
-type shellsConfig struct {
+// interpretersConfig is the configuration file's parked_interpreters.
+type interpretersConfig struct {
 	Ready  *int   `yaml:"ready"`
 	Max    *int   `yaml:"max"`
 	Memory string `yaml:"memory"`
 }
 
 // read copies the settings of parked interpreters; missing fields keep their defaults.
-func (c *shellsConfig) read(cfg *Config) error {
+func (c *interpretersConfig) read(cfg *Config) error {
+	if c == nil {
+		return nil
+	}
 	to, ready, most := &cfg.Shells, c.Ready, c.Max
 	if most != nil {
 		if *most < 0 {

@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/pflag"
 
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/engine"
@@ -37,10 +39,11 @@ func TestReadConfig(t *testing.T) {
 		}}},
 		{name: "unknown key", src: "packages: {cargo: {}}\n", wrong: "cargo"},
 		{name: "unknown key inside", src: "packages: {pip: {mirror: x}}\n", wrong: "mirror"},
-		{name: "shells of what size", src: "shells: {memory: much}\n", wrong: "shells.memory"},
-		{name: "no memory for shells", src: "shells: {memory: 0}\n", wrong: "shells.memory"},
-		{name: "negative shells", src: "shells: {max: -1}\n", wrong: "shells.max"},
-		{name: "fewer shells than ready", src: "shells: {ready: 3, max: 2}\n", wrong: "shells.ready"},
+		{name: "parked interpreters of what size", src: "parked_interpreters: {memory: much}\n", wrong: "parked_interpreters.memory"},
+		{name: "no memory for parked interpreters", src: "parked_interpreters: {memory: 0}\n", wrong: "parked_interpreters.memory"},
+		{name: "negative parked interpreters", src: "parked_interpreters: {max: -1}\n", wrong: "parked_interpreters.max"},
+		{name: "fewer parked interpreters than ready", src: "parked_interpreters: {ready: 3, max: 2}\n", wrong: "parked_interpreters.ready"},
+		{name: "both names of a key", src: "shells: {max: 2}\nparked_interpreters: {max: 2}\n", wrong: "shells is the old name of parked_interpreters: remove shells"},
 		{name: "work of what size", src: "work: {limit: much}\n", wrong: "work.limit"},
 		{name: "revisions below none", src: "revisions: -1\n", wrong: "revisions: -1 is not from 0"},
 		{name: "no work", src: "work: {tenants: {a: 1KiB}}\n", wrong: "work.tenants.a"},
@@ -158,6 +161,56 @@ func TestReadConfig(t *testing.T) {
 			}
 			if diff := cmp.Diff(engine.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
 				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestRenamedSettings: the flag --shells and the key shells still work, and the log names the new
+// names. New names log nothing.
+func TestRenamedSettings(t *testing.T) {
+	for name, test := range map[string]struct {
+		flag, key string
+		want      []string
+	}{
+		"old names": {"--shells=7", "shells", []string{
+			`level=WARN msg="setting has a new name: the old name is deprecated" old=--shells new=--parked-sandboxes`,
+			`level=WARN msg="setting has a new name: the old name is deprecated" old=shells new=parked_interpreters`,
+		}},
+		"new names": {"--parked-sandboxes=7", "parked_interpreters", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			noTime := func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			}
+			d := &Daemon{log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: noTime}))}
+			flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+			d.cfg.Flags(flags)
+			if err := flags.Parse([]string{test.flag}); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "fre.yaml")
+			if err := os.WriteFile(path, []byte(test.key+": {max: 3}\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.cfg.ReadFile(path); err != nil {
+				t.Fatal(err)
+			}
+			if d.cfg.Parked != 7 || d.cfg.Shells.Max != 3 {
+				t.Errorf("%d parked sandboxes and %d parked interpreters, want 7 and 3", d.cfg.Parked, d.cfg.Shells.Max)
+			}
+			if err := d.warnRenamed(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.Collect(strings.Lines(log.String())); !slices.EqualFunc(got, test.want, func(got, want string) bool { return got == want+"\n" }) {
+				t.Errorf("the log is %q, want %q", got, test.want)
+			}
+			if strings.Contains(flags.FlagUsages(), "--shells") {
+				t.Error("help lists the old name")
 			}
 		})
 	}

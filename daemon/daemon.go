@@ -83,6 +83,7 @@ func Open(ctx context.Context, cfg Config, log *slog.Logger) (_ *Daemon, err err
 	for _, step := range []func(context.Context) error{
 		d.configure,
 		d.isolate,
+		d.warnRenamed,
 		d.openState,
 		d.openStore,
 		d.openAccess,

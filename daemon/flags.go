@@ -21,7 +21,7 @@ func (cfg *Config) Flags(f *pflag.FlagSet) {
 	f.DurationVar(&cfg.Drain, "drain", 30*time.Second, "how long a graceful stop waits for running events")
 	f.IntVar(&cfg.Pool, "pool", 64, "number of cgroups, network namespaces and bare parked sandboxes kept ready without demand, if memory and process ids allow")
 	f.IntVar(&cfg.Forks, "forks", 25, "memory limit of all fork servers together, in `percent` of the host's memory; 0: no fork servers")
-	f.IntVar(&cfg.Parked, "shells", 1024, "maximum number of sandboxes parked ahead after demand, if memory and process ids allow; 0: start every sandbox from nothing")
+	f.IntVar(&cfg.Parked, "parked-sandboxes", 1024, "maximum number of sandboxes parked ahead after demand, if memory and process ids allow; 0: start every sandbox from nothing")
 	f.Int64Var(&cfg.MaxBody, "max-body", gateway.DefaultMaxBody, "largest request body in `bytes`")
 	f.IntVar(&cfg.MaxConnections, "max-connections", 10_000, "maximum number of client connections, of the gateway and of each API with an address of its own")
 	f.IntVar(&cfg.MaxPerClient, "max-connections-per-client", 0, "maximum number of connections from one address, or from one /64 of IPv6; no limit for trusted proxies (default half of --max-connections)")
@@ -31,6 +31,26 @@ func (cfg *Config) Flags(f *pflag.FlagSet) {
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "`file` with the gateway's certificate and its chain in PEM; read again after a change")
 	f.StringVar(&cfg.TLSKey, "tls-key", "", "`file` with the certificate's key in PEM")
 	f.StringVar(&cfg.APIListen, "api-listen", "", "`address` of the control API for other hosts, with tokens (fre token); beyond loopback only with TLS")
+	cfg.renamedFlag(f, "shells", "parked-sandboxes")
+}
+
+// renamedFlag adds the old name of a flag to f. The old name works like the new name; help leaves
+// the old name out.
+func (cfg *Config) renamedFlag(f *pflag.FlagSet, old, name string) {
+	f.Var(renamedValue{f.Lookup(name).Value, func() { cfg.renamed = append(cfg.renamed, renamed{"--" + old, "--" + name}) }}, old, "renamed to --"+name)
+	f.Lookup(old).Hidden = true
+}
+
+// renamedValue is the value of a flag under its old name. used is called when the flag is set.
+type renamedValue struct {
+	pflag.Value
+	used func()
+}
+
+// Set sets the flag.
+func (v renamedValue) Set(s string) error {
+	v.used()
+	return v.Value.Set(s)
 }
 
 // Flags adds the flags of a registry that runs without an engine to f and sets their defaults in c.

@@ -63,6 +63,15 @@ func (d *Daemon) isolate(context.Context) error {
 	return nil
 }
 
+// warnRenamed logs each setting that was given under its old name. It runs after isolate, which
+// repeats all earlier steps.
+func (d *Daemon) warnRenamed(context.Context) error {
+	for _, r := range d.cfg.renamed {
+		d.log.Warn("setting has a new name: the old name is deprecated", "old", r.old, "new", r.name)
+	}
+	return nil
+}
+
 // openState makes the state directory and checks what the configuration requires of the host.
 func (d *Daemon) openState(context.Context) error {
 	if err := os.MkdirAll(d.cfg.State, 0o711); err != nil {

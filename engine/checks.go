@@ -275,7 +275,7 @@ func checkPools(memory, buffers, shells, forks int64) Check {
 		Effect: "the host may run out of memory before functions reach limits",
 	}
 	if !c.OK {
-		c.Next = fmt.Sprintf("write into the engine's configuration: shells: {memory: %dMiB}, and buffers: {memory: %dMiB}", memory>>20/10, memory>>20/20)
+		c.Next = fmt.Sprintf("write into the engine's configuration: parked_interpreters: {memory: %dMiB}, and buffers: {memory: %dMiB}", memory>>20/10, memory>>20/20)
 	}
 	return c
 }

@@ -65,7 +65,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		host := e.cfg.Sandboxes
 		parked := func(kind sandbox.StartKind, count func(sandbox.ParkedStats) float64) prometheus.Collector {
 			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "fre_shells", Help: "Shells parked, bare (shell) or attached to an image.",
+				Name: "fre_parked_sandboxes", Help: "Parked sandboxes, bare or attached to an image.",
 				ConstLabels: prometheus.Labels{"kind": string(kind)},
 			}, func() float64 { return count(host.Parked()) })
 		}
@@ -104,7 +104,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
 			parked(sandbox.StartBare, func(s sandbox.ParkedStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ParkedStats) float64 { return float64(s.Attached) }),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_shells_died_total", Help: "Parked sandboxes that ended before use."}, func() float64 {
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_parked_sandboxes_died_total", Help: "Parked sandboxes that ended before use."}, func() float64 {
 				return float64(host.Parked().Died)
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {

@@ -150,7 +150,7 @@ func (p *shellPool) open() {
 func (p *shellPool) fill(rootfs string, ready, most int, idle time.Duration, busy func() bool) {
 	s := p.all
 	p.pool.Store(pool.New(pool.Config[*shell]{
-		Name: "runtime shell " + p.config.Base, Ready: ready, Max: most, Idle: idle, Busy: busy, Log: s.e.log,
+		Name: "parked interpreters of " + p.config.Base, Ready: ready, Max: most, Idle: idle, Busy: busy, Log: s.e.log,
 		Make: func() (*shell, error) { return p.park(rootfs) },
 		Drop: func(sh *shell) error {
 			if !sh.alive() {
@@ -471,9 +471,9 @@ func (in *instance) become(ctx context.Context, sh *shell) error {
 }
 
 var (
-	shellsDesc     = prometheus.NewDesc("fre_runtime_shells", "Runtime shells parked.", []string{"base"}, nil)
-	shellBytesDesc = prometheus.NewDesc("fre_runtime_shell_bytes", "Memory of a parked interpreter.", []string{"base"}, nil)
-	shellsDiedDesc = prometheus.NewDesc("fre_runtime_shells_died_total", "Parked interpreters that ended before use.", nil, nil)
+	shellsDesc     = prometheus.NewDesc("fre_parked_interpreters", "Parked interpreters.", []string{"base"}, nil)
+	shellBytesDesc = prometheus.NewDesc("fre_parked_interpreter_bytes", "Memory of a parked interpreter.", []string{"base"}, nil)
+	shellsDiedDesc = prometheus.NewDesc("fre_parked_interpreters_died_total", "Parked interpreters that ended before use.", nil, nil)
 )
 
 // Describe is part of prometheus.Collector.

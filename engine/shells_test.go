@@ -140,7 +140,7 @@ func TestRuntimeShell(t *testing.T) {
 	}
 	first := look("env=GREETING", "hello")
 	if first.StartKind != StartRuntime || !first.Cold {
-		t.Errorf("the first start was %s, cold %v; want runtime", first.StartKind, first.Cold)
+		t.Errorf("the first start was %s, cold %v; want interpreter", first.StartKind, first.Cold)
 	}
 	second := look("dir=1", "/function")
 	if second.StartKind != StartWarm || second.Cold || second.Instance != first.Instance {

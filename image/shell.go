@@ -86,7 +86,7 @@ const shellPrefix = toolsPrefix + "shell-"
 func (b *Builder) ShellRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
 	root, err := b.shellRoot(ctx, img, config)
 	if err != nil {
-		return nil, fmt.Errorf("root of runtime shells for %s: %w", config.Base, err)
+		return nil, fmt.Errorf("root of parked interpreters for %s: %w", config.Base, err)
 	}
 	return root, nil
 }

@@ -632,7 +632,7 @@ func TestBuildDebian(t *testing.T) {
 		t.Fatal(err)
 	}
 	if config.Shell == nil {
-		t.Error("no runtime shell for a function with Debian packages")
+		t.Error("no parked interpreter for a function with Debian packages")
 	}
 	t.Run("the lock and the store answer", func(t *testing.T) {
 		archive := w.Archive

@@ -152,7 +152,7 @@ func (w *workshop) parkedCompiler(t *testing.T) {
 		}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
-				if f.GetName() == "fre_runtime_shells" && m.GetLabel()[0].GetValue() == "build:java" && m.GetGauge().GetValue() > 0 {
+				if f.GetName() == "fre_parked_interpreters" && m.GetLabel()[0].GetValue() == "build:java" && m.GetGauge().GetValue() > 0 {
 					return
 				}
 			}

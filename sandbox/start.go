@@ -21,7 +21,7 @@ type StartKind string
 // The kinds of a start.
 const (
 	StartSpawner  StartKind = "spawner"  // nothing existed: the spawner made the whole sandbox
-	StartBare     StartKind = "shell"    // a bare parked sandbox, for any image and tenant
+	StartBare     StartKind = "bare"     // a bare parked sandbox, for any image and tenant
 	StartAttached StartKind = "attached" // a parked sandbox with this image, tenant and limits
 	StartForked   StartKind = "forked"   // a fork of another sandbox's process
 )

@@ -121,7 +121,7 @@ func TestOpenAPI(t *testing.T) {
 		api.GoneFile{},
 		api.Function{},
 		api.FunctionDetails{},
-		api.Shells{},
+		api.ParkedInterpreters{},
 		api.DeployRequest{},
 		api.Event{},
 		api.BuildLine{},

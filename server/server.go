@@ -410,7 +410,7 @@ func (s *server) function(w http.ResponseWriter, r *http.Request) error {
 	}
 	details := api.FunctionDetails{Function: functionOf(f), Config: config, Defences: list(f.Defences, func(s string) string { return s })}
 	if f.Shells != nil {
-		details.Shells = &api.Shells{Ready: f.Shells.Ready, Want: f.Shells.Want, MemoryBytes: f.Shells.Bytes}
+		details.ParkedInterpreters = &api.ParkedInterpreters{Ready: f.Shells.Ready, Want: f.Shells.Want, MemoryBytes: f.Shells.Bytes}
 	}
 	return reply(w, http.StatusOK, details)
 }

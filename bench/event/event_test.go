@@ -26,14 +26,14 @@ func TestMarkdown(t *testing.T) {
 		r.Lines = append(r.Lines,
 			&peer.Series{Peer: f.bareName, AtOnce: 1, Rounds: [][]time.Duration{{20 * ms}}},
 			&peer.Series{Peer: "fre, " + f.label, AtOnce: 1, Rounds: [][]time.Duration{{2 * ms, 8 * ms}, {2 * ms}}},
-			&peer.Series{Peer: "fre, " + f.label, Kind: "runtime", AtOnce: 1, Rounds: [][]time.Duration{{2 * ms}, {2 * ms}}})
+			&peer.Series{Peer: "fre, " + f.label, Kind: "interpreter", AtOnce: 1, Rounds: [][]time.Duration{{2 * ms}, {2 * ms}}})
 	}
 	text := r.markdown()
 	for _, want := range []string{
 		"holds 41.0 MB at its first line, the plain function 10.2 MB",
 		"| node -e | 1 | 20.00 | 20.00 | 20.00 | 1.00 |",
 		"| fre, node | 3 | 2.00 | 8.00 | 8.00 | 0.10 |",
-		"| fre, node: runtime | 2 | 2.00 | 2.00 | 2.00 | 0.10 |",
+		"| fre, node: interpreter | 2 | 2.00 | 2.00 | 2.00 | 0.10 |",
 		"| python no-op | 2 | 450 | 4.00 | 20.00 | 30.00 |",
 		"where 20 are kept: the slope from 10, median of 3 rounds.",
 		"| bare parked sandbox, without its cgroup | 41.0 | 12.0 | 8.0 | 61.0 |",

@@ -196,7 +196,7 @@ func (b *bed) add(ctx context.Context, name string, number int) (n *node, err er
 		return nil, err
 	}
 	n.config = daemon.Config{
-		Bin: wrapper, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--shells", "0"},
+		Bin: wrapper, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--parked-sandboxes", "0"},
 	}
 	n.api = client.New(n.config.Socket)
 	b.later(func() error { n.api.Close(); return nil })

@@ -17,7 +17,7 @@ func TestMarkdownRatios(t *testing.T) {
 		{Peer: "fre", AtOnce: 1, Rounds: [][]time.Duration{{3 * ms}}},
 		{Peer: "bare" + peer.CSuffix, AtOnce: 1, Rounds: [][]time.Duration{{ms / 2}}},
 		{Peer: "fre" + peer.CSuffix, AtOnce: 1, Rounds: [][]time.Duration{{ms}}},
-		{Peer: "fre" + peer.CSuffix, Kind: "shell", AtOnce: 1, Rounds: [][]time.Duration{{2 * ms}}},
+		{Peer: "fre" + peer.CSuffix, Kind: "bare", AtOnce: 1, Rounds: [][]time.Duration{{2 * ms}}},
 		{Peer: "bare", AtOnce: 4, Rounds: [][]time.Duration{{4 * ms, 5 * ms}}},
 		{Peer: "fre", AtOnce: 4, Rounds: [][]time.Duration{{8 * ms, 10 * ms}}},
 	}}
@@ -25,7 +25,7 @@ func TestMarkdownRatios(t *testing.T) {
 	for _, want := range []string{
 		"| 1 | fre | 1 | 3.00 | 3.00 | 3.00 | 3.00 | 1.50 | 1.50 |",
 		"| 1 | fre, C without libc | 1 | 1.00 | 1.00 | 1.00 | 1.00 | 2.00 | 2.00 |",
-		"| 1 | fre, C without libc: shell | 1 | 2.00 | 2.00 | 2.00 | 2.00 | 4.00 | 4.00 |",
+		"| 1 | fre, C without libc: bare | 1 | 2.00 | 2.00 | 2.00 | 2.00 | 4.00 | 4.00 |",
 		"| 4 | fre | 2 | 8.00 | 10.00 | 10.00 | 10.00 | 2.00 | 2.00 |",
 	} {
 		if !strings.Contains(table, want) {

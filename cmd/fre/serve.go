@@ -33,7 +33,8 @@ next start removes the leftovers of a crash.
     require      checks of fre doctor that must pass, else the engine does not start
     packages     sources of packages, instead of the host's configuration of pip, npm,
                  Maven, Composer, RubyGems, Go and apt
-    shells       number of interpreters parked ahead of their functions
+    parked_interpreters
+                 number of interpreters parked ahead of their functions
     registry     connections to registries, signatures, a registry of the engine's own
     lambda       address of AWS Lambda's API
     images       limits of images from registries and archives

@@ -258,7 +258,7 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 		t.Fatal(err)
 	}
 	n.config = daemon.Config{
-		Bin: n.config.Bin, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--shells", "0"}, Log: t.Output(),
+		Bin: n.config.Bin, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--parked-sandboxes", "0"}, Log: t.Output(),
 	}
 	n.start()
 	w.nodes = append(w.nodes, n)

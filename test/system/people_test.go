@@ -442,9 +442,9 @@ func (w *world) testMetrics(t *testing.T) {
 			`(?m)^fre_instance_start_seconds_count(\{.*\})? [1-9]`,
 			`(?m)^fre_functions [1-9]`,
 			`(?m)^fre_sandboxes [1-9]`,
-			`(?m)^fre_shells\{kind="shell"\} [0-9]+$`,
-			`(?m)^fre_shells\{kind="attached"\} [0-9]+$`,
-			`(?m)^fre_shells_died_total [0-9]+$`,
+			`(?m)^fre_parked_sandboxes\{kind="bare"\} [0-9]+$`,
+			`(?m)^fre_parked_sandboxes\{kind="attached"\} [0-9]+$`,
+			`(?m)^fre_parked_sandboxes_died_total [0-9]+$`,
 		} {
 			if !regexp.MustCompile(want).MatchString(text) {
 				var ours []string

@@ -9,7 +9,7 @@ import (
 )
 
 // testSlim: a function runs as before from an image that holds what it opens, its
-// errors and runtime shells included; one that answers otherwise then is refused, and
+// errors and parked interpreters included; one that answers otherwise then is refused, and
 // nothing stays of it.
 func (w *world) testSlim(t *testing.T) {
 	w.needsNetwork(t)
@@ -55,8 +55,8 @@ def handle(event, context):
 	w.cli(t, "deploy", "--image", "slimmed:0.1.0-slim")
 	w.cli(t, "test", dir, "--function", "slimmed")
 	until(t, func() error { // what starts ahead has what it opens, too
-		if out := w.cli(t, "function", "inspect", "slimmed", "--format", "{{.Shells.Ready}}"); strings.TrimSpace(out) == "0" {
-			return errors.New("no runtime shell waits")
+		if out := w.cli(t, "function", "inspect", "slimmed", "--format", "{{.ParkedInterpreters.Ready}}"); strings.TrimSpace(out) == "0" {
+			return errors.New("no interpreter is parked")
 		}
 		return nil
 	})

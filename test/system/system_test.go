@@ -28,7 +28,7 @@ func TestSystem(t *testing.T) {
 		t.Run("templates", w.testTemplates)
 		t.Run("contract", w.testContract)
 		t.Run("sockets", w.testSockets)
-		t.Run("shells", w.testShells)
+		t.Run("parked interpreters", w.testParkedInterpreters)
 		t.Run("instances", w.testInstances)
 		t.Run("calls", w.testCalls)
 		t.Run("tenants", w.testTenants)

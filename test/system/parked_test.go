@@ -13,9 +13,9 @@ import (
 	"github.com/fre-engine/fre/internal/daemon"
 )
 
-// testShells: interpreters that wait for a function hold nothing of anybody's,
+// testParkedInterpreters: interpreters that wait for a function hold nothing of anybody's,
 // and a function that is not running starts from one.
-func (w *world) testShells(t *testing.T) {
+func (w *world) testParkedInterpreters(t *testing.T) {
 	for function, bootstrap := range map[string]string{"python-hello": "/opt/fre/bootstrap.py", "node-hello": "/opt/fre/bootstrap.js"} {
 		t.Run(function, func(t *testing.T) {
 			until(t, w.parked(t, function))
@@ -41,8 +41,8 @@ func (w *world) testShells(t *testing.T) {
 				w.cli(t, "kill", s.ID)
 			}
 			until(t, w.parked(t, function))
-			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "runtime" {
-				t.Errorf("X-Fre-Start is %q, want runtime", kind)
+			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "interpreter" {
+				t.Errorf("X-Fre-Start is %q, want interpreter", kind)
 			}
 			w.untilIdle(t, function)
 			if kind := w.ok(t, function, "", "").Header.Get("X-Fre-Start"); kind != "warm" {
@@ -57,14 +57,14 @@ func (w *world) parked(t testing.TB, function string) func() error {
 	t.Helper()
 	return func() error {
 		var f struct {
-			Shells *struct{ Ready int }
+			Parked *struct{ Ready int } `json:"parked_interpreters"`
 		}
 		out := w.cli(t, "function", "inspect", function, "--format", "{{json .}}")
 		if err := json.Unmarshal([]byte(out), &f); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if f.Shells == nil || f.Shells.Ready == 0 {
-			return fmt.Errorf("no runtime shell waits for %s: %+v", function, f.Shells)
+		if f.Parked == nil || f.Parked.Ready == 0 {
+			return fmt.Errorf("no interpreter is parked for %s: %+v", function, f.Parked)
 		}
 		return nil
 	}
