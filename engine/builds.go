@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/waiting"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -36,15 +36,14 @@ var ErrBuildTime = failure.New(failure.BuildFailed, "the build took too long", "
 // builds counts a tenant's builds. tenantUse.mu guards it.
 type builds struct {
 	running int64
-	waiting []chan struct{} // in order of arrival; closed when the build's turn comes
+	waiting waiting.Queue[struct{}, struct{}]
 }
 
 // turnsLocked starts waiting builds while fewer than most run.
 func (b *builds) turnsLocked(most int64) {
-	for b.running < most && len(b.waiting) > 0 {
+	for b.running < most && b.waiting.Len() > 0 {
 		b.running++
-		close(b.waiting[0])
-		b.waiting = slices.Delete(b.waiting, 0, 1)
+		b.waiting.Grant(struct{}{})
 	}
 }
 
@@ -63,13 +62,12 @@ func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(befor
 		u.builds.running--
 		u.builds.turnsLocked(e.mostBuilds(tenant))
 	}
-	turn := make(chan struct{})
 	u.mu.Lock()
-	u.builds.waiting = append(u.builds.waiting, turn)
+	turn := u.builds.waiting.Push(struct{}{})
 	u.builds.turnsLocked(e.mostBuilds(tenant)) // the quota may have been raised
-	before := slices.Index(u.builds.waiting, turn)
+	before := u.builds.waiting.Len() - 1       // below 0: it is this build's turn
 	if before >= waitingBuilds {
-		u.builds.waiting = u.builds.waiting[:before]
+		turn.Leave()
 		u.mu.Unlock()
 		return nil, &QuotaError{Tenant: tenant, What: QuotaOfBuilds, Limit: waitingBuilds}
 	}
@@ -78,21 +76,10 @@ func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(befor
 		return done, nil
 	}
 	waits(before)
-	select {
-	case <-turn:
-		return done, nil
-	case <-ctx.Done():
+	if _, err := turn.Wait(ctx, &u.mu, func(struct{}) { done() }); err != nil {
+		return nil, err
 	}
-	u.mu.Lock()
-	i := slices.Index(u.builds.waiting, turn)
-	if i >= 0 {
-		u.builds.waiting = slices.Delete(u.builds.waiting, i, i+1)
-	}
-	u.mu.Unlock()
-	if i < 0 { // the turn came meanwhile
-		done()
-	}
-	return nil, context.Cause(ctx)
+	return done, nil
 }
 
 // building waits for its turn and runs a tenant's build, unless the tenant has reached its quota

@@ -67,7 +67,7 @@ type function struct {
 	restTimer *time.Timer            // calls rested
 	instances map[*instance]struct{} // all instances that count against Instances.Max
 	free      []*instance            // ready, with room for another event; the last is the most recently used
-	waiters   []*waiter              // events without an instance, oldest first
+	waiters   waiters                // events without an instance, oldest first
 	queue     admission.Queue        // judges waiters
 	starting  int                    // instances whose start is under way
 	busy      int                    // leases held
@@ -227,7 +227,7 @@ func (f *function) count() counters {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := counters{
-		instances: len(f.instances), busy: f.busy, queued: len(f.waiters), fork: f.forks.describe(),
+		instances: len(f.instances), busy: f.busy, queued: f.waiters.Len(), fork: f.forks.describe(),
 		invocations: f.invocations.Load(), failures: f.failures.Load(),
 	}
 	if f.shells != nil {
@@ -265,15 +265,11 @@ func (f *function) retire() {
 	if f.restTimer != nil {
 		f.restTimer.Stop()
 	}
-	waiters := f.waiters
-	f.waiters = nil
+	f.refuseWaitersLocked(f.waiters.Len(), errRetired)
 	idle := f.drainLocked()
 	f.mu.Unlock()
 	if first && f.shells != nil {
 		f.shells.leave()
-	}
-	for _, w := range waiters {
-		w.grant <- grant{err: errRetired}
 	}
 	f.tunnels.end()
 	for _, in := range idle {

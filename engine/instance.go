@@ -72,14 +72,9 @@ func (in *instance) run() {
 		f.failed++
 		failed := f.failed
 		// The events that caused this start get the error. Other events get another start.
-		n := min(f.config.Instances.Concurrency, len(f.waiters))
-		waiters := f.waiters[:n]
-		f.waiters = f.waiters[n:]
+		f.refuseWaitersLocked(min(f.config.Instances.Concurrency, f.waiters.Len()), err)
 		f.startForWaitersLocked()
 		f.mu.Unlock()
-		for _, w := range waiters {
-			w.grant <- grant{err: err}
-		}
 		f.e.log.Debug("instance did not start", "function", f.name, "error", err)
 		f.rewarm(failed)
 		return

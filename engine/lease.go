@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/internal/waiting"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/template"
 )
@@ -16,11 +17,11 @@ import (
 // the name up again.
 var errRetired = errors.New("function was replaced")
 
-// waiter is an event without an instance. grant buffers one answer: a granter never blocks.
-type waiter struct {
-	since time.Time
-	grant chan grant
-}
+// waiters are events without an instance. The request is the time of the event's arrival.
+type (
+	waiters = waiting.Queue[time.Time, grant]
+	waiter  = waiting.Waiter[time.Time, grant]
+)
 
 type grant struct {
 	in   *instance
@@ -70,34 +71,39 @@ func (f *function) acquire(ctx context.Context, waits patience) (lease, error) {
 		return lease{}, err
 	}
 	f.startForWaitersLocked()
-	if waits == newInstance && len(f.waiters) > f.starting*f.config.Instances.Concurrency { // every instance under way is for earlier waiters
-		f.waiters = f.waiters[:len(f.waiters)-1]
+	if waits == newInstance && f.waiters.Len() > f.starting*f.config.Instances.Concurrency { // every instance under way is for earlier waiters
+		w.Leave()
 		f.mu.Unlock()
 		f.e.metrics.refuse(admission.QueueLength)
 		return lease{}, errTaken
 	}
 	f.mu.Unlock()
 
-	select {
-	case g := <-w.grant:
-		f.e.metrics.waited.Observe(time.Since(began).Seconds())
-		if g.err != nil {
-			return lease{}, g.err
-		}
-		l := lease{in: g.in, kind: StartWarm, start: time.Since(began)}
-		if g.cold {
-			l.kind = g.in.kind
-		}
-		f.started(l.kind, l.start)
-		return l, nil
-	case <-ctx.Done():
-		if !f.forget(w) { // granted meanwhile
-			if g := <-w.grant; g.in != nil {
-				g.in.release(0)
-			}
-		}
-		return lease{}, context.Cause(ctx)
+	g, err := f.wait(ctx, w, began, func(in *instance) { in.release(0) })
+	if err != nil {
+		return lease{}, err
 	}
+	l := lease{in: g.in, kind: StartWarm, start: time.Since(began)}
+	if g.cold {
+		l.kind = g.in.kind
+	}
+	f.started(l.kind, l.start)
+	return l, nil
+}
+
+// wait returns the instance granted to w, or the error in the grant. If ctx ends first, wait
+// returns the cause of ctx, after release if an instance was granted meanwhile.
+func (f *function) wait(ctx context.Context, w *waiter, began time.Time, release func(*instance)) (grant, error) {
+	g, err := w.Wait(ctx, &f.mu, func(g grant) {
+		if g.in != nil {
+			release(g.in)
+		}
+	})
+	if err != nil {
+		return grant{}, err
+	}
+	f.e.metrics.waited.Observe(time.Since(began).Seconds())
+	return g, g.err
 }
 
 // queueLocked queues an event, or returns ErrOverloaded if the event would wait too long. While
@@ -108,31 +114,33 @@ func (f *function) queueLocked(now time.Time) (*waiter, error) {
 	if f.starting > 0 || len(f.instances) < f.config.Instances.Max {
 		places = 0
 	}
-	if len(f.waiters) == 0 || places == 0 {
+	if f.waiters.Len() == 0 || places == 0 {
 		f.queue.Clear()
 	}
-	if why := f.queue.Full(len(f.waiters), places); why != "" {
+	if why := f.queue.Full(f.waiters.Len(), places); why != "" {
 		f.e.metrics.refuse(why)
 		return nil, ErrOverloaded
 	}
-	w := &waiter{since: now, grant: make(chan grant, 1)}
-	f.waiters = append(f.waiters, w)
-	return w, nil
+	return f.waiters.Push(now), nil
 }
 
-// nextLocked takes the oldest waiter out of the queue. First it refuses stale waiters, but never
+// grantLocked gives an instance to the oldest waiter. First it refuses stale waiters, but never
 // the last waiter, to shorten the queue for new events.
-func (f *function) nextLocked() *waiter {
+func (f *function) grantLocked(g grant) {
 	now := time.Now()
-	for len(f.waiters) > 1 && f.queue.Stale(now.Sub(f.waiters[0].since)) {
-		f.waiters[0].grant <- grant{err: ErrOverloaded}
-		f.waiters = f.waiters[1:]
+	for f.waiters.Len() > 1 && f.queue.Stale(now.Sub(f.waiters.First())) {
+		f.waiters.Grant(grant{err: ErrOverloaded})
 		f.e.metrics.refuse(admission.QueueTime)
 	}
-	w := f.waiters[0]
-	f.waiters = f.waiters[1:]
-	f.queue.Served(now, now.Sub(w.since))
-	return w
+	f.queue.Served(now, now.Sub(f.waiters.First()))
+	f.waiters.Grant(g)
+}
+
+// refuseWaitersLocked gives the n oldest waiters an error.
+func (f *function) refuseWaitersLocked(n int, err error) {
+	for range n {
+		f.waiters.Grant(grant{err: err})
+	}
 }
 
 // takeFreeLocked counts one more event on the most recently used instance with room. The least
@@ -152,22 +160,11 @@ func (f *function) takeFreeLocked() *instance {
 	return in
 }
 
-// forget removes a waiter and reports whether the waiter had no grant yet.
-func (f *function) forget(w *waiter) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := slices.Index(f.waiters, w)
-	if i >= 0 {
-		f.waiters = slices.Delete(f.waiters, i, i+1)
-	}
-	return i >= 0
-}
-
 // startForWaitersLocked starts as many instances as the waiting events fill, less the starts
 // under way, within the template's maximum and the tenant's quota.
 func (f *function) startForWaitersLocked() {
 	c := f.config.Instances.Concurrency
-	need := (len(f.waiters)+c-1)/c - f.starting
+	need := (f.waiters.Len()+c-1)/c - f.starting
 	for ; need > 0 && len(f.instances) < f.config.Instances.Max; need-- {
 		if err := f.reserveLocked(); err != nil {
 			f.refuseLocked(err)
@@ -189,11 +186,10 @@ func (f *function) startLocked() {
 // and sets its state.
 func (f *function) serveLocked(in *instance, cold bool) {
 	c := f.config.Instances.Concurrency
-	for in.hung == 0 && in.inflight < c && len(f.waiters) > 0 {
-		w := f.nextLocked()
+	for in.hung == 0 && in.inflight < c && f.waiters.Len() > 0 {
 		in.inflight++
 		f.busy++
-		w.grant <- grant{in: in, cold: cold}
+		f.grantLocked(grant{in: in, cold: cold})
 	}
 	if in.hung == 0 && in.inflight < c && !in.listed {
 		f.free = append(f.free, in)
@@ -247,18 +243,8 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case g := <-w.grant:
-		f.e.metrics.waited.Observe(time.Since(now).Seconds())
-		return g.in, g.err
-	case <-ctx.Done():
-		if !f.forget(w) {
-			if g := <-w.grant; g.in != nil {
-				f.endEvent(g.in, 0)
-			}
-		}
-		return nil, context.Cause(ctx)
-	}
+	g, err := f.wait(ctx, w, now, func(in *instance) { f.endEvent(in, 0) })
+	return g.in, err
 }
 
 // newEventLocked counts a fresh-per-event sandbox. The caller has reserved the quota.
@@ -282,13 +268,12 @@ func (f *function) endEvent(in *instance, kept time.Duration) {
 	if kept > 0 {
 		f.queue.Kept(kept)
 	}
-	if len(f.waiters) > 0 && !f.retired {
+	if f.waiters.Len() > 0 && !f.retired {
 		if err := f.reserveLocked(); err != nil {
 			f.refuseLocked(err)
 			return
 		}
-		w := f.nextLocked()
-		w.grant <- grant{in: f.newEventLocked()}
+		f.grantLocked(grant{in: f.newEventLocked()})
 	}
 }
 

@@ -91,7 +91,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 			queued("function", func() (n int) {
 				e.each(func(f *function) {
 					f.mu.Lock()
-					n += len(f.waiters)
+					n += f.waiters.Len()
 					f.mu.Unlock()
 				})
 				return n

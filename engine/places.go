@@ -10,6 +10,7 @@ import (
 
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/failure"
+	"github.com/fre-engine/fre/internal/waiting"
 )
 
 // ErrEngineOverloaded: too many events, of all functions together, are under way.
@@ -39,24 +40,17 @@ type places struct {
 	taken   int
 	waiting []*function     // functions with waiters
 	queue   admission.Queue // judges a function's waiters by the function's slots
-	waiters int
 }
 
 // placed is a function's share of the slots. places.mu guards the fields.
 type placed struct {
 	held    int
-	waiters []*placeWaiter // oldest first
+	waiters waiting.Queue[time.Time, struct{}] // the request is the time of arrival
 }
 
 // before reports whether s gets the next slot rather than o. Both have waiters.
 func (s *placed) before(o *placed) bool {
-	return s.held < o.held || s.held == o.held && s.waiters[0].since.Before(o.waiters[0].since)
-}
-
-// placeWaiter waits until granted is closed.
-type placeWaiter struct {
-	since   time.Time
-	granted chan struct{}
+	return s.held < o.held || s.held == o.held && s.waiters.First().Before(o.waiters.First())
 }
 
 func newPlaces(all int, queue admission.QueueConfig) *places {
@@ -92,8 +86,8 @@ func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, 
 		p.mu.Unlock()
 		return 0, nil
 	}
-	if why := p.queue.Full(len(s.waiters), max(s.held, 1)); why != "" {
-		err := fmt.Errorf("%w: %d, and %d wait", ErrEngineOverloaded, p.taken, p.waiters)
+	if why := p.queue.Full(s.waiters.Len(), max(s.held, 1)); why != "" {
+		err := fmt.Errorf("%w: %d, and %d wait", ErrEngineOverloaded, p.taken, p.waitersLocked())
 		p.mu.Unlock()
 		return 0, err
 	}
@@ -101,38 +95,31 @@ func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, 
 		p.queue.Clear()
 	}
 	now := time.Now()
-	w := &placeWaiter{since: now, granted: make(chan struct{})}
-	if len(s.waiters) == 0 {
+	if !slices.Contains(p.waiting, f) {
 		p.waiting = append(p.waiting, f)
 	}
-	s.waiters = append(s.waiters, w)
-	p.waiters++
+	w := s.waiters.Push(now)
 	p.mu.Unlock()
-	select {
-	case <-w.granted:
-		return time.Since(now), nil
-	case <-ctx.Done():
+	_, err = w.Wait(ctx, &p.mu, func(struct{}) { p.leave(f, 0) })
+	if err != nil {
+		p.mu.Lock()
+		p.forgetLocked()
+		p.mu.Unlock()
 	}
-	p.mu.Lock()
-	i := slices.Index(s.waiters, w)
-	if i >= 0 {
-		s.waiters = slices.Delete(s.waiters, i, i+1)
-		p.waitsNoMoreLocked(f)
-	}
-	p.mu.Unlock()
-	if i < 0 { // granted meanwhile
-		p.leave(f, 0)
-	}
-	return time.Since(now), context.Cause(ctx)
+	return time.Since(now), err
 }
 
-// waitsNoMoreLocked updates the counts after a waiter of f has left.
-func (p *places) waitsNoMoreLocked(f *function) {
-	p.waiters--
-	if len(f.placed.waiters) == 0 {
-		i := slices.Index(p.waiting, f)
-		p.waiting = slices.Delete(p.waiting, i, i+1)
+// forgetLocked drops the functions without waiters from p.waiting.
+func (p *places) forgetLocked() {
+	p.waiting = slices.DeleteFunc(p.waiting, func(f *function) bool { return f.placed.waiters.Len() == 0 })
+}
+
+// waitersLocked returns how many events wait for a slot.
+func (p *places) waitersLocked() (n int) {
+	for _, f := range p.waiting {
+		n += f.placed.waiters.Len()
 	}
+	return n
 }
 
 // leave gives back a slot of f. kept is how long the event held the slot; 0 keeps the time out of
@@ -155,20 +142,18 @@ func (p *places) grantLocked(now time.Time) {
 	for p.taken < p.all {
 		var f *function
 		for _, other := range p.waiting {
-			if other.placed.held < p.most && (f == nil || other.placed.before(&f.placed)) {
+			if other.placed.waiters.Len() > 0 && other.placed.held < p.most && (f == nil || other.placed.before(&f.placed)) {
 				f = other
 			}
 		}
 		if f == nil {
 			return
 		}
-		w := f.placed.waiters[0]
-		f.placed.waiters = f.placed.waiters[1:]
-		p.waitsNoMoreLocked(f)
 		f.placed.held++
 		p.taken++
-		p.queue.Served(now, now.Sub(w.since))
-		close(w.granted)
+		p.queue.Served(now, now.Sub(f.placed.waiters.First()))
+		f.placed.waiters.Grant(struct{}{})
+		p.forgetLocked()
 	}
 }
 
@@ -176,12 +161,12 @@ func (p *places) grantLocked(now time.Time) {
 func (p *places) count() (taken, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.taken, p.waiters
+	return p.taken, p.waitersLocked()
 }
 
 // waitingOf returns how many events of f wait for a slot.
 func (p *places) waitingOf(f *function) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(f.placed.waiters)
+	return f.placed.waiters.Len()
 }

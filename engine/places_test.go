@@ -225,7 +225,7 @@ func TestQueueTime(t *testing.T) {
 	eventually(t, "it to be busy", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.busy == 1 })
 	for waiting := range 11 {
 		go call()
-		eventually(t, "one more to wait", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.waiters) == waiting+1 })
+		eventually(t, "one more to wait", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.waiters.Len() == waiting+1 })
 	}
 	if _, _, err := r.call(t.Context(), "f", "/", "x"); !errors.Is(err, ErrOverloaded) {
 		t.Errorf("the twelfth: %v", err)

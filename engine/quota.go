@@ -161,11 +161,10 @@ func (f *function) refuseLocked(err error) {
 	if len(f.instances) > 0 {
 		return
 	}
-	for _, w := range f.waiters {
-		w.grant <- grant{err: err}
+	for f.waiters.Len() > 0 {
+		f.waiters.Grant(grant{err: err})
 		f.e.metrics.refuse(reasonQuota)
 	}
-	f.waiters = nil
 }
 
 // now returns the current counts.
@@ -174,7 +173,7 @@ func (u *tenantUse) now() Use {
 	defer u.mu.Unlock()
 	return Use{
 		Instances: u.instances, MemoryBytes: u.memory, CPUMillis: u.cpu, Containers: u.containers,
-		Builds: u.builds.running, WaitingBuilds: int64(len(u.builds.waiting)),
+		Builds: u.builds.running, WaitingBuilds: int64(u.builds.waiting.Len()),
 	}
 }
 

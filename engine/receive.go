@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/internal/waiting"
 )
 
 // A slow client must not occupy the function's concurrency. The engine reads a short body before
@@ -179,18 +179,18 @@ func (b *flow) Close() error {
 type flows struct {
 	mu      sync.Mutex
 	n       int
-	waiting []chan struct{}
+	waiting waiting.Queue[struct{}, struct{}]
 }
 
 // crowded reports whether an event waits for the slot of a flowing body: an event with a flowing
 // body, or any event of a function with a single slot.
 func (f *function) crowded() bool {
 	f.flows.mu.Lock()
-	waiting := len(f.flows.waiting)
+	waiting := f.flows.waiting.Len()
 	f.flows.mu.Unlock()
 	if f.places() == 1 {
 		f.mu.Lock()
-		waiting += len(f.waiters)
+		waiting += f.waiters.Len()
 		f.mu.Unlock()
 	}
 	return waiting > 0
@@ -208,41 +208,26 @@ func (s *flows) enter(ctx context.Context, f *function) error {
 		s.n++
 		s.mu.Unlock()
 		return nil
-	case len(s.waiting) >= mostFlowsWait:
+	case s.waiting.Len() >= mostFlowsWait:
 		s.mu.Unlock()
 		f.e.metrics.refuse(admission.QueueLength)
 		return fmt.Errorf("%w: too many requests with unfinished bodies; retry later, or send a Content-Length", ErrOverloaded)
 	}
-	turn := make(chan struct{})
-	s.waiting = append(s.waiting, turn)
+	turn := s.waiting.Push(struct{}{})
 	s.mu.Unlock()
-	select {
-	case <-turn:
-		return nil
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	i := slices.Index(s.waiting, turn)
-	if i >= 0 {
-		s.waiting = slices.Delete(s.waiting, i, i+1)
-	}
-	s.mu.Unlock()
-	if i < 0 { // had its turn meanwhile
-		s.leave()
-	}
-	return context.Cause(ctx)
+	_, err := turn.Wait(ctx, &s.mu, func(struct{}) { s.leave() })
+	return err
 }
 
 // leave gives the slot to the next waiting event.
 func (s *flows) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting) == 0 {
+	if s.waiting.Len() == 0 {
 		s.n--
 		return
 	}
-	close(s.waiting[0])
-	s.waiting = s.waiting[1:]
+	s.waiting.Grant(struct{}{})
 }
 
 // rewind seeks to the start of a body in memory, and reports whether it could.

@@ -57,7 +57,7 @@ func TestSlowSenders(t *testing.T) {
 			eventually(t, "all to send", func() bool {
 				f.flows.mu.Lock()
 				defer f.flows.mu.Unlock()
-				return r.received.Load() == short*100 && f.flows.n == 1 && len(f.flows.waiting) == long-1
+				return r.received.Load() == short*100 && f.flows.n == 1 && f.flows.waiting.Len() == long-1
 			})
 			r.mustCall("f", "/", "served", "served")
 			giveUp()
@@ -67,8 +67,8 @@ func TestSlowSenders(t *testing.T) {
 				}
 			}
 			r.idle("f")
-			if r.received.Load() != 0 || f.flows.n != 0 || len(f.flows.waiting) != 0 {
-				t.Errorf("left: %d bytes, %d that flow, %d that wait", r.received.Load(), f.flows.n, len(f.flows.waiting))
+			if r.received.Load() != 0 || f.flows.n != 0 || f.flows.waiting.Len() != 0 {
+				t.Errorf("left: %d bytes, %d that flow, %d that wait", r.received.Load(), f.flows.n, f.flows.waiting.Len())
 			}
 		})
 	}
@@ -98,7 +98,9 @@ func TestSlowFlow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &function{e: &Engine{}}
 				f.config.Instances.Max, f.config.Instances.Concurrency = tt.most, 1
-				f.waiters = make([]*waiter, tt.waiters)
+				for range tt.waiters {
+					f.waiters.Push(time.Now())
+				}
 				ev := &event{f: f}
 				ev.ctx.open(t.Context(), time.Now().Add(time.Hour), func() {})
 				from, sender := io.Pipe()
@@ -108,7 +110,7 @@ func TestSlowFlow(t *testing.T) {
 				}
 				defer done()
 				for range tt.flows {
-					f.flows.waiting = append(f.flows.waiting, make(chan struct{}))
+					f.flows.waiting.Push(struct{}{})
 				}
 				ev.input = from
 				var ends sync.WaitGroup

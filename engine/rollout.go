@@ -385,17 +385,13 @@ func (f *function) rest() {
 		return
 	}
 	f.resting, f.restedAt, f.restCount = true, time.Now(), f.invocations.Load()
-	waiters := f.waiters
-	f.waiters = nil
+	f.refuseWaitersLocked(f.waiters.Len(), errRetired)
 	var idle []*instance
 	if f.bounded() {
 		idle = f.drainLocked()
 	}
 	f.restTimer = time.AfterFunc(f.restFor(), f.rested)
 	f.mu.Unlock()
-	for _, w := range waiters {
-		w.grant <- grant{err: errRetired}
-	}
 	for _, in := range idle {
 		in.stop()
 	}
@@ -436,7 +432,7 @@ func (f *function) rested() {
 		f.mu.Unlock()
 		return
 	}
-	if n := f.invocations.Load(); len(f.instances)+len(f.waiters) > 0 || n != f.restCount {
+	if n := f.invocations.Load(); len(f.instances)+f.waiters.Len() > 0 || n != f.restCount {
 		f.restCount = n
 		f.restTimer.Reset(f.restFor())
 		f.mu.Unlock()

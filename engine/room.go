@@ -11,7 +11,7 @@ func (e *Engine) Room(name string) int {
 		return 0
 	}
 	f.mu.Lock()
-	n := f.config.Instances.Max*f.config.Instances.Concurrency - f.busy - len(f.waiters)
+	n := f.config.Instances.Max*f.config.Instances.Concurrency - f.busy - f.waiters.Len()
 	f.mu.Unlock()
 	return max(0, min(n, e.places.room(f)))
 }
@@ -20,5 +20,5 @@ func (e *Engine) Room(name string) int {
 func (p *places) room(f *function) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return min(p.all-p.taken, p.most-f.placed.held) - len(f.placed.waiters)
+	return min(p.all-p.taken, p.most-f.placed.held) - f.placed.waiters.Len()
 }

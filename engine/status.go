@@ -55,7 +55,7 @@ func (e *Engine) Status() (Status, error) {
 	s.Functions = len(*e.functions.Load())
 	e.each(func(f *function) {
 		f.mu.Lock()
-		load := FunctionLoad{Name: f.name, Instances: len(f.instances), Busy: f.busy, Queued: len(f.waiters)}
+		load := FunctionLoad{Name: f.name, Instances: len(f.instances), Busy: f.busy, Queued: f.waiters.Len()}
 		f.mu.Unlock()
 		load.Waiting = e.places.waitingOf(f)
 		s.Queued += load.Queued

@@ -541,10 +541,11 @@ func TestTurns(t *testing.T) {
 	order := make(chan Priority, 1000)
 	for _, p := range priorities {
 		for range 100 {
-			w := &turnWaiter{most: 1, got: make(chan int, 1)}
-			turns.waiting[p] = append(turns.waiting[p], w)
+			w := turns.waiting[p].Push(1)
 			go func() {
-				<-w.got
+				if _, err := w.Wait(t.Context(), &turns.mu, nil); err != nil {
+					t.Error(err)
+				}
 				order <- p
 			}()
 		}

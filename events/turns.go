@@ -2,8 +2,9 @@ package events
 
 import (
 	"context"
-	"slices"
 	"sync"
+
+	"github.com/fre-engine/fre/internal/waiting"
 )
 
 // weights are the shares of turns while all priorities have events waiting.
@@ -18,46 +19,29 @@ var priorities = []Priority{High, Normal, Low}
 type turns struct {
 	mu      sync.Mutex
 	free    int
-	waiting map[Priority][]*turnWaiter
+	waiting map[Priority]*turnQueue
 	passed  map[Priority]float64 // turns granted, divided by weight; cleared while no caller waits
 }
 
-// turnWaiter receives from got how many turns were granted.
-type turnWaiter struct {
-	most int
-	got  chan int
-}
+// turnQueue holds callers that wait. The request is the most turns that the caller takes, the
+// grant is how many it gets.
+type turnQueue = waiting.Queue[int, int]
 
 func newTurns(n int) *turns {
-	return &turns{free: n, waiting: map[Priority][]*turnWaiter{}, passed: map[Priority]float64{}}
+	return &turns{free: n, waiting: map[Priority]*turnQueue{High: {}, Normal: {}, Low: {}}, passed: map[Priority]float64{}}
 }
 
 // acquire waits for a turn, and takes up to most turns if more are free. acquire returns the number
 // of turns, at least 1, or ctx's cause.
 func (t *turns) acquire(ctx context.Context, p Priority, most int) (int, error) {
 	t.mu.Lock()
-	w := &turnWaiter{most: most, got: make(chan int, 1)}
-	if len(t.waiting[p]) == 0 {
+	if t.waiting[p].Len() == 0 {
 		t.joinLocked(p)
 	}
-	t.waiting[p] = append(t.waiting[p], w)
+	w := t.waiting[p].Push(most)
 	t.grantLocked()
 	t.mu.Unlock()
-	select {
-	case n := <-w.got:
-		return n, nil
-	case <-ctx.Done():
-	}
-	t.mu.Lock()
-	i := slices.Index(t.waiting[p], w)
-	if i >= 0 {
-		t.waiting[p] = slices.Delete(t.waiting[p], i, i+1)
-	}
-	t.mu.Unlock()
-	if i < 0 { // granted meanwhile
-		t.release(<-w.got)
-	}
-	return 0, context.Cause(ctx)
+	return w.Wait(ctx, &t.mu, t.release)
 }
 
 // joinLocked lets p start level with the waiting priorities: time without events earns no credit.
@@ -65,7 +49,7 @@ func (t *turns) joinLocked(p Priority) {
 	first := true
 	least := 0.0
 	for other, waiters := range t.waiting {
-		if len(waiters) > 0 && (first || t.passed[other] < least) {
+		if waiters.Len() > 0 && (first || t.passed[other] < least) {
 			first, least = false, t.passed[other]
 		}
 	}
@@ -88,10 +72,10 @@ func (t *turns) grantLocked() {
 		var next Priority
 		waiters := 0
 		for _, p := range priorities {
-			if len(t.waiting[p]) == 0 {
+			if t.waiting[p].Len() == 0 {
 				continue
 			}
-			waiters += len(t.waiting[p])
+			waiters += t.waiting[p].Len()
 			if next == "" || t.passed[p] < t.passed[next] {
 				next = p
 			}
@@ -100,11 +84,9 @@ func (t *turns) grantLocked() {
 			clear(t.passed)
 			return
 		}
-		w := t.waiting[next][0]
-		t.waiting[next] = t.waiting[next][1:]
-		n := min(t.free, w.most, max(1, t.free/waiters)) // all free turns for a single waiter
+		n := min(t.free, t.waiting[next].First(), max(1, t.free/waiters)) // all free turns for a single waiter
 		t.free -= n
 		t.passed[next] += float64(n) / float64(weights[next])
-		w.got <- n
+		t.waiting[next].Grant(n)
 	}
 }
