@@ -387,7 +387,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 	if err != nil {
 		return true, err
 	}
-	m, err := s.end1(s.live, kindResults, order.Tenant, order.Function, order.ID)
+	m, err := s.lastEnd(s.live, kindResults, order.Tenant, order.Function, order.ID)
 	if err != nil {
 		return errors.Is(err, ErrNotFound), fmt.Errorf("result of the event: %w", err)
 	}

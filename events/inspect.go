@@ -201,9 +201,9 @@ func (s *Service) details(e Entry, m *message) *Details {
 
 // endOf returns the dead letter of an ended event or, without one, its result.
 func (s *Service) endOf(ctx context.Context, id string) (*message, error) {
-	m, err := s.end1(ctx, kindDead, "", "", id)
+	m, err := s.lastEnd(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
-		m, err = s.end1(ctx, kindResults, "", "", id)
+		m, err = s.lastEnd(ctx, kindResults, "", "", id)
 	}
 	return m, err
 }
@@ -217,9 +217,9 @@ func (s *Service) deadLetter(ctx context.Context, id string) (*message, error) {
 	if _, ok := s.index.find(id); ok {
 		return nil, ErrNotDead
 	}
-	m, err := s.end1(ctx, kindDead, "", "", id)
+	m, err := s.lastEnd(ctx, kindDead, "", "", id)
 	if errors.Is(err, ErrNotFound) {
-		if _, err := s.end1(ctx, kindResults, "", "", id); err == nil {
+		if _, err := s.lastEnd(ctx, kindResults, "", "", id); err == nil {
 			return nil, ErrNotDead
 		}
 	}

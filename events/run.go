@@ -217,7 +217,7 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 func (s *Service) ended(m *message) *message {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.live), s.cfg.Patience)
 	defer cancel()
-	result, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	result, err := s.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	if err != nil {
 		return nil
 	}
@@ -318,7 +318,7 @@ func (s *Service) settle(m *message, msg jetstream.Msg, key attemptKey, settings
 		return s.later(m, key, max(backoff(settings.Backoff, m.Attempts), o.after))
 	default:
 		m.State = StateDead
-		if err := s.bury(m); err != nil {
+		if err := s.writeDeadLetter(m); err != nil {
 			s.cfg.Log.Error("events: dead letter not written", "id", m.ID, "function", m.Function, "error", err)
 			return s.later(m, key, longestBackoff/10)
 		}
@@ -392,8 +392,8 @@ func backoff(first time.Duration, attempts int) time.Duration {
 	return d - d/4 + rand.N(d/2+1)
 }
 
-// bury writes a dead letter: the unchanged event, and the last error.
-func (s *Service) bury(m *message) error {
+// writeDeadLetter writes a dead letter: the unchanged event, and the last error.
+func (s *Service) writeDeadLetter(m *message) error {
 	out, err := s.letterOf(*m)
 	if err != nil {
 		return err
@@ -418,14 +418,14 @@ func (s *Service) letterOf(m message) (*nats.Msg, error) {
 		m.Error = "the event's headers are too long and were not kept; " + m.Error
 	}
 	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
-		s.putAside(&m)
+		s.moveBodyToFile(&m)
 	}
 	return m.encode(subject)
 }
 
-// putAside moves a body into a file, as Publish does with large bodies. If the disk has no room, or
-// other nodes could not read the file, putAside drops the body and sets m.lost.
-func (s *Service) putAside(m *message) {
+// moveBodyToFile moves the body of a message into a file, as Publish does with large bodies. If
+// the disk has no room, or other nodes could not read the file, it drops the body and sets m.lost.
+func (s *Service) moveBodyToFile(m *message) {
 	body := m.body
 	m.body = nil
 	if file := m.ID + ".event"; s.embedded != nil {

@@ -293,7 +293,7 @@ func (s *Service) letter(ctx context.Context, m *message) (*message, error) {
 	if s.knownStream(kindDead.of(m.Tenant)) == nil && !s.shared.Load() { // the tenant has no dead letters at all
 		return nil, nil
 	}
-	letter, err := s.end1(ctx, kindDead, m.Tenant, m.Function, m.ID)
+	letter, err := s.lastEnd(ctx, kindDead, m.Tenant, m.Function, m.ID)
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -413,7 +413,7 @@ func (s *Service) known(ctx context.Context, m *message) (bool, error) {
 	if _, ok := s.index.find(m.ID); ok {
 		return true, nil
 	}
-	_, err := s.end1(ctx, kindResults, m.Tenant, m.Function, m.ID)
+	_, err := s.lastEnd(ctx, kindResults, m.Tenant, m.Function, m.ID)
 	switch {
 	case err == nil:
 		return true, nil

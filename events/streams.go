@@ -155,9 +155,9 @@ func (s *Service) holders(ctx context.Context, k kind, tenant string) ([]holder,
 // lookups bounds how many streams are asked at once for an event.
 const lookups = 32
 
-// end1 reads the newest result or dead letter of an event. An empty tenant or function matches all.
-// ErrNotFound if no stream has one.
-func (s *Service) end1(ctx context.Context, k kind, tenant, function, id string) (*message, error) {
+// lastEnd reads the newest result or dead letter of an event. An empty tenant or function matches
+// all. The error is ErrNotFound if no stream has a result or dead letter.
+func (s *Service) lastEnd(ctx context.Context, k kind, tenant, function, id string) (*message, error) {
 	all, err := s.holders(ctx, k, tenant)
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ func rounds(b *testing.B, size int, addr string) {
 	var done, ended sync.WaitGroup
 	for i := range turn {
 		turn[i] = make(chan struct{})
-		c := greet(b, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
+		c := dialH2(b, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 		c.must(c.WriteWindowUpdate(0, 1<<30))
 		ended.Go(func() {
 			d := &drain{client: c, block: []byte{0x82, 0x86, 0x84, 0x01, 1, 'a'}, in: make([]byte, 256<<10)}

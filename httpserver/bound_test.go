@@ -101,7 +101,7 @@ func TestConnectionsRefused(t *testing.T) {
 			check(t, x.Send(200, []byte("hello you")))
 		}),
 	})
-	first, second := dial(t, addr), greet(t, addr)
+	first, second := dial(t, addr), dialH2(t, addr)
 	if _, err := io.WriteString(first, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestConnectionsOfClients(t *testing.T) {
 func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	s, addr := startServer(t, httpserver.Config{Handler: everything(t), MaxConnections: 1})
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	c.request(1, "GET", "/hello?you", true)
 	if status, body := c.answer(1); status != "200" || string(body) != "hello you" {
 		t.Errorf("%s %q", status, body)
@@ -177,7 +177,7 @@ func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 		t.Errorf("got %s", code)
 	}
 	until(t, "all have left", func() bool { return s.Stats().Open == 0 })
-	c = greet(t, addr)
+	c = dialH2(t, addr)
 	c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block(":method", "GET"), EndStream: true, EndHeaders: true}))
 	if status, _ := c.answer(1); status != http2.ErrCodeProtocol.String() {
 		t.Errorf("malformed: %s", status)

@@ -93,7 +93,7 @@ func (c *conn) serve() {
 			c.gone(nil)
 		}
 	}()
-	if !c.greet() {
+	if !c.handshake() {
 		return
 	}
 	for c.next() {

@@ -78,7 +78,7 @@ func TestFloods(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := greet(t, addr)
+			c := dialH2(t, addr)
 			if got := flood(t, c, func(i uint32) error { return each(c, i) }); got != "ENHANCE_YOUR_CALM" && got != "" {
 				t.Errorf("got %q", got)
 			}
@@ -101,7 +101,7 @@ func TestRapidReset(t *testing.T) {
 		}
 		<-release // and take no notice
 	})})
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	block := c.block(":method", "GET", ":scheme", "http", ":path", "/", ":authority", "a")
 	got := flood(t, c, func(i uint32) error {
 		if err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block, EndStream: true, EndHeaders: true}); err != nil {
@@ -126,14 +126,14 @@ func TestContinuationFlood(t *testing.T) {
 	for name, piece := range map[string][]byte{
 		"large": bytes.Repeat([]byte{0, 1, 'x', 1, 'y'}, 3000), "small": {0, 1, 'x', 1, 'y'}, "empty": {},
 	} {
-		c := greet(t, addr)
+		c := dialH2(t, addr)
 		c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: c.block(":method", "GET")}))
 		if got := flood(t, c, func(uint32) error { return c.WriteContinuation(1, false, piece) }); got != "ENHANCE_YOUR_CALM" && got != "" {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
 	// 4 KiB in the table, named 10,000 times in 10,000 bytes.
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	block := c.block(":method", "GET", ":scheme", "http", ":path", "/", ":authority", "a", "x-large", strings.Repeat("a", 3900))
 	block = append(block, bytes.Repeat([]byte{0xbe}, 10_000)...)
 	c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndStream: true, EndHeaders: true}))
@@ -154,7 +154,7 @@ func TestAnswersNotTaken(t *testing.T) {
 	const streams = 20
 	ended := make(chan error, streams)
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { ended <- x.Send(200, large) }), StallTimeout: 200 * time.Millisecond})
-	c := greet(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	c := dialH2(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	c.must(c.WriteWindowUpdate(0, 1<<30))
 	var requests bytes.Buffer // in one write: the server may give the client up from the first answer on
 	connection := c.Framer
@@ -232,7 +232,7 @@ func TestStates(t *testing.T) {
 		}, "FLOW_CONTROL_ERROR"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := greet(t, addr)
+			c := dialH2(t, addr)
 			c.next(http2.FrameSettings)
 			test.do(c)
 			if got := c.goAway(); got != test.want {

@@ -51,7 +51,7 @@ type h2conn struct {
 	decoder   *hpack.Decoder
 	fields    fieldReader
 	block     headBlock
-	greeted   bool      // SETTINGS was received
+	settled   bool      // SETTINGS was received
 	pressing  time.Time // deadline of the current frame, head or first SETTINGS; zero for none
 	waits     time.Time // read deadline of the socket
 	idleSince time.Time // zero while streams are open
@@ -140,10 +140,10 @@ func (c *h2conn) read() error {
 			}
 			continue
 		}
-		if !c.greeted && (f.kind != frameSettings || f.flags&flagAck != 0) {
+		if !c.settled && (f.kind != frameSettings || f.flags&flagAck != 0) {
 			return &connError{codeProtocol, "the first frame is not SETTINGS"}
 		}
-		c.greeted = true
+		c.settled = true
 		c.start += n
 		if err := c.frame(&f); err != nil {
 			return err

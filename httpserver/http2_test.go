@@ -32,14 +32,14 @@ type client struct {
 	enc  *hpack.Encoder
 }
 
-// greet begins a connection with those settings.
-func greet(t testing.TB, addr string, settings ...http2.Setting) *client {
+// dialH2 opens an HTTP/2 connection and sends the settings.
+func dialH2(t testing.TB, addr string, settings ...http2.Setting) *client {
 	t.Helper()
-	return greetOn(t, dial(t, addr), settings...)
+	return dialH2On(t, dial(t, addr), settings...)
 }
 
-// greetOn is greet on a connection that is there.
-func greetOn(t testing.TB, nc net.Conn, settings ...http2.Setting) *client {
+// dialH2On is dialH2 on an open connection.
+func dialH2On(t testing.TB, nc net.Conn, settings ...http2.Setting) *client {
 	t.Helper()
 	c := &client{Framer: http2.NewFramer(nc, nc), t: t, conn: nc}
 	c.enc = hpack.NewEncoder(&c.head)
@@ -182,7 +182,7 @@ func TestRequests(t *testing.T) {
 		}
 		check(t, x.Send(200, append(append(text, '|'), body...)))
 	}), Limits: httpserver.Limits{Head: 10_000, Target: 100, Fields: 10}})
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	get := func(more ...string) []string {
 		return append([]string{":method", "GET", ":scheme", "http", ":path", "/p?q", ":authority", "a"}, more...)
 	}
@@ -266,7 +266,7 @@ func TestRequests(t *testing.T) {
 
 // A trailer ends a body, and is no more than that.
 func TestTrailer(t *testing.T) {
-	c := greet(t, start(t, httpserver.Config{Handler: everything(t)}))
+	c := dialH2(t, start(t, httpserver.Config{Handler: everything(t)}))
 	for i, test := range []struct {
 		trailer []string
 		end     bool
@@ -297,7 +297,7 @@ func TestTrailer(t *testing.T) {
 
 // A client that waits for 100 gets it when its body is wanted.
 func TestContinueHTTP2(t *testing.T) {
-	c := greet(t, start(t, httpserver.Config{Handler: everything(t)}))
+	c := dialH2(t, start(t, httpserver.Config{Handler: everything(t)}))
 	c.request(1, "POST", "/echo", false, "expect", "100-continue")
 	if f := c.next(http2.FrameHeaders).(*http2.MetaHeadersFrame); f.PseudoValue("status") != "100" || f.StreamEnded() {
 		t.Fatalf("got %v", f)
@@ -318,7 +318,7 @@ func TestContinueHTTP2(t *testing.T) {
 // What breaks off says so, and leaves the other streams alone.
 func TestBrokenHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
-	c := greet(t, start(t, httpserver.Config{Handler: everything(t)}))
+	c := dialH2(t, start(t, httpserver.Config{Handler: everything(t)}))
 	stream := uint32(1)
 	for _, path := range []string{"/short", "/abort", "/panic"} {
 		c.request(stream, "GET", path, true)
@@ -418,14 +418,14 @@ func TestWindowUpdates(t *testing.T) {
 		})
 	}
 	t.Run("each frame", func(t *testing.T) {
-		c := greet(t, plain)
+		c := dialH2(t, plain)
 		c.request(1, "GET", "/events", true)
 		if _, body := c.answer(1); len(body) != events*len(event) {
 			t.Errorf("%d bytes of %d", len(body), events*len(event))
 		}
 	})
 	t.Run("late", func(t *testing.T) {
-		c := greet(t, plain, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+		c := dialH2(t, plain, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 		c.must(c.WriteWindowUpdate(0, 1<<30))
 		c.request(1, "GET", "/one", true)
 		for got := 0; got < len(large); {
@@ -448,7 +448,7 @@ func TestWindowUpdates(t *testing.T) {
 // Large answers take turns: what is asked for later does not wait for the end of what
 // was asked for before.
 func TestTurns(t *testing.T) {
-	c := greet(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+	c := dialH2(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		_ = x.Send(200, large)
 	})}), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 	for _, stream := range []uint32{1, 3, 5, 7} {
@@ -481,7 +481,7 @@ func TestUploadWindow(t *testing.T) {
 	fretest.CheckLeaks(t)
 	read := make(chan struct{})
 	var once sync.Once
-	c := greet(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+	c := dialH2(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		if string(x.Path) == "/read" {
 			<-read
 			body, err := io.ReadAll(x.Body)
@@ -531,7 +531,7 @@ func TestUploadWindow(t *testing.T) {
 		}
 	}
 	// More than a window is an error of the stream.
-	c = greet(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { <-x.Context().Done() })}))
+	c = dialH2(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { <-x.Context().Done() })}))
 	c.request(1, "POST", "/", false)
 	for range 17 {
 		c.must(c.WriteData(1, false, large[:16<<10]))
@@ -546,7 +546,7 @@ func TestReset(t *testing.T) {
 	fretest.CheckLeaks(t)
 	ended := make(chan string, 1)
 	entered := make(chan struct{}, 1)
-	c := greet(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+	c := dialH2(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		switch string(x.Path) {
 		case "/context":
 			entered <- struct{}{}
@@ -584,7 +584,7 @@ func TestReset(t *testing.T) {
 func TestTableSize(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	for _, size := range []uint32{0, 4096, 1<<32 - 1} {
-		c := greet(t, addr, http2.Setting{ID: http2.SettingHeaderTableSize, Val: size})
+		c := dialH2(t, addr, http2.Setting{ID: http2.SettingHeaderTableSize, Val: size})
 		c.ReadMetaHeaders = hpack.NewDecoder(size, nil)
 		for i := range 5 {
 			c.request(uint32(2*i+1), "GET", "/hello?x", true)
@@ -594,7 +594,7 @@ func TestTableSize(t *testing.T) {
 		}
 	}
 	// Ours is 4096 bytes: one that says it uses more is not understood.
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x3f, 0xe2, 0x1f}, EndStream: true, EndHeaders: true}))
 	if got := c.goAway(); got != "COMPRESSION_ERROR" {
 		t.Errorf("got %q", got)
@@ -616,7 +616,7 @@ func TestShutdownHTTP2(t *testing.T) {
 	})})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	idle, busy := greet(t, l.Addr().String()), greet(t, l.Addr().String())
+	idle, busy := dialH2(t, l.Addr().String()), dialH2(t, l.Addr().String())
 	idle.next(http2.FrameSettings)
 	idle.next(http2.FrameSettings) // the acknowledgement
 	busy.request(1, "GET", "/", true)
@@ -664,7 +664,7 @@ func TestCloseHTTP2(t *testing.T) {
 	})})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	c := greet(t, l.Addr().String())
+	c := dialH2(t, l.Addr().String())
 	c.request(1, "GET", "/", true)
 	<-entered
 	check(t, s.Close())
@@ -714,18 +714,18 @@ func TestTimeoutsHTTP2(t *testing.T) {
 		}
 	}
 	addr := start(t, stall)
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	c.request(1, "POST", "/body", false)
 	c.must(c.WriteData(1, false, []byte("ab")))
 	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("slow body: %v", err)
 	}
-	c = greet(t, addr) // whose window stays shut
+	c = dialH2(t, addr) // whose window stays shut
 	c.request(1, "GET", "/", true)
 	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("shut window: %v", err)
 	}
-	c = greet(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1}) // reads nothing
+	c = dialH2(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1}) // reads nothing
 	c.must(c.WriteWindowUpdate(0, 1<<30))
 	c.request(1, "GET", "/", true)
 	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -108,7 +108,7 @@ func TestNoMemory(t *testing.T) {
 	memory := &asked{Memory: buffer.Lender{Pool: pool}, most: 1 << 20}
 	s, addr := startServer(t, httpserver.Config{Handler: everything(t), Memory: memory})
 	const request = "GET /hello?1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
-	kept := greet(t, addr)
+	kept := dialH2(t, addr)
 	kept.request(1, "GET", "/hello?2", true)
 	if status, body := kept.answer(1); status != "200" || string(body) != "hello 2" {
 		t.Errorf("HTTP/2: %s %q", status, body)
@@ -156,7 +156,7 @@ func TestNoMemoryForBody(t *testing.T) {
 			check(t, x.Send(200, nil))
 		}
 	})})
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	c.request(1, "POST", "/", false)
 	c.must(c.WriteData(1, true, []byte("body")))
 	if status, _ := c.answer(1); status != http2.ErrCodeInternal.String() {

@@ -86,7 +86,7 @@ func TestStalls(t *testing.T) {
 						c = tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
 					}
 					if way.http2 {
-						h2 := greetOn(t, c, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+						h2 := dialH2On(t, c, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 						h2.must(h2.WriteWindowUpdate(0, 1<<30))
 						h2.request(1, "GET", "/", true)
 						return &frames{client: h2}
@@ -128,7 +128,7 @@ func TestStallsOfStreams(t *testing.T) {
 	addr := start(t, httpserver.Config{StallTimeout: stall, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		ended <- x.Send(200, large[:size])
 	})})
-	c := greet(t, addr)
+	c := dialH2(t, addr)
 	c.must(c.WriteWindowUpdate(0, 1)) // which makes it four times size
 	for i := range uint32(streams) {
 		c.request(2*i+1, "GET", "/", true)

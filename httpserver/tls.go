@@ -18,9 +18,10 @@ func isTLS(nc net.Conn) bool {
 	return ok
 }
 
-// greet performs the TLS handshake, if any. It returns false if the connection is over. A client
-// may choose HTTP/2 in the handshake (RFC 7301); greet then serves the connection itself.
-func (c *conn) greet() bool {
+// handshake performs the TLS handshake, if any. It returns false if the connection is over. A
+// client may choose HTTP/2 in the handshake (RFC 7301); handshake then serves the connection
+// itself.
+func (c *conn) handshake() bool {
 	t, ok := c.nc.(*tls.Conn)
 	if !ok {
 		return true

@@ -74,7 +74,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("locked and offline apply to builds of templates only: leave both out to deploy an image")
 		}
 		if req.Temporary {
-			w.Header().Set("Connection", "close") // see whileAsked
+			w.Header().Set("Connection", "close") // see removeOnHangup
 		}
 		img, err = s.visibleImage(r, req.Image)
 	} else {
@@ -93,7 +93,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 			return badRequest("temporary: %v", err)
 		}
 		if req.Temporary {
-			w.Header().Set("Connection", "close") // see whileAsked
+			w.Header().Set("Connection", "close") // see removeOnHangup
 		}
 		if req.Trace, err = queryBool(q.Get("trace")); err != nil {
 			return badRequest("trace: %v", err)
@@ -119,7 +119,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	}
 	release() // the function now protects the image
 	if req.Temporary {
-		defer s.whileAsked(r, f.Name)
+		defer s.removeOnHangup(r, f.Name)
 	}
 	line := built(img, lock)
 	function := functionOf(f)
@@ -128,11 +128,11 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// whileAsked waits until the client of a temporary function hangs up, and then removes the
+// removeOnHangup waits until the client of a temporary function hangs up, and then removes the
 // function unless the client has removed it. The handler must have set Connection: close,
 // because on a reusable connection net/http drains the request's body before it sends the
 // answer.
-func (s *server) whileAsked(r *http.Request, name string) {
+func (s *server) removeOnHangup(r *http.Request, name string) {
 	_, _ = io.Copy(io.Discard, r.Body) // net/http detects a disconnect only after the whole body was read
 	select {
 	case <-r.Context().Done():
@@ -182,7 +182,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	defer dir.Close()
 	// The limit for the raw body is higher than MaxTarBytes, to allow for tar headers and
 	// padding.
-	unhurried(w)
+	clearBodyDeadline(w)
 	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024), uploadTime)
 	err = s.unpack(r.Context(), dir, body)
 	if err == nil {

@@ -297,7 +297,7 @@ func New(cfg Config) http.Handler {
 		s.fail(w, r, unknownRoute(mux, r))
 	})
 	if cfg.Remote {
-		return hurried(mux, bodyPatience, leftPatience)
+		return limitBody(mux, bodyTime, unreadTime)
 	}
 	return mux
 }

@@ -162,7 +162,7 @@ func loginsOf(header string) (map[string]*oci.Auth, error) {
 func takeArchive(w http.ResponseWriter, r *http.Request) error {
 	switch mediaType(r) {
 	case tarType, "application/gzip", "application/zstd", "application/octet-stream":
-		unhurried(w) // sent by an operator
+		clearBodyDeadline(w) // sent by an operator
 		return http.NewResponseController(w).EnableFullDuplex()
 	}
 	return badRequest("Content-Type is %q: send an archive as %s", r.Header.Get("Content-Type"), tarType)

@@ -149,7 +149,7 @@ type call struct {
 	client netip.Addr
 	tenant string
 	body   []byte
-	aside  string // file of a body that may hold code, until load; "" for none
+	bodyFile  string // file of a body that may hold code, until load; "" for none
 	// release frees the place or the memory of a body that may hold code, for the next request.
 	release func()
 	on      string // function's name, for the audit log
@@ -254,7 +254,7 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	room := "" // directory to write to
 	most := patience
 	if to = &memory; rt.max == maxCode {
-		f, err := s.putAside(c)
+		f, err := s.createBodyFile(c)
 		if err != nil {
 			return hash, err
 		}
@@ -292,8 +292,8 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	return hash, refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not read request body: %v", err)
 }
 
-// putAside creates the file for a body that may hold code. The file exists until c.release.
-func (s *server) putAside(c *call) (*os.File, error) {
+// createBodyFile creates the file for a body that may hold code. The file exists until c.release.
+func (s *server) createBodyFile(c *call) (*os.File, error) {
 	leave, ok := s.receiving.Enter(access.Block(c.client))
 	if !ok {
 		return nil, &awsError{status: http.StatusTooManyRequests, kind: "TooManyRequestsException", message: "too many uploads of code in progress", after: 1}
@@ -307,14 +307,14 @@ func (s *server) putAside(c *call) (*os.File, error) {
 		remove()
 		leave()
 	})
-	c.aside = filepath.Join(dir, "body")
-	return os.OpenFile(c.aside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	c.bodyFile = filepath.Join(dir, "body")
+	return os.OpenFile(c.bodyFile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// load reads the file of putAside into memory. load waits until no other request has code in
+// load reads the file of createBodyFile into memory. load waits until no other request has code in
 // memory.
 func (s *server) load(c *call) error {
-	if c.aside == "" {
+	if c.bodyFile == "" {
 		return nil
 	}
 	select {
@@ -322,9 +322,9 @@ func (s *server) load(c *call) error {
 	case <-c.r.Context().Done():
 		return context.Cause(c.r.Context())
 	}
-	body, err := os.ReadFile(c.aside)
+	body, err := os.ReadFile(c.bodyFile)
 	c.release()
-	c.body, c.aside = body, ""
+	c.body, c.bodyFile = body, ""
 	c.release = sync.OnceFunc(func() {
 		c.body = nil
 		<-s.codes

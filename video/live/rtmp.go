@@ -180,7 +180,7 @@ func (v *Server) publishRTMP(conn net.Conn, strangers *lobby) {
 	log := v.cfg.Log.With("publisher", conn.RemoteAddr().String())
 	peer := &gortmplib.ServerConn{RW: w}
 	err := guard(func() error {
-		c, err := v.greet(peer)
+		c, err := v.handshake(peer)
 		if err != nil {
 			return err
 		}
@@ -249,9 +249,9 @@ func guard(do func() error) (err error) {
 	return do()
 }
 
-// greet does the RTMP handshake and returns the stream of a valid key. By then the library has
+// handshake does the RTMP handshake and returns the stream of a valid key. By then the library has
 // told the publisher to begin.
-func (v *Server) greet(peer *gortmplib.ServerConn) (*channel, error) {
+func (v *Server) handshake(peer *gortmplib.ServerConn) (*channel, error) {
 	if err := peer.Initialize(); err != nil {
 		return nil, err
 	}

@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// bodyPatience is the default time limit for reading a request's body.
-	bodyPatience = time.Minute
-	// leftPatience is the time limit for the part of a body that the handler has not read.
-	leftPatience = time.Second
+	// bodyTime is the default time limit for reading a request's body.
+	bodyTime = time.Minute
+	// unreadTime is the time limit for the part of a body that the handler has not read.
+	unreadTime = time.Second
 )
 
-// hurried limits the time for a request's body: body for the whole body, and left for the part
+// limitBody limits the time for a request's body: body for the whole body, and left for the part
 // that the handler has not read. net/http drains an unread body before the answer, and would
 // wait without limit for any client, even an unauthenticated one.
-func hurried(next http.Handler, body, left time.Duration) http.Handler {
+func limitBody(next http.Handler, body, left time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength == 0 {
 			next.ServeHTTP(w, r)
@@ -31,7 +31,7 @@ func hurried(next http.Handler, body, left time.Duration) http.Handler {
 		}
 		control := http.NewResponseController(w)
 		_ = control.SetReadDeadline(time.Now().Add(body)) // fails only with the connection, as below
-		sent := &hurriedBody{ReadCloser: r.Body, w: w}
+		sent := &deadlineBody{ReadCloser: r.Body, w: w}
 		r.Body = sent
 		next.ServeHTTP(w, r)
 		if !sent.ended.Load() {
@@ -40,24 +40,24 @@ func hurried(next http.Handler, body, left time.Duration) http.Handler {
 	})
 }
 
-// unhurried removes the time limit, for handlers with limits of their own.
-func unhurried(w http.ResponseWriter) {
+// clearBodyDeadline removes the time limit of limitBody, for handlers with limits of their own.
+func clearBodyDeadline(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // fails only with the connection
 }
 
-// hurriedBody removes the read deadline at the end of the body. Afterwards net/http reads from
+// deadlineBody removes the read deadline at the end of the body. Afterwards net/http reads from
 // the connection to detect a disconnect, and an expired deadline would look like a disconnect.
-type hurriedBody struct {
+type deadlineBody struct {
 	io.ReadCloser
 	w     http.ResponseWriter
 	ended atomic.Bool
 }
 
-func (b *hurriedBody) Read(p []byte) (int, error) {
+func (b *deadlineBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		b.ended.Store(true)
-		unhurried(b.w)
+		clearBodyDeadline(b.w)
 	}
 	return n, err
 }

@@ -21,12 +21,12 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// TestHurried: a request that is refused, or answered, before its body has come is at its end,
+// TestLimitBody: a request that is refused, or answered, before its body has come is at its end,
 // and so is its connection; one whose body has come may take its time.
-func TestHurried(t *testing.T) {
+func TestLimitBody(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const patience = 20 * time.Millisecond
-	s := httptest.NewServer(hurried(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(limitBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/refused":
 			w.WriteHeader(http.StatusUnauthorized)
