@@ -28,19 +28,7 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 	m.MaxSegmentDuration = duration(segmentMost)
 	m.UTCTimings = append(m.UTCTimings, mpd.NewDescriptor("urn:mpeg:dash:utc:http-iso:2014", "../time", ""))
 
-	// Collect the epochs in the window and the segments of each track.
-	var epochs []*epoch
-	of := map[*epoch]map[string][]*segment{}
-	for _, r := range s.rows {
-		for _, g := range r.segments[r.listed:] {
-			if of[g.epoch] == nil {
-				of[g.epoch] = map[string][]*segment{}
-				epochs = append(epochs, g.epoch)
-			}
-			of[g.epoch][g.track.Name] = append(of[g.epoch][g.track.Name], g)
-		}
-	}
-	slices.SortFunc(epochs, func(a, b *epoch) int { return a.Number - b.Number })
+	epochs, of := s.windowLocked()
 	for i, e := range epochs {
 		p := mpd.NewPeriod()
 		p.Id = fmt.Sprint(e.Number)
@@ -53,51 +41,79 @@ func (s *Stream) manifestLocked() ([]byte, error) {
 			p.Duration = duration(end - e.Start)
 		}
 		m.AppendPeriod(p)
-		pictures := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
-		sounds, keys := 0, true
-		for n := range e.Tracks {
-			t := &e.Tracks[n]
-			all := of[e][t.Name]
-			if len(all) == 0 {
-				continue
-			}
-			_, peak := s.ratesLocked(t)
-			if t.Kind == "video" {
-				rate := ""
-				if t.FrameRate > 0 {
-					rate = fmt.Sprintf("%d/1000", int(1000*t.FrameRate+.5))
-				}
-				rep := mpd.NewVideoRepresentation(t.Name, t.Codec, "", rate, int(peak), t.Width, t.Height)
-				rep.SegmentTemplate = s.template(e, all)
-				pictures.AppendRepresentation(rep)
-				for _, g := range all {
-					keys = keys && g.independent
-				}
-				continue
-			}
-			set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
-			set.Lang = t.Language
-			role := "alternate"
-			if sounds == 0 {
-				role = "main"
-			}
-			sounds++
-			set.Roles = append(set.Roles, mpd.NewRole(role))
-			rep := mpd.NewAudioRepresentation(t.Name, t.Codec, "", int(peak), t.SampleRate)
-			rep.AudioChannelConfigurations = append(rep.AudioChannelConfigurations,
-				mpd.NewDescriptor("urn:mpeg:dash:23003:3:audio_channel_configuration:2011", fmt.Sprint(max(t.Channels, 1)), ""))
-			rep.SegmentTemplate = s.template(e, all)
-			set.AppendRepresentation(rep)
-			p.AppendAdaptationSet(set)
-		}
-		if !keys { // some segment does not begin with a key frame
-			pictures.StartWithSAP = 0
-		}
-		if len(pictures.Representations) > 0 {
-			p.AppendAdaptationSet(pictures)
-		}
+		s.addTracksLocked(p, e, of[e])
 	}
 	return playlist.Manifest(m)
+}
+
+// windowLocked returns the epochs in the window, in order, and the listed segments of each track.
+func (s *Stream) windowLocked() ([]*epoch, map[*epoch]map[string][]*segment) {
+	var epochs []*epoch
+	of := map[*epoch]map[string][]*segment{}
+	for _, r := range s.rows {
+		for _, g := range r.segments[r.listed:] {
+			if of[g.epoch] == nil {
+				of[g.epoch] = map[string][]*segment{}
+				epochs = append(epochs, g.epoch)
+			}
+			of[g.epoch][g.track.Name] = append(of[g.epoch][g.track.Name], g)
+		}
+	}
+	slices.SortFunc(epochs, func(a, b *epoch) int { return a.Number - b.Number })
+	return epochs, of
+}
+
+// addTracksLocked adds an epoch's tracks to its period: a set for each sound track, and a set of all
+// picture tracks at the end.
+func (s *Stream) addTracksLocked(p *mpd.Period, e *epoch, segments map[string][]*segment) {
+	pictures := mpd.NewAdaptationSetWithParams("video", "video/mp4", true, 1)
+	sounds, keys := 0, true
+	for n := range e.Tracks {
+		t := &e.Tracks[n]
+		all := segments[t.Name]
+		if len(all) == 0 {
+			continue
+		}
+		_, peak := s.ratesLocked(t)
+		if t.Kind == "video" {
+			rate := ""
+			if t.FrameRate > 0 {
+				rate = fmt.Sprintf("%d/1000", int(1000*t.FrameRate+.5))
+			}
+			rep := mpd.NewVideoRepresentation(t.Name, t.Codec, "", rate, int(peak), t.Width, t.Height)
+			rep.SegmentTemplate = s.template(e, all)
+			pictures.AppendRepresentation(rep)
+			for _, g := range all {
+				keys = keys && g.independent
+			}
+			continue
+		}
+		set := soundSet(t, sounds == 0, int(peak), s.template(e, all))
+		sounds++
+		p.AppendAdaptationSet(set)
+	}
+	if !keys { // some segment does not begin with a key frame
+		pictures.StartWithSAP = 0
+	}
+	if len(pictures.Representations) > 0 {
+		p.AppendAdaptationSet(pictures)
+	}
+}
+
+func soundSet(t *Track, main bool, peak int, template *mpd.SegmentTemplateType) *mpd.AdaptationSetType {
+	set := mpd.NewAdaptationSetWithParams("audio", "audio/mp4", true, 1)
+	set.Lang = t.Language
+	role := "alternate"
+	if main {
+		role = "main"
+	}
+	set.Roles = append(set.Roles, mpd.NewRole(role))
+	rep := mpd.NewAudioRepresentation(t.Name, t.Codec, "", peak, t.SampleRate)
+	rep.AudioChannelConfigurations = append(rep.AudioChannelConfigurations,
+		mpd.NewDescriptor("urn:mpeg:dash:23003:3:audio_channel_configuration:2011", fmt.Sprint(max(t.Channels, 1)), ""))
+	rep.SegmentTemplate = template
+	set.AppendRepresentation(rep)
+	return set
 }
 
 // template describes a track's segments in an epoch.

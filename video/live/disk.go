@@ -124,42 +124,8 @@ func (d *disk) remove(gone []*segment) error {
 // rewrite replaces the log by a shorter log of the current state.
 func (d *disk) rewrite(l *left) error {
 	path := filepath.Join(d.dir, "log")
-	f, err := os.Create(path + ".new")
+	count, err := l.write(path + ".new")
 	if err != nil {
-		return err
-	}
-	w := bufio.NewWriter(f)
-	lines := json.NewEncoder(w)
-	known := map[int]bool{}
-	count := 0
-	add := func(e entry) {
-		count++
-		err = errors.Join(err, lines.Encode(e))
-	}
-	add(entry{Epochs: l.epochs, Least: l.least})
-	for name, r := range l.rows {
-		if r.next > 0 {
-			e := entry{Track: name, Next: r.next, First: r.next}
-			if r.listed < len(r.segments) {
-				e.First = r.segments[r.listed].number
-			}
-			if r.open != nil {
-				e.Next = r.open.number // the segment may never be finished
-			}
-			add(e)
-		}
-		for _, s := range r.segments {
-			if !known[s.epoch.Number] {
-				known[s.epoch.Number] = true
-				add(entry{Epoch: s.epoch})
-			}
-			add(s.entry())
-		}
-	}
-	if l.current != nil && !known[l.current.Number] {
-		add(entry{Epoch: l.current})
-	}
-	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return err
 	}
 	if err := asset.Commit(path+".new", path); err != nil {
@@ -174,6 +140,50 @@ func (d *disk) rewrite(l *left) error {
 	}
 	d.lines, d.count, d.torn = to, count, false
 	return nil
+}
+
+// write writes the state as a log and returns the number of entries.
+func (l *left) write(path string) (count int, err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	w := bufio.NewWriter(f)
+	lines := json.NewEncoder(w)
+	known := map[int]bool{}
+	add := func(e entry) {
+		count++
+		err = errors.Join(err, lines.Encode(e))
+	}
+	add(entry{Epochs: l.epochs, Least: l.least})
+	for name, r := range l.rows {
+		if r.next > 0 {
+			add(r.entry(name))
+		}
+		for _, s := range r.segments {
+			if !known[s.epoch.Number] {
+				known[s.epoch.Number] = true
+				add(entry{Epoch: s.epoch})
+			}
+			add(s.entry())
+		}
+	}
+	if l.current != nil && !known[l.current.Number] {
+		add(entry{Epoch: l.current})
+	}
+	return count, errors.Join(err, w.Flush(), f.Close())
+}
+
+// entry holds the numbers of the row's next and first listed segment.
+func (r *row) entry(track string) entry {
+	e := entry{Track: track, Next: r.next, First: r.next}
+	if r.listed < len(r.segments) {
+		e.First = r.segments[r.listed].number
+	}
+	if r.open != nil {
+		e.Next = r.open.number // the segment may never be finished
+	}
+	return e
 }
 
 func (d *disk) close() error {
@@ -225,19 +235,8 @@ func (d *disk) open(age time.Duration) (*left, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries {
-		base, ok := strings.CutSuffix(e.Name(), ".m4s")
-		i := strings.LastIndexByte(base, '-')
-		if !ok || i < 1 {
-			continue
-		}
-		info, err := e.Info()
-		if err != nil {
-			return nil, err
-		}
-		if n, err := strconv.ParseInt(base[i+1:], 10, 64); err == nil && n >= 0 && n < mostNumber {
-			shelves.of(base[:i]).files[n] = info.Size()
-		}
+	if err := shelves.addFiles(entries); err != nil {
+		return nil, err
 	}
 	keep := map[string]bool{}
 	for name, of := range shelves {
@@ -248,14 +247,22 @@ func (d *disk) open(age time.Duration) (*left, error) {
 			keep[filepath.Base(d.path(name, s.number))] = true
 		}
 	}
+	if err := d.drop(entries, keep); err != nil {
+		return nil, err
+	}
+	return l, d.rewrite(l)
+}
+
+// drop removes the segments' files outside of keep.
+func (d *disk) drop(entries []os.DirEntry, keep map[string]bool) error {
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".m4s") && !keep[e.Name()] {
 			if err := os.Remove(filepath.Join(d.dir, e.Name())); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	return l, d.rewrite(l)
+	return nil
 }
 
 type shelves map[string]*shelf
@@ -265,6 +272,25 @@ func (all shelves) of(track string) *shelf {
 		all[track] = &shelf{entries: map[int64]entry{}, files: map[int64]int64{}}
 	}
 	return all[track]
+}
+
+// addFiles takes the sizes of the files TRACK-NUMBER.m4s.
+func (s shelves) addFiles(entries []os.DirEntry) error {
+	for _, e := range entries {
+		base, ok := strings.CutSuffix(e.Name(), ".m4s")
+		i := strings.LastIndexByte(base, '-')
+		if !ok || i < 1 {
+			continue
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if n, err := strconv.ParseInt(base[i+1:], 10, 64); err == nil && n >= 0 && n < mostNumber {
+			s.of(base[:i]).files[n] = info.Size()
+		}
+	}
+	return nil
 }
 
 // read parses the log.
@@ -280,37 +306,59 @@ func (d *disk) read() (map[int]*epoch, shelves, *left, error) {
 			continue
 		}
 		if of := e.Epoch; of != nil {
-			if of.Number < 0 || of.Number >= mostEpoch || of.Start < 0 || of.Start > mostSeconds*time.Second || of.check() != nil {
-				continue
-			}
-			epochs[of.Number] = of
-			if l.current == nil || of.Number >= l.current.Number {
-				l.current = of
-			}
-			l.epochs = max(l.epochs, of.Number+1)
-			continue
-		}
-		if e.Epochs > 0 && e.Epochs <= mostEpoch {
-			l.epochs = max(l.epochs, e.Epochs)
-		}
-		if e.Least > 0 && e.Least < mostNumber {
-			l.least = max(l.least, e.Least)
-		}
-		if e.Track == "" || e.Number < 0 || e.Number >= mostNumber || e.Of < 0 || e.Of >= mostEpoch {
-			continue
-		}
-		of := all.of(e.Track)
-		if e.Next > 0 {
-			if e.Next <= mostNumber {
-				of.next, of.first = max(of.next, e.Next), max(of.first, min(e.First, e.Next))
+			if of.sane() {
+				epochs[of.Number] = of
+				l.add(of)
 			}
 			continue
 		}
-		l.epochs = max(l.epochs, e.Of+1)
-		of.next = max(of.next, e.Number+1)
-		of.entries[e.Number] = e
+		l.count(e)
+		if e.ofTrack() {
+			all.of(e.Track).add(e, l)
+		}
 	}
 	return epochs, all, l, nil
+}
+
+// sane reports whether an epoch of the log is usable.
+func (e *epoch) sane() bool {
+	return e.Number >= 0 && e.Number < mostEpoch && e.Start >= 0 && e.Start <= mostSeconds*time.Second && e.check() == nil
+}
+
+// ofTrack reports whether the entry is of a track, with numbers in their limits.
+func (e *entry) ofTrack() bool {
+	return e.Track != "" && e.Number >= 0 && e.Number < mostNumber && e.Of >= 0 && e.Of < mostEpoch
+}
+
+// count takes the numbers of an entry.
+func (l *left) count(e entry) {
+	if e.Epochs > 0 && e.Epochs <= mostEpoch {
+		l.epochs = max(l.epochs, e.Epochs)
+	}
+	if e.Least > 0 && e.Least < mostNumber {
+		l.least = max(l.least, e.Least)
+	}
+}
+
+// add takes an epoch of the log.
+func (l *left) add(e *epoch) {
+	if l.current == nil || e.Number >= l.current.Number {
+		l.current = e
+	}
+	l.epochs = max(l.epochs, e.Number+1)
+}
+
+// add takes a track's entry: the next number, or a segment.
+func (s *shelf) add(e entry, l *left) {
+	if e.Next > 0 {
+		if e.Next <= mostNumber {
+			s.next, s.first = max(s.next, e.Next), max(s.first, min(e.First, e.Next))
+		}
+		return
+	}
+	l.epochs = max(l.epochs, e.Of+1)
+	s.next = max(s.next, e.Number+1)
+	s.entries[e.Number] = e
 }
 
 // parse decodes a line of the log, after the remains of a torn line if any.
@@ -431,22 +479,30 @@ func (s *segment) place(epochs map[int]*epoch, name string) bool {
 	return s.epoch != nil
 }
 
+// readSizes returns the sizes of moof and mdat at an offset of a file of size bytes.
+func readSizes(f *os.File, at, size int64) (sizes [2]int64, err error) {
+	for i, kind := range []string{"moof", "mdat"} {
+		var head [8]byte
+		if _, err := f.ReadAt(head[:], at+sizes[0]); err != nil {
+			return sizes, err
+		}
+		sizes[i] = int64(binary.BigEndian.Uint32(head[:]))
+		if string(head[4:]) != kind || sizes[i] < 8 || at+sizes[0]+sizes[1] > size {
+			return sizes, fmt.Errorf("no fragment at byte %d", at)
+		}
+	}
+	return sizes, nil
+}
+
 // readFragment reads the moof at an offset. The size includes the mdat.
 func readFragment(f *os.File, at int64) (*mp4.TrafBox, int64, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, 0, err
 	}
-	var sizes [2]int64 // of the boxes, checked against the file's size
-	for i, kind := range []string{"moof", "mdat"} {
-		var head [8]byte
-		if _, err := f.ReadAt(head[:], at+sizes[0]); err != nil {
-			return nil, 0, err
-		}
-		sizes[i] = int64(binary.BigEndian.Uint32(head[:]))
-		if string(head[4:]) != kind || sizes[i] < 8 || at+sizes[0]+sizes[1] > info.Size() {
-			return nil, 0, fmt.Errorf("no fragment at byte %d", at)
-		}
+	sizes, err := readSizes(f, at, info.Size())
+	if err != nil {
+		return nil, 0, err
 	}
 	box, err := mp4.DecodeBox(0, io.NewSectionReader(f, at, sizes[0]))
 	if err != nil {

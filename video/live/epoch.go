@@ -43,7 +43,7 @@ func (e *epoch) check() error {
 	}
 	for i := range e.Tracks {
 		t := &e.Tracks[i]
-		if e.track(t.Name) != t || t.Name != filepath.Base(t.Name) || !filepath.IsLocal(t.Name) || t.TimeScale < 1 || t.TimeScale > math.MaxUint32 || t.Kind != "video" && t.Kind != "audio" {
+		if e.track(t.Name) != t || !t.named() || t.TimeScale < 1 || t.TimeScale > math.MaxUint32 {
 			return fmt.Errorf("%w: %q, %s, %d units a second", errTracks, t.Name, t.Kind, t.TimeScale)
 		}
 		if len(t.Init) > mostInit {
@@ -51,6 +51,11 @@ func (e *epoch) check() error {
 		}
 	}
 	return nil
+}
+
+// named reports whether the track's name can be a file's and its kind is known.
+func (t *Track) named() bool {
+	return t.Name == filepath.Base(t.Name) && filepath.IsLocal(t.Name) && (t.Kind == "video" || t.Kind == "audio")
 }
 
 // share makes e use the equal initialisation segments of the epoch before, to hold each once in

@@ -81,10 +81,16 @@ func (in *intake) describePictures(sps, pps [][]byte) error {
 	}
 	t := &Track{TimeScale: clockRate, LiveTrack: asset.LiveTrack{Name: "v0", Kind: "video", Codec: fmt.Sprintf("avc1.%02x%02x%02x", sps[0][1], sps[0][2], sps[0][3])}}
 	t.Width, t.Height = of.Width(), of.Height()
-	if v := of.VUI; v != nil && v.TimingInfo != nil && v.TimingInfo.NumUnitsInTick > 0 && v.TimingInfo.FixedFrameRateFlag {
-		t.FrameRate = float64(v.TimingInfo.TimeScale) / float64(2*uint64(v.TimingInfo.NumUnitsInTick))
-	}
+	t.FrameRate = frameRate(of.VUI)
 	return in.describe(&in.pictures, t, init)
+}
+
+// frameRate returns the fixed rate that a parameter set states, or 0.
+func frameRate(v *h264.SPS_VUI) float64 {
+	if v == nil || v.TimingInfo == nil || v.TimingInfo.NumUnitsInTick == 0 || !v.TimingInfo.FixedFrameRateFlag {
+		return 0
+	}
+	return float64(v.TimingInfo.TimeScale) / float64(2*uint64(v.TimingInfo.NumUnitsInTick))
 }
 
 // describeSound takes an AudioSpecificConfig (ISO/IEC 14496-3) with its parsed fields.
@@ -163,31 +169,16 @@ func (in *intake) put(q queued) error {
 		return errTime
 	}
 	if !in.begun {
-		if in.bytes += len(q.Data) + 64; in.bytes > mostQueued {
-			return fmt.Errorf("%w: %d before its tracks are known", errBacklog, mostQueued)
-		}
-		in.queue = append(in.queue, q)
-		// Both tracks are known, or a second has passed and the other track will not come.
-		if in.pictures != nil && in.sounds != nil || q.Decode-in.queue[0].Decode > clockRate {
-			return in.begin()
-		}
+		return in.enqueue(q)
+	}
+	if !q.sound && in.pictures == nil {
 		return nil
 	}
-	index, scale := 0, int64(clockRate)
-	if q.sound {
-		scale = in.sounds.TimeScale
-		if in.pictures != nil {
-			index = 1
-		}
-	} else if in.pictures == nil {
-		return nil
-	}
+	index, scale := in.track(q.sound)
 	before := in.last[index]
 	in.last[index] = q.Decode
-	if before != math.MinInt64 {
-		if d := units(q.Decode-before, clockRate); d < -mostAhead || d > mostBehind {
-			return in.again(q)
-		}
+	if before != math.MinInt64 && jumps(units(q.Decode-before, clockRate)) {
+		return in.again(q)
 	}
 	if q.sound {
 		q.Decode = in.soundTime(q.Decode)
@@ -204,6 +195,33 @@ func (in *intake) put(q queued) error {
 	}
 	q.Offset = q.Offset * scale / clockRate
 	return in.Write(index, q.Sample)
+}
+
+// track returns the index of the picture or sound track in the epoch, and its time scale.
+func (in *intake) track(sound bool) (index int, scale int64) {
+	switch {
+	case !sound:
+		return 0, clockRate
+	case in.pictures == nil:
+		return 0, in.sounds.TimeScale
+	}
+	return 1, in.sounds.TimeScale
+}
+
+// jumps reports whether a track's time cannot change by d between two samples.
+func jumps(d time.Duration) bool { return d < -mostAhead || d > mostBehind }
+
+// enqueue keeps a sample for the epoch, and begins the epoch once both tracks are known, or a second
+// has passed and the other track will not come.
+func (in *intake) enqueue(q queued) error {
+	if in.bytes += len(q.Data) + 64; in.bytes > mostQueued {
+		return fmt.Errorf("%w: %d before its tracks are known", errBacklog, mostQueued)
+	}
+	in.queue = append(in.queue, q)
+	if in.pictures != nil && in.sounds != nil || q.Decode-in.queue[0].Decode > clockRate {
+		return in.begin()
+	}
+	return nil
 }
 
 // again begins a new epoch after a jump of the clock.

@@ -81,28 +81,15 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 	var tracks []Track
 	length := 0.0 // of a round, in seconds: the longest picture track
 	for _, of := range a.Renditions {
-		if of.Kind == "text" || len(of.Segments) == 0 {
+		if !playable(of) {
 			continue
 		}
-		r := &reel{of: of}
-		if r.file, err = os.Open(v.cfg.Library.Path(a.ID, of.Name+".mp4")); err != nil {
+		r, init, err := openReel(of, v.cfg.Library.Path(a.ID, of.Name+".mp4"))
+		if err != nil {
 			return err
 		}
 		reels = append(reels, r)
-		init := make([]byte, of.Init)
-		if _, err := r.file.ReadAt(init, 0); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Base(r.file.Name()), err)
-		}
-		if r.trex, err = trackOf(init); err != nil {
-			return err
-		}
-		t := Track{TimeScale: int64(of.TimeScale), Init: init, LiveTrack: asset.LiveTrack{
-			Name: of.Name, Kind: of.Kind, Codec: of.Codec, BitRate: of.BitRate, Width: of.Width, Height: of.Height, SampleRate: of.SampleRate, Channels: of.Channels, Language: of.Language,
-		}}
-		if of.FrameRate.Den > 0 {
-			t.FrameRate = float64(of.FrameRate.Num) / float64(of.FrameRate.Den)
-		}
-		tracks = append(tracks, t)
+		tracks = append(tracks, r.track(init))
 		if of.Kind == "video" || len(a.Of("video")) == 0 {
 			length = max(length, of.Total())
 		}
@@ -110,32 +97,22 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 	if err := c.Begin(tracks); err != nil {
 		return err
 	}
+	return v.run(ctx, c, reels, length)
+}
+
+// run writes the samples of the reels at their times. The first sample is due now.
+func (v *Server) run(ctx context.Context, c *channel, reels []*reel, length float64) error {
 	zero := v.cfg.Now()
 	for {
-		// Find the sample with the earliest decoding time among all tracks. At equal times the
-		// first track wins.
-		first := -1
-		var at time.Duration
-		for i, r := range reels {
-			if err := r.fill(length); err != nil {
-				return fmt.Errorf("%s of asset %s: %w", r.of.Name, a.ID, err)
-			}
-			if t := units(r.samples[0].Decode, int64(r.of.TimeScale)); first < 0 || t < at {
-				first, at = i, t
-			}
+		first, at, err := earliest(reels, length)
+		if err != nil {
+			return fmt.Errorf("%s of asset %s: %w", reels[first].of.Name, c.Loop, err)
 		}
-		if wait := zero.Add(at).Sub(v.cfg.Now()); wait > 5*time.Millisecond {
-			if err := sleep(ctx, wait); err != nil {
-				return err
-			}
-		} else if wait < -5*time.Second { // the machine was suspended
-			return errors.New("the clock has jumped")
-		}
-		if err := ctx.Err(); err != nil {
+		if err := v.await(ctx, zero.Add(at)); err != nil {
 			return err
 		}
-		if v.cfg.Library.Get(a.ID) == nil {
-			return fmt.Errorf("asset %s was removed", a.ID)
+		if v.cfg.Library.Get(c.Loop) == nil {
+			return fmt.Errorf("asset %s was removed", c.Loop)
 		}
 		r := reels[first]
 		if err := c.Write(first, r.samples[0]); err != nil {
@@ -143,6 +120,66 @@ func (v *Server) play(ctx context.Context, c *channel) (err error) {
 		}
 		r.samples = r.samples[1:]
 	}
+}
+
+// playable reports whether a loop plays the rendition.
+func playable(of *asset.Rendition) bool { return of.Kind != "text" && len(of.Segments) > 0 }
+
+// openReel opens a rendition's file and returns its initialisation segment.
+func openReel(of *asset.Rendition, path string) (r *reel, init []byte, err error) {
+	r = &reel{of: of}
+	if r.file, err = os.Open(path); err != nil {
+		return nil, nil, err
+	}
+	init = make([]byte, of.Init)
+	if _, err = r.file.ReadAt(init, 0); err != nil {
+		err = fmt.Errorf("%s: %w", filepath.Base(path), err)
+	} else {
+		r.trex, err = trackOf(init)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, r.file.Close())
+	}
+	return r, init, nil
+}
+
+// track describes the reel as a track of a live stream.
+func (r *reel) track(init []byte) Track {
+	of := r.of
+	t := Track{TimeScale: int64(of.TimeScale), Init: init, LiveTrack: asset.LiveTrack{
+		Name: of.Name, Kind: of.Kind, Codec: of.Codec, BitRate: of.BitRate, Width: of.Width, Height: of.Height, SampleRate: of.SampleRate, Channels: of.Channels, Language: of.Language,
+	}}
+	if of.FrameRate.Den > 0 {
+		t.FrameRate = float64(of.FrameRate.Num) / float64(of.FrameRate.Den)
+	}
+	return t
+}
+
+// earliest returns the index of the reel with the sample to decode first, and the sample's time. At
+// equal times the first reel wins. If a reel cannot be read, earliest returns its index.
+func earliest(reels []*reel, length float64) (first int, at time.Duration, err error) {
+	first = -1
+	for i, r := range reels {
+		if err := r.fill(length); err != nil {
+			return i, 0, err
+		}
+		if t := units(r.samples[0].Decode, int64(r.of.TimeScale)); first < 0 || t < at {
+			first, at = i, t
+		}
+	}
+	return first, at, nil
+}
+
+// await waits for the time of a sample.
+func (v *Server) await(ctx context.Context, at time.Time) error {
+	if wait := at.Sub(v.cfg.Now()); wait > 5*time.Millisecond {
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	} else if wait < -5*time.Second { // the machine was suspended
+		return errors.New("the clock has jumped")
+	}
+	return ctx.Err()
 }
 
 // origin returns the start of the current round on the loop's clock, in the track's time scale.

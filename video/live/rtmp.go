@@ -296,32 +296,34 @@ func receive(peer interface {
 		// The library holds the chunks of incomplete messages in memory. A publisher with too
 		// many is hostile. The estimate is rough, since a message's size on the wire is unknown.
 		partial += *read - before
-		payload := 0
-		switch m := m.(type) {
-		case *message.SetChunkSize:
-			if m.Value < leastChunk {
-				return fmt.Errorf("chunks of %d bytes", m.Value)
-			}
-		case *message.Video:
-			payload = len(m.AU)
-			err = in.rtmpVideo(m)
-		case *message.Audio:
-			payload = len(m.AU)
-			err = in.rtmpAudio(m)
-		case *message.VideoExSequenceStart, *message.VideoExCodedFrames, *message.VideoExFramesX, *message.VideoExMultitrack, *message.AudioExSequenceStart, *message.AudioExCodedFrames, *message.AudioExMultitrack:
-			err = errCodec
-		case *message.CommandAMF0:
-			if m.Name == "deleteStream" || m.Name == "FCUnpublish" || m.Name == "closeStream" {
-				return nil
-			}
-		}
-		if err != nil {
+		payload, ended, err := in.rtmp(m)
+		if err != nil || ended {
 			return err
 		}
 		if partial = max(0, partial-int64(payload+payload/4+64)); partial > mostPartial {
 			return fmt.Errorf("%d bytes of messages that do not end", partial)
 		}
 	}
+}
+
+// rtmp takes a message. payload is the size of the message's media data, and ended says that the
+// publisher has ended the stream.
+func (in *intake) rtmp(m message.Message) (payload int, ended bool, err error) {
+	switch m := m.(type) {
+	case *message.SetChunkSize:
+		if m.Value < leastChunk {
+			return 0, false, fmt.Errorf("chunks of %d bytes", m.Value)
+		}
+	case *message.Video:
+		return len(m.AU), false, in.rtmpVideo(m)
+	case *message.Audio:
+		return len(m.AU), false, in.rtmpAudio(m)
+	case *message.VideoExSequenceStart, *message.VideoExCodedFrames, *message.VideoExFramesX, *message.VideoExMultitrack, *message.AudioExSequenceStart, *message.AudioExCodedFrames, *message.AudioExMultitrack:
+		return 0, false, errCodec
+	case *message.CommandAMF0:
+		return 0, m.Name == "deleteStream" || m.Name == "FCUnpublish" || m.Name == "closeStream", nil
+	}
+	return 0, false, nil
 }
 
 // milliseconds converts an RTMP time to units of clockRate.

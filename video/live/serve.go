@@ -121,23 +121,10 @@ func (s *Stream) text(name, kind, keep string, skip bool) (answer, error) {
 // media returns a track's playlist once the playlist has the requested part (RFC 8216bis section
 // 6.2.5).
 func (s *Stream) media(ctx func() context.Context, name, query string) (answer, error) {
-	skip, number, part, keep := false, int64(-1), -1, keepMoment
-	if query != "" {
-		q, err := url.ParseQuery(query)
-		if err != nil {
-			return refusal(http.StatusBadRequest, "the query cannot be read"), nil //nolint:nilerr // it is the answer
-		}
-		skip = q.Get("_HLS_skip") == "YES" || q.Get("_HLS_skip") == "v2"
-		if v := q.Get("_HLS_msn"); v != "" {
-			if number, err = strconv.ParseInt(v, 10, 64); err != nil || number < 0 {
-				return refusal(http.StatusBadRequest, "_HLS_msn is no number"), nil //nolint:nilerr // it is the answer
-			}
-		}
-		if v := q.Get("_HLS_part"); v != "" {
-			if part, err = strconv.Atoi(v); err != nil || part < 0 || number < 0 {
-				return refusal(http.StatusBadRequest, "_HLS_part is no number, or _HLS_msn is missing"), nil //nolint:nilerr // it is the answer
-			}
-		}
+	keep := keepMoment
+	skip, number, part, err := parseReload(query)
+	if err != nil {
+		return refusal(http.StatusBadRequest, err.Error()), nil //nolint:nilerr // it is the answer
 	}
 	if number >= 0 {
 		keep = keepAsked
@@ -175,25 +162,15 @@ func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reache
 	var timer *time.Timer
 	began := time.Now()
 	for {
-		most := segmentMost
 		s.mu.Lock()
 		flowing, reached = s.flowing, condition()
-		if flowing {
-			most = 3 * segmentMost
-		}
-		left := most - time.Since(began)
+		left := patience(flowing) - time.Since(began)
 		changed, over := s.changed, reached || s.closed || left <= 0
-		switch {
-		case over && timer != nil:
-			s.waiting--
-		case !over && timer == nil:
-			if s.waiting >= mostWaiting {
-				s.mu.Unlock()
-				return false, flowing, errWaiting
-			}
-			s.waiting++
-		}
+		err := s.countLocked(timer != nil, !over)
 		s.mu.Unlock()
+		if err != nil {
+			return false, flowing, err
+		}
 		if over {
 			return reached, flowing, nil
 		}
@@ -215,6 +192,53 @@ func (s *Stream) wait(ctx func() context.Context, condition func() bool) (reache
 	}
 }
 
+// patience returns the longest wait.
+func patience(flowing bool) time.Duration {
+	if flowing {
+		return 3 * segmentMost
+	}
+	return segmentMost
+}
+
+// countLocked counts a request that begins to wait or ends its wait. It returns errWaiting if too
+// many wait.
+func (s *Stream) countLocked(before, now bool) error {
+	switch {
+	case before && !now:
+		s.waiting--
+	case !before && now:
+		if s.waiting >= mostWaiting {
+			return errWaiting
+		}
+		s.waiting++
+	}
+	return nil
+}
+
+// parseReload reads the directives of a request for a playlist. number and part are -1 if absent.
+func parseReload(query string) (skip bool, number int64, part int, err error) {
+	number, part = -1, -1
+	if query == "" {
+		return false, number, part, nil
+	}
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return false, 0, 0, errors.New("the query cannot be read")
+	}
+	skip = slices.Contains([]string{"YES", "v2"}, q.Get("_HLS_skip"))
+	if v := q.Get("_HLS_msn"); v != "" {
+		if number, err = strconv.ParseInt(v, 10, 64); err != nil || number < 0 {
+			return false, 0, 0, errors.New("_HLS_msn is no number")
+		}
+	}
+	if v := q.Get("_HLS_part"); v != "" {
+		if part, err = strconv.Atoi(v); err != nil || part < 0 || number < 0 {
+			return false, 0, 0, errors.New("_HLS_part is no number, or _HLS_msn is missing")
+		}
+	}
+	return skip, number, part, nil
+}
+
 // bytes returns an initialisation segment ID/TRACK/init-EPOCH.mp4, a segment NUMBER.m4s or a part
 // NUMBER.PART.m4s. A request for the next part blocks.
 func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) {
@@ -226,66 +250,28 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 	if v, ok := strings.CutPrefix(name, "init-"); ok {
 		return s.init(track, strings.TrimSuffix(v, ".mp4")), nil
 	}
-	base, ok := strings.CutSuffix(name, ".m4s")
-	digits, digit, isPart := strings.Cut(base, ".")
-	number, err := strconv.ParseInt(digits, 10, 64)
-	part := 0
-	if err == nil && isPart {
-		part, err = strconv.Atoi(digit)
+	number, part, ok := parseName(name)
+	if !ok {
+		return nothing, nil
 	}
-	if err != nil || !ok || number < 0 || part < 0 {
-		return nothing, nil //nolint:nilerr // it is the answer
-	}
-	var of *segment
-	var body []byte
-	var kind string
-	var offset, size int64
-	find := func() bool {
-		r := s.rows[track]
-		if r == nil {
-			return true
-		}
-		if of = r.segment(number); of != nil {
-			kind = of.track.Kind + "/mp4"
-			size = of.size
-			if !isPart {
-				return true
-			}
-			if part < len(of.parts) {
-				p := &of.parts[part]
-				body, offset, size = p.body, p.offset, p.size
-				return true
-			}
-			of = nil
-		}
-		if !isPart {
-			return true
-		}
-		if r.open != nil { // the next part belongs to the open segment
-			if number == r.open.number && part < len(r.open.parts) {
-				of = r.open
-				p := &of.parts[part]
-				body, kind, offset, size = p.body, of.track.Kind+"/mp4", p.offset, p.size
-				return true
-			}
-			return number != r.open.number || part != len(r.open.parts)
-		}
-		return number != r.next || part != 0
-	}
-	if isPart {
-		if _, _, err := s.wait(ctx, find); err != nil {
+	var a answer
+	if part >= 0 {
+		if _, _, err := s.wait(ctx, func() bool {
+			var known bool
+			a, known = s.partLocked(track, number, part)
+			return known
+		}); err != nil {
 			return refusal(http.StatusServiceUnavailable, err.Error()), nil
 		}
 	} else {
 		s.mu.Lock()
-		find()
+		a = s.segmentLocked(track, number)
 		s.mu.Unlock()
 	}
-	if of == nil {
+	if a.kind == "" {
 		return nothing, nil
 	}
-	a := answer{kind: kind, keep: keepMedia, body: body, offset: offset, size: size}
-	if body == nil {
+	if a.body == nil {
 		f, err := os.Open(s.disk.path(track, number))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nothing, nil // the segment has left the window
@@ -296,6 +282,60 @@ func (s *Stream) bytes(ctx func() context.Context, path string) (answer, error) 
 		a.file = f
 	}
 	return a, nil
+}
+
+// parseName reads NUMBER.m4s, with part -1, and NUMBER.PART.m4s.
+func parseName(name string) (number int64, part int, ok bool) {
+	base, ok := strings.CutSuffix(name, ".m4s")
+	digits, digit, isPart := strings.Cut(base, ".")
+	number, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !ok || number < 0 {
+		return 0, 0, false
+	}
+	if !isPart {
+		return number, -1, true
+	}
+	part, err = strconv.Atoi(digit)
+	return number, part, err == nil && part >= 0
+}
+
+// segmentLocked returns a finished segment without its bytes. The kind is empty if the stream has no
+// such segment.
+func (s *Stream) segmentLocked(track string, number int64) answer {
+	r := s.rows[track]
+	if r == nil {
+		return answer{}
+	}
+	of := r.segment(number)
+	if of == nil {
+		return answer{}
+	}
+	return answer{kind: of.track.Kind + "/mp4", keep: keepMedia, size: of.size}
+}
+
+// partLocked returns a part. known is false if the part is the next one of the track. The kind is
+// empty if the stream has no such part.
+func (s *Stream) partLocked(track string, number int64, part int) (a answer, known bool) {
+	r := s.rows[track]
+	if r == nil {
+		return answer{}, true
+	}
+	if of := r.segment(number); of != nil && part < len(of.parts) {
+		return of.part(part), true
+	}
+	if r.open == nil { // the next part belongs to the next segment
+		return answer{}, number != r.next || part != 0
+	}
+	if number == r.open.number && part < len(r.open.parts) {
+		return r.open.part(part), true
+	}
+	return answer{}, number != r.open.number || part != len(r.open.parts)
+}
+
+// part returns the answer with part n of the segment.
+func (s *segment) part(n int) answer {
+	p := &s.parts[n]
+	return answer{kind: s.track.Kind + "/mp4", keep: keepMedia, body: p.body, offset: p.offset, size: p.size}
 }
 
 // segment returns the finished segment of a number, or nil.

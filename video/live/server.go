@@ -121,19 +121,25 @@ func Open(cfg Config) (*Server, error) {
 			}
 			continue
 		}
-		var r record
-		b, err := os.ReadFile(filepath.Join(path, "stream.json"))
-		if err == nil {
-			err = json.Unmarshal(b, &r)
-		}
-		if err == nil {
-			_, err = v.open(r)
-		}
-		if err != nil {
+		if err := v.resume(path); err != nil {
 			cfg.Log.Error("a live stream is left out", "stream", e.Name(), "error", err)
 		}
 	}
 	return v, nil
+}
+
+// resume opens the stream in a directory.
+func (v *Server) resume(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "stream.json"))
+	if err != nil {
+		return err
+	}
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return err
+	}
+	_, err = v.open(r)
+	return err
 }
 
 // Stop ends all inputs and answers waiting viewers.
@@ -291,26 +297,48 @@ func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 	case !(spec.Window >= leastWindow.Seconds() && spec.Window <= 12*3600):
 		return asset.Live{}, fmt.Errorf("%w: a window of %g seconds; 30 to 43200 can be", ErrSpec, spec.Window)
 	}
-	if spec.Loop != "" {
-		a := v.cfg.Library.Get(spec.Loop)
-		if a == nil || a.State != asset.Ready {
-			return asset.Live{}, fmt.Errorf("%w: there is no asset %q that is ready", ErrSpec, spec.Loop)
-		}
-		if a.Protection != asset.Clear {
-			return asset.Live{}, fmt.Errorf("%w: asset %s is protected, and live streams are not", ErrSpec, spec.Loop)
-		}
+	if err := v.checkLoop(spec.Loop); err != nil {
+		return asset.Live{}, err
 	}
 	r := record{LiveSpec: spec, ID: strings.ToLower(rand.Text()[:8]), Created: v.cfg.Now().UTC().Truncate(time.Millisecond)}
 	if spec.Loop == "" {
 		r.Key = strings.ToLower(rand.Text())
 	}
-	b, err := json.MarshalIndent(r, "", " ")
+	if err := v.store(r); err != nil {
+		return asset.Live{}, err
+	}
+	c, err := v.open(r)
 	if err != nil {
 		return asset.Live{}, err
 	}
+	return v.view(c), nil
+}
+
+// checkLoop refuses an asset that cannot be played.
+func (v *Server) checkLoop(id string) error {
+	if id == "" {
+		return nil
+	}
+	a := v.cfg.Library.Get(id)
+	if a == nil || a.State != asset.Ready {
+		return fmt.Errorf("%w: there is no asset %q that is ready", ErrSpec, id)
+	}
+	if a.Protection != asset.Clear {
+		return fmt.Errorf("%w: asset %s is protected, and live streams are not", ErrSpec, id)
+	}
+	return nil
+}
+
+// store writes a stream's directory, which appears whole. The error wraps ErrTaken if the name has
+// a stream.
+func (v *Server) store(r record) error {
+	b, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
 	aside := filepath.Join(v.cfg.Dir, "."+r.ID)
 	if err := os.Mkdir(aside, 0o700); err != nil {
-		return asset.Live{}, err
+		return err
 	}
 	path := filepath.Join(aside, "stream.json")
 	if err = os.WriteFile(filepath.Join(aside, "log"), nil, 0o600); err == nil {
@@ -321,21 +349,17 @@ func (v *Server) Create(spec asset.LiveSpec) (asset.Live, error) {
 	}
 	if err == nil {
 		v.mu.Lock()
-		if v.channels[spec.Name] != nil {
-			err = fmt.Errorf("%w: %s", ErrTaken, spec.Name)
-		} else if err = os.Rename(aside, filepath.Join(v.cfg.Dir, spec.Name)); errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%w: %s", ErrTaken, spec.Name)
+		if v.channels[r.Name] != nil {
+			err = fmt.Errorf("%w: %s", ErrTaken, r.Name)
+		} else if err = os.Rename(aside, filepath.Join(v.cfg.Dir, r.Name)); errors.Is(err, fs.ErrExist) {
+			err = fmt.Errorf("%w: %s", ErrTaken, r.Name)
 		}
 		v.mu.Unlock()
 	}
 	if err != nil {
-		return asset.Live{}, errors.Join(err, os.RemoveAll(aside))
+		return errors.Join(err, os.RemoveAll(aside))
 	}
-	c, err := v.open(r)
-	if err != nil {
-		return asset.Live{}, err
-	}
-	return v.view(c), nil
+	return nil
 }
 
 // Remove ends a stream and deletes its directory. An unknown stream is fs.ErrNotExist.

@@ -52,16 +52,8 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 				}
 				return
 			}
-			name, key, _ := strings.Cut(asked.StreamId(), ":")
-			c, err := v.admit(name, key)
-			reason := srt.REJX_UNAUTHORIZED
-			if err == nil && asked.IsEncrypted() { // ffmpeg reports this reason as "password required or unexpected"
-				err, reason = errPassphrase, srt.REJ_UNSECURE
-				c.refused(err)
-			}
-			if err != nil {
-				v.cfg.Log.Info("a publisher has gone", "publisher", asked.RemoteAddr().String(), "stream", name, "why", err)
-				asked.Reject(reason)
+			c := v.admitSRT(asked)
+			if c == nil {
 				continue
 			}
 			select {
@@ -84,6 +76,24 @@ func (v *Server) ListenSRT(address string) (net.Addr, error) {
 	}
 	v.listening("srt", l.Addr())
 	return l.Addr(), nil
+}
+
+// admitSRT returns the publisher's stream. It rejects a connection without the stream's key, or with
+// encryption, and returns nil.
+func (v *Server) admitSRT(asked srt.ConnRequest) *channel {
+	name, key, _ := strings.Cut(asked.StreamId(), ":")
+	c, err := v.admit(name, key)
+	reason := srt.REJX_UNAUTHORIZED
+	if err == nil && asked.IsEncrypted() { // ffmpeg reports this reason as "password required or unexpected"
+		err, reason = errPassphrase, srt.REJ_UNSECURE
+		c.refused(err)
+	}
+	if err != nil {
+		v.cfg.Log.Info("a publisher has gone", "publisher", asked.RemoteAddr().String(), "stream", name, "why", err)
+		asked.Reject(reason)
+		return nil
+	}
+	return c
 }
 
 // publishSRT serves a publisher's connection.
@@ -146,22 +156,11 @@ func receiveTS(from io.Reader, in *intake) error {
 			r.OnDataH264(t, func(pts, dts int64, units [][]byte) error { return in.tsPicture(m, clock.Decode(dts), pts-dts, units) })
 		case *codecs.MPEG4Audio:
 			sounds++
-			config, err := codec.Marshal()
-			if err != nil {
-				return fmt.Errorf("%w: AAC: %w", errCodec, err)
-			}
-			if err := in.describeSound(config, int(codec.Type), codec.SampleRate, channelsOf(codec.ChannelConfig)); err != nil {
+			if err := in.tsConfig(codec); err != nil {
 				return err
 			}
 			r.OnDataMPEG4Audio(t, func(pts int64, units [][]byte) error {
-				at := clock.Decode(pts)
-				for n, unit := range units {
-					m.taken(len(unit))
-					if err := in.aac(at+int64(n)*1024*clockRate/int64(codec.SampleRate), unit); err != nil {
-						return err
-					}
-				}
-				return nil
+				return in.tsSound(m, clock.Decode(pts), codec.SampleRate, units)
 			})
 		default:
 			return errCodec
@@ -170,14 +169,38 @@ func receiveTS(from io.Reader, in *intake) error {
 	if pictures > 1 || sounds > 1 {
 		return fmt.Errorf("%w: one track of each", errCodec)
 	}
+	return readTS(r)
+}
+
+// readTS reads until the connection ends.
+func readTS(r *mpegts.Reader) error {
 	for {
-		if err := r.Read(); err != nil {
-			if errors.Is(err, io.EOF) {
-				return errGone
-			}
+		if err := r.Read(); errors.Is(err, io.EOF) {
+			return errGone
+		} else if err != nil {
 			return err
 		}
 	}
+}
+
+// tsConfig describes a track of AAC.
+func (in *intake) tsConfig(codec *codecs.MPEG4Audio) error {
+	config, err := codec.Marshal()
+	if err != nil {
+		return fmt.Errorf("%w: AAC: %w", errCodec, err)
+	}
+	return in.describeSound(config, int(codec.Type), codec.SampleRate, channelsOf(codec.ChannelConfig))
+}
+
+// tsSound takes successive frames of AAC, the first at a time of the epoch.
+func (in *intake) tsSound(m *metered, at int64, rate int, units [][]byte) error {
+	for n, unit := range units {
+		m.taken(len(unit))
+		if err := in.aac(at+int64(n)*1024*clockRate/int64(rate), unit); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tsPicture takes an access unit. Parameter sets precede the key frames.

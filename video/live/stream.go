@@ -230,16 +230,11 @@ func (s *Stream) Write(track int, sample Sample) error {
 	}
 	sample.Decode = m.after(sample.Decode)
 	at := units(sample.Decode, m.TimeScale)
-	if !s.feed.begun {
-		if m != s.feed.leader || !sample.Key {
-			return nil
-		}
-		if err := s.start(at); err != nil {
-			return err
-		}
+	if begun, err := s.begin(m, &sample, at); err != nil || !begun {
+		return err
 	}
 	if m.pending == nil {
-		if at < s.feed.zero-time.Millisecond || m.Kind == "video" && !sample.Key {
+		if !s.feed.opens(m, &sample, at) {
 			return nil
 		}
 		m.pending = &sample
@@ -252,30 +247,59 @@ func (s *Stream) Write(track int, sample Sample) error {
 	if err := s.take(m, duration); err != nil {
 		return err
 	}
-	segment, open := at-s.feed.zero, m.row.open
-	length := units(open.duration+m.fragment.duration, m.TimeScale)
 	next := units(duration, m.TimeScale)
-	var cut bool
-	switch {
-	case length+next > segmentMost:
-		cut = true
-	case m == s.feed.leader:
-		cut = sample.Key && length+next/2 >= segmentTarget
-	case m.finished-s.feed.passed < len(s.feed.cuts):
-		cut = sample.Key && segment+next/2 >= s.feed.cuts[m.finished-s.feed.passed]
-	}
 	full := units(m.fragment.duration, m.TimeScale)+next > partTarget
 	var err error
-	if cut {
-		if err = s.finish(m); err == nil && m == s.feed.leader {
-			s.feed.cuts = append(s.feed.cuts, segment)
-		}
-		s.feed.pass()
+	if s.cuts(m, &sample, next) {
+		err = s.cut(m, at-s.feed.zero)
 	} else if full {
 		err = s.flush(m)
 	}
 	m.pending = &sample
 	return err
+}
+
+// begin starts the epoch at the first key frame of the leader. It returns false before that.
+func (s *Stream) begin(m *making, sample *Sample, at time.Duration) (bool, error) {
+	if s.feed.begun {
+		return true, nil
+	}
+	if m != s.feed.leader || !sample.Key {
+		return false, nil
+	}
+	return true, s.start(at)
+}
+
+// opens reports whether a track can begin with the sample at a time: not before the leader, and with
+// a key frame.
+func (f *feed) opens(m *making, sample *Sample, at time.Duration) bool {
+	return at >= f.zero-time.Millisecond && (m.Kind != "video" || sample.Key)
+}
+
+// cut finishes a track's segment before a sample at a time of the feed.
+func (s *Stream) cut(m *making, at time.Duration) error {
+	err := s.finish(m)
+	if err == nil && m == s.feed.leader {
+		s.feed.cuts = append(s.feed.cuts, at)
+	}
+	s.feed.pass()
+	return err
+}
+
+// cuts reports whether the sample, which lasts next, begins a new segment of its track. The leader
+// decides, and the other tracks follow at their next key frame.
+func (s *Stream) cuts(m *making, sample *Sample, next time.Duration) bool {
+	length := units(m.row.open.duration+m.fragment.duration, m.TimeScale)
+	switch {
+	case length+next > segmentMost:
+		return true
+	case m == s.feed.leader:
+		return sample.Key && length+next/2 >= segmentTarget
+	case m.finished-s.feed.passed < len(s.feed.cuts):
+		at := units(sample.Decode, m.TimeScale) - s.feed.zero
+		return sample.Key && at+next/2 >= s.feed.cuts[m.finished-s.feed.passed]
+	}
+	return false
 }
 
 // after returns a decoding time later than the last sample's. If the input's clock stands still
