@@ -54,33 +54,44 @@ func parseReference(text string) (reference, error) {
 	}
 	parts := strings.Split(text, ":")
 	if parts[0] == "arn" {
-		if len(parts) < 7 || !strings.HasPrefix(parts[1], "aws") || parts[2] != "lambda" || !regionPattern.MatchString(parts[3]) || !accountPattern.MatchString(parts[4]) || parts[5] != "function" {
+		if !isARN(parts) {
 			return bad()
 		}
 		r.region = parts[3]
 		parts = parts[4:]
 	}
-	if len(parts) > 2 && parts[1] == "function" {
-		if r.account = parts[0]; !accountPattern.MatchString(r.account) {
-			return bad()
-		}
-		parts = parts[2:]
-	} else if len(parts) > 1 && parts[0] == "function" {
-		parts = parts[1:]
+	var ok bool
+	if r.account, parts, ok = cutAccount(parts); !ok {
+		return bad()
 	}
-	switch r.name = parts[0]; len(parts) {
-	case 1:
-	case 2:
+	if r.name = parts[0]; len(parts) > 2 {
+		return bad()
+	}
+	if len(parts) == 2 {
 		if r.qualifier = parts[1]; !qualifierPattern.MatchString(r.qualifier) {
 			return bad()
 		}
-	default:
-		return bad()
 	}
 	if !template.ValidName(r.name) {
 		return reference{}, invalid("function name %q: FRE's names have lower-case letters, digits and dashes, at most 63, and do not begin with a dash", clip(r.name))
 	}
 	return r, nil
+}
+
+// cutAccount cuts ACCOUNT:function: or function: off. ok is false for a bad account.
+func cutAccount(parts []string) (account string, rest []string, ok bool) {
+	switch {
+	case len(parts) > 2 && parts[1] == "function":
+		return parts[0], parts[2:], accountPattern.MatchString(parts[0])
+	case len(parts) > 1 && parts[0] == "function":
+		return "", parts[1:], true
+	}
+	return "", parts, true
+}
+
+// isARN reports whether the parts are those of a function's ARN, with or without a qualifier.
+func isARN(parts []string) bool {
+	return len(parts) >= 7 && strings.HasPrefix(parts[1], "aws") && parts[2] == "lambda" && regionPattern.MatchString(parts[3]) && accountPattern.MatchString(parts[4]) && parts[5] == "function"
 }
 
 // function parses the request's reference of a function. A reference to another account or

@@ -1,6 +1,7 @@
 package lambda
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -72,7 +73,7 @@ type bundle struct {
 
 func (b *bundle) check() error {
 	switch {
-	case b.S3Bucket != "" || b.S3Key != "" || b.ImageUri != "" || b.SourceKMSKeyArn != "" || b.PublishTo != "":
+	case cmp.Or(b.S3Bucket, b.S3Key, b.ImageUri, b.SourceKMSKeyArn, b.PublishTo) != "":
 		return invalid("code comes as ZipFile alone: FRE reads no S3 bucket and no image of ECR")
 	case len(b.ZipFile) == 0:
 		return invalid("ZipFile is missing")
@@ -88,6 +89,46 @@ var variablePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]+$`)
 
 // apply checks the change and applies the change to s.
 func (o *change) apply(s *settings) error {
+	if err := o.supported(); err != nil {
+		return err
+	}
+	for value, to := range map[*string]*string{&o.Runtime: &s.Runtime, &o.Handler: &s.Handler, &o.Role: &s.Role} {
+		if *value != "" {
+			*to = *value
+		}
+	}
+	if o.Description != nil {
+		s.Description = *o.Description
+	}
+	if err := o.applyLimits(s); err != nil {
+		return err
+	}
+	if o.Environment != nil {
+		if err := checkEnvironment(o.Environment.Variables); err != nil {
+			return err
+		}
+		s.Environment = o.Environment.Variables
+	}
+	return s.check()
+}
+
+func (s *settings) check() error {
+	if len(s.Description) > 256 || len(s.Handler) > 128 || len(s.Role) > 256 {
+		return invalid("Description and Role have at most 256 characters, Handler 128")
+	}
+	_, _, err := s.base()
+	return err
+}
+
+func (o *change) applyLimits(s *settings) error {
+	if err := within("Timeout", o.Timeout, 1, 900, &s.Timeout); err != nil {
+		return err
+	}
+	return within("MemorySize", o.MemorySize, 128, 10240, &s.MemorySize)
+}
+
+// supported refuses settings that FRE has not.
+func (o *change) supported() error {
 	switch {
 	case len(o.Layers) > 0:
 		return invalid("Layers are not supported: put the layers' files into the ZipFile")
@@ -98,46 +139,45 @@ func (o *change) apply(s *settings) error {
 	case o.SnapStart != nil && o.SnapStart.ApplyOn != "None" && o.SnapStart.ApplyOn != "":
 		return invalid("SnapStart is not supported")
 	}
-	for value, to := range map[*string]*string{&o.Runtime: &s.Runtime, &o.Handler: &s.Handler, &o.Role: &s.Role} {
-		if *value != "" {
-			*to = *value
-		}
+	return nil
+}
+
+// within sets a number that the change has and that lies in its limits.
+func within(name string, value *int, least, most int, to *int) error {
+	if value == nil {
+		return nil
 	}
-	if o.Description != nil {
-		s.Description = *o.Description
+	if *value < least || *value > most {
+		return invalid("%s is %d: from %d to %d", name, *value, least, most)
 	}
-	for _, n := range []struct {
-		name        string
-		value       *int
-		least, most int
-		to          *int
-	}{{"Timeout", o.Timeout, 1, 900, &s.Timeout}, {"MemorySize", o.MemorySize, 128, 10240, &s.MemorySize}} {
-		if n.value == nil {
-			continue
+	*to = *value
+	return nil
+}
+
+func checkEnvironment(variables map[string]string) error {
+	size := 0
+	for name, value := range variables {
+		if !variablePattern.MatchString(name) || strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "FRE_") || name == "_HANDLER" || name == "LAMBDA_TASK_ROOT" || name == "LAMBDA_RUNTIME_DIR" {
+			return invalid("the environment variable %q is reserved, or its name is not valid", clip(name))
 		}
-		if *n.value < n.least || *n.value > n.most {
-			return invalid("%s is %d: from %d to %d", n.name, *n.value, n.least, n.most)
-		}
-		*n.to = *n.value
+		size += len(name) + len(value)
 	}
-	if o.Environment != nil {
-		size := 0
-		for name, value := range o.Environment.Variables {
-			if !variablePattern.MatchString(name) || strings.HasPrefix(name, "AWS_") || strings.HasPrefix(name, "FRE_") || name == "_HANDLER" || name == "LAMBDA_TASK_ROOT" || name == "LAMBDA_RUNTIME_DIR" {
-				return invalid("the environment variable %q is reserved, or its name is not valid", clip(name))
-			}
-			size += len(name) + len(value)
-		}
-		if size > 4096 {
-			return invalid("the environment has %d bytes, at most 4096", size)
-		}
-		s.Environment = o.Environment.Variables
+	if size > 4096 {
+		return invalid("the environment has %d bytes, at most 4096", size)
 	}
-	if len(s.Description) > 256 || len(s.Handler) > 128 || len(s.Role) > 256 {
-		return invalid("Description and Role have at most 256 characters, Handler 128")
+	return nil
+}
+
+// initial returns the settings of a new function.
+func (o *change) initial() (settings, error) {
+	set := settings{Timeout: 3, MemorySize: 128}
+	if err := o.apply(&set); err != nil {
+		return set, err
 	}
-	_, _, err := s.base()
-	return err
+	if set.Handler == "" {
+		return set, invalid("Handler is missing")
+	}
+	return set, nil
 }
 
 func (s *server) createFunction(c *call) error {
@@ -160,19 +200,16 @@ func (s *server) createFunction(c *call) error {
 	if ref.qualifier != "" {
 		return invalid("FunctionName has a qualifier: a new function has no versions")
 	}
-	if req.PackageType != "" && req.PackageType != "Zip" {
+	if cmp.Or(req.PackageType, "Zip") != "Zip" {
 		return invalid("PackageType %q is not supported: Zip is", clip(req.PackageType))
 	}
 	req.Code.Architectures = req.Architectures
 	if err := req.Code.check(); err != nil {
 		return err
 	}
-	set := settings{Timeout: 3, MemorySize: 128}
-	if err := req.apply(&set); err != nil {
+	set, err := req.initial()
+	if err != nil {
 		return err
-	}
-	if set.Handler == "" {
-		return invalid("Handler is missing")
 	}
 	dir, done, err := s.upload(c, &set, &req.Code)
 	if err != nil {
@@ -285,19 +322,28 @@ func (s *server) changed(c *call, id string) (ref reference, set *settings, r *e
 	if id != "" && id != revisionID(c.on, r) {
 		return ref, nil, nil, nil, refuse(http.StatusPreconditionFailed, "PreconditionFailedException", "The Revision Id provided does not match the latest Revision Id. Call the GetFunction/GetAlias API to retrieve the latest Revision Id")
 	}
-	img, err := s.Engine.Image(string(r.Image))
+	set, err = s.settings(ref, r)
 	if err != nil {
 		return ref, nil, nil, nil, err
+	}
+	return ref, set, r, unlock, nil
+}
+
+// settings returns the settings of a revision that this API deployed.
+func (s *server) settings(ref reference, r *engine.Revision) (*settings, error) {
+	img, err := s.Engine.Image(string(r.Image))
+	if err != nil {
+		return nil, err
 	}
 	config, err := image.ConfigOf(img)
 	if err != nil {
-		return ref, nil, nil, nil, err
+		return nil, err
 	}
-	was, ok := settingsOf(&config)
+	set, ok := settingsOf(&config)
 	if !ok {
-		return ref, nil, nil, nil, refuse(http.StatusConflict, "ResourceConflictException", "%s was deployed from a template: change the template, and use fre deploy", ref.name)
+		return nil, refuse(http.StatusConflict, "ResourceConflictException", "%s was deployed from a template: change the template, and use fre deploy", ref.name)
 	}
-	return ref, &was, r, unlock, nil
+	return &set, nil
 }
 
 // upload unpacks a request's code into a template directory. The caller calls remove to remove

@@ -2,6 +2,7 @@ package lambda
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -92,6 +93,7 @@ func (s *server) invoke(c *call) error {
 	}
 	switch kind := c.r.Header.Get("X-Amz-Invocation-Type"); kind {
 	case "", "RequestResponse":
+		return s.invokeNow(c, to, r)
 	case "Event":
 		return s.later(c, to.name, r)
 	case "DryRun":
@@ -100,6 +102,10 @@ func (s *server) invoke(c *call) error {
 	default:
 		return invalid("invocation type %q is none of RequestResponse, Event and DryRun", clip(kind))
 	}
+}
+
+// invokeNow runs the event and sends the answer.
+func (s *server) invokeNow(c *call, to target, r *engine.Request) error {
 	var log *tail
 	if c.r.Header.Get("X-Amz-Log-Type") == "Tail" {
 		log = s.follow(c)
@@ -118,9 +124,7 @@ func (s *server) invoke(c *call) error {
 	h.Set("X-Amz-Executed-Version", to.version)
 	if fault != nil {
 		h.Set("X-Amz-Function-Error", "Unhandled")
-		if fault.payload != nil {
-			payload = fault.payload
-		} else if payload, err = json.Marshal(fault); err != nil {
+		if payload, err = fault.body(); err != nil {
 			return err
 		}
 	}
@@ -213,13 +217,33 @@ func answer(resp *engine.Response, f *fault) ([]byte, *fault) {
 	return payload, f
 }
 
+// body returns the answer to a failed invocation.
+func (f *fault) body() ([]byte, error) {
+	if f.payload != nil {
+		return f.payload, nil
+	}
+	return json.Marshal(f)
+}
+
+// end returns the error fields of a stream's last message. f may be nil.
+func (f *fault) end() (map[string]string, error) {
+	if f == nil {
+		return map[string]string{}, nil
+	}
+	details, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"ErrorCode": "Unhandled", "ErrorDetails": string(details)}, nil
+}
+
 // invokeStream sends the function's output at once, as messages of an event stream.
 func (s *server) invokeStream(c *call) error {
 	to, err := s.target(c)
 	if err != nil {
 		return err
 	}
-	if kind := c.r.Header.Get("X-Amz-Invocation-Type"); kind != "" && kind != "RequestResponse" {
+	if kind := c.r.Header.Get("X-Amz-Invocation-Type"); cmp.Or(kind, "RequestResponse") != "RequestResponse" {
 		return invalid("invocation type %q: a stream is a RequestResponse", clip(kind))
 	}
 	r, err := c.event(to)
@@ -244,40 +268,21 @@ func (s *server) invokeStream(c *call) error {
 	send := func(kind, contentType string, payload []byte) error {
 		_ = control.SetWriteDeadline(time.Now().Add(patience))
 		_, err := c.w.Write(message([][2]string{{":message-type", "event"}, {":event-type", kind}, {":content-type", contentType}}, payload))
-		if err == nil {
-			err = control.Flush()
-		}
-		return err
-	}
-	if resp != nil {
-		defer func() { _ = resp.Body.Close() }()
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := resp.Body.Read(buf)
-			if n > 0 {
-				if send("PayloadChunk", "application/octet-stream", buf[:n]) != nil {
-					return nil // the client has disconnected: closing the body tells the function
-				}
-			}
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				fault = faultOf(err, resp.ID)
-				if fault == nil {
-					fault = faultOf(&engine.FunctionError{Type: "Runtime.TruncatedResponse", Message: err.Error()}, resp.ID)
-				}
-				break
-			}
-		}
-	}
-	end := map[string]string{}
-	if fault != nil {
-		details, err := json.Marshal(fault)
 		if err != nil {
 			return err
 		}
-		end["ErrorCode"], end["ErrorDetails"] = "Unhandled", string(details)
+		return control.Flush()
+	}
+	if resp != nil {
+		defer func() { _ = resp.Body.Close() }()
+		var gone bool
+		if fault, gone = relay(resp, fault, send); gone {
+			return nil // the client has disconnected: closing the body tells the function
+		}
+	}
+	end, err := fault.end()
+	if err != nil {
+		return err
 	}
 	if log != nil {
 		end["LogResult"] = log.result(instanceOf(resp, fault), h.Get("X-Amzn-Requestid"), to.version, time.Since(begun))
@@ -288,6 +293,27 @@ func (s *server) invokeStream(c *call) error {
 	}
 	_ = send("InvokeComplete", "application/json", body) // an error means that the connection ends
 	return nil
+}
+
+// relay sends the function's output until its end or the client's. It returns f, or the fault that
+// broke the output off. gone says that the client has disconnected.
+func relay(resp *engine.Response, f *fault, send func(kind, contentType string, payload []byte) error) (_ *fault, gone bool) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := resp.Body.Read(buf)
+		if n > 0 && send("PayloadChunk", "application/octet-stream", buf[:n]) != nil {
+			return f, true
+		}
+		if errors.Is(err, io.EOF) {
+			return f, false
+		}
+		if err != nil {
+			if f = faultOf(err, resp.ID); f == nil {
+				f = faultOf(&engine.FunctionError{Type: "Runtime.TruncatedResponse", Message: err.Error()}, resp.ID)
+			}
+			return f, false
+		}
+	}
 }
 
 // instanceOf returns the id of the sandbox that ran an event, or "".

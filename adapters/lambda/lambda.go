@@ -180,33 +180,16 @@ func (s *server) admit(rt route, c *call) error {
 	if wait := s.Guard.Clients.Take(c.client); wait > 0 {
 		return &access.SlowDownError{What: "requests from the client's address", After: wait}
 	}
-	var signed *signature
-	if fields := c.r.Header.Values("Authorization"); len(fields) > 0 || s.Unsigned == "" {
-		var err error
-		if signed, err = parseSignature(c.r, s.Region, s.Now()); err != nil {
-			return err
-		}
-		if err := s.Guard.Access.KnownAccessKey(signed.key, c.client); err != nil {
-			return err
-		}
-	} else if !byProgram(c.r) {
-		return refuse(http.StatusForbidden, "AccessDeniedException", "unsigned requests are only for programs on the engine's host: the request came from a web page, or was for a different host")
+	signed, err := s.signature(c)
+	if err != nil {
+		return err
 	}
 	hash, err := s.read(rt, c)
 	if err != nil {
 		return err
 	}
-	if signed == nil {
-		c.id = access.Identity{Who: "unsigned", Tenant: s.Unsigned, Scopes: []access.Scope{access.Deploy, access.Invoke}}
-	} else {
-		text, err := signed.text(c.r, hash)
-		if err != nil {
-			return err
-		}
-		c.id, err = s.Guard.Access.AuthenticateSigned(signed.key, c.client, func(secret []byte) bool { return signed.verify(secret, text) })
-		if err != nil {
-			return err
-		}
+	if c.id, err = s.identify(c, signed, hash); err != nil {
+		return err
 	}
 	c.tenant = c.id.Tenant
 	if rt.scope == "" {
@@ -220,6 +203,35 @@ func (s *server) admit(rt route, c *call) error {
 	}
 	c.r = c.r.WithContext(s.Engine.ForTenant(c.r.Context()))
 	return s.load(c)
+}
+
+// signature returns the signature of a request, with a known key, or nil for a permitted unsigned
+// request.
+func (s *server) signature(c *call) (*signature, error) {
+	if len(c.r.Header.Values("Authorization")) == 0 && s.Unsigned != "" {
+		if !byProgram(c.r) {
+			return nil, refuse(http.StatusForbidden, "AccessDeniedException", "unsigned requests are only for programs on the engine's host: the request came from a web page, or was for a different host")
+		}
+		return nil, nil
+	}
+	signed, err := parseSignature(c.r, s.Region, s.Now())
+	if err != nil {
+		return nil, err
+	}
+	return signed, s.Guard.Access.KnownAccessKey(signed.key, c.client)
+}
+
+// identify returns the sender of a request whose body has the hash. signed is nil for an unsigned
+// request.
+func (s *server) identify(c *call, signed *signature, hash [sha256.Size]byte) (access.Identity, error) {
+	if signed == nil {
+		return access.Identity{Who: "unsigned", Tenant: s.Unsigned, Scopes: []access.Scope{access.Deploy, access.Invoke}}, nil
+	}
+	text, err := signed.text(c.r, hash)
+	if err != nil {
+		return access.Identity{}, err
+	}
+	return s.Guard.Access.AuthenticateSigned(signed.key, c.client, func(secret []byte) bool { return signed.verify(secret, text) })
 }
 
 // byProgram reports whether an unsigned request comes from a program. Web pages are excluded,

@@ -43,27 +43,24 @@ func parseSignature(r *http.Request, region string, now time.Time) (*signature, 
 	incomplete := func(format string, args ...any) (*signature, error) {
 		return nil, refuse(http.StatusForbidden, "IncompleteSignatureException", format, args...)
 	}
-	fields := r.Header.Values("Authorization")
-	if len(fields) == 0 {
+	var s *signature
+	var err error
+	switch fields := r.Header.Values("Authorization"); len(fields) {
+	case 0:
 		return nil, refuse(http.StatusForbidden, "MissingAuthenticationTokenException", "Missing Authentication Token: sign the request with a token's access key (fre token create --access-key)")
-	}
-	if len(fields) > 1 {
+	case 1:
+		s, err = parseAuthorization(fields[0])
+	default:
 		return incomplete("several Authorization headers")
 	}
-	s, err := parseAuthorization(fields[0])
 	if err != nil {
 		return nil, err
 	}
 	if r.Header.Get("X-Amz-Security-Token") != "" {
 		return nil, refuse(http.StatusForbidden, "UnrecognizedClientException", "The security token included in the request is invalid: access keys of FRE have none")
 	}
-	if !slices.Contains(s.headers, "host") {
-		return incomplete("the header host is not signed")
-	}
-	for name := range r.Header {
-		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") && !slices.Contains(s.headers, name) {
-			return incomplete("the header %s is not signed", name)
-		}
+	if name := s.unsigned(r.Header); name != "" {
+		return incomplete("the header %s is not signed", name)
 	}
 	s.date = r.Header.Get("X-Amz-Date")
 	at, err := time.Parse(dateTime, s.date)
@@ -73,55 +70,101 @@ func parseSignature(r *http.Request, region string, now time.Time) (*signature, 
 	if _, scope, _ := strings.Cut(s.scope, "/"); s.scope[:8] != s.date[:8] || scope != region+"/lambda/aws4_request" {
 		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "Credential should be scoped to %s/%s/lambda/aws4_request, not %s", s.date[:8], region, clip(s.scope))
 	}
-	if skew := now.Sub(at); skew > maxSkew || skew < -maxSkew {
+	if skew := now.Sub(at).Abs(); skew > maxSkew {
 		return nil, refuse(http.StatusForbidden, "InvalidSignatureException", "Signature expired: %s is more than %s from the engine's clock, %s", s.date, maxSkew, now.UTC().Format(dateTime))
 	}
 	return s, nil
 }
 
+// unsigned returns the name of a header that must be signed and is not, or "".
+func (s *signature) unsigned(h http.Header) string {
+	if !slices.Contains(s.headers, "host") {
+		return "host"
+	}
+	for name := range h {
+		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") && !slices.Contains(s.headers, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// lacking is the error of an Authorization header without a valid part.
+func lacking(what string) error {
+	return refuse(http.StatusForbidden, "IncompleteSignatureException", "the Authorization header has no %s: FRE takes AWS Signature Version 4 (%s)", what, algorithm)
+}
+
 // parseAuthorization parses the Authorization header. The returned scope has four parts, and the
 // first part has eight digits.
 func parseAuthorization(field string) (*signature, error) {
-	bad := func(what string) error {
-		return refuse(http.StatusForbidden, "IncompleteSignatureException", "the Authorization header has no %s: FRE takes AWS Signature Version 4 (%s)", what, algorithm)
-	}
 	if len(field) > 4096 {
-		return nil, bad("reasonable length")
+		return nil, lacking("reasonable length")
 	}
 	rest, ok := strings.CutPrefix(field, algorithm)
 	if !ok || rest == "" || rest[0] != ' ' {
-		return nil, bad(algorithm)
+		return nil, lacking(algorithm)
 	}
+	parts, err := parsePairs(rest)
+	if err != nil {
+		return nil, err
+	}
+	if len(parts) != 3 {
+		return nil, lacking("list of exactly Credential, SignedHeaders and Signature")
+	}
+	s := &signature{}
+	if err := s.parseCredential(parts["Credential"]); err != nil {
+		return nil, err
+	}
+	if err := s.parseHeaders(parts["SignedHeaders"]); err != nil {
+		return nil, err
+	}
+	if err := s.parseSum(parts["Signature"]); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// parsePairs parses NAME=VALUE,…
+func parsePairs(text string) (map[string]string, error) {
 	parts := map[string]string{}
-	for part := range strings.SplitSeq(rest, ",") {
+	for part := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(strings.Trim(part, " "), "=")
 		if _, twice := parts[name]; !ok || twice || value == "" {
-			return nil, bad("pairs of a name and a value, each once")
+			return nil, lacking("pairs of a name and a value, each once")
 		}
 		parts[name] = value
 	}
-	if len(parts) != 3 {
-		return nil, bad("list of exactly Credential, SignedHeaders and Signature")
-	}
-	s := &signature{}
-	if s.key, s.scope, ok = strings.Cut(parts["Credential"], "/"); !ok || s.key == "" || strings.Count(s.scope, "/") != 3 {
-		return nil, bad("Credential=KEY/DAY/REGION/lambda/aws4_request")
+	return parts, nil
+}
+
+func (s *signature) parseCredential(text string) error {
+	var ok bool
+	if s.key, s.scope, ok = strings.Cut(text, "/"); !ok || s.key == "" || strings.Count(s.scope, "/") != 3 {
+		return lacking("Credential=KEY/DAY/REGION/lambda/aws4_request")
 	}
 	day, _, _ := strings.Cut(s.scope, "/")
 	if _, err := strconv.ParseUint(day, 10, 32); err != nil || len(day) != 8 {
-		return nil, bad("day in the Credential")
+		return lacking("day in the Credential")
 	}
-	s.headers = strings.Split(parts["SignedHeaders"], ";")
+	return nil
+}
+
+func (s *signature) parseHeaders(text string) error {
+	s.headers = strings.Split(text, ";")
 	for i, h := range s.headers {
 		if h == "" || h != strings.ToLower(h) || i > 0 && s.headers[i-1] >= h {
-			return nil, bad("SignedHeaders in small letters and in order")
+			return lacking("SignedHeaders in small letters and in order")
 		}
 	}
-	sum := parts["Signature"]
-	if n, err := hex.Decode(s.sum[:min(len(s.sum), hex.DecodedLen(len(sum)))], []byte(sum[:min(len(sum), 2*len(s.sum))])); err != nil || n != len(s.sum) || len(sum) != 2*len(s.sum) {
-		return nil, bad("Signature of 64 hexadecimal digits")
+	return nil
+}
+
+func (s *signature) parseSum(text string) error {
+	n, err := hex.Decode(s.sum[:min(len(s.sum), hex.DecodedLen(len(text)))], []byte(text[:min(len(text), 2*len(s.sum))]))
+	if err != nil || n != len(s.sum) || len(text) != 2*len(s.sum) {
+		return lacking("Signature of 64 hexadecimal digits")
 	}
-	return s, nil
+	return nil
 }
 
 // text returns the text to sign for a body with the given hash. If X-Amz-Content-Sha256 is set,

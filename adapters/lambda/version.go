@@ -243,44 +243,62 @@ type aliasChange struct {
 	FunctionName    string // from the path
 }
 
+// numberOf returns the number of a version's revision.
+func numberOf(all *engine.Revisions, v, arn string) (int, error) {
+	if v == latest {
+		return 0, invalid("an alias of $LATEST is not supported: publish a version")
+	}
+	r, _, ok := qualified(all, v)
+	if _, err := strconv.Atoi(v); err != nil || !ok {
+		return 0, notFound("Function not found: %s:%s", arn, clip(v))
+	}
+	return r.Number, nil
+}
+
+// apply applies a change. version returns the number of a version's revision.
+func (a *alias) apply(req *aliasChange, version func(string) (int, error)) (err error) {
+	if req.FunctionVersion != "" {
+		if a.version, err = version(req.FunctionVersion); err != nil {
+			return err
+		}
+	}
+	if req.RoutingConfig != nil {
+		if err := a.route(req.RoutingConfig.AdditionalVersionWeights, version); err != nil {
+			return err
+		}
+	}
+	if a.version == 0 || a.other == a.version {
+		return invalid("an alias needs a FunctionVersion, and a different version in RoutingConfig")
+	}
+	return nil
+}
+
+// route sets the additional version and its weight.
+func (a *alias) route(weights map[string]float64, version func(string) (int, error)) (err error) {
+	a.other, a.weight = 0, 0
+	if len(weights) > 1 {
+		return invalid("RoutingConfig has %d additional versions: at most 1", len(weights))
+	}
+	for v, w := range weights {
+		if a.other, err = version(v); err != nil {
+			return err
+		}
+		if a.weight = int(math.Round(w * parts)); !(w >= 0 && w < 1) || a.weight == parts {
+			return invalid("the weight of version %s is %v: from 0 to less than 1", clip(v), w)
+		}
+	}
+	return nil
+}
+
 // put creates or updates an alias, and answers. was is the current alias, or nil.
 func (s *server) put(c *call, ref reference, all *engine.Revisions, was *alias, req *aliasChange, name string, status int) error {
 	a := &alias{name: name}
 	if was != nil {
 		*a = *was
 	}
-	version := func(v string) (int, error) {
-		if v == latest {
-			return 0, invalid("an alias of $LATEST is not supported: publish a version")
-		}
-		r, _, ok := qualified(all, v)
-		if _, err := strconv.Atoi(v); err != nil || !ok {
-			return 0, notFound("Function not found: %s:%s", s.arn(c.tenant, ref.name), clip(v))
-		}
-		return r.Number, nil
-	}
-	var err error
-	if req.FunctionVersion != "" {
-		if a.version, err = version(req.FunctionVersion); err != nil {
-			return err
-		}
-	}
-	if r := req.RoutingConfig; r != nil {
-		a.other, a.weight = 0, 0
-		if len(r.AdditionalVersionWeights) > 1 {
-			return invalid("RoutingConfig has %d additional versions: at most 1", len(r.AdditionalVersionWeights))
-		}
-		for v, w := range r.AdditionalVersionWeights {
-			if a.other, err = version(v); err != nil {
-				return err
-			}
-			if a.weight = int(math.Round(w * parts)); !(w >= 0 && w < 1) || a.weight == parts {
-				return invalid("the weight of version %s is %v: from 0 to less than 1", clip(v), w)
-			}
-		}
-	}
-	if a.version == 0 || a.other == a.version {
-		return invalid("an alias needs a FunctionVersion, and a different version in RoutingConfig")
+	version := func(v string) (int, error) { return numberOf(all, v, s.arn(c.tenant, ref.name)) }
+	if err := a.apply(req, version); err != nil {
+		return err
 	}
 	set := map[string]string{a.name: strconv.Itoa(a.version)}
 	if a.other != 0 {
