@@ -2,27 +2,54 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"time"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
-	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
 
+// agentRoutes are the routes of agents' sandboxes and snapshots.
+type agentRoutes struct {
+	engine    *engine.Engine // nil: none
+	log       *slog.Logger
+	access    *access.Access // nil: no quotas
+	maxInvoke int64
+}
+
+func (s *agentRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/agents", s.listAgents},
+		{"POST", "/v1/agents", s.createAgent},
+		{"GET", "/v1/agents/{id}", s.agent},
+		{"DELETE", "/v1/agents/{id}", s.removeAgent},
+		{"POST", "/v1/agents/{id}/exec", s.agentEvent("/exec")},
+		{"GET", "/v1/agents/{id}/files", s.agentEvent("/files")},
+		{"PUT", "/v1/agents/{id}/files", s.agentEvent("/files")},
+		{"DELETE", "/v1/agents/{id}/files", s.agentEvent("/files")},
+		{"GET", "/v1/agents/{id}/list", s.agentEvent("/list")},
+		{"POST", "/v1/agents/{id}/mkdir", s.agentEvent("/mkdir")},
+		{"POST", "/v1/agents/{id}/snapshots", s.snapshotAgent},
+		{"GET", "/v1/snapshots", s.snapshots},
+		{"DELETE", "/v1/snapshots/{ref}", s.removeSnapshot},
+	}
+}
+
 // agents returns the engine for agents' sandboxes, or an error if the server has no such engine.
-func (s *server) agents() (*engine.Engine, error) {
-	if s.cfg.Agents == nil {
+func (s *agentRoutes) agents() (*engine.Engine, error) {
+	if s.engine == nil {
 		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine has no sandboxes for agents"}
 	}
-	return s.cfg.Agents, nil
+	return s.engine, nil
 }
 
 // createAgent answers POST /v1/agents, once the sandbox runs.
-func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) createAgent(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -62,7 +89,7 @@ func (s *server) createAgent(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusCreated, agentOf(a))
 }
 
-func (s *server) listAgents(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) listAgents(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -70,7 +97,7 @@ func (s *server) listAgents(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, list(only(e.Agents(), identityOf(r), func(a *engine.Agent) string { return a.Tenant }), agentOf))
 }
 
-func (s *server) agent(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) agent(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -82,7 +109,7 @@ func (s *server) agent(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, agentOf(a))
 }
 
-func (s *server) removeAgent(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) removeAgent(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -104,7 +131,7 @@ func (i agentInvoker) Invoke(ctx context.Context, id string, r *engine.Request) 
 
 // agentEvent forwards a request to the sandbox's adapter program, which answers in the API's
 // format: see runtimes/httpserver/adapter/agent.go.
-func (s *server) agentEvent(path string) func(http.ResponseWriter, *http.Request) error {
+func (s *agentRoutes) agentEvent(path string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		e, err := s.agents()
 		if err != nil {
@@ -114,19 +141,19 @@ func (s *server) agentEvent(path string) func(http.ResponseWriter, *http.Request
 		if err != nil {
 			return err
 		}
-		if s.cfg.Access != nil { // counts towards the tenant's event quota
-			if err := s.cfg.Access.Event(a.Tenant); err != nil {
+		if s.access != nil { // counts towards the tenant's event quota
+			if err := s.access.Event(a.Tenant); err != nil {
 				return err
 			}
 		}
 		return gateway.Forward(w, r, gateway.Event{
-			Engine: agentInvoker{e}, Log: s.log, Function: a.ID, MaxBodyBytes: s.cfg.MaxInvokeBytes,
+			Engine: agentInvoker{e}, Log: s.log, Function: a.ID, MaxBodyBytes: s.maxInvoke,
 			Method: r.Method, Path: path, Query: r.URL.RawQuery,
 		})
 	}
 }
 
-func (s *server) snapshotAgent(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) snapshotAgent(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -138,7 +165,7 @@ func (s *server) snapshotAgent(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusCreated, snapshotOf(img))
 }
 
-func (s *server) snapshots(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) snapshots(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -146,7 +173,7 @@ func (s *server) snapshots(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, list(only(e.Snapshots(), identityOf(r), engine.ImageTenant), snapshotOf))
 }
 
-func (s *server) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
+func (s *agentRoutes) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	e, err := s.agents()
 	if err != nil {
 		return err
@@ -162,18 +189,22 @@ func (s *server) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func agentOf(a *engine.Agent) api.Agent {
-	network := string(a.Network.Mode)
-	if network == "" {
-		network = string(template.NetworkNone)
+func (s *agentRoutes) findSnapshot(r *http.Request) (string, error) {
+	e, err := s.agents()
+	if err != nil {
+		return "", err
 	}
-	return api.Agent{
-		ID: a.ID, Tenant: a.Tenant, Image: a.Image, Snapshot: string(a.Snapshot), Network: network, Allow: a.Network.Allow,
-		MemoryBytes: a.Resources.MemoryBytes, CPUMillis: a.Resources.CPUMillis, WorkBytes: a.WorkBytes,
-		Created: a.Created, Used: a.Used, Expires: a.Expires, By: a.By, Busy: a.Busy, Running: a.Running, OOMKills: a.OOMKills,
-	}
+	return pinImage(r, e.Snapshot, e.Snapshots)
 }
 
-func snapshotOf(img *store.Image) api.Snapshot {
-	return api.Snapshot{Name: img.Built, Digest: string(img.Digest), Tenant: engine.ImageTenant(img), Created: img.Created, Bytes: img.Size, Files: img.Files}
+func (s *agentRoutes) findAgent(r *http.Request) (string, error) {
+	e, err := s.agents()
+	if err != nil {
+		return "", err
+	}
+	a, err := e.Agent(r.PathValue("id"))
+	if err != nil {
+		return "", err
+	}
+	return a.Tenant, nil
 }

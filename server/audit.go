@@ -11,9 +11,21 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
+// auditRoutes are the route of the audit log.
+type auditRoutes struct {
+	engine Engine
+	access *access.Access // nil: none
+}
+
+func (s *auditRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/audit", s.auditLog},
+	}
+}
+
 // auditLog answers GET /v1/audit?since=&tail=&tenant=&action=&follow=.
-func (s *server) auditLog(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *auditRoutes) auditLog(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}

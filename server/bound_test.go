@@ -81,7 +81,7 @@ func TestLimitBody(t *testing.T) {
 // TestUploadPlaces: so many templates of a tenant's come at a time; who uses the socket is not
 // counted.
 func TestUploadPlaces(t *testing.T) {
-	s := &server{cfg: Config{Remote: true}, uploads: intake.Places[string]{All: 3, Of: 1}}
+	s := &buildRoutes{remote: true, uploads: intake.Places[string]{All: 3, Of: 1}}
 	upload := func(want bool) func() {
 		t.Helper()
 		w := httptest.NewRecorder()
@@ -95,7 +95,7 @@ func TestUploadPlaces(t *testing.T) {
 	upload(false)
 	leave()
 	upload(true)
-	s.cfg.Remote = false
+	s.remote = false
 	upload(true)
 }
 
@@ -111,7 +111,7 @@ func TestAuditBrokenOff(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	s := &server{cfg: Config{Access: a}}
+	s := &guard{access: a}
 	handle := s.guarded(route{http.MethodPost, "/v1/agents/{id}/exec", func(w http.ResponseWriter, _ *http.Request) error {
 		w.WriteHeader(http.StatusOK)
 		panic(http.ErrAbortHandler)

@@ -1,19 +1,16 @@
 package server
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
+	"log/slog"
 	"net/http"
 	"os"
-	"strconv"
-	"sync"
 	"time"
 
+	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
@@ -24,28 +21,46 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-const tarType = "application/x-tar"
+// buildRoutes are the routes that build images and deploy functions.
+type buildRoutes struct {
+	engine        Engine
+	log           *slog.Logger
+	access        *access.Access // nil: no tenants
+	remote        bool
+	scratch       func() (dir string, err error)
+	maxTarBytes   int64
+	maxTarEntries int
+	uploads       intake.Places[string] // uploads of templates from remote clients, by tenant
+}
+
+func (s *buildRoutes) routes() []route {
+	return []route{
+		{"POST", "/v1/build", s.build},
+		{"POST", "/v1/bases/{name}", s.base},
+		{"POST", "/v1/functions", s.deploy},
+	}
+}
 
 // build answers POST /v1/build: builds an image from an uploaded template directory.
-func (s *server) build(w http.ResponseWriter, r *http.Request) error {
+func (s *buildRoutes) build(w http.ResponseWriter, r *http.Request) error {
 	if err := wantTar(r); err != nil {
 		return err
 	}
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	img, lock, err := s.buildBody(w, r, out)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	out.send(built(img, lock))
 	return nil
 }
 
 // base answers POST /v1/bases/{name}.
-func (s *server) base(w http.ResponseWriter, r *http.Request) error {
-	out := &lines{w: w}
+func (s *buildRoutes) base(w http.ResponseWriter, r *http.Request) error {
+	out := &lines{w: w, log: s.log}
 	img, err := s.engine.Base(r.Context(), r.PathValue("name"), out.report)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	out.send(built(img, nil))
 	return nil
@@ -53,7 +68,7 @@ func (s *server) base(w http.ResponseWriter, r *http.Request) error {
 
 // deploy answers POST /v1/functions. The body is a template directory (tar, with the options in
 // the query), or a JSON request that names an image.
-func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
+func (s *buildRoutes) deploy(w http.ResponseWriter, r *http.Request) error {
 	var (
 		img  *store.Image
 		lock *image.Lock
@@ -62,7 +77,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	)
 	release := s.engine.Hold()
 	defer release()
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	if mediaType(r) == "application/json" {
 		if err := decode(w, r, &req); err != nil {
 			return err
@@ -76,7 +91,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		if req.Temporary {
 			w.Header().Set("Connection", "close") // see removeOnHangup
 		}
-		img, err = s.visibleImage(r, req.Image)
+		img, err = visibleImage(r, s.engine, req.Image)
 	} else {
 		if err := wantTar(r); err != nil {
 			return err
@@ -101,7 +116,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 		img, lock, err = s.buildBody(w, r, out)
 	}
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	if req.Name == "" {
 		req.Name = engine.DefaultName(img)
@@ -110,12 +125,12 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 	o := engine.DeployOptions{Replace: req.Replace, NoTraffic: req.NoTraffic, By: identityOf(r).Who, Temporary: req.Temporary, Trace: req.Trace}
 	if id := identityOf(r); !id.All() {
 		if o.Within = id.Tenant; o.Temporary {
-			return s.end(out, r, notOfTenant("a temporary function counts against nobody's quotas"))
+			return out.end(r, notOfTenant("a temporary function counts against nobody's quotas"))
 		}
 	}
 	f, err := s.engine.Deploy(r.Context(), req.Name, img, o)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	release() // the function now protects the image
 	if req.Temporary {
@@ -132,7 +147,7 @@ func (s *server) deploy(w http.ResponseWriter, r *http.Request) error {
 // function unless the client has removed it. The handler must have set Connection: close,
 // because on a reusable connection net/http drains the request's body before it sends the
 // answer.
-func (s *server) removeOnHangup(r *http.Request, name string) {
+func (s *buildRoutes) removeOnHangup(r *http.Request, name string) {
 	_, _ = io.Copy(io.Discard, r.Body) // net/http detects a disconnect only after the whole body was read
 	select {
 	case <-r.Context().Done():
@@ -147,7 +162,7 @@ func (s *server) removeOnHangup(r *http.Request, name string) {
 }
 
 // buildBody unpacks and builds the uploaded template directory.
-func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (*store.Image, *image.Lock, error) {
+func (s *buildRoutes) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (*store.Image, *image.Lock, error) {
 	var o image.BuildOptions
 	q := r.URL.Query()
 	var err error
@@ -166,7 +181,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 		return nil, nil, err
 	}
 	defer uploaded()
-	path, err := s.cfg.Scratch()
+	path, err := s.scratch()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make scratch directory: %w", err)
 	}
@@ -183,7 +198,7 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 	// The limit for the raw body is higher than MaxTarBytes, to allow for tar headers and
 	// padding.
 	clearBodyDeadline(w)
-	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.cfg.MaxTarBytes+int64(s.cfg.MaxTarEntries)*1024), uploadTime)
+	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, s.maxTarBytes+int64(s.maxTarEntries)*1024), uploadTime)
 	err = s.unpack(r.Context(), dir, body)
 	if err == nil {
 		// Read the body to its end. Otherwise net/http reads on after the handler, and panics if
@@ -206,13 +221,13 @@ func (s *server) buildBody(w http.ResponseWriter, r *http.Request, out *lines) (
 }
 
 // unpack writes the uploaded template to dir. unpack stops when the disk would run full.
-func (s *server) unpack(ctx context.Context, dir *os.Root, body io.Reader) error {
+func (s *buildRoutes) unpack(ctx context.Context, dir *os.Root, body io.Reader) error {
 	ctx, stop, err := s.engine.LeaveRoom(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	err = unpack.Tar(ctx, dir, body, unpack.Limits{Bytes: s.cfg.MaxTarBytes, Entries: s.cfg.MaxTarEntries})
+	err = unpack.Tar(ctx, dir, body, unpack.Limits{Bytes: s.maxTarBytes, Entries: s.maxTarEntries})
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
@@ -228,8 +243,8 @@ const (
 )
 
 // upload reserves a place for the upload of a remote client, until the caller calls uploaded.
-func (s *server) upload(w http.ResponseWriter, r *http.Request) (uploaded func(), err error) {
-	if !s.cfg.Remote {
+func (s *buildRoutes) upload(w http.ResponseWriter, r *http.Request) (uploaded func(), err error) {
+	if !s.remote {
 		return func() {}, nil
 	}
 	uploaded, ok := s.uploads.Enter(identityOf(r).Tenant)
@@ -247,91 +262,13 @@ func uploadError(err error) error {
 	case errors.As(err, &large):
 		return failure.Wrap(failure.BodyTooLarge, large, "exclude files that the function does not need (.freignore)")
 	case errors.Is(err, unpack.ErrLimit):
-		return tooLargeError(err.Error())
+		return failure.Wrap(failure.TooLarge, err, "exclude files that the function does not need (.freignore)")
 	case errors.Is(err, unpack.ErrArchive):
 		return badRequest("%v", err)
 	case errors.Is(err, intake.ErrSlow):
 		return &api.Error{Code: failure.SlowBody, Message: fmt.Sprintf("the upload of the template took longer than %s", uploadTime), Next: "exclude files that the function does not need (.freignore)"}
 	}
 	return err
-}
-
-func built(img *store.Image, lock *image.Lock) api.BuildLine {
-	shown := imageOf(img)
-	line := api.BuildLine{Image: &shown}
-	if lock != nil {
-		raw, err := json.Marshal(lock)
-		if err != nil { // a malformed RawMessage is the only cause
-			return api.BuildLine{Error: errorOf(fmt.Errorf("encode lock file: %w", err))}
-		}
-		line.Lock = raw
-	}
-	return line
-}
-
-// end reports err. If lines were sent, end sends err as the last line and returns nil; otherwise
-// end returns err.
-func (s *server) end(out *lines, r *http.Request, err error) error {
-	if !out.started() {
-		return err
-	}
-	e := errorOf(err)
-	if e.Code == api.CodeInternal {
-		s.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
-	}
-	noteFailure(r, e)
-	out.send(api.BuildLine{Error: e})
-	return nil
-}
-
-// lines writes newline-delimited JSON and flushes each line. The first line also sends the
-// status, so an earlier failure can still set a status.
-type lines struct {
-	w        http.ResponseWriter
-	mu       sync.Mutex    // report may run on another goroutine than the handler
-	on       bool          // a line was sent
-	patience time.Duration // write timeout for a client that does not read; 0: maxPatience
-}
-
-// maxPatience is the default write timeout for a client that does not read. The timeout matters
-// to other requests: a check or a pull keeps objects from removal while it runs.
-const maxPatience = time.Minute
-
-func (l *lines) started() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.on
-}
-
-func (l *lines) report(e image.Event) { l.send(api.BuildLine{Event: eventOf(e)}) }
-
-// send ignores errors: net/http ends the request's context when a client disconnects or does not
-// read.
-func (l *lines) send(v any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.on {
-		l.on = true
-		l.w.Header().Set("Content-Type", "application/x-ndjson")
-	}
-	_ = http.NewResponseController(l.w).SetWriteDeadline(time.Now().Add(cmp.Or(l.patience, maxPatience)))
-	_ = writeLine(l.w, v)
-}
-
-func writeLine(w http.ResponseWriter, v any) error {
-	line, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("encode line: %w", err)
-	}
-	if _, err := w.Write(append(line, '\n')); err != nil {
-		return err
-	}
-	return http.NewResponseController(w).Flush()
-}
-
-func mediaType(r *http.Request) string {
-	t, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	return t
 }
 
 func wantTar(r *http.Request) error {
@@ -341,13 +278,30 @@ func wantTar(r *http.Request) error {
 	return nil
 }
 
-func queryBool(v string) (bool, error) {
-	if v == "" {
-		return false, nil
+// mayBuild refuses a template of another tenant, and a template whose image would take the name
+// of another tenant's image.
+func (s *buildRoutes) mayBuild(r *http.Request, dir *os.Root) error {
+	id := identityOf(r)
+	if id.All() && s.access == nil {
+		return nil
 	}
-	b, err := strconv.ParseBool(v)
+	t, err := image.TemplateIn(dir)
 	if err != nil {
-		err = fmt.Errorf("%q is neither true nor false", v)
+		return nil //nolint:nilerr // Build says it, with what it has to say besides
 	}
-	return b, err
+	noteOn(r, t.ID)
+	if id.All() {
+		return nil
+	}
+	if t.Tenant != id.Tenant {
+		return &api.Error{
+			Code: api.CodeForbidden, Message: fmt.Sprintf("the template is of tenant %s, the token of %s", t.Tenant, id.Tenant),
+			Next: fmt.Sprintf("write into fret.yaml: tenant: %s", id.Tenant),
+		}
+	}
+	name := t.ID + ":" + t.Version
+	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) { // tenants share the names of images: docs/tenants.md
+		return &engine.ImageNameError{Name: name}
+	}
+	return nil
 }

@@ -11,8 +11,24 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// containerRoutes are the routes of containers and of commands in sandboxes of their own.
+type containerRoutes struct {
+	engine Engine
+}
+
+func (s *containerRoutes) routes() []route {
+	return []route{
+		{"POST", "/v1/containers", s.createContainer},
+		{"POST", "/v1/containers/prune", s.pruneContainers},
+		{"GET", "/v1/containers/{ref}", s.container},
+		{"DELETE", "/v1/containers/{ref}", s.removeContainer},
+		{"POST", "/v1/containers/{ref}/start", s.startContainer},
+		{"POST", "/v1/containers/{ref}/rename", s.renameContainer},
+	}
+}
+
 // createContainer answers POST /v1/containers.
-func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
+func (s *containerRoutes) createContainer(w http.ResponseWriter, r *http.Request) error {
 	var req api.ContainerRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -40,7 +56,7 @@ func (s *server) createContainer(w http.ResponseWriter, r *http.Request) error {
 }
 
 // container answers GET /v1/containers/{ref}.
-func (s *server) container(w http.ResponseWriter, r *http.Request) error {
+func (s *containerRoutes) container(w http.ResponseWriter, r *http.Request) error {
 	c, err := s.engine.Container(r.PathValue("ref"))
 	if err != nil {
 		return err
@@ -49,7 +65,7 @@ func (s *server) container(w http.ResponseWriter, r *http.Request) error {
 }
 
 // startContainer answers POST /v1/containers/{ref}/start.
-func (s *server) startContainer(w http.ResponseWriter, r *http.Request) error {
+func (s *containerRoutes) startContainer(w http.ResponseWriter, r *http.Request) error {
 	if err := s.engine.StartContainer(r.Context(), r.PathValue("ref")); err != nil {
 		return err
 	}
@@ -58,7 +74,7 @@ func (s *server) startContainer(w http.ResponseWriter, r *http.Request) error {
 }
 
 // renameContainer answers POST /v1/containers/{ref}/rename.
-func (s *server) renameContainer(w http.ResponseWriter, r *http.Request) error {
+func (s *containerRoutes) renameContainer(w http.ResponseWriter, r *http.Request) error {
 	var req api.RenameRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -71,7 +87,7 @@ func (s *server) renameContainer(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pruneContainers answers POST /v1/containers/prune: removes the stopped containers.
-func (s *server) pruneContainers(w http.ResponseWriter, r *http.Request) error {
+func (s *containerRoutes) pruneContainers(w http.ResponseWriter, r *http.Request) error {
 	var req api.ContainerPruneRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -98,7 +114,7 @@ func (s *server) pruneContainers(w http.ResponseWriter, r *http.Request) error {
 }
 
 // removeContainer answers DELETE /v1/containers/{ref}?force=.
-func (s *server) removeContainer(w http.ResponseWriter, r *http.Request) error {
+func (s *containerRoutes) removeContainer(w http.ResponseWriter, r *http.Request) error {
 	force, err := queryBool(r.URL.Query().Get("force"))
 	if err != nil {
 		return badRequest("force: %v", err)
@@ -108,18 +124,6 @@ func (s *server) removeContainer(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
-}
-
-// limitOf parses a size as in templates. Empty text means 0.
-func limitOf(field, text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	n, err := template.ParseBytes(text)
-	if err != nil {
-		return 0, badRequest("%s: %v", field, err)
-	}
-	return n, nil
 }
 
 func containerOf(c *engine.Container) api.Container {

@@ -10,17 +10,9 @@ import (
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
+	"github.com/fre-engine/fre/volume"
 )
-
-// list converts every element. list never returns nil, because JSON must have [] instead of
-// null.
-func list[In, Out any](in []In, convert func(In) Out) []Out {
-	out := make([]Out, len(in))
-	for i, v := range in {
-		out[i] = convert(v)
-	}
-	return out
-}
 
 func imageOf(img *store.Image) api.Image {
 	var config struct {
@@ -88,6 +80,71 @@ func checkOf(c engine.Check) api.Check {
 	}
 	if c.Cost.Err != nil {
 		out.CostOf = fmt.Sprintf("%s was not measured: %v", c.Cost.Of, c.Cost.Err)
+	}
+	return out
+}
+
+func imageUsageOf(i engine.ImageUsage) api.ImageUsage {
+	return api.ImageUsage{
+		Digest: string(i.Digest), Name: i.Name, Version: i.Version, InUse: i.InUse,
+		Bytes: i.Bytes, Inodes: i.Inodes, UniqueBytes: i.UniqueBytes, UniqueInodes: i.UniqueInodes,
+	}
+}
+
+func tenantUsageOf(t engine.TenantUsage) api.TenantUsage {
+	out := api.TenantUsage{Name: t.Name, Kind: string(t.Kind), Bytes: t.Bytes, Inodes: t.Inodes, LimitBytes: t.Limit}
+	out.AsOf = asOf(t.Usage)
+	return out
+}
+
+func containerUsageOf(c engine.ContainerUsage) api.ContainerUsage {
+	return api.ContainerUsage{ID: c.ID, Name: c.Name, Running: c.Running, Bytes: c.Bytes, Inodes: c.Inodes, AsOf: asOf(c.Usage)}
+}
+
+// asOf returns the time of measurement, or nil if none.
+func asOf(u volume.Usage) *time.Time {
+	if u.AsOf.IsZero() {
+		return nil
+	}
+	t := u.AsOf.UTC()
+	return &t
+}
+
+func built(img *store.Image, lock *image.Lock) api.BuildLine {
+	shown := imageOf(img)
+	line := api.BuildLine{Image: &shown}
+	if lock != nil {
+		raw, err := json.Marshal(lock)
+		if err != nil { // a malformed RawMessage is the only cause
+			return api.BuildLine{Error: errorOf(fmt.Errorf("encode lock file: %w", err))}
+		}
+		line.Lock = raw
+	}
+	return line
+}
+
+func agentOf(a *engine.Agent) api.Agent {
+	network := string(a.Network.Mode)
+	if network == "" {
+		network = string(template.NetworkNone)
+	}
+	return api.Agent{
+		ID: a.ID, Tenant: a.Tenant, Image: a.Image, Snapshot: string(a.Snapshot), Network: network, Allow: a.Network.Allow,
+		MemoryBytes: a.Resources.MemoryBytes, CPUMillis: a.Resources.CPUMillis, WorkBytes: a.WorkBytes,
+		Created: a.Created, Used: a.Used, Expires: a.Expires, By: a.By, Busy: a.Busy, Running: a.Running, OOMKills: a.OOMKills,
+	}
+}
+
+func snapshotOf(img *store.Image) api.Snapshot {
+	return api.Snapshot{Name: img.Built, Digest: string(img.Digest), Tenant: engine.ImageTenant(img), Created: img.Created, Bytes: img.Size, Files: img.Files}
+}
+
+// list converts every element. list never returns nil, because JSON must have [] instead of
+// null.
+func list[In, Out any](in []In, convert func(In) Out) []Out {
+	out := make([]Out, len(in))
+	for i, v := range in {
+		out[i] = convert(v)
 	}
 	return out
 }

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/fre-engine/fre/api"
@@ -21,10 +23,24 @@ const (
 	maxProfile     = 5 * time.Minute
 )
 
+// debugRoutes are the routes that examine the engine's process.
+type debugRoutes struct {
+	engine    Engine
+	log       *slog.Logger
+	profiling sync.Mutex // held while a profile is taken
+}
+
+func (s *debugRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/debug/profiles/{kind}", s.profile},
+		{"POST", "/v1/debug/syscalls", s.syscalls},
+	}
+}
+
 // profile answers GET /v1/debug/profiles/{kind}?seconds=: a profile of the engine's process, for
 // `go tool pprof` or, for kind trace, `go tool trace`. The server takes one profile at a time,
 // because some kinds change settings of the whole process.
-func (s *server) profile(w http.ResponseWriter, r *http.Request) error {
+func (s *debugRoutes) profile(w http.ResponseWriter, r *http.Request) error {
 	take := map[string]func(io.Writer, func()) error{
 		"cpu": profileCPU, "trace": profileTrace, "mutex": profileMutex,
 		"heap": profileHeap, "goroutine": profileGoroutines,
@@ -105,7 +121,7 @@ func profileGoroutines(w io.Writer, _ func()) error { return pprof.Lookup("gorou
 //	calls, on other connections        ⇄
 //	end of body                        →
 //	                                   ←  {"syscalls":[…]} or {"error":…}
-func (s *server) syscalls(w http.ResponseWriter, r *http.Request) error {
+func (s *debugRoutes) syscalls(w http.ResponseWriter, r *http.Request) error {
 	c := http.NewResponseController(w)
 	if err := c.EnableFullDuplex(); err != nil {
 		return err

@@ -2,10 +2,8 @@ package server
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 
 	"github.com/fre-engine/fre/api"
@@ -13,10 +11,6 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/wording"
 )
-
-func badRequest(format string, args ...any) error {
-	return failure.New(failure.BadRequest, fmt.Sprintf(format, args...), "")
-}
 
 // errorOf returns the answer to a request that err ended, by the catalogue of package api. Beyond
 // [api.ErrorOf], a missing object is not found, and a body that breaks off means that the client
@@ -50,13 +44,6 @@ var lists = map[string]string{
 	"sandbox":   "list containers and sandboxes with fre ps -a",
 }
 
-func tooLargeError(message string) error {
-	return failure.New(failure.TooLarge, message, "exclude files that the function does not need (.freignore)")
-}
-
 // ErrorOf converts an error of the engine's packages to the API's format, for adapters of other
 // protocols.
 func ErrorOf(err error) *api.Error { return errorOf(err) }
-
-// Challenge sets the headers that belong to a refusal, such as WWW-Authenticate and Retry-After.
-func Challenge(w http.ResponseWriter, err error) { challenge(w, err) }

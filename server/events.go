@@ -12,8 +12,19 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
+// changeRoutes are the route of the engine's changes.
+type changeRoutes struct {
+	engine Engine
+}
+
+func (s *changeRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/events", s.events},
+	}
+}
+
 // events answers GET /v1/events?since=&follow=&kind=&action=.
-func (s *server) events(w http.ResponseWriter, r *http.Request) error {
+func (s *changeRoutes) events(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	o, err := s.eventOptions(q)
 	if err != nil {
@@ -40,7 +51,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) eventOptions(q url.Values) (engine.EventOptions, error) {
+func (s *changeRoutes) eventOptions(q url.Values) (engine.EventOptions, error) {
 	o := engine.EventOptions{Follow: true}
 	if v := q.Get("follow"); v != "" {
 		var err error

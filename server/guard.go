@@ -2,20 +2,12 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
+	"log/slog"
 	"net/http"
-	"os"
-	"strconv"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 )
 
 // need describes the rights that a route requires from a caller other than root.
@@ -111,75 +103,42 @@ var unaudited = map[string]bool{
 	"POST /v1/images/resolve": true,
 }
 
-// functionTenant is the only place that decides the owner of a function.
-func functionTenant(f *engine.Function) string { return f.Config.Tenant }
-
-func sandboxTenant(b *engine.Sandbox) string { return b.Tenant }
-
-// only returns the elements visible to an identity.
-func only[T any](all []T, id access.Identity, tenant func(T) string) []T {
-	var out []T
-	for _, v := range all {
-		if id.Of(tenant(v)) {
-			out = append(out, v)
-		}
-	}
-	return out
+// guard authenticates and authorizes the caller of each route, and keeps the audit log.
+type guard struct {
+	engine Engine
+	log    *slog.Logger
+	access *access.Access // nil: no tenants and no audit log
+	remote bool           // every request needs a token; otherwise every caller is root
+	find   map[*noun]finder
 }
-
-// asked is the state of a request shared by guard and handler: the caller's identity, and the
-// handler's report for the audit log.
-type asked struct {
-	id      access.Identity
-	on      string
-	failure *api.Error
-}
-
-type askedKey struct{}
-
-func askedOf(r *http.Request) *asked {
-	a, ok := r.Context().Value(askedKey{}).(*asked)
-	if !ok { // handlers in tests run without guarded
-		return &asked{id: access.Root("root")}
-	}
-	return a
-}
-
-func identityOf(r *http.Request) access.Identity { return askedOf(r).id }
-
-// noteOn sets the object of an action in the audit log, if the path does not name the object.
-func noteOn(r *http.Request, on string) { askedOf(r).on = on }
-
-// noteFailure records a failure that occurred after the status was sent, for the audit log.
-func noteFailure(r *http.Request, e *api.Error) { askedOf(r).failure = e }
 
 // identify authenticates the caller.
-func (s *server) identify(r *http.Request) (access.Identity, error) {
-	if !s.cfg.Remote {
+func (g *guard) identify(r *http.Request) (access.Identity, error) {
+	if !g.remote {
 		who, _ := r.Context().Value(peerKey{}).(string)
 		if who == "" {
 			who = "root"
 		}
 		return access.Root(who), nil
 	}
-	return s.cfg.Access.Authenticate(r.Context(), r.Header.Get("Authorization"), access.ClientOf(r))
+	return g.access.Authenticate(r.Context(), r.Header.Get("Authorization"), access.ClientOf(r))
 }
 
 // guarded wraps a route's handler with authentication, authorization and the audit log.
-func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) error {
+func (g *guard) guarded(rt route) func(http.ResponseWriter, *http.Request) error {
 	name := rt.method + " " + rt.path
 	n, known := needs[name]
 	if !known {
 		n = need{scope: access.Admin, all: true}
 	}
-	audited := s.cfg.Access != nil && rt.method != http.MethodGet && !unaudited[name]
+	audited := g.access != nil && rt.method != http.MethodGet && !unaudited[name]
 	return func(w http.ResponseWriter, r *http.Request) error {
-		id, err := s.identify(r)
+		id, err := g.identify(r)
 		if err != nil {
 			return err // Access has recorded the failure
 		}
 		// Hide the token from a function if the request becomes an event.
-		if s.cfg.Remote {
+		if g.remote {
 			r.Header.Del("Authorization")
 		}
 		a := &asked{id: id}
@@ -191,12 +150,12 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 		}
 		ctx := context.WithValue(r.Context(), askedKey{}, a)
 		if !id.All() {
-			ctx = s.engine.ForTenant(ctx)
+			ctx = g.engine.ForTenant(ctx)
 		}
 		r = r.WithContext(ctx)
-		if err := s.permit(n, id, r); err != nil {
-			if s.cfg.Access != nil {
-				s.cfg.Access.Record(access.Entry{
+		if err := g.permit(n, id, r); err != nil {
+			if g.access != nil {
+				g.access.Record(access.Entry{
 					Who: id.Who, Tenant: id.Tenant, Client: access.ClientOf(r), Action: name, On: a.on, Result: access.Refused, Reason: err.Error(),
 				})
 			}
@@ -207,7 +166,7 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 		}
 		watched := &statusWriter{ResponseWriter: w}
 		err = errBrokenOff // result of an aborted answer, because the abort is a panic of the handler
-		defer func() { s.audit(name, a, r, watched.status, err) }()
+		defer func() { g.audit(name, a, r, watched.status, err) }()
 		err = rt.handle(watched, r)
 		return err
 	}
@@ -217,7 +176,7 @@ func (s *server) guarded(rt route) func(http.ResponseWriter, *http.Request) erro
 var errBrokenOff = &api.Error{Code: failure.Cancelled, Message: "the answer was broken off"}
 
 // permit returns an error unless the identity has the rights in n.
-func (s *server) permit(n need, id access.Identity, r *http.Request) error {
+func (g *guard) permit(n need, id access.Identity, r *http.Request) error {
 	if n.scope != "" {
 		if err := id.Need(n.scope); err != nil {
 			return &scopeError{err, n.scope}
@@ -232,24 +191,12 @@ func (s *server) permit(n need, id access.Identity, r *http.Request) error {
 	if n.of == nil {
 		return nil
 	}
-	tenant, err := n.of.find(s, r)
+	tenant, err := g.find[n.of](r)
 	return n.of.shown(id, askedOf(r).on, tenant, err)
 }
 
-func notOfTenant(why string) error {
-	return fmt.Errorf("%w: %s: use a token for all tenants", access.ErrForbidden, why)
-}
-
-// scopeError wraps an authorization error and names the required scope.
-type scopeError struct {
-	error
-	scope access.Scope
-}
-
-func (e *scopeError) Unwrap() error { return e.error }
-
 // audit records a permitted action.
-func (s *server) audit(name string, a *asked, r *http.Request, status int, err error) {
+func (g *guard) audit(name string, a *asked, r *http.Request, status int, err error) {
 	entry := access.Entry{Who: a.id.Who, Tenant: a.id.Tenant, Client: access.ClientOf(r), Action: name, On: a.on, Result: access.Done, Status: status}
 	if err == nil && a.failure != nil {
 		err = a.failure
@@ -263,7 +210,7 @@ func (s *server) audit(name string, a *asked, r *http.Request, status int, err e
 	} else if status == 0 {
 		entry.Status = http.StatusOK
 	}
-	s.cfg.Access.Record(entry)
+	g.access.Record(entry)
 }
 
 // statusWriter records the status of an answer. [http.ResponseController] reaches the wrapped
@@ -284,71 +231,12 @@ func (w *statusWriter) WriteHeader(status int) {
 // Unwrap serves http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// challenge sets the headers that belong to a refusal (RFC 6750 section 3, RFC 9110 section
-// 10.2.3).
-func challenge(w http.ResponseWriter, err error) {
-	var scope *scopeError
-	switch {
-	case errors.Is(err, access.ErrNoToken):
-		w.Header().Set("WWW-Authenticate", `Bearer realm="fre"`)
-	case errors.Is(err, access.ErrToken):
-		w.Header().Set("WWW-Authenticate", `Bearer realm="fre", error="invalid_token"`)
-	case errors.As(err, &scope):
-		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="fre", error="insufficient_scope", scope="%s"`, scope.scope))
+// fail sends err in the API's error format.
+func (g *guard) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := errorOf(err)
+	if e.Code == api.CodeInternal {
+		g.log.ErrorContext(r.Context(), "request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
-	if wait := api.RetryAfter(err); wait > 0 && w.Header().Get("Retry-After") == "" {
-		w.Header().Set("Retry-After", strconv.Itoa(wait))
-	}
-}
-
-// mayBuild refuses a template of another tenant, and a template whose image would take the name
-// of another tenant's image.
-func (s *server) mayBuild(r *http.Request, dir *os.Root) error {
-	id := identityOf(r)
-	if id.All() && s.cfg.Access == nil {
-		return nil
-	}
-	t, err := image.TemplateIn(dir)
-	if err != nil {
-		return nil //nolint:nilerr // Build says it, with what it has to say besides
-	}
-	noteOn(r, t.ID)
-	if id.All() {
-		return nil
-	}
-	if t.Tenant != id.Tenant {
-		return &api.Error{
-			Code: api.CodeForbidden, Message: fmt.Sprintf("the template is of tenant %s, the token of %s", t.Tenant, id.Tenant),
-			Next: fmt.Sprintf("write into fret.yaml: tenant: %s", id.Tenant),
-		}
-	}
-	name := t.ID + ":" + t.Version
-	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) { // tenants share the names of images: docs/tenants.md
-		return &engine.ImageNameError{Name: name}
-	}
-	return nil
-}
-
-type peerKey struct{}
-
-// ConnContext is for [http.Server.ConnContext]. ConnContext stores the name of the peer on the
-// control socket, as known to the kernel, for the audit log.
-func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	conn, ok := c.(*net.UnixConn)
-	if !ok {
-		return ctx
-	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return ctx
-	}
-	var cred *unix.Ucred
-	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || cred == nil {
-		return ctx
-	}
-	who := "root"
-	if cred.Uid != 0 {
-		who = fmt.Sprintf("user %d", cred.Uid)
-	}
-	return context.WithValue(ctx, peerKey{}, who)
+	challenge(w, err)
+	_ = reply(w, e.Status, api.ErrorBody{Error: e})
 }

@@ -1,19 +1,42 @@
 package server
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 )
 
+// imageRoutes are the routes of images.
+type imageRoutes struct {
+	engine    Engine
+	log       *slog.Logger
+	imageList listing.Cache[store.Image]
+}
+
+func (s *imageRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/images", s.images},
+		{"GET", "/v1/images/{ref}", s.image},
+		{"DELETE", "/v1/images/{ref}", s.removeImage},
+		{"GET", "/v1/images/{ref}/history", s.imageHistory},
+		{"GET", "/v1/images/{ref}/sbom", s.imageSBOM},
+		{"POST", "/v1/images/{ref}/tag", s.tagImage},
+	}
+}
+
 // images answers GET /v1/images?since=.
-func (s *server) images(w http.ResponseWriter, r *http.Request) error {
+func (s *imageRoutes) images(w http.ResponseWriter, r *http.Request) error {
 	images, generation := s.engine.ImageList()
 	if id := identityOf(r); !id.All() {
 		if r.URL.Query().Has("since") {
@@ -39,7 +62,7 @@ func (s *server) images(w http.ResponseWriter, r *http.Request) error {
 }
 
 // imageChanges returns the changes since a generation, up to the generation of images.
-func (s *server) imageChanges(images []*store.Image, generation, since uint64) api.ImageChanges {
+func (s *imageRoutes) imageChanges(images []*store.Image, generation, since uint64) api.ImageChanges {
 	out := api.ImageChanges{Generation: generation, Changed: []api.Image{}, Removed: []string{}}
 	changes, ok := s.engine.Changes().Since(since)
 	if !ok {
@@ -69,7 +92,7 @@ func (s *server) imageChanges(images []*store.Image, generation, since uint64) a
 }
 
 // imageHistory answers GET /v1/images/{ref}/history, the last step first.
-func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
+func (s *imageRoutes) imageHistory(w http.ResponseWriter, r *http.Request) error {
 	steps, err := s.engine.History(r.PathValue("ref"))
 	if err != nil {
 		return err
@@ -81,7 +104,7 @@ func (s *server) imageHistory(w http.ResponseWriter, r *http.Request) error {
 }
 
 // imageSBOM answers GET /v1/images/{ref}/sbom.
-func (s *server) imageSBOM(w http.ResponseWriter, r *http.Request) error {
+func (s *imageRoutes) imageSBOM(w http.ResponseWriter, r *http.Request) error {
 	doc, err := s.engine.SBOM(r.PathValue("ref"))
 	if err != nil {
 		return err
@@ -92,23 +115,99 @@ func (s *server) imageSBOM(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// slim answers POST /v1/functions/{name}/slim.
-func (s *server) slim(w http.ResponseWriter, r *http.Request) error {
-	var req api.SlimRequest
-	if err := decode(w, r, &req); err != nil {
-		return err
-	}
-	done, err := s.engine.Slim(r.Context(), r.PathValue("name"), image.SlimOptions{Keep: req.Keep, DryRun: req.DryRun})
+func (s *imageRoutes) image(w http.ResponseWriter, r *http.Request) error {
+	img, err := s.engine.Image(r.PathValue("ref"))
 	if err != nil {
 		return err
 	}
-	out := api.Slimmed{
-		Before: api.FileTotals(done.Before), After: api.FileTotals(done.After),
-		Gone: list(done.Gone, func(e store.Entry) api.GoneFile { return api.GoneFile{Path: e.Path, Size: e.Size} }),
+	return reply(w, http.StatusOK, api.ImageDetails{Image: imageOf(img), Parts: list(img.Parts, partOf), Config: img.Config})
+}
+
+func (s *imageRoutes) tagImage(w http.ResponseWriter, r *http.Request) error {
+	var req api.TagRequest
+	if err := decode(w, r, &req); err != nil {
+		return err
 	}
-	if done.Image != nil {
-		shown := imageOf(done.Image)
-		out.Image = &shown
+	img, err := s.engine.TagImage(r.Context(), r.PathValue("ref"), req.Name)
+	if err != nil {
+		return err
 	}
-	return reply(w, http.StatusOK, out)
+	return reply(w, http.StatusOK, imageOf(img))
+}
+
+// removeImage answers DELETE /v1/images/{ref}?force=.
+func (s *imageRoutes) removeImage(w http.ResponseWriter, r *http.Request) error {
+	force, err := queryBool(r.URL.Query().Get("force"))
+	if err != nil {
+		return badRequest("force: %v", err)
+	}
+	gone, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"), engine.RemoveOptions{Force: force})
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.RemovedImage{Image: imageOf(gone.Image), Untagged: gone.Untagged, Deleted: gone.Deleted})
+}
+
+// imageFor returns the image named ref, as far as the caller may see the image. find looks up
+// ref, and all lists the candidates. A digest prefix is matched only against the caller's
+// images, even if foreign digests share the prefix.
+func imageFor(r *http.Request, ref string, find func(string) (*store.Image, error), all func() []*store.Image) (*store.Image, error) {
+	img, err := find(ref)
+	id := identityOf(r)
+	if id.All() || err == nil && id.Of(engine.ImageTenant(img)) || err != nil && !errors.Is(err, store.ErrAmbiguous) {
+		return img, err
+	}
+	prefix := "sha256:" + strings.TrimPrefix(ref, "sha256:")
+	var own *store.Image
+	for _, other := range only(all(), id, engine.ImageTenant) {
+		switch {
+		case !strings.HasPrefix(string(other.Digest), prefix):
+		case own != nil:
+			return nil, fmt.Errorf("image %q: %w: %s and %s", ref, store.ErrAmbiguous, own.Digest, other.Digest)
+		default:
+			own = other
+		}
+	}
+	if own == nil {
+		return nil, fmt.Errorf("image %q: %w", ref, fs.ErrNotExist)
+	}
+	return own, nil
+}
+
+// visibleImage returns the image named ref, or the error of shown if the caller may not see the
+// image.
+func visibleImage(r *http.Request, e Engine, ref string) (*store.Image, error) {
+	img, err := imageFor(r, ref, e.Image, allImages(e))
+	return img, ofImage.shown(identityOf(r), ref, tenantOf(img), err)
+}
+
+// allImages returns the list of candidates for imageFor.
+func allImages(e Engine) func() []*store.Image {
+	return func() []*store.Image {
+		all, _ := e.ImageList()
+		return all
+	}
+}
+
+func tenantOf(img *store.Image) string {
+	if img == nil {
+		return ""
+	}
+	return engine.ImageTenant(img)
+}
+
+func (s *imageRoutes) find(r *http.Request) (string, error) {
+	return pinImage(r, s.engine.Image, allImages(s.engine))
+}
+
+func pinImage(r *http.Request, find func(string) (*store.Image, error), all func() []*store.Image) (string, error) {
+	ref := r.PathValue("ref")
+	img, err := imageFor(r, ref, find, all)
+	if err != nil {
+		return "", err
+	}
+	if strings.HasPrefix(string(img.Digest), "sha256:"+strings.TrimPrefix(ref, "sha256:")) {
+		r.SetPathValue("ref", string(img.Digest))
+	}
+	return engine.ImageTenant(img), nil
 }

@@ -16,9 +16,20 @@ import (
 	"github.com/fre-engine/fre/api"
 )
 
+// leakRoutes are the route of the resources held by the engine's process.
+type leakRoutes struct {
+	engine Engine
+}
+
+func (s *leakRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/debug/leaks", s.leaks},
+	}
+}
+
 // leaks answers GET /v1/debug/leaks: the resources held by the engine's process. A count that
 // grows between two calls, without more work, is a leak.
-func (s *server) leaks(w http.ResponseWriter, _ *http.Request) error {
+func (s *leakRoutes) leaks(w http.ResponseWriter, _ *http.Request) error {
 	out := api.Leaks{Holdings: []api.Holding{}, Stacks: []api.HeldStack{}}
 	held, err := s.engine.Holdings()
 	if err != nil {

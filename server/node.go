@@ -9,23 +9,29 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// Nodes is the part of *cluster.Node that the server uses.
-type Nodes interface {
-	Nodes() []cluster.Member
-	Drain(ctx context.Context, node string) error
-	Undrain(ctx context.Context, node string) error
+// nodeRoutes are the routes of the cluster's nodes.
+type nodeRoutes struct {
+	cluster Nodes // nil: the engine is alone
+}
+
+func (s *nodeRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/nodes", s.nodes},
+		{"POST", "/v1/nodes/{name}/drain", s.drainNode},
+		{"POST", "/v1/nodes/{name}/undrain", s.undrainNode},
+	}
 }
 
 // among returns the cluster's nodes, or an error if the engine is alone.
-func (s *server) among() (Nodes, error) {
-	if s.cfg.Nodes == nil {
+func (s *nodeRoutes) among() (Nodes, error) {
+	if s.cluster == nil {
 		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine is not in a cluster", Next: "configure the node and a registry (cluster in the engine's configuration)"}
 	}
-	return s.cfg.Nodes, nil
+	return s.cluster, nil
 }
 
 // nodes answers GET /v1/nodes.
-func (s *server) nodes(w http.ResponseWriter, _ *http.Request) error {
+func (s *nodeRoutes) nodes(w http.ResponseWriter, _ *http.Request) error {
 	n, err := s.among()
 	if err != nil {
 		return err
@@ -42,16 +48,16 @@ func nodeOf(m cluster.Member) api.Node {
 }
 
 // drainNode answers POST /v1/nodes/{name}/drain.
-func (s *server) drainNode(w http.ResponseWriter, r *http.Request) error {
+func (s *nodeRoutes) drainNode(w http.ResponseWriter, r *http.Request) error {
 	return s.changeNode(w, r, Nodes.Drain)
 }
 
 // undrainNode answers POST /v1/nodes/{name}/undrain.
-func (s *server) undrainNode(w http.ResponseWriter, r *http.Request) error {
+func (s *nodeRoutes) undrainNode(w http.ResponseWriter, r *http.Request) error {
 	return s.changeNode(w, r, Nodes.Undrain)
 }
 
-func (s *server) changeNode(w http.ResponseWriter, r *http.Request, change func(Nodes, context.Context, string) error) error {
+func (s *nodeRoutes) changeNode(w http.ResponseWriter, r *http.Request, change func(Nodes, context.Context, string) error) error {
 	n, err := s.among()
 	if err != nil {
 		return err

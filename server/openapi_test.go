@@ -52,7 +52,8 @@ func TestOpenAPI(t *testing.T) {
 			}
 		}
 	}
-	for _, rt := range new(server).routes() {
+	routes, _ := wire(Config{})
+	for _, rt := range routes {
 		served = append(served, rt.method+" "+rt.path)
 	}
 	slices.Sort(described)

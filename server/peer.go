@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,4 +85,28 @@ func refuse(conn *net.UnixConn, reason error) {
 	if err = errors.Join(err, conn.CloseWrite()); err == nil {
 		_, _ = io.Copy(io.Discard, conn) // until the client closes or the deadline passes
 	}
+}
+
+type peerKey struct{}
+
+// ConnContext is for [http.Server.ConnContext]. ConnContext stores the name of the peer on the
+// control socket, as known to the kernel, for the audit log.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || cred == nil {
+		return ctx
+	}
+	who := "root"
+	if cred.Uid != 0 {
+		who = fmt.Sprintf("user %d", cred.Uid)
+	}
+	return context.WithValue(ctx, peerKey{}, who)
 }

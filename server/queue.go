@@ -14,13 +14,28 @@ import (
 // shownBody is the maximum number of bytes shown of a body.
 const shownBody = 1 << 20
 
+// queueRoutes are the routes of asynchronous events.
+type queueRoutes struct {
+	events *events.Service // nil: none
+}
+
+func (s *queueRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/events/queue", s.queue},
+		{"GET", "/v1/events/queue/{id}", s.queuedEvent},
+		{"DELETE", "/v1/events/queue/{id}", s.discardEvent},
+		{"POST", "/v1/events/queue/{id}/replay", s.replayEvent},
+		{"GET", "/v1/events/tail", s.tailEvents},
+	}
+}
+
 // queueService returns the service of asynchronous events, or an error if the engine has no such
 // service.
-func (s *server) queueService() (*events.Service, error) {
-	if s.cfg.Events == nil {
+func (s *queueRoutes) queueService() (*events.Service, error) {
+	if s.events == nil {
 		return nil, &api.Error{Code: failure.Unsupported, Message: "the queue of events is off or did not start", Next: "see the engine's log, and events in the engine's configuration"}
 	}
-	return s.cfg.Events, nil
+	return s.events, nil
 }
 
 // queueFilter parses ?function=&tenant=&state=&limit=. A tenant's token sees only the tenant's
@@ -51,7 +66,7 @@ func queueFilter(r *http.Request) (events.Filter, error) {
 }
 
 // queued returns the service of asynchronous events and the request's filter.
-func (s *server) queued(r *http.Request) (*events.Service, events.Filter, error) {
+func (s *queueRoutes) queued(r *http.Request) (*events.Service, events.Filter, error) {
 	ev, err := s.queueService()
 	if err != nil {
 		return nil, events.Filter{}, err
@@ -61,7 +76,7 @@ func (s *server) queued(r *http.Request) (*events.Service, events.Filter, error)
 }
 
 // queue answers GET /v1/events/queue.
-func (s *server) queue(w http.ResponseWriter, r *http.Request) error {
+func (s *queueRoutes) queue(w http.ResponseWriter, r *http.Request) error {
 	ev, f, err := s.queued(r)
 	if err != nil {
 		return err
@@ -74,7 +89,7 @@ func (s *server) queue(w http.ResponseWriter, r *http.Request) error {
 }
 
 // queuedEvent answers GET /v1/events/queue/{id}.
-func (s *server) queuedEvent(w http.ResponseWriter, r *http.Request) error {
+func (s *queueRoutes) queuedEvent(w http.ResponseWriter, r *http.Request) error {
 	ev, err := s.queueService()
 	if err != nil {
 		return err
@@ -102,7 +117,7 @@ func (s *server) queuedEvent(w http.ResponseWriter, r *http.Request) error {
 }
 
 // replayEvent answers POST /v1/events/queue/{id}/replay.
-func (s *server) replayEvent(w http.ResponseWriter, r *http.Request) error {
+func (s *queueRoutes) replayEvent(w http.ResponseWriter, r *http.Request) error {
 	ev, err := s.queueService()
 	if err != nil {
 		return err
@@ -115,7 +130,7 @@ func (s *server) replayEvent(w http.ResponseWriter, r *http.Request) error {
 }
 
 // discardEvent answers DELETE /v1/events/queue/{id}.
-func (s *server) discardEvent(w http.ResponseWriter, r *http.Request) error {
+func (s *queueRoutes) discardEvent(w http.ResponseWriter, r *http.Request) error {
 	ev, err := s.queueService()
 	if err != nil {
 		return err
@@ -128,7 +143,7 @@ func (s *server) discardEvent(w http.ResponseWriter, r *http.Request) error {
 }
 
 // tailEvents answers GET /v1/events/tail.
-func (s *server) tailEvents(w http.ResponseWriter, r *http.Request) error {
+func (s *queueRoutes) tailEvents(w http.ResponseWriter, r *http.Request) error {
 	ev, f, err := s.queued(r)
 	if err != nil {
 		return err
@@ -153,4 +168,16 @@ func queuedEventOf(e events.Entry) api.QueuedEvent {
 		ID: e.ID, Function: e.Function, Tenant: e.Tenant, Priority: string(e.Priority), State: string(e.State), Source: e.Source,
 		Accepted: e.Accepted, Changed: e.Changed, Attempts: e.Attempts, Status: e.Status, Error: e.Error, Size: e.Size,
 	}
+}
+
+func (s *queueRoutes) find(r *http.Request) (string, error) {
+	ev, err := s.queueService()
+	if err != nil {
+		return "", err
+	}
+	d, err := ev.Find(r.Context(), r.PathValue("id"))
+	if err != nil {
+		return "", err
+	}
+	return d.Tenant, nil
 }

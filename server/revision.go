@@ -8,12 +8,27 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-func (s *server) revisions(w http.ResponseWriter, r *http.Request) error {
+// revisionRoutes are the routes of functions' revisions.
+type revisionRoutes struct {
+	engine Engine
+}
+
+func (s *revisionRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/functions/{name}/revisions", s.revisions},
+		{"DELETE", "/v1/functions/{name}/revisions/{revision}", s.removeRevision},
+		{"POST", "/v1/functions/{name}/split", s.split},
+		{"POST", "/v1/functions/{name}/rollback", s.rollback},
+		{"POST", "/v1/functions/{name}/aliases", s.aliases},
+	}
+}
+
+func (s *revisionRoutes) revisions(w http.ResponseWriter, r *http.Request) error {
 	revisions, err := s.engine.Revisions(r.PathValue("name"))
 	return replyRevisions(w, revisions, err)
 }
 
-func (s *server) split(w http.ResponseWriter, r *http.Request) error {
+func (s *revisionRoutes) split(w http.ResponseWriter, r *http.Request) error {
 	var req api.SplitRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -28,7 +43,7 @@ func (s *server) split(w http.ResponseWriter, r *http.Request) error {
 	return replyRevisions(w, revisions, err)
 }
 
-func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
+func (s *revisionRoutes) rollback(w http.ResponseWriter, r *http.Request) error {
 	var req api.RollbackRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -37,7 +52,7 @@ func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
 	return replyRevisions(w, revisions, err)
 }
 
-func (s *server) aliases(w http.ResponseWriter, r *http.Request) error {
+func (s *revisionRoutes) aliases(w http.ResponseWriter, r *http.Request) error {
 	var req api.AliasRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -46,7 +61,7 @@ func (s *server) aliases(w http.ResponseWriter, r *http.Request) error {
 	return replyRevisions(w, revisions, err)
 }
 
-func (s *server) removeRevision(w http.ResponseWriter, r *http.Request) error {
+func (s *revisionRoutes) removeRevision(w http.ResponseWriter, r *http.Request) error {
 	if err := s.engine.RemoveRevision(r.Context(), r.PathValue("name"), r.PathValue("revision")); err != nil {
 		return err
 	}

@@ -23,9 +23,21 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
+// runRoutes are the routes with a command's input and output in frames.
+type runRoutes struct {
+	engine Engine
+}
+
+func (s *runRoutes) routes() []route {
+	return []route{
+		{"POST", "/v1/run", s.run},
+		{"POST", "/v1/containers/{ref}/attach", s.attach},
+	}
+}
+
 // run answers POST /v1/run. After the upgrade, frames carry the command's input and output (see
 // api.UpgradeProtocol).
-func (s *server) run(w http.ResponseWriter, r *http.Request) error {
+func (s *runRoutes) run(w http.ResponseWriter, r *http.Request) error {
 	if err := wantUpgrade(w, r); err != nil {
 		return err
 	}
@@ -74,7 +86,7 @@ func (s *server) run(w http.ResponseWriter, r *http.Request) error {
 
 // attach answers POST /v1/containers/{ref}/attach?stdin=&rows=&columns= with the frames of run.
 // Unlike in run, a Kill or a disconnect only detaches from the container.
-func (s *server) attach(w http.ResponseWriter, r *http.Request) error {
+func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 	if err := wantUpgrade(w, r); err != nil {
 		return err
 	}

@@ -2,10 +2,12 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,11 +16,28 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/server/listing"
+	"github.com/fre-engine/fre/store"
 )
+
+// sandboxRoutes are the routes of running and ended sandboxes.
+type sandboxRoutes struct {
+	engine      Engine
+	sandboxList map[bool]*listing.Cache[engine.Sandbox] // key: whether the list includes ended sandboxes
+}
+
+func (s *sandboxRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/sandboxes", s.sandboxes},
+		{"POST", "/v1/sandboxes/{id}/stop", s.stop},
+		{"POST", "/v1/sandboxes/{id}/kill", s.kill},
+		{"POST", "/v1/sandboxes/{id}/wait", s.wait},
+		{"GET", "/v1/sandboxes/{id}/processes", s.processes},
+	}
+}
 
 // sandboxes answers GET /v1/sandboxes?all=&size=&stats=. Without size and stats, the handler
 // makes no system calls to build the list; size adds one or two per running sandbox.
-func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
+func (s *sandboxRoutes) sandboxes(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	var all, size, stats bool
 	for key, v := range map[string]*bool{"all": &all, "size": &size, "stats": &stats} {
@@ -63,7 +82,7 @@ func (s *server) sandboxes(w http.ResponseWriter, r *http.Request) error {
 
 // measure appends the members size and stats, or nothing if the sandbox has ended since the
 // listing.
-func (s *server) measure(buf []byte, b *engine.Sandbox, size, stats bool) ([]byte, error) {
+func (s *sandboxRoutes) measure(buf []byte, b *engine.Sandbox, size, stats bool) ([]byte, error) {
 	if size {
 		used, err := s.engine.Size(b)
 		if errors.Is(err, os.ErrProcessDone) {
@@ -96,7 +115,7 @@ func appendSandbox(buf []byte, b *engine.Sandbox) ([]byte, error) {
 }
 
 // stop answers POST /v1/sandboxes/{id}/stop?grace=10s.
-func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
+func (s *sandboxRoutes) stop(w http.ResponseWriter, r *http.Request) error {
 	grace := 10 * time.Second
 	if v := r.URL.Query().Get("grace"); v != "" {
 		var err error
@@ -113,7 +132,7 @@ func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 
 // kill answers POST /v1/sandboxes/{id}/kill?signal=. Without signal, or with KILL, the answer
 // follows the sandbox's end.
-func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
+func (s *sandboxRoutes) kill(w http.ResponseWriter, r *http.Request) error {
 	id, sig := r.PathValue("id"), unix.SIGKILL
 	if name := r.URL.Query().Get("signal"); name != "" {
 		var ok bool
@@ -135,7 +154,7 @@ func (s *server) kill(w http.ResponseWriter, r *http.Request) error {
 }
 
 // wait answers POST /v1/sandboxes/{id}/wait, once the sandbox or container no longer runs.
-func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
+func (s *sandboxRoutes) wait(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	var exit *sandbox.ExitStatus
 	ended, err := s.engine.AwaitContainer(id, engine.WaitNotRunning)
@@ -160,7 +179,7 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 }
 
 // processes answers GET /v1/sandboxes/{id}/processes.
-func (s *server) processes(w http.ResponseWriter, r *http.Request) error {
+func (s *sandboxRoutes) processes(w http.ResponseWriter, r *http.Request) error {
 	found, err := s.engine.Processes(r.PathValue("id"))
 	if err != nil {
 		return err
@@ -170,40 +189,25 @@ func (s *server) processes(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, also for containers.
-func (s *server) logs(w http.ResponseWriter, r *http.Request) error {
-	q := r.URL.Query()
-	o := engine.LogOptions{Tail: -1}
-	var err error
-	if o.Follow, err = queryBool(q.Get("follow")); err != nil {
-		return badRequest("follow: %v", err)
-	}
-	if v := q.Get("tail"); v != "" {
-		if o.Tail, err = strconv.Atoi(v); err != nil || o.Tail < -1 {
-			return badRequest("tail: %q is not a number of lines", v)
+func (s *sandboxRoutes) find(r *http.Request) (string, error) {
+	ref := r.PathValue("id")
+	var found *engine.Sandbox
+	for _, b := range only(s.engine.Sandboxes(true), identityOf(r), sandboxTenant) {
+		if b.Name == ref && ref != "" || b.ID == ref { // a container's name takes precedence over id prefixes
+			found = b
+			break
 		}
-	}
-	if v := q.Get("since"); v != "" {
-		if o.Since, err = time.Parse(time.RFC3339Nano, v); err != nil {
-			return badRequest("since: %q is not an RFC 3339 time", v)
+		if !strings.HasPrefix(b.ID, ref) {
+			continue
 		}
-	}
-	name := r.PathValue("name")
-	if _, err := s.engine.Function(name); err != nil {
-		if _, other := s.engine.Container(name); other != nil {
-			return err
+		if found != nil {
+			return "", fmt.Errorf("sandbox %q: %w", ref, store.ErrAmbiguous)
 		}
+		found = b
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	w.WriteHeader(http.StatusOK)
-	if err := http.NewResponseController(w).Flush(); err != nil {
-		return nil //nolint:nilerr // the client has gone
+	if found == nil {
+		return "", fmt.Errorf("sandbox %q: %w", ref, fs.ErrNotExist)
 	}
-	err = s.engine.Logs(r.Context(), name, o, func(l engine.LogLine) error {
-		return writeLine(w, api.LogEntry{Line: logLineOf(l)})
-	})
-	if err != nil && r.Context().Err() == nil {
-		_ = writeLine(w, api.LogEntry{Error: errorOf(err)}) // best effort: the stream is broken already
-	}
-	return nil
+	r.SetPathValue("id", found.ID)
+	return sandboxTenant(found), nil
 }

@@ -1,30 +1,35 @@
 package server
 
 import (
+	"fmt"
+	"io"
 	"net/http"
-	"time"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/volume"
+	"github.com/fre-engine/fre/template"
 )
 
-// diskUsage answers GET /v1/system/df.
-func (s *server) diskUsage(w http.ResponseWriter, _ *http.Request) error {
-	u, err := s.engine.DiskUsage()
-	if err != nil {
-		return err
-	}
-	return reply(w, http.StatusOK, api.DiskUsage{
-		Images: list(u.Images, imageUsageOf), ImageBytes: u.ImageBytes, ImageInodes: u.ImageInodes, ReclaimableBytes: u.ReclaimableBytes,
-		Tenants: list(u.Tenants, tenantUsageOf), Containers: list(u.Containers, containerUsageOf),
-		Cache: api.CacheUsage{Bytes: u.Cache.Bytes, Inodes: u.Cache.Inodes, AsOf: asOf(u.Cache)},
-	})
+// systemRoutes are the routes of the engine itself: versions, state, changes, templates.
+type systemRoutes struct {
+	engine      Engine
+	self        api.Version
+	connections *buffer.Pool // nil: none
 }
 
-// status answers GET /v1/status.
-func (s *server) status(w http.ResponseWriter, _ *http.Request) error {
+func (s *systemRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/version", s.version},
+		{"GET", "/v1/status", s.engineStatus},
+		{"GET", "/v1/doctor", s.doctor},
+		{"GET", "/v1/template/schema", s.templateSchema},
+		{"POST", "/v1/template/check", s.templateCheck},
+	}
+}
+
+// engineStatus answers GET /v1/status.
+func (s *systemRoutes) engineStatus(w http.ResponseWriter, _ *http.Request) error {
 	st, err := s.engine.Status()
 	if err != nil {
 		return err
@@ -34,11 +39,11 @@ func (s *server) status(w http.ResponseWriter, _ *http.Request) error {
 		state = "stopping"
 	}
 	var connections buffer.Stats
-	if p := s.cfg.Connections; p != nil {
+	if p := s.connections; p != nil {
 		connections = p.Stats()
 	}
 	return reply(w, http.StatusOK, api.Status{
-		Version: s.cfg.Version, Started: st.Started, State: state, Reason: string(st.Reason), Since: st.Since,
+		Version: s.self, Started: st.Started, State: state, Reason: string(st.Reason), Since: st.Since,
 		Events: api.EventStatus{Running: st.Events, Limit: st.MostEvents, Waiting: st.Waiting, Queued: st.Queued, Functions: st.Functions},
 		Functions: list(st.Busiest, func(f engine.FunctionLoad) api.FunctionLoad {
 			return api.FunctionLoad{Name: f.Name, Instances: f.Instances, Busy: f.Busy, Waiting: f.Waiting, Queued: f.Queued}
@@ -52,28 +57,37 @@ func bufferStatusOf(b buffer.Stats) api.BufferStatus {
 	return api.BufferStatus{Bytes: b.Bytes, Held: b.Held, Peak: b.Peak, High: b.High, Low: b.Low, Pressed: b.Pressed, Waiting: b.Waiting}
 }
 
-func imageUsageOf(i engine.ImageUsage) api.ImageUsage {
-	return api.ImageUsage{
-		Digest: string(i.Digest), Name: i.Name, Version: i.Version, InUse: i.InUse,
-		Bytes: i.Bytes, Inodes: i.Inodes, UniqueBytes: i.UniqueBytes, UniqueInodes: i.UniqueInodes,
+func (s *systemRoutes) version(w http.ResponseWriter, _ *http.Request) error {
+	return reply(w, http.StatusOK, s.self)
+}
+
+// doctor answers GET /v1/doctor?costs=.
+func (s *systemRoutes) doctor(w http.ResponseWriter, r *http.Request) error {
+	costs, err := queryBool(r.URL.Query().Get("costs"))
+	if err != nil {
+		return badRequest("costs: %v", err)
 	}
-}
-
-func tenantUsageOf(t engine.TenantUsage) api.TenantUsage {
-	out := api.TenantUsage{Name: t.Name, Kind: string(t.Kind), Bytes: t.Bytes, Inodes: t.Inodes, LimitBytes: t.Limit}
-	out.AsOf = asOf(t.Usage)
-	return out
-}
-
-func containerUsageOf(c engine.ContainerUsage) api.ContainerUsage {
-	return api.ContainerUsage{ID: c.ID, Name: c.Name, Running: c.Running, Bytes: c.Bytes, Inodes: c.Inodes, AsOf: asOf(c.Usage)}
-}
-
-// asOf returns the time of measurement, or nil if none.
-func asOf(u volume.Usage) *time.Time {
-	if u.AsOf.IsZero() {
-		return nil
+	checks, err := s.engine.Checks(engine.CheckOptions{Costs: costs})
+	if err != nil {
+		return err
 	}
-	t := u.AsOf.UTC()
-	return &t
+	return reply(w, http.StatusOK, api.Doctor{Checks: Checks(checks)})
+}
+
+func (s *systemRoutes) templateSchema(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/schema+json")
+	_, _ = w.Write(api.TemplateSchema) // the client may have disconnected
+	return nil
+}
+
+func (s *systemRoutes) templateCheck(w http.ResponseWriter, r *http.Request) error {
+	src, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSONBytes))
+	if err != nil {
+		return fmt.Errorf("read template: %w", err)
+	}
+	t, err := template.Parse(api.TemplateFile, src)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.TemplateInfo{ID: t.ID, Version: t.Version, Base: t.Base, Code: t.Code.Path, Reads: t.Reads()})
 }

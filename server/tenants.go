@@ -7,30 +7,55 @@ import (
 	"io/fs"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
+	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
 )
 
-// records returns the tenants' records, or an error if the engine keeps none.
-func (s *server) records() (*access.Access, error) {
-	if s.cfg.Access == nil {
-		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine keeps no records of tenants"}
-	}
-	return s.cfg.Access, nil
+// tenantRoutes are the routes of tenants and their secrets.
+type tenantRoutes struct {
+	engine Engine
+	access *access.Access  // nil: none
+	events *events.Service // nil: none
 }
 
+func (s *tenantRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/whoami", s.whoami},
+		{"GET", "/v1/tenants", s.tenants},
+		{"POST", "/v1/tenants", s.createTenant},
+		{"GET", "/v1/tenants/{tenant}", s.tenant},
+		{"DELETE", "/v1/tenants/{tenant}", s.removeTenant},
+		{"POST", "/v1/tenants/{tenant}/quotas", s.setQuotas},
+		{"GET", "/v1/tenants/{tenant}/secrets", s.secrets},
+		{"POST", "/v1/tenants/{tenant}/secrets/{secret}", s.putSecret},
+		{"DELETE", "/v1/tenants/{tenant}/secrets/{secret}", s.removeSecret},
+		{"POST", "/v1/secrets/rotate-key", s.rotateKey},
+	}
+}
+
+// recordsOf returns the tenants' records, or an error if the engine keeps none.
+func recordsOf(a *access.Access) (*access.Access, error) {
+	if a == nil {
+		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine keeps no records of tenants"}
+	}
+	return a, nil
+}
+
+// find serves the guard: a tenant owns its record.
+func (s *tenantRoutes) find(r *http.Request) (string, error) { return r.PathValue("tenant"), nil }
+
 // whoami answers GET /v1/whoami.
-func (s *server) whoami(w http.ResponseWriter, r *http.Request) error {
+func (s *tenantRoutes) whoami(w http.ResponseWriter, r *http.Request) error {
 	id := identityOf(r)
 	return reply(w, http.StatusOK, api.Identity{Who: id.Who, Tenant: id.Tenant, Scopes: list(id.Scopes, func(s access.Scope) string { return string(s) })})
 }
 
 // tenantsOf returns all tenants with a record, and tenants without a record that own functions,
 // containers or files.
-func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
+func (s *tenantRoutes) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 	all := map[string]*api.Tenant{}
 	get := func(name string) *api.Tenant {
 		t := all[name]
@@ -71,8 +96,8 @@ func (s *server) tenantsOf(a *access.Access) ([]api.Tenant, error) {
 }
 
 // tenants answers GET /v1/tenants.
-func (s *server) tenants(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) tenants(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -84,8 +109,8 @@ func (s *server) tenants(w http.ResponseWriter, r *http.Request) error {
 }
 
 // tenant answers GET /v1/tenants/{tenant}.
-func (s *server) tenant(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) tenant(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -96,7 +121,7 @@ func (s *server) tenant(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, t)
 }
 
-func (s *server) oneTenant(a *access.Access, name string) (api.Tenant, error) {
+func (s *tenantRoutes) oneTenant(a *access.Access, name string) (api.Tenant, error) {
 	all, err := s.tenantsOf(a)
 	if err != nil {
 		return api.Tenant{}, err
@@ -109,8 +134,8 @@ func (s *server) oneTenant(a *access.Access, name string) (api.Tenant, error) {
 }
 
 // createTenant answers POST /v1/tenants.
-func (s *server) createTenant(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) createTenant(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -130,8 +155,8 @@ func (s *server) createTenant(w http.ResponseWriter, r *http.Request) error {
 }
 
 // setQuotas answers POST /v1/tenants/{tenant}/quotas.
-func (s *server) setQuotas(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) setQuotas(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -150,8 +175,8 @@ func (s *server) setQuotas(w http.ResponseWriter, r *http.Request) error {
 }
 
 // removeTenant answers DELETE /v1/tenants/{tenant}.
-func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) removeTenant(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -161,8 +186,8 @@ func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
 			return &api.Error{Code: api.CodeInUse, Message: fmt.Sprintf("tenant %s has the function %s", name, f.Name), Next: "remove its functions first (fre function rm)"}
 		}
 	}
-	if s.cfg.Events != nil { // first, because a failure can be retried only while the record exists
-		if err := s.cfg.Events.RemoveTenant(r.Context(), name); err != nil {
+	if s.events != nil { // first, because a failure can be retried only while the record exists
+		if err := s.events.RemoveTenant(r.Context(), name); err != nil {
 			return err
 		}
 	}
@@ -173,109 +198,9 @@ func (s *server) removeTenant(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// tokens answers GET /v1/tokens.
-func (s *server) tokens(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
-	if err != nil {
-		return err
-	}
-	return reply(w, http.StatusOK, list(a.Tokens(identityOf(r).Tenant), tokenOf))
-}
-
-func tokenOf(t access.Token) api.Token {
-	return api.Token{
-		ID: t.ID, Name: t.Name, Tenant: t.Tenant, Scopes: list(t.Scopes, func(s access.Scope) string { return string(s) }),
-		Created: t.Created, Expires: t.Expires, LastUsed: t.LastUsed, Replaced: t.Replaced,
-		AccessKey: t.AccessKey,
-	}
-}
-
-// maxSeconds keeps seconds from overflowing a time.Duration.
-const maxSeconds = 100 * 365 * 24 * 3600
-
-func seconds(field string, n int64) (time.Duration, error) {
-	if n < 0 || n > maxSeconds {
-		return 0, badRequest("%s: %d is not from 0 to a hundred years", field, n)
-	}
-	return time.Duration(n) * time.Second, nil
-}
-
-// createToken answers POST /v1/tokens. A caller of one tenant can only create tokens of the same
-// tenant.
-func (s *server) createToken(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
-	if err != nil {
-		return err
-	}
-	var req api.TokenRequest
-	if err := decode(w, r, &req); err != nil {
-		return err
-	}
-	noteOn(r, req.Name)
-	if !identityOf(r).Of(req.Tenant) {
-		return &scopeError{notOfTenant("the token would be of another tenant"), access.Admin}
-	}
-	life, err := seconds("life_seconds", req.LifeSeconds)
-	if err != nil {
-		return err
-	}
-	t, text, err := a.CreateToken(access.TokenOptions{
-		Name: req.Name, Tenant: req.Tenant, Scopes: list(req.Scopes, func(s string) access.Scope { return access.Scope(s) }), Life: life,
-		AccessKey: req.AccessKey,
-	})
-	if err != nil {
-		return err
-	}
-	noteOn(r, t.ID)
-	return newToken(w, t, text)
-}
-
-func newToken(w http.ResponseWriter, t access.Token, text string) error {
-	w.Header().Set("Cache-Control", "no-store")
-	out := api.NewToken{Token: tokenOf(t), Text: text}
-	if t.AccessKey != "" {
-		_, out.SecretAccessKey = access.AccessKey(text)
-	}
-	return reply(w, http.StatusCreated, out)
-}
-
-// rotateToken answers POST /v1/tokens/{id}/rotate.
-func (s *server) rotateToken(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
-	if err != nil {
-		return err
-	}
-	var req api.TokenRotation
-	if err := decode(w, r, &req); err != nil {
-		return err
-	}
-	grace, err := seconds("grace_seconds", req.GraceSeconds)
-	if err != nil {
-		return err
-	}
-	t, text, err := a.RotateToken(r.PathValue("id"), grace)
-	if err != nil {
-		return err
-	}
-	return newToken(w, t, text)
-}
-
-// removeToken answers DELETE /v1/tokens/{id}.
-func (s *server) removeToken(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
-	if err != nil {
-		return err
-	}
-	if err := a.RemoveToken(r.PathValue("id")); err != nil {
-		return err
-	}
-	w.WriteHeader(http.StatusNoContent)
-	return nil
-}
-
 // secrets answers GET /v1/tenants/{tenant}/secrets.
-func (s *server) secrets(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) secrets(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -289,8 +214,8 @@ func (s *server) secrets(w http.ResponseWriter, r *http.Request) error {
 }
 
 // putSecret answers POST /v1/tenants/{tenant}/secrets/{secret}?update=. The body is the value.
-func (s *server) putSecret(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) putSecret(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -319,8 +244,8 @@ func (s *server) putSecret(w http.ResponseWriter, r *http.Request) error {
 
 // removeSecret answers DELETE /v1/tenants/{tenant}/secrets/{secret}, and refuses while a
 // function uses the secret.
-func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) removeSecret(w http.ResponseWriter, r *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}
@@ -338,8 +263,8 @@ func (s *server) removeSecret(w http.ResponseWriter, r *http.Request) error {
 }
 
 // rotateKey answers POST /v1/secrets/rotate-key.
-func (s *server) rotateKey(w http.ResponseWriter, _ *http.Request) error {
-	a, err := s.records()
+func (s *tenantRoutes) rotateKey(w http.ResponseWriter, _ *http.Request) error {
+	a, err := recordsOf(s.access)
 	if err != nil {
 		return err
 	}

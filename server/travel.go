@@ -3,21 +3,40 @@ package server
 import (
 	"encoding/base64"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/image/oci"
 )
 
+// travelRoutes are the routes that carry images between FRE, archives and registries.
+type travelRoutes struct {
+	engine Engine
+	log    *slog.Logger
+}
+
+func (s *travelRoutes) routes() []route {
+	return []route{
+		{"POST", "/v1/images/load", s.load},
+		{"GET", "/v1/images/save", s.save},
+		{"POST", "/v1/images/import", s.importImage},
+		{"POST", "/v1/images/pull", s.pull},
+		{"POST", "/v1/images/push", s.push},
+		{"POST", "/v1/images/resolve", s.resolve},
+		{"POST", "/v1/images/sign", s.sign},
+	}
+}
+
 // load answers POST /v1/images/load: imports an archive of images.
-func (s *server) load(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) load(w http.ResponseWriter, r *http.Request) error {
 	if err := takeArchive(w, r); err != nil {
 		return err
 	}
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	images, err := s.engine.Load(r.Context(), r.Body, out.report)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	var line api.TravelLine
 	for _, img := range images {
@@ -28,22 +47,22 @@ func (s *server) load(w http.ResponseWriter, r *http.Request) error {
 }
 
 // importImage answers POST /v1/images/import: imports an archive of a file system as an image.
-func (s *server) importImage(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) importImage(w http.ResponseWriter, r *http.Request) error {
 	if err := takeArchive(w, r); err != nil {
 		return err
 	}
 	q := r.URL.Query()
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	img, err := s.engine.Import(r.Context(), r.Body, oci.ImportOptions{Name: q.Get("name"), Message: q.Get("message"), Changes: q["change"]}, out.report)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	out.send(api.TravelLine{Images: []api.Image{imageOf(img)}})
 	return nil
 }
 
 // save answers GET /v1/images/save. A failure after the first bytes aborts the answer.
-func (s *server) save(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) save(w http.ResponseWriter, r *http.Request) error {
 	refs := r.URL.Query()["ref"]
 	if len(refs) == 0 {
 		return badRequest("ref is missing: name the images to save")
@@ -72,37 +91,37 @@ func (a *archiveOut) Write(p []byte) (int, error) {
 }
 
 // pull answers POST /v1/images/pull.
-func (s *server) pull(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) pull(w http.ResponseWriter, r *http.Request) error {
 	var req api.PullRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
 	}
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	img, remote, err := s.engine.Pull(r.Context(), req.Ref, req.Platform, authOf(req.Auth), out.report)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	out.send(api.TravelLine{Images: []api.Image{imageOf(img)}, Digest: string(remote.Digest)})
 	return nil
 }
 
 // push answers POST /v1/images/push.
-func (s *server) push(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) push(w http.ResponseWriter, r *http.Request) error {
 	var req api.PushRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
 	}
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	remote, err := s.engine.Push(r.Context(), req.Image, req.To, authOf(req.Auth), oci.PushOptions{AsImage: req.AsImage, NoSBOM: req.NoSBOM}, out.report)
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	out.send(api.TravelLine{Digest: string(remote.Digest)})
 	return nil
 }
 
 // resolve answers POST /v1/images/resolve.
-func (s *server) resolve(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) resolve(w http.ResponseWriter, r *http.Request) error {
 	var req api.ResolveRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -115,7 +134,7 @@ func (s *server) resolve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // sign answers POST /v1/images/sign.
-func (s *server) sign(w http.ResponseWriter, r *http.Request) error {
+func (s *travelRoutes) sign(w http.ResponseWriter, r *http.Request) error {
 	var req api.SignRequest
 	if err := decode(w, r, &req); err != nil {
 		return err

@@ -9,8 +9,19 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// triggerRoutes are the route of functions' triggers.
+type triggerRoutes struct {
+	engine Engine
+}
+
+func (s *triggerRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/triggers", s.triggers},
+	}
+}
+
 // triggers answers GET /v1/triggers.
-func (s *server) triggers(w http.ResponseWriter, r *http.Request) error {
+func (s *triggerRoutes) triggers(w http.ResponseWriter, r *http.Request) error {
 	all := []api.Trigger{}
 	now := time.Now()
 	for _, f := range only(s.engine.Functions(), identityOf(r), functionTenant) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -9,8 +10,23 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
+// storageRoutes are the routes of disk usage, collection and checks of the store.
+type storageRoutes struct {
+	engine Engine
+	log    *slog.Logger
+}
+
+func (s *storageRoutes) routes() []route {
+	return []route{
+		{"GET", "/v1/system/df", s.diskUsage},
+		{"POST", "/v1/images/prune", s.pruneImages},
+		{"POST", "/v1/system/gc", s.gc},
+		{"POST", "/v1/system/fsck", s.fsck},
+	}
+}
+
 // pruneImages answers POST /v1/images/prune.
-func (s *server) pruneImages(w http.ResponseWriter, r *http.Request) error {
+func (s *storageRoutes) pruneImages(w http.ResponseWriter, r *http.Request) error {
 	var req api.PruneRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -28,7 +44,7 @@ func (s *server) pruneImages(w http.ResponseWriter, r *http.Request) error {
 }
 
 // gc answers POST /v1/system/gc.
-func (s *server) gc(w http.ResponseWriter, r *http.Request) error {
+func (s *storageRoutes) gc(w http.ResponseWriter, r *http.Request) error {
 	var req api.GCRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
@@ -36,7 +52,7 @@ func (s *server) gc(w http.ResponseWriter, r *http.Request) error {
 	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun, Cache: req.Cache})
 }
 
-func (s *server) collect(w http.ResponseWriter, r *http.Request, o engine.GCOptions) error {
+func (s *storageRoutes) collect(w http.ResponseWriter, r *http.Request, o engine.GCOptions) error {
 	report, err := s.engine.GC(r.Context(), o)
 	if err != nil {
 		return err
@@ -52,12 +68,12 @@ func prunedOf(x engine.GCImage) api.PrunedImage {
 }
 
 // fsck answers POST /v1/system/fsck.
-func (s *server) fsck(w http.ResponseWriter, r *http.Request) error {
+func (s *storageRoutes) fsck(w http.ResponseWriter, r *http.Request) error {
 	var req api.FsckRequest
 	if err := decode(w, r, &req); err != nil {
 		return err
 	}
-	out := &lines{w: w}
+	out := &lines{w: w, log: s.log}
 	got, err := s.engine.Fsck(r.Context(), store.CheckOptions{
 		Repair: req.Repair,
 		Report: func(p store.Problem) {
@@ -66,10 +82,23 @@ func (s *server) fsck(w http.ResponseWriter, r *http.Request) error {
 		Progress: func(dir string, done int) { out.send(api.FsckLine{Reading: dir, Done: done}) },
 	})
 	if err != nil {
-		return s.end(out, r, err)
+		return out.end(r, err)
 	}
 	out.send(api.FsckLine{Result: &api.FsckResult{
 		Objects: got.Objects, Bytes: got.Bytes, Trees: got.Trees, Images: got.Images, Problems: got.Problems, Repaired: got.Repaired,
 	}})
 	return nil
+}
+
+// diskUsage answers GET /v1/system/df.
+func (s *storageRoutes) diskUsage(w http.ResponseWriter, _ *http.Request) error {
+	u, err := s.engine.DiskUsage()
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, api.DiskUsage{
+		Images: list(u.Images, imageUsageOf), ImageBytes: u.ImageBytes, ImageInodes: u.ImageInodes, ReclaimableBytes: u.ReclaimableBytes,
+		Tenants: list(u.Tenants, tenantUsageOf), Containers: list(u.Containers, containerUsageOf),
+		Cache: api.CacheUsage{Bytes: u.Cache.Bytes, Inodes: u.Cache.Inodes, AsOf: asOf(u.Cache)},
+	})
 }
