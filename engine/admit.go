@@ -34,14 +34,14 @@ func (e *Engine) watchAdmission() {
 	for {
 		select {
 		case <-e.admission.Unsettled():
-		case <-e.closed:
+		case <-e.life.Closed():
 			return
 		}
 		tick := time.NewTicker(e.admission.Every())
 		for e.admission.Look() != admission.Normal {
 			select {
 			case <-tick.C:
-			case <-e.closed:
+			case <-e.life.Closed():
 				tick.Stop()
 				return
 			}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -132,10 +133,10 @@ func (o *AgentOptions) complete() error {
 // CreateAgent makes a sandbox and returns once its program runs. Errors: *image.FieldError,
 // *QuotaError, fs.ErrNotExist for an unknown image or snapshot, and those of Invoke.
 func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -290,7 +291,7 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 		return fmt.Errorf("agent's sandbox: %w", err)
 	}
 	logs := filepath.Join(filepath.Dir(e.workPath(filepath.Join(temporaryName, s.ID))), "log")
-	if f.logs, err = openLog(logs, f.name, e.cfg.LogBytes, 1); err != nil {
+	if f.logs, err = live.OpenLog(logs, f.name, e.cfg.LogBytes, 1); err != nil {
 		return err
 	}
 	f.measure()
@@ -322,10 +323,10 @@ func (e *Engine) endAgent(a *agent) error {
 	}
 	if f := a.f; f != nil {
 		f.retire()
-		for _, b := range e.boxes.all() {
-			if b.function == f.name {
-				b.kill()
-				<-b.gone
+		for _, b := range e.boxes.All() {
+			if b.Function == f.name {
+				b.Kill()
+				<-b.Gone()
 			}
 		}
 		f.logs.Close()
@@ -340,10 +341,10 @@ func (e *Engine) endAgent(a *agent) error {
 
 // expireAgent ends a sandbox after its lifetime, or sets the timer again.
 func (e *Engine) expireAgent(a *agent) {
-	if e.begin() != nil {
+	if e.life.Begin() != nil {
 		return
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	a.mu.Lock()
 	left := time.Until(a.expiresLocked())
 	if left > 0 && !a.ended {
@@ -425,7 +426,7 @@ func (e *Engine) Agent(id string) (*Agent, error) {
 	}
 	out := a.describe()
 	for _, box := range a.f.running() { // at most one
-		if stats, err := box.sb.Stats(); err == nil { // otherwise the sandbox has ended
+		if stats, err := box.Sandbox().Stats(); err == nil { // otherwise the sandbox has ended
 			out.OOMKills += stats.OOMKills
 		}
 	}
@@ -434,10 +435,10 @@ func (e *Engine) Agent(id string) (*Agent, error) {
 
 // RemoveAgent kills the processes of a sandbox and removes the sandbox with its /work.
 func (e *Engine) RemoveAgent(id string) error {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	a, err := e.agents.find(id)
 	if err != nil {
 		return err
@@ -447,7 +448,7 @@ func (e *Engine) RemoveAgent(id string) error {
 
 // InvokeAgent hands an event to a sandbox's program. Errors: as of Invoke, and ErrNoAgent.
 func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Response, error) {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return nil, err
 	}
 	a, err := e.agents.find(id)
@@ -455,7 +456,7 @@ func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Respo
 		err = fmt.Errorf("%q: %w", id, ErrNoAgent)
 	}
 	if err != nil {
-		e.flight.Done()
+		e.life.Done()
 		return nil, err
 	}
 	ev := newEvent(a.f, invocationName(e.nextID.Add(1)), r)
@@ -464,7 +465,7 @@ func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Respo
 		if a.leave() || errors.Is(err, errRetired) { // removed meanwhile
 			err = fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
-		e.flight.Done()
+		e.life.Done()
 		return nil, ev.failed(err)
 	}
 	resp.Body = &agentBody{ReadCloser: resp.Body, a: a}

@@ -75,7 +75,7 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 	own := &heldAnswers{bytes: f.config.Resources.MemoryBytes / 4}
 	return channel.Config{
 		Log:     f.channelLog(id),
-		LogPace: f.logs.drop,
+		LogPace: f.logs.Drop,
 		Files:   openTmp(sb),
 		Memory:  f.lendMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
@@ -40,7 +41,6 @@ import (
 // Errors of operations on containers.
 var (
 	ErrContainerRunning = failure.New(failure.InUse, "container is running", "stop the container first (fre stop), or remove with --force")
-	ErrContainerStopped = failure.New(failure.InUse, "container is not running", "start the container first (fre start)")
 )
 
 // ExitCode returns the status of a run as a command shell reports it: 128 plus the signal's
@@ -83,15 +83,16 @@ type container struct {
 	id     string
 	digest store.Digest
 	dir    string
-	log    *functionLog
-	row    *row       // the container's row in lists
+	log    *live.Log
+	row    *live.Row  // the container's row in lists
 	op     sync.Mutex // one start, renaming or removal at a time
 	disk   sync.Mutex // held during a write of the record
 
 	mu       sync.Mutex
 	c        Container
-	box      *box           // nil unless running
+	box      *live.Box      // nil unless running
 	scratch  *volume.Volume // likewise
+	terminal *os.File       // likewise; nil without a terminal
 	streams  *streams       // of this run, or of the next
 	runs     int            // number of runs that have ended
 	removed  bool
@@ -101,13 +102,13 @@ type container struct {
 
 // newContainer opens the log of a container and keeps its record in memory.
 func (e *Engine) newContainer(rec Container) (*container, error) {
-	c := &container{e: e, id: rec.ID, digest: rec.Digest, dir: filepath.Join(e.containers.dir, rec.ID), c: rec, streams: newStreams(e.life), changed: make(chan struct{})}
+	c := &container{e: e, id: rec.ID, digest: rec.Digest, dir: filepath.Join(e.containers.dir, rec.ID), c: rec, streams: newStreams(e.life.Context()), changed: make(chan struct{})}
 	var err error
-	c.log, err = openLog(filepath.Join(c.dir, "log"), "", e.cfg.LogBytes, e.cfg.LogFiles)
+	c.log, err = live.OpenLog(filepath.Join(c.dir, "log"), "", e.cfg.LogBytes, e.cfg.LogFiles)
 	if err != nil {
 		return nil, err
 	}
-	c.log.pause()
+	c.log.Pause()
 	return c, nil
 }
 
@@ -115,10 +116,10 @@ func (e *Engine) newContainer(rec Container) (*container, error) {
 // Errors: an *image.FieldError for an invalid field, ErrNameTaken, a *QuotaError for limits
 // above the tenant's quotas.
 func (e *Engine) CreateContainer(ctx context.Context, cfg ContainerConfig) (*Container, error) {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	c, err := e.createContainer(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("create container: %w", err)
@@ -161,7 +162,7 @@ func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Con
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[rec.ID], t.names[rec.Config.Name] = c, c
-	c.row = e.boxes.addContainer(e, rec.sandbox(), c.change(store.ActionCreate))
+	c.row = e.boxes.AddResting(rec.sandbox(), c.change(store.ActionCreate))
 	return c.describe(), nil
 }
 
@@ -190,7 +191,7 @@ func (c *container) describe() *Container {
 	defer c.mu.Unlock()
 	d := c.c
 	if c.box != nil {
-		d.PID = c.box.sb.PID()
+		d.PID = c.box.Sandbox().PID()
 	}
 	return &d
 }
@@ -199,8 +200,8 @@ func (c *container) describe() *Container {
 func (c *Container) sandbox() *Sandbox {
 	made := *c
 	s := &Sandbox{
-		Container: &made,
-		ID:        c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: c.Digest, Tenant: c.Config.Tenant, Limits: c.Config.Limits,
+		Record: &made,
+		ID:     c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: c.Digest, Tenant: c.Config.Tenant, Limits: c.Config.Limits,
 		Command: strings.Join(c.Args, " "), State: c.State, Created: c.Created,
 	}
 	if c.State == StateExited {
@@ -215,7 +216,7 @@ func (c *container) change(a store.ChangeAction, more ...string) store.Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cfg := &c.c.Config
-	attributes := attributesOf(append([]string{"image", cfg.Image, "tenant", cfg.Tenant, "name", cfg.Name}, more...)...)
+	attributes := live.Attributes(append([]string{"image", cfg.Image, "tenant", cfg.Tenant, "name", cfg.Name}, more...)...)
 	return store.Change{Kind: store.ChangeSandbox, Action: a, ID: c.c.ID, Name: cfg.Name, Attributes: attributes, Labels: cfg.Labels}
 }
 
@@ -276,7 +277,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	delete(t.names, old)
 	t.mu.Unlock()
 	if err == nil {
-		e.boxes.renameContainer(e, c.row, name, c.change(store.ActionRename, "old_name", old))
+		e.boxes.Rename(c.row, name, c.change(store.ActionRename, "old_name", old))
 	}
 	return err
 }
@@ -306,7 +307,7 @@ func (e *Engine) removeContainer(c *container, force RemoveForce) error {
 	case b != nil && !bool(force):
 		return fmt.Errorf("remove container %s: %w: stop the container before removing or use force", c.id[:12], ErrContainerRunning)
 	case b != nil:
-		_ = e.signal(b, unix.SIGKILL) // nil
+		_ = e.boxes.Signal(b, unix.SIGKILL) // nil
 	}
 	return e.dropContainer(c)
 }
@@ -324,7 +325,7 @@ func (e *Engine) dropContainer(c *container) error {
 	delete(t.byID, c.id)
 	delete(t.names, name)
 	t.mu.Unlock()
-	e.boxes.removeContainer(e, c.row, c.change(store.ActionDelete))
+	e.boxes.RemoveResting(c.row, c.change(store.ActionDelete))
 	c.log.Close()
 	err := e.removeContainerDir(c.dir)
 	c.disk.Lock()

@@ -159,8 +159,8 @@ func TestContainer(t *testing.T) {
 		if diff := cmp.Diff(c.Exit, s.Exit); diff != "" || s.ID == reader.ID && ExitCode(s.Exit) != 127 {
 			t.Errorf("%s shows its exit as %+v (-record +list):\n%s", s.Name, s.Exit, diff)
 		}
-		if s.Container == nil || s.Container.ID != s.ID || s.Container.State != StateCreated {
-			t.Errorf("%s was made as %+v", s.Name, s.Container)
+		if made := ContainerOf(s); made == nil || made.ID != s.ID || made.State != StateCreated {
+			t.Errorf("%s was made as %+v", s.Name, made)
 		}
 	}
 	var names []string // the last made first
@@ -358,7 +358,7 @@ func TestContainerImage(t *testing.T) {
 		t.Errorf("run: %+v, %v, it wrote %q", result, err, said)
 	}
 	for _, s := range r.Sandboxes(true) {
-		if s.Container == nil && s.Limits.MemoryBytes == 0 {
+		if ContainerOf(s) == nil && s.Limits.MemoryBytes == 0 {
 			t.Errorf("the run is listed without limits: %+v", s)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
@@ -29,10 +30,10 @@ const outputGrace = 2 * time.Second
 // of Container, ErrContainerRunning, a *QuotaError if the tenant's quotas have no room, a
 // *sandbox.StartError if the program cannot be executed.
 func (e *Engine) StartContainer(ctx context.Context, ref string) error {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	c, err := e.containers.find(ref)
 	if err != nil {
 		return err
@@ -69,13 +70,13 @@ func (c *container) notStarted(err error) error {
 	saveErr := c.update(func(rec *Container) {
 		rec.Error, rec.Exit = err.Error(), exit
 	}, func() {
-		c.row.change(func(s *Sandbox) {
+		c.row.Change(func(s *Sandbox) {
 			if s.State == StateExited {
 				s.Exit = exit
 			}
 		})
 		c.streams.end()
-		c.streams = newStreams(c.e.life)
+		c.streams = newStreams(c.e.life.Context())
 		c.runs++
 	})
 	if c.describe().Config.AutoRemove {
@@ -116,25 +117,25 @@ func (c *container) start(ctx context.Context) (err error) {
 	}
 	undo = append(undo, ends.close)
 
-	b := &box{
-		id: rec.ID, image: rec.Config.Image, digest: rec.Digest, limits: rec.Config.Limits, tenant: rec.Config.Tenant, command: rec.Args,
-		state: func() State { return StateRunning }, container: c, name: rec.Config.Name, labels: rec.Config.Labels, terminal: ends.master,
-		stopSignal: rec.Config.StopSignal, network: rec.Config.Network, work: rec.Config.Work,
+	b := &live.Box{
+		ID: rec.ID, Image: rec.Config.Image, Digest: rec.Digest, Limits: rec.Config.Limits, Tenant: rec.Config.Tenant, Command: rec.Args,
+		State: func() State { return StateRunning }, Row: c.row, Written: c.written, Name: rec.Config.Name, Labels: rec.Config.Labels,
+		StopSignal: rec.Config.StopSignal, More: []string{"network", string(rec.Config.Network), "work", string(rec.Config.Work)},
 	}
 	c.mu.Lock()
 	s := c.streams
 	c.mu.Unlock()
-	b.ended = func(show func()) {
+	b.Ended = func(show func()) {
 		release() // before finish: an observer of the end may start a container in the freed quota
 		c.finish(b, scratch, ends, s, show)
 	}
 	if err := s.open(ends.master, terminalSize{rec.Config.Rows, rec.Config.Columns}); err != nil {
 		return err
 	}
-	c.log.resume()
-	sb, err := b.launch(ctx, e, spec)
+	c.log.Resume()
+	sb, err := e.boxes.Launch(ctx, b, spec)
 	if err != nil {
-		c.log.pause()
+		c.log.Pause()
 		return err
 	}
 	ends.closeTheirs()
@@ -147,10 +148,10 @@ func (c *container) start(ctx context.Context) (err error) {
 			if out.stderr {
 				stream = "stderr"
 			}
-			c.log.copyLines(out, LogLine{Sandbox: rec.ID, Stream: stream})
+			c.log.CopyLines(out, LogLine{Sandbox: rec.ID, Stream: stream})
 		})
 	}
-	e.spawn(func() {
+	e.life.Spawn(func() {
 		ends.pumps.Wait()
 		close(ends.drained)
 	})
@@ -159,8 +160,8 @@ func (c *container) start(ctx context.Context) (err error) {
 	if err := c.update(func(rec *Container) {
 		rec.State, rec.Started, rec.Finished, rec.Exit, rec.Error = StateRunning, time.Now().UTC(), time.Time{}, nil, ""
 	}, func() {
-		c.box, c.scratch = b, scratch
-		e.boxes.adopt(e, b, sb)
+		c.box, c.scratch, c.terminal = b, scratch, ends.master
+		e.boxes.Adopt(b, sb)
 	}); err != nil {
 		e.log.ErrorContext(ctx, "container's start not saved", "container", rec.ID, "error", err)
 	}
@@ -169,7 +170,7 @@ func (c *container) start(ctx context.Context) (err error) {
 
 // finish records the end of a run. It stores the record first: lists, changes, the log and the
 // streams s show the end afterwards.
-func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds, s *streams, show func()) {
+func (c *container) finish(b *live.Box, scratch *volume.Volume, ends *streamEnds, s *streams, show func()) {
 	if ends.master != nil {
 		// The processes with the terminal open are dead. The master closes after its output is
 		// read.
@@ -181,7 +182,7 @@ func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds, s *
 	case <-ends.drained:
 	case <-late.C: // attached clients read too slowly; they still get all output
 	}
-	exit, remove := b.sb.Status(), false
+	exit, remove := b.Sandbox().Status(), false
 	used, err := scratch.Usage()
 	plain, dir := scratch.Kind() == volume.Plain, scratch.Dir()
 	err = errors.Join(err, scratch.Detach(), c.update(func(rec *Container) {
@@ -190,34 +191,34 @@ func (c *container) finish(b *box, scratch *volume.Volume, ends *streamEnds, s *
 			rec.Scratch = used
 		}
 	}, func() {
-		c.box, c.scratch, c.streams = nil, nil, newStreams(c.e.life)
+		c.box, c.scratch, c.terminal, c.streams = nil, nil, nil, newStreams(c.e.life.Context())
 		c.runs++
 		remove = c.c.Config.AutoRemove && c.restarts == 0
 		show()
-		c.log.pause()
+		c.log.Pause()
 	}))
 	if err != nil {
 		c.e.log.Error("container's end not noted", "container", c.id, "error", err)
 	}
-	c.e.spawn(func() {
+	c.e.life.Spawn(func() {
 		<-ends.drained
 		s.end()
 	})
 	switch {
 	case remove:
-		c.e.spawn(func() {
+		c.e.life.Spawn(func() {
 			if err := c.e.removeContainer(c, false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrContainerRunning) {
 				c.e.log.Error("container not removed", "container", c.id, "error", err)
 			}
 		})
 	case plain:
-		c.e.spawn(func() { c.measure(dir) })
+		c.e.life.Spawn(func() { c.measure(dir) })
 	}
 }
 
 // measure counts the size of a scratch layer without a quota once, after the run.
 func (c *container) measure(dir string) {
-	used, err := volume.Walk(c.e.life, dir)
+	used, err := volume.Walk(c.e.life.Context(), dir)
 	if err != nil {
 		return // the container runs again or is removed, or the engine stops
 	}
@@ -349,7 +350,7 @@ func (c *container) connect(cfg ContainerConfig, spec *sandbox.Spec) (_ *streamE
 		to     **os.File
 		stderr bool
 	}{{&spec.Stdout, false}, {&spec.Stderr, true}} {
-		r, w, err := outputPipe()
+		r, w, err := live.OutputPipe()
 		if err != nil {
 			return nil, fmt.Errorf("make pipe: %w", err)
 		}
@@ -465,7 +466,7 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 			case <-changed:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
-			case <-e.ended: // the end of the engine has killed the sandbox; this exit counts
+			case <-e.life.Ended(): // the end of the engine has killed the sandbox; this exit counts
 				select {
 				case <-changed:
 				default:
@@ -484,7 +485,7 @@ func (e *Engine) StopContainer(ctx context.Context, ref string, o StopOptions) e
 	if err != nil {
 		return err
 	}
-	e.stop(ctx, b, o)
+	e.boxes.Stop(ctx, b, o)
 	return nil
 }
 
@@ -522,10 +523,10 @@ func (e *Engine) SignalContainer(ref string, sig unix.Signal) error {
 	if err != nil {
 		return err
 	}
-	return e.signal(b, sig)
+	return e.boxes.Signal(b, sig)
 }
 
-func (e *Engine) runningContainer(ref string) (*Container, *box, error) {
+func (e *Engine) runningContainer(ref string) (*container, *live.Box, error) {
 	c, err := e.containers.find(ref)
 	if err != nil {
 		return nil, nil, err
@@ -535,23 +536,25 @@ func (e *Engine) runningContainer(ref string) (*Container, *box, error) {
 	if c.box == nil {
 		return nil, nil, fmt.Errorf("container %s: %w", c.c.Config.Name, ErrContainerStopped)
 	}
-	rec := c.c
-	return &rec, c.box, nil
+	return c, c.box, nil
 }
 
 // ResizeContainer sets the size of a running container's terminal, in characters.
 func (e *Engine) ResizeContainer(ref string, rows, columns uint16) error {
-	c, b, err := e.runningContainer(ref)
+	c, _, err := e.runningContainer(ref)
 	if err != nil {
 		return err
 	}
-	if b.terminal == nil {
-		return fmt.Errorf("container %s has no terminal: %w", c.Config.Name, unix.ENOTTY)
+	c.mu.Lock()
+	terminal, name := c.terminal, c.c.Config.Name
+	c.mu.Unlock()
+	if terminal == nil {
+		return fmt.Errorf("container %s has no terminal: %w", name, unix.ENOTTY)
 	}
-	if err := sandbox.ResizeTerminal(b.terminal, rows, columns); err != nil {
+	if err := sandbox.ResizeTerminal(terminal, rows, columns); err != nil {
 		return err
 	}
-	b.container.resized(rows, columns)
+	c.resized(rows, columns)
 	return nil
 }
 
@@ -590,5 +593,5 @@ func (e *Engine) ContainerLogs(ctx context.Context, ref string, o LogOptions, em
 	if err != nil {
 		return err
 	}
-	return c.log.read(ctx, e.closed, o, emit)
+	return c.log.Read(ctx, e.life.Closed(), o, emit)
 }

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 )
@@ -111,7 +112,7 @@ func (e *Engine) openContainers() error {
 	all := t.all()
 	slices.SortFunc(all, func(a, b *container) int { return a.c.Created.Compare(b.c.Created) })
 	for _, c := range all {
-		c.row = e.boxes.addContainer(e, c.c.sandbox())
+		c.row = e.boxes.AddResting(c.c.sandbox())
 	}
 	return nil
 }
@@ -161,7 +162,7 @@ func (t *containers) find(ref string) (*container, error) {
 	if c := t.names[ref]; c != nil {
 		return c, nil
 	}
-	return byPrefix(t.byID, "container", ref)
+	return live.ByPrefix(t.byID, "container", ref)
 }
 
 func (t *containers) all() []*container {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/outward"
 	"github.com/fre-engine/fre/sandbox"
@@ -91,10 +92,10 @@ func DefaultName(img *store.Image) string {
 // function has the name; ErrForeign; fs.ErrNotExist if the image was removed meanwhile; an
 // *image.FieldError, for example for a pipeline with a loop or a missing step.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	defer e.Hold()()
 	if !e.cfg.Store.Use(img.Digest) {
 		return nil, fmt.Errorf("deploy: image %s was removed meanwhile: %w", img.Digest, fs.ErrNotExist)
@@ -245,8 +246,8 @@ func (e *Engine) logDir(function string) string {
 	return filepath.Join(e.cfg.StateDir, "logs", function)
 }
 
-func (e *Engine) openLog(function string) (*functionLog, error) {
-	return openLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
+func (e *Engine) openLog(function string) (*live.Log, error) {
+	return live.OpenLog(e.logDir(function), function, e.cfg.LogBytes, e.cfg.LogFiles)
 }
 
 // Functions lists the deployed functions by name. Equal content has the same pointer, and the
@@ -281,10 +282,10 @@ func (e *Engine) RemoveFunction(ctx context.Context, name string) error {
 }
 
 func (e *Engine) remove(ctx context.Context, name string, first func(*deployment) error) error {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	d, err := e.find(name)
@@ -305,7 +306,7 @@ func (e *Engine) remove(ctx context.Context, name string, first func(*deployment
 	}
 	d.logs.Close()
 	e.metrics.forget(name, 0)
-	err = os.RemoveAll(d.logs.dir)
+	err = os.RemoveAll(d.logs.Dir())
 	if d.spec.Temporary {
 		err = errors.Join(err, e.removeTemporary(name))
 	}

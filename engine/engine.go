@@ -6,15 +6,15 @@
 // them out as leases (lease.go); an invocation (invoke.go) holds one lease until the body of its
 // answer is closed.
 //
-// Lock order: container.op, container.disk, containers.mu, registry.mu, container.mu,
+// Lock order: container.op, container.disk, containers.mu, live.Table.mu, container.mu,
 // streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, Engine.tenantMu, shells.disk,
-// Engine.mu, shells.mu, function.mu, functionLog.mu. No code takes one of these locks while it
+// Engine.mu, shells.mu, function.mu, live.Log.mu. No code takes one of these locks while it
 // holds places.mu.
 //
 // Held during disk I/O: container.op, container.disk, Engine.gcMu, cache.mu, Engine.deployMu,
-// Engine.tenantMu, shells.disk and functionLog.mu. An event waits for such a lock in two cases:
+// Engine.tenantMu, shells.disk and live.Log.mu. An event waits for such a lock in two cases:
 // the event asks for a revision at rest (deployMu), or the engine logs a line of the event
-// (functionLog.mu).
+// (live.Log.mu).
 package engine
 
 import (
@@ -35,6 +35,7 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -68,7 +69,7 @@ var (
 	ErrTimeout    = failure.New(failure.Timeout, "function did not answer in time", "")
 	ErrOverloaded = failure.New(failure.Overloaded, "too many events are waiting for the function", "")
 	ErrDegraded   = admission.ErrRefused // returned as an *admission.RefusedError with the reason
-	ErrClosed     = failure.New(failure.Stopping, "engine is stopping", "")
+	ErrClosed     = live.ErrClosed
 	ErrSlowBody   = failure.New(failure.SlowBody, "the request's body was too slow while other requests waited", "")
 	ErrNotReady   = failure.New(failure.NotFunction, "image is not a function", "deploy an image built from a template")
 	ErrForeign    = failure.New(failure.Forbidden, "the function is another tenant's", "write the token's tenant into fret.yaml")
@@ -140,7 +141,9 @@ type Engine struct {
 	cfg        Config
 	log        *slog.Logger
 	metrics    *metrics
-	boxes      registry
+	boxes      *live.Table
+	live.List  // the client's view of boxes
+	life       *live.Life
 	containers containers
 	agents     agents
 	shells     *shells
@@ -169,15 +172,6 @@ type Engine struct {
 
 	deployMu  sync.Mutex
 	functions atomic.Pointer[map[string]*deployment] // by qualified name; replaced whole under deployMu
-
-	mu      sync.Mutex
-	closing bool
-	closed  chan struct{}
-	ended   chan struct{}   // closed after the last sandbox and the last worker have ended
-	abort   func()          // ends life
-	life    context.Context // context of builds and deployments; ends when Close gives up waiting
-	flight  sync.WaitGroup  // invocations, runs and builds
-	workers sync.WaitGroup  // goroutines that outlive a call: instance watchers, warmers
 }
 
 // Open loads the deployed functions and starts the instances that their templates keep warm.
@@ -230,7 +224,9 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	cfg.Shells.setDefaults(memory)
-	e := &Engine{cfg: cfg, log: cfg.Log, started: time.Now(), closed: make(chan struct{}), ended: make(chan struct{})}
+	e := &Engine{cfg: cfg, log: cfg.Log, started: time.Now(), life: live.NewLife()}
+	e.boxes = live.NewTable(e.life, cfg.Sandboxes, cfg.Store.Changes())
+	e.List = live.NewList(e.boxes)
 	if e.buffers, err = buffer.New(buffer.Config{Bytes: cfg.BufferBytes, Lock: cfg.BufferLock, Huge: cfg.BufferHuge}); err != nil {
 		return nil, err
 	}
@@ -253,10 +249,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
 	e.works = make(map[string]*volume.Volume)
-	life, abort := context.WithCancelCause(context.Background())
-	e.life, e.abort = life, func() { abort(ErrClosed) }
 	e.metrics = newMetrics(cfg.Metrics, e)
-	e.boxes.live = make(map[string]*box)
 	if err := e.openContainers(); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
@@ -295,11 +288,11 @@ func Open(cfg Config) (_ *Engine, err error) {
 		f.publish()
 		f.warm()
 	})
-	e.spawn(e.shells.prune)
-	e.spawn(e.attachWorks)
-	e.spawn(e.watchAdmission)
+	e.life.Spawn(e.shells.prune)
+	e.life.Spawn(e.attachWorks)
+	e.life.Spawn(e.watchAdmission)
 	if cfg.GC.Interval > 0 {
-		e.spawn(e.collect)
+		e.life.Spawn(e.collect)
 	}
 	return e, nil
 }
@@ -307,34 +300,19 @@ func Open(cfg Config) (_ *Engine, err error) {
 // Close refuses new work, waits until ctx ends for work in flight, kills every sandbox and waits
 // for the sandboxes' watchers.
 func (e *Engine) Close(ctx context.Context) error {
-	e.mu.Lock()
-	if e.closing {
-		e.mu.Unlock()
+	if !e.life.Close() {
 		return nil
 	}
-	e.closing = true
-	close(e.closed)
-	e.mu.Unlock()
-
 	e.each(func(f *function) { f.tunnels.end() })
-	drained := make(chan struct{})
-	go func() { e.flight.Wait(); close(drained) }()
-	var err error
-	select {
-	case <-drained:
-	case <-ctx.Done():
-		err = fmt.Errorf("drain: %w", context.Cause(ctx))
-	}
-	e.abort()
+	wait, err := e.life.Drain(ctx)
 	retireAll := func() { e.each((*function).retire) }
 	retireAll()
-	e.boxes.close()
-	<-drained   // every invocation ends with its sandbox
+	e.boxes.Close()
+	wait()      // every invocation ends with its sandbox
 	retireAll() // again: a Deploy may have published a function meanwhile
 	e.shells.closeTools()
-	e.workers.Wait()
+	e.life.End()
 	e.outward.CloseIdleConnections()
-	close(e.ended)
 	for _, d := range *e.functions.Load() {
 		d.logs.Close()
 		err = errors.Join(err, d.main.endTrace())
@@ -350,46 +328,10 @@ func (e *Engine) Close(ctx context.Context) error {
 }
 
 // Stopping reports whether Close was called: the engine refuses new work.
-func (e *Engine) Stopping() bool {
-	select {
-	case <-e.closed:
-		return true
-	default:
-		return false
-	}
-}
+func (e *Engine) Stopping() bool { return e.life.Stopping() }
 
 // Closed returns a channel that Close closes when it is called.
-func (e *Engine) Closed() <-chan struct{} { return e.closed }
-
-// begin counts a unit of work. Close waits for the unit's end.
-func (e *Engine) begin() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closing {
-		return ErrClosed
-	}
-	e.flight.Add(1)
-	return nil
-}
-
-// spawn runs fn in a goroutine that Close waits for.
-func (e *Engine) spawn(fn func()) {
-	e.workers.Go(fn)
-}
-
-// while runs f as work in flight. f's context ends with ErrClosed when Close gives up waiting.
-func (e *Engine) while(ctx context.Context, f func(context.Context) error) error {
-	if err := e.begin(); err != nil {
-		return err
-	}
-	defer e.flight.Done()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(e.life, func() { cancel(ErrClosed) })
-	defer stop()
-	return f(ctx)
-}
+func (e *Engine) Closed() <-chan struct{} { return e.life.Closed() }
 
 // StateDir returns the directory of all state that outlives the engine.
 func (e *Engine) StateDir() string { return e.cfg.StateDir }

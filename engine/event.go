@@ -64,7 +64,7 @@ func (ev *event) open(ctx context.Context, r *Request) {
 // instance returns the id of the event's sandbox, "" for none.
 func (ev *event) instance() string {
 	if in := ev.lease.in; in != nil && in.box != nil {
-		return in.box.id
+		return in.box.ID
 	}
 	return ev.resp.Instance
 }
@@ -160,7 +160,7 @@ func (ev *event) finish(err error) {
 			ev.f.failures.Add(1)
 		}
 		ev.observe(err)
-		ev.f.e.flight.Done()
+		ev.f.e.life.Done()
 	})
 }
 
@@ -185,7 +185,7 @@ func (ev *event) judge(err error, before string) error {
 		if !ev.tunnel.Load() && !time.Now().Before(ev.ctx.at.Truncate(time.Millisecond)) {
 			return ErrTimeout // the function noticed the time limit first
 		}
-		ev.f.logFailure(in.box.id, ev.name, failure)
+		ev.f.logFailure(in.box.ID, ev.name, failure)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
 )
@@ -83,7 +84,7 @@ func (k *forker) consider(ready channel.Ready) {
 		return
 	}
 	k.starting = true
-	k.f.e.spawn(k.start)
+	k.f.e.life.Spawn(k.start)
 }
 
 // refuse turns forking off for good and writes the reason to the function's log.
@@ -239,7 +240,7 @@ func (b *budget) give(bytes int64) {
 // forkServer is a running fork server.
 type forkServer struct {
 	f    *function
-	box  *box
+	box  *live.Box
 	conn *channel.Conn
 	pool *pool.Pool[*forked]
 	used chan struct{} // one token: a fork became an instance
@@ -253,7 +254,7 @@ type forkServer struct {
 
 // forked is a fork, parked in the pool or part of an instance.
 type forked struct {
-	box      *box
+	box      *live.Box
 	conn     *channel.Conn
 	instance atomic.Pointer[instance]
 }
@@ -276,7 +277,7 @@ func (c *forked) alive() bool {
 	select {
 	case <-c.conn.Done():
 		return false
-	case <-c.box.sb.Done():
+	case <-c.box.Sandbox().Done():
 		return false
 	default:
 		return true
@@ -284,7 +285,7 @@ func (c *forked) alive() bool {
 }
 
 func (c *forked) drop() error {
-	c.box.kill()
+	c.box.Kill()
 	return c.conn.Close()
 }
 
@@ -297,7 +298,7 @@ func (e *declinedError) Error() string { return e.why }
 // boot cleans up.
 func (s *forkServer) boot(ctx context.Context) error {
 	f := s.f
-	spec, err := f.spec(newID())
+	spec, err := f.spec(live.NewID())
 	if err != nil {
 		return err
 	}
@@ -313,7 +314,7 @@ func (s *forkServer) boot(ctx context.Context) error {
 	// Forks start in the server's cgroup, and the quota of one event must not delay a fork.
 	spec.Limits.Pids += int64(most) + 8
 	spec.Limits.CPUMillis = max(spec.Limits.CPUMillis, 1000)
-	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID), LogPace: f.logs.drop})
+	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID), LogPace: f.logs.Drop})
 	s.box = f.newBox(spec.ID, func() State { return StateParked }, s.conn.Stop)
 	err = f.start(ctx, spec, s.box)
 	_ = theirs.Close()
@@ -326,9 +327,9 @@ func (s *forkServer) boot(ctx context.Context) error {
 		err = &declinedError{said.Unforkable}
 	}
 	if err != nil {
-		s.box.kill()
+		s.box.Kill()
 		_ = s.conn.Close()
-		<-s.box.gone
+		<-s.box.Gone()
 		return err
 	}
 	s.mu.Lock() // Make may close the server
@@ -372,7 +373,7 @@ func (s *forkServer) fork(ctx context.Context) (*forked, error) {
 	case ctx.Err() != nil: // the event is over
 	default:
 		s.f.e.log.DebugContext(ctx, "not forked", "function", s.f.name, "error", err)
-		s.box.kill()
+		s.box.Kill()
 	}
 	return nil, pool.ErrFull
 }
@@ -386,11 +387,11 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 		}
 	}()
 	f := s.f
-	leave, err := s.box.sb.Fork()
+	leave, err := s.box.Sandbox().Fork()
 	if err != nil {
 		return nil, err
 	}
-	id := newID()
+	id := live.NewID()
 	ours, pidfd, err := s.ask(ctx, id, leave)
 	if err != nil {
 		leave.Cancel()
@@ -403,12 +404,12 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 	}
 	c := &forked{}
 	c.box = f.newBox(id, c.state, c.ask)
-	c.box.ended = func(show func()) {
+	c.box.Ended = func(show func()) {
 		show()
 		s.release()
 	}
 	c.conn = channel.NewConn(ours, f.channelConfig(id, func() *sandbox.Sandbox { return sb }))
-	f.e.boxes.adopt(f.e, c.box, sb)
+	f.e.boxes.Adopt(c.box, sb)
 	kept = true
 	err = c.conn.Go()
 	if err == nil {
@@ -440,8 +441,8 @@ func (s *forkServer) ask(ctx context.Context, id string, leave *sandbox.Fork) (_
 	if err != nil {
 		return nil, -1, err
 	}
-	defer func() { s.f.logs.settle(s.f.e, outputs, id, err) }()
-	if err := s.conn.Fork(theirs, outputs[0].w, outputs[1].w, leave.Network()); err != nil {
+	defer func() { s.f.logs.Settle(s.f.e.life, outputs, id, err) }()
+	if err := s.conn.Fork(theirs, outputs[0].W, outputs[1].W, leave.Network()); err != nil {
 		return nil, -1, err
 	}
 	_ = theirs.Close() // otherwise a child that was not made would go unnoticed
@@ -467,7 +468,7 @@ func (s *forkServer) release() {
 	last := s.closing && s.holds == 0
 	s.mu.Unlock()
 	if last {
-		s.box.kill()
+		s.box.Kill()
 	}
 }
 
@@ -479,10 +480,10 @@ func (s *forkServer) close() {
 	last := s.holds == 0
 	s.mu.Unlock()
 	if last {
-		s.box.kill()
+		s.box.Kill()
 	}
 	if first {
-		s.f.e.spawn(s.pool.Close) // drops the parked forks
+		s.f.e.life.Spawn(s.pool.Close) // drops the parked forks
 	}
 }
 
@@ -501,7 +502,7 @@ func (s *forkServer) watch(k *forker) error {
 			k.server = nil
 			k.mu.Unlock()
 			s.close()
-		case <-s.box.gone:
+		case <-s.box.Gone():
 			running = false
 		}
 	}
@@ -512,7 +513,7 @@ func (s *forkServer) watch(k *forker) error {
 	s.pool.Close()
 	_ = s.conn.Close()
 	if !closed {
-		return s.f.crashed(s.box.sb.Status(), "the engine stopped it")
+		return s.f.crashed(s.box.Sandbox().Status(), "the engine stopped it")
 	}
 	return nil
 }

@@ -468,12 +468,12 @@ func TestForkServerDies(t *testing.T) {
 	}()
 	work := filepath.Join(r.state, "tenants/default/work/on")
 	eventually(t, "the event's begin", func() bool { return exists(work) })
-	server.box.kill()
+	server.box.Kill()
 	var crash *CrashError
 	if err := <-failed; !errors.As(err, &crash) {
 		t.Errorf("an event on a fork of a dead server: %v", err)
 	}
-	<-server.box.gone
+	<-server.box.Gone()
 	r.mustCall("f", "/", "out = 2", "2")
 	f.forks.mu.Lock()
 	f.forks.retry = time.Time{} // the back-off's time is over
@@ -532,7 +532,7 @@ if fork:
 	if got := <-answer; got != "2 "+string(sandbox.StartForked)+"<nil>" {
 		t.Errorf("the event in a fork of a slow server: %s", got)
 	}
-	<-server.box.gone
+	<-server.box.Gone()
 }
 
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }

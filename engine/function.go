@@ -13,6 +13,7 @@ import (
 
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -38,10 +39,10 @@ type function struct {
 	opens *sandbox.Opens // records opened files of the root; nil: no trace. Set before publication
 
 	user  sandbox.User
-	work  string       // host directory of the tenant's /work
-	dir   string       // working directory of the program; "" for /function
-	logs  *functionLog // set before publication; all revisions of a name share it
-	forks *forker      // nil: the function cannot fork (newRevision)
+	work  string    // host directory of the tenant's /work
+	dir   string    // working directory of the program; "" for /function
+	logs  *live.Log // set before publication; all revisions of a name share it
+	forks *forker   // nil: the function cannot fork (newRevision)
 	held  heldAnswers
 
 	invocations, failures atomic.Uint64
@@ -179,7 +180,7 @@ func (f *function) environment() []string {
 // note writes a line of the engine or of the handler's logger to the log.
 func (f *function) note(line LogLine) {
 	line.Time, line.Stream, line.Revision = time.Now(), "log", f.revision
-	f.logs.append(line)
+	f.logs.Append(line)
 }
 
 // channelLog returns a receiver for the log lines of one instance's handler.
@@ -237,7 +238,7 @@ func (f *function) count() counters {
 }
 
 // running returns the sandboxes of all started instances.
-func (f *function) running() (boxes []*box) {
+func (f *function) running() (boxes []*live.Box) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for in := range f.instances {
@@ -321,12 +322,12 @@ func (f *function) rewarm(failures int) {
 	}
 	f.rewarming = true
 	pause := min(time.Second<<min(failures-1, 5), 30*time.Second)
-	f.e.spawn(func() {
+	f.e.life.Spawn(func() {
 		t := time.NewTimer(pause)
 		defer t.Stop()
 		select {
 		case <-t.C:
-		case <-f.e.closed:
+		case <-f.e.life.Closed():
 			return
 		}
 		f.mu.Lock()

@@ -93,7 +93,7 @@ type GCOptions struct {
 // Builds, starts and lists continue meanwhile. If an image cannot be removed, GC logs the error
 // and continues.
 func (e *Engine) GC(ctx context.Context, o GCOptions) (report *GCReport, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		report, err = e.gc(ctx, o)
 		return err
 	})
@@ -349,11 +349,11 @@ func (e *Engine) collect() {
 	defer t.Stop()
 	for {
 		select {
-		case <-e.closed:
+		case <-e.life.Closed():
 			return
 		case <-t.C:
 		}
-		if _, err := e.GC(e.life, GCOptions{}); err != nil && !e.Stopping() {
+		if _, err := e.GC(e.life.Context(), GCOptions{}); err != nil && !e.Stopping() {
 			e.log.Warn("garbage collection failed: the next run repeats the work", "error", err)
 		}
 	}
@@ -362,7 +362,7 @@ func (e *Engine) collect() {
 // Fsck checks everything in the store. If asked to, it repairs the store, also from registries
 // that still have the content. It never drops an image in use.
 func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (done store.Checked, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		done, err = e.fsck(ctx, o)
 		return err
 	})

@@ -11,9 +11,6 @@ type Holdings struct {
 
 // Holdings returns the current counts.
 func (e *Engine) Holdings() (Holdings, error) {
-	e.boxes.mu.Lock()
-	live := len(e.boxes.live)
-	e.boxes.mu.Unlock()
 	groups, err := e.cfg.Sandboxes.Cgroups()
-	return Holdings{Buffers: e.buffers.Stats(), Sandboxes: live, Cgroups: groups}, err
+	return Holdings{Buffers: e.buffers.Stats(), Sandboxes: e.boxes.Len(), Cgroups: groups}, err
 }

@@ -18,7 +18,7 @@ import (
 // image and the lock to write beside the template. One goroutine at a time calls report. Errors:
 // those of the builder, *[QuotaError], [ErrBuildTime].
 func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		t, err := image.TemplateIn(dir)
 		if err != nil { // the builder gives the full reason
 			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
@@ -42,7 +42,7 @@ func (e *Engine) Hold() (release func()) { return e.cfg.Store.Hold() }
 
 // Base builds the named base environment, or finds it in the local registry.
 func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
 		return e.writing(ctx, func(ctx context.Context) error {
@@ -154,26 +154,26 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 // that is in use or has a name then stays. If the engine ends first, the image stays until
 // images are pruned.
 func (e *Engine) DropImage(digest store.Digest) error {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return err
 	}
-	defer e.flight.Done()
-	e.spawn(func() {
-		for _, b := range e.boxes.all() {
-			if b.digest != digest {
+	defer e.life.Done()
+	e.life.Spawn(func() {
+		for _, b := range e.boxes.All() {
+			if b.Digest != digest {
 				continue
 			}
 			select {
-			case <-b.gone:
-			case <-e.life.Done():
+			case <-b.Gone():
+			case <-e.life.Context().Done():
 				return
 			}
 		}
 		img, err := e.cfg.Store.Image(string(digest))
 		if err == nil && len(img.Names) == 0 {
-			_, err = e.RemoveImage(e.life, string(digest), RemoveOptions{})
+			_, err = e.RemoveImage(e.life.Context(), string(digest), RemoveOptions{})
 		}
-		if err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && e.life.Err() == nil {
+		if err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && e.life.Context().Err() == nil {
 			e.log.Warn("image not removed", "image", digest, "error", err)
 		}
 	})
@@ -185,10 +185,10 @@ func (e *Engine) DropImage(digest store.Digest) error {
 func (e *Engine) awaitStopping(ctx context.Context, d store.Digest) {
 	ctx, cancel := context.WithTimeout(ctx, 2*stopGrace)
 	defer cancel()
-	for _, b := range e.boxes.all() {
-		if s := b.state(); b.digest == d && (s == StateStopping || s == StateExited) {
+	for _, b := range e.boxes.All() {
+		if s := b.State(); b.Digest == d && (s == StateStopping || s == StateExited) {
 			select {
-			case <-b.gone:
+			case <-b.Gone():
 			case <-ctx.Done():
 				return
 			}

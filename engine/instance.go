@@ -12,22 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
-)
-
-// State is the state of a sandbox.
-type State string
-
-// The states, in order; idle and busy alternate.
-const (
-	StateStarting State = "starting"
-	StateIdle     State = "idle"
-	StateBusy     State = "busy"
-	StateStopping State = "stopping"
-	StateParked   State = "parked"  // a fork server, or a fork before its first event
-	StateCreated  State = "created" // a container before its first run
-	StateRunning  State = "running" // a running container
-	StateExited   State = "exited"
 )
 
 const (
@@ -41,7 +27,7 @@ const (
 // and kind are set once, before any event can lease the instance.
 type instance struct {
 	f    *function
-	box  *box
+	box  *live.Box
 	conn *channel.Conn
 	kind sandbox.StartKind // kind of start
 
@@ -94,12 +80,12 @@ func (in *instance) run() {
 	select {
 	case <-in.conn.Ending():
 		in.retire()
-	case <-in.box.sb.Done():
+	case <-in.box.Sandbox().Done():
 	case <-in.conn.Done():
 	}
 	// run notices every end of a warm instance: kills through the box, crashes, protocol errors.
 	select {
-	case <-in.box.sb.Done():
+	case <-in.box.Sandbox().Done():
 		in.drain()
 		t := time.NewTimer(stopGrace)
 		select {
@@ -111,10 +97,10 @@ func (in *instance) run() {
 		in.drain()
 		t := time.NewTimer(stopGrace)
 		select {
-		case <-in.box.sb.Done():
+		case <-in.box.Sandbox().Done():
 		case <-t.C:
-			in.box.kill()
-			<-in.box.sb.Done()
+			in.box.Kill()
+			<-in.box.Sandbox().Done()
 		}
 		t.Stop()
 	}
@@ -161,12 +147,12 @@ func (in *instance) boot(ctx context.Context) error {
 	}
 	if err != nil {
 		err = in.explain(err, "it was ready")
-		in.box.kill()
-		<-in.box.sb.Done()
+		in.box.Kill()
+		<-in.box.Sandbox().Done()
 		_ = in.conn.Close()
 		var failure *FunctionError
 		if errors.As(err, &failure) {
-			f.logFailure(in.box.id, "", failure)
+			f.logFailure(in.box.ID, "", failure)
 		}
 		return err
 	}
@@ -176,7 +162,7 @@ func (in *instance) boot(ctx context.Context) error {
 
 // bootSandbox starts the interpreter for the instance, in a sandbox of its own.
 func (in *instance) bootSandbox(ctx context.Context, secrets []sandbox.Secret) error {
-	spec, err := in.f.spec(newID())
+	spec, err := in.f.spec(live.NewID())
 	if err != nil {
 		return err
 	}
@@ -187,7 +173,7 @@ func (in *instance) bootSandbox(ctx context.Context, secrets []sandbox.Secret) e
 	}
 	spec.Channel = theirs
 	spec.Env = in.f.environment()
-	in.conn = channel.NewConn(ours, in.f.channelConfig(spec.ID, func() *sandbox.Sandbox { return in.box.sb }))
+	in.conn = channel.NewConn(ours, in.f.channelConfig(spec.ID, func() *sandbox.Sandbox { return in.box.Sandbox() }))
 	in.box = in.newBox(spec.ID)
 	err = in.f.start(ctx, spec, in.box)
 	_ = theirs.Close()
@@ -195,12 +181,12 @@ func (in *instance) bootSandbox(ctx context.Context, secrets []sandbox.Secret) e
 		_ = in.conn.Close()
 		return err
 	}
-	in.kind = in.box.sb.Kind()
+	in.kind = in.box.Sandbox().Kind()
 	return nil
 }
 
 // start starts a sandbox and connects its output to the function's log.
-func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
+func (f *function) start(ctx context.Context, spec sandbox.Spec, b *live.Box) error {
 	streams := []string{"stderr", "stdout"}
 	if spec.Stdout != nil {
 		streams = streams[:1]
@@ -209,17 +195,17 @@ func (f *function) start(ctx context.Context, spec sandbox.Spec, b *box) error {
 	if err != nil {
 		return err
 	}
-	spec.Stderr = outputs[0].w
+	spec.Stderr = outputs[0].W
 	if spec.Stdout == nil {
-		spec.Stdout = outputs[1].w
+		spec.Stdout = outputs[1].W
 	}
-	err = f.e.boxes.start(ctx, f.e, b, spec)
-	f.logs.settle(f.e, outputs, spec.ID, err)
+	err = f.e.boxes.Start(ctx, b, spec)
+	f.logs.Settle(f.e.life, outputs, spec.ID, err)
 	return err
 }
 
 // newBox describes the instance to lists.
-func (in *instance) newBox(id string) *box {
+func (in *instance) newBox(id string) *live.Box {
 	if in.conn == nil {
 		return in.f.newBox(id, in.currentState, nil)
 	}
@@ -227,10 +213,10 @@ func (in *instance) newBox(id string) *box {
 }
 
 // newBox describes a sandbox of the function to lists. ask is as in box.
-func (f *function) newBox(id string, state func() State, ask func() error) *box {
-	return &box{
-		id: id, function: f.name, revision: f.revision, image: f.ref(), digest: f.image.Digest, limits: limitsOf(f.config.Resources),
-		tenant: f.config.Tenant, command: f.config.Args, state: state, ask: ask,
+func (f *function) newBox(id string, state func() State, ask func() error) *live.Box {
+	return &live.Box{
+		ID: id, Function: f.name, Revision: f.revision, Image: f.ref(), Digest: f.image.Digest, Limits: limitsOf(f.config.Resources),
+		Tenant: f.config.Tenant, Command: f.config.Args, State: state, Ask: ask,
 	}
 }
 
@@ -268,12 +254,12 @@ func (in *instance) explain(err error, before string) error {
 	t := time.NewTimer(closeGrace)
 	defer t.Stop()
 	select {
-	case <-in.box.sb.Done():
-		return in.f.crashed(in.box.sb.Status(), before)
+	case <-in.box.Sandbox().Done():
+		return in.f.crashed(in.box.Sandbox().Status(), before)
 	case <-t.C:
-		in.box.kill()
+		in.box.Kill()
 		// A process that had begun to exit keeps its status, however late the exit is visible.
-		if status := in.box.sb.Status(); status.Signal != int(unix.SIGKILL) || status.OOMKilled {
+		if status := in.box.Sandbox().Status(); status.Signal != int(unix.SIGKILL) || status.OOMKilled {
 			return in.f.crashed(status, before)
 		}
 		return &CrashError{Reason: "closed its channel before " + before}
@@ -343,17 +329,17 @@ func (in *instance) killUnless(finished <-chan struct{}) {
 	in.hung++
 	f.dropLocked(in)
 	f.mu.Unlock()
-	f.e.spawn(func() {
+	f.e.life.Spawn(func() {
 		t := time.NewTimer(cancelGrace)
 		defer t.Stop()
 		gone := false
 		select {
 		case <-finished:
 		case <-t.C:
-			in.box.kill()
-			<-in.box.sb.Done()
+			in.box.Kill()
+			<-in.box.Sandbox().Done()
 			gone = true
-		case <-in.box.sb.Done():
+		case <-in.box.Sandbox().Done():
 			gone = true
 		}
 		f.mu.Lock()
@@ -414,17 +400,17 @@ func (in *instance) stop() {
 	}
 	in.state = StateStopping
 	defer in.f.mu.Unlock() // after spawn: until then the watcher of the instance keeps workers above zero
-	in.f.e.spawn(func() {
+	in.f.e.life.Spawn(func() {
 		if in.conn.Stop() == nil {
 			t := time.NewTimer(stopGrace)
 			defer t.Stop()
 			select {
-			case <-in.box.sb.Done():
+			case <-in.box.Sandbox().Done():
 				return
 			case <-t.C:
 			}
 		}
-		in.box.kill()
+		in.box.Kill()
 	})
 }
 

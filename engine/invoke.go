@@ -167,14 +167,14 @@ func Failed(err error) InvocationError {
 func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Response, error) {
 	name := invocationName(e.nextID.Add(1))
 	if from, ok := ctx.Value(callerKey{}).(caller); ok && from.f.isPipeline() {
-		e.flight.Add(1) // counts even if the engine is closing: the pipeline's own event is under way
-	} else if err := e.begin(); err != nil {
+		e.life.BeginBeneath() // counts even if the engine is closing: the pipeline's own event is under way
+	} else if err := e.life.Begin(); err != nil {
 		return nil, &InvocationError{ID: name, Err: err}
 	}
 	for {
 		f, told, err := e.route(function, r)
 		if err != nil {
-			e.flight.Done()
+			e.life.Done()
 			return nil, &InvocationError{ID: name, Err: err}
 		}
 		ev := newEvent(f, name, r)
@@ -189,10 +189,10 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 		}
 		if err != nil {
 			var crash *CrashError
-			if errors.Is(err, errRetired) || errors.As(err, &crash) && e.boxes.isClosed() {
+			if errors.Is(err, errRetired) || errors.As(err, &crash) && e.boxes.IsClosed() {
 				err = ErrClosed // Close gave up waiting
 			}
-			e.flight.Done()
+			e.life.Done()
 			f.failures.Add(1)
 			return nil, ev.failed(err)
 		}
@@ -278,7 +278,7 @@ func (ev *event) channel(r *Request) (*Response, error) {
 	ev.reply = reply
 	ev.body = replyBody{ReadCloser: reply.Body, ev: ev, whole: reply.Length >= 0, apart: reply.File != nil || reply.Bytes != nil}
 	ev.resp = Response{
-		ID: ev.name, Instance: l.in.box.id, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: &ev.body,
+		ID: ev.name, Instance: l.in.box.ID, Status: reply.Status, Header: reply.Headers, Size: reply.Length, Body: &ev.body,
 		Cold: l.kind != StartWarm, Start: l.start, StartKind: l.kind,
 		Bytes: reply.Bytes, File: reply.File, Offset: reply.Offset,
 	}
@@ -369,9 +369,9 @@ func (ev *event) boot() error {
 func (ev *event) endFresh(err error) {
 	ev.closeBroken(err)
 	in := ev.lease.in
-	in.box.kill()
+	in.box.Kill()
 	_ = in.conn.Close() // waits for the body's reader, which cancel has ended before
-	<-in.box.sb.Done()
+	<-in.box.Sandbox().Done()
 	kept := ev.kept()
 	ev.leave(kept)
 	ev.f.endEvent(in, kept)

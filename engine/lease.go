@@ -179,7 +179,7 @@ func (f *function) startLocked() {
 	in := &instance{f: f, state: StateStarting, reserved: true}
 	f.instances[in] = struct{}{}
 	f.starting++
-	f.e.spawn(func() { in.run() })
+	f.e.life.Spawn(func() { in.run() })
 }
 
 // serveLocked grants an instance with room to the oldest waiters, then lists the instance as free

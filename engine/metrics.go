@@ -108,9 +108,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				return float64(host.Parked().Died)
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_sandboxes", Help: "Live sandboxes."}, func() float64 {
-				e.boxes.mu.Lock()
-				defer e.boxes.mu.Unlock()
-				return float64(len(e.boxes.live))
+				return float64(e.boxes.Len())
 			}),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_functions", Help: "Deployed functions."}, func() float64 {
 				return float64(len(*e.functions.Load()))

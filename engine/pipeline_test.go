@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -261,4 +262,4 @@ func (r *rig) imageOf(function string) *store.Image {
 	return img
 }
 
-func (r *rig) logsOf(function string) *functionLog { return (*r.functions.Load())[function].logs }
+func (r *rig) logsOf(function string) *live.Log { return (*r.functions.Load())[function].logs }

@@ -149,6 +149,6 @@ func (r *rig) before(name string, img *store.Image) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	log.append(LogLine{Stream: "stdout", Text: "a line of before"})
+	log.Append(LogLine{Stream: "stdout", Text: "a line of before"})
 	log.Close()
 }

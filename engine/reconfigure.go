@@ -12,7 +12,7 @@ import (
 // ([image.Builder.Reconfigure]). The new image counts against the tenant's quota. Errors: those
 // of the builder, *[QuotaError], ErrNotReady.
 func (e *Engine) Reconfigure(ctx context.Context, img *store.Image, name string, links map[string]string, edit func(*image.Config) error) (out *store.Image, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		out, err = e.cfg.Builder.Reconfigure(e.admitting(ctx, ""), img, name, links, func(c *image.Config) error {
 			if c.Protocol == image.ProtocolNone || len(c.Args) == 0 {
 				return fmt.Errorf("%s: %w", name, ErrNotReady)

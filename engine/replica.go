@@ -89,10 +89,10 @@ func (e *Engine) commitLocked(ctx context.Context, d *deployment) error {
 // stay as they are; a local function with a different history is replaced. Errors: those of
 // Deploy, *[template.FieldError] for a record that makes no sense.
 func (e *Engine) Apply(ctx context.Context, r *Record) error {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	spec, err := checkRecord(r)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", r.Name, err)

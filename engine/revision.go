@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -198,7 +199,7 @@ type deployment struct {
 	main *function
 	spec *functionSpec
 	live map[int]*function // by number: serving and resting revisions
-	logs *functionLog
+	logs *live.Log
 
 	front   Front     // for events without a named revision
 	weights []weighed // of the split
@@ -211,7 +212,7 @@ type weighed struct {
 	percent int
 }
 
-func newDeployment(name string, spec *functionSpec, live map[int]*function, logs *functionLog) (*deployment, error) {
+func newDeployment(name string, spec *functionSpec, live map[int]*function, logs *live.Log) (*deployment, error) {
 	d := &deployment{name: name, spec: spec, live: live, logs: logs}
 	for _, w := range spec.Traffic.Weights {
 		if f := live[w.Revision]; f != nil { // else the image is lost: the rest of the weights share its events

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
@@ -208,10 +209,10 @@ func (e *Engine) RemoveRevision(ctx context.Context, name, revision string) erro
 
 // change applies a function to a copy of the spec, stores the copy and puts it in force.
 func (e *Engine) change(ctx context.Context, name string, change func(name string, s *functionSpec) error) (*Revisions, error) {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	e.deployMu.Lock()
 	defer e.deployMu.Unlock()
 	old, err := e.find(name)
@@ -236,7 +237,7 @@ func (e *Engine) change(ctx context.Context, name string, change func(name strin
 // rest and still without traffic is retired.
 func (e *Engine) applyLocked(ctx context.Context, old *deployment, name string, spec *functionSpec, made *function) (*deployment, error) {
 	spec.prune(e.cfg.Revisions)
-	var logs *functionLog
+	var logs *live.Log
 	var was map[int]*function
 	if old != nil {
 		was, logs = old.live, old.logs
@@ -423,10 +424,10 @@ func (f *function) wake() {
 // rested runs when the rest timer fires. It retires the revision if no instance is left and no
 // event has come since the last look; otherwise it sets the timer again.
 func (f *function) rested() {
-	if f.e.begin() != nil {
+	if f.e.life.Begin() != nil {
 		return
 	}
-	defer f.e.flight.Done()
+	defer f.e.life.Done()
 	f.mu.Lock()
 	if f.retired || !f.resting {
 		f.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -43,36 +44,36 @@ type RunResult struct {
 // *sandbox.StartError for a command that cannot be executed, *QuotaError beyond the tenant's
 // quotas.
 func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
-	if err := e.begin(); err != nil {
+	if err := e.life.Begin(); err != nil {
 		return RunResult{}, err
 	}
-	defer e.flight.Done()
+	defer e.life.Done()
 	// A lease keeps the image until the live sandboxes show this one.
 	release := e.cfg.Store.Hold()
 	b, spec, err := e.runSpec(r)
 	gone := func() {}
 	if err == nil {
-		gone, err = e.reserveRun(b.tenant, b.limits)
+		gone, err = e.reserveRun(b.Tenant, b.Limits)
 	}
 	if err != nil {
 		release()
 		return RunResult{}, err
 	}
 	defer gone()
-	err = e.boxes.start(ctx, e, b, spec)
+	err = e.boxes.Start(ctx, b, spec)
 	release()
 	if err != nil {
 		return RunResult{}, err
 	}
-	status, err := e.waitEnd(ctx, b)
+	status, err := b.WaitEnd(ctx)
 	if err != nil {
 		return RunResult{}, err
 	}
-	return RunResult{status, b.sb.Kind(), b.sb.Trace()}, nil
+	return RunResult{status, b.Sandbox().Kind(), b.Sandbox().Trace()}, nil
 }
 
-func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
-	fail := func(err error) (*box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
+func (e *Engine) runSpec(r RunRequest) (*live.Box, sandbox.Spec, error) {
+	fail := func(err error) (*live.Box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
 	img, err := e.cfg.Store.Image(r.Image)
 	if err != nil {
 		return fail(err)
@@ -106,7 +107,7 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	}
 	res := cfg.Resources
 	spec := sandbox.Spec{
-		ID: newID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
+		ID: live.NewID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
 		Env:  withLimits(lastOfEach(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env)), res),
 		User: user, Work: work, WorkMapped: e.mapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
@@ -115,18 +116,18 @@ func (e *Engine) runSpec(r RunRequest) (*box, sandbox.Spec, error) {
 	if err := e.setNetwork(&spec, cfg.Network); err != nil {
 		return fail(fmt.Errorf("run: %w", err))
 	}
-	b := &box{id: spec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: r.Tenant, command: spec.Args, state: func() State { return StateBusy }}
+	b := &live.Box{ID: spec.ID, Image: img.Name + ":" + img.Version, Digest: img.Digest, Limits: spec.Limits, Tenant: r.Tenant, Command: spec.Args, State: func() State { return StateBusy }}
 	return b, spec, nil
 }
 
 // runContainerSpec is runSpec for an ordinary image: a container without a record.
-func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox.Spec, error) {
-	fail := func(err error) (*box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
+func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*live.Box, sandbox.Spec, error) {
+	fail := func(err error) (*live.Box, sandbox.Spec, error) { return nil, sandbox.Spec{}, err }
 	cfg := ContainerConfig{Image: r.Image, Tenant: r.Tenant, Env: r.Env, Work: WorkWrite}
 	if len(r.Args) > 0 {
 		cfg.Cmd = r.Args
 	}
-	rec := Container{ID: newID()}
+	rec := Container{ID: live.NewID()}
 	if err := e.completeContainer(&rec, img, cfg); err != nil {
 		return fail(err)
 	}
@@ -136,30 +137,11 @@ func (e *Engine) runContainerSpec(r RunRequest, img *store.Image) (*box, sandbox
 	}
 	spec.Scratch = &sandbox.Scratch{Bytes: spec.Limits.MemoryBytes / 2}
 	spec.Stdin, spec.Stdout, spec.Stderr, spec.Trace = r.Stdin, r.Stdout, r.Stderr, r.Trace
-	b := &box{
-		id: rec.ID, image: img.Name + ":" + img.Version, digest: img.Digest, limits: spec.Limits, tenant: rec.Config.Tenant, command: rec.Args,
-		state: func() State { return StateBusy }, stopSignal: rec.Config.StopSignal,
+	b := &live.Box{
+		ID: rec.ID, Image: img.Name + ":" + img.Version, Digest: img.Digest, Limits: spec.Limits, Tenant: rec.Config.Tenant, Command: rec.Args,
+		State: func() State { return StateBusy }, StopSignal: rec.Config.StopSignal,
 	}
 	return b, spec, nil
-}
-
-// runToEnd starts a sandbox, kills it when ctx ends, and waits for its end.
-func (e *Engine) runToEnd(ctx context.Context, b *box, spec sandbox.Spec) (sandbox.ExitStatus, error) {
-	if err := e.boxes.start(ctx, e, b, spec); err != nil {
-		return sandbox.ExitStatus{}, err
-	}
-	return e.waitEnd(ctx, b)
-}
-
-// waitEnd waits for the end of a started sandbox, and kills the sandbox when ctx ends.
-func (e *Engine) waitEnd(ctx context.Context, b *box) (sandbox.ExitStatus, error) {
-	stop := context.AfterFunc(ctx, b.kill)
-	defer stop()
-	<-b.sb.Done()
-	if ctx.Err() != nil {
-		return b.sb.Status(), context.Cause(ctx)
-	}
-	return b.sb.Status(), nil
 }
 
 const searchPath = "/usr/local/bin:/usr/bin:/bin"
@@ -230,7 +212,7 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 	if err := ownBinds(c.Binds, int(user.HostBase+functionUID)); err != nil {
 		return status, err
 	}
-	spec := sandbox.Spec{ID: newID(), Rootfs: c.Rootfs, Args: c.Args, Env: env, Dir: c.Dir, User: user, Limits: limits}
+	spec := sandbox.Spec{ID: live.NewID(), Rootfs: c.Rootfs, Args: c.Args, Env: env, Dir: c.Dir, User: user, Limits: limits}
 	for _, b := range c.Binds {
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: b.Writable})
 	}
@@ -249,11 +231,11 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 	}
 	defer errs.wait()
 	spec.Stdout, spec.Stderr = out.w, errs.w
-	return r.e.runToEnd(ctx, r.newBox(spec.ID, c), spec)
+	return r.e.boxes.RunToEnd(ctx, r.newBox(spec.ID, c), spec)
 }
 
-func (buildRunner) newBox(id string, c *image.Command) *box {
-	return &box{id: id, tenant: buildTenant, image: "build", command: c.Args, state: func() State { return StateBusy }}
+func (buildRunner) newBox(id string, c *image.Command) *live.Box {
+	return &live.Box{ID: id, Tenant: buildTenant, Image: "build", Command: c.Args, State: func() State { return StateBusy }}
 }
 
 // ownBinds gives the writable binds to the sandbox's user.
@@ -291,7 +273,7 @@ type collector struct {
 }
 
 func collect(to, tail io.Writer) (*collector, error) {
-	r, w, err := outputPipe()
+	r, w, err := live.OutputPipe()
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/sandbox/pool"
@@ -120,7 +121,7 @@ func (s *shells) use(f *function) *shellPool {
 	if p == nil {
 		p = &shellPool{all: s, key: key, image: f.image, config: f.config}
 		s.pools[key] = p
-		s.e.spawn(p.open)
+		s.e.life.Spawn(p.open)
 	}
 	p.users++
 	return p
@@ -131,9 +132,9 @@ func (p *shellPool) open() {
 	s := p.all
 	s.disk.Lock()
 	defer s.disk.Unlock()
-	root, err := s.e.cfg.Builder.ShellRoot(s.e.life, p.image, &p.config)
+	root, err := s.e.cfg.Builder.ShellRoot(s.e.life.Context(), p.image, &p.config)
 	if err != nil {
-		if s.e.life.Err() == nil {
+		if s.e.life.Context().Err() == nil {
 			s.e.log.Warn("no parked interpreters: functions start their own interpreter", "base", p.config.Base, "error", err)
 		}
 		return
@@ -173,7 +174,7 @@ func (p *shellPool) leave() {
 		return
 	}
 	delete(s.pools, p.key)
-	s.e.spawn(func() {
+	s.e.life.Spawn(func() {
 		s.disk.Lock() // after open, if open is under way
 		waiting := p.pool.Load()
 		s.disk.Unlock()
@@ -193,7 +194,7 @@ func (s *shells) prune() {
 		if !image.IsShellRoot(img) || s.e.Stopping() || s.uses(img) {
 			continue
 		}
-		if err := s.e.cfg.Store.RemoveImage(s.e.life, img.Digest); err != nil && s.e.life.Err() == nil {
+		if err := s.e.cfg.Store.RemoveImage(s.e.life.Context(), img.Digest); err != nil && s.e.life.Context().Err() == nil {
 			s.e.log.Warn("root of parked interpreters not removed", "image", img.Digest, "error", err)
 		}
 	}
@@ -225,7 +226,7 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 		})
 		return nil, pool.ErrFull
 	}
-	ctx, cancel := context.WithTimeout(s.e.life, parkWithin)
+	ctx, cancel := context.WithTimeout(s.e.life.Context(), parkWithin)
 	defer cancel()
 	spec := sandbox.Spec{Rootfs: rootfs, Args: p.config.Shell.Args, Env: p.config.Shell.Env, Mounts: p.mounts, Limits: p.limits}
 	if sh, err = s.e.startShell(ctx, spec); err == nil {
@@ -242,7 +243,7 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 		return nil, err
 	}
 	s.parked.Add(sh.bytes - expected)
-	s.e.spawn(func() {
+	s.e.life.Spawn(func() {
 		select {
 		case <-sh.sb.Done():
 		case <-sh.conn.Done():
@@ -263,7 +264,7 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 		return nil, err
 	}
 	defer theirs.Close()
-	sh := &shell{id: newID(), taken: make(chan struct{})}
+	sh := &shell{id: live.NewID(), taken: make(chan struct{})}
 	sh.conn = channel.NewConn(ours, channel.Config{
 		Parked: true,
 		Log: func(invocation, level, message string) {
@@ -283,9 +284,9 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 		Hold:   func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) },
 	})
 	var outW, errW *os.File
-	if sh.stdout, outW, err = outputPipe(); err == nil {
+	if sh.stdout, outW, err = live.OutputPipe(); err == nil {
 		defer outW.Close()
-		if sh.stderr, errW, err = outputPipe(); err == nil {
+		if sh.stderr, errW, err = live.OutputPipe(); err == nil {
 			defer errW.Close()
 			spec.ID, spec.User, spec.Background = sh.id, sandbox.User{Own: true, UID: functionUID, GID: functionUID}, true
 			spec.Stdout, spec.Stderr, spec.Channel = outW, errW, theirs
@@ -462,11 +463,11 @@ func (in *instance) become(ctx context.Context, sh *shell) error {
 	f := in.f
 	cfg := f.channelConfig(sh.id, func() *sandbox.Sandbox { return sh.sb })
 	sh.config.Store(&cfg)
-	f.logs.follow(f.e, output{stream: "stdout", r: sh.stdout, revision: f.revision}, sh.id)
-	f.logs.follow(f.e, output{stream: "stderr", r: sh.stderr, revision: f.revision}, sh.id)
+	f.logs.Follow(f.e.life, live.Output{Stream: "stdout", R: sh.stdout, Revision: f.revision}, sh.id)
+	f.logs.Follow(f.e.life, live.Output{Stream: "stderr", R: sh.stderr, Revision: f.revision}, sh.id)
 	in.conn, in.kind = sh.conn, StartRuntime
 	in.box = in.newBox(sh.id)
-	f.e.boxes.adopt(f.e, in.box, sh.sb)
+	f.e.boxes.Adopt(in.box, sh.sb)
 	return in.conn.Load(ctx, &f.furniture.load)
 }
 

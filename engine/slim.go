@@ -25,7 +25,7 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 	if f.opens == nil {
 		return nil, fmt.Errorf("slim %s: %w", function, ErrNotTraced)
 	}
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		if o.Opened, err = f.opened(ctx); err != nil {
 			return fmt.Errorf("slim %s: %w", function, err)
 		}

@@ -32,7 +32,7 @@ var ErrSnapshotLimit = failure.Wrap(failure.TooLarge, fmt.Errorf("/work exceeds 
 // changes made meanwhile may be missing. The snapshot waits for a build's turn, because it may
 // write more than /work holds: a file with holes has more bytes than blocks.
 func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		a, err := e.agents.find(id)
 		if err != nil {
 			return err

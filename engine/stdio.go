@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -25,7 +26,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec, err := f.spec(newID())
+	spec, err := f.spec(live.NewID())
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +40,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		return nil, err
 	}
 	ev.since = time.Now()
-	outR, outW, err := outputPipe()
+	outR, outW, err := live.OutputPipe()
 	if err != nil {
 		f.endEvent(in, 0)
 		return nil, fmt.Errorf("make stdout: %w", err)
@@ -51,7 +52,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		spec.Stdin, spec.Stdout = feed.child, outW
 		spec.Env = append(spec.Env[:len(spec.Env):len(spec.Env)], env...)
 		in.box = in.newBox(spec.ID)
-		ev.resp.Instance = in.box.id
+		ev.resp.Instance = in.box.ID
 		if err = ev.enter(); err == nil {
 			err = f.start(&ev.ctx, spec, in.box)
 		}
@@ -65,26 +66,26 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		f.endEvent(in, 0)
 		return nil, err
 	}
-	in.kind = in.box.sb.Kind()
+	in.kind = in.box.Sandbox().Kind()
 	started := time.Since(ev.began)
 	f.started(in.kind, started)
 	feed.start(ev.cancel)
-	stop := context.AfterFunc(&ev.ctx, in.box.kill) // the time is over, or the client has left
+	stop := context.AfterFunc(&ev.ctx, in.box.Kill) // the time is over, or the client has left
 	end := func() {
 		stop()
-		in.box.kill()
+		in.box.Kill()
 		_ = outR.Close()
 		feed.close()
-		<-in.box.sb.Done()
+		<-in.box.Sandbox().Done()
 		kept := ev.kept()
 		ev.leave(kept)
 		f.endEvent(in, kept)
 	}
 
-	ev.resp = Response{ID: ev.name, Instance: in.box.id, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind, Body: &ev.body}
+	ev.resp = Response{ID: ev.name, Instance: in.box.ID, Status: 200, Header: [][2]string{{"Content-Type", "application/octet-stream"}}, Cold: true, Start: started, StartKind: in.kind, Body: &ev.body}
 	head, err := readHead(&ev.ctx, f.e.buffers, f.e.admission.Waited, outR)
 	if err == nil && head.whole {
-		err = ev.exited(in.box.sb)
+		err = ev.exited(in.box.Sandbox())
 	}
 	if err != nil {
 		_ = head.Close()
@@ -100,7 +101,7 @@ func (ev *event) stdio(r *Request) (*Response, error) {
 		return &ev.resp, nil
 	}
 	ev.resp.Size = -1
-	ev.body = replyBody{ReadCloser: &stdioBody{ev: ev, head: head, out: outR, sb: in.box.sb}, ev: ev}
+	ev.body = replyBody{ReadCloser: &stdioBody{ev: ev, head: head, out: outR, sb: in.box.Sandbox()}, ev: ev}
 	ev.end = func(error) {
 		end()
 		_ = head.Close() // its reader may notice late

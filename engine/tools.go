@@ -112,12 +112,12 @@ func (r buildRunner) finish(ctx context.Context, c *image.Command, sh *shell, ta
 	defer func() { _ = sh.conn.Close() }()
 	out, errs := follow(sh.stdout, c.Stdout, tail), follow(sh.stderr, c.Stderr, tail)
 	b := r.newBox(sh.id, c)
-	r.e.boxes.adopt(r.e, b, sh.sb)
+	r.e.boxes.Adopt(b, sh.sb)
 	loadErr := sh.conn.Load(ctx, &channel.Load{Handler: c.Args[len(c.Args)-1], Dir: c.Dir})
 	if loadErr != nil {
-		b.kill()
+		b.Kill()
 	}
-	status, err := r.e.waitEnd(ctx, b)
+	status, err := b.WaitEnd(ctx)
 	<-out
 	<-errs
 	return status, errors.Join(err, loadErr)

@@ -21,7 +21,7 @@ import (
 // Load stores the images of an archive, from docker save or an OCI layout. report is called from
 // one goroutine at a time. Errors: those of [oci.Load].
 func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)) (images []*store.Image, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		return e.writing(ctx, func(ctx context.Context) error {
 			images, err = oci.Load(ctx, e.cfg.Store, r, e.travel(report))
 			return err
@@ -33,7 +33,7 @@ func (e *Engine) Load(ctx context.Context, r io.Reader, report func(image.Event)
 
 // Save writes images as an archive that docker load and Load read. Errors: fs.ErrNotExist.
 func (e *Engine) Save(ctx context.Context, w io.Writer, refs []string) error {
-	return e.while(ctx, func(ctx context.Context) error {
+	return e.life.While(ctx, func(ctx context.Context) error {
 		if err := oci.Save(ctx, e.cfg.Store, w, refs, e.travel(nil)); err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func (e *Engine) Save(ctx context.Context, w io.Writer, refs []string) error {
 
 // DiffIDs returns the diff ids of an image's layers: see [oci.DiffIDs].
 func (e *Engine) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Digest, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		ids, err = oci.DiffIDs(ctx, e.cfg.Store, img)
 		return err
 	})
@@ -59,7 +59,7 @@ func (e *Engine) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Dig
 // those of [oci.Import].
 func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (img *store.Image, err error) {
 	o.Options = e.travel(report)
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		return e.writing(ctx, func(ctx context.Context) error {
 			img, err = oci.Import(ctx, e.cfg.Store, r, o)
 			return err
@@ -74,7 +74,7 @@ func (e *Engine) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, r
 // Pull pulls an image from its registry. auth may be nil (oci.RegistryOptions), platform empty.
 // Errors: those of [oci.Pull].
 func (e *Engine) Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (img *store.Image, remote oci.Remote, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		e.cache.mu.RLock()
 		defer e.cache.mu.RUnlock()
 		return e.writing(ctx, func(ctx context.Context) error {
@@ -108,7 +108,7 @@ func pulledAs(ref string) string {
 // caller has used it since. Errors: those of Pull, *[QuotaError], [ErrOthersImage].
 func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Image, drop func(context.Context) error, err error) {
 	before := e.cfg.Store.Images()
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		return e.building(ctx, tenant, ref, nil, func(ctx context.Context) error {
 			img, _, err = oci.Pull(KeepNames(ctx), e.cfg.Store, ref, oci.PullOptions{RegistryOptions: e.registry(ctx, nil, nil), Policy: e.cfg.Signatures})
 			return err
@@ -134,7 +134,7 @@ func (e *Engine) PullFor(ctx context.Context, tenant, ref string) (img *store.Im
 // Push pushes the image ref to the registry in its name, or under the name to unless to is empty.
 // Push sets o.RegistryOptions. Errors: those of [oci.Push], fs.ErrNotExist.
 func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (remote oci.Remote, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		img, name, err := e.cfg.Store.Find(ref)
 		if err != nil {
 			return err
@@ -157,7 +157,7 @@ func (e *Engine) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci
 // Resolve asks a registry for the digest of a reference and returns "name@sha256:…". Errors:
 // those of [oci.Resolve].
 func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name string, err error) {
-	err = e.while(ctx, func(ctx context.Context) error {
+	err = e.life.While(ctx, func(ctx context.Context) error {
 		name, err = oci.Resolve(ctx, ref, e.registry(ctx, auth, nil))
 		return err
 	})
@@ -167,12 +167,12 @@ func (e *Engine) Resolve(ctx context.Context, ref string, auth *oci.Auth) (name 
 // AttachSignature stores a signature for an image at the image's registry. Errors: those of
 // [oci.Attach].
 func (e *Engine) AttachSignature(ctx context.Context, ref string, payload []byte, sig string, auth *oci.Auth) error {
-	return e.while(ctx, func(ctx context.Context) error { return oci.Attach(ctx, ref, payload, sig, e.registry(ctx, auth, nil)) })
+	return e.life.While(ctx, func(ctx context.Context) error { return oci.Attach(ctx, ref, payload, sig, e.registry(ctx, auth, nil)) })
 }
 
 // Login checks a login at a registry. Errors: those of [oci.Login].
 func (e *Engine) Login(ctx context.Context, host string, auth *oci.Auth) error {
-	return e.while(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(ctx, auth, nil)) })
+	return e.life.While(ctx, func(ctx context.Context) error { return oci.Login(ctx, host, e.registry(ctx, auth, nil)) })
 }
 
 // SBOM returns an image's bill of materials, CycloneDX in JSON. Errors: fs.ErrNotExist.

@@ -101,8 +101,8 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	for _, a := range e.agents.all() {
 		users[a.shown.Digest] = "agent's sandbox " + a.shown.ID
 	}
-	for _, b := range e.boxes.all() {
-		users[b.digest] = "sandbox " + b.id
+	for _, b := range e.boxes.All() {
+		users[b.Digest] = "sandbox " + b.ID
 	}
 	e.containers.mu.Lock()
 	for d := range e.containers.making {

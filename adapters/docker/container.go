@@ -42,7 +42,7 @@ type container struct {
 
 // containerOf converts a sandbox. An instance of a function is named FUNCTION-ID.
 func containerOf(b *engine.Sandbox) container {
-	c := container{Sandbox: b, name: b.Name, record: b.Container, exit: b.Exit, made: b.Created, started: b.Created, finished: b.Ended}
+	c := container{Sandbox: b, name: b.Name, record: engine.ContainerOf(b), exit: b.Exit, made: b.Created, started: b.Created, finished: b.Ended}
 	if c.record != nil {
 		c.made = c.record.Created
 	}

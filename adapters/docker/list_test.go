@@ -32,10 +32,10 @@ func boxesOf(n int, mixed bool) []*engine.Sandbox {
 		ended, made, runs := b, b, b
 		ended.State, ended.Function, ended.Ended, ended.Exit = engine.StateExited, "", time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Code: 3}
 		made.State, made.Function, made.Name = engine.StateCreated, "", fmt.Sprintf("made-%d", i)
-		made.Container = &engine.Container{Created: b.Created, Config: engine.ContainerConfig{
+		made.Record = &engine.Container{Created: b.Created, Config: engine.ContainerConfig{
 			Work: engine.WorkReadOnly, Labels: map[string]string{"z": `<"Status":"` + "\x00\xff", "a": ""}, Annotations: map[string]string{"kept": `"Status":"`},
 		}}
-		runs.State, runs.Name, runs.Container = engine.StateRunning, fmt.Sprintf("runs-%d", i), made.Container
+		runs.State, runs.Name, runs.Record = engine.StateRunning, fmt.Sprintf("runs-%d", i), made.Record
 		out = append(out, &ended, &made, &runs)
 	}
 	return out
@@ -45,7 +45,7 @@ func boxesOf(n int, mixed bool) []*engine.Sandbox {
 func TestAnnotationsListed(t *testing.T) {
 	for _, b := range boxesOf(1, true) {
 		want := 0
-		if b.Container != nil {
+		if b.Record != nil {
 			want = 1
 		}
 		if got := summaryOfContainer(containerOf(b)).HostConfig.Annotations; len(got) != want {

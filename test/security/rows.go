@@ -41,7 +41,7 @@ var Rows = []Row{
 	{"make what cannot be removed: directories deeper than the engine may open files", []string{"internal/linux.TestRemoveAllDeep", "volume.TestRemoveDeep", "store.TestOpenRemovesDeep"}},
 	{"kernel memory that the memory limit does not count: data in sockets on cgroup v1, answers that wait in netlink sockets, file locks", []string{"test/security.TestKernelMemory", "sandbox/cgroup.TestFlooded", "sandbox/cgroup.TestLocks", "sandbox/netns.TestQueuedOf"}},
 	{"fill the disk", []string{"test/security.TestDiskFill", "test/security.TestContainerFillsDisk", "test/robustness.TestNeighbours"}},
-	{"flood the log", []string{"engine.TestLogFlood", "engine.TestLogPace", "engine.TestLogFramesPace", "test/robustness.TestNeighbours"}},
+	{"flood the log", []string{"engine.TestLogFlood", "engine/live.TestLogPace", "engine.TestLogFramesPace", "test/robustness.TestNeighbours"}},
 	{"core dumps and the host's core_pattern", []string{"test/security.TestNoCore"}},
 	{"read another tenant's secrets, by paths, by other processes, in an image, in what the host shows of processes", []string{"test/security.TestOthersSecrets", "sandbox.TestSecrets", "sandbox.TestFurnishSecrets", "engine.TestSecretsDelivered", "test/system.TestTenants"}},
 	{"secrets and tokens on the disk: copied, moved to another tenant's place, changed", []string{"access.TestPersistence", "access.TestSecretMoved", "access.TestKeyFile"}},

@@ -1,4 +1,4 @@
-package engine
+package live
 
 import (
 	"bufio"
@@ -15,26 +15,10 @@ import (
 	"strings"
 )
 
-// Logs emits the log lines of a function, of one revision (NAME@REVISION) or of a container,
-// oldest first, from one goroutine. Logs returns nil after the last line. With Follow, Logs
-// returns nil when ctx ends, the container ends, the function is removed or the engine stops.
-// Errors: *UnknownError, errors of emit, ctx.Err() if ctx ends while stored lines are read.
-func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
-	qualified, revision, asked := strings.Cut(name, "@")
-	d, err := e.find(qualified)
-	if err == nil && asked {
-		o.Revision, err = d.spec.resolve(d.name, revision)
-	}
-	if err != nil {
-		if c, other := e.containers.find(name); other == nil {
-			return c.log.read(ctx, e.closed, o, emit)
-		}
-		return err
-	}
-	return d.logs.read(ctx, e.closed, o, emit)
-}
-
-func (l *functionLog) read(ctx context.Context, stop <-chan struct{}, o LogOptions, emit func(LogLine) error) error {
+// Read emits the lines that o selects, oldest first, from one goroutine. With o.Follow it continues
+// until ctx ends, stop closes, or the log is paused or closed, and returns nil. Errors: those of
+// emit, ctx.Err() if ctx ends while stored lines are read.
+func (l *Log) Read(ctx context.Context, stop <-chan struct{}, o LogOptions, emit func(LogLine) error) error {
 	// Nothing is written under the lock. So the present content of the files and all later lines
 	// of the follower are the whole log, each line once.
 	l.mu.Lock()
@@ -197,7 +181,7 @@ func (j *joiner) flush() error {
 	return nil
 }
 
-func (l *functionLog) unfollow(f *follower) {
+func (l *Log) unfollow(f *follower) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.followers, f)
@@ -209,7 +193,7 @@ type sizedFile struct {
 }
 
 // openAllLocked opens the log's files, oldest first, with their present sizes.
-func (l *functionLog) openAllLocked() ([]sizedFile, error) {
+func (l *Log) openAllLocked() ([]sizedFile, error) {
 	var out []sizedFile
 	for i := l.files; i >= 0; i-- {
 		name := currentLog
@@ -236,7 +220,7 @@ func (l *functionLog) openAllLocked() ([]sizedFile, error) {
 	return slices.Clip(out), nil
 }
 
-func (l *functionLog) readFile(f *os.File, size int64, each func(LogLine) error) error {
+func (l *Log) readFile(f *os.File, size int64, each func(LogLine) error) error {
 	sc := bufio.NewScanner(io.LimitReader(f, size))
 	sc.Buffer(nil, 8*maxLogLine) // JSON escapes make a line up to six times longer
 	for sc.Scan() {

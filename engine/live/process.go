@@ -1,13 +1,11 @@
-package engine
+package live
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,32 +33,6 @@ const ticks = 100
 // maxCommand is how many bytes of a process's arguments are read: thousands of forks may share
 // megabytes of arguments at little cost to their sandbox.
 const maxCommand = 4 << 10
-
-// Processes lists the processes of a sandbox, oldest first; id is the sandbox's id or a prefix of
-// it. Errors: fs.ErrNotExist, store.ErrAmbiguous, ErrContainerStopped, os.ErrProcessDone.
-func (e *Engine) Processes(id string) ([]Process, error) {
-	b, err := e.running(id)
-	if err != nil {
-		return nil, err
-	}
-	ids, err := b.sb.Processes()
-	if err != nil {
-		return nil, err
-	}
-	booted := time.Now().Add(-linux.Boottime())
-	out := make([]Process, 0, len(ids))
-	for _, pid := range ids {
-		p, err := readProcess(pid, booted)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue // ended meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, p)
-	}
-	return out, nil
-}
 
 // readProcess reads /proc/PID (proc_pid_stat(5), proc_pid_cmdline(5)). Blanks replace control
 // characters in the name and arguments, which the process chooses.
@@ -129,51 +101,19 @@ func parseStat(text string, booted time.Time) (p Process, name string, err error
 	return p, text[open+1 : end], err
 }
 
-// Signal sends a signal to a sandbox's first process, which is pid 1 and so must have a handler
-// for the signal. SIGKILL needs no handler and kills all processes. Errors as of
-// [Engine.Processes].
-func (e *Engine) Signal(id string, sig unix.Signal) error {
-	b, err := e.running(id)
-	if err != nil {
-		return err
-	}
-	return e.boxes.signal(e, b, sig)
-}
-
-// Wait waits until a sandbox has ended and returns its row in the list. An ended sandbox is found
-// as long as lists keep it. Errors: fs.ErrNotExist, store.ErrAmbiguous, the cause of ctx.
-func (e *Engine) Wait(ctx context.Context, id string) (*Sandbox, error) {
-	if b, err := e.boxes.find(id); err == nil {
-		select {
-		case <-b.gone:
-			id = b.id
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+// processesOf describes processes, without the ended ones.
+func processesOf(ids []int) ([]Process, error) {
+	booted := time.Now().Add(-linux.Boottime())
+	out := make([]Process, 0, len(ids))
+	for _, pid := range ids {
+		p, err := readProcess(pid, booted)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // ended meanwhile
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	e.boxes.mu.Lock()
-	defer e.boxes.mu.Unlock()
-	for i := len(e.boxes.ended) - 1; i >= 0; i-- {
-		if s := e.boxes.ended[i].shown.Load(); s.ID == id {
-			return s, nil
+		if err != nil {
+			return nil, err
 		}
+		out = append(out, p)
 	}
-	return nil, fmt.Errorf("sandbox %q: %w", id, fs.ErrNotExist)
-}
-
-// Forget removes an ended sandbox from the lists. Errors: fs.ErrNotExist if no ended sandbox has
-// the id.
-func (e *Engine) Forget(id string) error {
-	r := &e.boxes
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.ended, func(row *row) bool { return row.shown.Load().ID == id })
-	if i < 0 {
-		return fmt.Errorf("ended sandbox %q: %w", id, fs.ErrNotExist)
-	}
-	r.removeRowLocked(r.ended[i])
-	r.ended = slices.Delete(r.ended, i, i+1)
-	return nil
+	return out, nil
 }

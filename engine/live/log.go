@@ -1,4 +1,4 @@
-package engine
+package live
 
 import (
 	"bufio"
@@ -59,26 +59,26 @@ const (
 	maxLogLine = 16 << 10
 	// maxLogLevel is longer than the name of any level.
 	maxLogLevel = 16
-	// logBurst bounds the bytes that a function writes to its log within a second. The rest of
+	// LogBurst bounds the bytes that a function writes to its log within a second. The rest of
 	// the second's output is dropped and counted.
-	logBurst = 1 << 20
-	// drainBytes is how much of the dropped output the engine reads per second, of all sandboxes
+	LogBurst = 1 << 20
+	// DrainBytes is how much of the dropped output the engine reads per second, of all sandboxes
 	// of a function together. A faster program blocks: otherwise the engine would spend a CPU on
 	// output for no reader.
-	drainBytes = 64 << 20
-	// leastDrained is the least that a read of dropped output counts: short reads cost as much as
+	DrainBytes = 64 << 20
+	// LeastDrained is the least that a read of dropped output counts: short reads cost as much as
 	// longer ones.
-	leastDrained = 4 << 10
-	// logLine is how many bytes a line of a logger or of the engine counts beside its text,
+	LeastDrained = 4 << 10
+	// LogCost is how many bytes a line of a logger or of the engine counts beside its text,
 	// because each such line is decoded and written separately.
-	logLine = 64
+	LogCost = 64
 	// followBuffer is how many lines a slow follower may lag behind.
 	followBuffer = 4096
 )
 
-// functionLog keeps the output of a function's sandboxes as lines of JSON in current.ndjson,
+// Log keeps the output of a function's sandboxes as lines of JSON in current.ndjson,
 // rotated by size to 1.ndjson, 2.ndjson, …
-type functionLog struct {
+type Log struct {
 	dir      string
 	function string
 	maxBytes int64
@@ -92,7 +92,7 @@ type functionLog struct {
 	second    int64 // the second of budget
 	budget    int
 	dropped   int64     // bytes, since the budget ran out
-	drained   time.Time // the time up to which drainBytes is spent
+	drained   time.Time // the time up to which DrainBytes is spent
 	followers map[*follower]struct{}
 	buf       []byte
 }
@@ -105,15 +105,17 @@ type follower struct {
 
 const currentLog = "current.ndjson"
 
-func openLog(dir, function string, maxBytes int64, files int) (*functionLog, error) {
+// OpenLog opens the log in dir, which it makes if missing. It rotates a file beyond maxBytes and
+// keeps that many rotated files.
+func OpenLog(dir, function string, maxBytes int64, files int) (*Log, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make log directory: %w", err)
 	}
-	l := &functionLog{dir: dir, function: function, maxBytes: maxBytes, files: files, followers: make(map[*follower]struct{})}
+	l := &Log{dir: dir, function: function, maxBytes: maxBytes, files: files, followers: make(map[*follower]struct{})}
 	return l, l.openLocked()
 }
 
-func (l *functionLog) openLocked() error {
+func (l *Log) openLocked() error {
 	f, err := os.OpenFile(filepath.Join(l.dir, currentLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
@@ -128,22 +130,22 @@ func (l *functionLog) openLocked() error {
 }
 
 // Close ends followers and closes the file; later lines are dropped.
-func (l *functionLog) Close() {
+func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	l.restLocked()
 }
 
-// pause ends followers and closes the file, because little or nothing is printed until resume.
-func (l *functionLog) pause() {
+// Pause ends followers and closes the file, because little or nothing is printed until resume.
+func (l *Log) Pause() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paused = true
 	l.restLocked()
 }
 
-func (l *functionLog) restLocked() {
+func (l *Log) restLocked() {
 	l.closeFileLocked()
 	for f := range l.followers {
 		close(f.lines)
@@ -151,21 +153,22 @@ func (l *functionLog) restLocked() {
 	clear(l.followers)
 }
 
-func (l *functionLog) closeFileLocked() {
+func (l *Log) closeFileLocked() {
 	if l.file != nil {
 		_ = l.file.Close() // as with a write: a full disk loses log lines
 		l.file = nil
 	}
 }
 
-func (l *functionLog) resume() {
+// Resume ends a pause.
+func (l *Log) Resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paused = false
 }
 
-// append writes lines by one write(2). A full disk loses log lines, never an invocation.
-func (l *functionLog) append(lines ...LogLine) {
+// Append writes lines by one write(2). A full disk loses log lines, never an invocation.
+func (l *Log) Append(lines ...LogLine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.file == nil && l.openLocked() != nil {
@@ -193,7 +196,7 @@ func (l *functionLog) append(lines ...LogLine) {
 
 // appendLocked writes a line, in pieces if it is longer than maxLogLine. copyLines passes long
 // lines in pieces already.
-func (l *functionLog) appendLocked(line LogLine) {
+func (l *Log) appendLocked(line LogLine) {
 	text, partial, more := line.Text, line.Partial, line.More
 	if len(line.Level) > maxLogLevel {
 		line.Level = line.Level[:maxLogLevel]
@@ -216,15 +219,15 @@ func (l *functionLog) appendLocked(line LogLine) {
 
 // affordLocked reports whether the line fits into the budget of its second; if not, it counts the
 // line as dropped. The first line of a later second is preceded by a note of the loss.
-func (l *functionLog) affordLocked(line *LogLine) bool {
+func (l *Log) affordLocked(line *LogLine) bool {
 	if sec := line.Time.Unix(); sec != l.second {
 		if l.dropped > 0 {
-			l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, logBurst)})
+			l.encodeLocked(LogLine{Time: line.Time, Sandbox: line.Sandbox, Stream: "log", Level: "warning", Text: fmt.Sprintf("%d bytes of output dropped: more than %d in a second", l.dropped, LogBurst)})
 		}
-		l.second, l.budget, l.dropped = sec, logBurst, 0
+		l.second, l.budget, l.dropped = sec, LogBurst, 0
 	}
 	if line.Stream == "log" {
-		l.budget -= logLine
+		l.budget -= LogCost
 	}
 	l.budget -= len(line.Text) + 1
 	if l.budget < 0 {
@@ -233,7 +236,7 @@ func (l *functionLog) affordLocked(line *LogLine) bool {
 	return l.budget >= 0
 }
 
-func (l *functionLog) encodeLocked(line LogLine) {
+func (l *Log) encodeLocked(line LogLine) {
 	b, err := json.Marshal(line)
 	if err != nil {
 		return // strings and times always encode
@@ -263,7 +266,7 @@ func (f *follower) send(line LogLine) {
 }
 
 // rotateLocked renames current to 1, 1 to 2 and so on; the oldest file is overwritten.
-func (l *functionLog) rotateLocked() {
+func (l *Log) rotateLocked() {
 	l.closeFileLocked()
 	for i := l.files; i > 0; i-- {
 		from := currentLog
@@ -275,58 +278,49 @@ func (l *functionLog) rotateLocked() {
 	_ = l.openLocked()
 }
 
-// output is one stream of a sandbox on its way to the function's log.
-type output struct {
-	stream   string
-	r, w     *os.File
-	revision int // of the function
+// Output is one stream of a sandbox on its way to the function's log.
+type Output struct {
+	Stream   string
+	R, W     *os.File
+	Revision int // of the function
 }
 
-// pipes makes the outputs of a sandbox that is about to start. The caller ends with settle.
-func (l *functionLog) pipes(streams ...string) ([]output, error) {
-	outputs := make([]output, 0, len(streams))
+// Pipes makes the outputs of a sandbox that is about to start. The caller ends with settle.
+func (l *Log) Pipes(revision int, streams ...string) ([]Output, error) {
+	outputs := make([]Output, 0, len(streams))
 	for _, stream := range streams {
-		r, w, err := outputPipe()
+		r, w, err := OutputPipe()
 		if err != nil {
 			err = fmt.Errorf("make %s: %w", stream, err)
-			l.settle(nil, outputs, "", err)
+			l.Settle(nil, outputs, "", err)
 			return nil, err
 		}
-		outputs = append(outputs, output{stream: stream, r: r, w: w})
+		outputs = append(outputs, Output{Stream: stream, R: r, W: w, Revision: revision})
 	}
 	return outputs, nil
 }
 
-// pipes makes the outputs of one of the function's sandboxes.
-func (f *function) pipes(streams ...string) ([]output, error) {
-	outputs, err := f.logs.pipes(streams...)
-	for i := range outputs {
-		outputs[i].revision = f.revision
-	}
-	return outputs, err
-}
-
-// settle follows the outputs of a sandbox that has started, and closes the outputs if the start
+// Settle follows the outputs of a sandbox that has started, and closes the outputs if the start
 // failed with err. Following from the start would cost the start one goroutine's wake-up per
 // output.
-func (l *functionLog) settle(e *Engine, outputs []output, sandbox string, err error) {
+func (l *Log) Settle(life *Life, outputs []Output, sandbox string, err error) {
 	for _, o := range outputs {
-		_ = o.w.Close()
+		_ = o.W.Close()
 		if err != nil {
-			_ = o.r.Close()
+			_ = o.R.Close()
 		} else {
-			l.follow(e, o, sandbox)
+			l.Follow(life, o, sandbox)
 		}
 	}
 }
 
-// follow writes the lines of a pipe to the log until every holder of the write end has closed it.
-// follow owns o.r.
-func (l *functionLog) follow(e *Engine, o output, sandbox string) {
-	e.spawn(func() {
-		defer o.r.Close()
-		if prints(o.r) {
-			l.copyLines(o.r, LogLine{Revision: o.revision, Sandbox: sandbox, Stream: o.stream})
+// Follow writes the lines of a pipe to the log until every holder of the write end has closed it.
+// Follow owns o.R.
+func (l *Log) Follow(life *Life, o Output, sandbox string) {
+	life.Spawn(func() {
+		defer o.R.Close()
+		if prints(o.R) {
+			l.CopyLines(o.R, LogLine{Revision: o.Revision, Sandbox: sandbox, Stream: o.Stream})
 		}
 	})
 }
@@ -348,9 +342,9 @@ func prints(r *os.File) bool {
 	return err == nil && (failed != nil || p[0].Revents&unix.POLLIN != 0)
 }
 
-// outputPipe makes a pipe. The poller watches the read end; the write end blocks, as programs
+// OutputPipe makes a pipe. The poller watches the read end; the write end blocks, as programs
 // expect. os.Pipe makes both ends for Go, at twice the system calls.
-func outputPipe() (r, w *os.File, err error) {
+func OutputPipe() (r, w *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, err
@@ -361,9 +355,9 @@ func outputPipe() (r, w *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
-// copyLines writes the lines of r to the log. Lines longer than maxLogLine become pieces that end
+// CopyLines writes the lines of r to the log. Lines longer than maxLogLine become pieces that end
 // between characters.
-func (l *functionLog) copyLines(r io.Reader, of LogLine) {
+func (l *Log) CopyLines(r io.Reader, of LogLine) {
 	br := bufio.NewReaderSize(r, maxLogLine)
 	var batch []LogLine
 	var held []byte // the end of a piece, moved to the next piece
@@ -386,7 +380,7 @@ func (l *functionLog) copyLines(r io.Reader, of LogLine) {
 			of.Rest = of.More
 		}
 		if len(batch) > 0 && (ended || br.Buffered() == 0 || len(batch) == 64) {
-			l.append(batch...)
+			l.Append(batch...)
 			batch = batch[:0]
 			if !ended {
 				dropped, err := l.drain(br)
@@ -421,9 +415,9 @@ func wholeCharacters(text []byte) int {
 }
 
 // drain returns at once while budget is left. Otherwise drain drops all input of this second, at
-// the pace of drainBytes, and then the rest of the line begun. dropped reports any loss.
-func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
-	if drop, _ := l.drop(0); !drop {
+// the pace of DrainBytes, and then the rest of the line begun. dropped reports any loss.
+func (l *Log) drain(br *bufio.Reader) (dropped bool, err error) {
+	if drop, _ := l.Drop(0); !drop {
 		return false, nil
 	}
 	whole := true // no part of the next line was dropped
@@ -432,7 +426,7 @@ func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 			return dropped, err
 		}
 		text, _ := br.Peek(br.Buffered())
-		drop, wait := l.drop(len(text))
+		drop, wait := l.Drop(len(text))
 		if !drop {
 			break
 		}
@@ -452,9 +446,9 @@ func (l *functionLog) drain(br *bufio.Reader) (dropped bool, err error) {
 	return dropped, nil
 }
 
-// drop reports whether the budget of this second is spent. If so, drop counts n bytes as dropped
-// and returns how long the reader must wait to keep to drainBytes.
-func (l *functionLog) drop(n int) (drop bool, wait time.Duration) {
+// Drop reports whether the budget of this second is spent. If so, drop counts n bytes as dropped
+// and returns how long the reader must wait to keep to DrainBytes.
+func (l *Log) Drop(n int) (drop bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -465,9 +459,12 @@ func (l *functionLog) drop(n int) (drop bool, wait time.Duration) {
 	if l.drained.Before(now) {
 		l.drained = now
 	}
-	l.drained = l.drained.Add(time.Duration(max(n, leastDrained)) * time.Second / drainBytes)
+	l.drained = l.drained.Add(time.Duration(max(n, LeastDrained)) * time.Second / DrainBytes)
 	if wait = l.drained.Sub(now); wait <= time.Millisecond { // a timer is no finer
 		wait = 0
 	}
 	return true, wait
 }
+
+// Dir returns the directory of the log.
+func (l *Log) Dir() string { return l.dir }

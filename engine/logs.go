@@ -1,0 +1,32 @@
+package engine
+
+import (
+	"context"
+	"strings"
+
+	"github.com/fre-engine/fre/engine/live"
+)
+
+// Logs emits the log lines of a function, of one revision (NAME@REVISION) or of a container,
+// oldest first, from one goroutine. Logs returns nil after the last line. With Follow, Logs
+// returns nil when ctx ends, the container ends, the function is removed or the engine stops.
+// Errors: *UnknownError, errors of emit, ctx.Err() if ctx ends while stored lines are read.
+func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
+	qualified, revision, asked := strings.Cut(name, "@")
+	d, err := e.find(qualified)
+	if err == nil && asked {
+		o.Revision, err = d.spec.resolve(d.name, revision)
+	}
+	if err != nil {
+		if c, other := e.containers.find(name); other == nil {
+			return c.log.Read(ctx, e.life.Closed(), o, emit)
+		}
+		return err
+	}
+	return d.logs.Read(ctx, e.life.Closed(), o, emit)
+}
+
+// pipes makes the outputs of one of the function's sandboxes.
+func (f *function) pipes(streams ...string) ([]live.Output, error) {
+	return f.logs.Pipes(f.revision, streams...)
+}
