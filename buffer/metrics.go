@@ -9,13 +9,13 @@ import (
 // descs are the metrics of a pool. The label size is the size of a class's buffers in bytes.
 var descs = struct{ bytes, held, peak, waiting, pressed, pressures, outstanding, acquired, refused *prometheus.Desc }{
 	bytes:       prometheus.NewDesc("fre_buffers_bytes", "Memory of the pool of buffers.", nil, nil),
-	held:        prometheus.NewDesc("fre_buffers_held_bytes", "Memory lent, in whole buffers.", nil, nil),
-	peak:        prometheus.NewDesc("fre_buffers_peak_bytes", "Most memory lent at a time.", nil, nil),
+	held:        prometheus.NewDesc("fre_buffers_held_bytes", "Memory in use, in whole buffers.", nil, nil),
+	peak:        prometheus.NewDesc("fre_buffers_peak_bytes", "Most memory in use at a time.", nil, nil),
 	waiting:     prometheus.NewDesc("fre_buffers_waiting", "Waits for a buffer.", nil, nil),
 	pressed:     prometheus.NewDesc("fre_buffers_pressed", "1 from above the high watermark down to the low one.", nil, nil),
 	pressures:   prometheus.NewDesc("fre_buffers_pressures_total", "Crossings of the high watermark.", nil, nil),
-	outstanding: prometheus.NewDesc("fre_buffers_outstanding", "Buffers lent.", []string{"size"}, nil),
-	acquired:    prometheus.NewDesc("fre_buffers_acquired_total", "Buffers lent since the start.", []string{"size"}, nil),
+	outstanding: prometheus.NewDesc("fre_buffers_outstanding", "Buffers in use.", []string{"size"}, nil),
+	acquired:    prometheus.NewDesc("fre_buffers_acquired_total", "Buffers acquired since the start.", []string{"size"}, nil),
 	refused:     prometheus.NewDesc("fre_buffers_refused_total", "Requests for a buffer that failed, at once or by time-out.", []string{"size"}, nil),
 }
 
@@ -47,7 +47,7 @@ func (p *Pool) Collect(ch chan<- prometheus.Metric) {
 	counter(descs.pressures, s.Pressures)
 	for _, c := range s.Classes {
 		size := strconv.Itoa(c.Size)
-		gauge(descs.outstanding, float64(c.Lent), size)
+		gauge(descs.outstanding, float64(c.Used), size)
 		counter(descs.acquired, c.Acquired, size)
 		counter(descs.refused, c.Refused, size)
 	}

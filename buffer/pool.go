@@ -79,7 +79,7 @@ type Pool struct {
 // class holds the slabs with free buffers of its size; the last slab is used first.
 type class struct {
 	partial  []*slab
-	lent     int
+	used     int
 	peak     int
 	acquired uint64
 	refused  uint64
@@ -88,7 +88,7 @@ type class struct {
 type slab struct {
 	number int
 	class  int // -1 for no class
-	lent   int
+	used   int
 	free   []uint16 // free slots; the last is taken first: most likely its memory is cached
 	slots  []slot
 }
@@ -96,7 +96,7 @@ type slab struct {
 // slot is the state of one buffer. Its generation changes at each release.
 type slot struct {
 	generation uint32
-	lent       bool
+	used       bool
 	sampled    bool // in the profile, under the address of the slot
 }
 
@@ -162,7 +162,7 @@ func (p *Pool) Close() error {
 		return nil
 	}
 	if p.held > 0 {
-		return fmt.Errorf("%d bytes of buffers are still lent", p.held)
+		return fmt.Errorf("%d bytes of buffers are still in use", p.held)
 	}
 	p.closed = true
 	return unix.Munmap(p.arena)
@@ -247,10 +247,10 @@ func (p *Pool) takeLocked(n, bytes int) (Buffer, bool) {
 	if s.free = s.free[:len(s.free)-1]; len(s.free) == 0 {
 		c.partial = c.partial[:len(c.partial)-1]
 	}
-	s.slots[i].lent = true
-	s.lent++
-	c.lent++
-	c.peak = max(c.peak, c.lent)
+	s.slots[i].used = true
+	s.used++
+	c.used++
+	c.peak = max(c.peak, c.used)
 	c.acquired++
 	p.held += int64(bytes)
 	p.peak = max(p.peak, p.held)
@@ -275,7 +275,7 @@ func (p *Pool) growLocked(n, bytes int) bool {
 	} else {
 		for i := range p.classes {
 			other := &p.classes[i]
-			if at := slices.IndexFunc(other.partial, func(s *slab) bool { return s.lent == 0 }); at >= 0 {
+			if at := slices.IndexFunc(other.partial, func(s *slab) bool { return s.used == 0 }); at >= 0 {
 				s = other.partial[at]
 				other.partial = slices.Delete(other.partial, at, at+1)
 				break
@@ -314,7 +314,7 @@ func (b Buffer) Release() {
 	p := b.pool
 	p.mu.Lock()
 	at := &b.slab.slots[b.slot]
-	if !at.lent || at.generation != b.generation {
+	if !at.used || at.generation != b.generation {
 		p.mu.Unlock()
 		panic("buffer: released twice")
 	}
@@ -323,17 +323,17 @@ func (b Buffer) Release() {
 		at.sampled = false
 	}
 	at.generation++
-	at.lent = false
+	at.used = false
 	s := b.slab
 	c := &p.classes[s.class]
 	if s.free = append(s.free, b.slot); len(s.free) == 1 {
 		c.partial = append(c.partial, s)
 	}
-	s.lent--
-	c.lent--
+	s.used--
+	c.used--
 	p.held -= int64(len(b.data))
 	p.pressed = p.pressed && p.held > p.low
-	if s.lent == 0 && len(c.partial) > 1 {
+	if s.used == 0 && len(c.partial) > 1 {
 		c.partial = slices.Delete(c.partial, slices.Index(c.partial, s), slices.Index(c.partial, s)+1)
 		s.class = -1
 		p.unused = append(p.unused, s)

@@ -47,14 +47,14 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// What is lent at one time never overlaps, in whatever order and sizes.
+// What is in use at one time never overlaps, in whatever order and sizes.
 func TestNoOverlap(t *testing.T) {
 	p := newPool(t, 8)
 	type loan struct {
 		b    Buffer
 		mark byte
 	}
-	var lent []loan
+	var held []loan
 	check := func(l loan) {
 		t.Helper()
 		for _, at := range []int{0, len(l.b.Bytes()) / 2, len(l.b.Bytes()) - 1} {
@@ -65,7 +65,7 @@ func TestNoOverlap(t *testing.T) {
 	}
 	refused := 0
 	for i := range 20000 {
-		if size := 1 << rand.IntN(23); len(lent) == 0 || rand.IntN(100) < 55 {
+		if size := 1 << rand.IntN(23); len(held) == 0 || rand.IntN(100) < 55 {
 			b, err := p.TryAcquire(size)
 			if errors.Is(err, ErrExhausted) {
 				refused++
@@ -76,19 +76,19 @@ func TestNoOverlap(t *testing.T) {
 				for _, at := range []int{0, len(b.Bytes()) / 2, len(b.Bytes()) - 1} {
 					b.Bytes()[at] = l.mark
 				}
-				lent = append(lent, l)
+				held = append(held, l)
 				continue
 			}
 		}
-		if len(lent) > 0 {
-			at := rand.IntN(len(lent))
-			check(lent[at])
-			lent[at].b.Release()
-			lent[at] = lent[len(lent)-1]
-			lent = lent[:len(lent)-1]
+		if len(held) > 0 {
+			at := rand.IntN(len(held))
+			check(held[at])
+			held[at].b.Release()
+			held[at] = held[len(held)-1]
+			held = held[:len(held)-1]
 		}
 	}
-	for _, l := range lent {
+	for _, l := range held {
 		check(l)
 		l.b.Release()
 	}
@@ -327,7 +327,7 @@ func TestProfile(t *testing.T) {
 	if b, err := p.TryAcquire(1); err != nil {
 		t.Fatal(err)
 	} else if err := p.Close(); err == nil {
-		t.Error("closed while a buffer is lent")
+		t.Error("closed while a buffer is in use")
 	} else {
 		b.Release()
 	}
@@ -416,23 +416,23 @@ func TestWatermarks(t *testing.T) {
 			t.Fatal(err)
 		}
 		const size = 256 << 10
-		var lent []Buffer
+		var held []Buffer
 		for range 3 {
-			for len(lent) < 4*slabSize/size {
+			for len(held) < 4*slabSize/size {
 				b, err := p.TryAcquire(size)
 				if err != nil {
 					t.Fatal(err)
 				}
-				lent = append(lent, b)
-				if s := p.Stats(); s.Pressed != (len(lent) > c.high) {
-					t.Errorf("%+v, %d buffers lent: pressed is %v", c.cfg, len(lent), s.Pressed)
+				held = append(held, b)
+				if s := p.Stats(); s.Pressed != (len(held) > c.high) {
+					t.Errorf("%+v, %d buffers in use: pressed is %v", c.cfg, len(held), s.Pressed)
 				}
 			}
-			for len(lent) > 0 {
-				lent[len(lent)-1].Release()
-				lent = lent[:len(lent)-1]
-				if s := p.Stats(); s.Pressed != (len(lent) > c.low) {
-					t.Errorf("%+v, down to %d buffers: pressed is %v", c.cfg, len(lent), s.Pressed)
+			for len(held) > 0 {
+				held[len(held)-1].Release()
+				held = held[:len(held)-1]
+				if s := p.Stats(); s.Pressed != (len(held) > c.low) {
+					t.Errorf("%+v, down to %d buffers: pressed is %v", c.cfg, len(held), s.Pressed)
 				}
 			}
 		}
@@ -563,23 +563,23 @@ func flagsOf(t *testing.T, b []byte) []string {
 	return strings.Fields(flags)
 }
 
-// A Lender's buffers are the pool's; one that waits gets what another gives back.
-func TestLender(t *testing.T) {
+// A Memory's buffers are the pool's; one that waits gets what another gives back.
+func TestMemory(t *testing.T) {
 	p := newPool(t, 1)
-	l := Lender{p}
+	l := Memory{p}
 	all, err := l.Acquire(MaxSize, 0)
 	if err != nil || len(all.Bytes()) != MaxSize {
 		t.Fatal(err)
 	}
 	for _, wait := range []time.Duration{0, time.Millisecond} {
 		if _, err := l.Acquire(1, wait); !errors.Is(err, ErrExhausted) {
-			t.Errorf("with all lent, waiting %v: %v", wait, err)
+			t.Errorf("with all held, waiting %v: %v", wait, err)
 		}
 	}
 	if _, err := l.Acquire(MaxSize+1, time.Minute); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("too large: %v", err)
 	}
-	got := make(chan Lent)
+	got := make(chan Handle)
 	go func() {
 		b, err := l.Acquire(MinSize, time.Minute)
 		if err != nil {

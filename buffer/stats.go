@@ -17,8 +17,8 @@ type Stats struct {
 // ClassStats is the state of a size class.
 type ClassStats struct {
 	Size     int // bytes of one buffer
-	Lent     int
-	Peak     int    // highest value of Lent
+	Used     int
+	Peak     int    // highest value of Used
 	Acquired uint64 // buffers acquired
 	Refused  uint64 // requests refused by TryAcquire, or given up in Acquire
 }
@@ -37,7 +37,7 @@ func (p *Pool) Stats() Stats {
 	s := Stats{Bytes: int64(len(p.arena)), Held: p.held, Peak: p.peak, Waiting: len(p.waiters), High: p.high, Low: p.low, Pressed: p.pressed, Pressures: p.pressures, Classes: make([]ClassStats, classCount)}
 	for i := range p.classes {
 		c := &p.classes[i]
-		s.Classes[i] = ClassStats{Size: MinSize << i, Lent: c.lent, Peak: c.peak, Acquired: c.acquired, Refused: c.refused}
+		s.Classes[i] = ClassStats{Size: MinSize << i, Used: c.used, Peak: c.peak, Acquired: c.acquired, Refused: c.refused}
 	}
 	return s
 }

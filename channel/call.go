@@ -294,7 +294,7 @@ func (k *call) frameSocket(p []byte) error {
 	case len(p) != 8 || !k.in.IsLent():
 		return fmt.Errorf("%w: %d bytes about a socket not lent", ErrProtocol, len(p))
 	}
-	k.conn.finish(k, nil) // before the reader can see the end, so that the next event finds the place free
+	k.conn.finish(k, nil) // before the reader can see the end, so that the next event finds the slot free
 	k.in.GiveBack(binary.LittleEndian.Uint64(p))
 	return nil
 }
@@ -365,7 +365,7 @@ func (c *Conn) responseMeta(meta []byte, upgrade bool) (m wire.ResponseMeta, err
 // Grant allows the function to send n more bytes of the answer's body.
 func (k *call) Grant(n int) { k.conn.w.Grant(k.ctx, k.id, n) }
 
-// Taken frees the function's place: no bytes in its pipe are wanted any more.
+// Taken frees the function's slot: no bytes in its pipe are wanted any more.
 func (k *call) Taken() { k.conn.finish(k, nil) }
 
 // answer makes Invoke return r. It returns false if the call was settled before.
@@ -411,7 +411,7 @@ func (k *call) frameFile(kind wire.Kind, p []byte, file *os.File) error {
 			return f.close()
 		}
 		if full {
-			k.keepPlace(b)
+			k.keepSlot(b)
 		}
 	}
 	r.Body, r.Length = b, m.Length
@@ -425,9 +425,9 @@ func (k *call) frameFile(kind wire.Kind, p []byte, file *os.File) error {
 	return nil
 }
 
-// keepPlace keeps the function's place taken until b is closed or the event's context ends,
-// unless the place is free already.
-func (k *call) keepPlace(b *fileBody) {
+// keepSlot keeps the function's slot taken until b is closed or the event's context ends,
+// unless the slot is free already.
+func (k *call) keepSlot(b *fileBody) {
 	k.mu.Lock()
 	finished := k.finished
 	if k.state == callEnded { // finish calls finished, or has called it

@@ -39,11 +39,11 @@ type Config struct {
 	// Memory, if set, allocates the memory for the unread part of an answer's body, except the
 	// first 4 KiB. It must not block. If it fails, Invoke or a Read of the body returns its
 	// error. Without Memory the Conn uses Go's heap.
-	Memory func(size int) (Lent, error)
+	Memory func(size int) (Buffer, error)
 
 	// Hold, if set, decides whether an answer's file may keep memory from being freed until the
 	// answer's body is closed; the Conn calls release then. If Hold fails, Invoke returns its
-	// error. If full is true, the event keeps its place in the function until the body is closed
+	// error. If full is true, the event keeps its slot in the function until the body is closed
 	// or Invoke's context ends. Hold must not block.
 	Hold func(Held) (release func(), full bool, err error)
 }
@@ -320,7 +320,7 @@ func (c *Conn) frame(h wire.Header, p []byte, file *os.File) (err error) {
 		if err := k.in.Expect(len(p)); err != nil {
 			return err
 		}
-		if !h.More() { // before the reader can see the end, so that the next event finds the place free
+		if !h.More() { // before the reader can see the end, so that the next event finds the slot free
 			c.finish(k, nil)
 		}
 		if err := k.in.Data(p, h.More()); err != nil {

@@ -72,11 +72,11 @@ func serve(t testing.TB, cfg Config, handler fn.Handler) *Conn {
 	return c
 }
 
-// memory lends what has to come back by the test's end.
-func memory(t testing.TB) func(size int) (Lent, error) {
+// memory hands out buffers that must come back by the test's end.
+func memory(t testing.TB) func(size int) (Buffer, error) {
 	t.Helper()
 	pool := fretest.Buffers(t, 64<<20)
-	return func(size int) (Lent, error) { return buffer.Lender{Pool: pool}.Acquire(size, 0) }
+	return func(size int) (Buffer, error) { return buffer.Memory{Pool: pool}.Acquire(size, 0) }
 }
 
 func echo(_ context.Context, e *fn.Event) (*fn.Answer, error) {
@@ -714,7 +714,7 @@ func FuzzConn(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		a, b := pair(t)
 		m := &counted{most: 128 << 10}
-		c := NewConn(a, Config{Parked: len(raw)%2 == 0, Memory: m.lend})
+		c := NewConn(a, Config{Parked: len(raw)%2 == 0, Memory: m.acquire})
 		got := make(chan struct{})
 		go func() {
 			defer close(got)
@@ -736,8 +736,8 @@ func FuzzConn(f *testing.F) {
 		}
 		_ = c.Close()
 		_ = b.Close()
-		if n := m.lent.Load(); n != 0 {
-			t.Errorf("%d bytes are lent still", n)
+		if n := m.used.Load(); n != 0 {
+			t.Errorf("%d bytes are still in use", n)
 		}
 	})
 }

@@ -44,5 +44,5 @@ type (
 	Caller     = wire.Caller
 	Called     = wire.Called
 	Answer     = wire.Answer
-	Lent       = wire.Lent
+	Buffer     = wire.Buffer
 )

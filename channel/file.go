@@ -225,7 +225,7 @@ type fileBody struct {
 	file    *answerFile
 	release func() // releases Config.Hold's memory; may be nil
 
-	finished func()      // frees the function's place; nil if free already
+	finished func()      // frees the function's slot; nil if free already
 	stop     func() bool // ends the watch over the event's context; set with finished
 
 	mu     sync.Mutex

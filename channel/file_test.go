@@ -419,7 +419,7 @@ func TestFileGrows(t *testing.T) {
 	}
 }
 
-// TestFinishedOnce: an answer in a file that keeps its function's place frees it once,
+// TestFinishedOnce: an answer in a file that keeps its function's slot frees it once,
 // though the channel ends meanwhile.
 func TestFinishedOnce(t *testing.T) {
 	fretest.CheckLeaks(t)
@@ -574,7 +574,7 @@ func TestFileRefused(t *testing.T) {
 	readReply(t, r)
 }
 
-// TestFilePlace: where answers hold much, a function's place is taken until the
+// TestFilePlace: where answers hold much, a function's slot is taken until the
 // answer is, or the event is over.
 func TestFilePlace(t *testing.T) {
 	fretest.CheckLeaks(t)

@@ -18,47 +18,47 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// counted counts what is lent of Go's heap.
+// counted counts the memory in use of Go's heap.
 type counted struct {
 	most  int64 // bytes
-	lent  atomic.Int64
+	used  atomic.Int64
 	times atomic.Int64
 }
 
 var errNone = errors.New("there is none")
 
-func (m *counted) lend(size int) (Lent, error) {
-	if m.lent.Add(int64(size)) > m.most {
-		m.lent.Add(-int64(size))
+func (m *counted) acquire(size int) (Buffer, error) {
+	if m.used.Add(int64(size)) > m.most {
+		m.used.Add(-int64(size))
 		return nil, errNone
 	}
 	m.times.Add(1)
-	return &countedLent{m, make([]byte, size)}, nil
+	return &countedBuffer{m, make([]byte, size)}, nil
 }
 
-type countedLent struct {
+type countedBuffer struct {
 	m    *counted
 	data []byte
 }
 
-func (l *countedLent) Bytes() []byte { return l.data }
+func (l *countedBuffer) Bytes() []byte { return l.data }
 
-func (l *countedLent) Release() {
-	l.m.lent.Add(-int64(len(l.data)))
+func (l *countedBuffer) Release() {
+	l.m.used.Add(-int64(len(l.data)))
 	for i := range l.data { // who reads it still sees that
 		l.data[i] = 0xdd
 	}
 }
 
-// little is the most unread bytes of a body that stay out of lent memory.
+// little is the most unread bytes of a body that stay out of buffers.
 const little = 4 << 10
 
-// TestLentMemory: what an answer waits in is lent but for a little, is given back as it is
+// TestBufferMemory: an answer waits in buffers but for a little, which are given back as it is
 // read, and whoever stops reading gives the rest back.
-func TestLentMemory(t *testing.T) {
+func TestBufferMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	m := &counted{most: 2 << 20}
-	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
+	c := serve(t, Config{Memory: m.acquire}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		var size, piece int
 		if _, err := fmt.Sscanf(e.Path, "/%d/%d", &size, &piece); err != nil {
 			return nil, err
@@ -70,7 +70,7 @@ func TestLentMemory(t *testing.T) {
 	})
 	for _, test := range []struct {
 		size, piece int
-		lends       bool
+		buffers     bool
 	}{
 		{0, 0, false},
 		{little, 0, false},
@@ -99,8 +99,8 @@ func TestLentMemory(t *testing.T) {
 				if err = errors.Join(err, rerr); !bytes.Equal(append(got, rest...), pattern(test.size)) {
 					t.Errorf("%+v: not what was sent", test)
 				}
-				if lends := m.times.Load() > 0; lends != test.lends && test.size != 100 {
-					t.Errorf("%+v: lent %t", test, lends)
+				if buffers := m.times.Load() > 0; buffers != test.buffers && test.size != 100 {
+					t.Errorf("%+v: in buffers %t", test, buffers)
 				}
 			}
 			if err != nil {
@@ -109,7 +109,7 @@ func TestLentMemory(t *testing.T) {
 			if err := r.Body.Close(); err != nil {
 				t.Error(err)
 			}
-			if n := m.lent.Load(); n != 0 {
+			if n := m.used.Load(); n != 0 {
 				t.Fatalf("%+v, stops %t: %d bytes are not given back", test, stops, n)
 			}
 		}
@@ -121,7 +121,7 @@ func TestLentMemory(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	m := &counted{most: 128 << 10}
-	c := serve(t, Config{Memory: m.lend}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
+	c := serve(t, Config{Memory: m.acquire}, func(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 		switch e.Path {
 		case "/whole":
 			return &fn.Answer{Body: bytes.NewReader(pattern(200_000))}, nil
@@ -147,7 +147,7 @@ func TestNoMemory(t *testing.T) {
 			case <-time.After(5 * time.Minute):
 				t.Errorf("%s: its place is not free", path)
 			}
-			if n := m.lent.Load(); n != 0 {
+			if n := m.used.Load(); n != 0 {
 				t.Errorf("%s: %d bytes are not given back", path, n)
 			}
 			r, err = c.Invoke(t.Context(), &Invocation{}, nil)

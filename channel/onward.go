@@ -276,7 +276,7 @@ func (o *onward) release() {
 	}
 }
 
-// end frees the call's place. It runs before the last frame is sent: the function may make its
+// end frees the call's slot. It runs before the last frame is sent: the function may make its
 // next call once it has that frame.
 func (o *onward) end() {
 	o.conn.mu.Lock()

@@ -311,7 +311,7 @@ func TestPipeCanceled(t *testing.T) {
 	}
 }
 
-// TestPipeTaken: the function's place is free once its answer was taken out of the pipe,
+// TestPipeTaken: the function's slot is free once its answer was taken out of the pipe,
 // or nobody wants it, and the function has said that there is no more.
 func TestPipeTaken(t *testing.T) {
 	for name, leave := range map[string]func(ctx context.CancelFunc, r *Reply){

@@ -143,7 +143,7 @@ func TestSocket(t *testing.T) {
 				}
 				if test.lend {
 					if !finished.Load() {
-						t.Error("the function's place is not free")
+						t.Error("the function's slot is not free")
 					}
 					if _, err := io.WriteString(engine, "0\r\n\r\n"); err != nil { // it is the engine's again
 						t.Fatal(err)

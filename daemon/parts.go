@@ -134,7 +134,7 @@ func (*gatewayPart) Open(_ context.Context, d *Daemon) error {
 		Guard:    d.guard, Events: d.accepts, Engine: d.invoker, Log: d.log, MaxBodyBytes: d.cfg.MaxBody, Metrics: d.metrics, TrustedProxies: d.proxies, AccessLog: d.accessLog, Compress: d.cfg.Compress,
 	})
 	clients := httpserver.New(httpserver.Config{
-		Handler: front, Refuse: front.Refuse, Log: d.log, TLS: d.secure, Memory: buffer.Lender{Pool: d.memory},
+		Handler: front, Refuse: front.Refuse, Log: d.log, TLS: d.secure, Memory: buffer.Memory{Pool: d.memory},
 		MaxConnections: d.cfg.MaxConnections, MaxPerClient: d.perClient(), Shared: d.shared,
 	})
 	d.metrics.MustRegister(gateway.Connections(clients))

@@ -77,7 +77,7 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 		Log:     f.channelLog(id),
 		LogPace: f.logs.Drop,
 		Files:   openTmp(sb),
-		Memory:  f.lendMemory,
+		Memory:  f.acquireMemory,
 		Hold: func(what channel.Held) (release func(), full bool, err error) {
 			now, lasts := heldFile{Held: what}, lasting(what, id, f.config.Resources.MemoryBytes)
 			if lasts.sandbox != "" { // the memfd may grow to the limit at any time
@@ -95,36 +95,36 @@ func (f *function) channelConfig(id string, sb func() *sandbox.Sandbox) channel.
 	}
 }
 
-// lentMemory is a buffer with a part of a waiting answer.
-type lentMemory struct {
-	buffer.Lent
+// answerMemory is a buffer with a part of a waiting answer.
+type answerMemory struct {
+	buffer.Handle
 	f *function
 }
 
 // Release gives the buffer back.
-func (l lentMemory) Release() {
+func (l answerMemory) Release() {
 	l.f.waiting.Add(-int64(len(l.Bytes())))
-	l.Lent.Release()
+	l.Handle.Release()
 }
 
-// lendMemory returns a buffer for an answer that waits for its client. One function gets at most
+// acquireMemory returns a buffer for an answer that waits for its client. One function gets at most
 // as much as all functions have left free, less a tenth of the memory reserved for users that
 // cannot do without a buffer. So a function alone gets nearly half of the memory, and a second
 // function still finds some (Choudhury and Hahne, Dynamic queue length thresholds, 1998).
 // Errors: ErrOverloaded at the function's share, ErrDegraded if no memory is free.
-func (f *function) lendMemory(size int) (channel.Lent, error) {
+func (f *function) acquireMemory(size int) (channel.Buffer, error) {
 	free, all := f.e.buffers.Free()
 	if waits := f.waiting.Load(); waits+int64(size) > free-all/10 {
 		f.e.metrics.refuse(reasonAnswers)
 		return nil, fmt.Errorf("%w: unread answers of the function hold %d bytes of memory", ErrOverloaded, waits)
 	}
-	lent, err := buffer.Lender{Pool: f.e.buffers}.Acquire(size, 0)
+	buf, err := buffer.Memory{Pool: f.e.buffers}.Acquire(size, 0)
 	if err != nil {
 		f.e.metrics.refuse(admission.Memory)
 		return nil, fmt.Errorf("%w: %w", ErrDegraded, err)
 	}
-	f.waiting.Add(int64(len(lent.Bytes())))
-	return lentMemory{lent, f}, nil
+	f.waiting.Add(int64(len(buf.Bytes())))
+	return answerMemory{buf, f}, nil
 }
 
 // lasting returns the memory that an answer holds after its sandbox has ended. A file holds the

@@ -185,9 +185,9 @@ func (k *forker) open() {
 	k.closed = false
 }
 
-// lend turns a fork, parked or new, into the instance in. It returns false if no fork is
+// take turns a fork, parked or new, into the instance in. It returns false if no fork is
 // available.
-func (k *forker) lend(ctx context.Context, in *instance) bool {
+func (k *forker) take(ctx context.Context, in *instance) bool {
 	if k == nil {
 		return false
 	}

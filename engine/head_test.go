@@ -58,7 +58,7 @@ func TestHead(t *testing.T) {
 			t.Errorf("%s: after Close: %d bytes, %v", name, n, err)
 		}
 	}
-	// With all but the smaller buffers lent, a long answer's head is a short one.
+	// with all but the smaller buffers in use, a long answer's head is a short one.
 	one, err := pool.TryAcquire(4 << 20)
 	if err != nil {
 		t.Fatal(err)

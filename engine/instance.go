@@ -126,7 +126,7 @@ func (in *instance) run() {
 // boot cleans up.
 func (in *instance) boot(ctx context.Context) error {
 	f := in.f
-	if f.forks.lend(ctx, in) {
+	if f.forks.take(ctx, in) {
 		return nil
 	}
 	secrets, err := f.secrets()

@@ -280,7 +280,7 @@ func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, err
 		},
 		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
 		// Called only for events: config is set.
-		Memory: func(size int) (channel.Lent, error) { return sh.config.Load().Memory(size) },
+		Memory: func(size int) (channel.Buffer, error) { return sh.config.Load().Memory(size) },
 		Hold:   func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) },
 	})
 	var outW, errW *os.File

@@ -53,7 +53,7 @@ const (
 )
 
 type slot struct {
-	place int64
+	index int64
 	count int
 	state slotState
 	found bool // read from the file, and no attempt begun since
@@ -117,11 +117,11 @@ func openAttempts(path string, now time.Time) (*attempts, error) {
 		return nil, errors.Join(fmt.Errorf("read %s: %w", path, err), f.Close())
 	}
 	a := &attempts{f: f, slots: map[attemptKey]*slot{}, size: int64(len(all) / slotSize)}
-	for place := range a.size {
-		key, s, begun, ok := readSlot(all[place*slotSize:][:slotSize])
-		s.place, s.found = place, true
+	for index := range a.size {
+		key, s, begun, ok := readSlot(all[index*slotSize:][:slotSize])
+		s.index, s.found = index, true
 		if !ok || a.slots[key] != nil || now.Sub(begun) > keepAttempts {
-			a.free = append(a.free, place)
+			a.free = append(a.free, index)
 			continue
 		}
 		a.slots[key] = &s
@@ -154,9 +154,9 @@ func (a *attempts) begin(key attemptKey, sync bool) (n int, broken bool, err err
 	a.freeLocked(time.Now())
 	s := a.slots[key]
 	if s == nil {
-		s = &slot{place: a.size}
+		s = &slot{index: a.size}
 		if last := len(a.free) - 1; last >= 0 {
-			s.place, a.free = a.free[last], a.free[:last]
+			s.index, a.free = a.free[last], a.free[:last]
 		} else {
 			a.size++
 		}
@@ -179,7 +179,7 @@ func (a *attempts) begin(key attemptKey, sync bool) (n int, broken bool, err err
 // write writes a slot, without a.mu: a message has one attempt at a time (see hands).
 func (a *attempts) write(key attemptKey, s *slot) error {
 	var room [slotSize]byte
-	_, err := a.f.WriteAt(appendSlot(room[:0], key, s, time.Now()), s.place*slotSize)
+	_, err := a.f.WriteAt(appendSlot(room[:0], key, s, time.Now()), s.index*slotSize)
 	return err
 }
 
@@ -232,7 +232,7 @@ func (a *attempts) freeLocked(now time.Time) {
 
 func (a *attempts) dropLocked(key attemptKey, s *slot) {
 	delete(a.slots, key)
-	a.free = append(a.free, s.place)
+	a.free = append(a.free, s.index)
 }
 
 // prune forgets events from an earlier engine that are no longer in any queue.

@@ -173,7 +173,7 @@ type sender struct {
 	stream string
 	client *http.Client
 	held   chan struct{} // a slot for each order in memory
-	places chan struct{} // a slot for each callback being sent
+	slots  chan struct{} // a slot for each callback being sent
 
 	mu        sync.Mutex
 	receivers map[string]*receiver // by host, for the orders in memory
@@ -181,7 +181,7 @@ type sender struct {
 
 type receiver struct {
 	orders int
-	places chan struct{}
+	slots  chan struct{}
 }
 
 // sendFrom starts a sender for a stream, or tells the running sender of a new order.
@@ -198,7 +198,7 @@ func (s *Service) sendFrom(stream string) {
 	s.sending[stream] = false
 	c := &sender{
 		s: s, stream: stream, client: s.cfg.Callbacks.client(), receivers: map[string]*receiver{},
-		held: make(chan struct{}, callbacksHeld), places: make(chan struct{}, callbacksOfTenant),
+		held: make(chan struct{}, callbacksHeld), slots: make(chan struct{}, callbacksOfTenant),
 	}
 	s.tasks.Go(c.run)
 }
@@ -312,10 +312,10 @@ func (c *sender) inTurn(msg jetstream.Msg, meta *jetstream.MsgMetadata, key atte
 	r := c.receiver(host)
 	defer c.drop(host)
 	// The narrowest limit first: an order that waits for its receiver must not hold a wider slot.
-	for _, places := range []chan struct{}{r.places, c.places, c.s.callbacks} {
+	for _, slots := range []chan struct{}{r.slots, c.slots, c.s.callbacks} {
 		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		case <-c.s.live.Done():
 			return verdict{again: true}
 		}
@@ -328,7 +328,7 @@ func (c *sender) receiver(host string) *receiver {
 	defer c.mu.Unlock()
 	r := c.receivers[host]
 	if r == nil {
-		r = &receiver{places: make(chan struct{}, callbacksOfReceiver)}
+		r = &receiver{slots: make(chan struct{}, callbacksOfReceiver)}
 		c.receivers[host] = r
 	}
 	r.orders++

@@ -10,7 +10,7 @@ type hands struct {
 	held  map[attemptKey]bool
 	ended map[attemptKey]bool // the keys in last
 	last  []attemptKey        // a ring
-	place int
+	next  int
 }
 
 // rememberHands is how many acknowledged messages are remembered. JetStream may have redelivered a
@@ -41,8 +41,8 @@ func (h *hands) drop(key attemptKey, ended bool) {
 	if !ended {
 		return
 	}
-	delete(h.ended, h.last[h.place])
-	h.last[h.place] = key
+	delete(h.ended, h.last[h.next])
+	h.last[h.next] = key
 	h.ended[key] = true
-	h.place = (h.place + 1) % len(h.last)
+	h.next = (h.next + 1) % len(h.last)
 }

@@ -17,7 +17,7 @@ type index struct {
 
 	share  func(Entry)          // sends to other nodes without blocking; nil: the only node
 	last   []string             // ring of the ids that ended most recently, on any node
-	place  int                  // next index in last
+	next   int                  // next index in last
 	recent map[string]uint64    // the ids in last, with their sequence in the queue
 	asked  map[string]time.Time // when the stream was last asked for an event (doubtful)
 	doubts map[string]struct{}  // single node: events that may have ended; otherwise any may
@@ -118,9 +118,9 @@ func (x *index) endLocked(e Entry) {
 		x.last = make([]string, rememberEnds)
 	}
 	if _, ok := x.recent[e.ID]; !ok {
-		delete(x.recent, x.last[x.place])
-		x.last[x.place] = e.ID
-		x.place = (x.place + 1) % len(x.last)
+		delete(x.recent, x.last[x.next])
+		x.last[x.next] = e.ID
+		x.next = (x.next + 1) % len(x.last)
 	}
 	x.recent[e.ID] = max(x.recent[e.ID], e.seq)
 }

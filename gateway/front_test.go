@@ -50,7 +50,7 @@ func text(status int, body string, header ...[2]string) *engine.Response {
 // serveFake serves a gateway before f.
 func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
 	t.Helper()
-	return serveFakeIn(t, f, change, buffer.Lender{Pool: fretest.Buffers(t, 16<<20)})
+	return serveFakeIn(t, f, change, buffer.Memory{Pool: fretest.Buffers(t, 16<<20)})
 }
 
 // serveFakeIn is serveFake with that memory for connections.
@@ -106,7 +106,7 @@ func (r *rig) ask(method, target string, lines ...string) (answer, string) {
 	return a, body
 }
 
-// little lends no buffers of more than 8 KiB.
+// little hands out no buffers of more than 8 KiB.
 type little struct{ httpserver.Memory }
 
 func (m little) Acquire(size int, wait time.Duration) (httpserver.Buffer, error) {
@@ -132,7 +132,7 @@ func TestNoMemory(t *testing.T) {
 			resp = text(200, "short")
 		}
 		return resp, nil
-	}, func(cfg *Config) { cfg.Compress = true }, little{buffer.Lender{Pool: fretest.Buffers(t, 16<<20)}})
+	}, func(cfg *Config) { cfg.Compress = true }, little{buffer.Memory{Pool: fretest.Buffers(t, 16<<20)}})
 	for _, test := range []struct{ name, line string }{
 		{"known", "X: y"}, {"stream", "X: y"}, {"stream", "Accept-Encoding: gzip"}, {"file", "Range: bytes=0-1,5-6"},
 	} {

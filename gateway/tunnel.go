@@ -104,12 +104,12 @@ func (b *tunnel) open() error {
 // carry changes the protocol as the function agreed, and passes the function's bytes to the
 // client until they end.
 func (b *tunnel) carry(a *reply, r *request, resp *engine.Response) error {
-	lent, err := b.e.Buffer(streamSize)
+	held, err := b.e.Buffer(streamSize)
 	if err != nil {
 		return err
 	}
-	defer lent.Release()
-	buf := lent.Bytes()
+	defer held.Release()
+	buf := held.Bytes()
 	for _, h := range resp.Header {
 		if http.CanonicalHeaderKey(h[0]) == "Upgrade" && httpserver.ValidField(h[0], h[1]) {
 			a.header = append(a.header, [2]string{"Upgrade", h[1]})

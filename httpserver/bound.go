@@ -36,27 +36,27 @@ func (s *Server) Stats() Stats {
 	return Stats{Open: len(s.conns), Evicted: s.evicted, Refused: s.refused, RefusedClient: s.refusedClient, NoMemory: s.noMemory.Load()}
 }
 
-// place is a connection's share of MaxConnections. A connection without a request under way can
-// lose its place.
-type place struct {
-	since atomic.Int64 // end of the last request in Unix nanoseconds, or placeBusy or placeLost
+// slot is a connection's share of MaxConnections. A connection without a request under way can
+// lose its slot.
+type slot struct {
+	since atomic.Int64 // end of the last request in Unix nanoseconds, or slotBusy or slotLost
 }
 
 const (
-	placeBusy = 0
-	placeLost = -1
+	slotBusy = 0
+	slotLost = -1
 )
 
-// occupy marks a request as under way. It returns false if the place is lost.
-func (p *place) occupy() bool {
+// occupy marks a request as under way. It returns false if the slot is lost.
+func (p *slot) occupy() bool {
 	since := p.since.Load()
-	return since != placeLost && (since == placeBusy || p.since.CompareAndSwap(since, placeBusy))
+	return since != slotLost && (since == slotBusy || p.since.CompareAndSwap(since, slotBusy))
 }
 
 // vacate marks the connection as idle.
-func (p *place) vacate(now time.Time) { p.since.CompareAndSwap(placeBusy, now.UnixNano()) }
+func (p *slot) vacate(now time.Time) { p.since.CompareAndSwap(slotBusy, now.UnixNano()) }
 
-func (p *place) lost() bool { return p.since.Load() == placeLost }
+func (p *slot) lost() bool { return p.since.Load() == slotLost }
 
 // clientOf returns the address that the connection counts for; the zero Addr if it counts for no
 // client.
@@ -75,7 +75,7 @@ func (s *Server) clientOf(nc net.Conn) netip.Addr {
 	return a
 }
 
-// enterLocked gives c a place, if need be that of an idle connection. Otherwise it returns the
+// enterLocked gives c a slot, if need be that of an idle connection. Otherwise it returns the
 // reason for the refusal.
 func (s *Server) enterLocked(c *conn) (refused string) {
 	mine := s.clients[c.client]
@@ -106,7 +106,7 @@ func (s *Server) evictLocked(of map[*conn]struct{}) bool {
 		var since int64
 		looked := 0
 		for c := range of { // iteration starts at a random element
-			if at := c.place.since.Load(); at > 0 && (oldest == nil || at < since) {
+			if at := c.slot.since.Load(); at > 0 && (oldest == nil || at < since) {
 				oldest, since = c, at
 			}
 			if looked++; looked == sample {
@@ -116,7 +116,7 @@ func (s *Server) evictLocked(of map[*conn]struct{}) bool {
 		if oldest == nil {
 			return false
 		}
-		if oldest.place.since.CompareAndSwap(since, placeLost) {
+		if oldest.slot.since.CompareAndSwap(since, slotLost) {
 			s.evicted++
 			s.leaveLocked(oldest)
 			_ = oldest.nc.SetReadDeadline(time.Unix(1, 0)) // fails only on a connection that has ended

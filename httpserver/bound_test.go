@@ -59,7 +59,7 @@ func ended(t *testing.T, c net.Conn) string {
 	return string(got)
 }
 
-// Where all places are taken, a new connection gets that of the one that has waited
+// Where all slots are taken, a new connection gets that of the one that has waited
 // longest, whether it has sent nothing or a part of a head.
 func TestConnectionsTakeTurns(t *testing.T) {
 	fretest.CheckLeaks(t)
@@ -88,7 +88,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 }
 
-// Those with a request under way keep their places: others are told to come again.
+// Those with a request under way keep their slots: others are told to come again.
 func TestConnectionsRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	waiting := make(chan struct{}, 2)
@@ -125,7 +125,7 @@ func TestConnectionsRefused(t *testing.T) {
 	hello(t, dial(t, addr))
 }
 
-// A client's connections take places from each other, not from other clients'; one that
+// A client's connections take slots from each other, not from other clients'; one that
 // stands for many clients is not bounded.
 func TestConnectionsOfClients(t *testing.T) {
 	fretest.CheckLeaks(t)
@@ -159,7 +159,7 @@ func TestConnectionsOfClients(t *testing.T) {
 	}
 }
 
-// A connection of HTTP/2 loses its place while no stream is there, and says so; one of
+// A connection of HTTP/2 loses its slot while no stream is there, and says so; one of
 // TLS, too.
 func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
@@ -169,7 +169,7 @@ func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 	if status, body := c.answer(1); status != "200" || string(body) != "hello you" {
 		t.Errorf("%s %q", status, body)
 	}
-	// It has its place back some moments after the answer.
+	// It has its slot back some moments after the answer.
 	until(t, "another one is served", func() bool {
 		return strings.HasSuffix(exchange(t, addr, "GET /hello?you HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), "hello you")
 	})

@@ -37,7 +37,7 @@ const (
 // conn is one connection and its goroutine.
 type conn struct {
 	input
-	place  place
+	slot   slot
 	client netip.Addr  // client that the connection counts for; zero for none
 	idle   atomic.Bool // waits for a request
 
@@ -72,7 +72,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	default:
 		c.open(s, nc, c.outlet.raw)
 	}
-	c.place.vacate(time.Now())
+	c.slot.vacate(time.Now())
 	c.sendFn = c.sendSome
 	c.socket.init()
 	c.x.over = c
@@ -285,8 +285,8 @@ func (c *conn) next() bool {
 		deadline = c.s.cfg.HeadTimeout
 	}
 	now := time.Now()
-	c.place.vacate(now)
-	if c.nc.SetReadDeadline(now.Add(deadline)) != nil || c.s.closing.Load() && !look || c.place.lost() {
+	c.slot.vacate(now)
+	if c.nc.SetReadDeadline(now.Add(deadline)) != nil || c.s.closing.Load() && !look || c.slot.lost() {
 		return false
 	}
 	begins := false // the last read brought the first bytes of a head
@@ -305,10 +305,10 @@ func (c *conn) next() bool {
 				c.start += n
 				c.base = c.start
 				c.fresh = false
-				return c.place.occupy()
+				return c.slot.occupy()
 			}
 		}
-		if begins && (c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil || c.place.lost()) {
+		if begins && (c.nc.SetReadDeadline(time.Now().Add(c.s.cfg.HeadTimeout)) != nil || c.slot.lost()) {
 			return false
 		}
 		if c.start == c.end && !c.fresh {
@@ -326,7 +326,7 @@ func (c *conn) next() bool {
 		case errors.Is(err, ErrNoMemory):
 			c.refuse(&RequestError{http.StatusServiceUnavailable, ErrNoMemory.Error()})
 			return false
-		case errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start && !c.place.lost():
+		case errors.Is(err, os.ErrDeadlineExceeded) && c.end > c.start && !c.slot.lost():
 			c.refuse(&RequestError{http.StatusRequestTimeout, "the head of the request took too long"})
 			return false
 		default:

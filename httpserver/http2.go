@@ -45,7 +45,7 @@ const goodbye = 5 * time.Second
 type h2conn struct {
 	*input // shared with conn, base is 0; for the reader goroutine, except s, nc and raw
 	outlet *outlet
-	place  *place
+	slot   *slot
 
 	// For the reader goroutine only.
 	decoder   *hpack.Decoder
@@ -86,7 +86,7 @@ type headBlock struct {
 // serveHTTP2 serves the input of c, buffered and to come, as HTTP/2.
 func (c *conn) serveHTTP2() {
 	c.base = 0
-	h := &h2conn{input: &c.input, outlet: &c.outlet, place: &c.place, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
+	h := &h2conn{input: &c.input, outlet: &c.outlet, slot: &c.slot, streams: map[uint32]*stream{}, credit: maxCredit, counted: time.Now(), recv: connWindow}
 	h.quiet.L = &h.mu
 	h.fields.limits = &c.s.cfg.Limits
 	h.decoder = hpack.NewDecoder(defaultTable, func(f hpack.HeaderField) {
@@ -183,7 +183,7 @@ func (c *h2conn) more() error {
 }
 
 // prepare sends answers to control frames and sets the read deadline. It returns errOver if the
-// connection is idle and leaving, idle for too long, or has lost its place.
+// connection is idle and leaving, idle for too long, or has lost its slot.
 func (c *h2conn) prepare() error {
 	now := time.Now()
 	c.mu.Lock()
@@ -205,7 +205,7 @@ func (c *h2conn) prepare() error {
 	}
 	until := now.Add(c.s.cfg.IdleTimeout)
 	switch {
-	case idle && c.leaving && c.block.stream == 0, c.place.lost():
+	case idle && c.leaving && c.block.stream == 0, c.slot.lost():
 		return errOver
 	case !c.pressing.IsZero():
 		if !now.Before(c.pressing) {
@@ -223,7 +223,7 @@ func (c *h2conn) prepare() error {
 		if err := c.nc.SetReadDeadline(until); err != nil {
 			return err
 		}
-		if c.s.closing.Load() != closing || c.place.lost() { // keep the deadline of Shutdown or eviction
+		if c.s.closing.Load() != closing || c.slot.lost() { // keep the deadline of Shutdown or eviction
 			return c.nc.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
@@ -517,7 +517,7 @@ func (c *h2conn) requestLocked(b *headBlock) error {
 		st.release()
 		return c.payLocked(resetCost)
 	}
-	if !c.place.occupy() { // the connection ends; the client may retry on another
+	if !c.slot.occupy() { // the connection ends; the client may retry on another
 		c.dropLocked(st.id)
 		c.control = appendReset(c.control, st.id, codeRefused)
 		st.release()

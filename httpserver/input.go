@@ -21,7 +21,7 @@ type input struct {
 	// socket.
 	raw syscall.RawConn
 
-	lent, outgrown Buffer // memory of in; memory of the handler's head, if in has outgrown it; nil: none
+	held, outgrown Buffer // memory of in; memory of the handler's head, if in has outgrown it; nil: none
 	in             []byte
 	start, end     int
 	base           int // start of the usable part of in; the handler's head lies below
@@ -43,7 +43,7 @@ func (in *input) empty() bool { return in.base == 0 && in.start == in.end }
 
 // fill reads more input. It returns [ErrNoMemory] or an error of net.Conn's Read.
 func (in *input) fill() (n int, err error) {
-	if in.lent != nil && in.end == len(in.in) {
+	if in.held != nil && in.end == len(in.in) {
 		if err := in.grow(); err != nil {
 			return 0, err
 		}
@@ -56,7 +56,7 @@ func (in *input) fill() (n int, err error) {
 		if err := in.raw.Read(in.readFn); err != nil {
 			return 0, err
 		}
-		if in.lent != nil || in.err != nil {
+		if in.held != nil || in.err != nil {
 			in.end += in.n
 			return in.n, in.err
 		}
@@ -72,7 +72,7 @@ func (in *input) read(fd uintptr) (done bool) {
 	var n int
 	var err error
 	switch {
-	case in.lent != nil:
+	case in.held != nil:
 		n, _, _, err = rawio.Recv(int(fd), in.in[in.end:], nil, 0)
 	case in.parked:
 		return true
@@ -90,7 +90,7 @@ func (in *input) read(fd uintptr) (done bool) {
 		in.err = os.NewSyscallError("recvmsg", err)
 	case n == 0:
 		in.err = io.EOF
-	case in.lent != nil:
+	case in.held != nil:
 		in.n = n
 	}
 	return true
@@ -121,20 +121,20 @@ func (in *input) acquire() error {
 	if err != nil {
 		return err
 	}
-	in.lent, in.in = b, b.Bytes()[:inputSize]
+	in.held, in.in = b, b.Bytes()[:inputSize]
 	in.start, in.end = 0, 0
 	return nil
 }
 
 // release releases the memory. No slice of it may be in use.
 func (in *input) release() {
-	if in.lent != nil {
-		in.lent.Release()
+	if in.held != nil {
+		in.held.Release()
 	}
 	if in.outgrown != nil {
 		in.outgrown.Release()
 	}
-	in.lent, in.outgrown, in.in = nil, nil, nil
+	in.held, in.outgrown, in.in = nil, nil, nil
 	in.start, in.end, in.base = 0, 0, 0
 }
 
@@ -152,11 +152,11 @@ func (in *input) grow() error {
 	larger := b.Bytes()[:4*len(in.in)]
 	in.end = copy(larger, in.in[in.start:in.end])
 	if in.base > 0 {
-		in.outgrown = in.lent // until the handler has returned
+		in.outgrown = in.held // until the handler has returned
 	} else {
-		in.lent.Release()
+		in.held.Release()
 	}
-	in.lent, in.in = b, larger
+	in.held, in.in = b, larger
 	in.start, in.base = 0, 0
 	return nil
 }

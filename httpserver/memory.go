@@ -16,7 +16,7 @@ type Memory interface {
 	Acquire(size int, wait time.Duration) (Buffer, error)
 }
 
-// Buffer is memory on loan until Release, which must be called once.
+// Buffer is memory that the caller may use until Release, which must be called once.
 type Buffer = interface {
 	Bytes() []byte
 	Release()

@@ -34,7 +34,7 @@ func until(t testing.TB, what string, ok func() bool) {
 func TestWaitingHoldsNothing(t *testing.T) {
 	fretest.CheckLeaks(t)
 	pool := fretest.Buffers(t, 16<<20)
-	cfg := httpserver.Config{Handler: everything(t), Memory: buffer.Lender{Pool: pool}}
+	cfg := httpserver.Config{Handler: everything(t), Memory: buffer.Memory{Pool: pool}}
 	plain := start(t, cfg)
 	cfg.TLS = &tls.Config{GetCertificate: certificate(t).Get}
 	secure := start(t, cfg)
@@ -73,7 +73,7 @@ func TestWaitingHoldsNothing(t *testing.T) {
 	}
 }
 
-// asked notes how long its callers would wait, and lends no buffers of more than most
+// asked notes how long its callers would wait, and hands out no buffers of more than most
 // bytes.
 type asked struct {
 	httpserver.Memory
@@ -105,7 +105,7 @@ func (m *asked) set(most int) (waits []time.Duration) {
 func TestNoMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	pool := fretest.Buffers(t, 4<<20)
-	memory := &asked{Memory: buffer.Lender{Pool: pool}, most: 1 << 20}
+	memory := &asked{Memory: buffer.Memory{Pool: pool}, most: 1 << 20}
 	s, addr := startServer(t, httpserver.Config{Handler: everything(t), Memory: memory})
 	const request = "GET /hello?1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 	kept := dialH2(t, addr)
@@ -146,7 +146,7 @@ func TestNoMemory(t *testing.T) {
 // An upload over HTTP/2 that there is no memory for ends, and what follows on the
 // connection does not.
 func TestNoMemoryForBody(t *testing.T) {
-	memory := &asked{Memory: buffer.Lender{Pool: fretest.Buffers(t, 4<<20)}, most: 8 << 10} // a body's is larger
+	memory := &asked{Memory: buffer.Memory{Pool: fretest.Buffers(t, 4<<20)}, most: 8 << 10} // a body's is larger
 	addr := start(t, httpserver.Config{Memory: memory, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		_, err := io.ReadAll(x.Body)
 		if (err == nil) != (x.Body == nil) {
@@ -168,7 +168,7 @@ func TestNoMemoryForBody(t *testing.T) {
 	}
 }
 
-// NewMemory lends no more than it has.
+// NewMemory hands out no more than it has.
 func TestNewMemory(t *testing.T) {
 	m := httpserver.NewMemory(128 << 10)
 	first, err := m.Acquire(65<<10, 0)

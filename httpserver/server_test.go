@@ -52,7 +52,7 @@ func startServer(t testing.TB, cfg httpserver.Config) (*httpserver.Server, strin
 func serveOn(t testing.TB, l net.Listener, cfg httpserver.Config) (*httpserver.Server, string) {
 	t.Helper()
 	if cfg.Memory == nil { // all of which has to come back
-		cfg.Memory = buffer.Lender{Pool: fretest.Buffers(t, 64<<20)}
+		cfg.Memory = buffer.Memory{Pool: fretest.Buffers(t, 64<<20)}
 	}
 	s := httpserver.New(cfg)
 	served := make(chan error, 1)
@@ -766,7 +766,7 @@ func TestAllocates(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { check(t, pool.Close()) })
-	addr := start(t, httpserver.Config{Memory: buffer.Lender{Pool: pool}, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
+	addr := start(t, httpserver.Config{Memory: buffer.Memory{Pool: pool}, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		x.Set("Content-Type", "text/plain")
 		if string(x.Path) == "/file" {
 			_ = x.SendFile(200, file, 0, 64<<10)

@@ -112,7 +112,7 @@ func (st *stream) serve() {
 	c.doneLocked(st)
 	st.release()
 	if c.running--; c.running == 0 {
-		c.place.vacate(time.Now())
+		c.slot.vacate(time.Now())
 	}
 	c.quiet.Broadcast()
 	c.flushControlLocked()

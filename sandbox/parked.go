@@ -44,7 +44,7 @@ func (ps *parkedSandbox) close() {
 // furnishing is the configuration of attached parked sandboxes. A start with another furnishing
 // needs other parked sandboxes.
 type furnishing struct {
-	rootfs, work place
+	rootfs, work mountedDir
 	hostname     string
 	workMapped   bool
 	user         User
@@ -56,31 +56,31 @@ type furnishing struct {
 
 // furnishing resolves the paths of spec to the directories that exist now.
 func (spec *Spec) furnishing() (furnishing, error) {
-	rootfs, err := placeOf(spec.Rootfs)
+	rootfs, err := mountedDirOf(spec.Rootfs)
 	if err != nil {
 		return furnishing{}, err
 	}
-	work, err := placeOf(spec.Work)
+	work, err := mountedDirOf(spec.Work)
 	return furnishing{rootfs, work, spec.Hostname, spec.WorkMapped, spec.User, spec.Limits, spec.Network, spec.Egress.String(), spec.Policy}, err
 }
 
-// place identifies a directory that parked sandboxes have mounted. Another directory may take
+// mountedDir identifies a directory that parked sandboxes have mounted. Another directory may take
 // the path, for example when an image is removed and built again. The new directory has another
 // inode number as long as a mount holds the old directory.
-type place struct {
+type mountedDir struct {
 	path     string
 	dev, ino uint64
 }
 
-func placeOf(path string) (place, error) {
+func mountedDirOf(path string) (mountedDir, error) {
 	if path == "" {
-		return place{}, nil
+		return mountedDir{}, nil
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return place{}, fmt.Errorf("stat %s: %w", path, err)
+		return mountedDir{}, fmt.Errorf("stat %s: %w", path, err)
 	}
-	return place{path, st.Dev, st.Ino}, nil
+	return mountedDir{path, st.Dev, st.Ino}, nil
 }
 
 // parkedSandboxes are the parked sandboxes of a host. Pools of attached parked sandboxes form for

@@ -68,14 +68,14 @@ func (b *deadlineBody) Read(p []byte) (int, error) {
 func Bounded(l net.Listener, all, ofOne int, shared func(netip.Addr) bool) net.Listener {
 	return &boundedListener{
 		Listener: l, shared: shared,
-		places: intake.Places[netip.Prefix]{All: all, Of: ofOne, Shared: func(p netip.Prefix) bool { return !p.IsValid() }},
+		slots: intake.Slots[netip.Prefix]{All: all, Of: ofOne, Shared: func(p netip.Prefix) bool { return !p.IsValid() }},
 	}
 }
 
 type boundedListener struct {
 	net.Listener
 	shared func(netip.Addr) bool
-	places intake.Places[netip.Prefix] // keyed by client; the zero prefix stands for all shared addresses
+	slots  intake.Slots[netip.Prefix] // keyed by client; the zero prefix stands for all shared addresses
 }
 
 // Accept waits for a connection within the limits.
@@ -97,7 +97,7 @@ func (l *boundedListener) enter(from net.Addr) (leave func(), ok bool) {
 	if at, err := netip.ParseAddrPort(from.String()); err == nil && !l.shared(at.Addr().Unmap()) {
 		client = access.Block(at.Addr())
 	}
-	return l.places.Enter(client)
+	return l.slots.Enter(client)
 }
 
 type boundedConn struct {
@@ -105,7 +105,7 @@ type boundedConn struct {
 	leave func()
 }
 
-// Close closes the connection and releases its place.
+// Close closes the connection and releases its slot.
 func (c *boundedConn) Close() error {
 	defer c.leave()
 	return c.Conn.Close()

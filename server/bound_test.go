@@ -78,10 +78,10 @@ func TestLimitBody(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestUploadPlaces: so many templates of a tenant's come at a time; who uses the socket is not
+// TestUploadSlots: so many templates of a tenant's come at a time; who uses the socket is not
 // counted.
-func TestUploadPlaces(t *testing.T) {
-	s := &buildRoutes{remote: true, uploads: intake.Places[string]{All: 3, Of: 1}}
+func TestUploadSlots(t *testing.T) {
+	s := &buildRoutes{remote: true, uploads: intake.Slots[string]{All: 3, Of: 1}}
 	upload := func(want bool) func() {
 		t.Helper()
 		w := httptest.NewRecorder()

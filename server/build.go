@@ -30,7 +30,7 @@ type buildRoutes struct {
 	scratch       func() (dir string, err error)
 	maxTarBytes   int64
 	maxTarEntries int
-	uploads       intake.Places[string] // uploads of templates from remote clients, by tenant
+	uploads       intake.Slots[string] // uploads of templates from remote clients, by tenant
 }
 
 func (s *buildRoutes) routes() []route {
@@ -242,7 +242,7 @@ const (
 	uploadTime   = 10 * time.Minute
 )
 
-// upload reserves a place for the upload of a remote client, until the caller calls uploaded.
+// upload reserves a slot for the upload of a remote client, until the caller calls uploaded.
 func (s *buildRoutes) upload(w http.ResponseWriter, r *http.Request) (uploaded func(), err error) {
 	if !s.remote {
 		return func() {}, nil

@@ -36,8 +36,8 @@ func (s *leakRoutes) leaks(w http.ResponseWriter, _ *http.Request) error {
 		return err
 	}
 	for _, c := range held.Buffers.Classes {
-		if c.Lent > 0 {
-			out.Holdings = append(out.Holdings, api.Holding{Kind: "buffer", Name: strconv.Itoa(c.Size), Count: int64(c.Lent), Bytes: int64(c.Lent) * int64(c.Size)})
+		if c.Used > 0 {
+			out.Holdings = append(out.Holdings, api.Holding{Kind: "buffer", Name: strconv.Itoa(c.Size), Count: int64(c.Used), Bytes: int64(c.Used) * int64(c.Size)})
 		}
 	}
 	files, err := heldFiles()

@@ -81,7 +81,7 @@ func wire(cfg Config) ([]route, *guard) {
 	}}
 	builds := &buildRoutes{
 		engine: cfg.Engine, log: cfg.Log, access: cfg.Access, remote: cfg.Remote, scratch: cfg.Scratch,
-		maxTarBytes: cfg.MaxTarBytes, maxTarEntries: cfg.MaxTarEntries, uploads: intake.Places[string]{All: maxUploads, Of: maxUploadsOf},
+		maxTarBytes: cfg.MaxTarBytes, maxTarEntries: cfg.MaxTarEntries, uploads: intake.Slots[string]{All: maxUploads, Of: maxUploadsOf},
 	}
 	return slices.Concat(
 		(&systemRoutes{engine: cfg.Engine, self: cfg.Version, connections: cfg.Connections}).routes(),

@@ -75,7 +75,7 @@ const (
 type server struct {
 	Config
 	locks     locks                       // serializes the changes of a function
-	receiving intake.Places[netip.Prefix] // uploads of bodies that may hold code
+	receiving intake.Slots[netip.Prefix] // uploads of bodies that may hold code
 	codes     chan struct{}               // held by the only request with code in memory
 }
 
@@ -121,7 +121,7 @@ func New(cfg Config) http.Handler {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	s := &server{Config: cfg, receiving: intake.Places[netip.Prefix]{All: maxReceiving, Of: maxReceivingOf}, codes: make(chan struct{}, 1)}
+	s := &server{Config: cfg, receiving: intake.Slots[netip.Prefix]{All: maxReceiving, Of: maxReceivingOf}, codes: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	for _, rt := range routes {
 		mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { s.serve(rt, w, r) })
@@ -150,7 +150,7 @@ type call struct {
 	tenant string
 	body   []byte
 	bodyFile  string // file of a body that may hold code, until load; "" for none
-	// release frees the place or the memory of a body that may hold code, for the next request.
+	// release frees the slot or the memory of a body that may hold code, for the next request.
 	release func()
 	on      string // function's name, for the audit log
 	status  int    // status of the answer; 0 before the answer

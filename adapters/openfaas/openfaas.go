@@ -77,7 +77,7 @@ const (
 
 type handler struct {
 	Config
-	receiving intake.Places[netip.Prefix] // uploads of build contexts
+	receiving intake.Slots[netip.Prefix] // uploads of build contexts
 }
 
 // New returns the handler of /system/ and /build.
@@ -88,7 +88,7 @@ func New(cfg Config) http.Handler {
 	if cfg.ReceiveTime == 0 {
 		cfg.ReceiveTime = receiveTime
 	}
-	h := &handler{Config: cfg, receiving: intake.Places[netip.Prefix]{All: maxReceiving, Of: maxReceivingOf}}
+	h := &handler{Config: cfg, receiving: intake.Slots[netip.Prefix]{All: maxReceiving, Of: maxReceivingOf}}
 	mux := http.NewServeMux()
 	for _, r := range []struct {
 		pattern string

@@ -153,7 +153,7 @@ func leaksCommand(c *cli) *cobra.Command {
 	var stacks bool
 	cmd := &cobra.Command{
 		Use: "leaks", Short: "Show the resources of the engine's process",
-		Long: `Show the resources that the engine's own process holds now: lent buffers by size, open
+		Long: `Show the resources that the engine's own process holds now: buffers by size, open
 files by kind, memory, goroutines, mounts, cgroups (in use and kept ready) and sandboxes.
 A resource that grows from call to call, without more work, is a leak.
 
@@ -186,7 +186,7 @@ A resource that grows from call to call, without more work, is a leak.
 		},
 	}
 	l.flags(cmd, "")
-	cmd.Flags().BoolVar(&stacks, "stacks", false, "show the stacks that requested the lent buffers")
+	cmd.Flags().BoolVar(&stacks, "stacks", false, "show the stacks that requested the buffers in use")
 	return cmd
 }
 

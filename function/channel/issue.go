@@ -212,7 +212,7 @@ func (k *issued) frameResponse(p []byte, more bool) error {
 	if err := m.Parse(meta); err != nil {
 		return err
 	}
-	_ = k.in.Init(body, more, k, nil) // without memory to lend it cannot fail
+	_ = k.in.Init(body, more, k, nil) // without buffers it cannot fail
 	r := &Reply{Status: m.Status, Headers: m.Headers, Length: -1, Body: issuedBody{k}}
 	if !more {
 		r.Length = int64(len(body))

@@ -311,7 +311,7 @@ func (f *function) invoke(h wire.Header, p []byte) error {
 		s.lent = make(chan lent, 1)
 	}
 	s.out.Init()
-	_ = s.in.Init(body, h.More(), s, nil) // without memory to lend it cannot fail
+	_ = s.in.Init(body, h.More(), s, nil) // without buffers it cannot fail
 	s.Body = &s.in
 	f.mu.Lock()
 	if f.events[h.ID] != nil {

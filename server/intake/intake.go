@@ -13,9 +13,9 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// Places limits concurrent uses: All in total, and Of per sender. Places is safe for concurrent
+// Slots limits concurrent uses: All in total, and Of per sender. Slots is safe for concurrent
 // use.
-type Places[Sender comparable] struct {
+type Slots[Sender comparable] struct {
 	All, Of int
 	Shared  func(Sender) bool // senders that stand for many, which count only towards All; nil: none
 
@@ -24,9 +24,9 @@ type Places[Sender comparable] struct {
 	of    map[Sender]int
 }
 
-// Enter reserves a place for a use by from, and reports whether a place was free. The caller
-// calls leave to free the place; further calls of leave do nothing.
-func (p *Places[Sender]) Enter(from Sender) (leave func(), ok bool) {
+// Enter reserves a slot for a use by from, and reports whether a slot was free. The caller
+// calls leave to free the slot; further calls of leave do nothing.
+func (p *Slots[Sender]) Enter(from Sender) (leave func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.taken >= p.All || p.of[from] >= p.Of && (p.Shared == nil || !p.Shared(from)) {

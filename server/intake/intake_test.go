@@ -6,10 +6,10 @@ import (
 	"github.com/fre-engine/fre/server/intake"
 )
 
-// TestPlaces: so many come at a time, of one sender fewer unless that is many, and who leaves
+// TestSlots: so many come at a time, of one sender fewer unless that is many, and who leaves
 // gives one place back, once.
-func TestPlaces(t *testing.T) {
-	p := intake.Places[string]{All: 3, Of: 2, Shared: func(from string) bool { return from == "a proxy" }}
+func TestSlots(t *testing.T) {
+	p := intake.Slots[string]{All: 3, Of: 2, Shared: func(from string) bool { return from == "a proxy" }}
 	enter := func(from string, want bool) func() {
 		t.Helper()
 		leave, ok := p.Enter(from)

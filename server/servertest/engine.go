@@ -171,7 +171,7 @@ var cacheUsage = volume.Usage{Bytes: 3 << 20, Inodes: 5, AsOf: Epoch}
 // Holdings reports three buffers of two sizes.
 func (e *Engine) Holdings() (engine.Holdings, error) {
 	return engine.Holdings{Sandboxes: len(e.Sandboxes(false)), Cgroups: 5, Buffers: buffer.Stats{Bytes: 64 << 20, Classes: []buffer.ClassStats{
-		{Size: 4 << 10}, {Size: 16 << 10, Lent: 2}, {Size: 1 << 20, Lent: 1},
+		{Size: 4 << 10}, {Size: 16 << 10, Used: 2}, {Size: 1 << 20, Used: 1},
 	}}}, nil
 }
 

@@ -347,7 +347,7 @@ func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 		}
 		leaks, leaksErr := w.d.CLI(t.Context(), "debug", "leaks", "--format", "{{.Kind}} {{.Name}} {{.Count}}")
 		if err = errors.Join(err, leaksErr); strings.Contains(leaks, "buffer ") {
-			err = errors.Join(err, fmt.Errorf("buffers are lent still:\n%s", leaks))
+			err = errors.Join(err, fmt.Errorf("buffers are still in use:\n%s", leaks))
 		}
 		if state := w.metric(t, `fre_admission_state{state="normal"}`); state != 1 {
 			err = errors.Join(err, errors.New("the engine is not back to normal"))

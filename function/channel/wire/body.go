@@ -28,7 +28,7 @@ type Inbox struct {
 	buf    []byte
 	off    int
 	blocks []block
-	memory func(size int) (Lent, error) // allocates blocks; nil: the whole body is in buf
+	memory func(size int) (Buffer, error) // allocates blocks; nil: the whole body is in buf
 
 	carrier carrier
 	pipe    *os.File // rest of the body; nil before PIPE and after abort
@@ -103,7 +103,7 @@ type Sender interface {
 
 // block is allocated memory with the unread bytes data[from:to].
 type block struct {
-	lent     Lent
+	memory   Buffer
 	data     []byte
 	from, to int
 }
@@ -113,7 +113,7 @@ const little = 4 << 10
 
 // Init begins a body with its first frame. If memory fails, Init returns the error, and so does
 // Read.
-func (b *Inbox) Init(first []byte, more bool, from Sender, memory func(size int) (Lent, error)) error {
+func (b *Inbox) Init(first []byte, more bool, from Sender, memory func(size int) (Buffer, error)) error {
 	b.changed.L = &b.mu
 	b.most = math.MaxUint64
 	b.first, b.window, b.ended, b.from, b.memory = len(first), Window, !more, from, memory
@@ -139,16 +139,16 @@ func (b *Inbox) putLocked(p []byte) error {
 		p = p[m:]
 	}
 	for len(p) > 0 {
-		lent, err := b.memory(Chunk) // always the same size: any released block fits any later need
+		memory, err := b.memory(Chunk) // always the same size: any released block fits any later need
 		if err != nil {
 			b.err, b.aborted = cmp.Or(b.err, err), true
 			b.dropLocked()
 			b.changed.Broadcast()
 			return b.err
 		}
-		data := lent.Bytes()
+		data := memory.Bytes()
 		n := copy(data, p)
-		b.blocks = append(b.blocks, block{lent: lent, data: data, to: n})
+		b.blocks = append(b.blocks, block{memory: memory, data: data, to: n})
 		p = p[n:]
 	}
 	return nil
@@ -171,7 +171,7 @@ func (b *Inbox) Short() []byte {
 func (b *Inbox) dropLocked() {
 	b.buf, b.off = nil, 0
 	for _, p := range b.blocks {
-		p.lent.Release()
+		p.memory.Release()
 	}
 	b.blocks = nil
 }
@@ -189,7 +189,7 @@ func (b *Inbox) takeLocked(p []byte) (n int) {
 		m := copy(p[n:], first.data[first.from:first.to])
 		n += m
 		if first.from += m; first.from == first.to {
-			first.lent.Release()
+			first.memory.Release()
 			b.blocks[0] = block{}
 			b.blocks = b.blocks[1:]
 		}
@@ -527,8 +527,8 @@ func (b *Inbox) GiveBack(total uint64) {
 	b.changed.Broadcast()
 }
 
-// Lent is memory on loan until Release, which must be called once.
-type Lent = interface {
+// Buffer is memory that the caller may use until Release, which must be called once.
+type Buffer = interface {
 	Bytes() []byte
 	Release()
 }

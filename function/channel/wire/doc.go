@@ -121,7 +121,7 @@ type Invocation struct {
 	// Finished, if set, is called once for the event, whatever its result. It is called when the
 	// function has sent its last frame for the invocation, even after CANCEL, and the bytes in
 	// its pipe are taken or given up; when the channel has ended; or when the event was never
-	// sent. Only then is the function's place free. Finished must not block.
+	// sent. Only then is the function's slot free. Finished must not block.
 	Finished func() `json:"-"`
 
 	// Flows makes the engine send the event before it reads any of the body. Each piece of the body

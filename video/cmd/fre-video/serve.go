@@ -249,7 +249,7 @@ func serve(ctx context.Context, cfg serveConfig) (err error) {
 	others := httpserver.NetHTTP(mux)
 
 	server := httpserver.New(httpserver.Config{
-		Log: log, TLS: secure, Memory: buffer.Lender{Pool: memory},
+		Log: log, TLS: secure, Memory: buffer.Memory{Pool: memory},
 		Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 			switch {
 			case front.Handles(x.Path):

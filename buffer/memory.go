@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Lender hands out a pool's buffers behind an interface, for packages such as httpserver
+// Memory hands out a pool's buffers behind an interface, for packages such as httpserver
 // (httpserver.Memory) that do not import this package. It allocates no memory on Go's heap per
 // buffer.
-type Lender struct{ Pool *Pool }
+type Memory struct{ Pool *Pool }
 
-// Lent is a buffer of a [Lender], valid until Release.
-type Lent = interface {
+// Handle is a buffer of a [Memory], valid until Release.
+type Handle = interface {
 	Bytes() []byte
 	Release()
 }
 
-// loan holds a Buffer for the interface.
-type loan struct{ b Buffer }
+// handle is a Buffer behind a Handle.
+type handle struct{ b Buffer }
 
-var loans = sync.Pool{New: func() any { return new(loan) }}
+var handles = sync.Pool{New: func() any { return new(handle) }}
 
 // Acquire is [Pool.TryAcquire]. If no buffer is free it waits for at most wait, like
 // [Pool.Acquire].
-func (l Lender) Acquire(size int, wait time.Duration) (Lent, error) {
+func (l Memory) Acquire(size int, wait time.Duration) (Handle, error) {
 	b, err := l.Pool.TryAcquire(size)
 	if wait > 0 && errors.Is(err, ErrExhausted) {
 		ctx, cancel := context.WithTimeoutCause(context.Background(), wait, ErrExhausted)
@@ -35,17 +35,17 @@ func (l Lender) Acquire(size int, wait time.Duration) (Lent, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := loans.Get().(*loan)
+	held := handles.Get().(*handle)
 	held.b = b
 	return held, nil
 }
 
 // Bytes is [Buffer.Bytes].
-func (l *loan) Bytes() []byte { return l.b.Bytes() }
+func (l *handle) Bytes() []byte { return l.b.Bytes() }
 
 // Release is [Buffer.Release].
-func (l *loan) Release() {
+func (l *handle) Release() {
 	l.b.Release()
 	l.b = Buffer{}
-	loans.Put(l)
+	handles.Put(l)
 }
