@@ -42,7 +42,7 @@ type Config struct {
 	Packages                     image.SettingsOverride
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
-	Shells                       engine.ShellConfig
+	Interpreters                 engine.InterpreterConfig
 	Work                         engine.WorkConfig
 	AllowHostNetwork             bool
 	LendConnections              []string
@@ -488,7 +488,7 @@ func (c *interpretersConfig) read(cfg *Config) error {
 	if c == nil {
 		return nil
 	}
-	to, ready, most := &cfg.Shells, c.Ready, c.Max
+	to, ready, most := &cfg.Interpreters, c.Ready, c.Max
 	if most != nil {
 		if *most < 0 {
 			return fmt.Errorf("max: %d is negative: give 0 to park none", *most)

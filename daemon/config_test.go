@@ -148,7 +148,7 @@ func TestReadConfig(t *testing.T) {
 			if diff := cmp.Diff(gc, cfg.GC); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff(engine.ShellConfig{Ready: 2, Max: 8, MemoryBytes: 1 << 30}, cfg.Shells); diff != "" {
+			if diff := cmp.Diff(engine.InterpreterConfig{Ready: 2, Max: 8, MemoryBytes: 1 << 30}, cfg.Interpreters); diff != "" {
 				t.Error(diff)
 			}
 			overload := admission.Config{MinFree: 0.05, SlowWait: 200 * time.Millisecond, Waits: 3, Every: 200 * time.Millisecond, Steps: 4}
@@ -200,8 +200,8 @@ func TestRenamedSettings(t *testing.T) {
 			if err := d.cfg.ReadFile(path); err != nil {
 				t.Fatal(err)
 			}
-			if d.cfg.Parked != 7 || d.cfg.Shells.Max != 3 {
-				t.Errorf("%d parked sandboxes and %d parked interpreters, want 7 and 3", d.cfg.Parked, d.cfg.Shells.Max)
+			if d.cfg.Parked != 7 || d.cfg.Interpreters.Max != 3 {
+				t.Errorf("%d parked sandboxes and %d parked interpreters, want 7 and 3", d.cfg.Parked, d.cfg.Interpreters.Max)
 			}
 			if err := d.warnRenamed(t.Context()); err != nil {
 				t.Fatal(err)

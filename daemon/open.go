@@ -148,7 +148,7 @@ func (d *Daemon) openBuilder(ctx context.Context) error {
 func (d *Daemon) openEngine(ctx context.Context) (err error) {
 	cfg := &d.cfg
 	config := engine.Config{
-		Store: d.store, Sandboxes: d.host, Builder: d.builder, StateDir: cfg.State, Log: d.log, Metrics: d.metrics, Shells: cfg.Shells,
+		Store: d.store, Sandboxes: d.host, Builder: d.builder, StateDir: cfg.State, Log: d.log, Metrics: d.metrics, Interpreters: cfg.Interpreters,
 		ForkPercent: cmp.Or(cfg.Forks, -1), Work: cfg.Work, GC: cfg.GC, BufferBytes: cfg.BufferBytes, BufferLock: cfg.BufferLock, BufferHuge: cfg.BufferHuge, Admission: cfg.Admission,
 		Revisions: cfg.Revisions, Concurrency: cfg.Concurrency, Queue: cfg.Queue, AllowHostNetwork: cfg.AllowHostNetwork, LendConnections: cfg.LendConnections,
 		InsecureRegistries: cfg.InsecureRegistries, Outward: cfg.outward(), Signatures: d.policy, ImageLimits: cfg.ImageLimits,

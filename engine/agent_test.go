@@ -91,9 +91,9 @@ func TestAgentCalls(t *testing.T) {
 	}
 }
 
-// TestNoShellsForOne: for what has a /work of its own and is gone soon no shells are kept,
-// which would hold that /work, and take the place of functions'.
-func TestNoShellsForOne(t *testing.T) {
+// TestNoInterpretersForOne: for what has a /work of its own and is gone soon no parked interpreters
+// are kept, which would hold that /work, and take the place of functions'.
+func TestNoInterpretersForOne(t *testing.T) {
 	r := open(t)
 	r.cfg.Builder.Runtimes = []image.Runtime{agentRuntime{}}
 	img := r.image("app", nil)

@@ -29,7 +29,7 @@ func (plainRuntime) Bootstrap() map[string][]byte { return nil }
 func (plainRuntime) Command(*template.Template) (args, env []string, err error) {
 	return []string{"/bin/prog", "function"}, nil, nil
 }
-func (plainRuntime) Shell(*template.Template, []string) *image.Shell { return nil }
+func (plainRuntime) Parked(*template.Template, []string) *image.ParkedInterpreter { return nil }
 
 // gated are images that builds stand on: each build has one of its own, and is held while it
 // looks for that.

@@ -53,7 +53,7 @@ func (e *Engine) Checks(o CheckOptions) ([]Check, error) {
 	if err != nil {
 		return nil, err
 	}
-	checks := append(Checks(e.cfg.StateDir), checkPools(memory, e.cfg.BufferBytes, e.cfg.Shells.MemoryBytes, e.forks.left))
+	checks := append(Checks(e.cfg.StateDir), checkPools(memory, e.cfg.BufferBytes, e.cfg.Interpreters.MemoryBytes, e.forks.left))
 	if !o.Costs {
 		return checks, nil
 	}
@@ -266,12 +266,12 @@ func checkMapping(err error) Check {
 }
 
 // checkPools compares the memory limits of the engine's pools with the host's memory.
-func checkPools(memory, buffers, shells, forks int64) Check {
-	taken := buffers + shells + forks
+func checkPools(memory, buffers, interpreters, forks int64) Check {
+	taken := buffers + interpreters + forks
 	c := Check{
 		ID: "pools", Name: "memory of the engine's pools", OK: taken <= memory*3/4, Optional: true,
 		Found: fmt.Sprintf("%d MiB of the host's %d MiB at most: buffers %d, parked interpreters %d, fork servers %d; %d MiB are left for functions",
-			taken>>20, memory>>20, buffers>>20, shells>>20, forks>>20, max(memory-taken, 0)>>20),
+			taken>>20, memory>>20, buffers>>20, interpreters>>20, forks>>20, max(memory-taken, 0)>>20),
 		Effect: "the host may run out of memory before functions reach limits",
 	}
 	if !c.OK {

@@ -22,22 +22,22 @@ import (
 
 // Function describes a deployed function in lists and inspections.
 type Function struct {
-	Name        string // qualified
-	Image       store.Digest
-	ImageRef    string // "name:version"
-	Config      image.Config
-	Deployed    time.Time
-	Instances   int    // live sandboxes
-	Busy        int    // events being handled
-	Queued      int    // events waiting for an instance
-	Fork        string // "on", "waiting", "off: …" with the reason; "" if the runtime cannot fork
-	Invocations uint64
-	Failures    uint64
-	Revision    int         // gets most events; Image, Config and Deployed belong to this revision
-	Latest      int         // newest deployed revision
-	Traffic     Traffic     // immutable
-	Defences    []string    // active around its sandboxes (sandbox.Host.Defences)
-	Shells      *ShellStats // parked interpreters for its instances; nil: none
+	Name         string // qualified
+	Image        store.Digest
+	ImageRef     string // "name:version"
+	Config       image.Config
+	Deployed     time.Time
+	Instances    int    // live sandboxes
+	Busy         int    // events being handled
+	Queued       int    // events waiting for an instance
+	Fork         string // "on", "waiting", "off: …" with the reason; "" if the runtime cannot fork
+	Invocations  uint64
+	Failures     uint64
+	Revision     int               // gets most events; Image, Config and Deployed belong to this revision
+	Latest       int               // newest deployed revision
+	Traffic      Traffic           // immutable
+	Defences     []string          // active around its sandboxes (sandbox.Host.Defences)
+	Interpreters *InterpreterStats // parked interpreters for its instances; nil: none
 
 	counters counters
 }

@@ -7,12 +7,12 @@
 // answer is closed.
 //
 // Lock order: container.op, container.disk, containers.mu, live.Table.mu, container.mu,
-// streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, Engine.tenantMu, shells.disk,
-// Engine.mu, shells.mu, function.mu, live.Log.mu. No code takes one of these locks while it
+// streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, Engine.tenantMu, interpreters.disk,
+// Engine.mu, interpreters.mu, function.mu, live.Log.mu. No code takes one of these locks while it
 // holds places.mu.
 //
 // Held during disk I/O: container.op, container.disk, Engine.gcMu, cache.mu, Engine.deployMu,
-// Engine.tenantMu, shells.disk and live.Log.mu. An event waits for such a lock in two cases:
+// Engine.tenantMu, interpreters.disk and live.Log.mu. An event waits for such a lock in two cases:
 // the event asks for a revision at rest (deployMu), or the engine logs a line of the event
 // (live.Log.mu).
 package engine
@@ -99,9 +99,9 @@ type Config struct {
 	AllowHostNetwork bool     // templates may ask for the host's network
 	LendConnections  []string // functions, as TENANT/NAME, that may ask for their clients' connections
 
-	Metrics prometheus.Registerer // nil: not exported
-	UIDBase uint32                // first host id of tenant 1; default 0x10000000
-	Shells  ShellConfig
+	Metrics      prometheus.Registerer // nil: not exported
+	UIDBase      uint32                // first host id of tenant 1; default 0x10000000
+	Interpreters InterpreterConfig
 
 	Revisions int // kept revisions of a function beside those with events or an alias; default 5, below 0: none
 
@@ -138,24 +138,24 @@ type Config struct {
 
 // Engine is safe for use by several goroutines.
 type Engine struct {
-	cfg        Config
-	log        *slog.Logger
-	metrics    *metrics
-	boxes      *live.Table
-	live.List  // the client's view of boxes
-	life       *live.Life
-	containers containers
-	agents     agents
-	shells     *shells
-	buffers    *buffer.Pool
-	admission  *admission.Controller
-	places     *places
-	outward    *http.Transport // follows cfg.Outward
-	started    time.Time
-	forks      budget        // memory for fork servers
-	mapErr     error         // why /work cannot be mounted with mapped owners; nil if it can
-	nextID     atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
-	received   atomic.Int64  // bytes of bodies that are read before their events take a slot
+	cfg          Config
+	log          *slog.Logger
+	metrics      *metrics
+	boxes        *live.Table
+	live.List    // the client's view of boxes
+	life         *live.Life
+	containers   containers
+	agents       agents
+	interpreters *interpreters
+	buffers      *buffer.Pool
+	admission    *admission.Controller
+	places       *places
+	outward      *http.Transport // follows cfg.Outward
+	started      time.Time
+	forks        budget        // memory for fork servers
+	mapErr       error         // why /work cannot be mounted with mapped owners; nil if it can
+	nextID       atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
+	received     atomic.Int64  // bytes of bodies that are read before their events take a slot
 
 	measuring sync.Mutex // held while Measure runs
 
@@ -223,7 +223,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Shells.setDefaults(memory)
+	cfg.Interpreters.setDefaults(memory)
 	e := &Engine{cfg: cfg, log: cfg.Log, started: time.Now(), life: live.NewLife()}
 	e.boxes = live.NewTable(e.life, cfg.Sandboxes, cfg.Store.Changes())
 	e.List = live.NewList(e.boxes)
@@ -240,7 +240,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, err
 	}
 	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
-	e.shells = newShells(e, cfg.Shells)
+	e.interpreters = newInterpreters(e, cfg.Interpreters)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
 	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Log: cfg.Log}); err != nil {
 		return nil, err
@@ -288,7 +288,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		f.publish()
 		f.warm()
 	})
-	e.life.Spawn(e.shells.prune)
+	e.life.Spawn(e.interpreters.prune)
 	e.life.Spawn(e.attachWorks)
 	e.life.Spawn(e.watchAdmission)
 	if cfg.GC.Interval > 0 {
@@ -310,7 +310,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.boxes.Close()
 	wait()      // every invocation ends with its sandbox
 	retireAll() // again: a Deploy may have published a function meanwhile
-	e.shells.closeTools()
+	e.interpreters.closeTools()
 	e.life.End()
 	e.outward.CloseIdleConnections()
 	for _, d := range *e.functions.Load() {

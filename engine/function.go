@@ -48,8 +48,8 @@ type function struct {
 	invocations, failures atomic.Uint64
 	warmed, succeeded     prometheus.Observer
 
-	shells    *shellPool // parked interpreters for its instances; nil: none
-	furniture *furniture // set with shells
+	interpreters *interpreterPool // parked interpreters for its instances; nil: none
+	furniture    *furniture       // set with interpreters
 
 	tunnels tunnels
 	use     *tenantUse
@@ -162,12 +162,12 @@ func (f *function) publish() {
 	if !f.loopbackOnly() || f.opens != nil {
 		return
 	}
-	if f.shells = f.e.shells.use(f); f.shells == nil {
+	if f.interpreters = f.e.interpreters.use(f); f.interpreters == nil {
 		return
 	}
 	if f.furniture = f.newFurniture(); f.furniture == nil {
-		f.shells.leave()
-		f.shells = nil
+		f.interpreters.leave()
+		f.interpreters = nil
 	}
 }
 
@@ -231,8 +231,8 @@ func (f *function) count() counters {
 		instances: len(f.instances), busy: f.busy, queued: f.waiters.Len(), fork: f.forks.describe(),
 		invocations: f.invocations.Load(), failures: f.failures.Load(),
 	}
-	if f.shells != nil {
-		now.shells = *f.shells.stats()
+	if f.interpreters != nil {
+		now.interpreters = *f.interpreters.stats()
 	}
 	return now
 }
@@ -254,7 +254,7 @@ type counters struct {
 	instances, busy, queued int
 	fork                    string
 	invocations, failures   uint64
-	shells                  ShellStats
+	interpreters            InterpreterStats
 }
 
 // retire takes the function out of service. Waiting events get errRetired, and the callers look
@@ -269,8 +269,8 @@ func (f *function) retire() {
 	f.refuseWaitersLocked(f.waiters.Len(), errRetired)
 	idle := f.drainLocked()
 	f.mu.Unlock()
-	if first && f.shells != nil {
-		f.shells.leave()
+	if first && f.interpreters != nil {
+		f.interpreters.leave()
 	}
 	f.tunnels.end()
 	for _, in := range idle {

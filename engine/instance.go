@@ -135,7 +135,7 @@ func (in *instance) boot(ctx context.Context) error {
 		return err
 	}
 	defer wipe(secrets)
-	found, err := in.bootShell(ctx, secrets)
+	found, err := in.bootInterpreter(ctx, secrets)
 	if !found {
 		if err := in.bootSandbox(ctx, secrets); err != nil {
 			return err

@@ -83,8 +83,8 @@ type Response struct {
 
 // Kinds of a start, beside those of package sandbox.
 const (
-	StartWarm    sandbox.StartKind = "warm"        // no start: the instance was ready
-	StartRuntime sandbox.StartKind = "interpreter" // from a parked interpreter
+	StartWarm        sandbox.StartKind = "warm"        // no start: the instance was ready
+	StartInterpreter sandbox.StartKind = "interpreter" // from a parked interpreter
 )
 
 // FunctionError is an exception in user code or a non-zero exit. Stack is for the function's

@@ -101,7 +101,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				n, _ := e.places.count()
 				return float64(n)
 			}))
-		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.shells,
+		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.interpreters,
 			parked(sandbox.StartBare, func(s sandbox.ParkedStats) float64 { return float64(s.Bare) }),
 			parked(sandbox.StartAttached, func(s sandbox.ParkedStats) float64 { return float64(s.Attached) }),
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fre_parked_sandboxes_died_total", Help: "Parked sandboxes that ended before use."}, func() float64 {

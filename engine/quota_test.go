@@ -158,7 +158,7 @@ func TestCheckSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsDelivered: by a runtime shell, by a start from nothing, and to a program of
+// TestSecretsDelivered: by a parked interpreter, by a start from nothing, and to a program of
 // one event; an update reaches the next instance, and one that has gone is said.
 func TestSecretsDelivered(t *testing.T) {
 	r := open(t)
@@ -187,25 +187,25 @@ func TestSecretsDelivered(t *testing.T) {
 	secret := func(c *image.Config) {
 		c.Tenant, c.Secrets, c.Instances.Isolation = "acme", []string{"key"}, template.IsolationEvent
 	}
-	r.deployInterpreted("shell", "1", secret)
+	r.deployInterpreted("parked", "1", secret)
 	r.deploy("direct", secret)
 	r.deploy("without", func(c *image.Config) { c.Tenant = "acme" })
-	r.parked("shell.acme", 2)
-	for _, f := range []string{"shell.acme", "direct.acme"} {
+	r.parked("parked.acme", 2)
+	for _, f := range []string{"parked.acme", "direct.acme"} {
 		got, resp, err := r.look(f, "file=/run/secrets/key")
 		if err != nil || got != "one" {
 			t.Errorf("%s: %q, %v, want one", f, got, err)
 			continue
 		}
-		if f == "shell.acme" && resp.StartKind != StartRuntime {
-			t.Errorf("the start was %s, want %s", resp.StartKind, StartRuntime)
+		if f == "parked.acme" && resp.StartKind != StartInterpreter {
+			t.Errorf("the start was %s, want %s", resp.StartKind, StartInterpreter)
 		}
 	}
 	if got, _, err := r.look("without.acme", "file=/run/secrets/key"); err == nil {
 		t.Errorf("a function that names no secret reads %q", got)
 	}
 	set("two")
-	for _, f := range []string{"shell.acme", "direct.acme"} {
+	for _, f := range []string{"parked.acme", "direct.acme"} {
 		if got, _, err := r.look(f, "file=/run/secrets/key"); err != nil || got != "two" {
 			t.Errorf("%s after the update: %q, %v, want two", f, got, err)
 		}
@@ -222,7 +222,7 @@ func TestSecretsDelivered(t *testing.T) {
 	mu.Unlock()
 	set("")
 	var missing *SecretError
-	for _, f := range []string{"shell.acme", "direct.acme"} {
+	for _, f := range []string{"parked.acme", "direct.acme"} {
 		if _, _, err := r.look(f, "file=/run/secrets/key"); !errors.As(err, &missing) || missing.Name != "key" {
 			t.Errorf("%s without it: %v, want a SecretError", f, err)
 		}

@@ -483,9 +483,9 @@ func (d *deployment) describe() *Function {
 		Invocations: now.invocations, Failures: now.failures,
 		Defences: f.e.cfg.Sandboxes.Defences(), counters: now,
 	}
-	if f.shells != nil {
-		shells := now.shells
-		shown.Shells = &shells
+	if f.interpreters != nil {
+		interpreters := now.interpreters
+		shown.Interpreters = &interpreters
 	}
 	d.shown.Store(shown)
 	return shown

@@ -186,7 +186,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 	env := lastOfEach(slices.Concat([]string{"PATH=" + searchPath, "HOME=/tmp", "LANG=C.UTF-8"}, c.Env))
 	var status sandbox.ExitStatus
 	ran := false
-	if p := r.e.shells.tool(&c, env, limits); p != nil {
+	if p := r.e.interpreters.tool(&c, env, limits); p != nil {
 		p.running.Add(1)
 		defer p.running.Add(-1)
 		status, ran, err = r.runParked(ctx, &c, p, limits, tail)

@@ -40,21 +40,21 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 // opened returns the paths opened by the function and by a parked interpreter for the function. A
 // traced function has not started from a parked interpreter.
 func (f *function) opened(ctx context.Context) ([]string, error) {
-	if f.config.Shell != nil {
+	if f.config.Parked != nil {
 		ctx, cancel := context.WithTimeout(ctx, parkWithin)
 		defer cancel()
-		sh, err := f.e.startShell(ctx, sandbox.Spec{
-			Rootfs: f.e.cfg.Store.Rootfs(f.image.Digest), Args: f.config.Shell.Args, Env: f.config.Shell.Env, Opens: f.opens,
+		pi, err := f.e.startInterpreter(ctx, sandbox.Spec{
+			Rootfs: f.e.cfg.Store.Rootfs(f.image.Digest), Args: f.config.Parked.Args, Env: f.config.Parked.Env, Opens: f.opens,
 		})
 		if err != nil {
 			return nil, err
 		}
-		err = sh.conn.Parked(ctx)
+		err = pi.conn.Parked(ctx)
 		words := ""
 		if err != nil {
-			words = sh.lastWords()
+			words = pi.lastWords()
 		}
-		sh.drop()
+		pi.drop()
 		if err != nil {
 			return nil, fmt.Errorf("interpreter did not park: %w%s", err, words)
 		}

@@ -20,20 +20,20 @@ import (
 // A build tool that can park (image.Command.Parks) is started ahead of the next build, as long as
 // builds follow each other within toolIdle: after an edit of the code the next build is near.
 const (
-	toolIdle  = 5 * time.Minute
-	toolShell = 2 // parked for each tool after great demand
+	toolIdle         = 5 * time.Minute
+	toolInterpreters = 2 // parked for each tool after great demand
 )
 
 // tool returns the pool of parked tools that can run c, or nil if c cannot use a parked tool.
 // Like parked interpreters, parked tools are sandboxes without a tenant, each with its own user,
 // and are used once.
-func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *shellPool {
+func (s *interpreters) tool(c *image.Command, env []string, limits sandbox.Limits) *interpreterPool {
 	if !c.Parks || c.Network || s.cfg.Off || s.e.mapErr != nil {
 		return nil
 	}
-	p := &shellPool{all: s, tool: true, limits: limits, config: image.Config{
-		Base:  "build:" + path.Base(c.Args[0]),
-		Shell: &image.Shell{Args: c.Args[:len(c.Args)-1], Env: env},
+	p := &interpreterPool{all: s, tool: true, limits: limits, config: image.Config{
+		Base:   "build:" + path.Base(c.Args[0]),
+		Parked: &image.ParkedInterpreter{Args: c.Args[:len(c.Args)-1], Env: env},
 	}}
 	for _, b := range c.Binds {
 		if !b.Writable {
@@ -45,7 +45,7 @@ func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *sh
 		return nil
 	}
 	// The inode tells a new root from a removed one of the same path: old tools are useless.
-	text, err := json.Marshal([]any{c.Rootfs, root.Ino, p.config.Shell, p.mounts, p.limits})
+	text, err := json.Marshal([]any{c.Rootfs, root.Ino, p.config.Parked, p.mounts, p.limits})
 	if err != nil {
 		panic(err) // strings and numbers
 	}
@@ -57,15 +57,15 @@ func (s *shells) tool(c *image.Command, env []string, limits sandbox.Limits) *sh
 		return have
 	}
 	// Park no tool while a build runs: the tool would take CPU from the build, and come too late.
-	p.fill(c.Rootfs, 0, toolShell, toolIdle, func() bool { return p.running.Load() > 0 })
+	p.fill(c.Rootfs, 0, toolInterpreters, toolIdle, func() bool { return p.running.Load() > 0 })
 	s.pools[p.key] = p
 	return p
 }
 
 // closeTools drops all parked tools. No build may be under way.
-func (s *shells) closeTools() {
+func (s *interpreters) closeTools() {
 	s.mu.Lock()
-	var tools []*shellPool
+	var tools []*interpreterPool
 	for _, p := range s.pools {
 		if p.tool {
 			tools = append(tools, p)
@@ -79,41 +79,41 @@ func (s *shells) closeTools() {
 
 // runParked runs c by a parked tool of p. ran is false if none could be used; then nothing has
 // happened.
-func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *shellPool, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, ran bool, err error) {
+func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *interpreterPool, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, ran bool, err error) {
 	f := sandbox.Furnishing{Limits: limits}
 	for _, b := range c.Binds {
 		if b.Writable {
 			f.Mounts = append(f.Mounts, sandbox.Mount{Source: b.Source, Target: b.Target, Writable: true, Mapped: true})
 		}
 	}
-	for sh := p.lease(); sh != nil; sh = p.lease() {
+	for pi := p.lease(); pi != nil; pi = p.lease() {
 		err := ownBinds(c.Binds, functionUID)
 		if err == nil {
-			err = sh.sb.Furnish(f)
+			err = pi.sb.Furnish(f)
 		}
 		if errors.Is(err, os.ErrProcessDone) {
-			r.e.shells.died.Add(1)
-			sh.drop()
+			r.e.interpreters.died.Add(1)
+			pi.drop()
 			continue
 		}
 		if err != nil {
-			sh.drop()
+			pi.drop()
 			r.e.log.WarnContext(ctx, "parked program not usable: the build step starts its own", "program", c.Args[0], "error", err)
 			return sandbox.ExitStatus{}, false, nil
 		}
-		status, err := r.finish(ctx, c, sh, tail)
+		status, err := r.finish(ctx, c, pi, tail)
 		return status, true, err
 	}
 	return sandbox.ExitStatus{}, false, nil
 }
 
 // finish runs a furnished tool to its end.
-func (r buildRunner) finish(ctx context.Context, c *image.Command, sh *shell, tail *tailWriter) (sandbox.ExitStatus, error) {
-	defer func() { _ = sh.conn.Close() }()
-	out, errs := follow(sh.stdout, c.Stdout, tail), follow(sh.stderr, c.Stderr, tail)
-	b := r.newBox(sh.id, c)
-	r.e.boxes.Adopt(b, sh.sb)
-	loadErr := sh.conn.Load(ctx, &channel.Load{Handler: c.Args[len(c.Args)-1], Dir: c.Dir})
+func (r buildRunner) finish(ctx context.Context, c *image.Command, pi *interpreter, tail *tailWriter) (sandbox.ExitStatus, error) {
+	defer func() { _ = pi.conn.Close() }()
+	out, errs := follow(pi.stdout, c.Stdout, tail), follow(pi.stderr, c.Stderr, tail)
+	b := r.newBox(pi.id, c)
+	r.e.boxes.Adopt(b, pi.sb)
+	loadErr := pi.conn.Load(ctx, &channel.Load{Handler: c.Args[len(c.Args)-1], Dir: c.Dir})
 	if loadErr != nil {
 		b.Kill()
 	}

@@ -41,9 +41,9 @@ func TestParkedTool(t *testing.T) {
 	ready := func() {
 		t.Helper()
 		eventually(t, "a parked program", func() bool {
-			r.shells.mu.Lock()
-			defer r.shells.mu.Unlock()
-			for _, p := range r.shells.pools {
+			r.interpreters.mu.Lock()
+			defer r.interpreters.mu.Unlock()
+			for _, p := range r.interpreters.pools {
 				if p.tool && p.stats().Ready > 0 {
 					return true
 				}

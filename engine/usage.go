@@ -52,7 +52,7 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 		_, inUse := users[img.Digest]
 		out.Images[i] = ImageUsage{Image: img, ImageSize: sizes.Image(img.Digest), InUse: inUse}
 		switch {
-		case inUse && image.IsShellRoot(img):
+		case inUse && image.IsParkedRoot(img):
 			hidden = append(hidden, i)
 		case inUse:
 			used = append(used, i)
@@ -113,7 +113,7 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	}
 	e.containers.mu.Unlock()
 	for _, img := range e.cfg.Store.Images() {
-		if users[img.Digest] == "" && image.IsShellRoot(img) && e.shells.uses(img) {
+		if users[img.Digest] == "" && image.IsParkedRoot(img) && e.interpreters.uses(img) {
 			users[img.Digest] = "parked interpreters of deployed functions"
 		}
 	}

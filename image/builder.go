@@ -414,8 +414,8 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 	}
 	// The engine enters the namespaces of a parked interpreter, so only programs of FRE and of the
 	// distribution may have run there.
-	if shell := runtime.Shell(t, env); shell != nil && shell.holds(parts) && !t.ForeignBase() {
-		c.Shell = shell
+	if interpreter := runtime.Parked(t, env); interpreter != nil && interpreter.holds(parts) && !t.ForeignBase() {
+		c.Parked = interpreter
 	}
 	return json.Marshal(c)
 }

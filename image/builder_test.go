@@ -150,8 +150,8 @@ func (tinyPython) Command(t *template.Template) (args, env []string, err error) 
 	return []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", t.Handler}, []string{"PYTHONPATH=/opt/python", "LANG=C.UTF-8"}, nil
 }
 
-func (tinyPython) Shell(_ *template.Template, env []string) *Shell {
-	s := &Shell{Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}, Env: []string{"LANG=C.UTF-8"}, Mounts: []string{"/function", "/opt/python"}}
+func (tinyPython) Parked(_ *template.Template, env []string) *ParkedInterpreter {
+	s := &ParkedInterpreter{Args: []string{"/usr/bin/python3", "/opt/fre/bootstrap.py"}, Env: []string{"LANG=C.UTF-8"}, Mounts: []string{"/function", "/opt/python"}}
 	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
 		return nil
 	}

@@ -25,7 +25,7 @@ type Config struct {
 	Network   template.Network   `json:"network"`
 	Forks     bool               `json:"forks,omitempty"` // the bootstrap may act as a fork server (see ForkServer)
 	Labels    map[string]string  `json:"labels,omitempty"`
-	Shell     *Shell             `json:"shell,omitempty"` // nil: the interpreter starts with the function
+	Parked    *ParkedInterpreter `json:"shell,omitempty"` // nil: the interpreter starts with the function; images keep the old name
 
 	// Pipeline are the steps of a function of ProtocolPipeline, NAME or NAME@REVISION. Such a
 	// function has no base, runtime, arguments or environment.

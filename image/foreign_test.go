@@ -89,8 +89,8 @@ func TestBaseDirectory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(c.Args, tt.want) || c.Shell != nil {
-				t.Errorf("args %q, shell %+v, want %q and none: the engine visits shells", c.Args, c.Shell, tt.want)
+			if !slices.Equal(c.Args, tt.want) || c.Parked != nil {
+				t.Errorf("args %q, parked interpreter %+v, want %q and none: the engine visits parked interpreters", c.Args, c.Parked, tt.want)
 			}
 			if lock.Base.Name != "dir:root" || len(lock.Base.Packages) > 0 {
 				t.Errorf("lock: %+v", lock.Base)

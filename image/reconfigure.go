@@ -25,7 +25,7 @@ func (b *Builder) Reconfigure(ctx context.Context, img *store.Image, name string
 		return nil, err
 	}
 	if !slices.Equal(env, c.Env) { // only the runtime knows which variables an interpreter reads at its start
-		c.Shell = nil
+		c.Parked = nil
 	}
 	parts := slices.Clone(img.Parts)
 	if len(links) > 0 {

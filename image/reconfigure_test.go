@@ -47,7 +47,7 @@ func functionImage(t *testing.T, s *store.Store, c Config) *store.Image {
 // was made of stays as it is.
 func TestReconfigure(t *testing.T) {
 	r := newRig(t, nil)
-	of := functionImage(t, r.Store, Config{Protocol: ProtocolChannel, Args: []string{"python"}, Env: []string{"A=b"}, Shell: &Shell{Args: []string{"python"}}})
+	of := functionImage(t, r.Store, Config{Protocol: ProtocolChannel, Args: []string{"python"}, Env: []string{"A=b"}, Parked: &ParkedInterpreter{Args: []string{"python"}}})
 	take := func(name string, links map[string]string, edit func(*Config) error) (*store.Image, Config, error) {
 		img, err := r.Reconfigure(t.Context(), of, name, links, edit)
 		if err != nil {
@@ -63,7 +63,7 @@ func TestReconfigure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Tenant != "acme" || c.Instances.Min != 3 || c.Shell == nil || img.Digest == of.Digest {
+	if c.Tenant != "acme" || c.Instances.Min != 3 || c.Parked == nil || img.Digest == of.Digest {
 		t.Errorf("configured otherwise: %+v", c)
 	}
 	if len(img.Names) != 0 {
@@ -82,8 +82,8 @@ func TestReconfigure(t *testing.T) {
 	}
 
 	// An interpreter that was started ahead does not know another environment.
-	if _, c, err := take("other", nil, func(c *Config) error { c.Env = append(c.Env, "B=c"); return nil }); err != nil || c.Shell != nil {
-		t.Errorf("with another environment its shell is %+v, %v", c.Shell, err)
+	if _, c, err := take("other", nil, func(c *Config) error { c.Env = append(c.Env, "B=c"); return nil }); err != nil || c.Parked != nil {
+		t.Errorf("with another environment its parked interpreter is %+v, %v", c.Parked, err)
 	}
 	again, _, err := take("f", nil, func(*Config) error { return nil })
 	if err != nil || len(again.Names) != 0 || again.Digest == of.Digest {

@@ -90,10 +90,10 @@ type Runtime interface {
 	// a *FieldError.
 	Command(t *template.Template) (args, env []string, err error)
 
-	// Shell returns how to start a parked interpreter for t. nil: the runtime has no interpreter,
+	// Parked returns how to start a parked interpreter for t. nil: the runtime has no interpreter,
 	// or the interpreter reads a variable of env, the function's whole environment, when it starts
-	// ([Shell.Fits]).
-	Shell(t *template.Template, env []string) *Shell
+	// ([ParkedInterpreter.Fits]).
+	Parked(t *template.Template, env []string) *ParkedInterpreter
 }
 
 // ForkServer is a Runtime whose bootstrap, with FRE_FORK=1 in the environment, imports the handler

@@ -32,7 +32,7 @@ var testContracts = map[string][]template.Contract{
 
 func (named) Command(*template.Template) (args, env []string, err error) { return nil, nil, nil }
 
-func (named) Shell(*template.Template, []string) *Shell { return nil }
+func (named) Parked(*template.Template, []string) *ParkedInterpreter { return nil }
 
 var (
 	testRuntimes = []Runtime{several{named("python")}, several{named("node")}, named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}

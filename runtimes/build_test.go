@@ -631,7 +631,7 @@ func TestBuildDebian(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Shell == nil {
+	if config.Parked == nil {
 		t.Error("no parked interpreter for a function with Debian packages")
 	}
 	t.Run("the lock and the store answer", func(t *testing.T) {
@@ -733,7 +733,7 @@ func TestBuildForeign(t *testing.T) {
 		if want := []string{"/usr/bin/python3", "/opt/fre/bootstrap.py", "main.handle"}; !slices.Equal(c.Args, want) {
 			t.Errorf("args %q, want %q", c.Args, want)
 		}
-		if c.Shell != nil {
+		if c.Parked != nil {
 			t.Error("an interpreter that FRE did not put there is started ahead: the engine visits those")
 		}
 		for _, other := range w.Store.Images() { // but those that an earlier run has pulled, where the state is kept
@@ -877,8 +877,8 @@ end
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(c.Args) < len(tt.args) || !slices.Equal(c.Args[:len(tt.args)], tt.args) || c.Shell != nil {
-				t.Errorf("args %q, shell %+v, want first %q, and none", c.Args, c.Shell, tt.args)
+			if len(c.Args) < len(tt.args) || !slices.Equal(c.Args[:len(tt.args)], tt.args) || c.Parked != nil {
+				t.Errorf("args %q, parked interpreter %+v, want first %q, and none", c.Args, c.Parked, tt.args)
 			}
 			if tt.env != "" && !slices.Contains(c.Env, tt.env) || slices.ContainsFunc(c.Env, func(v string) bool { return strings.HasPrefix(v, "JAVA_HOME=") }) {
 				t.Errorf("environment %q", c.Env)

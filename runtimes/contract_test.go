@@ -191,8 +191,8 @@ func (l language) startRaw(t testing.TB, handler string, env ...string) *instanc
 	ours, theirs := channelPair(t)
 	defer theirs.Close()
 	args, more := l.command(filepath.Join("testdata", l.name))
-	shell := []string{"FRE_CHANNEL=3", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"}
-	env = slices.Concat(shell, more, env)
+	parked := []string{"FRE_CHANNEL=3", "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"}
+	env = slices.Concat(parked, more, env)
 	i := &instance{logs: make(chan string, 100), raw: ours, pidfd: -1, exited: make(chan struct{})}
 	if l.parked {
 		i.load = &channel.Load{Handler: handler, Dir: ".", Env: map[string]string{}}
@@ -200,7 +200,7 @@ func (l language) startRaw(t testing.TB, handler string, env ...string) *instanc
 			name, value, _ := strings.Cut(v, "=")
 			i.load.Env[name] = value
 		}
-		env = append(shell, "FRE_STALE=of the shell")
+		env = append(parked, "FRE_STALE=of the interpreter")
 	} else {
 		args = append(args, handler)
 	}

@@ -59,8 +59,8 @@ func (s *functionRoutes) function(w http.ResponseWriter, r *http.Request) error 
 		return fmt.Errorf("encode configuration of %s: %w", f.Name, err)
 	}
 	details := api.FunctionDetails{Function: functionOf(f), Config: config, Defences: list(f.Defences, func(s string) string { return s })}
-	if f.Shells != nil {
-		details.ParkedInterpreters = &api.ParkedInterpreters{Ready: f.Shells.Ready, Want: f.Shells.Want, MemoryBytes: f.Shells.Bytes}
+	if f.Interpreters != nil {
+		details.ParkedInterpreters = &api.ParkedInterpreters{Ready: f.Interpreters.Ready, Want: f.Interpreters.Want, MemoryBytes: f.Interpreters.Bytes}
 	}
 	return reply(w, http.StatusOK, details)
 }

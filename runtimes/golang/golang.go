@@ -62,8 +62,8 @@ func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 // Bootstrap is empty: the program is linked with it.
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
-// Shell is nil: there is no interpreter to start ahead.
-func (Runtime) Shell(*template.Template, []string) *image.Shell { return nil }
+// Parked is nil: there is no interpreter to start ahead.
+func (Runtime) Parked(*template.Template, []string) *image.ParkedInterpreter { return nil }
 
 // Command runs the program of BuildCode.
 func (Runtime) Command(t *template.Template) (args, env []string, err error) {

@@ -27,8 +27,8 @@ type Adapted struct {
 // Bootstrap is the adapter.
 func (Adapted) Bootstrap() map[string][]byte { return Runtime{}.Bootstrap() }
 
-// Shell is nil: only the process's own start takes time.
-func (Adapted) Shell(*template.Template, []string) *image.Shell { return nil }
+// Parked is nil: only the process's own start takes time.
+func (Adapted) Parked(*template.Template, []string) *image.ParkedInterpreter { return nil }
 
 // Command runs the adapter with the command line.
 func (a Adapted) Command(t *template.Template) (args, env []string, err error) {

@@ -40,8 +40,8 @@ func (Runtime) Bootstrap() map[string][]byte {
 	return map[string][]byte{"http": program}
 }
 
-// Shell is nil: only the server's own start takes time.
-func (Runtime) Shell(*template.Template, []string) *image.Shell { return nil }
+// Parked is nil: only the server's own start takes time.
+func (Runtime) Parked(*template.Template, []string) *image.ParkedInterpreter { return nil }
 
 // searchPath is the PATH of the server's program: its own packages first.
 const searchPath = "/function/node_modules/.bin:/node_modules/.bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin"

@@ -78,10 +78,10 @@ func environment(t *template.Template) []string {
 	return env
 }
 
-// Shell is the bootstrap without a handler. Functions with different limits of memory or CPU do not
-// share it, because a JVM reads the options only at the start.
-func (Runtime) Shell(t *template.Template, env []string) *image.Shell {
-	s := &image.Shell{Args: command(t), Env: environment(t), Mounts: []string{"/function", "/" + jars}}
+// Parked is the bootstrap without a handler. Functions with different limits of memory or CPU do
+// not share it, because a JVM reads the options only at the start.
+func (Runtime) Parked(t *template.Template, env []string) *image.ParkedInterpreter {
+	s := &image.ParkedInterpreter{Args: command(t), Env: environment(t), Mounts: []string{"/function", "/" + jars}}
 	if !s.Fits(env, []string{"JAVA_", "JDK_JAVA_OPTIONS", "_JAVA_"}, nil) {
 		return nil
 	}

@@ -25,8 +25,8 @@ func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 // Bootstrap is empty: the program is the first process.
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 
-// Shell is nil: there is no interpreter to start ahead.
-func (Runtime) Shell(*template.Template, []string) *image.Shell { return nil }
+// Parked is nil: there is no interpreter to start ahead.
+func (Runtime) Parked(*template.Template, []string) *image.ParkedInterpreter { return nil }
 
 // Contract supports the contracts fre and stdio directly. For clients of Lambda's Runtime API and
 // for CGI programs it starts the adapter first.

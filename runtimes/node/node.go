@@ -91,10 +91,10 @@ func environment() []string {
 	}
 }
 
-// Shell is the bootstrap without a handler. Functions with different limits of memory do not share
+// Parked is the bootstrap without a handler. Functions with different limits of memory do not share
 // it, because node reads options, certificates and the number of threads only at the start.
-func (Runtime) Shell(t *template.Template, env []string) *image.Shell {
-	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/node_modules"}}
+func (Runtime) Parked(t *template.Template, env []string) *image.ParkedInterpreter {
+	s := &image.ParkedInterpreter{Args: command(t), Env: environment(), Mounts: []string{"/function", "/node_modules"}}
 	if !s.Fits(env, []string{"ICU_", "NODE_", "SSL_", "UV_"}, []string{"NODE_ENV"}) {
 		return nil
 	}

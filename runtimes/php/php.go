@@ -78,10 +78,10 @@ func environment() []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/work", "TMPDIR=/tmp", "LANG=C.UTF-8", "FRE_CHANNEL=3"}
 }
 
-// Shell is the bootstrap without a handler. PHP reads the paths of its settings and the kind of the
-// allocator only at the start.
-func (Runtime) Shell(_ *template.Template, env []string) *image.Shell {
-	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
+// Parked is the bootstrap without a handler. PHP reads the paths of its settings and the kind of
+// the allocator only at the start.
+func (Runtime) Parked(_ *template.Template, env []string) *image.ParkedInterpreter {
+	s := &image.ParkedInterpreter{Args: command(), Env: environment(), Mounts: []string{"/function"}}
 	if !s.Fits(env, []string{"PHP", "USE_ZEND_", "USE_TRACKED_", "ZEND_"}, nil) {
 		return nil
 	}

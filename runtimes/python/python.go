@@ -148,10 +148,10 @@ func (Runtime) Untraced() []string {
 	return out
 }
 
-// Shell is the bootstrap without a handler. The interpreter reads its PYTHON variables at its
+// Parked is the bootstrap without a handler. The interpreter reads its PYTHON variables at its
 // start; the bootstrap applies PYTHONPATH again, and no other.
-func (Runtime) Shell(t *template.Template, env []string) *image.Shell {
-	s := &image.Shell{Args: command(t), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
+func (Runtime) Parked(t *template.Template, env []string) *image.ParkedInterpreter {
+	s := &image.ParkedInterpreter{Args: command(t), Env: environment(), Mounts: []string{"/function", "/" + prefix}}
 	if !s.Fits(env, []string{"PYTHON"}, []string{"PYTHONPATH"}) {
 		return nil
 	}

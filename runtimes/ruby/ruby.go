@@ -89,10 +89,10 @@ func (Runtime) Parse(interpreter, _ string) []string {
 	return []string{"--disable=gems", "-W0", "-c"}
 }
 
-// Shell is the bootstrap without a handler. Ruby reads options, including those for memory, only at
-// the start.
-func (Runtime) Shell(_ *template.Template, env []string) *image.Shell {
-	s := &image.Shell{Args: command(), Env: environment(), Mounts: []string{"/function"}}
+// Parked is the bootstrap without a handler. Ruby reads options, including those for memory, only
+// at the start.
+func (Runtime) Parked(_ *template.Template, env []string) *image.ParkedInterpreter {
+	s := &image.ParkedInterpreter{Args: command(), Env: environment(), Mounts: []string{"/function"}}
 	if !s.Fits(env, []string{"RUBY"}, nil) {
 		return nil
 	}

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.."
 packages=(test/v2 internal/linux function/channel/rawio volume sandbox/cgroup sandbox/netns sandbox/egress sandbox
 	'store AddDir Adopt CrashAtFailpoints DiskFull FileSystemLinkLimit FilesAreShared Owners PutImage Reconcile RemoveImage SameImageAtOnce Sizes'
 	'engine BuildStep BuildStepFills CPUCount Container ContainerPreparedLayer DiskUsage Drain ForkEnds ForkHostile ForkIsolation ForkServerDies
-		FreshPerEvent LargerHost LimitsOf Own ParkedTool ProcessesSignalWait Run RunTenant RuntimeShell ShellBurst ShellDies ShellsAmongStarts
+		FreshPerEvent LargerHost LimitsOf Own ParkedTool ProcessesSignalWait Run RunTenant ParkedInterpreter InterpreterBurst InterpreterDies InterpretersAmongStarts
 		StartKinds Stdio Stop Temporary WarmReuse WithLimits WorkLimit WorkOnDisk'
 	'bench/internal/nettrace Allocations Missing' # the others drop packets by a program that needs Linux 6.6
 	test/security)

@@ -53,7 +53,7 @@ func (r *rig) interpreted(name, base string, change func(*image.Config)) *store.
 		Protocol: image.ProtocolChannel, Tenant: "default",
 		Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: 1, Max: 64, Idle: time.Minute},
 		Resources: template.Resources{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 32, TmpBytes: 1 << 20, Files: 64, Timeout: time.Minute},
-		Shell:     &image.Shell{Args: []string{"/bin/fn", "park"}, Env: []string{"FRE_CHANNEL=3"}, Mounts: []string{"/function", "/opt/python"}},
+		Parked:    &image.ParkedInterpreter{Args: []string{"/bin/fn", "park"}, Env: []string{"FRE_CHANNEL=3"}, Mounts: []string{"/function", "/opt/python"}},
 	}
 	if change != nil {
 		change(&cfg)
@@ -82,20 +82,20 @@ func (r *rig) deployInterpreted(name, base string, change func(*image.Config)) {
 	}
 }
 
-// parked waits until n shells are ready for a function.
+// parked waits until n parked interpreters are ready for a function.
 func (r *rig) parked(name string, n int) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("%d runtime shells", n), func() bool {
+	eventually(r.t, fmt.Sprintf("%d parked interpreters", n), func() bool {
 		f, err := r.Function(name)
-		return err == nil && f.Shells != nil && f.Shells.Ready >= n
+		return err == nil && f.Interpreters != nil && f.Interpreters.Ready >= n
 	})
 }
 
 func (r *rig) roots() int {
-	return len(slices.DeleteFunc(slices.Clone(r.store.Images()), func(img *store.Image) bool { return !image.IsShellRoot(img) }))
+	return len(slices.DeleteFunc(slices.Clone(r.store.Images()), func(img *store.Image) bool { return !image.IsParkedRoot(img) }))
 }
 
-// waiting lists the processes of this engine's parked shells.
+// waiting lists the processes of this engine's parked interpreters.
 func (r *rig) waiting() []int {
 	r.t.Helper()
 	parent := func(pid string) string {
@@ -123,12 +123,12 @@ func (r *rig) waiting() []int {
 	return pids
 }
 
-func TestRuntimeShell(t *testing.T) {
+func TestParkedInterpreter(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Env = append(c.Env, "GREETING=hello") })
 	r.parked("a", 2)
 	if s := r.Sandboxes(true); len(s) != 0 {
-		t.Errorf("parked shells are listed: %+v", s)
+		t.Errorf("parked interpreters are listed: %+v", s)
 	}
 	look := func(query, want string) *Response {
 		t.Helper()
@@ -139,7 +139,7 @@ func TestRuntimeShell(t *testing.T) {
 		return resp
 	}
 	first := look("env=GREETING", "hello")
-	if first.StartKind != StartRuntime || !first.Cold {
+	if first.StartKind != StartInterpreter || !first.Cold {
 		t.Errorf("the first start was %s, cold %v; want interpreter", first.StartKind, first.Cold)
 	}
 	second := look("dir=1", "/function")
@@ -224,8 +224,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// Functions on one base share shells, and get nothing else of each other's.
-func TestShellsAreShared(t *testing.T) {
+// Functions on one base share parked interpreters, and get nothing else of each other's.
+func TestInterpretersAreShared(t *testing.T) {
 	r := open(t)
 	fresh := func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent }
 	r.deployInterpreted("a", "1", fresh)
@@ -239,7 +239,7 @@ func TestShellsAreShared(t *testing.T) {
 		for _, name := range []string{"a", "b.other"} {
 			r.parked(name, 2)
 			resp := r.mustCall(name, "/look?", "", "")
-			if resp.StartKind != StartRuntime || seen[resp.Instance] {
+			if resp.StartKind != StartInterpreter || seen[resp.Instance] {
 				t.Errorf("%s was answered by %s, a %s start; seen before: %v", name, resp.Instance, resp.StartKind, seen[resp.Instance])
 			}
 			seen[resp.Instance] = true
@@ -268,13 +268,13 @@ func (r *rig) look(name, query string) (string, *Response, error) {
 }
 
 // A burst beyond the pool starts the rest otherwise.
-func TestShellBurst(t *testing.T) {
+func TestInterpreterBurst(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent })
 	r.parked("a", 2)
 	const full = 1 << 50
-	r.shells.parked.Add(full) // none is parked instead of those that are taken, however long the burst lasts
-	defer r.shells.parked.Add(-full)
+	r.interpreters.parked.Add(full) // none is parked instead of those that are taken, however long the burst lasts
+	defer r.interpreters.parked.Add(-full)
 	kinds := make(chan sandbox.StartKind, 16)
 	var wg sync.WaitGroup
 	for range cap(kinds) {
@@ -293,14 +293,14 @@ func TestShellBurst(t *testing.T) {
 	for kind := range kinds {
 		count[kind]++
 	}
-	if count[StartRuntime] < 2 || count[StartRuntime] == cap(kinds) || count[StartWarm] > 0 {
-		t.Errorf("starts %v; want two or more of runtime shells, and others", count)
+	if count[StartInterpreter] < 2 || count[StartInterpreter] == cap(kinds) || count[StartWarm] > 0 {
+		t.Errorf("starts %v; want two or more of parked interpreters, and others", count)
 	}
 }
 
-// TestShellsAmongStarts: what other functions start without a pause does not keep
-// runtime shells from being made again.
-func TestShellsAmongStarts(t *testing.T) {
+// TestInterpretersAmongStarts: what other functions start without a pause does not keep
+// parked interpreters from being made again.
+func TestInterpretersAmongStarts(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", fresh)
 	r.deploy("busy", stdio)
@@ -325,7 +325,7 @@ func TestShellsAmongStarts(t *testing.T) {
 	r.parked("a", 2)
 }
 
-func TestShellDies(t *testing.T) {
+func TestInterpreterDies(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", nil)
 	r.parked("a", 2)
@@ -338,29 +338,29 @@ func TestShellDies(t *testing.T) {
 	}
 	eventually(t, "another in its place", func() bool {
 		now := r.waiting()
-		return r.shells.died.Load() == 1 && len(now) == 2 && !slices.Contains(now, before[0])
+		return r.interpreters.died.Load() == 1 && len(now) == 2 && !slices.Contains(now, before[0])
 	})
-	if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind != StartRuntime {
+	if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind != StartInterpreter {
 		t.Errorf("a %s start", resp.StartKind)
 	}
 }
 
-func TestShellRedeployAndRemove(t *testing.T) {
+func TestInterpreterRedeployAndRemove(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Idle = time.Second }) // for as long it rests
 	r.parked("a", 2)
 	old := r.waiting()
 	r.deployInterpreted("a", "2", nil) // on a base environment that was built anew
 	r.parked("a", 2)
-	if got, resp, err := r.look("a", "file=/etc/base"); err != nil || got != "2" || resp.StartKind != StartRuntime {
+	if got, resp, err := r.look("a", "file=/etc/base"); err != nil || got != "2" || resp.StartKind != StartInterpreter {
 		t.Errorf("after the redeployment: base %q, %v, %+v", got, err, resp)
 	}
-	eventually(t, "the old base's shells and root to go", func() bool {
+	eventually(t, "the old base's parked interpreters and root to go", func() bool {
 		return r.roots() == 1 && !slices.ContainsFunc(r.waiting(), func(pid int) bool { return slices.Contains(old, pid) })
 	})
 	for _, img := range r.store.Images() {
-		if _, err := r.RemoveImage(t.Context(), string(img.Digest), RemoveOptions{}); image.IsShellRoot(img) && !errors.Is(err, store.ErrInUse) {
-			t.Errorf("the root of parked shells was removed: %v", err)
+		if _, err := r.RemoveImage(t.Context(), string(img.Digest), RemoveOptions{}); image.IsParkedRoot(img) && !errors.Is(err, store.ErrInUse) {
+			t.Errorf("the root of parked interpreters was removed: %v", err)
 		}
 	}
 	if err := r.RemoveFunction(t.Context(), "a"); err != nil {
@@ -369,59 +369,59 @@ func TestShellRedeployAndRemove(t *testing.T) {
 	eventually(t, "nothing to be parked", func() bool { return r.roots() == 0 && len(r.waiting()) == 0 })
 }
 
-// Where there can be no shell, or none that suits, the instance starts itself.
-func TestWithoutShell(t *testing.T) {
+// Where there can be no parked interpreter, or none that suits, the instance starts itself.
+func TestWithoutInterpreter(t *testing.T) {
 	for name, test := range map[string]struct {
-		cfg    ShellConfig
+		cfg    InterpreterConfig
 		change func(*image.Config)
 		parks  bool
 	}{
-		"off":               {cfg: ShellConfig{Off: true}},
-		"of another sort":   {change: func(c *image.Config) { c.Shell = nil }},
-		"does not park":     {change: func(c *image.Config) { c.Shell.Env = append(c.Shell.Env, "FN_PARK=fail") }},
-		"no interpreter":    {change: func(c *image.Config) { c.Shell.Args = []string{"/nowhere"} }},
+		"off":               {cfg: InterpreterConfig{Off: true}},
+		"of another sort":   {change: func(c *image.Config) { c.Parked = nil }},
+		"does not park":     {change: func(c *image.Config) { c.Parked.Env = append(c.Parked.Env, "FN_PARK=fail") }},
+		"no interpreter":    {change: func(c *image.Config) { c.Parked.Args = []string{"/nowhere"} }},
 		"long environment":  {change: func(c *image.Config) { c.Env = append(c.Env, "LONG="+strings.Repeat("\x01", 50<<10)) }},
 		"too little memory": {change: func(c *image.Config) { c.Resources.MemoryBytes = 6 << 20 }, parks: true},
-		"no mount point":    {change: func(c *image.Config) { c.Shell.Mounts = []string{"/function/name"} }, parks: true},
+		"no mount point":    {change: func(c *image.Config) { c.Parked.Mounts = []string{"/function/name"} }, parks: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fretest.RequireRoot(t)
 			fretest.CheckLeaks(t)
 			r := &rig{t: t, state: t.TempDir()}
-			r.start(Config{Shells: test.cfg})
+			r.start(Config{Interpreters: test.cfg})
 			r.deployInterpreted("a", "1", test.change)
 			if test.parks {
 				r.parked("a", 2)
-				r.shells.mu.Lock()
-				for _, p := range r.shells.pools { // fn itself is small
+				r.interpreters.mu.Lock()
+				for _, p := range r.interpreters.pools { // fn itself is small
 					p.charged.Store(6 << 20)
 				}
-				r.shells.mu.Unlock()
+				r.interpreters.mu.Unlock()
 			}
-			if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind == StartRuntime || resp.StartKind == StartWarm {
+			if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind == StartInterpreter || resp.StartKind == StartWarm {
 				t.Errorf("a %s start", resp.StartKind)
 			}
 		})
 	}
 }
 
-func TestShellMemoryBound(t *testing.T) {
+func TestInterpreterMemoryBound(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
 	r := &rig{t: t, state: t.TempDir()}
-	r.start(Config{Shells: ShellConfig{MemoryBytes: 1 << 10}})
+	r.start(Config{Interpreters: InterpreterConfig{MemoryBytes: 1 << 10}})
 	r.deployInterpreted("a", "1", nil)
 	r.parked("a", 1) // of the first nobody knows what it takes
 	for range 3 {
 		r.mustCall("a", "/", "x", "x")
 	}
-	if f, err := r.Function("a"); err != nil || f.Shells.Bytes == 0 || r.shells.parked.Load() > 2*f.Shells.Bytes {
-		t.Errorf("%d bytes parked, %v; want those of one shell", r.shells.parked.Load(), err)
+	if f, err := r.Function("a"); err != nil || f.Interpreters.Bytes == 0 || r.interpreters.parked.Load() > 2*f.Interpreters.Bytes {
+		t.Errorf("%d bytes parked, %v; want those of one parked interpreter", r.interpreters.parked.Load(), err)
 	}
 }
 
 // What goes wrong when the function is loaded is told as it would be otherwise.
-func TestShellLoadFails(t *testing.T) {
+func TestInterpreterLoadFails(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Env = append(c.Env, "FN_LOAD=fail") })
 	r.parked("a", 2)
@@ -441,25 +441,25 @@ func TestShellLoadFails(t *testing.T) {
 }
 
 // The next engine finds the root, and removes one that nobody needs any more.
-func TestShellsAfterRestart(t *testing.T) {
+func TestInterpretersAfterRestart(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", nil)
 	r.parked("a", 2)
 	r.stop()
 	r.start(Config{})
 	r.parked("a", 2)
-	if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind != StartRuntime || r.roots() != 1 {
+	if resp := r.mustCall("a", "/", "x", "x"); resp.StartKind != StartInterpreter || r.roots() != 1 {
 		t.Errorf("after a restart: a %s start, %d roots", resp.StartKind, r.roots())
 	}
 	r.stop()
-	r.start(Config{Shells: ShellConfig{Off: true}})
+	r.start(Config{Interpreters: InterpreterConfig{Off: true}})
 	eventually(t, "the root to go", func() bool { return r.roots() == 0 })
 }
 
-// TestForeignShells: what starts ahead of a function was put there by a Builder: an
+// TestForeignInterpreters: what starts ahead of a function was put there by a Builder: an
 // image that somebody else made starts its interpreter itself, until somebody
 // vouches for it.
-func TestForeignShells(t *testing.T) {
+func TestForeignInterpreters(t *testing.T) {
 	r := open(t)
 	img := r.interpreted("a", "1", nil)
 	defer r.store.Hold()()
@@ -475,8 +475,8 @@ func TestForeignShells(t *testing.T) {
 		if _, err := r.Deploy(t.Context(), "a", img, DeployOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if f, err := r.Function("a"); err != nil || (f.Shells == nil) != foreign {
-			t.Errorf("foreign: %v; its shells: %+v, %v", foreign, f.Shells, err)
+		if f, err := r.Function("a"); err != nil || (f.Interpreters == nil) != foreign {
+			t.Errorf("foreign: %v; its parked interpreters: %+v, %v", foreign, f.Interpreters, err)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-func TestShellFits(t *testing.T) {
-	shell := &Shell{Env: []string{"LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "PATH=/bin"}}
+func TestInterpreterFits(t *testing.T) {
+	parked := &ParkedInterpreter{Env: []string{"LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "PATH=/bin"}}
 	for _, tt := range []struct {
 		name string
 		env  []string
@@ -27,26 +27,26 @@ func TestShellFits(t *testing.T) {
 		{"the linker's", []string{"LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "LD_PRELOAD=/x.so"}, false},
 		{"the allocator's", []string{"LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "GLIBC_TUNABLES=a=b"}, false},
 	} {
-		if got := shell.Fits(tt.env, []string{"PYTHON"}, []string{"PYTHONPATH"}); got != tt.want {
+		if got := parked.Fits(tt.env, []string{"PYTHON"}, []string{"PYTHONPATH"}); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
 
-func TestShellHolds(t *testing.T) {
-	shell := &Shell{Mounts: []string{"/function", "/opt/python"}}
+func TestInterpreterHolds(t *testing.T) {
+	parked := &ParkedInterpreter{Mounts: []string{"/function", "/opt/python"}}
 	for prefix, want := range map[string]bool{
 		"function": true, "opt/python": true, "opt/python/sub": true, "opt": false, "": false, "functional": false, "opt/pythons": false,
 	} {
-		if got := shell.holds([]store.Part{{Kind: "base"}, {Kind: "bootstrap", Prefix: "opt/fre"}, {Kind: "code", Prefix: prefix}}); got != want {
+		if got := parked.holds([]store.Part{{Kind: "base"}, {Kind: "bootstrap", Prefix: "opt/fre"}, {Kind: "code", Prefix: prefix}}); got != want {
 			t.Errorf("a part below %q: %v, want %v", prefix, got, want)
 		}
 	}
 }
 
-// Functions on one base share the root of their shells; what is one's own is
+// Functions on one base share the root of their parked interpreters; what is one's own is
 // not in it.
-func TestShellRoot(t *testing.T) {
+func TestInterpreterRoot(t *testing.T) {
 	r := newRig(t, map[string]string{"main.py": "def handle(): pass\n"})
 	build := func(id, more string) *store.Image {
 		t.Helper()
@@ -61,16 +61,16 @@ func TestShellRoot(t *testing.T) {
 	var roots []*store.Image
 	for _, img := range []*store.Image{one, two} {
 		config, err := ConfigOf(img)
-		if err != nil || config.Shell == nil {
-			t.Fatalf("%s has no shell: %v", img.Name, err)
+		if err != nil || config.Parked == nil {
+			t.Fatalf("%s has no parked interpreter: %v", img.Name, err)
 		}
-		root, err := r.ShellRoot(t.Context(), img, &config)
+		root, err := r.ParkedRoot(t.Context(), img, &config)
 		if err != nil {
 			t.Fatal(err)
 		}
 		roots = append(roots, root)
 	}
-	if roots[0].Digest != roots[1].Digest || !IsShellRoot(roots[0]) || IsShellRoot(one) {
+	if roots[0].Digest != roots[1].Digest || !IsParkedRoot(roots[0]) || IsParkedRoot(one) {
 		t.Errorf("the roots are %s and %s", roots[0].Digest, roots[1].Digest)
 	}
 	config, err := ConfigOf(roots[0])
@@ -92,7 +92,7 @@ func TestShellRoot(t *testing.T) {
 		}
 	}
 	unfit := build("three", "env: {PYTHONHASHSEED: \"7\"}\n")
-	if config, err := ConfigOf(unfit); err != nil || config.Shell != nil {
-		t.Errorf("a variable that the interpreter reads at its start: shell %+v, %v", config.Shell, err)
+	if config, err := ConfigOf(unfit); err != nil || config.Parked != nil {
+		t.Errorf("a variable that the interpreter reads at its start: parked interpreter %+v, %v", config.Parked, err)
 	}
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestShell: a shell starts with the function's own command and environment, or
+// TestInterpreter: a parked interpreter starts with the function's own command and environment, or
 // not at all.
-func TestShell(t *testing.T) {
+func TestInterpreter(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		runtime   image.Runtime
 		handler   string
-		variables map[string]bool // which of them a shell can take on later
+		variables map[string]bool // which of them a parked interpreter can take on later
 	}{
 		{"python", python.Runtime{}, "main.handle", map[string]bool{
 			"PYTHONPATH=/x": true, "TZ=Asia/Tokyo": true, "PYTHONHASHSEED=1": false, "LANG=C": false,
@@ -48,7 +48,7 @@ func TestShell(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := test.runtime.Shell(tmpl, env)
+			s := test.runtime.Parked(tmpl, env)
 			if s == nil {
 				t.Fatal("none for the environment that every function has")
 			}
@@ -58,13 +58,13 @@ func TestShell(t *testing.T) {
 			for v, want := range test.variables {
 				name, _, _ := strings.Cut(v, "=")
 				changed := slices.DeleteFunc(slices.Clone(env), func(old string) bool { return strings.HasPrefix(old, name+"=") })
-				if s := test.runtime.Shell(tmpl, append(changed, v)); (s != nil) != want {
-					t.Errorf("%s: a shell %v, want %v", v, s != nil, want)
+				if s := test.runtime.Parked(tmpl, append(changed, v)); (s != nil) != want {
+					t.Errorf("%s: a parked interpreter %v, want %v", v, s != nil, want)
 				}
 			}
 		})
 	}
-	if s := (native.Runtime{}).Shell(&template.Template{Handler: "run"}, nil); s != nil {
+	if s := (native.Runtime{}).Parked(&template.Template{Handler: "run"}, nil); s != nil {
 		t.Errorf("native: %+v, want none: there is no interpreter to start ahead", s)
 	}
 }

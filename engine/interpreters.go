@@ -25,16 +25,16 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// ShellConfig bounds the parked interpreters: each is started in a sandbox of its own before its
-// function is known.
-type ShellConfig struct {
+// InterpreterConfig bounds the parked interpreters: each is started in a sandbox of its own before
+// its function is known.
+type InterpreterConfig struct {
 	Off         bool
 	Ready       int   // parked for each base environment in use, without demand; default 2
 	Max         int   // parked for each base environment after great demand; default 8
 	MemoryBytes int64 // of all parked interpreters; default a tenth of the host's memory
 }
 
-func (c *ShellConfig) setDefaults(memory int64) {
+func (c *InterpreterConfig) setDefaults(memory int64) {
 	if c.Ready == 0 {
 		c.Ready = 2
 	}
@@ -47,18 +47,18 @@ func (c *ShellConfig) setDefaults(memory int64) {
 	}
 }
 
-// ShellStats counts the parked interpreters for a function's instances.
-type ShellStats struct {
+// InterpreterStats counts the parked interpreters for a function's instances.
+type InterpreterStats struct {
 	Ready int   // parked now
 	Want  int   // the target by recent demand
 	Bytes int64 // of one, with a share of shared pages (PSS); 0 before the first
 }
 
-// shells keeps a pool of parked interpreters for each base environment that a deployed function
-// can use.
-type shells struct {
+// interpreters keeps a pool of parked interpreters for each base environment that a deployed
+// function can use.
+type interpreters struct {
 	e      *Engine
-	cfg    ShellConfig
+	cfg    InterpreterConfig
 	parked atomic.Int64 // bytes of all parked interpreters
 	died   atomic.Uint64
 	full   sync.Once // warns once about cfg.MemoryBytes
@@ -66,12 +66,12 @@ type shells struct {
 	disk sync.Mutex // held while roots are made or removed; taken before mu
 
 	mu    sync.Mutex
-	pools map[string]*shellPool // by image.ShellKey
+	pools map[string]*interpreterPool // by image.ParkedKey
 }
 
-// shellPool holds the parked interpreters of one root, arguments and environment.
-type shellPool struct {
-	all    *shells
+// interpreterPool holds the parked interpreters of one root, arguments and environment.
+type interpreterPool struct {
+	all    *interpreters
 	key    string
 	image  *store.Image // of some function, with the parts for the root
 	config image.Config
@@ -83,13 +83,13 @@ type shellPool struct {
 	limits  sandbox.Limits
 	running atomic.Int64 // build steps under way that could use the tool
 
-	pool    atomic.Pointer[pool.Pool[*shell]] // nil until the root is made
-	bytes   atomic.Int64                      // memory of the last interpreter made
-	charged atomic.Int64                      // memory of the last, as its cgroup counts it
+	pool    atomic.Pointer[pool.Pool[*interpreter]] // nil until the root is made
+	bytes   atomic.Int64                            // memory of the last interpreter made
+	charged atomic.Int64                            // memory of the last, as its cgroup counts it
 }
 
-// shell is a parked interpreter, used once.
-type shell struct {
+// interpreter is a parked interpreter, used once.
+type interpreter struct {
 	id             string
 	sb             *sandbox.Sandbox
 	conn           *channel.Conn
@@ -99,14 +99,14 @@ type shell struct {
 	config         atomic.Pointer[channel.Config] // the function's channel settings, set by become
 }
 
-func newShells(e *Engine, cfg ShellConfig) *shells {
-	return &shells{e: e, cfg: cfg, pools: map[string]*shellPool{}}
+func newInterpreters(e *Engine, cfg InterpreterConfig) *interpreters {
+	return &interpreters{e: e, cfg: cfg, pools: map[string]*interpreterPool{}}
 }
 
 // use returns the pool for a function's instances, or nil if the function cannot use parked
 // interpreters. The function calls leave when it is retired.
-func (s *shells) use(f *function) *shellPool {
-	key := image.ShellKey(f.image, &f.config)
+func (s *interpreters) use(f *function) *interpreterPool {
+	key := image.ParkedKey(f.image, &f.config)
 	if s.cfg.Off || s.e.mapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s *shells) use(f *function) *shellPool {
 	defer s.mu.Unlock()
 	p := s.pools[key]
 	if p == nil {
-		p = &shellPool{all: s, key: key, image: f.image, config: f.config}
+		p = &interpreterPool{all: s, key: key, image: f.image, config: f.config}
 		s.pools[key] = p
 		s.e.life.Spawn(p.open)
 	}
@@ -128,11 +128,11 @@ func (s *shells) use(f *function) *shellPool {
 }
 
 // open makes the root and starts to park interpreters.
-func (p *shellPool) open() {
+func (p *interpreterPool) open() {
 	s := p.all
 	s.disk.Lock()
 	defer s.disk.Unlock()
-	root, err := s.e.cfg.Builder.ShellRoot(s.e.life.Context(), p.image, &p.config)
+	root, err := s.e.cfg.Builder.ParkedRoot(s.e.life.Context(), p.image, &p.config)
 	if err != nil {
 		if s.e.life.Context().Err() == nil {
 			s.e.log.Warn("no parked interpreters: functions start their own interpreter", "base", p.config.Base, "error", err)
@@ -148,25 +148,25 @@ func (p *shellPool) open() {
 }
 
 // fill starts to park interpreters in a root. [pool.Config] explains the other parameters.
-func (p *shellPool) fill(rootfs string, ready, most int, idle time.Duration, busy func() bool) {
+func (p *interpreterPool) fill(rootfs string, ready, most int, idle time.Duration, busy func() bool) {
 	s := p.all
-	p.pool.Store(pool.New(pool.Config[*shell]{
+	p.pool.Store(pool.New(pool.Config[*interpreter]{
 		Name: "parked interpreters of " + p.config.Base, Ready: ready, Max: most, Idle: idle, Busy: busy, Log: s.e.log,
-		Make: func() (*shell, error) { return p.park(rootfs) },
-		Drop: func(sh *shell) error {
-			if !sh.alive() {
+		Make: func() (*interpreter, error) { return p.park(rootfs) },
+		Drop: func(pi *interpreter) error {
+			if !pi.alive() {
 				s.died.Add(1)
 			}
-			s.parked.Add(-sh.bytes)
-			sh.drop()
+			s.parked.Add(-pi.bytes)
+			pi.drop()
 			return nil
 		},
-		Alive: (*shell).alive,
+		Alive: (*interpreter).alive,
 	}))
 }
 
 // leave ends one use. The last leave drops the parked interpreters and removes the root.
-func (p *shellPool) leave() {
+func (p *interpreterPool) leave() {
 	s := p.all
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,11 +187,11 @@ func (p *shellPool) leave() {
 
 // prune removes the roots that no pool uses. A stopping engine leaves the roots for the next
 // engine.
-func (s *shells) prune() {
+func (s *interpreters) prune() {
 	s.disk.Lock()
 	defer s.disk.Unlock()
 	for _, img := range s.e.cfg.Store.Images() {
-		if !image.IsShellRoot(img) || s.e.Stopping() || s.uses(img) {
+		if !image.IsParkedRoot(img) || s.e.Stopping() || s.uses(img) {
 			continue
 		}
 		if err := s.e.cfg.Store.RemoveImage(s.e.life.Context(), img.Digest); err != nil && s.e.life.Context().Err() == nil {
@@ -201,7 +201,7 @@ func (s *shells) prune() {
 }
 
 // uses reports whether img is the root of a pool.
-func (s *shells) uses(img *store.Image) bool {
+func (s *interpreters) uses(img *store.Image) bool {
 	config, err := image.ConfigOf(img)
 	if err != nil {
 		return false
@@ -215,7 +215,7 @@ func (s *shells) uses(img *store.Image) bool {
 const parkWithin = time.Minute
 
 // park starts an interpreter and waits until the interpreter parks.
-func (p *shellPool) park(rootfs string) (sh *shell, err error) {
+func (p *interpreterPool) park(rootfs string) (pi *interpreter, err error) {
 	s := p.all
 	expected := p.bytes.Load()
 	if s.parked.Add(expected) > s.cfg.MemoryBytes {
@@ -228,89 +228,89 @@ func (p *shellPool) park(rootfs string) (sh *shell, err error) {
 	}
 	ctx, cancel := context.WithTimeout(s.e.life.Context(), parkWithin)
 	defer cancel()
-	spec := sandbox.Spec{Rootfs: rootfs, Args: p.config.Shell.Args, Env: p.config.Shell.Env, Mounts: p.mounts, Limits: p.limits}
-	if sh, err = s.e.startShell(ctx, spec); err == nil {
-		if err = sh.conn.Parked(ctx); err == nil {
-			err = sh.measure(p)
+	spec := sandbox.Spec{Rootfs: rootfs, Args: p.config.Parked.Args, Env: p.config.Parked.Env, Mounts: p.mounts, Limits: p.limits}
+	if pi, err = s.e.startInterpreter(ctx, spec); err == nil {
+		if err = pi.conn.Parked(ctx); err == nil {
+			err = pi.measure(p)
 		}
 		if err != nil {
-			err = fmt.Errorf("interpreter did not park: %w%s", err, sh.lastWords())
-			sh.drop()
+			err = fmt.Errorf("interpreter did not park: %w%s", err, pi.lastWords())
+			pi.drop()
 		}
 	}
 	if err != nil {
 		s.parked.Add(-expected)
 		return nil, err
 	}
-	s.parked.Add(sh.bytes - expected)
+	s.parked.Add(pi.bytes - expected)
 	s.e.life.Spawn(func() {
 		select {
-		case <-sh.sb.Done():
-		case <-sh.conn.Done():
-		case <-sh.taken:
+		case <-pi.sb.Done():
+		case <-pi.conn.Done():
+		case <-pi.taken:
 			return
 		}
 		if waiting := p.pool.Load(); waiting != nil {
 			waiting.Check() // makes a replacement
 		}
 	})
-	return sh, nil
+	return pi, nil
 }
 
-// startShell starts an ordinary sandbox without a tenant, with the program and root of spec.
-func (e *Engine) startShell(ctx context.Context, spec sandbox.Spec) (*shell, error) {
+// startInterpreter starts an ordinary sandbox without a tenant, with the program and root of spec.
+func (e *Engine) startInterpreter(ctx context.Context, spec sandbox.Spec) (*interpreter, error) {
 	ours, theirs, err := socketpair()
 	if err != nil {
 		return nil, err
 	}
 	defer theirs.Close()
-	sh := &shell{id: live.NewID(), taken: make(chan struct{})}
-	sh.conn = channel.NewConn(ours, channel.Config{
+	pi := &interpreter{id: live.NewID(), taken: make(chan struct{})}
+	pi.conn = channel.NewConn(ours, channel.Config{
 		Parked: true,
 		Log: func(invocation, level, message string) {
-			if cfg := sh.config.Load(); cfg != nil {
+			if cfg := pi.config.Load(); cfg != nil {
 				cfg.Log(invocation, level, message)
 			}
 		},
 		LogPace: func(bytes int) (drop bool, wait time.Duration) {
-			if cfg := sh.config.Load(); cfg != nil {
+			if cfg := pi.config.Load(); cfg != nil {
 				return cfg.LogPace(bytes)
 			}
 			return true, 0 // no function yet: drop
 		},
-		Files: openTmp(func() *sandbox.Sandbox { return sh.sb }),
+		Files: openTmp(func() *sandbox.Sandbox { return pi.sb }),
 		// Called only for events: config is set.
-		Memory: func(size int) (channel.Buffer, error) { return sh.config.Load().Memory(size) },
-		Hold:   func(h channel.Held) (func(), bool, error) { return sh.config.Load().Hold(h) },
+		Memory: func(size int) (channel.Buffer, error) { return pi.config.Load().Memory(size) },
+		Hold:   func(h channel.Held) (func(), bool, error) { return pi.config.Load().Hold(h) },
 	})
 	var outW, errW *os.File
-	if sh.stdout, outW, err = live.OutputPipe(); err == nil {
+	if pi.stdout, outW, err = live.OutputPipe(); err == nil {
 		defer outW.Close()
-		if sh.stderr, errW, err = live.OutputPipe(); err == nil {
+		if pi.stderr, errW, err = live.OutputPipe(); err == nil {
 			defer errW.Close()
-			spec.ID, spec.User, spec.Background = sh.id, sandbox.User{Own: true, UID: functionUID, GID: functionUID}, true
+			spec.ID, spec.User, spec.Background = pi.id, sandbox.User{Own: true, UID: functionUID, GID: functionUID}, true
 			spec.Stdout, spec.Stderr, spec.Channel = outW, errW, theirs
-			sh.sb, err = e.cfg.Sandboxes.Start(ctx, spec)
+			pi.sb, err = e.cfg.Sandboxes.Start(ctx, spec)
 		}
 	}
 	if err != nil {
-		sh.drop()
+		pi.drop()
 		return nil, err
 	}
-	return sh, nil
+	return pi, nil
 }
 
 // measure records the memory of a parked interpreter.
-func (sh *shell) measure(p *shellPool) error {
-	stats, err := sh.sb.Stats()
+func (pi *interpreter) measure(p *interpreterPool) error {
+	stats, err := pi.sb.Stats()
 	if err != nil {
 		return err
 	}
-	sh.bytes = stats.MemoryBytes
-	if pss := readPSS(sh.sb.PID()); pss > 0 {
-		sh.bytes = pss
+	pi.bytes = stats.MemoryBytes
+	if pss := readPSS(pi.sb.PID()); pss > 0 {
+		pi.bytes = pss
 	}
-	p.bytes.Store(sh.bytes)
+	p.bytes.Store(pi.bytes)
 	p.charged.Store(stats.MemoryBytes)
 	return nil
 }
@@ -337,11 +337,11 @@ func readPSS(pid int) int64 {
 }
 
 // alive reports whether the interpreter is still parked.
-func (sh *shell) alive() bool {
+func (pi *interpreter) alive() bool {
 	select {
-	case <-sh.sb.Done():
+	case <-pi.sb.Done():
 		return false
-	case <-sh.conn.Done():
+	case <-pi.conn.Done():
 		return false
 	default:
 		return true
@@ -349,13 +349,13 @@ func (sh *shell) alive() bool {
 }
 
 // drop kills the sandbox and frees all its resources, also after a failed start.
-func (sh *shell) drop() {
-	if sh.sb != nil {
-		sh.sb.Kill()
-		<-sh.sb.Done()
+func (pi *interpreter) drop() {
+	if pi.sb != nil {
+		pi.sb.Kill()
+		<-pi.sb.Done()
 	}
-	_ = sh.conn.Close()
-	for _, f := range []*os.File{sh.stdout, sh.stderr} {
+	_ = pi.conn.Close()
+	for _, f := range []*os.File{pi.stdout, pi.stderr} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -363,10 +363,10 @@ func (sh *shell) drop() {
 }
 
 // lastWords kills an interpreter that did not park and returns its standard error as ": TEXT".
-func (sh *shell) lastWords() string {
-	sh.sb.Kill()
-	<-sh.sb.Done()
-	words, _ := io.ReadAll(io.LimitReader(sh.stderr, 4<<10))
+func (pi *interpreter) lastWords() string {
+	pi.sb.Kill()
+	<-pi.sb.Done()
+	words, _ := io.ReadAll(io.LimitReader(pi.stderr, 4<<10))
 	if words = bytes.TrimSpace(words); len(words) == 0 {
 		return ""
 	}
@@ -374,7 +374,7 @@ func (sh *shell) lastWords() string {
 }
 
 // take returns a parked interpreter with enough room for f, or nil.
-func (p *shellPool) take(f *function) *shell {
+func (p *interpreterPool) take(f *function) *interpreter {
 	// The interpreter's memory must leave a fifth of the function's limit free: else the kernel
 	// would reclaim pages while the event waits.
 	if f.config.Resources.MemoryBytes < p.charged.Load()/4*5 {
@@ -384,22 +384,22 @@ func (p *shellPool) take(f *function) *shell {
 }
 
 // lease returns a parked interpreter, or nil if none is ready.
-func (p *shellPool) lease() *shell {
+func (p *interpreterPool) lease() *interpreter {
 	waiting := p.pool.Load()
 	if waiting == nil {
 		return nil
 	}
-	sh, ok := waiting.TryTake()
+	pi, ok := waiting.TryTake()
 	if !ok {
 		return nil
 	}
-	p.all.parked.Add(-sh.bytes)
-	close(sh.taken)
-	return sh
+	p.all.parked.Add(-pi.bytes)
+	close(pi.taken)
+	return pi
 }
 
-func (p *shellPool) stats() *ShellStats {
-	out := &ShellStats{Bytes: p.bytes.Load()}
+func (p *interpreterPool) stats() *InterpreterStats {
+	out := &InterpreterStats{Bytes: p.bytes.Load()}
 	if waiting := p.pool.Load(); waiting != nil {
 		out.Ready, out.Want = waiting.Len()
 	}
@@ -423,7 +423,7 @@ func (f *function) newFurniture() *furniture {
 		return nil
 	}
 	rootfs := f.e.cfg.Store.Rootfs(f.image.Digest)
-	for _, target := range f.config.Shell.Mounts {
+	for _, target := range f.config.Parked.Mounts {
 		source := filepath.Join(rootfs, target)
 		if _, err := os.Lstat(source); err == nil { // a function without packages may lack the directory
 			out.mount = append(out.mount, sandbox.Mount{Source: source, Target: target})
@@ -432,25 +432,25 @@ func (f *function) newFurniture() *furniture {
 	return out
 }
 
-// bootShell makes the instance from a parked interpreter, up to LOAD. It returns false if none
-// could be used; then the instance is unchanged.
-func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bool, error) {
+// bootInterpreter makes the instance from a parked interpreter, up to LOAD. It returns false if
+// none could be used; then the instance is unchanged.
+func (in *instance) bootInterpreter(ctx context.Context, secrets []sandbox.Secret) (bool, error) {
 	f := in.f
-	if f.shells == nil {
+	if f.interpreters == nil {
 		return false, nil
 	}
-	for sh := f.shells.take(f); sh != nil; sh = f.shells.take(f) {
-		err := sh.sb.Furnish(sandbox.Furnishing{
+	for pi := f.interpreters.take(f); pi != nil; pi = f.interpreters.take(f) {
+		err := pi.sb.Furnish(sandbox.Furnishing{
 			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.plain, Limits: limitsOf(f.config.Resources),
 		})
 		switch {
 		case err == nil:
-			return true, in.become(ctx, sh)
+			return true, in.become(ctx, pi)
 		case errors.Is(err, os.ErrProcessDone):
-			f.shells.all.died.Add(1)
-			sh.drop()
+			f.interpreters.all.died.Add(1)
+			pi.drop()
 		default:
-			sh.drop()
+			pi.drop()
 			f.e.log.WarnContext(ctx, "parked interpreter not usable: the interpreter starts with the event", "function", f.name, "error", err)
 			return false, nil
 		}
@@ -459,41 +459,41 @@ func (in *instance) bootShell(ctx context.Context, secrets []sandbox.Secret) (bo
 }
 
 // become turns a furnished interpreter into the instance in.
-func (in *instance) become(ctx context.Context, sh *shell) error {
+func (in *instance) become(ctx context.Context, pi *interpreter) error {
 	f := in.f
-	cfg := f.channelConfig(sh.id, func() *sandbox.Sandbox { return sh.sb })
-	sh.config.Store(&cfg)
-	f.logs.Follow(f.e.life, live.Output{Stream: "stdout", R: sh.stdout, Revision: f.revision}, sh.id)
-	f.logs.Follow(f.e.life, live.Output{Stream: "stderr", R: sh.stderr, Revision: f.revision}, sh.id)
-	in.conn, in.kind = sh.conn, StartRuntime
-	in.box = in.newBox(sh.id)
-	f.e.boxes.Adopt(in.box, sh.sb)
+	cfg := f.channelConfig(pi.id, func() *sandbox.Sandbox { return pi.sb })
+	pi.config.Store(&cfg)
+	f.logs.Follow(f.e.life, live.Output{Stream: "stdout", R: pi.stdout, Revision: f.revision}, pi.id)
+	f.logs.Follow(f.e.life, live.Output{Stream: "stderr", R: pi.stderr, Revision: f.revision}, pi.id)
+	in.conn, in.kind = pi.conn, StartInterpreter
+	in.box = in.newBox(pi.id)
+	f.e.boxes.Adopt(in.box, pi.sb)
 	return in.conn.Load(ctx, &f.furniture.load)
 }
 
 var (
-	shellsDesc     = prometheus.NewDesc("fre_parked_interpreters", "Parked interpreters.", []string{"base"}, nil)
-	shellBytesDesc = prometheus.NewDesc("fre_parked_interpreter_bytes", "Memory of a parked interpreter.", []string{"base"}, nil)
-	shellsDiedDesc = prometheus.NewDesc("fre_parked_interpreters_died_total", "Parked interpreters that ended before use.", nil, nil)
+	interpretersDesc     = prometheus.NewDesc("fre_parked_interpreters", "Parked interpreters.", []string{"base"}, nil)
+	interpreterBytesDesc = prometheus.NewDesc("fre_parked_interpreter_bytes", "Memory of a parked interpreter.", []string{"base"}, nil)
+	interpretersDiedDesc = prometheus.NewDesc("fre_parked_interpreters_died_total", "Parked interpreters that ended before use.", nil, nil)
 )
 
 // Describe is part of prometheus.Collector.
-func (s *shells) Describe(out chan<- *prometheus.Desc) {
-	out <- shellsDesc
-	out <- shellBytesDesc
-	out <- shellsDiedDesc
+func (s *interpreters) Describe(out chan<- *prometheus.Desc) {
+	out <- interpretersDesc
+	out <- interpreterBytesDesc
+	out <- interpretersDiedDesc
 }
 
 // Collect is part of prometheus.Collector. Pools of one base are added up: of several versions,
 // usually all but the newest are about to go.
-func (s *shells) Collect(out chan<- prometheus.Metric) {
-	total := map[string]*ShellStats{}
+func (s *interpreters) Collect(out chan<- prometheus.Metric) {
+	total := map[string]*InterpreterStats{}
 	s.mu.Lock()
 	for _, p := range s.pools {
 		one := p.stats()
 		sum := total[p.config.Base]
 		if sum == nil {
-			sum = &ShellStats{}
+			sum = &InterpreterStats{}
 			total[p.config.Base] = sum
 		}
 		sum.Ready += one.Ready
@@ -501,8 +501,8 @@ func (s *shells) Collect(out chan<- prometheus.Metric) {
 	}
 	s.mu.Unlock()
 	for base, sum := range total {
-		out <- prometheus.MustNewConstMetric(shellsDesc, prometheus.GaugeValue, float64(sum.Ready), base)
-		out <- prometheus.MustNewConstMetric(shellBytesDesc, prometheus.GaugeValue, float64(sum.Bytes), base)
+		out <- prometheus.MustNewConstMetric(interpretersDesc, prometheus.GaugeValue, float64(sum.Ready), base)
+		out <- prometheus.MustNewConstMetric(interpreterBytesDesc, prometheus.GaugeValue, float64(sum.Bytes), base)
 	}
-	out <- prometheus.MustNewConstMetric(shellsDiedDesc, prometheus.CounterValue, float64(s.died.Load()))
+	out <- prometheus.MustNewConstMetric(interpretersDiedDesc, prometheus.CounterValue, float64(s.died.Load()))
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// Shell says how to park an interpreter before its function is known. The root is the base
-// environment with the bootstrap; Mounts are empty until the function's directories are attached
-// there. Functions with equal Shell and equal root share parked interpreters.
-type Shell struct {
+// ParkedInterpreter says how to park an interpreter before its function is known. The root is the
+// base environment with the bootstrap; Mounts are empty until the function's directories are
+// attached there. Functions with equal ParkedInterpreter and equal root share parked interpreters.
+type ParkedInterpreter struct {
 	Args   []string `json:"args"`          // the interpreter and the bootstrap, without a handler
 	Env    []string `json:"env,omitempty"` // KEY=value
 	Mounts []string `json:"mounts"`        // absolute directories that come with the function
@@ -30,7 +30,7 @@ var readByLibc = []string{"GCONV_PATH", "GLIBC_TUNABLES", "LANG", "LC_", "LD_", 
 // Fits reports whether env, a function's whole environment, can replace s.Env in a running
 // interpreter: variables that libc or the interpreter reads at its start must be equal in both.
 // reads are prefixes of names that the interpreter reads; later are exceptions, as whole names.
-func (s *Shell) Fits(env, reads, later []string) bool {
+func (s *ParkedInterpreter) Fits(env, reads, later []string) bool {
 	early := func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		return !slices.Contains(later, name) && slices.ContainsFunc(slices.Concat(readByLibc, reads), func(prefix string) bool {
@@ -44,7 +44,7 @@ func (s *Shell) Fits(env, reads, later []string) bool {
 }
 
 // holds reports whether all of the function's own files are below s.Mounts.
-func (s *Shell) holds(parts []store.Part) bool {
+func (s *ParkedInterpreter) holds(parts []store.Part) bool {
 	return !slices.ContainsFunc(parts, func(p store.Part) bool {
 		return !shared(p) && !slices.ContainsFunc(s.Mounts, func(m string) bool {
 			return strings.HasPrefix("/"+p.Prefix+"/", m+"/")
@@ -58,12 +58,12 @@ func shared(p store.Part) bool {
 	return p.Kind == "base" || p.Kind == "bootstrap" || p.Kind == debKind
 }
 
-// ShellKey identifies functions that can share parked interpreters; "" if the function uses none.
-func ShellKey(img *store.Image, config *Config) string {
-	if config.Shell == nil {
+// ParkedKey identifies functions that can share parked interpreters; "" if the function uses none.
+func ParkedKey(img *store.Image, config *Config) string {
+	if config.Parked == nil {
 		return ""
 	}
-	text, err := json.Marshal([]any{sharedParts(img), config.Shell})
+	text, err := json.Marshal([]any{sharedParts(img), config.Parked})
 	if err != nil {
 		panic(err) // strings only
 	}
@@ -75,24 +75,24 @@ func sharedParts(img *store.Image) []store.Part {
 	return slices.DeleteFunc(slices.Clone(img.Parts), func(p store.Part) bool { return !shared(p) })
 }
 
-// IsShellRoot reports whether ShellRoot made img.
-func IsShellRoot(img *store.Image) bool { return strings.HasPrefix(img.Name, shellPrefix) }
+// IsParkedRoot reports whether ParkedRoot made img.
+func IsParkedRoot(img *store.Image) bool { return strings.HasPrefix(img.Name, parkedPrefix) }
 
-const shellPrefix = toolsPrefix + "shell-"
+const parkedPrefix = toolsPrefix + "shell-" // stores have images with this name
 
-// ShellRoot finds or makes the image that is the root of a function's parked interpreters: the
-// parts that the function's image shares, and the mount points in config.Shell. Lists hide the
+// ParkedRoot finds or makes the image that is the root of a function's parked interpreters: the
+// parts that the function's image shares, and the mount points in config.Parked. Lists hide the
 // image, like tools.
-func (b *Builder) ShellRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
-	root, err := b.shellRoot(ctx, img, config)
+func (b *Builder) ParkedRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
+	root, err := b.parkedRoot(ctx, img, config)
 	if err != nil {
 		return nil, fmt.Errorf("root of parked interpreters for %s: %w", config.Base, err)
 	}
 	return root, nil
 }
 
-func (b *Builder) shellRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
-	name, key := shellPrefix+template.BaseName(config.Base), ShellKey(img, config)
+func (b *Builder) parkedRoot(ctx context.Context, img *store.Image, config *Config) (*store.Image, error) {
+	name, key := parkedPrefix+template.BaseName(config.Base), ParkedKey(img, config)
 	if root := b.find(name, key); root != nil {
 		return root, nil
 	}
@@ -102,7 +102,7 @@ func (b *Builder) shellRoot(ctx context.Context, img *store.Image, config *Confi
 		return nil, err
 	}
 	defer w.Abort()
-	for _, m := range config.Shell.Mounts {
+	for _, m := range config.Parked.Mounts {
 		if err := w.Directory(strings.TrimPrefix(path.Clean(m), "/"), 0o755, systemTime); err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (b *Builder) shellRoot(ctx context.Context, img *store.Image, config *Confi
 	}
 	parts := append(sharedParts(img), store.Part{Kind: "mounts", Name: "of functions", Tree: tree})
 	return b.put(ctx, name, key[:12], parts, Config{
-		Base: config.Base, Args: config.Shell.Args, Env: config.Shell.Env, Protocol: ProtocolNone,
+		Base: config.Base, Args: config.Parked.Args, Env: config.Parked.Env, Protocol: ProtocolNone,
 		Labels: map[string]string{LabelKind: KindTools, LabelSpec: key},
 	})
 }
