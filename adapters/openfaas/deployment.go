@@ -1,6 +1,7 @@
 package openfaas
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,27 +45,35 @@ type deployment struct {
 	drop func(context.Context) error // removes an image pulled for the request; nil: no pull
 }
 
-// newDeployment converts and checks a request. Unsupported settings are refused, with an
-// alternative. The template parser checks the other settings, by the rules of templates.
-func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, error) {
+// checkDeployment refuses settings that FRE has not.
+func checkDeployment(d *types.FunctionDeployment) error {
 	switch {
 	case !template.ValidName(d.Service):
-		return nil, badRequest("%q is not a name of a function: lower-case letters, digits and dashes, at most 63", d.Service)
+		return badRequest("%q is not a name of a function: lower-case letters, digits and dashes, at most 63", d.Service)
 	case d.Image == "":
-		return nil, badRequest("the deployment names no image")
+		return badRequest("the deployment names no image")
 	case len(d.Constraints) > 0:
-		return nil, badRequest("FRE does not choose nodes by constraints: leave constraints out")
+		return badRequest("FRE does not choose nodes by constraints: leave constraints out")
 	}
 	for name, r := range map[string]*types.FunctionResources{"limits": d.Limits, "requests": d.Requests} {
 		if r == nil {
 			continue
 		}
-		if r.NvidiaGPU != "" || r.AmdGPU != "" || r.IntelGPU != "" {
-			return nil, badRequest("%s: functions have no GPUs: leave GPUs out", name)
+		if cmp.Or(r.NvidiaGPU, r.AmdGPU, r.IntelGPU) != "" {
+			return badRequest("%s: functions have no GPUs: leave GPUs out", name)
 		}
 		if err := checkResources(r); err != nil {
-			return nil, badRequest("%s: %v", name, err)
+			return badRequest("%s: %v", name, err)
 		}
+	}
+	return nil
+}
+
+// newDeployment converts and checks a request. Unsupported settings are refused, with an
+// alternative. The template parser checks the other settings, by the rules of templates.
+func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, error) {
+	if err := checkDeployment(&d); err != nil {
+		return nil, err
 	}
 	out := &deployment{FunctionDeployment: d, tenant: tenant}
 	spec, err := out.template()
@@ -130,9 +139,40 @@ func number(name, value string, to map[string]any, key string) error {
 
 // template returns the deployment as the template of an HTTP server.
 func (d *deployment) template() (map[string]any, error) {
+	env := map[string]string{}
+	maps.Copy(env, d.EnvVars)
+	if d.EnvProcess != "" {
+		env["fprocess"] = d.EnvProcess
+	}
+	instances, err := d.instances(env["max_inflight"])
+	if err != nil {
+		return nil, err
+	}
+	resources, err := d.resources(env["exec_timeout"])
+	if err != nil {
+		return nil, err
+	}
+	network := template.NetworkNone
+	if n := valueIn(d.Annotations, annotationNetwork); n != "" {
+		network = template.NetworkMode(n)
+		if network != template.NetworkNone && network != template.NetworkEgress {
+			return nil, badRequest("annotation %s: %q is neither none nor egress", annotationNetwork, n)
+		}
+	}
+	spec := map[string]any{
+		"id": d.Service, "tenant": d.tenant, "base": "native", "runtime": "http", "handler": "server",
+		"env": env, "instances": instances, "resources": resources, "network": network,
+	}
+	if len(d.Secrets) > 0 {
+		spec["secrets"] = d.Secrets
+	}
+	return spec, nil
+}
+
+// instances returns the template's section of that name. inflight is the watchdog's limit of
+// requests at the same time, or empty.
+func (d *deployment) instances(inflight string) (map[string]any, error) {
 	instances := map[string]any{"min": 1, "concurrency": defaultConcurrency}
-	resources := map[string]any{"pids": 256, "timeout": defaultTimeout.String()}
-	network := "none"
 	if zero := d.label(labelZero); zero != "" {
 		on, err := strconv.ParseBool(zero)
 		if err != nil {
@@ -145,14 +185,9 @@ func (d *deployment) template() (map[string]any, error) {
 	if idle := d.label(labelIdle); idle != "" {
 		instances["idle"] = idle
 	}
-	env := map[string]string{}
-	maps.Copy(env, d.EnvVars)
-	if d.EnvProcess != "" {
-		env["fprocess"] = d.EnvProcess
-	}
 	for _, err := range []error{
 		number(labelMin, d.label(labelMin), instances, "min"), number(labelMax, d.label(labelMax), instances, "max"),
-		number("max_inflight", env["max_inflight"], instances, "concurrency"),
+		number("max_inflight", inflight, instances, "concurrency"),
 	} {
 		if err != nil {
 			return nil, err
@@ -161,16 +196,18 @@ func (d *deployment) template() (map[string]any, error) {
 	if instances["concurrency"] == 0 { // no limit for the watchdog
 		instances["concurrency"] = defaultConcurrency
 	}
-	if s := env["exec_timeout"]; s != "" {
-		seconds, err := strconv.Atoi(s)
-		timeout := time.Duration(seconds) * time.Second
-		if err != nil {
-			timeout, err = time.ParseDuration(s)
+	return instances, nil
+}
+
+// resources returns the template's section of that name. timeout is the watchdog's, or empty.
+func (d *deployment) resources(timeout string) (map[string]any, error) {
+	resources := map[string]any{"pids": 256, "timeout": defaultTimeout.String()}
+	if timeout != "" {
+		t, err := parseTimeout(timeout)
+		if err != nil || t <= 0 {
+			return nil, badRequest("exec_timeout: %q is not a duration, for example 30s", timeout)
 		}
-		if err != nil || timeout <= 0 {
-			return nil, badRequest("exec_timeout: %q is not a duration, for example 30s", s)
-		}
-		resources["timeout"] = max(timeout, defaultTimeout).String() // the watchdog enforces a shorter timeout itself
+		resources["timeout"] = max(t, defaultTimeout).String() // the watchdog enforces a shorter timeout itself
 	}
 	if l := d.Limits; l != nil {
 		if l.Memory != "" {
@@ -180,20 +217,15 @@ func (d *deployment) template() (map[string]any, error) {
 			resources["cpu"] = l.CPU
 		}
 	}
-	if n := valueIn(d.Annotations, annotationNetwork); n != "" {
-		if n != string(template.NetworkNone) && n != string(template.NetworkEgress) {
-			return nil, badRequest("annotation %s: %q is neither none nor egress", annotationNetwork, n)
-		}
-		network = n
+	return resources, nil
+}
+
+// parseTimeout parses seconds without a unit, or a duration.
+func parseTimeout(s string) (time.Duration, error) {
+	if seconds, err := strconv.Atoi(s); err == nil {
+		return time.Duration(seconds) * time.Second, nil
 	}
-	spec := map[string]any{
-		"id": d.Service, "tenant": d.tenant, "base": "native", "runtime": "http", "handler": "server",
-		"env": env, "instances": instances, "resources": resources, "network": network,
-	}
-	if len(d.Secrets) > 0 {
-		spec["secrets"] = d.Secrets
-	}
-	return spec, nil
+	return time.ParseDuration(s)
 }
 
 // configure applies the deployment to an image's configuration. For a function's image, settings

@@ -1,6 +1,7 @@
 package openfaas
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,6 +120,24 @@ func (h *handler) statusOf(f *engine.Function) (types.FunctionStatus, error) {
 	return s, nil
 }
 
+// links returns the links to add to the image: OpenFaaS's path of secrets.
+func (d *deployment) links() map[string]string {
+	if len(d.Secrets) == 0 {
+		return nil
+	}
+	return map[string]string{"var/openfaas/secrets": "/run/secrets"}
+}
+
+// dropPulled removes the image that a failed deployment has pulled.
+func (h *handler) dropPulled(ctx context.Context, d *deployment) {
+	if d.drop == nil {
+		return
+	}
+	if err := d.drop(ctx); err != nil {
+		h.Log.WarnContext(ctx, "image not removed", "image", d.Image, "error", err)
+	}
+}
+
 // deploy answers POST and PUT /system/functions. PUT requires an existing function.
 func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	var req types.FunctionDeployment
@@ -137,19 +156,13 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	release := sync.OnceFunc(h.Engine.Hold())
 	defer release()
 	name := template.QualifiedName(d.Service, tenant)
-	if r.Method == http.MethodPut {
-		if _, err := h.Engine.Function(name); err != nil {
-			return err
-		}
+	if _, err := h.Engine.Function(name); err != nil && r.Method == http.MethodPut {
+		return err
 	}
 	defer func() {
-		if err == nil || d.drop == nil {
-			return
-		}
-		release() // Hold protects the image from removal
-		ctx := context.WithoutCancel(r.Context())
-		if err := d.drop(ctx); err != nil {
-			h.Log.WarnContext(ctx, "image not removed", "image", d.Image, "error", err)
+		if err != nil {
+			release() // Hold protects the image from removal
+			h.dropPulled(context.WithoutCancel(r.Context()), d)
 		}
 	}()
 	img, made, err := h.imageFor(r, d)
@@ -159,11 +172,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	if made != nil {
 		defer h.drop(r.Context(), made.Digest)
 	}
-	var links map[string]string
-	if len(d.Secrets) > 0 { // OpenFaaS's path of secrets
-		links = map[string]string{"var/openfaas/secrets": "/run/secrets"}
-	}
-	img, err = h.Engine.Reconfigure(r.Context(), img, d.Service, links, func(c *image.Config) error { return d.configure(c, made == nil) })
+	img, err = h.Engine.Reconfigure(r.Context(), img, d.Service, d.links(), func(c *image.Config) error { return d.configure(c, made == nil) })
 	if err != nil {
 		return err
 	}
@@ -229,6 +238,40 @@ func (h *handler) remove(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
+// scalable refuses a number of instances that the function cannot keep.
+func scalable(f *engine.Function, replicas uint64) error {
+	in := f.Config.Instances
+	switch {
+	case len(f.Traffic.Weights) != 1 || len(f.Traffic.Headers) > 0:
+		return &api.Error{Code: api.CodeInUse, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
+	case in.Isolation == template.IsolationEvent:
+		return badRequest("%s has a fresh sandbox for each event, and no replicas", f.Name)
+	case replicas > uint64(in.Max):
+		return badRequest("%d replicas are above the function's limit of %d; deploy the function with the label %s", replicas, in.Max, labelMax)
+	}
+	return nil
+}
+
+// redeploy deploys the function's image with another number of instances to keep.
+func (h *handler) redeploy(r *request, f *engine.Function, instances int) error {
+	img, err := h.Engine.Image(string(f.Image))
+	if err != nil {
+		return err
+	}
+	plain, tenant, err := template.SplitName(f.Name)
+	if err != nil {
+		return err
+	}
+	img, err = h.Engine.Reconfigure(r.Context(), img, plain, nil, func(c *image.Config) error {
+		c.Tenant, c.Instances.Min = tenant, instances
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return h.deployImage(r, f.Name, tenant, img)
+}
+
 // scale answers POST /system/scale-function/{name}: sets the number of instances to keep. The
 // handler deploys a revision of the same image, so no event is lost, and removes the idle
 // instances of the former revision.
@@ -240,40 +283,15 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 	if req.ServiceName != "" && req.ServiceName != r.PathValue("name") {
 		return badRequest("the path says %s, the request %s", r.PathValue("name"), req.ServiceName)
 	}
-	namespace := req.Namespace
-	if namespace == "" {
-		namespace = r.URL.Query().Get("namespace")
-	}
-	f, err := h.function(r, r.PathValue("name"), namespace)
+	f, err := h.function(r, r.PathValue("name"), cmp.Or(req.Namespace, r.URL.Query().Get("namespace")))
 	if err != nil {
 		return err
 	}
-	in := f.Config.Instances
-	switch {
-	case len(f.Traffic.Weights) != 1 || len(f.Traffic.Headers) > 0:
-		return &api.Error{Code: api.CodeInUse, Message: "the events of " + f.Name + " are split among revisions", Next: "end the split first (fre function split)"}
-	case in.Isolation == template.IsolationEvent:
-		return badRequest("%s has a fresh sandbox for each event, and no replicas", f.Name)
-	case req.Replicas > uint64(in.Max):
-		return badRequest("%d replicas are above the function's limit of %d; deploy the function with the label %s", req.Replicas, in.Max, labelMax)
+	if err := scalable(f, req.Replicas); err != nil {
+		return err
 	}
 	defer h.Engine.Hold()()
-	img, err := h.Engine.Image(string(f.Image))
-	if err != nil {
-		return err
-	}
-	plain, tenant, err := template.SplitName(f.Name)
-	if err != nil {
-		return err
-	}
-	img, err = h.Engine.Reconfigure(r.Context(), img, plain, nil, func(c *image.Config) error {
-		c.Tenant, c.Instances.Min = tenant, int(req.Replicas)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if err := h.deployImage(r, f.Name, tenant, img); err != nil {
+	if err := h.redeploy(r, f, int(req.Replicas)); err != nil {
 		return err
 	}
 	// The former revision has the same code, so a rollback or resting instances are useless.

@@ -3,6 +3,7 @@ package openfaas
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -12,31 +13,38 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// logs answers GET /system/logs?name=&namespace=&instance=&tail=&since=&follow= with one line of
-// JSON per log line.
-func (h *handler) logs(w http.ResponseWriter, r *request) error {
-	q := r.URL.Query()
-	o := engine.LogOptions{Tail: -1, Sandbox: q.Get("instance")}
+// logOptions parses tail, since, follow and instance.
+func logOptions(q url.Values) (o engine.LogOptions, err error) {
+	o = engine.LogOptions{Tail: -1, Sandbox: q.Get("instance")}
 	if s := q.Get("tail"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
-			return badRequest("tail: %q is not a number", s)
+			return o, badRequest("tail: %q is not a number", s)
 		}
 		if n > 0 { // otherwise all lines
 			o.Tail = n
 		}
 	}
 	if s := q.Get("since"); s != "" {
-		var err error
 		if o.Since, err = time.Parse(time.RFC3339, s); err != nil {
-			return badRequest("since: %q is not a time, for example 2026-01-02T15:04:05Z", s)
+			return o, badRequest("since: %q is not a time, for example 2026-01-02T15:04:05Z", s)
 		}
 	}
 	if s := q.Get("follow"); s != "" {
-		var err error
 		if o.Follow, err = strconv.ParseBool(s); err != nil {
-			return badRequest("follow: %q is neither true nor false", s)
+			return o, badRequest("follow: %q is neither true nor false", s)
 		}
+	}
+	return o, nil
+}
+
+// logs answers GET /system/logs?name=&namespace=&instance=&tail=&since=&follow= with one line of
+// JSON per log line.
+func (h *handler) logs(w http.ResponseWriter, r *request) error {
+	q := r.URL.Query()
+	o, err := logOptions(q)
+	if err != nil {
+		return err
 	}
 	f, err := h.function(r, q.Get("name"), q.Get("namespace"))
 	if err != nil {
