@@ -130,43 +130,14 @@ func (s *state) clone() *state {
 
 // Open reads the records in cfg.Dir, or creates them.
 func Open(cfg Config) (_ *Access, err error) {
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	if cfg.KeyFile == "" {
-		cfg.KeyFile = filepath.Join(cfg.Dir, "secrets.key")
-	}
-	if cfg.HTTP == nil {
-		cfg.HTTP = &http.Client{Timeout: 10 * time.Second}
-	}
-	for _, dir := range []string{cfg.Dir, filepath.Join(cfg.Dir, "secrets")} {
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
-			return nil, fmt.Errorf("make %s: %w", dir, err)
-		}
+	cfg.setDefaults()
+	if err := makeDirs(cfg.Dir, filepath.Join(cfg.Dir, "secrets")); err != nil {
+		return nil, err
 	}
 	a := &Access{cfg: cfg, begun: time.Now()}
-	s := &state{Tenants: map[string]*Tenant{}, Tokens: map[string]*record{}, rows: map[string]uint64{}}
-	raw, err := os.ReadFile(a.file())
-	if err == nil {
-		err = json.Unmarshal(raw, s)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read %s: %w", a.file(), err)
-	}
-	for id, t := range s.Tokens {
-		if t == nil || t.ID != id || len(t.Hash) != hashSize {
-			return nil, fmt.Errorf("read %s: token %q is damaged", a.file(), id)
-		}
-		t.used = new(atomic.Int64)
-		if !t.LastUsed.IsZero() {
-			t.used.Store(t.LastUsed.Unix())
-		}
-	}
-	for name, t := range s.Tenants {
-		if t == nil || t.Name != name {
-			return nil, fmt.Errorf("read %s: tenant %q is damaged", a.file(), name)
-		}
-		t.events = new(bucket)
+	s, err := readState(a.file())
+	if err != nil {
+		return nil, err
 	}
 	a.state.Store(s)
 	for _, o := range cfg.OIDC {
@@ -192,6 +163,59 @@ func Open(cfg Config) (_ *Access, err error) {
 		return nil, err
 	}
 	return a, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.KeyFile == "" {
+		c.KeyFile = filepath.Join(c.Dir, "secrets.key")
+	}
+	if c.HTTP == nil {
+		c.HTTP = &http.Client{Timeout: 10 * time.Second}
+	}
+}
+
+// makeDirs makes directories that only the engine's user may enter.
+func makeDirs(dirs ...string) error {
+	for _, dir := range dirs {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
+			return fmt.Errorf("make %s: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// valid reports whether a record read from disk is the token's.
+func (t *record) valid(id string) bool { return t != nil && t.ID == id && len(t.Hash) == hashSize }
+
+// readState reads the records. A missing file has none.
+func readState(file string) (*state, error) {
+	s := &state{Tenants: map[string]*Tenant{}, Tokens: map[string]*record{}, rows: map[string]uint64{}}
+	raw, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(raw, s)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	for id, t := range s.Tokens {
+		if !t.valid(id) {
+			return nil, fmt.Errorf("read %s: token %q is damaged", file, id)
+		}
+		t.used = new(atomic.Int64)
+		if !t.LastUsed.IsZero() {
+			t.used.Store(t.LastUsed.Unix())
+		}
+	}
+	for name, t := range s.Tenants {
+		if t == nil || t.Name != name {
+			return nil, fmt.Errorf("read %s: tenant %q is damaged", file, name)
+		}
+		t.events = new(bucket)
+	}
+	return s, nil
 }
 
 // Close writes the times of tokens' last use.

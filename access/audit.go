@@ -124,30 +124,35 @@ func (a *audit) append(e Entry) error {
 	if a.closed {
 		return os.ErrClosed
 	}
-	if a.f == nil {
-		err = a.open()
-	} else if a.size > 0 && a.size+int64(len(line)) > a.limit {
-		err = a.rotateLocked()
-	}
-	var n int
-	if err == nil {
-		n, err = a.f.Write(line)
-		a.size += int64(n)
-	}
-	if err == nil && e.Result != Refused {
-		err = unix.Fdatasync(int(a.f.Fd()))
-	}
-	if err != nil {
+	if err := a.writeLocked(line, e.Result != Refused); err != nil {
 		a.missed++
-		if n > 0 && n < len(line) { // full disk: remove the partial line
-			err = errors.Join(err, a.f.Truncate(a.size-int64(n)))
-			a.size -= int64(n)
-		}
 		return err
 	}
 	a.missed = 0
 	a.publishLocked(e)
 	return nil
+}
+
+// writeLocked writes a line to the current file, which it opens or rotates first.
+func (a *audit) writeLocked(line []byte, sync bool) (err error) {
+	if a.f == nil {
+		err = a.open()
+	} else if a.size > 0 && a.size+int64(len(line)) > a.limit {
+		err = a.rotateLocked()
+	}
+	if err != nil {
+		return err
+	}
+	n, err := a.f.Write(line)
+	a.size += int64(n)
+	if err == nil && sync {
+		err = unix.Fdatasync(int(a.f.Fd()))
+	}
+	if err != nil && n > 0 && n < len(line) { // full disk: remove the partial line
+		err = errors.Join(err, a.f.Truncate(a.size-int64(n)))
+		a.size -= int64(n)
+	}
+	return err
 }
 
 // shortened keeps text chosen by clients from filling the log.

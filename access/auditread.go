@@ -65,6 +65,11 @@ func (a *Access) Audit(ctx context.Context, o AuditOptions, emit func(Entry) err
 	if w == nil {
 		return nil
 	}
+	return w.follow(ctx, o.Done, emit)
+}
+
+// follow calls emit for new entries until ctx or done ends.
+func (w *auditWatch) follow(ctx context.Context, done <-chan struct{}, emit func(Entry) error) error {
 	for {
 		select {
 		case e, ok := <-w.entries:
@@ -76,7 +81,7 @@ func (a *Access) Audit(ctx context.Context, o AuditOptions, emit func(Entry) err
 			}
 		case <-ctx.Done():
 			return nil
-		case <-o.Done:
+		case <-done:
 			return nil
 		}
 	}
@@ -100,13 +105,9 @@ func (a *audit) read(ctx context.Context, o *AuditOptions) (found []Entry, w *au
 	for _, f := range files {
 		if o.Tail > 0 && err == nil {
 			err = readEntries(ctx, f, func(e *Entry) {
-				if !o.wants(e) {
-					return
+				if o.wants(e) {
+					found = o.append(found, e)
 				}
-				if len(found) == 2*o.Tail { // the older half goes
-					found = found[:copy(found, found[o.Tail:])]
-				}
-				found = append(found, *e)
 			})
 		}
 		err = errors.Join(err, f.file.Close())
@@ -155,6 +156,14 @@ func (a *audit) snapshot(o *AuditOptions) (files []auditFile, w *auditWatch, err
 		a.watches[w] = struct{}{}
 	}
 	return files, w, nil
+}
+
+// append adds an entry to at most twice the wanted number, of which the older half goes.
+func (o *AuditOptions) append(found []Entry, e *Entry) []Entry {
+	if len(found) == 2*o.Tail {
+		found = found[:copy(found, found[o.Tail:])]
+	}
+	return append(found, *e)
 }
 
 // readEntries calls take for each line that is an entry.

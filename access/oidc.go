@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,11 +44,19 @@ type issuer struct {
 	failed   time.Time             // time of the last failed request
 }
 
+// isSecure reports whether the address is https, or http on this host.
+func isSecure(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return false
+	}
+	loopback := slices.Contains([]string{"127.0.0.1", "::1", "localhost"}, u.Hostname())
+	return u.Scheme == "https" || u.Scheme == "http" && loopback
+}
+
 func newIssuer(o OIDC, cfg Config) (*issuer, error) {
-	u, err := url.Parse(o.Issuer)
-	loopback := err == nil && (u.Hostname() == "127.0.0.1" || u.Hostname() == "::1" || u.Hostname() == "localhost")
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback):
+	case !isSecure(o.Issuer):
 		return nil, fmt.Errorf("oidc: issuer %q is not an https URL", o.Issuer)
 	case o.Audience == "":
 		return nil, fmt.Errorf("oidc: issuer %s: audience is missing: without an audience, tokens for other services would be valid", o.Issuer)
@@ -131,6 +140,21 @@ func issuerOf(token string) string {
 	return claims.Issuer
 }
 
+// wordsOf returns the words of a claim: a string, or a list of strings.
+func wordsOf(claim any) (words []string) {
+	switch c := claim.(type) {
+	case string:
+		return strings.Fields(c)
+	case []any:
+		for _, w := range c {
+			if s, ok := w.(string); ok {
+				words = append(words, s)
+			}
+		}
+	}
+	return words
+}
+
 // identity returns the identity that a token's claims give.
 func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
 	id := Identity{Who: fmt.Sprintf("oidc %s at %s", printable(t.Subject), i.Issuer), Tenant: i.Tenant, Scopes: i.Scopes}
@@ -145,18 +169,7 @@ func (i *issuer) identity(t *oidc.IDToken) (Identity, error) {
 		}
 	}
 	if i.ScopesClaim != "" {
-		var words []string
-		switch c := claims[i.ScopesClaim].(type) {
-		case string:
-			words = strings.Fields(c)
-		case []any:
-			for _, w := range c {
-				if s, ok := w.(string); ok {
-					words = append(words, s)
-				}
-			}
-		}
-		for _, w := range words {
+		for _, w := range wordsOf(claims[i.ScopesClaim]) {
 			if s, err := ParseScopes(strings.TrimPrefix(w, "fre:")); err == nil {
 				id.Scopes = append(id.Scopes, s...)
 			}

@@ -233,6 +233,31 @@ func (a *Access) finishRotation() error {
 	return a.finishRotationLocked()
 }
 
+// resealLocked seals a secret's file with the newest key.
+func (a *Access) resealLocked(path string, d fs.DirEntry) error {
+	sealed, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if a.keys[:1].seals(sealed) || a.shared.seals(sealed) {
+		return nil
+	}
+	tenant := filepath.Base(filepath.Dir(path))
+	value, err := a.keys.open(tenant, d.Name(), sealed)
+	if err != nil {
+		return fmt.Errorf("secret %s of tenant %s: %w", d.Name(), tenant, err)
+	}
+	defer clear(value)
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	if err := writeWhole(path, a.keys.seal(tenant, d.Name(), value)); err != nil {
+		return err
+	}
+	return os.Chtimes(path, time.Time{}, info.ModTime()) // the value is as old as before
+}
+
 func (a *Access) finishRotationLocked() error {
 	if len(a.keys) == 1 {
 		return nil
@@ -242,27 +267,7 @@ func (a *Access) finishRotationLocked() error {
 		if err != nil || d.IsDir() || !secretName.MatchString(d.Name()) {
 			return err
 		}
-		sealed, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if a.keys[:1].seals(sealed) || a.shared.seals(sealed) {
-			return nil
-		}
-		tenant := filepath.Base(filepath.Dir(path))
-		value, err := a.keys.open(tenant, d.Name(), sealed)
-		if err != nil {
-			return fmt.Errorf("secret %s of tenant %s: %w", d.Name(), tenant, err)
-		}
-		defer clear(value)
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		if err := writeWhole(path, a.keys.seal(tenant, d.Name(), value)); err != nil {
-			return err
-		}
-		return os.Chtimes(path, time.Time{}, info.ModTime()) // the value is as old as before
+		return a.resealLocked(path, d)
 	})
 	if err == nil {
 		err = a.resealKeysLocked()

@@ -120,25 +120,37 @@ func decodeTenant(key string, raw []byte) (*tenantRow, error) {
 	if rowKey(r.Tenant) != key {
 		return nil, fmt.Errorf("record of %q", r.Tenant)
 	}
-	if r.Record != nil {
-		if r.Removed || r.Tenant == AllTenants {
-			return nil, errors.New("quotas of no tenant")
-		}
-		if err := r.Record.Quotas.check(); err != nil {
-			return nil, err
-		}
+	if err := r.checkRecord(); err != nil {
+		return nil, err
 	}
+	if err := r.checkTokens(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *tenantRow) checkRecord() error {
+	if r.Record == nil {
+		return nil
+	}
+	if r.Removed || r.Tenant == AllTenants {
+		return errors.New("quotas of no tenant")
+	}
+	return r.Record.Quotas.check()
+}
+
+func (r *tenantRow) checkTokens() error {
 	if r.Removed && len(r.Tokens) > 0 {
-		return nil, errors.New("tokens of a removed tenant")
+		return errors.New("tokens of a removed tenant")
 	}
 	seen := map[string]bool{}
 	for _, t := range r.Tokens {
 		if t.Tenant != r.Tenant || seen[t.ID] || !isHex(t.ID, idSize) || !isHex(t.Hash, hashSize) || t.AccessKey != "" && t.AccessKey != accessKeyID(t.ID) {
-			return nil, fmt.Errorf("token %q is damaged", t.ID)
+			return fmt.Errorf("token %q is damaged", t.ID)
 		}
 		seen[t.ID] = true
 	}
-	return r, nil
+	return nil
 }
 
 func isHex(s string, size int) bool {
@@ -343,41 +355,12 @@ func (a *Access) saveLocked() error {
 // mergeLocked makes a tenant in s equal to its row. Records from the time before the cluster, which
 // the table never had, stay, unless the row says that the tenant was removed.
 func (a *Access) mergeLocked(s *state, row *tenantRow) error {
-	old := s.Tenants[row.Tenant]
-	if row.Record != nil {
-		t := &Tenant{Name: row.Tenant, Created: row.Record.Created, Quotas: row.Record.Quotas, Shared: true, events: new(bucket)}
-		if old != nil {
-			t.events = old.events
-			if !old.Shared && old.Quotas != t.Quotas {
-				a.cfg.Log.Warn("cluster: the cluster's quotas replace the node's earlier quotas of a tenant", "tenant", t.Name)
-			}
-		}
-		if old == nil || !old.Shared || old.Quotas != t.Quotas || !old.Created.Equal(t.Created) {
-			s.Tenants[row.Tenant] = t
-		}
-	} else if old != nil && (old.Shared || row.Removed) {
-		delete(s.Tenants, row.Tenant)
-	}
+	a.mergeTenant(s, row)
 	in := map[string]bool{}
 	for _, f := range row.Tokens {
 		in[f.ID] = true
-		was := s.Tokens[f.ID]
-		own := was
-		if own == nil {
-			own = a.making[f.ID]
-		}
-		t := &record{Token: f.Token, Hash: f.Hash, Signing: f.Signing, Shared: true, used: new(atomic.Int64)}
-		if own != nil {
-			if own.Tenant != row.Tenant {
-				return fmt.Errorf("token %s is tenant %s's", f.ID, own.Tenant)
-			}
-			t.used = own.used
-			if t.Signing == nil {
-				t.Signing = own.Signing // this node's own
-			}
-		}
-		if was == nil || !was.same(t) {
-			s.Tokens[f.ID] = t
+		if err := a.mergeTokenLocked(s, row.Tenant, f); err != nil {
+			return err
 		}
 	}
 	for id, t := range s.Tokens {
@@ -390,6 +373,55 @@ func (a *Access) mergeLocked(s *state, row *tenantRow) error {
 		if !t.Shared && row.Removed {
 			a.cfg.Log.Warn("cluster: a token from before the cluster was removed with the token's tenant", "token", id, "name", t.Name, "tenant", t.Tenant)
 		}
+	}
+	return nil
+}
+
+// mergeTenant takes the tenant's quotas from the row.
+func (a *Access) mergeTenant(s *state, row *tenantRow) {
+	old := s.Tenants[row.Tenant]
+	if row.Record == nil {
+		if old != nil && (old.Shared || row.Removed) {
+			delete(s.Tenants, row.Tenant)
+		}
+		return
+	}
+	t := &Tenant{Name: row.Tenant, Created: row.Record.Created, Quotas: row.Record.Quotas, Shared: true, events: new(bucket)}
+	if old != nil {
+		t.events = old.events
+		if !old.Shared && old.Quotas != t.Quotas {
+			a.cfg.Log.Warn("cluster: the cluster's quotas replace the node's earlier quotas of a tenant", "tenant", t.Name)
+		}
+	}
+	if !old.same(t) {
+		s.Tenants[row.Tenant] = t
+	}
+}
+
+// same reports whether t, which may be nil, is the shared tenant other.
+func (t *Tenant) same(other *Tenant) bool {
+	return t != nil && t.Shared && t.Quotas == other.Quotas && t.Created.Equal(other.Created)
+}
+
+// mergeTokenLocked takes a token of the tenant's row.
+func (a *Access) mergeTokenLocked(s *state, tenant string, f tokenFacts) error {
+	was := s.Tokens[f.ID]
+	own := was
+	if own == nil {
+		own = a.making[f.ID]
+	}
+	t := &record{Token: f.Token, Hash: f.Hash, Signing: f.Signing, Shared: true, used: new(atomic.Int64)}
+	if own != nil {
+		if own.Tenant != tenant {
+			return fmt.Errorf("token %s is tenant %s's", f.ID, own.Tenant)
+		}
+		t.used = own.used
+		if t.Signing == nil {
+			t.Signing = own.Signing // this node's own
+		}
+	}
+	if was == nil || !was.same(t) {
+		s.Tokens[f.ID] = t
 	}
 	return nil
 }
@@ -439,6 +471,11 @@ func ofOne(err error) bool {
 	return errors.Is(err, ErrChanged) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrSecret) || errors.Is(err, errKey)
 }
 
+// sealedBefore reports whether an older key than the newest of all nodes seals the token's key.
+func (a *Access) sealedBefore(t *record) bool {
+	return t.Signing != nil && a.shared != nil && !a.shared[:1].seals(t.Signing)
+}
+
 // lacks reports whether the table lacks a part of this node's records of a tenant.
 func (a *Access) lacks(s *state, tenant string) bool {
 	t, found := s.Tenants[tenant], false
@@ -450,7 +487,7 @@ func (a *Access) lacks(s *state, tenant string) bool {
 			continue
 		}
 		found = true
-		if !token.Shared || token.Signing != nil && a.shared != nil && !a.shared[:1].seals(token.Signing) {
+		if !token.Shared || a.sealedBefore(token) {
 			return true
 		}
 	}
@@ -480,17 +517,7 @@ func (a *Access) contributeSecrets(ctx context.Context) error {
 			return err
 		}
 		for _, secret := range secrets {
-			err := a.write(func(s *state) (string, any, error) {
-				key := secretKey(t.Name(), secret.Name)
-				sealed, err := os.ReadFile(a.secretPath(t.Name(), secret.Name))
-				if errors.Is(err, fs.ErrNotExist) || err == nil && s.rows[key] != 0 && a.shared[:1].seals(sealed) || ctx.Err() != nil {
-					return "", nil, ctx.Err()
-				}
-				if err == nil {
-					sealed, err = a.resealShared(t.Name(), secret.Name, sealed)
-				}
-				return key, &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: t.Name(), Name: secret.Name, Updated: secret.Updated, Sealed: sealed}, err
-			})
+			err := a.contributeSecret(ctx, t.Name(), secret)
 			if err != nil {
 				all = append(all, fmt.Errorf("secret %s of tenant %s: %w", secret.Name, t.Name(), err))
 			}
@@ -500,6 +527,21 @@ func (a *Access) contributeSecrets(ctx context.Context) error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// contributeSecret writes a secret unless the table has it, sealed with the newest key.
+func (a *Access) contributeSecret(ctx context.Context, tenant string, secret Secret) error {
+	return a.write(func(s *state) (string, any, error) {
+		key := secretKey(tenant, secret.Name)
+		sealed, err := os.ReadFile(a.secretPath(tenant, secret.Name))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && s.rows[key] != 0 && a.shared[:1].seals(sealed) || ctx.Err() != nil {
+			return "", nil, ctx.Err()
+		}
+		if err == nil {
+			sealed, err = a.resealShared(tenant, secret.Name, sealed)
+		}
+		return key, &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Name: secret.Name, Updated: secret.Updated, Sealed: sealed}, err
+	})
 }
 
 // shareSecret writes a secret for all nodes; a nil value removes the secret.
@@ -519,29 +561,12 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 		})
 		return nil
 	}
-	var r *secretRow
-	if value == nil {
-		tenant, encoded, _ := strings.Cut(strings.TrimPrefix(key, keySecret), ".")
-		name, err := base64.RawURLEncoding.DecodeString(encoded)
-		if err = errors.Join(err, checkSecret(tenant, string(name))); err != nil {
-			return err
-		}
-		r = &secretRow{Tenant: tenant, Name: string(name), Removed: true}
-	} else {
-		var err error
-		if r, err = decodeSecret(key, value); err != nil {
-			return err
-		}
+	r, err := parseSecret(key, value)
+	if err != nil {
+		return err
 	}
-	if !r.Removed {
-		opened, err := a.shared.open(r.Tenant, r.Name, r.Sealed)
-		if errors.Is(err, errKey) {
-			return fmt.Errorf("%w: give all nodes the same cluster.key_file", err)
-		}
-		if err != nil {
-			return err
-		}
-		clear(opened)
+	if err := a.opens(r); err != nil {
+		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -560,6 +585,11 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 		}
 		return errors.Join(err, syncDir(filepath.Dir(path)))
 	}
+	return a.replaceSecretLocked(path, r)
+}
+
+// replaceSecretLocked writes the row's secret unless the file has it.
+func (a *Access) replaceSecretLocked(path string, r *secretRow) error {
 	here, err := os.ReadFile(path)
 	switch {
 	case err == nil && bytes.Equal(here, r.Sealed):
@@ -571,4 +601,33 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 		return err
 	}
 	return os.Chtimes(path, time.Time{}, r.Updated)
+}
+
+// parseSecret parses a secret's row. Without a value the secret was removed.
+func parseSecret(key string, value []byte) (*secretRow, error) {
+	if value != nil {
+		return decodeSecret(key, value)
+	}
+	tenant, encoded, _ := strings.Cut(strings.TrimPrefix(key, keySecret), ".")
+	name, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err = errors.Join(err, checkSecret(tenant, string(name))); err != nil {
+		return nil, err
+	}
+	return &secretRow{Tenant: tenant, Name: string(name), Removed: true}, nil
+}
+
+// opens checks that the key of all nodes opens the secret.
+func (a *Access) opens(r *secretRow) error {
+	if r.Removed {
+		return nil
+	}
+	opened, err := a.shared.open(r.Tenant, r.Name, r.Sealed)
+	if errors.Is(err, errKey) {
+		return fmt.Errorf("%w: give all nodes the same cluster.key_file", err)
+	}
+	if err != nil {
+		return err
+	}
+	clear(opened)
+	return nil
 }

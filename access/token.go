@@ -75,6 +75,11 @@ type TokenOptions struct {
 	AccessKey bool // with an access key: see [AccessKey]
 }
 
+// describes reports whether a name can describe a token's holder.
+func describes(name string) bool {
+	return name != "" && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
 func (o TokenOptions) check() error {
 	if o.Tenant != AllTenants {
 		if err := checkTenant(o.Tenant); err != nil {
@@ -82,7 +87,7 @@ func (o TokenOptions) check() error {
 		}
 	}
 	switch {
-	case o.Name == "" || len(o.Name) > 128 || strings.ContainsFunc(o.Name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case !describes(o.Name):
 		return fmt.Errorf("%q is %w of a token: describe the holder in a few words", o.Name, ErrName)
 	case o.AccessKey && o.Tenant == AllTenants:
 		return fmt.Errorf("an access key for all tenants is %w: signed requests name no tenant", ErrInvalid)
