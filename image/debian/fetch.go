@@ -135,7 +135,11 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 	if !since.IsZero() {
 		req.Header.Set("If-Modified-Since", since.UTC().Format(http.TimeFormat))
 	}
-	resp, err := f.do(req, !since.IsZero())
+	resp, err := f.client.Do(req)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close()
+		err = refused(resp.StatusCode, !since.IsZero())
+	}
 	if err != nil {
 		idle.Stop()
 		if cause := context.Cause(ctx); cause != nil {
@@ -148,20 +152,12 @@ func (f *fetcher) open(ctx context.Context, uri string, since time.Time) (io.Rea
 	return &idleReader{ctx: ctx, body: resp.Body, timer: idle, idle: f.idle, cancel: cancel}, modified, nil
 }
 
-// do returns a response of status 200. conditional says that 304 may come.
-func (f *fetcher) do(req *http.Request, conditional bool) (*http.Response, error) {
-	resp, err := f.client.Do(req)
-	if err != nil {
-		return nil, err
+// refused returns the error of a status other than 200. conditional says that 304 may come.
+func refused(status int, conditional bool) error {
+	if status == http.StatusNotModified && conditional {
+		return errNotModified
 	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	_ = resp.Body.Close()
-	if resp.StatusCode == http.StatusNotModified && conditional {
-		return nil, errNotModified
-	}
-	return nil, &statusError{resp.StatusCode}
+	return &statusError{status}
 }
 
 // openFile returns the file and the time of its last change.

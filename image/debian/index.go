@@ -76,7 +76,7 @@ func (a *Archive) loadSource(ctx context.Context, s Source) (list []*Package, us
 		return nil, false, err
 	}
 	if a.origin != "" && !strings.EqualFold(r.origin, a.origin) {
-		a.log.Debug("apt source is not the distribution's own", "uri", redact(s.URI), "origin", r.origin)
+		a.log.DebugContext(ctx, "apt source is not the distribution's own", "uri", redact(s.URI), "origin", r.origin)
 		return nil, false, nil
 	}
 	for _, c := range s.Components {

@@ -275,7 +275,7 @@ func (all shelves) of(track string) *shelf {
 }
 
 // addFiles takes the sizes of the files TRACK-NUMBER.m4s.
-func (s shelves) addFiles(entries []os.DirEntry) error {
+func (all shelves) addFiles(entries []os.DirEntry) error {
 	for _, e := range entries {
 		base, ok := strings.CutSuffix(e.Name(), ".m4s")
 		i := strings.LastIndexByte(base, '-')
@@ -287,7 +287,7 @@ func (s shelves) addFiles(entries []os.DirEntry) error {
 			return err
 		}
 		if n, err := strconv.ParseInt(base[i+1:], 10, 64); err == nil && n >= 0 && n < mostNumber {
-			s.of(base[:i]).files[n] = info.Size()
+			all.of(base[:i]).files[n] = info.Size()
 		}
 	}
 	return nil

@@ -124,7 +124,7 @@ func (s *Stream) media(ctx func() context.Context, name, query string) (answer, 
 	keep := keepMoment
 	skip, number, part, err := parseReload(query)
 	if err != nil {
-		return refusal(http.StatusBadRequest, err.Error()), nil //nolint:nilerr // it is the answer
+		return refusal(http.StatusBadRequest, err.Error()), nil
 	}
 	if number >= 0 {
 		keep = keepAsked

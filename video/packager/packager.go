@@ -204,7 +204,8 @@ func (t *Track) readEntry(b []byte) error {
 	if !at.next() || at.end != len(b) || t.Codec != 0 {
 		return broken("not one sample entry")
 	}
-	before, config := 0, uint32(0)
+	var before int
+	var config uint32
 	if t.Codec, before, config = entryKind(at.kind); t.Codec == 0 {
 		return broken("samples of the kind %s", name(at.kind))
 	}
@@ -231,9 +232,9 @@ func (t *Track) readDecoder(b []byte) error {
 		return t.readAvcC(b)
 	case HEVC:
 		return t.readHvcC(b)
-	default:
-		return t.readEsds(b)
+	case AAC:
 	}
+	return t.readEsds(b)
 }
 
 // entryKind returns the codec of a sample entry (0: unknown), the bytes before its boxes, and the
