@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -54,6 +55,24 @@ func (w *words) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(w))
 }
 
+// hostMount is an entry of HostConfig.Mounts.
+type hostMount struct {
+	Type          string
+	Source        string
+	Target        string
+	ReadOnly      bool
+	VolumeOptions *struct {
+		NoCopy       bool // nothing is ever copied into /work
+		Subpath      string
+		DriverConfig *struct{ Name string }
+	}
+	TmpfsOptions *struct {
+		SizeBytes int64
+		Mode      uint32
+		Options   [][]string
+	}
+}
+
 // hostConfig is the part of HostConfig that FRE supports. Other fields are refused unless they
 // have the zero value.
 type hostConfig struct {
@@ -73,23 +92,8 @@ type hostConfig struct {
 	CapAdd         []string
 	CapDrop        []string
 	GroupAdd       []string
-	Mounts         []struct {
-		Type          string
-		Source        string
-		Target        string
-		ReadOnly      bool
-		VolumeOptions *struct {
-			NoCopy       bool // nothing is ever copied into /work
-			Subpath      string
-			DriverConfig *struct{ Name string }
-		}
-		TmpfsOptions *struct {
-			SizeBytes int64
-			Mode      uint32
-			Options   [][]string
-		}
-	}
-	Ulimits []struct {
+	Mounts         []hostMount
+	Ulimits        []struct {
 		Name string
 		Hard int64
 		Soft int64
@@ -190,99 +194,136 @@ func zero(text json.RawMessage) bool {
 	return false
 }
 
+// createRequest is the body of the create route.
+type createRequest struct {
+	containerConfig
+	Cmd, Entrypoint  words
+	Shell, OnBuild   []string
+	MacAddress       string
+	NetworkDisabled  bool
+	Healthcheck      *struct{ Test []string }
+	HostConfig       map[string]json.RawMessage
+	NetworkingConfig struct {
+		EndpointsConfig map[string]map[string]json.RawMessage
+	}
+}
+
 // parseCreation parses and checks the body of the create route. Settings that FRE cannot honour
 // are refused, with an alternative. A missing image, as reported by found, takes precedence over
 // such a refusal.
 func parseCreation(body []byte, found func(image string) error) (*creation, error) {
-	var c struct {
-		containerConfig
-		Cmd, Entrypoint  words
-		Shell, OnBuild   []string
-		MacAddress       string
-		NetworkDisabled  bool
-		Healthcheck      *struct{ Test []string }
-		HostConfig       map[string]json.RawMessage
-		NetworkingConfig struct {
-			EndpointsConfig map[string]map[string]json.RawMessage
-		}
-	}
+	var c createRequest
 	if err := decodeJSON(body, &c); err != nil {
 		return nil, err
 	}
 	out := &creation{containerConfig: c.containerConfig, tenant: c.Labels[labelTenant]}
 	out.Cmd, out.Entrypoint = c.Cmd, c.Entrypoint
-	switch {
-	case c.Image == "":
-		return nil, badRequest("Image: name the image to run")
-	case len(c.Image) > 0 && found(c.Image) != nil:
-		return nil, found(c.Image) // in Docker's words: clients pull the image after this error
-	case c.MacAddress != "":
-		return nil, leftOut("custom hardware addresses", "leave --mac-address out")
-	case c.StopTimeout != nil:
-		return nil, leftOut("stop time-outs of containers", "give the time when stopping: docker stop -t")
-	case c.Domainname != "":
-		return nil, leftOut("domain names of containers", "leave --domainname out")
-	case c.Healthcheck != nil && len(c.Healthcheck.Test) > 0 && c.Healthcheck.Test[0] != "NONE":
-		return nil, leftOut("health checks", "leave --health-cmd out; the gateway detects unresponsive functions")
+	if err := c.supported(found); err != nil {
+		return nil, err
 	}
 	err := known(body, c)
 	if err != nil {
 		return nil, err
 	}
-	if out.Env, out.unset, err = environment(c.Env); err != nil {
+	if err := out.process(&c.containerConfig); err != nil {
 		return nil, err
-	}
-	if c.StopSignal != "" {
-		if out.stopSignal, err = parseSignal(c.StopSignal); err != nil {
-			return nil, err
-		}
 	}
 	for volume := range c.Volumes {
 		if err := out.mount(workVolume, volume, "", false); err != nil {
 			return nil, err
 		}
 	}
-	var host hostConfig
-	for _, key := range slices.Sorted(maps.Keys(c.HostConfig)) {
-		if slices.Contains(handled, key) {
-			continue
-		}
-		if idle(key, c.HostConfig[key]) {
-			delete(c.HostConfig, key)
-			continue
-		}
-		if r, ok := refused[key]; ok {
-			return nil, leftOut(r[0], r[1])
-		}
-		return nil, leftOut(fmt.Sprintf("HostConfig.%s (%s)", key, c.HostConfig[key]), "leave it out")
-	}
-	text, err := json.Marshal(c.HostConfig)
+	mode, err := out.parseHost(c.HostConfig)
 	if err != nil {
-		return nil, err
-	}
-	if err := decodeJSON(text, &host); err != nil {
-		return nil, err
-	}
-	if err := out.host(&host); err != nil {
-		return nil, err
-	}
-	if err := known(text, host); err != nil {
 		return nil, err
 	}
 	if c.NetworkDisabled {
 		out.network = networkNone
 	}
+	return out, c.checkNetworks(mode, out.network)
+}
+
+// supported refuses settings that FRE cannot honour.
+func (c *createRequest) supported(found func(image string) error) error {
+	switch {
+	case c.Image == "":
+		return badRequest("Image: name the image to run")
+	case len(c.Image) > 0 && found(c.Image) != nil:
+		return found(c.Image) // in Docker's words: clients pull the image after this error
+	case c.MacAddress != "":
+		return leftOut("custom hardware addresses", "leave --mac-address out")
+	case c.StopTimeout != nil:
+		return leftOut("stop time-outs of containers", "give the time when stopping: docker stop -t")
+	case c.Domainname != "":
+		return leftOut("domain names of containers", "leave --domainname out")
+	case c.Healthcheck != nil && len(c.Healthcheck.Test) > 0 && c.Healthcheck.Test[0] != "NONE":
+		return leftOut("health checks", "leave --health-cmd out; the gateway detects unresponsive functions")
+	}
+	return nil
+}
+
+// process sets the variables and the signal of the program.
+func (c *creation) process(from *containerConfig) (err error) {
+	if c.Env, c.unset, err = environment(from.Env); err != nil {
+		return err
+	}
+	if from.StopSignal != "" {
+		c.stopSignal, err = parseSignal(from.StopSignal)
+	}
+	return err
+}
+
+// checkNetworks refuses a second network, and settings of the first.
+func (c *createRequest) checkNetworks(mode, network string) error {
 	for name, endpoint := range c.NetworkingConfig.EndpointsConfig {
-		if name != host.NetworkMode && name != "default" && name != out.network {
-			return nil, leftOut("second network for a container", "give a single --network: none, bridge or host")
+		if name != mode && name != "default" && name != network {
+			return leftOut("second network for a container", "give a single --network: none, bridge or host")
 		}
-		for _, key := range slices.Sorted(maps.Keys(endpoint)) {
-			if !zero(endpoint[key]) {
-				return nil, leftOut("custom network settings ("+key+")", "leave them out")
-			}
+		if err := checkEndpoint(endpoint); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	return nil
+}
+
+// parseHost parses HostConfig, applies it and returns the network's mode. Settings without an effect
+// leave the map.
+func (c *creation) parseHost(config map[string]json.RawMessage) (mode string, err error) {
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if slices.Contains(handled, key) {
+			continue
+		}
+		if idle(key, config[key]) {
+			delete(config, key)
+			continue
+		}
+		if r, ok := refused[key]; ok {
+			return "", leftOut(r[0], r[1])
+		}
+		return "", leftOut(fmt.Sprintf("HostConfig.%s (%s)", key, config[key]), "leave it out")
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return "", err
+	}
+	var host hostConfig
+	if err := decodeJSON(text, &host); err != nil {
+		return "", err
+	}
+	if err := c.host(&host); err != nil {
+		return "", err
+	}
+	return host.NetworkMode, known(text, host)
+}
+
+// checkEndpoint refuses the settings of a network's endpoint.
+func checkEndpoint(endpoint map[string]json.RawMessage) error {
+	for _, key := range slices.Sorted(maps.Keys(endpoint)) {
+		if !zero(endpoint[key]) {
+			return leftOut("custom network settings ("+key+")", "leave them out")
+		}
+	}
+	return nil
 }
 
 // environment splits variables into variables to set, and variables of the image to omit (a name
@@ -310,17 +351,44 @@ func environment(given []string) (set, unset []string, err error) {
 
 // host applies the supported part of HostConfig.
 func (c *creation) host(h *hostConfig) error {
-	switch h.NetworkMode {
+	if err := c.setNetwork(h.NetworkMode); err != nil {
+		return err
+	}
+	if err := h.supported(); err != nil {
+		return err
+	}
+	c.annotations = h.Annotations
+	c.capAdd, c.capDrop, c.groups = h.CapAdd, h.CapDrop, h.GroupAdd
+	c.autoRemove, c.readOnly = h.AutoRemove, h.ReadonlyRootfs
+	for i, n := range h.ConsoleSize {
+		if n < 0 || n > math.MaxUint16 {
+			return badRequest("ConsoleSize: %d is not a number of rows or columns", n)
+		}
+		c.console[i] = uint16(n)
+	}
+	if err := c.limits(h); err != nil {
+		return err
+	}
+	return c.mounts(h)
+}
+
+func (c *creation) setNetwork(mode string) error {
+	switch mode {
 	case "", "default", networkBridge:
 		c.network = networkBridge
 	case networkNone, networkHost:
-		c.network = h.NetworkMode
+		c.network = mode
 	default:
-		if strings.HasPrefix(h.NetworkMode, "container:") {
+		if strings.HasPrefix(mode, "container:") {
 			return leftOut("shared network namespaces", "use --network none, bridge or host")
 		}
-		return badRequest("network %s not found: use none, bridge or host", h.NetworkMode) // not a 404, because clients would pull the image
+		return badRequest("network %s not found: use none, bridge or host", mode) // not a 404, because clients would pull the image
 	}
+	return nil
+}
+
+// supported refuses settings that the sandbox cannot have.
+func (h *hostConfig) supported() error {
 	if n := h.RestartPolicy.Name; n != "" && n != "no" {
 		return leftOut("restart policies", "deploy a function: the engine scales the instances")
 	}
@@ -343,18 +411,11 @@ func (c *creation) host(h *hostConfig) error {
 	if _, nameless := h.Annotations[""]; nameless {
 		return badRequest("Annotations: the empty string is not permitted as an annotation key")
 	}
-	c.annotations = h.Annotations
-	c.capAdd, c.capDrop, c.groups = h.CapAdd, h.CapDrop, h.GroupAdd
-	c.autoRemove, c.readOnly = h.AutoRemove, h.ReadonlyRootfs
-	for i, n := range h.ConsoleSize {
-		if n < 0 || n > math.MaxUint16 {
-			return badRequest("ConsoleSize: %d is not a number of rows or columns", n)
-		}
-		c.console[i] = uint16(n)
-	}
-	if err := c.limits(h); err != nil {
-		return err
-	}
+	return nil
+}
+
+// mounts applies Binds, Mounts and Tmpfs.
+func (c *creation) mounts(h *hostConfig) error {
 	for _, b := range h.Binds {
 		source, target, ok := strings.Cut(b, ":")
 		if !ok {
@@ -365,50 +426,65 @@ func (c *creation) host(h *hostConfig) error {
 			return err
 		}
 	}
-	for _, m := range h.Mounts {
-		switch m.Type {
-		case "volume":
-			if m.Source == "" {
-				m.Source = workVolume
-			}
-			if o := m.VolumeOptions; o != nil && (o.Subpath != "" || o.DriverConfig != nil && o.DriverConfig.Name != "") {
-				return leftOut("mounts of a part of a volume, or by a driver", "mount the tenant's directory as a whole: -v /work")
-			}
-			if err := c.mount(m.Source, m.Target, "", m.ReadOnly); err != nil {
-				return err
-			}
-		case "tmpfs":
-			if path.Clean(m.Target) != "/tmp" {
-				return noTmpfs(m.Target)
-			}
-			if o := m.TmpfsOptions; o != nil {
-				if o.Mode != 0 && o.Mode != 0o1777 || len(o.Options) > 0 {
-					return leftOut("tmpfs options but the size", tmpfsNext)
-				}
-				c.tmpBytes = o.SizeBytes
-			}
-		default:
-			return leftOut(m.Type+" mounts of the host", "mount the tenant's directory: -v /work")
+	for i := range h.Mounts {
+		if err := c.mountOf(&h.Mounts[i]); err != nil {
+			return err
 		}
 	}
 	for target, options := range h.Tmpfs {
-		if path.Clean(target) != "/tmp" {
-			return noTmpfs(target)
+		if err := c.tmpfs(target, options); err != nil {
+			return err
 		}
-		for o := range strings.SplitSeq(options, ",") {
-			size, sized := strings.CutPrefix(o, "size=")
-			if !sized {
-				if !slices.Contains([]string{"", "rw", "nosuid", "nodev", "exec", "mode=1777"}, o) {
-					return leftOut("tmpfs option "+o, tmpfsNext)
-				}
-				continue
-			}
-			n, err := parseSize(size)
-			if err != nil {
-				return badRequest("Tmpfs: %v", err)
-			}
-			c.tmpBytes = n
+	}
+	return nil
+}
+
+// partial reports whether the mount is of a part of a volume, or by a driver.
+func (m *hostMount) partial() bool {
+	o := m.VolumeOptions
+	return o != nil && (o.Subpath != "" || o.DriverConfig != nil && o.DriverConfig.Name != "")
+}
+
+func (c *creation) mountOf(m *hostMount) error {
+	switch m.Type {
+	case "volume":
+		if m.partial() {
+			return leftOut("mounts of a part of a volume, or by a driver", "mount the tenant's directory as a whole: -v /work")
 		}
+		return c.mount(cmp.Or(m.Source, workVolume), m.Target, "", m.ReadOnly)
+	case "tmpfs":
+		if path.Clean(m.Target) != "/tmp" {
+			return noTmpfs(m.Target)
+		}
+		if o := m.TmpfsOptions; o != nil {
+			if o.Mode != 0 && o.Mode != 0o1777 || len(o.Options) > 0 {
+				return leftOut("tmpfs options but the size", tmpfsNext)
+			}
+			c.tmpBytes = o.SizeBytes
+		}
+		return nil
+	}
+	return leftOut(m.Type+" mounts of the host", "mount the tenant's directory: -v /work")
+}
+
+// tmpfs applies the options of a mount at target: a size, and options that the sandbox's /tmp has.
+func (c *creation) tmpfs(target, options string) error {
+	if path.Clean(target) != "/tmp" {
+		return noTmpfs(target)
+	}
+	for o := range strings.SplitSeq(options, ",") {
+		size, sized := strings.CutPrefix(o, "size=")
+		if !sized {
+			if !slices.Contains([]string{"", "rw", "nosuid", "nodev", "exec", "mode=1777"}, o) {
+				return leftOut("tmpfs option "+o, tmpfsNext)
+			}
+			continue
+		}
+		n, err := parseSize(size)
+		if err != nil {
+			return badRequest("Tmpfs: %v", err)
+		}
+		c.tmpBytes = n
 	}
 	return nil
 }
@@ -446,28 +522,11 @@ func (c *creation) mount(source, target, options string, readOnly bool) error {
 
 // limits applies the resource limits.
 func (c *creation) limits(h *hostConfig) error {
-	const least = 6 << 20 // Docker's minimum
-	switch {
-	case h.Memory < 0 || h.Memory > 0 && h.Memory < least:
-		return badRequest("Memory: minimum memory limit allowed is 6MB")
-	case h.MemorySwap != 0 && (h.MemorySwap != h.Memory || h.Memory == 0):
-		return leftOut("swap limits", "the memory limit counts swap as well: give --memory-swap the same value as -m, or leave it out")
-	case h.NanoCpus < 0 || h.CPUQuota < 0 || h.CPUPeriod < 0:
-		return badRequest("CPU limits must not be negative")
-	case h.NanoCpus > 0 && (h.CPUQuota > 0 || h.CPUPeriod > 0):
-		return badRequest("Conflicting options: Nano CPUs and CPU Period or Quota cannot both be set")
+	if err := c.limitMemory(h); err != nil {
+		return err
 	}
-	c.memoryBytes = h.Memory
-	c.cpuMillis = h.NanoCpus / 1e6
-	if h.CPUQuota > 0 {
-		period := h.CPUPeriod
-		if period == 0 {
-			period = 100_000
-		}
-		c.cpuMillis = h.CPUQuota * 1000 / period
-	}
-	if h.NanoCpus > 0 && c.cpuMillis == 0 || h.CPUQuota > 0 && c.cpuMillis == 0 {
-		return badRequest("CPU limit: 0.001 CPUs are the least")
+	if err := c.limitCPU(h); err != nil {
+		return err
 	}
 	if h.PidsLimit != nil {
 		if *h.PidsLimit < 0 {
@@ -481,7 +540,40 @@ func (c *creation) limits(h *hostConfig) error {
 		}
 		c.files = u.Hard
 	}
-	for key, v := range h.StorageOpt {
+	return c.limitStorage(h.StorageOpt)
+}
+
+func (c *creation) limitMemory(h *hostConfig) error {
+	const least = 6 << 20 // Docker's minimum
+	switch {
+	case h.Memory < 0 || h.Memory > 0 && h.Memory < least:
+		return badRequest("Memory: minimum memory limit allowed is 6MB")
+	case h.MemorySwap != 0 && (h.MemorySwap != h.Memory || h.Memory == 0):
+		return leftOut("swap limits", "the memory limit counts swap as well: give --memory-swap the same value as -m, or leave it out")
+	}
+	c.memoryBytes = h.Memory
+	return nil
+}
+
+func (c *creation) limitCPU(h *hostConfig) error {
+	switch {
+	case min(h.NanoCpus, h.CPUQuota, h.CPUPeriod) < 0:
+		return badRequest("CPU limits must not be negative")
+	case h.NanoCpus > 0 && (h.CPUQuota > 0 || h.CPUPeriod > 0):
+		return badRequest("Conflicting options: Nano CPUs and CPU Period or Quota cannot both be set")
+	}
+	c.cpuMillis = h.NanoCpus / 1e6
+	if h.CPUQuota > 0 {
+		c.cpuMillis = h.CPUQuota * 1000 / cmp.Or(h.CPUPeriod, 100_000)
+	}
+	if c.cpuMillis == 0 && (h.NanoCpus > 0 || h.CPUQuota > 0) {
+		return badRequest("CPU limit: 0.001 CPUs are the least")
+	}
+	return nil
+}
+
+func (c *creation) limitStorage(options map[string]string) error {
+	for key, v := range options {
 		if key != "size" {
 			return leftOut("storage option "+key, "use --storage-opt size=1g")
 		}

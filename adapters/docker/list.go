@@ -152,26 +152,49 @@ func (s *server) sizes(c container) (written, whole int64) {
 
 var containerStates = []string{"created", "dead", "exited", "paused", "removing", "restarting", "running"}
 
+// checkStates refuses values that a container's state, exit status and health cannot have.
+func (f filters) checkStates() error {
+	for _, v := range f["status"] {
+		if !slices.Contains(containerStates, v) {
+			return badRequest("invalid filter 'status=%s': use one of %s", v, strings.Join(containerStates, ", "))
+		}
+	}
+	for _, v := range f["exited"] {
+		if _, err := strconv.Atoi(v); err != nil {
+			return badRequest("invalid filter 'exited=%s': use an exit status", v)
+		}
+	}
+	for _, v := range f["health"] {
+		if !slices.Contains([]string{"starting", "healthy", "unhealthy", "none"}, v) {
+			return badRequest("invalid filter 'health=%s': use starting, healthy, unhealthy or none", v)
+		}
+	}
+	return nil
+}
+
+// ancestors returns the digests of the named images that exist.
+func (s *server) ancestors(refs []string) ([]string, error) {
+	ancestors := make([]string, 0, len(refs))
+	for _, ref := range refs {
+		img, err := s.image(ref)
+		switch {
+		case err == nil:
+			ancestors = append(ancestors, string(img.Digest))
+		case errorStatus(err) != http.StatusNotFound:
+			return nil, err
+		}
+	}
+	return ancestors, nil
+}
+
 // containerFilter returns the test for the filters. Features that FRE lacks match nothing:
 // health checks, swarm tasks, published ports.
 func (s *server) containerFilter(f filters) (func(container) bool, error) {
 	if len(f) == 0 { // the usual case: skip the test of every row
 		return func(container) bool { return true }, nil
 	}
-	for _, v := range f["status"] {
-		if !slices.Contains(containerStates, v) {
-			return nil, badRequest("invalid filter 'status=%s': use one of %s", v, strings.Join(containerStates, ", "))
-		}
-	}
-	for _, v := range f["exited"] {
-		if _, err := strconv.Atoi(v); err != nil {
-			return nil, badRequest("invalid filter 'exited=%s': use an exit status", v)
-		}
-	}
-	for _, v := range f["health"] {
-		if !slices.Contains([]string{"starting", "healthy", "unhealthy", "none"}, v) {
-			return nil, badRequest("invalid filter 'health=%s': use starting, healthy, unhealthy or none", v)
-		}
+	if err := f.checkStates(); err != nil {
+		return nil, err
 	}
 	task, tasks, err := f.flag("is-task")
 	if err != nil {
@@ -187,15 +210,9 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 			*at = c.made
 		}
 	}
-	ancestors := make([]string, 0, len(f["ancestor"]))
-	for _, ref := range f["ancestor"] {
-		img, err := s.image(ref)
-		switch {
-		case err == nil:
-			ancestors = append(ancestors, string(img.Digest))
-		case errorStatus(err) != http.StatusNotFound:
-			return nil, err
-		}
+	ancestors, err := s.ancestors(f["ancestor"])
+	if err != nil {
+		return nil, err
 	}
 	likeID, likeName := f.like("id"), f.like("name")
 	return func(c container) bool {
