@@ -41,7 +41,7 @@ commands() {
 		/^```/        { inside = !inside; plain = $0 == "```" && inside; next }
 		inside && plain && step
 	' $page
-	echo "echo \"tutorial: end \$(date +%s)\""
+	echo "echo; echo \"tutorial: end \$(date +%s)\""
 }
 
 # answers prints the lines of the page's blocks of JSON, each behind the number of its step.
