@@ -21,7 +21,7 @@ var uncoded = map[string][]string{
 	"has the code of the wrapped error":                              {"admission.RefusedError", "engine.InvocationError"},
 	"has the code in a field, which ErrorOf reads":                   {"api.Error"},
 	"arises in a client":                                             {"api.ErrDetached", "client.ErrUnreachable", "image/signature.ErrPassword", "internal/command.UsageError"},
-	"arises in programs of tests":                                    {"internal/daemon.CommandError", "internal/daemon.ErrExited"},
+	"arises in programs of tests":                                    {"internal/testdaemon.CommandError", "internal/testdaemon.ErrExited"},
 	"ends the start of the engine or of the registry":                {"registry.ErrExposed", "registry.ErrInUse", "sandbox.ErrNotBuilt", "sandbox/cgroup.ErrMissing", "server.ErrRunning", "store.ErrLocked", "store.LockedError"},
 	"the engine takes another way: a file, a fresh start":            {"buffer.ErrExhausted", "buffer.ErrTooLarge", "sandbox.ErrForks", "sandbox/pool.ErrFull"},
 	"the engine answers by CrashError, ErrEventTooLarge or a retry":  {"channel.ErrClosed", "channel.ErrMetaTooLarge", "channel.ErrProtocol", "channel.ErrUnserved"},

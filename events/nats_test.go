@@ -16,8 +16,8 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -113,7 +113,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	err := daemon.Until(ctx, func() error {
+	err := testdaemon.Until(ctx, func() error {
 		r, err := s.Publish(ctx, "f", request("again"), Options{})
 		if err == nil {
 			acknowledged[r.ID] = true

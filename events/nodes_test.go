@@ -12,7 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -41,7 +41,7 @@ func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	err := daemon.Until(ctx, func() error {
+	err := testdaemon.Until(ctx, func() error {
 		if !is() {
 			return errors.New("not yet")
 		}

@@ -136,8 +136,8 @@ bench/internal/viewers/a.go  bench/internal/load    allowed
 bench/internal/viewers/a.go  video/origin           refused
 video/cmd/fre-video/a.go     video/service          allowed
 video/cmd/fre-video/b.go     engine                 refused
-other/a.go                   internal/daemon        refused
-bench/a.go                   internal/daemon        allowed
+other/a.go                   internal/testdaemon        refused
+bench/a.go                   internal/testdaemon        allowed
 store/a_test.go              internal/fretest       allowed
 store/a_test.go              video/asset            refused
 test/system/a.go             bench/ring             refused

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/fre-engine/fre/bench/internal/engine"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // reuse holds the cost of a further image of a function.
@@ -52,7 +52,7 @@ func measureEdits(ctx context.Context, e *engine.Engine, o options, template, fi
 	if err != nil {
 		return nil, err
 	}
-	c, err := daemon.LoadCase(dir, template)
+	c, err := testdaemon.LoadCase(dir, template)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 type options struct {
@@ -95,12 +95,12 @@ var functions = map[string]string{
 const lentFunction = "data-go-lent"
 
 // startEngine runs the engine with the benchmark's own configuration, written to dir.
-func startEngine(ctx context.Context, o options, dir string) (*daemon.Daemon, error) {
+func startEngine(ctx context.Context, o options, dir string) (*testdaemon.Daemon, error) {
 	config := filepath.Join(dir, "engine.yaml")
 	if err := os.WriteFile(config, []byte("network: {lend_connections: [default/"+lentFunction+"]}\n"), 0o600); err != nil {
 		return nil, err
 	}
-	return daemon.Start(ctx, daemon.Config{Bin: o.bin, State: o.state, Args: append(strings.Fields(o.serve), "--config", config)})
+	return testdaemon.Start(ctx, testdaemon.Config{Bin: o.bin, State: o.state, Args: append(strings.Fields(o.serve), "--config", config)})
 }
 
 // run deploys the functions with access to the network, and then measures in a child process
@@ -147,7 +147,7 @@ func deploy(ctx context.Context, o options, dir string) (err error) {
 		if err := os.MkdirAll(filepath.Dir(copied), 0o755); err != nil {
 			return err
 		}
-		if err := daemon.CopyTemplate(ctx, template, copied); err != nil {
+		if err := testdaemon.CopyTemplate(ctx, template, copied); err != nil {
 			return err
 		}
 		if name == lentFunction {
@@ -171,7 +171,7 @@ func appendTo(name, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-func stopEngine(d *daemon.Daemon) error {
+func stopEngine(d *testdaemon.Daemon) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return d.Stop(ctx)

@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // target is a request to a server.
@@ -250,7 +250,7 @@ func (b *bench) http2(ctx context.Context, r *result) error {
 	const path = "/65536"
 	call := func(addr string, args ...string) (rate float64, err error) {
 		err = testbed.OnCPU(b.cpus[1], func() error {
-			out, err := daemon.Command(ctx, h2load, append(args, "http://"+addr+path)...)
+			out, err := testdaemon.Command(ctx, h2load, append(args, "http://"+addr+path)...)
 			if err == nil {
 				rate, err = parseH2load(out)
 			}

@@ -13,7 +13,7 @@ import (
 	"text/template"
 
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // fileSizes lists the sizes of the static files.
@@ -28,7 +28,7 @@ type bench struct {
 	cpus    [2]int // servers, client
 	client  testbed.Client
 	dir     string
-	engine  *daemon.Daemon
+	engine  *testdaemon.Daemon
 	servers map[string]*testbed.Server
 	skipped []string
 }
@@ -158,7 +158,7 @@ func (b *bench) startNginx(ctx context.Context) error {
 	sites := append(append([]string{}, nginxSites...), h2Site)
 	addrs := make([]string, len(sites))
 	for i := range sites {
-		addr, err := daemon.FreeAddress()
+		addr, err := testdaemon.FreeAddress()
 		if err != nil {
 			return err
 		}
@@ -191,7 +191,7 @@ func (b *bench) startH2O(ctx context.Context) error {
 		b.skipped = append(b.skipped, "no h2o here: scripts/deps.sh bench")
 		return nil
 	}
-	addr, err := daemon.FreeAddress()
+	addr, err := testdaemon.FreeAddress()
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/peer"
 	"github.com/fre-engine/fre/bench/internal/stats"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // hookSecret is the key that signs the webhooks.
@@ -119,7 +119,7 @@ func webhook(ctx context.Context, e *engine.Engine, url string, i int) (line, an
 	if err := host.Settle(ctx); err != nil { // the next command would take CPU time from the handler
 		return 0, 0, err
 	}
-	err = daemon.Until(ctx, func() error {
+	err = testdaemon.Until(ctx, func() error {
 		ev, err := engine.JSON[api.QueuedEventDetails](ctx, e, "events", "show", id)
 		if err != nil {
 			return err

@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/memory"
 	"github.com/fre-engine/fre/bench/internal/rawhttp"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // bench is a run.
@@ -79,13 +79,13 @@ func (b *bench) beside(what, dockerPath string, fre ...*asked) ([]*asked, error)
 
 // start starts the engine on a state directory, and returns the time until the engine has answered
 // with the list of images.
-func (b *bench) start(ctx context.Context, state string) (*daemon.Daemon, time.Duration, error) {
+func (b *bench) start(ctx context.Context, state string) (*testdaemon.Daemon, time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	answered := make(chan time.Duration, 1)
 	begin := time.Now()
 	go func() {
-		_ = daemon.Until(ctx, func() error { // polls every 10 ms
+		_ = testdaemon.Until(ctx, func() error { // polls every 10 ms
 			conn, err := rawhttp.DialUnix(state + ".sock")
 			if err != nil {
 				return err
@@ -99,14 +99,14 @@ func (b *bench) start(ctx context.Context, state string) (*daemon.Daemon, time.D
 		})
 		answered <- time.Since(begin)
 	}()
-	d, err := daemon.Start(ctx, daemon.Config{Bin: b.bin, State: state})
+	d, err := testdaemon.Start(ctx, testdaemon.Config{Bin: b.bin, State: state})
 	if err != nil {
 		return nil, 0, err
 	}
 	return d, <-answered, nil
 }
 
-func stopping(d *daemon.Daemon, err *error) {
+func stopping(d *testdaemon.Daemon, err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	*err = errors.Join(*err, d.Stop(ctx))
@@ -363,7 +363,7 @@ func (b *bench) many(ctx context.Context) (err error) {
 	if err := seed(ctx, b.imagesState(), b.size.Few, b.size.Many, 2); err != nil {
 		return err
 	}
-	var d *daemon.Daemon
+	var d *testdaemon.Daemon
 	for i := range b.size.Starts {
 		if i > 0 {
 			var err error

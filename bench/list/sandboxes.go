@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/cc"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 //go:embed c/sitter.c
@@ -37,7 +37,7 @@ func putSitter(ctx context.Context, state, dir string, files int) error {
 	// A page and an inode for each file, doubled.
 	config.Resources.TmpBytes = int64(files+1024) * 4096 * 2
 	config.Resources.MemoryBytes = config.Resources.TmpBytes*2 + 64<<20
-	return daemon.PutImages(ctx, state, daemon.Function{Name: sitter, Program: program, Config: config})
+	return testdaemon.PutImages(ctx, state, testdaemon.Function{Name: sitter, Program: program, Config: config})
 }
 
 // crowd is a set of running sandboxes.

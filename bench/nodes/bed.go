@@ -22,7 +22,7 @@ import (
 
 	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/registry"
 )
 
@@ -47,9 +47,9 @@ type node struct {
 	*bed
 	*share
 	name   string
-	config daemon.Config
+	config testdaemon.Config
 	api    *client.Client
-	daemon *daemon.Daemon // nil: not running
+	daemon *testdaemon.Daemon // nil: not running
 }
 
 // run runs a command of the system.
@@ -195,7 +195,7 @@ func (b *bed) add(ctx context.Context, name string, number int) (n *node, err er
 	if err := errors.Join(os.WriteFile(wrapper, []byte(n.enter(netns, b.bin)), 0o755), os.WriteFile(config, []byte(text), 0o600)); err != nil {
 		return nil, err
 	}
-	n.config = daemon.Config{
+	n.config = testdaemon.Config{
 		Bin: wrapper, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--parked-sandboxes", "0"},
 	}
 	n.api = client.New(n.config.Socket)
@@ -211,7 +211,7 @@ func (n *node) start(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	n.daemon, err = daemon.Start(ctx, n.config)
+	n.daemon, err = testdaemon.Start(ctx, n.config)
 	return err
 }
 
@@ -243,7 +243,7 @@ func with(ctx context.Context, nodes []*node, running int, functions ...string) 
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for _, n := range nodes[:running] {
-		err := daemon.Until(ctx, func() error {
+		err := testdaemon.Until(ctx, func() error {
 			all, err := n.api.Nodes(ctx)
 			if err != nil {
 				return err

@@ -30,7 +30,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 type options struct {
@@ -194,7 +194,7 @@ func deploy(ctx context.Context, o options, nodes []*node) error {
 }
 
 func build(ctx context.Context, o options, n *node) (err error) {
-	d, err := daemon.Start(ctx, daemon.Config{Bin: n.bin, State: n.config.State})
+	d, err := testdaemon.Start(ctx, testdaemon.Config{Bin: n.bin, State: n.config.State})
 	if err != nil {
 		return err
 	}

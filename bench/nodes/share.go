@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/sandbox/cgroup"
 )
 
@@ -85,7 +85,7 @@ func (s *share) limit(ctx context.Context, percent int) error {
 		value int64
 	}{{"cpu.shares", weight}, {"cpu.cfs_period_us", period.Microseconds()}, {"cpu.cfs_quota_us", period.Microseconds() * int64(percent) / 100}} {
 		path := filepath.Join(s.groups[0].dir, v.name)
-		err := daemon.Until(ctx, func() error { return os.WriteFile(path, strconv.AppendInt(nil, v.value, 10), 0) })
+		err := testdaemon.Until(ctx, func() error { return os.WriteFile(path, strconv.AppendInt(nil, v.value, 10), 0) })
 		if err != nil {
 			return err
 		}
@@ -109,7 +109,7 @@ func (s *share) remove(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	for _, g := range s.groups {
-		errs = append(errs, daemon.Until(ctx, func() error { return removeGroups(g.dir) }))
+		errs = append(errs, testdaemon.Until(ctx, func() error { return removeGroups(g.dir) }))
 	}
 	return errors.Join(errs...)
 }

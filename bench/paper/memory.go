@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/engine"
 	"github.com/fre-engine/fre/bench/internal/host"
 	"github.com/fre-engine/fre/bench/internal/memory"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // languages lists the languages of the figures with their templates. A language without a template
@@ -65,7 +65,7 @@ type pair struct {
 // and the same bootstrap.
 type web struct {
 	name   string
-	event  daemon.Event // has a nonempty body
+	event  testdaemon.Event // has a nonempty body
 	rootfs string
 	config config
 }
@@ -205,7 +205,7 @@ func deployWeb(ctx context.Context, e *engine.Engine, name, template string, ins
 	if err != nil {
 		return nil, err
 	}
-	test, err := daemon.LoadCase(dir, w.function())
+	test, err := testdaemon.LoadCase(dir, w.function())
 	if err != nil {
 		return nil, err
 	}

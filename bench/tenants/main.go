@@ -25,7 +25,7 @@ import (
 	"github.com/fre-engine/fre/bench/internal/load"
 	"github.com/fre-engine/fre/bench/internal/report"
 	"github.com/fre-engine/fre/bench/internal/stats"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 type options struct {
@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	d, err := daemon.Start(ctx, daemon.Config{Bin: bin, State: filepath.Join(dir, "state")})
+	d, err := testdaemon.Start(ctx, testdaemon.Config{Bin: bin, State: filepath.Join(dir, "state")})
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 // measure takes one turn.
-func (s *situation) measure(ctx context.Context, d *daemon.Daemon, o options) error {
+func (s *situation) measure(ctx context.Context, d *testdaemon.Daemon, o options) error {
 	if _, err := d.CLI(ctx, "tenant", "quota", "noisy", "--events", strconv.Itoa(int(s.quota))); err != nil {
 		return err
 	}

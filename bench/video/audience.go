@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // audience holds the CPU costs of viewers that watch the film at 4 Mbit/s, the same number from
@@ -88,7 +88,7 @@ func (b *bench) attention(ctx context.Context, s *testbed.Server, path string) (
 	}
 	var out string
 	err = testbed.OnCPU(b.cpus[1], func() (err error) {
-		out, err = daemon.Command(ctx, b.client.Bin, "video", "http://"+s.Addr+path+"/hls/master.m3u8", "--viewers", strconv.Itoa(b.viewers),
+		out, err = testdaemon.Command(ctx, b.client.Bin, "video", "http://"+s.Addr+path+"/hls/master.m3u8", "--viewers", strconv.Itoa(b.viewers),
 			"--rate", "4", "--seeks", "0", "--ramp", (length / 8).String(), "--duration", length.String(), "--seed", "1", "--json", "-")
 		return err
 	})

@@ -12,7 +12,7 @@ import (
 	"text/template"
 
 	"github.com/fre-engine/fre/bench/internal/testbed"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/video/asset"
 )
 
@@ -89,7 +89,7 @@ func heapOf(s *testbed.Server) func(context.Context) (testbed.Heap, error) {
 // startVideo starts fre-video. The engine's socket does not exist, because fre-video never calls
 // the engine here.
 func (b *bench) startVideo(ctx context.Context, name, program, state string, flags ...string) error {
-	addr, err := daemon.FreeAddress()
+	addr, err := testdaemon.FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (b *bench) startNginx(ctx context.Context) error {
 	}
 	addrs := map[string]string{}
 	for _, name := range []string{nginxOn, nginxOff, vodServer} {
-		addr, err := daemon.FreeAddress()
+		addr, err := testdaemon.FreeAddress()
 		if err != nil {
 			return err
 		}

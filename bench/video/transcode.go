@@ -25,7 +25,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/bench/internal/testbed"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/video/media"
 	"github.com/fre-engine/fre/video/service"
 )
@@ -69,7 +69,7 @@ func transcode(ctx context.Context, o options, dir string) (t *transcoding, err 
 	if _, err := ffmpeg(ctx, append(strings.Fields(fmt.Sprintf("-f lavfi -i testsrc2=size=1280x720:rate=25:duration=%d,noise=alls=4:allf=t -c:v libx264 -preset veryfast -crf 20 -pix_fmt yuv420p", sourceSeconds)), source)...); err != nil {
 		return nil, err
 	}
-	d, err := daemon.Start(ctx, daemon.Config{Bin: o.fre, State: o.state})
+	d, err := testdaemon.Start(ctx, testdaemon.Config{Bin: o.fre, State: o.state})
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // screen is a terminal that knows what bars write: lines, each of which takes as

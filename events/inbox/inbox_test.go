@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // within only ends a test that hangs. With a slow disk TestUnwatched takes minutes: each of its
@@ -115,7 +115,7 @@ func (b *box) until(what func() error) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), within)
 	defer cancel()
-	if err := daemon.Until(ctx, what); err != nil {
+	if err := testdaemon.Until(ctx, what); err != nil {
 		b.t.Fatal(err)
 	}
 }

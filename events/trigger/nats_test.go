@@ -16,7 +16,7 @@ import (
 
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/events"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -63,7 +63,7 @@ func until(t *testing.T, what func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	if err := daemon.Until(ctx, what); err != nil {
+	if err := testdaemon.Until(ctx, what); err != nil {
 		t.Fatal(err)
 	}
 }

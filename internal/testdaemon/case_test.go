@@ -1,4 +1,4 @@
-package daemon_test
+package testdaemon_test
 
 import (
 	"path/filepath"
@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/client/functest"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // TestTemplateCases reads the tests of every template and scaffold: one without
@@ -27,17 +27,17 @@ func TestTemplateCases(t *testing.T) {
 }
 
 func TestLoadCase(t *testing.T) {
-	c, err := daemon.LoadCase("../../templates/python-hello", "other")
+	c, err := testdaemon.LoadCase("../../templates/python-hello", "other")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(daemon.Event{Method: "POST", Path: "/", Headers: map[string]string{}, Body: "Ada"}, c.Event); diff != "" {
+	if diff := cmp.Diff(testdaemon.Event{Method: "POST", Path: "/", Headers: map[string]string{}, Body: "Ada"}, c.Event); diff != "" {
 		t.Errorf("event (-want +got):\n%s", diff)
 	}
-	if err := c.Check(&daemon.Answer{Status: 200, Body: []byte(`{"hello":"Ada","function":"other"}`)}); err != nil {
+	if err := c.Check(&testdaemon.Answer{Status: 200, Body: []byte(`{"hello":"Ada","function":"other"}`)}); err != nil {
 		t.Error(err)
 	}
-	if err := c.Check(&daemon.Answer{Status: 200, Body: []byte(`{"hello":"Ada","function":"python-hello"}`)}); err == nil {
+	if err := c.Check(&testdaemon.Answer{Status: 200, Body: []byte(`{"hello":"Ada","function":"python-hello"}`)}); err == nil {
 		t.Error("another function's answer passes")
 	}
 }

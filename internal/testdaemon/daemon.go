@@ -1,6 +1,6 @@
-// Package daemon runs `fre serve` as a child process for the system tests and the benchmarks. Both
-// use only the command line and the HTTP address of the program, and no package inside FRE.
-package daemon
+// Package testdaemon runs `fre serve` as a child process for system tests, benchmarks and the demo.
+// They use only the command line and the HTTP address of the program, and no package inside FRE.
+package testdaemon
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package daemon_test
+package testdaemon_test
 
 import (
 	"context"
@@ -12,21 +12,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-func program(t *testing.T, body string) daemon.Config {
+func program(t *testing.T, body string) testdaemon.Config {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "fre")
 	if err := os.WriteFile(bin, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return daemon.Config{Bin: bin, State: filepath.Join(t.TempDir(), "state")}
+	return testdaemon.Config{Bin: bin, State: filepath.Join(t.TempDir(), "state")}
 }
 
 func TestStartReportsTheEnd(t *testing.T) {
-	_, err := daemon.Start(t.Context(), program(t, `echo "no room at the inn" >&2; exit 3`))
-	if !errors.Is(err, daemon.ErrExited) || !strings.Contains(err.Error(), "no room at the inn") {
+	_, err := testdaemon.Start(t.Context(), program(t, `echo "no room at the inn" >&2; exit 3`))
+	if !errors.Is(err, testdaemon.ErrExited) || !strings.Contains(err.Error(), "no room at the inn") {
 		t.Errorf("got %v, want ErrExited with what the program said", err)
 	}
 }
@@ -34,7 +34,7 @@ func TestStartReportsTheEnd(t *testing.T) {
 func TestStartGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	_, err := daemon.Start(ctx, program(t, "exec sleep 600"))
+	_, err := testdaemon.Start(ctx, program(t, "exec sleep 600"))
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want context.DeadlineExceeded", err)
 	}
@@ -42,11 +42,11 @@ func TestStartGivesUpWithItsContext(t *testing.T) {
 
 func TestCommand(t *testing.T) {
 	cfg := program(t, `echo "out $*"; echo "said $1" >&2; exit "$2"`)
-	if got, err := daemon.Command(t.Context(), cfg.Bin, "a", "0"); err != nil || got != "out a 0\n" {
+	if got, err := testdaemon.Command(t.Context(), cfg.Bin, "a", "0"); err != nil || got != "out a 0\n" {
 		t.Errorf("got %q and error %v, want what the program printed", got, err)
 	}
-	_, err := daemon.Command(t.Context(), cfg.Bin, "b", "4")
-	var failed *daemon.CommandError
+	_, err := testdaemon.Command(t.Context(), cfg.Bin, "b", "4")
+	var failed *testdaemon.CommandError
 	if !errors.As(err, &failed) || failed.Code != 4 || failed.Stderr != "said b\n" {
 		t.Errorf("got %#v, want a CommandError of status 4 that holds standard error", err)
 	}
@@ -66,7 +66,7 @@ func TestFreeAddress(t *testing.T) {
 	room := max(low-10_000, 65_535-high) > 1000
 	seen := map[string]bool{}
 	for range 500 {
-		address, err := daemon.FreeAddress()
+		address, err := testdaemon.FreeAddress()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 func main() {
@@ -52,7 +52,7 @@ func run(ctx context.Context, addr string, dirs []string) error {
 	var errs []error
 	for _, dir := range dirs {
 		name := filepath.Base(dir)
-		c, err := daemon.LoadCase(dir, name)
+		c, err := testdaemon.LoadCase(dir, name)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func run(ctx context.Context, addr string, dirs []string) error {
 	return errors.Join(append(errs, table.Flush())...)
 }
 
-func call(ctx context.Context, client *http.Client, addr, name string, c *daemon.Case) (*daemon.Answer, times, error) {
+func call(ctx context.Context, client *http.Client, addr, name string, c *testdaemon.Case) (*testdaemon.Answer, times, error) {
 	begin := time.Now()
 	a, err := c.Event.Call(ctx, client, addr, name)
 	if err != nil {
@@ -97,7 +97,7 @@ func call(ctx context.Context, client *http.Client, addr, name string, c *daemon
 }
 
 // show prints the equivalent curl command and the answer.
-func show(e daemon.Event, addr, name string, a *daemon.Answer) {
+func show(e testdaemon.Event, addr, name string, a *testdaemon.Answer) {
 	command := []string{"curl", "-X", e.Method}
 	for k, v := range e.Headers {
 		command = append(command, "-H", quote(k+": "+v))

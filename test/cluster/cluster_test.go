@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // Three nodes are one engine: what is deployed, split or removed on one is so on all; a node
@@ -120,7 +120,7 @@ func sameName(t *testing.T, w *world) {
 	second.config.Listen = strings.TrimSuffix(second.config.Listen, "8080") + "8081"
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	_, err := daemon.Start(ctx, second.config)
+	_, err := testdaemon.Start(ctx, second.config)
 	if err == nil || !strings.Contains(err.Error(), "another node has the name") {
 		t.Errorf("a second node a: %v", err)
 	}
@@ -167,7 +167,7 @@ func partition(t *testing.T, a, c *node) {
 	if out := c.cli(t, "invoke", "fn", "--data", "still here"); !strings.Contains(out, "still here") {
 		t.Errorf("a partitioned node: %q", out)
 	}
-	var failed *daemon.CommandError
+	var failed *testdaemon.CommandError
 	if _, err := c.CLI(t.Context(), "function", "rollback", "fn", "1"); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the other nodes") {
 		t.Errorf("a change at a partitioned node: %v", err)
 	}

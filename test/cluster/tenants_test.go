@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // answers is the status that a function answers with to whoever shows a token, and the node
@@ -121,7 +121,7 @@ func TestTenantsOfNodes(t *testing.T) {
 	b.cut(t)
 	b.sees(t, "a=unknown", "b=partitioned")
 	for _, args := range [][]string{{"token", "create", "x", "--tenant", "default", "--scopes", "invoke"}, {"tenant", "create", "new"}, {"secret", "rm", "password"}} {
-		var failed *daemon.CommandError
+		var failed *testdaemon.CommandError
 		if _, err := b.CLI(context.WithoutCancel(t.Context()), args...); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the other nodes") && !strings.Contains(failed.Stderr, "reads the secret") {
 			t.Errorf("%v at a node that is cut off: %v", args, err)
 		}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // Three nodes are replaced by another version one by one, as docs/cluster.md says: whoever
@@ -121,7 +121,7 @@ func undrain(t *testing.T, other *node, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	err := daemon.Until(ctx, func() error {
+	err := testdaemon.Until(ctx, func() error {
 		all, err := other.api.Nodes(ctx)
 		if err != nil {
 			return err

@@ -28,9 +28,9 @@ import (
 
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/registry"
 	"github.com/fre-engine/fre/template"
 )
@@ -57,12 +57,12 @@ type world struct {
 }
 
 type node struct {
-	*daemon.Daemon
+	*testdaemon.Daemon
 	w      *world
 	name   string
 	netns  string
 	cable  string // the bridge's end of it
-	config daemon.Config
+	config testdaemon.Config
 	api    *client.Client
 }
 
@@ -137,7 +137,7 @@ func (w *world) startNATS(t *testing.T) {
 	// JetStream is one over several servers only where each knows of others' routes before.
 	var routes []*url.URL
 	for range 3 {
-		address, err := daemon.FreeAddressOf(w.subnet + ".1")
+		address, err := testdaemon.FreeAddressOf(w.subnet + ".1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,13 +204,13 @@ func (w *world) until(t *testing.T, what string, is func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	if err := daemon.Until(ctx, is); err != nil {
+	if err := testdaemon.Until(ctx, is); err != nil {
 		t.Fatalf("it does not come: %s: %v", what, err)
 	}
 }
 
 // functions are those of the tests: fn answers with what it gets, slow takes /wait?DURATION.
-func functions(t *testing.T) []daemon.Function {
+func functions(t *testing.T) []testdaemon.Function {
 	t.Helper()
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
 	config := image.Config{
@@ -219,11 +219,11 @@ func functions(t *testing.T) []daemon.Function {
 	}
 	slow := config
 	slow.Protocol = image.ProtocolStdio
-	return []daemon.Function{{Name: "fn", Program: program, Config: config}, {Name: "slow", Program: program, Config: slow}}
+	return []testdaemon.Function{{Name: "fn", Program: program, Config: config}, {Name: "slow", Program: program, Config: slow}}
 }
 
 // add makes a node, with a network namespace of its own, and starts it.
-func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node {
+func (w *world) add(t *testing.T, name string, images ...testdaemon.Function) *node {
 	t.Helper()
 	number := len(w.nodes) + 2
 	n := &node{w: w, name: name, netns: fmt.Sprintf("%s-%d", w.bridge, number), cable: fmt.Sprintf("%sv%d", w.bridge, number)}
@@ -242,7 +242,7 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 		t.Fatal(err)
 	}
 	if len(images) > 0 {
-		if err := daemon.PutImages(t.Context(), state, images...); err != nil {
+		if err := testdaemon.PutImages(t.Context(), state, images...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -257,7 +257,7 @@ func (w *world) add(t *testing.T, name string, images ...daemon.Function) *node 
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.config = daemon.Config{
+	n.config = testdaemon.Config{
 		Bin: n.config.Bin, State: state, Socket: filepath.Join(dir, "fre.sock"), Listen: address + ":8080", Args: []string{"--config", config, "--pool", "4", "--parked-sandboxes", "0"}, Log: t.Output(),
 	}
 	n.start()

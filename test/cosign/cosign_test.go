@@ -23,8 +23,8 @@ import (
 
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -129,7 +129,7 @@ func TestCosign(t *testing.T) {
 	if err := os.WriteFile(program, []byte("nothing runs it"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := daemon.PutImages(t.Context(), state, daemon.Function{Name: "fn", Program: program}); err != nil {
+	if err := testdaemon.PutImages(t.Context(), state, testdaemon.Function{Name: "fn", Program: program}); err != nil {
 		t.Fatal(err)
 	}
 	s := openStore(t, filepath.Join(state, "store"))

@@ -18,9 +18,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // missingObjects are requests for what FRE does not do, of objects that are not there: that
@@ -281,7 +281,7 @@ func TestBomb(t *testing.T) {
 	if err := os.WriteFile(config, []byte("images:\n  max_size: 16MiB\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := daemontest.Start(t, daemon.Config{State: state, Args: []string{"--config", config}, Log: t.Output()})
+	d := daemontest.Start(t, testdaemon.Config{State: state, Args: []string{"--config", config}, Log: t.Output()})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}
 	bomb := gzipped(t, archive(t, []tar.Header{{Name: "x", Typeflag: tar.TypeReg}}, [][]byte{make([]byte, 64<<20)}))

@@ -15,9 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 func TestRun(t *testing.T) { each(t, nil, (*world).testRun) }
@@ -296,7 +296,7 @@ func (w *world) testAttach(t *testing.T) {
 	post("/containers/term/start", "", http.StatusNoContent)
 	post("/containers/term/resize?h=40&w=100", "", http.StatusOK)
 	post("/containers/term/resize?h=x&w=100", "", http.StatusBadRequest)
-	if err := daemon.Until(ctx, func() error {
+	if err := testdaemon.Until(ctx, func() error {
 		if got := w.ok(t, "logs", "term"); !strings.Contains(got, "> ready") {
 			return fmt.Errorf("docker logs prints %q", got)
 		}
@@ -315,7 +315,7 @@ func (w *world) testAttach(t *testing.T) {
 func TestStop(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
-	d := daemontest.Start(t, daemon.Config{State: filepath.Join(daemontest.Dir(t), "state"), Args: []string{"--drain", "24h"}, Log: t.Output()})
+	d := daemontest.Start(t, testdaemon.Config{State: filepath.Join(daemontest.Dir(t), "state"), Args: []string{"--drain", "24h"}, Log: t.Output()})
 	stop := sync.OnceFunc(func() { daemontest.Stop(t, d) })
 	t.Cleanup(stop)
 	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // TestBuildCache: what builds have downloaded is listed, and goes with all of the
@@ -25,7 +25,7 @@ func TestBuildCache(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(cache, "index"), make([]byte, 5<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := daemontest.Start(t, daemon.Config{State: state, Log: t.Output()})
+	d := daemontest.Start(t, testdaemon.Config{State: state, Log: t.Output()})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}
 	df := []string{"system", "df", "--format", "{{.Type}}:{{.TotalCount}}:{{.Reclaimable}}"}

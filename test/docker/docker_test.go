@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // TestSystem: what the client asks of the engine as such.
@@ -167,7 +167,7 @@ func (w *world) testLogTail(t *testing.T) {
 		r := w.docker(t, "logs", "-n", n, id)
 		return strings.Count(r.stdout+r.stderr, "\n"), r
 	}
-	if err := daemon.Until(t.Context(), func() error { // what a function prints may come behind its answer
+	if err := testdaemon.Until(t.Context(), func() error { // what a function prints may come behind its answer
 		if got, r := lines("all"); got != 4 {
 			return fmt.Errorf("docker logs: %d lines, want 4: %q %q", got, r.stdout, r.stderr)
 		}

@@ -19,9 +19,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/registry"
 )
 
@@ -114,7 +114,7 @@ func TestLogins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := daemon.PutImages(t.Context(), state, daemon.Function{Name: "app", Program: program}); err != nil {
+	if err := testdaemon.PutImages(t.Context(), state, testdaemon.Function{Name: "app", Program: program}); err != nil {
 		t.Fatal(err)
 	}
 	r := askRegistry(t, "engine:engine-secret", "ann:ann-secret", "bob:bob-secret")
@@ -128,7 +128,7 @@ func TestLogins(t *testing.T) {
 	broken := dockerConfig(t, filepath.Join(dir, "broken"), nobody, fmt.Sprintf(`{"credHelpers":{%q:"missing"}}`, r.host))
 
 	var log bytes.Buffer
-	d := daemontest.Start(t, daemon.Config{State: state, Args: []string{"--group", group.Name, "--log-level", "debug"}, Log: &log})
+	d := daemontest.Start(t, testdaemon.Config{State: state, Args: []string{"--group", group.Name, "--log-level", "debug"}, Log: &log})
 	try := func(config, says string, args ...string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), within)

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // TestQuota: containers count against the quotas of the tenant that their label names. The
@@ -20,7 +20,7 @@ func TestQuota(t *testing.T) {
 			fretest.RequireRoot(t)
 			fretest.CheckLeaks(t)
 			state := filepath.Join(daemontest.Dir(t), "state")
-			w := &world{Daemon: daemontest.Start(t, daemon.Config{State: state, Log: t.Output()}), client: client, config: t.TempDir()}
+			w := &world{Daemon: daemontest.Start(t, testdaemon.Config{State: state, Log: t.Output()}), client: client, config: t.TempDir()}
 			t.Cleanup(func() { daemontest.Stop(t, w.Daemon) })
 			w.app(t)
 			w.fre(t, "tenant create acme --instances 1 --memory 128MiB")
@@ -45,7 +45,7 @@ func TestQuota(t *testing.T) {
 			})
 			w.has(t, "1/1", "1", "67.1MB/134MB")
 			w.Kill()
-			w.Daemon = daemontest.Start(t, daemon.Config{State: state, Log: t.Output()})
+			w.Daemon = daemontest.Start(t, testdaemon.Config{State: state, Log: t.Output()})
 			w.has(t, "0/1", "0", "0B/134MB")
 			w.run(t, []line{
 				{words("start two"), 0, `two`, ``},

@@ -5,7 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // TestSDK: the distribution's Python SDK does what it does with Docker.

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // program runs one of the other tools that deal with images; scripts/deps.sh test
@@ -24,8 +24,8 @@ func program(t *testing.T, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	out, err := daemon.Command(ctx, name, args...)
-	if _, ok := errors.AsType[*daemon.CommandError](err); err != nil && !ok {
+	out, err := testdaemon.Command(ctx, name, args...)
+	if _, ok := errors.AsType[*testdaemon.CommandError](err); err != nil && !ok {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(out), err
@@ -39,11 +39,11 @@ func TestSkopeo(t *testing.T) {
 	dir := daemontest.Dir(t)
 	state := filepath.Join(dir, "state")
 	prog := filepath.Join(fretest.Rootfs(t), "bin/prog")
-	function := daemon.Function{Name: "app", Program: prog, Config: image.Config{Args: []string{"/function/program", "ids"}, Env: []string{"PATH=/bin"}}}
-	if err := daemon.PutImages(t.Context(), state, function); err != nil {
+	function := testdaemon.Function{Name: "app", Program: prog, Config: image.Config{Args: []string{"/function/program", "ids"}, Env: []string{"PATH=/bin"}}}
+	if err := testdaemon.PutImages(t.Context(), state, function); err != nil {
 		t.Fatal(err)
 	}
-	addr, err := daemon.FreeAddress()
+	addr, err := testdaemon.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestSkopeo(t *testing.T) {
 	if err := os.WriteFile(config, []byte("registry: {serve: {listen: '"+addr+"'}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := daemontest.Start(t, daemon.Config{State: state, Args: []string{"--config", config}, Log: t.Output()})
+	d := daemontest.Start(t, testdaemon.Config{State: state, Args: []string{"--config", config}, Log: t.Output()})
 	defer daemontest.Stop(t, d)
 	fre := func(args ...string) string {
 		t.Helper()

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // within bounds every command, and each test of one that goes on; nothing measured depends on it.
@@ -39,7 +39,7 @@ func clients(t *testing.T) []string {
 
 // world is an engine and a client.
 type world struct {
-	*daemon.Daemon
+	*testdaemon.Daemon
 	client, config string
 	version        string // of the API, that the client is to speak; "" for its own choice
 }
@@ -50,9 +50,9 @@ func each(t *testing.T, functions []string, test func(*world, *testing.T)) {
 	t.Helper()
 	for _, client := range clients(t) {
 		t.Run(strings.ReplaceAll(strings.Trim(client, "/"), "/", "-"), func(t *testing.T) {
-			var all []daemon.Function
+			var all []testdaemon.Function
 			for _, name := range functions {
-				all = append(all, daemon.Function{Name: name})
+				all = append(all, testdaemon.Function{Name: name})
 			}
 			test(&world{Daemon: daemontest.Serve(t, all...), client: client, config: t.TempDir()}, t)
 		})

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // steps is scripts/steps.sh in a directory with a copy of scripts/ and its own Makefile.
@@ -112,7 +112,7 @@ func TestStepsInterrupted(t *testing.T) {
 	}
 	sleeps := map[string]int{"a.pid": 0, "b.pid": 0}
 	for name := range sleeps {
-		err := daemon.Until(t.Context(), func() error {
+		err := testdaemon.Until(t.Context(), func() error {
 			raw, err := os.ReadFile(filepath.Join(cmd.Dir, name))
 			if err != nil {
 				return err
@@ -131,7 +131,7 @@ func TestStepsInterrupted(t *testing.T) {
 		t.Errorf("the script ended with %v", err)
 	}
 	for name, pid := range sleeps {
-		err := daemon.Until(t.Context(), func() error {
+		err := testdaemon.Until(t.Context(), func() error {
 			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("%s: process %d has not ended: %w", name, pid, err)
 			}

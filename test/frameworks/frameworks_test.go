@@ -15,9 +15,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 func TestFrameworks(t *testing.T) {
@@ -30,7 +30,7 @@ func TestFrameworks(t *testing.T) {
 	if state == "" {
 		state = daemontest.Dir(t)
 	}
-	d := daemontest.Start(t, daemon.Config{State: state})
+	d := daemontest.Start(t, testdaemon.Config{State: state})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	for _, archive := range archives {
 		name := strings.TrimSuffix(filepath.Base(archive), ".txtar")

@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // address is where the client looks for the function, whatever it is told.
@@ -49,7 +49,7 @@ func TestFunctionsFramework(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
 	dir := daemontest.Dir(t)
-	d := daemontest.Start(t, daemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()})
+	d := daemontest.Start(t, testdaemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	var function atomic.Pointer[string] // that the client calls
 	serve(t, d.Addr(), &function)

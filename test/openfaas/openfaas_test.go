@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // cli is faas-cli with a home and a directory of its own.
@@ -90,7 +90,7 @@ func TestFaasCLI(t *testing.T) {
 	c := &cli{t: t, program: program, dir: dir}
 	payload := c.write("payload.txt", builderSecret)
 	config := c.write("fre.yaml", fmt.Sprintf("openfaas: {builders: [{secret_file: %s}]}\n", payload))
-	d := daemontest.Start(t, daemon.Config{State: filepath.Join(dir, "state"), Args: []string{"--config", config}})
+	d := daemontest.Start(t, testdaemon.Config{State: filepath.Join(dir, "state"), Args: []string{"--config", config}})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	c.gateway = d.URL("")
 	root := func(args ...string) string {
@@ -144,7 +144,7 @@ functions:
 	c.says("later", []string{"asynchronously"}, "invoke", "echo", "--async")
 	soon, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
-	if err := daemon.Until(soon, func() error {
+	if err := testdaemon.Until(soon, func() error {
 		if n := strings.Count(root("logs", "echo"), "said"); n != 3 {
 			return fmt.Errorf("%d events have run, want 3", n)
 		}

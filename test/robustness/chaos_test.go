@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -142,7 +142,7 @@ func TestChaos(t *testing.T) {
 
 // serveChaos runs an engine with the functions of misbehaviours, a neighbour called victim,
 // and more.
-func serveChaos(t *testing.T, more ...daemon.Function) *daemon.Daemon {
+func serveChaos(t *testing.T, more ...testdaemon.Function) *testdaemon.Daemon {
 	t.Helper()
 	brief, native := image.Config{}, image.Config{Protocol: image.ProtocolStdio}
 	printer := native // which has the time it takes: the machine may have more to do
@@ -154,12 +154,12 @@ func serveChaos(t *testing.T, more ...daemon.Function) *daemon.Daemon {
 	}
 	liar.Instances.Max = 1 // so that it is asked about what it has answered
 	return daemontest.Serve(t, append(more,
-		daemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
-		daemon.Function{Name: "fn", Config: fn},
-		daemon.Function{Name: "liar", Config: liar},
-		daemon.Function{Name: "brief", Config: brief},
-		daemon.Function{Name: "native", Config: native},
-		daemon.Function{Name: "printer", Config: printer},
+		testdaemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
+		testdaemon.Function{Name: "fn", Config: fn},
+		testdaemon.Function{Name: "liar", Config: liar},
+		testdaemon.Function{Name: "brief", Config: brief},
+		testdaemon.Function{Name: "native", Config: native},
+		testdaemon.Function{Name: "printer", Config: printer},
 	)...)
 }
 
@@ -457,7 +457,7 @@ func resetStream(path string, sent int) exchange {
 			} else if !errors.Is(err, context.Canceled) {
 				return err
 			}
-			a, err := daemon.Event{Method: http.MethodPost, Body: "next"}.Call(context.Background(), client, w.d.Addr(), "victim")
+			a, err := testdaemon.Event{Method: http.MethodPost, Body: "next"}.Call(context.Background(), client, w.d.Addr(), "victim")
 			if err != nil || string(a.Body) != "next" {
 				return fmt.Errorf("after a reset of %s: %+v, %w", path, a, err)
 			}

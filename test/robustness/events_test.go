@@ -17,9 +17,9 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -55,12 +55,12 @@ func TestEventsOutliveKills(t *testing.T) {
 	config := image.Config{Args: []string{"/function/program", "function"}, Resources: template.Resources{Timeout: 4 * time.Second}, Events: &template.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: 100_000, Results: time.Hour}}
 	poison := config
 	poison.Events = &template.Events{Retries: 2, Backoff: 10 * time.Millisecond, Priority: "high", MaxQueue: 1000, Results: time.Hour}
-	err := daemon.PutImages(t.Context(), state,
-		daemon.Function{Name: "fn", Program: program, Config: config}, daemon.Function{Name: "poison", Program: program, Config: poison})
+	err := testdaemon.PutImages(t.Context(), state,
+		testdaemon.Function{Name: "fn", Program: program, Config: config}, testdaemon.Function{Name: "poison", Program: program, Config: poison})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := daemon.Config{State: state, Log: t.Output()}
+	cfg := testdaemon.Config{State: state, Log: t.Output()}
 	d := daemontest.Start(t, cfg)
 	for _, name := range []string{"fn", "poison"} {
 		if _, err := d.CLI(t.Context(), "deploy", "--image", name+":1", "--name", name); err != nil {
@@ -118,7 +118,7 @@ func TestEventsOutliveKills(t *testing.T) {
 		if dead[id] {
 			want = "dead"
 		}
-		err := daemon.Until(ctx, func() error {
+		err := testdaemon.Until(ctx, func() error {
 			e, err := cl.QueuedEvent(ctx, id)
 			if err == nil && e.State != want {
 				err = fmt.Errorf("%s of %s is %s after %d attempts, want %s", id, e.Function, e.State, e.Attempts, want)
@@ -147,13 +147,13 @@ func TestEventsDown(t *testing.T) {
 	if err := os.WriteFile(file, []byte("events: {nats: 'nats://127.0.0.1:1'}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := daemontest.ServeWith(t, daemon.Config{Log: t.Output(), Args: []string{"--config", file}}, daemon.Function{Name: "fn"})
+	d := daemontest.ServeWith(t, testdaemon.Config{Log: t.Output(), Args: []string{"--config", file}}, testdaemon.Function{Name: "fn"})
 	c := &http.Client{Transport: &http.Transport{}}
 	defer c.CloseIdleConnections()
 	if _, status := publish(t.Context(), c, d.URL("/async-function/fn"), "x"); status != http.StatusServiceUnavailable {
 		t.Errorf("an asynchronous event without NATS: %d, want 503", status)
 	}
-	a, err := daemon.Event{Method: http.MethodPost, Body: "x"}.Call(t.Context(), c, d.Addr(), "fn")
+	a, err := testdaemon.Event{Method: http.MethodPost, Body: "x"}.Call(t.Context(), c, d.Addr(), "fn")
 	if err != nil || a.Status != http.StatusOK {
 		t.Errorf("a synchronous one: %+v, %v", a, err)
 	}

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -69,10 +69,10 @@ var attackers = []struct {
 // attacker, in turns.
 func TestNeighbours(t *testing.T) {
 	// The victim is there from the first call to the last.
-	functions := []daemon.Function{{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}}}
+	functions := []testdaemon.Function{{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}}}
 	for i, a := range attackers {
 		a.resources.Timeout = within
-		functions = append(functions, daemon.Function{Name: "attacker-" + strconv.Itoa(i), Config: image.Config{
+		functions = append(functions, testdaemon.Function{Name: "attacker-" + strconv.Itoa(i), Config: image.Config{
 			Protocol: image.ProtocolStdio, Tenant: "attacker", Resources: a.resources,
 		}})
 	}
@@ -156,12 +156,12 @@ func (s *series) check(t *testing.T, most float64) {
 
 // world is an engine and its functions.
 type world struct {
-	d       *daemon.Daemon
+	d       *testdaemon.Daemon
 	client  *http.Client
 	program string // path of internal/fretest/testprog
 }
 
-func newWorld(t testing.TB, d *daemon.Daemon) *world {
+func newWorld(t testing.TB, d *testdaemon.Daemon) *world {
 	t.Helper()
 	w := &world{d, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}, filepath.Join(fretest.Rootfs(t), "bin/prog")}
 	t.Cleanup(w.client.CloseIdleConnections)
@@ -174,7 +174,7 @@ func (w *world) measure(t testing.TB) times {
 	took := make([]time.Duration, calls)
 	for i := range took {
 		began := time.Now()
-		a, err := daemon.Event{Method: http.MethodPost, Body: "x"}.Call(t.Context(), w.client, w.d.Addr(), "victim")
+		a, err := testdaemon.Event{Method: http.MethodPost, Body: "x"}.Call(t.Context(), w.client, w.d.Addr(), "victim")
 		took[i] = time.Since(began)
 		if err != nil || a.Status != http.StatusOK || string(a.Body) != "x" {
 			t.Fatalf("the victim: %+v, %v", a, err)
@@ -214,7 +214,7 @@ func cpuTime(t testing.TB) time.Duration {
 func (w *world) ownTime(t testing.TB) time.Duration {
 	t.Helper()
 	pids := []int{os.Getpid(), w.d.PID()}
-	for _, p := range daemon.Descendants(w.d.PID()) {
+	for _, p := range testdaemon.Descendants(w.d.PID()) {
 		pids = append(pids, p.PID)
 	}
 	var sum int64
@@ -262,7 +262,7 @@ func (w *world) attack(t testing.TB, name, path string, processes int) (stop fun
 		if err == nil && !strings.Contains(out, name+"\n") {
 			err = errors.New("the attacker has not started")
 		}
-		if now := len(daemon.Programs(w.d.PID())); now < processes {
+		if now := len(testdaemon.Programs(w.d.PID())); now < processes {
 			err = errors.Join(err, fmt.Errorf("%d processes, want %d", now, processes))
 		}
 		return err
@@ -277,7 +277,7 @@ func (w *world) until(t testing.TB, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	if err := daemon.Until(ctx, condition); err != nil {
+	if err := testdaemon.Until(ctx, condition); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -297,8 +297,8 @@ const parkedFiles = 5
 
 func (w *world) holdings(t testing.TB) holdings {
 	t.Helper()
-	h := holdings{processes: len(daemon.Programs(w.d.PID()))}
-	h.parked = len(daemon.Descendants(w.d.PID())) - h.processes
+	h := holdings{processes: len(testdaemon.Programs(w.d.PID()))}
+	h.parked = len(testdaemon.Descendants(w.d.PID())) - h.processes
 	fds := fmt.Sprintf("/proc/%d/fd", w.d.PID())
 	entries, err := os.ReadDir(fds)
 	if err != nil {

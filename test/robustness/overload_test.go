@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -31,8 +31,8 @@ const (
 // function answers, and so does the engine itself.
 func TestOverload(t *testing.T) {
 	w := newWorld(t, daemontest.Serve(t,
-		daemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
-		daemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: template.Instances{Max: 2}}},
+		testdaemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
+		testdaemon.Function{Name: "slow", Config: image.Config{Protocol: image.ProtocolStdio, Tenant: "other", Instances: template.Instances{Max: 2}}},
 	))
 	alone := func() (perSecond float64) {
 		r, err := w.bench(t, "--connections", "2", "--duration", "1s")
@@ -108,7 +108,7 @@ type report struct {
 func (w *world) bench(t *testing.T, args ...string) (r report, err error) {
 	t.Helper()
 	program := filepath.Join(filepath.Dir(daemontest.Bin(t)), "fre-bench")
-	out, err := daemon.Command(t.Context(), program, append([]string{
+	out, err := testdaemon.Command(t.Context(), program, append([]string{
 		"http", w.d.URL("/function/slow.other/pause?20ms"), "--warm-up", "200ms", "--format", "json",
 	}, args...)...)
 	if err == nil {

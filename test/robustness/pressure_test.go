@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -61,9 +61,9 @@ func TestPressure(t *testing.T) {
 	native := image.Config{Protocol: image.ProtocolStdio}
 	native.Instances.Max, native.Resources.Timeout = 16, within
 	log := &engineLog{}
-	d := daemontest.ServeWith(t, daemon.Config{Args: []string{"--config", config}, Log: io.MultiWriter(t.Output(), log)},
-		daemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
-		daemon.Function{Name: "native", Config: native},
+	d := daemontest.ServeWith(t, testdaemon.Config{Args: []string{"--config", config}, Log: io.MultiWriter(t.Output(), log)},
+		testdaemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
+		testdaemon.Function{Name: "native", Config: native},
 	)
 	w := newWorld(t, d)
 	w.measure(t)
@@ -97,7 +97,7 @@ func TestPressure(t *testing.T) {
 	}
 	event := func(name, path string, size int) int {
 		t.Helper()
-		a, err := daemon.Event{Method: http.MethodPost, Path: path, Body: strings.Repeat("x", size)}.Call(t.Context(), w.client, d.Addr(), name)
+		a, err := testdaemon.Event{Method: http.MethodPost, Path: path, Body: strings.Repeat("x", size)}.Call(t.Context(), w.client, d.Addr(), name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // routing is what of a function's revisions a client was told.
@@ -89,10 +89,10 @@ func TestRevisionsOutliveKills(t *testing.T) {
 	random := fretest.Rand(t)
 	state := filepath.Join(daemontest.Dir(t), "state")
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
-	if err := daemon.PutImages(t.Context(), state, daemon.Function{Name: "fn", Program: program, Config: image.Config{Args: []string{"/function/program", "function"}}}); err != nil {
+	if err := testdaemon.PutImages(t.Context(), state, testdaemon.Function{Name: "fn", Program: program, Config: image.Config{Args: []string{"/function/program", "function"}}}); err != nil {
 		t.Fatal(err)
 	}
-	cfg := daemon.Config{State: state, Log: t.Output()}
+	cfg := testdaemon.Config{State: state, Log: t.Output()}
 	d := daemontest.Start(t, cfg)
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	cl := client.New(d.Socket())
@@ -157,7 +157,7 @@ func TestRevisionsOutliveKills(t *testing.T) {
 }
 
 // answered calls every revision that events may go to.
-func answered(t *testing.T, d *daemon.Daemon, r routing) {
+func answered(t *testing.T, d *testdaemon.Daemon, r routing) {
 	t.Helper()
 	paths := []string{"fn"}
 	sum := 0

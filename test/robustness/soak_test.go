@@ -16,7 +16,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -50,7 +50,7 @@ var well = []exchange{
 func echo(name string, size int) exchange {
 	return func(_ context.Context, w *world) error {
 		body := strings.Repeat("x", size)
-		a, err := daemon.Event{Method: http.MethodPost, Body: body}.Call(context.Background(), w.client, w.d.Addr(), name)
+		a, err := testdaemon.Event{Method: http.MethodPost, Body: body}.Call(context.Background(), w.client, w.d.Addr(), name)
 		if err != nil || a.Status != http.StatusOK || string(a.Body) != body {
 			return fmt.Errorf("%s with %d bytes: %+.200v, %w", name, size, a, err)
 		}
@@ -90,7 +90,7 @@ func TestSoak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := serveChaos(t, daemon.Function{Name: "again", Config: image.Config{Tenant: "chaos", Instances: template.Instances{Idle: time.Second, Max: 4}}})
+	d := serveChaos(t, testdaemon.Function{Name: "again", Config: image.Config{Tenant: "chaos", Instances: template.Instances{Idle: time.Second, Max: 4}}})
 	w := newWorld(t, d)
 	tries := append([]exchange{}, well...)
 	for _, m := range misbehaviours {
@@ -157,7 +157,7 @@ func (w *world) readTemplate(t *testing.T, name string) copied {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), name)
-	if err := daemon.CopyTemplate(t.Context(), source, dir); err != nil {
+	if err := testdaemon.CopyTemplate(t.Context(), source, dir); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "fret.yaml")
@@ -181,7 +181,7 @@ func (w *world) readTemplate(t *testing.T, name string) copied {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := daemon.LoadCase(dir, name)
+	c, err := testdaemon.LoadCase(dir, name)
 	if err != nil {
 		t.Fatal(err)
 	}

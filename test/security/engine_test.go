@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/sandbox"
 )
 
 // call invokes a function, which must answer with the status given.
-func call(t testing.TB, d *daemon.Daemon, name, path, body string, status int) string {
+func call(t testing.TB, d *testdaemon.Daemon, name, path, body string, status int) string {
 	t.Helper()
-	a, err := daemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(t.Context(), http.DefaultClient, d.Addr(), name)
+	a, err := testdaemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(t.Context(), http.DefaultClient, d.Addr(), name)
 	if err != nil {
 		t.Errorf("%s%s: %v", name, path, err)
 		return ""
@@ -43,7 +43,7 @@ func eventually(t testing.TB, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	if err := daemon.Until(ctx, condition); err != nil {
+	if err := testdaemon.Until(ctx, condition); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -72,16 +72,16 @@ func holders(t testing.TB, name string) []int {
 	return pids
 }
 
-var echo = daemon.Function{Name: "echo"}
+var echo = testdaemon.Function{Name: "echo"}
 
 // TestTimeouts: what a function leaves running when its time is out ends with it:
 // daemons in sessions of their own that ignore SIGTERM.
 func TestTimeouts(t *testing.T) {
-	late := daemon.Function{Name: "late", Config: image.Config{Protocol: image.ProtocolStdio}}
+	late := testdaemon.Function{Name: "late", Config: image.Config{Protocol: image.ProtocolStdio}}
 	late.Config.Resources.Timeout = 2 * time.Second
 	d := daemontest.Serve(t, late, echo)
 	call(t, d, "echo", "", "a", 200)
-	before := len(daemon.Programs(d.PID()))
+	before := len(testdaemon.Programs(d.PID()))
 	most := 0
 	done := make(chan struct{})
 	go func() {
@@ -93,14 +93,14 @@ func TestTimeouts(t *testing.T) {
 		case <-done:
 			running = false
 		default:
-			most = max(most, len(daemon.Programs(d.PID())))
+			most = max(most, len(testdaemon.Programs(d.PID())))
 		}
 	}
 	if most < before+4 {
 		t.Errorf("%d processes at most, %d before: the function left no daemons: the test proves nothing", most, before)
 	}
 	eventually(t, func() error {
-		if now := daemon.Programs(d.PID()); len(now) > before {
+		if now := testdaemon.Programs(d.PID()); len(now) > before {
 			return fmt.Errorf("%d processes, %d before: %v", len(now), before, now)
 		}
 		return nil
@@ -111,7 +111,7 @@ func TestTimeouts(t *testing.T) {
 // TestChannelRights: open files that a function sends along with its frames stay
 // out of the engine.
 func TestChannelRights(t *testing.T) {
-	hostile := daemon.Function{Name: "hostile"}
+	hostile := testdaemon.Function{Name: "hostile"}
 	d := daemontest.Serve(t, hostile)
 	if got := call(t, d, "hostile", "/rights", "", 200); got != "5060" {
 		t.Fatalf("sent %s open files: the test proves nothing", got)
@@ -126,7 +126,7 @@ func TestChannelRights(t *testing.T) {
 // function gives for it ends its instance, and leaves nothing open in the engine.
 func TestChannelFiles(t *testing.T) {
 	const content = "what a function gives as its answer"
-	hostile := daemon.Function{Name: "hostile"}
+	hostile := testdaemon.Function{Name: "hostile"}
 	d := daemontest.Serve(t, hostile)
 	for _, kind := range []string{"sealed", "unsealed", "named", "named-open"} {
 		if got := call(t, d, "hostile", "/file/"+kind, "", 200); got != content {

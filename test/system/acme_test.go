@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // resolveAll answers every question for an address with 127.0.0.1, until the test ends.
@@ -98,7 +98,7 @@ func pebble(t *testing.T, dir string, port int, certFile, keyFile string, truste
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
 	root = x509.NewCertPool()
-	err = daemon.Until(ctx, func() error {
+	err = testdaemon.Until(ctx, func() error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+management+"/roots/0", nil)
 		if err != nil {
 			return err
@@ -141,7 +141,7 @@ func TestACME(t *testing.T) {
 	if err := os.WriteFile(config, fmt.Appendf(nil, "tls:\n  acme:\n    hosts: [fre.example]\n    email: ops@fre.example\n    directory: %s\n", directory), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := daemon.Config{
+	cfg := testdaemon.Config{
 		State: filepath.Join(dir, "state"), Listen: gateway, Args: []string{"--config", config, "--api-listen", api},
 		TLS: &tls.Config{RootCAs: root, ServerName: "fre.example"},
 	}
@@ -170,7 +170,7 @@ func TestACME(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
-	if err := daemon.Until(ctx, func() error { // a certificate is used before it is written
+	if err := testdaemon.Until(ctx, func() error { // a certificate is used before it is written
 		_, err := os.Stat(filepath.Join(d.State(), "acme", "fre.example"))
 		return err
 	}); err != nil {

@@ -14,9 +14,9 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // agentRig is an engine and what agents do in it.
@@ -68,7 +68,7 @@ func (r *agentRig) nothingOf(id string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), deliveriesWithin)
 	defer cancel()
-	err := daemon.Until(ctx, func() error {
+	err := testdaemon.Until(ctx, func() error {
 		if _, err := os.Stat(filepath.Join(r.State(), "tenants", "_temporary", id)); err == nil {
 			return fmt.Errorf("the directory of %s is there", id)
 		}
@@ -163,7 +163,7 @@ func TestAgents(t *testing.T) {
 			t.Error("a command whose sandbox was removed ended well")
 		}
 		r.nothingOf(id)
-		if err := daemon.Until(ctx, func() error {
+		if err := testdaemon.Until(ctx, func() error {
 			if _, text := r.curl("/metrics"); strings.Contains(text, id) {
 				return fmt.Errorf("the metrics have %s", id)
 			}
@@ -222,10 +222,10 @@ func TestAgents(t *testing.T) {
 	// Nothing of what runs outlasts the engine, however it ends.
 	left := r.create(api.AgentRequest{Work: "16MiB"})
 	r.want(left, "echo kept > x; sleep 600 >/dev/null 2>&1 &", "")
-	family := daemon.Descendants(r.PID())
+	family := testdaemon.Descendants(r.PID())
 	r.Kill()
 	for _, p := range family {
-		if err := daemon.Until(ctx, func() error {
+		if err := testdaemon.Until(ctx, func() error {
 			if p.Alive() {
 				return fmt.Errorf("%s is alive", p)
 			}
@@ -234,7 +234,7 @@ func TestAgents(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.Daemon = daemontest.Start(t, daemon.Config{State: r.State(), Log: &r.log})
+	r.Daemon = daemontest.Start(t, testdaemon.Config{State: r.State(), Log: &r.log})
 	r.c = client.New(r.Socket())
 	t.Cleanup(r.c.Close)
 	r.nothingOf(left)
@@ -316,7 +316,7 @@ func (r *agentRig) testMCP(t *testing.T) {
 	// The session's end removes what it made; the client does not wait for long.
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
-	if err := daemon.Until(ctx, func() error {
+	if err := testdaemon.Until(ctx, func() error {
 		after, err := r.c.Agents(ctx)
 		if err == nil && len(after) != len(before) {
 			err = fmt.Errorf("sandboxes after the session: %d, want the %d of before", len(after), len(before))

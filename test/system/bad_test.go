@@ -19,11 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-func asCommandError(err error, into **daemon.CommandError) bool { return errors.As(err, into) }
+func asCommandError(err error, into **testdaemon.CommandError) bool { return errors.As(err, into) }
 
 func readAll(t testing.TB, resp *http.Response) string {
 	t.Helper()
@@ -131,13 +131,13 @@ func (w *world) testBad(t *testing.T) {
 		}
 	})
 	t.Run("engine already running on that state directory", func(t *testing.T) {
-		addr, err := daemon.FreeAddress()
+		addr, err := testdaemon.FreeAddress()
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		out, err := daemon.Command(ctx, w.bin, "serve", "--state", w.state, "--socket", filepath.Join(w.dir, "other.sock"), "--listen", addr)
+		out, err := testdaemon.Command(ctx, w.bin, "serve", "--state", w.state, "--socket", filepath.Join(w.dir, "other.sock"), "--listen", addr)
 		checkRefused(t, out, err, []string{"already"})
 		w.healthy(t)
 	})

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // testBadBuild: templates that are wrong, and packages that are not there.
@@ -125,7 +125,7 @@ func (w *world) testDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	d := daemontest.Start(t, daemon.Config{
+	d := daemontest.Start(t, testdaemon.Config{
 		Bin: w.bin, State: filepath.Join(small, "state"), Socket: filepath.Join(w.dir, "small.sock"), Log: w.log,
 	})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
@@ -174,7 +174,7 @@ func (w *world) testLeaks(t *testing.T) {
 		fds, goroutines = w.holds(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		_ = daemon.Until(ctx, func() error {
+		_ = testdaemon.Until(ctx, func() error {
 			if fds <= mostFDs && goroutines <= mostGoroutines {
 				return nil
 			}

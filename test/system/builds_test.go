@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -33,7 +33,7 @@ func TestBuildsOfTenant(t *testing.T) {
 	}))
 	t.Cleanup(registry.Close)
 	silent := "oci:" + registry.Listener.Addr().String() + "/team/app:1"
-	cfg := daemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}
+	cfg := testdaemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}
 	d := daemontest.Start(t, cfg)
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	cli := func(args ...string) string {

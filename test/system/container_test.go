@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/client"
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // TestContainers imports an ordinary image and kills the engine while containers
@@ -54,7 +54,7 @@ func TestContainers(t *testing.T) {
 		7:   {"run", "--read-only", "ordinary", "--", "exit", "7"},
 		127: {"run", "--entrypoint", "nothing", "ordinary"},
 	} {
-		var failed *daemon.CommandError
+		var failed *testdaemon.CommandError
 		if _, err := w.d.CLI(t.Context(), args...); !errors.As(err, &failed) || failed.Code != status {
 			t.Errorf("%q: %v, want exit status %d", args, err, status)
 		}
@@ -244,7 +244,7 @@ func (w *world) crashContainers(t *testing.T, chance *rand.Rand, round int) {
 		})
 	}
 	pause(time.Duration(300+chance.IntN(1500)) * time.Millisecond)
-	family := append(daemon.Descendants(w.d.PID()), w.sandboxed(t)...)
+	family := append(testdaemon.Descendants(w.d.PID()), w.sandboxed(t)...)
 	w.d.Kill()
 	workers.Wait()
 	until(t, func() error { return allDead(append(family, w.sandboxed(t)...)) })

@@ -13,13 +13,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // testContract: what goes in comes out, and nothing of the engine does.
 func (w *world) testContract(t *testing.T) {
 	t.Run("event and answer", func(t *testing.T) {
-		e := daemon.Event{Method: http.MethodPut, Path: "/echo?a=1&b=%20", Headers: map[string]string{"X-Test": "sent"}, Body: "\x00\xff body"}
+		e := testdaemon.Event{Method: http.MethodPut, Path: "/echo?a=1&b=%20", Headers: map[string]string{"X-Test": "sent"}, Body: "\x00\xff body"}
 		a, err := e.Call(t.Context(), w.client, w.d.Addr(), "probe")
 		if err != nil {
 			t.Fatal(err)
@@ -190,7 +190,7 @@ func (w *world) testCLI(t *testing.T) {
 			t.Errorf("fre run: got %q", got)
 		}
 		_, err := w.d.CLI(t.Context(), "run", "shell:1.0.0", "--", "/bin/sh", "-c", "exit 42")
-		var failed *daemon.CommandError
+		var failed *testdaemon.CommandError
 		if !asCommandError(err, &failed) || failed.Code != 42 {
 			t.Errorf("fre run of a command that exits with 42: got %v", err)
 		}

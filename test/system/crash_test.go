@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // testCrash kills the engine and the spawner at moments of chance, under load.
@@ -102,7 +102,7 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 	// A prepared state may have no base to build on: then nothing is built.
 	stop := w.load(t, !w.prepared)
 	pause(time.Duration(50+chance.IntN(1500)) * time.Millisecond)
-	family := append(daemon.Descendants(w.d.PID()), w.sandboxed(t)...)
+	family := append(testdaemon.Descendants(w.d.PID()), w.sandboxed(t)...)
 	if len(family) == 0 {
 		t.Error("under load the engine has no children: there is nothing to crash")
 	}
@@ -147,7 +147,7 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 		t.Fatal("the engine has no child called fre-spawner")
 	}
 	victim := children[chance.IntN(len(children))]
-	family := daemon.Descendants(victim.PID)
+	family := testdaemon.Descendants(victim.PID)
 	err := syscall.Kill(victim.PID, syscall.SIGKILL)
 	stop()
 	if err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -175,9 +175,9 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 }
 
 // spawners are the engine's direct children that run the C program.
-func spawners(engine int) []daemon.Process {
-	var found []daemon.Process
-	for _, p := range daemon.Descendants(engine) {
+func spawners(engine int) []testdaemon.Process {
+	var found []testdaemon.Process
+	for _, p := range testdaemon.Descendants(engine) {
 		// Not by comm: the program is a memfd, which has no name there.
 		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)) // empty if it has ended
 		if strings.HasPrefix(string(argv), "fre-spawner\x00") && parent(p.PID) == engine {
@@ -201,7 +201,7 @@ func parent(pid int) int {
 	return 0
 }
 
-func allDead(family []daemon.Process) error {
+func allDead(family []testdaemon.Process) error {
 	for _, p := range family {
 		if p.Alive() {
 			return fmt.Errorf("process %v survived", p)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // function is a template of the tests' own: its code below testdata, and what
@@ -96,7 +96,7 @@ func templates(t testing.TB, dir string) []string {
 		if os.Getenv("FRE_SYSTEM_STATE") != "" { // nothing is built: the test's files are all
 			err = os.CopyFS(dst, os.DirFS(abs))
 		} else {
-			err = daemon.CopyTemplate(t.Context(), abs, dst)
+			err = testdaemon.CopyTemplate(t.Context(), abs, dst)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // ourCgroup is the name of an engine's group: other engines may run on this
@@ -101,14 +101,14 @@ func (w *world) hostHoldings(t testing.TB) []string {
 }
 
 // sandboxed lists the processes in the cgroups of the tests' engines.
-func (w *world) sandboxed(t testing.TB) []daemon.Process {
+func (w *world) sandboxed(t testing.TB) []testdaemon.Process {
 	t.Helper()
 	ours := w.cgroups()
 	pids, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []daemon.Process
+	var found []testdaemon.Process
 	for _, path := range pids {
 		text, err := os.ReadFile(path)
 		if err != nil || !slices.ContainsFunc(ours, func(name string) bool { return bytes.Contains(text, []byte("/"+name+"/")) }) {
@@ -118,7 +118,7 @@ func (w *world) sandboxed(t testing.TB) []daemon.Process {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p, ok := daemon.FindProcess(pid); ok {
+		if p, ok := testdaemon.FindProcess(pid); ok {
 			found = append(found, p)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/fre-engine/fre/adapters/lambda"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // boto3Version is the release that TestLambdaAPI runs.
@@ -33,7 +33,7 @@ func pipInstall(t *testing.T, dir string, requirements ...string) (python string
 
 // keysOf makes a token with an access key and returns that as AWS's variables, with
 // another prefix.
-func keysOf(t *testing.T, d *daemon.Daemon, prefix, tenant, scopes string) []string {
+func keysOf(t *testing.T, d *testdaemon.Daemon, prefix, tenant, scopes string) []string {
 	t.Helper()
 	out, err := d.CLI(t.Context(), "token", "create", prefix, "--tenant", tenant, "--scopes", scopes, "--access-key")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestLambdaAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	d := daemontest.Start(t, daemon.Config{State: filepath.Join(dir, "state"), Log: &log, Args: []string{"--config", config}})
+	d := daemontest.Start(t, testdaemon.Config{State: filepath.Join(dir, "state"), Log: &log, Args: []string{"--config", config}})
 	t.Cleanup(func() {
 		daemontest.Stop(t, d)
 		if t.Failed() {

@@ -24,9 +24,9 @@ import (
 	"github.com/openfaas/faas-provider/logs"
 	"github.com/openfaas/faas-provider/types"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 
 // faas is an engine that answers OpenFaaS's clients.
 type faas struct {
-	*daemon.Daemon
+	*testdaemon.Daemon
 	t     *testing.T
 	dir   string
 	token string // of all tenants
@@ -56,7 +56,7 @@ network: {allow_private: [127.0.0.0/8]} # where the registries of these tests ar
 			t.Fatal(err)
 		}
 	}
-	f.Daemon = daemontest.Start(t, daemon.Config{State: filepath.Join(f.dir, "state"), Args: append([]string{"--config", filepath.Join(f.dir, "fre.yaml")}, args...)})
+	f.Daemon = daemontest.Start(t, testdaemon.Config{State: filepath.Join(f.dir, "state"), Args: append([]string{"--config", filepath.Join(f.dir, "fre.yaml")}, args...)})
 	t.Cleanup(func() { daemontest.Stop(t, f.Daemon) })
 	f.token = f.root("token", "create", "op", "--all-tenants", "--scopes", "admin")
 	return f
@@ -165,7 +165,7 @@ func decodeAs[T any](t *testing.T, text string) (v T) {
 func (f *faas) replicas(name string, wanted, available uint64) {
 	f.t.Helper()
 	var s types.FunctionStatus
-	err := daemon.Until(f.t.Context(), func() error {
+	err := testdaemon.Until(f.t.Context(), func() error {
 		s = decodeAs[types.FunctionStatus](f.t, f.want(200, "GET", "/system/function/"+name, f.token, ""))
 		if s.Replicas != wanted || s.AvailableReplicas != available {
 			return fmt.Errorf("%d replicas of %d, want %d of %d", s.AvailableReplicas, s.Replicas, available, wanted)
@@ -514,7 +514,7 @@ func TestOpenFaaSNames(t *testing.T) {
 // TestTakenMeanwhile: a name that was free when a tenant's build began, and is another's when
 // it ends, stays that one's, whichever way either came.
 func TestTakenMeanwhile(t *testing.T) {
-	api, err := daemon.FreeAddress()
+	api, err := testdaemon.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // testParkedInterpreters: interpreters that wait for a function hold nothing of anybody's,
@@ -19,10 +19,10 @@ func (w *world) testParkedInterpreters(t *testing.T) {
 	for function, bootstrap := range map[string]string{"python-hello": "/opt/fre/bootstrap.py", "node-hello": "/opt/fre/bootstrap.js"} {
 		t.Run(function, func(t *testing.T) {
 			until(t, w.parked(t, function))
-			var waiting []daemon.Process
+			var waiting []testdaemon.Process
 			until(t, func() error {
 				used := w.ps(t, "*")
-				waiting = slices.DeleteFunc(daemon.Descendants(w.d.PID()), func(p daemon.Process) bool {
+				waiting = slices.DeleteFunc(testdaemon.Descendants(w.d.PID()), func(p testdaemon.Process) bool {
 					if slices.ContainsFunc(used, func(s sandbox) bool { return s.PID == p.PID }) {
 						return true
 					}
@@ -72,7 +72,7 @@ func (w *world) parked(t testing.TB, function string) func() error {
 
 // openOnly says what a waiting interpreter has open besides its channel and its
 // event loop.
-func openOnly(p daemon.Process) error {
+func openOnly(p testdaemon.Process) error {
 	dir := fmt.Sprintf("/proc/%d/fd", p.PID)
 	fds, err := os.ReadDir(dir)
 	if err != nil {
@@ -96,7 +96,7 @@ func openOnly(p daemon.Process) error {
 	return nil
 }
 
-func checkWaiting(t *testing.T, p daemon.Process) {
+func checkWaiting(t *testing.T, p testdaemon.Process) {
 	t.Helper()
 	proc := fmt.Sprintf("/proc/%d/", p.PID)
 	read := func(name string) string {

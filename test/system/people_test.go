@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // testReadme runs the README's commands as they stand, but for the places that belong to this
@@ -35,7 +35,7 @@ func (w *world) testReadme(t *testing.T) {
 	if !ok || !ok2 || !ok3 {
 		t.Fatal("README.md has no block of commands below \"Five commands\"")
 	}
-	addr, err := daemon.FreeAddress()
+	addr, err := testdaemon.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -516,7 +516,7 @@ func (w *world) testVersion(t *testing.T) {
 	if out := w.cli(t, "version"); !strings.Contains(out, "client") || strings.Contains(out, "not reachable") {
 		t.Errorf("fre version: got\n%s", out)
 	}
-	out, err := daemon.Command(t.Context(), w.bin, "--socket", filepath.Join(w.dir, "no.sock"), "version")
+	out, err := testdaemon.Command(t.Context(), w.bin, "--socket", filepath.Join(w.dir, "no.sock"), "version")
 	if err != nil || !strings.Contains(out, "client") || !strings.Contains(out, "not reachable") {
 		t.Errorf("fre version without an engine: got error %v and\n%s", err, out)
 	}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/fre-engine/fre/client"
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -31,9 +31,9 @@ func TestPipeline(t *testing.T) {
 	config := image.Config{Args: []string{"/function/program", "function"}}
 	fresh := config
 	fresh.Instances.Isolation = template.IsolationEvent
-	cfg := daemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}
-	err := daemon.PutImages(t.Context(), cfg.State,
-		daemon.Function{Name: "one", Program: program, Config: config}, daemon.Function{Name: "two", Program: program, Config: fresh})
+	cfg := testdaemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}
+	err := testdaemon.PutImages(t.Context(), cfg.State,
+		testdaemon.Function{Name: "one", Program: program, Config: config}, testdaemon.Function{Name: "two", Program: program, Config: fresh})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestPipeline(t *testing.T) {
 			if err := json.Unmarshal([]byte(text), &accepted); err != nil || status != 202 {
 				t.Fatalf("%s: %d %s", path, status, text)
 			}
-			if err := daemon.Until(ctx, func() error {
+			if err := testdaemon.Until(ctx, func() error {
 				e, err := cl.QueuedEvent(ctx, accepted.ID)
 				if err == nil && (e.State != "done" || string(e.Body) != "later" || e.Function != "line") {
 					err = fmt.Errorf("event of %s is %s: %q %s", e.Function, e.State, e.Body, e.Error)

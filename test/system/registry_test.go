@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // TestRegistry has an engine serve a registry: an image goes there and comes back,
@@ -24,10 +24,10 @@ func TestRegistry(t *testing.T) {
 	if err := os.WriteFile(program, []byte(strings.Repeat("program\n", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := daemon.PutImages(t.Context(), state, daemon.Function{Name: "app", Program: program}); err != nil {
+	if err := testdaemon.PutImages(t.Context(), state, testdaemon.Function{Name: "app", Program: program}); err != nil {
 		t.Fatal(err)
 	}
-	addr, err := daemon.FreeAddress()
+	addr, err := testdaemon.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,8 +35,8 @@ func TestRegistry(t *testing.T) {
 	if err := os.WriteFile(config, []byte("registry: {serve: {listen: '"+addr+"'}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start := func() (d *daemon.Daemon, cli func(args ...string) string) {
-		d = daemontest.Start(t, daemon.Config{Bin: bin, State: state, Args: []string{"--config", config}})
+	start := func() (d *testdaemon.Daemon, cli func(args ...string) string) {
+		d = daemontest.Start(t, testdaemon.Config{Bin: bin, State: state, Args: []string{"--config", config}})
 		return d, func(args ...string) string {
 			t.Helper()
 			out, err := d.CLI(t.Context(), args...)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -35,9 +35,9 @@ func TestBodiesAreMovedByTheKernel(t *testing.T) {
 	if err := os.WriteFile(config, []byte("network: {lend_connections: [default/lent]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := daemontest.ServeWith(t, daemon.Config{Args: []string{"--config", config}},
-		daemon.Function{Name: "fn"},
-		daemon.Function{Name: "lent", Config: image.Config{Network: template.Network{Mode: template.NetworkNone, LendConnection: true}}})
+	d := daemontest.ServeWith(t, testdaemon.Config{Args: []string{"--config", config}},
+		testdaemon.Function{Name: "fn"},
+		testdaemon.Function{Name: "lent", Config: image.Config{Network: template.Network{Mode: template.NetworkNone, LendConnection: true}}})
 	t.Run("file", func(t *testing.T) {
 		moved, text := traceAnswer(t, d, "/function/fn/large", size)
 		for call, n := range moved {
@@ -66,7 +66,7 @@ type moved struct{ sum, most int }
 
 // traceAnswer returns which system calls of the engine moved how much while it gave the
 // answer of that size, and strace's own words.
-func traceAnswer(t *testing.T, d *daemon.Daemon, path string, size int64) (all map[string]moved, text []byte) {
+func traceAnswer(t *testing.T, d *testdaemon.Daemon, path string, size int64) (all map[string]moved, text []byte) {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil {

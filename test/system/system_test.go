@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // TestSystem is one engine's life: functions are deployed, called, abused and
@@ -94,7 +94,7 @@ func (w *world) testTemplates(t *testing.T) {
 func (w *world) testTemplate(t *testing.T, dir string) {
 	t.Helper()
 	name := filepath.Base(dir)
-	c, err := daemon.LoadCase(dir, name)
+	c, err := testdaemon.LoadCase(dir, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (w *world) testTemplate(t *testing.T, dir string) {
 func (w *world) testDrain(t *testing.T) {
 	w.ok(t, "probe", "/echo", "") // an instance is there
 	type result struct {
-		a   *daemon.Answer
+		a   *testdaemon.Answer
 		err error
 	}
 	done := make(chan result, 1)

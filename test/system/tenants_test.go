@@ -22,8 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // shellTemplate is of a function that answers with what its event, a script, prints.
@@ -31,7 +31,7 @@ const shellTemplate = "id: %s\nbase: native\ntenant: %s\nhandler: run.sh\ncode: 
 
 // tenantsRig is an engine with TLS, a remote control API and a configuration.
 type tenantsRig struct {
-	*daemon.Daemon
+	*testdaemon.Daemon
 	t         *testing.T
 	dir, cert string
 	api       string
@@ -48,7 +48,7 @@ func startTenants(t *testing.T, config string) *tenantsRig {
 	if err := os.WriteFile(configFile, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.Daemon = daemontest.Start(t, daemon.Config{
+	r.Daemon = daemontest.Start(t, testdaemon.Config{
 		State: filepath.Join(r.dir, "state"), TLS: &tls.Config{RootCAs: pool}, Log: &r.log,
 		Args: []string{"--tls-cert", r.cert, "--tls-key", filepath.Join(r.dir, "key.pem"), "--api-listen", r.api, "--config", configFile},
 	})
@@ -57,7 +57,7 @@ func startTenants(t *testing.T, config string) *tenantsRig {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	address, err := daemon.FreeAddress()
+	address, err := testdaemon.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestTenants(t *testing.T) {
 	r.root("tenant", "quota", "acme", "--events", "1")
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
-	if err := daemon.Until(ctx, func() error { // eight come within a second, unless the machine is busy
+	if err := testdaemon.Until(ctx, func() error { // eight come within a second, unless the machine is busy
 		var limited atomic.Int64
 		var all sync.WaitGroup
 		for range 8 {
@@ -309,7 +309,7 @@ func TestTenants(t *testing.T) {
 		}
 	}
 	r.Kill()
-	again := daemontest.Start(t, daemon.Config{State: r.State(), Args: []string{"--api-listen", r.api}})
+	again := daemontest.Start(t, testdaemon.Config{State: r.State(), Args: []string{"--api-listen", r.api}})
 	defer daemontest.Stop(t, again)
 	if out, err := again.CLI(t.Context(), "token", "ls", "-q"); err != nil || !strings.Contains(out, strings.Split(next, "_")[1]) {
 		t.Errorf("after kill -9: tokens %q, %v", out, err)
@@ -324,7 +324,7 @@ func TestAPIListenInTheClear(t *testing.T) {
 	dir := daemontest.Dir(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
-	_, err := daemon.Command(ctx, daemontest.Bin(t), "serve", "--state", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"), "--listen", "127.0.0.1:0", "--api-listen", "0.0.0.0:0")
+	_, err := testdaemon.Command(ctx, daemontest.Bin(t), "serve", "--state", filepath.Join(dir, "state"), "--socket", filepath.Join(dir, "s"), "--listen", "127.0.0.1:0", "--api-listen", "0.0.0.0:0")
 	if err == nil || !strings.Contains(err.Error(), "in the clear") {
 		t.Errorf("fre serve: %v", err)
 	}

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // TestTLS: with a certificate the gateway speaks TLS, HTTP/2 and HTTP/1.1 as the client
@@ -65,7 +65,7 @@ func TestTLS(t *testing.T) {
 	}
 	replace(1)
 	var log bytes.Buffer
-	d := daemontest.Start(t, daemon.Config{
+	d := daemontest.Start(t, testdaemon.Config{
 		State: filepath.Join(dir, "state"), Args: []string{"--tls-cert", certFile, "--tls-key", keyFile},
 		TLS: &tls.Config{RootCAs: trusted}, Log: &log,
 	})

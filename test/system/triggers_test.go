@@ -19,9 +19,9 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -42,15 +42,15 @@ type delivery struct {
 // test lets it. It has one instance.
 type triggered struct {
 	t    *testing.T
-	cfg  daemon.Config
+	cfg  testdaemon.Config
 	work string
-	d    *daemon.Daemon // nil while none runs
+	d    *testdaemon.Daemon // nil while none runs
 }
 
 func newTriggered(t *testing.T, config string, queue int, trigger template.Trigger) *triggered {
 	t.Helper()
 	dir := daemontest.Dir(t)
-	w := &triggered{t: t, work: filepath.Join(dir, "state/tenants/default/work"), cfg: daemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}}
+	w := &triggered{t: t, work: filepath.Join(dir, "state/tenants/default/work"), cfg: testdaemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()}}
 	if config != "" {
 		file := filepath.Join(dir, "fre.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
@@ -58,7 +58,7 @@ func newTriggered(t *testing.T, config string, queue int, trigger template.Trigg
 		}
 		w.cfg.Args = []string{"--config", file}
 	}
-	err := daemon.PutImages(t.Context(), w.cfg.State, daemon.Function{Name: "drop", Program: filepath.Join(fretest.Rootfs(t), "bin/prog"), Config: image.Config{
+	err := testdaemon.PutImages(t.Context(), w.cfg.State, testdaemon.Function{Name: "drop", Program: filepath.Join(fretest.Rootfs(t), "bin/prog"), Config: image.Config{
 		Args: []string{"/function/program", "deliver"}, Triggers: []template.Trigger{trigger},
 		Events: &template.Events{Retries: 100, Backoff: 10 * time.Millisecond, Priority: "normal", MaxQueue: queue, Results: time.Hour},
 	}})
@@ -86,7 +86,7 @@ func (w *triggered) stop() {
 // kill ends the engine by SIGKILL, and waits for the sandboxes to have gone with it.
 func (w *triggered) kill() {
 	w.t.Helper()
-	family := daemon.Descendants(w.d.PID())
+	family := testdaemon.Descendants(w.d.PID())
 	w.d.Kill()
 	w.d = nil
 	w.until(func() error {
@@ -112,7 +112,7 @@ func (w *triggered) until(what func() error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), deliveriesWithin)
 	defer cancel()
-	if err := daemon.Until(ctx, what); err != nil {
+	if err := testdaemon.Until(ctx, what); err != nil {
 		w.t.Fatal(err)
 	}
 }

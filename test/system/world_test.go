@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
 // patience bounds what a test waits for; nothing measured depends on it.
@@ -34,7 +34,7 @@ type world struct {
 	log      *os.File
 	args     []string // further arguments of serve
 
-	d *daemon.Daemon // nil while no engine runs
+	d *testdaemon.Daemon // nil while no engine runs
 }
 
 func newWorld(t *testing.T) *world {
@@ -72,7 +72,7 @@ func (w *world) start(t *testing.T) {
 // restart runs the engine; who calls it sees to its end.
 func (w *world) restart(t *testing.T) {
 	t.Helper()
-	w.d = daemontest.Start(t, daemon.Config{
+	w.d = daemontest.Start(t, testdaemon.Config{
 		Bin: w.bin, State: w.state, Socket: filepath.Join(w.dir, "fre.sock"), Log: w.log, Args: w.args,
 	})
 }
@@ -107,7 +107,7 @@ func (w *world) refused(t testing.TB, want []string, args ...string) {
 
 func checkRefused(t testing.TB, out string, err error, want []string) {
 	t.Helper()
-	var failed *daemon.CommandError
+	var failed *testdaemon.CommandError
 	if !errors.As(err, &failed) {
 		t.Fatalf("got output %q and error %v, want an exit status other than 0", out, err)
 	}
@@ -169,12 +169,12 @@ func (w *world) control(t testing.TB, method, path string, in any) (int, []byte)
 }
 
 // call invokes a function: POST /function/NAME/PATH with a body.
-func (w *world) call(ctx context.Context, name, path, body string) (*daemon.Answer, error) {
-	return daemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(ctx, w.client, w.d.Addr(), name)
+func (w *world) call(ctx context.Context, name, path, body string) (*testdaemon.Answer, error) {
+	return testdaemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(ctx, w.client, w.d.Addr(), name)
 }
 
 // ok invokes a function that must answer with a 2xx status, and returns that.
-func (w *world) ok(t testing.TB, name, path, body string) *daemon.Answer {
+func (w *world) ok(t testing.TB, name, path, body string) *testdaemon.Answer {
 	t.Helper()
 	a, err := w.call(t.Context(), name, path, body)
 	if err != nil {
@@ -187,9 +187,9 @@ func (w *world) ok(t testing.TB, name, path, body string) *daemon.Answer {
 }
 
 // all invokes a function n times at once; every answer must be a 2xx.
-func (w *world) all(t testing.TB, n int, name, path, body string) []*daemon.Answer {
+func (w *world) all(t testing.TB, n int, name, path, body string) []*testdaemon.Answer {
 	t.Helper()
-	answers, errs := make([]*daemon.Answer, n), make([]error, n)
+	answers, errs := make([]*testdaemon.Answer, n), make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() { answers[i], errs[i] = w.call(t.Context(), name, path, body) })
@@ -207,7 +207,7 @@ func (w *world) all(t testing.TB, n int, name, path, body string) []*daemon.Answ
 }
 
 // failure reads an answer that reports an error, in the one shape errors have.
-func failure(t testing.TB, a *daemon.Answer) (code, message string) {
+func failure(t testing.TB, a *testdaemon.Answer) (code, message string) {
 	t.Helper()
 	var body struct {
 		Error struct{ Code, Message, Next string }
@@ -245,7 +245,7 @@ func until(t testing.TB, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := daemon.Until(ctx, condition); err != nil {
+	if err := testdaemon.Until(ctx, condition); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -282,7 +282,7 @@ func (w *world) healthy(t testing.TB) {
 }
 
 // instances are the sandboxes that answered.
-func instances(answers []*daemon.Answer) map[string]int {
+func instances(answers []*testdaemon.Answer) map[string]int {
 	count := map[string]int{}
 	for _, a := range answers {
 		count[a.Header.Get("X-Fre-Instance")]++

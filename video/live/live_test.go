@@ -27,8 +27,8 @@ import (
 	"github.com/bluenviron/gortmplib/pkg/message"
 
 	"github.com/fre-engine/fre/httpserver"
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/live"
 	"github.com/fre-engine/fre/video/media"
@@ -137,7 +137,7 @@ func until(t *testing.T, what string, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // cleanups wait, too
 	defer cancel()
-	if err := daemon.Until(ctx, condition); err != nil {
+	if err := testdaemon.Until(ctx, condition); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/admission"
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // fake makes size bytes of a letter.
@@ -232,7 +232,7 @@ func TestCacheBusy(t *testing.T) {
 	}
 	for i := range 3 {
 		ask(i)
-		if err := daemon.Until(t.Context(), func() error {
+		if err := testdaemon.Until(t.Context(), func() error {
 			if busy, waiting := state(); busy != 1 || waiting != i {
 				return fmt.Errorf("%d busy, %d wait", busy, waiting)
 			}

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/video/asset"
 )
 
@@ -78,7 +78,7 @@ func TestShelvesAside(t *testing.T) {
 			s.release()
 		})
 	}
-	if err := daemon.Until(t.Context(), func() error {
+	if err := testdaemon.Until(t.Context(), func() error {
 		m.mu.Lock()
 		waiting := len(m.waiting)
 		m.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // browser starts a headless Chromium, and fails the test for what it complains of.
@@ -28,7 +28,7 @@ func browser(t *testing.T) context.Context {
 	t.Cleanup(func() { // its processes write there to their end, which is after the first one's
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
-		if err := daemon.Until(ctx, func() error { return os.RemoveAll(profile) }); err != nil {
+		if err := testdaemon.Until(ctx, func() error { return os.RemoveAll(profile) }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -69,7 +69,7 @@ func evaluate[T any](ctx context.Context, t *testing.T, expression string) (v T)
 // becomes waits until an expression is true on the page.
 func becomes(ctx context.Context, t *testing.T, expression string) {
 	t.Helper()
-	if err := daemon.Until(ctx, func() error {
+	if err := testdaemon.Until(ctx, func() error {
 		if evaluate[bool](ctx, t, expression) {
 			return nil
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/video/asset"
 )
 

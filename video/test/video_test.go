@@ -21,9 +21,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/daemon"
-	"github.com/fre-engine/fre/internal/daemon/daemontest"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
+	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 	"github.com/fre-engine/fre/video/asset"
 	"github.com/fre-engine/fre/video/videotest/stream"
 )
@@ -34,7 +34,7 @@ const patience = 10 * time.Minute
 // world is an engine and a video service.
 type world struct {
 	dir    string
-	engine *daemon.Daemon
+	engine *testdaemon.Daemon
 	cmd    *exec.Cmd     // fre-video serve
 	ended  chan struct{} // closed with it
 	addr   string
@@ -46,7 +46,7 @@ func newWorld(t *testing.T) *world {
 	fretest.CheckLeaks(t)
 	w := &world{dir: daemontest.Dir(t)}
 	var err error
-	if w.addr, err = daemon.FreeAddress(); err != nil {
+	if w.addr, err = testdaemon.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
 	w.startEngine(t)
@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) startEngine(t *testing.T) {
 	t.Helper()
-	w.engine = daemontest.Start(t, daemon.Config{State: filepath.Join(w.dir, "engine"), Socket: filepath.Join(w.dir, "sock"), Log: t.Output()})
+	w.engine = daemontest.Start(t, testdaemon.Config{State: filepath.Join(w.dir, "engine"), Socket: filepath.Join(w.dir, "sock"), Log: t.Output()})
 }
 
 // program is bin/fre-video, beside bin/fre.
@@ -84,7 +84,7 @@ func (w *world) startService(t *testing.T, args ...string) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := daemon.Until(ctx, func() error {
+	if err := testdaemon.Until(ctx, func() error {
 		select {
 		case <-w.ended:
 			t.Fatal("fre-video serve has ended")
@@ -455,7 +455,7 @@ func (w *world) crash(t *testing.T) {
 	until := func(n int) map[string]time.Time {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		if err := daemon.Until(ctx, func() error {
+		if err := testdaemon.Until(ctx, func() error {
 			if f := finished(); len(f) < n {
 				return fmt.Errorf("%d chunks", len(f))
 			}
@@ -485,7 +485,7 @@ func (w *world) crash(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := daemon.Until(ctx, func() error {
+	if err := testdaemon.Until(ctx, func() error {
 		same(before)
 		out, _, _ := w.cli(t, "inspect", a.ID)
 		if err := json.Unmarshal([]byte(out), &a); err != nil {

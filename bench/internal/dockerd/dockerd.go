@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // ErrMissing reports that no Docker engine is installed.
@@ -136,7 +136,7 @@ func (e *Engine) Command(args ...string) []string {
 // Run runs the docker client and returns the standard output.
 func (e *Engine) Run(ctx context.Context, args ...string) (string, error) {
 	argv := e.Command(args...)
-	return daemon.Command(ctx, argv[0], argv[1:]...)
+	return testdaemon.Command(ctx, argv[0], argv[1:]...)
 }
 
 // Import makes an image with one layer from the directory tree at root.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // Options select the engine. Register adds the options to a flag set.
@@ -40,10 +40,10 @@ func (o *Options) Register(f *flag.FlagSet) {
 // Engine is an engine to which a benchmark deploys functions.
 type Engine struct {
 	opts Options
-	own  *daemon.Daemon // nil if the engine already ran
-	dir  string         // holds copies of templates, and the state unless Options.State is set
-	keep bool           // the state is for the next run too
-	done []string       // functions that Close removes from an engine or a state that stays
+	own  *testdaemon.Daemon // nil if the engine already ran
+	dir  string             // holds copies of templates, and the state unless Options.State is set
+	keep bool               // the state is for the next run too
+	done []string           // functions that Close removes from an engine or a state that stays
 }
 
 // Open starts an engine, or uses the running engine named by the options.
@@ -75,7 +75,7 @@ func Open(ctx context.Context, o Options) (*Engine, error) {
 			return nil, errors.Join(err, os.RemoveAll(dir))
 		}
 	}
-	e.own, err = daemon.Start(ctx, daemon.Config{Bin: o.Bin, State: e.opts.State, Args: strings.Fields(o.Serve)})
+	e.own, err = testdaemon.Start(ctx, testdaemon.Config{Bin: o.Bin, State: e.opts.State, Args: strings.Fields(o.Serve)})
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -105,7 +105,7 @@ func (e *Engine) PID() int {
 
 // CLI runs a fre command against the engine and returns the standard output.
 func (e *Engine) CLI(ctx context.Context, args ...string) (string, error) {
-	return daemon.Command(ctx, e.opts.Bin, append([]string{"--socket", e.opts.Socket}, args...)...)
+	return testdaemon.Command(ctx, e.opts.Bin, append([]string{"--socket", e.opts.Socket}, args...)...)
 }
 
 // JSON runs a fre command with --format json, which prints one value per line, and returns the
@@ -148,7 +148,7 @@ func (e *Engine) DeployWith(ctx context.Context, template, name string, fields m
 	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
 		return "", err
 	}
-	if err := daemon.CopyTemplate(ctx, template, dst); err != nil {
+	if err := testdaemon.CopyTemplate(ctx, template, dst); err != nil {
 		return "", err
 	}
 	if err := override(filepath.Join(dst, "fret.yaml"), fields); err != nil {

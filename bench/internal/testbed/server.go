@@ -17,7 +17,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // Server is a running server under test.
@@ -77,7 +77,7 @@ func Spawn(ctx context.Context, addr, name string, args ...string) (*Server, err
 		<-ended
 		return nil
 	}}
-	err := daemon.Until(ctx, func() error {
+	err := testdaemon.Until(ctx, func() error {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err == nil {
 			return c.Close()

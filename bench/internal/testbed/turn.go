@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/bench/internal/load"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // Turn holds the measurements of a server during one turn.
@@ -130,7 +130,7 @@ func (c Client) Call(ctx context.Context, addr, path string, connections int, ra
 	}
 	var out string
 	err := OnCPU(c.CPU, func() (err error) {
-		out, err = daemon.Command(ctx, c.Bin, args...)
+		out, err = testdaemon.Command(ctx, c.Bin, args...)
 		return err
 	})
 	if err != nil {

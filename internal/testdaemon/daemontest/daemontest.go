@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // within bounds a start or a stop; no measurement depends on the bound.
@@ -54,14 +54,14 @@ func Dir(t testing.TB) string {
 
 // Start runs an engine. The caller ends the engine with [Stop] or kills it. cfg.Bin defaults to
 // [Bin].
-func Start(t testing.TB, cfg daemon.Config) *daemon.Daemon {
+func Start(t testing.TB, cfg testdaemon.Config) *testdaemon.Daemon {
 	t.Helper()
 	if cfg.Bin == "" {
 		cfg.Bin = Bin(t)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	d, err := daemon.Start(ctx, cfg)
+	d, err := testdaemon.Start(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,10 +70,10 @@ func Start(t testing.TB, cfg daemon.Config) *daemon.Daemon {
 
 // Stop ends an engine. The test fails unless the engine exits by itself with status 0 and leaves no
 // process behind.
-func Stop(t testing.TB, d *daemon.Daemon) {
+func Stop(t testing.TB, d *testdaemon.Daemon) {
 	t.Helper()
 	http.DefaultClient.CloseIdleConnections()
-	family := daemon.Descendants(d.PID())
+	family := testdaemon.Descendants(d.PID())
 	ctx, cancel := context.WithTimeout(context.Background(), within) // t's context has ended when a cleanup runs
 	defer cancel()
 	if err := d.Stop(ctx); err != nil {
@@ -88,13 +88,13 @@ func Stop(t testing.TB, d *daemon.Daemon) {
 
 // Serve runs an engine with the given functions, whose program is fretest's, and stops the engine
 // when t ends. The test fails if a resource leaks.
-func Serve(t testing.TB, functions ...daemon.Function) *daemon.Daemon {
+func Serve(t testing.TB, functions ...testdaemon.Function) *testdaemon.Daemon {
 	t.Helper()
-	return ServeWith(t, daemon.Config{Log: t.Output()}, functions...)
+	return ServeWith(t, testdaemon.Config{Log: t.Output()}, functions...)
 }
 
 // ServeWith is Serve with a configuration; cfg.State is ignored and replaced by a new directory.
-func ServeWith(t testing.TB, cfg daemon.Config, functions ...daemon.Function) *daemon.Daemon {
+func ServeWith(t testing.TB, cfg testdaemon.Config, functions ...testdaemon.Function) *testdaemon.Daemon {
 	t.Helper()
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -103,7 +103,7 @@ func ServeWith(t testing.TB, cfg daemon.Config, functions ...daemon.Function) *d
 	for i := range functions {
 		functions[i].Program, functions[i].Config.Args = program, []string{"/function/program", "function"}
 	}
-	if err := daemon.PutImages(t.Context(), state, functions...); err != nil {
+	if err := testdaemon.PutImages(t.Context(), state, functions...); err != nil {
 		t.Fatal(err)
 	}
 	cfg.State = state

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
 // TestMain is the program under test too, where it is run as that.
@@ -74,8 +74,8 @@ func TestStop(t *testing.T) {
 	for fault, want := range map[string]string{"": "", "status": "exit status 1", "orphan": "(sleep) survived"} {
 		t.Run("fault "+fault, func(t *testing.T) {
 			t.Setenv("FAULT", fault)
-			d := Start(t, daemon.Config{State: filepath.Join(t.TempDir(), "state"), Log: t.Output()})
-			for _, p := range daemon.Descendants(d.PID()) {
+			d := Start(t, testdaemon.Config{State: filepath.Join(t.TempDir(), "state"), Log: t.Output()})
+			for _, p := range testdaemon.Descendants(d.PID()) {
 				t.Cleanup(func() { _ = syscall.Kill(p.PID, syscall.SIGKILL) })
 			}
 			r := recorder{TB: t}

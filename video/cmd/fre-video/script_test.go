@@ -19,7 +19,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/internal/daemon"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
 	"github.com/fre-engine/fre/video/asset"
@@ -74,7 +74,7 @@ func startEngine(socket string) (stop func(), err error) {
 func reachable(addr string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return daemon.Until(ctx, func() error {
+	return testdaemon.Until(ctx, func() error {
 		a, err := http.Get("http://" + addr + "/healthz")
 		if err == nil {
 			err = a.Body.Close()
@@ -85,7 +85,7 @@ func reachable(addr string) error {
 
 // startService is fre-video serve in this process.
 func startService(args ...string) (addr string, stop func(), err error) {
-	if addr, err = daemon.FreeAddress(); err != nil {
+	if addr, err = testdaemon.FreeAddress(); err != nil {
 		return "", nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -140,7 +140,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Defer(end)
-			free, err := daemon.FreeAddress()
+			free, err := testdaemon.FreeAddress()
 			if err != nil {
 				return err
 			}

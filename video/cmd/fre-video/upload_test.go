@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/internal/daemon"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/internal/testdaemon"
 	"github.com/fre-engine/fre/video/client"
 )
 
@@ -37,7 +37,7 @@ func newWorld(t *testing.T, state string, args ...string) *world {
 	fretest.CheckLeaks(t)
 	w := &world{state: state, home: t.TempDir(), args: args}
 	var err error
-	if w.addr, err = daemon.FreeAddress(); err != nil {
+	if w.addr, err = testdaemon.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
 	w.start(t)
@@ -482,7 +482,7 @@ func TestUploadLengths(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := daemon.Until(t.Context(), func() error {
+	if err := testdaemon.Until(t.Context(), func() error {
 		if n := len(w.assets(t)); n != before {
 			return fmt.Errorf("%d assets, %d before", n, before)
 		}
