@@ -130,7 +130,7 @@ func (o *AgentOptions) complete() error {
 	return nil
 }
 
-// CreateAgent makes a sandbox and returns once its program runs. Errors: *image.FieldError,
+// CreateAgent makes a sandbox and returns once its program runs. Errors: *template.FieldError,
 // *QuotaError, fs.ErrNotExist for an unknown image or snapshot, and those of Invoke.
 func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
 	if err := e.life.Begin(); err != nil {
@@ -206,7 +206,7 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 	a := &agent{idle: o.Idle, age: o.Age, used: now, shown: Agent{
 		ID: "agent-" + hex.EncodeToString(random), Tenant: o.Tenant, Image: o.Image, Digest: img.Digest, Network: o.Network, Created: now.UTC(), By: o.By,
 		Resources: template.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: agentPids, TmpBytes: agentTmp, Files: agentFiles, Timeout: agentEventTime},
-		WorkBytes: cmp.Or(o.WorkBytes, e.cfg.Work.of(o.Tenant)),
+		WorkBytes: cmp.Or(o.WorkBytes, e.cfg.Work.Of(o.Tenant)),
 	}}
 	if snapshot != nil {
 		a.shown.Snapshot = snapshot.Digest
@@ -221,14 +221,14 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 		}
 	}
 	if count >= agentsOfTenant {
-		return nil, &QuotaError{o.Tenant, "agents' sandboxes", agentsOfTenant}
+		return nil, &QuotaError{Tenant: o.Tenant, What: "agents' sandboxes", Limit: agentsOfTenant}
 	}
-	if most := e.quotas(o.Tenant).WorkBytes; most > 0 {
+	if most := e.tenants.Quotas(o.Tenant).WorkBytes; most > 0 {
 		if o.WorkBytes == 0 { // a quarter, so that several sandboxes fit
 			a.shown.WorkBytes = max(most/4, volume.MinBytes)
 		}
 		if taken+a.shown.WorkBytes > most {
-			return nil, &QuotaError{o.Tenant, "bytes in /work of agents' sandboxes", most}
+			return nil, &QuotaError{Tenant: o.Tenant, What: "bytes in /work of agents' sandboxes", Limit: most}
 		}
 	}
 	if snapshot != nil && a.shown.WorkBytes > 0 && snapshot.Size > a.shown.WorkBytes { // the file system enforces no quota on restore
@@ -254,18 +254,18 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	if err != nil {
 		return err
 	}
-	if err := e.checkLimits(s.Resources); err != nil {
+	if err := live.CheckLimits(e.cfg.Sandboxes, s.Resources); err != nil {
 		return fmt.Errorf("agent's sandbox: %w", err)
 	}
-	user, err := e.user(s.Tenant)
+	user, err := e.tenants.User(s.Tenant)
 	if err != nil {
 		return err
 	}
-	id := int(user.HostBase + functionUID)
-	if e.mapErr == nil {
-		id = functionUID
+	id := int(user.HostBase + live.FunctionUID)
+	if e.tenants.MapErr == nil {
+		id = live.FunctionUID
 	}
-	work, err := e.temporaryWork(s.ID, s.WorkBytes, id)
+	work, err := e.tenants.AttachOther(s.ID, s.WorkBytes, id)
 	if err != nil {
 		return err
 	}
@@ -285,12 +285,12 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 		held:      heldAnswers{bytes: s.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
 		queue:     admission.NewQueue(e.cfg.Queue),
-		use:       e.usage(s.Tenant),
+		use:       e.tenants.Share(s.Tenant),
 	}
 	if _, err := f.spec(""); err != nil {
 		return fmt.Errorf("agent's sandbox: %w", err)
 	}
-	logs := filepath.Join(filepath.Dir(e.workPath(filepath.Join(temporaryName, s.ID))), "log")
+	logs := filepath.Join(filepath.Dir(e.tenants.WorkPath(filepath.Join(temporaryName, s.ID))), "log")
 	if f.logs, err = live.OpenLog(logs, f.name, e.cfg.LogBytes, 1); err != nil {
 		return err
 	}

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/waiting"
@@ -27,16 +29,33 @@ const (
 	buildTime     = 1 * time.Hour // of a build without its wait, all steps together
 )
 
-// QuotaOfBuilds is the What of the [QuotaError] of a build for which the queue has no room.
-const QuotaOfBuilds = "waiting builds"
-
 // ErrBuildTime says that a build, or one of its steps, exceeded its time limit.
 var ErrBuildTime = failure.New(failure.BuildFailed, "the build took too long", "build again (finished steps are kept), use fewer packages, or compile code before the build")
 
-// builds counts a tenant's builds. tenantUse.mu guards it.
+// builds counts a tenant's builds.
 type builds struct {
+	mu      sync.Mutex
 	running int64
 	waiting waiting.Queue[struct{}, struct{}]
+
+	storing chan struct{} // holds a token while a counted image of the tenant is stored
+}
+
+// buildsOf returns the counts of a tenant, which live as long as the engine.
+func (e *Engine) buildsOf(tenant string) *builds {
+	if b, ok := e.builds.Load(tenant); ok {
+		return b.(*builds)
+	}
+	e.tenants.Share(tenant) // metrics list the tenant from now on
+	b, _ := e.builds.LoadOrStore(tenant, &builds{storing: make(chan struct{}, 1)})
+	return b.(*builds)
+}
+
+// count returns how many builds run and how many wait.
+func (b *builds) count() (running, waiting int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.running, int64(b.waiting.Len())
 }
 
 // turnsLocked starts waiting builds while fewer than most run.
@@ -48,28 +67,28 @@ func (b *builds) turnsLocked(most int64) {
 }
 
 func (e *Engine) mostBuilds(tenant string) int64 {
-	return cmp.Or(e.quotas(tenant).Builds, defaultBuilds)
+	return cmp.Or(e.tenants.Quotas(tenant).Builds, defaultBuilds)
 }
 
 // beginBuild waits for a build's turn. If the build must wait, beginBuild calls waits once with
 // the number of builds before it. The caller calls done after the build. Errors: a *QuotaError
 // if too many builds wait, the cause of ctx.
 func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(before int)) (done func(), err error) {
-	u := e.usage(tenant)
+	u := e.buildsOf(tenant)
 	done = func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
-		u.builds.running--
-		u.builds.turnsLocked(e.mostBuilds(tenant))
+		u.running--
+		u.turnsLocked(e.mostBuilds(tenant))
 	}
 	u.mu.Lock()
-	turn := u.builds.waiting.Push(struct{}{})
-	u.builds.turnsLocked(e.mostBuilds(tenant)) // the quota may have been raised
-	before := u.builds.waiting.Len() - 1       // below 0: it is this build's turn
+	turn := u.waiting.Push(struct{}{})
+	u.turnsLocked(e.mostBuilds(tenant)) // the quota may have been raised
+	before := u.waiting.Len() - 1       // below 0: it is this build's turn
 	if before >= waitingBuilds {
 		turn.Leave()
 		u.mu.Unlock()
-		return nil, &QuotaError{Tenant: tenant, What: QuotaOfBuilds, Limit: waitingBuilds}
+		return nil, &QuotaError{Tenant: tenant, What: live.QuotaOfBuilds, Limit: waitingBuilds}
 	}
 	u.mu.Unlock()
 	if before < 0 {
@@ -137,10 +156,10 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (d
 	if by != "" && tenant != by {
 		return nil, ErrOthersImage
 	}
-	if q := e.quotas(tenant); q.Images == 0 && q.ImageBytes == 0 {
+	if q := e.tenants.Quotas(tenant); q.Images == 0 && q.ImageBytes == 0 {
 		return none, nil
 	}
-	u := e.usage(tenant)
+	u := e.buildsOf(tenant)
 	select {
 	case u.storing <- struct{}{}:
 	case <-ctx.Done():
@@ -150,7 +169,7 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (d
 	if _, err := e.cfg.Store.Image(string(img.Digest)); err == nil { // another build has made the same image meanwhile
 		return done, nil
 	}
-	q, use := e.quotas(tenant), e.TenantUse(tenant)
+	q, use := e.tenants.Quotas(tenant), e.TenantUse(tenant)
 	switch {
 	case q.Images > 0 && use.Images+1 > q.Images:
 		err = &QuotaError{Tenant: tenant, What: "images", Limit: q.Images}
@@ -168,7 +187,7 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (d
 // of the tenant's quota: the build's image would hold all of the base's files. A stored base
 // counts against no tenant, because tenants share it.
 func (e *Engine) admitBase(img *store.Image, by string) error {
-	q := e.quotas(by)
+	q := e.tenants.Quotas(by)
 	if by == "" || q.ImageBytes == 0 {
 		return nil
 	}

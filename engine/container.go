@@ -113,7 +113,7 @@ func (e *Engine) newContainer(rec Container) (*container, error) {
 }
 
 // CreateContainer makes a container from an image. The image stays as long as the container.
-// Errors: an *image.FieldError for an invalid field, ErrNameTaken, a *QuotaError for limits
+// Errors: a *template.FieldError for an invalid field, ErrNameTaken, a *QuotaError for limits
 // above the tenant's quotas.
 func (e *Engine) CreateContainer(ctx context.Context, cfg ContainerConfig) (*Container, error) {
 	if err := e.life.Begin(); err != nil {

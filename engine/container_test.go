@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
@@ -304,7 +305,7 @@ func TestContainerConfig(t *testing.T) {
 	}
 	// In a tenant's /work all is the tenant's, whoever wrote it.
 	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(r.state, "tenants/default/work/x"), &st); err != nil || st.Uid != functionUID || st.Gid != functionUID {
+	if err := unix.Stat(filepath.Join(r.state, "tenants/default/work/x"), &st); err != nil || st.Uid != live.FunctionUID || st.Gid != live.FunctionUID {
 		t.Errorf("/work/x belongs to %d:%d (%v)", st.Uid, st.Gid, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -145,14 +146,14 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 	if err != nil {
 		return err
 	}
-	if err := e.setNetwork(&sandbox.Spec{}, template.Network{Mode: cfg.Network}); err != nil {
+	if err := e.networks.Set(&sandbox.Spec{}, template.Network{Mode: cfg.Network}); err != nil {
 		return err
 	}
 	rec.Config, rec.Digest, rec.Args, rec.Env = cfg, img.Digest, args, containerEnv(cfg, own, who)
 	return nil
 }
 
-// capabilities returns root's capabilities in the container. Error: an *image.FieldError for an
+// capabilities returns root's capabilities in the container. Error: a *template.FieldError for an
 // unknown capability or a capability that containers never have.
 func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
 	drop, err := sandbox.ParseCapabilities(cfg.CapDrop)
@@ -259,7 +260,7 @@ func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limit
 	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return l, &template.FieldError{Field: "limits", Message: "are negative"}
 	}
-	if err := e.checkLimits(template.Resources{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids, Files: l.Files}); err != nil {
+	if err := live.CheckLimits(e.cfg.Sandboxes, template.Resources{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids, Files: l.Files}); err != nil {
 		return l, err
 	}
 	memory, err := sandbox.HostMemory()

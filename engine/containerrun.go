@@ -94,7 +94,7 @@ func (c *container) start(ctx context.Context) (err error) {
 			undo[i]()
 		}
 	}()
-	release, err := e.reserveRun(rec.Config.Tenant, rec.Config.Limits)
+	release, err := e.tenants.ReserveRun(rec.Config.Tenant, rec.Config.Limits)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (c *container) measure(dir string) {
 // containerSpec returns the Spec of a container, without scratch layer and streams.
 func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 	cfg := rec.Config
-	user, work, err := e.tenant(cfg.Tenant)
+	user, work, err := e.tenants.Attach(cfg.Tenant)
 	if err != nil {
 		return sandbox.Spec{}, err
 	}
@@ -257,10 +257,10 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 		User: user, Groups: who.groups, Capabilities: capabilities, TTY: cfg.TTY, Limits: cfg.Limits, ProcFiles: true,
 	}
 	if cfg.Work != WorkNone {
-		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.mapErr == nil, functionUID
+		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.tenants.MapErr == nil, live.FunctionUID
 		spec.WorkReadOnly = cfg.Work == WorkReadOnly
 	}
-	if err := e.setNetwork(&spec, template.Network{Mode: cfg.Network}); err != nil {
+	if err := e.networks.Set(&spec, template.Network{Mode: cfg.Network}); err != nil {
 		return sandbox.Spec{}, err
 	}
 	return spec, nil

@@ -80,7 +80,7 @@ func DefaultName(img *store.Image) string {
 }
 
 // Deploy makes the image's function available as name; "" means the name of the template. A name
-// without a tenant gets the image's tenant (image.QualifiedName). A name with a tenant deploys
+// without a tenant gets the image's tenant (template.QualifiedName). A name with a tenant deploys
 // the image in that tenant.
 //
 // If the same template's function has the name, Deploy adds a revision without losing an event:
@@ -90,7 +90,7 @@ func DefaultName(img *store.Image) string {
 //
 // Errors: ErrNameTaken if another template's function (without o.Replace) or a temporary
 // function has the name; ErrForeign; fs.ErrNotExist if the image was removed meanwhile; an
-// *image.FieldError, for example for a pipeline with a loop or a missing step.
+// *template.FieldError, for example for a pipeline with a loop or a missing step.
 func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o DeployOptions) (_ *Function, err error) {
 	if err := e.life.Begin(); err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 		return nil, fmt.Errorf("deploy: %w", &template.FieldError{Field: "trace", Message: "only a temporary function's files are traced"})
 	}
 	if !o.Temporary {
-		if _, _, err := e.tenant(tenant); err != nil { // before the lock: making a tenant's directory may take a while
+		if _, _, err := e.tenants.Attach(tenant); err != nil { // before the lock: making a tenant's directory may take a while
 			return nil, err
 		}
 	}
@@ -177,7 +177,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err := f.checkPipeline(); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
-	if err := e.checkLimits(f.config.Resources); err != nil {
+	if err := live.CheckLimits(e.cfg.Sandboxes, f.config.Resources); err != nil {
 		return nil, fmt.Errorf("deploy %s: %w", name, err)
 	}
 	if err := f.checkSecrets(); err != nil {

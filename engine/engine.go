@@ -7,12 +7,12 @@
 // answer is closed.
 //
 // Lock order: container.op, container.disk, containers.mu, live.Table.mu, container.mu,
-// streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, Engine.tenantMu, interpreters.disk,
+// streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, live.Tenants.mu, interpreters.disk,
 // Engine.mu, interpreters.mu, function.mu, live.Log.mu. No code takes one of these locks while it
 // holds places.mu.
 //
 // Held during disk I/O: container.op, container.disk, Engine.gcMu, cache.mu, Engine.deployMu,
-// Engine.tenantMu, interpreters.disk and live.Log.mu. An event waits for such a lock in two cases:
+// live.Tenants.mu, interpreters.disk and live.Log.mu. An event waits for such a lock in two cases:
 // the event asks for a revision at rest (deployMu), or the engine logs a line of the event
 // (live.Log.mu).
 package engine
@@ -144,6 +144,8 @@ type Engine struct {
 	boxes        *live.Table
 	live.List    // the client's view of boxes
 	life         *live.Life
+	tenants      *live.Tenants
+	networks     live.Networks
 	containers   containers
 	agents       agents
 	interpreters *interpreters
@@ -153,7 +155,6 @@ type Engine struct {
 	outward      *http.Transport // follows cfg.Outward
 	started      time.Time
 	forks        budget        // memory for fork servers
-	mapErr       error         // why /work cannot be mounted with mapped owners; nil if it can
 	nextID       atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
 	received     atomic.Int64  // bytes of bodies that are read before their events take a slot
 
@@ -162,11 +163,8 @@ type Engine struct {
 	volumes   *volume.Manager            // size-limited directories: tenants' /work, containers' scratch layers
 	scratches *pool.Pool[*volume.Volume] // scratch layers for new containers; nil if a layer costs no time
 
-	cache cache
-	uses  sync.Map // *tenantUse by tenant
-
-	tenantMu sync.Mutex // held over the disk while a tenant's directory is made
-	works    map[string]*volume.Volume
+	cache  cache
+	builds sync.Map // *builds by tenant
 
 	gcMu sync.Mutex // one garbage collection at a time; the first in the lock order
 
@@ -239,16 +237,18 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if err := e.openAdmission(); err != nil {
 		return nil, err
 	}
-	e.mapErr = sandbox.CanMap(filepath.Join(cfg.StateDir, "tenants"))
 	e.interpreters = newInterpreters(e, cfg.Interpreters)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
 	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Log: cfg.Log}); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(cfg.Work.check(e.volumes), e.openCache()); err != nil {
+	e.networks = live.Networks{Host: cfg.Sandboxes, AllowHost: cfg.AllowHostNetwork}
+	e.tenants, err = live.NewTenants(live.TenantsConfig{
+		Store: cfg.Store, Volumes: e.volumes, Life: e.life, Log: cfg.Log, StateDir: cfg.StateDir, UIDBase: cfg.UIDBase, Work: cfg.Work, Quotas: cfg.Quotas,
+	})
+	if err := errors.Join(err, e.openCache()); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
-	e.works = make(map[string]*volume.Volume)
 	e.metrics = newMetrics(cfg.Metrics, e)
 	if err := e.openContainers(); err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
@@ -282,14 +282,14 @@ func Open(cfg Config) (_ *Engine, err error) {
 			e.log.Error("function cannot start", "function", f.name, "error", err)
 		}
 		// Deployed on a larger host, the function goes on with the resources of this host.
-		if err := e.checkLimits(f.config.Resources); err != nil {
+		if err := live.CheckLimits(e.cfg.Sandboxes, f.config.Resources); err != nil {
 			e.log.Warn("the host cannot enforce limits of the function", "function", f.name, "error", err)
 		}
 		f.publish()
 		f.warm()
 	})
 	e.life.Spawn(e.interpreters.prune)
-	e.life.Spawn(e.attachWorks)
+	e.life.Spawn(e.tenants.AttachAll)
 	e.life.Spawn(e.watchAdmission)
 	if cfg.GC.Interval > 0 {
 		e.life.Spawn(e.collect)
@@ -332,6 +332,9 @@ func (e *Engine) Stopping() bool { return e.life.Stopping() }
 
 // Closed returns a channel that Close closes when it is called.
 func (e *Engine) Closed() <-chan struct{} { return e.life.Closed() }
+
+// Work returns the directory seen by a tenant's sandboxes as /work. It is made at first use.
+func (e *Engine) Work(tenant string) (string, error) { return e.tenants.Work(tenant) }
 
 // StateDir returns the directory of all state that outlives the engine.
 func (e *Engine) StateDir() string { return e.cfg.StateDir }

@@ -397,7 +397,7 @@ func (s *forkServer) make(ctx context.Context) (*forked, error) {
 		leave.Cancel()
 		return nil, err
 	}
-	sb, err := leave.Adopt(pidfd, sandbox.ForkSpec{ID: id, Limits: limitsOf(f.config.Resources)})
+	sb, err := leave.Adopt(pidfd, sandbox.ForkSpec{ID: id, Limits: live.LimitsOf(f.config.Resources)})
 	if err != nil {
 		_ = ours.Close()
 		return nil, err

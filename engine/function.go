@@ -52,7 +52,7 @@ type function struct {
 	furniture    *furniture       // set with interpreters
 
 	tunnels tunnels
-	use     *tenantUse
+	use     *live.Share
 	lends   bool   // may get its clients' connections
 	placed  placed // the function's part of the engine's slots
 
@@ -109,7 +109,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	if spec.Temporary {
 		user, work, err = e.temporaryTenant(name)
 	} else {
-		user, work, err = e.tenant(cfg.Tenant)
+		user, work, err = e.tenants.Attach(cfg.Tenant)
 	}
 	if err != nil {
 		return nil, err
@@ -121,10 +121,10 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 		instances: make(map[*instance]struct{}),
 		lends:     cfg.Network.LendConnection && slices.Contains(e.cfg.LendConnections, tenant+"/"+plain),
 		queue:     admission.NewQueue(e.cfg.Queue),
-		use:       e.usage(cfg.Tenant),
+		use:       e.tenants.Share(cfg.Tenant),
 	}
 	if spec.Temporary {
-		f.use = e.usage(temporaryName)
+		f.use = e.tenants.Share(temporaryName)
 	}
 	// A fork server would keep old values of secrets.
 	if cfg.Forks && f.loopbackOnly() && !spec.Trace && len(cfg.Secrets) == 0 {
@@ -190,7 +190,7 @@ func (f *function) channelLog(sandbox string) func(invocation, level, message st
 	}
 }
 
-// spec returns the Spec for an instance's sandbox. Error: an *image.FieldError while the network
+// spec returns the Spec for an instance's sandbox. Error: a *template.FieldError while the network
 // is unavailable. The network's state may change between starts.
 func (f *function) spec(id string) (sandbox.Spec, error) {
 	if f.isPipeline() {
@@ -204,9 +204,9 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 		Dir:      cmp.Or(f.dir, "/function"),
 		Hostname: f.plain,
 		User:     f.user,
-		Limits:   limitsOf(f.config.Resources),
+		Limits:   live.LimitsOf(f.config.Resources),
 
-		Work: f.work, WorkMapped: f.e.mapErr == nil,
+		Work: f.work, WorkMapped: f.e.tenants.MapErr == nil,
 
 		Opens:     f.opens,
 		ProcFiles: f.agent,                  // a user of a command line expects these files
@@ -220,7 +220,7 @@ func (f *function) spec(id string) (sandbox.Spec, error) {
 			Message: fmt.Sprintf("%s/%s may not use lent connections: list the function under network.lend_connections in the engine's configuration (fre serve --config)", f.config.Tenant, f.plain),
 		}
 	}
-	return spec, f.e.setNetwork(&spec, f.config.Network)
+	return spec, f.e.networks.Set(&spec, f.config.Network)
 }
 
 // count returns the changing values of the revision for lists.

@@ -215,7 +215,7 @@ func (in *instance) newBox(id string) *live.Box {
 // newBox describes a sandbox of the function to lists. ask is as in box.
 func (f *function) newBox(id string, state func() State, ask func() error) *live.Box {
 	return &live.Box{
-		ID: id, Function: f.name, Revision: f.revision, Image: f.ref(), Digest: f.image.Digest, Limits: limitsOf(f.config.Resources),
+		ID: id, Function: f.name, Revision: f.revision, Image: f.ref(), Digest: f.image.Digest, Limits: live.LimitsOf(f.config.Resources),
 		Tenant: f.config.Tenant, Command: f.config.Args, State: state, Ask: ask,
 	}
 }

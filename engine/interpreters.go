@@ -107,7 +107,7 @@ func newInterpreters(e *Engine, cfg InterpreterConfig) *interpreters {
 // interpreters. The function calls leave when it is retired.
 func (s *interpreters) use(f *function) *interpreterPool {
 	key := image.ParkedKey(f.image, &f.config)
-	if s.cfg.Off || s.e.mapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
+	if s.cfg.Off || s.e.tenants.MapErr != nil || key == "" || f.config.Protocol != image.ProtocolChannel {
 		return nil
 	}
 	// The engine enters the sandbox of a parked interpreter, so only the Builder's own files may
@@ -288,7 +288,7 @@ func (e *Engine) startInterpreter(ctx context.Context, spec sandbox.Spec) (*inte
 		defer outW.Close()
 		if pi.stderr, errW, err = live.OutputPipe(); err == nil {
 			defer errW.Close()
-			spec.ID, spec.User, spec.Background = pi.id, sandbox.User{Own: true, UID: functionUID, GID: functionUID}, true
+			spec.ID, spec.User, spec.Background = pi.id, sandbox.User{Own: true, UID: live.FunctionUID, GID: live.FunctionUID}, true
 			spec.Stdout, spec.Stderr, spec.Channel = outW, errW, theirs
 			pi.sb, err = e.cfg.Sandboxes.Start(ctx, spec)
 		}
@@ -441,7 +441,7 @@ func (in *instance) bootInterpreter(ctx context.Context, secrets []sandbox.Secre
 	}
 	for pi := f.interpreters.take(f); pi != nil; pi = f.interpreters.take(f) {
 		err := pi.sb.Furnish(sandbox.Furnishing{
-			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.plain, Limits: limitsOf(f.config.Resources),
+			Work: f.work, Mounts: f.furniture.mount, Secrets: secrets, Hostname: f.plain, Limits: live.LimitsOf(f.config.Resources),
 		})
 		switch {
 		case err == nil:

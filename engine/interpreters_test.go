@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
@@ -185,42 +186,13 @@ func TestWorkOnDisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if sys := st.Sys().(*syscall.Stat_t); sys.Uid != functionUID || sys.Gid != functionUID {
+		if sys := st.Sys().(*syscall.Stat_t); sys.Uid != live.FunctionUID || sys.Gid != live.FunctionUID {
 			t.Errorf("%s by a %s start belongs to %d:%d on disk", name, resp.StartKind, sys.Uid, sys.Gid)
 		}
 	}
 	st, err := os.Stat(filepath.Join(r.state, "tenants"))
 	if err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("tenants/ has mode %v, %v; want root's alone", st.Mode(), err)
-	}
-}
-
-// A directory in the other layout is changed over, links in it not followed.
-func TestOwn(t *testing.T) {
-	fretest.RequireRoot(t)
-	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
-	err := errors.Join(os.WriteFile(outside, nil, 0o600), os.Mkdir(filepath.Join(dir, "sub"), 0o700),
-		os.WriteFile(filepath.Join(dir, "sub/file"), nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range []int{1000, 0x10000000 + 1000, 1000} {
-		if err := own(dir, id); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"", "sub", "sub/file", "link"} {
-			st, err := os.Lstat(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if sys := st.Sys().(*syscall.Stat_t); int(sys.Uid) != id || int(sys.Gid) != id {
-				t.Errorf("%q belongs to %d:%d, want %d", name, sys.Uid, sys.Gid, id)
-			}
-		}
-	}
-	st, err := os.Stat(outside)
-	if err != nil || st.Sys().(*syscall.Stat_t).Uid != 0 {
-		t.Errorf("a file outside was given away: %v", err)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
@@ -70,12 +69,4 @@ func TestLargerHost(t *testing.T) {
 	r.stop()
 	r.start(Config{})
 	r.mustCall("f", "/", "still here", "still here")
-}
-
-// TestLimitsOf: every limit of an image reaches its sandboxes.
-func TestLimitsOf(t *testing.T) {
-	got := limitsOf(template.Resources{MemoryBytes: 1, CPUMillis: 2, Pids: 3, TmpBytes: 4, Files: 5})
-	if want := (sandbox.Limits{MemoryBytes: 1, CPUMillis: 2, Pids: 3, TmpBytes: 4, Files: 5}); got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
 }

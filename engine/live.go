@@ -11,6 +11,11 @@ type (
 	LogOptions   = live.LogOptions
 	StopOptions  = live.StopOptions
 	EventOptions = live.EventOptions
+	Quotas       = live.Quotas
+	QuotaError   = live.QuotaError
+	Use          = live.Use
+	WorkConfig   = live.WorkConfig
+	TenantUsage  = live.TenantUsage
 )
 
 // The states of a sandbox.
@@ -30,6 +35,9 @@ var (
 	ErrContainerStopped = live.ErrContainerStopped
 	ErrChangesLost      = live.ErrChangesLost
 )
+
+// QuotaOfBuilds is the What of the [QuotaError] of a build for which the queue has no room.
+const QuotaOfBuilds = live.QuotaOfBuilds
 
 // ContainerOf returns the container in a list of sandboxes, as it was created; nil for any other
 // sandbox.

@@ -104,7 +104,7 @@ func (ev *event) endless() error {
 	return nil
 }
 
-// checkPipeline returns a *image.FieldError if a step is missing or if the pipeline contains
+// checkPipeline returns a *template.FieldError if a step is missing or if the pipeline contains
 // itself.
 func (f *function) checkPipeline() error {
 	var path []string

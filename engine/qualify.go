@@ -13,7 +13,7 @@ import (
 )
 
 // NameOf returns the qualified name for an image's function and its tenant: the tenant in name if
-// name has one, else the image's. The error is an *image.FieldError.
+// name has one, else the image's. The error is a *template.FieldError.
 func NameOf(name string, img *store.Image) (qualified, tenant string, err error) {
 	plain, tenant, err := template.SplitName(name)
 	if err != nil {

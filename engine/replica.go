@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 )
@@ -98,7 +99,7 @@ func (e *Engine) Apply(ctx context.Context, r *Record) error {
 		return fmt.Errorf("apply %s: %w", r.Name, err)
 	}
 	spec.known = true
-	if _, _, err := e.tenant(spec.Tenant); err != nil {
+	if _, _, err := e.tenants.Attach(spec.Tenant); err != nil {
 		return err
 	}
 	e.deployMu.Lock()
@@ -157,7 +158,7 @@ func (e *Engine) checkRevision(name string, spec *functionSpec, rev *Revision) e
 		_, err = f.spec("")
 	}
 	if err == nil {
-		err = e.checkLimits(f.config.Resources)
+		err = live.CheckLimits(e.cfg.Sandboxes, f.config.Resources)
 	}
 	if err == nil {
 		err = f.checkSecrets()

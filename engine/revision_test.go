@@ -222,7 +222,7 @@ func TestSplit(t *testing.T) {
 	}
 	for _, alias := range []string{"latest", "12", "A", ""} {
 		if _, err := r.SetAliases(t.Context(), "f", map[string]string{alias: "1"}, nil); !errors.As(err, new(*template.FieldError)) {
-			t.Errorf("alias %q: %v, want *image.FieldError", alias, err)
+			t.Errorf("alias %q: %v, want *template.FieldError", alias, err)
 		}
 	}
 	if after, err := r.Revisions("f"); err != nil || !cmp.Equal(before.Traffic, after.Traffic) {

@@ -161,7 +161,7 @@ func (e *Engine) Rollback(ctx context.Context, name, to string) (*Revisions, err
 }
 
 // SetAliases sets and removes aliases of revisions. Errors: *UnknownError for a revision or a
-// removed alias that does not exist, *image.FieldError for a bad alias, ErrImageGone.
+// removed alias that does not exist, *template.FieldError for a bad alias, ErrImageGone.
 func (e *Engine) SetAliases(ctx context.Context, name string, set map[string]string, remove []string) (*Revisions, error) {
 	return e.change(ctx, name, func(name string, s *functionSpec) error {
 		aliases := map[string]int{}

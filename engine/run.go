@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -53,7 +52,7 @@ func (e *Engine) Run(ctx context.Context, r RunRequest) (RunResult, error) {
 	b, spec, err := e.runSpec(r)
 	gone := func() {}
 	if err == nil {
-		gone, err = e.reserveRun(b.Tenant, b.Limits)
+		gone, err = e.tenants.ReserveRun(b.Tenant, b.Limits)
 	}
 	if err != nil {
 		release()
@@ -94,7 +93,7 @@ func (e *Engine) runSpec(r RunRequest) (*live.Box, sandbox.Spec, error) {
 	if cfg.Container != nil {
 		return e.runContainerSpec(r, img)
 	}
-	user, work, err := e.tenant(r.Tenant)
+	user, work, err := e.tenants.Attach(r.Tenant)
 	if err != nil {
 		return fail(err)
 	}
@@ -109,11 +108,11 @@ func (e *Engine) runSpec(r RunRequest) (*live.Box, sandbox.Spec, error) {
 	spec := sandbox.Spec{
 		ID: live.NewID(), Rootfs: e.cfg.Store.Rootfs(img.Digest), Args: args, Dir: "/work",
 		Env:  withLimits(lastOfEach(slices.Concat([]string{"PATH=" + searchPath, "HOME=/work"}, cfg.Env, r.Env)), res),
-		User: user, Work: work, WorkMapped: e.mapErr == nil,
+		User: user, Work: work, WorkMapped: e.tenants.MapErr == nil,
 		Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, Trace: r.Trace,
-		Limits: limitsOf(res),
+		Limits: live.LimitsOf(res),
 	}
-	if err := e.setNetwork(&spec, cfg.Network); err != nil {
+	if err := e.networks.Set(&spec, cfg.Network); err != nil {
 		return fail(fmt.Errorf("run: %w", err))
 	}
 	b := &live.Box{ID: spec.ID, Image: img.Name + ":" + img.Version, Digest: img.Digest, Limits: spec.Limits, Tenant: r.Tenant, Command: spec.Args, State: func() State { return StateBusy }}
@@ -205,11 +204,11 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 
 // runFresh runs a program in a new sandbox of the builder's tenant to its end.
 func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []string, limits sandbox.Limits, tail *tailWriter) (status sandbox.ExitStatus, err error) {
-	user, err := r.e.user(buildTenant)
+	user, err := r.e.tenants.User(buildTenant)
 	if err != nil {
 		return status, err
 	}
-	if err := ownBinds(c.Binds, int(user.HostBase+functionUID)); err != nil {
+	if err := ownBinds(c.Binds, int(user.HostBase+live.FunctionUID)); err != nil {
 		return status, err
 	}
 	spec := sandbox.Spec{ID: live.NewID(), Rootfs: c.Rootfs, Args: c.Args, Env: env, Dir: c.Dir, User: user, Limits: limits}
@@ -218,7 +217,7 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 	}
 	if c.Network {
 		spec.Network = sandbox.NetworkHost
-		spec.Mounts = append(spec.Mounts, networkFiles(r.e.cfg.Builder.Settings)...)
+		spec.Mounts = append(spec.Mounts, live.NetworkFiles(r.e.cfg.Builder.Settings)...)
 	}
 	out, err := collect(c.Stdout, tail)
 	if err != nil {
@@ -248,22 +247,6 @@ func ownBinds(binds []image.Bind, id int) error {
 		}
 	}
 	return nil
-}
-
-// networkFiles returns the host files that a step with network needs to resolve names and to
-// trust certificates.
-func networkFiles(s image.Settings) []sandbox.Mount {
-	var out []sandbox.Mount
-	for source, target := range map[string]string{"/etc/resolv.conf": "/etc/resolv.conf", "/etc/hosts": "/etc/hosts", s.CACerts: "/etc/ssl/certs/ca-certificates.crt"} {
-		if source == "" {
-			continue
-		}
-		// Resolve links: resolv.conf is often a link, and a bind mount needs the file itself.
-		if path, err := filepath.EvalSymlinks(source); err == nil {
-			out = append(out, sandbox.Mount{Source: path, Target: target})
-		}
-	}
-	return out
 }
 
 // collector copies a pipe to a writer and to the tail that error messages quote.

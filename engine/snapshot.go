@@ -129,9 +129,9 @@ func (e *Engine) snapshotMost(of *Agent) (most int64, full error) {
 	if limit := of.WorkBytes; limit > 0 && limit < most {
 		most, full = limit, fmt.Errorf("%w: the limit is %d bytes; sparse files and hard links count in full", ErrSnapshotLimit, limit)
 	}
-	if q := e.quotas(of.Tenant); q.ImageBytes > 0 {
+	if q := e.tenants.Quotas(of.Tenant); q.ImageBytes > 0 {
 		if left := q.ImageBytes - e.TenantUse(of.Tenant).ImageBytes; left < most {
-			most, full = left, &QuotaError{of.Tenant, "bytes of images", q.ImageBytes}
+			most, full = left, &QuotaError{Tenant: of.Tenant, What: "bytes of images", Limit: q.ImageBytes}
 		}
 	}
 	return most, full

@@ -81,7 +81,7 @@ func TestSnapshotBounds(t *testing.T) {
 	// Another image of the tenant's comes once the snapshot is read.
 	now.Store(&Quotas{Images: 1})
 	r.holes("late", 1<<20, 0)
-	u := r.usage("acme")
+	u := r.buildsOf("acme")
 	u.storing <- struct{}{}
 	ended := make(chan error, 1)
 	go func() {

@@ -4,53 +4,36 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/volume"
 )
 
-// temporaryName is the tenant of temporary functions. A template cannot use this name.
-const temporaryName = "_temporary"
+// temporaryName is the tenant of temporary functions.
+const temporaryName = live.TemporaryTenant
 
 // temporaryTenant is tenant for a temporary function: all temporary functions share one user, and
 // each has a /work of its own.
 func (e *Engine) temporaryTenant(function string) (sandbox.User, string, error) {
-	user, err := e.user(temporaryName)
+	user, err := e.tenants.User(temporaryName)
 	if err != nil {
 		return user, "", err
 	}
-	id := int(user.HostBase + functionUID)
-	if e.mapErr == nil {
-		id = functionUID
+	id := int(user.HostBase + live.FunctionUID)
+	if e.tenants.MapErr == nil {
+		id = live.FunctionUID
 	}
-	work, err := e.temporaryWork(function, e.cfg.Work.of(temporaryName), id)
+	work, err := e.tenants.AttachOther(function, e.cfg.Work.Of(temporaryName), id)
 	return user, work, err
-}
-
-// temporaryWork makes the /work of one function, with a limit in bytes and an owner.
-func (e *Engine) temporaryWork(name string, bytes int64, owner int) (string, error) {
-	work := e.workPath(filepath.Join(temporaryName, name))
-	if err := os.MkdirAll(filepath.Dir(work), 0o700); err != nil {
-		return "", fmt.Errorf("make /work of %s: %w", name, err)
-	}
-	v, err := e.volumes.Attach(work, volume.Limits{Bytes: bytes})
-	if err != nil {
-		return "", fmt.Errorf("/work of %s: %w", name, err)
-	}
-	if err := own(v.Dir(), owner); err != nil {
-		return "", fmt.Errorf("own /work of %s: %w", name, err)
-	}
-	return v.Dir(), nil
 }
 
 // removeTemporary removes the /work of a temporary function.
 func (e *Engine) removeTemporary(function string) error {
-	work := e.workPath(filepath.Join(temporaryName, function))
+	work := e.tenants.WorkPath(filepath.Join(temporaryName, function))
 	return errors.Join(e.volumes.Remove(work), linux.RemoveAll(filepath.Dir(work)))
 }
 

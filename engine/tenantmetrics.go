@@ -28,12 +28,12 @@ func (tenantMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect is part of prometheus.Collector.
 func (m tenantMetrics) Collect(ch chan<- prometheus.Metric) {
-	m.e.uses.Range(func(name, use any) bool {
-		tenant := name.(string)
+	for tenant, share := range m.e.tenants.Shares() {
 		if strings.HasPrefix(tenant, "_") { // the engine's own tenants
-			return true
+			continue
 		}
-		u := use.(*tenantUse).now()
+		u := share.Now()
+		running, waiting := m.e.buildsOf(tenant).count()
 		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{tenant}, labels...)...)
 		}
@@ -41,8 +41,7 @@ func (m tenantMetrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(tenantContainers, float64(u.Containers))
 		gauge(tenantMemory, float64(u.MemoryBytes))
 		gauge(tenantCPUs, float64(u.CPUMillis)/1000)
-		gauge(tenantBuilds, float64(u.Builds), "running")
-		gauge(tenantBuilds, float64(u.WaitingBuilds), "waiting")
-		return true
-	})
+		gauge(tenantBuilds, float64(running), "running")
+		gauge(tenantBuilds, float64(waiting), "waiting")
+	}
 }

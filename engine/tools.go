@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -28,7 +29,7 @@ const (
 // Like parked interpreters, parked tools are sandboxes without a tenant, each with its own user,
 // and are used once.
 func (s *interpreters) tool(c *image.Command, env []string, limits sandbox.Limits) *interpreterPool {
-	if !c.Parks || c.Network || s.cfg.Off || s.e.mapErr != nil {
+	if !c.Parks || c.Network || s.cfg.Off || s.e.tenants.MapErr != nil {
 		return nil
 	}
 	p := &interpreterPool{all: s, tool: true, limits: limits, config: image.Config{
@@ -87,7 +88,7 @@ func (r buildRunner) runParked(ctx context.Context, c *image.Command, p *interpr
 		}
 	}
 	for pi := p.lease(); pi != nil; pi = p.lease() {
-		err := ownBinds(c.Binds, functionUID)
+		err := ownBinds(c.Binds, live.FunctionUID)
 		if err == nil {
 			err = pi.sb.Furnish(f)
 		}

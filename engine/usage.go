@@ -83,7 +83,7 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 	if out.Cache, err = e.cacheUsage(); err != nil {
 		return nil, err
 	}
-	out.Tenants, err = e.tenantUsage()
+	out.Tenants, err = e.tenants.Usage()
 	return out, err
 }
 

@@ -96,7 +96,7 @@ func TestWorkLimitRefused(t *testing.T) {
 		{WorkConfig{Limit: 1}, true},
 		{WorkConfig{Tenants: map[string]int64{"a": 1}}, true},
 	} {
-		if err := test.cfg.check(m); errors.Is(err, volume.ErrNoLimits) != test.refused || (err != nil) != test.refused {
+		if err := test.cfg.Check(m); errors.Is(err, volume.ErrNoLimits) != test.refused || (err != nil) != test.refused {
 			t.Errorf("%+v: %v", test.cfg, err)
 		}
 	}

@@ -32,7 +32,7 @@ const maxAccounts = 1 << 20
 // lookUp finds a user as container images name it: a name or an id, optionally followed by ":"
 // and a group's name or id; "" is root. It looks names up in passwd(5) and group(5); an unknown
 // id is taken as it is. further are groups added to the supplementary ones. An unknown name is an
-// *image.FieldError.
+// *template.FieldError.
 func lookUp(passwd, group io.Reader, user string, further []string) (account, error) {
 	name, groupName, grouped := strings.Cut(user, ":")
 	a := account{home: "/"}

@@ -31,7 +31,7 @@ failure/a.go                 api                    refused
 failure/a.go                 std:net/http           refused
 engine/a.go                  just:failure           allowed
 engine/a.go                  api                    refused
-engine/live/a.go             just:image             refused
+engine/live/a.go             channel                refused
 engine/live/a.go             just:sandbox           allowed
 channel/a.go                 just:failure           refused
 events/a.go                  std:net/http           refused

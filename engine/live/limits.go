@@ -1,4 +1,4 @@
-package engine
+package live
 
 import (
 	"errors"
@@ -7,17 +7,17 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// limitsOf converts an image's resources to sandbox limits.
-func limitsOf(r template.Resources) sandbox.Limits {
+// LimitsOf converts an image's resources to sandbox limits.
+func LimitsOf(r template.Resources) sandbox.Limits {
 	return sandbox.Limits{
 		MemoryBytes: r.MemoryBytes, CPUMillis: r.CPUMillis, Pids: r.Pids,
 		TmpBytes: r.TmpBytes, Files: r.Files,
 	}
 }
 
-// checkLimits returns an *image.FieldError for a limit beyond the host's means.
-func (e *Engine) checkLimits(r template.Resources) error {
-	err := e.cfg.Sandboxes.CheckLimits(limitsOf(r))
+// CheckLimits returns an *template.FieldError for a limit beyond the host's means.
+func CheckLimits(host *sandbox.Host, r template.Resources) error {
+	err := host.CheckLimits(LimitsOf(r))
 	var limit *sandbox.LimitError
 	if errors.As(err, &limit) {
 		return &template.FieldError{Field: "resources." + limit.Limit, Message: limit.Error()}
