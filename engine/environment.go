@@ -34,6 +34,26 @@ func withLimits(env []string, r template.Resources) []string {
 	return env
 }
 
+// withName puts the function's name into the variables of AWS Lambda that hold a name
+// (docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html). An image of the contract
+// lambda has the template's id there, because a build does not know the name.
+func withName(env []string, c template.Contract, name string) []string {
+	if c != template.ContractLambda {
+		return env
+	}
+	env = slices.Clone(env)
+	for _, v := range []struct{ name, value string }{
+		{"AWS_LAMBDA_FUNCTION_NAME", name},
+		{"AWS_LAMBDA_LOG_GROUP_NAME", "/aws/lambda/" + name},
+	} {
+		// The runtime's variables come before the template's, which stay.
+		if i := slices.IndexFunc(env, func(s string) bool { return strings.HasPrefix(s, v.name+"=") }); i >= 0 {
+			env[i] = v.name + "=" + v.value
+		}
+	}
+	return env
+}
+
 // cpuCount returns how many threads can run at once with a limit of millis thousandths of a CPU
 // on a host of host CPUs.
 func cpuCount(millis int64, host int) int64 {

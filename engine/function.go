@@ -102,7 +102,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	}
 	cfg.Tenant = tenant
 	if cfg.Protocol != image.ProtocolPipeline {
-		cfg.Env = withLimits(cfg.Env, cfg.Resources)
+		cfg.Env = withName(withLimits(cfg.Env, cfg.Resources), cfg.Contract, plain)
 	}
 	var user sandbox.User
 	var work string
