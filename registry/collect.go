@@ -256,14 +256,7 @@ func (c *collection) collectRepository(ctx context.Context, name string) error {
 			return nil
 		})
 	}
-	marked := make(map[string]bool)
-	for _, m := range all {
-		if !gone[m.digest] {
-			for _, desc := range m.descriptors() {
-				marked[desc.Digest] = true
-			}
-		}
-	}
+	marked := markedBy(all, gone)
 	left := len(all) - len(gone)
 	err = c.eachDigest(repoPath(name, "_blobs"), func(d digest) error {
 		if err := ctx.Err(); err != nil {
@@ -350,6 +343,33 @@ func (c *collection) collectManifests(ctx context.Context, name string, all []fo
 	return gone, nil
 }
 
+// addLeads adds the way from an index to its manifests, and from a subject to its referrer.
+func (m *found) addLeads(leads map[digest][]digest) {
+	for _, desc := range m.Manifests {
+		if d, err := parseDigest(desc.Digest); err == nil {
+			leads[m.digest] = append(leads[m.digest], d)
+		}
+	}
+	if m.Subject != nil {
+		if d, err := parseDigest(m.Subject.Digest); err == nil {
+			leads[d] = append(leads[d], m.digest)
+		}
+	}
+}
+
+// markedBy returns the digests that the manifests outside of gone refer to.
+func markedBy(all []found, gone map[digest]bool) map[string]bool {
+	marked := make(map[string]bool)
+	for _, m := range all {
+		if !gone[m.digest] {
+			for _, desc := range m.descriptors() {
+				marked[desc.Digest] = true
+			}
+		}
+	}
+	return marked
+}
+
 // unreachable returns the manifests that no tag leads to: through indexes, or from a subject to
 // its referrers. Manifests younger than the cutoff count as reached.
 func (c *collection) unreachable(name string, all []found) (map[digest]bool, error) {
@@ -360,16 +380,7 @@ func (c *collection) unreachable(name string, all []found) (map[digest]bool, err
 	leads := make(map[digest][]digest)
 	var reached []digest
 	for _, m := range all {
-		for _, desc := range m.Manifests {
-			if d, err := parseDigest(desc.Digest); err == nil {
-				leads[m.digest] = append(leads[m.digest], d)
-			}
-		}
-		if m.Subject != nil {
-			if d, err := parseDigest(m.Subject.Digest); err == nil {
-				leads[d] = append(leads[d], m.digest)
-			}
-		}
+		m.addLeads(leads)
 		if !m.old || len(tags[m.digest]) > 0 {
 			reached = append(reached, m.digest)
 		}
@@ -462,19 +473,27 @@ func (c *collection) collectContent(ctx context.Context) error {
 				if err != nil {
 					continue
 				}
-				if _, ok := c.kept[d.key()]; ok {
-					continue
-				}
-				size, removed, err := c.removeOld(d.blobPath())
-				if err != nil {
+				if err := c.collectBlob(d); err != nil {
 					return err
-				}
-				if removed {
-					c.did.Files++
-					c.did.Bytes += size
 				}
 			}
 		}
+	}
+	return nil
+}
+
+// collectBlob removes a blob's file unless a repository has the blob.
+func (c *collection) collectBlob(d digest) error {
+	if _, ok := c.kept[d.key()]; ok {
+		return nil
+	}
+	size, removed, err := c.removeOld(d.blobPath())
+	if err != nil {
+		return err
+	}
+	if removed {
+		c.did.Files++
+		c.did.Bytes += size
 	}
 	return nil
 }

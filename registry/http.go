@@ -34,13 +34,8 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) (target, erro
 	t, wrong := parsePath(req.URL.Path)
 	reads := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if r.cfg.Users != nil {
-		user, ok := r.cfg.Users.authenticate(req)
-		if !ok {
-			w.Header().Set("WWW-Authenticate", `Basic realm="FRE registry", charset="UTF-8"`)
-			return t, errUnauthorized
-		}
-		if !reads && !user.writer {
-			return t, errDenied
+		if err := r.cfg.Users.admit(w, req, reads); err != nil {
+			return t, err
 		}
 	}
 	if err := r.origin.Check(req); err != nil {
@@ -57,6 +52,19 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) (target, erro
 		return t, errMethod(req.Method)
 	}
 	return t, handle(w, req, t)
+}
+
+// admit checks the credentials of a request.
+func (u *Users) admit(w http.ResponseWriter, req *http.Request, reads bool) error {
+	user, ok := u.authenticate(req)
+	if !ok {
+		w.Header().Set("WWW-Authenticate", `Basic realm="FRE registry", charset="UTF-8"`)
+		return errUnauthorized
+	}
+	if !reads && !user.writer {
+		return errDenied
+	}
+	return nil
 }
 
 type handler func(http.ResponseWriter, *http.Request, target) error

@@ -34,6 +34,9 @@ type ListenConfig struct {
 	Insecure bool
 }
 
+// exposed reports whether other hosts must not reach the registry.
+func (c *ListenConfig) exposed() bool { return !c.Insecure && (c.CertFile == "" || !c.Users) }
+
 // Listen returns a listener; the caller closes it. On any address but a loopback address or a
 // Unix socket it requires TLS and users.
 func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
@@ -41,7 +44,7 @@ func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
 		return nil, errors.New("TLS needs a certificate and a key")
 	}
 	socket, isUnix := strings.CutPrefix(c.Address, "unix:")
-	if !isUnix && !isLoopback(c.Address) && !c.Insecure && (c.CertFile == "" || !c.Users) {
+	if !isUnix && !isLoopback(c.Address) && c.exposed() {
 		return nil, fmt.Errorf("listen on %s: %w", c.Address, ErrExposed)
 	}
 	var pair *keyPair
@@ -51,16 +54,14 @@ func Listen(ctx context.Context, c ListenConfig) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	var l net.Listener
-	var err error
+	network, address := "tcp", c.Address
 	if isUnix {
+		network, address = "unix", socket
 		if err := removeSocket(socket); err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", c.Address, err)
 		}
-		l, err = (&net.ListenConfig{}).Listen(ctx, "unix", socket)
-	} else {
-		l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", c.Address)
 	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -68,37 +68,11 @@ func parseManifest(contentType string, data []byte) (*manifest, error) {
 		return nil, fmt.Errorf("the mediaType %.100q differs from the Content-Type %.100q", m.MediaType, contentType)
 	}
 	m.MediaType = cmp.Or(contentType, mediaType(m.MediaType))
-	isIndex, isImage := m.Manifests != nil, m.Config != nil || m.Layers != nil
-	if isIndex && isImage {
-		return nil, errors.New("both manifests and layers: neither an image nor an index")
+	if err := m.checkKind(); err != nil {
+		return nil, err
 	}
-	switch m.MediaType {
-	case "":
-		m.MediaType = typeOCIImage
-		if isIndex {
-			m.MediaType = typeOCIIndex
-		}
-		fallthrough
-	case typeOCIImage, typeDockerImage, typeOCIIndex, typeDockerList:
-		if m.SchemaVersion != 2 {
-			return nil, fmt.Errorf("schemaVersion %d is not supported: use version 2", m.SchemaVersion)
-		}
-		index := m.MediaType == typeOCIIndex || m.MediaType == typeDockerList
-		if index && isImage || !index && (isIndex || m.Config == nil) {
-			return nil, fmt.Errorf("the content does not fit the media type %s", m.MediaType)
-		}
-	default:
-		if !strings.HasSuffix(m.MediaType, "+json") || len(m.MediaType) >= manifestHead || strings.Trim(m.MediaType, mediaTypeChars) != "" {
-			return nil, fmt.Errorf("%.100q is not a media type of manifests", m.MediaType)
-		}
-		if m.SchemaVersion == 1 {
-			return nil, errors.New("schema version 1 is not supported: push with a client for version 2")
-		}
-	}
-	for _, d := range m.descriptors() {
-		if !digestSyntax.MatchString(d.Digest) || d.Size < 0 {
-			return nil, fmt.Errorf("invalid descriptor %.100q with size %d", d.Digest, d.Size)
-		}
+	if err := m.checkDescriptors(); err != nil {
+		return nil, err
 	}
 	if m.Subject != nil {
 		if _, err := parseDigest(m.Subject.Digest); err != nil {
@@ -106,6 +80,59 @@ func parseManifest(contentType string, data []byte) (*manifest, error) {
 		}
 	}
 	return m, nil
+}
+
+func (m *manifest) checkDescriptors() error {
+	for _, d := range m.descriptors() {
+		if !digestSyntax.MatchString(d.Digest) || d.Size < 0 {
+			return fmt.Errorf("invalid descriptor %.100q with size %d", d.Digest, d.Size)
+		}
+	}
+	return nil
+}
+
+// checkKind checks that the content fits the media type, which it sets if empty.
+func (m *manifest) checkKind() error {
+	isIndex, isImage := m.Manifests != nil, m.Config != nil || m.Layers != nil
+	if isIndex && isImage {
+		return errors.New("both manifests and layers: neither an image nor an index")
+	}
+	if m.MediaType == "" {
+		m.MediaType = typeOCIImage
+		if isIndex {
+			m.MediaType = typeOCIIndex
+		}
+	}
+	switch m.MediaType {
+	case typeOCIImage, typeDockerImage:
+		return m.checkVersion(!isIndex && m.Config != nil)
+	case typeOCIIndex, typeDockerList:
+		return m.checkVersion(!isImage)
+	}
+	return m.checkForeign()
+}
+
+// checkVersion checks the schema of OCI's and Docker's types. fits says that the content is of the
+// type.
+func (m *manifest) checkVersion(fits bool) error {
+	if m.SchemaVersion != 2 {
+		return fmt.Errorf("schemaVersion %d is not supported: use version 2", m.SchemaVersion)
+	}
+	if !fits {
+		return fmt.Errorf("the content does not fit the media type %s", m.MediaType)
+	}
+	return nil
+}
+
+// checkForeign checks a type that is neither OCI's nor Docker's.
+func (m *manifest) checkForeign() error {
+	if !strings.HasSuffix(m.MediaType, "+json") || len(m.MediaType) >= manifestHead || strings.Trim(m.MediaType, mediaTypeChars) != "" {
+		return fmt.Errorf("%.100q is not a media type of manifests", m.MediaType)
+	}
+	if m.SchemaVersion == 1 {
+		return errors.New("schema version 1 is not supported: push with a client for version 2")
+	}
+	return nil
 }
 
 const mediaTypeChars = "abcdefghijklmnopqrstuvwxyz0123456789/.+-_!#$&^"
@@ -208,6 +235,27 @@ func manifestNames(ref string, params []string, data []byte) (digest, []string, 
 func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte, tags []string) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
+	if err := r.syncContent(name, m); err != nil {
+		return err
+	}
+	if m.Subject != nil {
+		if err := r.keepReferrer(name, d, m, len(data)); err != nil {
+			return err
+		}
+	}
+	if err := r.writeFile(manifestPath(name, d), fmt.Appendf(nil, "%-*s\n%s", manifestHead-1, m.MediaType, data)); err != nil {
+		return err
+	}
+	for _, tag := range tags {
+		if err := r.writeFile(tagPath(name, tag), []byte(d.String())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncContent checks that the content of a manifest is there, and makes it durable.
+func (r *Registry) syncContent(name string, m *manifest) error {
 	dirs := map[string]bool{}
 	for _, desc := range m.blobs() {
 		if err := r.checkBlob(name, desc, dirs); err != nil {
@@ -224,32 +272,24 @@ func (r *Registry) keepManifest(name string, d digest, m *manifest, data []byte,
 			return err
 		}
 	}
-	if m.Subject != nil {
-		// The entry comes before the manifest; without the manifest it is not listed.
-		subject, err := parseDigest(m.Subject.Digest)
-		if err != nil {
-			return err
-		}
-		if _, err := r.rely(manifestPath(name, subject)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		entry, err := json.Marshal(descriptor{MediaType: m.MediaType, Digest: d.String(), Size: int64(len(data)), ArtifactType: m.artifactType(), Annotations: m.Annotations})
-		if err != nil {
-			return err
-		}
-		if err := r.writeFile(referrerPath(name, subject, d), entry); err != nil {
-			return err
-		}
-	}
-	if err := r.writeFile(manifestPath(name, d), fmt.Appendf(nil, "%-*s\n%s", manifestHead-1, m.MediaType, data)); err != nil {
+	return nil
+}
+
+// keepReferrer writes the manifest's entry among the referrers of its subject. The entry comes before
+// the manifest; without the manifest it is not listed.
+func (r *Registry) keepReferrer(name string, d digest, m *manifest, size int) error {
+	subject, err := parseDigest(m.Subject.Digest)
+	if err != nil {
 		return err
 	}
-	for _, tag := range tags {
-		if err := r.writeFile(tagPath(name, tag), []byte(d.String())); err != nil {
-			return err
-		}
+	if _, err := r.rely(manifestPath(name, subject)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return nil
+	entry, err := json.Marshal(descriptor{MediaType: m.MediaType, Digest: d.String(), Size: int64(size), ArtifactType: m.artifactType(), Annotations: m.Annotations})
+	if err != nil {
+		return err
+	}
+	return r.writeFile(referrerPath(name, subject, d), entry)
 }
 
 // checkBlob checks that the repository has the descriptor's blob, keeps the blob for the grace
@@ -413,19 +453,8 @@ func (r *Registry) removeManifest(name string, d digest) error {
 		// Remove a damaged manifest, too; the next collection removes the entry for its subject.
 		m.Subject = nil
 	}
-	tags, err := r.tagsOf(name)
-	if err != nil {
+	if err := r.removeTags(name, d); err != nil {
 		return err
-	}
-	for _, tag := range tags[d] {
-		if err := r.root.Remove(tagPath(name, tag)); err != nil {
-			return err
-		}
-	}
-	if len(tags[d]) > 0 {
-		if err := r.syncDir(repoPath(name, "_tags")); err != nil {
-			return err
-		}
 	}
 	if err := r.root.Remove(file); err != nil {
 		return err
@@ -438,6 +467,23 @@ func (r *Registry) removeManifest(name string, d digest) error {
 		}
 	}
 	return r.syncDir(path.Dir(file))
+}
+
+// removeTags removes the tags of a manifest.
+func (r *Registry) removeTags(name string, d digest) error {
+	tags, err := r.tagsOf(name)
+	if err != nil {
+		return err
+	}
+	for _, tag := range tags[d] {
+		if err := r.root.Remove(tagPath(name, tag)); err != nil {
+			return err
+		}
+	}
+	if len(tags[d]) == 0 {
+		return nil
+	}
+	return r.syncDir(repoPath(name, "_tags"))
 }
 
 // tagsOf returns a repository's tags by digest, without damaged tags.
@@ -476,13 +522,7 @@ func (r *Registry) getReferrers(w http.ResponseWriter, req *http.Request, t targ
 		return err
 	}
 	query := req.URL.Query()
-	if last := query.Get("last"); last != "" {
-		i, found := slices.BinarySearch(names, last)
-		if found {
-			i++
-		}
-		names = names[i:]
-	}
+	names = after(names, query.Get("last"))
 	filter := query.Get("artifactType")
 	index := struct {
 		SchemaVersion int               `json:"schemaVersion"`
@@ -498,13 +538,8 @@ func (r *Registry) getReferrers(w http.ResponseWriter, req *http.Request, t targ
 		if entry == nil {
 			continue
 		}
-		if filter != "" {
-			var d struct {
-				ArtifactType string `json:"artifactType"`
-			}
-			if json.Unmarshal(entry, &d) != nil || d.ArtifactType != filter {
-				continue
-			}
+		if filter != "" && artifactTypeOf(entry) != filter {
+			continue
 		}
 		if size += len(entry); size > r.maxReferrers && len(index.Manifests) > 0 {
 			next := maps.Clone(query)
@@ -518,6 +553,29 @@ func (r *Registry) getReferrers(w http.ResponseWriter, req *http.Request, t targ
 		w.Header().Set("OCI-Filters-Applied", "artifactType")
 	}
 	return writeJSON(w, typeOCIIndex, index)
+}
+
+// after returns the sorted names behind last, or all if last is empty.
+func after(names []string, last string) []string {
+	if last == "" {
+		return names
+	}
+	i, found := slices.BinarySearch(names, last)
+	if found {
+		i++
+	}
+	return names[i:]
+}
+
+// artifactTypeOf returns the artifact type of a referrer's entry, or "" for a damaged entry.
+func artifactTypeOf(entry []byte) string {
+	var d struct {
+		ArtifactType string `json:"artifactType"`
+	}
+	if json.Unmarshal(entry, &d) != nil {
+		return ""
+	}
+	return d.ArtifactType
 }
 
 // readReferrer returns an entry of a list of referrers, or nil if the entry is missing or

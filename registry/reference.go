@@ -121,22 +121,31 @@ type target struct {
 //
 // The name in the target is valid.
 func parsePath(p string) (target, *apiError) {
-	rest, ok := strings.CutPrefix(p, "/v2/")
-	if !ok {
-		if p == "/v2" {
-			return target{resource: resourceBase}, nil
-		}
-		return target{}, errNoSuchPath
-	}
-	switch rest {
-	case "":
+	switch p {
+	case "/v2", "/v2/":
 		return target{resource: resourceBase}, nil
-	case "_catalog":
+	case "/v2/_catalog":
 		return target{resource: resourceCatalog}, nil
 	}
+	rest, ok := strings.CutPrefix(p, "/v2/")
+	if !ok {
+		return target{}, errNoSuchPath
+	}
+	t, ok := parseResource(rest)
+	if !ok {
+		return target{}, errNoSuchPath
+	}
+	if err := checkName(t.name); err != nil {
+		return target{}, errNameInvalid(t.name, err)
+	}
+	return t, nil
+}
+
+// parseResource parses a path below a repository's name, which is not checked.
+func parseResource(rest string) (t target, ok bool) {
 	head, last := cutLast(rest)
 	name, word := cutLast(head)
-	t := target{name: name, ref: last}
+	t = target{name: name, ref: last}
 	switch {
 	case word == "uploads" && strings.HasSuffix(name, "/blobs"):
 		t.name, t.resource = strings.TrimSuffix(name, "/blobs"), resourceUpload
@@ -154,12 +163,9 @@ func parsePath(p string) (target, *apiError) {
 	case word == "referrers":
 		t.resource = resourceReferrers
 	default:
-		return target{}, errNoSuchPath
+		return target{}, false
 	}
-	if err := checkName(t.name); err != nil {
-		return target{}, errNameInvalid(t.name, err)
-	}
-	return t, nil
+	return t, true
 }
 
 // cutLast splits s at the last slash.

@@ -132,16 +132,7 @@ func Open(cfg Config) (_ *Registry, err error) {
 		return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
 	}
 	if !cfg.ReadOnly {
-		// Files in tmp are half written and were never acknowledged.
-		if err := root.RemoveAll(tmpDir); err != nil {
-			return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
-		}
-		for _, dir := range []string{tmpDir, uploadsDir, blobsDir, reposDir} {
-			if err := root.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-				return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
-			}
-		}
-		if err := r.loadUploads(); err != nil {
+		if err := r.prepare(); err != nil {
 			return nil, fmt.Errorf("open registry %s: %w", cfg.Dir, err)
 		}
 	}
@@ -151,19 +142,27 @@ func Open(cfg Config) (_ *Registry, err error) {
 	return r, nil
 }
 
+// prepare makes the directories and reads the unfinished uploads.
+func (r *Registry) prepare() error {
+	// Files in tmp are half written and were never acknowledged.
+	if err := r.root.RemoveAll(tmpDir); err != nil {
+		return err
+	}
+	for _, dir := range []string{tmpDir, uploadsDir, blobsDir, reposDir} {
+		if err := r.root.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return r.loadUploads()
+}
+
 // acquire locks the directory by its version file, which it creates in an empty directory.
 func (r *Registry) acquire() error {
 	flag, how := os.O_RDWR|os.O_CREATE, unix.LOCK_EX
 	if r.cfg.ReadOnly {
 		flag, how = os.O_RDONLY, unix.LOCK_SH
-	} else if _, err := r.root.Stat(versionFile); errors.Is(err, fs.ErrNotExist) {
-		entries, err := fs.ReadDir(r.root.FS(), ".")
-		if err != nil {
-			return err
-		}
-		if len(entries) > 0 {
-			return fmt.Errorf("holds %s but no registry: give an empty or a new directory", entries[0].Name())
-		}
+	} else if err := r.checkDir(); err != nil {
+		return err
 	}
 	f, err := r.root.OpenFile(versionFile, flag, 0o644)
 	if err != nil {
@@ -188,6 +187,21 @@ func (r *Registry) acquire() error {
 		return f.Sync()
 	}
 	return fmt.Errorf("unknown version %q, not %q: written by a newer FRE, or not a registry", found[:n], version)
+}
+
+// checkDir refuses a directory with other files and no registry.
+func (r *Registry) checkDir() error {
+	if _, err := r.root.Stat(versionFile); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	entries, err := fs.ReadDir(r.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("holds %s but no registry: give an empty or a new directory", entries[0].Name())
+	}
+	return nil
 }
 
 // Close releases the directory. Shut down the registry's server first.

@@ -370,6 +370,11 @@ func (r *Registry) postUpload(w http.ResponseWriter, req *http.Request, t target
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	}
+	return r.receiveWhole(w, req, t, s)
+}
+
+// receiveWhole receives the blob with the digest s in a single request.
+func (r *Registry) receiveWhole(w http.ResponseWriter, req *http.Request, t target, s string) error {
 	d, err := parseDigest(s)
 	if err != nil {
 		return errDigestInvalid(s, err)

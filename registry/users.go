@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -61,13 +62,18 @@ func ReadUsers(path string, log *slog.Logger) (*Users, error) {
 	return u, nil
 }
 
+// isRead reports whether the last read file has not changed.
+func (u *Users) isRead(info fs.FileInfo) bool {
+	return u.read != nil && os.SameFile(info, u.read) && info.ModTime().Equal(u.read.ModTime()) && info.Size() == u.read.Size()
+}
+
 // reload reads the file if it has changed. The caller holds mu, or is the only user of u.
 func (u *Users) reload() error {
 	info, err := os.Stat(u.path)
 	if err != nil {
 		return fmt.Errorf("read users: %w", err)
 	}
-	if u.read != nil && os.SameFile(info, u.read) && info.ModTime().Equal(u.read.ModTime()) && info.Size() == u.read.Size() {
+	if u.isRead(info) {
 		return nil
 	}
 	if info.Size() > maxUsersBytes {
@@ -93,6 +99,24 @@ func (u *Users) reload() error {
 	return nil
 }
 
+// parseUser parses the fields NAME, HASH and, optionally, read or write.
+func parseUser(fields []string) (user, error) {
+	one := user{hash: []byte(fields[1])}
+	if _, err := bcrypt.Cost(one.hash); err != nil {
+		return one, fmt.Errorf("not a bcrypt hash: create the line with htpasswd -nB %s", fields[0])
+	}
+	if len(fields) == 3 {
+		switch fields[2] {
+		case "read":
+		case "write":
+			one.writer = true
+		default:
+			return one, fmt.Errorf("%q is neither read nor write", fields[2])
+		}
+	}
+	return one, nil
+}
+
 // parseUsers parses the lines of a file of users.
 func parseUsers(src []byte) (map[string]user, error) {
 	users := make(map[string]user)
@@ -109,18 +133,9 @@ func parseUsers(src []byte) (map[string]user, error) {
 		if _, ok := users[fields[0]]; ok {
 			return nil, fmt.Errorf("line %d: %q has a line already", n, fields[0])
 		}
-		if _, err := bcrypt.Cost([]byte(fields[1])); err != nil {
-			return nil, fmt.Errorf("line %d: not a bcrypt hash: create the line with htpasswd -nB %s", n, fields[0])
-		}
-		one := user{hash: []byte(fields[1])}
-		if len(fields) == 3 {
-			switch fields[2] {
-			case "read":
-			case "write":
-				one.writer = true
-			default:
-				return nil, fmt.Errorf("line %d: %q is neither read nor write", n, fields[2])
-			}
+		one, err := parseUser(fields)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		users[fields[0]] = one
 	}
