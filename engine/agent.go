@@ -277,7 +277,7 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	f := &function{
 		e: e, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
 		config: image.Config{
-			Base: s.Image, Args: image.AgentCommand(), Env: withLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
+			Base: s.Image, Args: image.AgentCommand(), Env: live.WithLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
 			Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
 			Resources: s.Resources, Network: s.Network,
 		},

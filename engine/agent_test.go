@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -20,7 +21,7 @@ func TestAgentSnapshotFits(t *testing.T) {
 		limit int64
 		fits  bool
 	}{"smaller": {16<<20 - 1, false}, "none": {0, true}} {
-		e := &Engine{agents: agents{byID: map[string]*agent{}}}
+		e := &Engine{tenants: &live.Tenants{}, agents: agents{byID: map[string]*agent{}}}
 		_, err := e.enterAgent(&AgentOptions{Tenant: "acme", WorkBytes: c.limit}, &store.Image{}, &store.Image{Size: 16 << 20})
 		var field *template.FieldError
 		if fits := err == nil; fits != c.fits || !fits && (!errors.As(err, &field) || field.Field != "work_bytes") {
@@ -58,7 +59,7 @@ func TestAgentImages(t *testing.T) {
 
 // TestAgentMetricsEnd: of a sandbox that was removed under a command no series stay.
 func TestAgentMetricsEnd(t *testing.T) {
-	e := &Engine{}
+	e := &Engine{life: live.NewLife()}
 	e.metrics = newMetrics(nil, e)
 	a := &agent{f: &function{e: e, name: "agent-0"}}
 	if !a.enter() {

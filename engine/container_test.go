@@ -681,7 +681,7 @@ func TestContainerImageRemoved(t *testing.T) {
 	r := open(t)
 	going := r.ordinary("ordinary")
 	r.putSized("other", "1", 1, nil)
-	if err := r.whileUnused("ordinary", going.Digest, func() error {
+	if err := r.holds.WhileUnused("ordinary", going.Digest, r.imageUsers, func() error {
 		r.create(ContainerConfig{Image: "other"})
 		if c, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary"}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("of an image that is being removed: %+v, %v", c, err)
@@ -690,7 +690,7 @@ func TestContainerImageRemoved(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	release, err := r.hold(going.Digest)
+	release, err := r.holds.Hold(going.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -705,10 +705,10 @@ func TestContainerImageRemoved(t *testing.T) {
 	if got, err := r.GC(t.Context(), all); err != nil || len(got.Images) != 1 {
 		t.Errorf("collected afterwards: %v, %v", gone(got), err)
 	}
-	if _, err := r.hold(going.Digest); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := r.holds.Hold(going.Digest); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a container of an image that is gone: %v", err)
 	}
-	if n := len(r.containers.making) + len(r.containers.leaving); n > 0 {
+	if n := len(r.holds.Making()); n > 0 {
 		t.Errorf("%d images are held or leaving for ever", n)
 	}
 }

@@ -6,15 +6,13 @@
 // them out as leases (lease.go); an invocation (invoke.go) holds one lease until the body of its
 // answer is closed.
 //
-// Lock order: container.op, container.disk, containers.mu, live.Table.mu, container.mu,
-// streams.mu; and Engine.gcMu, cache.mu, Engine.deployMu, live.Tenants.mu, interpreters.disk,
-// Engine.mu, interpreters.mu, function.mu, live.Log.mu. No code takes one of these locks while it
-// holds places.mu.
+// Lock order: those of package container; and Engine.gcMu, cache.mu, Engine.deployMu,
+// live.Tenants.mu, interpreters.disk, interpreters.mu, function.mu, live.Log.mu. No code takes one
+// of these locks while it holds places.mu.
 //
-// Held during disk I/O: container.op, container.disk, Engine.gcMu, cache.mu, Engine.deployMu,
-// live.Tenants.mu, interpreters.disk and live.Log.mu. An event waits for such a lock in two cases:
-// the event asks for a revision at rest (deployMu), or the engine logs a line of the event
-// (live.Log.mu).
+// Held during disk I/O: Engine.gcMu, cache.mu, Engine.deployMu, live.Tenants.mu, interpreters.disk
+// and live.Log.mu. An event waits for such a lock in two cases: the event asks for a revision at
+// rest (deployMu), or the engine logs a line of the event (live.Log.mu).
 package engine
 
 import (
@@ -35,6 +33,7 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
@@ -65,7 +64,7 @@ func (e *UnknownError) Code() failure.Code { return failure.NotFound }
 
 // Errors that callers tell apart, beside *UnknownError.
 var (
-	ErrNameTaken  = failure.New(failure.NameTaken, "name already taken", "choose another name (--name) or replace the object (--replace)")
+	ErrNameTaken  = live.ErrNameTaken
 	ErrTimeout    = failure.New(failure.Timeout, "function did not answer in time", "")
 	ErrOverloaded = failure.New(failure.Overloaded, "too many events are waiting for the function", "")
 	ErrDegraded   = admission.ErrRefused // returned as an *admission.RefusedError with the reason
@@ -134,29 +133,32 @@ type Config struct {
 	// ForkPercent bounds the sum of the memory limits of all fork servers, in percent of the
 	// host's memory; default 25, below 0: no fork servers.
 	ForkPercent int
+
+	avoid []volume.Kind // kinds of volumes that tests do without
 }
 
 // Engine is safe for use by several goroutines.
 type Engine struct {
-	cfg          Config
-	log          *slog.Logger
-	metrics      *metrics
-	boxes        *live.Table
-	live.List    // the client's view of boxes
-	life         *live.Life
-	tenants      *live.Tenants
-	networks     live.Networks
-	containers   containers
-	agents       agents
-	interpreters *interpreters
-	buffers      *buffer.Pool
-	admission    *admission.Controller
-	places       *places
-	outward      *http.Transport // follows cfg.Outward
-	started      time.Time
-	forks        budget        // memory for fork servers
-	nextID       atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
-	received     atomic.Int64  // bytes of bodies that are read before their events take a slot
+	cfg                Config
+	log                *slog.Logger
+	metrics            *metrics
+	boxes              *live.Table
+	live.List          // the client's view of boxes
+	life               *live.Life
+	tenants            *live.Tenants
+	networks           live.Networks
+	*container.Manager // of containers
+	holds              *live.Holds
+	agents             agents
+	interpreters       *interpreters
+	buffers            *buffer.Pool
+	admission          *admission.Controller
+	places             *places
+	outward            *http.Transport // follows cfg.Outward
+	started            time.Time
+	forks              budget        // memory for fork servers
+	nextID             atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
+	received           atomic.Int64  // bytes of bodies that are read before their events take a slot
 
 	measuring sync.Mutex // held while Measure runs
 
@@ -239,7 +241,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	e.interpreters = newInterpreters(e, cfg.Interpreters)
 	e.forks.left = memory / 100 * int64(cfg.ForkPercent)
-	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Log: cfg.Log}); err != nil {
+	if e.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.StateDir, "removed"), Avoid: cfg.avoid, Log: cfg.Log}); err != nil {
 		return nil, err
 	}
 	e.networks = live.Networks{Host: cfg.Sandboxes, AllowHost: cfg.AllowHostNetwork}
@@ -250,10 +252,16 @@ func Open(cfg Config) (_ *Engine, err error) {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
 	e.metrics = newMetrics(cfg.Metrics, e)
-	if err := e.openContainers(); err != nil {
+	e.prepareScratches()
+	e.holds = live.NewHolds(cfg.Store)
+	e.Manager, err = container.Open(container.ManagerConfig{
+		Store: cfg.Store, Host: cfg.Sandboxes, Volumes: e.volumes, Scratches: e.scratches, Life: e.life, Boxes: e.boxes, Tenants: e.tenants,
+		Holds: e.holds, Networks: e.networks, Log: cfg.Log, StateDir: cfg.StateDir, LogBytes: cfg.LogBytes, LogFiles: cfg.LogFiles,
+	})
+	if err != nil {
+		e.closeScratches()
 		return nil, errors.Join(err, e.volumes.Close())
 	}
-	e.prepareScratches()
 	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
 	if cfg.Builder.Run == nil {
 		cfg.Builder.Run = buildRunner{e}
@@ -317,13 +325,9 @@ func (e *Engine) Close(ctx context.Context) error {
 		d.logs.Close()
 		err = errors.Join(err, d.main.endTrace())
 	}
-	for _, c := range e.containers.all() {
-		c.log.Close()
-	}
+	e.Manager.Close()
 	e.closeAgents()
-	if e.scratches != nil {
-		e.scratches.Close()
-	}
+	e.closeScratches()
 	return errors.Join(err, e.volumes.Close(), e.buffers.Close())
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,7 +103,7 @@ func (e *Engine) newRevision(name string, spec *functionSpec, r *Revision) (*fun
 	}
 	cfg.Tenant = tenant
 	if cfg.Protocol != image.ProtocolPipeline {
-		cfg.Env = withName(withLimits(cfg.Env, cfg.Resources), cfg.Contract, plain)
+		cfg.Env = withName(live.WithLimits(cfg.Env, cfg.Resources), cfg.Contract, plain)
 	}
 	var user sandbox.User
 	var work string
@@ -335,4 +336,24 @@ func (f *function) rewarm(failures int) {
 		f.mu.Unlock()
 		f.warm()
 	})
+}
+
+// withName puts the function's name into the variables of AWS Lambda that hold a name
+// (docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html). An image of the contract
+// lambda has the template's id there, because a build does not know the name.
+func withName(env []string, c template.Contract, name string) []string {
+	if c != template.ContractLambda {
+		return env
+	}
+	env = slices.Clone(env)
+	for _, v := range []struct{ name, value string }{
+		{"AWS_LAMBDA_FUNCTION_NAME", name},
+		{"AWS_LAMBDA_LOG_GROUP_NAME", "/aws/lambda/" + name},
+	} {
+		// The runtime's variables come before the template's, which stay.
+		if i := slices.IndexFunc(env, func(s string) bool { return strings.HasPrefix(s, v.name+"=") }); i >= 0 {
+			env[i] = v.name + "=" + v.value
+		}
+	}
+	return env
 }

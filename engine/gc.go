@@ -185,7 +185,7 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
 	var swept store.Swept
 	var gone bool
-	err := e.whileUnused(string(x.Image.Digest), x.Image.Digest, func() (err error) {
+	err := e.holds.WhileUnused(string(x.Image.Digest), x.Image.Digest, e.imageUsers, func() (err error) {
 		swept, gone, err = e.cfg.Store.RemoveUnused(ctx, x.Image.Digest, x.used)
 		return err
 	})

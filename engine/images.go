@@ -145,7 +145,7 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
 	}
 	e.awaitStopping(ctx, img.Digest)
-	err = e.whileUnused(ref, img.Digest, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
+	err = e.holds.WhileUnused(ref, img.Digest, e.imageUsers, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
 	return Removed{Image: img, Untagged: all, Deleted: true}, err
 }
 

@@ -18,8 +18,8 @@ func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(
 		o.Revision, err = d.spec.resolve(d.name, revision)
 	}
 	if err != nil {
-		if c, other := e.containers.find(name); other == nil {
-			return c.log.Read(ctx, e.life.Closed(), o, emit)
+		if _, other := e.Container(name); other == nil {
+			return e.ContainerLogs(ctx, name, o, emit)
 		}
 		return err
 	}

@@ -104,14 +104,12 @@ func (e *Engine) imageUsers() map[store.Digest]string {
 	for _, b := range e.boxes.All() {
 		users[b.Digest] = "sandbox " + b.ID
 	}
-	e.containers.mu.Lock()
-	for d := range e.containers.making {
+	for _, d := range e.holds.Making() {
 		users[d] = "a container in creation"
 	}
-	for _, c := range e.containers.byID {
-		users[c.digest] = "container " + c.id[:12]
+	for _, c := range e.Containers(true) {
+		users[c.Digest] = "container " + c.ID[:12]
 	}
-	e.containers.mu.Unlock()
 	for _, img := range e.cfg.Store.Images() {
 		if users[img.Digest] == "" && image.IsParkedRoot(img) && e.interpreters.uses(img) {
 			users[img.Digest] = "parked interpreters of deployed functions"

@@ -197,12 +197,8 @@ func TestDiskUsageOfContainers(t *testing.T) {
 func TestDiskUsageOfPlainContainers(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	plain, err := volume.Open(volume.Config{Dir: filepath.Join(r.state, "plain"), Avoid: []volume.Kind{volume.Quota, volume.Image}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.volumes, plain = plain, r.volumes
-	defer plain.Close()
+	r.stop()
+	r.start(Config{avoid: []volume.Kind{volume.Quota, volume.Image}})
 	var field *template.FieldError
 	if _, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", ScratchBytes: 1 << 20}); !errors.As(err, &field) || field.Field != "scratch_bytes" {
 		t.Errorf("a limit that nothing keeps: %v", err)
@@ -211,6 +207,7 @@ func TestDiskUsageOfPlainContainers(t *testing.T) {
 	r.attach(c.ID, nil)
 	r.exited(c.ID)
 	var counted volume.Usage
+	var err error
 	eventually(t, "what it wrote to be counted", func() bool {
 		counted, err = r.ContainerScratch(c.ID)
 		return err != nil || !counted.AsOf.IsZero()

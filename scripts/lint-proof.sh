@@ -32,6 +32,9 @@ failure/a.go                 std:net/http           refused
 engine/a.go                  just:failure           allowed
 engine/a.go                  api                    refused
 engine/live/a.go             channel                refused
+engine/live/a.go             engine/container       refused
+engine/container/a.go        just:engine/live       allowed
+engine/container/a.go        just:engine            refused
 engine/live/a.go             just:sandbox           allowed
 channel/a.go                 just:failure           refused
 events/a.go                  std:net/http           refused

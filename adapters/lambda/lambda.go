@@ -74,9 +74,9 @@ const (
 
 type server struct {
 	Config
-	locks     locks                       // serializes the changes of a function
+	locks     locks                      // serializes the changes of a function
 	receiving intake.Slots[netip.Prefix] // uploads of bodies that may hold code
-	codes     chan struct{}               // held by the only request with code in memory
+	codes     chan struct{}              // held by the only request with code in memory
 }
 
 // route is one route of the API.
@@ -143,13 +143,13 @@ func New(cfg Config) http.Handler {
 
 // call is one request in progress. id and tenant are set after authentication.
 type call struct {
-	w      http.ResponseWriter
-	r      *http.Request
-	id     access.Identity
-	client netip.Addr
-	tenant string
-	body   []byte
-	bodyFile  string // file of a body that may hold code, until load; "" for none
+	w        http.ResponseWriter
+	r        *http.Request
+	id       access.Identity
+	client   netip.Addr
+	tenant   string
+	body     []byte
+	bodyFile string // file of a body that may hold code, until load; "" for none
 	// release frees the slot or the memory of a body that may hold code, for the next request.
 	release func()
 	on      string // function's name, for the audit log

@@ -5,6 +5,7 @@
 //   - [Table] holds the live sandboxes of every origin, each a [Box], and the last ended ones.
 //     [List] is the client's view of the table.
 //   - [Log] keeps the output of sandboxes.
+//   - [Tenants] knows identities, /work and quotas. [Holds] keeps images from removal.
 //
 // Lock order: Table.mu, Log.mu. The callback Box.State may lock the caller's mutex, and is called
 // without a lock of this package.

@@ -39,6 +39,9 @@ const (
 	StateExited   State = "exited"
 )
 
+// ErrNameTaken refuses a name that another object has.
+var ErrNameTaken = failure.New(failure.NameTaken, "name already taken", "choose another name (--name) or replace the object (--replace)")
+
 // ErrContainerStopped refuses an operation that needs a running container.
 var ErrContainerStopped = failure.New(failure.InUse, "container is not running", "start the container first (fre start)")
 

@@ -24,7 +24,7 @@ var Rows = []Row{
 	{"the root of an ordinary image: its capabilities and its writable root", []string{"test/security.TestContainerRoot", "sandbox.TestContainerPrivileges", "sandbox.TestContainerCapabilities", "sandbox.TestScratch"}},
 	{"files of a container's that mean something to the kernel: whiteouts, attributes of overlays and capabilities (CVE-2021-3493, CVE-2023-2640), devices, set-id programs", []string{"test/security.TestContainerFiles", "test/security.TestContainerDevices", "test/security.TestContainerSetuid"}},
 	{"change or replace what the engine mounts into a container", []string{"test/security.TestContainerGivenFiles"}},
-	{"users that an image makes up, or lists of them that are links to the host's", []string{"engine.TestUserOf", "engine.TestUserOfLinks", "engine.FuzzLookUp"}},
+	{"users that an image makes up, or lists of them that are links to the host's", []string{"engine/container.TestUserOf", "engine/container.TestUserOfLinks", "engine/container.FuzzLookUp"}},
 	{"a container's terminal: words its user seems to have typed (CVE-2017-5226), drivers that only hardware needs (CVE-2017-2636, CVE-2023-6546), others' terminals", []string{"test/security.TestContainerTerminal", "sandbox.TestTerminal"}},
 	{"ports of the host below 1024", []string{"test/security.TestContainerPorts"}},
 	{"set-uid bits and file capabilities of a shared file", []string{"test/security.TestSetuid", "image/oci.TestLoadedRoot"}},

@@ -1,4 +1,4 @@
-package engine
+package container
 
 import (
 	"context"
@@ -71,9 +71,9 @@ type Attachment struct {
 }
 
 // Attach joins the streams of a running container, or of the next run. No output after Attach is
-// missed. The caller calls Serve or Close. Errors as of [Engine.Container].
-func (e *Engine) Attach(ref string, o AttachOptions) (*Attachment, error) {
-	c, err := e.containers.find(ref)
+// missed. The caller calls Serve or Close. Errors as of [Manager.Container].
+func (m *Manager) Attach(ref string, o AttachOptions) (*Attachment, error) {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +85,12 @@ func (e *Engine) Attach(ref string, o AttachOptions) (*Attachment, error) {
 	a.s.attached = append(a.s.attached, a)
 	a.s.mu.Unlock()
 	c.mu.Unlock()
-	e.Changes().Add(c.change(store.ActionAttach))
+	m.store.Changes().Add(c.change(store.ActionAttach))
 	return a, nil
 }
 
 // Detached notes that the client has typed the detach keys.
-func (a *Attachment) Detached() { a.c.e.Changes().Add(a.c.change(store.ActionDetach)) }
+func (a *Attachment) Detached() { a.c.m.store.Changes().Add(a.c.change(store.ActionDetach)) }
 
 // Resize sets the size of the container's terminal, in characters; before a run, the size of the
 // terminal from its start. It returns ENOTTY if the container has no terminal.

@@ -1,4 +1,4 @@
-package engine
+package live
 
 import (
 	"runtime"
@@ -9,11 +9,11 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// withLimits adds variables to env that tell software the limits of its sandbox. Otherwise
+// WithLimits adds variables to env that tell software the limits of its sandbox. Otherwise
 // software would find the host's: a function has no /proc/cpuinfo, /proc/meminfo or cgroup file
 // to read, and the kernel's own answers (sched_getaffinity(2), sysinfo(2)) describe the host.
 // Variables that env already sets stay. See docs/ordinary-software.md.
-func withLimits(env []string, r template.Resources) []string {
+func WithLimits(env []string, r template.Resources) []string {
 	cpus := strconv.FormatInt(cpuCount(r.CPUMillis, runtime.NumCPU()), 10)
 	env = slices.Clip(env)
 	for _, v := range []struct{ name, value string }{
@@ -34,28 +34,27 @@ func withLimits(env []string, r template.Resources) []string {
 	return env
 }
 
-// withName puts the function's name into the variables of AWS Lambda that hold a name
-// (docs.aws.amazon.com/lambda/latest/dg/configuration-envvars.html). An image of the contract
-// lambda has the template's id there, because a build does not know the name.
-func withName(env []string, c template.Contract, name string) []string {
-	if c != template.ContractLambda {
-		return env
-	}
-	env = slices.Clone(env)
-	for _, v := range []struct{ name, value string }{
-		{"AWS_LAMBDA_FUNCTION_NAME", name},
-		{"AWS_LAMBDA_LOG_GROUP_NAME", "/aws/lambda/" + name},
-	} {
-		// The runtime's variables come before the template's, which stay.
-		if i := slices.IndexFunc(env, func(s string) bool { return strings.HasPrefix(s, v.name+"=") }); i >= 0 {
-			env[i] = v.name + "=" + v.value
-		}
-	}
-	return env
-}
-
 // cpuCount returns how many threads can run at once with a limit of millis thousandths of a CPU
 // on a host of host CPUs.
 func cpuCount(millis int64, host int) int64 {
 	return max(1, min((millis+999)/1000, int64(host)))
+}
+
+// SearchPath is the PATH of a program in an image of FRE.
+const SearchPath = "/usr/local/bin:/usr/bin:/bin"
+
+// LastOfEach returns env with each variable once: the last value at the first position.
+func LastOfEach(env []string) []string {
+	at := map[string]int{}
+	var out []string
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if i, ok := at[name]; ok {
+			out[i] = kv
+			continue
+		}
+		at[name] = len(out)
+		out = append(out, kv)
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package engine
+package container
 
 import (
 	"encoding/hex"
@@ -18,7 +18,6 @@ import (
 
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/store"
 )
 
 // containers is the table of all containers. names includes the names of containers under
@@ -29,70 +28,13 @@ type containers struct {
 	mu    sync.Mutex
 	byID  map[string]*container
 	names map[string]*container // nil value during construction
-
-	// making counts, by image, the containers under construction. leaving counts the removals of
-	// the image under way. Each side checks the count of the other after its own increment.
-	making, leaving map[store.Digest]int
 }
 
-// hold keeps an image until release is called, while a container is made from the image. Error:
-// fs.ErrNotExist if the image is removed, or about to be.
-func (e *Engine) hold(d store.Digest) (release func(), err error) {
-	t := &e.containers
-	t.mu.Lock()
-	leaves := t.leaving[d] > 0
-	if !leaves {
-		t.making[d]++
-	}
-	t.mu.Unlock()
-	if leaves {
-		return nil, fmt.Errorf("image %s is being removed: %w", d, fs.ErrNotExist)
-	}
-	release = func() { t.end(t.making, d) }
-	if !e.cfg.Store.Use(d) {
-		release()
-		return nil, fmt.Errorf("image %s is being removed: %w", d, fs.ErrNotExist)
-	}
-	return release, nil
-}
-
-func (t *containers) end(count map[store.Digest]int, d store.Digest) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if count[d]--; count[d] == 0 {
-		delete(count, d)
-	}
-}
-
-// whileUnused calls remove unless the image is in use (store.ErrInUse). ref is the image's name
-// in errors. During the call containers can be made from all images except this one.
-func (e *Engine) whileUnused(ref string, d store.Digest, remove func() error) error {
-	inUse := func() error {
-		if by := e.imageUsers()[d]; by != "" {
-			return fmt.Errorf("remove image %s: %w by %s", ref, store.ErrInUse, by)
-		}
-		return nil
-	}
-	if err := inUse(); err != nil { // check first: a removal that fails anyway must not refuse a new container
-		return err
-	}
-	t := &e.containers
-	t.mu.Lock()
-	t.leaving[d]++
-	t.mu.Unlock()
-	defer t.end(t.leaving, d)
-	if err := inUse(); err != nil {
-		return err
-	}
-	return remove()
-}
-
-// openContainers reads the records of the last engine and removes its incomplete directories.
-func (e *Engine) openContainers() error {
-	t := &e.containers
-	t.dir = filepath.Join(e.cfg.StateDir, "containers")
+// openContainers opens the containers in dir.
+func (m *Manager) openContainers(dir string) error {
+	t := &m.containers
+	t.dir = dir
 	t.byID, t.names = map[string]*container{}, map[string]*container{}
-	t.making, t.leaving = map[store.Digest]int{}, map[store.Digest]int{}
 	if err := errors.Join(os.MkdirAll(t.dir, 0o700), os.Chmod(t.dir, 0o700)); err != nil {
 		return fmt.Errorf("make state directory: %w", err)
 	}
@@ -104,24 +46,24 @@ func (e *Engine) openContainers() error {
 		if !isContainerID(entry.Name()) {
 			continue
 		}
-		if err := e.loadContainer(entry.Name()); err != nil {
+		if err := m.loadContainer(entry.Name()); err != nil {
 			// One damaged record must not keep the other containers from running.
-			e.log.Error("container not loaded", "container", entry.Name(), "error", err)
+			m.log.Error("container not loaded", "container", entry.Name(), "error", err)
 		}
 	}
 	all := t.all()
 	slices.SortFunc(all, func(a, b *container) int { return a.c.Created.Compare(b.c.Created) })
 	for _, c := range all {
-		c.row = e.boxes.AddResting(c.c.sandbox())
+		c.row = m.boxes.AddResting(c.c.sandbox())
 	}
 	return nil
 }
 
-func (e *Engine) loadContainer(id string) error {
-	dir := filepath.Join(e.containers.dir, id)
+func (m *Manager) loadContainer(id string) error {
+	dir := filepath.Join(m.containers.dir, id)
 	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return e.removeContainerDir(dir)
+		return m.removeContainerDir(dir)
 	}
 	if err != nil {
 		return err
@@ -133,19 +75,19 @@ func (e *Engine) loadContainer(id string) error {
 	if rec.ID != id {
 		return fmt.Errorf("config.json is of %q", rec.ID)
 	}
-	died := rec.State == StateRunning
+	died := rec.State == live.StateRunning
 	if died {
-		rec.State, rec.Finished = StateExited, time.Now().UTC()
+		rec.State, rec.Finished = live.StateExited, time.Now().UTC()
 		rec.Exit = &sandbox.ExitStatus{Code: -1, Signal: int(unix.SIGKILL)} // killed with its engine
 	}
-	if rec.State == StateExited && rec.Config.AutoRemove {
-		return e.removeContainerDir(dir)
+	if rec.State == live.StateExited && rec.Config.AutoRemove {
+		return m.removeContainerDir(dir)
 	}
-	c, err := e.newContainer(rec)
+	c, err := m.newContainer(rec)
 	if err != nil {
 		return err
 	}
-	e.containers.byID[id], e.containers.names[rec.Config.Name] = c, c
+	m.containers.byID[id], m.containers.names[rec.Config.Name] = c, c
 	if died {
 		return c.save(rec)
 	}
@@ -177,7 +119,7 @@ func (t *containers) reserve(rec *Container) error {
 	defer t.mu.Unlock()
 	if name := rec.Config.Name; name != "" {
 		if _, taken := t.names[name]; taken {
-			return fmt.Errorf("%w: another container is named %q: remove or rename the other container", ErrNameTaken, name)
+			return fmt.Errorf("%w: another container is named %q: remove or rename the other container", live.ErrNameTaken, name)
 		}
 	}
 	for i := 0; rec.Config.Name == ""; i++ {
@@ -232,8 +174,8 @@ func isContainerID(s string) bool {
 
 // Container describes a container by id, name, or prefix of an id. Errors: fs.ErrNotExist,
 // store.ErrAmbiguous.
-func (e *Engine) Container(ref string) (*Container, error) {
-	c, err := e.containers.find(ref)
+func (m *Manager) Container(ref string) (*Container, error) {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -242,10 +184,10 @@ func (e *Engine) Container(ref string) (*Container, error) {
 
 // Containers lists the running containers, newest first; with all also the stopped. It reads no
 // file.
-func (e *Engine) Containers(all bool) []*Container {
+func (m *Manager) Containers(all bool) []*Container {
 	var out []*Container
-	for _, c := range e.containers.all() {
-		if d := c.describe(); all || d.State == StateRunning {
+	for _, c := range m.containers.all() {
+		if d := c.describe(); all || d.State == live.StateRunning {
 			out = append(out, d)
 		}
 	}

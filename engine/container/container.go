@@ -1,4 +1,12 @@
-package engine
+// Package container makes and runs containers: sandboxes from ordinary images, each with a record,
+// a scratch layer and a log on disk. It also runs single commands.
+//
+// [Manager] is the table of all containers. A [Container] describes a container, a [Config]
+// configures it. An [Attachment] is a client of a container's streams.
+//
+// Lock order: container.op, container.disk, containers.mu, live.Table.mu, container.mu,
+// streams.mu.
+package container
 
 import (
 	"context"
@@ -19,9 +27,11 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
+	"log/slog"
 )
 
 // A container is a sandbox with a record on disk. It is created, started, stopped and started
@@ -57,14 +67,14 @@ func ExitCode(s *sandbox.ExitStatus) int {
 
 // Container describes a container in lists and inspections. The caller owns it.
 type Container struct {
-	ID      string          `json:"id"` // 64 hexadecimal digits
-	Config  ContainerConfig `json:"config"`
-	Digest  store.Digest    `json:"digest"` // of the image
-	Args    []string        `json:"args"`   // the program and its arguments
-	Env     []string        `json:"env"`    // the whole environment
-	Created time.Time       `json:"created"`
+	ID      string       `json:"id"` // 64 hexadecimal digits
+	Config  Config       `json:"config"`
+	Digest  store.Digest `json:"digest"` // of the image
+	Args    []string     `json:"args"`   // the program and its arguments
+	Env     []string     `json:"env"`    // the whole environment
+	Created time.Time    `json:"created"`
 
-	State    State               `json:"state"` // StateCreated, StateRunning or StateExited
+	State    live.State          `json:"state"` // live.StateCreated, live.StateRunning or live.StateExited
 	Started  time.Time           `json:"started,omitzero"`
 	Finished time.Time           `json:"finished,omitzero"`
 	Exit     *sandbox.ExitStatus `json:"exit,omitempty"`  // of the last run; nil before its end
@@ -77,9 +87,60 @@ type Container struct {
 	PID int `json:"-"` // on the host; 0 unless it runs
 }
 
+// ManagerConfig wires a Manager. All fields but Scratches are required.
+type ManagerConfig struct {
+	Store     *store.Store
+	Host      *sandbox.Host
+	Volumes   *volume.Manager
+	Scratches *pool.Pool[*volume.Volume] // prepared scratch layers of ScratchBytes; nil: none
+	Life      *live.Life
+	Boxes     *live.Table
+	Tenants   *live.Tenants
+	Holds     *live.Holds
+	Networks  live.Networks
+	Log       *slog.Logger
+	StateDir  string // parent directory of containers/
+
+	LogBytes int64 // size of a container's log file before it is rotated
+	LogFiles int   // rotated files kept beside the current file
+}
+
+// Manager knows all containers. It is safe for use by several goroutines.
+type Manager struct {
+	store      *store.Store
+	host       *sandbox.Host
+	volumes    *volume.Manager
+	scratches  *pool.Pool[*volume.Volume]
+	life       *live.Life
+	boxes      *live.Table
+	tenants    *live.Tenants
+	holds      *live.Holds
+	networks   live.Networks
+	log        *slog.Logger
+	logBytes   int64
+	logFiles   int
+	containers containers
+}
+
+// Open reads the records of the last engine and removes its incomplete directories.
+func Open(cfg ManagerConfig) (*Manager, error) {
+	m := &Manager{
+		store: cfg.Store, host: cfg.Host, volumes: cfg.Volumes, scratches: cfg.Scratches, life: cfg.Life, boxes: cfg.Boxes, tenants: cfg.Tenants,
+		holds: cfg.Holds, networks: cfg.Networks, log: cfg.Log, logBytes: cfg.LogBytes, logFiles: cfg.LogFiles,
+	}
+	return m, m.openContainers(filepath.Join(cfg.StateDir, "containers"))
+}
+
+// Close closes the logs of all containers. No container may run.
+func (m *Manager) Close() {
+	for _, c := range m.containers.all() {
+		c.log.Close()
+	}
+}
+
 // container is a record and, during a run, a sandbox.
 type container struct {
-	e      *Engine
+	m      *Manager
 	id     string
 	digest store.Digest
 	dir    string
@@ -101,10 +162,10 @@ type container struct {
 }
 
 // newContainer opens the log of a container and keeps its record in memory.
-func (e *Engine) newContainer(rec Container) (*container, error) {
-	c := &container{e: e, id: rec.ID, digest: rec.Digest, dir: filepath.Join(e.containers.dir, rec.ID), c: rec, streams: newStreams(e.life.Context()), changed: make(chan struct{})}
+func (m *Manager) newContainer(rec Container) (*container, error) {
+	c := &container{m: m, id: rec.ID, digest: rec.Digest, dir: filepath.Join(m.containers.dir, rec.ID), c: rec, streams: newStreams(m.life.Context()), changed: make(chan struct{})}
 	var err error
-	c.log, err = live.OpenLog(filepath.Join(c.dir, "log"), "", e.cfg.LogBytes, e.cfg.LogFiles)
+	c.log, err = live.OpenLog(filepath.Join(c.dir, "log"), "", m.logBytes, m.logFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -113,60 +174,60 @@ func (e *Engine) newContainer(rec Container) (*container, error) {
 }
 
 // CreateContainer makes a container from an image. The image stays as long as the container.
-// Errors: a *template.FieldError for an invalid field, ErrNameTaken, a *QuotaError for limits
+// Errors: an *template.FieldError for an invalid field, live.ErrNameTaken, a *live.QuotaError for limits
 // above the tenant's quotas.
-func (e *Engine) CreateContainer(ctx context.Context, cfg ContainerConfig) (*Container, error) {
-	if err := e.life.Begin(); err != nil {
+func (m *Manager) CreateContainer(ctx context.Context, cfg Config) (*Container, error) {
+	if err := m.life.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.life.Done()
-	c, err := e.createContainer(ctx, cfg)
+	defer m.life.Done()
+	c, err := m.createContainer(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("create container: %w", err)
 	}
 	return c, nil
 }
 
-func (e *Engine) createContainer(ctx context.Context, cfg ContainerConfig) (*Container, error) {
+func (m *Manager) createContainer(ctx context.Context, cfg Config) (*Container, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	var id [32]byte
 	_, _ = rand.Read(id[:]) // never fails
-	rec := Container{ID: hex.EncodeToString(id[:]), Created: time.Now().UTC(), State: StateCreated}
-	img, err := e.cfg.Store.Image(cfg.Image)
+	rec := Container{ID: hex.EncodeToString(id[:]), Created: time.Now().UTC(), State: live.StateCreated}
+	img, err := m.store.Image(cfg.Image)
 	if err != nil {
 		return nil, err
 	}
-	release, err := e.hold(img.Digest)
+	release, err := m.holds.Hold(img.Digest)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := e.completeContainer(&rec, img, cfg); err != nil {
+	if err := m.completeContainer(&rec, img, cfg); err != nil {
 		return nil, err
 	}
-	t := &e.containers
+	t := &m.containers
 	if err := t.reserve(&rec); err != nil {
 		return nil, err
 	}
 	dir := filepath.Join(t.dir, rec.ID)
-	c, err := e.makeContainer(dir, rec)
+	c, err := m.makeContainer(dir, rec)
 	if err != nil {
 		t.mu.Lock()
 		delete(t.names, rec.Config.Name)
 		t.mu.Unlock()
-		return nil, errors.Join(err, e.removeContainerDir(dir))
+		return nil, errors.Join(err, m.removeContainerDir(dir))
 	}
 	// First the record, then the change: an observer of the change finds the container.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[rec.ID], t.names[rec.Config.Name] = c, c
-	c.row = e.boxes.AddResting(rec.sandbox(), c.change(store.ActionCreate))
+	c.row = m.boxes.AddResting(rec.sandbox(), c.change(store.ActionCreate))
 	return c.describe(), nil
 }
 
-func (e *Engine) makeContainer(dir string, rec Container) (*container, error) {
+func (m *Manager) makeContainer(dir string, rec Container) (*container, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -175,7 +236,7 @@ func (e *Engine) makeContainer(dir string, rec Container) (*container, error) {
 	if err := errors.Join(os.WriteFile(file, []byte(hosts), 0o644), os.Chmod(file, 0o644)); err != nil {
 		return nil, err
 	}
-	c, err := e.newContainer(rec)
+	c, err := m.newContainer(rec)
 	if err != nil {
 		return nil, err
 	}
@@ -197,14 +258,14 @@ func (c *container) describe() *Container {
 }
 
 // sandbox describes a container that does not run in the form of lists of sandboxes.
-func (c *Container) sandbox() *Sandbox {
+func (c *Container) sandbox() *live.Sandbox {
 	made := *c
-	s := &Sandbox{
+	s := &live.Sandbox{
 		Record: &made,
 		ID:     c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: c.Digest, Tenant: c.Config.Tenant, Limits: c.Config.Limits,
 		Command: strings.Join(c.Args, " "), State: c.State, Created: c.Created,
 	}
-	if c.State == StateExited {
+	if c.State == live.StateExited {
 		s.Ended, s.Exit = c.Finished, c.Exit
 	}
 	return s
@@ -243,8 +304,8 @@ func (c *container) update(change func(*Container), and func()) error {
 }
 
 // RenameContainer renames a container. Errors as of CreateContainer.
-func (e *Engine) RenameContainer(ref, name string) error {
-	c, err := e.containers.find(ref)
+func (m *Manager) RenameContainer(ref, name string) error {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return err
 	}
@@ -253,7 +314,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	}
 	c.op.Lock()
 	defer c.op.Unlock()
-	t := &e.containers
+	t := &m.containers
 	old := c.describe().Config.Name // cannot change while op is held
 	t.mu.Lock()
 	_, taken := t.names[name]
@@ -266,7 +327,7 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	case gone:
 		return fmt.Errorf("container %q: %w", ref, fs.ErrNotExist)
 	case taken:
-		return fmt.Errorf("rename container: %w: another container is named %q", ErrNameTaken, name)
+		return fmt.Errorf("rename container: %w: another container is named %q", live.ErrNameTaken, name)
 	}
 	err = c.update(func(rec *Container) { rec.Config.Name = name }, nil)
 	if err != nil { // the record on disk has the old name
@@ -277,25 +338,25 @@ func (e *Engine) RenameContainer(ref, name string) error {
 	delete(t.names, old)
 	t.mu.Unlock()
 	if err == nil {
-		e.boxes.Rename(c.row, name, c.change(store.ActionRename, "old_name", old))
+		m.boxes.Rename(c.row, name, c.change(store.ActionRename, "old_name", old))
 	}
 	return err
 }
 
 // RemoveContainer removes a container with its scratch layer and its log. With force it kills a
 // running container first. Without force it returns ErrContainerRunning.
-func (e *Engine) RemoveContainer(ref string, force RemoveForce) error {
-	c, err := e.containers.find(ref)
+func (m *Manager) RemoveContainer(ref string, force RemoveForce) error {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return err
 	}
-	return e.removeContainer(c, force)
+	return m.removeContainer(c, force)
 }
 
 // RemoveForce says whether a removal kills a running container.
 type RemoveForce bool
 
-func (e *Engine) removeContainer(c *container, force RemoveForce) error {
+func (m *Manager) removeContainer(c *container, force RemoveForce) error {
 	c.op.Lock()
 	defer c.op.Unlock()
 	c.mu.Lock()
@@ -307,27 +368,27 @@ func (e *Engine) removeContainer(c *container, force RemoveForce) error {
 	case b != nil && !bool(force):
 		return fmt.Errorf("remove container %s: %w: stop the container before removing or use force", c.id[:12], ErrContainerRunning)
 	case b != nil:
-		_ = e.boxes.Signal(b, unix.SIGKILL) // nil
+		_ = m.boxes.Signal(b, unix.SIGKILL) // nil
 	}
-	return e.dropContainer(c)
+	return m.dropContainer(c)
 }
 
 // dropContainer removes a container that does not run. The caller holds op, or no other
 // goroutine knows the container.
-func (e *Engine) dropContainer(c *container) error {
+func (m *Manager) dropContainer(c *container) error {
 	// First the record: after a crash the next engine removes a directory without a record.
 	if err := os.Remove(filepath.Join(c.dir, "config.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove container: %w", err)
 	}
-	t := &e.containers
+	t := &m.containers
 	name := c.describe().Config.Name
 	t.mu.Lock()
 	delete(t.byID, c.id)
 	delete(t.names, name)
 	t.mu.Unlock()
-	e.boxes.RemoveResting(c.row, c.change(store.ActionDelete))
+	m.boxes.RemoveResting(c.row, c.change(store.ActionDelete))
 	c.log.Close()
-	err := e.removeContainerDir(c.dir)
+	err := m.removeContainerDir(c.dir)
 	c.disk.Lock()
 	defer c.disk.Unlock()
 	c.mu.Lock()
@@ -339,8 +400,8 @@ func (e *Engine) dropContainer(c *container) error {
 	return err
 }
 
-func (e *Engine) removeContainerDir(dir string) error {
-	if err := e.volumes.Remove(filepath.Join(dir, "scratch")); err != nil {
+func (m *Manager) removeContainerDir(dir string) error {
+	if err := m.volumes.Remove(filepath.Join(dir, "scratch")); err != nil {
 		return err
 	}
 	if err := linux.RemoveAll(dir); err != nil {

@@ -1,4 +1,4 @@
-package engine
+package container
 
 import (
 	"cmp"
@@ -20,9 +20,9 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// ContainerConfig configures a container. Required: Image. A zero value means the image's own
+// Config configures a container. Required: Image. A zero value means the image's own
 // setting unless the field names a default.
-type ContainerConfig struct {
+type Config struct {
 	Image  string `json:"image"`            // reference
 	Name   string `json:"name"`             // unique; generated if empty
 	Tenant string `json:"tenant,omitempty"` // "default" if empty
@@ -67,12 +67,12 @@ const (
 	WorkWrite    WorkAccess = "rw"
 )
 
-// scratchBytes is the default limit of a scratch layer, on hosts that can enforce limits.
-const scratchBytes = 10 << 30
+// ScratchBytes is the default limit of a scratch layer, on hosts that can enforce limits.
+const ScratchBytes = 10 << 30
 
 // completeContainer checks cfg, adds the defaults of the image and the engine, and stores the
 // result in rec.
-func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg ContainerConfig) error {
+func (m *Manager) completeContainer(rec *Container, img *store.Image, cfg Config) error {
 	own, err := image.ConfigOf(img)
 	if err != nil {
 		return err
@@ -131,22 +131,22 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 		return bad("cmd", "%.40q holds a NUL byte", args[i])
 	}
 	if cfg.ScratchBytes > 0 {
-		if err := e.volumes.CanLimit(); err != nil {
+		if err := m.volumes.CanLimit(); err != nil {
 			return bad("scratch_bytes", "%v", err)
 		}
 	}
 	if _, err := cfg.capabilities(); err != nil {
 		return err
 	}
-	who, err := userOf(e.cfg.Store.Rootfs(img.Digest), cfg.User, cfg.Groups)
+	who, err := userOf(m.store.Rootfs(img.Digest), cfg.User, cfg.Groups)
 	if err != nil {
 		return err
 	}
-	cfg.Limits, err = e.containerLimits(cfg.Tenant, cfg.Limits)
+	cfg.Limits, err = m.containerLimits(cfg.Tenant, cfg.Limits)
 	if err != nil {
 		return err
 	}
-	if err := e.networks.Set(&sandbox.Spec{}, template.Network{Mode: cfg.Network}); err != nil {
+	if err := m.networks.Set(&sandbox.Spec{}, template.Network{Mode: cfg.Network}); err != nil {
 		return err
 	}
 	rec.Config, rec.Digest, rec.Args, rec.Env = cfg, img.Digest, args, containerEnv(cfg, own, who)
@@ -155,7 +155,7 @@ func (e *Engine) completeContainer(rec *Container, img *store.Image, cfg Contain
 
 // capabilities returns root's capabilities in the container. Error: a *template.FieldError for an
 // unknown capability or a capability that containers never have.
-func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
+func (cfg *Config) capabilities() (sandbox.Capabilities, error) {
 	drop, err := sandbox.ParseCapabilities(cfg.CapDrop)
 	if err != nil {
 		return 0, &template.FieldError{Field: "cap_drop", Message: err.Error()}
@@ -172,7 +172,7 @@ func (cfg *ContainerConfig) capabilities() (sandbox.Capabilities, error) {
 
 // imageDefaults copies the image's settings to the empty fields of cfg, as Docker does: with an
 // entry point in cfg the image's command is ignored.
-func imageDefaults(cfg *ContainerConfig, own image.Config) error {
+func imageDefaults(cfg *Config, own image.Config) error {
 	labels := maps.Clone(own.Labels)
 	if labels == nil {
 		labels = map[string]string{}
@@ -226,41 +226,25 @@ const containerPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 
 // containerEnv returns a container's whole environment. Of several settings of a variable the
 // last counts. Variables in Unset are removed.
-func containerEnv(cfg ContainerConfig, own image.Config, who account) []string {
+func containerEnv(cfg Config, own image.Config, who account) []string {
 	all := []string{"PATH=" + containerPath, "HOSTNAME=" + cfg.Hostname, "HOME=" + who.home}
 	if cfg.TTY {
 		all = append(all, "TERM=xterm")
 	}
-	all = slices.DeleteFunc(lastOfEach(slices.Concat(all, own.Env, cfg.Env)), func(kv string) bool {
+	all = slices.DeleteFunc(live.LastOfEach(slices.Concat(all, own.Env, cfg.Env)), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains(cfg.Unset, name)
 	})
-	return withLimits(all, template.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
-}
-
-// lastOfEach returns env with each variable once: the last value at the first position.
-func lastOfEach(env []string) []string {
-	at := map[string]int{}
-	var out []string
-	for _, kv := range env {
-		name, _, _ := strings.Cut(kv, "=")
-		if i, ok := at[name]; ok {
-			out[i] = kv
-			continue
-		}
-		at[name] = len(out)
-		out = append(out, kv)
-	}
-	return out
+	return live.WithLimits(all, template.Resources{CPUMillis: cfg.Limits.CPUMillis, MemoryBytes: cfg.Limits.MemoryBytes})
 }
 
 // containerLimits fills in default limits and refuses limits that the host cannot enforce or
 // that exceed the tenant's quotas.
-func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limits, error) {
+func (m *Manager) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limits, error) {
 	if l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
 		return l, &template.FieldError{Field: "limits", Message: "are negative"}
 	}
-	if err := live.CheckLimits(e.cfg.Sandboxes, template.Resources{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids, Files: l.Files}); err != nil {
+	if err := live.CheckLimits(m.host, template.Resources{MemoryBytes: l.MemoryBytes, CPUMillis: l.CPUMillis, Pids: l.Pids, Files: l.Files}); err != nil {
 		return l, err
 	}
 	memory, err := sandbox.HostMemory()
@@ -281,10 +265,10 @@ func (e *Engine) containerLimits(tenant string, l sandbox.Limits) (sandbox.Limit
 			*f.to = *f.from
 		}
 	}
-	if l, err = e.withinQuotas(tenant, given, l); err != nil {
+	if l, err = m.withinQuotas(tenant, given, l); err != nil {
 		return l, err
 	}
-	return e.cfg.Sandboxes.CutLimits(l)
+	return m.host.CutLimits(l)
 }
 
 // maxFileName is the longest name of a file in bytes (limits.h, NAME_MAX).
@@ -301,4 +285,27 @@ func validContainerName(s string) bool {
 		}
 	}
 	return len(s) >= 2 && len(s) <= 128
+}
+
+// leastMemory is the least memory of a container created without a memory limit.
+const leastMemory = 32 << 20
+
+// withinQuotas cuts default limits (0 in given) to a quarter of the tenant's quota, to leave
+// room for several containers. Limits above the whole quota are a *live.QuotaError, because the
+// container could never start.
+func (m *Manager) withinQuotas(tenant string, given, l sandbox.Limits) (sandbox.Limits, error) {
+	q := m.tenants.Quotas(tenant)
+	if q.MemoryBytes > 0 && given.MemoryBytes == 0 {
+		l.MemoryBytes = min(l.MemoryBytes, q.MemoryBytes, max(q.MemoryBytes/4, leastMemory))
+	}
+	if q.CPUMillis > 0 && given.CPUMillis == 0 {
+		l.CPUMillis = min(l.CPUMillis, q.CPUMillis, max(q.CPUMillis/4, 100))
+	}
+	switch {
+	case q.MemoryBytes > 0 && l.MemoryBytes > q.MemoryBytes:
+		return l, &live.QuotaError{Tenant: tenant, What: live.QuotaOfMemory, Limit: q.MemoryBytes}
+	case q.CPUMillis > 0 && l.CPUMillis > q.CPUMillis:
+		return l, &live.QuotaError{Tenant: tenant, What: live.QuotaOfCPU, Limit: q.CPUMillis}
+	}
+	return l, nil
 }

@@ -1,4 +1,4 @@
-package engine
+package container
 
 import (
 	"cmp"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/sandbox/pool"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
@@ -27,14 +26,14 @@ import (
 const outputGrace = 2 * time.Second
 
 // StartContainer starts a stopped container on the scratch layer of its last run. Errors: those
-// of Container, ErrContainerRunning, a *QuotaError if the tenant's quotas have no room, a
+// of Container, ErrContainerRunning, a *live.QuotaError if the tenant's quotas have no room, a
 // *sandbox.StartError if the program cannot be executed.
-func (e *Engine) StartContainer(ctx context.Context, ref string) error {
-	if err := e.life.Begin(); err != nil {
+func (m *Manager) StartContainer(ctx context.Context, ref string) error {
+	if err := m.life.Begin(); err != nil {
 		return err
 	}
-	defer e.life.Done()
-	c, err := e.containers.find(ref)
+	defer m.life.Done()
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return err
 	}
@@ -70,40 +69,40 @@ func (c *container) notStarted(err error) error {
 	saveErr := c.update(func(rec *Container) {
 		rec.Error, rec.Exit = err.Error(), exit
 	}, func() {
-		c.row.Change(func(s *Sandbox) {
-			if s.State == StateExited {
+		c.row.Change(func(s *live.Sandbox) {
+			if s.State == live.StateExited {
 				s.Exit = exit
 			}
 		})
 		c.streams.end()
-		c.streams = newStreams(c.e.life.Context())
+		c.streams = newStreams(c.m.life.Context())
 		c.runs++
 	})
 	if c.describe().Config.AutoRemove {
-		return errors.Join(err, c.e.dropContainer(c))
+		return errors.Join(err, c.m.dropContainer(c))
 	}
 	return errors.Join(err, saveErr)
 }
 
 // start makes the sandbox. The caller holds op.
 func (c *container) start(ctx context.Context) (err error) {
-	e, rec := c.e, c.describe()
+	m, rec := c.m, c.describe()
 	var undo []func()
 	defer func() {
 		for i := len(undo) - 1; i >= 0 && err != nil; i-- {
 			undo[i]()
 		}
 	}()
-	release, err := e.tenants.ReserveRun(rec.Config.Tenant, rec.Config.Limits)
+	release, err := m.tenants.ReserveRun(rec.Config.Tenant, rec.Config.Limits)
 	if err != nil {
 		return err
 	}
 	undo = append(undo, release)
-	spec, err := e.containerSpec(rec)
+	spec, err := m.containerSpec(rec)
 	if err != nil {
 		return err
 	}
-	scratch, err := e.attachScratch(c.dir, rec.Config)
+	scratch, err := m.attachScratch(c.dir, rec.Config)
 	if err != nil {
 		return err
 	}
@@ -119,7 +118,7 @@ func (c *container) start(ctx context.Context) (err error) {
 
 	b := &live.Box{
 		ID: rec.ID, Image: rec.Config.Image, Digest: rec.Digest, Limits: rec.Config.Limits, Tenant: rec.Config.Tenant, Command: rec.Args,
-		State: func() State { return StateRunning }, Row: c.row, Written: c.written, Name: rec.Config.Name, Labels: rec.Config.Labels,
+		State: func() live.State { return live.StateRunning }, Row: c.row, Written: c.written, Name: rec.Config.Name, Labels: rec.Config.Labels,
 		StopSignal: rec.Config.StopSignal, More: []string{"network", string(rec.Config.Network), "work", string(rec.Config.Work)},
 	}
 	c.mu.Lock()
@@ -133,7 +132,7 @@ func (c *container) start(ctx context.Context) (err error) {
 		return err
 	}
 	c.log.Resume()
-	sb, err := e.boxes.Launch(ctx, b, spec)
+	sb, err := m.boxes.Launch(ctx, b, spec)
 	if err != nil {
 		c.log.Pause()
 		return err
@@ -148,22 +147,22 @@ func (c *container) start(ctx context.Context) (err error) {
 			if out.stderr {
 				stream = "stderr"
 			}
-			c.log.CopyLines(out, LogLine{Sandbox: rec.ID, Stream: stream})
+			c.log.CopyLines(out, live.LogLine{Sandbox: rec.ID, Stream: stream})
 		})
 	}
-	e.life.Spawn(func() {
+	m.life.Spawn(func() {
 		ends.pumps.Wait()
 		close(ends.drained)
 	})
 	// An engine that dies before the record is on disk leaves the state from before the run, as
 	// if the run had not happened. Lists and changes show the run only after the write.
 	if err := c.update(func(rec *Container) {
-		rec.State, rec.Started, rec.Finished, rec.Exit, rec.Error = StateRunning, time.Now().UTC(), time.Time{}, nil, ""
+		rec.State, rec.Started, rec.Finished, rec.Exit, rec.Error = live.StateRunning, time.Now().UTC(), time.Time{}, nil, ""
 	}, func() {
 		c.box, c.scratch, c.terminal = b, scratch, ends.master
-		e.boxes.Adopt(b, sb)
+		m.boxes.Adopt(b, sb)
 	}); err != nil {
-		e.log.ErrorContext(ctx, "container's start not saved", "container", rec.ID, "error", err)
+		m.log.ErrorContext(ctx, "container's start not saved", "container", rec.ID, "error", err)
 	}
 	return nil
 }
@@ -186,39 +185,39 @@ func (c *container) finish(b *live.Box, scratch *volume.Volume, ends *streamEnds
 	used, err := scratch.Usage()
 	plain, dir := scratch.Kind() == volume.Plain, scratch.Dir()
 	err = errors.Join(err, scratch.Detach(), c.update(func(rec *Container) {
-		rec.State, rec.Finished, rec.Exit = StateExited, time.Now().UTC(), &exit
+		rec.State, rec.Finished, rec.Exit = live.StateExited, time.Now().UTC(), &exit
 		if !plain && err == nil {
 			rec.Scratch = used
 		}
 	}, func() {
-		c.box, c.scratch, c.terminal, c.streams = nil, nil, nil, newStreams(c.e.life.Context())
+		c.box, c.scratch, c.terminal, c.streams = nil, nil, nil, newStreams(c.m.life.Context())
 		c.runs++
 		remove = c.c.Config.AutoRemove && c.restarts == 0
 		show()
 		c.log.Pause()
 	}))
 	if err != nil {
-		c.e.log.Error("container's end not noted", "container", c.id, "error", err)
+		c.m.log.Error("container's end not noted", "container", c.id, "error", err)
 	}
-	c.e.life.Spawn(func() {
+	c.m.life.Spawn(func() {
 		<-ends.drained
 		s.end()
 	})
 	switch {
 	case remove:
-		c.e.life.Spawn(func() {
-			if err := c.e.removeContainer(c, false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrContainerRunning) {
-				c.e.log.Error("container not removed", "container", c.id, "error", err)
+		c.m.life.Spawn(func() {
+			if err := c.m.removeContainer(c, false); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrContainerRunning) {
+				c.m.log.Error("container not removed", "container", c.id, "error", err)
 			}
 		})
 	case plain:
-		c.e.life.Spawn(func() { c.measure(dir) })
+		c.m.life.Spawn(func() { c.measure(dir) })
 	}
 }
 
 // measure counts the size of a scratch layer without a quota once, after the run.
 func (c *container) measure(dir string) {
-	used, err := volume.Walk(c.e.life.Context(), dir)
+	used, err := volume.Walk(c.m.life.Context(), dir)
 	if err != nil {
 		return // the container runs again or is removed, or the engine stops
 	}
@@ -231,18 +230,18 @@ func (c *container) measure(dir string) {
 		return
 	}
 	if err := c.update(func(rec *Container) { rec.Scratch = used }, nil); err != nil {
-		c.e.log.Error("size of a container's writable layer not recorded", "container", c.id, "error", err)
+		c.m.log.Error("size of a container's writable layer not recorded", "container", c.id, "error", err)
 	}
 }
 
 // containerSpec returns the Spec of a container, without scratch layer and streams.
-func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
+func (m *Manager) containerSpec(rec *Container) (sandbox.Spec, error) {
 	cfg := rec.Config
-	user, work, err := e.tenants.Attach(cfg.Tenant)
+	user, work, err := m.tenants.Attach(cfg.Tenant)
 	if err != nil {
 		return sandbox.Spec{}, err
 	}
-	rootfs := e.cfg.Store.Rootfs(rec.Digest)
+	rootfs := m.store.Rootfs(rec.Digest)
 	who, err := userOf(rootfs, cfg.User, cfg.Groups)
 	if err != nil {
 		return sandbox.Spec{}, err
@@ -257,51 +256,34 @@ func (e *Engine) containerSpec(rec *Container) (sandbox.Spec, error) {
 		User: user, Groups: who.groups, Capabilities: capabilities, TTY: cfg.TTY, Limits: cfg.Limits, ProcFiles: true,
 	}
 	if cfg.Work != WorkNone {
-		spec.Work, spec.WorkMapped, spec.WorkOwner = work, e.tenants.MapErr == nil, live.FunctionUID
+		spec.Work, spec.WorkMapped, spec.WorkOwner = work, m.tenants.MapErr == nil, live.FunctionUID
 		spec.WorkReadOnly = cfg.Work == WorkReadOnly
 	}
-	if err := e.networks.Set(&spec, template.Network{Mode: cfg.Network}); err != nil {
+	if err := m.networks.Set(&spec, template.Network{Mode: cfg.Network}); err != nil {
 		return sandbox.Spec{}, err
 	}
 	return spec, nil
 }
 
 // attachScratch attaches a container's scratch layer, limited if the host can enforce limits.
-func (e *Engine) attachScratch(dir string, cfg ContainerConfig) (*volume.Volume, error) {
+func (m *Manager) attachScratch(dir string, cfg Config) (*volume.Volume, error) {
 	path := filepath.Join(dir, "scratch")
-	if e.scratches != nil && cmp.Or(cfg.ScratchBytes, scratchBytes) == scratchBytes {
+	if m.scratches != nil && cmp.Or(cfg.ScratchBytes, ScratchBytes) == ScratchBytes {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			if prepared, ok := e.scratches.TryTake(); ok {
-				v, err := e.volumes.AttachPrepared(path, prepared)
+			if prepared, ok := m.scratches.TryTake(); ok {
+				v, err := m.volumes.AttachPrepared(path, prepared)
 				if err == nil {
 					return v, nil
 				}
-				e.log.Warn("prepared layer of a container cannot be used", "path", path, "error", err)
+				m.log.Warn("prepared layer of a container cannot be used", "path", path, "error", err)
 			}
 		}
 	}
 	limits := volume.Limits{Bytes: cfg.ScratchBytes}
-	if limits.Bytes == 0 && e.volumes.Kind() != volume.Plain {
-		limits.Bytes = scratchBytes
+	if limits.Bytes == 0 && m.volumes.Kind() != volume.Plain {
+		limits.Bytes = ScratchBytes
 	}
-	return e.volumes.Attach(path, limits)
-}
-
-// maxScratches limits the layers kept ready: each takes 5 MB of disk.
-const maxScratches = 8
-
-// prepareScratches starts a pool of scratch layers for the first runs of containers, sized by
-// recent demand. Only layers that are file systems of their own need the pool: making such a
-// layer takes tens of milliseconds.
-func (e *Engine) prepareScratches() {
-	if e.volumes.Kind() != volume.Image {
-		return
-	}
-	e.scratches = pool.New(pool.Config[*volume.Volume]{
-		Name: "container layer", Max: maxScratches, Log: e.log,
-		Make: func() (*volume.Volume, error) { return e.volumes.Prepare(volume.Limits{Bytes: scratchBytes}) },
-		Drop: func(v *volume.Volume) error { return e.volumes.Remove(v.Path()) },
-	})
+	return m.volumes.Attach(path, limits)
 }
 
 // streamEnds holds the engine's and the sandbox's ends of a run's streams.
@@ -336,7 +318,7 @@ func (s *streamEnds) close() {
 }
 
 // connect makes the streams of a run and sets the sandbox's ends in spec.
-func (c *container) connect(cfg ContainerConfig, spec *sandbox.Spec) (_ *streamEnds, err error) {
+func (c *container) connect(cfg Config, spec *sandbox.Spec) (_ *streamEnds, err error) {
 	s := &streamEnds{drained: make(chan struct{})}
 	defer func() {
 		if err != nil {
@@ -369,7 +351,7 @@ func (c *container) connect(cfg ContainerConfig, spec *sandbox.Spec) (_ *streamE
 
 // terminal makes a terminal owned by the container's user. One terminal carries input and
 // output. Without OpenStdin there is no input.
-func (s *streamEnds) terminal(cfg ContainerConfig, spec *sandbox.Spec) error {
+func (s *streamEnds) terminal(cfg Config, spec *sandbox.Spec) error {
 	master, terminal, err := sandbox.OpenTerminal(spec.User.HostBase + spec.User.UID)
 	if err != nil {
 		return err
@@ -427,9 +409,9 @@ const (
 
 // WaitContainer waits for a condition and returns the container's state at that time. The
 // removal of the container ends every wait. Errors: those of Container, the cause of ctx,
-// ErrClosed if the engine stops before the condition is met.
-func (e *Engine) WaitContainer(ctx context.Context, ref string, until WaitCondition) (*Container, error) {
-	w, err := e.AwaitContainer(ref, until)
+// live.ErrClosed if the engine stops before the condition is met.
+func (m *Manager) WaitContainer(ctx context.Context, ref string, until WaitCondition) (*Container, error) {
+	w, err := m.AwaitContainer(ref, until)
 	if err != nil {
 		return nil, err
 	}
@@ -438,8 +420,8 @@ func (e *Engine) WaitContainer(ctx context.Context, ref string, until WaitCondit
 
 // AwaitContainer is WaitContainer in two steps: the returned function also sees an exit that
 // happens between AwaitContainer's return and its own call.
-func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.Context) (*Container, error), error) {
-	c, err := e.containers.find(ref)
+func (m *Manager) AwaitContainer(ref string, until WaitCondition) (func(context.Context) (*Container, error), error) {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -466,11 +448,11 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 			case <-changed:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
-			case <-e.life.Ended(): // the end of the engine has killed the sandbox; this exit counts
+			case <-m.life.Ended(): // the end of the engine has killed the sandbox; this exit counts
 				select {
 				case <-changed:
 				default:
-					return nil, ErrClosed
+					return nil, live.ErrClosed
 				}
 			}
 		}
@@ -478,34 +460,34 @@ func (e *Engine) AwaitContainer(ref string, until WaitCondition) (func(context.C
 }
 
 // StopContainer sends the stop signal of the container, or of o, and kills the container after
-// the grace period. It returns after the container's end. Error: ErrContainerStopped if the
+// the grace period. It returns after the container's end. Error: live.ErrContainerStopped if the
 // container does not run.
-func (e *Engine) StopContainer(ctx context.Context, ref string, o StopOptions) error {
-	_, b, err := e.runningContainer(ref)
+func (m *Manager) StopContainer(ctx context.Context, ref string, o live.StopOptions) error {
+	_, b, err := m.runningContainer(ref)
 	if err != nil {
 		return err
 	}
-	e.boxes.Stop(ctx, b, o)
+	m.boxes.Stop(ctx, b, o)
 	return nil
 }
 
 // RestartContainer stops a running container, as StopContainer does, and starts it on the same
 // scratch layer. AutoRemove does not apply meanwhile. Errors as of StartContainer, except
 // ErrContainerRunning: a concurrent start has the same effect.
-func (e *Engine) RestartContainer(ctx context.Context, ref string, o StopOptions) error {
-	c, err := e.containers.find(ref)
+func (m *Manager) RestartContainer(ctx context.Context, ref string, o live.StopOptions) error {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return err
 	}
 	c.restarting(1)
 	defer c.restarting(-1)
-	if err := e.StopContainer(ctx, c.id, o); err != nil && !errors.Is(err, ErrContainerStopped) {
+	if err := m.StopContainer(ctx, c.id, o); err != nil && !errors.Is(err, live.ErrContainerStopped) {
 		return err
 	}
-	if err := e.StartContainer(ctx, c.id); err != nil && !errors.Is(err, ErrContainerRunning) {
+	if err := m.StartContainer(ctx, c.id); err != nil && !errors.Is(err, ErrContainerRunning) {
 		return err
 	}
-	e.Changes().Add(c.change(store.ActionRestart))
+	m.store.Changes().Add(c.change(store.ActionRestart))
 	return nil
 }
 
@@ -517,31 +499,31 @@ func (c *container) restarting(n int) {
 
 // SignalContainer sends a signal to a container's first process. As pid 1 the process gets only
 // signals with a handler, and SIGKILL and SIGSTOP (pid_namespaces(7)). Error:
-// ErrContainerStopped.
-func (e *Engine) SignalContainer(ref string, sig unix.Signal) error {
-	_, b, err := e.runningContainer(ref)
+// live.ErrContainerStopped.
+func (m *Manager) SignalContainer(ref string, sig unix.Signal) error {
+	_, b, err := m.runningContainer(ref)
 	if err != nil {
 		return err
 	}
-	return e.boxes.Signal(b, sig)
+	return m.boxes.Signal(b, sig)
 }
 
-func (e *Engine) runningContainer(ref string) (*container, *live.Box, error) {
-	c, err := e.containers.find(ref)
+func (m *Manager) runningContainer(ref string) (*container, *live.Box, error) {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return nil, nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.box == nil {
-		return nil, nil, fmt.Errorf("container %s: %w", c.c.Config.Name, ErrContainerStopped)
+		return nil, nil, fmt.Errorf("container %s: %w", c.c.Config.Name, live.ErrContainerStopped)
 	}
 	return c, c.box, nil
 }
 
 // ResizeContainer sets the size of a running container's terminal, in characters.
-func (e *Engine) ResizeContainer(ref string, rows, columns uint16) error {
-	c, _, err := e.runningContainer(ref)
+func (m *Manager) ResizeContainer(ref string, rows, columns uint16) error {
+	c, _, err := m.runningContainer(ref)
 	if err != nil {
 		return err
 	}
@@ -559,13 +541,13 @@ func (e *Engine) ResizeContainer(ref string, rows, columns uint16) error {
 }
 
 func (c *container) resized(rows, columns uint16) {
-	c.e.Changes().Add(c.change(store.ActionResize, "rows", strconv.Itoa(int(rows)), "columns", strconv.Itoa(int(columns))))
+	c.m.store.Changes().Add(c.change(store.ActionResize, "rows", strconv.Itoa(int(rows)), "columns", strconv.Itoa(int(columns))))
 }
 
 // ContainerScratch returns the size of a container's scratch layer: of a running container by
 // one or two system calls, of a stopped container from the record.
-func (e *Engine) ContainerScratch(ref string) (volume.Usage, error) {
-	c, err := e.containers.find(ref)
+func (m *Manager) ContainerScratch(ref string) (volume.Usage, error) {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return volume.Usage{}, err
 	}
@@ -586,12 +568,12 @@ func (c *container) written() (volume.Usage, error) {
 	return used, err
 }
 
-// ContainerLogs emits the output of all runs of a container, oldest first, as [Engine.Logs] does
+// ContainerLogs emits the output of all runs of a container, oldest first, as Engine.Logs does
 // for functions. With o.Follow it returns at the end of the run.
-func (e *Engine) ContainerLogs(ctx context.Context, ref string, o LogOptions, emit func(LogLine) error) error {
-	c, err := e.containers.find(ref)
+func (m *Manager) ContainerLogs(ctx context.Context, ref string, o live.LogOptions, emit func(live.LogLine) error) error {
+	c, err := m.containers.find(ref)
 	if err != nil {
 		return err
 	}
-	return c.log.Read(ctx, e.life.Closed(), o, emit)
+	return c.log.Read(ctx, m.life.Closed(), o, emit)
 }

@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
+	"github.com/fre-engine/fre/sandbox"
+)
+
+// Names of package live's types, of which signatures of the engine consist.
+type (
+	Sandbox      = live.Sandbox
+	State        = live.State
+	Process      = live.Process
+	LogLine      = live.LogLine
+	LogOptions   = live.LogOptions
+	StopOptions  = live.StopOptions
+	EventOptions = live.EventOptions
+	Quotas       = live.Quotas
+	QuotaError   = live.QuotaError
+	Use          = live.Use
+	WorkConfig   = live.WorkConfig
+	TenantUsage  = live.TenantUsage
+)
+
+// Names of package container's types, of which signatures of the engine consist.
+type (
+	Container       = container.Container
+	ContainerConfig = container.Config
+	RunRequest      = container.RunRequest
+	RunResult       = container.RunResult
+	Attachment      = container.Attachment
+	AttachOptions   = container.AttachOptions
+	RemoveForce     = container.RemoveForce
+	WaitCondition   = container.WaitCondition
+	WorkAccess      = container.WorkAccess
+)
+
+// The kinds of access to /work, and the conditions of [container.Manager.AwaitContainer].
+const (
+	WorkNone       = container.WorkNone
+	WorkReadOnly   = container.WorkReadOnly
+	WorkWrite      = container.WorkWrite
+	WaitNotRunning = container.WaitNotRunning
+	WaitNextExit   = container.WaitNextExit
+	WaitRemoved    = container.WaitRemoved
+)
+
+// The states of a sandbox.
+const (
+	StateStarting = live.StateStarting
+	StateIdle     = live.StateIdle
+	StateBusy     = live.StateBusy
+	StateStopping = live.StateStopping
+	StateParked   = live.StateParked
+	StateCreated  = live.StateCreated
+	StateRunning  = live.StateRunning
+	StateExited   = live.StateExited
+)
+
+// Errors of live sandboxes and containers.
+var (
+	ErrContainerStopped = live.ErrContainerStopped
+	ErrContainerRunning = container.ErrContainerRunning
+	ErrChangesLost      = live.ErrChangesLost
+)
+
+// QuotaOfBuilds is the What of the [QuotaError] of a build for which the queue has no room.
+const QuotaOfBuilds = live.QuotaOfBuilds
+
+// ContainerOf returns the container in a list of sandboxes, as it was created; nil for any other
+// sandbox.
+func ContainerOf(s *Sandbox) *Container {
+	c, _ := s.Record.(*Container)
+	return c
+}
+
+// ExitCode returns the status of a run as a command shell reports it: see [container.ExitCode].
+func ExitCode(s *sandbox.ExitStatus) int { return container.ExitCode(s) }
+
+// ParseSignal reads a signal's number or name: see [container.ParseSignal].
+func ParseSignal(s string) (unix.Signal, bool) { return container.ParseSignal(s) }
