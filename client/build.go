@@ -53,13 +53,13 @@ func (o BuildOptions) query(q url.Values) url.Values {
 
 // Build uploads the template directory dir and builds the image. Build calls report with each
 // line of progress, on the caller's goroutine.
-func (c *Client) Build(ctx context.Context, dir string, o BuildOptions, report func(api.Event)) (*Built, error) {
-	return c.upload(ctx, "/v1/build", o.query(url.Values{}), o.Logins, dir, report)
+func (g Images) Build(ctx context.Context, dir string, o BuildOptions, report func(api.Event)) (*Built, error) {
+	return g.c.upload(ctx, "/v1/build", o.query(url.Values{}), o.Logins, dir, report)
 }
 
 // Base builds the named base environment, or finds the base in the local registry.
-func (c *Client) Base(ctx context.Context, name string, report func(api.Event)) (*Built, error) {
-	resp, err := c.send(ctx, http.MethodPost, "/v1/bases/"+url.PathEscape(name), nil, nil, nil)
+func (g Images) Base(ctx context.Context, name string, report func(api.Event)) (*Built, error) {
+	resp, err := g.c.send(ctx, http.MethodPost, "/v1/bases/"+url.PathEscape(name), nil, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +69,12 @@ func (c *Client) Base(ctx context.Context, name string, report func(api.Event)) 
 
 // DeployDir builds the template directory dir with the given logins and deploys the image.
 // DeployDir ignores r.Image.
-func (c *Client) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Event)) (*Built, error) {
+func (g Functions) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Event)) (*Built, error) {
 	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}, "no_traffic": {strconv.FormatBool(r.NoTraffic)}}
 	if r.Name != "" {
 		q.Set("name", r.Name)
 	}
-	return c.upload(ctx, "/v1/functions", BuildOptions{Locked: r.Locked, Offline: r.Offline}.query(q), logins, dir, report)
+	return g.c.upload(ctx, "/v1/functions", BuildOptions{Locked: r.Locked, Offline: r.Offline}.query(q), logins, dir, report)
 }
 
 // Temporary describes a temporary function.
@@ -82,7 +82,7 @@ type Temporary struct {
 	Name  string // unique name; Built.Function.Name is the qualified name
 	Dir   string // template directory to build; excludes Image
 	Image string // existing image to deploy; excludes Dir
-	Trace bool   // record the files opened, for [Client.Slim]
+	Trace bool   // record the files opened, for [Functions.Slim]
 
 	BuildOptions // for Dir
 }
@@ -91,7 +91,7 @@ type Temporary struct {
 // process ends. The caller must call end. The function has an empty /work of its own, and the
 // engine keeps nothing afterwards. DeployTemporary calls report with each line of progress, on
 // another goroutine.
-func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(api.Event)) (built *Built, end func() error, err error) {
+func (g Functions) DeployTemporary(ctx context.Context, t Temporary, report func(api.Event)) (built *Built, end func() error, err error) {
 	ctx, hangUp := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	ready := make(chan *Built, 1)
@@ -110,10 +110,10 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 			return errHungUp
 		}
 		if t.Image == "" {
-			ended <- c.uploadAnd(ctx, "/v1/functions", q, t.Logins, t.Dir, read)
+			ended <- g.c.uploadAnd(ctx, "/v1/functions", q, t.Logins, t.Dir, read)
 			return
 		}
-		resp, err := c.sendJSON(ctx, "/v1/functions", api.DeployRequest{Image: t.Image, Name: t.Name, Temporary: true, Trace: t.Trace})
+		resp, err := g.c.sendJSON(ctx, "/v1/functions", api.DeployRequest{Image: t.Image, Name: t.Name, Temporary: true, Trace: t.Trace})
 		if err == nil {
 			err = read(resp.Body)
 			_ = resp.Body.Close()
@@ -127,7 +127,7 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 		return nil, nil, err
 	}
 	return built, func() error {
-		err := c.RemoveFunction(context.WithoutCancel(ctx), built.Function.Name)
+		err := g.Remove(context.WithoutCancel(ctx), built.Function.Name)
 		hangUp()
 		<-ended
 		var gone *api.Error
@@ -139,8 +139,8 @@ func (c *Client) DeployTemporary(ctx context.Context, t Temporary, report func(a
 }
 
 // Deploy deploys an existing image.
-func (c *Client) Deploy(ctx context.Context, r api.DeployRequest) (*Built, error) {
-	resp, err := c.sendJSON(ctx, "/v1/functions", r)
+func (g Functions) Deploy(ctx context.Context, r api.DeployRequest) (*Built, error) {
+	resp, err := g.c.sendJSON(ctx, "/v1/functions", r)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 type QueueFilter struct {
 	Function, Tenant string
 	States           []string
-	Limit            int // for Queue; 0: the engine's default
+	Limit            int // for List; 0: the engine's default
 }
 
 func (f QueueFilter) query() url.Values {
@@ -30,30 +30,36 @@ func (f QueueFilter) query() url.Values {
 	return q
 }
 
-// Queue returns the selected asynchronous events, newest first.
-func (c *Client) Queue(ctx context.Context, f QueueFilter) ([]api.QueuedEvent, error) {
-	return get[[]api.QueuedEvent](ctx, c, "/v1/events/queue", f.query())
+// Queue works on asynchronous events.
+type Queue struct{ c *Client }
+
+// Queue returns the calls for asynchronous events.
+func (c *Client) Queue() Queue { return Queue{c} }
+
+// List returns the selected asynchronous events, newest first.
+func (g Queue) List(ctx context.Context, f QueueFilter) ([]api.QueuedEvent, error) {
+	return get[[]api.QueuedEvent](ctx, g.c, "/v1/events/queue", f.query())
 }
 
-// QueuedEvent returns an asynchronous event, with the result if the event is done.
-func (c *Client) QueuedEvent(ctx context.Context, id string) (api.QueuedEventDetails, error) {
-	return get[api.QueuedEventDetails](ctx, c, "/v1/events/queue/"+url.PathEscape(id), nil)
+// Get returns an asynchronous event, with the result if the event is done.
+func (g Queue) Get(ctx context.Context, id string) (api.QueuedEventDetails, error) {
+	return get[api.QueuedEventDetails](ctx, g.c, "/v1/events/queue/"+url.PathEscape(id), nil)
 }
 
-// ReplayEvent puts a dead letter back into its queue.
-func (c *Client) ReplayEvent(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodPost, "/v1/events/queue/"+url.PathEscape(id)+"/replay", nil, "", nil, nil)
+// Replay puts a dead letter back into its queue.
+func (g Queue) Replay(ctx context.Context, id string) error {
+	return g.c.call(ctx, http.MethodPost, "/v1/events/queue/"+url.PathEscape(id)+"/replay", nil, "", nil, nil)
 }
 
-// DiscardEvent removes a dead letter.
-func (c *Client) DiscardEvent(ctx context.Context, id string) error {
-	return c.call(ctx, http.MethodDelete, "/v1/events/queue/"+url.PathEscape(id), nil, "", nil, nil)
+// Discard removes a dead letter.
+func (g Queue) Discard(ctx context.Context, id string) error {
+	return g.c.call(ctx, http.MethodDelete, "/v1/events/queue/"+url.PathEscape(id), nil, "", nil, nil)
 }
 
-// TailEvents calls emit for each state change of a selected asynchronous event, until ctx ends
+// Tail calls emit for each state change of a selected asynchronous event, until ctx ends
 // or emit fails.
-func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.QueuedEvent) error) error {
-	resp, err := c.send(ctx, http.MethodGet, "/v1/events/tail", f.query(), nil, nil)
+func (g Queue) Tail(ctx context.Context, f QueueFilter, emit func(api.QueuedEvent) error) error {
+	resp, err := g.c.send(ctx, http.MethodGet, "/v1/events/tail", f.query(), nil, nil)
 	if err != nil {
 		return err
 	}
@@ -67,9 +73,4 @@ func (c *Client) TailEvents(ctx context.Context, f QueueFilter, emit func(api.Qu
 		}
 		return false, nil
 	})
-}
-
-// Triggers returns the triggers of all functions: the sources of events other than requests.
-func (c *Client) Triggers(ctx context.Context) ([]api.Trigger, error) {
-	return get[[]api.Trigger](ctx, c, "/v1/triggers", nil)
 }

@@ -29,12 +29,12 @@ type RunIO struct {
 // Run starts a command in a new sandbox and returns the exit. The end of ctx ends the sandbox
 // too, and Run returns without waiting for the sandbox. A Read of Stdin that is blocked when the
 // command ends continues in the background, because a Read cannot be interrupted.
-func (c *Client) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, error) {
+func (g Sandboxes) Run(ctx context.Context, r api.RunRequest, s RunIO) (api.Exit, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
 		return api.Exit{}, err
 	}
-	return c.stream(ctx, "/v1/run", body, s, AttachOptions{})
+	return g.c.stream(ctx, "/v1/run", body, s, AttachOptions{})
 }
 
 // AttachOptions adjust Attach.
@@ -48,14 +48,14 @@ type AttachOptions struct {
 // A nil Stdin leaves the container's input to other attachments. If Stdin ends with
 // api.ErrDetached, or ctx ends, Attach returns that error and the container continues. Attach
 // does not support Kill.
-func (c *Client) Attach(ctx context.Context, ref string, s RunIO, o AttachOptions) (api.Exit, error) {
+func (g Containers) Attach(ctx context.Context, ref string, s RunIO, o AttachOptions) (api.Exit, error) {
 	q := url.Values{"stdin": {strconv.FormatBool(s.Stdin != nil)}}
 	if o.Size != nil {
 		size := o.Size()
 		q.Set("rows", strconv.Itoa(int(size.Rows)))
 		q.Set("columns", strconv.Itoa(int(size.Columns)))
 	}
-	return c.stream(ctx, "/v1/containers/"+url.PathEscape(ref)+"/attach?"+q.Encode(), nil, s, o)
+	return g.c.stream(ctx, "/v1/containers/"+url.PathEscape(ref)+"/attach?"+q.Encode(), nil, s, o)
 }
 
 // stream upgrades a request and exchanges frames on the connection.

@@ -13,8 +13,8 @@ import (
 
 // Load uploads an archive of images: a docker save archive or an OCI layout, compressed or not.
 // Load calls report with each line of progress, on the caller's goroutine.
-func (c *Client) Load(ctx context.Context, r io.Reader, report func(api.Event)) ([]api.Image, error) {
-	line, err := c.travelTar(ctx, "/v1/images/load", nil, r, report)
+func (g Images) Load(ctx context.Context, r io.Reader, report func(api.Event)) ([]api.Image, error) {
+	line, err := g.c.travelTar(ctx, "/v1/images/load", nil, r, report)
 	return line.Images, err
 }
 
@@ -26,20 +26,20 @@ type ImportOptions struct {
 }
 
 // Import uploads a plain archive of a file system and makes an image of the files.
-func (c *Client) Import(ctx context.Context, r io.Reader, o ImportOptions, report func(api.Event)) (api.Image, error) {
+func (g Images) Import(ctx context.Context, r io.Reader, o ImportOptions, report func(api.Event)) (api.Image, error) {
 	q := url.Values{"change": o.Changes}
 	for key, v := range map[string]string{"name": o.Name, "message": o.Message} {
 		if v != "" {
 			q.Set(key, v)
 		}
 	}
-	line, err := c.travelTar(ctx, "/v1/images/import", q, r, report)
+	line, err := g.c.travelTar(ctx, "/v1/images/import", q, r, report)
 	return first(line, err)
 }
 
 // Save writes an archive of the images to w.
-func (c *Client) Save(ctx context.Context, w io.Writer, refs []string) error {
-	resp, err := c.send(ctx, http.MethodGet, "/v1/images/save", url.Values{"ref": refs}, nil, nil)
+func (g Images) Save(ctx context.Context, w io.Writer, refs []string) error {
+	resp, err := g.c.send(ctx, http.MethodGet, "/v1/images/save", url.Values{"ref": refs}, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -51,27 +51,27 @@ func (c *Client) Save(ctx context.Context, w io.Writer, refs []string) error {
 }
 
 // Pull makes the engine pull an image from a registry.
-func (c *Client) Pull(ctx context.Context, r api.PullRequest, report func(api.Event)) (api.Image, error) {
-	line, err := c.travelJSON(ctx, "/v1/images/pull", r, report)
+func (g Images) Pull(ctx context.Context, r api.PullRequest, report func(api.Event)) (api.Image, error) {
+	line, err := g.c.travelJSON(ctx, "/v1/images/pull", r, report)
 	return first(line, err)
 }
 
 // Push makes the engine push an image to a registry, and returns the digest of the manifest at
 // the registry.
-func (c *Client) Push(ctx context.Context, r api.PushRequest, report func(api.Event)) (digest string, err error) {
-	line, err := c.travelJSON(ctx, "/v1/images/push", r, report)
+func (g Images) Push(ctx context.Context, r api.PushRequest, report func(api.Event)) (digest string, err error) {
+	line, err := g.c.travelJSON(ctx, "/v1/images/push", r, report)
 	return line.Digest, err
 }
 
 // Resolve makes the engine ask a registry for an image's digest, and returns "name@sha256:…".
-func (c *Client) Resolve(ctx context.Context, r api.ResolveRequest) (string, error) {
-	out, err := post[api.Resolved](ctx, c, "/v1/images/resolve", r)
+func (g Images) Resolve(ctx context.Context, r api.ResolveRequest) (string, error) {
+	out, err := post[api.Resolved](ctx, g.c, "/v1/images/resolve", r)
 	return out.Ref, err
 }
 
 // Sign makes the engine store a signature beside an image at the image's registry.
-func (c *Client) Sign(ctx context.Context, r api.SignRequest) error {
-	resp, err := c.sendJSON(ctx, "/v1/images/sign", r)
+func (g Images) Sign(ctx context.Context, r api.SignRequest) error {
+	resp, err := g.c.sendJSON(ctx, "/v1/images/sign", r)
 	if err != nil {
 		return err
 	}

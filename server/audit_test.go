@@ -34,10 +34,10 @@ func TestAuditRead(t *testing.T) {
 	ctx := t.Context()
 	root, acme := r.client(access.AllTenants, access.Admin), r.client("acme", access.Admin)
 	begun := time.Now()
-	wantStatus(t, "its own secret", acme.PutSecret(ctx, "acme", "key", []byte("x"), client.PutOptions{}), 0)
-	wantStatus(t, "the other's secret", r.client("other", access.Admin).PutSecret(ctx, "other", "key", []byte("x"), client.PutOptions{}), 0)
-	wantStatus(t, "with too little", r.client("acme", access.Read).RemoveFunction(ctx, "a.acme"), 403)
-	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions(ctx)
+	wantStatus(t, "its own secret", acme.Secrets().Put(ctx, "acme", "key", []byte("x"), client.PutOptions{}), 0)
+	wantStatus(t, "the other's secret", r.client("other", access.Admin).Secrets().Put(ctx, "other", "key", []byte("x"), client.PutOptions{}), 0)
+	wantStatus(t, "with too little", r.client("acme", access.Read).Functions().Remove(ctx, "a.acme"), 403)
+	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions().List(ctx)
 	wantStatus(t, "made up", err, 401)
 
 	all := client.AuditOptions{Tail: access.MaxAuditTail}

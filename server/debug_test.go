@@ -21,7 +21,7 @@ func TestProfiles(t *testing.T) {
 		"cpu": "nanoseconds", "heap": "inuse_space", "goroutine": "TestProfiles", "mutex": "contentions",
 	} {
 		var got bytes.Buffer
-		if err := c.Profile(t.Context(), kind, 10*time.Millisecond, &got); err != nil {
+		if err := c.Debug().Profile(t.Context(), kind, 10*time.Millisecond, &got); err != nil {
 			t.Errorf("%s: %v", kind, err)
 			continue
 		}
@@ -35,7 +35,7 @@ func TestProfiles(t *testing.T) {
 		}
 	}
 	var got strings.Builder
-	if err := c.Profile(t.Context(), "trace", time.Millisecond, &got); err != nil || !strings.HasPrefix(got.String(), "go 1.") {
+	if err := c.Debug().Profile(t.Context(), "trace", time.Millisecond, &got); err != nil || !strings.HasPrefix(got.String(), "go 1.") {
 		t.Errorf("trace: %.20q, error %v", got.String(), err)
 	}
 	for _, test := range []struct {
@@ -47,7 +47,7 @@ func TestProfiles(t *testing.T) {
 		{"cpu", 0, api.CodeBadRequest},
 		{"cpu", time.Hour, api.CodeBadRequest},
 	} {
-		err := c.Profile(t.Context(), test.kind, test.d, io.Discard)
+		err := c.Debug().Profile(t.Context(), test.kind, test.d, io.Discard)
 		if e := new(api.Error); !errors.As(err, &e) || e.Code != test.want {
 			t.Errorf("%s for %v: error %v, want code %s", test.kind, test.d, err, test.want)
 		}
@@ -61,17 +61,17 @@ func TestOneProfile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w := &atFirstByte{do: func() {
-		err := c.Profile(t.Context(), "heap", time.Second, io.Discard)
+		err := c.Debug().Profile(t.Context(), "heap", time.Second, io.Discard)
 		if e := new(api.Error); !errors.As(err, &e) || e.Code != api.CodeInUse {
 			t.Errorf("a second profile: error %v, want code %s", err, api.CodeInUse)
 		}
 		cancel()
 	}}
-	if err := c.Profile(ctx, "trace", time.Minute, w); !errors.Is(err, context.Canceled) {
+	if err := c.Debug().Profile(ctx, "trace", time.Minute, w); !errors.Is(err, context.Canceled) {
 		t.Errorf("the first, cancelled: %v", err)
 	}
 	for { // until the engine has noticed
-		err := c.Profile(t.Context(), "heap", time.Second, io.Discard)
+		err := c.Debug().Profile(t.Context(), "heap", time.Second, io.Discard)
 		if err == nil {
 			break
 		}
@@ -98,9 +98,9 @@ func TestSyscalls(t *testing.T) {
 	fretest.RequireRoot(t)
 	const times = 20
 	c := connect(t, nil)
-	counts, err := c.CountSyscalls(t.Context(), func() error {
+	counts, err := c.Debug().CountSyscalls(t.Context(), func() error {
 		for range times {
-			if err := c.Call(t.Context(), "GET", "/v1/images?x=y"); err != nil {
+			if err := c.Debug().Call(t.Context(), "GET", "/v1/images?x=y"); err != nil {
 				return err
 			}
 		}
@@ -119,11 +119,11 @@ func TestSyscalls(t *testing.T) {
 		}
 	}
 	// What fails while it counts ends the count.
-	if _, err := c.CountSyscalls(t.Context(), func() error { return io.ErrClosedPipe }); !errors.Is(err, io.ErrClosedPipe) {
+	if _, err := c.Debug().CountSyscalls(t.Context(), func() error { return io.ErrClosedPipe }); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("an error in between: got %v", err)
 	}
 	// A path is one of this engine's.
-	if err := c.Call(t.Context(), "GET", "http://example.org/v1/images"); err == nil {
+	if err := c.Debug().Call(t.Context(), "GET", "http://example.org/v1/images"); err == nil {
 		t.Error("a call went to another host")
 	}
 }

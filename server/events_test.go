@@ -50,7 +50,7 @@ func TestListETags(t *testing.T) {
 			t.Errorf("%s unchanged: %d, %s after %s, %d bytes", path, status, etag, before, size)
 		}
 		files := map[string]string{"fret.yaml": template, "new.txt": path}
-		if _, err := c.DeployDir(t.Context(), templateDir(t, files), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+		if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, files), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 			t.Fatal(err)
 		}
 		status, after, size := list(path, before)
@@ -67,7 +67,7 @@ func TestImageChanges(t *testing.T) {
 	c := connect(t, nil)
 	build := func(content string) string {
 		t.Helper()
-		b, err := c.Build(ctx, templateDir(t, map[string]string{"fret.yaml": template, "content": content}), client.BuildOptions{}, func(api.Event) {})
+		b, err := c.Images().Build(ctx, templateDir(t, map[string]string{"fret.yaml": template, "content": content}), client.BuildOptions{}, func(api.Event) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestImageChanges(t *testing.T) {
 	}
 	changes := func(since uint64) api.ImageChanges {
 		t.Helper()
-		got, err := c.ImageChanges(ctx, since)
+		got, err := c.Images().Changes(ctx, since)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,14 +96,14 @@ func TestImageChanges(t *testing.T) {
 	if diff := cmp.Diff(api.ImageChanges{Generation: all.Generation, Changed: []api.Image{}, Removed: []string{}}, none); diff != "" {
 		t.Errorf("nothing has changed (-want +got):\n%s", diff)
 	}
-	if _, err := c.Base(ctx, "native", func(api.Event) {}); err != nil {
+	if _, err := c.Images().Base(ctx, "native", func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.RemoveImage(ctx, first, client.RemoveOptions{Force: true}); err != nil {
+	if _, err := c.Images().Remove(ctx, first, client.RemoveOptions{Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	got := changes(all.Generation)
-	list, err := c.Images(ctx)
+	list, err := c.Images().List(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestImageChanges(t *testing.T) {
 func TestEvents(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, nil)
-	since, err := c.ImageChanges(ctx, 0)
+	since, err := c.Images().Changes(ctx, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,13 +136,13 @@ func TestEvents(t *testing.T) {
 			return nil
 		})
 	}()
-	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	if ch := <-told; ch.Kind != "function" || ch.Action != "deploy" || ch.ID != "hello" || ch.Generation <= since.Generation {
 		t.Errorf("told of %+v, want the deployment", ch)
 	}
-	if err := c.RemoveFunction(ctx, "hello"); err != nil {
+	if err := c.Functions().Remove(ctx, "hello"); err != nil {
 		t.Fatal(err)
 	}
 	if ch := <-told; ch.Action != "remove" {

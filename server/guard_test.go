@@ -99,7 +99,7 @@ func (r *remote) deploy(c *client.Client, name, tenant string) {
 func deployOf(t *testing.T, c *client.Client, name, tenant string) error {
 	t.Helper()
 	dir := templateDir(t, map[string]string{"fret.yaml": "id: " + name + "\nbase: python\nhandler: main.handle\ntenant: " + tenant + "\n", "main.py": name + tenant})
-	_, err := c.DeployDir(t.Context(), dir, api.DeployRequest{}, nil, func(api.Event) {})
+	_, err := c.Functions().DeployDir(t.Context(), dir, api.DeployRequest{}, nil, func(api.Event) {})
 	return err
 }
 
@@ -173,46 +173,46 @@ func TestEveryRouteIsGuarded(t *testing.T) {
 func TestTenantSeesItsOwn(t *testing.T) {
 	r := serveRemote(t)
 	c, ctx := r.client("acme", access.Admin), t.Context()
-	functions, err := c.Functions(ctx)
+	functions, err := c.Functions().List(ctx)
 	if err != nil || len(functions) != 1 || functions[0].Name != "a.acme" {
 		t.Errorf("functions = %+v, %v, want a.acme", functions, err)
 	}
-	images, err := c.Images(ctx)
+	images, err := c.Images().List(ctx)
 	if err != nil || len(images) != 1 || images[0].Names[0] != "a:latest" {
 		t.Errorf("images = %+v, %v, want a:latest", images, err)
 	}
-	boxes, err := c.Sandboxes(ctx, client.SandboxOptions{All: true})
+	boxes, err := c.Sandboxes().List(ctx, client.SandboxOptions{All: true})
 	if err != nil || len(boxes) != 1 || boxes[0].Function != "a.acme" {
 		t.Errorf("sandboxes = %+v, %v, want a.acme's", boxes, err)
 	}
-	others, err := r.client("other", access.Read).Sandboxes(ctx, client.SandboxOptions{All: true})
+	others, err := r.client("other", access.Read).Sandboxes().List(ctx, client.SandboxOptions{All: true})
 	if err != nil || len(others) != 1 {
 		t.Fatalf("the other's sandboxes = %+v, %v", others, err)
 	}
-	tenants, err := c.Tenants(ctx)
+	tenants, err := c.Tenants().List(ctx)
 	if err != nil || len(tenants) != 1 || tenants[0].Name != "acme" {
 		t.Errorf("tenants = %+v, %v, want acme", tenants, err)
 	}
-	_, err = c.Function(ctx, "b.other")
+	_, err = c.Functions().Get(ctx, "b.other")
 	wantStatus(t, "another's function", err, 404)
-	wantStatus(t, "its logs", c.Logs(ctx, "b.other", client.LogOptions{}, nil), 404)
-	wantStatus(t, "its removal", c.RemoveFunction(ctx, "b.other"), 404)
-	_, err = c.Image(ctx, "b")
+	wantStatus(t, "its logs", c.Functions().Logs(ctx, "b.other", client.LogOptions{}, nil), 404)
+	wantStatus(t, "its removal", c.Functions().Remove(ctx, "b.other"), 404)
+	_, err = c.Images().Get(ctx, "b")
 	wantStatus(t, "its image", err, 404)
-	_, err = c.RemoveImage(ctx, "b", client.RemoveOptions{})
+	_, err = c.Images().Remove(ctx, "b", client.RemoveOptions{})
 	wantStatus(t, "its image's removal", err, 404)
-	wantStatus(t, "its sandbox's end", c.Kill(ctx, others[0].ID), 404)
-	_, err = c.Secrets(ctx, "other")
+	wantStatus(t, "its sandbox's end", c.Sandboxes().Kill(ctx, others[0].ID), 404)
+	_, err = c.Secrets().List(ctx, "other")
 	wantStatus(t, "its secrets", err, 404)
-	wantStatus(t, "a secret in its place", c.PutSecret(ctx, "other", "key", []byte("x"), client.PutOptions{}), 404)
-	_, err = c.CreateToken(ctx, api.TokenRequest{Name: "x", Tenant: "other", Scopes: []string{"read"}})
+	wantStatus(t, "a secret in its place", c.Secrets().Put(ctx, "other", "key", []byte("x"), client.PutOptions{}), 404)
+	_, err = c.Tokens().Create(ctx, api.TokenRequest{Name: "x", Tenant: "other", Scopes: []string{"read"}})
 	wantStatus(t, "a token of it", err, 403)
-	_, err = c.CreateToken(ctx, api.TokenRequest{Name: "x", Tenant: access.AllTenants, Scopes: []string{"read"}})
+	_, err = c.Tokens().Create(ctx, api.TokenRequest{Name: "x", Tenant: access.AllTenants, Scopes: []string{"read"}})
 	wantStatus(t, "a token of all", err, 403)
-	if tokens, err := c.Tokens(ctx); err != nil || slices.ContainsFunc(tokens, func(t api.Token) bool { return t.Tenant != "acme" }) {
+	if tokens, err := c.Tokens().List(ctx); err != nil || slices.ContainsFunc(tokens, func(t api.Token) bool { return t.Tenant != "acme" }) {
 		t.Errorf("tokens = %+v, %v, want acme's alone", tokens, err)
 	}
-	_, err = c.SetQuotas(ctx, "acme", api.Quotas{})
+	_, err = c.Tenants().SetQuotas(ctx, "acme", api.Quotas{})
 	wantStatus(t, "its own quotas", err, 403)
 	_, err = c.Status(ctx)
 	wantStatus(t, "the engine's status", err, 403)
@@ -220,9 +220,9 @@ func TestTenantSeesItsOwn(t *testing.T) {
 	// Nor does it deploy as another, in another's place or over another's image.
 	wantStatus(t, "a template of another tenant", deployOf(t, c, "new", "other"), 403)
 	wantStatus(t, "another's name", deployOf(t, c, "b", "acme"), 409)
-	_, err = c.Deploy(ctx, api.DeployRequest{Image: "b", Name: "mine"})
+	_, err = c.Functions().Deploy(ctx, api.DeployRequest{Image: "b", Name: "mine"})
 	wantStatus(t, "another's image", err, 404)
-	_, err = c.Deploy(ctx, api.DeployRequest{Image: "a", Name: "b.other", Replace: true})
+	_, err = c.Functions().Deploy(ctx, api.DeployRequest{Image: "a", Name: "b.other", Replace: true})
 	wantStatus(t, "another's name, by force", err, 403)
 	wantStatus(t, "its own template", deployOf(t, c, "a", "acme"), 0)
 }
@@ -233,14 +233,14 @@ func TestAuditLog(t *testing.T) {
 	admin, reader := r.client("acme", access.Admin), r.client("acme", access.Read)
 	ctx := t.Context()
 	const value = "sk_live_never-in-a-log"
-	if err := admin.PutSecret(ctx, "acme", "key", []byte(value), client.PutOptions{}); err != nil {
+	if err := admin.Secrets().Put(ctx, "acme", "key", []byte(value), client.PutOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	wantStatus(t, "with too little", reader.RemoveFunction(ctx, "a.acme"), 403)
-	wantStatus(t, "of what is not there", admin.RemoveSecret(ctx, "acme", "nothing"), 404)
-	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions(ctx)
+	wantStatus(t, "with too little", reader.Functions().Remove(ctx, "a.acme"), 403)
+	wantStatus(t, "of what is not there", admin.Secrets().Remove(ctx, "acme", "nothing"), 404)
+	_, err := r.with("fre_0000000000000000_" + strings.Repeat("A", 43)).Functions().List(ctx)
 	wantStatus(t, "made up", err, 401)
-	if err := admin.RemoveFunction(ctx, "a.acme"); err != nil {
+	if err := admin.Functions().Remove(ctx, "a.acme"); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(r.audit)
@@ -278,23 +278,23 @@ func TestAuditLog(t *testing.T) {
 func TestTenantsAndTokens(t *testing.T) {
 	r := serveRemote(t)
 	c, ctx := r.client(access.AllTenants, access.Admin), t.Context()
-	if _, err := c.CreateTenant(ctx, api.TenantRequest{Name: "new", Quotas: api.Quotas{Instances: 2}}); err != nil {
+	if _, err := c.Tenants().Create(ctx, api.TenantRequest{Name: "new", Quotas: api.Quotas{Instances: 2}}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.CreateTenant(ctx, api.TenantRequest{Name: "new"})
+	_, err := c.Tenants().Create(ctx, api.TenantRequest{Name: "new"})
 	wantStatus(t, "a tenant twice", err, 409)
-	got, err := c.Tenant(ctx, "new")
+	got, err := c.Tenants().Get(ctx, "new")
 	if err != nil || got.Quotas.Instances != 2 {
 		t.Errorf("tenant = %+v, %v", got, err)
 	}
-	wantStatus(t, "a tenant with functions", c.RemoveTenant(ctx, "acme"), 409)
-	wantStatus(t, "one without", c.RemoveTenant(ctx, "new"), 0)
-	wantStatus(t, "one that is not there", c.RemoveTenant(ctx, "new"), 404)
-	made, err := c.CreateToken(ctx, api.TokenRequest{Name: "ci", Tenant: "acme", Scopes: []string{"read"}, LifeSeconds: 3600})
+	wantStatus(t, "a tenant with functions", c.Tenants().Remove(ctx, "acme"), 409)
+	wantStatus(t, "one without", c.Tenants().Remove(ctx, "new"), 0)
+	wantStatus(t, "one that is not there", c.Tenants().Remove(ctx, "new"), 404)
+	made, err := c.Tokens().Create(ctx, api.TokenRequest{Name: "ci", Tenant: "acme", Scopes: []string{"read"}, LifeSeconds: 3600})
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := c.RotateToken(ctx, made.Token.ID, api.TokenRotation{GraceSeconds: 0})
+	next, err := c.Tokens().Rotate(ctx, made.Token.ID, api.TokenRotation{GraceSeconds: 0})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func TestTenantsAndTokens(t *testing.T) {
 		t.Errorf("the new token: %+v, %v", id, err)
 	}
 	wantStatus(t, "no scope", func() error {
-		_, err := c.CreateToken(context.WithoutCancel(ctx), api.TokenRequest{Name: "x", Tenant: "acme", Scopes: []string{"all"}})
+		_, err := c.Tokens().Create(context.WithoutCancel(ctx), api.TokenRequest{Name: "x", Tenant: "acme", Scopes: []string{"all"}})
 		return err
 	}(), 400)
 }
@@ -370,7 +370,7 @@ func TestTenantsEvents(t *testing.T) {
 		}
 	})
 	c := connect(t, func(cfg *server.Config) { cfg.Access, cfg.Events = records, queue })
-	if _, err := c.CreateTenant(t.Context(), api.TenantRequest{Name: "acme"}); err != nil {
+	if _, err := c.Tenants().Create(t.Context(), api.TenantRequest{Name: "acme"}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := queue.Publish(t.Context(), "f.acme", &engine.Request{Method: http.MethodPost, Path: "/"}, events.Options{})
@@ -380,7 +380,7 @@ func TestTenantsEvents(t *testing.T) {
 	if d, err := queue.Find(t.Context(), r.ID); err != nil || d.Tenant != "acme" {
 		t.Fatalf("before: %+v, %v", d, err)
 	}
-	if err := c.RemoveTenant(t.Context(), "acme"); err != nil {
+	if err := c.Tenants().Remove(t.Context(), "acme"); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := queue.Find(t.Context(), r.ID); !errors.Is(err, events.ErrNotFound) {
@@ -393,11 +393,11 @@ func TestTenantsEvents(t *testing.T) {
 // a field: the answers are the same to the last byte.
 func TestForeignIsMissing(t *testing.T) {
 	r := serveRemote(t)
-	others, err := r.client("other", access.Read).Sandboxes(t.Context(), client.SandboxOptions{All: true})
+	others, err := r.client("other", access.Read).Sandboxes().List(t.Context(), client.SandboxOptions{All: true})
 	if err != nil || len(others) != 1 {
 		t.Fatalf("the other's sandboxes = %+v, %v", others, err)
 	}
-	images, err := r.client("other", access.Read).Images(t.Context())
+	images, err := r.client("other", access.Read).Images().List(t.Context())
 	if err != nil || len(images) != 1 {
 		t.Fatalf("the other's images = %+v, %v", images, err)
 	}

@@ -75,7 +75,7 @@ func TestListsWhileChanging(t *testing.T) {
 
 	// list checks what must hold of every list.
 	list := func() (map[string]bool, error) {
-		images, err := c.Images(t.Context())
+		images, err := c.Images().List(t.Context())
 		if err != nil {
 			return nil, err
 		}
@@ -161,7 +161,7 @@ func TestListsWhileChanging(t *testing.T) {
 					return err
 				}
 				lists.Add(1)
-				changes, err := c.ImageChanges(t.Context(), since)
+				changes, err := c.Images().Changes(t.Context(), since)
 				if err != nil {
 					return err
 				}
@@ -178,7 +178,7 @@ func TestListsWhileChanging(t *testing.T) {
 				if !last {
 					continue
 				}
-				images, err := c.Images(t.Context())
+				images, err := c.Images().List(t.Context())
 				if err != nil {
 					return err
 				}

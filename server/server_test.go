@@ -116,7 +116,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("CheckTemplate = %+v, %v", info, err)
 	}
 	var steps []string
-	built, err := c.DeployDir(ctx, dir, api.DeployRequest{}, nil, func(e api.Event) { steps = append(steps, e.Step) })
+	built, err := c.Functions().DeployDir(ctx, dir, api.DeployRequest{}, nil, func(e api.Event) { steps = append(steps, e.Step) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,37 +126,37 @@ func TestRoundTrip(t *testing.T) {
 	if built.Function == nil || built.Function.Name != "hello" || built.Image.Files != 2 || len(built.Lock) == 0 {
 		t.Errorf("DeployDir = %+v, want function hello, 2 files (no .git), a lock", built)
 	}
-	images, err := c.Images(ctx)
+	images, err := c.Images().List(ctx)
 	if err != nil || len(images) != 1 || images[0].Base != "python" {
 		t.Errorf("Images = %+v, %v", images, err)
 	}
-	if img, err := c.Image(ctx, "hello:latest"); err != nil || len(img.Parts) != 1 || len(img.Config) == 0 {
+	if img, err := c.Images().Get(ctx, "hello:latest"); err != nil || len(img.Parts) != 1 || len(img.Config) == 0 {
 		t.Errorf("Image = %+v, %v", img, err)
 	}
-	if f, err := c.Function(ctx, "hello"); err != nil || f.ImageRef != "hello:latest" || len(f.Config) == 0 {
+	if f, err := c.Functions().Get(ctx, "hello"); err != nil || f.ImageRef != "hello:latest" || len(f.Config) == 0 {
 		t.Errorf("Function = %+v, %v", f, err)
 	}
-	if _, err := c.RemoveImage(ctx, "hello", client.RemoveOptions{}); code(err) != api.CodeInUse {
+	if _, err := c.Images().Remove(ctx, "hello", client.RemoveOptions{}); code(err) != api.CodeInUse {
 		t.Errorf("RemoveImage of a used image: %v, want %s", err, api.CodeInUse)
 	}
-	if _, err := c.Deploy(ctx, api.DeployRequest{Image: "hello", Name: "second"}); err != nil {
+	if _, err := c.Functions().Deploy(ctx, api.DeployRequest{Image: "hello", Name: "second"}); err != nil {
 		t.Errorf("Deploy: %v", err)
 	}
-	boxes, err := c.Sandboxes(ctx, client.SandboxOptions{Size: true})
+	boxes, err := c.Sandboxes().List(ctx, client.SandboxOptions{Size: true})
 	if err != nil || len(boxes) != 2 || boxes[0].Size == nil || boxes[0].Stats != nil {
 		t.Fatalf("Sandboxes with sizes = %+v, %v", boxes, err)
 	}
-	boxes, err = c.Sandboxes(ctx, client.SandboxOptions{Stats: true})
+	boxes, err = c.Sandboxes().List(ctx, client.SandboxOptions{Stats: true})
 	if err != nil || len(boxes) != 2 || boxes[0].Stats == nil || boxes[0].Size != nil {
 		t.Fatalf("Sandboxes = %+v, %v", boxes, err)
 	}
-	if err := c.Stop(ctx, boxes[0].ID[:6], time.Second); err != nil {
+	if err := c.Sandboxes().Stop(ctx, boxes[0].ID[:6], time.Second); err != nil {
 		t.Errorf("Stop: %v", err)
 	}
-	if err := c.Kill(ctx, boxes[1].ID); err != nil {
+	if err := c.Sandboxes().Kill(ctx, boxes[1].ID); err != nil {
 		t.Errorf("Kill: %v", err)
 	}
-	boxes, err = c.Sandboxes(ctx, client.SandboxOptions{All: true, Size: true})
+	boxes, err = c.Sandboxes().List(ctx, client.SandboxOptions{All: true, Size: true})
 	if err != nil || len(boxes) != 2 || boxes[0].Exit == nil || boxes[1].Exit.Signal != 9 {
 		t.Errorf("Sandboxes after stop and kill = %+v, %v", boxes, err)
 	}
@@ -164,30 +164,30 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("Doctor = %+v, %v", d, err)
 	}
 	for _, name := range []string{"hello", "second"} {
-		if err := c.RemoveFunction(ctx, name); err != nil {
+		if err := c.Functions().Remove(ctx, name); err != nil {
 			t.Errorf("RemoveFunction: %v", err)
 		}
 	}
-	tagged, err := c.TagImage(ctx, "hello", "localhost:5000/team/hello")
+	tagged, err := c.Images().Tag(ctx, "hello", "localhost:5000/team/hello")
 	if err != nil || len(tagged.Names) != 2 {
 		t.Errorf("TagImage = %+v, %v", tagged, err)
 	}
-	if _, err := c.TagImage(ctx, "hello", "a//b"); code(err) != failure.BadName {
+	if _, err := c.Images().Tag(ctx, "hello", "a//b"); code(err) != failure.BadName {
 		t.Errorf("TagImage with a bad name: %v, want %s", err, failure.BadName)
 	}
-	if _, err := c.RemoveImage(ctx, tagged.Digest, client.RemoveOptions{}); code(err) != api.CodeInUse {
+	if _, err := c.Images().Remove(ctx, tagged.Digest, client.RemoveOptions{}); code(err) != api.CodeInUse {
 		t.Errorf("RemoveImage of two names by digest: %v, want %s", err, api.CodeInUse)
 	}
-	if gone, err := c.RemoveImage(ctx, "localhost:5000/team/hello", client.RemoveOptions{}); err != nil || gone.Deleted || len(gone.Untagged) != 1 {
+	if gone, err := c.Images().Remove(ctx, "localhost:5000/team/hello", client.RemoveOptions{}); err != nil || gone.Deleted || len(gone.Untagged) != 1 {
 		t.Errorf("RemoveImage of one name = %+v, %v", gone, err)
 	}
-	if gone, err := c.RemoveImage(ctx, "hello", client.RemoveOptions{}); err != nil || !gone.Deleted {
+	if gone, err := c.Images().Remove(ctx, "hello", client.RemoveOptions{}); err != nil || !gone.Deleted {
 		t.Errorf("RemoveImage = %+v, %v", gone, err)
 	}
-	if base, err := c.Base(ctx, "node", func(api.Event) {}); err != nil || base.Image.Name != "node" {
+	if base, err := c.Images().Base(ctx, "node", func(api.Event) {}); err != nil || base.Image.Name != "node" {
 		t.Errorf("Base = %+v, %v", base, err)
 	}
-	if _, err := c.Deploy(ctx, api.DeployRequest{Image: "node"}); code(err) != api.CodeNotFunction {
+	if _, err := c.Functions().Deploy(ctx, api.DeployRequest{Image: "node"}); code(err) != api.CodeNotFunction {
 		t.Errorf("Deploy of a base: %v, want %s", err, api.CodeNotFunction)
 	}
 }
@@ -212,7 +212,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := c.Build(t.Context(), templateDir(t, tt.files), client.BuildOptions{}, func(api.Event) {})
+			_, err := c.Images().Build(t.Context(), templateDir(t, tt.files), client.BuildOptions{}, func(api.Event) {})
 			if code(err) != tt.code || !strings.Contains(err.Error(), tt.message) {
 				t.Errorf("Build = %v (code %q), want code %q, message with %q", err, code(err), tt.code, tt.message)
 			}
@@ -224,7 +224,7 @@ func TestBuildCanceled(t *testing.T) {
 	c := connect(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := templateDir(t, map[string]string{"fret.yaml": template + "packages: {pip: [slow]}\n"})
-	_, err := c.Build(ctx, dir, client.BuildOptions{}, func(api.Event) { cancel() })
+	_, err := c.Images().Build(ctx, dir, client.BuildOptions{}, func(api.Event) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Build = %v, want context.Canceled", err)
 	}
@@ -295,10 +295,10 @@ func TestHTTPErrors(t *testing.T) {
 func TestInvoke(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, func(cfg *server.Config) { cfg.MaxInvokeBytes = 1 << 20 })
-	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
-	resp, err := c.Invoke(ctx, "hello", client.Event{Method: "PUT", Path: "/a%20b", Query: "x=1&y", Header: http.Header{"X-Colour": {"red", "blue"}, "Te": {"trailers"}}, Body: strings.NewReader("hi")})
+	resp, err := c.Functions().Invoke(ctx, "hello", client.Event{Method: "PUT", Path: "/a%20b", Query: "x=1&y", Header: http.Header{"X-Colour": {"red", "blue"}, "Te": {"trailers"}}, Body: strings.NewReader("hi")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,22 +325,22 @@ func TestInvoke(t *testing.T) {
 		"/fail": api.CodeFunction, "/crash": api.CodeCrash, "/timeout": api.CodeTimeout,
 		"/overloaded": api.CodeOverloaded, "/closed": api.CodeClosed, "no-slash": api.CodeBadRequest,
 	} {
-		_, err := c.Invoke(ctx, "hello", client.Event{Path: path}) //nolint:bodyclose // none with an error
+		_, err := c.Functions().Invoke(ctx, "hello", client.Event{Path: path}) //nolint:bodyclose // none with an error
 		if code(err) != want || strings.Contains(err.Error(), "secret") {
 			t.Errorf("Invoke %s = %v, want code %s without the stack", path, err, want)
 		}
 	}
-	_, err = c.Invoke(ctx, "hello", client.Event{Body: strings.NewReader(strings.Repeat("x", 2<<20))}) //nolint:bodyclose // none with an error
+	_, err = c.Functions().Invoke(ctx, "hello", client.Event{Body: strings.NewReader(strings.Repeat("x", 2<<20))}) //nolint:bodyclose // none with an error
 	if code(err) != failure.BodyTooLarge {
 		t.Errorf("Invoke with a large body = %v, want code %s", err, failure.BodyTooLarge)
 	}
 	// The function's own status is an answer, not an error.
-	resp, err = c.Invoke(ctx, "hello", client.Event{Path: "/status/503"})
+	resp, err = c.Functions().Invoke(ctx, "hello", client.Event{Path: "/status/503"})
 	if err != nil || resp.StatusCode != 503 {
 		t.Fatalf("Invoke /status/503 = %v, %v", resp, err)
 	}
 	_ = resp.Body.Close()
-	resp, err = c.Invoke(ctx, "hello", client.Event{Path: "/broken"})
+	resp, err = c.Functions().Invoke(ctx, "hello", client.Event{Path: "/broken"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,11 +352,11 @@ func TestInvoke(t *testing.T) {
 
 func TestInvokeStreams(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	pr, pw := io.Pipe()
-	resp, err := c.Invoke(t.Context(), "hello", client.Event{Path: "/stream", Body: pr})
+	resp, err := c.Functions().Invoke(t.Context(), "hello", client.Event{Path: "/stream", Body: pr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,12 +426,12 @@ func TestBuildRefused(t *testing.T) {
 func TestLogs(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, nil)
-	if _, err := c.DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	invoke := func(path string) {
 		t.Helper()
-		resp, err := c.Invoke(ctx, "hello", client.Event{Path: path})
+		resp, err := c.Functions().Invoke(ctx, "hello", client.Event{Path: path})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -439,7 +439,7 @@ func TestLogs(t *testing.T) {
 	}
 	read := func(o client.LogOptions) (lines []string) {
 		t.Helper()
-		err := c.Logs(ctx, "hello", o, func(l api.LogLine) error { lines = append(lines, l.Text); return nil })
+		err := c.Functions().Logs(ctx, "hello", o, func(l api.LogLine) error { lines = append(lines, l.Text); return nil })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,7 +458,7 @@ func TestLogs(t *testing.T) {
 	}
 	var followed []string
 	errEnough := errors.New("enough")
-	err := c.Logs(ctx, "hello", client.LogOptions{Tail: 1, Follow: true}, func(l api.LogLine) error {
+	err := c.Functions().Logs(ctx, "hello", client.LogOptions{Tail: 1, Follow: true}, func(l api.LogLine) error {
 		followed = append(followed, l.Text)
 		if len(followed) == 1 {
 			invoke("/c")
@@ -469,14 +469,14 @@ func TestLogs(t *testing.T) {
 	if diff := cmp.Diff([]string{"POST /b", "POST /c"}, followed); !errors.Is(err, errEnough) || diff != "" {
 		t.Errorf("follow: %v (-want +got):\n%s", err, diff)
 	}
-	if err := c.Logs(ctx, "nobody", client.LogOptions{Tail: -1}, nil); code(err) != api.CodeNotFound {
+	if err := c.Functions().Logs(ctx, "nobody", client.LogOptions{Tail: -1}, nil); code(err) != api.CodeNotFound {
 		t.Errorf("Logs of nobody = %v, want code %s", err, api.CodeNotFound)
 	}
 }
 
 func TestRun(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.Base(t.Context(), "native", func(api.Event) {}); err != nil {
+	if _, err := c.Images().Base(t.Context(), "native", func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	large := strings.Repeat("0123456789abcdef", 1<<16) // more than any window or pipe
@@ -500,7 +500,7 @@ func TestRun(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			exit, err := c.Run(t.Context(), tt.request, client.RunIO{Stdin: strings.NewReader(tt.stdin), Stdout: &stdout, Stderr: &stderr})
+			exit, err := c.Sandboxes().Run(t.Context(), tt.request, client.RunIO{Stdin: strings.NewReader(tt.stdin), Stdout: &stdout, Stderr: &stderr})
 			if code(err) != tt.code || (err != nil) != (tt.code != "") || exit.Code != tt.exit {
 				t.Errorf("Run = %+v, %v; want exit %d, code %q", exit, err, tt.exit, tt.code)
 			}
@@ -518,12 +518,12 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestRunEndsEarly(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.Base(t.Context(), "native", func(api.Event) {}); err != nil {
+	if _, err := c.Images().Base(t.Context(), "native", func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("killed while input waits", func(t *testing.T) {
 		kill := make(chan struct{})
-		exit, err := c.Run(t.Context(), api.RunRequest{Image: "native", Args: []string{"sleep"}}, client.RunIO{
+		exit, err := c.Sandboxes().Run(t.Context(), api.RunRequest{Image: "native", Args: []string{"sleep"}}, client.RunIO{
 			Stdin:  strings.NewReader(strings.Repeat("x", 1<<20)),
 			Stdout: writerFunc(func(p []byte) (int, error) { close(kill); return len(p), nil }),
 			Stderr: io.Discard, Kill: kill,
@@ -534,7 +534,7 @@ func TestRunEndsEarly(t *testing.T) {
 	})
 	t.Run("client gone", func(t *testing.T) { // Close of the server in Cleanup waits for nothing: the leak would be the fake's loop
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := c.Run(ctx, api.RunRequest{Image: "native", Args: []string{"yes"}}, client.RunIO{
+		_, err := c.Sandboxes().Run(ctx, api.RunRequest{Image: "native", Args: []string{"yes"}}, client.RunIO{
 			Stdout: writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil }), Stderr: io.Discard,
 		})
 		if !errors.Is(err, context.Canceled) {
@@ -548,7 +548,7 @@ func TestUnreachable(t *testing.T) {
 	if _, err := c.Version(t.Context()); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("Version = %v, want ErrUnreachable", err)
 	}
-	if _, err := c.Run(t.Context(), api.RunRequest{}, client.RunIO{}); !errors.Is(err, client.ErrUnreachable) {
+	if _, err := c.Sandboxes().Run(t.Context(), api.RunRequest{}, client.RunIO{}); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("Run = %v, want ErrUnreachable", err)
 	}
 }
@@ -561,7 +561,7 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 		t.Skip("path too long for a socket")
 	}
 	defer l.Close()
-	if _, err := c.Build(t.Context(), dir, client.BuildOptions{}, func(api.Event) {}); err == nil || !strings.Contains(err.Error(), "only files") {
+	if _, err := c.Images().Build(t.Context(), dir, client.BuildOptions{}, func(api.Event) {}); err == nil || !strings.Contains(err.Error(), "only files") {
 		t.Errorf("Build of a directory with a socket = %v", err)
 	}
 }
@@ -570,11 +570,11 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 // status, the code and the next step of the catalogue, and the message of the error.
 func TestCodes(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range api.Failures() {
-		_, err := c.Invoke(t.Context(), "hello", client.Event{Path: "/code/" + string(want.Code)}) //nolint:bodyclose // no body beside an error
+		_, err := c.Functions().Invoke(t.Context(), "hello", client.Event{Path: "/code/" + string(want.Code)}) //nolint:bodyclose // no body beside an error
 		var got *api.Error
 		if !errors.As(err, &got) || got.Code != want.Code || got.Status != want.Status || got.Message != "the reason" || got.Next != want.Next {
 			t.Errorf("%s: %#v, want %+v", want.Code, err, want)

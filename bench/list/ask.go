@@ -206,7 +206,7 @@ func tagged(ctx context.Context, name, socket string, cl *client.Client) *asked 
 		n++
 		tag := fmt.Sprintf("bench-tagged:%d", n)
 		a.holds = strconv.Quote(tag)
-		_, err := cl.TagImage(ctx, imageName(0)+":1", tag)
+		_, err := cl.Images().Tag(ctx, imageName(0)+":1", tag)
 		return err
 	}
 	return a
@@ -220,7 +220,7 @@ func untagged(ctx context.Context, name, socket string, cl *client.Client) *aske
 	a.prepare = func() error {
 		n++
 		tag := fmt.Sprintf("bench-untagged:%d", n)
-		if _, err := cl.TagImage(ctx, imageName(0)+":1", tag); err != nil {
+		if _, err := cl.Images().Tag(ctx, imageName(0)+":1", tag); err != nil {
 			return err
 		}
 		a.lacks = ""
@@ -228,7 +228,7 @@ func untagged(ctx context.Context, name, socket string, cl *client.Client) *aske
 			return err
 		}
 		a.lacks = strconv.Quote(tag)
-		_, err := cl.RemoveImage(ctx, tag, client.RemoveOptions{})
+		_, err := cl.Images().Remove(ctx, tag, client.RemoveOptions{})
 		return err
 	}
 	return a

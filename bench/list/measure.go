@@ -334,7 +334,7 @@ func (b *bench) count(ctx context.Context, cl *client.Client, socket, path, with
 		err := a.do()
 		if err == nil {
 			var calls int64
-			counts, e := cl.CountSyscalls(ctx, func() error {
+			counts, e := cl.Debug().CountSyscalls(ctx, func() error {
 				for range b.size.Counted {
 					if err := a.do(); err != nil {
 						return err

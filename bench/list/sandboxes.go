@@ -68,7 +68,7 @@ func sit(ctx context.Context, socket string, n, files int) (*crowd, error) {
 			stdout, out := io.Pipe()
 			c.all[i] = &sitting{stdin: stdin, stdout: stdout}
 			c.wait.Go(func() {
-				_, err := c.client.Run(ctx, run, client.RunIO{Stdin: in, Stdout: out, Stderr: io.Discard})
+				_, err := c.client.Sandboxes().Run(ctx, run, client.RunIO{Stdin: in, Stdout: out, Stderr: io.Discard})
 				if err == nil {
 					err = errors.New("the sandbox has ended")
 				}

@@ -244,7 +244,7 @@ func with(ctx context.Context, nodes []*node, running int, functions ...string) 
 	defer cancel()
 	for _, n := range nodes[:running] {
 		err := testdaemon.Until(ctx, func() error {
-			all, err := n.api.Nodes(ctx)
+			all, err := n.api.Nodes().List(ctx)
 			if err != nil {
 				return err
 			}
@@ -258,7 +258,7 @@ func with(ctx context.Context, nodes []*node, running int, functions ...string) 
 				return fmt.Errorf("%d of %d nodes are ready", ready, len(all))
 			}
 			for _, f := range functions {
-				if _, err := n.api.Function(ctx, f); err != nil {
+				if _, err := n.api.Functions().Get(ctx, f); err != nil {
 					return err
 				}
 			}

@@ -145,14 +145,14 @@ func deployTranscoder(ctx context.Context, engine *client.Client, dir string) er
 	if err := service.Template(dir, 10*time.Minute); err != nil {
 		return err
 	}
-	_, err := engine.DeployDir(ctx, dir, api.DeployRequest{Name: transcoderName, Replace: true}, nil, func(api.Event) {})
+	_, err := engine.Functions().DeployDir(ctx, dir, api.DeployRequest{Name: transcoderName, Replace: true}, nil, func(api.Event) {})
 	return err
 }
 
 // ask sends an event to the transcoder and returns the body, which the caller closes. A status
 // other than 200 is an error.
 func ask(ctx context.Context, engine *client.Client, e client.Event) (io.ReadCloser, error) {
-	r, err := engine.Invoke(ctx, transcoderName, e)
+	r, err := engine.Functions().Invoke(ctx, transcoderName, e)
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func Changed(once, again, after *Suite) []string {
 
 // answer sends an event and reads the whole answer. A failure of the function is an answer too.
 func answer(ctx context.Context, c *client.Client, function string, e *Event) (*Answer, error) {
-	resp, err := c.Invoke(ctx, function, e.Client())
+	resp, err := c.Functions().Invoke(ctx, function, e.Client())
 	var failed *api.Error
 	if errors.As(err, &failed) && failed.Code != api.CodeNotFound && failed.Code != api.CodeClosed {
 		body, err := json.Marshal(api.ErrorBody{Error: failed})
@@ -130,7 +130,7 @@ func answer(ctx context.Context, c *client.Client, function string, e *Event) (*
 // logs returns the log lines of one invocation, and the lines without an invocation since then.
 // For an empty invocation, logs returns all lines.
 func logs(ctx context.Context, c *client.Client, function, invocation string, since time.Time) (lines []string, err error) {
-	err = c.Logs(ctx, function, client.LogOptions{Tail: -1, Since: since}, func(l api.LogLine) error {
+	err = c.Functions().Logs(ctx, function, client.LogOptions{Tail: -1, Since: since}, func(l api.LogLine) error {
 		if invocation == "" || l.Invocation == "" || l.Invocation == invocation {
 			lines = append(lines, l.String())
 		}

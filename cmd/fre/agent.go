@@ -73,7 +73,7 @@ func agentCreateCommand(c *cli) *cobra.Command {
 		RunE: command.Interruptible(func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			a, err := cl.CreateAgent(cmd.Context(), o.request())
+			a, err := cl.Agents().Create(cmd.Context(), o.request())
 			if err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func agentListCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Agents(cmd.Context())
+			all, err := cl.Agents().List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -147,7 +147,7 @@ command, and the exit status is 124. Ctrl-C kills the command and its process gr
 			if input {
 				stdin = cmd.InOrStdin()
 			}
-			exit, err := cl.ExecAgent(cmd.Context(), id, req, stdin, func(o api.AgentOutput) error {
+			exit, err := cl.Agents().Exec(cmd.Context(), id, req, stdin, func(o api.AgentOutput) error {
 				if _, err := io.WriteString(cmd.OutOrStdout(), o.Stdout+string(o.StdoutBase64)); err != nil {
 					return err
 				}
@@ -186,7 +186,7 @@ func agentFilesCommand(c *cli) *cobra.Command {
 			if len(a) > 1 {
 				at = a[1]
 			}
-			files, err := cl.ListAgentFiles(cmd.Context(), a[0], at)
+			files, err := cl.Agents().ListFiles(cmd.Context(), a[0], at)
 			if err != nil {
 				return err
 			}
@@ -230,7 +230,7 @@ input or output. A destination with a slash at the end is a directory.`,
 			case isTo:
 				return copyIn(c, cmd, cl, a[0], to, toPath)
 			}
-			in, err := cl.ReadAgentFile(cmd.Context(), from, fromPath, client.AgentRange{})
+			in, err := cl.Agents().ReadFile(cmd.Context(), from, fromPath, client.AgentRange{})
 			if err != nil {
 				return err
 			}
@@ -270,7 +270,7 @@ func copyIn(c *cli, cmd *cobra.Command, cl *client.Client, from, id, to string) 
 	if to == "" || strings.HasSuffix(to, "/") {
 		to += base
 	}
-	return cl.WriteAgentFile(cmd.Context(), id, to, mode, in)
+	return cl.Agents().WriteFile(cmd.Context(), id, to, mode, in)
 }
 
 // agentFile splits ID:PATH.
@@ -289,7 +289,7 @@ registry.`,
 		RunE: command.Interruptible(func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
-			s, err := cl.SnapshotAgent(cmd.Context(), a[0])
+			s, err := cl.Agents().Snapshot(cmd.Context(), a[0])
 			if err != nil {
 				return err
 			}
@@ -306,7 +306,7 @@ func agentSnapshotsCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Snapshots(cmd.Context())
+			all, err := cl.Agents().Snapshots(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -330,7 +330,7 @@ func agentRemoveCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
-				if err := cl.RemoveAgent(cmd.Context(), id); err != nil {
+				if err := cl.Agents().Remove(cmd.Context(), id); err != nil {
 					return err
 				}
 				fmt.Fprintln(cmd.OutOrStdout(), id)

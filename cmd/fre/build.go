@@ -40,11 +40,11 @@ named in .freignore.`,
 			return reporting(c, cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
 				if base != "" {
-					built, err = cl.Base(cmd.Context(), base, report.event)
+					built, err = cl.Images().Base(cmd.Context(), base, report.event)
 				} else {
 					built, err = buildDir(cmd.Context(), cl, dirs[0], func(logins client.Logins) (*client.Built, error) {
 						o.Logins = logins
-						return cl.Build(cmd.Context(), dirs[0], o, report.event)
+						return cl.Images().Build(cmd.Context(), dirs[0], o, report.event)
 					})
 				}
 				if err != nil {
@@ -89,10 +89,10 @@ replace a function of another template, add --replace.`,
 			return reporting(c, cmd, p, func(cl *client.Client, report *progress) (err error) {
 				var built *client.Built
 				if req.Image != "" {
-					built, err = cl.Deploy(cmd.Context(), req)
+					built, err = cl.Functions().Deploy(cmd.Context(), req)
 				} else {
 					built, err = buildDir(cmd.Context(), cl, dirs[0], func(logins client.Logins) (*client.Built, error) {
-						return cl.DeployDir(cmd.Context(), dirs[0], req, logins, report.event)
+						return cl.Functions().DeployDir(cmd.Context(), dirs[0], req, logins, report.event)
 					})
 				}
 				if err != nil {

@@ -15,7 +15,7 @@ func completeFunctions(c *cli) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		cl := c.client()
 		defer cl.Close()
-		functions, err := cl.Functions(cmd.Context())
+		functions, err := cl.Functions().List(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -31,7 +31,7 @@ func completeImages(c *cli) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		cl := c.client()
 		defer cl.Close()
-		images, err := cl.Images(cmd.Context())
+		images, err := cl.Images().List(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -57,7 +57,7 @@ func completeContainers(c *cli) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		cl := c.client()
 		defer cl.Close()
-		boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true})
+		boxes, err := cl.Sandboxes().List(cmd.Context(), client.SandboxOptions{All: true})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -75,7 +75,7 @@ func completeSandboxes(c *cli) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		cl := c.client()
 		defer cl.Close()
-		boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{})
+		boxes, err := cl.Sandboxes().List(cmd.Context(), client.SandboxOptions{})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

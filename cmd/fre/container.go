@@ -28,7 +28,7 @@ container many times. Flags replace the settings of the image. See docs/containe
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cl := c.client()
 			defer cl.Close()
-			made, err := cl.CreateContainer(cmd.Context(), o.request(args))
+			made, err := cl.Containers().Create(cmd.Context(), o.request(args))
 			if err != nil {
 				return err
 			}
@@ -56,15 +56,15 @@ attach to it like fre attach, from the first byte of its output.`,
 				if len(names) > 1 {
 					return command.Usage(errors.New("--attach and --interactive take one container"))
 				}
-				box, err := cl.Container(cmd.Context(), names[0])
+				box, err := cl.Containers().Get(cmd.Context(), names[0])
 				if err != nil {
 					return runError{err}
 				}
-				j.joined = func() error { return cl.StartContainer(cmd.Context(), box.ID) }
+				j.joined = func() error { return cl.Containers().Start(cmd.Context(), box.ID) }
 				return j.join(cmd, cl, *box)
 			}
 			return each(names, func(name string) error {
-				err := cl.StartContainer(cmd.Context(), name)
+				err := cl.Containers().Start(cmd.Context(), name)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), name)
 				}
@@ -94,7 +94,7 @@ detaches.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			box, err := cl.Container(cmd.Context(), names[0])
+			box, err := cl.Containers().Get(cmd.Context(), names[0])
 			if err != nil {
 				return runError{err}
 			}
@@ -113,7 +113,7 @@ func renameCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			return cl.RenameContainer(cmd.Context(), names[0], names[1])
+			return cl.Containers().Rename(cmd.Context(), names[0], names[1])
 		},
 	}
 }
@@ -132,7 +132,7 @@ func rmCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(names, func(name string) error {
-				err := cl.RemoveContainer(cmd.Context(), name, o)
+				err := cl.Containers().Remove(cmd.Context(), name, o)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), name)
 				}

@@ -53,9 +53,9 @@ not cover the programs in sandboxes. The engine takes one profile at a time.`,
 			defer cl.Close()
 			d := time.Duration(seconds * float64(time.Second))
 			if path == "-" {
-				return cl.Profile(cmd.Context(), kind, d, cmd.OutOrStdout())
+				return cl.Debug().Profile(cmd.Context(), kind, d, cmd.OutOrStdout())
 			}
-			err := writeWhole(path, 0o600, func(w io.Writer) error { return cl.Profile(cmd.Context(), kind, d, w) })
+			err := writeWhole(path, 0o600, func(w io.Writer) error { return cl.Debug().Profile(cmd.Context(), kind, d, w) })
 			if err == nil {
 				fmt.Fprintf(cmd.ErrOrStderr(), "go tool %s %s\n", tool, path)
 			}
@@ -102,7 +102,7 @@ hosts use strace -f -c -p PID, at a hundred times the cost.`,
 				if !ok || !strings.HasPrefix(target, "/") || repeat < 1 {
 					return command.Usage(fmt.Errorf("--call %q --repeat %d: give a method and a path, such as 'GET /v1/images', and at least one repetition", call, repeat))
 				}
-				once := func() error { return cl.Call(cmd.Context(), method, target) }
+				once := func() error { return cl.Debug().Call(cmd.Context(), method, target) }
 				if err := once(); err != nil {
 					return err
 				}
@@ -115,7 +115,7 @@ hosts use strace -f -c -p PID, at a hundred times the cost.`,
 					return nil
 				}
 			}
-			counts, err := cl.CountSyscalls(cmd.Context(), during)
+			counts, err := cl.Debug().CountSyscalls(cmd.Context(), during)
 			if err != nil {
 				return err
 			}
@@ -162,7 +162,7 @@ A resource that grows from call to call, without more work, is a leak.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			leaks, err := cl.Leaks(cmd.Context())
+			leaks, err := cl.Debug().Leaks(cmd.Context())
 			if err != nil {
 				return err
 			}

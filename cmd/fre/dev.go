@@ -46,7 +46,7 @@ too.`,
 			defer d.client.Close()
 			err := d.run(cmd.Context())
 			if remove && d.name != "" {
-				err = errors.Join(err, d.client.RemoveFunction(context.WithoutCancel(cmd.Context()), d.name))
+				err = errors.Join(err, d.client.Functions().Remove(context.WithoutCancel(cmd.Context()), d.name))
 			}
 			if err == nil {
 				cmd.SetContext(context.WithoutCancel(cmd.Context()))
@@ -161,7 +161,7 @@ func (d *dev) deploy(ctx context.Context) error {
 	}()
 	begin := time.Now()
 	built, err := buildDir(ctx, d.client, d.dir, func(logins client.Logins) (*client.Built, error) {
-		return d.client.DeployDir(ctx, d.dir, d.req, logins, report.event)
+		return d.client.Functions().DeployDir(ctx, d.dir, d.req, logins, report.event)
 	})
 	if err != nil {
 		return err
@@ -198,9 +198,9 @@ func (d *dev) tidy(ctx context.Context, built *client.Built) {
 		if digest == built.Image.Digest {
 			return true
 		}
-		img, err := d.client.Image(ctx, digest)
+		img, err := d.client.Images().Get(ctx, digest)
 		if err == nil && len(img.Names) == 0 {
-			_, err = d.client.RemoveImage(ctx, digest, client.RemoveOptions{})
+			_, err = d.client.Images().Remove(ctx, digest, client.RemoveOptions{})
 		}
 		var wire *api.Error
 		return err == nil || errors.As(err, &wire) && wire.Code != api.CodeInUse
@@ -218,7 +218,7 @@ func (d *dev) complain(err error) {
 
 // follow prints the function's log until ctx ends or the function is removed.
 func (d *dev) follow(ctx context.Context, name string) {
-	err := d.client.Logs(ctx, name, client.LogOptions{Follow: true}, func(l api.LogLine) error {
+	err := d.client.Functions().Logs(ctx, name, client.LogOptions{Follow: true}, func(l api.LogLine) error {
 		d.say(name + " | " + command.PrintableLines(l.String()))
 		return nil
 	})

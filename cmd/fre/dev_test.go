@@ -175,7 +175,7 @@ func TestDev(t *testing.T) {
 	c := client.New(socket)
 	defer c.Close()
 	functions := func() (names []string) {
-		list, err := c.Functions(context.Background())
+		list, err := c.Functions().List(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,7 @@ func functionList(c *cli, use, short string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			functions, err := cl.Functions(cmd.Context())
+			functions, err := cl.Functions().List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -64,7 +64,7 @@ func functionRemove(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(names, func(name string) error {
-				err := cl.RemoveFunction(cmd.Context(), name)
+				err := cl.Functions().Remove(cmd.Context(), name)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), name)
 				}
@@ -83,7 +83,7 @@ func functionInspect(c *cli) *cobra.Command {
 			defer cl.Close()
 			found := []api.FunctionDetails{}
 			err := each(names, func(name string) error {
-				f, err := cl.Function(cmd.Context(), name)
+				f, err := cl.Functions().Get(cmd.Context(), name)
 				if err == nil {
 					found = append(found, f)
 				}

@@ -38,7 +38,7 @@ func imageList(c *cli, use, short string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			images, err := cl.Images(cmd.Context())
+			images, err := cl.Images().List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ registry.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			_, err := cl.TagImage(cmd.Context(), names[0], names[1])
+			_, err := cl.Images().Tag(cmd.Context(), names[0], names[1])
 			return err
 		},
 	}
@@ -113,7 +113,7 @@ func imageRemove(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(refs, func(ref string) error {
-				gone, err := cl.RemoveImage(cmd.Context(), ref, o)
+				gone, err := cl.Images().Remove(cmd.Context(), ref, o)
 				if err != nil {
 					return err
 				}
@@ -143,7 +143,7 @@ the omitted packages and files; --left-out prints only this list, as a table.`,
 			defer cl.Close()
 			found := []api.ImageDetails{}
 			err := each(refs, func(ref string) error {
-				img, err := cl.Image(cmd.Context(), ref)
+				img, err := cl.Images().Get(cmd.Context(), ref)
 				if err == nil {
 					found = append(found, img)
 				}
@@ -211,7 +211,7 @@ func imageHistory(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
-			steps, err := cl.History(cmd.Context(), refs[0])
+			steps, err := cl.Images().History(cmd.Context(), refs[0])
 			if err != nil {
 				return err
 			}
@@ -237,7 +237,7 @@ parts and of its base, with their package URLs. The same image gives the same by
 		RunE: func(cmd *cobra.Command, refs []string) error {
 			cl := c.client()
 			defer cl.Close()
-			doc, err := cl.SBOM(cmd.Context(), refs[0])
+			doc, err := cl.Images().SBOM(cmd.Context(), refs[0])
 			if err != nil {
 				return err
 			}

@@ -32,7 +32,7 @@ fre looks a NAME up in this order:
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{All: true, Size: true, Stats: true})
+			boxes, err := cl.Sandboxes().List(cmd.Context(), client.SandboxOptions{All: true, Size: true, Stats: true})
 			if err != nil {
 				return err
 			}
@@ -63,14 +63,14 @@ func lookUp(ctx context.Context, cl *client.Client, boxes []api.Sandbox, name st
 			begin = append(begin, b)
 		}
 	}
-	f, err := cl.Function(ctx, name)
+	f, err := cl.Functions().Get(ctx, name)
 	if err == nil {
 		return f, nil
 	}
 	if !isCode(err, api.CodeNotFound) {
 		return nil, err
 	}
-	img, err := cl.Image(ctx, name)
+	img, err := cl.Images().Get(ctx, name)
 	if err != nil && !isCode(err, api.CodeNotFound) && !isCode(err, api.CodeAmbiguous) {
 		return nil, err
 	}
@@ -96,5 +96,5 @@ func boxOf(ctx context.Context, cl *client.Client, b api.Sandbox) (any, error) {
 	if b.Name == "" {
 		return b, nil
 	}
-	return cl.Container(ctx, b.ID)
+	return cl.Containers().Get(ctx, b.ID)
 }

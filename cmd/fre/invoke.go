@@ -61,7 +61,7 @@ fre also prints answers with an error status. The exit code is then 1 for a stat
 			}
 			cl := c.client()
 			defer cl.Close()
-			resp, err := cl.Invoke(cmd.Context(), names[0], event)
+			resp, err := cl.Functions().Invoke(cmd.Context(), names[0], event)
 			if err != nil {
 				return err
 			}

@@ -38,7 +38,7 @@ func logsCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			out := foreign(cmd.OutOrStdout())
-			return cl.Logs(cmd.Context(), names[0], o, func(l api.LogLine) error {
+			return cl.Functions().Logs(cmd.Context(), names[0], o, func(l api.LogLine) error {
 				if format != "" {
 					return formatEach(out, format, []api.LogLine{l})
 				}

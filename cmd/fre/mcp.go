@@ -75,7 +75,7 @@ func (m *mcpServer) close(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id := range m.made {
-		_ = m.client.RemoveAgent(ctx, id) // after an error the sandbox expires
+		_ = m.client.Agents().Remove(ctx, id) // after an error the sandbox expires
 	}
 }
 
@@ -259,7 +259,7 @@ func (m *mcpServer) request(in mcpCreate) (api.AgentRequest, error) {
 }
 
 func (m *mcpServer) makeLocked(ctx context.Context, r api.AgentRequest) (api.Agent, error) {
-	a, err := m.client.CreateAgent(ctx, r)
+	a, err := m.client.Agents().Create(ctx, r)
 	if err == nil {
 		m.made[a.ID] = true
 	}
@@ -279,7 +279,7 @@ func (m *mcpServer) inside(ctx context.Context, named mcpSandbox, do func(id str
 	if err = do(id); fresh || !isNotFound(err) {
 		return err
 	}
-	if _, found := m.client.Agent(ctx, id); !isNotFound(found) { // only a file is missing
+	if _, found := m.client.Agents().Get(ctx, id); !isNotFound(found) { // only a file is missing
 		return err
 	}
 	if id, _, err = m.own(ctx, id); err != nil { // the sandbox has expired
@@ -323,7 +323,7 @@ func (m *mcpServer) runCode(ctx context.Context, in mcpCode) (mcpRan, error) {
 func (m *mcpServer) run(ctx context.Context, named mcpSandbox, r api.AgentExec, stdin string) (out mcpRan, err error) {
 	err = m.inside(ctx, named, func(id string) error {
 		var stdout, stderr clipped
-		exit, err := m.client.ExecAgent(ctx, id, r, strings.NewReader(stdin), func(o api.AgentOutput) error {
+		exit, err := m.client.Agents().Exec(ctx, id, r, strings.NewReader(stdin), func(o api.AgentOutput) error {
 			stdout.add(o.Stdout + string(o.StdoutBase64))
 			stderr.add(o.Stderr + string(o.StderrBase64))
 			return nil
@@ -343,7 +343,7 @@ const killed = 137
 // outOfMemory returns a warning if the kernel has killed a process of the sandbox for lack of
 // memory since the last call; otherwise "".
 func (m *mcpServer) outOfMemory(ctx context.Context, id string) string {
-	a, err := m.client.Agent(ctx, id)
+	a, err := m.client.Agents().Get(ctx, id)
 	if err != nil {
 		return ""
 	}
@@ -367,7 +367,7 @@ func (m *mcpServer) write(ctx context.Context, in mcpWrite) (out mcpDone, err er
 	}
 	err = m.inside(ctx, in.mcpSandbox, func(id string) error {
 		out = mcpDone{fmt.Sprintf("%d bytes written to %s", len(content), in.Path), id}
-		return m.client.WriteAgentFile(ctx, id, in.Path, in.Mode, strings.NewReader(content))
+		return m.client.Agents().WriteFile(ctx, id, in.Path, in.Mode, strings.NewReader(content))
 	})
 	return out, err
 }
@@ -378,7 +378,7 @@ func (m *mcpServer) read(ctx context.Context, in mcpRead) (out mcpContent, err e
 		length = readBytes
 	}
 	err = m.inside(ctx, in.mcpSandbox, func(id string) error {
-		body, err := m.client.ReadAgentFile(ctx, id, in.Path, client.AgentRange{Offset: in.Offset, Length: length + 1})
+		body, err := m.client.Agents().ReadFile(ctx, id, in.Path, client.AgentRange{Offset: in.Offset, Length: length + 1})
 		if err != nil {
 			return err
 		}
@@ -415,7 +415,7 @@ func pictureOf(begin []byte) string {
 }
 
 func (m *mcpServer) picture(ctx context.Context, id, path, kind string) (out mcpContent, err error) {
-	body, err := m.client.ReadAgentFile(ctx, id, path, client.AgentRange{Length: mostPicture + 1})
+	body, err := m.client.Agents().ReadFile(ctx, id, path, client.AgentRange{Length: mostPicture + 1})
 	if err != nil {
 		return out, err
 	}
@@ -430,7 +430,7 @@ func (m *mcpServer) picture(ctx context.Context, id, path, kind string) (out mcp
 // list returns a part of a directory whose JSON stays below readBytes.
 func (m *mcpServer) list(ctx context.Context, in mcpList) (out mcpFiles, err error) {
 	err = m.inside(ctx, in.mcpSandbox, func(id string) error {
-		out.AgentFiles, err = m.client.ListAgentFiles(ctx, id, in.Path)
+		out.AgentFiles, err = m.client.Agents().ListFiles(ctx, id, in.Path)
 		return err
 	})
 	if err != nil {
@@ -456,7 +456,7 @@ func (m *mcpServer) list(ctx context.Context, in mcpList) (out mcpFiles, err err
 
 func (m *mcpServer) snapshot(ctx context.Context, in mcpSandbox) (out api.Snapshot, err error) {
 	err = m.inside(ctx, in, func(id string) error {
-		out, err = m.client.SnapshotAgent(ctx, id)
+		out, err = m.client.Agents().Snapshot(ctx, id)
 		return err
 	})
 	return out, err
@@ -472,7 +472,7 @@ func (m *mcpServer) remove(ctx context.Context, in mcpSandbox) (mcpDone, error) 
 	if id == "" {
 		return mcpDone{}, failure.Hint(errors.New("this session has no sandbox yet"), "nothing to do: the next call of a tool creates a sandbox")
 	}
-	if err := m.client.RemoveAgent(ctx, id); err != nil {
+	if err := m.client.Agents().Remove(ctx, id); err != nil {
 		return mcpDone{}, err
 	}
 	delete(m.made, id)

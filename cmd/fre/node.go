@@ -23,7 +23,7 @@ func nodesCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Nodes(cmd.Context())
+			all, err := cl.Nodes().List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ The node stays drained, even after a restart, until fre nodes undrain.`,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
-			if err := cl.DrainNode(cmd.Context(), a[0]); err != nil {
+			if err := cl.Nodes().Drain(cmd.Context(), a[0]); err != nil {
 				return err
 			}
 			if wait > 0 {
@@ -83,7 +83,7 @@ func awaitDrained(ctx context.Context, cl *client.Client, name string, most time
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		all, err := cl.Nodes(ctx)
+		all, err := cl.Nodes().List(ctx)
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func undrainCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
-			if err := cl.UndrainNode(cmd.Context(), a[0]); err != nil {
+			if err := cl.Nodes().Undrain(cmd.Context(), a[0]); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), a[0])

@@ -69,7 +69,7 @@ function, a sandbox or a build stay. For base environments and the builder's too
 			req.UnusedNanos = unused.Nanoseconds()
 			cl := c.client()
 			defer cl.Close()
-			report, err := cl.PruneImages(cmd.Context(), req)
+			report, err := cl.Images().Prune(cmd.Context(), req)
 			if err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ containers that never ran.`,
 			}
 			cl := c.client()
 			defer cl.Close()
-			report, err := cl.PruneContainers(cmd.Context(), req)
+			report, err := cl.Containers().Prune(cmd.Context(), req)
 			if err != nil {
 				return err
 			}

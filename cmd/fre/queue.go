@@ -33,7 +33,7 @@ func queueListCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Queue(cmd.Context(), f)
+			all, err := cl.Queue().List(cmd.Context(), f)
 			if err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ func queueShowCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, a []string) error {
 			cl := c.client()
 			defer cl.Close()
-			e, err := cl.QueuedEvent(cmd.Context(), a[0])
+			e, err := cl.Queue().Get(cmd.Context(), a[0])
 			if err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func queueReplayCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
-			return eachEvent(cmd, ids, cl.ReplayEvent)
+			return eachEvent(cmd, ids, cl.Queue().Replay)
 		},
 	}
 }
@@ -129,7 +129,7 @@ removed dead letter cannot be replayed. fre prints the ids of the removed dead l
 			cl := c.client()
 			defer cl.Close()
 			if f.Function != "" {
-				letters, err := cl.Queue(cmd.Context(), f)
+				letters, err := cl.Queue().List(cmd.Context(), f)
 				if err != nil {
 					return err
 				}
@@ -137,7 +137,7 @@ removed dead letter cannot be replayed. fre prints the ids of the removed dead l
 					ids = append(ids, e.ID)
 				}
 			}
-			return eachEvent(cmd, ids, cl.DiscardEvent)
+			return eachEvent(cmd, ids, cl.Queue().Discard)
 		},
 	}
 	cmd.Flags().StringVar(&f.Function, "function", "", "remove all dead letters of this function")
@@ -167,7 +167,7 @@ func queueTailCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			out := cmd.OutOrStdout()
-			return cl.TailEvents(cmd.Context(), f, func(e api.QueuedEvent) error {
+			return cl.Queue().Tail(cmd.Context(), f, func(e api.QueuedEvent) error {
 				if format != "" {
 					return formatEach(out, format, []api.QueuedEvent{e})
 				}

@@ -28,14 +28,14 @@ revision, for calls and for fre logs. See docs/revisions.md.`,
 			defer cl.Close()
 			if len(remove) > 0 {
 				return each(remove, func(revision string) error {
-					err := cl.RemoveRevision(cmd.Context(), names[0], revision)
+					err := cl.Functions().RemoveRevision(cmd.Context(), names[0], revision)
 					if err == nil {
 						fmt.Fprintln(cmd.OutOrStdout(), revision)
 					}
 					return err
 				})
 			}
-			r, err := cl.Revisions(cmd.Context(), names[0])
+			r, err := cl.Functions().Revisions(cmd.Context(), names[0])
 			if err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ The next fre deploy sends all events to the new revision, except with --no-traff
 			}
 			cl := c.client()
 			defer cl.Close()
-			r, err := cl.Split(cmd.Context(), words[0], req)
+			r, err := cl.Functions().Split(cmd.Context(), words[0], req)
 			if err != nil {
 				return err
 			}
@@ -136,7 +136,7 @@ If the revision still has warm instances, no event waits for a start.`,
 			}
 			cl := c.client()
 			defer cl.Close()
-			r, err := cl.Rollback(cmd.Context(), words[0], req)
+			r, err := cl.Functions().Rollback(cmd.Context(), words[0], req)
 			if err != nil {
 				return err
 			}
@@ -170,7 +170,7 @@ revision with this alias. FRE keeps a revision with an alias, even after many de
 			}
 			cl := c.client()
 			defer cl.Close()
-			r, err := cl.SetAliases(cmd.Context(), words[0], req)
+			r, err := cl.Functions().SetAliases(cmd.Context(), words[0], req)
 			if err != nil {
 				return err
 			}

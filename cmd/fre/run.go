@@ -106,7 +106,7 @@ attach.`,
 			kill, stop := onInterrupt()
 			defer stop()
 			plain := api.RunRequest{Image: req.Image, Args: req.Args, Env: req.Env, Tenant: req.Tenant, Trace: trace}
-			exit, err := cl.Run(cmd.Context(), plain, client.RunIO{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Kill: kill})
+			exit, err := cl.Sandboxes().Run(cmd.Context(), plain, client.RunIO{Stdin: cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(), Kill: kill})
 			if err != nil {
 				return runError{err}
 			}
@@ -129,21 +129,21 @@ func (j *joining) run(cmd *cobra.Command, cl *client.Client, req api.ContainerRe
 	if err := j.check(cmd, api.Container{Stdin: req.Stdin, TTY: req.TTY}); err != nil {
 		return err
 	}
-	box, err := cl.CreateContainer(cmd.Context(), req)
+	box, err := cl.Containers().Create(cmd.Context(), req)
 	if err != nil {
 		return runError{err}
 	}
 	started := false
 	j.joined = func() error {
-		err := cl.StartContainer(cmd.Context(), box.ID)
+		err := cl.Containers().Start(cmd.Context(), box.ID)
 		started = err == nil
 		return err
 	}
-	j.interrupt = func(ctx context.Context) error { return cl.Kill(ctx, box.ID) }
+	j.interrupt = func(ctx context.Context) error { return cl.Sandboxes().Kill(ctx, box.ID) }
 	err = j.join(cmd, cl, *box)
 	if !started {
 		// If the engine could not start the container, it has removed the container already.
-		_ = cl.RemoveContainer(cmd.Context(), box.ID, client.RemoveOptions{Force: true})
+		_ = cl.Containers().Remove(cmd.Context(), box.ID, client.RemoveOptions{Force: true})
 	}
 	return err
 }

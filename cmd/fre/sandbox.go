@@ -22,7 +22,7 @@ func psCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			boxes, err := cl.Sandboxes(cmd.Context(), o)
+			boxes, err := cl.Sandboxes().List(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -103,7 +103,7 @@ func stopCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
-				err := cl.Stop(cmd.Context(), id, grace)
+				err := cl.Sandboxes().Stop(cmd.Context(), id, grace)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), id)
 				}
@@ -123,7 +123,7 @@ func killCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
-				err := cl.Signal(cmd.Context(), id, signal)
+				err := cl.Sandboxes().Signal(cmd.Context(), id, signal)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), id)
 				}
@@ -142,7 +142,7 @@ func waitCommand(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
-				exit, err := cl.Wait(cmd.Context(), id)
+				exit, err := cl.Sandboxes().Wait(cmd.Context(), id)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), exitStatus(exit))
 				}

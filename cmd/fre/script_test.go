@@ -62,7 +62,7 @@ func TestScripts(t *testing.T) {
 				found := errors.New("found")
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 				defer cancel()
-				err := c.Logs(ctx, args[0], client.LogOptions{Tail: -1, Follow: true}, func(l api.LogLine) error {
+				err := c.Functions().Logs(ctx, args[0], client.LogOptions{Tail: -1, Follow: true}, func(l api.LogLine) error {
 					if l.Text == args[1] {
 						return found
 					}

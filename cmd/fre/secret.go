@@ -47,7 +47,7 @@ func secretList(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Secrets(cmd.Context(), tenant)
+			all, err := cl.Secrets().List(cmd.Context(), tenant)
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func secretPut(c *cli, update bool) *cobra.Command {
 			defer clear(value)
 			cl := c.client()
 			defer cl.Close()
-			if err := cl.PutSecret(cmd.Context(), tenant, names[0], value, client.PutOptions{Update: update}); err != nil {
+			if err := cl.Secrets().Put(cmd.Context(), tenant, names[0], value, client.PutOptions{Update: update}); err != nil {
 				return err
 			}
 			if err := noteOwn(cmd, cl, tenant, names[0]); err != nil {
@@ -117,7 +117,7 @@ func secretPut(c *cli, update bool) *cobra.Command {
 
 // noteOwn warns if only one of several nodes has the secret.
 func noteOwn(cmd *cobra.Command, cl *client.Client, tenant, name string) error {
-	all, err := cl.Secrets(cmd.Context(), tenant)
+	all, err := cl.Secrets().List(cmd.Context(), tenant)
 	if err != nil {
 		return fmt.Errorf("the secret is stored, but list secrets: %w", err)
 	}
@@ -137,7 +137,7 @@ func secretRemove(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(names, func(name string) error {
-				err := cl.RemoveSecret(cmd.Context(), tenant, name)
+				err := cl.Secrets().Remove(cmd.Context(), tenant, name)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), name)
 				}
@@ -155,7 +155,7 @@ func secretRotate(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			return cl.RotateKey(cmd.Context())
+			return cl.Secrets().RotateKey(cmd.Context())
 		},
 	}
 }

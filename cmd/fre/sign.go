@@ -130,7 +130,7 @@ func sign(cmd *cobra.Command, cl *client.Client, key crypto.Signer, repository, 
 	if err != nil {
 		return err
 	}
-	return cl.Sign(cmd.Context(), api.SignRequest{
+	return cl.Images().Sign(cmd.Context(), api.SignRequest{
 		Ref: repository + "@" + digest, Payload: string(payload), Signature: base64.StdEncoding.EncodeToString(sig), Auth: auth,
 	})
 }
@@ -159,7 +159,7 @@ signatures at a pull if its configuration requires signatures. See docs/images.m
 			}
 			cl := c.client()
 			defer cl.Close()
-			ref, err := cl.Resolve(cmd.Context(), api.ResolveRequest{Ref: refs[0], Auth: auth})
+			ref, err := cl.Images().Resolve(cmd.Context(), api.ResolveRequest{Ref: refs[0], Auth: auth})
 			if err != nil {
 				return err
 			}

@@ -117,7 +117,7 @@ func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progres
 	if tag == "" {
 		tag = built.Image.Name + ":" + built.Image.Version + slimSuffix
 	}
-	img, err := cl.TagImage(ctx, slimmed.Image.Digest, tag)
+	img, err := cl.Images().Tag(ctx, slimmed.Image.Digest, tag)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (s *slimFlags) slim(ctx context.Context, cl *client.Client, report *progres
 
 // traced runs the cases twice on the original function, and has its image slimmed.
 func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progress, t client.Temporary, cases []functest.Case) (built *client.Built, runs [2]*functest.Suite, slimmed api.Slimmed, err error) {
-	built, end, err := cl.DeployTemporary(ctx, t, report.event)
+	built, end, err := cl.Functions().DeployTemporary(ctx, t, report.event)
 	if err != nil {
 		return nil, runs, slimmed, err
 	}
@@ -147,7 +147,7 @@ func (s *slimFlags) traced(ctx context.Context, cl *client.Client, report *progr
 			return nil, runs, slimmed, failure.Hint(fmt.Errorf("%d of %d tests fail on the original image", n, len(cases)), "run fre test "+t.Dir+" and correct the tests, or choose other tests (--run)")
 		}
 	}
-	slimmed, err = cl.Slim(ctx, built.Function.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
+	slimmed, err = cl.Functions().Slim(ctx, built.Function.Name, api.SlimRequest{Keep: s.keep, DryRun: s.dryRun})
 	return built, runs, slimmed, err
 }
 
@@ -158,7 +158,7 @@ func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progr
 	if err != nil {
 		return err
 	}
-	built, end, err := cl.DeployTemporary(ctx, client.Temporary{Name: name, Image: digest}, report.event)
+	built, end, err := cl.Functions().DeployTemporary(ctx, client.Temporary{Name: name, Image: digest}, report.event)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (s *slimFlags) verify(ctx context.Context, cl *client.Client, report *progr
 func removeUnused(ctx context.Context, cl *client.Client, digest string) error {
 	const patience = 10 * time.Second
 	for wait := 10 * time.Millisecond; ; wait *= 2 {
-		_, err := cl.RemoveImage(ctx, digest, client.RemoveOptions{})
+		_, err := cl.Images().Remove(ctx, digest, client.RemoveOptions{})
 		if e := new(api.Error); !errors.As(err, &e) || e.Code != api.CodeInUse || wait > patience {
 			return err
 		}

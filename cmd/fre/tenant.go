@@ -78,7 +78,7 @@ func tenantList(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Tenants(cmd.Context())
+			all, err := cl.Tenants().List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -119,7 +119,7 @@ func tenantCreate(c *cli) *cobra.Command {
 			}
 			cl := c.client()
 			defer cl.Close()
-			t, err := cl.CreateTenant(cmd.Context(), r)
+			t, err := cl.Tenants().Create(cmd.Context(), r)
 			if err == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), t.Name)
 			}
@@ -137,14 +137,14 @@ func tenantQuota(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, names []string) error {
 			cl := c.client()
 			defer cl.Close()
-			t, err := cl.Tenant(cmd.Context(), names[0])
+			t, err := cl.Tenants().Get(cmd.Context(), names[0])
 			if err != nil {
 				return err
 			}
 			if err := q.apply(cmd.Flags(), &t.Quotas); err != nil {
 				return err
 			}
-			if t, err = cl.SetQuotas(cmd.Context(), names[0], t.Quotas); err != nil {
+			if t, err = cl.Tenants().SetQuotas(cmd.Context(), names[0], t.Quotas); err != nil {
 				return err
 			}
 			return show(cmd.OutOrStdout(), listing{}, []api.Tenant{t}, nil, tenantColumns)
@@ -163,7 +163,7 @@ func tenantUsage(c *cli) *cobra.Command {
 			defer cl.Close()
 			var found []api.Tenant
 			err := each(names, func(name string) error {
-				t, err := cl.Tenant(cmd.Context(), name)
+				t, err := cl.Tenants().Get(cmd.Context(), name)
 				if err == nil {
 					found = append(found, t)
 				}
@@ -186,7 +186,7 @@ func tenantRemove(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(names, func(name string) error {
-				err := cl.RemoveTenant(cmd.Context(), name)
+				err := cl.Tenants().Remove(cmd.Context(), name)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), name)
 				}

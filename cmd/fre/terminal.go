@@ -98,7 +98,7 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 		return nil
 	}}
 	if !box.TTY {
-		return cl.Attach(ctx, box.ID, streams, o)
+		return cl.Containers().Attach(ctx, box.ID, streams, o)
 	}
 	screen := asTerminal(cmd.OutOrStdout())
 	if streams.Stdin != nil {
@@ -129,7 +129,7 @@ func (j *joining) attach(cmd *cobra.Command, cl *client.Client, box api.Containe
 			return api.TerminalSize{Rows: uint16(rows), Columns: uint16(columns)}
 		}
 	}
-	return cl.Attach(ctx, box.ID, streams, o)
+	return cl.Containers().Attach(ctx, box.ID, streams, o)
 }
 
 // asTerminal returns stream if it is a terminal, else nil.

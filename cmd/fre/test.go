@@ -131,7 +131,7 @@ func (t *testFlags) runTemporary(ctx context.Context, cl *client.Client, report 
 	if o.Logins, err = baseLogin(ctx, cl, dir); err != nil {
 		return nil, err
 	}
-	built, end, err := cl.DeployTemporary(ctx, client.Temporary{Name: name, Dir: dir, BuildOptions: o}, report.event)
+	built, end, err := cl.Functions().DeployTemporary(ctx, client.Temporary{Name: name, Dir: dir, BuildOptions: o}, report.event)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func tokenList(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Tokens(cmd.Context())
+			all, err := cl.Tokens().List(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -88,7 +88,7 @@ func tokenCreate(c *cli) *cobra.Command {
 			r.Name, r.Scopes, r.LifeSeconds = names[0], scopes, int64(life/time.Second)
 			cl := c.client()
 			defer cl.Close()
-			t, err := cl.CreateToken(cmd.Context(), r)
+			t, err := cl.Tokens().Create(cmd.Context(), r)
 			if err != nil {
 				return err
 			}
@@ -126,7 +126,7 @@ func tokenRotate(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
-			t, err := cl.RotateToken(cmd.Context(), ids[0], api.TokenRotation{GraceSeconds: int64(grace / time.Second)})
+			t, err := cl.Tokens().Rotate(cmd.Context(), ids[0], api.TokenRotation{GraceSeconds: int64(grace / time.Second)})
 			if err != nil {
 				return err
 			}
@@ -144,7 +144,7 @@ func tokenRemove(c *cli) *cobra.Command {
 			cl := c.client()
 			defer cl.Close()
 			return each(ids, func(id string) error {
-				err := cl.RemoveToken(cmd.Context(), id)
+				err := cl.Tokens().Remove(cmd.Context(), id)
 				if err == nil {
 					fmt.Fprintln(cmd.OutOrStdout(), id)
 				}

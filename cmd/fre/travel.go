@@ -39,7 +39,7 @@ including credentials helpers.`,
 				return err
 			}
 			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
-				img, err := cl.Pull(cmd.Context(), req, report.event)
+				img, err := cl.Images().Pull(cmd.Context(), req, report.event)
 				if err != nil {
 					return err
 				}
@@ -85,7 +85,7 @@ engines instead; a pull gives an ordinary image, not a function.`,
 				}
 			}
 			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
-				digest, err := cl.Push(cmd.Context(), req, report.event)
+				digest, err := cl.Images().Push(cmd.Context(), req, report.event)
 				if err != nil {
 					return err
 				}
@@ -123,7 +123,7 @@ OCI layout in a tar. The archive may be packed with gzip or zstd.`,
 			}
 			defer in.Close()
 			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
-				images, err := cl.Load(cmd.Context(), in, report.event)
+				images, err := cl.Images().Load(cmd.Context(), in, report.event)
 				if err != nil {
 					return err
 				}
@@ -148,12 +148,12 @@ an OCI layout with docker's manifest.json.`,
 			cl := c.client()
 			defer cl.Close()
 			if output != "-" {
-				return writeWhole(output, 0o644, func(w io.Writer) error { return cl.Save(cmd.Context(), w, refs) })
+				return writeWhole(output, 0o644, func(w io.Writer) error { return cl.Images().Save(cmd.Context(), w, refs) })
 			}
 			if asTerminal(cmd.OutOrStdout()) != nil {
 				return command.Usage(errors.New("standard output is a terminal: name a file with -o, or redirect the archive"))
 			}
-			return cl.Save(cmd.Context(), cmd.OutOrStdout(), refs)
+			return cl.Images().Save(cmd.Context(), cmd.OutOrStdout(), refs)
 		}),
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "-", "`file` to write; - for standard output")
@@ -176,7 +176,7 @@ func imageImport(c *cli) *cobra.Command {
 			}
 			defer in.Close()
 			return reporting(c, cmd, p, func(cl *client.Client, report *progress) error {
-				img, err := cl.Import(cmd.Context(), in, o, report.event)
+				img, err := cl.Images().Import(cmd.Context(), in, o, report.event)
 				if err != nil {
 					return err
 				}

@@ -16,7 +16,7 @@ func triggersCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cl := c.client()
 			defer cl.Close()
-			all, err := cl.Triggers(cmd.Context())
+			all, err := cl.Functions().Triggers(cmd.Context())
 			if err != nil {
 				return err
 			}

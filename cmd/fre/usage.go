@@ -22,7 +22,7 @@ func topCommand(c *cli) *cobra.Command {
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cl := c.client()
 			defer cl.Close()
-			processes, err := cl.Processes(cmd.Context(), ids[0])
+			processes, err := cl.Sandboxes().Processes(cmd.Context(), ids[0])
 			if err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ named sandboxes end.`,
 			var before map[string]int64
 			var then time.Time
 			for first := true; ; first = false {
-				boxes, err := cl.Sandboxes(ctx, client.SandboxOptions{Stats: true})
+				boxes, err := cl.Sandboxes().List(ctx, client.SandboxOptions{Stats: true})
 				if err != nil {
 					return err
 				}

@@ -45,7 +45,7 @@ func deployed(t *testing.T, a, b, c *node) {
 	}
 	a.cli(t, "deploy", "--image", "fn:1", "--name", "fn", "--no-traffic")
 	b.w.until(t, "b has it", func() error {
-		r, err := b.api.Revisions(t.Context(), "fn")
+		r, err := b.api.Functions().Revisions(t.Context(), "fn")
 		if err == nil && len(r.Revisions) != 2 {
 			err = errors.New("it has not")
 		}
@@ -55,7 +55,7 @@ func deployed(t *testing.T, a, b, c *node) {
 	c.cli(t, "function", "alias", "fn", "stable=1")
 	for _, n := range []*node{a, b, c} {
 		n.w.until(t, n.name+" has split and alias", func() error {
-			r, err := n.api.Revisions(t.Context(), "fn")
+			r, err := n.api.Functions().Revisions(t.Context(), "fn")
 			if err == nil && (len(r.Revisions) != 2 || r.Revisions[0].Percent != 50 || len(r.Revisions[1].Aliases) != 1) {
 				err = errors.New("it has not")
 			}
@@ -99,7 +99,7 @@ func full(t *testing.T, a *node) {
 	defer held.Wait()
 	defer cancel()
 	a.w.until(t, "a is full", func() error {
-		f, err := a.api.Function(t.Context(), "slow")
+		f, err := a.api.Functions().Get(t.Context(), "slow")
 		if err == nil && f.Busy < 2 {
 			err = errors.New("it is not")
 		}

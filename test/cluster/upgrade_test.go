@@ -122,7 +122,7 @@ func undrain(t *testing.T, other *node, name string) {
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	err := testdaemon.Until(ctx, func() error {
-		all, err := other.api.Nodes(ctx)
+		all, err := other.api.Nodes().List(ctx)
 		if err != nil {
 			return err
 		}

@@ -296,7 +296,7 @@ func (n *node) start() {
 func (n *node) sees(t *testing.T, states ...string) {
 	t.Helper()
 	n.w.until(t, n.name+" sees "+strings.Join(states, " "), func() error {
-		all, err := n.api.Nodes(t.Context())
+		all, err := n.api.Nodes().List(t.Context())
 		if err != nil {
 			return err
 		}
@@ -315,7 +315,7 @@ func (n *node) sees(t *testing.T, states ...string) {
 func (n *node) has(t *testing.T, function string, revision int) {
 	t.Helper()
 	n.w.until(t, fmt.Sprintf("%s has revision %d of %s", n.name, revision, function), func() error {
-		f, err := n.api.Function(t.Context(), function)
+		f, err := n.api.Functions().Get(t.Context(), function)
 		if err != nil {
 			return err
 		}
@@ -401,7 +401,7 @@ func (n *node) done(t *testing.T, ids map[string]bool) (attempts int) {
 	defer look.Stop()
 	n.w.until(t, "all events have run", func() error {
 		<-look.C
-		all, err := n.api.Queue(t.Context(), client.QueueFilter{States: []string{"done", "dead"}, Limit: 100_000})
+		all, err := n.api.Queue().List(t.Context(), client.QueueFilter{States: []string{"done", "dead"}, Limit: 100_000})
 		if err != nil {
 			return err
 		}

@@ -119,7 +119,7 @@ func TestEventsOutliveKills(t *testing.T) {
 			want = "dead"
 		}
 		err := testdaemon.Until(ctx, func() error {
-			e, err := cl.QueuedEvent(ctx, id)
+			e, err := cl.Queue().Get(ctx, id)
 			if err == nil && e.State != want {
 				err = fmt.Errorf("%s of %s is %s after %d attempts, want %s", id, e.Function, e.State, e.Attempts, want)
 			}
@@ -130,13 +130,13 @@ func TestEventsOutliveKills(t *testing.T) {
 		}
 	}
 	for id := range dead {
-		if err := cl.ReplayEvent(ctx, id); err != nil {
+		if err := cl.Queue().Replay(ctx, id); err != nil {
 			t.Errorf("replay %s: %v", id, err)
 		}
 		break
 	}
 	var failure *api.Error
-	if _, err := cl.QueuedEvent(ctx, strings.Repeat("0", 32)); !errors.As(err, &failure) || failure.Code != api.CodeNotFound {
+	if _, err := cl.Queue().Get(ctx, strings.Repeat("0", 32)); !errors.As(err, &failure) || failure.Code != api.CodeNotFound {
 		t.Errorf("an event that never was: %v", err)
 	}
 }

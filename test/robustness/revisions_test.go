@@ -62,17 +62,17 @@ func (r routing) next(ctx context.Context, cl *client.Client, turn int) (want ro
 	case 0:
 		want.Newest++
 		want.Percent = map[string]int{strconv.Itoa(want.Newest): 100}
-		_, err = cl.Deploy(ctx, api.DeployRequest{Image: "fn:1", Name: "fn"})
+		_, err = cl.Functions().Deploy(ctx, api.DeployRequest{Image: "fn:1", Name: "fn"})
 	case 1:
 		before := strconv.Itoa(r.Newest - 1)
 		want.Percent = map[string]int{before: 90 - turn%50, newest: 10 + turn%50}
-		revisions, err = cl.Split(ctx, "fn", api.SplitRequest{Weights: []api.Weight{{Revision: before, Percent: want.Percent[before]}, {Revision: newest, Percent: want.Percent[newest]}}})
+		revisions, err = cl.Functions().Split(ctx, "fn", api.SplitRequest{Weights: []api.Weight{{Revision: before, Percent: want.Percent[before]}, {Revision: newest, Percent: want.Percent[newest]}}})
 	case 2:
 		want.Aliases["stable"] = newest
-		revisions, err = cl.SetAliases(ctx, "fn", api.AliasRequest{Set: map[string]string{"stable": newest}})
+		revisions, err = cl.Functions().SetAliases(ctx, "fn", api.AliasRequest{Set: map[string]string{"stable": newest}})
 	default:
 		want.Percent = map[string]int{strconv.Itoa(r.Newest - 1): 100}
-		revisions, err = cl.Rollback(ctx, "fn", api.RollbackRequest{Revision: strconv.Itoa(r.Newest - 1)})
+		revisions, err = cl.Functions().Rollback(ctx, "fn", api.RollbackRequest{Revision: strconv.Itoa(r.Newest - 1)})
 	}
 	if got := routingOf(&revisions); err == nil && turn%4 != 0 && !got.equal(want) {
 		err = fmt.Errorf("change %d: %s, want %s", turn, got, want)
@@ -97,11 +97,11 @@ func TestRevisionsOutliveKills(t *testing.T) {
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	cl := client.New(d.Socket())
 	for range 2 { // so that there is one before the newest
-		if _, err := cl.Deploy(t.Context(), api.DeployRequest{Image: "fn:1", Name: "fn"}); err != nil {
+		if _, err := cl.Functions().Deploy(t.Context(), api.DeployRequest{Image: "fn:1", Name: "fn"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first, err := cl.Revisions(t.Context(), "fn")
+	first, err := cl.Functions().Revisions(t.Context(), "fn")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestRevisionsOutliveKills(t *testing.T) {
 		cl.Close()
 		d = daemontest.Start(t, cfg)
 		cl = client.New(d.Socket())
-		revisions, err := cl.Revisions(t.Context(), "fn")
+		revisions, err := cl.Functions().Revisions(t.Context(), "fn")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ func startAgents(t *testing.T) *agentRig {
 func (r *agentRig) create(req api.AgentRequest) string {
 	r.t.Helper()
 	req.Image = "native"
-	a, err := r.c.CreateAgent(r.t.Context(), req)
+	a, err := r.c.Agents().Create(r.t.Context(), req)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func (r *agentRig) create(req api.AgentRequest) string {
 // sh runs a line in a sandbox.
 func (r *agentRig) sh(ctx context.Context, id, line string, timeout time.Duration) (string, api.AgentExit, error) {
 	var out bytes.Buffer
-	exit, err := r.c.ExecAgent(ctx, id, api.AgentExec{Shell: line, TimeoutMS: timeout.Milliseconds()}, nil, func(o api.AgentOutput) error {
+	exit, err := r.c.Agents().Exec(ctx, id, api.AgentExec{Shell: line, TimeoutMS: timeout.Milliseconds()}, nil, func(o api.AgentOutput) error {
 		if out.Len() < 1<<20 {
 			out.WriteString(o.Stdout + string(o.StdoutBase64) + o.Stderr + string(o.StderrBase64))
 		}
@@ -72,7 +72,7 @@ func (r *agentRig) nothingOf(id string) {
 		if _, err := os.Stat(filepath.Join(r.State(), "tenants", "_temporary", id)); err == nil {
 			return fmt.Errorf("the directory of %s is there", id)
 		}
-		all, err := r.c.Agents(ctx)
+		all, err := r.c.Agents().List(ctx)
 		if err == nil && strings.Contains(fmt.Sprint(all), id) {
 			err = fmt.Errorf("%s is listed", id)
 		}
@@ -109,10 +109,10 @@ func TestAgents(t *testing.T) {
 		if out, exit, err := r.sh(ctx, id, "cat /dev/zero > full", time.Minute); err != nil || exit.Code == 0 || !strings.Contains(out, "No space") && !strings.Contains(out, "quota") {
 			t.Errorf("a full /work: %s %+v %v", out, exit, err)
 		}
-		if err := r.c.WriteAgentFile(ctx, id, "more", "", bytes.NewReader(make([]byte, 1<<20))); err == nil || !strings.Contains(fmt.Sprint(err), "space") && !strings.Contains(fmt.Sprint(err), "quota") {
+		if err := r.c.Agents().WriteFile(ctx, id, "more", "", bytes.NewReader(make([]byte, 1<<20))); err == nil || !strings.Contains(fmt.Sprint(err), "space") && !strings.Contains(fmt.Sprint(err), "quota") {
 			t.Errorf("a file too many: %v", err)
 		}
-		if err := r.c.RemoveAgentFile(ctx, id, "full", false); err != nil {
+		if err := r.c.Agents().RemoveFile(ctx, id, "full", false); err != nil {
 			t.Error(err)
 		}
 		if _, exit, err := r.sh(ctx, id, "head -c 64M /dev/zero", 0); err != nil || exit.Code != 0 {
@@ -121,7 +121,7 @@ func TestAgents(t *testing.T) {
 		// Paths lead nowhere but into the sandbox, whose /etc/passwd is the image's.
 		r.want(id, "ln -s / root; ln -s /etc/passwd link; ln -s "+r.State()+" state", "")
 		for _, path := range []string{"link", "root/etc/passwd", "../etc/passwd", "../../../../etc/passwd", "/proc/1/root/etc/passwd"} {
-			body, err := r.c.ReadAgentFile(ctx, id, path, client.AgentRange{})
+			body, err := r.c.Agents().ReadFile(ctx, id, path, client.AgentRange{})
 			if err != nil {
 				t.Errorf("%s: %v", path, err)
 				continue
@@ -133,13 +133,13 @@ func TestAgents(t *testing.T) {
 			}
 		}
 		for _, path := range []string{"state/store/fre.db", "/etc/shadow", r.State(), "root" + r.State()} {
-			if body, err := r.c.ReadAgentFile(ctx, id, path, client.AgentRange{}); err == nil {
+			if body, err := r.c.Agents().ReadFile(ctx, id, path, client.AgentRange{}); err == nil {
 				_ = body.Close()
 				t.Errorf("%s can be read", path)
 			}
 		}
 		for _, path := range []string{"/etc/x", "/opt/fre/http", "/x"} {
-			if err := r.c.WriteAgentFile(ctx, id, path, "", strings.NewReader("x")); err == nil {
+			if err := r.c.Agents().WriteFile(ctx, id, path, "", strings.NewReader("x")); err == nil {
 				t.Errorf("%s can be written", path)
 			}
 		}
@@ -147,18 +147,18 @@ func TestAgents(t *testing.T) {
 		if status, _ := r.curl("/function/"+id+"/exec", "-d", `{"shell":"id"}`); status != "404" {
 			t.Errorf("through the gateway: %s, want 404", status)
 		}
-		if resp, err := r.c.Invoke(ctx, id, client.Event{Path: "/exec"}); err == nil {
+		if resp, err := r.c.Functions().Invoke(ctx, id, client.Event{Path: "/exec"}); err == nil {
 			_ = resp.Body.Close()
 			t.Error("it can be invoked as a function")
 		}
 		// A client that leaves has its command killed.
 		leave, cancel := context.WithCancel(ctx)
-		_, err := r.c.ExecAgent(leave, id, api.AgentExec{Shell: "echo $$ > pid; echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { cancel(); return nil })
+		_, err := r.c.Agents().Exec(leave, id, api.AgentExec{Shell: "echo $$ > pid; echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { cancel(); return nil })
 		if err == nil {
 			t.Error("a command whose client has left ended well")
 		}
 		r.want(id, "while kill -0 $(cat pid) 2>/dev/null; do :; done; echo gone", "gone")
-		_, err = r.c.ExecAgent(ctx, id, api.AgentExec{Shell: "echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { return r.c.RemoveAgent(ctx, id) })
+		_, err = r.c.Agents().Exec(ctx, id, api.AgentExec{Shell: "echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { return r.c.Agents().Remove(ctx, id) })
 		if err == nil {
 			t.Error("a command whose sandbox was removed ended well")
 		}
@@ -176,28 +176,28 @@ func TestAgents(t *testing.T) {
 	t.Run("snapshot", func(t *testing.T) {
 		id := r.create(api.AgentRequest{})
 		r.want(id, "mkdir -p d/e; echo one > d/e/f; ln -s e d/l; mkfifo p; echo '#!/bin/sh' > run; chmod 700 run", "")
-		s, err := r.c.SnapshotAgent(ctx, id)
+		s, err := r.c.Agents().Snapshot(ctx, id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := r.c.SnapshotAgent(ctx, id); err != nil || again.Digest != s.Digest {
+		if again, err := r.c.Agents().Snapshot(ctx, id); err != nil || again.Digest != s.Digest {
 			t.Errorf("the same again: %+v %v, want %s", again, err, s.Digest)
 		}
 		r.want(id, "rm -r d p; i=0; while [ $i -lt 120 ]; do mkdir d; cd d; i=$((i+1)); done", "")
-		if _, err := r.c.SnapshotAgent(ctx, id); err == nil || !strings.Contains(err.Error(), "exceeds the limit of a snapshot") {
+		if _, err := r.c.Agents().Snapshot(ctx, id); err == nil || !strings.Contains(err.Error(), "exceeds the limit of a snapshot") {
 			t.Errorf("a deep tree: %v", err)
 		}
 		other := r.create(api.AgentRequest{Snapshot: s.Name})
 		r.want(other, "cat d/l/f; readlink d/l; ls -l run | cut -c1-10; find . | sort | tr '\\n' ' '; echo more >> d/e/f", "one\ne\n-rwx------\n. ./d ./d/e ./d/e/f ./d/l ./run")
 		third := r.create(api.AgentRequest{Snapshot: s.Digest})
 		r.want(third, "cat d/e/f", "one") // what others write is not the snapshot's
-		if _, err := r.c.CreateAgent(ctx, api.AgentRequest{Image: "native", Snapshot: s.Name, Tenant: "other"}); err == nil {
+		if _, err := r.c.Agents().Create(ctx, api.AgentRequest{Image: "native", Snapshot: s.Name, Tenant: "other"}); err == nil {
 			t.Error("another tenant can have the snapshot")
 		}
-		if err := r.c.RemoveSnapshot(ctx, s.Name); err != nil {
+		if err := r.c.Agents().RemoveSnapshot(ctx, s.Name); err != nil {
 			t.Error(err)
 		}
-		if all, err := r.c.Snapshots(ctx); err != nil || len(all) != 0 {
+		if all, err := r.c.Agents().Snapshots(ctx); err != nil || len(all) != 0 {
 			t.Errorf("snapshots: %v %v", all, err)
 		}
 	})
@@ -210,7 +210,7 @@ func TestAgents(t *testing.T) {
 			t.Errorf("one that has expired: %v", err)
 		}
 		for _, bad := range []api.AgentRequest{{IdleSeconds: -1}, {AgeSeconds: 1 << 30}, {Memory: "1MiB"}, {Network: "host"}, {Network: "egress", Allow: []string{"a b"}}, {Tenant: "A"}, {Image: "nothing"}, {Snapshot: "native"}} {
-			if a, err := r.c.CreateAgent(ctx, bad); err == nil {
+			if a, err := r.c.Agents().Create(ctx, bad); err == nil {
 				t.Errorf("%+v made %+v", bad, a)
 			}
 		}
@@ -304,7 +304,7 @@ func (r *agentRig) testMCP(t *testing.T) {
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("pip: %v\n%s", err, out)
 	}
-	before, err := r.c.Agents(t.Context())
+	before, err := r.c.Agents().List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func (r *agentRig) testMCP(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
 	if err := testdaemon.Until(ctx, func() error {
-		after, err := r.c.Agents(ctx)
+		after, err := r.c.Agents().List(ctx)
 		if err == nil && len(after) != len(before) {
 			err = fmt.Errorf("sandboxes after the session: %d, want the %d of before", len(after), len(before))
 		}

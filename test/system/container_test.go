@@ -189,10 +189,10 @@ func (w *world) attach(t *testing.T) {
 	leave := errors.New("leave")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	if _, err := cl.Attach(ctx, "dozer", client.RunIO{Stdout: io.Discard, Stderr: io.Discard, Stdin: onRead(func() { cancel(leave) })}, client.AttachOptions{}); !errors.Is(err, leave) {
+	if _, err := cl.Containers().Attach(ctx, "dozer", client.RunIO{Stdout: io.Discard, Stderr: io.Discard, Stdin: onRead(func() { cancel(leave) })}, client.AttachOptions{}); !errors.Is(err, leave) {
 		t.Errorf("an attachment that was left: %v", err)
 	}
-	exit, err := cl.Attach(t.Context(), "dozer", client.RunIO{Stdout: io.Discard, Stderr: io.Discard, Stdin: onRead(func() {
+	exit, err := cl.Containers().Attach(t.Context(), "dozer", client.RunIO{Stdout: io.Discard, Stderr: io.Discard, Stdin: onRead(func() {
 		if out, err := w.d.CLI(t.Context(), "kill", "dozer"); err != nil {
 			t.Errorf("%s, %v", out, err)
 		}

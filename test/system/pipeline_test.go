@@ -111,7 +111,7 @@ func TestPipeline(t *testing.T) {
 				t.Fatalf("%s: %d %s", path, status, text)
 			}
 			if err := testdaemon.Until(ctx, func() error {
-				e, err := cl.QueuedEvent(ctx, accepted.ID)
+				e, err := cl.Queue().Get(ctx, accepted.ID)
 				if err == nil && (e.State != "done" || string(e.Body) != "later" || e.Function != "line") {
 					err = fmt.Errorf("event of %s is %s: %q %s", e.Function, e.State, e.Body, e.Error)
 				}

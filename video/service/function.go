@@ -91,7 +91,7 @@ func (f *function) deploy(ctx context.Context) error {
 	}
 	f.log.InfoContext(ctx, "deploying the transcoder", "function", f.name, "locked", locked)
 	deploy := func() (*client.Built, error) {
-		return f.engine.DeployDir(ctx, dir, api.DeployRequest{Name: f.name, Replace: true}, nil, func(api.Event) {})
+		return f.engine.Functions().DeployDir(ctx, dir, api.DeployRequest{Name: f.name, Replace: true}, nil, func(api.Event) {})
 	}
 	built, err := deploy()
 	var wire *api.Error
@@ -167,7 +167,7 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	if err := f.deploy(ctx); err != nil {
 		return nil, err
 	}
-	r, err := f.engine.Invoke(ctx, f.name, e)
+	r, err := f.engine.Functions().Invoke(ctx, f.name, e)
 	if err != nil {
 		var wire *api.Error
 		if errors.As(err, &wire) && wire.Code == api.CodeNotFound { // the function was removed from the engine

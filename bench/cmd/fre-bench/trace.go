@@ -131,7 +131,7 @@ sandboxes. See docs/trace.md.`,
 // sandboxOwners lists the running sandboxes with their processes. It leaves out a sandbox that ends
 // meanwhile.
 func sandboxOwners(cmd *cobra.Command, cl *client.Client) ([]nettrace.Owner, error) {
-	boxes, err := cl.Sandboxes(cmd.Context(), client.SandboxOptions{})
+	boxes, err := cl.Sandboxes().List(cmd.Context(), client.SandboxOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func sandboxOwners(cmd *cobra.Command, cl *client.Client) ([]nettrace.Owner, err
 		if o.Name == "" {
 			o.Name = b.Name
 		}
-		processes, err := cl.Processes(cmd.Context(), b.ID)
+		processes, err := cl.Sandboxes().Processes(cmd.Context(), b.ID)
 		if err != nil {
 			continue // the sandbox has ended
 		}
