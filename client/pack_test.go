@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -102,7 +103,7 @@ func packed(t *testing.T, dir string) ([]string, error) {
 		src, err := io.ReadAll(r.Body)
 		if err == nil {
 			var tmpl *template.Template
-			if tmpl, err = template.Parse("fret.yaml", src); err == nil {
+			if tmpl, err = runtimes.Dialect().Parse("fret.yaml", src); err == nil {
 				_, err = w.Write([]byte(`{"code":"` + tmpl.Code.Path + `","reads":["` + strings.Join(tmpl.Reads(), `","`) + `"]}`))
 			}
 		}

@@ -443,3 +443,12 @@ func TestBuildNames(t *testing.T) {
 		t.Errorf("TagImage: %v, want an ImageNameError", err)
 	}
 }
+
+// Build builds the template in dir.
+func (r *rig) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
+	t, err := r.Template(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.Engine.Build(ctx, dir, t, report)
+}

@@ -12,20 +12,27 @@ import (
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
-// Build makes an image of the template in dir when the tenant's turn has come. It returns the
+// ParseTemplate reads a fret.yaml; name is the file in errors. Errors: [template.Errors].
+func (e *Engine) ParseTemplate(name string, src []byte) (*template.Template, error) {
+	return e.cfg.Builder.Parse(name, src)
+}
+
+// Template reads the template in dir, for [Engine.Build]. Errors: as of [Engine.ParseTemplate], and
+// fs.ErrNotExist.
+func (e *Engine) Template(dir *os.Root) (*template.Template, error) {
+	return e.cfg.Builder.Template(dir)
+}
+
+// Build makes an image of t, the template in dir, when the tenant's turn has come. It returns the
 // image and the lock to write beside the template. One goroutine at a time calls report. Errors:
 // those of the builder, *[QuotaError], [ErrBuildTime].
-func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
+func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
 	err = e.life.While(ctx, func(ctx context.Context) error {
-		t, err := image.TemplateIn(dir)
-		if err != nil { // the builder gives the full reason
-			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
-			return err
-		}
 		return e.building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
-			img, lock, err = e.cfg.Builder.Build(ctx, dir, report)
+			img, lock, err = e.cfg.Builder.Build(ctx, dir, t, report)
 			return err
 		})
 	})

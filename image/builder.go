@@ -61,16 +61,26 @@ type Archive interface {
 	Unpack(ctx context.Context, pkgs []debian.Package, w debian.Writer, keep func(path string) bool, report func(name string, done, total int64)) error
 }
 
-// TemplateIn reads the template in dir, without checking bases, runtimes and sites.
-func TemplateIn(dir *os.Root) (*template.Template, error) {
+// Parse reads a fret.yaml with the builder's bases, runtimes and sites, without comparing the
+// template with them. Errors: [template.Errors].
+func (b *Builder) Parse(name string, src []byte) (*template.Template, error) {
+	return Dialect(b.Bases, b.Runtimes, b.Sites).Parse(name, src)
+}
+
+// Template reads the template in dir as [Builder.Parse] does. Errors also: fs.ErrNotExist without a
+// fret.yaml.
+func (b *Builder) Template(dir *os.Root) (*template.Template, error) {
 	src, err := readSmall(dir, template.FileName, template.MaxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: run the command in a function's directory, or create a function with fre new", err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return template.Parse(template.FileName, src)
+	return b.Parse(template.FileName, src)
 }
 
-// Build makes the image of the template in dir, which holds fret.yaml and perhaps fret.lock. It
+// Build makes the image of t, the template in dir, which holds perhaps fret.lock. Build changes t. It
 // reuses parts already in the store. Build only reads dir: the caller writes the returned lock with
 // [WriteLock]. A pipeline has no lock: the returned lock is nil.
 //
@@ -78,22 +88,11 @@ func TemplateIn(dir *os.Root) (*template.Template, error) {
 //
 // Errors: [template.Errors] with file, line and column for faults in the template or lock;
 // *[PackageError] for packages and their sites; *[ExitError] for a failed build step; *[LockError]
-// and [ErrOffline] if the options ([WithOptions]) forbid a necessary step; fs.ErrNotExist without a
-// fret.yaml; an errno of the store, for example ENOSPC. After an error or cancellation only whole
+// and [ErrOffline] if the options ([WithOptions]) forbid a necessary step; an errno of the store, for
+// example ENOSPC. After an error or cancellation only whole
 // parts remain in the store.
-func (b *Builder) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
+func (b *Builder) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(Event)) (*store.Image, *Lock, error) {
 	report = serial(report)
-	src, err := readSmall(dir, template.FileName, template.MaxBytes)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("%w: run the command in a function's directory, or create a function with fre new", err)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err := template.Parse(template.FileName, src)
-	if err != nil {
-		return nil, nil, err
-	}
 	if err := CheckTemplate(t, b.Bases, b.Runtimes, b.Sites); err != nil {
 		return nil, nil, err
 	}
@@ -259,7 +258,7 @@ type buildOf struct {
 func (b *Builder) read(t *template.Template, dir *os.Root) error {
 	for _, site := range b.Sites {
 		r := t.Packages.Of(site.Name())
-		if r == nil || r.File == "" {
+		if r.File == "" {
 			continue
 		}
 		if err := readRequests(r, dir, site); err != nil {
@@ -316,7 +315,7 @@ func serial(report func(Event)) func(Event) {
 func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	var parts []store.Part
 	for _, site := range b.Sites {
-		if r := of.t.Packages.Of(site.Name()); r == nil || r.None() {
+		if r := of.t.Packages.Of(site.Name()); r.None() {
 			continue
 		}
 		of.report(Event{Step: "packages", Message: site.Name()})
@@ -425,7 +424,7 @@ func (b *Builder) config(of *buildOf, runtime Runtime, parts []store.Part) (json
 func (b *Builder) environment(t *template.Template, runtime []string) []string {
 	env := slices.Clone(runtime)
 	for _, site := range b.Sites {
-		if r := t.Packages.Of(site.Name()); r == nil || r.None() {
+		if r := t.Packages.Of(site.Name()); r.None() {
 			continue
 		}
 		if p, ok := site.(ProgramDirs); ok {

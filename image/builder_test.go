@@ -169,8 +169,8 @@ type tinyPip struct{ emptySite }
 
 func (tinyPip) Packages(ctx context.Context, s *Step, t *template.Template, lock *Lock) ([]store.Part, error) {
 	if lock.Pip == nil {
-		lock.Pip = &LockedPip{Request: t.Packages.Pip.Key()}
-		for _, r := range t.Packages.Pip.List {
+		lock.Pip = &LockedPip{Request: t.Packages.Of("pip").Key()}
+		for _, r := range t.Packages.Of("pip").List {
 			name, version, _ := strings.Cut(r, "==")
 			sum := sha256.Sum256([]byte(r))
 			lock.Pip.Packages = append(lock.Pip.Packages, LockedPackage{name, version, []string{"sha256:" + hex.EncodeToString(sum[:])}, "", nil})
@@ -259,7 +259,7 @@ func newRigIn(t *testing.T, dir string, files map[string]string) *builderRig {
 	}
 	t.Cleanup(func() { _ = r.root.Close() })
 	r.Builder = &Builder{
-		Store: s, Bases: []Base{tinyBase(), {Name: "native"}}, Runtimes: []Runtime{tinyPython{"python"}, named("native")},
+		Store: s, Bases: []Base{tinyBase(), {Name: "native"}}, Runtimes: []Runtime{tinyPython{"python"}, programs{"native"}},
 		Sites: []Site{tinyPip{emptySite{"pip", "python"}}, emptySite{"npm", "node"}}, Run: r.runner,
 		Archive: func(string) (Archive, error) { return r.archive, nil },
 	}
@@ -716,4 +716,13 @@ func TestToolsNamed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Build builds the template in dir.
+func (r *builderRig) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
+	t, err := r.Template(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.Builder.Build(ctx, dir, t, report)
 }

@@ -92,7 +92,7 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 	if ref.Kind != template.BaseDebian {
 		return nil, nil, &template.FieldError{Field: "code.build", Message: fmt.Sprintf("code.build needs a base of FRE's, not %s: build the code before, or in the image", ref)}
 	}
-	packages := slices.Concat(stepTools, step.Packages.Deb.List)
+	packages := slices.Concat(stepTools, step.Packages.Of("deb").List)
 	if of.lock.Deb != nil {
 		for _, p := range of.lock.Deb.Packages {
 			packages = append(packages, p.Name)
@@ -106,19 +106,16 @@ func (b *Builder) buildRoot(ctx context.Context, of *buildOf) (root *store.Image
 
 	// Resolve the packages of function and step together, as if the function requested all.
 	t := *of.t
+	t.Packages = template.Packages{}
 	for _, site := range b.Sites {
-		own, more := t.Packages.Of(site.Name()), step.Packages.Of(site.Name())
-		if site.Name() == "deb" || own == nil || more == nil || len(more.List) == 0 {
-			continue
-		}
-		if own.File != "" {
+		own, more := *of.t.Packages.Of(site.Name()), step.Packages.Of(site.Name())
+		if own.File != "" && len(more.List) > 0 {
 			field := "code.build.packages." + site.Name()
 			return nil, nil, &template.FieldError{Field: field, Message: fmt.Sprintf("%s: move the packages into %s, the file of packages.%s", field, own.File, site.Name())}
 		}
-		own.List = slices.Concat(own.List, more.List)
+		own.List, own.Scripts = slices.Concat(own.List, more.List), slices.Concat(own.Scripts, more.Scripts)
+		t.Packages[site.Name()] = &own
 	}
-	t.Packages.Deb = template.Requests{}
-	t.Packages.NPMScripts = slices.Concat(t.Packages.NPMScripts, step.Packages.NPMScripts)
 	lock := &Lock{Version: lockVersion, Base: LockedBase{Name: t.Base}, Pip: of.lock.Build.PipFor(&t), NPM: of.lock.Build.NPMFor(&t), Maven: of.lock.Build.MavenFor(&t), Composer: of.lock.Build.ComposerFor(&t), Gem: of.lock.Build.GemFor(&t)}
 	build := buildOf{dir: of.dir, t: &t, base: of.base, debs: of.debs, release: of.release, lock: lock, report: of.report}
 	more, err := b.packages(ctx, &build)

@@ -18,12 +18,12 @@ type Contracted interface {
 }
 
 // ofContract returns the Runtime for functions of a contract, or nil. A Runtime that is not
-// Contracted runs fre, and contracts that imply the Runtime.
+// Contracted runs fre.
 func ofContract(r Runtime, c template.Contract) Runtime {
 	if other, ok := r.(Contracted); ok {
 		return other.Contract(cmp.Or(c, template.ContractFRE))
 	}
-	if c == "" || c == template.ContractFRE || template.Implied(c) == r.Name() {
+	if c == "" || c == template.ContractFRE {
 		return r
 	}
 	return nil
@@ -42,7 +42,7 @@ func CheckTemplate(t *template.Template, bases []Base, runtimes []Runtime, sites
 	}
 	for _, site := range sites {
 		requests, field := t.Packages.Of(site.Name()), "packages."+site.Name()
-		if requests == nil || requests.None() {
+		if requests.None() {
 			continue
 		}
 		if want := site.Bases(); want != nil && !t.ForeignBase() && !slices.Contains(want, template.BaseName(t.Base)) {

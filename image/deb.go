@@ -65,7 +65,7 @@ type LockedDebPackage struct {
 // DebFor returns the section of Debian packages if it answers the template's request on a base
 // environment with the same packages, else nil. l may be nil.
 func (l *Lock) DebFor(t *template.Template, base LockedBase) *LockedDeb {
-	if l == nil || l.Deb == nil || !slices.Equal(l.Deb.Request, t.Packages.Deb.Key()) || !slices.Equal(l.Deb.Libs, t.Libs) ||
+	if l == nil || l.Deb == nil || !slices.Equal(l.Deb.Request, t.Packages.Of("deb").Key()) || !slices.Equal(l.Deb.Libs, t.Libs) ||
 		l.Base.Name != base.Name || !maps.Equal(l.Base.Packages, base.Packages) {
 		return nil
 	}
@@ -88,11 +88,11 @@ func (l *LockedDeb) check() error {
 // dependency that the base environment lacks.
 func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	t := of.t
-	if t.Packages.Deb.None() && len(t.Libs) == 0 {
+	if t.Packages.Of("deb").None() && len(t.Libs) == 0 {
 		of.lock.Deb = nil
 		return nil, nil
 	}
-	if t.Packages.Deb.File != "" {
+	if t.Packages.Of("deb").File != "" {
 		return nil, &template.FieldError{Field: "packages.deb", Message: "packages.deb is a list of Debian packages, not a file"}
 	}
 	const name = "deb"
@@ -176,14 +176,14 @@ func (d *debs) resolve(ctx context.Context) (*LockedDeb, error) {
 		return nil, err
 	}
 	d.of.report(Event{Step: "packages", Message: "resolve deb"})
-	out := &LockedDeb{Request: t.Packages.Deb.Key(), Libs: t.Libs, Packages: []LockedDebPackage{}}
+	out := &LockedDeb{Request: t.Packages.Of("deb").Key(), Libs: t.Libs, Packages: []LockedDebPackage{}}
 	add := func(list []debian.Package, libs bool) {
 		for _, p := range list {
 			out.Packages = append(out.Packages, LockedDebPackage{p.Name, p.Version, p.Architecture, "sha256:" + p.SHA256, libs})
 			installed[p.Name] = p.Version
 		}
 	}
-	list, err := a.ResolveOver(ctx, t.Packages.Deb.List, installed, debExclude())
+	list, err := a.ResolveOver(ctx, t.Packages.Of("deb").List, installed, debExclude())
 	if err != nil {
 		return nil, d.fault(err, "packages.deb")
 	}

@@ -35,9 +35,9 @@ func (c *codeTree) checkHandler(t *template.Template, rootfs string) error {
 		return c.checkClass(t, class)
 	case at < 0:
 		return nil
-	case t.Runtime == "python" && t.Packages.Pip.None(): // otherwise the module may be in a package
+	case t.Runtime == "python" && t.Packages.Of("pip").None(): // otherwise the module may be in a package
 		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py", ".pyc", ".so")
-	case t.Runtime == "node" && t.Packages.NPM.None():
+	case t.Runtime == "node" && t.Packages.Of("npm").None():
 		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js", ".cjs", ".mjs", ".json", ".node")
 	case t.Runtime == "php":
 		return c.checkFile(t.Handler, path.Clean(t.Handler[:at])+".php")
@@ -73,7 +73,7 @@ func (c *codeTree) checkClass(t *template.Template, class string) error {
 		}
 		found = found || slices.Contains(names, class)
 	}
-	if found || !t.Packages.Maven.None() {
+	if found || !t.Packages.Of("maven").None() {
 		return nil
 	}
 	return c.handlerError(t.Handler, "no %s in the code or jars: add the class, or name an existing class (found: %s)", class, c.topNames())

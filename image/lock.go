@@ -127,7 +127,7 @@ var (
 
 // PipFor returns the pip section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) PipFor(t *template.Template) *LockedPip {
-	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Pip.Key()) || !maps.Equal(l.Pip.Index, t.Packages.PipIndex) {
+	if l == nil || l.Pip == nil || !slices.Equal(l.Pip.Request, t.Packages.Of("pip").Key()) || !maps.Equal(l.Pip.Index, t.Packages.Of("pip").Index) {
 		return nil
 	}
 	return l.Pip
@@ -135,7 +135,7 @@ func (l *Lock) PipFor(t *template.Template) *LockedPip {
 
 // NPMFor returns the npm section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) NPMFor(t *template.Template) *LockedNPM {
-	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.NPM.Key()) {
+	if l == nil || l.NPM == nil || !slices.Equal(l.NPM.Request, t.Packages.Of("npm").Key()) {
 		return nil
 	}
 	return l.NPM
@@ -143,7 +143,7 @@ func (l *Lock) NPMFor(t *template.Template) *LockedNPM {
 
 // MavenFor returns the maven section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) MavenFor(t *template.Template) *LockedMaven {
-	if l == nil || l.Maven == nil || !slices.Equal(l.Maven.Request, t.Packages.Maven.Key()) {
+	if l == nil || l.Maven == nil || !slices.Equal(l.Maven.Request, t.Packages.Of("maven").Key()) {
 		return nil
 	}
 	return l.Maven
@@ -152,7 +152,7 @@ func (l *Lock) MavenFor(t *template.Template) *LockedMaven {
 // ComposerFor returns the composer section if it answers the template's request, else nil. l may be
 // nil.
 func (l *Lock) ComposerFor(t *template.Template) *LockedComposer {
-	if l == nil || l.Composer == nil || !slices.Equal(l.Composer.Request, t.Packages.Composer.Key()) {
+	if l == nil || l.Composer == nil || !slices.Equal(l.Composer.Request, t.Packages.Of("composer").Key()) {
 		return nil
 	}
 	return l.Composer
@@ -160,7 +160,7 @@ func (l *Lock) ComposerFor(t *template.Template) *LockedComposer {
 
 // GemFor returns the gem section if it answers the template's request, else nil. l may be nil.
 func (l *Lock) GemFor(t *template.Template) *LockedGem {
-	if l == nil || l.Gem == nil || !slices.Equal(l.Gem.Request, t.Packages.Gem.Key()) {
+	if l == nil || l.Gem == nil || !slices.Equal(l.Gem.Request, t.Packages.Of("gem").Key()) {
 		return nil
 	}
 	return l.Gem
@@ -172,16 +172,6 @@ func (l *Lock) GitFor(t *template.Template) *LockedGit {
 		return nil
 	}
 	return l.Git
-}
-
-// Find returns the pinned version of a package, by the name's normal form (PEP 503).
-func (l *LockedPip) Find(name string) (LockedPackage, bool) {
-	name = template.NormalName(name)
-	i := slices.IndexFunc(l.Packages, func(p LockedPackage) bool { return template.NormalName(p.Name) == name })
-	if i < 0 {
-		return LockedPackage{}, false
-	}
-	return l.Packages[i], true
 }
 
 // ReadLock reads dir's lock file. Without a lock file it returns nil.

@@ -128,11 +128,11 @@ func (l *Lock) sections() (map[string]json.RawMessage, error) {
 func (b *Builder) asked(t *template.Template) []string {
 	var out []string
 	for _, site := range b.Sites {
-		if r := t.Packages.Of(site.Name()); r != nil && !r.None() {
+		if r := t.Packages.Of(site.Name()); !r.None() {
 			out = append(out, site.Name())
 		}
 	}
-	if !t.Packages.Deb.None() || len(t.Libs) > 0 {
+	if !t.Packages.Of("deb").None() || len(t.Libs) > 0 {
 		out = append(out, "deb")
 	}
 	if t.Code.Git != nil {

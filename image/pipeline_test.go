@@ -31,7 +31,12 @@ func TestPipelineImage(t *testing.T) {
 	defer root.Close()
 	var digests []store.Digest
 	for range 2 {
-		img, lock, err := (&Builder{Store: s}).Build(t.Context(), root, nil)
+		b := &Builder{Store: s}
+		tmpl, err := b.Template(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, lock, err := b.Build(t.Context(), root, tmpl, nil)
 		if err != nil || lock != nil {
 			t.Fatal(lock, err)
 		}
@@ -55,7 +60,7 @@ func TestPipelineImage(t *testing.T) {
 
 // TestPipelineConfig: what no template could have said is refused in images from elsewhere.
 func TestPipelineConfig(t *testing.T) {
-	tmpl, err := template.Parse(template.FileName, []byte("id: f\npipeline: [a]\n"))
+	tmpl, err := (&Builder{}).Parse(template.FileName, []byte("id: f\npipeline: [a]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,9 @@ type Site interface {
 	// Name returns the key below the template's packages: "pip", "npm".
 	Name() string
 
+	// Syntax returns how templates write requests. Name and Bases are set by [Dialect].
+	Syntax() template.Site
+
 	// Bases returns the FRE bases that the packages are for; nil: all. In foreign bases the site
 	// searches for the programs it needs.
 	Bases() []string
@@ -94,6 +97,46 @@ type Runtime interface {
 	// or the interpreter reads a variable of env, the function's whole environment, when it starts
 	// ([ParkedInterpreter.Fits]).
 	Parked(t *template.Template, env []string) *ParkedInterpreter
+}
+
+// Described is a Runtime that adds to the template language: see [Dialect].
+type Described interface {
+	Runtime
+
+	// Describe returns the default handlers and the like. Name, Bases and Anywhere are set by Dialect.
+	Describe() template.Runtime
+}
+
+// Dialect returns the template language of bases, runtimes and package sites.
+func Dialect(bases []Base, runtimes []Runtime, sites []Site) *template.Dialect {
+	d := &template.Dialect{}
+	for i := range bases {
+		d.Bases = append(d.Bases, bases[i].Name)
+	}
+	for _, r := range runtimes {
+		var of template.Runtime
+		if described, ok := r.(Described); ok {
+			of = described.Describe()
+		}
+		of.Name, of.Bases = r.Name(), r.Bases()
+		if last := len(of.Bases) - 1; of.Bases[last] == AnyBase {
+			of.Bases, of.Anywhere = of.Bases[:last], true
+		}
+		handlers := map[template.Contract]string{}
+		for _, c := range template.Contracts() {
+			if ofContract(r, c) != nil {
+				handlers[c] = of.Handlers[c]
+			}
+		}
+		of.Handlers = handlers
+		d.Runtimes = append(d.Runtimes, of)
+	}
+	for _, s := range sites {
+		of := s.Syntax()
+		of.Name, of.Bases = s.Name(), s.Bases()
+		d.Sites = append(d.Sites, of)
+	}
+	return d
 }
 
 // ForkServer is a Runtime whose bootstrap, with FRE_FORK=1 in the environment, imports the handler

@@ -217,10 +217,11 @@ func (b *Builder) projectRequests(ctx context.Context, of *buildOf, runtime Runt
 		site, file, text, err := p.Requests(code.FS())
 		r := of.t.Packages.Of(site)
 		switch {
-		case r != nil && !r.None():
+		case !r.None():
 			return nil // the template's requests win; the build of the code reports faults
-		case err == nil && r != nil:
-			*r = template.Requests{File: path.Join(of.t.Code.Path, file), Text: bom.Decode(text)}
+		case err == nil && site != "":
+			r.File, r.Text = path.Join(of.t.Code.Path, file), bom.Decode(text)
+			of.t.Request(site, r)
 		}
 		return err
 	})

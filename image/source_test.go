@@ -118,7 +118,7 @@ type scriptsSite struct {
 }
 
 func (s scriptsSite) Packages(_ context.Context, _ *Step, t *template.Template, _ *Lock) ([]store.Part, error) {
-	*s.allowed = append(*s.allowed, t.Packages.NPMScripts)
+	*s.allowed = append(*s.allowed, t.Packages.Of("npm").Scripts)
 	return nil, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/php"
 	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/runtimes/ruby"
+	"github.com/fre-engine/fre/template"
 )
 
 // Bases returns every base environment.
@@ -41,6 +42,9 @@ func All() []image.Runtime {
 		httpserver.Runtime{},
 	}
 }
+
+// Dialect returns the template language of all bases, runtimes and sites.
+func Dialect() *template.Dialect { return image.Dialect(Bases(), All(), Sites()) }
 
 // Repository returns the fetcher of code from git.
 func Repository() image.Repository { return git.Repository{} }

@@ -941,3 +941,12 @@ func (w *workshop) archived(t *testing.T, img *store.Image, name string) string 
 	}
 	return name
 }
+
+// Build builds the template in dir.
+func (w *workshop) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
+	t, err := w.Template(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return w.Builder.Build(ctx, dir, t, report)
+}

@@ -52,7 +52,7 @@ func TestContractRefused(t *testing.T) {
 		"id: f\nbase: native\ncontract: cgi\nhandler: \"a 'b\"\n":             "is not a command line",
 		"id: f\nruntime: go\ncontract: lambda\ninstances: {concurrency: 2}\n": "handles one event at a time",
 	} {
-		tmpl, err := template.Parse(template.FileName, []byte(fret))
+		tmpl, err := runtimes.Dialect().Parse(template.FileName, []byte(fret))
 		if err == nil {
 			err = image.CheckTemplate(tmpl, runtimes.Bases(), runtimes.All(), runtimes.Sites())
 		}

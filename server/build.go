@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // buildRoutes are the routes that build images and deploy functions.
@@ -210,14 +211,18 @@ func (s *buildRoutes) buildBody(w http.ResponseWriter, r *http.Request, out *lin
 	if err != nil {
 		return nil, nil, uploadError(err)
 	}
-	if err := s.mayBuild(r, dir); err != nil {
+	t, err := s.engine.Template(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.mayBuild(r, t); err != nil {
 		return nil, nil, err
 	}
 	ctx := r.Context()
 	if !identityOf(r).All() {
 		ctx = engine.KeepNames(ctx)
 	}
-	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, out.report)
+	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, t, out.report)
 }
 
 // unpack writes the uploaded template to dir. unpack stops when the disk would run full.
@@ -280,14 +285,10 @@ func wantTar(r *http.Request) error {
 
 // mayBuild refuses a template of another tenant, and a template whose image would take the name
 // of another tenant's image.
-func (s *buildRoutes) mayBuild(r *http.Request, dir *os.Root) error {
+func (s *buildRoutes) mayBuild(r *http.Request, t *template.Template) error {
 	id := identityOf(r)
 	if id.All() && s.access == nil {
 		return nil
-	}
-	t, err := image.TemplateIn(dir)
-	if err != nil {
-		return nil //nolint:nilerr // Build says it, with what it has to say besides
 	}
 	noteOn(r, t.ID)
 	if id.All() {

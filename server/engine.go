@@ -20,13 +20,16 @@ import (
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/template"
 )
 
 // Engine is the part of *engine.Engine that the server uses. Package servertest holds the other
 // implementation.
 type Engine interface {
 	ForTenant(ctx context.Context) context.Context
-	Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error)
+	ParseTemplate(name string, src []byte) (*template.Template, error)
+	Template(dir *os.Root) (*template.Template, error)
+	Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (*store.Image, *image.Lock, error)
 	Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error)
 
 	Load(ctx context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error)

@@ -8,7 +8,6 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
-	"github.com/fre-engine/fre/template"
 )
 
 // systemRoutes are the routes of the engine itself: versions, state, changes, templates.
@@ -85,7 +84,7 @@ func (s *systemRoutes) templateCheck(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return fmt.Errorf("read template: %w", err)
 	}
-	t, err := template.Parse(api.TemplateFile, src)
+	t, err := s.engine.ParseTemplate(api.TemplateFile, src)
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/internal/lazyregexp"
-
-	"github.com/goccy/go-yaml/ast"
 )
 
 // Access says who may call a function at the gateway.
@@ -64,36 +62,16 @@ func corsToken(s string) error {
 	return nil
 }
 
-// access reads token or open.
-func (d *decoder) access(dst *Access) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch a := Access(s); a {
-		case AccessToken, AccessOpen:
-			*dst = a
-		default:
-			d.errorf(n, `%s must be "token" or "open", not %q`, path, s)
-		}
-	}
-}
-
 func (d *decoder) corsFields(c *CORS) []field {
 	return []field{
-		{key: "origins", required: true, value: d.strings(&c.Origins, corsOrigin)},
-		{key: "methods", value: d.strings(&c.Methods, corsToken)},
-		{key: "headers", value: d.strings(&c.Headers, corsToken)},
-		{key: "credentials", value: d.boolean(&c.Credentials)},
-		{key: "max_age", value: measure(d, &c.MaxAge, parseDuration, time.Duration.String, 0, maxCORSAge)},
-	}
-}
-
-func (d *decoder) cors(t *Template, c *CORS) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		t.CORS = c
-		d.field(n, path, field{below: d.corsFields(c)})
+		{key: "origins", required: true, value: d.strings(&c.Origins, item{patternSchema(originPattern), corsOrigin}), more: object{{"minItems", 1}, {"maxItems", maxCORS}},
+			about: "Origins such as https://app.example, or * alone for all.", examples: []any{[]string{"https://app.example"}}},
+		{key: "methods", value: d.strings(&c.Methods, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
+			about: "Methods of requests.", def: []string{"GET", "HEAD", "POST"}},
+		{key: "headers", value: d.strings(&c.Headers, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
+			about: "Header fields that requests may have.", examples: []any{[]string{"Content-Type", "Authorization"}}},
+		{key: "credentials", value: d.boolean(&c.Credentials), about: "Whether cookies and the like go along; not with *.", def: false},
+		{key: "max_age", value: measure(d, &c.MaxAge, durations, 0, maxCORSAge), about: "For how long a browser remembers the answer to a preflight request, at most 24h.", def: "5m"},
 	}
 }
 

@@ -45,32 +45,15 @@ const (
 	LambdaHTTP LambdaEvent = "http" // request and answer in payload format 2.0 of API Gateway and function URLs
 )
 
-// implied has the runtime of each contract with only one runtime.
-var implied = map[Contract]string{
-	ContractASGI: "python", ContractWSGI: "python", ContractHTTP: "http", ContractCGI: "native", ContractStdio: "native",
-}
-
-// Implied returns the runtime of a contract with only one runtime, "" for other contracts.
-func Implied(c Contract) string { return implied[c] }
-
-// contractHandlers are default handlers by contract and runtime.
-var contractHandlers = map[Contract]map[string]string{
-	ContractLambda:    {"python": "lambda_function.lambda_handler", "node": "index.handler", "java": "example.Handler::handleRequest", "go": "main"},
-	ContractASGI:      {"python": "main.app"},
-	ContractWSGI:      {"python": "main.app"},
-	ContractFramework: {"python": "main.function", "node": "index.function", "java": "Function"},
-	ContractKnative:   {"python": "function.new", "node": "index.handle", "go": "Handle"},
-}
-
 // setContract sets the fields that the contract implies, and the contract that other fields imply.
-func (t *Template) setContract() {
-	if t.Runtime == "" && (t.Contract == ContractHTTP || t.Contract == ContractCGI || t.Contract == ContractStdio || t.ForeignBase()) {
-		t.Runtime = implied[t.Contract]
+func (t *Template) setContract(dialect *Dialect) {
+	if only := dialect.implied(t.Contract); t.Runtime == "" && only != nil && (only.Anywhere || t.ForeignBase()) {
+		t.Runtime = only.Name
 	}
 	if t.Runtime == "" && !t.ForeignBase() {
 		t.Runtime = BaseName(t.Base)
 	}
-	native := t.Runtime == "native"
+	native := t.Runtime == runtimeNative
 	if t.Instances.Isolation == "" {
 		t.Instances.Isolation = IsolationInstance
 		if native && (t.Contract == "" || t.Contract == ContractStdio) {
@@ -79,7 +62,7 @@ func (t *Template) setContract() {
 	}
 	switch {
 	case t.Contract != "":
-	case t.Runtime == "http":
+	case t.Runtime == runtimeHTTP:
 		t.Contract = ContractHTTP
 	case native && t.Instances.Isolation == IsolationEvent:
 		t.Contract = ContractStdio
@@ -89,14 +72,13 @@ func (t *Template) setContract() {
 	if t.Contract == ContractLambda {
 		t.Lambda.Event = cmp.Or(t.Lambda.Event, LambdaBody)
 	}
-	if t.Handler == "" {
-		t.Handler = contractHandlers[t.Contract][t.Runtime]
-		if t.Contract == ContractFRE {
-			t.Handler = defaultHandlers[t.Runtime]
-		}
+	runtime := dialect.runtime(t.Runtime)
+	if runtime == nil {
+		return
 	}
-	if t.Runtime == "python" && t.Contract != ContractFRE {
-		t.Handler = strings.NewReplacer(":", ".", "/", ".").Replace(t.Handler) // servers and Lambda write : or /
+	t.Handler = cmp.Or(t.Handler, runtime.Handlers[t.Contract])
+	if runtime.Dotted != nil && t.Contract != ContractFRE {
+		t.Handler = runtime.Dotted(t.Handler)
 	}
 }
 
@@ -109,17 +91,17 @@ func (d *decoder) contractRelations(t *Template, fail func(path, format string, 
 	if t.Contract == ContractStdio && in.Isolation != IsolationEvent {
 		fail("instances.isolation", `the contract stdio starts a program for each sandbox: instances.isolation must be "event"; cgi starts a program for each event`)
 	}
-	if t.Contract == ContractFRE && t.Runtime == "native" && in.Isolation == IsolationEvent {
+	if t.Contract == ContractFRE && t.Runtime == runtimeNative && in.Isolation == IsolationEvent {
 		fail("contract", `a native program with the contract fre speaks the channel's protocol and is reused: set instances.isolation to "instance", or the contract to stdio`)
 	}
 	// Lambda's runtime interface clients handle one event at a time.
-	if t.Contract == ContractLambda && in.Concurrency > 1 && t.Runtime != "python" && t.Runtime != "node" {
+	if r := d.dialect.runtime(t.Runtime); t.Contract == ContractLambda && in.Concurrency > 1 && (r == nil || slices.Contains(r.Serial, t.Contract)) {
 		fail("instances.concurrency", "instances.concurrency must be 1: a Lambda runtime interface client handles one event at a time")
 	}
 }
 
-func (d *decoder) contract(dst *Contract) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) contract(dst *Contract) value {
+	return value{object{{"enum", Contracts()}}, func(n ast.Node, path string) {
 		s, ok := d.str(n, path)
 		if !ok {
 			return
@@ -133,20 +115,5 @@ func (d *decoder) contract(dst *Contract) func(ast.Node, string) {
 			return
 		}
 		*dst = Contract(s)
-	}
-}
-
-func (d *decoder) lambdaEvent(dst *LambdaEvent) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch e := LambdaEvent(s); e {
-		case LambdaBody, LambdaHTTP:
-			*dst = e
-		default:
-			d.errorf(n, `%s must be "body" or "http", not %q`, path, s)
-		}
-	}
+	}}
 }

@@ -24,30 +24,13 @@ var (
 	handlerPattern = lazyregexp.New(`^[^\x00-\x1f]{1,255}$`)
 	readyPattern   = lazyregexp.New(`^/[!-~]{0,254}$`)
 	envPattern     = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	pipPattern     = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])? *(\[[A-Za-z0-9._, -]*\])? *([<>=!~(;][^\x00-\x1f@]*)?$`)
 	runPattern     = lazyregexp.New(`^[^\x00]{1,1000}$`)
-	namePackage    = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]{1,127}$`) // of Debian
-	mavenPattern   = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*:[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_\[(][A-Za-z0-9_.+,()\[\]-]*(@bom|:[A-Za-z0-9_][A-Za-z0-9_.-]*)?|::[A-Za-z0-9_][A-Za-z0-9_.-]*)?$`)
+	namePackage    = lazyregexp.New(`^[a-z0-9][a-z0-9+.-]{1,127}$`)           // of Debian
 	refPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}$`) // as in git-check-ref-format(1), without unused characters
 	urlPattern     = lazyregexp.New("^((https?|ssh)://([A-Za-z0-9_.~-]+@)?[A-Za-z0-9_.~:\\[\\]-]+/|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:)[^\\x00-\\x20\"'\\\\`$]{1,1000}$")
 	debPattern     = lazyregexp.New(`^[a-z0-9][a-z0-9.+-]{1,254}(=[A-Za-z0-9*?\[][A-Za-z0-9.+:~*?\[\]-]{0,254})?$`)
 	libPattern     = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.+-]*\.so(\.[A-Za-z0-9_.+-]+)?$`)
-	npmPattern     = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*(@[^\x00-\x1f@/:]+)?$`)
 )
-
-// packageName matches a package of pip.
-var packageName = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
-
-// npmName matches a package of npm_scripts, without a version.
-var npmName = lazyregexp.New(`^(@[a-z0-9~-][a-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*$`)
-
-const npmNameWanted = `write a package's name only, for example "bcrypt"`
-
-// composerPattern matches a package in the syntax of composer require.
-var composerPattern = lazyregexp.New(`^[a-z0-9]([_.-]?[a-z0-9]+)*/[a-z0-9](([_.]|-{1,2})?[a-z0-9]+)*(:[^\x00-\x1f]+)?$`)
-
-// gemPattern matches a gem in the syntax of gem install, with any number of versions.
-var gemPattern = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(: *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*(, *(=|!=|>=|<=|>|<|~>)? *[0-9][0-9A-Za-z.-]*)*)?$`)
 
 // Ranges of numbers, in the units of [Resources].
 const (
@@ -64,91 +47,151 @@ const (
 	MaxEnvBytes            = 128 << 10 // of all names and values; the kernel allows MAX_ARG_STRLEN for one
 )
 
-// fields is the only table of a template's keys. The parser, the suggestions, and the comparison
-// with the published schema use it.
+// fields is the only table of a template's keys. The parser, the suggestions and the published schema
+// use it.
 func (d *decoder) fields(t *Template) []field {
-	in, res := &t.Instances, &t.Resources
-	repository := &GitCode{}
-	git := []field{
-		{key: "url", required: true, value: d.gitURL(&repository.URL)},
-		{key: "ref", value: d.text(&repository.Ref, refPattern, "a branch, a tag or a whole commit id")},
-		{key: "auth", value: d.text(&repository.Auth, namePattern, "the name of a credential in the engine's configuration")},
-		{key: "submodules", value: d.boolean(&repository.Submodules)},
+	if t.Packages == nil {
+		t.Packages = Packages{}
 	}
-	step := &BuildStep{Output: "."}
-	build := []field{
-		{key: "run", required: true, value: d.text(&step.Run, runPattern, "a command of the shell")},
-		{key: "packages", below: []field{
-			{key: "pip", value: d.strings(&step.Packages.Pip.List, requirement(pipPattern, `write a requirement such as "cython==3.0.11"`))},
-			{key: "npm", value: d.strings(&step.Packages.NPM.List, requirement(npmPattern, `write a package such as "typescript@5.6.3"`))},
-			{key: "deb", value: d.strings(&step.Packages.Deb.List, requirement(namePackage, `write a Debian package such as "make"`))},
-			{key: "npm_scripts", value: d.strings(&step.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
-		}},
-		{key: "output", value: d.codePath(&step.Output)},
-	}
-	network := []field{
-		{key: "mode", required: true, value: d.networkMode(&t.Network.Mode)},
-		{key: "allow", value: d.destinations(&t.Network.Allow)},
-		{key: "lend_connection", value: d.boolean(&t.Network.LendConnection)},
-	}
+	git, build := &GitCode{}, &BuildStep{Output: "."}
 	cors := &CORS{}
 	return []field{
-		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
-		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128")},
-		{key: "pipeline", value: d.pipeline(&t.Pipeline)},
-		{key: "base", value: d.base(&t.Base)},
-		{key: "runtime", value: d.text(&t.Runtime, namePattern, `the name of a runtime such as "python"`)},
-		{key: "contract", value: d.contract(&t.Contract)},
-		{key: "packages", below: []field{
-			{key: "pip", value: d.requests(&t.Packages.Pip, requirement(pipPattern, `write a requirement such as "lxml==5.3.0"; options, URLs and paths are not supported yet`))},
-			{key: "npm", value: d.requests(&t.Packages.NPM, requirement(npmPattern, `write a package such as "left-pad@1.3.0"; URLs, paths and aliases are not supported yet`))},
-			{key: "maven", value: d.requests(&t.Packages.Maven, requirement(mavenPattern, `write "group:artifact:version" or "group:artifact:version:classifier", or "group:artifact" with a "group:artifact:version@bom" that says the version`))},
-			{key: "deb", value: d.strings(&t.Packages.Deb.List, requirement(debPattern, `write a Debian package such as "curl" or "ghostscript=10.*"`))},
-			{key: "composer", value: d.requests(&t.Packages.Composer, requirement(composerPattern, `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`))},
-			{key: "gem", value: d.requests(&t.Packages.Gem, requirement(gemPattern, `write a gem such as "sinatra" or "rack:>= 2, < 4"; git and paths are not supported`))},
-			{key: "npm_scripts", value: d.strings(&t.Packages.NPMScripts, requirement(npmName, npmNameWanted))},
-			{key: "pip_index", value: d.pipIndex(&t.Packages.PipIndex)},
+		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"),
+			about: "The function's name: lower-case letters, digits and dashes.", examples: []any{"thumbnail"}},
+		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128"),
+			about: "The image's version. Quote it where it looks like a number.", def: "latest", examples: []any{"0.1.0"}},
+		{key: "pipeline", value: d.pipeline(&t.Pipeline),
+			about:    "Functions of the same tenant, NAME or NAME@REVISION, that the function is, one behind the other: each has the answer of the one before. It has no base, code or sandbox of its own; of resources it has timeout alone.",
+			examples: []any{[]string{"resize", "watermark@3", "publish"}}},
+		{key: "base", value: d.base(&t.Base),
+			about:    "The base environment: the language's runtime on a slim system. native runs any program. It may be left out where the runtime has a base of its own. NAME:RELEASE is of that release of the distribution. oci:IMAGE is an image of a registry, archive:FILE what docker save wrote, layout:DIRECTORY an OCI layout, dir:DIRECTORY a root file system: these need runtime.",
+			examples: d.baseExamples()},
+		{key: "runtime", value: d.text(&t.Runtime, namePattern, "the name of a runtime"+d.dialect.example()),
+			about: "How the function is run. The default is the base's own; where it is given the base may be left out.",
+			more:  object{{"enum", d.dialect.named(func(*Runtime) bool { return true })}}},
+		{key: "contract", value: d.contract(&t.Contract),
+			about:    "What the code is written against: fre (handle(event, context)), lambda (AWS Lambda's handlers, or its runtime interface clients), asgi, wsgi, functions-framework (Google's), knative, http (a server: the runtime http), cgi (a program for each event, RFC 3875), stdio (a program for each sandbox, the body on stdin). http, cgi and stdio imply their runtime. See docs/contracts.md.",
+			examples: []any{ContractLambda}},
+		{key: "packages", below: d.packages(t.Packages),
+			about: "Packages from the ecosystems' own sites, pinned in fret.lock by the first build.", more: d.dialect.scriptsNeed(false)},
+		{key: "slim", value: d.slim(&t.Slim),
+			about: "true: a base of FRE's also leaves out what few functions load, such as rare modules of the language and character sets. false: a base of FRE's, and Debian packages, hold all their files, of a base those but documentation. Without it, documentation and what serves installation alone are left out."},
+		{key: "keep", value: d.strings(&t.Keep, item{patternSchema(pathPattern).with("maxLength", maxItem), keepGlob}),
+			about:    "Paths below the root that stay in a base of FRE's and in Debian packages though slimming would leave them out: * and ? for part of a name, ** for any number of directories.",
+			examples: []any{[]string{"usr/share/locale/de"}}},
+		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's soname, for example "libxml2.so.2"`)),
+			about:    "Shared libraries by the name that programs ask for: the Debian package that has each is found, and its libraries and those they need are added.",
+			examples: []any{[]string{"libxml2.so.2"}}},
+		{key: "code", about: "Where the function's own files come from.", more: object{{"not", object{{"required", []string{"archive", "git"}}}}}, below: []field{
+			{key: "path", value: d.codePath(&t.Code.Path),
+				about: "A directory or file below the template's (the archive's, the repository's), which becomes /function. A .freignore file in it names what is left out.",
+				def:   ".", examples: []any{"src"}},
+			{key: "archive", value: d.codePath(&t.Code.Archive),
+				about: "A zip or tar, packed with gzip, zstd, xz or not at all, beside the template; path is then below its top.", examples: []any{"code.zip"}},
+			d.set("git", func() { t.Code.Git = git }, field{below: d.git(git),
+				about:    "A git repository; path is then below its top. fret.lock pins the commit.",
+				examples: []any{object{{"url", "https://example.org/team/function.git"}, {"ref", "v1.2"}}}}),
+			d.set("build", func() { t.Code.Build = build }, field{below: d.buildStep(build),
+				about:    "Makes the function's files out of the code: run in a sandbox, in a copy of it, without network.",
+				examples: d.dialect.buildExamples()}),
 		}},
-		{key: "slim", value: d.slim(&t.Slim)},
-		{key: "keep", value: d.strings(&t.Keep, keepGlob)},
-		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's soname, for example "libxml2.so.2"`))},
-		{key: "code", below: []field{
-			{key: "path", value: d.codePath(&t.Code.Path)},
-			{key: "archive", value: d.codePath(&t.Code.Archive)},
-			{key: "git", value: d.git(t, repository, git), below: git},
-			{key: "build", value: d.buildStep(t, step, build), below: build},
+		{key: "handler", value: d.text(&t.Handler, handlerPattern, `a name such as "main.handle", or a path for native`),
+			about: d.dialect.handlers(), examples: []any{"main.handle", "bin/clock"}},
+		{key: "http", about: "With the runtime http: how the server is reached.", below: []field{
+			{key: "listen", value: oneOf(d, &t.HTTP.Listen, ListenPort, ListenFD), def: ListenPort,
+				about: "port: the server binds the port itself, which $PORT in its environment and its command line names. fd: FRE binds it, and the server finds the socket as file descriptor 3, as from systemd (LISTEN_FDS)."},
+			{key: "port", value: integer(d, &t.HTTP.Port, 1, 65535), def: 8080,
+				about: "Where the server listens, at 127.0.0.1 of its sandbox."},
+			{key: "ready", value: d.text(&t.HTTP.Ready, readyPattern, "the path of a request, such as /health"),
+				about: "A path that is asked for until its status is below 500, before the first event; without it a server that accepts connections is ready.", examples: []any{"/health"}},
 		}},
-		{key: "handler", value: d.text(&t.Handler, handlerPattern, `a name such as "main.handle", or a path for native`)},
-		{key: "http", below: []field{
-			{key: "listen", value: d.listen(&t.HTTP.Listen)},
-			{key: "port", value: integer(d, &t.HTTP.Port, 1, 65535)},
-			{key: "ready", value: d.text(&t.HTTP.Ready, readyPattern, "the path of a request, such as /health")},
+		{key: "lambda", about: "With the contract lambda: what the handler is called with.", below: []field{
+			{key: "event", value: oneOf(d, &t.Lambda.Event, LambdaBody, LambdaHTTP), def: LambdaBody,
+				about: "body: the request's body, which is JSON; what the handler returns is the answer's. http: all of the request, in payload format 2.0 of API Gateway and function URLs, and the answer too."},
 		}},
-		{key: "lambda", below: []field{{key: "event", value: d.lambdaEvent(&t.Lambda.Event)}}},
-		{key: "env", value: d.env(&t.Env)},
-		{key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
-		{key: "instances", below: []field{
-			{key: "isolation", value: d.isolation(&in.Isolation)},
-			{key: "fork", value: d.fork(&in.Fork)},
-			{key: "concurrency", value: integer(d, &in.Concurrency, 1, maxConcurrency)},
-			{key: "min", value: integer(d, &in.Min, 0, maxInstances)},
-			{key: "max", value: integer(d, &in.Max, 1, maxInstances)},
-			{key: "idle", value: measure(d, &in.Idle, parseDuration, time.Duration.String, 0, maxIdle)},
-		}},
-		{key: "resources", below: []field{
-			{key: "memory", value: measure(d, &res.MemoryBytes, ParseBytes, FormatBytes, minMemory, maxMemory)},
-			{key: "cpu", value: measure(d, &res.CPUMillis, parseCPU, formatCPU, minCPU, maxCPU)},
-			{key: "pids", value: integer(d, &res.Pids, 1, maxPids)},
-			{key: "tmp", value: measure(d, &res.TmpBytes, ParseBytes, FormatBytes, minTmp, maxTmp)},
-			{key: "files", value: integer(d, &res.Files, minFiles, maxFiles)},
-			{key: "timeout", value: measure(d, &res.Timeout, parseDuration, time.Duration.String, minTimeout, maxTimeout)},
-		}},
-		{key: "network", value: d.network(&t.Network, network), below: network},
-		{key: "secrets", value: d.strings(&t.Secrets, secretNamed)},
-		{key: "access", value: d.access(&t.Access)},
-		{key: "cors", value: d.cors(t, cors), below: d.corsFields(cors)},
-		{key: "events", below: d.eventFields(&t.Events)},
-		{key: "triggers", value: d.triggers(&t.Triggers), below: d.triggerFields(&Trigger{})},
+		{key: "env", value: d.env(&t.Env),
+			about: "Environment variables of the function. Names beginning with FRE_ are reserved.", examples: []any{object{{"LOG_LEVEL", "info"}}}},
+		{key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"), def: DefaultTenant,
+			about: "Who owns the function: tenants share /work among their own functions and with nobody else. In another tenant than default the function is called NAME.TENANT."},
+		{key: "secrets", value: d.strings(&t.Secrets, item{patternSchema(secretPattern), secretNamed}),
+			about: "Secrets of the tenant's (fre secret ls) that instances find as files in /run/secrets. They are read when an instance starts.",
+			more:  object{{"maxItems", maxSecrets}, {"uniqueItems", true}}, examples: []any{[]string{"stripe-key"}}},
+		{key: "access", value: oneOf(d, &t.Access, AccessToken, AccessOpen), more: object{{"type", "string"}},
+			about: "Who may call the function by the gateway. token: whoever has a token with the scope invoke. open: everybody, where the engine's configuration lets templates say so. Default: as that configuration says."},
+		d.set("cors", func() { t.CORS = cors }, field{below: d.corsFields(cors),
+			about: "To which web pages of other origins browsers give the function's answers. The gateway answers their preflight requests itself."}),
+		{key: "instances", about: "How many sandboxes there are and how long they live.", below: d.instances(&t.Instances)},
+		{key: "events", about: "How asynchronous events (/async-function/NAME, triggers) are treated.", below: d.eventFields(&t.Events)},
+		{key: "triggers", value: d.triggers(&t.Triggers), below: d.triggerFields(&Trigger{}),
+			about: "What makes events for the function beside requests."},
+		{key: "resources", about: "The limits of one sandbox.", below: d.resources(&t.Resources)},
+		{key: "network", value: d.network(&t.Network), below: d.networkFields(&t.Network), def: NetworkNone,
+			about:    "What the function can reach. none: its own loopback. egress: the public internet, or what allow names. host: the host's own network, where the engine's configuration allows it.",
+			more:     object{{"dependentSchemas", object{{"allow", properties(object{{"mode", object{{"const", NetworkEgress}}}})}}}},
+			examples: []any{NetworkEgress, object{{"mode", NetworkEgress}, {"allow", []string{"example.org", "*.example.org:443", "198.51.100.0/24"}}}}},
+	}
+}
+
+// set is a mapping that calls there before reading the keys below.
+func (d *decoder) set(key string, there func(), f field) field {
+	below := f.below
+	f.key, f.value.read = key, func(n ast.Node, path string) {
+		there()
+		d.field(n, path, field{below: below})
+	}
+	return f
+}
+
+func (d *decoder) git(c *GitCode) []field {
+	return []field{
+		{key: "url", required: true, value: d.gitURL(&c.URL), about: "https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH."},
+		{key: "ref", value: d.text(&c.Ref, refPattern, "a branch, a tag or a whole commit id"), about: "A branch, a tag or a whole commit id; the repository's HEAD if not given."},
+		{key: "auth", value: d.text(&c.Auth, namePattern, "the name of a credential in the engine's configuration"), about: "The name of a credential in the engine's configuration (packages.git)."},
+		{key: "submodules", value: d.boolean(&c.Submodules), about: "Whether submodules are fetched.", def: false},
+	}
+}
+
+func (d *decoder) buildStep(b *BuildStep) []field {
+	b.Packages = Packages{}
+	return []field{
+		{key: "run", required: true, value: d.text(&b.Run, runPattern, "a command of the shell"), about: "A command of the shell."},
+		{key: "packages", below: d.stepPackages(b.Packages), about: "There while it runs, beside the function's own packages.", more: d.dialect.scriptsNeed(true)},
+		{key: "output", value: d.codePath(&b.Output), about: "The directory that becomes /function.", def: "."},
+	}
+}
+
+func (d *decoder) instances(in *Instances) []field {
+	return []field{
+		{key: "isolation", value: oneOf(d, &in.Isolation, IsolationEvent, IsolationInstance),
+			about: "event: a fresh sandbox for every event (native's default). instance: a sandbox is reused while it is warm (the others' default)."},
+		{key: "fork", value: oneOf(d, &in.Fork, ForkAuto, ForkNever), def: ForkAuto,
+			about: "auto: instances may be forked from a process that has imported the handler already (where the runtime can), each into a sandbox of its own. never: every instance imports the handler itself."},
+		{key: "concurrency", value: integer(d, &in.Concurrency, 1, maxConcurrency), about: "Events at once in one instance.", def: 1},
+		{key: "min", value: integer(d, &in.Min, 0, maxInstances), about: "Instances kept warm.", def: 0},
+		{key: "max", value: integer(d, &in.Max, 1, maxInstances), about: "The most instances at once; not less than min.", def: 64},
+		{key: "idle", value: measure(d, &in.Idle, durations, 0, maxIdle), about: "An instance without events for this long is stopped. At most 24h.", def: "5m"},
+	}
+}
+
+func (d *decoder) resources(r *Resources) []field {
+	return []field{
+		{key: "memory", value: measure(d, &r.MemoryBytes, sizes, minMemory, maxMemory), about: "Memory, swap included: at least 4MiB.", more: object{{"minimum", minMemory}}, def: "128MiB"},
+		{key: "cpu", value: measure(d, &r.CPUMillis, cores, minCPU, maxCPU), about: "Cores, or thousandths of one with m: at least 10m.", def: "1", examples: []any{"500m", 1.5}},
+		{key: "pids", value: integer(d, &r.Pids, 1, maxPids), def: 64,
+			about: "Processes and threads. Default 64, or twice instances.concurrency where that is more. At least concurrency + 8 where isolation is instance."},
+		{key: "tmp", value: measure(d, &r.TmpBytes, sizes, minTmp, maxTmp), about: "Size of /tmp, which counts as memory while it is used: at least 64KiB.", more: object{{"minimum", minTmp}}, def: "64MiB"},
+		{key: "files", value: integer(d, &r.Files, minFiles, maxFiles), about: "Open files of one process.", def: 1024},
+		{key: "timeout", value: measure(d, &r.Timeout, durations, minTimeout, maxTimeout), about: "Wall-clock time of one event: at most 24h.", def: "30s"},
+	}
+}
+
+func (d *decoder) networkFields(n *Network) []field {
+	return []field{
+		{key: "mode", required: true, value: oneOf(d, &n.Mode, NetworkNone, NetworkEgress, NetworkHost), about: "none, egress or host."},
+		{key: "allow", value: d.destinations(&n.Allow),
+			about: "With egress: nothing but these. A name, *.NAME for all names below it, an address or ADDRESS/BITS, each with :PORT behind it for one port; IPv6 stands in brackets before a port."},
+		{key: "lend_connection", value: d.boolean(&n.LendConnection), def: false,
+			about: "Whether the function is lent its client's connection, a socket of the host's network, to write a long answer to: for functions that are trusted, where the engine's configuration allows it (network.lend_connections). It is " + d.dialect.connected() + "."},
 	}
 }
 
@@ -162,13 +205,8 @@ func (t *Template) setDefaults() {
 	}
 }
 
-// defaultHandlers has the default handler by runtime. Templates for other runtimes name a handler.
-var defaultHandlers = map[string]string{
-	"go": "Handle", "java": "Handler.handle", "node": "index.handle", "php": "index.handle", "python": "main.handle", "ruby": "main.handle",
-}
-
 // setDependentDefaults sets defaults that depend on other fields.
-func (t *Template) setDependentDefaults() {
+func (t *Template) setDependentDefaults(dialect *Dialect) {
 	if t.Resources.Pids == 0 {
 		// A runtime has up to a thread for each event, and some of its own.
 		t.Resources.Pids = max(64, 2*int64(t.Instances.Concurrency))
@@ -177,8 +215,8 @@ func (t *Template) setDependentDefaults() {
 		t.Instances.Isolation = IsolationInstance
 		return
 	}
-	t.setContract()
-	if t.Runtime == "http" {
+	t.setContract(dialect)
+	if t.Runtime == runtimeHTTP {
 		t.HTTP.Listen, t.HTTP.Port = cmp.Or(t.HTTP.Listen, ListenPort), cmp.Or(t.HTTP.Port, 8080)
 	}
 }
@@ -205,32 +243,27 @@ func (d *decoder) relations(t *Template) {
 	if least := int64(in.Concurrency) + runtimeThreads; t.Resources.Pids < least && in.Isolation == IsolationInstance {
 		fail("resources.pids", "resources.pids must be at least %d: an instance needs a thread for each of its events (instances.concurrency is %d) and %d for its runtime", least, in.Concurrency, runtimeThreads)
 	}
-	if _, ok := d.at["http"]; ok && t.Runtime != "http" {
+	if _, ok := d.at["http"]; ok && t.Runtime != runtimeHTTP {
 		fail("http", "http is for the runtime http, but the template's runtime is %s", t.Runtime)
 	}
-	if t.Runtime == "http" && t.Handler == "" {
+	if t.Runtime == runtimeHTTP && t.Handler == "" {
 		fail("", `missing key "handler" in template: the runtime http needs the server's command line, such as "node server.js"`)
 	}
-	if t.Runtime == "native" && t.Handler == "" {
+	if t.Runtime == runtimeNative && t.Handler == "" {
 		fail("", `missing key "handler" in template: the runtime native needs the path of the program, such as "bin/clock"`)
 	}
 	if _, ok := d.at["code.git"]; ok && t.Code.Archive != "" {
 		fail("code.git", "code.archive and code.git exclude each other: remove either")
 	}
-	if len(t.Packages.NPMScripts) > 0 && t.Packages.NPM.None() {
-		fail("packages.npm_scripts", "packages.npm_scripts names packages, but packages.npm is empty")
-	}
-	if step := t.Code.Build; step != nil && len(step.Packages.NPMScripts) > 0 && step.Packages.NPM.None() {
-		fail("code.build.packages.npm_scripts", "code.build.packages.npm_scripts names packages, but code.build.packages.npm is empty")
-	}
-	if len(t.Packages.PipIndex) > 0 && t.Packages.Pip.None() {
-		fail("packages.pip_index", "packages.pip_index names packages, but packages.pip is empty")
+	d.dialect.packagesRelations(t.Packages, "packages", fail)
+	if t.Code.Build != nil {
+		d.dialect.packagesRelations(t.Code.Build.Packages, "code.build.packages", fail)
 	}
 	if len(t.Network.Allow) > 0 && t.Network.Mode != NetworkEgress {
 		fail("network.allow", "network.allow is for the mode egress, but the network's mode is %s", t.Network.Mode)
 	}
-	if t.Network.LendConnection && (t.Contract != ContractFRE || t.Runtime != "go" && t.Runtime != "native") {
-		fail("network.lend_connection", `network.lend_connection is for the runtime go, and for native with instances.isolation "instance", but the template's runtime is %s`, t.Runtime)
+	if r := d.dialect.runtime(t.Runtime); t.Network.LendConnection && (t.Contract != ContractFRE || r == nil || !r.Connection) {
+		fail("network.lend_connection", "network.lend_connection is %s, but the template's runtime is %s", d.dialect.connected(), t.Runtime)
 	}
 	d.accessRelations(t, fail)
 	d.contractRelations(t, fail)
@@ -267,18 +300,9 @@ func keepGlob(s string) error {
 	return nil
 }
 
-func requirement(pattern *lazyregexp.Regexp, want string) func(string) error {
-	return func(s string) error {
-		if len(s) > 512 || !pattern.MatchString(s) {
-			return fmt.Errorf("bad requirement %q: %s", s, want)
-		}
-		return nil
-	}
-}
-
 // base reads a base in the syntax of [ParseBase].
-func (d *decoder) base(dst *string) func(ast.Node, string) {
-	return func(n ast.Node, at string) {
+func (d *decoder) base(dst *string) value {
+	return value{d.dialect.baseSchema(), func(n ast.Node, at string) {
 		s, ok := d.str(n, at)
 		if !ok {
 			return
@@ -289,13 +313,13 @@ func (d *decoder) base(dst *string) func(ast.Node, string) {
 			return
 		}
 		*dst = ref.String()
-	}
+	}}
 }
 
-func (d *decoder) codePath(dst *string) func(ast.Node, string) {
-	return func(n ast.Node, at string) {
+func (d *decoder) codePath(dst *string) value {
+	return value{fileSchema, func(n ast.Node, at string) {
 		var s string
-		d.text(&s, pathPattern, "a relative path below the template's directory")(n, at)
+		d.text(&s, pathPattern, "a relative path below the template's directory").read(n, at)
 		if s == "" {
 			return
 		}
@@ -304,62 +328,50 @@ func (d *decoder) codePath(dst *string) func(ast.Node, string) {
 			return
 		}
 		*dst = s
-	}
+	}}
 }
 
-// git reads repository by the fields below.
-func (d *decoder) git(t *Template, repository *GitCode, below []field) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		t.Code.Git = repository
-		d.field(n, path, field{below: below})
-	}
-}
-
-// buildStep reads step by the fields below.
-func (d *decoder) buildStep(t *Template, step *BuildStep, below []field) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		t.Code.Build = step
-		d.field(n, path, field{below: below})
-	}
-}
-
-func (d *decoder) gitURL(dst *string) func(ast.Node, string) {
-	return func(n ast.Node, at string) {
+func (d *decoder) gitURL(dst *string) value {
+	return value{patternSchema(urlPattern), func(n ast.Node, at string) {
 		var s string
-		d.text(&s, urlPattern, "write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH")(n, at)
+		d.text(&s, urlPattern, "write https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH").read(n, at)
 		if u, err := url.Parse(s); err == nil && u.User != nil && u.Scheme != "ssh" {
 			// Do not repeat the user: it may be a password.
 			d.errorf(n, "%s contains a user: put credentials into the engine's configuration (packages.git), and name the credential in code.git.auth", at)
 			return
 		}
 		*dst = s
-	}
+	}}
 }
 
-func (d *decoder) boolean(dst *bool) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) boolean(dst *bool) value {
+	return value{object{{"type", "boolean"}}, func(n ast.Node, path string) {
 		b, ok := n.(*ast.BoolNode)
 		if !ok {
 			d.errorf(n, "%s must be true or false, not %s", path, describe(n))
 			return
 		}
 		*dst = b.Value
-	}
+	}}
 }
 
-func (d *decoder) slim(dst *Slim) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) slim(dst *Slim) value {
+	return value{object{{"type", "boolean"}}, func(n ast.Node, path string) {
 		var slim bool
-		if d.boolean(&slim)(n, path); slim {
+		if d.boolean(&slim).read(n, path); slim {
 			*dst = SlimTrue
 		} else {
 			*dst = SlimFalse
 		}
-	}
+	}}
 }
 
-func (d *decoder) env(dst *map[string]string) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) env(dst *map[string]string) value {
+	return value{object{
+		{"type", "object"},
+		{"propertyNames", object{{"pattern", envPattern.String()}, {"not", object{{"pattern", "^FRE_"}}}}},
+		{"additionalProperties", object{{"type", []string{"string", "number", "boolean"}}}},
+	}, func(n ast.Node, path string) {
 		m, ok := n.(ast.MapNode)
 		if !ok {
 			d.errorf(n, "%s must be a mapping of names to values, not %s", path, describe(n))
@@ -394,85 +406,17 @@ func (d *decoder) env(dst *map[string]string) func(ast.Node, string) {
 				}
 			}
 		}
-	}
-}
-
-// pipIndex reads packages.pip_index, a mapping of packages to names of indexes.
-func (d *decoder) pipIndex(dst *map[string]string) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		m, ok := n.(ast.MapNode)
-		if !ok {
-			d.errorf(n, "%s must be a mapping of packages to the names of indexes, such as torch: pytorch-cpu, not %s", path, describe(n))
-			return
-		}
-		*dst = map[string]string{}
-		for it := m.MapRange(); it.Next(); {
-			key := keyText(it.Key())
-			if !packageName.MatchString(key) {
-				d.errorf(it.Key(), "bad package %q in %s: write the package's name only, for example torch", key, path)
-				continue
-			}
-			name := NormalName(key)
-			if _, dup := (*dst)[name]; dup {
-				d.errorf(it.Key(), "%s names the package %s twice", path, name)
-				continue
-			}
-			d.at[join(path, name)] = nodePosition(it.Value())
-			var index string
-			d.text(&index, namePattern, "the name of an index in the engine's configuration (packages.pip.indexes)")(it.Value(), join(path, key))
-			(*dst)[name] = index
-		}
-	}
-}
-
-func (d *decoder) isolation(dst *Isolation) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch i := Isolation(s); i {
-		case IsolationEvent, IsolationInstance:
-			*dst = i
-		default:
-			d.errorf(n, `%s must be "event" or "instance", not %q`, path, s)
-		}
-	}
-}
-
-func (d *decoder) listen(dst *Listen) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch l := Listen(s); l {
-		case ListenPort, ListenFD:
-			*dst = l
-		default:
-			d.errorf(n, `%s must be "port" or "fd", not %q`, path, s)
-		}
-	}
-}
-
-func (d *decoder) fork(dst *Fork) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		switch f := Fork(s); f {
-		case ForkAuto, ForkNever:
-			*dst = f
-		default:
-			d.errorf(n, `%s must be "auto" or "never", not %q`, path, s)
-		}
-	}
+	}}
 }
 
 func formatCPU(millis int64) string { return fmt.Sprintf("%dm", millis) }
 
-var nameRuns = lazyregexp.New(`[-_.]+`)
-
-// NormalName returns a Python package's name as PEP 503 compares names.
-func NormalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
+// The units of measures.
+var (
+	sizes     = unit[int64]{sizeSchema, ParseBytes, FormatBytes}
+	durations = unit[time.Duration]{durationSchema, parseDuration, time.Duration.String}
+	cores     = unit[int64]{object{{"anyOf", []object{
+		{{"type", "number"}, {"minimum", 0.01}, {"maximum", 1024}, {"multipleOf", 0.001}},
+		{{"type", "string"}, {"pattern", "^([0-9]{1,9}(\\.[0-9]{1,3})?|[0-9]{1,9}m)$"}},
+	}}}, parseCPU, formatCPU}
+)

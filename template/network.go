@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -138,34 +137,29 @@ func (n Network) Check() error {
 }
 
 // network reads a mode, or a mapping with a mode and an allow-list.
-func (d *decoder) network(dst *Network, below []field) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) network(dst *Network) value {
+	return value{object{
+		{"type", []string{"string", "object"}},
+		{"if", object{{"type", "string"}}},
+		{"then", object{{"enum", []NetworkMode{NetworkNone, NetworkEgress, NetworkHost}}}},
+	}, func(n ast.Node, path string) {
 		if m, ok := n.(ast.MapNode); ok {
-			d.mapping(m, path, below)
+			d.mapping(m, path, d.networkFields(dst))
 			return
 		}
-		d.networkMode(&dst.Mode)(n, path)
-	}
-}
-
-func (d *decoder) networkMode(dst *NetworkMode) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
-		s, ok := d.str(n, path)
-		if !ok {
-			return
-		}
-		mode := NetworkMode(s)
-		if !slices.Contains([]NetworkMode{NetworkNone, NetworkEgress, NetworkHost}, mode) {
-			d.errorf(n, `%s must be "none", "egress" or "host", not %q`, path, s)
-			return
-		}
-		*dst = mode
-	}
+		oneOf(d, &dst.Mode, NetworkNone, NetworkEgress, NetworkHost).read(n, path)
+	}}
 }
 
 // destinations reads an allow-list.
-func (d *decoder) destinations(dst *[]string) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) destinations(dst *[]string) value {
+	read := d.strings(dst, item{patternSchema(destinationPattern), func(s string) error {
+		if _, err := ParseDestination(s); err != nil {
+			return fmt.Errorf("bad destination %q: %w", s, err)
+		}
+		return nil
+	}})
+	return value{read.schema.with("minItems", 1).with("maxItems", maxAllow), func(n ast.Node, path string) {
 		if list, ok := n.(*ast.SequenceNode); ok {
 			switch {
 			case len(list.Values) == 0:
@@ -174,11 +168,6 @@ func (d *decoder) destinations(dst *[]string) func(ast.Node, string) {
 				d.errorf(n, "%s has %d entries: the limit is %d", path, len(list.Values), maxAllow)
 			}
 		}
-		d.strings(dst, func(s string) error {
-			if _, err := ParseDestination(s); err != nil {
-				return fmt.Errorf("bad destination %q: %w", s, err)
-			}
-			return nil
-		})(n, path)
-	}
+		read.read(n, path)
+	}}
 }

@@ -32,8 +32,8 @@ const (
 // Parse reads a fret.yaml strictly and applies the defaults. name is the file name in
 // errors. A bad template gives [Errors] with every fault found. src is not kept.
 //
-// Parse does not know the bases: see [Template.Check].
-func Parse(name string, src []byte) (*Template, error) {
+// Parse does not compare base and runtime with those that exist: package image does.
+func (dialect *Dialect) Parse(name string, src []byte) (*Template, error) {
 	s := &source{file: name, at: map[string]position{}}
 	root, err := s.read(src)
 	if err != nil {
@@ -41,14 +41,18 @@ func Parse(name string, src []byte) (*Template, error) {
 	}
 	t := &Template{source: s}
 	t.setDefaults()
-	d := decoder{source: s}
+	d := decoder{source: s, dialect: dialect}
 	d.mapping(root, "", d.fields(t))
 	_, pipeline := d.at["pipeline"]
 	if _, ok := d.at["base"]; !ok && !pipeline && d.at["runtime"] == (position{}) {
-		d.errs = append(d.errs, d.errorAt(d.place(""), `missing key "base" in template: name a base environment such as "python", or a runtime`))
+		d.errs = append(d.errs, d.errorAt(d.place(""), `missing key "base" in template: name a base environment`+dialect.baseExample()+`, or a runtime`))
+	}
+	t.Packages = t.Packages.trimmed()
+	if t.Code.Build != nil {
+		t.Code.Build.Packages = t.Code.Build.Packages.trimmed()
 	}
 	if len(d.errs) == 0 {
-		t.setDependentDefaults()
+		t.setDependentDefaults(dialect)
 		d.relations(t)
 	}
 	if err := s.sorted(d.errs); err != nil {
@@ -293,18 +297,30 @@ func describe(n ast.Node) string {
 	return "an unknown node"
 }
 
-// field is a key of a mapping: either with the decoder of the value, or with the keys below.
+// field is a key of a mapping: with the value, with the keys below, or with a value that reads the
+// keys below.
 type field struct {
 	key      string
+	about    string // the schema's description
 	required bool
-	value    func(n ast.Node, path string)
+	value    value
 	below    []field
+	def      any // the schema's default
+	examples []any
+	more     object // members of the schema beside those of value and below
+}
+
+// value reads the value of a key, and describes the value in the schema.
+type value struct {
+	schema object
+	read   func(n ast.Node, path string)
 }
 
 // decoder walks the syntax tree along the table of fields and collects errors.
 type decoder struct {
 	*source
-	errs Errors
+	dialect *Dialect
+	errs    Errors
 }
 
 func (d *decoder) errorf(n ast.Node, format string, args ...any) {
@@ -344,8 +360,8 @@ func (d *decoder) mapping(m ast.MapNode, path string, fields []field) {
 
 func (d *decoder) field(n ast.Node, path string, f field) {
 	d.at[path] = nodePosition(n)
-	if f.value != nil {
-		f.value(n, path)
+	if f.value.read != nil {
+		f.value.read(n, path)
 		return
 	}
 	m, ok := n.(ast.MapNode)
@@ -375,8 +391,8 @@ func join(path, key string) string {
 }
 
 // text reads a string that fully matches pattern; want describes the pattern.
-func (d *decoder) text(dst *string, pattern *lazyregexp.Regexp, want string) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) text(dst *string, pattern *lazyregexp.Regexp, want string) value {
+	return value{patternSchema(pattern), func(n ast.Node, path string) {
 		s, ok := d.str(n, path)
 		if !ok {
 			return
@@ -386,7 +402,7 @@ func (d *decoder) text(dst *string, pattern *lazyregexp.Regexp, want string) fun
 			return
 		}
 		*dst = s
-	}
+	}}
 }
 
 func (d *decoder) str(n ast.Node, path string) (string, bool) {
@@ -403,9 +419,27 @@ func (d *decoder) str(n ast.Node, path string) (string, bool) {
 	return "", false
 }
 
-// strings reads a list of strings, each accepted by item.
-func (d *decoder) strings(dst *[]string, item func(string) error) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+// item is an element of a list of strings.
+type item struct {
+	schema object
+	check  func(string) error
+}
+
+// requirement is an item that matches pattern and has at most 512 bytes.
+func requirement(pattern *lazyregexp.Regexp, want string) item {
+	return item{object{{"type", "string"}, {"maxLength", maxItem}, {"pattern", pattern.String()}}, func(s string) error {
+		if len(s) > maxItem || !pattern.MatchString(s) {
+			return fmt.Errorf("bad requirement %q: %s", s, want)
+		}
+		return nil
+	}}
+}
+
+const maxItem = 512
+
+// strings reads a list of strings.
+func (d *decoder) strings(dst *[]string, of item) value {
+	return value{object{{"type", "array"}, {"items", of.schema}}, func(n ast.Node, path string) {
 		list, ok := n.(*ast.SequenceNode)
 		if !ok {
 			d.errorf(n, "%s must be a list, not %s", path, describe(n))
@@ -418,51 +452,36 @@ func (d *decoder) strings(dst *[]string, item func(string) error) func(ast.Node,
 			if !ok {
 				continue
 			}
-			if err := item(s); err != nil {
+			if err := of.check(s); err != nil {
 				d.errorf(v, "%s: %s", at, err)
 				continue
 			}
 			*dst = append(*dst, s)
 		}
-	}
+	}}
 }
 
 // requests reads a list of strings, or a string with a file's name.
-func (d *decoder) requests(dst *Requests, item func(string) error) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) requests(dst *Requests, site *Site) value {
+	list := d.strings(&dst.List, requirement(site.Request.Pattern, site.Request.Want))
+	return value{object{{"anyOf", []object{list.schema, fileSchema}}}, func(n ast.Node, path string) {
 		switch n.(type) {
 		case *ast.StringNode, *ast.LiteralNode:
-			d.codePath(&dst.File)(n, path)
-			dst.splitExtras()
+			d.codePath(&dst.File).read(n, path)
+			if site.Extras != nil && dst.File != "" {
+				dst.File, dst.Extras = site.Extras(dst.File)
+			}
 		case *ast.SequenceNode:
-			d.strings(&dst.List, item)(n, path)
+			list.read(n, path)
 		default:
 			d.errorf(n, "%s must be a list, or the name of a file, not %s", path, describe(n))
 		}
-	}
-}
-
-// projectExtras matches a request for a project's optional dependencies: "pyproject.toml[web,dev]".
-var projectExtras = lazyregexp.New(`^(|.*/)(pyproject\.toml|uv\.lock)\[([A-Za-z0-9._, -]+)\]$`)
-
-func (r *Requests) splitExtras() {
-	m := projectExtras.FindStringSubmatch(r.File)
-	if m == nil {
-		return
-	}
-	r.File = m[1] + m[2]
-	for e := range strings.SplitSeq(m[3], ",") {
-		if e = NormalName(strings.TrimSpace(e)); e != "" {
-			r.Extras = append(r.Extras, e)
-		}
-	}
-	slices.Sort(r.Extras)
-	r.Extras = slices.Compact(r.Extras)
+	}}
 }
 
 // integer reads a whole number in [low, high].
-func integer[T int | int64](d *decoder, dst *T, low, high T) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func integer[T int | int64](d *decoder, dst *T, low, high T) value {
+	return value{object{{"type", "integer"}, {"minimum", low}, {"maximum", high}}, func(n ast.Node, path string) {
 		num, ok := n.(*ast.IntegerNode)
 		if !ok {
 			d.errorf(n, "%s must be a whole number, not %s", path, describe(n))
@@ -480,12 +499,19 @@ func integer[T int | int64](d *decoder, dst *T, low, high T) func(ast.Node, stri
 			return
 		}
 		*dst = T(v)
-	}
+	}}
 }
 
-// measure reads a scalar with a unit by parse, and checks the range.
-func measure[T ~int64](d *decoder, dst *T, parse func(string) (T, error), format func(T) string, low, high T) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+// unit is how to read and write a number with a unit.
+type unit[T ~int64] struct {
+	schema object
+	parse  func(string) (T, error)
+	format func(T) string
+}
+
+// measure reads a scalar with a unit, and checks the range.
+func measure[T ~int64](d *decoder, dst *T, u unit[T], low, high T) value {
+	return value{u.schema, func(n ast.Node, path string) {
 		var s string
 		switch n := n.(type) {
 		case *ast.IntegerNode:
@@ -498,17 +524,17 @@ func measure[T ~int64](d *decoder, dst *T, parse func(string) (T, error), format
 				return
 			}
 		}
-		v, err := parse(s)
+		v, err := u.parse(s)
 		if err != nil {
 			d.errorf(n, "%s: %s", path, err)
 			return
 		}
 		if v < low || v > high {
-			d.errorf(n, "%s must be between %s and %s, not %s", path, format(low), format(high), s)
+			d.errorf(n, "%s must be between %s and %s, not %s", path, u.format(low), u.format(high), s)
 			return
 		}
 		*dst = v
-	}
+	}}
 }
 
 // suggestion names the known key nearest to key, or the path where key belongs.

@@ -1,4 +1,4 @@
-package template
+package template_test
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/runtimes"
+	. "github.com/fre-engine/fre/template"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
@@ -79,7 +81,7 @@ resources:
 network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "2001:db8::/32", "API.example.com:443"]}
 `, &Template{
 			ID: "f", Version: "1.2", Base: "python", Runtime: "python", Contract: ContractFRE,
-			Packages: Packages{Pip: Requests{List: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}}},
+			Packages: Packages{"pip": {List: []string{"lxml==5.3.0", `requests[socks] >= 2; python_version > "3"`}}},
 			Code:     Code{Path: "src"}, Handler: "app.main",
 			Env:       map[string]string{"A": "text", "B": "12", "C": "true", "D": "1.50", "E": "two\nlines\n"},
 			Tenant:    "acme",
@@ -90,7 +92,7 @@ network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := Parse("fret.yaml", []byte(c.src))
+			got, err := runtimes.Dialect().Parse("fret.yaml", []byte(c.src))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -362,7 +364,7 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := Parse("fret.yaml", []byte(c.src))
+			_, err := runtimes.Dialect().Parse("fret.yaml", []byte(c.src))
 			if err == nil {
 				t.Fatalf("%q: no error", c.src)
 			}
@@ -389,7 +391,7 @@ func TestParseTemplateBounds(t *testing.T) {
 		"block depth":    deepBlock(200),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Parse("fret.yaml", []byte(src))
+			_, err := runtimes.Dialect().Parse("fret.yaml", []byte(src))
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -414,7 +416,7 @@ func TestManyErrorsArePrintedTenAtMost(t *testing.T) {
 		src += "x"
 		src += ": 1\n" + strings.Repeat("x", strings.Count(src, "\n"))
 	}
-	_, err := Parse("fret.yaml", []byte(src+": 1\n"))
+	_, err := runtimes.Dialect().Parse("fret.yaml", []byte(src+": 1\n"))
 	var list Errors
 	if !errors.As(err, &list) || len(list) != 15 {
 		t.Fatalf("got %v", err)
@@ -438,7 +440,7 @@ func FuzzParseTemplate(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
-		got, err := Parse("f", src)
+		got, err := runtimes.Dialect().Parse("f", src)
 		if err != nil {
 			var one *Error
 			if !errors.As(err, &one) {
@@ -450,7 +452,7 @@ func FuzzParseTemplate(f *testing.F) {
 		if pipeline := got.Pipeline != nil; pipeline == (got.Base+got.Runtime != "") || pipeline && CheckSteps(got.Pipeline) != nil {
 			t.Errorf("%q: accepted as %+v", src, got)
 		}
-		if !namePattern.MatchString(got.ID) || got.Resources.MemoryBytes < minMemory {
+		if !ValidName(got.ID) || got.Resources.MemoryBytes < 4<<20 {
 			t.Errorf("%q: accepted as %+v", src, got)
 		}
 	})

@@ -17,20 +17,20 @@ const MaxSteps = 16
 var stepPattern = lazyregexp.New(`^[a-z0-9][a-z0-9-]{0,62}(@[a-z0-9][a-z0-9-]{0,62})?$`)
 
 // pipeline reads the steps.
-func (d *decoder) pipeline(dst *[]string) func(ast.Node, string) {
-	read := d.strings(dst, func(s string) error {
+func (d *decoder) pipeline(dst *[]string) value {
+	steps := d.strings(dst, item{patternSchema(stepPattern), func(s string) error {
 		if !stepPattern.MatchString(s) {
 			return fmt.Errorf("bad step %q: write a function of the same tenant, NAME or NAME@REVISION", s)
 		}
 		return nil
-	})
-	return func(n ast.Node, path string) {
+	}})
+	return value{steps.schema.with("minItems", 1).with("maxItems", MaxSteps), func(n ast.Node, path string) {
 		if list, ok := n.(*ast.SequenceNode); ok && (len(list.Values) == 0 || len(list.Values) > MaxSteps) {
 			d.errorf(n, "%s has %d steps: name 1 to %d functions", path, len(list.Values), MaxSteps)
 			return
 		}
-		read(n, path)
-	}
+		steps.read(n, path)
+	}}
 }
 
 // ofPipelines are the keys allowed in the template of a pipeline, including the keys below.
@@ -38,7 +38,7 @@ var ofPipelines = []string{"id", "version", "pipeline", "tenant", "access", "cor
 
 // pipelineRelations refuses keys that only a program needs.
 func (d *decoder) pipelineRelations(t *Template, fail func(path, format string, args ...any)) {
-	for _, f := range d.fields(t) {
+	for _, f := range d.fields(&Template{}) {
 		if _, ok := d.at[f.key]; ok && !slices.Contains(ofPipelines, f.key) {
 			fail(f.key, "%s is not for pipelines: a pipeline has steps only", f.key)
 		}

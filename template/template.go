@@ -46,48 +46,15 @@ type Template struct {
 	source *source // for errors with a position; nil for a template made in Go
 }
 
-// Packages are a template's requests to each package site.
-type Packages struct {
-	Pip      Requests // "lxml==5.3.0", "requests>=2"
-	Composer Requests // "monolog/monolog:^3"
-	Gem      Requests // "sinatra:~> 4.0"
-	NPM      Requests // "left-pad@1.3.0", "@scope/name@^2"
-	Maven    Requests
-	Deb      Requests
-
-	// PipIndex maps packages (by [NormalName]) to an index, named as in the engine's configuration
-	// ([Settings.PipIndexes]). All other packages come from the host's indexes.
-	PipIndex map[string]string `json:",omitempty"`
-
-	// NPMScripts names the npm packages whose install scripts run.
-	NPMScripts []string `json:",omitempty"`
-}
-
-// Of returns the requests to a site by the site's name, or nil.
-func (p *Packages) Of(site string) *Requests {
-	switch site {
-	case "pip":
-		return &p.Pip
-	case "composer":
-		return &p.Composer
-	case "gem":
-		return &p.Gem
-	case "npm":
-		return &p.NPM
-	case "maven":
-		return &p.Maven
-	case "deb":
-		return &p.Deb
-	}
-	return nil
-}
-
 // Requests are packages by name, in the site's syntax, or a file beside the template with such
 // requests: at most one of the two.
 type Requests struct {
 	List   []string
 	File   string   // clean relative path
-	Extras []string // sorted; optional dependencies of a pyproject.toml
+	Extras []string // sorted; optional dependencies of a project in File
+
+	Index   map[string]string // packages, by normal name, that come from the named index of the engine's configuration
+	Scripts []string          // names of the packages whose install scripts run
 
 	Text   []byte            // content of File, after Build has read it
 	Beside map[string][]byte // further files that File uses, by clean relative path: see [RequestReader]
@@ -120,9 +87,9 @@ func (t *Template) Reads() []string {
 	if ref, err := ParseBase(t.Base); err == nil && ref.Kind != BaseDebian && ref.Kind != BaseOCI {
 		out = append(out, ref.Name)
 	}
-	for _, r := range []Requests{t.Packages.Pip, t.Packages.NPM, t.Packages.Maven, t.Packages.Composer, t.Packages.Gem} {
-		if r.File != "" {
-			out = append(out, r.File)
+	for _, site := range t.Packages.Sites() {
+		if file := t.Packages[site].File; file != "" {
+			out = append(out, file)
 		}
 	}
 	if t.Code.Archive != "" {

@@ -1,6 +1,8 @@
-package template
+package template_test
 
 import (
+	"github.com/fre-engine/fre/runtimes"
+	. "github.com/fre-engine/fre/template"
 	"slices"
 	"strings"
 	"testing"
@@ -8,8 +10,12 @@ import (
 
 // A file of requests, or one that it takes, changed: the lock answers no more.
 func TestRequestsKey(t *testing.T) {
-	r := Requests{File: "a/pyproject.toml[x, Y_z,x]", Text: []byte("1")}
-	r.splitExtras()
+	tmpl, err := runtimes.Dialect().Parse("f", []byte("id: f\nbase: python\npackages: {pip: 'a/pyproject.toml[x, Y_z,x]'}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := *tmpl.Packages.Of("pip")
+	r.Text = []byte("1")
 	if r.File != "a/pyproject.toml" || !slices.Equal(r.Extras, []string{"x", "y-z"}) {
 		t.Errorf("split into %q and %q", r.File, r.Extras)
 	}

@@ -136,56 +136,88 @@ func (c *Cron) Next(t time.Time) (time.Time, error) {
 func (d *decoder) triggerFields(t *Trigger) []field {
 	w, c, e := &Webhook{Tolerance: 5 * time.Minute}, &Cron{Zone: "UTC", Missed: "skip", Path: "/"}, &CloudEvents{}
 	m, f := &NATS{}, &Files{}
-	glob := requirement(globPattern, "write a pattern without spaces, for example com.example.*")
-	webhook := []field{
-		{key: "signature", required: true, value: d.oneOf(&w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none")},
-		{key: "secret", value: d.text(&w.Secret, namePattern, "the name of a secret of the tenant's")},
-		{key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field")},
-		{key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field")},
-		{key: "tolerance", value: measure(d, &w.Tolerance, parseDuration, time.Duration.String, minTolerance, maxTolerance)},
-		{key: "key", value: d.text(&w.Key, keyPattern, `the name of a header field such as X-GitHub-Delivery, or a JSON pointer into the body such as "/id"`)},
-		{key: "paths", value: d.strings(&w.Paths, glob)},
-		{key: "headers", value: d.strings(&w.Headers, requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))},
-	}
-	times := []field{
-		{key: "schedule", required: true, value: d.text(&c.Schedule, schedulePattern, `five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`)},
-		{key: "zone", value: d.text(&c.Zone, zonePattern, "a time zone such as Europe/Berlin")},
-		{key: "missed", value: d.oneOf(&c.Missed, "skip", "once")},
-		{key: "path", value: d.text(&c.Path, readyPattern, "the path of an event, such as /nightly")},
-		{key: "body", value: d.text(&c.Body, bodyPattern, "text of at most 1,000 characters")},
-	}
-	cloud := []field{
-		{key: "token", value: d.text(&e.Token, namePattern, "the name of a secret of the tenant's")},
-		{key: "types", value: d.strings(&e.Types, glob)},
-		{key: "sources", value: d.strings(&e.Sources, glob)},
-	}
-	messages := []field{
-		{key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject, for example orders.> or orders.*.new, not beginning with a wildcard")},
-		{key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS")},
-		{key: "queue", value: d.text(&m.Queue, streamPattern, "the name of a queue group")},
-	}
-	files := []field{
-		{key: "path", required: true, value: d.text(&f.Path, filesPattern, "a pattern of paths below /work such as inbox/*.csv")},
-	}
-	kind := func(set func(), below []field) func(ast.Node, string) {
-		return func(n ast.Node, path string) {
-			set()
-			d.field(n, path, field{below: below})
-		}
-	}
 	return []field{
-		{key: "name", required: true, value: d.text(&t.Name, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash")},
-		{key: "webhook", value: kind(func() { t.Webhook = w }, webhook), below: webhook},
-		{key: "cron", value: kind(func() { t.Cron = c }, times), below: times},
-		{key: "cloudevents", value: kind(func() { t.CloudEvents = e }, cloud), below: cloud},
-		{key: "nats", value: kind(func() { t.NATS = m }, messages), below: messages},
-		{key: "files", value: kind(func() { t.Files = f }, files), below: files},
+		{key: "name", required: true, value: d.text(&t.Name, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"), about: "Unique in the template."},
+		d.set("webhook", func() { t.Webhook = w }, field{below: d.webhookFields(w), about: "Requests to /hooks/FUNCTION/NAME that are signed.", more: object{
+			{"if", properties(object{{"signature", object{{"const", "none"}}}})},
+			{"then", object{{"not", required("secret")[0]}}},
+			{"else", required("secret")[0]},
+		}}),
+		d.set("cron", func() { t.Cron = c }, field{below: d.cronFields(c), about: "An event at times of day."}),
+		d.set("cloudevents", func() { t.CloudEvents = e }, field{below: d.cloudEventsFields(e), about: "CloudEvents by HTTP to /hooks/FUNCTION/NAME: binary, structured, batches."}),
+		d.set("nats", func() { t.NATS = m }, field{below: d.natsFields(m),
+			about: "Messages that others publish to subjects of NATS, below fre.in.TENANT or as the engine's configuration allows.",
+			more:  object{{"not", object{{"required", []string{"stream", "queue"}}}}}}),
+		d.set("files", func() { t.Files = f }, field{about: "Files that are put into /work, each once it is complete.", below: []field{
+			{key: "path", required: true, value: d.text(&f.Path, filesPattern, "a pattern of paths below /work such as inbox/*.csv"), more: object{{"maxLength", maxFilesPath}},
+				about: "A pattern of paths below /work, ** for any number of directories.", examples: []any{"inbox/*.csv"}},
+		}}),
+	}
+}
+
+func (d *decoder) webhookFields(w *Webhook) []field {
+	return []field{
+		{key: "signature", required: true, value: oneOf(d, &w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none"),
+			about: "Whose way of signing it is; hmac: HMAC-SHA256 of the body, in hexadecimal digits or base64."},
+		{key: "secret", value: d.text(&w.Secret, namePattern, "the name of a secret of the tenant's"), about: "Name of the tenant's secret."},
+		{key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field"),
+			about: "Of hmac: the field that holds the signature; X-Signature-256 unless it is given."},
+		{key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field"),
+			about: "Of hmac: the field that holds the time in seconds, which is signed before the body, with a dot between."},
+		{key: "tolerance", value: measure(d, &w.Tolerance, durations, minTolerance, maxTolerance), about: "How far a signed time may be from the engine's. 1s to 24h.", def: "5m"},
+		{key: "key", value: d.text(&w.Key, keyPattern, `the name of a header field such as X-GitHub-Delivery, or a JSON pointer into the body such as "/id"`),
+			about: "What tells a sender's retries from other events: a header field, or a JSON pointer (RFC 6901) into the body.", examples: []any{"/id", "X-GitHub-Delivery"}},
+		{key: "paths", value: d.strings(&w.Paths, globs()), about: "Patterns of what follows the name in the path; other requests are ignored."},
+		{key: "headers", value: d.strings(&w.Headers, unbounded(requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))),
+			about: "Fields and patterns of their values, each name of which must match; other requests are ignored.", examples: []any{[]string{"X-GitHub-Event: push"}}},
+	}
+}
+
+// globs is a list of patterns without spaces.
+func globs() item {
+	return unbounded(requirement(globPattern, "write a pattern without spaces, for example com.example.*"))
+}
+
+// unbounded leaves the length out of the schema, because the pattern has it.
+func unbounded(of item) item {
+	of.schema = slices.DeleteFunc(of.schema, func(m member) bool { return m.key == "maxLength" })
+	return of
+}
+
+func (d *decoder) cronFields(c *Cron) []field {
+	return []field{
+		{key: "schedule", required: true, value: d.text(&c.Schedule, schedulePattern, `five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`),
+			about: "Minute, hour, day of month, month, weekday, as crontab(5) of Debian has them; or @hourly, @daily, @weekly, @monthly, @yearly.",
+			more:  object{{"pattern", `^[ \t]*(@(hourly|daily|midnight|weekly|monthly|yearly|annually)|[0-9A-Za-z*/,-]+([ \t]+[0-9A-Za-z*/,-]+){4})[ \t]*$`}}, examples: []any{"30 4 * * 1-5"}},
+		{key: "zone", value: d.text(&c.Zone, zonePattern, "a time zone such as Europe/Berlin"), about: "A time zone of the IANA database.", def: "UTC"},
+		{key: "missed", value: oneOf(d, &c.Missed, "skip", "once"), about: "Of times when no engine ran: skip them, or make up for the last of them once.", def: "skip"},
+		{key: "path", value: d.text(&c.Path, readyPattern, "the path of an event, such as /nightly"), about: "The event's path.", def: "/"},
+		{key: "body", value: d.text(&c.Body, bodyPattern, "text of at most 1,000 characters"), about: "The event's body."},
+	}
+}
+
+func (d *decoder) cloudEventsFields(e *CloudEvents) []field {
+	return []field{
+		{key: "token", value: d.text(&e.Token, namePattern, "the name of a secret of the tenant's"), about: "Name of the tenant's secret that requests have as their bearer token."},
+		{key: "types", value: d.strings(&e.Types, globs()), about: "Patterns of the types that are taken; others are ignored."},
+		{key: "sources", value: d.strings(&e.Sources, globs()), about: "Patterns of the sources that are taken; others are ignored."},
+	}
+}
+
+func (d *decoder) natsFields(m *NATS) []field {
+	return []field{
+		{key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject, for example orders.> or orders.*.new, not beginning with a wildcard"),
+			about: "* stands for one token but for the first, > for the rest.", examples: []any{"orders.>"}},
+		{key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS"),
+			about: "The stream that has them: each message is an event once at least. Without it messages are taken as they pass."},
+		{key: "queue", value: d.text(&m.Queue, streamPattern, "the name of a queue group"), about: "The queue group whose members share the messages, without a stream."},
 	}
 }
 
 // triggers reads the list.
-func (d *decoder) triggers(dst *[]Trigger) func(ast.Node, string) {
-	return func(n ast.Node, path string) {
+func (d *decoder) triggers(dst *[]Trigger) value {
+	schema := mappingSchema(d.triggerFields(&Trigger{})).with("oneOf", required("webhook", "cron", "cloudevents", "nats", "files"))
+	return value{object{{"type", "array"}, {"maxItems", maxTriggers}, {"items", schema}}, func(n ast.Node, path string) {
 		list, ok := n.(*ast.SequenceNode)
 		switch {
 		case !ok:
@@ -220,7 +252,7 @@ func (d *decoder) triggers(dst *[]Trigger) func(ast.Node, string) {
 			}
 			*dst = append(*dst, t)
 		}
-	}
+	}}
 }
 
 // check checks the fields of a trigger against each other.

@@ -453,7 +453,11 @@ func (s *server) build(c *call, ref reference, set *settings, path string) (*eng
 	ctx := context.WithoutCancel(c.r.Context())
 	defer s.Engine.Hold()()
 	o := image.BuildOptions{AsIs: true, Labels: map[string]string{label: string(said)}}
-	img, _, err := s.Engine.Build(image.WithOptions(ctx, o), dir, nil)
+	t, err := s.Engine.Template(dir)
+	if err != nil {
+		return nil, codeError(err)
+	}
+	img, _, err := s.Engine.Build(image.WithOptions(ctx, o), dir, t, nil)
 	if err != nil {
 		return nil, codeError(err)
 	}

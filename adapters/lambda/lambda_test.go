@@ -29,6 +29,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/template"
 )
 
@@ -125,7 +126,7 @@ func TestTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := template.Parse(template.FileName, text)
+	got, err := runtimes.Dialect().Parse(template.FileName, text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -309,7 +309,11 @@ func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConf
 	if err := writeTemplate(top, spec); err != nil {
 		return err
 	}
-	img, _, err := h.Engine.Build(ctx, top, report)
+	t, err := h.Engine.Template(top)
+	if err != nil {
+		return err
+	}
+	img, _, err := h.Engine.Build(ctx, top, t, report)
 	if err != nil {
 		return err
 	}
@@ -319,7 +323,7 @@ func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConf
 
 // buildOwn builds a directory with a fret.yaml, like fre build.
 func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
-	t, err := image.TemplateIn(dir)
+	t, err := h.Engine.Template(dir)
 	if err != nil {
 		return err
 	}
@@ -329,7 +333,7 @@ func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, 
 	if err := h.Engine.MayName(t.ID+":"+t.Version, tenant); err != nil {
 		return err
 	}
-	img, _, err := h.Engine.Build(ctx, dir, report)
+	img, _, err := h.Engine.Build(ctx, dir, t, report)
 	if err != nil {
 		return err
 	}

@@ -69,9 +69,12 @@ func checkDeployment(d *types.FunctionDeployment) error {
 	return nil
 }
 
+// parser reads a template: [engine.Engine.ParseTemplate].
+type parser func(name string, src []byte) (*template.Template, error)
+
 // newDeployment converts and checks a request. Unsupported settings are refused, with an
 // alternative. The template parser checks the other settings, by the rules of templates.
-func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, error) {
+func newDeployment(parse parser, d types.FunctionDeployment, tenant string) (*deployment, error) {
 	if err := checkDeployment(&d); err != nil {
 		return nil, err
 	}
@@ -84,7 +87,7 @@ func newDeployment(d types.FunctionDeployment, tenant string) (*deployment, erro
 	if err != nil {
 		return nil, fmt.Errorf("deployment of %s: %w", d.Service, err)
 	}
-	if out.wanted, err = template.Parse("deployment", text); err != nil {
+	if out.wanted, err = parse("deployment", text); err != nil {
 		return nil, templateFault(err)
 	}
 	return out, nil

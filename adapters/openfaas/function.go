@@ -149,7 +149,7 @@ func (h *handler) deploy(w http.ResponseWriter, r *request) (err error) {
 	if err != nil {
 		return err
 	}
-	d, err := newDeployment(req, tenant)
+	d, err := newDeployment(h.Engine.ParseTemplate, req, tenant)
 	if err != nil {
 		return err
 	}
@@ -320,7 +320,11 @@ func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, re
 	if err := fill(dir); err != nil {
 		return nil, err
 	}
-	img, _, err := h.Engine.Build(ctx, dir, report)
+	t, err := h.Engine.Template(dir)
+	if err != nil {
+		return nil, err
+	}
+	img, _, err := h.Engine.Build(ctx, dir, t, report)
 	return img, err
 }
 

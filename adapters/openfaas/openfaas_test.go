@@ -23,6 +23,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/template"
 )
@@ -54,7 +55,7 @@ func TestDeployment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.d.Service, tt.d.Image = "f", "i"
-			d, err := newDeployment(tt.d, "acme")
+			d, err := newDeployment(runtimes.Dialect().Parse, tt.d, "acme")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,7 +93,7 @@ func TestDeploymentOfFunction(t *testing.T) {
 		Env: []string{"A=b", "B=c"}, Resources: template.Resources{MemoryBytes: 1 << 28, CPUMillis: 2000, Timeout: time.Second},
 		Instances: template.Instances{Isolation: template.IsolationInstance, Max: 3, Idle: time.Second, Concurrency: 1}, Network: template.Network{Mode: template.NetworkEgress},
 	}
-	d, err := newDeployment(types.FunctionDeployment{Service: "f", Image: "i", EnvVars: map[string]string{"B": "d"}, Limits: &types.FunctionResources{CPU: "1"}}, "default")
+	d, err := newDeployment(runtimes.Dialect().Parse, types.FunctionDeployment{Service: "f", Image: "i", EnvVars: map[string]string{"B": "d"}, Limits: &types.FunctionResources{CPU: "1"}}, "default")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func FuzzDeployment(f *testing.F) {
 			}
 			return
 		}
-		d, err := newDeployment(req, "acme")
+		d, err := newDeployment(runtimes.Dialect().Parse, req, "acme")
 		if err != nil {
 			if s := statusOfError(err); s != http.StatusBadRequest {
 				t.Errorf("%q: %v", text, err)
@@ -213,7 +214,7 @@ func FuzzBuildContext(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := template.Parse("fret.yaml", text); err != nil {
+		if _, err := runtimes.Dialect().Parse("fret.yaml", text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	})

@@ -44,18 +44,18 @@ func (Site) Env() []string { return nil }
 func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{Site: r, step: s}
 	if lock.Maven == nil {
-		of := resolution{pom: project(t.Packages.Maven.List, false), shared: true}
-		if t.Packages.Maven.File != "" {
-			p, err := parsePom(t.Packages.Maven.Text)
+		of := resolution{pom: project(t.Packages.Of("maven").List, false), shared: true}
+		if t.Packages.Of("maven").File != "" {
+			p, err := parsePom(t.Packages.Of("maven").Text)
 			if err != nil {
 				return nil, err
 			}
 			of.provided = p.provides()
 			if of.pom, of.shared = p.plain(); !of.shared {
-				of.pom = t.Packages.Maven.Text // the file may name extensions, which are programs
+				of.pom = t.Packages.Of("maven").Text // the file may name extensions, which are programs
 			}
 			if of.shared && len(p.Dependencies) == 0 && !of.provided {
-				lock.Maven = &image.LockedMaven{Request: t.Packages.Maven.Key(), Packages: []image.LockedPackage{}}
+				lock.Maven = &image.LockedMaven{Request: t.Packages.Of("maven").Key(), Packages: []image.LockedPackage{}}
 				return nil, nil
 			}
 		}
@@ -64,7 +64,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 		if err != nil {
 			return nil, err
 		}
-		lock.Maven = &image.LockedMaven{Request: t.Packages.Maven.Key(), Packages: locked(parts), Provided: locked(provided)}
+		lock.Maven = &image.LockedMaven{Request: t.Packages.Of("maven").Key(), Packages: locked(parts), Provided: locked(provided)}
 		return inStore(parts), nil
 	}
 	all := slices.Concat(lock.Maven.Packages, lock.Maven.Provided)

@@ -22,6 +22,13 @@ func (Runtime) Name() string { return "native" }
 // Bases are all: the program may need any base.
 func (Runtime) Bases() []string { return []string{"native", image.AnyBase} }
 
+// Describe implements image.Described. Lambda's runtime interface clients handle one event at a time.
+func (Runtime) Describe() template.Runtime {
+	return template.Runtime{
+		Handler: "path of the program below the code (required)", Serial: []template.Contract{template.ContractLambda}, Connection: true,
+	}
+}
+
 // Bootstrap is empty: the program is the first process.
 func (Runtime) Bootstrap() map[string][]byte { return nil }
 

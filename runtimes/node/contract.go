@@ -44,7 +44,7 @@ func server(r Runtime, pkg, program string, arguments func(file, export string) 
 		if _, _, err := r.Command(t); err != nil { // the handler has the usual form
 			return nil, nil, err
 		}
-		if t.Packages.NPM.None() {
+		if t.Packages.Of("npm").None() {
 			return nil, nil, &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf(
 				"the contract %s needs a package: add %s to packages.npm", t.Contract, pkg)}
 		}

@@ -168,7 +168,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
 	if lock.NPM == nil {
 		step.Report(image.Event{Step: "packages", Message: "resolve"})
-		m, raw, err := site.request(&t.Packages.NPM)
+		m, raw, err := site.request(t.Packages.Of("npm"))
 		if err == nil && raw == nil {
 			if err := image.Offline(ctx, "an answer to packages.npm"); err != nil {
 				return nil, err
@@ -181,7 +181,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		if raw, err = site.withLibc(ctx, raw); err != nil {
 			return nil, err
 		}
-		lock.NPM = &image.LockedNPM{Request: t.Packages.NPM.Key(), PackageLock: raw}
+		lock.NPM = &image.LockedNPM{Request: t.Packages.Of("npm").Key(), PackageLock: raw}
 	}
 	var l packageLock
 	if err := json.Unmarshal(lock.NPM.PackageLock, &l); err != nil {
@@ -191,12 +191,12 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		return nil, &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s: package_lock: %s: delete the file to resolve again", image.LockFile, err)}
 	}
 	places := l.places()
-	site.allowed = t.Packages.NPMScripts
+	site.allowed = t.Packages.Of("npm").Scripts
 	if err := site.warn(&l, places); err != nil {
 		return nil, err
 	}
-	if len(t.Packages.NPMScripts) > 0 {
-		return site.installScripted(ctx, &l, places, t.Packages.NPMScripts)
+	if len(t.Packages.Of("npm").Scripts) > 0 {
+		return site.installScripted(ctx, &l, places, t.Packages.Of("npm").Scripts)
 	}
 	return site.installPlain(ctx, &l, places)
 }

@@ -50,7 +50,7 @@ const autoloader = "composer autoloader"
 // autoloader. Neither scripts nor plugins run. The lock pins the unpacked trees: repositories make
 // archives anew at every request, and these have no stable hash.
 func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
-	s := &site{step: step, tools: r.Tools, requests: &t.Packages.Composer}
+	s := &site{step: step, tools: r.Tools, requests: t.Packages.Of("composer")}
 	root, err := s.root()
 	if err != nil {
 		return nil, err

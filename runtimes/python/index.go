@@ -15,7 +15,7 @@ import (
 // package from the host's indexes. Errors: [template.FieldError] for an index that is not in the
 // engine's configuration.
 func (s *site) indexOf(name string) (string, error) {
-	name = template.NormalName(name)
+	name = normalName(name)
 	index, ok := s.index[name]
 	if !ok {
 		return "", nil
@@ -34,7 +34,7 @@ func (s *site) indexOf(name string) (string, error) {
 // indexProject returns a pyproject.toml that makes uv take each package of packages.pip_index from
 // its index, and no other package from there ("explicit", docs.astral.sh/uv/concepts/indexes). The
 // package becomes a requirement, because uv uses the index of direct dependencies only. For a
-// package in built (by [template.NormalName]) uv gets only the version: its wheel is at hand.
+// package in built (by [image.NormalName]) uv gets only the version: its wheel is at hand.
 func (s *site) indexProject(built map[string]image.LockedPackage) ([]byte, error) {
 	var sources, indexes, names strings.Builder
 	written := map[string]bool{}

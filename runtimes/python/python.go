@@ -116,7 +116,7 @@ func (c contracted) Command(t *template.Template) (args, env []string, err error
 	if c.contract == template.ContractLambda {
 		return args, append(env, awslambda.Environment(t)...), nil
 	}
-	if c.contract == template.ContractFramework && t.Packages.Pip.None() {
+	if c.contract == template.ContractFramework && t.Packages.Of("pip").None() {
 		return nil, nil, &template.FieldError{Field: "packages.pip", Message: "the contract functions-framework needs the framework: add functions-framework to packages.pip"}
 	}
 	return args, append(env, "FRE_CONTRACT="+string(c.contract)), nil
@@ -294,17 +294,17 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	if err != nil {
 		return nil, err
 	}
-	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers, index: t.Packages.PipIndex}
+	site := &site{step: step, python: program, version: v, tools: r.Tools, compilers: r.Compilers, index: t.Packages.Of("pip").Index}
 	if lock.Pip == nil {
 		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
 			return nil, err
 		}
 		step.Report(image.Event{Step: "packages", Message: "resolve"})
-		packages, err := site.resolve(ctx, &t.Packages.Pip)
+		packages, err := site.resolve(ctx, t.Packages.Of("pip"))
 		if err != nil {
 			return nil, err
 		}
-		lock.Pip = &image.LockedPip{Request: t.Packages.Pip.Key(), Index: site.index, Packages: packages}
+		lock.Pip = &image.LockedPip{Request: t.Packages.Of("pip").Key(), Index: site.index, Packages: packages}
 	}
 	parts := make([]store.Part, len(lock.Pip.Packages))
 	var missing []int

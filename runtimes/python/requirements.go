@@ -175,7 +175,7 @@ func (f *formats) set(option, value string, to, other *[]string) error {
 		case !packageName.MatchString(name):
 			return fmt.Errorf("%s %q: write names of packages with commas between them, or %s, or :none: instead", option, value, allPackages)
 		default:
-			name = template.NormalName(name)
+			name = normalName(name)
 		}
 		*other = slices.DeleteFunc(*other, func(n string) bool { return n == name })
 		if !slices.Contains(*to, name) {
@@ -193,7 +193,7 @@ func (f *formats) add(more formats) {
 
 // says reports whether list, one of f's, has a package: its own name counts before ":all:".
 func (f *formats) says(list, other []string, name string) bool {
-	name = template.NormalName(name)
+	name = normalName(name)
 	return slices.Contains(list, name) || slices.Contains(list, allPackages) && !slices.Contains(other, name)
 }
 
@@ -267,7 +267,7 @@ func (r *request) hashes() map[string][]string {
 		if out == nil {
 			out = map[string][]string{}
 		}
-		name := template.NormalName(requirementPattern.FindStringSubmatch(q.text)[1])
+		name := normalName(requirementPattern.FindStringSubmatch(q.text)[1])
 		out[name] = append(out[name], q.hashes...)
 	}
 	return out
@@ -282,7 +282,7 @@ func (r *request) honour(packages []image.LockedPackage, file string) error {
 	}
 	for i := range packages {
 		p := &packages[i]
-		want := allowed[template.NormalName(p.Name)]
+		want := allowed[normalName(p.Name)]
 		if want == nil {
 			return &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf(
 				"%s has hashes, but none for the dependency %s %s: write the file with pip-compile --generate-hashes or uv pip compile --generate-hashes", file, p.Name, p.Version)}

@@ -147,7 +147,7 @@ func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.Locke
 		if m != nil && q.binary.onlyBinary(m[1]) {
 			return nil, &template.FieldError{Field: "packages.pip", Message: fmt.Sprintf("%s has no wheel for the base, and --only-binary forbids source distributions: use another version, or remove the option", m[1])}
 		}
-		if m == nil || built[template.NormalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
+		if m == nil || built[normalName(m[1])].Name != "" || len(built) == maxSources || s.step.Platform != "" {
 			return nil, failed(err, s.nameIndex(words))
 		}
 		// uv itself would run the package's code with access to the index's credentials.
@@ -171,7 +171,7 @@ func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.Locke
 		if err := b.Write("wheels/"+name, wheel); err != nil {
 			return nil, err
 		}
-		built[template.NormalName(p.Name)] = p
+		built[normalName(p.Name)] = p
 	}
 	for _, m := range yanked.FindAllStringSubmatch(words, -1) {
 		s.step.Report(image.Event{Step: "warning", Name: m[1], Message: m[0]})
@@ -185,7 +185,7 @@ func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.Locke
 		return nil, err
 	}
 	for i, p := range packages {
-		if own := built[template.NormalName(p.Name)]; own.Version == p.Version {
+		if own := built[normalName(p.Name)]; own.Version == p.Version {
 			packages[i] = own
 			continue
 		}
@@ -362,7 +362,7 @@ func verifiedBy(b *install.Bench, p image.LockedPackage) string {
 	defer func() { _ = cache.Close() }()
 	var found []string
 	for _, index := range []string{"pypi", "index/*"} {
-		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+template.NormalName(p.Name)+"/*.http") // the pattern is well-formed
+		notes, _ := fs.Glob(cache.FS(), "wheels-v*/"+index+"/"+normalName(p.Name)+"/*.http") // the pattern is well-formed
 		for _, note := range notes {
 			text, err := readNote(cache, note)
 			if err != nil {

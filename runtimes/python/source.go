@@ -22,7 +22,6 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/runtimes/install"
 	"github.com/fre-engine/fre/store"
-	"github.com/fre-engine/fre/template"
 )
 
 //go:embed source.py
@@ -391,7 +390,7 @@ func (s *site) stub(p image.LockedPackage, part store.Part) (name string, wheel 
 	if err := errors.Join(err, f.Close()); err != nil {
 		return "", nil, err
 	}
-	stem := strings.ReplaceAll(template.NormalName(p.Name), "-", "_") + "-" + p.Version
+	stem := strings.ReplaceAll(normalName(p.Name), "-", "_") + "-" + p.Version
 	var out bytes.Buffer
 	z := zip.NewWriter(&out)
 	for _, file := range []struct {
@@ -426,7 +425,7 @@ func (r *request) specifiers(name, words string) []string {
 	var out []string
 	for _, q := range slices.Concat(r.list, r.constraints) {
 		m := requirementPattern.FindStringSubmatch(q.text)
-		if m == nil || template.NormalName(m[1]) != template.NormalName(name) {
+		if m == nil || normalName(m[1]) != normalName(name) {
 			continue
 		}
 		of, _, _ := strings.Cut(m[3], ";")

@@ -91,7 +91,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		job["pinned"] = lock.Gem.Packages
 	} else {
 		step.Report(image.Event{Step: "packages", Message: "resolve"})
-		q, err := g.request(ctx, &t.Packages.Gem)
+		q, err := g.request(ctx, t.Packages.Of("gem"))
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		packages[i] = image.LockedPackage{Name: f.Name, Version: f.Version, Hashes: []string{f.Hash}}
 	}
 	if lock.Gem == nil {
-		lock.Gem = &image.LockedGem{Request: t.Packages.Gem.Key(), Packages: packages}
+		lock.Gem = &image.LockedGem{Request: t.Packages.Of("gem").Key(), Packages: packages}
 	}
 	return g.install(ctx, b, found, packages)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -53,32 +54,38 @@ func New() *Engine {
 	return &Engine{functions: map[string]*engine.Function{}, revisions: map[string]*engine.Revisions{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
 }
 
+// ParseTemplate reads a template for the real runtimes.
+func (*Engine) ParseTemplate(name string, src []byte) (*template.Template, error) {
+	return runtimes.Dialect().Parse(name, src)
+}
+
+// Template reads the fret.yaml in dir.
+func (e *Engine) Template(dir *os.Root) (*template.Template, error) {
+	src, err := dir.ReadFile(template.FileName)
+	if err != nil {
+		return nil, err
+	}
+	return e.ParseTemplate(template.FileName, src)
+}
+
 // Build makes an image whose digest is the digest of the directory's files. The template's pip
 // packages select a failure: "no-such-package" fails like a resolver, "queue-full" as if too many
 // builds waited, "endless" as if the build took too long, and "slow" blocks until ctx ends. A locked
 // build fails without a lock.
-func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
-	src, err := dir.ReadFile("fret.yaml")
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err := template.Parse("fret.yaml", src)
-	if err != nil {
-		return nil, nil, err
-	}
+func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (*store.Image, *image.Lock, error) {
 	if o := image.OptionsOf(ctx); o.Locked {
 		if _, err := dir.Stat(image.LockFile); err != nil {
 			return nil, nil, &image.LockError{Drift: []string{"the file is missing"}}
 		}
 	}
-	if slices.Contains(t.Packages.Pip.List, "queue-full") {
+	if slices.Contains(t.Packages.Of("pip").List, "queue-full") {
 		return nil, nil, &engine.QuotaError{Tenant: t.Tenant, What: engine.QuotaOfBuilds, Limit: 16}
 	}
-	if slices.Contains(t.Packages.Pip.List, "endless") {
+	if slices.Contains(t.Packages.Of("pip").List, "endless") {
 		return nil, nil, fmt.Errorf("%w: more than 1h0m0s", engine.ErrBuildTime)
 	}
 	report(image.Event{Step: "base", Name: t.Base, Message: "found", End: true})
-	for _, p := range t.Packages.Pip.List {
+	for _, p := range t.Packages.Of("pip").List {
 		if strings.HasPrefix(p, "no-such-package") {
 			return nil, nil, fmt.Errorf("resolve packages: %w", &image.ExitError{Args: []string{"uv"}, Status: 1, Output: "no-such-package was not found in the package registry"})
 		}
@@ -91,7 +98,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, report func(image.Even
 	}
 	hash := sha256.New()
 	img := &store.Image{Created: Epoch}
-	err = fs.WalkDir(dir.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(dir.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}

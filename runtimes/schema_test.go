@@ -1,71 +1,39 @@
-package image
+package runtimes_test
 
 import (
-	"context"
+	"bytes"
 	"encoding/json"
-	"slices"
+	"flag"
+	"os"
 	"testing"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/store"
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes"
 	"github.com/fre-engine/fre/template"
 )
 
-// named is a runtime that accepts every handler.
-type named string
+var update = flag.Bool("update", false, "write the published schema from the table of keys")
 
-func (n named) Name() string               { return string(n) }
-func (n named) Bases() []string            { return []string{string(n)} }
-func (named) Bootstrap() map[string][]byte { return nil }
-
-// testContracts are those of the runtimes with that name.
-var testContracts = map[string][]template.Contract{
-	"python": {template.ContractFRE, template.ContractLambda, template.ContractASGI, template.ContractWSGI, template.ContractFramework, template.ContractKnative},
-	"node":   {template.ContractFRE, template.ContractLambda, template.ContractFramework, template.ContractKnative},
-	"go":     {template.ContractFRE, template.ContractLambda, template.ContractKnative},
-	"native": {template.ContractFRE, template.ContractStdio, template.ContractCGI, template.ContractLambda},
-	"http":   {template.ContractHTTP},
-}
-
-func (named) Command(*template.Template) (args, env []string, err error) { return nil, nil, nil }
-
-func (named) Parked(*template.Template, []string) *ParkedInterpreter { return nil }
-
-var (
-	testRuntimes = []Runtime{several{named("python")}, several{named("node")}, named("php"), named("ruby"), anywhere{"native"}, anywhere{"http"}, anywhere{"go"}}
-	testBases    = []Base{{Name: "python"}, {Name: "node"}, {Name: "php"}, {Name: "ruby"}, {Name: "native"}}
-	testSites    = []Site{emptySite{"pip", "python"}, emptySite{"npm", "node"}, emptySite{"composer", "php"}, emptySite{"gem", "ruby"}}
-)
-
-// anywhere is a runtime that runs on every base.
-type anywhere struct{ named }
-
-func (a anywhere) Bases() []string { return append(a.named.Bases(), AnyBase) }
-
-func (a anywhere) Contract(c template.Contract) Runtime { return several{a}.Contract(c) }
-
-// several is a runtime with the contracts of testContracts.
-type several struct{ Runtime }
-
-func (s several) Contract(c template.Contract) Runtime {
-	if slices.Contains(testContracts[s.Name()], c) {
-		return s.Runtime
+// TestSchemaPublished: api/template.schema.json is the schema of the parser's table of keys and of the
+// runtimes and package sites. `go test ./runtimes -run TestSchemaPublished -update` writes the file.
+func TestSchemaPublished(t *testing.T) {
+	want, err := runtimes.Dialect().Schema()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return nil
-}
-
-// emptySite is a package site without packages.
-type emptySite struct{ name, base string }
-
-func (s emptySite) Name() string    { return s.name }
-func (s emptySite) Bases() []string { return []string{s.base} }
-func (emptySite) Env() []string     { return nil }
-
-func (emptySite) Packages(context.Context, *Step, *template.Template, *Lock) ([]store.Part, error) {
-	return nil, nil
+	if *update {
+		if err := os.WriteFile("../api/template.schema.json", want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if !bytes.Equal(api.TemplateSchema, want) {
+		t.Error("api/template.schema.json is out of date: run go test ./runtimes -run TestSchemaPublished -update")
+	}
 }
 
 func compileSchema(t *testing.T) *jsonschema.Resolved {
@@ -260,12 +228,14 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{"id: f\nruntime: native\nbase: node\n", false},
 		{"id: f\nruntime: native\nhandler: a\n", true},
 		{"id: f\nbase: native\nruntime: python\n", false},
-		{head + "packages: {maven: [a]}\n", false},
-		{head + "packages: {maven: ['a:b:1@bom:c']}\n", false},
-		{head + "packages: {maven: ['a:b:1:']}\n", false},
-		{head + "packages: {maven: ['a:b::']}\n", false},
-		{head + "packages: {maven: ['a:b:1:linux-x86_64', 'a:b::linux-x86_64']}\n", true},
-		{head + "packages: {maven: ['org.a_b:c-d:1.2-x', 'a:b', 'a:b:1@bom', 'a:b:[1,2)']}\n", true},
+		{"id: f\nbase: java\npackages: {maven: [a]}\n", false},
+		{head + "packages: {maven: ['a:b:1']}\n", false},
+		{"id: f\nbase: oci:php\nruntime: php\npackages: {composer: [a/b]}\n", true},
+		{"id: f\nbase: java\npackages: {maven: ['a:b:1@bom:c']}\n", false},
+		{"id: f\nbase: java\npackages: {maven: ['a:b:1:']}\n", false},
+		{"id: f\nbase: java\npackages: {maven: ['a:b::']}\n", false},
+		{"id: f\nbase: java\npackages: {maven: ['a:b:1:linux-x86_64', 'a:b::linux-x86_64']}\n", true},
+		{"id: f\nbase: java\npackages: {maven: ['org.a_b:c-d:1.2-x', 'a:b', 'a:b:1@bom', 'a:b:[1,2)']}\n", true},
 		{head + "packages: {deb: [curl, 'ghostscript=10.*', 'g++', 'xz-utils=1:2~3']}\n", true},
 		{head + "packages: {deb: [a]}\n", false},
 		{head + "packages: {deb: ['curl=']}\n", false},
@@ -307,7 +277,7 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "runtime: http\ncontract: fre\nhandler: a\n", false},
 		{"id: f\nbase: node\ncontract: lambda\n", true},
 		{"id: f\nbase: node\ncontract: asgi\n", false},
-		{"id: f\nbase: node\ncontract: knative\n", true},
+		{"id: f\nbase: node\ncontract: knative\npackages: {npm: [faas-js-runtime]}\n", true},
 		{"id: f\nbase: php\ncontract: lambda\n", false},
 		{"id: f\nbase: native\nruntime: go\ncontract: lambda\n", true},
 		{"id: f\nbase: native\nruntime: go\ncontract: wsgi\n", false},
@@ -391,9 +361,9 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 		{head + "resources: {disk: 1}\n", false},
 	} {
 		t.Run(c.src, func(t *testing.T) {
-			tmpl, perr := template.Parse(template.FileName, []byte(c.src))
+			tmpl, perr := runtimes.Dialect().Parse(template.FileName, []byte(c.src))
 			if perr == nil {
-				perr = CheckTemplate(tmpl, testBases, testRuntimes, testSites)
+				perr = image.CheckTemplate(tmpl, runtimes.Bases(), runtimes.All(), runtimes.Sites())
 			}
 			if good := perr == nil; good != c.good {
 				t.Errorf("ParseTemplate: good is %v, want %v: %v", good, c.good, perr)

@@ -1,0 +1,126 @@
+package template
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fre-engine/fre/internal/lazyregexp"
+)
+
+// Dialect is the part of the template language that bases, runtimes and package sites bring. The
+// parser and the schema read the same Dialect. A Dialect is immutable and safe for concurrent use.
+type Dialect struct {
+	Bases    []string // names of FRE's base environments
+	Runtimes []Runtime
+	Sites    []Site
+}
+
+// Runtime is what a runtime brings to the template language.
+type Runtime struct {
+	Name     string
+	Bases    []string // FRE's bases in which the runtime works, the default first; it works in bases of others, too
+	Anywhere bool     // the runtime works in every base
+
+	// Handlers are the contracts of the runtime, each with its default handler, "" for none.
+	Handlers map[Contract]string
+	Handler  string // describes the handlers of the contract fre, for the schema
+
+	// Serial are contracts under which an instance handles one event at a time.
+	Serial []Contract
+
+	// Connection says that functions of the contract fre may write to the connections of clients.
+	Connection bool
+
+	// Dotted rewrites handlers of contracts other than fre into the runtime's own syntax; nil: keep.
+	Dotted func(handler string) string
+}
+
+// Site is what a package site brings to the template language: a key below packages.
+type Site struct {
+	Name     string   // the key
+	Bases    []string // FRE's bases that the packages are for, beside bases of others; nil: all
+	About    string   // describes the key, for the schema
+	Request  Pattern  // of one package
+	Step     string   // says what to write in code.build.packages; "": the key is not allowed there
+	Examples []any
+
+	// Extras splits the name of a file with requests into the file and optional dependencies; nil:
+	// files have none.
+	Extras func(name string) (file string, extras []string)
+
+	Scripts *Names // a key that names packages whose install scripts run; nil for none
+	Index   *Names // a key that maps packages to an index; nil for none
+}
+
+// Names is a further key of a site, about packages by name.
+type Names struct {
+	Key      string
+	About    string
+	Name     Pattern                  // of a package
+	Normal   func(name string) string // returns the form in which names are compared; nil: as written
+	Examples []any
+}
+
+// Pattern is a syntax of strings.
+type Pattern struct {
+	Pattern *lazyregexp.Regexp
+	Want    string // says what to write
+}
+
+// runtime returns the runtime with the name, or nil.
+func (dialect *Dialect) runtime(name string) *Runtime {
+	i := slices.IndexFunc(dialect.Runtimes, func(r Runtime) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &dialect.Runtimes[i]
+}
+
+// having returns the names of the runtimes that have a contract.
+func (dialect *Dialect) having(c Contract) []string {
+	return dialect.named(func(r *Runtime) bool {
+		_, ok := r.Handlers[c]
+		return ok
+	})
+}
+
+// named returns the names of the runtimes that is accepts.
+func (dialect *Dialect) named(is func(*Runtime) bool) []string {
+	var names []string
+	for i := range dialect.Runtimes {
+		if is(&dialect.Runtimes[i]) {
+			names = append(names, dialect.Runtimes[i].Name)
+		}
+	}
+	return names
+}
+
+// implied returns the runtime of a contract that only one runtime has, or nil.
+func (dialect *Dialect) implied(c Contract) *Runtime {
+	names := dialect.having(c)
+	if len(names) != 1 {
+		return nil
+	}
+	return dialect.runtime(names[0])
+}
+
+// connected names the runtimes with Connection, for errors and the schema.
+func (dialect *Dialect) connected() string {
+	var names []string
+	for i := range dialect.Runtimes {
+		switch r := &dialect.Runtimes[i]; {
+		case !r.Connection:
+		case r.Name == runtimeNative:
+			names = append(names, `for native with instances.isolation "instance"`)
+		default:
+			names = append([]string{"for the runtime " + r.Name}, names...)
+		}
+	}
+	return strings.Join(names, ", and ")
+}
+
+// Names of the runtimes that run programs of any language.
+const (
+	runtimeHTTP   = "http"   // HTTP servers
+	runtimeNative = "native" // programs
+)
