@@ -27,18 +27,33 @@ const pixelFormat = "yuv420p"
 // timeScale is the units per second of times in fragments, as in MPEG-TS.
 const timeScale = 90000
 
+func checkChunk(c *media.Chunk) error {
+	if g := c.Grid; min(g.Rate.Num, g.Rate.Den, g.Segment) < 1 || c.From < 0 || c.From%g.Segment != 0 || len(c.Rungs) == 0 || !bounded(c) {
+		return fmt.Errorf("frames %d to %d of a grid of %+v in %d rungs", c.From, c.To, c.Grid, len(c.Rungs))
+	}
+	for _, r := range c.Rungs {
+		if r.Width < 2 || r.Height < 2 || r.Width > MostPixels/r.Height {
+			return fmt.Errorf("a rung of %d × %d pixels", r.Width, r.Height)
+		}
+	}
+	return nil
+}
+
+// bounded reports whether the chunk's number of frames is possible. A negative To is the source's
+// end, which a blank chunk has not.
+func bounded(c *media.Chunk) bool {
+	if c.To < 0 {
+		return !c.Blank
+	}
+	return c.To > c.From && c.To-c.From <= MostFrames
+}
+
 // Chunk decodes part of a video once and encodes it in every rung. A rung has a key frame at the
 // start of each segment and no reference to other chunks, so chunks can follow each other. The
 // result holds the bytes of each rung, in memory.
 func Chunk(path string, c media.Chunk) (*media.Chunked, [][]byte, error) {
-	if c.Grid.Rate.Num < 1 || c.Grid.Rate.Den < 1 || c.Grid.Segment < 1 || c.From < 0 || c.From%c.Grid.Segment != 0 || len(c.Rungs) == 0 ||
-		c.To >= 0 && (c.To <= c.From || c.To-c.From > MostFrames) || c.To < 0 && c.Blank {
-		return nil, nil, fmt.Errorf("frames %d to %d of a grid of %+v in %d rungs", c.From, c.To, c.Grid, len(c.Rungs))
-	}
-	for _, r := range c.Rungs {
-		if r.Width < 2 || r.Height < 2 || r.Width > MostPixels/r.Height {
-			return nil, nil, fmt.Errorf("a rung of %d × %d pixels", r.Width, r.Height)
-		}
+	if err := checkChunk(&c); err != nil {
+		return nil, nil, err
 	}
 	c.Rungs = slices.Clone(c.Rungs)
 	for i := range c.Rungs {
@@ -237,6 +252,11 @@ func (e *encoding) run() error {
 	if err != nil {
 		return err
 	}
+	return e.drain()
+}
+
+// drain encodes the pictures that the filters hold, and ends the encoders.
+func (e *encoding) drain() error {
 	if err := e.endFields(); err != nil {
 		return err
 	}

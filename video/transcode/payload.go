@@ -42,16 +42,26 @@ func (p *payload) text(s string) {
 			return
 		}
 		p.any = p.any || r > ' ' && r != '\u00a0' && r != '\ufeff'
-		switch {
-		case r == '&':
-			p.b.WriteString("&amp;")
-		case r == '<':
-			p.b.WriteString("&lt;")
-		case r == '>':
-			p.b.WriteString("&gt;")
-		case r == '\r' || r == '\f' || r == '\u0085' || r == '\u2028' || r == '\u2029':
-			p.b.WriteByte('\n')
-		case r == '\n' || r == '\t' || r >= ' ' && r != 0x7f && r != '\ufeff':
+		p.write(r)
+	}
+}
+
+// write writes a character of plain text. It drops control characters.
+func (p *payload) write(r rune) {
+	switch r {
+	case '&':
+		p.b.WriteString("&amp;")
+	case '<':
+		p.b.WriteString("&lt;")
+	case '>':
+		p.b.WriteString("&gt;")
+	case '\r', '\f', '\u0085', '\u2028', '\u2029':
+		p.b.WriteByte('\n')
+	case '\n', '\t':
+		p.b.WriteRune(r)
+	case 0x7f, '\ufeff':
+	default:
+		if r >= ' ' {
 			p.b.WriteRune(r)
 		}
 	}
@@ -142,33 +152,54 @@ func (p *payload) tag(s string, vtt bool) int {
 		return 0
 	}
 	inner, closing := strings.CutPrefix(s[1:end], "/")
-	letter := func(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') }
-	i := strings.IndexFunc(inner, letter)
-	if i < 0 {
-		i = len(inner)
-	}
-	name, rest := strings.ToLower(inner[:i]), inner[i:]
-	if name != "" && rest != "" && !strings.ContainsRune(". \t\n", rune(rest[0])) {
+	name, rest := splitTag(inner)
+	if name != "" && !ends(rest) {
 		return 0
 	}
 	switch {
-	case name == "b" || name == "i" || name == "u" || vtt && (name == "ruby" || name == "rt"):
+	case isStyle(name, vtt):
 		p.set(name, !closing)
-	case vtt && (name == "v" || name == "lang" || name == "c"):
-		if closing {
-			p.close(name)
-			break
-		}
-		classes, annotation, _ := strings.Cut(strings.NewReplacer("\n", " ", "\t", " ").Replace(rest), " ")
-		p.begin(name, only(classes, ".-_0123456789")+spaced(only(annotation, " .-_,'0123456789")))
+	case vtt && slices.Contains([]string{"v", "lang", "c"}, name):
+		p.span(name, rest, closing)
 	case name == "br":
 		p.text("\n")
-	case vtt && name == "" && rest != "" && strings.Trim(rest, "0123456789:.") == "": // a time within the cue
-	case name == "font" || name == "s" || name == "strike" || name == "span":
+	case vtt && isTime(name, rest), slices.Contains([]string{"font", "s", "strike", "span"}, name):
 	default:
 		return 0
 	}
 	return end + 1
+}
+
+// splitTag splits a tag's content behind its name, which has letters only.
+func splitTag(s string) (name, rest string) {
+	i := strings.IndexFunc(s, func(r rune) bool { return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') })
+	if i < 0 {
+		i = len(s)
+	}
+	return strings.ToLower(s[:i]), s[i:]
+}
+
+// ends reports whether a tag's name ends before rest.
+func ends(rest string) bool { return rest == "" || strings.ContainsRune(". \t\n", rune(rest[0])) }
+
+// isStyle reports whether a tag is a style, which the output has as well.
+func isStyle(name string, vtt bool) bool {
+	return slices.Contains([]string{"b", "i", "u"}, name) || vtt && slices.Contains([]string{"ruby", "rt"}, name)
+}
+
+// isTime reports whether a tag is a time within the cue.
+func isTime(name, rest string) bool {
+	return name == "" && rest != "" && strings.Trim(rest, "0123456789:.") == ""
+}
+
+// span writes or closes a tag with classes and an annotation.
+func (p *payload) span(name, rest string, closing bool) {
+	if closing {
+		p.close(name)
+		return
+	}
+	classes, annotation, _ := strings.Cut(strings.NewReplacer("\n", " ", "\t", " ").Replace(rest), " ")
+	p.begin(name, only(classes, ".-_0123456789")+spaced(only(annotation, " .-_,'0123456789")))
 }
 
 // only keeps the letters of s, of any script, and the characters in other.
@@ -261,22 +292,7 @@ func (p *payload) timed(b []byte) {
 	}
 	n := min(int(binary.BigEndian.Uint16(b)), len(b)-2)
 	text, boxes := []rune(utf8Of(b[2:2+n])), b[2+n:]
-	looks := make([]byte, len(text)+1) // 1 bold, 2 italic, 4 underlined
-	for len(boxes) >= 8 {
-		size := int(binary.BigEndian.Uint32(boxes))
-		if size < 8 || size > len(boxes) {
-			break
-		}
-		if box := boxes[8:size]; string(boxes[4:8]) == "styl" && len(box) >= 2 {
-			for e := box[2:]; len(e) >= 12; e = e[12:] {
-				first, end := int(binary.BigEndian.Uint16(e)), int(binary.BigEndian.Uint16(e[2:]))
-				for i := first; i < min(end, len(text)); i++ {
-					looks[i] = e[6]
-				}
-			}
-		}
-		boxes = boxes[size:]
-	}
+	looks := looksOf(boxes, len(text))
 	from := 0
 	for i := range looks {
 		if i < len(text) && looks[i] == looks[from] {
@@ -288,6 +304,28 @@ func (p *payload) timed(b []byte) {
 		p.text(string(text[from:i]))
 		from = i
 	}
+}
+
+// looksOf reads the styles of n characters, and of the text's end, from the boxes: 1 bold, 2 italic,
+// 4 underlined.
+func looksOf(boxes []byte, n int) []byte {
+	looks := make([]byte, n+1)
+	for len(boxes) >= 8 {
+		size := int(binary.BigEndian.Uint32(boxes))
+		if size < 8 || size > len(boxes) {
+			break
+		}
+		if box := boxes[8:size]; string(boxes[4:8]) == "styl" && len(box) >= 2 {
+			for e := box[2:]; len(e) >= 12; e = e[12:] {
+				first, end := int(binary.BigEndian.Uint16(e)), int(binary.BigEndian.Uint16(e[2:]))
+				for i := first; i < min(end, n); i++ {
+					looks[i] = e[6]
+				}
+			}
+		}
+		boxes = boxes[size:]
+	}
+	return looks
 }
 
 // windows1252 holds the characters of the bytes 0x80 to 0x9f in Windows-1252.

@@ -31,20 +31,7 @@ func Probe(path string, most float64) (*media.Source, error) {
 	s := &media.Source{Picture: -1, Format: in.Format(), Duration: believed(in.Duration()), Offset: math.Inf(1), BitRate: in.BitRate()}
 	begins := math.Inf(1) // of the picture
 	for _, from := range in.Streams() {
-		to := media.Stream{
-			Index: from.Index, Kind: string(from.Kind), Codec: from.Codec, Duration: believed(from.Duration), BitRate: from.BitRate,
-			Language: languageOf(from.Language), Title: from.Title, Default: from.Default, SampleRate: from.SampleRate, Channels: from.Channels,
-		}
-		switch {
-		case from.Cover:
-			to.Kind = string(ffmpeg.Other)
-		case from.Kind == ffmpeg.Video:
-			to.Width, to.Height = shown(from, from.Width, from.Height, ffmpeg.Rational{})
-			to.Interlaced = from.Interlaced
-			to.Colour = colourOf(look{colour: from.Colour}, from, 0)
-			to.Rotation, to.Mirrored = from.Rotation, from.Mirrored
-			to.FrameRate = media.Fraction{Num: from.FrameRate.Num, Den: from.FrameRate.Den}
-		}
+		to := streamOf(from)
 		switch to.Kind {
 		case string(ffmpeg.Video):
 			begins = min(begins, from.Start)
@@ -70,6 +57,24 @@ func Probe(path string, most float64) (*media.Source, error) {
 		}
 	}
 	return s, nil
+}
+
+func streamOf(from ffmpeg.Stream) media.Stream {
+	to := media.Stream{
+		Index: from.Index, Kind: string(from.Kind), Codec: from.Codec, Duration: believed(from.Duration), BitRate: from.BitRate,
+		Language: languageOf(from.Language), Title: from.Title, Default: from.Default, SampleRate: from.SampleRate, Channels: from.Channels,
+	}
+	switch {
+	case from.Cover:
+		to.Kind = string(ffmpeg.Other)
+	case from.Kind == ffmpeg.Video:
+		to.Width, to.Height = shown(from, from.Width, from.Height, ffmpeg.Rational{})
+		to.Interlaced = from.Interlaced
+		to.Colour = colourOf(look{colour: from.Colour}, from, 0)
+		to.Rotation, to.Mirrored = from.Rotation, from.Mirrored
+		to.FrameRate = media.Fraction{Num: from.FrameRate.Num, Den: from.FrameRate.Den}
+	}
+	return to
 }
 
 // mostShort is how many seconds before its stated end a file may end.
@@ -99,6 +104,18 @@ func (s *span) end(of ffmpeg.Stream) float64 {
 		return math.Inf(1)
 	}
 	return s.last + length
+}
+
+// missingOf returns how many of the promised seconds a file lacks. Its packets are from the time
+// first to the time end.
+func missingOf(path string, promised, most, first, end float64) (float64, error) {
+	missing, err := missingOfRIFF(path)
+	missing *= end - first
+	if most == 0 || promised <= most {
+		// Some containers count from the start of the source, others from zero.
+		missing = max(missing, promised-max(end, end-first))
+	}
+	return missing, err
 }
 
 // through reads the whole file and counts the jumps in its times. With jumps, through sets the
@@ -132,12 +149,7 @@ func through(path string, in *ffmpeg.Input, s *media.Source, most float64) error
 		if math.IsInf(end, 0) {
 			return nil
 		}
-		missing, err := missingOfRIFF(path)
-		missing *= end - first
-		if promised := believed(in.Promised()); most == 0 || promised <= most {
-			// Some containers count from the start of the source, others from zero.
-			missing = max(missing, promised-max(end, end-first))
-		}
+		missing, err := missingOf(path, believed(in.Promised()), most, first, end)
 		if missing > mostShort {
 			s.Missing = missing
 		}

@@ -121,19 +121,7 @@ func (e *sounding) run() (err error) {
 	if e.graph == nil {
 		return errNoSound
 	}
-	if err := e.graph.End(e.next); err != nil {
-		return err
-	}
-	if err := e.pull(); err != nil {
-		return err
-	}
-	if err := e.encoder.Send(nil); err != nil {
-		return err
-	}
-	if err := e.packets(); err != nil {
-		return err
-	}
-	if err := e.cut(); err != nil {
+	if err := e.drain(); err != nil {
 		return err
 	}
 	if len(e.made.Segments) == 0 {
@@ -164,6 +152,23 @@ func (e *sounding) describe() error {
 	return e.begin(init)
 }
 
+// drain encodes the sound that the filters and the encoder hold.
+func (e *sounding) drain() error {
+	if err := e.graph.End(e.next); err != nil {
+		return err
+	}
+	if err := e.pull(); err != nil {
+		return err
+	}
+	if err := e.encoder.Send(nil); err != nil {
+		return err
+	}
+	if err := e.packets(); err != nil {
+		return err
+	}
+	return e.cut()
+}
+
 // filter sends sound through the filters and encodes the output. The filters are made for the
 // voice of the first frame. Sound of another voice, such as other channels, is converted to the
 // first.
@@ -173,34 +178,24 @@ func (e *sounding) filter(f *ffmpeg.Frame) error {
 		return fmt.Errorf("sound of %d samples each second", v.rate)
 	}
 	if e.graph == nil {
-		var err error
-		two := ""
-		if strings.HasSuffix(v.layout, " channels") { // the meaning of the channels is unknown
-			two = ",pan=stereo|c0=c0|c1=c1"
-		}
-		e.graph, err = ffmpeg.NewGraph(fmt.Sprintf("%s%s,asetpts=PTS-(%.9f/TB),aresample=%d:async=1000:first_pts=0,aformat=sample_fmts=fltp:channel_layouts=stereo,abuffersink",
-			v.source(e.stream.TimeBase), two, e.s.Offset, sampleRate), 1)
-		if err != nil {
+		if err := e.openGraph(v); err != nil {
 			return err
 		}
-		e.graph.FrameSize(0, e.encoder.FrameSize())
 		e.heard, e.began, e.next = v, f.PTS(), e.units(e.s.Offset)
 	}
 	if v == e.heard {
 		return e.place(f)
 	}
 	if e.other == nil || v != e.sort {
-		if e.other != nil {
-			e.other.Close()
-		}
-		var err error
-		e.other, err = ffmpeg.NewGraph(fmt.Sprintf("%s,aresample=%d,aformat=sample_fmts=%s:channel_layouts=%s,abuffersink",
-			v.source(e.stream.TimeBase), e.heard.rate, e.heard.format, e.heard.layout), 1)
-		if err != nil {
+		if err := e.openOther(v); err != nil {
 			return err
 		}
-		e.sort = v
 	}
+	return e.convert(f)
+}
+
+// convert sends sound of another voice through its filter and places the output.
+func (e *sounding) convert(f *ffmpeg.Frame) error {
 	at := f.PTS()
 	if err := e.other.Send(f); err != nil {
 		return err
@@ -219,6 +214,35 @@ func (e *sounding) filter(f *ffmpeg.Frame) error {
 			return err
 		}
 	}
+}
+
+// openGraph makes the filters for sound of a voice.
+func (e *sounding) openGraph(v voice) (err error) {
+	two := ""
+	if strings.HasSuffix(v.layout, " channels") { // the meaning of the channels is unknown
+		two = ",pan=stereo|c0=c0|c1=c1"
+	}
+	e.graph, err = ffmpeg.NewGraph(fmt.Sprintf("%s%s,asetpts=PTS-(%.9f/TB),aresample=%d:async=1000:first_pts=0,aformat=sample_fmts=fltp:channel_layouts=stereo,abuffersink",
+		v.source(e.stream.TimeBase), two, e.s.Offset, sampleRate), 1)
+	if err != nil {
+		return err
+	}
+	e.graph.FrameSize(0, e.encoder.FrameSize())
+	return nil
+}
+
+// openOther makes the filter that converts sound of a voice to the first voice.
+func (e *sounding) openOther(v voice) (err error) {
+	if e.other != nil {
+		e.other.Close()
+	}
+	e.other, err = ffmpeg.NewGraph(fmt.Sprintf("%s,aresample=%d,aformat=sample_fmts=%s:channel_layouts=%s,abuffersink",
+		v.source(e.stream.TimeBase), e.heard.rate, e.heard.format, e.heard.layout), 1)
+	if err != nil {
+		return err
+	}
+	e.sort = v
+	return nil
 }
 
 // Limits of gaps in the sound, in seconds. A gap above mostGap is filled with silence, a second

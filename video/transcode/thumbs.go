@@ -26,8 +26,7 @@ const (
 // and decodes no other frame: this is 10 to 50 times cheaper. Else each picture is the frame
 // shown at its time, or a frame it refers to.
 func Thumbs(path string, t media.Thumbs) (*media.Sheets, [][]byte, error) {
-	if !(t.Interval >= 0.01 && t.Interval <= MostSeconds) || t.Width < 2 || t.Width > mostSide || t.Width%2 != 0 || t.Columns < 1 || t.Rows < 1 ||
-		t.Columns > mostSide/t.Width {
+	if !drawable(t) {
 		return nil, nil, fmt.Errorf("pictures of %d pixels each %v seconds on sheets of %d × %d", t.Width, t.Interval, t.Columns, t.Rows)
 	}
 	s := &survey{}
@@ -51,6 +50,12 @@ func Thumbs(path string, t media.Thumbs) (*media.Sheets, [][]byte, error) {
 		return nil, nil, err
 	}
 	return &d.head, d.sheets, nil
+}
+
+// drawable reports whether the sizes and the interval are in their limits.
+func drawable(t media.Thumbs) bool {
+	return t.Interval >= 0.01 && t.Interval <= MostSeconds && t.Width >= 2 && t.Width <= mostSide && t.Width%2 == 0 && t.Columns >= 1 && t.Rows >= 1 &&
+		t.Columns <= mostSide/t.Width
 }
 
 // survey is the contents of a stream according to its packets, without decoding.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -68,9 +69,8 @@ func isTarga(b []byte) bool {
 	if len(b) < 18 || b[1] > 1 || b[17]>>6 != 0 {
 		return false
 	}
-	mapped := b[2] == 1 || b[2] == 9
-	kind := mapped || b[2] == 2 || b[2] == 3 || b[2] == 10 || b[2] == 11
-	sizes := func(bits byte) bool { return bits == 8 || bits == 15 || bits == 16 || bits == 24 || bits == 32 }
+	mapped, kind := map[byte]bool{1: true, 9: true, 2: false, 3: false, 10: false, 11: false}[b[2]]
+	sizes := func(bits byte) bool { return slices.Contains([]byte{8, 15, 16, 24, 32}, bits) }
 	return kind && mapped == (b[1] == 1) && (b[1] == 0 || sizes(b[7])) && b[12]|b[13] != 0 && b[14]|b[15] != 0 && sizes(b[16])
 }
 
