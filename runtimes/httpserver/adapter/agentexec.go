@@ -57,20 +57,28 @@ func parseExec(line []byte) (*execRequest, error) {
 	case len(r.Args) == 0 || r.Args[0] == "":
 		return nil, refuse(`name a command: {"args": ["python3", "main.py"]} or {"shell": "ls | wc -l"}`)
 	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// check checks the limit of the time and the characters of the words.
+func (r *execRequest) check() error {
 	if r.TimeoutMS < 0 || r.TimeoutMS > maxTimeout.Milliseconds() {
-		return nil, refuse("timeout_ms is %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
+		return refuse("timeout_ms is %d: must be from 1 to %d", r.TimeoutMS, maxTimeout.Milliseconds())
 	}
 	words := slices.Concat(r.Args, []string{r.Dir})
 	for name, value := range r.Env {
 		if name == "" || strings.Contains(name, "=") {
-			return nil, refuse("env: %q is no variable's name", name)
+			return refuse("env: %q is no variable's name", name)
 		}
 		words = append(words, name, value)
 	}
 	if slices.ContainsFunc(words, func(s string) bool { return strings.ContainsRune(s, 0) }) {
-		return nil, refuse("the command holds a NUL byte")
+		return refuse("the command holds a NUL byte")
 	}
-	return r, nil
+	return nil
 }
 
 // environ is the command's environment.

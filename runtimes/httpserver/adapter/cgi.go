@@ -203,40 +203,23 @@ const maxHead, lineSize = 256 << 10, 64 << 10
 
 // head reads the head of the answer (RFC 3875 section 6.3): at least one line.
 func (s *script) head(a *channel.Answer) error {
-	var lines []string
-	for size := 0; ; {
-		b, err := s.out.ReadSlice('\n')
-		size += len(b)
-		switch {
-		case errors.Is(err, io.EOF):
-			return errors.New("no empty line after the headers")
-		case errors.Is(err, bufio.ErrBufferFull) || size > maxHead:
-			return fmt.Errorf("the headers are longer than %d bytes, or a line is longer than %d", maxHead, lineSize)
-		case err != nil:
-			return err
-		}
-		line := strings.TrimRight(string(b), "\r\n")
-		if line != "" {
-			lines = append(lines, line)
-			continue
-		}
-		break
+	lines, err := s.headLines()
+	if err != nil {
+		return err
 	}
 	a.Status = 200
 	location, said := false, false
 	for _, line := range lines {
-		name, value, ok := strings.Cut(line, ":")
-		value = textproto.TrimString(value)
-		if !ok || !token(name) || strings.ContainsFunc(value, control) {
-			return fmt.Errorf("%.100q is not a header", line)
+		name, value, err := parseHeader(line)
+		if err != nil {
+			return err
 		}
 		switch lower := strings.ToLower(name); {
 		case lower == "status":
-			status, err := strconv.Atoi(value[:min(3, len(value))])
-			if err != nil || status < 200 || status > 599 {
-				return fmt.Errorf("the status %.100q is not from 200 to 599", value)
+			if a.Status, err = parseStatus(value); err != nil {
+				return err
 			}
-			a.Status, said = status, true
+			said = true
 		case !hopByHopLower[lower]:
 			location = location || lower == "location"
 			a.Headers = append(a.Headers, [2]string{name, value})
@@ -245,6 +228,20 @@ func (s *script) head(a *channel.Answer) error {
 	if location && !said {
 		a.Status = 302
 	}
+	return countHeaders(lines, a)
+}
+
+func parseHeader(line string) (name, value string, err error) {
+	name, value, ok := strings.Cut(line, ":")
+	value = textproto.TrimString(value)
+	if !ok || !token(name) || strings.ContainsFunc(value, control) {
+		return "", "", fmt.Errorf("%.100q is not a header", line)
+	}
+	return name, value, nil
+}
+
+// countHeaders refuses an answer without headers, and with too many.
+func countHeaders(lines []string, a *channel.Answer) error {
 	switch {
 	case len(lines) == 0:
 		return errors.New("no headers: write at least Content-Type")
@@ -252,6 +249,37 @@ func (s *script) head(a *channel.Answer) error {
 		return fmt.Errorf("%d headers, at most %d", len(a.Headers), channel.MaxHeaders)
 	}
 	return nil
+}
+
+// headLines reads the lines up to the empty line.
+func (s *script) headLines() ([]string, error) {
+	var lines []string
+	for size := 0; ; {
+		b, err := s.out.ReadSlice('\n')
+		size += len(b)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, errors.New("no empty line after the headers")
+		case errors.Is(err, bufio.ErrBufferFull) || size > maxHead:
+			return nil, fmt.Errorf("the headers are longer than %d bytes, or a line is longer than %d", maxHead, lineSize)
+		case err != nil:
+			return nil, err
+		}
+		line := strings.TrimRight(string(b), "\r\n")
+		if line == "" {
+			return lines, nil
+		}
+		lines = append(lines, line)
+	}
+}
+
+// parseStatus parses "404 Not Found".
+func parseStatus(value string) (int, error) {
+	status, err := strconv.Atoi(value[:min(3, len(value))])
+	if err != nil || status < 200 || status > 599 {
+		return 0, fmt.Errorf("the status %.100q is not from 200 to 599", value)
+	}
+	return status, nil
 }
 
 func (s *script) Read(p []byte) (int, error) {

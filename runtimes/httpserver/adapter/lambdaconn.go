@@ -131,59 +131,76 @@ type usualRequest struct {
 // usual parses a head. It returns false for all but the requests that clients send all the time.
 func usual(head []byte) (q usualRequest, ok bool) {
 	line, rest, _ := bytes.Cut(head, []byte("\r\n"))
-	method, line, _ := bytes.Cut(line, []byte(" "))
-	path, version, _ := bytes.Cut(line, []byte(" "))
-	if string(version) != "HTTP/1.1" || bareLine(head) {
+	if bareLine(head) || !q.line(line) {
 		return q, false
 	}
-	path, ok = bytes.CutPrefix(path, []byte(runtimeVersion+"/invocation/"))
-	switch {
-	case !ok:
-		return q, false
-	case string(method) == "GET" && string(path) == "next":
-		q.next = true
-	case string(method) == "POST":
-		id, what, _ := bytes.Cut(path, []byte("/"))
-		if string(what) != "response" && string(what) != "error" || bytes.IndexByte(id, '%') >= 0 {
-			return q, false
-		}
-		q.id, q.failed, q.length = string(id), string(what) == "error", -1
-	default:
-		return q, false
-	}
-	errorType, sized := "", false
+	var f usualFields
 	for len(rest) > 2 {
 		line, rest, _ = bytes.Cut(rest, []byte("\r\n"))
 		name, value, colon := bytes.Cut(line, []byte(":"))
-		if !colon || len(name) == 0 || bytes.ContainsAny(name, " \t") {
+		if !colon || len(name) == 0 || bytes.ContainsAny(name, " \t") || !f.add(name, bytes.Trim(value, " \t")) {
 			return q, false
-		}
-		value = bytes.Trim(value, " \t")
-		switch string(bytes.ToLower(name)) {
-		case "transfer-encoding", "expect", "upgrade", "trailer", "lambda-runtime-function-response-mode":
-			return q, false
-		case "connection":
-			if !strings.EqualFold(string(value), "keep-alive") {
-				return q, false
-			}
-		case "content-length":
-			n, err := strconv.ParseUint(string(value), 10, 31)
-			if err != nil || sized {
-				return q, false
-			}
-			q.length, sized = int(n), true
-		case "content-type":
-			if q.kind = string(value); q.kind == integrationResponse {
-				return q, false
-			}
-		case "lambda-runtime-function-error-type":
-			errorType = string(value)
 		}
 	}
+	q.kind = f.kind
 	if q.failed {
-		q.kind = errorType
+		q.kind = f.errorType
+	}
+	if f.sized {
+		q.length = f.length
 	}
 	return q, q.next && q.length == 0 || !q.next && q.length >= 0
+}
+
+// line parses a request line. The length of an answer is -1 until its header comes.
+func (q *usualRequest) line(line []byte) bool {
+	method, line, _ := bytes.Cut(line, []byte(" "))
+	path, version, _ := bytes.Cut(line, []byte(" "))
+	path, ok := bytes.CutPrefix(path, []byte(runtimeVersion+"/invocation/"))
+	switch {
+	case !ok || string(version) != "HTTP/1.1":
+		return false
+	case string(method) == "GET" && string(path) == "next":
+		q.next = true
+		return true
+	case string(method) == "POST":
+		id, what, _ := bytes.Cut(path, []byte("/"))
+		if string(what) != "response" && string(what) != "error" || bytes.IndexByte(id, '%') >= 0 {
+			return false
+		}
+		q.id, q.failed, q.length = string(id), string(what) == "error", -1
+		return true
+	}
+	return false
+}
+
+// usualFields are the header fields of a usual request.
+type usualFields struct {
+	kind, errorType string
+	length          int
+	sized           bool
+}
+
+// add takes a field. It returns false for a field that usual requests do not have.
+func (f *usualFields) add(name, value []byte) bool {
+	switch string(bytes.ToLower(name)) {
+	case "transfer-encoding", "expect", "upgrade", "trailer", "lambda-runtime-function-response-mode":
+		return false
+	case "connection":
+		return strings.EqualFold(string(value), "keep-alive")
+	case "content-length":
+		n, err := strconv.ParseUint(string(value), 10, 31)
+		if err != nil || f.sized {
+			return false
+		}
+		f.length, f.sized = int(n), true
+	case "content-type":
+		f.kind = string(value)
+		return f.kind != integrationResponse
+	case "lambda-runtime-function-error-type":
+		f.errorType = string(value)
+	}
+	return true
 }
 
 // answer converts an answer's body.

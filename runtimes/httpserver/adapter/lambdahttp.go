@@ -160,38 +160,14 @@ func (h *httpHead) set(a *channel.Answer) error {
 		return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's statusCode %d is not from 200 to 599", a.Status)}
 	}
 	typed := false
-	add := func(name, value string) error {
+	for _, field := range h.fields() {
+		name, value := field[0], field[1]
 		if !token(name) || strings.ContainsFunc(value, control) {
 			return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's header %q has an invalid name or value: %q", name, value)}
 		}
 		if name = strings.ToLower(name); !hopByHopLower[name] {
 			typed = typed || name == "content-type"
 			a.Headers = append(a.Headers, [2]string{name, value})
-		}
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		var value string
-		if json.Unmarshal(h.Headers[name], &value) != nil { // a number, a boolean
-			value = string(h.Headers[name])
-		}
-		if _, ok := h.Multi[name]; ok {
-			continue
-		}
-		if err := add(name, value); err != nil {
-			return err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(h.Multi)) {
-		for _, value := range h.Multi[name] {
-			if err := add(name, value); err != nil {
-				return err
-			}
-		}
-	}
-	for _, c := range h.Cookies {
-		if err := add("set-cookie", c); err != nil {
-			return err
 		}
 	}
 	if !typed {
@@ -201,6 +177,29 @@ func (h *httpHead) set(a *channel.Answer) error {
 		return &channel.Failure{Type: "InvalidResponse", Message: fmt.Sprintf("the handler's answer has %d headers, at most %d", len(a.Headers), channel.MaxHeaders)}
 	}
 	return nil
+}
+
+// fields returns the names and values of the headers, sorted by name, and then the cookies. A name
+// with several values replaces the same name with one.
+func (h *httpHead) fields() (fields [][2]string) {
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		var value string
+		if json.Unmarshal(h.Headers[name], &value) != nil { // a number, a boolean
+			value = string(h.Headers[name])
+		}
+		if _, ok := h.Multi[name]; !ok {
+			fields = append(fields, [2]string{name, value})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Multi)) {
+		for _, value := range h.Multi[name] {
+			fields = append(fields, [2]string{name, value})
+		}
+	}
+	for _, c := range h.Cookies {
+		fields = append(fields, [2]string{"set-cookie", c})
+	}
+	return fields
 }
 
 var hopByHopLower = func() map[string]bool {

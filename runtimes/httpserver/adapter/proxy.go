@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,28 +66,39 @@ func (p *proxy) waitReady(ctx context.Context, cfg *config) error {
 	}
 }
 
+// accepted waits until the server has accepted all connections: the kernel completes connections
+// before the server calls accept, so accepted looks at the queue. It returns false if the server or
+// ctx ends.
+func (p *proxy) accepted(ctx context.Context) (bool, error) {
+	for {
+		info, err := unix.GetsockoptTCPInfo(p.server.listener, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return false, err
+		}
+		if info.Unacked == 0 {
+			return true, nil
+		}
+		t := time.NewTimer(time.Millisecond)
+		select {
+		case <-t.C:
+			continue
+		case <-p.server.exited:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		return false, nil
+	}
+}
+
 func (p *proxy) probe(ctx context.Context, cfg *config) (bool, error) {
 	c, err := p.take(ctx)
 	if err != nil {
 		return false, nil // it does not listen yet
 	}
-	if cfg.bind { // the kernel completes connections before the server calls accept: look at the queue
-		for {
-			info, err := unix.GetsockoptTCPInfo(p.server.listener, unix.IPPROTO_TCP, unix.TCP_INFO)
-			if err != nil {
-				return false, err
-			}
-			if info.Unacked == 0 {
-				break
-			}
-			t := time.NewTimer(time.Millisecond)
-			select {
-			case <-t.C:
-				continue
-			case <-p.server.exited:
-			case <-ctx.Done():
-			}
-			t.Stop()
+	if cfg.bind {
+		if accepted, err := p.accepted(ctx); err != nil {
+			return false, err
+		} else if !accepted {
 			_ = c.Close()
 			return false, nil
 		}
@@ -222,6 +234,11 @@ func (p *proxy) pass(ctx context.Context, e *channel.Event) (*channel.Answer, er
 	if e.Upgrade != "" {
 		return p.upgrade(ctx, e, head)
 	}
+	return p.send(ctx, e, head, chunked)
+}
+
+// send sends a request, once more if the server closes an idle connection during the first write.
+func (p *proxy) send(ctx context.Context, e *channel.Event, head []byte, chunked bool) (*channel.Answer, error) {
 	body := e.Body
 	whole := e.Length >= 0 && e.Length <= small
 	if whole {
@@ -357,12 +374,9 @@ var hopByHop = map[string]bool{
 // requestHead is the head of e's request; chunked reports the transfer coding of the body. An
 // invalid target is an error; an invalid header is left out.
 func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
-	target := e.Path
-	if e.Query != "" {
-		target += "?" + e.Query
-	}
-	if !token(e.Method) || !strings.HasPrefix(target, "/") || strings.ContainsFunc(target, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
-		return nil, false, fmt.Errorf("%q cannot be the target of a request", e.Method+" "+target)
+	target, err := requestTarget(e)
+	if err != nil {
+		return nil, false, err
 	}
 	var b bytes.Buffer
 	_, _ = fmt.Fprintf(&b, "%s %s HTTP/1.1\r\n", e.Method, target)
@@ -374,9 +388,7 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 		}
 		switch {
 		case name == "Host":
-			if h[1] != "" {
-				host = h[1]
-			}
+			host = cmp.Or(h[1], host)
 		case name == "Content-Length":
 			if n, err := strconv.ParseInt(h[1], 10, 64); err == nil && n >= 0 && length < 0 {
 				length = n
@@ -389,17 +401,35 @@ func requestHead(e *channel.Event) (head []byte, chunked bool, err error) {
 	if token(e.ID) {
 		_, _ = fmt.Fprintf(&b, "X-Fre-Id: %s\r\n", e.ID)
 	}
-	switch {
-	case e.Upgrade != "" && !strings.ContainsFunc(e.Upgrade, control):
-		_, _ = fmt.Fprintf(&b, "Connection: Upgrade\r\nUpgrade: %s\r\n", e.Upgrade)
-	case length < 0:
-		chunked = true
-		b.WriteString("Transfer-Encoding: chunked\r\n")
-	case length > 0 || e.Method == "POST" || e.Method == "PUT" || e.Method == "PATCH":
-		_, _ = fmt.Fprintf(&b, "Content-Length: %d\r\n", length)
-	}
+	chunked = writeFraming(&b, e, length)
 	b.WriteString("\r\n")
 	return b.Bytes(), chunked, nil
+}
+
+// requestTarget returns the target of e's request.
+func requestTarget(e *channel.Event) (string, error) {
+	target := e.Path
+	if e.Query != "" {
+		target += "?" + e.Query
+	}
+	if !token(e.Method) || !strings.HasPrefix(target, "/") || strings.ContainsFunc(target, func(c rune) bool { return c <= ' ' || c == 0x7f }) {
+		return "", fmt.Errorf("%q cannot be the target of a request", e.Method+" "+target)
+	}
+	return target, nil
+}
+
+// writeFraming writes the headers that say how the request ends. A negative length is unknown.
+func writeFraming(b *bytes.Buffer, e *channel.Event, length int64) (chunked bool) {
+	switch {
+	case e.Upgrade != "" && !strings.ContainsFunc(e.Upgrade, control):
+		_, _ = fmt.Fprintf(b, "Connection: Upgrade\r\nUpgrade: %s\r\n", e.Upgrade)
+	case length < 0:
+		b.WriteString("Transfer-Encoding: chunked\r\n")
+		return true
+	case length > 0 || e.Method == "POST" || e.Method == "PUT" || e.Method == "PATCH":
+		_, _ = fmt.Fprintf(b, "Content-Length: %d\r\n", length)
+	}
+	return false
 }
 
 // dashed is the name that web frameworks see for a header with unusual characters: X_Fre_Id becomes
