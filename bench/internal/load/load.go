@@ -81,36 +81,12 @@ func (c Config) plan() (*plan, error) {
 	bad := func(format string, args ...any) (*plan, error) {
 		return nil, fmt.Errorf("%w: "+format, append([]any{ErrConfig}, args...)...)
 	}
-	u, err := url.Parse(c.URL)
-	switch {
-	case err != nil:
+	u, err := c.check()
+	if err != nil {
 		return bad("%w", err)
-	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return bad("URL %q: give a whole one, such as http://localhost:8080/function/hello", c.URL)
-	case c.Rate < 0 || c.Rate > 1e9:
-		return bad("a rate of %v requests a second", c.Rate)
-	case c.Connections < 0 || c.Duration < 0 || c.WarmUp < 0 || c.Timeout < 0:
-		return bad("%d connections, %v after %v, time-out %v: nothing may be negative", c.Connections, c.Duration, c.WarmUp, c.Timeout)
 	}
 	p.url = u
-	if p.Method == "" {
-		p.Method = http.MethodGet
-		if len(c.Body) > 0 {
-			p.Method = http.MethodPost
-		}
-	}
-	if p.Connections == 0 {
-		p.Connections = 1
-		if p.Rate > 0 {
-			p.Connections = 1000
-		}
-	}
-	if p.Duration == 0 {
-		p.Duration = 10 * time.Second
-	}
-	if p.Timeout == 0 {
-		p.Timeout = 30 * time.Second
-	}
+	p.setDefaults()
 	if p.Rate*p.Duration.Seconds() > 0 && p.Rate*p.Duration.Seconds() < 1 {
 		return bad("%v requests a second for %v is no request", p.Rate, p.Duration)
 	}
@@ -133,6 +109,43 @@ func (c Config) plan() (*plan, error) {
 		p.requests = append(p.requests, append(request, c.Body...))
 	}
 	return p, nil
+}
+
+// check returns the address of the server.
+func (c *Config) check() (*url.URL, error) {
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil:
+		return nil, err
+	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return nil, fmt.Errorf("URL %q: give a whole one, such as http://localhost:8080/function/hello", c.URL)
+	case c.Rate < 0 || c.Rate > 1e9:
+		return nil, fmt.Errorf("a rate of %v requests a second", c.Rate)
+	case c.Connections < 0 || min(c.Duration, c.WarmUp, c.Timeout) < 0:
+		return nil, fmt.Errorf("%d connections, %v after %v, time-out %v: nothing may be negative", c.Connections, c.Duration, c.WarmUp, c.Timeout)
+	}
+	return u, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Method == "" {
+		c.Method = http.MethodGet
+		if len(c.Body) > 0 {
+			c.Method = http.MethodPost
+		}
+	}
+	if c.Connections == 0 {
+		c.Connections = 1
+		if c.Rate > 0 {
+			c.Connections = 1000
+		}
+	}
+	if c.Duration == 0 {
+		c.Duration = 10 * time.Second
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
 }
 
 // newRemote returns the remote of a URL's server.
