@@ -63,11 +63,16 @@ func checkChunk(c *media.Chunked, q *media.Chunk) error {
 	return nil
 }
 
+// spread reports whether the interval of the pictures is possible.
+func spread(s *media.Sheets, q *media.Thumbs) bool {
+	return !(s.Interval < q.Interval || s.Interval > max(q.Interval, q.Most) || float64(s.Count-1)*s.Interval > q.Most)
+}
+
 // checkSheets checks the answer to a thumbnails job.
 func checkSheets(s *media.Sheets, q *media.Thumbs) error {
 	each := q.Columns * q.Rows
-	if s.Count < 1 || s.Count > media.MostThumbs || len(s.Sheets) != (s.Count+each-1)/each ||
-		s.Width != q.Width || s.Height < 1 || s.Height > 4*q.Width || s.Interval < q.Interval || s.Interval > max(q.Interval, q.Most) || float64(s.Count-1)*s.Interval > q.Most {
+	counted := s.Count >= 1 && s.Count <= media.MostThumbs && len(s.Sheets) == (s.Count+each-1)/each
+	if !counted || s.Width != q.Width || s.Height < 1 || s.Height > 4*q.Width || !spread(s, q) {
 		return &refusedError{fmt.Sprintf("%d pictures of %d × %d in %d sheets, one each %g seconds", s.Count, s.Width, s.Height, len(s.Sheets), s.Interval)}
 	}
 	for _, n := range s.Sheets {

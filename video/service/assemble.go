@@ -55,68 +55,97 @@ func (w *work) assemble(r *asset.Rendition, parts []part) error {
 }
 
 func (s *Service) join(to *os.File, r *asset.Rendition, parts []part) error {
-	var init []byte
-	var end int64 // of the written bytes
-	var read fragmentReader
+	j := joining{Service: s, to: to, r: r}
 	for _, p := range parts {
-		if err := func() error {
-			from, err := os.Open(p.file)
-			if err != nil {
-				return err
-			}
-			defer from.Close()
-			behind, err := kept(p.file, &struct{}{})
-			if err != nil {
-				return err
-			}
-			at := behind + p.at
-			if p.made.Init < 1 || p.made.Init > 1<<20 {
-				return fmt.Errorf("an initialisation segment of %d bytes", p.made.Init)
-			}
-			own := make([]byte, p.made.Init)
-			if _, err := from.ReadAt(own, at); err != nil {
-				return err
-			}
-			switch {
-			case init == nil:
-				init, r.Init = own, int64(len(own))
-				if err := read.init(r, own); err != nil {
-					return err
-				}
-				if _, err := to.Write(own); err != nil {
-					return err
-				}
-				end = r.Init
-			case !bytes.Equal(init, own):
-				return errors.New("its parts are encoded in different ways")
-			}
-			at += int64(p.made.Init)
-			for _, n := range p.made.Segments {
-				part, err := read.fragment(from, at, int64(n))
-				if err != nil {
-					return fmt.Errorf("segment %d: %w", len(r.Segments)+1, err)
-				}
-				if part.Offset = asset.Place(end, part.Size); part.Offset > end {
-					if _, err := to.Write(asset.AppendFree(nil, part.Offset-end)); err != nil {
-						return err
-					}
-				}
-				if _, err := from.Seek(at, io.SeekStart); err != nil {
-					return err
-				}
-				if err := s.copy(to, from, part.Size); err != nil {
-					return err
-				}
-				r.Segments = append(r.Segments, part)
-				at += part.Size
-				end = part.Offset + part.Size
-			}
-			return nil
-		}(); err != nil {
+		if err := j.add(p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// joining is the state of a rendition that is written part by part.
+type joining struct {
+	*Service
+	to   *os.File
+	r    *asset.Rendition
+	init []byte // the initialisation segment of all parts
+	end  int64  // of the written bytes
+	read fragmentReader
+}
+
+// add writes the segments of a part, and first the initialisation segment of the first part.
+func (j *joining) add(p part) error {
+	from, err := os.Open(p.file)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	behind, err := kept(p.file, &struct{}{})
+	if err != nil {
+		return err
+	}
+	at := behind + p.at
+	if err := j.addInit(from, at, p.made.Init); err != nil {
+		return err
+	}
+	at += int64(p.made.Init)
+	for _, n := range p.made.Segments {
+		size, err := j.addSegment(from, at, int64(n))
+		if err != nil {
+			return err
+		}
+		at += size
+	}
+	return nil
+}
+
+// addInit writes the first initialisation segment, and refuses a different one.
+func (j *joining) addInit(from *os.File, at int64, size int) error {
+	if size < 1 || size > 1<<20 {
+		return fmt.Errorf("an initialisation segment of %d bytes", size)
+	}
+	own := make([]byte, size)
+	if _, err := from.ReadAt(own, at); err != nil {
+		return err
+	}
+	if j.init != nil {
+		if !bytes.Equal(j.init, own) {
+			return errors.New("its parts are encoded in different ways")
+		}
+		return nil
+	}
+	j.init, j.r.Init = own, int64(len(own))
+	if err := j.read.init(j.r, own); err != nil {
+		return err
+	}
+	if _, err := j.to.Write(own); err != nil {
+		return err
+	}
+	j.end = j.r.Init
+	return nil
+}
+
+// addSegment writes the segment of about n bytes at an offset of a file, and returns its size.
+func (j *joining) addSegment(from *os.File, at, n int64) (int64, error) {
+	part, err := j.read.fragment(from, at, n)
+	if err != nil {
+		return 0, fmt.Errorf("segment %d: %w", len(j.r.Segments)+1, err)
+	}
+	if part.Offset = asset.Place(j.end, part.Size); part.Offset > j.end {
+		if _, err := j.to.Write(asset.AppendFree(nil, part.Offset-j.end)); err != nil {
+			return 0, err
+		}
+	}
+	if _, err := from.Seek(at, io.SeekStart); err != nil {
+		return 0, err
+	}
+	if err := j.copy(j.to, from, part.Size); err != nil {
+		return 0, err
+	}
+	j.r.Segments = append(j.r.Segments, part)
+	j.end = part.Offset + part.Size
+	return part.Size, nil
 }
 
 // fragmentReader parses a rendition's initialisation segment and fragments.
@@ -139,21 +168,24 @@ func (f *fragmentReader) init(r *asset.Rendition, b []byte) error {
 	if e := track.Edts; e != nil && len(e.Elst) == 1 && len(e.Elst[0].Entries) == 1 {
 		r.Shift = e.Elst[0].Entries[0].MediaTime
 	}
-	stsd := track.Mdia.Minf.Stbl.Stsd
+	r.Codec, err = codecOf(track.Mdia.Minf.Stbl.Stsd)
+	return err
+}
+
+// codecOf returns the codec's name in RFC 6381.
+func codecOf(stsd *mp4.StsdBox) (string, error) {
 	switch {
 	case stsd.AvcX != nil:
 		c := stsd.AvcX.AvcC
-		r.Codec = fmt.Sprintf("avc1.%02x%02x%02x", c.AVCProfileIndication, c.ProfileCompatibility, c.AVCLevelIndication)
+		return fmt.Sprintf("avc1.%02x%02x%02x", c.AVCProfileIndication, c.ProfileCompatibility, c.AVCLevelIndication), nil
 	case stsd.HvcX != nil && stsd.HvcX.HvcC != nil:
-		r.Codec = hevcString(stsd.HvcX.HvcC)
+		return hevcString(stsd.HvcX.HvcC), nil
 	case stsd.Av01 != nil && stsd.Av01.Av1C != nil:
-		r.Codec = av1String(stsd.Av01.Av1C)
+		return av1String(stsd.Av01.Av1C), nil
 	case stsd.Mp4a != nil:
-		r.Codec = "mp4a.40.2"
-	default:
-		return errors.New("a codec that is not known")
+		return "mp4a.40.2", nil
 	}
-	return nil
+	return "", errors.New("a codec that is not known")
 }
 
 // hevcString returns the codecs parameter of HEVC (ISO/IEC 14496-15, E.3), such as

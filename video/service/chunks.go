@@ -74,6 +74,11 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
+	return w.whole(a.Plan, heads)
+}
+
+// whole returns the chunks with frames, in order, and warns of chunks that are black.
+func (w *work) whole(p *asset.Plan, heads map[int]chunked) ([]chunked, error) {
 	var whole []chunked
 	black, words := 0, ""
 	for n := 0; ; n++ {
@@ -86,9 +91,9 @@ func (w *work) chunks(ctx context.Context, a *asset.Asset, estimate int) ([]chun
 		}
 		if head.Lost != "" {
 			words = head.Lost
-			w.blackened(a.Plan, n, head)
+			w.blackened(p, n, head)
 		}
-		if head.Frames < a.Plan.Chunk {
+		if head.Frames < p.Chunk {
 			break
 		}
 	}

@@ -169,37 +169,47 @@ func (f *function) ask(ctx context.Context, e client.Event) (io.ReadCloser, erro
 	}
 	r, err := f.engine.Functions().Invoke(ctx, f.name, e)
 	if err != nil {
-		var wire *api.Error
-		if errors.As(err, &wire) && wire.Code == api.CodeNotFound { // the function was removed from the engine
-			f.mu.Lock()
-			f.deployed = false
-			f.mu.Unlock()
-			return nil, &awayError{err}
-		}
-		if wire != nil && (wire.Code == api.CodeCrash || wire.Code == api.CodeFunction || wire.Code == api.CodeTimeout) {
-			return nil, &brokenError{wire.Message}
-		}
-		return nil, away(err)
+		return nil, f.failed(err)
 	}
 	if r.StatusCode == http.StatusOK || r.StatusCode == http.StatusNoContent {
 		return r.Body, nil
 	}
+	return nil, refusal(r)
+}
+
+// failed returns the error of an invocation that the engine did not answer.
+func (f *function) failed(err error) error {
+	var wire *api.Error
+	if errors.As(err, &wire) && wire.Code == api.CodeNotFound { // the function was removed from the engine
+		f.mu.Lock()
+		f.deployed = false
+		f.mu.Unlock()
+		return &awayError{err}
+	}
+	if wire != nil && (wire.Code == api.CodeCrash || wire.Code == api.CodeFunction || wire.Code == api.CodeTimeout) {
+		return &brokenError{wire.Message}
+	}
+	return away(err)
+}
+
+// refusal returns the error of an answer without success, and closes its body.
+func refusal(r *http.Response) error {
 	defer r.Body.Close()
 	b, _ := io.ReadAll(io.LimitReader(r.Body, 4<<10)) // an incomplete message is good enough
 	words := strings.TrimSpace(string(b))
 	switch r.StatusCode {
 	case http.StatusUnprocessableEntity:
-		return nil, &refusedError{words}
+		return &refusedError{words}
 	case http.StatusNotFound:
-		return nil, fmt.Errorf("%w: %s", errNoSource, words)
+		return fmt.Errorf("%w: %s", errNoSource, words)
 	case http.StatusInsufficientStorage:
-		return nil, &awayError{errors.New(words)}
+		return &awayError{errors.New(words)}
 	}
 	var told api.ErrorBody
 	if json.Unmarshal(b, &told) == nil && told.Error != nil {
 		words = told.Error.Message
 	}
-	return nil, &brokenError{fmt.Sprintf("the transcoder answered %s: %s", r.Status, words)}
+	return &brokenError{fmt.Sprintf("the transcoder answered %s: %s", r.Status, words)}
 }
 
 // askJSON invokes the function with question as JSON. Unless head is nil, askJSON decodes the

@@ -90,24 +90,7 @@ var (
 
 // New starts a service, which continues the unfinished work of its predecessor.
 func New(cfg Config) *Service {
-	if cfg.Function == "" {
-		cfg.Function = "fre-video-transcoder"
-	}
-	if cfg.Slots == 0 {
-		cfg.Slots = runtime.NumCPU()
-	}
-	if cfg.Rungs == 0 {
-		cfg.Rungs = 4
-	}
-	if cfg.MostDuration == 0 {
-		cfg.MostDuration = 12 * time.Hour
-	}
-	if cfg.MostBytes == 0 {
-		cfg.MostBytes = 50 << 30
-	}
-	if cfg.JobTimeout == 0 {
-		cfg.JobTimeout = 5 * time.Minute
-	}
+	cfg.setDefaults()
 	s := &Service{
 		cfg: cfg, library: cfg.Library, slots: make(chan struct{}, cfg.Slots), working: map[string]*worker{}, removing: map[string]int{},
 		function: &function{engine: cfg.Engine, name: cfg.Function, lock: cfg.Lock, log: cfg.Log},
@@ -127,6 +110,27 @@ func New(cfg Config) *Service {
 	}
 	s.group.Go(func() { s.reconcile() })
 	return s
+}
+
+func (c *Config) setDefaults() {
+	if c.Function == "" {
+		c.Function = "fre-video-transcoder"
+	}
+	if c.Slots == 0 {
+		c.Slots = runtime.NumCPU()
+	}
+	if c.Rungs == 0 {
+		c.Rungs = 4
+	}
+	if c.MostDuration == 0 {
+		c.MostDuration = 12 * time.Hour
+	}
+	if c.MostBytes == 0 {
+		c.MostBytes = 50 << 30
+	}
+	if c.JobTimeout == 0 {
+		c.JobTimeout = 5 * time.Minute
+	}
 }
 
 // Close interrupts all work and waits for the end. The next service continues the work.

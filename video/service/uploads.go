@@ -44,55 +44,18 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 	memorylocker.New().UseIn(composer)
 	h, err := handler.NewUnroutedHandler(handler.Config{
 		StoreComposer: composer, BasePath: "/v1/uploads/", MaxSize: s.cfg.MostBytes, DisableDownload: true, DisableConcatenation: true,
-		Logger: expslog.New(expslog.NewTextHandler(io.Discard, nil)),
-		PreUploadCreateCallback: func(e handler.HookEvent) (handler.HTTPResponse, handler.FileInfoChanges, error) {
-			m := e.Upload.MetaData
-			order, err := s.parseOrder(m["filename"], m["codec"], m["protection"])
-			if err != nil {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
-			}
-			if e.Upload.Size == 0 && !e.Upload.SizeIsDeferred {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(ErrEmpty)
-			}
-			id := asset.NewID()
-			if err := s.room(e.Upload.Size); err != nil {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
-			}
-			if err := s.Expect(id, order, e.Upload.Size); err != nil {
-				return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
-			}
-			return handler.HTTPResponse{}, handler.FileInfoChanges{ID: id, Storage: map[string]string{filestore.StorageKeyPath: s.SourcePath(id)}}, nil
-		},
+		Logger:                  expslog.New(expslog.NewTextHandler(io.Discard, nil)),
+		PreUploadCreateCallback: s.createUpload,
 		PreFinishResponseCallback: func(e handler.HookEvent) (handler.HTTPResponse, error) {
 			return handler.HTTPResponse{}, tusError(s.uploaded(e.Upload.ID))
 		},
-		PreUploadTerminateCallback: func(e handler.HookEvent) (handler.HTTPResponse, error) {
-			if a := s.library.Get(e.Upload.ID); a != nil && a.State != asset.Uploading {
-				return handler.HTTPResponse{}, handler.NewError("ERR_UPLOAD_FINISHED", "the upload is an asset now: delete that", http.StatusConflict)
-			}
-			return handler.HTTPResponse{}, nil
-		},
-		NotifyTerminatedUploads: true,
+		PreUploadTerminateCallback: s.terminateUpload,
+		NotifyTerminatedUploads:    true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("uploads: %w", err)
 	}
-	s.group.Go(func() {
-		tick := time.NewTicker(time.Hour)
-		defer tick.Stop()
-		for {
-			select {
-			case now := <-tick.C:
-				s.expire(dir, log, now)
-			case e := <-h.TerminatedUploads:
-				if err := s.Remove(e.Upload.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
-					log.Error("remove what was not uploaded", "asset", e.Upload.ID, "error", err)
-				}
-			case <-s.ctx.Done():
-				return
-			}
-		}
-	})
+	s.group.Go(func() { s.tidyUploads(dir, log, h.TerminatedUploads) })
 	routes := h.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead || r.Method == http.MethodPatch {
 			if err := s.finish(r.Context(), store, path.Base(r.URL.Path)); err != nil {
@@ -101,25 +64,76 @@ func (s *Service) uploads(dir string, log *slog.Logger) (http.Handler, error) {
 				return
 			}
 		}
-		// The handler's own router does not answer 405 with the allowed methods.
-		switch {
-		case r.Method == http.MethodPost && r.URL.Path == "":
-			h.PostFile(w, r)
-		case r.URL.Path == "":
-			w.Header().Set("Allow", "POST, OPTIONS")
-			http.Error(w, "POST creates an upload", http.StatusMethodNotAllowed)
-		case r.Method == http.MethodHead:
-			h.HeadFile(w, r)
-		case r.Method == http.MethodPatch:
-			h.PatchFile(w, r)
-		case r.Method == http.MethodDelete:
-			h.DelFile(w, r)
-		default:
-			w.Header().Set("Allow", "HEAD, PATCH, DELETE, OPTIONS")
-			http.Error(w, "HEAD, PATCH or DELETE an upload", http.StatusMethodNotAllowed)
-		}
+		routeUpload(h, w, r)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes.ServeHTTP(&tusErrors{ResponseWriter: w}, r) }), nil
+}
+
+// createUpload checks a new upload and makes its asset.
+func (s *Service) createUpload(e handler.HookEvent) (handler.HTTPResponse, handler.FileInfoChanges, error) {
+	m := e.Upload.MetaData
+	order, err := s.parseOrder(m["filename"], m["codec"], m["protection"])
+	if err != nil {
+		return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
+	}
+	if e.Upload.Size == 0 && !e.Upload.SizeIsDeferred {
+		return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(ErrEmpty)
+	}
+	id := asset.NewID()
+	if err := s.room(e.Upload.Size); err != nil {
+		return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
+	}
+	if err := s.Expect(id, order, e.Upload.Size); err != nil {
+		return handler.HTTPResponse{}, handler.FileInfoChanges{}, tusError(err)
+	}
+	return handler.HTTPResponse{}, handler.FileInfoChanges{ID: id, Storage: map[string]string{filestore.StorageKeyPath: s.SourcePath(id)}}, nil
+}
+
+// terminateUpload refuses to end a finished upload.
+func (s *Service) terminateUpload(e handler.HookEvent) (handler.HTTPResponse, error) {
+	if a := s.library.Get(e.Upload.ID); a != nil && a.State != asset.Uploading {
+		return handler.HTTPResponse{}, handler.NewError("ERR_UPLOAD_FINISHED", "the upload is an asset now: delete that", http.StatusConflict)
+	}
+	return handler.HTTPResponse{}, nil
+}
+
+// tidyUploads removes the assets of terminated and, every hour, of expired uploads until the service
+// stops.
+func (s *Service) tidyUploads(dir string, log *slog.Logger, terminated <-chan handler.HookEvent) {
+	tick := time.NewTicker(time.Hour)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			s.expire(dir, log, now)
+		case e := <-terminated:
+			if err := s.Remove(e.Upload.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				log.Error("remove what was not uploaded", "asset", e.Upload.ID, "error", err)
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// routeUpload routes a request. The handler's own router does not answer 405 with the allowed methods.
+func routeUpload(h *handler.UnroutedHandler, w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method == http.MethodPost && r.URL.Path == "":
+		h.PostFile(w, r)
+	case r.URL.Path == "":
+		w.Header().Set("Allow", "POST, OPTIONS")
+		http.Error(w, "POST creates an upload", http.StatusMethodNotAllowed)
+	case r.Method == http.MethodHead:
+		h.HeadFile(w, r)
+	case r.Method == http.MethodPatch:
+		h.PatchFile(w, r)
+	case r.Method == http.MethodDelete:
+		h.DelFile(w, r)
+	default:
+		w.Header().Set("Allow", "HEAD, PATCH, DELETE, OPTIONS")
+		http.Error(w, "HEAD, PATCH or DELETE an upload", http.StatusMethodNotAllowed)
+	}
 }
 
 // finish starts the work on a complete upload whose end could not be recorded earlier, since the
@@ -192,33 +206,11 @@ func (s *Service) abandon(dir string, log *slog.Logger) error {
 	alive := map[string]bool{}
 	for _, info := range infos {
 		id := filepath.Base(info[:len(info)-len(".info")])
-		if a := s.library.Get(id); a == nil || a.State != asset.Uploading {
-			if a == nil {
-				if err := os.Remove(info); err != nil {
-					return err
-				}
-			}
-			continue
-		}
-		upload, err := store.GetUpload(context.Background(), id)
-		if err != nil {
-			log.Warn("an upload is given up", "asset", id, "error", err)
-			continue
-		}
-		known, err := upload.GetInfo(context.Background())
+		keep, err := s.resume(store, id, info, log)
 		if err != nil {
 			return err
 		}
-		file, err := os.Stat(s.SourcePath(id))
-		if err != nil || time.Since(file.ModTime()) > abandoned {
-			continue
-		}
-		alive[id] = true
-		if !known.SizeIsDeferred && known.Offset == known.Size {
-			if err := s.uploaded(id); err != nil { // the client's next request tries again
-				log.Warn("an upload is not worked on yet", "asset", id, "error", err)
-			}
-		}
+		alive[id] = keep
 	}
 	all := s.library.List()
 	for _, a := range all {
@@ -229,4 +221,35 @@ func (s *Service) abandon(dir string, log *slog.Logger) error {
 		}
 	}
 	return nil
+}
+
+// resume reports whether an upload goes on. It removes the record of a gone asset, and starts the
+// work on a complete upload.
+func (s *Service) resume(store filestore.FileStore, id, info string, log *slog.Logger) (bool, error) {
+	a := s.library.Get(id)
+	if a == nil {
+		return false, os.Remove(info)
+	}
+	if a.State != asset.Uploading {
+		return false, nil
+	}
+	upload, err := store.GetUpload(context.Background(), id)
+	if err != nil {
+		log.Warn("an upload is given up", "asset", id, "error", err)
+		return false, nil
+	}
+	known, err := upload.GetInfo(context.Background())
+	if err != nil {
+		return false, err
+	}
+	file, err := os.Stat(s.SourcePath(id))
+	if err != nil || time.Since(file.ModTime()) > abandoned {
+		return false, nil //nolint:nilerr // without its file an upload cannot go on
+	}
+	if !known.SizeIsDeferred && known.Offset == known.Size {
+		if err := s.uploaded(id); err != nil { // the client's next request tries again
+			log.Warn("an upload is not worked on yet", "asset", id, "error", err)
+		}
+	}
+	return true, nil
 }

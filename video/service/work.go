@@ -161,18 +161,7 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 	if s.Picture >= 0 && s.Streams[s.Picture].Width > 0 && s.Streams[s.Picture].Height > 0 {
 		picture = &s.Streams[s.Picture]
 	}
-	for _, stream := range s.Streams {
-		switch stream.Kind {
-		case "audio":
-			if len(p.Audio) < mostAudio && stream.Channels > 0 {
-				p.Audio = append(p.Audio, stream.Index)
-			}
-		case "subtitle":
-			if len(p.Text) < mostText {
-				p.Text = append(p.Text, stream.Index)
-			}
-		}
-	}
+	planStreams(p, s)
 	if picture == nil && len(p.Audio) == 0 {
 		return nil, errors.New("there is neither a picture nor sound in it")
 	}
@@ -189,6 +178,22 @@ func (w *work) plan(s *media.Source, codec string) (*asset.Plan, error) {
 		p.Thumbs = max(1, math.Round(s.Duration/120))
 	}
 	return p, nil
+}
+
+// planStreams adds the streams of sound and subtitles, up to the limits.
+func planStreams(p *asset.Plan, s *media.Source) {
+	for _, stream := range s.Streams {
+		switch stream.Kind {
+		case "audio":
+			if len(p.Audio) < mostAudio && stream.Channels > 0 {
+				p.Audio = append(p.Audio, stream.Index)
+			}
+		case "subtitle":
+			if len(p.Text) < mostText {
+				p.Text = append(p.Text, stream.Index)
+			}
+		}
+	}
 }
 
 // chunkSize returns the number of segments in a chunk, for a video of a duration in seconds.
@@ -236,12 +241,7 @@ func (w *work) step() {
 // make makes all renditions of the plan.
 func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	p := a.Plan
-	var rate float64
-	estimate := 0 // chunks
-	if p.Video >= 0 {
-		rate = float64(p.Grid.Rate.Num) / float64(p.Grid.Rate.Den)
-		estimate = max(1, int(math.Ceil(min(a.Source.Duration, p.Most)*rate/float64(p.Chunk))))
-	}
+	estimate := estimateChunks(p, a.Source.Duration)
 	thumbs := 0
 	if p.Thumbs > 0 {
 		thumbs = 1
@@ -249,16 +249,7 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 	w.all.Store(int64(estimate + len(p.Audio) + len(p.Text) + thumbs + 1))
 	w.library.Progress(w.id, &asset.Jobs{All: int(w.all.Load())})
 
-	if missing := a.Source.Missing; missing > 0 {
-		w.warn("the file was cut off: it ends %.0f seconds before it says: send all of it", missing)
-	}
-	if n := a.Source.Joins; n > 0 {
-		w.warn("its clock jumps (%d times): what follows is joined to what comes before, without a gap", n)
-	}
-	if words := a.Source.Unseen; words != "" {
-		w.warn("its pictures are left out: %s", words)
-	}
-	var renditions []*asset.Rendition
+	w.warnOf(a.Source)
 	group, ctx := errgroup.WithContext(ctx)
 	var chunks []chunked
 	if p.Video >= 0 {
@@ -292,6 +283,72 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 		return err
 	}
 
+	renditions, err := w.assembleVideo(p, chunks)
+	if err != nil {
+		return err
+	}
+	audio, err := w.assembleAudio(a, sounds)
+	if err != nil {
+		return err
+	}
+	renditions = append(renditions, audio...)
+	if len(renditions) == 0 {
+		return errors.New("nothing of it could be decoded")
+	}
+	duration := lasts(renditions)
+	w.warnOfCut(p, duration)
+	captions, err := w.publishTexts(a, texts, duration)
+	if err != nil {
+		return err
+	}
+	renditions = append(renditions, captions...)
+	thumbnails, err := w.sheets(sheets)
+	if err != nil {
+		return err
+	}
+	_, err = w.library.Update(w.id, func(a *asset.Asset) error {
+		a.State, a.Error, a.Jobs, a.Warnings = asset.Ready, "", nil, w.warnings
+		a.Made, a.Duration, a.Renditions, a.Thumbnails = asset.NewID(), duration, renditions, thumbnails
+		return nil
+	})
+	return err
+}
+
+// estimateChunks returns the number of chunks if the source lasts as long as it says.
+func estimateChunks(p *asset.Plan, duration float64) int {
+	if p.Video < 0 {
+		return 0
+	}
+	rate := float64(p.Grid.Rate.Num) / float64(p.Grid.Rate.Den)
+	return max(1, int(math.Ceil(min(duration, p.Most)*rate/float64(p.Chunk))))
+}
+
+// warnOf warns of the source's damage.
+func (w *work) warnOf(s *media.Source) {
+	if missing := s.Missing; missing > 0 {
+		w.warn("the file was cut off: it ends %.0f seconds before it says: send all of it", missing)
+	}
+	if n := s.Joins; n > 0 {
+		w.warn("its clock jumps (%d times): what follows is joined to what comes before, without a gap", n)
+	}
+	if words := s.Unseen; words != "" {
+		w.warn("its pictures are left out: %s", words)
+	}
+}
+
+// warnOfCut warns if the renditions end at the limit of the plan.
+func (w *work) warnOfCut(p *asset.Plan, duration float64) {
+	last := 0.1 // seconds
+	if p.Video >= 0 {
+		last = p.Seconds(1)
+	}
+	if duration > p.Most-last {
+		w.warn("what comes after second %.0f is left out: fre-video serve --max-duration allows more", p.Most)
+	}
+}
+
+// assembleVideo joins the chunks of each rung.
+func (w *work) assembleVideo(p *asset.Plan, chunks []chunked) (renditions []*asset.Rendition, err error) {
 	for i, rung := range p.Rungs {
 		r := &asset.Rendition{Name: "v" + rung.Name, Kind: "video", Width: rung.Width, Height: rung.Height, FrameRate: p.Grid.Rate, Colour: rung.Colour}
 		var parts []part
@@ -303,58 +360,48 @@ func (w *work) make(ctx context.Context, a *asset.Asset) error {
 			parts = append(parts, part{w.jobFile("chunk", n), at, c.Rungs[i]})
 		}
 		if err := w.assemble(r, parts); err != nil {
-			return err
+			return nil, err
 		}
 		renditions = append(renditions, r)
 	}
+	return renditions, nil
+}
+
+// assembleAudio makes a rendition of each sound that could be decoded.
+func (w *work) assembleAudio(a *asset.Asset, sounds []*sounded) (renditions []*asset.Rendition, err error) {
 	for i, made := range sounds {
 		if made.Lost != "" {
-			w.warn("the sound of stream %d is left out: %s", p.Audio[i], made.Lost)
+			w.warn("the sound of stream %d is left out: %s", a.Plan.Audio[i], made.Lost)
 			continue
 		}
-		stream := a.Source.Streams[p.Audio[i]]
+		stream := a.Source.Streams[a.Plan.Audio[i]]
 		r := &asset.Rendition{Name: fmt.Sprintf("a%d", i), Kind: "audio", SampleRate: 48000, Channels: 2, Language: stream.Language, Title: stream.Title, Default: stream.Default}
 		if err := w.assemble(r, []part{{w.jobFile("audio", i), 0, made.Made}}); err != nil {
-			return err
+			return nil, err
 		}
 		renditions = append(renditions, r)
 	}
-	if len(renditions) == 0 {
-		return errors.New("nothing of it could be decoded")
-	}
-	duration := lasts(renditions)
-	last := 0.1 // seconds
-	if p.Video >= 0 {
-		last = p.Seconds(1)
-	}
-	if duration > p.Most-last {
-		w.warn("what comes after second %.0f is left out: fre-video serve --max-duration allows more", p.Most)
-	}
+	return renditions, nil
+}
+
+// publishTexts makes a rendition of each subtitle that could be read.
+func (w *work) publishTexts(a *asset.Asset, texts []*texted, duration float64) (renditions []*asset.Rendition, err error) {
 	for i, made := range texts {
 		if made.Lost != "" {
-			w.warn("the subtitles of stream %d are left out: %s", p.Text[i], made.Lost)
+			w.warn("the subtitles of stream %d are left out: %s", a.Plan.Text[i], made.Lost)
 			continue
 		}
-		stream := a.Source.Streams[p.Text[i]]
+		stream := a.Source.Streams[a.Plan.Text[i]]
 		r := &asset.Rendition{
 			Name: fmt.Sprintf("t%d", i), Kind: "text", Codec: "wvtt", Language: stream.Language, Title: stream.Title, Default: stream.Default,
 			TimeScale: 1000, Segments: []asset.Segment{{Size: made.Size, Duration: int64(math.Ceil(1000 * duration))}},
 		}
 		if err := w.publish(r.Name+".vtt", w.jobFile("text", i), 0, made.Size); err != nil {
-			return err
+			return nil, err
 		}
 		renditions = append(renditions, r)
 	}
-	thumbnails, err := w.sheets(sheets)
-	if err != nil {
-		return err
-	}
-	_, err = w.library.Update(w.id, func(a *asset.Asset) error {
-		a.State, a.Error, a.Jobs, a.Warnings = asset.Ready, "", nil, w.warnings
-		a.Made, a.Duration, a.Renditions, a.Thumbnails = asset.NewID(), duration, renditions, thumbnails
-		return nil
-	})
-	return err
+	return renditions, nil
 }
 
 // lasts returns an asset's duration in seconds: its longest track, because DASH players stop at
