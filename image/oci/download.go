@@ -372,33 +372,50 @@ func (t *retried) RoundTrip(r *http.Request) (*http.Response, error) {
 			if !safe || !breaks(err) {
 				return resp, err
 			}
-		case resp.StatusCode == http.StatusTooManyRequests, safe && resp.StatusCode >= 500 && resp.StatusCode != http.StatusNotImplemented:
+		case !passing(resp.StatusCode, safe):
+			return resp, nil
+		default:
 			if said, ok := retryAfter(resp.Header, time.Now()); ok {
 				d = said
 			}
 			if d > maxPause {
 				return resp, nil // the answer tells the user how long to wait
 			}
-			if r.Body != nil && r.Body != http.NoBody {
-				if r.GetBody == nil {
-					return resp, nil
-				}
-				body, gone := r.GetBody()
-				if gone != nil {
-					return resp, nil //nolint:nilerr // the answer says more
-				}
-				r = r.Clone(r.Context())
-				r.Body = body
+			again := rewound(r)
+			if again == nil {
+				return resp, nil
 			}
+			r = again
 			_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // drain, to reuse the connection
 			_ = resp.Body.Close()
-		default:
-			return resp, nil
 		}
 		if err := t.pause(r.Context(), d); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// passing reports whether another attempt may get a better status. safe says that the request
+// changes nothing.
+func passing(status int, safe bool) bool {
+	return status == http.StatusTooManyRequests || safe && status >= 500 && status != http.StatusNotImplemented
+}
+
+// rewound returns the request with its body from the start, or nil if the body cannot be had again.
+func rewound(r *http.Request) *http.Request {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r
+	}
+	if r.GetBody == nil {
+		return nil
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return nil
+	}
+	r = r.Clone(r.Context())
+	r.Body = body
+	return r
 }
 
 // again repeats f while it fails by a broken connection.

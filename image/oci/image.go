@@ -227,24 +227,39 @@ func parseConfig(b []byte) (*v1.ConfigFile, error) {
 	if !fits(v1.Platform{OS: f.OS, Architecture: f.Architecture}) {
 		return nil, fmt.Errorf("%w: the image is for %s/%s, the engine runs %s: get the image for the engine's platform", ErrPlatform, f.OS, f.Architecture, platform())
 	}
+	if err := checkTimes(f); err != nil {
+		return nil, err
+	}
+	if err := checkWords(&f.Config); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// checkTimes refuses years that JSON cannot have.
+func checkTimes(f *v1.ConfigFile) error {
 	times := []v1.Time{f.Created}
 	for _, h := range f.History {
 		times = append(times, h.Created)
 	}
 	for _, t := range times {
 		if year := t.UTC().Year(); year < 0 || year > 9999 {
-			return nil, fmt.Errorf("%w: configuration: a step has the impossible year %d", ErrArchive, year)
+			return fmt.Errorf("%w: configuration: a step has the impossible year %d", ErrArchive, year)
 		}
 	}
-	c := &f.Config
+	return nil
+}
+
+// checkWords refuses NUL bytes, which arguments of programs cannot have.
+func checkWords(c *v1.Config) error {
 	for _, list := range [][]string{c.Env, c.Cmd, c.Entrypoint, {c.User, c.WorkingDir}} {
 		for _, s := range list {
 			if strings.IndexByte(s, 0) >= 0 {
-				return nil, fmt.Errorf("%w: configuration: %q holds a NUL byte", ErrArchive, s)
+				return fmt.Errorf("%w: configuration: %q holds a NUL byte", ErrArchive, s)
 			}
 		}
 	}
-	return f, nil
+	return nil
 }
 
 // configOf returns the configuration that the store's manifest holds for an ordinary image.

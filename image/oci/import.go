@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -105,50 +106,62 @@ func change(c *v1.Config, line string) error {
 	case "STOPSIGNAL":
 		c.StopSignal = rest
 	case "ENV", "LABEL":
-		key, value, ok := strings.Cut(rest, "=")
-		if ok && !isWord(value) {
-			return bad("write KEY=VALUE, a single pair for each instruction, with quotes around a value with spaces")
+		key, value, err := parsePair(rest)
+		if err != nil {
+			return bad(err.Error())
 		}
-		if !ok {
-			key, value, ok = strings.Cut(rest, " ")
-		}
-		if !ok || key == "" || strings.ContainsAny(key, " \t\"'") {
-			return bad("write KEY=VALUE")
-		}
-		value = unquote(strings.TrimSpace(value))
 		if strings.EqualFold(word, "ENV") {
 			c.Env = setEnv(c.Env, key, value)
-			return nil
+		} else {
+			set(&c.Labels, key, value)
 		}
-		if c.Labels == nil {
-			c.Labels = map[string]string{}
-		}
-		c.Labels[key] = value
 	case "EXPOSE":
-		if c.ExposedPorts == nil {
-			c.ExposedPorts = map[string]struct{}{}
-		}
 		for port := range strings.FieldsSeq(rest) {
 			if !strings.Contains(port, "/") {
 				port += "/tcp"
 			}
-			c.ExposedPorts[port] = struct{}{}
+			set(&c.ExposedPorts, port, struct{}{})
 		}
 	case "VOLUME":
-		if c.Volumes == nil {
-			c.Volumes = map[string]struct{}{}
-		}
-		var list []string
-		if json.Unmarshal([]byte(rest), &list) != nil {
-			list = strings.Fields(rest)
-		}
-		for _, v := range list {
-			c.Volumes[v] = struct{}{}
+		for _, v := range parseVolumes(rest) {
+			set(&c.Volumes, v, struct{}{})
 		}
 	default:
 		return bad("use CMD, ENTRYPOINT, ENV, EXPOSE, LABEL, STOPSIGNAL, USER, VOLUME or WORKDIR")
 	}
 	return nil
+}
+
+// set sets a key of a map, which it makes first if the map is nil.
+func set[V any](m *map[string]V, key string, value V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[key] = value
+}
+
+// parsePair parses KEY=VALUE, or KEY VALUE with the rest of the line as the value.
+func parsePair(s string) (key, value string, err error) {
+	key, value, ok := strings.Cut(s, "=")
+	if ok && !isWord(value) {
+		return "", "", errors.New("write KEY=VALUE, a single pair for each instruction, with quotes around a value with spaces")
+	}
+	if !ok {
+		key, value, ok = strings.Cut(s, " ")
+	}
+	if !ok || key == "" || strings.ContainsAny(key, " \t\"'") {
+		return "", "", errors.New("write KEY=VALUE")
+	}
+	return key, unquote(strings.TrimSpace(value)), nil
+}
+
+// parseVolumes parses a JSON list or words.
+func parseVolumes(s string) []string {
+	var list []string
+	if json.Unmarshal([]byte(s), &list) != nil {
+		return strings.Fields(s)
+	}
+	return list
 }
 
 // command parses a JSON list, or returns a command line for sh.

@@ -250,21 +250,8 @@ func (u *unpacker) entry(h *tar.Header) error {
 		}
 		return nil
 	}
-	dir, base := path.Split(name)
-	dir = strings.TrimSuffix(dir, "/")
-	switch {
-	case base == whiteoutOpaque && dir == "":
-		return refuse("removes all lower layers: start from an empty image instead")
-	case base == whiteoutOpaque:
-		return u.w.Opaque(dir)
-	case strings.HasPrefix(name, whiteoutMeta), strings.Contains(name, "/"+whiteoutMeta):
-		return nil
-	case strings.HasPrefix(base, whiteoutPrefix):
-		gone := base[len(whiteoutPrefix):]
-		if gone == "" || gone == "." || gone == ".." {
-			return refuse("a whiteout without a valid name: make the layer again with clean names")
-		}
-		return u.w.Whiteout(path.Join(dir, gone))
+	if done, err := u.whiteout(name); done || err != nil {
+		return err
 	}
 	if err := u.replace(name, h.Typeflag == tar.TypeDir); err != nil {
 		return err
@@ -274,13 +261,15 @@ func (u *unpacker) entry(h *tar.Header) error {
 		u.skipped[name] = true
 		return nil
 	}
-	if h.Uid < 0 || h.Uid > store.MaxID || h.Gid < 0 || h.Gid > store.MaxID {
-		return refuse("belongs to %d:%d: sandboxes have users and groups up to %d; chown it in the image", h.Uid, h.Gid, store.MaxID)
-	}
-	if err := u.w.SetOwner(uint32(h.Uid), uint32(h.Gid)); err != nil {
+	if err := u.own(h); err != nil {
 		return err
 	}
 	u.leftBehind(h, name)
+	return u.write(h, name)
+}
+
+// write writes a directory, file or link.
+func (u *unpacker) write(h *tar.Header, name string) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return u.w.Directory(name, h.FileInfo().Mode(), h.ModTime)
@@ -289,21 +278,56 @@ func (u *unpacker) entry(h *tar.Header) error {
 	case tar.TypeSymlink:
 		return u.w.Symlink(name, h.Linkname, h.ModTime)
 	case tar.TypeLink:
-		target, err := u.resolve(h.Linkname)
-		if err != nil {
-			return fmt.Errorf("hard link to %s: %w", clip(h.Linkname), err)
-		}
-		if u.skipped[target] {
-			u.skipped[name] = true
-			return nil
-		}
-		u.bare[name] = true
-		if e, ok := u.w.Lookup(target); !ok || e.Kind != store.KindFile && e.Kind != store.KindSymlink {
-			return refuse("hard link to %s: no file of the layer", clip(h.Linkname))
-		}
-		return u.w.Link(name, target)
+		return u.link(name, h.Linkname)
 	}
 	return refuse("is neither a file, a directory nor a link (type %q)", h.Typeflag)
+}
+
+// whiteout handles the names that AUFS gave a meaning: removals, and its own files, which are left
+// out. done is false for other names.
+func (u *unpacker) whiteout(name string) (done bool, err error) {
+	dir, base := path.Split(name)
+	dir = strings.TrimSuffix(dir, "/")
+	switch {
+	case base == whiteoutOpaque && dir == "":
+		return true, refuse("removes all lower layers: start from an empty image instead")
+	case base == whiteoutOpaque:
+		return true, u.w.Opaque(dir)
+	case strings.HasPrefix(name, whiteoutMeta), strings.Contains(name, "/"+whiteoutMeta):
+		return true, nil
+	case strings.HasPrefix(base, whiteoutPrefix):
+		gone := base[len(whiteoutPrefix):]
+		if gone == "" || gone == "." || gone == ".." {
+			return true, refuse("a whiteout without a valid name: make the layer again with clean names")
+		}
+		return true, u.w.Whiteout(path.Join(dir, gone))
+	}
+	return false, nil
+}
+
+// link writes a hard link to a file of the layer.
+func (u *unpacker) link(name, to string) error {
+	target, err := u.resolve(to)
+	if err != nil {
+		return fmt.Errorf("hard link to %s: %w", clip(to), err)
+	}
+	if u.skipped[target] {
+		u.skipped[name] = true
+		return nil
+	}
+	u.bare[name] = true
+	if e, ok := u.w.Lookup(target); !ok || e.Kind != store.KindFile && e.Kind != store.KindSymlink {
+		return refuse("hard link to %s: no file of the layer", clip(to))
+	}
+	return u.w.Link(name, target)
+}
+
+// own sets the owner of the next entry.
+func (u *unpacker) own(h *tar.Header) error {
+	if h.Uid < 0 || h.Uid > store.MaxID || h.Gid < 0 || h.Gid > store.MaxID {
+		return refuse("belongs to %d:%d: sandboxes have users and groups up to %d; chown it in the image", h.Uid, h.Gid, store.MaxID)
+	}
+	return u.w.SetOwner(uint32(h.Uid), uint32(h.Gid))
 }
 
 // special names the kinds of entries that images leave out.

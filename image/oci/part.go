@@ -75,20 +75,9 @@ func (j *job) unpackPart(ctx context.Context, want store.Digest, r io.Reader) er
 
 func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) error {
 	a := tar.NewReader(r)
-	size, err := member(a, partTree)
+	t, size, err := j.readTree(want, a)
 	if err != nil {
 		return err
-	}
-	if limit := min(maxTreeBytes, j.limits.Names); size > limit {
-		return fmt.Errorf("%w of %d bytes of a list of files", ErrLimit, limit)
-	}
-	b := make([]byte, size)
-	if _, err := io.ReadFull(a, b); err != nil {
-		return archiveError(err)
-	}
-	t, err := store.DecodeTree(want, b)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrArchive, err)
 	}
 	if j.names.Add(size) > j.limits.Names {
 		return fmt.Errorf("%w of %d bytes of lists of files", ErrLimit, j.limits.Names)
@@ -119,6 +108,31 @@ func (j *job) readPart(ctx context.Context, want store.Digest, r io.Reader) erro
 	case err != nil:
 		return archiveError(err)
 	}
+	return readEnd(a, r)
+}
+
+// readTree reads the list of a part's files, and returns the list's size.
+func (j *job) readTree(want store.Digest, a *tar.Reader) (*store.Tree, int64, error) {
+	size, err := member(a, partTree)
+	if err != nil {
+		return nil, 0, err
+	}
+	if limit := min(maxTreeBytes, j.limits.Names); size > limit {
+		return nil, 0, fmt.Errorf("%w of %d bytes of a list of files", ErrLimit, limit)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(a, b); err != nil {
+		return nil, 0, archiveError(err)
+	}
+	t, err := store.DecodeTree(want, b)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", ErrArchive, err)
+	}
+	return t, size, nil
+}
+
+// readEnd checks that the archive ends after its last file, and reads to the end of r.
+func readEnd(a *tar.Reader, r io.Reader) error {
 	if h, err := a.Next(); !errors.Is(err, io.EOF) {
 		if err == nil {
 			err = fmt.Errorf("%w: %s after the last file", ErrArchive, clip(h.Name))

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -76,14 +77,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 	if err != nil {
 		return Remote{}, err
 	}
-	there := func(ctx context.Context, d v1.Descriptor) bool {
-		l, err := puller.Layer(ctx, r.Context().Digest(d.Digest.String()))
-		if err != nil {
-			return false // the upload finds out why
-		}
-		size, err := l.Size()
-		return err == nil && size == d.Size
-	}
+	there := func(ctx context.Context, d v1.Descriptor) bool { return hasBlob(ctx, puller, r.Context(), d) }
 	sent, err := j.pushable(ctx, out, dir, there)
 	if err != nil {
 		return Remote{}, err
@@ -114,15 +108,31 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 			j.event(image.Event{Step: "warning", Name: r.Name(), Message: "pushed, without a bill of materials: " + err.Error()})
 		}
 	}
+	return known, tagRemote(ctx, s, img, r, known)
+}
+
+// hasBlob reports whether the repository has the blob.
+func hasBlob(ctx context.Context, puller *remote.Puller, repo name.Repository, d v1.Descriptor) bool {
+	l, err := puller.Layer(ctx, repo.Digest(d.Digest.String()))
+	if err != nil {
+		return false // the upload finds out why
+	}
+	size, err := l.Size()
+	return err == nil && size == d.Size
+}
+
+// tagRemote records the digest in the registry under the image's name, unless the name was for this
+// push only.
+func tagRemote(ctx context.Context, s *store.Store, img *store.Image, r name.Reference, known Remote) error {
 	repository := Familiar(r.Context().Name())
 	if !slices.ContainsFunc(img.Names, func(n string) bool { return strings.HasPrefix(n, repository+":") }) {
-		return known, nil // the name was for this call only
+		return nil
 	}
 	// The image may have been removed meanwhile.
 	if _, err := s.TagRemote(ctx, img.Digest, remoteName(r, known.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Remote{}, err
+		return err
 	}
-	return known, nil
+	return nil
 }
 
 // pushable is an image in ggcr's form: its layers packed in files.

@@ -332,17 +332,7 @@ func ownConfig(img *store.Image, layers []packing, history []v1.History) ([]byte
 func History(s *store.Store, img *store.Image) ([]Step, error) {
 	i := slices.IndexFunc(img.Parts, func(p store.Part) bool { return p.Kind == configKind })
 	if i < 0 {
-		steps := make([]Step, 0, len(img.Parts))
-		for _, p := range img.Parts {
-			size, err := treeSize(s, p.Tree)
-			if err != nil {
-				return nil, err
-			}
-			steps = append(steps, Step{
-				Created: img.Created, CreatedBy: strings.TrimSpace("fre: " + p.Kind + " " + p.Name + " " + p.Version), Size: size,
-			})
-		}
-		return steps, nil
+		return partHistory(s, img)
 	}
 	b, err := readConfig(s, img.Parts[i].Tree)
 	if err != nil {
@@ -352,12 +342,7 @@ func History(s *store.Store, img *store.Image) ([]Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	var layers []store.Part
-	for _, p := range img.Parts {
-		if p.Diff != "" {
-			layers = append(layers, p)
-		}
-	}
+	layers := slices.DeleteFunc(slices.Clone(img.Parts), func(p store.Part) bool { return p.Diff == "" })
 	var steps []Step
 	for _, h := range f.History {
 		step := Step{Created: h.Created.UTC(), CreatedBy: h.CreatedBy, Author: h.Author, Comment: h.Comment}
@@ -375,6 +360,21 @@ func History(s *store.Store, img *store.Image) ([]Step, error) {
 			return nil, err
 		}
 		steps = append(steps, Step{Created: f.Created.UTC(), Size: size})
+	}
+	return steps, nil
+}
+
+// partHistory returns a step for each part of an image without a configuration.
+func partHistory(s *store.Store, img *store.Image) ([]Step, error) {
+	steps := make([]Step, 0, len(img.Parts))
+	for _, p := range img.Parts {
+		size, err := treeSize(s, p.Tree)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, Step{
+			Created: img.Created, CreatedBy: strings.TrimSpace("fre: " + p.Kind + " " + p.Name + " " + p.Version), Size: size,
+		})
 	}
 	return steps, nil
 }
