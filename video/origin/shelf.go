@@ -82,20 +82,8 @@ func (s *shelf) fill() error {
 		s.texts[path] = text(kind, b)
 		return nil
 	}
-	const m3u8 = "application/vnd.apple.mpegurl"
-	for folder, form := range folders {
-		if form == playlist.TS && !a.InTS() {
-			continue
-		}
-		if err := add(folder+"/master.m3u8", m3u8, playlist.Master(a, form), nil); err != nil {
-			return err
-		}
-		for _, r := range a.Renditions {
-			b, err := playlist.Media(a, r, form)
-			if err := add(folder+"/"+r.Name+".m3u8", m3u8, b, err); err != nil {
-				return err
-			}
-		}
+	if err := s.fillPlaylists(add); err != nil {
+		return err
 	}
 	if a.Protection != asset.AES128 {
 		manifest, err := playlist.DASH(a)
@@ -111,17 +99,44 @@ func (s *shelf) fill() error {
 	for _, r := range a.Renditions {
 		if r.Kind == "video" && playlist.HasKeys(a, playlist.MP4) {
 			b, err := playlist.Keys(r)
-			if err := add("hls/"+r.Name+"-keys.m3u8", m3u8, b, err); err != nil {
+			if err := add("hls/"+r.Name+"-keys.m3u8", typeM3U8, b, err); err != nil {
 				return err
 			}
 		}
-		w := &row{of: r, kind: r.Kind + "/mp4", init: `"` + a.Made + "-" + r.Name + `-init"`}
-		for i := range r.Segments {
-			w.tags = append(w.tags, `"`+a.Made+"-"+r.Name+"-"+strconv.Itoa(i+1)+`"`)
-		}
-		s.rows[r.Name] = w
+		s.rows[r.Name] = newRow(a, r)
 	}
 	return nil
+}
+
+const typeM3U8 = "application/vnd.apple.mpegurl"
+
+// fillPlaylists adds the master and media playlists of each form.
+func (s *shelf) fillPlaylists(add func(path, kind string, b []byte, err error) error) error {
+	a := s.asset
+	for folder, form := range folders {
+		if form == playlist.TS && !a.InTS() {
+			continue
+		}
+		if err := add(folder+"/master.m3u8", typeM3U8, playlist.Master(a, form), nil); err != nil {
+			return err
+		}
+		for _, r := range a.Renditions {
+			b, err := playlist.Media(a, r, form)
+			if err := add(folder+"/"+r.Name+".m3u8", typeM3U8, b, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// newRow returns the row of a rendition, with the tags of its segments.
+func newRow(a *asset.Asset, r *asset.Rendition) *row {
+	w := &row{of: r, kind: r.Kind + "/mp4", init: `"` + a.Made + "-" + r.Name + `-init"`}
+	for i := range r.Segments {
+		w.tags = append(w.tags, `"`+a.Made+"-"+r.Name+"-"+strconv.Itoa(i+1)+`"`)
+	}
+	return w
 }
 
 // text returns an item in memory.
@@ -155,17 +170,8 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 	case "cmaf":
 		return s.media(rest)
 	case "ts":
-		name, segment, within := bytes.Cut(rest, []byte{'/'})
-		if !within {
-			it, ok := s.textInTS(name)
-			return it, ok, nil
-		}
-		r := s.rows[string(name)]
-		n, ok := r.segment(segment, ".ts")
-		if !ok || !s.asset.InTS() {
-			return item{}, false, nil
-		}
-		return s.packed(r, n, playlist.TS), true, nil
+		it, ok := s.transport(rest)
+		return it, ok, nil
 	case "text":
 		name, ok := bytes.CutSuffix(rest, []byte(".vtt"))
 		r := s.rows[string(name)]
@@ -174,15 +180,34 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 		}
 		return s.whole(r.of.Name+".vtt", "text/vtt; charset=utf-8")
 	case "thumbs":
-		name, ok := bytes.CutSuffix(rest, []byte(".jpg"))
-		n, valid := number(name)
-		t := s.asset.Thumbnails
-		if !ok || !valid || t == nil || n*t.Columns*t.Rows >= t.Count {
-			return item{}, false, nil
-		}
-		return s.whole(fmt.Sprintf("sheet%d.jpg", n), "image/jpeg")
+		return s.sheet(rest)
 	}
 	return item{}, false, nil
+}
+
+// transport returns ts/NAME.m3u8 of subtitles or a segment ts/NAME/N.ts.
+func (s *shelf) transport(path []byte) (it item, ok bool) {
+	name, segment, within := bytes.Cut(path, []byte{'/'})
+	if !within {
+		return s.textInTS(name)
+	}
+	r := s.rows[string(name)]
+	n, ok := r.segment(segment, ".ts")
+	if !ok || !s.asset.InTS() {
+		return item{}, false
+	}
+	return s.packed(r, n, playlist.TS), true
+}
+
+// sheet returns thumbs/N.jpg.
+func (s *shelf) sheet(path []byte) (it item, ok bool, err error) {
+	name, ok := bytes.CutSuffix(path, []byte(".jpg"))
+	n, valid := number(name)
+	t := s.asset.Thumbnails
+	if !ok || !valid || t == nil || n*t.Columns*t.Rows >= t.Count {
+		return item{}, false, nil
+	}
+	return s.whole(fmt.Sprintf("sheet%d.jpg", n), "image/jpeg")
 }
 
 // media returns a segment cmaf/NAME/N.m4s, an initialisation segment cmaf/NAME/init.mp4 or, of an
@@ -190,12 +215,7 @@ func (s *shelf) find(path []byte) (it item, ok bool, err error) {
 func (s *shelf) media(path []byte) (it item, ok bool, err error) {
 	name, segment, within := bytes.Cut(path, []byte{'/'})
 	if !within {
-		base, ok := bytes.CutSuffix(path, []byte(".mp4"))
-		r := s.rows[string(base)]
-		if !ok || r == nil || r.of.Kind == "text" || s.asset.Protection != asset.Clear {
-			return item{}, false, nil
-		}
-		return s.whole(r.of.Name+".mp4", r.kind)
+		return s.wholeMedia(path)
 	}
 	r := s.rows[string(name)]
 	if r == nil || r.of.Kind == "text" {
@@ -222,6 +242,16 @@ func (s *shelf) media(path []byte) (it item, ok bool, err error) {
 		it = item{kind: r.kind, keep: forever, tag: r.init, file: f, size: r.of.Init}
 	}
 	return it, err == nil, err
+}
+
+// wholeMedia returns cmaf/NAME.mp4 of an unprotected asset.
+func (s *shelf) wholeMedia(path []byte) (it item, ok bool, err error) {
+	base, ok := bytes.CutSuffix(path, []byte(".mp4"))
+	r := s.rows[string(base)]
+	if !ok || r == nil || r.of.Kind == "text" || s.asset.Protection != asset.Clear {
+		return item{}, false, nil
+	}
+	return s.whole(r.of.Name+".mp4", r.kind)
 }
 
 // segment returns the number, from 1, of the segment called name. r may be nil.

@@ -159,31 +159,41 @@ func file(e function.Event, name string) (any, error) {
 		}
 		return size(info.Size()), nil
 	case "DELETE":
-		for _, p := range []string{path + partial, path} {
-			if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, err
-			}
-		}
-		return nil, nil
+		return nil, remove(path)
 	case "PUT":
-		offset, err := strconv.ParseInt(e.Query().Get("offset"), 10, 64)
-		all, err2 := strconv.ParseInt(e.Query().Get("size"), 10, 64)
-		if err != nil || err2 != nil || offset < 0 || all < offset {
-			return refused(400, fmt.Errorf("offset %q and size %q are not numbers of bytes", e.Query().Get("offset"), e.Query().Get("size")))
-		}
-		n, err := write(path, offset, all, e.Body)
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			return function.Response{Status: 507, Body: "there is no room for the source: " + err.Error()}, nil
-		}
-		if errors.Is(err, errMissing) {
-			return refused(409, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return size(n), nil
+		return put(e, path)
 	}
 	return function.Response{Status: 405, Body: "GET, PUT or DELETE"}, nil
+}
+
+// remove removes a source, whole or begun.
+func remove(path string) error {
+	for _, p := range []string{path + partial, path} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// put writes the body as a part of a source.
+func put(e function.Event, path string) (any, error) {
+	offset, err := strconv.ParseInt(e.Query().Get("offset"), 10, 64)
+	all, err2 := strconv.ParseInt(e.Query().Get("size"), 10, 64)
+	if err != nil || err2 != nil || offset < 0 || all < offset {
+		return refused(400, fmt.Errorf("offset %q and size %q are not numbers of bytes", e.Query().Get("offset"), e.Query().Get("size")))
+	}
+	n, err := write(path, offset, all, e.Body)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return function.Response{Status: 507, Body: "there is no room for the source: " + err.Error()}, nil
+	}
+	if errors.Is(err, errMissing) {
+		return refused(409, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return size(n), nil
 }
 
 func size(n int64) any { return map[string]int64{"size": n} }
