@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,17 +150,9 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
-	var since, until time.Time
-	if v := r.URL.Query().Get("since"); v != "" {
-		if since, err = parseTime(v, now); err != nil {
-			return badRequest("since: %v", err)
-		}
-	}
-	if v := r.URL.Query().Get("until"); v != "" {
-		if until, err = parseUntil(v, now); err != nil {
-			return badRequest("until: %v", err)
-		}
+	since, until, err := window(r.URL.Query())
+	if err != nil {
+		return err
 	}
 	var over <-chan time.Time
 	if !until.IsZero() {
@@ -191,10 +184,8 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 			if !until.IsZero() && c.Time.After(until) {
 				return nil
 			}
-			for _, e := range eventsOf(c) {
-				if f.event(e) && encoder.Encode(e) != nil {
-					return nil
-				}
+			if f.encode(encoder, c) != nil {
+				return nil
 			}
 		}
 		if len(news) > 0 {
@@ -210,6 +201,35 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 	}
+}
+
+// window parses since and until. An absent time is zero.
+func window(q url.Values) (since, until time.Time, err error) {
+	now := time.Now()
+	if v := q.Get("since"); v != "" {
+		if since, err = parseTime(v, now); err != nil {
+			return since, until, badRequest("since: %v", err)
+		}
+	}
+	if v := q.Get("until"); v != "" {
+		if until, err = parseUntil(v, now); err != nil {
+			return since, until, badRequest("until: %v", err)
+		}
+	}
+	return since, until, nil
+}
+
+// encode writes the wanted events of a change.
+func (f filters) encode(to *json.Encoder, c store.Change) error {
+	for _, e := range eventsOf(c) {
+		if !f.event(e) {
+			continue
+		}
+		if err := to.Encode(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // event reports whether e passes the filters.

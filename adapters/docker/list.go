@@ -200,8 +200,8 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	var before, since time.Time
-	for key, at := range map[string]*time.Time{"before": &before, "since": &since} {
+	t := containerTest{filters: f, never: f["publish"] != nil || f["expose"] != nil || tasks && task, likeID: f.like("id"), likeName: f.like("name")}
+	for key, at := range map[string]*time.Time{"before": &t.before, "since": &t.since} {
 		for _, ref := range f[key] {
 			c, err := s.container(ref)
 			if err != nil {
@@ -210,31 +210,48 @@ func (s *server) containerFilter(f filters) (func(container) bool, error) {
 			*at = c.made
 		}
 	}
-	ancestors, err := s.ancestors(f["ancestor"])
-	if err != nil {
+	if t.ancestors, err = s.ancestors(f["ancestor"]); err != nil {
 		return nil, err
 	}
-	likeID, likeName := f.like("id"), f.like("name")
-	return func(c container) bool {
-		switch {
-		case f["ancestor"] != nil && !slices.Contains(ancestors, string(c.Digest)),
-			f["exited"] != nil && (c.state() != "exited" || !f.has("exited", strconv.Itoa(c.exitCode()))),
-			f["publish"] != nil, f["expose"] != nil, tasks && task,
-			!before.IsZero() && !c.made.Before(before),
-			!since.IsZero() && !c.made.After(since):
-			return false
+	return t.passes, nil
+}
+
+// containerTest is a checked filter of containers.
+type containerTest struct {
+	filters
+	never            bool     // a filter that no container passes
+	ancestors        []string // digests
+	before, since    time.Time
+	likeID, likeName func(...string) bool
+}
+
+func (t *containerTest) passes(c container) bool {
+	if t.never || t.excludes(c) {
+		return false
+	}
+	var labels map[string]string
+	if t.filters["label"] != nil || t.filters["label!"] != nil {
+		labels = c.labels()
+	}
+	return t.likeID(c.ID) && t.likeName(c.name, "/"+c.name) && t.labels(labels) && t.has("status", c.state()) && t.has("health", "none") &&
+		t.has("network", c.network(), networkID(c.network())) && t.mounted(c) && t.has("isolation", "default", "")
+}
+
+// excludes reports whether the image, the exit status or the time of the container is not wanted.
+func (t *containerTest) excludes(c container) bool {
+	return t.filters["ancestor"] != nil && !slices.Contains(t.ancestors, string(c.Digest)) ||
+		t.filters["exited"] != nil && (c.state() != "exited" || !t.has("exited", strconv.Itoa(c.exitCode()))) ||
+		!t.before.IsZero() && !c.made.Before(t.before) ||
+		!t.since.IsZero() && !c.made.After(t.since)
+}
+
+// mounted tests the filter of volumes.
+func (t *containerTest) mounted(c container) bool {
+	var places []string
+	if t.filters["volume"] != nil {
+		for _, m := range c.mounts() {
+			places = append(places, m.Name, m.Destination)
 		}
-		var labels map[string]string
-		if f["label"] != nil || f["label!"] != nil {
-			labels = c.labels()
-		}
-		var places []string
-		if f["volume"] != nil {
-			for _, m := range c.mounts() {
-				places = append(places, m.Name, m.Destination)
-			}
-		}
-		return likeID(c.ID) && likeName(c.name, "/"+c.name) && f.labels(labels) && f.has("status", c.state()) && f.has("health", "none") &&
-			f.has("network", c.network(), networkID(c.network())) && f.has("volume", places...) && f.has("isolation", "default", "")
-	}, nil
+	}
+	return t.has("volume", places...)
 }

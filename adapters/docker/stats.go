@@ -88,11 +88,7 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 		case <-s.engine.Closed():
 			return nil
 		}
-		next := containerStats{PreRead: last.Read, PreCPU: last.CPU}
-		c, err := s.container(c.ID) // the container may have stopped or restarted
-		if err == nil {
-			err = s.measure(c, &next)
-		}
+		next, err := s.measureAgain(c.ID, last)
 		if err != nil {
 			return nil // the container was removed
 		}
@@ -101,6 +97,17 @@ func (s *server) containerStats(w http.ResponseWriter, r *http.Request) error {
 		}
 		last = next
 	}
+}
+
+// measureAgain returns the record after last. The container may have stopped or restarted.
+func (s *server) measureAgain(id string, last containerStats) (containerStats, error) {
+	next := containerStats{PreRead: last.Read, PreCPU: last.CPU}
+	c, err := s.container(id)
+	if err != nil {
+		return next, err
+	}
+	err = s.measure(c, &next)
+	return next, err
 }
 
 // measure fills in the container's current usage, or nothing if the container has ended.
