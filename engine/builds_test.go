@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -105,6 +106,29 @@ type built struct {
 	img   *store.Image // once it has ended
 }
 
+// turn takes a turn of a tenant's builds, and returns the end of the build.
+func (r *rig) turn(tenant string) (end func()) {
+	began, over, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- r.Building(context.WithoutCancel(r.t.Context()), tenant, "turn", nil, func(context.Context) error {
+			close(began)
+			<-over
+			return nil
+		})
+	}()
+	select {
+	case <-began:
+	case err := <-ended:
+		r.t.Fatal(err)
+	}
+	return func() {
+		close(over)
+		if err := <-ended; err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
 func (r *rig) build(ctx context.Context, tenant, id string) *built {
 	b := &built{waits: make(chan string, 2), ended: make(chan error, 1)}
 	dir := r.template(tenant, id)
@@ -134,7 +158,7 @@ func TestBuildsQuota(t *testing.T) {
 	for name, c := range map[string]struct {
 		q    Quotas
 		most int
-	}{"of the quota": {Quotas{Builds: 2}, 2}, "by default": {Quotas{}, defaultBuilds}} {
+	}{"of the quota": {Quotas{Builds: 2}, 2}, "by default": {Quotas{}, build.DefaultBuilds}} {
 		t.Run(name, func(t *testing.T) {
 			r, now := quotaRig(t, c.q)
 			g := r.gated()
@@ -215,18 +239,18 @@ func TestBuildsWaiting(t *testing.T) {
 	g := r.gated()
 	all := []*built{r.build(t.Context(), "acme", "first")}
 	<-g.entered
-	for i := range waitingBuilds {
+	for i := range build.MostWaiting {
 		b := r.build(t.Context(), "acme", fmt.Sprintf("f%d", i))
 		<-b.waits
 		all = append(all, b)
 	}
 	for range 3 {
 		var full *QuotaError
-		if err := <-r.build(t.Context(), "acme", "more").ended; !errors.As(err, &full) || full.What != QuotaOfBuilds || full.Limit != waitingBuilds {
+		if err := <-r.build(t.Context(), "acme", "more").ended; !errors.As(err, &full) || full.What != QuotaOfBuilds || full.Limit != build.MostWaiting {
 			t.Errorf("one more: %v, want a QuotaError", err)
 		}
 	}
-	r.builds("they wait", 1, waitingBuilds)
+	r.builds("they wait", 1, build.MostWaiting)
 	g.open.Store(true)
 	g.let("first")
 	for _, b := range all {
@@ -248,7 +272,7 @@ func TestBuildsRace(t *testing.T) {
 	g := r.gated()
 	g.open.Store(true)
 	var wg sync.WaitGroup
-	for i := range most + waitingBuilds {
+	for i := range most + build.MostWaiting {
 		dir := r.template("acme", fmt.Sprintf("f%d", i))
 		if i%4 == 1 {
 			if _, err := r.RemoveImage(t.Context(), fmt.Sprintf("base-f%d:1", i), RemoveOptions{}); err != nil {

@@ -6,13 +6,13 @@
 // them out as leases (lease.go); an invocation (invoke.go) holds one lease until the body of its
 // answer is closed.
 //
-// Lock order: those of package container; and Engine.gcMu, cache.mu, Engine.deployMu,
-// live.Tenants.mu, interpreters.disk, interpreters.mu, function.mu, live.Log.mu. No code takes one
-// of these locks while it holds places.mu.
+// Lock order: those of packages container and build; and Engine.deployMu, live.Tenants.mu,
+// interpreters.disk, interpreters.mu, function.mu, live.Log.mu. No code takes one of these locks
+// while it holds places.mu.
 //
-// Held during disk I/O: Engine.gcMu, cache.mu, Engine.deployMu, live.Tenants.mu, interpreters.disk
-// and live.Log.mu. An event waits for such a lock in two cases: the event asks for a revision at
-// rest (deployMu), or the engine logs a line of the event (live.Log.mu).
+// Held during disk I/O: Engine.deployMu, live.Tenants.mu, interpreters.disk and live.Log.mu. An
+// event waits for such a lock in two cases: the event asks for a revision at rest (deployMu), or
+// the engine logs a line of the event (live.Log.mu).
 package engine
 
 import (
@@ -33,6 +33,7 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
@@ -148,6 +149,7 @@ type Engine struct {
 	tenants            *live.Tenants
 	networks           live.Networks
 	*container.Manager // of containers
+	*build.Library     // of images
 	holds              *live.Holds
 	agents             agents
 	interpreters       *interpreters
@@ -164,11 +166,6 @@ type Engine struct {
 
 	volumes   *volume.Manager            // size-limited directories: tenants' /work, containers' scratch layers
 	scratches *pool.Pool[*volume.Volume] // scratch layers for new containers; nil if a layer costs no time
-
-	cache  cache
-	builds sync.Map // *builds by tenant
-
-	gcMu sync.Mutex // one garbage collection at a time; the first in the lock order
 
 	deployMu  sync.Mutex
 	functions atomic.Pointer[map[string]*deployment] // by qualified name; replaced whole under deployMu
@@ -200,7 +197,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	if cfg.GC.Interval == 0 {
 		cfg.GC.Interval = 6 * time.Hour
 	}
-	if err := cfg.GC.Policy.check(); err != nil {
+	if err := cfg.GC.Policy.Check(); err != nil {
 		return nil, fmt.Errorf("garbage collection: %w", err)
 	}
 	if cfg.LogFiles == 0 {
@@ -235,7 +232,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.buffers.Close())
 		}
 	}()
-	e.places, e.outward = newPlaces(cfg.Concurrency, cfg.Queue), cfg.Outward.Transport()
+	e.places = newPlaces(cfg.Concurrency, cfg.Queue)
 	if err := e.openAdmission(); err != nil {
 		return nil, err
 	}
@@ -248,12 +245,20 @@ func Open(cfg Config) (_ *Engine, err error) {
 	e.tenants, err = live.NewTenants(live.TenantsConfig{
 		Store: cfg.Store, Volumes: e.volumes, Life: e.life, Log: cfg.Log, StateDir: cfg.StateDir, UIDBase: cfg.UIDBase, Work: cfg.Work, Quotas: cfg.Quotas,
 	})
-	if err := errors.Join(err, e.openCache()); err != nil {
+	if err != nil {
+		return nil, errors.Join(err, e.volumes.Close())
+	}
+	e.holds = live.NewHolds(cfg.Store)
+	e.Library, err = build.Open(build.Config{
+		Store: cfg.Store, Builder: cfg.Builder, Volumes: e.volumes, Life: e.life, Boxes: e.boxes, Tenants: e.tenants, Holds: e.holds, Log: cfg.Log, StateDir: cfg.StateDir,
+		Users: e.imageUsers, Collected: func(r *GCReport) { e.metrics.collected(r) },
+		BuildTime: cfg.BuildTime, ImageLimits: cfg.ImageLimits, InsecureRegistries: cfg.InsecureRegistries, Outward: cfg.Outward, Signatures: cfg.Signatures, GC: cfg.GC,
+	})
+	if err != nil {
 		return nil, errors.Join(err, e.volumes.Close())
 	}
 	e.metrics = newMetrics(cfg.Metrics, e)
 	e.prepareScratches()
-	e.holds = live.NewHolds(cfg.Store)
 	e.Manager, err = container.Open(container.ManagerConfig{
 		Store: cfg.Store, Host: cfg.Sandboxes, Volumes: e.volumes, Scratches: e.scratches, Life: e.life, Boxes: e.boxes, Tenants: e.tenants,
 		Holds: e.holds, Networks: e.networks, Log: cfg.Log, StateDir: cfg.StateDir, LogBytes: cfg.LogBytes, LogFiles: cfg.LogFiles,
@@ -265,9 +270,6 @@ func Open(cfg Config) (_ *Engine, err error) {
 	e.nextID.Store(uint64(time.Now().UnixMilli()) << 20)
 	if cfg.Builder.Run == nil {
 		cfg.Builder.Run = buildRunner{e}
-	}
-	if cfg.Builder.Images == nil {
-		cfg.Builder.Images = buildImages{e}
 	}
 
 	e.agents.byID = make(map[string]*agent)
@@ -300,7 +302,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	e.life.Spawn(e.tenants.AttachAll)
 	e.life.Spawn(e.watchAdmission)
 	if cfg.GC.Interval > 0 {
-		e.life.Spawn(e.collect)
+		e.life.Spawn(e.Collect)
 	}
 	return e, nil
 }
@@ -320,7 +322,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	retireAll() // again: a Deploy may have published a function meanwhile
 	e.interpreters.closeTools()
 	e.life.End()
-	e.outward.CloseIdleConnections()
+	e.Library.Close()
 	for _, d := range *e.functions.Load() {
 		d.logs.Close()
 		err = errors.Join(err, d.main.endTrace())

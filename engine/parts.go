@@ -1,11 +1,17 @@
 package engine
 
 import (
+	"context"
+	"io"
+
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/engine/live"
+	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
+	"github.com/fre-engine/fre/store"
 )
 
 // Names of package live's types, of which signatures of the engine consist.
@@ -81,3 +87,50 @@ func ExitCode(s *sandbox.ExitStatus) int { return container.ExitCode(s) }
 
 // ParseSignal reads a signal's number or name: see [container.ParseSignal].
 func ParseSignal(s string) (unix.Signal, bool) { return container.ParseSignal(s) }
+
+// Names of package build's types, of which signatures of the engine consist.
+type (
+	GCPolicy       = build.GCPolicy
+	GCConfig       = build.GCConfig
+	GCReport       = build.GCReport
+	GCImage        = build.GCImage
+	GCOptions      = build.GCOptions
+	Removed        = build.Removed
+	RemoveOptions  = build.RemoveOptions
+	ImageNameError = build.ImageNameError
+)
+
+// The rules of a [GCPolicy] in reports.
+const (
+	RuleNameless = build.RuleNameless
+	RuleAll      = build.RuleAll
+	RuleUnused   = build.RuleUnused
+	RulePerName  = build.RulePerName
+	RuleMaxBytes = build.RuleMaxBytes
+)
+
+// Errors of images and builds.
+var (
+	ErrBuildTime    = build.ErrBuildTime
+	ErrOthersImage  = build.ErrOthersImage
+	ErrSeveralNames = build.ErrSeveralNames
+)
+
+// ImageTenant returns the tenant of an image: see [build.ImageTenant].
+func ImageTenant(img *store.Image) string { return build.ImageTenant(img) }
+
+// KeepNames returns a context under which names stay with their tenant: see [build.KeepNames].
+func KeepNames(ctx context.Context) context.Context { return build.KeepNames(ctx) }
+
+// WithLogins returns a context with logins at registries: see [build.WithLogins].
+func WithLogins(ctx context.Context, logins map[string]*oci.Auth) context.Context {
+	return build.WithLogins(ctx, logins)
+}
+
+// WritingTo runs f, which writes below dir, while the disk has room: see [build.WritingTo].
+func WritingTo(ctx context.Context, dir string, f func(context.Context) error) error {
+	return build.WritingTo(ctx, dir, f)
+}
+
+// WhileRoom returns a writer that ends with ctx: see [build.WhileRoom].
+func WhileRoom(ctx context.Context, w io.Writer) io.Writer { return build.WhileRoom(ctx, w) }

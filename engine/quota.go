@@ -6,9 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/fre-engine/fre/failure"
-	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
-	"github.com/fre-engine/fre/store"
 )
 
 // bounded reports whether a quota bounds the function's instances.
@@ -51,46 +49,6 @@ func (f *function) refuseLocked(err error) {
 		f.waiters.Grant(grant{err: err})
 		f.e.metrics.refuse(reasonQuota)
 	}
-}
-
-// TenantUse returns the current use of a tenant.
-func (e *Engine) TenantUse(tenant string) Use {
-	out := e.tenants.Share(tenant).Now()
-	out.Builds, out.WaitingBuilds = e.buildsOf(tenant).count()
-	for _, img := range e.cfg.Store.Images() {
-		if ImageTenant(img) == tenant {
-			out.Images++
-			out.ImageBytes += img.Size
-		}
-	}
-	return out
-}
-
-// ImageTenant returns the tenant whose function the image is, or "" for a base environment or a
-// container's image.
-func ImageTenant(img *store.Image) string {
-	c, err := image.ConfigOf(img)
-	if err != nil || c.Protocol == image.ProtocolNone || c.Protocol == "" {
-		return ""
-	}
-	return c.Tenant
-}
-
-// checkImages refuses a build early if the tenant has reached its quota of images. admitImage
-// decides finally.
-func (e *Engine) checkImages(tenant string) error {
-	q := e.tenants.Quotas(tenant)
-	if q.Images == 0 && q.ImageBytes == 0 {
-		return nil
-	}
-	use := e.TenantUse(tenant)
-	switch {
-	case q.Images > 0 && use.Images >= q.Images:
-		return &QuotaError{Tenant: tenant, What: "images", Limit: q.Images}
-	case q.ImageBytes > 0 && use.ImageBytes >= q.ImageBytes:
-		return &QuotaError{Tenant: tenant, What: "bytes of images", Limit: q.ImageBytes}
-	}
-	return nil
 }
 
 // SecretError says that a template names a secret that the tenant does not have. A SecretError is

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -42,7 +43,7 @@ func (r buildRunner) Run(ctx context.Context, c image.Command) error {
 			written = append(written, b.Source)
 		}
 	}
-	ctx, stop, err := leaveRoom(ctx, written...)
+	ctx, stop, err := build.LeaveRoomIn(ctx, written...)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 		if o.Opened, err = f.opened(ctx); err != nil {
 			return fmt.Errorf("slim %s: %w", function, err)
 		}
-		return e.building(ctx, ImageTenant(f.image), function, nil, func(ctx context.Context) error {
+		return e.Building(ctx, ImageTenant(f.image), function, nil, func(ctx context.Context) error {
 			out, err = e.cfg.Builder.Slim(ctx, f.image, o)
 			return err
 		})

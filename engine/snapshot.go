@@ -41,7 +41,7 @@ func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image
 			return fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
 		defer a.leave()
-		return e.building(ctx, a.shown.Tenant, id, nil, func(ctx context.Context) error {
+		return e.Building(ctx, a.shown.Tenant, id, nil, func(ctx context.Context) error {
 			img, err = e.snapshot(ctx, a)
 			return err
 		})

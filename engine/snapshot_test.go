@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
+	"github.com/fre-engine/fre/store"
 )
 
 // holes makes a sandbox of acme's with a file of that many bytes in /work, and no block.
@@ -81,8 +84,14 @@ func TestSnapshotBounds(t *testing.T) {
 	// Another image of the tenant's comes once the snapshot is read.
 	now.Store(&Quotas{Images: 1})
 	r.holes("late", 1<<20, 0)
-	u := r.buildsOf("acme")
-	u.storing <- struct{}{}
+	cfg, err := json.Marshal(image.Config{Tenant: "acme", Protocol: image.ProtocolChannel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := r.Admit(t.Context(), &store.Image{Digest: "sha256:0", Manifest: store.Manifest{Config: cfg}}, "acme")
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
 	go func() {
 		_, err := r.SnapshotAgent(t.Context(), "late")
@@ -90,7 +99,7 @@ func TestSnapshotBounds(t *testing.T) {
 	}()
 	eventually(t, "its tree", func() bool { return r.kept("trees") == 1 })
 	other := r.image("other", ofAcme)
-	<-u.storing
+	stored()
 	if err := <-ended; !quota("images")(err) {
 		t.Errorf("late: %v, want a QuotaError", err)
 	}
@@ -107,10 +116,7 @@ func TestSnapshotBounds(t *testing.T) {
 func TestSnapshotWaits(t *testing.T) {
 	r, _ := quotaRig(t, Quotas{Builds: 1})
 	r.holes("waits", 1<<20, 0)
-	done, err := r.beginBuild(t.Context(), "acme", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	done := r.turn("acme")
 	ended := make(chan error, 1)
 	go func() {
 		_, err := r.SnapshotAgent(t.Context(), "waits")

@@ -33,7 +33,7 @@ func (m tenantMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		u := share.Now()
-		running, waiting := m.e.buildsOf(tenant).count()
+		running, waiting := m.e.Builds(tenant)
 		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{tenant}, labels...)...)
 		}

@@ -140,7 +140,7 @@ func TestPulledFunction(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.cfg.Signatures = signature.Policy{{Repository: "**", Accept: signature.AcceptNone}}
-			if _, _, err := (buildImages{r.Engine}).Pull(ctx, host+"/team/image:1", "", func(image.Event) {}); !errors.Is(err, oci.ErrSignature) {
+			if _, _, err := r.cfg.Builder.Images.Pull(ctx, host+"/team/image:1", "", func(image.Event) {}); !errors.Is(err, oci.ErrSignature) {
 				t.Errorf("a base that the policy refuses: error %v, want %v", err, oci.ErrSignature)
 			}
 		})
@@ -189,7 +189,7 @@ func TestBaseLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	images := buildImages{r.Engine}
+	images := r.cfg.Builder.Images
 	// What builds make of such images has names by which nobody finds it.
 	for _, own := range []string{"base/oci/team-root", "base/oci/team-root:1", "docker.io/base/oci/team-root", "tools/python-0123456789ab"} {
 		if _, _, err := images.Pull(ctx, own, "", nil); !errors.Is(err, oci.ErrReference) {
@@ -267,7 +267,7 @@ func TestBaseOfTakenName(t *testing.T) {
 	if _, err := r.RemoveImage(ctx, string(root.Digest), RemoveOptions{Force: true}); err != nil {
 		t.Fatal(err)
 	}
-	images := buildImages{r.Engine}
+	images := r.cfg.Builder.Images
 	login := WithLogins(ctx, map[string]*oci.Auth{host: {Username: "ann", Password: "secret"}})
 	if got, err := images.Resolve(login, ref, ""); got != host+"/team/root@"+string(pushed.Digest) || err != nil {
 		t.Errorf("with a login: resolved %q, %v", got, err)
@@ -312,7 +312,7 @@ func TestPullFor(t *testing.T) {
 		}
 	}
 	toBuild := func(ref string) error {
-		_, _, err := buildImages{r.Engine}.Pull(r.admitting(ctx, "acme"), ref, "", func(image.Event) {})
+		_, _, err := r.cfg.Builder.Images.Pull(r.Admitting(ctx, "acme"), ref, "", func(image.Event) {})
 		return err
 	}
 	toRun := func(ref string) error {
@@ -363,10 +363,7 @@ func TestPullFor(t *testing.T) {
 	}
 
 	now.Store(&Quotas{Builds: 1})
-	done, err := r.beginBuild(ctx, "acme", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	done := r.turn("acme")
 	ended := make(chan error, 1)
 	go func() { ended <- toRun(root) }()
 	eventually(t, "a pull that waits", func() bool { return r.TenantUse("acme").WaitingBuilds == 1 })

@@ -80,7 +80,7 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 		out.Containers = append(out.Containers, ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == StateRunning, Usage: u})
 	}
 	var err error
-	if out.Cache, err = e.cacheUsage(); err != nil {
+	if out.Cache, err = e.CacheUsage(); err != nil {
 		return nil, err
 	}
 	out.Tenants, err = e.tenants.Usage()

@@ -246,11 +246,11 @@ func TestDiskUsageOfCache(t *testing.T) {
 		t.Fatalf("used: %+v", used)
 	}
 	gc := func(dry bool) (*GCReport, error) { return r.GC(t.Context(), GCOptions{DryRun: dry, Cache: true}) }
-	r.cache.mu.RLock() // as a build does
+	end := r.turn("acme")
 	if _, err := gc(false); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("while a build runs: %v, want ErrInUse", err)
 	}
-	r.cache.mu.RUnlock()
+	end()
 	for _, dry := range []bool{true, false} {
 		if got, err := gc(dry); err != nil || got.CacheBytes != used.Cache.Bytes || got.Bytes != got.CacheBytes || got.Inodes != 2 {
 			t.Errorf("dry %t: %+v, %v, want %d bytes", dry, got, err, used.Cache.Bytes)

@@ -35,6 +35,8 @@ engine/live/a.go             channel                refused
 engine/live/a.go             engine/container       refused
 engine/container/a.go        just:engine/live       allowed
 engine/container/a.go        just:engine            refused
+engine/build/a.go            just:engine/live       allowed
+engine/build/a.go            engine/container       refused
 engine/live/a.go             just:sandbox           allowed
 channel/a.go                 just:failure           refused
 events/a.go                  std:net/http           refused

@@ -1,4 +1,4 @@
-package engine
+package build
 
 import (
 	"context"
@@ -20,21 +20,21 @@ type cache struct {
 	volume atomic.Pointer[volume.Volume]
 }
 
-func (e *Engine) cachePath() string { return filepath.Join(e.cfg.StateDir, "cache") }
+func (l *Library) cachePath() string { return filepath.Join(l.cfg.StateDir, "cache") }
 
-func (e *Engine) openCache() error {
-	v, err := e.volumes.Attach(e.cachePath(), volume.Limits{})
+func (l *Library) openCache() error {
+	v, err := l.cfg.Volumes.Attach(l.cachePath(), volume.Limits{})
 	if err != nil {
 		return fmt.Errorf("cache of builds: %w", err)
 	}
-	e.cache.volume.Store(v)
+	l.cache.volume.Store(v)
 	_, err = v.Usage() // counts the files now if the volume counts by a walk
 	return err
 }
 
-// cacheUsage returns the disk use of the cache; zero if the cache is empty.
-func (e *Engine) cacheUsage() (volume.Usage, error) {
-	u, err := e.cache.volume.Load().Usage()
+// CacheUsage returns the disk use of the cache; zero if the cache is empty.
+func (l *Library) CacheUsage() (volume.Usage, error) {
+	u, err := l.cache.volume.Load().Usage()
 	if errors.Is(err, fs.ErrClosed) { // the cache is being removed, or the engine stops
 		return volume.Usage{}, nil
 	}
@@ -46,13 +46,13 @@ func (e *Engine) cacheUsage() (volume.Usage, error) {
 
 // gcCache removes the whole cache and returns the freed space; with dry it only counts. Error:
 // store.ErrInUse while a build runs.
-func (e *Engine) gcCache(ctx context.Context, dry bool) (store.Swept, error) {
-	if !e.cache.mu.TryLock() {
+func (l *Library) gcCache(ctx context.Context, dry bool) (store.Swept, error) {
+	if !l.cache.mu.TryLock() {
 		return store.Swept{}, fmt.Errorf("download cache: %w by a running build: try again after the build", store.ErrInUse)
 	}
-	defer e.cache.mu.Unlock()
+	defer l.cache.mu.Unlock()
 	var gone store.Swept
-	used, err := volume.Walk(ctx, e.cachePath())
+	used, err := volume.Walk(ctx, l.cachePath())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return gone, err
 	}
@@ -62,5 +62,5 @@ func (e *Engine) gcCache(ctx context.Context, dry bool) (store.Swept, error) {
 	if dry {
 		return gone, nil
 	}
-	return gone, errors.Join(e.volumes.Remove(e.cachePath()), e.openCache())
+	return gone, errors.Join(l.cfg.Volumes.Remove(l.cachePath()), l.openCache())
 }

@@ -1,4 +1,4 @@
-package engine
+package build
 
 import (
 	"context"
@@ -43,8 +43,8 @@ const (
 	RuleMaxBytes = "max_bytes"
 )
 
-// check refuses malformed patterns and negative numbers.
-func (p *GCPolicy) check() error {
+// Check refuses malformed patterns and negative numbers.
+func (p *GCPolicy) Check() error {
 	for _, pattern := range p.Keep {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return &template.FieldError{Field: "keep", Message: fmt.Sprintf("%q: %v", pattern, err)}
@@ -92,9 +92,9 @@ type GCOptions struct {
 // GC removes the images selected by the policy, then all content without an image.
 // Builds, starts and lists continue meanwhile. If an image cannot be removed, GC logs the error
 // and continues.
-func (e *Engine) GC(ctx context.Context, o GCOptions) (report *GCReport, err error) {
-	err = e.life.While(ctx, func(ctx context.Context) error {
-		report, err = e.gc(ctx, o)
+func (l *Library) GC(ctx context.Context, o GCOptions) (report *GCReport, err error) {
+	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
+		report, err = l.gc(ctx, o)
 		return err
 	})
 	if err != nil {
@@ -103,30 +103,30 @@ func (e *Engine) GC(ctx context.Context, o GCOptions) (report *GCReport, err err
 	return report, nil
 }
 
-func (e *Engine) gc(ctx context.Context, o GCOptions) (*GCReport, error) {
-	policy := e.cfg.GC.Policy
+func (l *Library) gc(ctx context.Context, o GCOptions) (*GCReport, error) {
+	policy := l.cfg.GC.Policy
 	if o.Policy != nil {
 		policy = *o.Policy
 	}
-	if err := policy.check(); err != nil {
+	if err := policy.Check(); err != nil {
 		return nil, err
 	}
-	e.gcMu.Lock()
-	defer e.gcMu.Unlock()
+	l.gcMu.Lock()
+	defer l.gcMu.Unlock()
 	start := time.Now()
 	report := &GCReport{}
 	if o.Cache {
-		gone, err := e.gcCache(ctx, o.DryRun)
+		gone, err := l.gcCache(ctx, o.DryRun)
 		if err != nil {
 			return nil, err
 		}
 		report.Add(gone)
 		report.CacheBytes = gone.Bytes
 	}
-	if err := e.gcImages(ctx, policy, o.DryRun, report); err != nil {
+	if err := l.gcImages(ctx, policy, o.DryRun, report); err != nil {
 		return nil, err
 	}
-	swept, err := e.cfg.Store.Sweep(ctx, store.SweepOptions{DryRun: o.DryRun})
+	swept, err := l.store.Sweep(ctx, store.SweepOptions{DryRun: o.DryRun})
 	if err != nil {
 		return nil, err
 	}
@@ -134,29 +134,29 @@ func (e *Engine) gc(ctx context.Context, o GCOptions) (*GCReport, error) {
 	report.Took = time.Since(start)
 	if !o.DryRun {
 		if o.Cache {
-			e.pruned(store.ChangeCache, report.CacheBytes)
+			l.pruned(store.ChangeCache, report.CacheBytes)
 		}
 		if policy.removes() {
-			e.pruned(store.ChangeImage, report.Bytes-report.CacheBytes)
+			l.pruned(store.ChangeImage, report.Bytes-report.CacheBytes)
 		}
-		e.metrics.collected(report)
-		e.log.InfoContext(ctx, "garbage collected", "images", len(report.Images), "objects", report.Objects, "bytes", report.Bytes, "took", report.Took)
+		l.cfg.Collected(report)
+		l.cfg.Log.InfoContext(ctx, "garbage collected", "images", len(report.Images), "objects", report.Objects, "bytes", report.Bytes, "took", report.Took)
 	}
 	return report, nil
 }
 
-func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report *GCReport) error {
-	users := e.imageUsers()
+func (l *Library) gcImages(ctx context.Context, policy GCPolicy, dry bool, report *GCReport) error {
+	users := l.cfg.Users()
 	for d := range users {
-		e.cfg.Store.Use(d)
+		l.store.Use(d)
 	}
-	if err := e.cfg.Store.SaveUses(ctx); err != nil {
-		e.log.WarnContext(ctx, "times of the last use of images not written", "error", err)
+	if err := l.store.SaveUses(ctx); err != nil {
+		l.cfg.Log.WarnContext(ctx, "times of the last use of images not written", "error", err)
 	}
 	if !policy.removes() {
 		return nil
 	}
-	c := gcChoice{policy: policy, store: e.cfg.Store, users: users, now: time.Now()}
+	c := gcChoice{policy: policy, store: l.store, users: users, now: time.Now()}
 	chosen, bytes := c.choose()
 	if dry {
 		report.Bytes += bytes
@@ -169,10 +169,10 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 			report.Images = append(report.Images, x.GCImage)
 			continue
 		}
-		swept, gone, err := e.removeUnused(ctx, x)
+		swept, gone, err := l.removeUnused(ctx, x)
 		report.Add(swept)
 		if err != nil {
-			e.log.WarnContext(ctx, "image not removed", "image", x.Image.Digest, "rule", x.Rule, "error", err)
+			l.cfg.Log.WarnContext(ctx, "image not removed", "image", x.Image.Digest, "rule", x.Rule, "error", err)
 		}
 		if gone {
 			report.Images = append(report.Images, x.GCImage)
@@ -182,11 +182,11 @@ func (e *Engine) gcImages(ctx context.Context, policy GCPolicy, dry bool, report
 }
 
 // removeUnused removes an image unless it has been used since choose: much time may have passed.
-func (e *Engine) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
+func (l *Library) removeUnused(ctx context.Context, x chosenImage) (store.Swept, bool, error) {
 	var swept store.Swept
 	var gone bool
-	err := e.holds.WhileUnused(string(x.Image.Digest), x.Image.Digest, e.imageUsers, func() (err error) {
-		swept, gone, err = e.cfg.Store.RemoveUnused(ctx, x.Image.Digest, x.used)
+	err := l.cfg.Holds.WhileUnused(string(x.Image.Digest), x.Image.Digest, l.cfg.Users, func() (err error) {
+		swept, gone, err = l.store.RemoveUnused(ctx, x.Image.Digest, x.used)
 		return err
 	})
 	if errors.Is(err, store.ErrInUse) {
@@ -343,46 +343,46 @@ func (c *gcChoice) surplus(images []*store.Image) map[store.Digest]bool {
 	return out
 }
 
-// collect runs GC at intervals until Close.
-func (e *Engine) collect() {
-	t := time.NewTicker(e.cfg.GC.Interval)
+// Collect runs GC at intervals until Close.
+func (l *Library) Collect() {
+	t := time.NewTicker(l.cfg.GC.Interval)
 	defer t.Stop()
 	for {
 		select {
-		case <-e.life.Closed():
+		case <-l.cfg.Life.Closed():
 			return
 		case <-t.C:
 		}
-		if _, err := e.GC(e.life.Context(), GCOptions{}); err != nil && !e.Stopping() {
-			e.log.Warn("garbage collection failed: the next run repeats the work", "error", err)
+		if _, err := l.GC(l.cfg.Life.Context(), GCOptions{}); err != nil && !l.cfg.Life.Stopping() {
+			l.cfg.Log.Warn("garbage collection failed: the next run repeats the work", "error", err)
 		}
 	}
 }
 
 // Fsck checks everything in the store. If asked to, it repairs the store, also from registries
 // that still have the content. It never drops an image in use.
-func (e *Engine) Fsck(ctx context.Context, o store.CheckOptions) (done store.Checked, err error) {
-	err = e.life.While(ctx, func(ctx context.Context) error {
-		done, err = e.fsck(ctx, o)
+func (l *Library) Fsck(ctx context.Context, o store.CheckOptions) (done store.Checked, err error) {
+	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
+		done, err = l.fsck(ctx, o)
 		return err
 	})
 	return done, err
 }
 
-func (e *Engine) fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
-	e.gcMu.Lock()
-	defer e.gcMu.Unlock()
-	again := oci.NewRefetcher(e.cfg.Store, e.registry(ctx, nil, nil))
+func (l *Library) fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error) {
+	l.gcMu.Lock()
+	defer l.gcMu.Unlock()
+	again := oci.NewRefetcher(l.store, l.registry(ctx, nil, nil))
 	defer func() {
 		if err := again.Close(); err != nil {
-			e.log.WarnContext(ctx, "refetched content stays on disk until the next start", "error", err)
+			l.cfg.Log.WarnContext(ctx, "refetched content stays on disk until the next start", "error", err)
 		}
 	}()
 	o.Fetch, o.FetchTree = again.Open, again.Tree
-	o.InUse = func(d store.Digest) string { return e.imageUsers()[d] }
-	done, err := e.cfg.Store.Check(ctx, o)
+	o.InUse = func(d store.Digest) string { return l.cfg.Users()[d] }
+	done, err := l.store.Check(ctx, o)
 	if err == nil && done.Problems > 0 {
-		e.log.WarnContext(ctx, "store checked", "problems", done.Problems, "repaired", done.Repaired)
+		l.cfg.Log.WarnContext(ctx, "store checked", "problems", done.Problems, "repaired", done.Repaired)
 	}
 	return done, err
 }

@@ -1,4 +1,4 @@
-package engine
+package build
 
 import (
 	"context"
@@ -8,7 +8,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -16,23 +18,23 @@ import (
 )
 
 // ParseTemplate reads a fret.yaml; name is the file in errors. Errors: [template.Errors].
-func (e *Engine) ParseTemplate(name string, src []byte) (*template.Template, error) {
-	return e.cfg.Builder.Parse(name, src)
+func (l *Library) ParseTemplate(name string, src []byte) (*template.Template, error) {
+	return l.cfg.Builder.Parse(name, src)
 }
 
-// Template reads the template in dir, for [Engine.Build]. Errors: as of [Engine.ParseTemplate], and
+// Template reads the template in dir, for [Library.Build]. Errors: as of [Library.ParseTemplate], and
 // fs.ErrNotExist.
-func (e *Engine) Template(dir *os.Root) (*template.Template, error) {
-	return e.cfg.Builder.Template(dir)
+func (l *Library) Template(dir *os.Root) (*template.Template, error) {
+	return l.cfg.Builder.Template(dir)
 }
 
 // Build makes an image of t, the template in dir, when the tenant's turn has come. It returns the
 // image and the lock to write beside the template. One goroutine at a time calls report. Errors:
-// those of the builder, *[QuotaError], [ErrBuildTime].
-func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
-	err = e.life.While(ctx, func(ctx context.Context) error {
-		return e.building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
-			img, lock, err = e.cfg.Builder.Build(ctx, dir, t, report)
+// those of the builder, *[live.QuotaError], [ErrBuildTime].
+func (l *Library) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
+	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
+		return l.Building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
+			img, lock, err = l.cfg.Builder.Build(ctx, dir, t, report)
 			return err
 		})
 	})
@@ -43,17 +45,17 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 }
 
 // Hold protects the images that are built or requested from now on until release is called:
-// neither [Engine.GC] nor a prune removes an image between build and deployment. Call Hold
+// neither [Library.GC] nor a prune removes an image between build and deployment. Call Hold
 // before a build whose image is to be deployed or named.
-func (e *Engine) Hold() (release func()) { return e.cfg.Store.Hold() }
+func (l *Library) Hold() (release func()) { return l.store.Hold() }
 
 // Base builds the named base environment, or finds it in the local registry.
-func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
-	err = e.life.While(ctx, func(ctx context.Context) error {
-		e.cache.mu.RLock()
-		defer e.cache.mu.RUnlock()
-		return e.writing(ctx, func(ctx context.Context) error {
-			img, err = e.cfg.Builder.Base(ctx, name, report)
+func (l *Library) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
+	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
+		l.cache.mu.RLock()
+		defer l.cache.mu.RUnlock()
+		return l.writing(ctx, func(ctx context.Context) error {
+			img, err = l.cfg.Builder.Base(ctx, name, report)
 			return err
 		})
 	})
@@ -62,19 +64,19 @@ func (e *Engine) Base(ctx context.Context, name string, report func(image.Event)
 
 // ImageList returns the images of the local registry from memory, newest first, and the
 // generation of the last change.
-func (e *Engine) ImageList() ([]*store.Image, uint64) { return e.cfg.Store.ImageList() }
+func (l *Library) ImageList() ([]*store.Image, uint64) { return l.store.ImageList() }
 
 // Image finds an image by name, name:version, digest or a prefix of the digest.
-func (e *Engine) Image(ref string) (*store.Image, error) { return e.cfg.Store.Image(ref) }
+func (l *Library) Image(ref string) (*store.Image, error) { return l.store.Image(ref) }
 
 // TagImage adds a name to an image: "name:version", or "name" for version "latest". Another
-// image with this name loses the name. Errors: as of [Engine.Image], and store.ErrName.
-func (e *Engine) TagImage(ctx context.Context, ref, name string) (*store.Image, error) {
-	img, err := e.cfg.Store.Image(ref)
+// image with this name loses the name. Errors: as of [Library.Image], and store.ErrName.
+func (l *Library) TagImage(ctx context.Context, ref, name string) (*store.Image, error) {
+	img, err := l.store.Image(ref)
 	if err != nil {
 		return nil, err
 	}
-	return e.cfg.Store.Tag(ctx, img.Digest, name)
+	return l.store.Tag(ctx, img.Digest, name)
 }
 
 // ImageNameError says that another tenant's image, or an image without a tenant, has the
@@ -94,15 +96,15 @@ func (e *ImageNameError) Next() string {
 // MayName returns an *[ImageNameError] if an image of tenant may not take name, "name:version".
 // Another tenant may still take a free name before the image is made. So a build asks before it
 // does any work, and runs under [KeepNames].
-func (e *Engine) MayName(name, tenant string) error {
-	img, err := e.cfg.Store.Image(name)
+func (l *Library) MayName(name, tenant string) error {
+	img, err := l.store.Image(name)
 	if err == nil && ImageTenant(img) != tenant {
 		return &ImageNameError{name}
 	}
 	return nil
 }
 
-// KeepNames returns a context for [Engine.Build], [Engine.TagImage] and [Engine.Pull]. Under
+// KeepNames returns a context for [Library.Build], [Library.TagImage] and [Library.Pull]. Under
 // this context no name moves from one tenant's image to another tenant's: *[ImageNameError].
 func KeepNames(ctx context.Context) context.Context {
 	return store.WithNaming(ctx, func(name string, from, to *store.Image) error {
@@ -132,8 +134,8 @@ var ErrSeveralNames = failure.New(failure.InUse, "image has several names", "nam
 // the image. A reference at a registry, "name@sha256:…", counts as a name, and goes with the
 // last "name:version" from the same repository. Error: store.ErrInUse if a function or a sandbox
 // uses the image.
-func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
-	img, name, err := e.cfg.Store.Find(ref)
+func (l *Library) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (Removed, error) {
+	img, name, err := l.store.Find(ref)
 	if err != nil {
 		return Removed{}, err
 	}
@@ -149,10 +151,10 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 		}
 	}
 	if len(goes) < len(all) {
-		return Removed{Image: img, Untagged: goes}, e.cfg.Store.Untag(ctx, goes...)
+		return Removed{Image: img, Untagged: goes}, l.store.Untag(ctx, goes...)
 	}
-	e.awaitStopping(ctx, img.Digest)
-	err = e.holds.WhileUnused(ref, img.Digest, e.imageUsers, func() error { return e.cfg.Store.RemoveImage(ctx, img.Digest) })
+	l.awaitStopping(ctx, img.Digest)
+	err = l.cfg.Holds.WhileUnused(ref, img.Digest, l.cfg.Users, func() error { return l.store.RemoveImage(ctx, img.Digest) })
 	return Removed{Image: img, Untagged: all, Deleted: true}, err
 }
 
@@ -160,28 +162,28 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string, o RemoveOptions) (
 // ended. This may take long: instances of a replaced revision may still have events. An image
 // that is in use or has a name then stays. If the engine ends first, the image stays until
 // images are pruned.
-func (e *Engine) DropImage(digest store.Digest) error {
-	if err := e.life.Begin(); err != nil {
+func (l *Library) DropImage(digest store.Digest) error {
+	if err := l.cfg.Life.Begin(); err != nil {
 		return err
 	}
-	defer e.life.Done()
-	e.life.Spawn(func() {
-		for _, b := range e.boxes.All() {
+	defer l.cfg.Life.Done()
+	l.cfg.Life.Spawn(func() {
+		for _, b := range l.cfg.Boxes.All() {
 			if b.Digest != digest {
 				continue
 			}
 			select {
 			case <-b.Gone():
-			case <-e.life.Context().Done():
+			case <-l.cfg.Life.Context().Done():
 				return
 			}
 		}
-		img, err := e.cfg.Store.Image(string(digest))
+		img, err := l.store.Image(string(digest))
 		if err == nil && len(img.Names) == 0 {
-			_, err = e.RemoveImage(e.life.Context(), string(digest), RemoveOptions{})
+			_, err = l.RemoveImage(l.cfg.Life.Context(), string(digest), RemoveOptions{})
 		}
-		if err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && e.life.Context().Err() == nil {
-			e.log.Warn("image not removed", "image", digest, "error", err)
+		if err != nil && !errors.Is(err, store.ErrInUse) && !errors.Is(err, fs.ErrNotExist) && l.cfg.Life.Context().Err() == nil {
+			l.cfg.Log.Warn("image not removed", "image", digest, "error", err)
 		}
 	})
 	return nil
@@ -189,11 +191,11 @@ func (e *Engine) DropImage(digest store.Digest) error {
 
 // awaitStopping waits for the sandboxes of an image that are stopping, such as those of a
 // function just removed.
-func (e *Engine) awaitStopping(ctx context.Context, d store.Digest) {
-	ctx, cancel := context.WithTimeout(ctx, 2*stopGrace)
+func (l *Library) awaitStopping(ctx context.Context, d store.Digest) {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
 	defer cancel()
-	for _, b := range e.boxes.All() {
-		if s := b.State(); b.Digest == d && (s == StateStopping || s == StateExited) {
+	for _, b := range l.cfg.Boxes.All() {
+		if s := b.State(); b.Digest == d && (s == live.StateStopping || s == live.StateExited) {
 			select {
 			case <-b.Gone():
 			case <-ctx.Done():
@@ -221,4 +223,4 @@ func namesWith(img *store.Image, name string) []string {
 }
 
 // ImageSizes returns the sizes of images on disk, from memory.
-func (e *Engine) ImageSizes() *store.Sizes { return e.cfg.Store.Sizes() }
+func (l *Library) ImageSizes() *store.Sizes { return l.store.Sizes() }

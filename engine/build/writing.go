@@ -1,4 +1,4 @@
-package engine
+package build
 
 import (
 	"context"
@@ -15,13 +15,13 @@ import (
 // reserve for accepted events is left on the disk. All writers of uploaded, fetched or built
 // content run in writing: builds, bases, pulls, loads, imports, snapshots. Errors: an error that
 // is ENOSPC, and those of f.
-func (e *Engine) writing(ctx context.Context, f func(context.Context) error) error {
-	return WritingTo(ctx, e.cfg.StateDir, f)
+func (l *Library) writing(ctx context.Context, f func(context.Context) error) error {
+	return WritingTo(ctx, l.cfg.StateDir, f)
 }
 
 // WritingTo is writing for files below dir.
 func WritingTo(ctx context.Context, dir string, f func(context.Context) error) error {
-	ctx, stop, err := leaveRoom(ctx, dir)
+	ctx, stop, err := LeaveRoomIn(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -35,8 +35,8 @@ func WritingTo(ctx context.Context, dir string, f func(context.Context) error) e
 
 // LeaveRoom returns a context that ends when the disk of the state directory has too little room
 // left, with an error that is ENOSPC. stop ends the watch.
-func (e *Engine) LeaveRoom(ctx context.Context) (_ context.Context, stop func(), err error) {
-	return leaveRoom(ctx, e.cfg.StateDir)
+func (l *Library) LeaveRoom(ctx context.Context) (_ context.Context, stop func(), err error) {
+	return LeaveRoomIn(ctx, l.cfg.StateDir)
 }
 
 // WhileRoom returns a writer to w that fails with the cause of ctx once ctx ends. ctx comes from
@@ -55,10 +55,10 @@ func (r *roomWriter) Write(p []byte) (int, error) {
 	return r.w.Write(p)
 }
 
-// leaveRoom returns a context that ends when a disk of dirs has too little room left, with an
+// LeaveRoomIn returns a context that ends when a disk of dirs has too little room left, with an
 // error that is ENOSPC. Build steps and snapshots write to the disk of the engine's state: a
 // hostile or faulty one would fill the disk. stop ends the watch.
-func leaveRoom(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
+func LeaveRoomIn(ctx context.Context, dirs ...string) (_ context.Context, stop func(), err error) {
 	room := func() error {
 		for _, dir := range dirs {
 			if err := linux.HasRoom(dir, 0); err != nil {

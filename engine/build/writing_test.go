@@ -1,4 +1,4 @@
-package engine
+package build
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 // TestWritingLeavesRoom: whoever writes ends with ENOSPC, whatever its own error says, where the
 // disk has too little room left; with room it goes on.
 func TestWritingLeavesRoom(t *testing.T) {
-	e := &Engine{cfg: Config{StateDir: t.TempDir()}}
+	dir := t.TempDir()
 	ran := false
-	err := e.writing(t.Context(), func(ctx context.Context) error {
+	err := WritingTo(t.Context(), dir, func(ctx context.Context) error {
 		ran = ctx.Err() == nil
 		return nil
 	})
@@ -23,7 +23,7 @@ func TestWritingLeavesRoom(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(unix.ENOSPC)
-	err = e.writing(ctx, func(ctx context.Context) error {
+	err = WritingTo(ctx, dir, func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	})

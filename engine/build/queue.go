@@ -1,4 +1,4 @@
-package engine
+package build
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// Every build for a tenant passes Engine.building: fre build and fre deploy, remote builds and
+// Every build for a tenant passes Library.Building: fre build and fre deploy, remote builds and
 // deployments of OpenFaaS's clients, code sent by Lambda's API, slimming, and snapshots of
 // agents' sandboxes. A tenant may run a limited number of builds at a time. Further builds wait
 // in order of arrival and report their position. The number of waiting builds is limited too,
@@ -24,8 +24,8 @@ import (
 //	arrive ─▶ wait ─▶ build ─▶ the image is admitted ─▶ stored
 //	  └─ refused: too many builds wait   └─ refused: images or bytes exceed a quota
 const (
-	defaultBuilds = 4             // of a tenant at a time, without a quota
-	waitingBuilds = 16            // of a tenant
+	DefaultBuilds = 4             // of a tenant at a time, without a quota
+	MostWaiting   = 16            // of a tenant
 	buildTime     = 1 * time.Hour // of a build without its wait, all steps together
 )
 
@@ -42,17 +42,18 @@ type builds struct {
 }
 
 // buildsOf returns the counts of a tenant, which live as long as the engine.
-func (e *Engine) buildsOf(tenant string) *builds {
-	if b, ok := e.builds.Load(tenant); ok {
+func (l *Library) buildsOf(tenant string) *builds {
+	if b, ok := l.tenants.Load(tenant); ok {
 		return b.(*builds)
 	}
-	e.tenants.Share(tenant) // metrics list the tenant from now on
-	b, _ := e.builds.LoadOrStore(tenant, &builds{storing: make(chan struct{}, 1)})
+	l.cfg.Tenants.Share(tenant) // metrics list the tenant from now on
+	b, _ := l.tenants.LoadOrStore(tenant, &builds{storing: make(chan struct{}, 1)})
 	return b.(*builds)
 }
 
-// count returns how many builds run and how many wait.
-func (b *builds) count() (running, waiting int64) {
+// Builds returns how many builds of a tenant run and how many wait.
+func (l *Library) Builds(tenant string) (running, waiting int64) {
+	b := l.buildsOf(tenant)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.running, int64(b.waiting.Len())
@@ -66,29 +67,29 @@ func (b *builds) turnsLocked(most int64) {
 	}
 }
 
-func (e *Engine) mostBuilds(tenant string) int64 {
-	return cmp.Or(e.tenants.Quotas(tenant).Builds, defaultBuilds)
+func (l *Library) mostBuilds(tenant string) int64 {
+	return cmp.Or(l.cfg.Tenants.Quotas(tenant).Builds, DefaultBuilds)
 }
 
 // beginBuild waits for a build's turn. If the build must wait, beginBuild calls waits once with
 // the number of builds before it. The caller calls done after the build. Errors: a *QuotaError
 // if too many builds wait, the cause of ctx.
-func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(before int)) (done func(), err error) {
-	u := e.buildsOf(tenant)
+func (l *Library) beginBuild(ctx context.Context, tenant string, waits func(before int)) (done func(), err error) {
+	u := l.buildsOf(tenant)
 	done = func() {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.running--
-		u.turnsLocked(e.mostBuilds(tenant))
+		u.turnsLocked(l.mostBuilds(tenant))
 	}
 	u.mu.Lock()
 	turn := u.waiting.Push(struct{}{})
-	u.turnsLocked(e.mostBuilds(tenant)) // the quota may have been raised
+	u.turnsLocked(l.mostBuilds(tenant)) // the quota may have been raised
 	before := u.waiting.Len() - 1       // below 0: it is this build's turn
-	if before >= waitingBuilds {
+	if before >= MostWaiting {
 		turn.Leave()
 		u.mu.Unlock()
-		return nil, &QuotaError{Tenant: tenant, What: live.QuotaOfBuilds, Limit: waitingBuilds}
+		return nil, &live.QuotaError{Tenant: tenant, What: live.QuotaOfBuilds, Limit: MostWaiting}
 	}
 	u.mu.Unlock()
 	if before < 0 {
@@ -101,17 +102,17 @@ func (e *Engine) beginBuild(ctx context.Context, tenant string, waits func(befor
 	return done, nil
 }
 
-// building waits for its turn and runs a tenant's build, unless the tenant has reached its quota
-// of images. name is for reports. The context of build admits every new image (admitting).
-func (e *Engine) building(ctx context.Context, tenant, name string, report func(image.Event), build func(context.Context) error) error {
-	if err := e.checkImages(tenant); err != nil {
+// Building waits for its turn and runs a tenant's build, unless the tenant has reached its quota
+// of images. name is for reports. The context of build admits every new image (Admitting).
+func (l *Library) Building(ctx context.Context, tenant, name string, report func(image.Event), build func(context.Context) error) error {
+	if err := l.CheckImages(tenant); err != nil {
 		return err
 	}
 	waited := false
-	done, err := e.beginBuild(ctx, tenant, func(before int) {
+	done, err := l.beginBuild(ctx, tenant, func(before int) {
 		waited = true
 		if report != nil {
-			report(image.Event{Step: "wait", Name: name, Message: fmt.Sprintf("tenant %s runs %d builds, the most allowed; builds ahead in the queue: %d", tenant, e.mostBuilds(tenant), before)})
+			report(image.Event{Step: "wait", Name: name, Message: fmt.Sprintf("tenant %s runs %d builds, the most allowed; builds ahead in the queue: %d", tenant, l.mostBuilds(tenant), before)})
 		}
 	})
 	if err != nil {
@@ -121,12 +122,12 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 	if waited && report != nil {
 		report(image.Event{Step: "wait", Name: name, End: true})
 	}
-	most := cmp.Or(e.cfg.BuildTime, buildTime)
+	most := cmp.Or(l.cfg.BuildTime, buildTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%w: more than %s", ErrBuildTime, most))
 	defer cancel()
-	e.cache.mu.RLock() // not locked during the wait, so that the cache can be removed then
-	defer e.cache.mu.RUnlock()
-	err = e.writing(ctx, func(ctx context.Context) error { return build(e.admitting(ctx, tenant)) })
+	l.cache.mu.RLock() // not locked during the wait, so that the cache can be removed then
+	defer l.cache.mu.RUnlock()
+	err = l.writing(ctx, func(ctx context.Context) error { return build(l.Admitting(ctx, tenant)) })
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrBuildTime) && !errors.Is(err, ErrBuildTime) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
@@ -137,44 +138,44 @@ func (e *Engine) building(ctx context.Context, tenant, name string, report func(
 // function. It would count against the other tenant's quota.
 var ErrOthersImage = failure.New(failure.Template, "the image belongs to another tenant's function", "name an image to build functions on")
 
-// admitting returns a context under which the store calls admitImage for each new image before
+// Admitting returns a context under which the store calls Admit for each new image before
 // any file of the image is written. by is the tenant of the build, "" for a change to an image.
-func (e *Engine) admitting(ctx context.Context, by string) context.Context {
-	return store.WithAdmission(ctx, func(img *store.Image) (done func(), err error) { return e.admitImage(ctx, img, by) })
+func (l *Library) Admitting(ctx context.Context, by string) context.Context {
+	return store.WithAdmission(ctx, func(img *store.Image) (done func(), err error) { return l.Admit(ctx, img, by) })
 }
 
-// admitImage refuses an image that would exceed its tenant's quotas of images or bytes: a
+// Admit refuses an image that would exceed its tenant's quotas of images or bytes: a
 // *QuotaError. The caller calls done when the image is in the lists or has failed. With such
 // quotas the tenant's next image waits until done is called: two concurrent images cannot
 // both take the rest of a quota.
-func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (done func(), err error) {
+func (l *Library) Admit(ctx context.Context, img *store.Image, by string) (done func(), err error) {
 	none := func() {}
 	tenant := ImageTenant(img)
 	if tenant == "" {
-		return none, e.admitBase(img, by)
+		return none, l.admitBase(img, by)
 	}
 	if by != "" && tenant != by {
 		return nil, ErrOthersImage
 	}
-	if q := e.tenants.Quotas(tenant); q.Images == 0 && q.ImageBytes == 0 {
+	if q := l.cfg.Tenants.Quotas(tenant); q.Images == 0 && q.ImageBytes == 0 {
 		return none, nil
 	}
-	u := e.buildsOf(tenant)
+	u := l.buildsOf(tenant)
 	select {
 	case u.storing <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	done = func() { <-u.storing }
-	if _, err := e.cfg.Store.Image(string(img.Digest)); err == nil { // another build has made the same image meanwhile
+	if _, err := l.store.Image(string(img.Digest)); err == nil { // another build has made the same image meanwhile
 		return done, nil
 	}
-	q, use := e.tenants.Quotas(tenant), e.TenantUse(tenant)
+	q, use := l.cfg.Tenants.Quotas(tenant), l.TenantUse(tenant)
 	switch {
 	case q.Images > 0 && use.Images+1 > q.Images:
-		err = &QuotaError{Tenant: tenant, What: "images", Limit: q.Images}
+		err = &live.QuotaError{Tenant: tenant, What: "images", Limit: q.Images}
 	case q.ImageBytes > 0 && use.ImageBytes+img.Size > q.ImageBytes:
-		err = &QuotaError{Tenant: tenant, What: "bytes of images", Limit: q.ImageBytes}
+		err = &live.QuotaError{Tenant: tenant, What: "bytes of images", Limit: q.ImageBytes}
 	}
 	if err != nil {
 		done()
@@ -186,16 +187,16 @@ func (e *Engine) admitImage(ctx context.Context, img *store.Image, by string) (d
 // admitBase refuses a base of a build, for example from a registry, that alone exceeds the rest
 // of the tenant's quota: the build's image would hold all of the base's files. A stored base
 // counts against no tenant, because tenants share it.
-func (e *Engine) admitBase(img *store.Image, by string) error {
-	q := e.tenants.Quotas(by)
+func (l *Library) admitBase(img *store.Image, by string) error {
+	q := l.cfg.Tenants.Quotas(by)
 	if by == "" || q.ImageBytes == 0 {
 		return nil
 	}
 	if c, err := image.ConfigOf(img); err != nil || c.Labels[image.LabelKind] == image.KindTools {
 		return err
 	}
-	if e.TenantUse(by).ImageBytes+img.Size > q.ImageBytes {
-		return &QuotaError{Tenant: by, What: "bytes of images", Limit: q.ImageBytes}
+	if l.TenantUse(by).ImageBytes+img.Size > q.ImageBytes {
+		return &live.QuotaError{Tenant: by, What: "bytes of images", Limit: q.ImageBytes}
 	}
 	return nil
 }
