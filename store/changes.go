@@ -229,7 +229,7 @@ const generationName = "generation"
 // agree, in the year 2248.)
 func (s *Store) openChanges() error {
 	first := uint64(max(time.Now().UnixMilli(), 0)) << 10
-	b, err := os.ReadFile(filepath.Join(s.dir, generationName))
+	b, err := os.ReadFile(filepath.Join(s.disk.dir, generationName))
 	switch {
 	case err == nil:
 		reserved, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 53)
@@ -248,7 +248,7 @@ func (s *Store) openChanges() error {
 // reserveGenerations overwrites the file in place: this needs no space on a full disk, and a
 // write of 20 bytes within one sector is atomic.
 func (s *Store) reserveGenerations(upTo uint64) {
-	root := int(s.root.Fd())
+	root := int(s.disk.root.Fd())
 	f, err := openat(root, generationName, unix.O_WRONLY|unix.O_CREAT, 0o600)
 	if err == nil {
 		_, err = f.WriteAt(fmt.Appendf(nil, "%019d\n", upTo), 0)

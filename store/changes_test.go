@@ -155,7 +155,7 @@ func TestChangesAfter(t *testing.T) {
 // lost or damaged file, and one change more than was reserved.
 func TestGenerationNeverRepeats(t *testing.T) {
 	s := openStore(t, t.TempDir())
-	path := filepath.Join(s.dir, generationName)
+	path := filepath.Join(s.disk.dir, generationName)
 	last := s.Changes().Generation()
 	ahead := func(what string, s *Store) {
 		t.Helper()

@@ -131,7 +131,7 @@ func (c *check) report(path, what, repair string) {
 func (c *check) repaired(path, what, how string, repair func() error) bool {
 	if !c.o.Repair {
 		how = ""
-	} else if err := errors.Join(c.s.failpoint("before repair"), repair(), c.s.failpoint("repaired")); err != nil {
+	} else if err := errors.Join(c.s.disk.failpoint("before repair"), repair(), c.s.disk.failpoint("repaired")); err != nil {
 		what, how = fmt.Sprintf("%s; repair failed: %v", what, err), ""
 	}
 	c.report(path, what, how)
@@ -201,7 +201,7 @@ func (e *Entry) differs(x *observed) string {
 
 // objects hashes every file of objects/.
 func (c *check) objects() error {
-	subs, err := c.s.listDir("objects")
+	subs, err := c.s.disk.listDir("objects")
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (c *check) objects() error {
 			c.stray("objects/" + sub)
 			continue
 		}
-		names, err := c.s.listDir("objects/" + sub)
+		names, err := c.s.disk.listDir("objects/" + sub)
 		if errors.Is(err, unix.ENOTDIR) {
 			c.stray("objects/" + sub)
 			continue
@@ -228,7 +228,7 @@ func (c *check) objects() error {
 				c.stray("objects/" + path)
 				continue
 			}
-			x := c.observe(int(c.s.objects.Fd()), path)
+			x := c.observe(int(c.s.disk.objects.Fd()), path)
 			if errors.Is(x.err, fs.ErrNotExist) {
 				continue // removed meanwhile: the object was garbage
 			}
@@ -250,7 +250,7 @@ const strayFile = "none of the store's files"
 // stray reports a file that is not the store's, and removes it.
 func (c *check) stray(path string) {
 	c.repaired(path, strayFile, "removed", func() error {
-		return os.RemoveAll(filepath.Join(c.s.dir, path))
+		return os.RemoveAll(filepath.Join(c.s.disk.dir, path))
 	})
 }
 
@@ -265,7 +265,7 @@ func (c *check) damage(key string) *damage {
 
 // trees reads every tree and checks that its objects exist.
 func (c *check) trees() error {
-	names, err := c.s.listDir("trees")
+	names, err := c.s.disk.listDir("trees")
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (c *check) trees() error {
 			continue
 		}
 		there[d] = true
-		t, err := c.s.readTree(d)
+		t, err := c.s.disk.readTree(d)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -296,7 +296,7 @@ func (c *check) trees() error {
 	}
 	for d := range live {
 		if !there[d] && c.s.liveTrees()[d] { // skip a tree that a build made meanwhile
-			if _, err := c.s.readTree(d); err != nil {
+			if _, err := c.s.disk.readTree(d); err != nil {
 				c.wanted(d, c.badTree(d, true, "missing"))
 			}
 		}
@@ -334,7 +334,7 @@ func (c *check) badTree(d Digest, live bool, what string) *Tree {
 		if err := c.forgetParts(map[Digest]bool{d: true}); err != nil {
 			return err
 		}
-		err := unix.Unlinkat(int(c.s.trees.Fd()), d.hex()+".json", 0)
+		err := unix.Unlinkat(int(c.s.disk.trees.Fd()), d.hex()+".json", 0)
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
@@ -376,7 +376,7 @@ func (c *check) wanted(d Digest, t *Tree) {
 			continue
 		}
 		key := e.key()
-		if links, _ := c.s.objectLinks(objectName(key, 0)); links == 0 {
+		if links, _ := c.s.disk.objectLinks(objectName(key, 0)); links == 0 {
 			c.damage(key).copies[0] = &observed{err: fs.ErrNotExist}
 		}
 		if x := c.damaged[key]; x != nil {
@@ -426,7 +426,7 @@ func (c *check) database() error {
 	}
 	for d := range bad {
 		c.repaired(dbName, fmt.Sprintf("the manifest of image %s has changed", d), "taken from the image's directory", func() error {
-			b, err := os.ReadFile(filepath.Join(c.s.dir, "images", d.hex(), "manifest.json"))
+			b, err := os.ReadFile(filepath.Join(c.s.disk.dir, "images", d.hex(), "manifest.json"))
 			if err == nil && sumDigest(b) != d {
 				err = errors.New("the source is damaged too")
 			}

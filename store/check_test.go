@@ -75,7 +75,7 @@ func damagedStoreIn(t *testing.T, dir string, damage func(s *Store, img *Image, 
 	release()
 	damage(s, img, func(content string) string {
 		e := Entry{Digest: sumDigest([]byte(content)), Mode: 0o644, MTime: testTime.Unix()}
-		return filepath.Join(s.dir, "objects", objectName(e.key(), 0))
+		return filepath.Join(s.disk.dir, "objects", objectName(e.key(), 0))
 	})
 	return s, img
 }
@@ -123,7 +123,7 @@ func TestCheckRepairs(t *testing.T) {
 	type damage = func(x damaging)
 	root := func(s *Store, img *Image, path string) string { return filepath.Join(s.Rootfs(img.Digest), path) }
 	tree := func(s *Store, img *Image, n int) string {
-		return filepath.Join(s.dir, "trees", img.Parts[n].Tree.hex()+".json")
+		return filepath.Join(s.disk.dir, "trees", img.Parts[n].Tree.hex()+".json")
 	}
 	for _, c := range []struct {
 		name   string
@@ -193,12 +193,12 @@ func TestCheckRepairs(t *testing.T) {
 			must(x.t, err)
 		}, []string{"fre.db: the manifest of image sha256:APP has changed → taken from the image's directory"}, false},
 		{"files of nobody's in the store", func(x damaging) {
-			must(x.t, os.WriteFile(filepath.Join(x.s.dir, "objects/stray"), nil, 0o600), os.WriteFile(filepath.Join(x.s.dir, "trees/stray"), nil, 0o600),
-				os.Mkdir(filepath.Join(x.s.dir, "objects/zz"), 0o700), os.WriteFile(filepath.Join(x.s.dir, "objects/zz/stray"), nil, 0o600),
-				os.MkdirAll(filepath.Join(x.s.dir, "images/stray/rootfs"), 0o700))
+			must(x.t, os.WriteFile(filepath.Join(x.s.disk.dir, "objects/stray"), nil, 0o600), os.WriteFile(filepath.Join(x.s.disk.dir, "trees/stray"), nil, 0o600),
+				os.Mkdir(filepath.Join(x.s.disk.dir, "objects/zz"), 0o700), os.WriteFile(filepath.Join(x.s.disk.dir, "objects/zz/stray"), nil, 0o600),
+				os.MkdirAll(filepath.Join(x.s.disk.dir, "images/stray/rootfs"), 0o700))
 			image := filepath.Dir(x.s.Rootfs(x.img.Digest))
 			must(x.t, os.Link(x.object("own"), filepath.Join(image, "stray")), os.Link(x.object("own"), filepath.Join(image, hiddenName, "stray")))
-			must(x.t, os.Symlink("/etc", filepath.Join(x.s.dir, "objects/00"))) // where a directory may be
+			must(x.t, os.Symlink("/etc", filepath.Join(x.s.disk.dir, "objects/00"))) // where a directory may be
 		}, []string{
 			"images/X/hidden/stray: none of the store's files → removed",
 			"images/X/stray: none of the store's files → removed",
@@ -374,13 +374,13 @@ func TestCheckFetchesTree(t *testing.T) {
 	var tree *Tree
 	s, img := damagedStore(t, func(s *Store, img *Image, _ func(string) string) {
 		var err error
-		if tree, err = s.readTree(img.Parts[1].Tree); err != nil {
+		if tree, err = s.disk.readTree(img.Parts[1].Tree); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.TagRemote(t.Context(), img.Digest, "registry/app@"+string(sumDigest(nil))); err != nil {
 			t.Fatal(err)
 		}
-		flip(t, filepath.Join(s.dir, "trees", img.Parts[1].Tree.hex()+".json"))
+		flip(t, filepath.Join(s.disk.dir, "trees", img.Parts[1].Tree.hex()+".json"))
 	})
 	type fetching = func(context.Context, Digest) (*Tree, string, error)
 	gives := func(t *Tree, err error) fetching {
@@ -404,7 +404,7 @@ func TestCheckFetchesTree(t *testing.T) {
 		}
 	}
 	checkImage(t, s, img)
-	if err := os.Remove(filepath.Join(s.dir, "trees", img.Parts[1].Tree.hex()+".json")); err != nil {
+	if err := os.Remove(filepath.Join(s.disk.dir, "trees", img.Parts[1].Tree.hex()+".json")); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -419,7 +419,7 @@ func TestCheckFetchesTree(t *testing.T) {
 // TestCheckCopies: an object that has several copies is mended with one of them.
 func TestCheckCopies(t *testing.T) {
 	s := openStore(t, t.TempDir())
-	s.linkLimit = 2
+	s.disk.linkLimit = 2
 	d := putTree(t, s, map[string]string{"a": "content"})
 	for i := range 3 {
 		putImage(t, s, "app", fmt.Sprint(i), d)

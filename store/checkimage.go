@@ -73,7 +73,7 @@ func (c *check) lostImage(img *Image) bool {
 // until its row is written.
 func (c *check) strayImages() error {
 	c.s.mu.Lock()
-	names, err := c.s.listDir("images")
+	names, err := c.s.disk.listDir("images")
 	known := c.s.snap.Load().byDigest
 	c.s.mu.Unlock()
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *check) strayImages() error {
 			if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
 				return errors.New("a build replaced the image meanwhile")
 			}
-			return linux.RemoveAll(filepath.Join(c.s.dir, "images", name))
+			return linux.RemoveAll(filepath.Join(c.s.disk.dir, "images", name))
 		})
 	}
 	return nil
@@ -116,7 +116,7 @@ func (i *checkedImage) problem(path, what, how string, repair func() error) bool
 
 // manifest compares manifest.json with the digest.
 func (i *checkedImage) manifest() {
-	path := filepath.Join(i.s.dir, i.dir, "manifest.json")
+	path := filepath.Join(i.s.disk.dir, i.dir, "manifest.json")
 	b, err := os.ReadFile(path)
 	what := "content has changed"
 	switch {
@@ -136,7 +136,7 @@ func (i *checkedImage) manifest() {
 		if sumDigest([]byte(row)) != i.img.Digest {
 			return errors.New("the source is damaged too")
 		}
-		tmp := filepath.Join(i.s.dir, "tmp", "manifest-"+i.img.Digest.hex())
+		tmp := filepath.Join(i.s.disk.dir, "tmp", "manifest-"+i.img.Digest.hex())
 		err = os.WriteFile(tmp, []byte(row), 0o600)
 		if err == nil {
 			err = os.Chtimes(tmp, i.img.Created, i.img.Created)
@@ -157,15 +157,15 @@ func (i *checkedImage) root() error {
 	if err != nil {
 		return err
 	}
-	root, err := os.Open(filepath.Join(i.s.dir, i.dir, "rootfs"))
+	root, err := os.Open(filepath.Join(i.s.disk.dir, i.dir, "rootfs"))
 	if errors.Is(err, fs.ErrNotExist) {
 		i.problem("rootfs", "missing", "made from the objects", func() error {
-			dir, err := os.Open(filepath.Join(i.s.dir, i.dir))
+			dir, err := os.Open(filepath.Join(i.s.disk.dir, i.dir))
 			if err != nil {
 				return err
 			}
 			defer dir.Close()
-			return errors.Join(i.s.linkTree(i.ctx, int(dir.Fd()), entries), i.s.syncfs())
+			return errors.Join(i.s.disk.linkTree(i.ctx, int(dir.Fd()), entries), i.s.disk.syncfs())
 		})
 		return nil
 	}
@@ -196,7 +196,7 @@ func (i *checkedImage) root() error {
 			continue
 		case !ok && below:
 			if above && i.there() {
-				err := i.s.linkEntry(fd, e)
+				err := i.s.disk.linkEntry(fd, e)
 				if is = err == nil; !is {
 					i.report(filepath.Join(i.dir, "rootfs", e.Path), fmt.Sprintf("missing; repair failed: %v", err), "")
 				}
@@ -209,7 +209,7 @@ func (i *checkedImage) root() error {
 				if err := os.RemoveAll(filepath.Join(root.Name(), e.Path)); err != nil {
 					return err
 				}
-				return i.s.linkEntry(fd, e)
+				return i.s.disk.linkEntry(fd, e)
 			})
 		}
 		if e.Kind == KindDir {
@@ -224,7 +224,7 @@ func (i *checkedImage) root() error {
 		is, missing := made[e.Path]
 		return missing && !is
 	})
-	return errors.Join(setDirs(fd, entries), i.s.syncfs())
+	return errors.Join(setDirs(fd, entries), i.s.disk.syncfs())
 }
 
 // walk observes the files below rootfs and reports files of no tree.
@@ -264,7 +264,7 @@ func (i *checkedImage) walk(root string, entries []Entry) (map[string]*observed,
 // inode: check has read the object already.
 func (i *checkedImage) differs(e *Entry, x *observed) string {
 	if e.hasObject() && x.Kind == KindFile {
-		if key := e.key(); i.s.isObject(key, x.ino) || i.stillBroken(key) {
+		if key := e.key(); i.s.disk.isObject(key, x.ino) || i.stillBroken(key) {
 			return ""
 		}
 		return "not the object"
@@ -282,8 +282,8 @@ func (i *checkedImage) hidden(keys map[string]bool) {
 	missing := make(map[string]bool)
 	for key := range keys {
 		var st unix.Stat_t
-		path := filepath.Join(i.s.dir, i.dir, hiddenName, key)
-		if (unix.Lstat(path, &st) != nil || !i.s.isObject(key, st.Ino)) && !i.stillBroken(key) {
+		path := filepath.Join(i.s.disk.dir, i.dir, hiddenName, key)
+		if (unix.Lstat(path, &st) != nil || !i.s.disk.isObject(key, st.Ino)) && !i.stillBroken(key) {
 			missing[key] = true
 		}
 	}
@@ -291,7 +291,7 @@ func (i *checkedImage) hidden(keys map[string]bool) {
 		return
 	}
 	i.problem(hiddenName, fmt.Sprintf("%d objects that the root does not show are not kept", len(missing)), "linked", func() error {
-		dir, err := os.Open(filepath.Join(i.s.dir, i.dir))
+		dir, err := os.Open(filepath.Join(i.s.disk.dir, i.dir))
 		if err != nil {
 			return err
 		}
@@ -301,20 +301,20 @@ func (i *checkedImage) hidden(keys map[string]bool) {
 				return err
 			}
 		}
-		return i.s.linkHidden(int(dir.Fd()), missing)
+		return i.s.disk.linkHidden(int(dir.Fd()), missing)
 	})
 }
 
 // strays reports files in a directory beyond the allowed names: a link to an object would keep
 // the object forever.
 func (i *checkedImage) strays(dir string, may map[string]bool) {
-	names, err := os.ReadDir(filepath.Join(i.s.dir, i.dir, dir))
+	names, err := os.ReadDir(filepath.Join(i.s.disk.dir, i.dir, dir))
 	if err != nil {
 		return // a missing directory is reported elsewhere
 	}
 	for _, e := range names {
 		if path := filepath.Join(dir, e.Name()); !may[e.Name()] {
-			i.problem(path, strayFile, "removed", func() error { return os.RemoveAll(filepath.Join(i.s.dir, i.dir, path)) })
+			i.problem(path, strayFile, "removed", func() error { return os.RemoveAll(filepath.Join(i.s.disk.dir, i.dir, path)) })
 		}
 	}
 }

@@ -42,7 +42,7 @@ func crashChild(dir, failpoint string) error {
 	if err != nil {
 		return err
 	}
-	s.fail = killAt(failpoint)
+	s.disk.fail = killAt(failpoint)
 	ctx := context.Background()
 	run, err := strconv.Atoi(os.Getenv("FRE_STORE_RUN"))
 	if err != nil {
@@ -130,7 +130,7 @@ func repairChild(dir, failpoint string) error {
 	if err != nil {
 		return err
 	}
-	s.fail = killAt(failpoint)
+	s.disk.fail = killAt(failpoint)
 	_, err = s.Check(context.Background(), CheckOptions{Repair: true})
 	return errors.Join(err, s.Close())
 }
@@ -173,7 +173,7 @@ func TestCrashInRepair(t *testing.T) {
 				}
 				flip(t, object("shared"))
 			})
-			dir := s.dir
+			dir := s.disk.dir
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}

@@ -170,7 +170,7 @@ func (s *Store) openDB() error {
 	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
 	s.log.Error("database is corrupt: rebuilding it from the manifests", "error", err, "moved_to", aside)
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
-		err := unix.Renameat(int(s.root.Fd()), dbName+suffix, int(s.root.Fd()), aside+suffix)
+		err := unix.Renameat(int(s.disk.root.Fd()), dbName+suffix, int(s.disk.root.Fd()), aside+suffix)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("move corrupt database aside: %w", err)
 		}
@@ -211,7 +211,7 @@ func openDB(path string) (*sql.DB, error) {
 }
 
 func (s *Store) loadDB() error {
-	path := filepath.Join(s.dir, dbName)
+	path := filepath.Join(s.disk.dir, dbName)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		// SQLite would replay the log of the lost database into the new one.
 		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
@@ -221,11 +221,11 @@ func (s *Store) loadDB() error {
 		}
 	}
 	// Create the file here, so it is private: manifests hold functions' environments.
-	f, err := openat(int(s.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	f, err := openat(int(s.disk.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Close(), s.root.Sync()); err != nil {
+	if err := errors.Join(f.Close(), s.disk.root.Sync()); err != nil {
 		return err
 	}
 	if err := checkLog(path + "-wal"); err != nil {
@@ -303,7 +303,7 @@ func (s *Store) migrate(version int) error {
 // linkExisting adds the hidden links of the images of an old database. After a crash before the
 // end of the transaction, the next Open repeats the call.
 func (t *tx) linkExisting() error {
-	trees := keptTrees{read: t.s.readTree}
+	trees := keptTrees{read: t.s.disk.readTree}
 	err := eachOf(t.sql, `SELECT digest, manifest FROM images`, func(scan scanFunc) error {
 		var d Digest
 		var manifest string
@@ -316,7 +316,7 @@ func (t *tx) linkExisting() error {
 		}
 		return t.s.linkMissingHidden(d, m, trees.tree)
 	})
-	return errors.Join(err, t.s.syncfs())
+	return errors.Join(err, t.s.disk.syncfs())
 }
 
 type scanFunc func(...any) error

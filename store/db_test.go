@@ -109,10 +109,10 @@ func TestDatabaseIsRebuilt(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if err := damage(filepath.Join(s.dir, dbName)); err != nil {
+			if err := damage(filepath.Join(s.disk.dir, dbName)); err != nil {
 				t.Fatal(err)
 			}
-			s = openStore(t, s.dir)
+			s = openStore(t, s.disk.dir)
 			if diff := cmp.Diff(want, stateOf(s)); diff != "" {
 				t.Errorf("state (-before +after):\n%s", diff)
 			}
@@ -137,16 +137,16 @@ func TestIndexIsLostToo(t *testing.T) {
 	}
 	// The manifests' times say which image is the newer.
 	for d, at := range map[Digest]time.Time{old.Digest: testTime, now.Digest: testTime.Add(time.Second)} {
-		if err := os.Chtimes(filepath.Join(s.dir, "images", d.hex(), "manifest.json"), at, at); err != nil {
+		if err := os.Chtimes(filepath.Join(s.disk.dir, "images", d.hex(), "manifest.json"), at, at); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{dbName, indexName, indexLogName} {
-		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+		if err := os.RemoveAll(filepath.Join(s.disk.dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s = openStore(t, s.dir)
+	s = openStore(t, s.disk.dir)
 	if img, err := s.Image("app:1"); err != nil || img.Digest != now.Digest || len(s.Images()) != 2 {
 		t.Errorf("app:1 is %v, %v among %d images, want %s among 2", img, err, len(s.Images()), now.Digest)
 	}
@@ -189,12 +189,12 @@ func TestOpenWithoutRemoving(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	stays := filepath.Join(s.dir, "tmp", "tree-1")
+	stays := filepath.Join(s.disk.dir, "tmp", "tree-1")
 	if err := errors.Join(os.Mkdir(stays, 0o700), unix.Mount(t.TempDir(), stays, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Unmount(stays, unix.MNT_DETACH) }()
-	s = openStore(t, s.dir)
+	s = openStore(t, s.disk.dir)
 	putTree(t, s, map[string]string{"a": "a"})
 	if err := errors.Join(unix.Unmount(stays, 0), os.Remove(stays)); err != nil {
 		t.Error(err)
@@ -226,17 +226,17 @@ func TestReconcile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		os.MkdirAll(filepath.Join(s.dir, "images", strings.Repeat("0", 64), "rootfs/etc"), 0o700),
-		os.MkdirAll(filepath.Join(s.dir, "tmp/image-1/rootfs"), 0o700),
-		os.WriteFile(filepath.Join(s.dir, "tmp/index.json"), nil, 0o600),
+		os.MkdirAll(filepath.Join(s.disk.dir, "images", strings.Repeat("0", 64), "rootfs/etc"), 0o700),
+		os.MkdirAll(filepath.Join(s.disk.dir, "tmp/image-1/rootfs"), 0o700),
+		os.WriteFile(filepath.Join(s.disk.dir, "tmp/index.json"), nil, 0o600),
 		os.RemoveAll(filepath.Dir(s.Rootfs(web.Digest))),
-		os.Remove(filepath.Join(s.dir, "trees", lost.hex()+".json")),
+		os.Remove(filepath.Join(s.disk.dir, "trees", lost.hex()+".json")),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	s = openStore(t, s.dir) // its check at the end sees tmp/ and the stray directory
+	s = openStore(t, s.disk.dir) // its check at the end sees tmp/ and the stray directory
 	if _, err := s.Image("web"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("image without a directory: %v, want not exist", err)
 	}
@@ -588,9 +588,9 @@ func TestOldDatabases(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			makeOld(t, s.dir, version)
+			makeOld(t, s.disk.dir, version)
 			for range 2 {
-				s = openStore(t, s.dir)
+				s = openStore(t, s.disk.dir)
 				if diff := cmp.Diff(want, stateOf(s)); diff != "" {
 					t.Fatalf("state (-before +after):\n%s", diff)
 				}
@@ -608,7 +608,7 @@ func TestOldDatabases(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			s = openStore(t, s.dir)
+			s = openStore(t, s.disk.dir)
 			if n, err := s.Tenant(t.Context(), "third"); err != nil || n.ID != 3 {
 				t.Errorf("next tenant: %v, %v, want id 3", n, err)
 			}
@@ -635,8 +635,8 @@ func TestDamagedRows(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		execOn(t, s.dir, damage)
-		s = openStore(t, s.dir)
+		execOn(t, s.disk.dir, damage)
+		s = openStore(t, s.disk.dir)
 		if diff := cmp.Diff(want, stateOf(s)); diff != "" {
 			t.Errorf("%s: state (-before +after):\n%s", damage, diff)
 		}
@@ -653,7 +653,7 @@ func TestDamagedPages(t *testing.T) {
 	want := stateOf(s)
 	for page := 0; ; page++ {
 		s = reopen(t, s) // with all of it in the file
-		path := filepath.Join(s.dir, dbName)
+		path := filepath.Join(s.disk.dir, dbName)
 		st, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -696,11 +696,11 @@ func TestDamagedIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Each time with the schema as it is then.
-	execOn(t, s.dir, `CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'tags_image'`, `PRAGMA writable_schema = 1`, `DELETE FROM sqlite_schema WHERE name = 'tags_image'`)
-	execOn(t, s.dir, `UPDATE tags SET image = (SELECT max(image) FROM tags)`, `UPDATE tags SET image = (SELECT min(digest) FROM images) WHERE name = 'web'`)
-	execOn(t, s.dir, `PRAGMA writable_schema = 1`, `INSERT INTO sqlite_schema SELECT * FROM kept`)
-	execOn(t, s.dir, `DROP TABLE kept`)
-	s = openStore(t, s.dir)
+	execOn(t, s.disk.dir, `CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'tags_image'`, `PRAGMA writable_schema = 1`, `DELETE FROM sqlite_schema WHERE name = 'tags_image'`)
+	execOn(t, s.disk.dir, `UPDATE tags SET image = (SELECT max(image) FROM tags)`, `UPDATE tags SET image = (SELECT min(digest) FROM images) WHERE name = 'web'`)
+	execOn(t, s.disk.dir, `PRAGMA writable_schema = 1`, `INSERT INTO sqlite_schema SELECT * FROM kept`)
+	execOn(t, s.disk.dir, `DROP TABLE kept`)
+	s = openStore(t, s.disk.dir)
 	for repair, want := range []string{"", " → indexes rebuilt"} {
 		found := checkAll(t, s, CheckOptions{Repair: repair == 1})
 		if want = "fre.db: row 2 missing from index tags_image" + want; len(found) != 1 || found[0] != want {

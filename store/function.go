@@ -43,7 +43,7 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	}
 	s.leases.useTree(p.Tree)
 	var st unix.Stat_t
-	if err := unix.Fstatat(int(s.trees.Fd()), p.Tree.hex()+".json", &st, 0); err != nil {
+	if err := unix.Fstatat(int(s.disk.trees.Fd()), p.Tree.hex()+".json", &st, 0); err != nil {
 		return fmt.Errorf("part %s: tree %s: %w", key, p.Tree, err)
 	}
 	if err := s.update(false, func(t *tx) error { return t.putPart(key, p) }); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -31,22 +30,7 @@ func (s *Store) Tree(d Digest) (*Tree, error) {
 		return nil, fmt.Errorf("tree: %w", err)
 	}
 	s.leases.useTree(d)
-	return s.readTree(d)
-}
-
-func (s *Store) readTree(d Digest) (*Tree, error) {
-	b, err := os.ReadFile(filepath.Join(s.dir, "trees", d.hex()+".json"))
-	if err != nil {
-		return nil, fmt.Errorf("tree %s: %w", d, err)
-	}
-	if sumDigest(b) != d {
-		return nil, fmt.Errorf("tree %s: %w: content has changed", d, ErrTree)
-	}
-	t, err := decodeTree(b)
-	if err != nil {
-		return nil, fmt.Errorf("tree %s: %w", d, err)
-	}
-	return t, nil
+	return s.disk.readTree(d)
 }
 
 // Entries returns the entries of an image's root, sorted by path, including the mount points of
@@ -170,13 +154,13 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 			return nil, err
 		}
 		defer done()
-		staged = "image-" + strconv.FormatUint(s.serial.Add(1), 10)
-		defer s.removeTmp(staged)
+		staged = "image-" + strconv.FormatUint(s.disk.serial.Add(1), 10)
+		defer s.disk.removeTmp(staged)
 		if own, err = s.stageImage(ctx, entries, hidden, manifest, staged); err != nil {
 			return nil, err
 		}
 	}
-	if err := errors.Join(ctx.Err(), s.failpoint("image synced")); err != nil {
+	if err := errors.Join(ctx.Err(), s.disk.failpoint("image synced")); err != nil {
 		return nil, err
 	}
 	return s.publishImage(ctx, img, manifest, k, staged, own)
@@ -185,21 +169,21 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 // stageImage builds the image's directory below tmp/, syncs, and returns the size of the
 // directory without the objects, like ownSize.
 func (s *Store) stageImage(ctx context.Context, entries []Entry, hidden map[string]bool, manifest []byte, name string) (own sized, err error) {
-	dir, err := s.mkdirTmp(name)
+	dir, err := s.disk.mkdirTmp(name)
 	if err != nil {
 		return own, err
 	}
 	defer dir.Close()
-	if err := s.linkTree(ctx, int(dir.Fd()), entries); err != nil {
+	if err := s.disk.linkTree(ctx, int(dir.Fd()), entries); err != nil {
 		return own, err
 	}
-	if err := s.linkHidden(int(dir.Fd()), hidden); err != nil {
+	if err := s.disk.linkHidden(int(dir.Fd()), hidden); err != nil {
 		return own, err
 	}
 	if err := writeFileAt(int(dir.Fd()), "manifest.json", manifest); err != nil {
 		return own, err
 	}
-	if err := s.syncfs(); err != nil {
+	if err := s.disk.syncfs(); err != nil {
 		return own, err
 	}
 	return ownSizeOf(int(dir.Fd()), entries, len(hidden) > 0)
@@ -213,7 +197,7 @@ func (s *Store) recentTree(d Digest) (*Tree, error) {
 	}
 	s.leases.useTree(d)
 	var st unix.Stat_t
-	if err := unix.Fstatat(int(s.trees.Fd()), d.hex()+".json", &st, 0); err != nil {
+	if err := unix.Fstatat(int(s.disk.trees.Fd()), d.hex()+".json", &st, 0); err != nil {
 		return nil, fmt.Errorf("tree %s: %w", d, err)
 	}
 	s.recentMu.Lock()
@@ -222,7 +206,7 @@ func (s *Store) recentTree(d Digest) (*Tree, error) {
 	if t != nil {
 		return t, nil
 	}
-	t, err := s.readTree(d)
+	t, err := s.disk.readTree(d)
 	if err != nil {
 		return nil, err
 	}
@@ -245,7 +229,7 @@ func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k
 	}
 	var err error
 	if staged != "" {
-		err = s.renameImage(staged, d)
+		err = s.disk.renameImage(staged, d)
 	}
 	if err == nil {
 		err = s.updateLocked(true, func(t *tx) error {
@@ -267,45 +251,13 @@ func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k
 	}
 	if err != nil {
 		if staged != "" && s.snap.Load().byDigest[d] == nil {
-			if err := s.moveToTmp(d.hex()); err == nil {
-				s.removeTmp(d.hex())
+			if err := s.disk.moveToTmp(d.hex()); err == nil {
+				s.disk.removeTmp(d.hex())
 			}
 		}
 		return nil, err
 	}
 	return s.snap.Load().byDigest[d], nil
-}
-
-func (s *Store) renameImage(staged string, d Digest) error {
-	if err := unix.Renameat(int(s.tmp.Fd()), staged, int(s.images.Fd()), d.hex()); err != nil {
-		return fmt.Errorf("rename image %s: %w", d, err)
-	}
-	if err := s.failpoint("image renamed"); err != nil {
-		return err
-	}
-	return s.images.Sync()
-}
-
-// linkHidden links the objects that the root does not show to hidden/KEY. So an object whose
-// only link is in objects/ belongs to no image.
-func (s *Store) linkHidden(dir int, keys map[string]bool) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	if err := unix.Mkdirat(dir, hiddenName, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("mkdir %s: %w", hiddenName, err)
-	}
-	d, err := openat(dir, hiddenName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	for key := range keys {
-		if err := s.linkObject(key, int(d.Fd()), key); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 const hiddenName = "hidden"
@@ -322,7 +274,7 @@ func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree
 		damaged(err)
 		return nil
 	}
-	dir, err := openat(int(s.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	dir, err := openat(int(s.disk.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err == nil {
 		defer dir.Close()
 		for key := range hidden {
@@ -331,7 +283,7 @@ func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree
 				delete(hidden, key)
 			}
 		}
-		err = s.linkHidden(int(dir.Fd()), hidden)
+		err = s.disk.linkHidden(int(dir.Fd()), hidden)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		damaged(err)
@@ -434,32 +386,6 @@ func merge(m Manifest, tree func(Digest) (*Tree, error)) (entries []Entry, hidde
 	return entries, hidden, nil
 }
 
-// linkTree makes rootfs below dir. Joining paths is safe here: this call has made every parent
-// directory, and no other process can reach them.
-func (s *Store) linkTree(ctx context.Context, dir int, entries []Entry) error {
-	if err := unix.Mkdirat(dir, "rootfs", 0o700); err != nil {
-		return fmt.Errorf("mkdir rootfs: %w", err)
-	}
-	root, err := openat(dir, "rootfs", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	fd := int(root.Fd())
-	for i := range entries {
-		if i%1024 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err := s.linkEntry(fd, &entries[i]); err != nil {
-			return fmt.Errorf("%s: %w", entries[i].Path, err)
-		}
-	}
-	if err := setDirs(fd, entries); err != nil {
-		return err
-	}
-	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
-}
-
 // setDirs sets the metadata of directories, last and deepest first: adding entries changes the
 // mtime of a directory.
 func setDirs(fd int, entries []Entry) error {
@@ -479,26 +405,6 @@ func setDirs(fd int, entries []Entry) error {
 		}
 	}
 	return nil
-}
-
-func (s *Store) linkEntry(root int, e *Entry) error {
-	switch {
-	case e.Kind == KindDir:
-		return unix.Mkdirat(root, e.Path, 0o700)
-	case e.Kind == KindSymlink:
-		if err := unix.Symlinkat(e.Link, root, e.Path); err != nil {
-			return err
-		}
-		return errors.Join(e.chown(root, e.Path), setMTime(root, e.Path, e.MTime))
-	case e.Size == 0:
-		f, err := openat(root, e.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		return errors.Join(setMeta(f, root, e.Path, e), f.Close())
-	default:
-		return s.linkObject(e.key(), root, e.Path)
-	}
 }
 
 // Images returns all images, newest first, without disk access.
@@ -523,7 +429,7 @@ func (s *Store) Image(ref string) (*Image, error) {
 // Rootfs returns the directory of an image's tree. Mount it read-only: a write would reach every
 // image that shares the file.
 func (s *Store) Rootfs(d Digest) string {
-	return filepath.Join(s.dir, "images", d.hex(), "rootfs")
+	return filepath.Join(s.disk.dir, "images", d.hex(), "rootfs")
 }
 
 // RemoveImage removes the image, then the content that only this image used. Sandboxes that have
@@ -580,13 +486,13 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 		return err
 	}
 	s.uses.forget(d)
-	err := s.failpoint("image row removed")
+	err := s.disk.failpoint("image row removed")
 	if err == nil {
-		err = s.moveToTmp(d.hex())
+		err = s.disk.moveToTmp(d.hex())
 	}
 	// A full disk may have no room for the new name: remove in place, while other callers wait.
 	if err != nil {
-		err = linux.RemoveAll(filepath.Join(s.dir, "images", d.hex()))
+		err = linux.RemoveAll(filepath.Join(s.disk.dir, "images", d.hex()))
 	}
 	return err
 }

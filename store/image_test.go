@@ -116,7 +116,7 @@ func TestFilesAreShared(t *testing.T) {
 
 func TestLinkLimit(t *testing.T) {
 	s := openStore(t, t.TempDir())
-	s.linkLimit = 3
+	s.disk.linkLimit = 3
 	files := make(map[string]string)
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		files[name] = "same"
@@ -136,7 +136,7 @@ func TestLinkLimit(t *testing.T) {
 	}
 	// A new process has not the first one's memory of which copy is full.
 	s = reopen(t, s)
-	s.linkLimit = 3
+	s.disk.linkLimit = 3
 	again := putImage(t, s, "y", "1", d)
 	for _, img := range []*Image{img, again} {
 		if err := s.RemoveImage(t.Context(), img.Digest); err != nil {
@@ -150,7 +150,7 @@ func TestLinkLimit(t *testing.T) {
 
 func objectNames(t testing.TB, s *Store) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(s.dir, "objects/*/*"))
+	names, err := filepath.Glob(filepath.Join(s.disk.dir, "objects/*/*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func TestRemoveImage(t *testing.T) {
 	if names := objectNames(t, s); len(names) != 2 {
 		t.Errorf("objects after the sweep: %q, want two", names)
 	}
-	if names, err := readNames(s.trees); err != nil || len(names) != 1 {
+	if names, err := readNames(s.disk.trees); err != nil || len(names) != 1 {
 		t.Errorf("trees after the sweep: %q, %v, want one", names, err)
 	}
 	checkImage(t, s, keep)
@@ -320,7 +320,7 @@ func TestSweepSparesEverythingWhenATreeIsDamaged(t *testing.T) {
 	defer s.Close()
 	d := putTree(t, s, map[string]string{"a": "a"})
 	putImage(t, s, "x", "1", d)
-	if err := os.WriteFile(filepath.Join(s.dir, "trees", d.hex()+".json"), []byte(`{"entries":[]}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.disk.dir, "trees", d.hex()+".json"), []byte(`{"entries":[]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	putTree(t, s, map[string]string{"b": "loose"})
@@ -377,7 +377,7 @@ func TestHiddenOfOldStore(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			dir := filepath.Join(s.dir, "images", img.Digest.hex(), hiddenName)
+			dir := filepath.Join(s.disk.dir, "images", img.Digest.hex(), hiddenName)
 			links, err := os.ReadDir(dir)
 			if err != nil || len(links) != 2 {
 				t.Fatalf("hidden links: %v, %v, want two", links, err)
@@ -393,15 +393,15 @@ func TestHiddenOfOldStore(t *testing.T) {
 				}
 			}
 			if c.torn {
-				flip(t, filepath.Join(s.dir, "trees", torn.hex()+".json"))
+				flip(t, filepath.Join(s.disk.dir, "trees", torn.hex()+".json"))
 			}
-			makeOld(t, s.dir, sizedSince-1)
+			makeOld(t, s.disk.dir, sizedSince-1)
 			if c.lost {
-				if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+				if err := os.Remove(filepath.Join(s.disk.dir, dbName)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			s, err = Open(s.dir, testLog(t))
+			s, err = Open(s.disk.dir, testLog(t))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -66,7 +66,7 @@ const minIndexLog = 256 << 10
 
 // openIndex opens index.log for appending. Only rebuild reads its lines.
 func (s *Store) openIndex() error {
-	f, err := openat(int(s.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	f, err := openat(int(s.disk.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *Store) openIndex() error {
 	var base unix.Stat_t
 	// The last line may belong to a transaction that was not committed.
 	s.index = indexFile{s: s, log: f, end: st.Size(), stale: st.Size() > 0}
-	if err := unix.Fstatat(int(s.root.Fd()), indexName, &base, 0); err == nil {
+	if err := unix.Fstatat(int(s.disk.root.Fd()), indexName, &base, 0); err == nil {
 		s.index.base = base.Size
 	}
 	return nil
@@ -152,7 +152,7 @@ func (x *indexFile) write(n *snapshot) error {
 	if err != nil {
 		return err
 	}
-	tmp, root := int(x.s.tmp.Fd()), x.s.root
+	tmp, root := int(x.s.disk.tmp.Fd()), x.s.disk.root
 	f, err := openat(tmp, indexName, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func (x *indexFile) write(n *snapshot) error {
 // that a crash has cut off or that is unreadable.
 func (s *Store) readIndex() index {
 	var x index
-	b, err := os.ReadFile(filepath.Join(s.dir, indexName))
+	b, err := os.ReadFile(filepath.Join(s.disk.dir, indexName))
 	if err == nil {
 		err = json.Unmarshal(b, &x)
 	}
@@ -187,7 +187,7 @@ func (s *Store) readIndex() index {
 		s.log.Error("cannot read index: functions and tenants are lost", "error", err)
 		x = index{}
 	}
-	log, err := os.ReadFile(filepath.Join(s.dir, indexLogName))
+	log, err := os.ReadFile(filepath.Join(s.disk.dir, indexLogName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Error("cannot read the last lines of the index", "error", err)
 	}
@@ -308,7 +308,7 @@ func (s *Store) rebuild(t *tx) error {
 // readImages reads all images from disk in the order of their creation: first the images in the
 // index, then the others by time.
 func (s *Store) readImages(x index) ([]imageOnDisk, error) {
-	names, err := readNames(s.images)
+	names, err := readNames(s.disk.images)
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +317,7 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 		place[known.Digest] = len(x.Images) - i
 	}
 	var images []imageOnDisk
-	trees := keptTrees{read: s.readTree}
+	trees := keptTrees{read: s.disk.readTree}
 	for _, name := range names {
 		img, manifest, err := s.readImage(name)
 		var own sized
@@ -325,7 +325,7 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 			if err := s.linkMissingHidden(img.Digest, img.Manifest, trees.tree); err != nil {
 				return nil, err
 			}
-			own.bytes, own.inodes, err = ownSize(filepath.Join(s.dir, "images", name))
+			own.bytes, own.inodes, err = ownSize(filepath.Join(s.disk.dir, "images", name))
 		}
 		if err != nil {
 			s.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
@@ -340,7 +340,7 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 		}
 		return cmp.Or(cmp.Compare(pa, pb), a.Created.Compare(b.Created), cmp.Compare(b.Digest, a.Digest))
 	})
-	return images, s.syncfs()
+	return images, s.disk.syncfs()
 }
 
 type imageOnDisk struct {
@@ -352,7 +352,7 @@ type imageOnDisk struct {
 // readImage reads images/<name>: the manifest, and the figures by walking rootfs, as only a
 // rebuild does.
 func (s *Store) readImage(name string) (*Image, []byte, error) {
-	dir := filepath.Join(s.dir, "images", name)
+	dir := filepath.Join(s.disk.dir, "images", name)
 	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return nil, nil, err

@@ -19,10 +19,10 @@ func rebuilt(t *testing.T, s *Store) *Store {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+	if err := os.Remove(filepath.Join(s.disk.dir, dbName)); err != nil {
 		t.Fatal(err)
 	}
-	return openStore(t, s.dir)
+	return openStore(t, s.disk.dir)
 }
 
 // TestIndexLog: whatever changes is in the index, of which most changes write
@@ -83,7 +83,7 @@ func TestIndexLogOfFailures(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
 	broken := errors.New("broken")
-	s.fail = func(point string) error {
+	s.disk.fail = func(point string) error {
 		if point == "before commit" {
 			return broken
 		}
@@ -103,9 +103,9 @@ func TestIndexLogOfFailures(t *testing.T) {
 	}
 	// That is now the first change after an Open, which writes index.json: the next
 	// one has to write it again.
-	s.fail = func(string) error { return broken }
+	s.disk.fail = func(string) error { return broken }
 	fail()
-	s.fail = nil
+	s.disk.fail = nil
 	if _, err := s.Tenant(t.Context(), "third"); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestIndexLogOfFailures(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.OpenFile(filepath.Join(s.dir, indexLogName), os.O_WRONLY|os.O_APPEND, 0)
+	log, err := os.OpenFile(filepath.Join(s.disk.dir, indexLogName), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestIndexLogOfFailures(t *testing.T) {
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openStore(t, s.dir)
+	s = openStore(t, s.disk.dir)
 	s = rebuilt(t, s)
 	if diff := cmp.Diff(want, stateOf(s)); diff != "" {
 		t.Errorf("after a line that was cut off (-before +after):\n%s", diff)
@@ -185,9 +185,9 @@ func FuzzReadIndex(f *testing.F) {
 	f.Add(`{"tenants": [{"name": "a", "id": 1}]}`, "{\"tenant\": {\"name\": \"b\", \"id\": 1}}\n{\"no_function\": \"f\"}\n{\"function\": {}}\n")
 	f.Add("", "\n\n{")
 	f.Fuzz(func(t *testing.T, base, log string) {
-		s := &Store{dir: t.TempDir(), log: testLog(t)}
+		s := &Store{disk: &disk{dir: t.TempDir()}, log: testLog(t)}
 		for name, content := range map[string]string{indexName: base, indexLogName: log} {
-			if err := os.WriteFile(filepath.Join(s.dir, name), []byte(content), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(s.disk.dir, name), []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -104,7 +104,7 @@ func TestScale(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		s = openStoreUnchecked(t, s.dir)
+		s = openStoreUnchecked(t, s.disk.dir)
 	})
 	if n := len(s.Images()); n != images {
 		t.Fatalf("%d images, want %d", n, images)

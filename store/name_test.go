@@ -204,10 +204,10 @@ func TestRemotes(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+	if err := os.Remove(filepath.Join(s.disk.dir, dbName)); err != nil {
 		t.Fatal(err)
 	}
-	s = openStore(t, s.dir)
+	s = openStore(t, s.disk.dir)
 	check("made anew", app, two, one)
 
 	_, before := s.ImageList()
@@ -264,18 +264,18 @@ func TestNamesAreRebuilt(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Remove(filepath.Join(s.dir, dbName)); err != nil {
+		if err := os.Remove(filepath.Join(s.disk.dir, dbName)); err != nil {
 			t.Fatal(err)
 		}
 		if test.index != "" {
-			if err := os.Remove(filepath.Join(s.dir, indexLogName)); err != nil {
+			if err := os.Remove(filepath.Join(s.disk.dir, indexLogName)); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(s.dir, indexName), []byte(test.index), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(s.disk.dir, indexName), []byte(test.index), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s = openStore(t, s.dir)
+		s = openStore(t, s.disk.dir)
 		got, err := s.Image(string(img.Digest))
 		if err != nil {
 			t.Fatal(err)

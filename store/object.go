@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -64,17 +65,17 @@ const maxCopies = 1 << 20
 // linkObject links the object of key to name below the directory fd. A file system limits the
 // links of a file (65,000 on ext4). At the limit linkObject makes a further copy: key.1, key.2,
 // …
-func (s *Store) linkObject(key string, dir int, name string) error {
-	for n := s.copies.first(key); ; {
-		err := s.linkat(int(s.objects.Fd()), objectName(key, n), dir, name)
+func (k *disk) linkObject(key string, dir int, name string) error {
+	for n := k.copies.first(key); ; {
+		err := k.linkat(int(k.objects.Fd()), objectName(key, n), dir, name)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, unix.EMLINK):
 			n++
-			s.copies.full(key, n)
+			k.copies.full(key, n)
 		case errors.Is(err, unix.ENOENT) && n > 0:
-			if err := s.copyObject(key, n); err != nil {
+			if err := k.copyObject(key, n); err != nil {
 				return fmt.Errorf("copy object %s: %w", key, err)
 			}
 		default:
@@ -84,13 +85,13 @@ func (s *Store) linkObject(key string, dir int, name string) error {
 }
 
 // linkat is link(2) with the lower limit that tests may set.
-func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) error {
-	if s.linkLimit > 0 {
+func (k *disk) linkat(oldDir int, oldName string, newDir int, newName string) error {
+	if k.linkLimit > 0 {
 		var st unix.Stat_t
 		if err := unix.Fstatat(oldDir, oldName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
 		}
-		if uint64(st.Nlink) >= s.linkLimit { //nolint:unconvert // 32 bits on arm64
+		if uint64(st.Nlink) >= k.linkLimit { //nolint:unconvert // 32 bits on arm64
 			return unix.EMLINK
 		}
 	}
@@ -99,8 +100,8 @@ func (s *Store) linkat(oldDir int, oldName string, newDir int, newName string) e
 
 // enterObject links a durable staged file as the object of key. An existing object has the same
 // content, so it stays.
-func (s *Store) enterObject(key string, dir int, name string) error {
-	root := int(s.objects.Fd())
+func (k *disk) enterObject(key string, dir int, name string) error {
+	root := int(k.objects.Fd())
 	err := unix.Linkat(dir, name, root, objectName(key, 0), 0)
 	if errors.Is(err, unix.ENOENT) { // objects/ab is made when first needed
 		if err := unix.Mkdirat(root, key[:2], 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -115,8 +116,8 @@ func (s *Store) enterObject(key string, dir int, name string) error {
 }
 
 // copyObject makes the n-th copy of an object, durable before it gets its name.
-func (s *Store) copyObject(key string, n int) error {
-	root := int(s.objects.Fd())
+func (k *disk) copyObject(key string, n int) error {
+	root := int(k.objects.Fd())
 	src, err := openat(root, objectName(key, 0), unix.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -126,8 +127,8 @@ func (s *Store) copyObject(key string, n int) error {
 	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
 		return err
 	}
-	tmp := "copy-" + key + "." + strconv.Itoa(n) + "-" + strconv.FormatUint(s.serial.Add(1), 10)
-	tmpFD := int(s.tmp.Fd())
+	tmp := "copy-" + key + "." + strconv.Itoa(n) + "-" + strconv.FormatUint(k.serial.Add(1), 10)
+	tmpFD := int(k.tmp.Fd())
 	dst, err := openat(tmpFD, tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -160,7 +161,7 @@ func (s *Store) OpenFile(e *Entry) (io.ReadCloser, error) {
 	if e.Size == 0 {
 		return io.NopCloser(strings.NewReader("")), nil
 	}
-	f, err := openat(int(s.objects.Fd()), objectName(e.key(), 0), unix.O_RDONLY, 0)
+	f, err := openat(int(s.disk.objects.Fd()), objectName(e.key(), 0), unix.O_RDONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", e.Path, err)
 	}
@@ -213,4 +214,72 @@ func hashFile(f *os.File, buf []byte) (int64, Digest, error) {
 	hash := sha256.New()
 	n, err := io.CopyBuffer(hash, struct{ io.Reader }{f}, buf)
 	return n, Digest(digestPrefix + hex.EncodeToString(hash.Sum(nil))), err
+}
+
+// linkTree makes rootfs below dir. Joining paths is safe here: this call has made every parent
+// directory, and no other process can reach them.
+func (k *disk) linkTree(ctx context.Context, dir int, entries []Entry) error {
+	if err := unix.Mkdirat(dir, "rootfs", 0o700); err != nil {
+		return fmt.Errorf("mkdir rootfs: %w", err)
+	}
+	root, err := openat(dir, "rootfs", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	fd := int(root.Fd())
+	for i := range entries {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := k.linkEntry(fd, &entries[i]); err != nil {
+			return fmt.Errorf("%s: %w", entries[i].Path, err)
+		}
+	}
+	if err := setDirs(fd, entries); err != nil {
+		return err
+	}
+	return setMeta(root, dir, "rootfs", &Entry{Mode: 0o755})
+}
+
+func (k *disk) linkEntry(root int, e *Entry) error {
+	switch {
+	case e.Kind == KindDir:
+		return unix.Mkdirat(root, e.Path, 0o700)
+	case e.Kind == KindSymlink:
+		if err := unix.Symlinkat(e.Link, root, e.Path); err != nil {
+			return err
+		}
+		return errors.Join(e.chown(root, e.Path), setMTime(root, e.Path, e.MTime))
+	case e.Size == 0:
+		f, err := openat(root, e.Path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		return errors.Join(setMeta(f, root, e.Path, e), f.Close())
+	default:
+		return k.linkObject(e.key(), root, e.Path)
+	}
+}
+
+// linkHidden links the objects that the root does not show to hidden/KEY. So an object whose
+// only link is in objects/ belongs to no image.
+func (k *disk) linkHidden(dir int, keys map[string]bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := unix.Mkdirat(dir, hiddenName, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("mkdir %s: %w", hiddenName, err)
+	}
+	d, err := openat(dir, hiddenName, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for key := range keys {
+		if err := k.linkObject(key, int(d.Fd()), key); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -56,7 +56,7 @@ func (c *check) garbage(key string, d *damage) {
 func (c *check) removeObject(key string, n int) error {
 	c.s.leases.mu.Lock()
 	defer c.s.leases.mu.Unlock()
-	return os.RemoveAll(filepath.Join(c.s.dir, "objects", objectName(key, n)))
+	return os.RemoveAll(filepath.Join(c.s.disk.dir, "objects", objectName(key, n)))
 }
 
 func (c *check) mendCopy(key string, n int, d *damage, what string) {
@@ -97,13 +97,13 @@ var errNoSource = errors.New("no intact copy left")
 
 // restore repairs a copy and returns a description of the repair.
 func (c *check) restore(key string, n int, d *damage) (string, error) {
-	dir, name := int(c.s.objects.Fd()), objectName(key, n)
+	dir, name := int(c.s.disk.objects.Fd()), objectName(key, n)
 	if d.sound(n) {
 		return "set back", setBack(dir, name, d.entry)
 	}
 	missing := d.copies[n].err != nil
 	if missing {
-		if err := os.RemoveAll(filepath.Join(c.s.dir, "objects", name)); err != nil {
+		if err := os.RemoveAll(filepath.Join(c.s.disk.dir, "objects", name)); err != nil {
 			return "", err
 		}
 		if err := unix.Mkdirat(dir, key[:2], 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -118,12 +118,12 @@ func (c *check) restore(key string, n int, d *damage) (string, error) {
 		return "", err
 	}
 	staged, err := c.stage(r, d.entry)
-	defer func() { _ = unix.Unlinkat(int(c.s.tmp.Fd()), staged, 0) }()
+	defer func() { _ = unix.Unlinkat(int(c.s.disk.tmp.Fd()), staged, 0) }()
 	if err := errors.Join(err, r.Close()); err != nil {
 		return "", err
 	}
 	if missing {
-		return how, unix.Linkat(int(c.s.tmp.Fd()), staged, dir, name, 0)
+		return how, unix.Linkat(int(c.s.disk.tmp.Fd()), staged, dir, name, 0)
 	}
 	return how, c.overwrite(dir, name, staged, d.entry)
 }
@@ -151,7 +151,7 @@ func (c *check) otherCopy(key string, d *damage) string {
 		if _, damaged := d.copies[n]; damaged {
 			continue
 		}
-		links, _ := c.s.objectLinks(objectName(key, n))
+		links, _ := c.s.disk.objectLinks(objectName(key, n))
 		if links == 0 {
 			return ""
 		}
@@ -161,7 +161,7 @@ func (c *check) otherCopy(key string, d *damage) string {
 
 func (c *check) openSource(key string, d *damage) (io.ReadCloser, string, error) {
 	if name := c.otherCopy(key, d); name != "" {
-		f, err := openat(int(c.s.objects.Fd()), name, unix.O_RDONLY, 0)
+		f, err := openat(int(c.s.disk.objects.Fd()), name, unix.O_RDONLY, 0)
 		return f, "taken from another copy", err
 	}
 	if d.source != "" {
@@ -201,26 +201,26 @@ func (c *check) fetchTree(d Digest) (*Tree, string, error) {
 	if err != nil || sumDigest(b) != d {
 		return nil, "", errors.Join(errors.New("the fetched content is wrong"), err)
 	}
-	tmp, name := int(c.s.tmp.Fd()), d.hex()+".json"
+	tmp, name := int(c.s.disk.tmp.Fd()), d.hex()+".json"
 	err = writeFileAt(tmp, name, b)
 	if err == nil {
-		err = c.s.syncfs()
+		err = c.s.disk.syncfs()
 	}
 	if err == nil {
-		err = unix.Renameat(tmp, name, int(c.s.trees.Fd()), name)
+		err = unix.Renameat(tmp, name, int(c.s.disk.trees.Fd()), name)
 	}
 	if err != nil {
 		_ = unix.Unlinkat(tmp, name, 0)
 		return nil, "", err
 	}
-	return t, from, c.s.trees.Sync()
+	return t, from, c.s.disk.trees.Sync()
 }
 
 // stage writes the content of r to tmp/. An error means that the content is not e's or could not
 // be written. The caller removes the file in any case.
 func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
-	name = "repair-" + strconv.FormatUint(c.s.serial.Add(1), 10)
-	tmp := int(c.s.tmp.Fd())
+	name = "repair-" + strconv.FormatUint(c.s.disk.serial.Add(1), 10)
+	tmp := int(c.s.disk.tmp.Fd())
 	f, err := openat(tmp, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
@@ -242,7 +242,7 @@ func (c *check) stage(r io.Reader, e *Entry) (name string, err error) {
 // overwrite writes a staged file's content into the existing file, which stays damaged until the
 // end. ETXTBSY: a sandbox executes the file.
 func (c *check) overwrite(dir int, name, staged string, e *Entry) error {
-	src, err := openat(int(c.s.tmp.Fd()), staged, unix.O_RDONLY, 0)
+	src, err := openat(int(c.s.disk.tmp.Fd()), staged, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -253,7 +253,7 @@ func (c *check) overwrite(dir int, name, staged string, e *Entry) error {
 	}
 	_, err = io.CopyBuffer(dst, struct{ io.Reader }{src}, c.buf)
 	if err == nil {
-		err = c.s.failpoint("object half repaired")
+		err = c.s.disk.failpoint("object half repaired")
 	}
 	if err == nil {
 		err = dst.Truncate(e.Size)
@@ -293,7 +293,7 @@ func (c *check) findSources() {
 				d.source = path
 			}
 		}
-		dir := filepath.Join(c.s.dir, "images", img.Digest.hex())
+		dir := filepath.Join(c.s.disk.dir, "images", img.Digest.hex())
 		for i := range entries {
 			if e := &entries[i]; e.hasObject() {
 				try(e.key(), filepath.Join(dir, "rootfs", e.Path))
@@ -307,16 +307,3 @@ func (c *check) findSources() {
 
 // stillBroken reports whether a repair of the object has failed.
 func (c *check) stillBroken(key string) bool { return c.damaged[key] != nil && c.damaged[key].broken }
-
-// isObject reports whether a file is one of the copies of an object.
-func (s *Store) isObject(key string, ino uint64) bool {
-	for n := 0; ; n++ {
-		var st unix.Stat_t
-		if unix.Fstatat(int(s.objects.Fd()), objectName(key, n), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			return false
-		}
-		if st.Ino == ino {
-			return true
-		}
-	}
-}

@@ -37,7 +37,7 @@ func enter(t testing.TB, s *Store, n int) {
 			k := tag{m.Name, m.Version}
 			img := &Image{Manifest: m, Built: k.String(), Digest: sumDigest(manifest), Created: testTime.Add(time.Duration(i) * time.Second).UTC(), Size: 1 << 20, Files: 1000}
 			img.setNames(nil)
-			if err := os.Mkdir(filepath.Join(s.dir, "images", img.Digest.hex()), 0o700); err != nil {
+			if err := os.Mkdir(filepath.Join(s.disk.dir, "images", img.Digest.hex()), 0o700); err != nil {
 				return err
 			}
 			if err := tx.putImage(img, manifest, sized{bytes: 1 << 20, inodes: 1000}); err != nil {
@@ -75,7 +75,7 @@ func TestOpenReadsNoImage(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Open(s.dir, testLog(t))
+	again, err := Open(s.disk.dir, testLog(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func BenchmarkOpen10000(b *testing.B) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	dir := s.dir
+	dir := s.disk.dir
 	before := heap()
 	for b.Loop() {
 		s, err := Open(dir, testLog(b))

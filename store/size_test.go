@@ -46,7 +46,7 @@ func walkSizes(t testing.TB, s *Store) (Sizes, map[Digest]ImageSize) {
 			t.Fatal(err)
 		}
 		for _, p := range img.Parts {
-			see(filepath.Join(s.dir, "trees", p.Tree.hex()+".json"), img.Digest)
+			see(filepath.Join(s.disk.dir, "trees", p.Tree.hex()+".json"), img.Digest)
 		}
 	}
 	var all Sizes
@@ -146,7 +146,7 @@ func TestSizes(t *testing.T) {
 			}
 			what += ": removed"
 		case op == 8:
-			s.fail = func(point string) error {
+			s.disk.fail = func(point string) error {
 				if point == "before commit" {
 					return errors.New("cut short")
 				}
@@ -160,7 +160,7 @@ func TestSizes(t *testing.T) {
 			} else if err := s.RemoveImage(t.Context(), images[0].Digest); err == nil {
 				t.Fatal("no error")
 			}
-			s.fail = nil
+			s.disk.fail = nil
 			what += ": failed"
 		default:
 			if err := s.Close(); err != nil {

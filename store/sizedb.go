@@ -127,7 +127,7 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 		var id int64
 		switch err := find.QueryRow(o.key).Scan(&id, &o.bytes); {
 		case errors.Is(err, sql.ErrNoRows):
-			if o.bytes, err = blocksAt(t.s.objects, objectName(key, 0)); err != nil {
+			if o.bytes, err = blocksAt(t.s.disk.objects, objectName(key, 0)); err != nil {
 				return nil, err
 			}
 			fresh = append(fresh, o)
@@ -141,7 +141,7 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 			moved[c] = append(moved[c], o)
 		}
 	}
-	bytes, err := blocksAt(t.s.trees, d.hex()+".json")
+	bytes, err := blocksAt(t.s.disk.trees, d.hex()+".json")
 	if err != nil {
 		return nil, err
 	}
@@ -364,7 +364,7 @@ func (t *tx) sizeExisting() error {
 	for i := range rows {
 		var own sized
 		var err error
-		own.bytes, own.inodes, err = ownSize(filepath.Join(t.s.dir, "images", rows[i].digest.hex()))
+		own.bytes, own.inodes, err = ownSize(filepath.Join(t.s.disk.dir, "images", rows[i].digest.hex()))
 		// reconcile drops an image without a directory.
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

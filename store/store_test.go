@@ -52,7 +52,7 @@ func reopen(t testing.TB, s *Store) *Store {
 	if err := s.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	return openStore(t, s.dir)
+	return openStore(t, s.disk.dir)
 }
 
 // checkStore checks the invariants of a store nobody is using: tmp/ empty, one
@@ -60,13 +60,13 @@ func reopen(t testing.TB, s *Store) *Store {
 // trees say.
 func checkStore(t testing.TB, s *Store) {
 	t.Helper()
-	if s.tmp.Fd() == ^uintptr(0) {
+	if s.disk.tmp.Fd() == ^uintptr(0) {
 		return // closed by the test; the store that took over is checked
 	}
-	if names, err := readNames(s.tmp); err != nil || len(names) > 0 {
+	if names, err := readNames(s.disk.tmp); err != nil || len(names) > 0 {
 		t.Errorf("tmp holds %q (%v), want nothing", names, err)
 	}
-	names, err := readNames(s.images)
+	names, err := readNames(s.disk.images)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +76,14 @@ func checkStore(t testing.TB, s *Store) {
 	for _, img := range s.Images() {
 		checkImage(t, s, img)
 	}
-	if s.linkLimit == 0 { // further copies of an object are not counted
+	if s.disk.linkLimit == 0 { // further copies of an object are not counted
 		checkSizes(t, s, "at the end")
 	}
 }
 
 func checkImage(t testing.TB, s *Store, img *Image) {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(s.dir, "images", img.Digest.hex(), "manifest.json"))
+	b, err := os.ReadFile(filepath.Join(s.disk.dir, "images", img.Digest.hex(), "manifest.json"))
 	if err != nil || sumDigest(b) != img.Digest {
 		t.Errorf("manifest of %s: err %v, digest %s", img.Digest, err, sumDigest(b))
 	}

@@ -89,7 +89,7 @@ func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error
 		return err
 	}
 	if !o.DryRun {
-		s.fillReserve()
+		s.disk.fillReserve()
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (s *Store) liveTrees() map[Digest]bool {
 
 // deadTrees returns the trees on disk that are not in live.
 func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
-	names, err := s.listDir("trees")
+	names, err := s.disk.listDir("trees")
 	if err != nil {
 		return nil, err
 	}
@@ -118,17 +118,6 @@ func (s *Store) deadTrees(live map[Digest]bool) ([]Digest, error) {
 		}
 	}
 	return dead, nil
-}
-
-// listDir lists a directory of the store through a descriptor of its own, so several calls may
-// run at once.
-func (s *Store) listDir(name string) ([]string, error) {
-	dir, err := openat(int(s.root.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	return dir.Readdirnames(-1)
 }
 
 // sweepPending removes the leftovers of removed images that no lease keeps. If another sweep
@@ -209,7 +198,7 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	if err != nil {
 		return err
 	}
-	s.fillReserve()
+	s.disk.fillReserve()
 	return nil
 }
 
@@ -231,7 +220,7 @@ func (s *Store) looseTrees() map[Digest]bool {
 
 // treeKeys returns the keys of the objects of a tree.
 func (s *Store) treeKeys(d Digest) ([]string, error) {
-	t, err := s.readTree(d)
+	t, err := s.disk.readTree(d)
 	if err != nil {
 		return nil, err
 	}
@@ -268,10 +257,10 @@ func (w *sweep) trees(dead []Digest) (map[Digest]bool, error) {
 		return gone, nil
 	}
 	// Sync: a tree must not come back after its objects are gone.
-	if err := s.trees.Sync(); err != nil {
+	if err := s.disk.trees.Sync(); err != nil {
 		return nil, err
 	}
-	return gone, s.failpoint("trees swept")
+	return gone, s.disk.failpoint("trees swept")
 }
 
 func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
@@ -292,9 +281,9 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 	for d := range step {
 		name := d.hex() + ".json"
 		var st unix.Stat_t
-		err := unix.Fstatat(int(s.trees.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		err := unix.Fstatat(int(s.disk.trees.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
 		if err == nil && !w.dry {
-			err = unix.Unlinkat(int(s.trees.Fd()), name, 0)
+			err = unix.Unlinkat(int(s.disk.trees.Fd()), name, 0)
 		}
 		if errors.Is(err, unix.ENOENT) {
 			continue
@@ -332,12 +321,12 @@ func (w *sweep) parts(trees map[Digest]bool) error {
 	if err != nil {
 		return err
 	}
-	return w.s.failpoint("parts swept")
+	return w.s.disk.failpoint("parts swept")
 }
 
 // allObjects removes every object without another link and without a live tree.
 func (w *sweep) allObjects(live map[Digest]bool) error {
-	subs, err := w.s.listDir("objects")
+	subs, err := w.s.disk.listDir("objects")
 	if err != nil {
 		return err
 	}
@@ -356,7 +345,7 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		names, err := w.s.listDir("objects/" + sub)
+		names, err := w.s.disk.listDir("objects/" + sub)
 		if errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
@@ -368,7 +357,7 @@ func (w *sweep) allObjects(live map[Digest]bool) error {
 			if !ok {
 				continue
 			}
-			if links, _ := w.s.objectLinks(sub + "/" + name); links == 1 {
+			if links, _ := w.s.disk.objectLinks(sub + "/" + name); links == 1 {
 				unlinked[key] = max(unlinked[key], n)
 			}
 		}
@@ -399,16 +388,6 @@ func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
 	return nil
 }
 
-// objectLinks returns the number of links to a file of objects/ and its disk use in bytes; 0 if
-// the file is missing.
-func (s *Store) objectLinks(name string) (links uint64, bytes int64) {
-	var st unix.Stat_t
-	if unix.Fstatat(int(s.objects.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return 0, 0
-	}
-	return uint64(st.Nlink), st.Blocks * 512 //nolint:unconvert // 32 bits on arm64
-}
-
 // objects removes the objects without another link that no lease keeps. The map holds the
 // highest known copy number of each.
 func (w *sweep) objects(unlinked map[string]int) error {
@@ -437,7 +416,7 @@ func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
 			return fmt.Errorf("remove object %s: %w", key, err)
 		}
 	}
-	return s.failpoint("objects swept")
+	return s.disk.failpoint("objects swept")
 }
 
 // object removes all copies of an object, at least 0 to last, unless a copy has another link. It
@@ -445,7 +424,7 @@ func (w *sweep) objectsStep(keys []string, copies map[string]int) error {
 func (w *sweep) object(key string, last int) error {
 	var sizes []int64
 	for n := 0; ; n++ {
-		links, bytes := w.s.objectLinks(objectName(key, n))
+		links, bytes := w.s.disk.objectLinks(objectName(key, n))
 		if links > 1 {
 			return nil
 		}
@@ -456,7 +435,7 @@ func (w *sweep) object(key string, last int) error {
 	}
 	for n := len(sizes) - 1; n >= 0; n-- {
 		if !w.dry {
-			err := unix.Unlinkat(int(w.s.objects.Fd()), objectName(key, n), 0)
+			err := unix.Unlinkat(int(w.s.disk.objects.Fd()), objectName(key, n), 0)
 			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
@@ -474,7 +453,7 @@ func (w *sweep) object(key string, last int) error {
 // removeCounted removes an image's directory below tmp/ and counts its files that are not links
 // to objects.
 func (s *Store) removeCounted(name string, done *Swept) {
-	_ = filepath.WalkDir(filepath.Join(s.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(filepath.Join(s.disk.dir, "tmp", name), func(path string, e fs.DirEntry, err error) error {
 		var st unix.Stat_t
 		if err == nil && unix.Lstat(path, &st) == nil && (e.IsDir() || st.Nlink == 1) {
 			done.Inodes++
@@ -482,5 +461,5 @@ func (s *Store) removeCounted(name string, done *Swept) {
 		}
 		return nil // do not count unreadable files
 	})
-	s.removeTmp(name)
+	s.disk.removeTmp(name)
 }

@@ -22,7 +22,7 @@ func TestRemovalLeavesNothingToSweep(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	s := openStore(t, t.TempDir())
-	s.linkLimit = 4 // so that objects have copies
+	s.disk.linkLimit = 4 // so that objects have copies
 	release := s.Hold()
 	var trees []Digest
 	for range 12 {
@@ -62,7 +62,7 @@ func TestRemovalLeavesNothingToSweep(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, key := range keys {
-					if links, _ := s.objectLinks(objectName(key, 0)); links == 0 {
+					if links, _ := s.disk.objectLinks(objectName(key, 0)); links == 0 {
 						t.Fatalf("object %s of tree %s is gone", key, p.Tree)
 					}
 				}
@@ -153,7 +153,7 @@ func TestSweepEnds(t *testing.T) {
 	putTree(t, s, map[string]string{"a": "a"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	s.fail = func(point string) error {
+	s.disk.fail = func(point string) error {
 		if point == "trees swept" {
 			cancel()
 		}
@@ -229,7 +229,7 @@ func TestUnreadableTreeUnderLease(t *testing.T) {
 	release()
 	release = s.Hold()
 	defer release()
-	if err := writeFileAt(int(s.trees.Fd()), d.hex()+".json", []byte("{}")); err != nil {
+	if err := writeFileAt(int(s.disk.trees.Fd()), d.hex()+".json", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Tree(d); !errors.Is(err, ErrTree) {

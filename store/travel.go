@@ -22,7 +22,7 @@ func (s *Store) TreeBytes(d Digest) ([]byte, error) {
 		return nil, fmt.Errorf("tree: %w", err)
 	}
 	s.leases.useTree(d)
-	b, err := os.ReadFile(filepath.Join(s.dir, "trees", d.hex()+".json"))
+	b, err := os.ReadFile(filepath.Join(s.disk.dir, "trees", d.hex()+".json"))
 	if err != nil {
 		return nil, fmt.Errorf("tree %s: %w", d, err)
 	}
@@ -38,7 +38,7 @@ func (s *Store) ManifestBytes(d Digest) ([]byte, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
-	b, err := os.ReadFile(filepath.Join(s.dir, "images", d.hex(), "manifest.json"))
+	b, err := os.ReadFile(filepath.Join(s.disk.dir, "images", d.hex(), "manifest.json"))
 	if err != nil {
 		return nil, fmt.Errorf("manifest of image %s: %w", d, err)
 	}
@@ -130,7 +130,7 @@ func (s *Store) HasTree(d Digest) bool {
 	s.leases.useTree(d) // first, so no sweep removes the tree or its objects from now on
 	keys, err := s.treeKeys(d)
 	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
-		links, _ := s.objectLinks(objectName(key, 0))
+		links, _ := s.disk.objectLinks(objectName(key, 0))
 		return links == 0
 	})
 }

@@ -100,11 +100,11 @@ func TestTakeImage(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range lose {
-			if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+			if err := os.Remove(filepath.Join(s.disk.dir, name)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s = openStore(t, s.dir)
+		s = openStore(t, s.disk.dir)
 	}
 	check := func(when string, foreign, ownForeign bool) {
 		t.Helper()

@@ -107,7 +107,7 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 		}
 		defer s.index.settle(t.next)
 	}
-	if err := s.failpoint("before commit"); err != nil {
+	if err := s.disk.failpoint("before commit"); err != nil {
 		return err
 	}
 	if err := t.sql.Commit(); err != nil {
@@ -120,7 +120,7 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 		}
 		s.snap.Store(t.next)
 	})
-	return s.failpoint("after commit")
+	return s.disk.failpoint("after commit")
 }
 
 // updateFreeing is update for removals. On a full disk it deletes the reserve and tries again.
@@ -135,7 +135,7 @@ func (s *Store) updateFreeingLocked(index bool, change func(*tx) error) error {
 	if !errors.Is(err, unix.ENOSPC) {
 		return err
 	}
-	if err := unix.Unlinkat(int(s.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Unlinkat(int(s.disk.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("give up reserve: %w", err)
 	}
 	return s.updateLocked(index, change)

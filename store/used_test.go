@@ -21,7 +21,7 @@ func TestUses(t *testing.T) {
 		t.Errorf("after opening again: %v, want %v", got, made)
 	}
 	writes := func() int64 {
-		st, err := os.Stat(filepath.Join(s.dir, dbName+"-wal"))
+		st, err := os.Stat(filepath.Join(s.disk.dir, dbName+"-wal"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestUses(t *testing.T) {
 	}
 	// A database made anew does not know: then nothing counts as old.
 	img = putImage(t, s, "app", "2", putTree(t, s, map[string]string{"a": "a"}))
-	dir := s.dir
+	dir := s.disk.dir
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +111,9 @@ func TestRemovePut(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := make(chan struct{})
-	s.fail = func(point string) error {
+	s.disk.fail = func(point string) error {
 		if point == "before commit" {
-			s.fail = nil
+			s.disk.fail = nil
 			if s.uses.note(d, 0) == nil {
 				t.Error("an image that is going can be used")
 			}

@@ -27,7 +27,7 @@ func TestDamagedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	paths := []string{filepath.Join(s.dir, dbName), filepath.Join(s.dir, dbName+"-wal")}
+	paths := []string{filepath.Join(s.disk.dir, dbName), filepath.Join(s.disk.dir, dbName+"-wal")}
 	var killed [2][]byte
 	for i, path := range paths {
 		if killed[i], err = os.ReadFile(path); err != nil {
@@ -46,11 +46,11 @@ func TestDamagedLog(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s = openStore(t, s.dir)
+		s = openStore(t, s.disk.dir)
 		if diff := cmp.Diff(want, stateOf(s)); diff != "" {
 			t.Fatalf("%s: state (-before +after):\n%s", what, diff)
 		}
-		aside, err := filepath.Glob(filepath.Join(s.dir, dbName+".corrupt-*"))
+		aside, err := filepath.Glob(filepath.Join(s.disk.dir, dbName+".corrupt-*"))
 		if err != nil || (len(aside) > 0) != rebuilt {
 			t.Errorf("%s: moved aside %q, %v", what, aside, err)
 		}

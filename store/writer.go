@@ -47,8 +47,8 @@ type Writer struct {
 // Create starts a tree. Errors keep their errno, such as ENOSPC.
 func (s *Store) Create() (*Writer, error) {
 	release := s.Hold()
-	name := "tree-" + strconv.FormatUint(s.serial.Add(1), 10)
-	dir, err := s.mkdirTmp(name)
+	name := "tree-" + strconv.FormatUint(s.disk.serial.Add(1), 10)
+	dir, err := s.disk.mkdirTmp(name)
 	if err != nil {
 		release()
 		return nil, fmt.Errorf("stage tree: %w", err)
@@ -142,7 +142,7 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 	}
 	d := sumDigest(b)
 	final := d.hex() + ".json"
-	stage, trees := int(w.dir.Fd()), int(s.trees.Fd())
+	stage, trees := int(w.dir.Fd()), int(s.disk.trees.Fd())
 
 	s.leases.makeTree(d, t.Entries)
 	var st unix.Stat_t
@@ -153,19 +153,19 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 		}
 	}
 	if !known || len(w.staged) > 0 {
-		if err := s.syncfs(); err != nil {
+		if err := s.disk.syncfs(); err != nil {
 			return "", err
 		}
 	}
-	if err := errors.Join(ctx.Err(), s.failpoint("tree synced")); err != nil {
+	if err := errors.Join(ctx.Err(), s.disk.failpoint("tree synced")); err != nil {
 		return "", err
 	}
 	for key := range w.staged {
-		if err := s.enterObject(key, stage, key); err != nil {
+		if err := s.disk.enterObject(key, stage, key); err != nil {
 			return "", err
 		}
 	}
-	if err := s.failpoint("objects linked"); err != nil {
+	if err := s.disk.failpoint("objects linked"); err != nil {
 		return "", err
 	}
 	if !known {
@@ -173,10 +173,10 @@ func (w *Writer) commit(ctx context.Context) (Digest, error) {
 			return "", fmt.Errorf("rename %s: %w", final, err)
 		}
 	}
-	if err := s.trees.Sync(); err != nil {
+	if err := s.disk.trees.Sync(); err != nil {
 		return "", err
 	}
-	return d, s.failpoint("tree renamed")
+	return d, s.disk.failpoint("tree renamed")
 }
 
 // Abort discards the staged files. A second Abort, or one after Commit, does nothing.
@@ -185,7 +185,7 @@ func (w *Writer) Abort() {
 		return
 	}
 	_ = w.dir.Close()
-	w.s.removeTmp(w.name)
+	w.s.disk.removeTmp(w.name)
 	w.release()
 	w.release = nil
 	if w.err == nil {
@@ -318,7 +318,7 @@ func (w *Writer) has(key string) bool {
 	}
 	w.s.leases.useKey(key)
 	var st unix.Stat_t
-	return unix.Fstatat(int(w.s.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	return unix.Fstatat(int(w.s.disk.objects.Fd()), objectName(key, 0), &st, unix.AT_SYMLINK_NOFOLLOW) == nil
 }
 
 // fill reads until buf is full or r ends. io.EOF means the end. Unlike io.ReadFull, fill does

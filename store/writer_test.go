@@ -139,7 +139,7 @@ func TestSameTreeIsOne(t *testing.T) {
 	if a, b := putTree(t, s, files), putTree(t, s, files); a != b {
 		t.Errorf("digests %s and %s of the same tree", a, b)
 	}
-	if names, err := readNames(s.trees); err != nil || len(names) != 1 {
+	if names, err := readNames(s.disk.trees); err != nil || len(names) != 1 {
 		t.Errorf("trees: %q, %v, want one", names, err)
 	}
 }
