@@ -217,7 +217,7 @@ func (c *Changes) After(generation uint64) <-chan struct{} {
 }
 
 // Changes returns the store's counter of changes, which also counts the engine's changes.
-func (s *Store) Changes() *Changes { return s.changes }
+func (s *Store) Changes() *Changes { return s.meta.changes }
 
 // The file "generation" holds, in decimal, a number above the generation of every change.
 const generationName = "generation"
@@ -227,28 +227,28 @@ const generationName = "generation"
 // changes that happen. So a lost file, or a disk too full for the file, does no harm unless the
 // clock goes back as well. (The clock reaches 2^53, the largest integer on which readers of JSON
 // agree, in the year 2248.)
-func (s *Store) openChanges() error {
+func (m *metadata) openChanges() error {
 	first := uint64(max(time.Now().UnixMilli(), 0)) << 10
-	b, err := os.ReadFile(filepath.Join(s.disk.dir, generationName))
+	b, err := os.ReadFile(filepath.Join(m.disk.dir, generationName))
 	switch {
 	case err == nil:
 		reserved, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 53)
 		if err != nil {
-			s.log.Error("cannot read the generation of the last run: going on by the clock", "error", err)
+			m.log.Error("cannot read the generation of the last run: going on by the clock", "error", err)
 		}
 		first = max(first, reserved)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	s.changes = NewChanges(first)
-	s.changes.keep(s.reserveGenerations)
+	m.changes = NewChanges(first)
+	m.changes.keep(m.reserveGenerations)
 	return nil
 }
 
 // reserveGenerations overwrites the file in place: this needs no space on a full disk, and a
 // write of 20 bytes within one sector is atomic.
-func (s *Store) reserveGenerations(upTo uint64) {
-	root := int(s.disk.root.Fd())
+func (m *metadata) reserveGenerations(upTo uint64) {
+	root := int(m.disk.root.Fd())
 	f, err := openat(root, generationName, unix.O_WRONLY|unix.O_CREAT, 0o600)
 	if err == nil {
 		_, err = f.WriteAt(fmt.Appendf(nil, "%019d\n", upTo), 0)
@@ -257,6 +257,6 @@ func (s *Store) reserveGenerations(upTo uint64) {
 	if err != nil {
 		// Without a file the next start uses the clock, which is ahead of an outdated file.
 		_ = unix.Unlinkat(root, generationName, 0)
-		s.log.Warn("cannot keep the generation of lists: the next start goes by the clock", "error", err)
+		m.log.Warn("cannot keep the generation of lists: the next start goes by the clock", "error", err)
 	}
 }

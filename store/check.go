@@ -389,7 +389,7 @@ func (c *check) wanted(d Digest, t *Tree) {
 // database compares the rows with the disk.
 func (c *check) database() error {
 	// Drop SQLite's page cache: it would hide damage on disk.
-	if _, err := c.s.db.ExecContext(c.ctx, `PRAGMA shrink_memory`); err != nil {
+	if _, err := c.s.meta.db.ExecContext(c.ctx, `PRAGMA shrink_memory`); err != nil {
 		return err
 	}
 	if what := c.integrity("quick"); what != "" { // as Open does
@@ -398,9 +398,9 @@ func (c *check) database() error {
 	}
 	if what := c.integrity("integrity"); what != "" {
 		c.repaired(dbName, what, "indexes rebuilt", func() error {
-			c.s.mu.Lock()
-			defer c.s.mu.Unlock()
-			if _, err := c.s.db.ExecContext(c.ctx, `REINDEX`); err != nil {
+			c.s.meta.mu.Lock()
+			defer c.s.meta.mu.Unlock()
+			if _, err := c.s.meta.db.ExecContext(c.ctx, `REINDEX`); err != nil {
 				return err
 			}
 			if what := c.integrity("integrity"); what != "" {
@@ -410,7 +410,7 @@ func (c *check) database() error {
 		})
 	}
 	bad := make(map[Digest]string)
-	err := c.s.each(`SELECT digest, manifest FROM images`, func(scan scanFunc) error {
+	err := c.s.meta.each(`SELECT digest, manifest FROM images`, func(scan scanFunc) error {
 		var d Digest
 		var manifest string
 		if err := scan(&d, &manifest); err != nil {
@@ -433,9 +433,9 @@ func (c *check) database() error {
 			if err != nil {
 				return err
 			}
-			c.s.mu.Lock()
-			defer c.s.mu.Unlock()
-			_, err = c.s.db.ExecContext(c.ctx, `UPDATE images SET manifest = ? WHERE digest = ?`, string(b), d)
+			c.s.meta.mu.Lock()
+			defer c.s.meta.mu.Unlock()
+			_, err = c.s.meta.db.ExecContext(c.ctx, `UPDATE images SET manifest = ? WHERE digest = ?`, string(b), d)
 			return err
 		})
 	}
@@ -445,7 +445,7 @@ func (c *check) database() error {
 // integrity runs SQLite's quick or integrity check and returns its finding; "" for none.
 func (c *check) integrity(check string) string {
 	var result string
-	if err := c.s.db.QueryRowContext(c.ctx, `PRAGMA `+check+`_check(1)`).Scan(&result); err != nil {
+	if err := c.s.meta.db.QueryRowContext(c.ctx, `PRAGMA `+check+`_check(1)`).Scan(&result); err != nil {
 		return err.Error()
 	}
 	if result == "ok" {

@@ -189,7 +189,7 @@ func TestCheckRepairs(t *testing.T) {
 			flip(x.t, filepath.Join(filepath.Dir(x.s.Rootfs(x.img.Digest)), "manifest.json"))
 		}, []string{"images/X/manifest.json: content has changed → taken from the database"}, false},
 		{"manifest in the database", func(x damaging) {
-			_, err := x.s.db.ExecContext(x.t.Context(), `UPDATE images SET manifest = '{}' WHERE digest = ?`, x.img.Digest)
+			_, err := x.s.meta.db.ExecContext(x.t.Context(), `UPDATE images SET manifest = '{}' WHERE digest = ?`, x.img.Digest)
 			must(x.t, err)
 		}, []string{"fre.db: the manifest of image sha256:APP has changed → taken from the image's directory"}, false},
 		{"files of nobody's in the store", func(x damaging) {

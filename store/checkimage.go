@@ -16,7 +16,7 @@ import (
 
 // images compares each image's directory with its trees.
 func (c *check) images() error {
-	for _, img := range c.s.snap.Load().images {
+	for _, img := range c.s.meta.snap.Load().images {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (c *check) lostImage(img *Image) bool {
 			what = fmt.Sprintf("the file %s is lost", d.entry.Path)
 		}
 	}
-	if what == "" || c.s.snap.Load().byDigest[img.Digest] == nil {
+	if what == "" || c.s.meta.snap.Load().byDigest[img.Digest] == nil {
 		return what != "" || broken
 	}
 	path := "images/" + img.Digest.hex()
@@ -72,10 +72,10 @@ func (c *check) lostImage(img *Image) bool {
 // strayImages reports directories without a row. A build that has renamed its directory holds mu
 // until its row is written.
 func (c *check) strayImages() error {
-	c.s.mu.Lock()
+	c.s.meta.mu.Lock()
 	names, err := c.s.disk.listDir("images")
-	known := c.s.snap.Load().byDigest
-	c.s.mu.Unlock()
+	known := c.s.meta.snap.Load().byDigest
+	c.s.meta.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -84,9 +84,9 @@ func (c *check) strayImages() error {
 			continue
 		}
 		c.repaired("images/"+name, strayFile, "removed", func() error {
-			c.s.mu.Lock()
-			defer c.s.mu.Unlock()
-			if c.s.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
+			c.s.meta.mu.Lock()
+			defer c.s.meta.mu.Unlock()
+			if c.s.meta.snap.Load().byDigest[Digest(digestPrefix+name)] != nil {
 				return errors.New("a build replaced the image meanwhile")
 			}
 			return linux.RemoveAll(filepath.Join(c.s.disk.dir, "images", name))
@@ -104,7 +104,7 @@ type checkedImage struct {
 }
 
 // there reports whether the image still exists.
-func (i *checkedImage) there() bool { return i.s.snap.Load().byDigest[i.img.Digest] != nil }
+func (i *checkedImage) there() bool { return i.s.meta.snap.Load().byDigest[i.img.Digest] != nil }
 
 // problem is repaired for a path below the image's directory.
 func (i *checkedImage) problem(path, what, how string, repair func() error) bool {
@@ -127,9 +127,9 @@ func (i *checkedImage) manifest() {
 	}
 	i.problem("manifest.json", what, "taken from the database", func() error {
 		var row string
-		i.s.mu.Lock()
-		err := i.s.db.QueryRowContext(i.ctx, `SELECT manifest FROM images WHERE digest = ?`, i.img.Digest).Scan(&row)
-		i.s.mu.Unlock()
+		i.s.meta.mu.Lock()
+		err := i.s.meta.db.QueryRowContext(i.ctx, `SELECT manifest FROM images WHERE digest = ?`, i.img.Digest).Scan(&row)
+		i.s.meta.mu.Unlock()
 		if err != nil {
 			return err
 		}

@@ -152,8 +152,8 @@ func (n *snapshot) clone() *snapshot {
 
 // openDB opens the database and loads it. A lost or unreadable database is rebuilt from the
 // other files on disk.
-func (s *Store) openDB() error {
-	err := s.loadDB()
+func (m *metadata) openDB() error {
+	err := m.loadDB()
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		switch e.Code() & 0xff {
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
@@ -163,19 +163,19 @@ func (s *Store) openDB() error {
 	if !errors.Is(err, errCorrupt) {
 		return dbError(err)
 	}
-	if s.db != nil {
-		_ = s.db.Close()
-		s.db = nil
+	if m.db != nil {
+		_ = m.db.Close()
+		m.db = nil
 	}
 	aside := dbName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
-	s.log.Error("database is corrupt: rebuilding it from the manifests", "error", err, "moved_to", aside)
+	m.log.Error("database is corrupt: rebuilding it from the manifests", "error", err, "moved_to", aside)
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
-		err := unix.Renameat(int(s.disk.root.Fd()), dbName+suffix, int(s.disk.root.Fd()), aside+suffix)
+		err := unix.Renameat(int(m.disk.root.Fd()), dbName+suffix, int(m.disk.root.Fd()), aside+suffix)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("move corrupt database aside: %w", err)
 		}
 	}
-	return s.loadDB()
+	return m.loadDB()
 }
 
 var errCorrupt = errors.New("database is corrupt")
@@ -210,8 +210,8 @@ func openDB(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-func (s *Store) loadDB() error {
-	path := filepath.Join(s.disk.dir, dbName)
+func (m *metadata) loadDB() error {
+	path := filepath.Join(m.disk.dir, dbName)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		// SQLite would replay the log of the lost database into the new one.
 		for _, suffix := range []string{"-wal", "-shm", "-journal"} {
@@ -221,64 +221,64 @@ func (s *Store) loadDB() error {
 		}
 	}
 	// Create the file here, so it is private: manifests hold functions' environments.
-	f, err := openat(int(s.disk.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
+	f, err := openat(int(m.disk.root.Fd()), dbName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Close(), s.disk.root.Sync()); err != nil {
+	if err := errors.Join(f.Close(), m.disk.root.Sync()); err != nil {
 		return err
 	}
 	if err := checkLog(path + "-wal"); err != nil {
 		return err
 	}
-	if s.db, err = openDB(path); err != nil {
+	if m.db, err = openDB(path); err != nil {
 		return err
 	}
 	var check string
-	if err := s.db.QueryRow(`PRAGMA quick_check(1)`).Scan(&check); err != nil {
+	if err := m.db.QueryRow(`PRAGMA quick_check(1)`).Scan(&check); err != nil {
 		return err
 	}
 	if check != "ok" {
 		return fmt.Errorf("%w: %s", errCorrupt, check)
 	}
 	var version int
-	if err := s.db.QueryRow(`PRAGMA user_version`).Scan(&version); err != nil {
+	if err := m.db.QueryRow(`PRAGMA user_version`).Scan(&version); err != nil {
 		return err
 	}
 	if version > len(migrations) {
 		return fmt.Errorf("%s has version %d, fre knows versions up to %d: use the newer FRE", path, version, len(migrations))
 	}
-	if err := s.migrate(version); err != nil {
+	if err := m.migrate(version); err != nil {
 		return err
 	}
 	if version == 0 {
 		return nil // migrate has filled and published it
 	}
-	snap, err := s.readSnapshot()
+	snap, err := m.readSnapshot()
 	if err != nil {
 		return err
 	}
-	snap.imagesGen = s.changes.Generation()
-	s.sizing.mu.Lock()
-	defer s.sizing.mu.Unlock()
-	if err := s.sizing.load(s.db, snap.byDigest); err != nil {
+	snap.imagesGen = m.changes.Generation()
+	m.sizing.mu.Lock()
+	defer m.sizing.mu.Unlock()
+	if err := m.sizing.load(m.db, snap.byDigest); err != nil {
 		return err
 	}
-	snap.sizes = s.sizing.publish(nil)
-	s.snap.Store(snap)
+	snap.sizes = m.sizing.publish(nil)
+	m.snap.Store(snap)
 	return nil
 }
 
 // migrate updates the schema in one transaction. In the same transaction it fills a new database
 // from the manifests on disk.
-func (s *Store) migrate(version int) error {
+func (m *metadata) migrate(version int) error {
 	if version == len(migrations) {
 		return nil
 	}
 	empty := newSnapshot()
-	empty.imagesGen = s.changes.Generation()
-	s.snap.Store(empty)
-	return s.update(false, func(t *tx) error {
+	empty.imagesGen = m.changes.Generation()
+	m.snap.Store(empty)
+	return m.update(false, func(t *tx) error {
 		for _, m := range migrations[version:] {
 			if _, err := t.sql.Exec(m); err != nil {
 				return err
@@ -289,7 +289,7 @@ func (s *Store) migrate(version int) error {
 		}
 		switch {
 		case version == 0:
-			return s.rebuild(t)
+			return m.rebuild(t)
 		case version < sizedSince: // such a store may lack hidden links, whose directories count
 			if err := t.linkExisting(); err != nil {
 				return err
@@ -314,11 +314,13 @@ func (t *tx) linkExisting() error {
 		if err := json.Unmarshal([]byte(manifest), &m); err != nil {
 			return fmt.Errorf("manifest of image %s: %w", d, err)
 		}
-		return t.s.linkMissingHidden(d, m, trees.tree)
+		return t.s.disk.linkMissingHidden(d, m, trees.tree)
 	})
 	return errors.Join(err, t.s.disk.syncfs())
 }
 
 type scanFunc func(...any) error
 
-func (s *Store) each(query string, row func(scanFunc) error) error { return eachOf(s.db, query, row) }
+func (m *metadata) each(query string, row func(scanFunc) error) error {
+	return eachOf(m.db, query, row)
+}

@@ -49,7 +49,7 @@ type state struct {
 }
 
 func stateOf(s *Store) state {
-	return state{s.Images(), s.Functions(), s.snap.Load().tenants}
+	return state{s.Images(), s.Functions(), s.meta.snap.Load().tenants}
 }
 
 // populate gives the store some of everything.
@@ -158,7 +158,7 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.db.Exec(`PRAGMA user_version = 99`); err != nil {
+	if _, err := s.meta.db.Exec(`PRAGMA user_version = 99`); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -393,7 +393,7 @@ func TestTenantIDsAreUnique(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := make(map[uint32]bool)
-	for _, n := range s.snap.Load().tenants {
+	for _, n := range s.meta.snap.Load().tenants {
 		ids[n.ID] = true
 	}
 	if diff := cmp.Diff(map[uint32]bool{1: true, 2: true, 3: true, 4: true, 5: true}, ids); diff != "" {

@@ -237,3 +237,18 @@ func (k *disk) readTree(d Digest) (*Tree, error) {
 	}
 	return t, nil
 }
+
+// treeKeys returns the keys of the objects of a tree.
+func (k *disk) treeKeys(d Digest) ([]string, error) {
+	t, err := k.readTree(d)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]string, 0, len(t.Entries))
+	for i := range t.Entries {
+		if e := &t.Entries[i]; e.hasObject() {
+			keys = append(keys, e.key())
+		}
+	}
+	return keys, nil
+}

@@ -19,7 +19,7 @@ import (
 func (s *Store) Part(key string) (Part, bool) {
 	s.leases.mu.Lock()
 	defer s.leases.mu.Unlock()
-	p, ok := s.snap.Load().parts[key]
+	p, ok := s.meta.snap.Load().parts[key]
 	if ok {
 		s.leases.useTreeLocked(p.Tree)
 	}
@@ -46,7 +46,7 @@ func (s *Store) PutPart(ctx context.Context, key string, p Part) error {
 	if err := unix.Fstatat(int(s.disk.trees.Fd()), p.Tree.hex()+".json", &st, 0); err != nil {
 		return fmt.Errorf("part %s: tree %s: %w", key, p.Tree, err)
 	}
-	if err := s.update(false, func(t *tx) error { return t.putPart(key, p) }); err != nil {
+	if err := s.meta.update(false, func(t *tx) error { return t.putPart(key, p) }); err != nil {
 		return fmt.Errorf("part %s: %w", key, err)
 	}
 	return nil
@@ -73,7 +73,7 @@ func (s *Store) PutFunction(ctx context.Context, f Function) error {
 	}
 	f.Deployed = f.Deployed.UTC().Round(0)
 	f.Images = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(f.Images))), func(d Digest) bool { return d == f.Image })
-	err := s.update(true, func(t *tx) error {
+	err := s.meta.update(true, func(t *tx) error {
 		for _, d := range append([]Digest{f.Image}, f.Images...) {
 			if t.next.byDigest[d] == nil {
 				return fmt.Errorf("image %s: %w", d, fs.ErrNotExist)
@@ -98,11 +98,11 @@ func (f *Function) without(d Digest) *Function {
 }
 
 // Functions returns all functions, sorted by name, without disk access.
-func (s *Store) Functions() []*Function { return s.snap.Load().functionList }
+func (s *Store) Functions() []*Function { return s.meta.snap.Load().functionList }
 
 // Function finds a function. Errors: fs.ErrNotExist.
 func (s *Store) Function(name string) (*Function, error) {
-	if f := s.snap.Load().functions[name]; f != nil {
+	if f := s.meta.snap.Load().functions[name]; f != nil {
 		return f, nil
 	}
 	return nil, fmt.Errorf("function %q: %w", name, fs.ErrNotExist)
@@ -116,7 +116,7 @@ func (s *Store) RenameFunction(ctx context.Context, from, to string) error {
 	if err := checkName("function name", to); err != nil {
 		return err
 	}
-	err := s.update(true, func(t *tx) error {
+	err := s.meta.update(true, func(t *tx) error {
 		f := t.next.functions[from]
 		switch {
 		case f == nil:
@@ -139,7 +139,7 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := s.updateFreeing(true, func(t *tx) error {
+	err := s.meta.updateFreeing(true, func(t *tx) error {
 		if t.next.functions[name] == nil {
 			return fs.ErrNotExist
 		}
@@ -153,7 +153,7 @@ func (s *Store) RemoveFunction(ctx context.Context, name string) error {
 
 // Tenants returns all tenants, oldest first.
 func (s *Store) Tenants() []Tenant {
-	return s.snap.Load().tenantList()
+	return s.meta.snap.Load().tenantList()
 }
 
 func (n *snapshot) tenantList() []Tenant {
@@ -162,7 +162,7 @@ func (n *snapshot) tenantList() []Tenant {
 
 // Tenant finds the tenant or creates it, with an id that no tenant ever had.
 func (s *Store) Tenant(ctx context.Context, name string) (Tenant, error) {
-	if n, ok := s.snap.Load().tenants[name]; ok {
+	if n, ok := s.meta.snap.Load().tenants[name]; ok {
 		return n, nil
 	}
 	if err := ctx.Err(); err != nil {
@@ -172,7 +172,7 @@ func (s *Store) Tenant(ctx context.Context, name string) (Tenant, error) {
 		return Tenant{}, err
 	}
 	var n Tenant
-	err := s.update(true, func(t *tx) error {
+	err := s.meta.update(true, func(t *tx) error {
 		var ok bool
 		if n, ok = t.next.tenants[name]; ok {
 			return nil

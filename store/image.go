@@ -135,7 +135,7 @@ func (s *Store) putImage(ctx context.Context, m Manifest, in incoming) (*Image, 
 	release := s.Hold()
 	defer release()
 
-	snap := s.snap.Load()
+	snap := s.meta.snap.Load()
 	if old := snap.byDigest[d]; old != nil && (k == tag{} || snap.tags[k] == d) && (in.foreign || !old.Foreign) {
 		return old, nil
 	}
@@ -219,10 +219,10 @@ func (s *Store) recentTree(d Digest) (*Tree, error) {
 // publishImage gives a staged image its final directory, row and tag. staged is "" if only the
 // tag moves.
 func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k tag, staged string, own sized) (*Image, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.meta.mu.Lock()
+	defer s.meta.mu.Unlock()
 	d := img.Digest
-	if s.snap.Load().byDigest[d] != nil {
+	if s.meta.snap.Load().byDigest[d] != nil {
 		staged = "" // another call was faster
 	} else if staged == "" {
 		return nil, fmt.Errorf("%s was removed meanwhile: build the image again", d)
@@ -232,7 +232,7 @@ func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k
 		err = s.disk.renameImage(staged, d)
 	}
 	if err == nil {
-		err = s.updateLocked(true, func(t *tx) error {
+		err = s.meta.updateLocked(true, func(t *tx) error {
 			if staged != "" {
 				if err := t.putImage(img, manifest, own); err != nil {
 					return err
@@ -250,47 +250,17 @@ func (s *Store) publishImage(ctx context.Context, img *Image, manifest []byte, k
 		})
 	}
 	if err != nil {
-		if staged != "" && s.snap.Load().byDigest[d] == nil {
+		if staged != "" && s.meta.snap.Load().byDigest[d] == nil {
 			if err := s.disk.moveToTmp(d.hex()); err == nil {
 				s.disk.removeTmp(d.hex())
 			}
 		}
 		return nil, err
 	}
-	return s.snap.Load().byDigest[d], nil
+	return s.meta.snap.Load().byDigest[d], nil
 }
 
 const hiddenName = "hidden"
-
-// linkMissingHidden is linkHidden for an image of an old version without hidden links, or of an
-// Open that a crash interrupted. It logs damage and leaves the repair to Check. The caller
-// syncs.
-func (s *Store) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree, error)) error {
-	damaged := func(err error) {
-		s.log.Error("image is damaged: fre system fsck says how", "image", d, "error", err)
-	}
-	_, hidden, err := merge(m, tree)
-	if err != nil {
-		damaged(err)
-		return nil
-	}
-	dir, err := openat(int(s.disk.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err == nil {
-		defer dir.Close()
-		for key := range hidden {
-			var st unix.Stat_t
-			if unix.Fstatat(int(dir.Fd()), hiddenName+"/"+key, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-				delete(hidden, key)
-			}
-		}
-		err = s.disk.linkHidden(int(dir.Fd()), hidden)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		damaged(err)
-		return nil
-	}
-	return err
-}
 
 // merge lays the parts over each other. It returns the entries of the root, sorted by path, and
 // hidden: the keys of objects that the root does not show, because a later part replaces or
@@ -408,12 +378,12 @@ func setDirs(fd int, entries []Entry) error {
 }
 
 // Images returns all images, newest first, without disk access.
-func (s *Store) Images() []*Image { return s.snap.Load().images }
+func (s *Store) Images() []*Image { return s.meta.snap.Load().images }
 
 // ImageList is Images with the generation of the last change of images. While the generation is
 // the same, so is the list ([Changes]).
 func (s *Store) ImageList() (images []*Image, generation uint64) {
-	n := s.snap.Load()
+	n := s.meta.snap.Load()
 	return n.images, n.imagesGen
 }
 
@@ -445,7 +415,7 @@ func (s *Store) remove(ctx context.Context, d Digest, may func(*Image) error) (d
 	if err := ctx.Err(); err != nil {
 		return done, err
 	}
-	img := s.snap.Load().byDigest[d]
+	img := s.meta.snap.Load().byDigest[d]
 	if img == nil {
 		return done, fmt.Errorf("remove image %s: %w", d, fs.ErrNotExist)
 	}
@@ -459,14 +429,14 @@ func (s *Store) remove(ctx context.Context, d Digest, may func(*Image) error) (d
 		return done, fmt.Errorf("remove image %s: %w", d, err)
 	}
 	done.Add(s.sweepPending())
-	s.forgetTrees(manyTrees)
+	s.meta.forgetTrees(manyTrees)
 	return done, nil
 }
 
 func (s *Store) removeImage(d Digest, may func(*Image) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	snap := s.snap.Load()
+	s.meta.mu.Lock()
+	defer s.meta.mu.Unlock()
+	snap := s.meta.snap.Load()
 	img := snap.byDigest[d]
 	if img == nil {
 		return fs.ErrNotExist
@@ -482,7 +452,7 @@ func (s *Store) removeImage(d Digest, may func(*Image) error) error {
 		}
 	}
 	// An index that still names the image does no harm.
-	if err := s.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
+	if err := s.meta.updateFreeingLocked(false, func(t *tx) error { return t.removeImage(d) }); err != nil {
 		return err
 	}
 	s.uses.forget(d)

@@ -210,7 +210,7 @@ func TestAmbiguousReference(t *testing.T) {
 		n.byDigest[d] = &Image{Digest: d}
 	}
 	n.images = slices.Collect(maps.Values(n.byDigest))
-	s.snap.Store(n)
+	s.meta.snap.Store(n)
 	if _, err := s.Image("abcdef"); !errors.Is(err, ErrAmbiguous) {
 		t.Errorf("Image: %v, want ErrAmbiguous", err)
 	}

@@ -51,9 +51,9 @@ type indexLine struct {
 
 // indexFile is the index on disk: index.json is a full copy of some moment, index.log holds the
 // later changes, a line each. With 10,000 images, a change writes one line instead of two
-// megabytes. Store.mu guards indexFile.
+// megabytes. metadata.mu guards indexFile.
 type indexFile struct {
-	s      *Store
+	s      *metadata
 	log    *os.File
 	base   int64 // bytes of index.json
 	end    int64 // of the valid part of index.log
@@ -65,8 +65,8 @@ type indexFile struct {
 const minIndexLog = 256 << 10
 
 // openIndex opens index.log for appending. Only rebuild reads its lines.
-func (s *Store) openIndex() error {
-	f, err := openat(int(s.disk.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
+func (m *metadata) openIndex() error {
+	f, err := openat(int(m.disk.root.Fd()), indexLogName, unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {
 		return err
 	}
@@ -76,9 +76,9 @@ func (s *Store) openIndex() error {
 	}
 	var base unix.Stat_t
 	// The last line may belong to a transaction that was not committed.
-	s.index = indexFile{s: s, log: f, end: st.Size(), stale: st.Size() > 0}
-	if err := unix.Fstatat(int(s.disk.root.Fd()), indexName, &base, 0); err == nil {
-		s.index.base = base.Size
+	m.index = indexFile{s: m, log: f, end: st.Size(), stale: st.Size() > 0}
+	if err := unix.Fstatat(int(m.disk.root.Fd()), indexName, &base, 0); err == nil {
+		m.index.base = base.Size
 	}
 	return nil
 }
@@ -177,19 +177,19 @@ func (x *indexFile) write(n *snapshot) error {
 
 // readIndex reads the index: index.json with the lines of index.log applied. It skips a line
 // that a crash has cut off or that is unreadable.
-func (s *Store) readIndex() index {
+func (m *metadata) readIndex() index {
 	var x index
-	b, err := os.ReadFile(filepath.Join(s.disk.dir, indexName))
+	b, err := os.ReadFile(filepath.Join(m.disk.dir, indexName))
 	if err == nil {
 		err = json.Unmarshal(b, &x)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Error("cannot read index: functions and tenants are lost", "error", err)
+		m.log.Error("cannot read index: functions and tenants are lost", "error", err)
 		x = index{}
 	}
-	log, err := os.ReadFile(filepath.Join(s.disk.dir, indexLogName))
+	log, err := os.ReadFile(filepath.Join(m.disk.dir, indexLogName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Error("cannot read the last lines of the index", "error", err)
+		m.log.Error("cannot read the last lines of the index", "error", err)
 	}
 	for line := range bytes.Lines(log) {
 		if len(line) == 1 {
@@ -197,7 +197,7 @@ func (s *Store) readIndex() index {
 		}
 		var l indexLine
 		if err := json.Unmarshal(line, &l); err != nil || line[len(line)-1] != '\n' {
-			s.log.Warn("a line of the index cannot be read: left out", "line", string(line), "error", err)
+			m.log.Warn("a line of the index cannot be read: left out", "line", string(line), "error", err)
 			continue
 		}
 		x.apply(l)
@@ -236,13 +236,13 @@ func (x *index) apply(l indexLine) {
 }
 
 // rebuild fills an empty database from index.json and the images on disk.
-func (s *Store) rebuild(t *tx) error {
-	x := s.readIndex()
+func (m *metadata) rebuild(t *tx) error {
+	x := m.readIndex()
 	known := make(map[Digest]indexed)
 	for _, i := range x.Images {
 		known[i.Digest] = i
 	}
-	images, err := s.readImages(x)
+	images, err := m.readImages(x)
 	if err != nil {
 		return err
 	}
@@ -289,12 +289,12 @@ func (s *Store) rebuild(t *tx) error {
 	}
 	for _, f := range x.Functions {
 		if t.next.byDigest[f.Image] == nil {
-			s.log.Error("image of a function lost: function dropped", "function", f.Name, "image", f.Image)
+			m.log.Error("image of a function lost: function dropped", "function", f.Name, "image", f.Image)
 			continue
 		}
 		for _, d := range f.Images {
 			if t.next.byDigest[d] == nil {
-				s.log.Error("image of an earlier revision of a function lost", "function", f.Name, "image", d)
+				m.log.Error("image of an earlier revision of a function lost", "function", f.Name, "image", d)
 				f = f.without(d)
 			}
 		}
@@ -307,8 +307,8 @@ func (s *Store) rebuild(t *tx) error {
 
 // readImages reads all images from disk in the order of their creation: first the images in the
 // index, then the others by time.
-func (s *Store) readImages(x index) ([]imageOnDisk, error) {
-	names, err := readNames(s.disk.images)
+func (m *metadata) readImages(x index) ([]imageOnDisk, error) {
+	names, err := readNames(m.disk.images)
 	if err != nil {
 		return nil, err
 	}
@@ -317,18 +317,18 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 		place[known.Digest] = len(x.Images) - i
 	}
 	var images []imageOnDisk
-	trees := keptTrees{read: s.disk.readTree}
+	trees := keptTrees{read: m.disk.readTree}
 	for _, name := range names {
-		img, manifest, err := s.readImage(name)
+		img, manifest, err := m.readImage(name)
 		var own sized
 		if err == nil {
-			if err := s.linkMissingHidden(img.Digest, img.Manifest, trees.tree); err != nil {
+			if err := m.disk.linkMissingHidden(img.Digest, img.Manifest, trees.tree); err != nil {
 				return nil, err
 			}
-			own.bytes, own.inodes, err = ownSize(filepath.Join(s.disk.dir, "images", name))
+			own.bytes, own.inodes, err = ownSize(filepath.Join(m.disk.dir, "images", name))
 		}
 		if err != nil {
-			s.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
+			m.log.Error("image cannot be rebuilt: dropped", "image", name, "error", err)
 			continue
 		}
 		images = append(images, imageOnDisk{img, manifest, own})
@@ -340,7 +340,7 @@ func (s *Store) readImages(x index) ([]imageOnDisk, error) {
 		}
 		return cmp.Or(cmp.Compare(pa, pb), a.Created.Compare(b.Created), cmp.Compare(b.Digest, a.Digest))
 	})
-	return images, s.disk.syncfs()
+	return images, m.disk.syncfs()
 }
 
 type imageOnDisk struct {
@@ -351,8 +351,8 @@ type imageOnDisk struct {
 
 // readImage reads images/<name>: the manifest, and the figures by walking rootfs, as only a
 // rebuild does.
-func (s *Store) readImage(name string) (*Image, []byte, error) {
-	dir := filepath.Join(s.disk.dir, "images", name)
+func (m *metadata) readImage(name string) (*Image, []byte, error) {
+	dir := filepath.Join(m.disk.dir, "images", name)
 	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		return nil, nil, err

@@ -30,8 +30,8 @@ func rebuilt(t *testing.T, s *Store) *Store {
 func TestIndexLog(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
-	if s.index.end == 0 || s.index.base != 0 {
-		t.Errorf("index.json has %d bytes, index.log %d; want lines only", s.index.base, s.index.end)
+	if s.meta.index.end == 0 || s.meta.index.base != 0 {
+		t.Errorf("index.json has %d bytes, index.log %d; want lines only", s.meta.index.base, s.meta.index.end)
 	}
 	check := func(what string) {
 		t.Helper()
@@ -49,8 +49,8 @@ func TestIndexLog(t *testing.T) {
 		}
 	}
 	tag(0) // the first change after an Open writes index.json
-	if s.index.end != 0 || s.index.base == 0 {
-		t.Errorf("index.json has %d bytes, index.log %d; want the former only", s.index.base, s.index.end)
+	if s.meta.index.end != 0 || s.meta.index.base == 0 {
+		t.Errorf("index.json has %d bytes, index.log %d; want the former only", s.meta.index.base, s.meta.index.end)
 	}
 	check("index.json only")
 	tag(1)
@@ -62,15 +62,15 @@ func TestIndexLog(t *testing.T) {
 	if err := s.Untag(t.Context(), "web:latest"); err != nil {
 		t.Fatal(err)
 	}
-	if s.index.end == 0 || s.index.base == 0 {
-		t.Errorf("index.json has %d bytes, index.log %d; want both", s.index.base, s.index.end)
+	if s.meta.index.end == 0 || s.meta.index.base == 0 {
+		t.Errorf("index.json has %d bytes, index.log %d; want both", s.meta.index.base, s.meta.index.end)
 	}
 	check("both")
 	tag(4)
 	tag(5)
-	s.index.end = minIndexLog // as if there were that many lines
+	s.meta.index.end = minIndexLog // as if there were that many lines
 	tag(6)
-	if s.index.end != 0 {
+	if s.meta.index.end != 0 {
 		t.Error("the log grows without end")
 	}
 	tag(7)
@@ -143,7 +143,7 @@ func TestOrderIsThatOfArrival(t *testing.T) {
 		img := putImage(t, s, "app", fmt.Sprint(i), putTree(t, s, map[string]string{"a": fmt.Sprint(i)}))
 		// As if it had been made earlier than the ones before.
 		at := testTime.Add(-time.Duration(i) * time.Hour).UTC()
-		err := s.update(true, func(t *tx) error {
+		err := s.meta.update(true, func(t *tx) error {
 			turned := *img
 			turned.Created = at
 			_, err := t.sql.Exec(`UPDATE images SET created = ? WHERE digest = ?`, at.UnixNano(), img.Digest)
@@ -185,7 +185,7 @@ func FuzzReadIndex(f *testing.F) {
 	f.Add(`{"tenants": [{"name": "a", "id": 1}]}`, "{\"tenant\": {\"name\": \"b\", \"id\": 1}}\n{\"no_function\": \"f\"}\n{\"function\": {}}\n")
 	f.Add("", "\n\n{")
 	f.Fuzz(func(t *testing.T, base, log string) {
-		s := &Store{disk: &disk{dir: t.TempDir()}, log: testLog(t)}
+		s := &metadata{disk: &disk{dir: t.TempDir()}, log: testLog(t)}
 		for name, content := range map[string]string{indexName: base, indexLogName: log} {
 			if err := os.WriteFile(filepath.Join(s.disk.dir, name), []byte(content), 0o600); err != nil {
 				t.Fatal(err)

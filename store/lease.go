@@ -22,7 +22,7 @@ import (
 // A caller notes a tree or object before it looks whether the file exists. A caller that removes
 // a file checks the notes first, and holds mu until the file is gone.
 type leases struct {
-	mu        sync.Mutex // before Store.mu
+	mu        sync.Mutex // before metadata.mu
 	prev, cur *generation
 	leaving   map[Digest]int      // trees of images whose removal is under way
 	pending   map[Digest]struct{} // trees of removed images, still to sweep
@@ -196,7 +196,7 @@ func (s *Store) lockRead() error {
 			return nil
 		}
 		l.mu.Unlock()
-		keys, err := s.treeKeys(d)
+		keys, err := s.disk.treeKeys(d)
 		l.mu.Lock()
 		switch {
 		case err == nil: // no harm if the generation was forgotten meanwhile

@@ -106,15 +106,15 @@ func (s *Store) Tag(ctx context.Context, d Digest, name string) (*Image, error) 
 		r.Version = "latest"
 	}
 	k := tag{r.Name, r.Version}
-	return s.nameImage(d, k.String(), s.snap.Load().tags[k] == d, func(t *tx) error { return t.nameTag(ctx, k, d) })
+	return s.nameImage(d, k.String(), s.meta.snap.Load().tags[k] == d, func(t *tx) error { return t.nameTag(ctx, k, d) })
 }
 
 // nameImage is the common part of Tag and TagRemote, after the check of the name.
 func (s *Store) nameImage(d Digest, name string, has bool, put func(*tx) error) (img *Image, err error) {
-	if img = s.snap.Load().byDigest[d]; img != nil && has {
+	if img = s.meta.snap.Load().byDigest[d]; img != nil && has {
 		return img, nil
 	}
-	err = s.update(true, func(t *tx) error {
+	err = s.meta.update(true, func(t *tx) error {
 		if t.next.byDigest[d] == nil {
 			return fs.ErrNotExist
 		}
@@ -144,7 +144,7 @@ func (s *Store) TagRemote(ctx context.Context, d Digest, remote string) (*Image,
 	if err != nil {
 		return nil, fmt.Errorf("tag %s: %w", d, err)
 	}
-	return s.nameImage(d, remote, s.snap.Load().remotes[remote] == d, func(t *tx) error { return t.putRemote(remote, d) })
+	return s.nameImage(d, remote, s.meta.snap.Load().remotes[remote] == d, func(t *tx) error { return t.putRemote(remote, d) })
 }
 
 // Untag takes names off their images: "name:version" or a registry's "name@sha256:…". It takes
@@ -154,7 +154,7 @@ func (s *Store) Untag(ctx context.Context, names ...string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := s.updateFreeing(true, func(t *tx) error {
+	err := s.meta.updateFreeing(true, func(t *tx) error {
 		for _, name := range names {
 			k := splitName(name)
 			remote := strings.Contains(name, "@")
@@ -182,7 +182,7 @@ func (s *Store) Untag(ctx context.Context, names ...string) error {
 // Find is [Store.Image] that also returns the name, "name:version", by which it found the image,
 // or "" if ref is a digest.
 func (s *Store) Find(ref string) (img *Image, name string, err error) {
-	snap := s.snap.Load()
+	snap := s.meta.snap.Load()
 	if img := snap.byDigest[Digest(ref)]; img != nil {
 		return img, "", nil
 	}

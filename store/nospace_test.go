@@ -155,7 +155,7 @@ func TestRepairOnFullDisk(t *testing.T) {
 					root := s.Rootfs(img.Digest)
 					flip(t, filepath.Join(filepath.Dir(root), "manifest.json"))
 					other := filepath.Dir(s.Rootfs(s.Images()[0].Digest))
-					_, err := s.db.ExecContext(t.Context(), `UPDATE images SET manifest = '{}' WHERE digest <> ?`, img.Digest)
+					_, err := s.meta.db.ExecContext(t.Context(), `UPDATE images SET manifest = '{}' WHERE digest <> ?`, img.Digest)
 					for _, err := range []error{
 						err, os.Remove(object("hidden")), os.RemoveAll(filepath.Join(root, "usr")),
 						os.RemoveAll(filepath.Join(other, "rootfs")),

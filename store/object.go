@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -282,4 +283,34 @@ func (k *disk) linkHidden(dir int, keys map[string]bool) error {
 		}
 	}
 	return nil
+}
+
+// linkMissingHidden is linkHidden for an image of an old version without hidden links, or of an
+// Open that a crash interrupted. It logs damage and leaves the repair to Check. The caller
+// syncs.
+func (k *disk) linkMissingHidden(d Digest, m Manifest, tree func(Digest) (*Tree, error)) error {
+	damaged := func(err error) {
+		k.log.Error("image is damaged: fre system fsck says how", "image", d, "error", err)
+	}
+	_, hidden, err := merge(m, tree)
+	if err != nil {
+		damaged(err)
+		return nil
+	}
+	dir, err := openat(int(k.images.Fd()), d.hex(), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err == nil {
+		defer dir.Close()
+		for key := range hidden {
+			var st unix.Stat_t
+			if unix.Fstatat(int(dir.Fd()), hiddenName+"/"+key, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+				delete(hidden, key)
+			}
+		}
+		err = k.linkHidden(int(dir.Fd()), hidden)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		damaged(err)
+		return nil
+	}
+	return err
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,22 +32,14 @@ type Store struct {
 	log  *slog.Logger
 	lock *os.File
 	disk *disk
-
-	db *sql.DB
-	// mu is held while the database and the snapshot change. Lock order: sweeping, leases.mu,
-	// mu, sizing.mu, changes.mu.
-	mu   sync.Mutex
-	snap atomic.Pointer[snapshot]
-	// index is the source for rebuilding a lost database; also guarded by mu.
-	index indexFile
-
-	sizing sizing
+	meta *metadata
 
 	recentMu sync.Mutex
 	recent   keptTrees // trees of recently linked images
 
-	changes  *Changes
-	sweeping sync.Mutex // held by a running sweep or check
+	// sweeping is held by a running sweep or check. Lock order: sweeping, leases.mu, metadata.mu,
+	// sizing.mu, changes.mu.
+	sweeping sync.Mutex
 	// takingOver is held while a file becomes root's, so a second call for the same file sees
 	// the new owner.
 	takingOver sync.Mutex
@@ -84,7 +74,8 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{log: log, disk: &disk{dir: dir, log: log}}
+	d := &disk{dir: dir, log: log}
+	s := &Store{log: log, disk: d, meta: &metadata{disk: d, log: log}}
 	// Avoid the names of leftovers that an earlier Open could not remove.
 	s.disk.serial.Store(uint64(time.Now().UnixNano()))
 	s.leases.init()
@@ -105,13 +96,13 @@ func Open(dir string, log *slog.Logger) (_ *Store, err error) {
 	if err := s.disk.emptyTmp(); err != nil {
 		return nil, fmt.Errorf("empty tmp: %w", err)
 	}
-	if err := s.openChanges(); err != nil {
+	if err := s.meta.openChanges(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	if err := s.openIndex(); err != nil {
+	if err := s.meta.openIndex(); err != nil {
 		return nil, fmt.Errorf("open store index: %w", err)
 	}
-	if err := s.openDB(); err != nil {
+	if err := s.meta.openDB(); err != nil {
 		return nil, fmt.Errorf("open store database: %w", err)
 	}
 	if err := s.reconcile(); err != nil {
@@ -138,11 +129,11 @@ func (s *Store) Dir() string { return s.disk.dir }
 
 func (s *Store) closeFiles() error {
 	var errs []error
-	if s.db != nil {
-		errs = append(errs, s.db.Close())
+	if s.meta.db != nil {
+		errs = append(errs, s.meta.db.Close())
 	}
-	if s.index.log != nil {
-		errs = append(errs, s.index.log.Close())
+	if s.meta.index.log != nil {
+		errs = append(errs, s.meta.index.log.Close())
 	}
 	// Unlock explicitly, and last: a child between fork and exec holds a copy of the descriptor,
 	// so close alone would keep the lock until the exec.
@@ -206,7 +197,7 @@ func (s *Store) reconcile() error {
 	if err != nil {
 		return err
 	}
-	snap := s.snap.Load()
+	snap := s.meta.snap.Load()
 	onDisk := make(map[Digest]bool, len(names))
 	for _, name := range names {
 		d := Digest(digestPrefix + name)
@@ -242,7 +233,7 @@ func (s *Store) reconcile() error {
 	if len(lost)+len(lostParts) == 0 {
 		return nil
 	}
-	return s.updateFreeing(len(lost) > 0, func(tx *tx) error {
+	return s.meta.updateFreeing(len(lost) > 0, func(tx *tx) error {
 		for _, key := range lostParts {
 			if err := tx.removePart(key); err != nil {
 				return err

@@ -186,7 +186,7 @@ func (c *check) fetchable(d *damage) bool { return c.o.Fetch != nil && c.known(d
 
 // known reports whether a registry knows an image with one of these trees.
 func (c *check) known(trees map[Digest]bool) bool {
-	return slices.ContainsFunc(c.s.snap.Load().images, func(img *Image) bool {
+	return slices.ContainsFunc(c.s.meta.snap.Load().images, func(img *Image) bool {
 		return len(img.Remotes) > 0 && slices.ContainsFunc(img.Parts, func(p Part) bool { return trees[p.Tree] })
 	})
 }
@@ -276,7 +276,7 @@ func (c *check) findSources() {
 			maps.Copy(trees, d.trees)
 		}
 	}
-	for _, img := range c.s.snap.Load().images {
+	for _, img := range c.s.meta.snap.Load().images {
 		if !slices.ContainsFunc(img.Parts, func(p Part) bool { return trees[p.Tree] }) {
 			continue
 		}

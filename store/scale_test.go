@@ -21,7 +21,7 @@ func enter(t testing.TB, s *Store, n int) {
 	config := `{"base":"python","handler":"handler.handle","args":["/usr/bin/python3","/opt/fre/bootstrap.py"],"env":["LANG=C.UTF-8","PYTHONPATH=/opt/fre/packages","IMAGE=%d"],` +
 		`"protocol":"channel","tenant":"default","instances":{"isolation":"instance","concurrency":1,"max":8,"idle":60000000000},` +
 		`"resources":{"memory_bytes":134217728,"cpu_millis":1000,"pids":64,"tmp_bytes":67108864,"files":1024,"timeout":30000000000},"network":{"mode":"none"}}`
-	err := s.update(true, func(tx *tx) error {
+	err := s.meta.update(true, func(tx *tx) error {
 		for i := range n {
 			m := Manifest{Name: fmt.Sprintf("image-%d", i), Version: "1", Config: json.RawMessage(fmt.Sprintf(config, i))}
 			for p := range 9 {

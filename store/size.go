@@ -51,12 +51,12 @@ type Sizes struct {
 func (s *Sizes) Image(d Digest) ImageSize { return s.images[d] }
 
 // Sizes returns the sizes of all images, from memory.
-func (s *Store) Sizes() *Sizes { return s.snap.Load().sizes }
+func (s *Store) Sizes() *Sizes { return s.meta.snap.Load().sizes }
 
 // SizeWithout returns the disk use that would remain if all images but those in keep were
 // removed. Objects shared among the kept images count once.
 func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
-	z := &s.sizing
+	z := &s.meta.sizing
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	seen := make(map[*cohort]bool)
@@ -72,7 +72,7 @@ func (s *Store) SizeWithout(keep map[Digest]bool) (bytes, inodes int64) {
 // Added returns, for each image in order, the bytes beyond the use of the images before. The sum
 // is the result of SizeWithout for the same images. An unknown image takes 0.
 func (s *Store) Added(images []Digest) []int64 {
-	z := &s.sizing
+	z := &s.meta.sizing
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	seen := make(map[*cohort]bool)
@@ -101,7 +101,7 @@ func (z *sizing) addedLocked(seen map[*cohort]bool, d Digest) (bytes, inodes int
 	return bytes, inodes
 }
 
-// sizing holds the data behind the figures. A change needs Store.mu and mu, and goes together
+// sizing holds the data behind the figures. A change needs metadata.mu and mu, and goes together
 // with a change of the database. After a failed transaction sizing is loaded again.
 type sizing struct {
 	mu      sync.Mutex

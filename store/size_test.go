@@ -191,7 +191,7 @@ func TestSizes(t *testing.T) {
 	}
 	for _, table := range []string{"image_sizes", "sized_trees", "cohorts", "cohort_trees", "sized_objects"} {
 		var n int
-		if err := s.db.QueryRow(`SELECT count(*) FROM ` + table).Scan(&n); err != nil || n != 0 {
+		if err := s.meta.db.QueryRow(`SELECT count(*) FROM ` + table).Scan(&n); err != nil || n != 0 {
 			t.Errorf("all removed: %d rows in %s, error %v", n, table, err)
 		}
 	}

@@ -95,7 +95,7 @@ func (t *tx) sizeTree(d Digest) (*sizedTree, error) {
 	if tree.id, err = r.LastInsertId(); err != nil {
 		return nil, err
 	}
-	keys, err := t.s.treeKeys(d)
+	keys, err := t.s.disk.treeKeys(d)
 	if err != nil {
 		// The tree is damaged: an image without a figure is better than no image.
 		t.s.log.Error("tree cannot be read: its size is not counted", "tree", d, "error", err)
@@ -251,21 +251,21 @@ const manyTrees = 64
 
 // forgetTrees forgets the trees without an image, unless they are fewer than least. On a failure
 // the next sweep tries again.
-func (s *Store) forgetTrees(least int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (m *metadata) forgetTrees(least int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	idle := 0
-	s.sizing.mu.Lock()
-	for _, t := range s.sizing.trees {
+	m.sizing.mu.Lock()
+	for _, t := range m.sizing.trees {
 		if t.images == 0 {
 			idle++
 		}
 	}
-	s.sizing.mu.Unlock()
+	m.sizing.mu.Unlock()
 	if idle < least {
 		return
 	}
-	err := s.updateLocked(false, func(t *tx) error {
+	err := m.updateLocked(false, func(t *tx) error {
 		z, err := t.sizing()
 		if err != nil {
 			return err
@@ -280,7 +280,7 @@ func (s *Store) forgetTrees(least int) {
 		return nil
 	})
 	if err != nil {
-		s.log.Warn("sizes of removed images not dropped: the next sweep repeats the work", "error", err)
+		m.log.Warn("sizes of removed images not dropped: the next sweep repeats the work", "error", err)
 	}
 }
 

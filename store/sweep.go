@@ -55,7 +55,7 @@ func (s *Store) Sweep(ctx context.Context, o SweepOptions) (Swept, error) {
 	err := s.sweepAll(ctx, o, &done)
 	done.Add(s.sweepPending())
 	if !o.DryRun {
-		s.forgetTrees(1)
+		s.meta.forgetTrees(1)
 	}
 	if err != nil {
 		return done, fmt.Errorf("sweep: %w", err)
@@ -97,7 +97,7 @@ func (s *Store) sweepAll(ctx context.Context, o SweepOptions, done *Swept) error
 // liveTrees returns the trees of all images.
 func (s *Store) liveTrees() map[Digest]bool {
 	live := make(map[Digest]bool)
-	for _, img := range s.snap.Load().images {
+	for _, img := range s.meta.snap.Load().images {
 		for _, p := range img.Parts {
 			live[p.Tree] = true
 		}
@@ -162,7 +162,7 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	for _, d := range dead {
 		maybe[d] = true
 	}
-	for _, img := range s.snap.Load().images {
+	for _, img := range s.meta.snap.Load().images {
 		for i := range img.Parts {
 			delete(maybe, img.Parts[i].Tree)
 		}
@@ -174,7 +174,7 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 	keys := make(map[Digest][]string)
 	for _, d := range dead {
 		var err error
-		if keys[d], err = s.treeKeys(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if keys[d], err = s.disk.treeKeys(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.log.Warn("tree cannot be read: its objects wait for the next full sweep", "error", err)
 		}
 	}
@@ -205,7 +205,7 @@ func (s *Store) sweepDead(dead []Digest, done *Swept) error {
 // looseTrees returns the trees of parts that no image has. A failed build leaves such parts: the
 // next build finds the part and relies on its objects.
 func (s *Store) looseTrees() map[Digest]bool {
-	snap := s.snap.Load()
+	snap := s.meta.snap.Load()
 	loose := make(map[Digest]bool)
 	for _, p := range snap.parts {
 		loose[p.Tree] = true
@@ -216,21 +216,6 @@ func (s *Store) looseTrees() map[Digest]bool {
 		}
 	}
 	return loose
-}
-
-// treeKeys returns the keys of the objects of a tree.
-func (s *Store) treeKeys(d Digest) ([]string, error) {
-	t, err := s.disk.readTree(d)
-	if err != nil {
-		return nil, err
-	}
-	keys := make([]string, 0, len(t.Entries))
-	for i := range t.Entries {
-		if e := &t.Entries[i]; e.hasObject() {
-			keys = append(keys, e.key())
-		}
-	}
-	return keys, nil
 }
 
 // sweep is one run of a sweep.
@@ -301,7 +286,7 @@ func (w *sweep) treesStep(dead []Digest, gone map[Digest]bool) error {
 // parts forgets the parts of trees that are about to be removed.
 func (w *sweep) parts(trees map[Digest]bool) error {
 	var dead []string
-	for key, p := range w.s.snap.Load().parts {
+	for key, p := range w.s.meta.snap.Load().parts {
 		if trees[p.Tree] {
 			dead = append(dead, key)
 		}
@@ -310,7 +295,7 @@ func (w *sweep) parts(trees map[Digest]bool) error {
 	if len(dead) == 0 || w.dry {
 		return nil
 	}
-	err := w.s.updateFreeing(false, func(t *tx) error {
+	err := w.s.meta.updateFreeing(false, func(t *tx) error {
 		for _, key := range dead {
 			if err := t.removePart(key); err != nil {
 				return err
@@ -377,7 +362,7 @@ func (w *sweep) spare(trees map[Digest]bool, unlinked map[string]int) error {
 		if err := w.ctx.Err(); err != nil {
 			return err
 		}
-		keys, err := w.s.treeKeys(d)
+		keys, err := w.s.disk.treeKeys(d)
 		if err != nil {
 			return err
 		}

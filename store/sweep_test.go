@@ -57,7 +57,7 @@ func TestRemovalLeavesNothingToSweep(t *testing.T) {
 		}
 		for _, img := range s.Images() {
 			for _, p := range img.Parts {
-				keys, err := s.treeKeys(p.Tree)
+				keys, err := s.disk.treeKeys(p.Tree)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -251,14 +251,14 @@ func checkNothingLoose(t testing.TB, s *Store) {
 	if dead, err := s.deadTrees(live); err != nil || len(dead) > 0 {
 		t.Errorf("trees of no image: %q (%v)", dead, err)
 	}
-	for key, p := range s.snap.Load().parts {
+	for key, p := range s.meta.snap.Load().parts {
 		if !live[p.Tree] {
 			t.Errorf("part %s has a tree of no image", key)
 		}
 	}
 	keys := make(map[string]bool)
 	for d := range live {
-		list, err := s.treeKeys(d)
+		list, err := s.disk.treeKeys(d)
 		if err != nil {
 			t.Error(err)
 		}

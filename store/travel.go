@@ -128,7 +128,7 @@ func (s *Store) HasTree(d Digest) bool {
 		return false
 	}
 	s.leases.useTree(d) // first, so no sweep removes the tree or its objects from now on
-	keys, err := s.treeKeys(d)
+	keys, err := s.disk.treeKeys(d)
 	return err == nil && !slices.ContainsFunc(keys, func(key string) bool {
 		links, _ := s.disk.objectLinks(objectName(key, 0))
 		return links == 0

@@ -6,16 +6,36 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
+// metadata is the database, with the snapshot that lists read and the figures of sizes. A change
+// is one transaction ([metadata.update]).
+type metadata struct {
+	disk *disk
+	log  *slog.Logger
+
+	db *sql.DB
+	// mu is held while the database and the snapshot change.
+	mu   sync.Mutex
+	snap atomic.Pointer[snapshot]
+	// index is the source for rebuilding a lost database; also guarded by mu.
+	index indexFile
+
+	sizing  sizing
+	changes *Changes
+}
+
 // tx changes the database and the next snapshot together, and collects the changes of images.
 // (The engine lists functions, so it adds their changes.)
 type tx struct {
-	s       *Store
+	s       *metadata
 	sized   bool // sizing.mu is held
 	sql     *sql.Tx
 	next    *snapshot
@@ -71,16 +91,16 @@ func (t *tx) noteImage(a ChangeAction, d Digest, name string) {
 // update runs change in one transaction and publishes the result. If index is set, update writes
 // the index before it commits: an index ahead of the database does no harm, an index behind
 // could give a tenant's id to a second tenant.
-func (s *Store) update(index bool, change func(*tx) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.updateLocked(index, change)
+func (m *metadata) update(index bool, change func(*tx) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.updateLocked(index, change)
 }
 
-func (s *Store) updateLocked(index bool, change func(*tx) error) error {
-	t := &tx{s: s, next: s.snap.Load().clone()}
+func (m *metadata) updateLocked(index bool, change func(*tx) error) error {
+	t := &tx{s: m, next: m.snap.Load().clone()}
 	var err error
-	if t.sql, err = s.db.Begin(); err != nil {
+	if t.sql, err = m.db.Begin(); err != nil {
 		return dbError(err)
 	}
 	committed := false
@@ -88,57 +108,57 @@ func (s *Store) updateLocked(index bool, change func(*tx) error) error {
 		_ = t.sql.Rollback()
 		if t.sized {
 			if !committed {
-				if err := s.sizing.load(s.db, s.snap.Load().byDigest); err != nil {
-					s.log.Error("cannot load the sizes of images: the next change does", "error", err)
+				if err := m.sizing.load(m.db, m.snap.Load().byDigest); err != nil {
+					m.log.Error("cannot load the sizes of images: the next change does", "error", err)
 				}
 			}
-			s.sizing.mu.Unlock()
+			m.sizing.mu.Unlock()
 		}
 	}()
 	if err := change(t); err != nil {
 		return dbError(err)
 	}
 	if t.sized {
-		t.next.sizes = s.sizing.publish(t.next.sizes)
+		t.next.sizes = m.sizing.publish(t.next.sizes)
 	}
 	if index {
-		if err := s.index.add(t.indexLines(), t.next); err != nil {
+		if err := m.index.add(t.indexLines(), t.next); err != nil {
 			return fmt.Errorf("write index: %w", err)
 		}
-		defer s.index.settle(t.next)
+		defer m.index.settle(t.next)
 	}
-	if err := s.disk.failpoint("before commit"); err != nil {
+	if err := m.disk.failpoint("before commit"); err != nil {
 		return err
 	}
 	if err := t.sql.Commit(); err != nil {
 		return dbError(err)
 	}
 	committed = true
-	s.changes.publish(t.changes, func(generation uint64) {
+	m.changes.publish(t.changes, func(generation uint64) {
 		if len(t.changes) > 0 {
 			t.next.imagesGen = generation
 		}
-		s.snap.Store(t.next)
+		m.snap.Store(t.next)
 	})
-	return s.disk.failpoint("after commit")
+	return m.disk.failpoint("after commit")
 }
 
 // updateFreeing is update for removals. On a full disk it deletes the reserve and tries again.
-func (s *Store) updateFreeing(index bool, change func(*tx) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.updateFreeingLocked(index, change)
+func (m *metadata) updateFreeing(index bool, change func(*tx) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.updateFreeingLocked(index, change)
 }
 
-func (s *Store) updateFreeingLocked(index bool, change func(*tx) error) error {
-	err := s.updateLocked(index, change)
+func (m *metadata) updateFreeingLocked(index bool, change func(*tx) error) error {
+	err := m.updateLocked(index, change)
 	if !errors.Is(err, unix.ENOSPC) {
 		return err
 	}
-	if err := unix.Unlinkat(int(s.disk.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := unix.Unlinkat(int(m.disk.root.Fd()), reserveName, 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("give up reserve: %w", err)
 	}
-	return s.updateLocked(index, change)
+	return m.updateLocked(index, change)
 }
 
 func (t *tx) putImage(img *Image, manifest []byte, own sized) error {

@@ -26,7 +26,7 @@ const useStep = time.Hour
 // Use notes a use of an image now, without disk access. It returns false if the image does not
 // exist or is just being removed as unused: the caller then makes the image again.
 func (s *Store) Use(d Digest) bool {
-	if s.snap.Load().byDigest[d] == nil {
+	if s.meta.snap.Load().byDigest[d] == nil {
 		return false
 	}
 	return s.uses.note(d, 0) == nil
@@ -68,7 +68,7 @@ func (s *Store) SaveUses(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	snap := s.snap.Load()
+	snap := s.meta.snap.Load()
 	moved := make(map[Digest]time.Time)
 	s.uses.mu.Lock()
 	for d, u := range s.uses.at {
@@ -83,9 +83,9 @@ func (s *Store) SaveUses(ctx context.Context) error {
 	if len(moved) == 0 {
 		return nil
 	}
-	s.mu.Lock()
-	err := s.writeUses(moved)
-	s.mu.Unlock()
+	s.meta.mu.Lock()
+	err := s.meta.writeUses(moved)
+	s.meta.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("write when images were used: %w", dbError(err))
 	}
@@ -101,8 +101,8 @@ func (s *Store) SaveUses(ctx context.Context) error {
 }
 
 // writeUses uses a separate transaction, because lists do not show the times.
-func (s *Store) writeUses(at map[Digest]time.Time) error {
-	tx, err := s.db.Begin()
+func (m *metadata) writeUses(at map[Digest]time.Time) error {
+	tx, err := m.db.Begin()
 	if err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ func (s *Store) writeUses(at map[Digest]time.Time) error {
 // loadUses reads the times. An image without a time counts as used now.
 func (s *Store) loadUses() error {
 	s.uses.at, s.uses.gone = make(map[Digest]useTime), make(map[Digest]chan struct{})
-	known := s.snap.Load().byDigest
-	err := s.each(`SELECT image, used FROM image_uses`, func(scan scanFunc) error {
+	known := s.meta.snap.Load().byDigest
+	err := s.meta.each(`SELECT image, used FROM image_uses`, func(scan scanFunc) error {
 		var d Digest
 		var used int64
 		err := scan(&d, &used)
@@ -136,7 +136,7 @@ func (s *Store) loadUses() error {
 		return err
 	}
 	now := time.Now()
-	for _, img := range s.snap.Load().images {
+	for _, img := range s.meta.snap.Load().images {
 		if s.uses.at[img.Digest].now.IsZero() {
 			s.uses.at[img.Digest] = useTime{now: now}
 		}
