@@ -139,6 +139,14 @@ func tinyBase() Base {
 
 func (tinyPython) ForkServer() {}
 
+func (tinyPython) CheckHandler(t *template.Template, code CodeFiles) error {
+	module, _, dotted := strings.Cut(t.Handler, ".")
+	if !dotted || !t.Packages.Of("pip").None() {
+		return nil
+	}
+	return code.CheckModule(t.Handler, module, ".py")
+}
+
 func (tinyPython) Bootstrap() map[string][]byte {
 	return map[string][]byte{"bootstrap.py": []byte("serve()")}
 }

@@ -66,7 +66,7 @@ func (b *Builder) codeTree(ctx context.Context, of *buildOf, dir *os.Root, name 
 	}
 	defer w.Abort()
 	c := codeTree{ctx: ctx, w: w, id: of.t.ID, report: of.report, entries: map[string]codeEntry{}}
-	err = c.add(dir, name, func() error { return c.checkHandler(of.t, b.Store.Rootfs(of.base.Digest)) })
+	err = c.add(dir, name, func() error { return b.checkHandler(of.t, &c, b.Store.Rootfs(of.base.Digest)) })
 	if err != nil {
 		return "", err
 	}

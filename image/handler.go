@@ -12,83 +12,63 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"unicode"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/image/unpack"
-	"github.com/fre-engine/fre/internal/freignore"
 	"github.com/fre-engine/fre/template"
 )
 
-// checkHandler finds faults at build time that would otherwise appear at the first event: a missing
-// module, or a program that cannot run in the base. It does not run the function.
-func (c *codeTree) checkHandler(t *template.Template, rootfs string) error {
-	at := strings.LastIndexByte(t.Handler, '.')
+// HandlerChecker is a Runtime that finds faults of the handler at build time that would otherwise
+// appear at the first event, for example a missing module. It does not run the function.
+type HandlerChecker interface {
+	Runtime
+
+	// CheckHandler compares the handler of t, of any contract, with the function's code. Faults are
+	// *[template.FieldError].
+	CheckHandler(t *template.Template, code CodeFiles) error
+}
+
+// CodeFiles are the files of a function's code.
+type CodeFiles struct{ tree *codeTree }
+
+// checkHandler has the runtime check the handler. A program must be able to run in the base.
+func (b *Builder) checkHandler(t *template.Template, c *codeTree, rootfs string) error {
 	switch {
 	case t.Runtime == "native" && (t.Contract == template.ContractCGI || t.Contract == template.ContractLambda):
 		return nil // a command line
 	case t.Runtime == "native":
 		return c.checkProgram(t, rootfs)
-	case t.Runtime == "java" && (t.Contract == template.ContractLambda || t.Contract == template.ContractFramework):
-		class, _, _ := strings.Cut(t.Handler, "::")
-		return c.checkClass(t, class)
-	case at < 0:
-		return nil
-	case t.Runtime == "python" && t.Packages.Of("pip").None(): // otherwise the module may be in a package
-		return c.checkModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py", ".pyc", ".so")
-	case t.Runtime == "node" && t.Packages.Of("npm").None():
-		return c.checkModule(t.Handler, path.Clean(t.Handler[:at]), ".js", ".cjs", ".mjs", ".json", ".node")
-	case t.Runtime == "php":
-		return c.checkFile(t.Handler, path.Clean(t.Handler[:at])+".php")
-	case t.Runtime == "ruby":
-		file := t.Handler[:at]
-		// A module's name may follow the file: main.App.handle.
-		if at = strings.LastIndexByte(file, '.'); at > 0 && unicode.IsUpper([]rune(file[at+1:] + "x")[0]) {
-			file = file[:at]
+	}
+	for _, r := range b.Runtimes {
+		if checker, ok := r.(HandlerChecker); ok && r.Name() == t.Runtime {
+			return checker.CheckHandler(t, CodeFiles{c})
 		}
-		return c.checkFile(t.Handler, path.Clean(file)+".rb")
-	case t.Runtime == "java":
-		return c.checkClass(t, t.Handler[:at])
 	}
 	return nil
 }
 
-// checkClass requires the handler's class in the code or its jars, unless a package may have it.
-// Each jar must be a valid zip archive.
-func (c *codeTree) checkClass(t *template.Template, class string) error {
-	class = strings.ReplaceAll(class, ".", "/") + ".class"
-	_, found := c.entries[class]
-	for _, name := range slices.Sorted(maps.Keys(c.entries)) {
-		dir := path.Dir(name)
-		if path.Ext(name) != ".jar" || dir != "." && dir != "lib" || !c.entries[name].mode.IsRegular() {
-			continue
-		}
-		names, err := c.jarNames(name)
-		if err != nil {
-			return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code is not a valid jar (%s): build the jar again, or list the jar in %s", name, err, freignore.File)}
-		}
-		if slices.Contains(names, "BOOT-INF/classes/"+class) {
-			return c.handlerError(t.Handler, "%s is a Spring Boot jar with the class below BOOT-INF: use the plain jar (.jar.original), and list dependencies in packages.maven", name)
-		}
-		found = found || slices.Contains(names, class)
-	}
-	if found || !t.Packages.Of("maven").None() {
-		return nil
-	}
-	return c.handlerError(t.Handler, "no %s in the code or jars: add the class, or name an existing class (found: %s)", class, c.topNames())
+// Has reports whether the code has a file or directory with the name.
+func (f CodeFiles) Has(name string) bool {
+	_, ok := f.tree.entries[name]
+	return ok
 }
 
-const maxJarFiles = 100_000
+// Regular returns the regular files of the code, sorted.
+func (f CodeFiles) Regular() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.tree.entries)), func(name string) bool { return !f.tree.entries[name].mode.IsRegular() })
+}
 
-// jarNames returns the files in a jar of the code.
-func (c *codeTree) jarNames(name string) ([]string, error) {
-	f, err := c.open(name)
+const maxZipFiles = 100_000
+
+// ZipNames returns the names in a zip archive of the code. Errors also: the file is no archive.
+func (f CodeFiles) ZipNames(name string) ([]string, error) {
+	file, err := f.tree.open(name)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	z, err := unpack.Zip(f, c.entries[name].size, maxJarFiles)
+	defer file.Close()
+	z, err := unpack.Zip(file, f.tree.entries[name].size, maxZipFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -99,25 +79,30 @@ func (c *codeTree) jarNames(name string) ([]string, error) {
 	return names, nil
 }
 
-func (c *codeTree) checkFile(handler, name string) error {
-	if _, ok := c.entries[name]; ok {
+// CheckFile requires the file with the handler.
+func (f CodeFiles) CheckFile(handler, name string) error {
+	if f.Has(name) {
 		return nil
 	}
-	return c.handlerError(handler, "no %s in the code: add the file, or name an existing file (found: %s)", name, c.topNames())
+	return HandlerFault(handler, "no %s in the code: add the file, or name an existing file (found: %s)", name, f.Top())
 }
 
-// checkModule requires a directory with the module's name, or a file with an extension that the
+// CheckModule requires a directory with the module's name, or a file with an extension that the
 // language loads.
-func (c *codeTree) checkModule(handler, module string, extensions ...string) error {
-	for name := range c.entries {
+func (f CodeFiles) CheckModule(handler, module string, extensions ...string) error {
+	for name := range f.tree.entries {
 		if name == module || strings.HasPrefix(name, module+".") && slices.Contains(extensions, path.Ext(name)) {
 			return nil
 		}
 	}
-	return c.handlerError(handler, "no %s in the code: add the module, or name an existing module (found: %s)", module+extensions[0], c.topNames())
+	return HandlerFault(handler, "no %s in the code: add the module, or name an existing module (found: %s)", module+extensions[0], f.Top())
 }
 
-func (*codeTree) handlerError(handler, format string, args ...any) error {
+// Top returns the first names at the top of the code, for errors.
+func (f CodeFiles) Top() string { return f.tree.topNames() }
+
+// HandlerFault returns the error for a handler that cannot work.
+func HandlerFault(handler, format string, args ...any) error {
 	return &template.FieldError{Field: "handler", Message: fmt.Sprintf("handler %q: %s", handler, fmt.Sprintf(format, args...))}
 }
 
@@ -138,7 +123,7 @@ func (c *codeTree) topNames() string {
 
 // checkProgram requires an executable ELF file, or a script whose interpreter the base has.
 func (c *codeTree) checkProgram(t *template.Template, rootfs string) error {
-	fail := func(format string, args ...any) error { return c.handlerError(t.Handler, format, args...) }
+	fail := func(format string, args ...any) error { return HandlerFault(t.Handler, format, args...) }
 	base, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", rootfs, err)

@@ -1,15 +1,19 @@
-package image
+package image_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/runtimes/php"
+	"github.com/fre-engine/fre/runtimes/ruby"
 	"github.com/fre-engine/fre/template"
 )
 
 func TestHandlerFile(t *testing.T) {
-	c := &codeTree{entries: map[string]codeEntry{"index.php": {}, "lib/app.v2.php": {}, "main.rb": {}, "lib/app.rb": {}, "index.html": {}}}
+	code := image.CodeFilesOf("index.php", "lib/app.v2.php", "main.rb", "lib/app.rb", "index.html")
+	checkers := map[string]image.HandlerChecker{"php": php.Runtime{}, "ruby": ruby.Runtime{}}
 	for _, test := range []struct{ runtime, handler, want string }{
 		{"php", "index.handle", ""},
 		{"php", `index.App\Http::handle`, ""},
@@ -22,7 +26,7 @@ func TestHandlerFile(t *testing.T) {
 		{"ruby", "index.handle", "no index.rb in the code"},
 		{"ruby", "Missing.App.handle", "no Missing.rb in the code"},
 	} {
-		err := c.checkHandler(&template.Template{Runtime: test.runtime, Handler: test.handler}, "")
+		err := checkers[test.runtime].CheckHandler(&template.Template{Runtime: test.runtime, Handler: test.handler}, code)
 		var f *template.FieldError
 		if test.want == "" && err != nil || test.want != "" && (!errors.As(err, &f) || !strings.Contains(f.Message, test.want)) {
 			t.Errorf("%s %s: got %v, want %q", test.runtime, test.handler, err, test.want)

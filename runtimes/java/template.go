@@ -1,8 +1,13 @@
 package java
 
 import (
+	"fmt"
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
+	"path"
+	"slices"
+	"strings"
 )
 
 // Describe implements image.Described. Lambda's runtime interface client handles one event at a time.
@@ -25,4 +30,42 @@ func (Site) Syntax() template.Site {
 		Request:  template.Pattern{Pattern: requestPattern, Want: `write "group:artifact:version" or "group:artifact:version:classifier", or "group:artifact" with a "group:artifact:version@bom" that says the version`},
 		Examples: []any{[]string{"com.fasterxml.jackson.core:jackson-databind:2.17.2"}},
 	}
+}
+
+// CheckHandler implements image.HandlerChecker.
+func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
+	if t.Contract == template.ContractLambda || t.Contract == template.ContractFramework {
+		class, _, _ := strings.Cut(t.Handler, "::")
+		return checkClass(t, code, class)
+	}
+	at := strings.LastIndexByte(t.Handler, '.')
+	if at < 0 {
+		return nil
+	}
+	return checkClass(t, code, t.Handler[:at])
+}
+
+// checkClass requires the handler's class in the code or its jars, unless a package may have it.
+// Each jar must be a valid zip archive.
+func checkClass(t *template.Template, code image.CodeFiles, class string) error {
+	class = strings.ReplaceAll(class, ".", "/") + ".class"
+	found := code.Has(class)
+	for _, name := range code.Regular() {
+		dir := path.Dir(name)
+		if path.Ext(name) != ".jar" || dir != "." && dir != "lib" {
+			continue
+		}
+		names, err := code.ZipNames(name)
+		if err != nil {
+			return &template.FieldError{Field: "code.path", Message: fmt.Sprintf("%s in the code is not a valid jar (%s): build the jar again, or list the jar in .freignore", name, err)}
+		}
+		if slices.Contains(names, "BOOT-INF/classes/"+class) {
+			return image.HandlerFault(t.Handler, "%s is a Spring Boot jar with the class below BOOT-INF: use the plain jar (.jar.original), and list dependencies in packages.maven", name)
+		}
+		found = found || slices.Contains(names, class)
+	}
+	if found || !t.Packages.Of("maven").None() {
+		return nil
+	}
+	return image.HandlerFault(t.Handler, "no %s in the code or jars: add the class, or name an existing class (found: %s)", class, code.Top())
 }

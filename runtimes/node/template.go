@@ -1,8 +1,11 @@
 package node
 
 import (
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
+	"path"
+	"strings"
 )
 
 // Describe implements image.Described.
@@ -35,4 +38,13 @@ func (Site) Syntax() template.Site {
 			Examples: []any{[]string{"bcrypt"}},
 		},
 	}
+}
+
+// CheckHandler implements image.HandlerChecker. With packages, one of them may have the module.
+func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
+	at := strings.LastIndexByte(t.Handler, '.')
+	if at < 0 || !t.Packages.Of("npm").None() {
+		return nil
+	}
+	return code.CheckModule(t.Handler, path.Clean(t.Handler[:at]), ".js", ".cjs", ".mjs", ".json", ".node")
 }

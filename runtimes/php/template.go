@@ -1,8 +1,11 @@
 package php
 
 import (
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
+	"path"
+	"strings"
 )
 
 // Describe implements image.Described.
@@ -23,4 +26,13 @@ func (Site) Syntax() template.Site {
 		Request:  template.Pattern{Pattern: requestPattern, Want: `write a package such as "monolog/monolog:^3"; platform packages and repositories belong into a composer.json`},
 		Examples: []any{[]string{"monolog/monolog:^3"}},
 	}
+}
+
+// CheckHandler implements image.HandlerChecker.
+func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
+	at := strings.LastIndexByte(t.Handler, '.')
+	if at < 0 {
+		return nil
+	}
+	return code.CheckFile(t.Handler, path.Clean(t.Handler[:at])+".php")
 }

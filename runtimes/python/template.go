@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
 )
@@ -62,3 +63,12 @@ func splitExtras(name string) (file string, extras []string) {
 
 // normalName returns a package's name as PEP 503 compares names.
 func normalName(s string) string { return nameRuns.ReplaceAllString(strings.ToLower(s), "-") }
+
+// CheckHandler implements image.HandlerChecker. With packages, one of them may have the module.
+func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
+	at := strings.LastIndexByte(t.Handler, '.')
+	if at < 0 || !t.Packages.Of("pip").None() {
+		return nil
+	}
+	return code.CheckModule(t.Handler, strings.ReplaceAll(t.Handler[:at], ".", "/"), ".py", ".pyc", ".so")
+}

@@ -1,8 +1,12 @@
 package ruby
 
 import (
+	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
+	"path"
+	"strings"
+	"unicode"
 )
 
 // Describe implements image.Described.
@@ -23,4 +27,17 @@ func (Site) Syntax() template.Site {
 		Request:  template.Pattern{Pattern: requestPattern, Want: `write a gem such as "sinatra" or "rack:>= 2, < 4"; git and paths are not supported`},
 		Examples: []any{[]string{"sinatra:~> 4.0"}},
 	}
+}
+
+// CheckHandler implements image.HandlerChecker. A module's name may follow the file: main.App.handle.
+func (Runtime) CheckHandler(t *template.Template, code image.CodeFiles) error {
+	at := strings.LastIndexByte(t.Handler, '.')
+	if at < 0 {
+		return nil
+	}
+	file := t.Handler[:at]
+	if at = strings.LastIndexByte(file, '.'); at > 0 && unicode.IsUpper([]rune(file[at+1:] + "x")[0]) {
+		file = file[:at]
+	}
+	return code.CheckFile(t.Handler, path.Clean(file)+".rb")
 }

@@ -1,0 +1,10 @@
+package image
+
+// CodeFilesOf are files of code with the given names.
+func CodeFilesOf(names ...string) CodeFiles {
+	c := &codeTree{entries: map[string]codeEntry{}}
+	for _, name := range names {
+		c.entries[name] = codeEntry{}
+	}
+	return CodeFiles{c}
+}
