@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -156,7 +155,6 @@ type Engine struct {
 	buffers            *buffer.Pool
 	admission          *admission.Controller
 	places             *places
-	outward            *http.Transport // follows cfg.Outward
 	started            time.Time
 	forks              budget        // memory for fork servers
 	nextID             atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts

@@ -29,7 +29,8 @@ import (
 // with the engine.
 func TestTravel(t *testing.T) {
 	r := open(t)
-	r.cfg.ImageLimits = oci.Limits{Entries: 2}
+	r.stop()
+	r.start(Config{ImageLimits: oci.Limits{Entries: 2}})
 	archive := func(names ...string) io.Reader {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
@@ -139,7 +140,8 @@ func TestPulledFunction(t *testing.T) {
 			if _, err := r.RemoveImage(ctx, host+"/team/image:1", RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			r.cfg.Signatures = signature.Policy{{Repository: "**", Accept: signature.AcceptNone}}
+			r.stop()
+			r.start(Config{Signatures: signature.Policy{{Repository: "**", Accept: signature.AcceptNone}}})
 			if _, _, err := r.cfg.Builder.Images.Pull(ctx, host+"/team/image:1", "", func(image.Event) {}); !errors.Is(err, oci.ErrSignature) {
 				t.Errorf("a base that the policy refuses: error %v, want %v", err, oci.ErrSignature)
 			}

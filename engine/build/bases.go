@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"strings"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
-	"io"
-	"strings"
 )
 
 // bases brings base images for builds. Builds hold l.cache.mu already.

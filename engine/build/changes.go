@@ -1,8 +1,9 @@
 package build
 
 import (
-	"github.com/fre-engine/fre/store"
 	"strconv"
+
+	"github.com/fre-engine/fre/store"
 )
 
 // imageDone records an action on images. name is the name in the request, "" for the images' own

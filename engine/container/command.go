@@ -3,14 +3,15 @@ package container
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
-	"io/fs"
-	"os"
-	"slices"
 )
 
 // RunRequest is one command in a sandbox of its own, with the tenant's /work. An ordinary image

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +32,6 @@ import (
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
 	"github.com/fre-engine/fre/volume"
-	"log/slog"
 )
 
 // A container is a sandbox with a record on disk. It is created, started, stopped and started
