@@ -54,7 +54,8 @@ type LockedBase struct {
 	Packages map[string]string `json:"packages"` // Debian package → version
 }
 
-// LockedPip is valid while Request is the [template.Requests.Key] of packages.pip and Index is
+// LockedPip is valid while Request is the
+// [template.Requests.Key] of packages.pip and Index is
 // packages.pip_index.
 type LockedPip struct {
 	Request  []string          `json:"request"`
@@ -62,14 +63,16 @@ type LockedPip struct {
 	Packages []LockedPackage   `json:"packages"`
 }
 
-// LockedNPM is valid while Request is the [template.Requests.Key] of packages.npm. PackageLock is npm's own
+// LockedNPM is valid while Request is the
+// [template.Requests.Key] of packages.npm. PackageLock is npm's own
 // package-lock.json (v3) without "resolved" members.
 type LockedNPM struct {
 	Request     []string        `json:"request"`
 	PackageLock json.RawMessage `json:"package_lock"`
 }
 
-// LockedMaven is valid while Request is the [template.Requests.Key] of packages.maven. A package is a jar,
+// LockedMaven is valid while Request is the
+// [template.Requests.Key] of packages.maven. A package is a jar,
 // in the order of Maven's class path, named group:artifact or group:artifact:classifier, with one
 // hash. Provided are jars for the compiler only; no image has them.
 type LockedMaven struct {
@@ -78,14 +81,16 @@ type LockedMaven struct {
 	Provided []LockedPackage `json:"provided,omitempty"`
 }
 
-// LockedComposer is valid while Request is the [template.Requests.Key] of packages.composer. A package's
+// LockedComposer is valid while Request is the
+// [template.Requests.Key] of packages.composer. A package's
 // hash is the hash of its tree.
 type LockedComposer struct {
 	Request  []string        `json:"request"`
 	Packages []LockedPackage `json:"packages"`
 }
 
-// LockedGem is valid while Request is the [template.Requests.Key] of packages.gem. A package follows the
+// LockedGem is valid while Request is the
+// [template.Requests.Key] of packages.gem. A package follows the
 // packages it needs. The version of a platform's package ends in the platform, as in
 // 1.18.0-x86_64-linux-gnu. The only hash is the archive's.
 type LockedGem struct {

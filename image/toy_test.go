@@ -34,8 +34,8 @@ func (toyShop) Syntax() template.Site {
 	return template.Site{About: "Toys.", Request: template.Pattern{Pattern: lazyregexp.New(`^[a-z]+$`), Want: "write a toy"}}
 }
 
-// TestToyLanguage: a language and its package site, added by a test alone, have their templates parsed,
-// described in the schema, checked and built.
+// TestToyLanguage: a language and its package site, added by a test alone, have their templates
+// parsed, described in the schema, checked and built.
 func TestToyLanguage(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: toy\npackages: {shop: [bear]}\n", "box.toy": "bear"})
 	base := tinyBase()

@@ -64,12 +64,18 @@ func corsToken(s string) error {
 
 func (d *decoder) corsFields(c *CORS) []field {
 	return []field{
-		{key: "origins", required: true, value: d.strings(&c.Origins, item{patternSchema(originPattern), corsOrigin}), more: object{{"minItems", 1}, {"maxItems", maxCORS}},
-			about: "Origins such as https://app.example, or * alone for all.", examples: []any{[]string{"https://app.example"}}},
-		{key: "methods", value: d.strings(&c.Methods, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
-			about: "Methods of requests.", def: []string{"GET", "HEAD", "POST"}},
-		{key: "headers", value: d.strings(&c.Headers, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
-			about: "Header fields that requests may have.", examples: []any{[]string{"Content-Type", "Authorization"}}},
+		{
+			key: "origins", required: true, value: d.strings(&c.Origins, item{patternSchema(originPattern), corsOrigin}), more: object{{"minItems", 1}, {"maxItems", maxCORS}},
+			about: "Origins such as https://app.example, or * alone for all.", examples: []any{[]string{"https://app.example"}},
+		},
+		{
+			key: "methods", value: d.strings(&c.Methods, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
+			about: "Methods of requests.", def: []string{"GET", "HEAD", "POST"},
+		},
+		{
+			key: "headers", value: d.strings(&c.Headers, item{patternSchema(tokenPattern), corsToken}), more: object{{"maxItems", maxCORS}},
+			about: "Header fields that requests may have.", examples: []any{[]string{"Content-Type", "Authorization"}},
+		},
 		{key: "credentials", value: d.boolean(&c.Credentials), about: "Whether cookies and the like go along; not with *.", def: false},
 		{key: "max_age", value: measure(d, &c.MaxAge, durations, 0, maxCORSAge), about: "For how long a browser remembers the answer to a preflight request, at most 24h.", def: "5m"},
 	}

@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fre-engine/fre/runtimes"
 	. "github.com/fre-engine/fre/template"
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestAccess: what a template says of secrets, callers and origins, and what is wrong

@@ -35,16 +35,26 @@ func DefaultEvents() Events {
 
 func (d *decoder) eventFields(e *Events) []field {
 	return []field{
-		{key: "retries", value: integer(d, &e.Retries, 0, maxRetries), def: 3,
-			about: "Attempts after the first that fails: an exception, a crash, a time-out, or an answer of 500 and above, or 429."},
-		{key: "backoff", value: measure(d, &e.Backoff, durations, minBackoff, maxBackoff), def: "1s",
-			about: "Pause before the second attempt, doubled before each further one, up to ten minutes. 10ms to 1h."},
-		{key: "priority", value: oneOf(d, &e.Priority, "high", "normal", "low"), def: "normal",
-			about: "Which part of the engine's turns its events get while others wait: 16, 4 or 1."},
-		{key: "max_queue", value: integer(d, &e.MaxQueue, 1, maxQueue), def: 10_000,
-			about: "Events that wait at most; further ones are refused (429)."},
-		{key: "results", value: measure(d, &e.Results, durations, 0, maxResults), def: "1h",
-			about: "How long results are kept, 0s for not at all. At most 168h."},
+		{
+			key: "retries", value: integer(d, &e.Retries, 0, maxRetries), def: 3,
+			about: "Attempts after the first that fails: an exception, a crash, a time-out, or an answer of 500 and above, or 429.",
+		},
+		{
+			key: "backoff", value: measure(d, &e.Backoff, durations, minBackoff, maxBackoff), def: "1s",
+			about: "Pause before the second attempt, doubled before each further one, up to ten minutes. 10ms to 1h.",
+		},
+		{
+			key: "priority", value: oneOf(d, &e.Priority, "high", "normal", "low"), def: "normal",
+			about: "Which part of the engine's turns its events get while others wait: 16, 4 or 1.",
+		},
+		{
+			key: "max_queue", value: integer(d, &e.MaxQueue, 1, maxQueue), def: 10_000,
+			about: "Events that wait at most; further ones are refused (429).",
+		},
+		{
+			key: "results", value: measure(d, &e.Results, durations, 0, maxResults), def: "1h",
+			about: "How long results are kept, 0s for not at all. At most 168h.",
+		},
 	}
 }
 

@@ -56,79 +56,131 @@ func (d *decoder) fields(t *Template) []field {
 	git, build := &GitCode{}, &BuildStep{Output: "."}
 	cors := &CORS{}
 	return []field{
-		{key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"),
-			about: "The function's name: lower-case letters, digits and dashes.", examples: []any{"thumbnail"}},
-		{key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128"),
-			about: "The image's version. Quote it where it looks like a number.", def: "latest", examples: []any{"0.1.0"}},
-		{key: "pipeline", value: d.pipeline(&t.Pipeline),
+		{
+			key: "id", required: true, value: d.text(&t.ID, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"),
+			about: "The function's name: lower-case letters, digits and dashes.", examples: []any{"thumbnail"},
+		},
+		{
+			key: "version", value: d.text(&t.Version, versionPattern, "letters, digits and . _ + -, at most 128"),
+			about: "The image's version. Quote it where it looks like a number.", def: "latest", examples: []any{"0.1.0"},
+		},
+		{
+			key: "pipeline", value: d.pipeline(&t.Pipeline),
 			about:    "Functions of the same tenant, NAME or NAME@REVISION, that the function is, one behind the other: each has the answer of the one before. It has no base, code or sandbox of its own; of resources it has timeout alone.",
-			examples: []any{[]string{"resize", "watermark@3", "publish"}}},
-		{key: "base", value: d.base(&t.Base),
+			examples: []any{[]string{"resize", "watermark@3", "publish"}},
+		},
+		{
+			key: "base", value: d.base(&t.Base),
 			about:    "The base environment: the language's runtime on a slim system. native runs any program. It may be left out where the runtime has a base of its own. NAME:RELEASE is of that release of the distribution. oci:IMAGE is an image of a registry, archive:FILE what docker save wrote, layout:DIRECTORY an OCI layout, dir:DIRECTORY a root file system: these need runtime.",
-			examples: d.baseExamples()},
-		{key: "runtime", value: d.text(&t.Runtime, namePattern, "the name of a runtime"+d.dialect.example()),
+			examples: d.baseExamples(),
+		},
+		{
+			key: "runtime", value: d.text(&t.Runtime, namePattern, "the name of a runtime"+d.dialect.example()),
 			about: "How the function is run. The default is the base's own; where it is given the base may be left out.",
-			more:  object{{"enum", d.dialect.named(func(*Runtime) bool { return true })}}},
-		{key: "contract", value: d.contract(&t.Contract),
+			more:  object{{"enum", d.dialect.named(func(*Runtime) bool { return true })}},
+		},
+		{
+			key: "contract", value: d.contract(&t.Contract),
 			about:    "What the code is written against: fre (handle(event, context)), lambda (AWS Lambda's handlers, or its runtime interface clients), asgi, wsgi, functions-framework (Google's), knative, http (a server: the runtime http), cgi (a program for each event, RFC 3875), stdio (a program for each sandbox, the body on stdin). http, cgi and stdio imply their runtime. See docs/contracts.md.",
-			examples: []any{ContractLambda}},
-		{key: "packages", below: d.packages(t.Packages),
-			about: "Packages from the ecosystems' own sites, pinned in fret.lock by the first build.", more: d.dialect.scriptsNeed(false)},
-		{key: "slim", value: d.slim(&t.Slim),
-			about: "true: a base of FRE's also leaves out what few functions load, such as rare modules of the language and character sets. false: a base of FRE's, and Debian packages, hold all their files, of a base those but documentation. Without it, documentation and what serves installation alone are left out."},
-		{key: "keep", value: d.strings(&t.Keep, item{patternSchema(pathPattern).with("maxLength", maxItem), keepGlob}),
+			examples: []any{ContractLambda},
+		},
+		{
+			key: "packages", below: d.packages(t.Packages),
+			about: "Packages from the ecosystems' own sites, pinned in fret.lock by the first build.", more: d.dialect.scriptsNeed(false),
+		},
+		{
+			key: "slim", value: d.slim(&t.Slim),
+			about: "true: a base of FRE's also leaves out what few functions load, such as rare modules of the language and character sets. false: a base of FRE's, and Debian packages, hold all their files, of a base those but documentation. Without it, documentation and what serves installation alone are left out.",
+		},
+		{
+			key: "keep", value: d.strings(&t.Keep, item{patternSchema(pathPattern).with("maxLength", maxItem), keepGlob}),
 			about:    "Paths below the root that stay in a base of FRE's and in Debian packages though slimming would leave them out: * and ? for part of a name, ** for any number of directories.",
-			examples: []any{[]string{"usr/share/locale/de"}}},
-		{key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's soname, for example "libxml2.so.2"`)),
+			examples: []any{[]string{"usr/share/locale/de"}},
+		},
+		{
+			key: "libs", value: d.strings(&t.Libs, requirement(libPattern, `write a library's soname, for example "libxml2.so.2"`)),
 			about:    "Shared libraries by the name that programs ask for: the Debian package that has each is found, and its libraries and those they need are added.",
-			examples: []any{[]string{"libxml2.so.2"}}},
+			examples: []any{[]string{"libxml2.so.2"}},
+		},
 		{key: "code", about: "Where the function's own files come from.", more: object{{"not", object{{"required", []string{"archive", "git"}}}}}, below: []field{
-			{key: "path", value: d.codePath(&t.Code.Path),
+			{
+				key: "path", value: d.codePath(&t.Code.Path),
 				about: "A directory or file below the template's (the archive's, the repository's), which becomes /function. A .freignore file in it names what is left out.",
-				def:   ".", examples: []any{"src"}},
-			{key: "archive", value: d.codePath(&t.Code.Archive),
-				about: "A zip or tar, packed with gzip, zstd, xz or not at all, beside the template; path is then below its top.", examples: []any{"code.zip"}},
-			d.set("git", func() { t.Code.Git = git }, field{below: d.git(git),
+				def:   ".", examples: []any{"src"},
+			},
+			{
+				key: "archive", value: d.codePath(&t.Code.Archive),
+				about: "A zip or tar, packed with gzip, zstd, xz or not at all, beside the template; path is then below its top.", examples: []any{"code.zip"},
+			},
+			d.set("git", func() { t.Code.Git = git }, field{
+				below:    d.git(git),
 				about:    "A git repository; path is then below its top. fret.lock pins the commit.",
-				examples: []any{object{{"url", "https://example.org/team/function.git"}, {"ref", "v1.2"}}}}),
-			d.set("build", func() { t.Code.Build = build }, field{below: d.buildStep(build),
+				examples: []any{object{{"url", "https://example.org/team/function.git"}, {"ref", "v1.2"}}},
+			}),
+			d.set("build", func() { t.Code.Build = build }, field{
+				below:    d.buildStep(build),
 				about:    "Makes the function's files out of the code: run in a sandbox, in a copy of it, without network.",
-				examples: d.dialect.buildExamples()}),
+				examples: d.dialect.buildExamples(),
+			}),
 		}},
-		{key: "handler", value: d.text(&t.Handler, handlerPattern, `a name such as "main.handle", or a path for native`),
-			about: d.dialect.handlers(), examples: []any{"main.handle", "bin/clock"}},
+		{
+			key: "handler", value: d.text(&t.Handler, handlerPattern, `a name such as "main.handle", or a path for native`),
+			about: d.dialect.handlers(), examples: []any{"main.handle", "bin/clock"},
+		},
 		{key: "http", about: "With the runtime http: how the server is reached.", below: []field{
-			{key: "listen", value: oneOf(d, &t.HTTP.Listen, ListenPort, ListenFD), def: ListenPort,
-				about: "port: the server binds the port itself, which $PORT in its environment and its command line names. fd: FRE binds it, and the server finds the socket as file descriptor 3, as from systemd (LISTEN_FDS)."},
-			{key: "port", value: integer(d, &t.HTTP.Port, 1, 65535), def: 8080,
-				about: "Where the server listens, at 127.0.0.1 of its sandbox."},
-			{key: "ready", value: d.text(&t.HTTP.Ready, readyPattern, "the path of a request, such as /health"),
-				about: "A path that is asked for until its status is below 500, before the first event; without it a server that accepts connections is ready.", examples: []any{"/health"}},
+			{
+				key: "listen", value: oneOf(d, &t.HTTP.Listen, ListenPort, ListenFD), def: ListenPort,
+				about: "port: the server binds the port itself, which $PORT in its environment and its command line names. fd: FRE binds it, and the server finds the socket as file descriptor 3, as from systemd (LISTEN_FDS).",
+			},
+			{
+				key: "port", value: integer(d, &t.HTTP.Port, 1, 65535), def: 8080,
+				about: "Where the server listens, at 127.0.0.1 of its sandbox.",
+			},
+			{
+				key: "ready", value: d.text(&t.HTTP.Ready, readyPattern, "the path of a request, such as /health"),
+				about: "A path that is asked for until its status is below 500, before the first event; without it a server that accepts connections is ready.", examples: []any{"/health"},
+			},
 		}},
 		{key: "lambda", about: "With the contract lambda: what the handler is called with.", below: []field{
-			{key: "event", value: oneOf(d, &t.Lambda.Event, LambdaBody, LambdaHTTP), def: LambdaBody,
-				about: "body: the request's body, which is JSON; what the handler returns is the answer's. http: all of the request, in payload format 2.0 of API Gateway and function URLs, and the answer too."},
+			{
+				key: "event", value: oneOf(d, &t.Lambda.Event, LambdaBody, LambdaHTTP), def: LambdaBody,
+				about: "body: the request's body, which is JSON; what the handler returns is the answer's. http: all of the request, in payload format 2.0 of API Gateway and function URLs, and the answer too.",
+			},
 		}},
-		{key: "env", value: d.env(&t.Env),
-			about: "Environment variables of the function. Names beginning with FRE_ are reserved.", examples: []any{object{{"LOG_LEVEL", "info"}}}},
-		{key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"), def: DefaultTenant,
-			about: "Who owns the function: tenants share /work among their own functions and with nobody else. In another tenant than default the function is called NAME.TENANT."},
-		{key: "secrets", value: d.strings(&t.Secrets, item{patternSchema(secretPattern), secretNamed}),
+		{
+			key: "env", value: d.env(&t.Env),
+			about: "Environment variables of the function. Names beginning with FRE_ are reserved.", examples: []any{object{{"LOG_LEVEL", "info"}}},
+		},
+		{
+			key: "tenant", value: d.text(&t.Tenant, namePattern, "lower-case letters, digits and dashes, at most 63, not beginning with a dash"), def: DefaultTenant,
+			about: "Who owns the function: tenants share /work among their own functions and with nobody else. In another tenant than default the function is called NAME.TENANT.",
+		},
+		{
+			key: "secrets", value: d.strings(&t.Secrets, item{patternSchema(secretPattern), secretNamed}),
 			about: "Secrets of the tenant's (fre secret ls) that instances find as files in /run/secrets. They are read when an instance starts.",
-			more:  object{{"maxItems", maxSecrets}, {"uniqueItems", true}}, examples: []any{[]string{"stripe-key"}}},
-		{key: "access", value: oneOf(d, &t.Access, AccessToken, AccessOpen), more: object{{"type", "string"}},
-			about: "Who may call the function by the gateway. token: whoever has a token with the scope invoke. open: everybody, where the engine's configuration lets templates say so. Default: as that configuration says."},
-		d.set("cors", func() { t.CORS = cors }, field{below: d.corsFields(cors),
-			about: "To which web pages of other origins browsers give the function's answers. The gateway answers their preflight requests itself."}),
+			more:  object{{"maxItems", maxSecrets}, {"uniqueItems", true}}, examples: []any{[]string{"stripe-key"}},
+		},
+		{
+			key: "access", value: oneOf(d, &t.Access, AccessToken, AccessOpen), more: object{{"type", "string"}},
+			about: "Who may call the function by the gateway. token: whoever has a token with the scope invoke. open: everybody, where the engine's configuration lets templates say so. Default: as that configuration says.",
+		},
+		d.set("cors", func() { t.CORS = cors }, field{
+			below: d.corsFields(cors),
+			about: "To which web pages of other origins browsers give the function's answers. The gateway answers their preflight requests itself.",
+		}),
 		{key: "instances", about: "How many sandboxes there are and how long they live.", below: d.instances(&t.Instances)},
 		{key: "events", about: "How asynchronous events (/async-function/NAME, triggers) are treated.", below: d.eventFields(&t.Events)},
-		{key: "triggers", value: d.triggers(&t.Triggers), below: d.triggerFields(&Trigger{}),
-			about: "What makes events for the function beside requests."},
+		{
+			key: "triggers", value: d.triggers(&t.Triggers), below: d.triggerFields(&Trigger{}),
+			about: "What makes events for the function beside requests.",
+		},
 		{key: "resources", about: "The limits of one sandbox.", below: d.resources(&t.Resources)},
-		{key: "network", value: d.network(&t.Network), below: d.networkFields(&t.Network), def: NetworkNone,
+		{
+			key: "network", value: d.network(&t.Network), below: d.networkFields(&t.Network), def: NetworkNone,
 			about:    "What the function can reach. none: its own loopback. egress: the public internet, or what allow names. host: the host's own network, where the engine's configuration allows it.",
 			more:     object{{"dependentSchemas", object{{"allow", properties(object{{"mode", object{{"const", NetworkEgress}}}})}}}},
-			examples: []any{NetworkEgress, object{{"mode", NetworkEgress}, {"allow", []string{"example.org", "*.example.org:443", "198.51.100.0/24"}}}}},
+			examples: []any{NetworkEgress, object{{"mode", NetworkEgress}, {"allow", []string{"example.org", "*.example.org:443", "198.51.100.0/24"}}}},
+		},
 	}
 }
 
@@ -162,10 +214,14 @@ func (d *decoder) buildStep(b *BuildStep) []field {
 
 func (d *decoder) instances(in *Instances) []field {
 	return []field{
-		{key: "isolation", value: oneOf(d, &in.Isolation, IsolationEvent, IsolationInstance),
-			about: "event: a fresh sandbox for every event (native's default). instance: a sandbox is reused while it is warm (the others' default)."},
-		{key: "fork", value: oneOf(d, &in.Fork, ForkAuto, ForkNever), def: ForkAuto,
-			about: "auto: instances may be forked from a process that has imported the handler already (where the runtime can), each into a sandbox of its own. never: every instance imports the handler itself."},
+		{
+			key: "isolation", value: oneOf(d, &in.Isolation, IsolationEvent, IsolationInstance),
+			about: "event: a fresh sandbox for every event (native's default). instance: a sandbox is reused while it is warm (the others' default).",
+		},
+		{
+			key: "fork", value: oneOf(d, &in.Fork, ForkAuto, ForkNever), def: ForkAuto,
+			about: "auto: instances may be forked from a process that has imported the handler already (where the runtime can), each into a sandbox of its own. never: every instance imports the handler itself.",
+		},
 		{key: "concurrency", value: integer(d, &in.Concurrency, 1, maxConcurrency), about: "Events at once in one instance.", def: 1},
 		{key: "min", value: integer(d, &in.Min, 0, maxInstances), about: "Instances kept warm.", def: 0},
 		{key: "max", value: integer(d, &in.Max, 1, maxInstances), about: "The most instances at once; not less than min.", def: 64},
@@ -177,8 +233,10 @@ func (d *decoder) resources(r *Resources) []field {
 	return []field{
 		{key: "memory", value: measure(d, &r.MemoryBytes, sizes, minMemory, maxMemory), about: "Memory, swap included: at least 4MiB.", more: object{{"minimum", minMemory}}, def: "128MiB"},
 		{key: "cpu", value: measure(d, &r.CPUMillis, cores, minCPU, maxCPU), about: "Cores, or thousandths of one with m: at least 10m.", def: "1", examples: []any{"500m", 1.5}},
-		{key: "pids", value: integer(d, &r.Pids, 1, maxPids), def: 64,
-			about: "Processes and threads. Default 64, or twice instances.concurrency where that is more. At least concurrency + 8 where isolation is instance."},
+		{
+			key: "pids", value: integer(d, &r.Pids, 1, maxPids), def: 64,
+			about: "Processes and threads. Default 64, or twice instances.concurrency where that is more. At least concurrency + 8 where isolation is instance.",
+		},
 		{key: "tmp", value: measure(d, &r.TmpBytes, sizes, minTmp, maxTmp), about: "Size of /tmp, which counts as memory while it is used: at least 64KiB.", more: object{{"minimum", minTmp}}, def: "64MiB"},
 		{key: "files", value: integer(d, &r.Files, minFiles, maxFiles), about: "Open files of one process.", def: 1024},
 		{key: "timeout", value: measure(d, &r.Timeout, durations, minTimeout, maxTimeout), about: "Wall-clock time of one event: at most 24h.", def: "30s"},
@@ -188,10 +246,14 @@ func (d *decoder) resources(r *Resources) []field {
 func (d *decoder) networkFields(n *Network) []field {
 	return []field{
 		{key: "mode", required: true, value: oneOf(d, &n.Mode, NetworkNone, NetworkEgress, NetworkHost), about: "none, egress or host."},
-		{key: "allow", value: d.destinations(&n.Allow),
-			about: "With egress: nothing but these. A name, *.NAME for all names below it, an address or ADDRESS/BITS, each with :PORT behind it for one port; IPv6 stands in brackets before a port."},
-		{key: "lend_connection", value: d.boolean(&n.LendConnection), def: false,
-			about: "Whether the function is lent its client's connection, a socket of the host's network, to write a long answer to: for functions that are trusted, where the engine's configuration allows it (network.lend_connections). It is " + d.dialect.connected() + "."},
+		{
+			key: "allow", value: d.destinations(&n.Allow),
+			about: "With egress: nothing but these. A name, *.NAME for all names below it, an address or ADDRESS/BITS, each with :PORT behind it for one port; IPv6 stands in brackets before a port.",
+		},
+		{
+			key: "lend_connection", value: d.boolean(&n.LendConnection), def: false,
+			about: "Whether the function is lent its client's connection, a socket of the host's network, to write a long answer to: for functions that are trusted, where the engine's configuration allows it (network.lend_connections). It is " + d.dialect.connected() + ".",
+		},
 	}
 }
 

@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fre-engine/fre/runtimes"
-	. "github.com/fre-engine/fre/template"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/fre-engine/fre/runtimes"
+	. "github.com/fre-engine/fre/template"
 )
 
 var ignoreSource = cmpopts.IgnoreUnexported(Template{})

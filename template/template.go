@@ -1,3 +1,6 @@
+// Package template reads fret.yaml, a function's template. A [Dialect] holds the part of the language
+// that bases, runtimes and package sites bring, and parses a [Template] or writes the schema of
+// templates.
 package template
 
 import (

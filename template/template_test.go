@@ -1,11 +1,12 @@
 package template_test
 
 import (
-	"github.com/fre-engine/fre/runtimes"
-	. "github.com/fre-engine/fre/template"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fre-engine/fre/runtimes"
+	. "github.com/fre-engine/fre/template"
 )
 
 // A file of requests, or one that it takes, changed: the lock answers no more.

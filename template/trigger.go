@@ -145,31 +145,45 @@ func (d *decoder) triggerFields(t *Trigger) []field {
 		}}),
 		d.set("cron", func() { t.Cron = c }, field{below: d.cronFields(c), about: "An event at times of day."}),
 		d.set("cloudevents", func() { t.CloudEvents = e }, field{below: d.cloudEventsFields(e), about: "CloudEvents by HTTP to /hooks/FUNCTION/NAME: binary, structured, batches."}),
-		d.set("nats", func() { t.NATS = m }, field{below: d.natsFields(m),
+		d.set("nats", func() { t.NATS = m }, field{
+			below: d.natsFields(m),
 			about: "Messages that others publish to subjects of NATS, below fre.in.TENANT or as the engine's configuration allows.",
-			more:  object{{"not", object{{"required", []string{"stream", "queue"}}}}}}),
+			more:  object{{"not", object{{"required", []string{"stream", "queue"}}}}},
+		}),
 		d.set("files", func() { t.Files = f }, field{about: "Files that are put into /work, each once it is complete.", below: []field{
-			{key: "path", required: true, value: d.text(&f.Path, filesPattern, "a pattern of paths below /work such as inbox/*.csv"), more: object{{"maxLength", maxFilesPath}},
-				about: "A pattern of paths below /work, ** for any number of directories.", examples: []any{"inbox/*.csv"}},
+			{
+				key: "path", required: true, value: d.text(&f.Path, filesPattern, "a pattern of paths below /work such as inbox/*.csv"), more: object{{"maxLength", maxFilesPath}},
+				about: "A pattern of paths below /work, ** for any number of directories.", examples: []any{"inbox/*.csv"},
+			},
 		}}),
 	}
 }
 
 func (d *decoder) webhookFields(w *Webhook) []field {
 	return []field{
-		{key: "signature", required: true, value: oneOf(d, &w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none"),
-			about: "Whose way of signing it is; hmac: HMAC-SHA256 of the body, in hexadecimal digits or base64."},
+		{
+			key: "signature", required: true, value: oneOf(d, &w.Signature, "github", "gitlab", "gitee", "stripe", "hmac", "none"),
+			about: "Whose way of signing it is; hmac: HMAC-SHA256 of the body, in hexadecimal digits or base64.",
+		},
 		{key: "secret", value: d.text(&w.Secret, namePattern, "the name of a secret of the tenant's"), about: "Name of the tenant's secret."},
-		{key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field"),
-			about: "Of hmac: the field that holds the signature; X-Signature-256 unless it is given."},
-		{key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field"),
-			about: "Of hmac: the field that holds the time in seconds, which is signed before the body, with a dot between."},
+		{
+			key: "header", value: d.text(&w.Header, fieldNamePattern, "the name of a header field"),
+			about: "Of hmac: the field that holds the signature; X-Signature-256 unless it is given.",
+		},
+		{
+			key: "timestamp", value: d.text(&w.Timestamp, fieldNamePattern, "the name of a header field"),
+			about: "Of hmac: the field that holds the time in seconds, which is signed before the body, with a dot between.",
+		},
 		{key: "tolerance", value: measure(d, &w.Tolerance, durations, minTolerance, maxTolerance), about: "How far a signed time may be from the engine's. 1s to 24h.", def: "5m"},
-		{key: "key", value: d.text(&w.Key, keyPattern, `the name of a header field such as X-GitHub-Delivery, or a JSON pointer into the body such as "/id"`),
-			about: "What tells a sender's retries from other events: a header field, or a JSON pointer (RFC 6901) into the body.", examples: []any{"/id", "X-GitHub-Delivery"}},
+		{
+			key: "key", value: d.text(&w.Key, keyPattern, `the name of a header field such as X-GitHub-Delivery, or a JSON pointer into the body such as "/id"`),
+			about: "What tells a sender's retries from other events: a header field, or a JSON pointer (RFC 6901) into the body.", examples: []any{"/id", "X-GitHub-Delivery"},
+		},
 		{key: "paths", value: d.strings(&w.Paths, globs()), about: "Patterns of what follows the name in the path; other requests are ignored."},
-		{key: "headers", value: d.strings(&w.Headers, unbounded(requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))),
-			about: "Fields and patterns of their values, each name of which must match; other requests are ignored.", examples: []any{[]string{"X-GitHub-Event: push"}}},
+		{
+			key: "headers", value: d.strings(&w.Headers, unbounded(requirement(headerPattern, `write a field and a pattern of its value, such as "X-GitHub-Event: push"`))),
+			about: "Fields and patterns of their values, each name of which must match; other requests are ignored.", examples: []any{[]string{"X-GitHub-Event: push"}},
+		},
 	}
 }
 
@@ -186,9 +200,11 @@ func unbounded(of item) item {
 
 func (d *decoder) cronFields(c *Cron) []field {
 	return []field{
-		{key: "schedule", required: true, value: d.text(&c.Schedule, schedulePattern, `five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`),
+		{
+			key: "schedule", required: true, value: d.text(&c.Schedule, schedulePattern, `five fields (minute hour day month weekday) such as "30 4 * * 1-5", or @daily`),
 			about: "Minute, hour, day of month, month, weekday, as crontab(5) of Debian has them; or @hourly, @daily, @weekly, @monthly, @yearly.",
-			more:  object{{"pattern", `^[ \t]*(@(hourly|daily|midnight|weekly|monthly|yearly|annually)|[0-9A-Za-z*/,-]+([ \t]+[0-9A-Za-z*/,-]+){4})[ \t]*$`}}, examples: []any{"30 4 * * 1-5"}},
+			more:  object{{"pattern", `^[ \t]*(@(hourly|daily|midnight|weekly|monthly|yearly|annually)|[0-9A-Za-z*/,-]+([ \t]+[0-9A-Za-z*/,-]+){4})[ \t]*$`}}, examples: []any{"30 4 * * 1-5"},
+		},
 		{key: "zone", value: d.text(&c.Zone, zonePattern, "a time zone such as Europe/Berlin"), about: "A time zone of the IANA database.", def: "UTC"},
 		{key: "missed", value: oneOf(d, &c.Missed, "skip", "once"), about: "Of times when no engine ran: skip them, or make up for the last of them once.", def: "skip"},
 		{key: "path", value: d.text(&c.Path, readyPattern, "the path of an event, such as /nightly"), about: "The event's path.", def: "/"},
@@ -206,10 +222,14 @@ func (d *decoder) cloudEventsFields(e *CloudEvents) []field {
 
 func (d *decoder) natsFields(m *NATS) []field {
 	return []field{
-		{key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject, for example orders.> or orders.*.new, not beginning with a wildcard"),
-			about: "* stands for one token but for the first, > for the rest.", examples: []any{"orders.>"}},
-		{key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS"),
-			about: "The stream that has them: each message is an event once at least. Without it messages are taken as they pass."},
+		{
+			key: "subject", required: true, value: d.text(&m.Subject, subjectPattern, "a subject, for example orders.> or orders.*.new, not beginning with a wildcard"),
+			about: "* stands for one token but for the first, > for the rest.", examples: []any{"orders.>"},
+		},
+		{
+			key: "stream", value: d.text(&m.Stream, streamPattern, "the name of a stream, such as ORDERS"),
+			about: "The stream that has them: each message is an event once at least. Without it messages are taken as they pass.",
+		},
 		{key: "queue", value: d.text(&m.Queue, streamPattern, "the name of a queue group"), about: "The queue group whose members share the messages, without a stream."},
 	}
 }

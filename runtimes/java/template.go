@@ -2,12 +2,13 @@ package java
 
 import (
 	"fmt"
-	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/lazyregexp"
-	"github.com/fre-engine/fre/template"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/lazyregexp"
+	"github.com/fre-engine/fre/template"
 )
 
 // Describe implements image.Described. Lambda's runtime interface client handles one event at a time.

@@ -1,11 +1,12 @@
 package php
 
 import (
+	"path"
+	"strings"
+
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/lazyregexp"
 	"github.com/fre-engine/fre/template"
-	"path"
-	"strings"
 )
 
 // Describe implements image.Described.

@@ -1,12 +1,13 @@
 package ruby
 
 import (
-	"github.com/fre-engine/fre/image"
-	"github.com/fre-engine/fre/internal/lazyregexp"
-	"github.com/fre-engine/fre/template"
 	"path"
 	"strings"
 	"unicode"
+
+	"github.com/fre-engine/fre/image"
+	"github.com/fre-engine/fre/internal/lazyregexp"
+	"github.com/fre-engine/fre/template"
 )
 
 // Describe implements image.Described.
