@@ -33,6 +33,7 @@ require (
 require (
 	github.com/Eyevinn/dash-mpd v0.12.0 // indirect
 	github.com/Eyevinn/mp4ff v0.56.0 // indirect
+	github.com/Masterminds/semver/v3 v3.5.0 // indirect
 	github.com/ProtonMail/go-crypto v1.3.0 // indirect
 	github.com/abema/go-mp4 v1.5.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
