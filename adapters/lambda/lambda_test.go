@@ -27,6 +27,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/runtimes"
@@ -331,7 +332,7 @@ func newTest(t *testing.T, unsigned string) (http.Handler, *access.Access) {
 		}
 	})
 	guard := &gateway.Guard{Access: a, Front: func(string) (engine.Front, bool) { return engine.Front{}, false }}
-	return New(Config{Engine: &engine.Engine{}, Guard: guard, Events: nothing{}, Scratch: scratch(t), Log: slog.New(slog.DiscardHandler), Region: "us-east-1", Unsigned: unsigned}), a
+	return New(Config{Engine: &engine.Engine{Library: &build.Library{}}, Guard: guard, Events: nothing{}, Scratch: scratch(t), Log: slog.New(slog.DiscardHandler), Region: "us-east-1", Unsigned: unsigned}), a
 }
 
 // TestRefused: what is not signed, or not for this tenant's key, reaches no handler.

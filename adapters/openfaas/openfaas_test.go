@@ -21,6 +21,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes"
@@ -252,7 +253,7 @@ func openAccess(t *testing.T) (a *access.Access, audit string) {
 // What a token may not do is in the audit log as refused, whoever finds it out.
 func TestRefusedIsAudited(t *testing.T) {
 	a, audit := openAccess(t)
-	h := New(Config{Access: a, Engine: &engine.Engine{}, Log: slog.New(slog.DiscardHandler)})
+	h := New(Config{Access: a, Engine: &engine.Engine{Library: &build.Library{}}, Log: slog.New(slog.DiscardHandler)})
 	for _, scope := range []access.Scope{access.Invoke, access.Admin} { // which lacks all tenants
 		_, token, err := a.CreateToken(access.TokenOptions{Name: "t", Tenant: "acme", Scopes: []access.Scope{scope}})
 		if err != nil {
