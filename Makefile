@@ -247,7 +247,7 @@ test-v2: deps-v2 build ## root tests on a kernel with cgroup v2 only, under qemu
 test-v2-core: deps-v2 build ## the tests of test-v2 that depend on the version of cgroups
 	test/v2/run.sh test/v2 internal/linux sandbox/cgroup \
 		'sandbox Run Namespaces Limits KillReachesAll Signal ManyAtOnce SpawnerKilled ScratchLimits ForkBombGivesWay ParkedLimits Ceilings ProcFiles' \
-		'engine WarmReuse FreshPerEvent Run WithLimits WorkLimit Stop' \
+		'engine WarmReuse FreshPerEvent Run WorkLimit Stop' \
 		'test/security Bombs KernelMemory ProcFiles ContainerSees'
 
 .PHONY: test-v2-system

@@ -14,10 +14,10 @@ cd "$(dirname "$0")/../.."
 # its tests that are named behind it, without "Test". Emulation is ten times slower.
 packages=(test/v2 internal/linux function/channel/rawio volume sandbox/cgroup sandbox/netns sandbox/egress sandbox
 	'store AddDir Adopt CrashAtFailpoints DiskFull FileSystemLinkLimit FilesAreShared Owners PutImage Reconcile RemoveImage SameImageAtOnce Sizes'
-	'engine BuildStep BuildStepFills CPUCount Container ContainerPreparedLayer DiskUsage Drain ForkEnds ForkHostile ForkIsolation ForkServerDies
+	'engine BuildStep BuildStepFills Container ContainerPreparedLayer DiskUsage Drain ForkEnds ForkHostile ForkIsolation ForkServerDies
 		FreshPerEvent LargerHost ParkedTool ProcessesSignalWait Run RunTenant ParkedInterpreter InterpreterBurst InterpreterDies InterpretersAmongStarts
-		StartKinds Stdio Stop Temporary WarmReuse WithLimits WorkLimit WorkOnDisk'
-	'engine/live LimitsOf Own'
+		StartKinds Stdio Stop Temporary WarmReuse WorkLimit WorkOnDisk'
+	'engine/live CPUCount LimitsOf Own WithLimits'
 	'bench/internal/nettrace Allocations Missing' # the others drop packets by a program that needs Linux 6.6
 	test/security)
 
