@@ -135,5 +135,14 @@ func TestNoInterpretersForOne(t *testing.T) {
 // agentRuntime has testdata/fn for the program of agents' sandboxes.
 type agentRuntime struct{ plainRuntime }
 
-func (agentRuntime) Name() string                 { return "http" }
+func (agentRuntime) Name() string { return "http" }
+
+// Contract returns the runtime for the contract http, nil for other contracts.
+func (r agentRuntime) Contract(c template.Contract) image.Runtime {
+	if c != template.ContractHTTP {
+		return nil
+	}
+	return r
+}
+
 func (agentRuntime) Bootstrap() map[string][]byte { return map[string][]byte{"http": fnBinary} }

@@ -471,6 +471,7 @@ func (h *Host) startParked(ctx context.Context, ps *parkedSandbox, spec *Spec, c
 	}
 	if err != nil {
 		ps.drop()
+		h.forget(s) // the next way to start the sandbox needs the name
 		return nil, err
 	}
 	return s.begun(spec, clock), nil

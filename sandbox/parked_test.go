@@ -359,7 +359,9 @@ func TestParkedDiesUnread(t *testing.T) {
 			sb.Kill()
 		}()
 	}
-	if out, _ := run(t, h, prog(fretest.Rootfs(t), "args", "on")); out != "on\n" {
+	spec := prog(fretest.Rootfs(t), "args", "on")
+	spec.ID = "named" // the name passes from one parked sandbox to the next
+	if out, _ := run(t, h, spec); out != "on\n" {
 		t.Errorf("start whose parked sandboxes die: %q", out)
 	}
 	if now := h.Parked(); now.Died == 0 {
