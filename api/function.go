@@ -32,8 +32,8 @@ type FunctionDetails struct {
 	ParkedInterpreters *ParkedInterpreters `json:"parked_interpreters,omitempty"` // nil if the engine parks no interpreters for the function
 }
 
-// ParkedInterpreters counts the parked interpreters available to a function's instances. Functions on the
-// same base environment share them.
+// ParkedInterpreters counts the parked interpreters available to a function's instances. Functions
+// on the same base environment share them.
 type ParkedInterpreters struct {
 	Ready       int   `json:"ready"`        // parked now
 	Want        int   `json:"want"`         // number that recent demand calls for

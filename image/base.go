@@ -34,8 +34,8 @@ const systemPath = "PATH=/usr/local/bin:/usr/bin:/bin"
 // systemTime is the time stamp of files that the builder writes: equal input gives equal images.
 var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Base finds the base environment that a template names ([template.ParseBase]), or builds it from Debian
-// packages. An existing image is used while the specification is unchanged; to get Debian's
+// Base finds the base environment that a template names ([template.ParseBase]), or builds it from
+// Debian packages. An existing image is used while the specification is unchanged; to get Debian's
 // updates, remove the image. Errors: [ErrUnknownBase], those of package debian, and the store's.
 func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
 	img, err := b.baseWith(ctx, name, template.SlimDefault, nil, report)

@@ -45,8 +45,8 @@ func documentation() []string {
 	}
 }
 
-// LockedDeb is valid while Request is the [template.Requests.Key] of packages.deb, Libs the template's libs,
-// and the lock's Base the build's base.
+// LockedDeb is valid while Request is the [template.Requests.Key] of packages.deb, Libs the
+// template's libs, and the lock's Base the build's base.
 type LockedDeb struct {
 	Request  []string           `json:"request"`
 	Libs     []string           `json:"libs,omitempty"`

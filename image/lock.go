@@ -30,8 +30,8 @@ const (
 
 // Lock pins the names, versions and hashes that a build resolved; it has no host names.
 //
-// A section is valid while its Request equals the template's ([template.Requests.Key]): see [Lock.PipFor]
-// and the like.
+// A section is valid while its Request equals the template's ([template.Requests.Key]): see
+// [Lock.PipFor] and the like.
 type Lock struct {
 	Version  int             `json:"version"` // 1
 	Base     LockedBase      `json:"base"`

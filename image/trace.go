@@ -75,8 +75,8 @@ type LeftOutPart struct {
 //   - files that the runtime reads when a function fails ([Traced])
 //
 // A directory without kept files is removed: Python would take it for a package. The new image
-// shares contents with the old one. Errors: [ErrSlimmed], *[template.FieldError] for a bad glob, errors of
-// the store.
+// shares contents with the old one. Errors: [ErrSlimmed], *[template.FieldError] for a bad glob,
+// errors of the store.
 func (b *Builder) Slim(ctx context.Context, img *store.Image, o SlimOptions) (*Slimmed, error) {
 	out, err := b.slim(ctx, img, o)
 	if err != nil {

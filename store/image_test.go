@@ -203,7 +203,7 @@ func TestImageReferences(t *testing.T) {
 }
 
 func TestAmbiguousReference(t *testing.T) {
-	var s Store
+	s := Store{meta: new(metadata)}
 	n := newSnapshot()
 	for _, tail := range []string{"0", "1"} {
 		d := Digest(digestPrefix + strings.Repeat("abcdef", 10) + "012" + tail)

@@ -228,7 +228,7 @@ input or output. A destination with a slash at the end is a directory.`,
 			case isFrom == isTo:
 				return command.Usage(errors.New("one argument must be ID:PATH, such as agent-0123456789abcdef:main.py"))
 			case isTo:
-				return copyIn(c, cmd, cl, a[0], to, toPath)
+				return copyIn(cmd, cl, a[0], to, toPath)
 			}
 			in, err := cl.Agents().ReadFile(cmd.Context(), from, fromPath, client.AgentRange{})
 			if err != nil {
@@ -253,7 +253,7 @@ input or output. A destination with a slash at the end is a directory.`,
 	}
 }
 
-func copyIn(c *cli, cmd *cobra.Command, cl *client.Client, from, id, to string) error {
+func copyIn(cmd *cobra.Command, cl *client.Client, from, id, to string) error {
 	in, mode, base := cmd.InOrStdin(), "", "stdin"
 	if from != "-" {
 		f, err := os.Open(from)

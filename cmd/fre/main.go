@@ -69,10 +69,10 @@ all other commands are clients of a running engine.`,
 	root.PersistentFlags().StringVar(&c.socket, "socket", defaultSocket(), "`path` of the engine's control socket (FRE_SOCKET)")
 	root.PersistentFlags().Lookup("socket").DefValue = client.DefaultSocket
 	root.AddCommand(
-		serveCommand(), newCommand(c), templateCommand(c), buildCommand(c),
+		serveCommand(), newCommand(), templateCommand(c), buildCommand(c),
 		imagesCommand(c), imageCommand(c), pullCommand(c), pushCommand(c), registryCommand(), deployCommand(c), testCommand(c), devCommand(c), functionsCommand(c), functionCommand(c),
 		agentCommand(c), mcpCommand(c),
-		keyCommand(c), tenantCommand(c), tokenCommand(c), secretCommand(c), auditCommand(c),
+		keyCommand(), tenantCommand(c), tokenCommand(c), secretCommand(c), auditCommand(c),
 		invokeCommand(c), runCommand(c), createCommand(c), startCommand(c), attachCommand(c), renameCommand(c), rmCommand(c), containerCommand(c), psCommand(c), topCommand(c), statsCommand(c), inspectCommand(c), logsCommand(c), eventsCommand(c), triggersCommand(c), nodesCommand(c), stopCommand(c), killCommand(c), waitCommand(c),
 		versionCommand(c), statusCommand(c), doctorCommand(c), systemCommand(c), debugCommand(c),
 		&cobra.Command{Use: "exit-codes", Short: "Exit codes of fre", Long: exitCodes},

@@ -48,7 +48,7 @@ func scaffoldKinds() []string {
 	return kinds
 }
 
-func newCommand(c *cli) *cobra.Command {
+func newCommand() *cobra.Command {
 	kinds := scaffoldKinds()
 	return &cobra.Command{
 		Use:   "new LANGUAGE DIR",

@@ -20,7 +20,7 @@ import (
 // passwordVariable is cosign's variable too.
 const passwordVariable = "COSIGN_PASSWORD"
 
-func keyCommand(c *cli) *cobra.Command {
+func keyCommand() *cobra.Command {
 	cmd := command.Group(&cobra.Command{Use: "key", Short: "Work with keys for signatures"})
 	cmd.AddCommand(keyGenerate())
 	return cmd

@@ -174,8 +174,8 @@ func (m *Manager) newContainer(rec Container) (*container, error) {
 }
 
 // CreateContainer makes a container from an image. The image stays as long as the container.
-// Errors: an *template.FieldError for an invalid field, live.ErrNameTaken, a *live.QuotaError for limits
-// above the tenant's quotas.
+// Errors: a *template.FieldError for an invalid field, live.ErrNameTaken, a *live.QuotaError for
+// limits above the tenant's quotas.
 func (m *Manager) CreateContainer(ctx context.Context, cfg Config) (*Container, error) {
 	if err := m.life.Begin(); err != nil {
 		return nil, err

@@ -345,12 +345,14 @@ func (r *Table) Close() {
 	}
 }
 
+// IsClosed reports whether Close was called.
 func (r *Table) IsClosed() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.closed
 }
 
+// All returns the live sandboxes in no order.
 func (r *Table) All() []*Box {
 	r.mu.Lock()
 	defer r.mu.Unlock()

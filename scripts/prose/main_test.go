@@ -12,14 +12,14 @@ import (
 func TestProse(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"good/a.go":            "// Package good " + strings.Repeat("opens the store and reads the index. ", 20) + "\npackage good\n",
-		"bad/a.go":             "// Package bad " + strings.Repeat("does what it is that they want of the store. ", 20) + "\npackage bad\n",
-		"bad/a_test.go":        "// " + strings.Repeat("what ", 200) + "\npackage bad\n",
-		"short/a.go":           "// Package short is what it is.\npackage short\n",
-		"bad/testdata/a.go":    "// " + strings.Repeat("what ", 200) + "\npackage a\n",
-		"docs/page.md":         strings.Repeat("The engine reads the file. ", 40) + "\n```\n" + strings.Repeat("what ", 200) + "\n```\n",
-		"docs/vague.md":        strings.Repeat("It is what the engine reads there. ", 40),
-		"bench/docs/x.md": strings.Repeat("what ", 200),
+		"good/a.go":         "// Package good " + strings.Repeat("opens the store and reads the index. ", 20) + "\npackage good\n",
+		"bad/a.go":          "// Package bad " + strings.Repeat("does what it is that they want of the store. ", 20) + "\npackage bad\n",
+		"bad/a_test.go":     "// " + strings.Repeat("what ", 200) + "\npackage bad\n",
+		"short/a.go":        "// Package short is what it is.\npackage short\n",
+		"bad/testdata/a.go": "// " + strings.Repeat("what ", 200) + "\npackage a\n",
+		"docs/page.md":      strings.Repeat("The engine reads the file. ", 40) + "\n```\n" + strings.Repeat("what ", 200) + "\n```\n",
+		"docs/vague.md":     strings.Repeat("It is what the engine reads there. ", 40),
+		"bench/docs/x.md":   strings.Repeat("what ", 200),
 	} {
 		p := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {

@@ -21,6 +21,7 @@ var functions = []function{
 	{"kept", "probe", "base: python\ninstances: {min: 1, max: 2, idle: 1s}\n"},
 	{"brief", "probe", "base: python\ninstances: {idle: 1s}\n"},
 	{"patient", "probe", "base: python\ninstances: {isolation: event}\nresources: {timeout: 120s}\n"},
+	{"unforked", "probe", "base: python\ninstances: {fork: never}\n"},
 	{"red-one", "probe", "base: python\ntenant: red\n"},
 	{"red-two", "probe", "base: python\ntenant: red\n"},
 	{"blue", "probe", "base: python\ntenant: blue\n"},
