@@ -131,7 +131,10 @@ func (w *world) drawn(ctx context.Context, t *testing.T, at string) (all []patch
 		await new Promise((done, failed) => { v.onloadeddata = done; v.onerror = () => failed(new Error(v.error.message)); });
 		await new Promise((done) => { v.onseeked = done; v.currentTime = 0.55; });
 		const canvas = new OffscreenCanvas(v.videoWidth, v.videoHeight), c = canvas.getContext("2d", { colorSpace: "srgb" });
-		c.drawImage(v, 0, 0);
+		do { // a seek may end before its picture can be drawn: the canvas stays transparent
+			await new Promise((done) => setTimeout(done));
+			c.drawImage(v, 0, 0);
+		} while (c.getImageData(0, 0, 1, 1).data[3] === 0);
 		return Array.from({ length: %d }, (_, i) => [...c.getImageData((i + 0.5) * v.videoWidth / %[2]d, v.videoHeight / 2, 1, 1).data.slice(0, 3)]);
 	})()`, at, len(patches)), &all, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) })); err != nil {
 		t.Fatalf("%s: %v", at, err)
