@@ -47,7 +47,7 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// What is in use at one time never overlaps, in whatever order and sizes.
+// Buffers in use at one time never overlap, in any order and of any size.
 func TestNoOverlap(t *testing.T) {
 	p := newPool(t, 8)
 	type loan struct {

@@ -88,7 +88,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 }
 
-// Those with a request under way keep their slots: others are told to come again.
+// Connections with a request under way keep their slots; others are told to come again.
 func TestConnectionsRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	waiting := make(chan struct{}, 2)

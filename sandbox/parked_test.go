@@ -403,7 +403,7 @@ func TestParkedBurst(t *testing.T) {
 		group.Wait()
 		return count
 	}
-	// What a burst asks for depends on how fast it is served: 12 at most of Config.Parked.
+	// The demand of a burst depends on how fast the burst is served: 12 at most of Config.Parked.
 	wanted := func() (n int) {
 		h.parked.mu.Lock()
 		defer h.parked.mu.Unlock()
