@@ -84,9 +84,10 @@ type watcher struct {
 	dirs   map[int]string
 	known  map[string]int // the inverse of dirs
 
-	fresh map[string]bool // paths with new events
-	later map[string]bool // paths to look at again at due
-	whole bool            // look through everything at due
+	fresh map[string]bool     // paths with new events
+	later map[string]bool     // paths to look at again at due
+	empty map[string]sighting // empty files that were not offered, by path
+	whole bool                // look through everything at due
 	due   time.Time
 	some  bool      // some directories are not watched
 	next  time.Time // if some: when to look through everything
@@ -94,22 +95,20 @@ type watcher struct {
 	alone bool      // logged that inotify is missing
 }
 
+// sighting is the first look at an empty file.
+type sighting struct {
+	key string
+	at  time.Time
+}
+
 // Watch offers the matching files until ctx ends, the existing ones first. If offer returns an
 // error, the file is offered again later. offer is called from several goroutines at once.
 func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) error) (err error) {
-	pattern, err := glob.Parse(cfg.Pattern)
+	w, err := newWatcher(cfg, offer)
 	if err != nil {
 		return err
 	}
-	root, err := unix.Open(cfg.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", cfg.Dir, err)
-	}
-	w := &watcher{cfg: cfg, pattern: pattern, root: root, offer: offer, fresh: map[string]bool{}, later: map[string]bool{}}
 	defer func() { err = errors.Join(err, w.close()) }()
-	if w.record, err = openRecord(cfg.Record); err != nil {
-		return err
-	}
 	w.renew()
 	buf := make([]byte, 64<<10)
 	for ctx.Err() == nil {
@@ -121,6 +120,23 @@ func Watch(ctx context.Context, cfg Config, offer func(context.Context, *File) e
 		}
 	}
 	return nil
+}
+
+// newWatcher opens the directory and the record. The caller calls close.
+func newWatcher(cfg Config, offer func(context.Context, *File) error) (*watcher, error) {
+	pattern, err := glob.Parse(cfg.Pattern)
+	if err != nil {
+		return nil, err
+	}
+	root, err := unix.Open(cfg.Dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", cfg.Dir, err)
+	}
+	w := &watcher{cfg: cfg, pattern: pattern, root: root, offer: offer, fresh: map[string]bool{}, later: map[string]bool{}, empty: map[string]sighting{}}
+	if w.record, err = openRecord(cfg.Record); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
 }
 
 func (w *watcher) close() error {
@@ -400,6 +416,7 @@ func (w *watcher) open(p string, flags uint64) (int, error) {
 func (w *watcher) offerAll(ctx context.Context, paths []string, present map[string]bool) (refused bool, err error) {
 	var mu sync.Mutex // guards refused, offered, present, w.later and w.whole
 	var offered []string
+	sent := map[string]bool{} // keys; a path may occur twice, as one with an event and as one to look at again
 	work := make(chan *File)
 	var all sync.WaitGroup
 	for range min(offering, len(paths)) {
@@ -439,7 +456,8 @@ func (w *watcher) offerAll(ctx context.Context, paths []string, present map[stri
 			present[f.Key] = true
 		}
 		mu.Unlock()
-		if f != nil && !w.record.has(f.Key) {
+		if f != nil && !sent[f.Key] && !w.record.has(f.Key) {
+			sent[f.Key] = true
 			work <- f
 		}
 	}
@@ -474,13 +492,35 @@ func (w *watcher) complete(p string) (*File, error) {
 	if err := errors.Join(err, unlock); err != nil {
 		return nil, err
 	}
-	// open(2) creates a file before the kernel counts its writer (fs/namei.c, lookup_open and
-	// do_open): an empty file may have a writer that F_SETLEASE does not see.
-	if age := time.Since(time.Unix(st.Mtim.Unix())); st.Size == 0 && age.Abs() < later {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%d", p, st.Ino, st.Size, st.Mtim.Nano()))
+	f := &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}
+	if st.Size > 0 {
+		delete(w.empty, p)
+	} else if !w.record.has(f.Key) && !w.stayedEmpty(f) {
 		return nil, unix.EAGAIN
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d\x00%d\x00%d", p, st.Ino, st.Size, st.Mtim.Nano()))
-	return &File{Path: p, Size: st.Size, Modified: time.Unix(st.Mtim.Unix()).UTC(), Key: hex.EncodeToString(sum[:keySize])}, nil
+	return f, nil
+}
+
+// stayedEmpty reports whether an empty file is unchanged since a look at least later ago. open(2)
+// creates a file before the kernel counts its writer (fs/namei.c, lookup_open and do_open): an empty
+// file may have a writer that F_SETLEASE does not see. The time of modification, used only
+// when maxPaths files wait, does not tell the age: the file system sets it before others see the file.
+func (w *watcher) stayedEmpty(f *File) bool {
+	now := time.Now()
+	first, ok := w.empty[f.Path]
+	if ok && first.key == f.Key {
+		stayed := now.Sub(first.at) >= later
+		if stayed {
+			delete(w.empty, f.Path)
+		}
+		return stayed
+	}
+	if len(w.empty) >= maxPaths {
+		return now.Sub(f.Modified).Abs() >= later
+	}
+	w.empty[f.Path] = sighting{f.Key, now}
+	return false
 }
 
 func join(dir, name string) string {
