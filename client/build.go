@@ -57,7 +57,7 @@ func (g Images) Build(ctx context.Context, dir string, o BuildOptions, report fu
 	return g.c.upload(ctx, "/v1/build", o.query(url.Values{}), o.Logins, dir, report)
 }
 
-// Base builds the named base environment, or finds the base in the local registry.
+// Base builds the named base environment, or finds the base in the store.
 func (g Images) Base(ctx context.Context, name string, report func(api.Event)) (*Built, error) {
 	resp, err := g.c.send(ctx, http.MethodPost, "/v1/bases/"+url.PathEscape(name), nil, nil, nil)
 	if err != nil {

@@ -16,7 +16,7 @@ type Images struct{ c *Client }
 // Images returns the calls for images.
 func (c *Client) Images() Images { return Images{c} }
 
-// List returns the local registry's images, newest first.
+// List returns the store's images, newest first.
 func (g Images) List(ctx context.Context) ([]api.Image, error) {
 	return get[[]api.Image](ctx, g.c, "/v1/images", nil)
 }

@@ -13,7 +13,7 @@ const DefaultState = "/var/lib/fre"
 
 // Flags adds the daemon's flags to f and sets their defaults in cfg.
 func (cfg *Config) Flags(f *pflag.FlagSet) {
-	f.StringVar(&cfg.State, "state", DefaultState, "state `directory`: local registry, tenants' files, logs")
+	f.StringVar(&cfg.State, "state", DefaultState, "state `directory`: store, tenants' files, logs")
 	f.StringVar(&cfg.DockerSocket, "docker-socket", "", "`path` of the socket for Docker's clients; none: no socket (default docker.sock beside the control socket)")
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "`address` of the HTTP gateway")
 	f.StringVar(&cfg.Group, "group", "fre", "`group` with access to the control socket, if the group exists")

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Store is an open local registry. Several goroutines may use it. Returned values are shared:
+// Store is an open store. Several goroutines may use it. Returned values are shared:
 // callers must not change them.
 //
 //	objects/ab/<key>[.n]     file contents, hard-linked into images

@@ -1,5 +1,5 @@
-// Package store is FRE's local registry. It keeps file contents by key, trees of files described
-// by manifests, images linked from trees, and the metadata database.
+// Package store is FRE's content store. The package keeps file contents by
+// key, trees of files described by manifests, images linked from trees, and the metadata database.
 //
 // An *object* is one file's bytes and metadata in objects/, hard-linked into every image with
 // the file. A *tree* is a list of entries (a base environment, one package version, a function's

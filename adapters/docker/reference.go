@@ -9,7 +9,7 @@ import (
 )
 
 // reference joins a name and a version or digest, as in query parameters, to a reference of the
-// local registry.
+// store.
 func reference(name, version string) (store.Reference, error) {
 	ref := oci.Familiar(name)
 	switch {

@@ -68,7 +68,7 @@ func deployCommand(c *cli) *cobra.Command {
 		Use:   "deploy DIR | --image IMAGE",
 		Short: "Build a template and deploy its function",
 		Long: `Build the template in the directory DIR like fre build, and deploy its function. With
---image, deploy an image of the local registry, for example a pulled image.
+--image, deploy an image of the store, for example a pulled image.
 
 The function's name is the template's id, or --name. In the tenant "default" the function
 is called NAME, in every other tenant NAME.TENANT, with the tenant of the template.
@@ -108,7 +108,7 @@ replace a function of another template, add --replace.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&req.Name, "name", "", "name of the function (default the template's id)")
-	f.StringVar(&req.Image, "image", "", "deploy this `image` of the local registry instead of a template")
+	f.StringVar(&req.Image, "image", "", "deploy this `image` of the store instead of a template")
 	f.BoolVar(&req.NoTraffic, "no-traffic", false, "deploy without sending traffic to the new revision, except calls of NAME@latest")
 	f.BoolVar(&req.Replace, "replace", false, "replace a function of the same name from another template")
 	buildFlags(cmd, &req.Locked, &req.Offline)
@@ -133,7 +133,7 @@ func deployed(built *client.Built) string {
 // buildFlags adds the flags that restrict a build.
 func buildFlags(cmd *cobra.Command, locked, offline *bool) {
 	cmd.Flags().BoolVar(locked, "locked", false, "fail if the build needs a version that fret.lock does not give")
-	cmd.Flags().BoolVar(offline, "offline", false, "fail instead of using the network: all parts must be in the local registry")
+	cmd.Flags().BoolVar(offline, "offline", false, "fail instead of using the network: all parts must be in the store")
 }
 
 // buildDir builds a template with the user's registry logins, and writes the lock file.

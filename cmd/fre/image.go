@@ -21,7 +21,7 @@ import (
 const toolsKind = "tools"
 
 func imagesCommand(c *cli) *cobra.Command {
-	return imageList(c, "images [NAME]", "List the images of the local registry")
+	return imageList(c, "images [NAME]", "List the images of the store")
 }
 
 func imageCommand(c *cli) *cobra.Command {

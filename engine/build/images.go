@@ -49,7 +49,7 @@ func (l *Library) Build(ctx context.Context, dir *os.Root, t *template.Template,
 // before a build whose image is to be deployed or named.
 func (l *Library) Hold() (release func()) { return l.store.Hold() }
 
-// Base builds the named base environment, or finds it in the local registry.
+// Base builds the named base environment, or finds it in the store.
 func (l *Library) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		l.cache.mu.RLock()
@@ -62,7 +62,7 @@ func (l *Library) Base(ctx context.Context, name string, report func(image.Event
 	return img, err
 }
 
-// ImageList returns the images of the local registry from memory, newest first, and the
+// ImageList returns the images of the store from memory, newest first, and the
 // generation of the last change.
 func (l *Library) ImageList() ([]*store.Image, uint64) { return l.store.ImageList() }
 

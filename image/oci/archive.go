@@ -440,7 +440,7 @@ func annotated(a map[string]string) []string {
 }
 
 // Familiar drops the parts of a name that docker hides: Docker Hub's host, and "library/" before a
-// single component. "docker.io/library/alpine:3" is "alpine:3" in the local registry.
+// single component. "docker.io/library/alpine:3" is "alpine:3" in the store.
 func Familiar(name string) string {
 	for _, host := range []string{"docker.io/", "index.docker.io/", "registry-1.docker.io/"} {
 		if rest, ok := strings.CutPrefix(name, host); ok {
