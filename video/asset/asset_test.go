@@ -7,8 +7,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// TestPlace: a segment begins where the file ends, but where the kernel's pipe of 16 pages would
-// be filled once less.
+// TestPlace: a segment begins at the file's end, or at the next page if the kernel's pipe of 16
+// pages then fills one time fewer.
 func TestPlace(t *testing.T) {
 	page := int64(os.Getpagesize())
 	for _, c := range []struct {
@@ -17,7 +17,7 @@ func TestPlace(t *testing.T) {
 	}{
 		{"a page's begin", 2 * page, 16 * page, 2 * page},
 		{"one page more than the pipe", 700, 16 * page, page},
-		{"at a page's end", page - 1, 16 * page, 2 * page}, // no box has one byte
+		{"at a page's end", page - 1, 16 * page, 2 * page}, // a box of one byte cannot exist
 		{"room for a head", page - 8, 16 * page, page},
 		{"as many turns", 700, 17 * page, 700},
 		{"small", page - 100, 300, page - 100},

@@ -25,8 +25,7 @@ func open(t *testing.T, dir string) (*asset.Library, []error) {
 	return l, damaged
 }
 
-// TestLibrary: assets are what they were after a restart, and gone with all of their files
-// once they are removed.
+// TestLibrary: assets are unchanged after a restart, and a removed asset's files are gone.
 func TestLibrary(t *testing.T) {
 	fretest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -88,7 +87,7 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestLibraryAfterCrash: what was not finished is taken away, what is damaged is told of.
+// TestLibraryAfterCrash: an unfinished asset is removed, a damaged asset is reported.
 func TestLibraryAfterCrash(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := open(t, dir)
@@ -133,7 +132,7 @@ func TestLibraryAfterCrash(t *testing.T) {
 	}
 }
 
-// reads fails the test unless who reads the library is answered while something else has it.
+// reads fails the test if readers of the library must wait for the disk.
 func reads(t *testing.T, l *asset.Library, ids ...string) {
 	t.Helper()
 	done := make(chan []*asset.Asset)
@@ -154,8 +153,8 @@ func reads(t *testing.T, l *asset.Library, ids ...string) {
 	}
 }
 
-// TestReadersGoOn: while the disk holds up a write or a removal, readers go on, as do changes
-// of other assets; what was not written is not there.
+// TestReadersGoOn: while the disk delays a write or a removal, readers continue, and other assets
+// can change. A failed write changes nothing.
 func TestReadersGoOn(t *testing.T) {
 	l, _ := open(t, t.TempDir())
 	held, other, removed := asset.NewID(), asset.NewID(), asset.NewID()
@@ -166,7 +165,7 @@ func TestReadersGoOn(t *testing.T) {
 	}
 	rename := func(a *asset.Asset) error { a.Name = "after"; return nil }
 
-	pipe := l.Path(held, "asset.json.new") // nobody can write to it before somebody reads
+	pipe := l.Path(held, "asset.json.new") // nobody can write to the pipe before a reader opens it
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +208,7 @@ func TestReadersGoOn(t *testing.T) {
 	}
 }
 
-// TestRemoveFails: an asset whose directory cannot be moved away is there as before.
+// TestRemoveFails: an asset whose directory cannot be moved away stays unchanged.
 func TestRemoveFails(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := open(t, dir)

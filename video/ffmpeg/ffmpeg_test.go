@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// checkLeaks fails the test for what it has not released.
+// checkLeaks fails the test for objects of FFmpeg that the test does not release.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	before := ffmpeg.Live()
@@ -30,7 +30,7 @@ func checkLeaks(t *testing.T) {
 	})
 }
 
-// clip makes a file by the ffmpeg program.
+// clip makes a file with the ffmpeg program.
 func clip(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -41,7 +41,7 @@ func clip(t *testing.T, name string, args ...string) string {
 	return path
 }
 
-// each decodes a stream and gives every frame to f.
+// each decodes a stream and calls f with each frame.
 func each(t *testing.T, in *ffmpeg.Input, stream int, f func(*ffmpeg.Frame)) {
 	t.Helper()
 	d, err := ffmpeg.NewDecoder(in, stream, ffmpeg.DecoderOptions{Threads: 1})
@@ -78,8 +78,8 @@ func each(t *testing.T, in *ffmpeg.Input, stream int, f func(*ffmpeg.Frame)) {
 	}
 }
 
-// TestTranscode: a clip is decoded, scaled twice and encoded; what comes out is what the
-// program decodes.
+// TestTranscode: a clip is decoded, scaled twice and encoded; the ffmpeg program decodes the
+// result.
 func TestTranscode(t *testing.T) {
 	checkLeaks(t)
 	path := clip(t, "in.mp4", "-f", "lavfi", "-i", "testsrc=size=320x240:rate=25:duration=2", "-f", "lavfi", "-i", "sine=duration=2", "-c:v", "libx264", "-c:a", "aac")
@@ -166,7 +166,7 @@ func TestTranscode(t *testing.T) {
 	}
 }
 
-// TestViews: what was seen is not seen after Unref.
+// TestViews: Unref makes the views of a packet's data unusable.
 func TestViews(t *testing.T) {
 	checkLeaks(t)
 	in, err := ffmpeg.Open(clip(t, "in.wav", "-f", "lavfi", "-i", "sine=duration=1"))
@@ -194,7 +194,7 @@ func TestViews(t *testing.T) {
 	_ = p.Data()
 }
 
-// TestBroken: what is no media is refused with the libraries' words, and leaves nothing.
+// TestBroken: a file without media is refused with the libraries' error, and leaves no objects.
 func TestBroken(t *testing.T) {
 	checkLeaks(t)
 	dir := t.TempDir()

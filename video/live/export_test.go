@@ -1,4 +1,4 @@
 package live
 
-// MostPublishers is of the tests beside the package.
+// MostPublishers exports mostPublishers to the package's external tests.
 const MostPublishers = mostPublishers

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// TestEpochsBounded: a publisher that begins again and again, or whose clock jumps again and
-// again, is refused with a reason; what there is stays served, and one that comes later is taken.
+// TestEpochsBounded: a publisher that begins again many times, or whose clock jumps many times, is
+// refused with a reason. The stream's segments stay available, and a later publisher is accepted.
 func TestEpochsBounded(t *testing.T) {
 	for name, again := range map[string]func(s *Stream, in *intake, n int64) error{
 		"comes back": func(s *Stream, _ *intake, n int64) error {
@@ -66,7 +66,7 @@ func TestEpochsBounded(t *testing.T) {
 	}
 }
 
-// TestNothingPublished: a publisher that begins anew without a key frame wakes no viewer.
+// TestNothingPublished: a publisher that begins again without a key frame wakes no viewer.
 func TestNothingPublished(t *testing.T) {
 	s, c := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks); err != nil {
@@ -88,8 +88,8 @@ func TestNothingPublished(t *testing.T) {
 	}
 }
 
-// TestSharedInit: epochs of a publisher that is the same keep one initialisation segment in
-// memory; one that is too large is refused.
+// TestSharedInit: equal epochs share one initialisation segment in memory. A segment that is too
+// large is refused.
 func TestSharedInit(t *testing.T) {
 	s, c := newStream(t, t.TempDir(), time.Minute)
 	for range 2 {
@@ -109,8 +109,8 @@ func TestSharedInit(t *testing.T) {
 	}
 }
 
-// TestManyBytes: however many bytes a publisher sends, a track holds no more of its parts in
-// memory than allowed, all that are listed can be had, and a segment does not grow without end.
+// TestManyBytes: a track keeps a bounded number of bytes of its parts in memory at any bit rate,
+// every listed part is available, and the length of a segment is bounded.
 func TestManyBytes(t *testing.T) {
 	s, _ := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks[:1]); err != nil {
@@ -144,7 +144,7 @@ func TestManyBytes(t *testing.T) {
 	}
 }
 
-// TestOldParts: a part that is no longer in memory is sent from its file, and takes none.
+// TestOldParts: a part that has left memory is sent from its file, without using memory again.
 func TestOldParts(t *testing.T) {
 	s, c := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks); err != nil {
@@ -167,7 +167,8 @@ func TestOldParts(t *testing.T) {
 	}
 }
 
-// TestSlowPictures: of a picture each second, or less, each part is one, and the playlist says so.
+// TestSlowPictures: at one picture per second or fewer, each picture is a part, and the playlist
+// announces parts of this length.
 func TestSlowPictures(t *testing.T) {
 	s, _ := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks[:1]); err != nil {
@@ -179,7 +180,7 @@ func TestSlowPictures(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at += 90000; n == 20 {
-			at += 3 * 90000 // none at all
+			at += 3 * 90000 // a gap of three seconds
 		}
 		a := get(t, s, "hls/v0.m3u8", "")
 		if a.text == nil {
@@ -191,7 +192,8 @@ func TestSlowPictures(t *testing.T) {
 	}
 }
 
-// TestTrackEnds: what a publisher no longer sends leaves the window as the rest does.
+// TestTrackEnds: a track that the publisher has ended leaves the window with the segments of its
+// time.
 func TestTrackEnds(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, 30*time.Second)
@@ -223,8 +225,8 @@ func TestTrackEnds(t *testing.T) {
 	}
 }
 
-// TestClocksWrap: RTMP's clock begins anew after 2^32 ms, that of MPEG-TS after 2^33 of 90000,
-// and the stream goes on in its epoch.
+// TestClocksWrap: the clock of RTMP starts again after 2^32 ms, the clock of MPEG-TS after 2^33
+// ticks of 90 kHz; the stream continues in the same epoch.
 func TestClocksWrap(t *testing.T) {
 	t.Run("RTMP", func(t *testing.T) {
 		in := &intake{}
@@ -234,7 +236,7 @@ func TestClocksWrap(t *testing.T) {
 				t.Fatalf("picture %d is at %d, want %d", n, got, want+40*n*90)
 			}
 		}
-		if got := in.unwrap(0); got != want+100*90 { // one that comes later
+		if got := in.unwrap(0); got != want+100*90 { // a later time
 			t.Errorf("a message before the last is at %d, want %d", got, want+100*90)
 		}
 	})
@@ -248,7 +250,7 @@ func TestClocksWrap(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		in := &intake{Stream: s, ctx: ctx}
-		s.tick = func() time.Duration { // as fast as it comes
+		s.tick = func() time.Duration { // no delay
 			if d, ok := in.time90k(); ok {
 				return s.feed.epoch.Start + d - s.zero
 			}
@@ -265,7 +267,7 @@ func TestClocksWrap(t *testing.T) {
 	})
 }
 
-// time90k is how far a publisher's pictures have come in the epoch.
+// time90k returns the time of the publisher's last picture in the epoch.
 func (in *intake) time90k() (time.Duration, bool) {
 	if in.Stream == nil || !in.feed.begun {
 		return 0, false
@@ -273,7 +275,7 @@ func (in *intake) time90k() (time.Duration, bool) {
 	return units(in.last[0], clockRate) - in.feed.zero, true
 }
 
-// TestClockFar: a publisher's clock cannot be made to overflow.
+// TestClockFar: no publisher can make the clock overflow.
 func TestClockFar(t *testing.T) {
 	s, _ := newStream(t, t.TempDir(), time.Minute)
 	in := &intake{Stream: s, ctx: t.Context(), pictures: &testTracks[0]}
@@ -289,8 +291,9 @@ func TestClockFar(t *testing.T) {
 	}
 }
 
-// TestWaits: a request is answered when the stream does not go on: after three target durations
-// while it is fed, with what there is after one else. No more wait than allowed.
+// TestWaits: a request for a part that does not come is answered 503 after three target durations
+// while a publisher is connected, and with the present playlist after one target duration
+// otherwise. The number of waiting requests is bounded.
 func TestWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := newStream(t, t.TempDir(), time.Minute)
@@ -323,8 +326,8 @@ func TestWaits(t *testing.T) {
 	})
 }
 
-// TestStuckClock: a publisher whose clock stands still, or goes to and fro, makes no more of the
-// stream than there is time for.
+// TestStuckClock: a publisher whose clock stands still or jumps to and fro is slowed down, and
+// fills the stream no faster than time passes.
 func TestStuckClock(t *testing.T) {
 	for name, at := range map[string]func(n int64) int64{
 		"stands still": func(int64) int64 { return 0 },
@@ -333,7 +336,7 @@ func TestStuckClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, _ := newStream(t, t.TempDir(), time.Minute)
 			ctx, cancel := context.WithCancel(t.Context())
-			cancel() // who is too fast is not waited for
+			cancel() // no waiting for publishers that are too fast
 			in := &intake{Stream: s, ctx: ctx, pictures: &testTracks[0]}
 			if err := in.begin(); err != nil {
 				t.Fatal(err)
@@ -353,7 +356,7 @@ func TestStuckClock(t *testing.T) {
 	}
 }
 
-// TestCountsInSPS: a parameter set that counts more than it has is refused, and takes no memory.
+// TestCountsInSPS: a parameter set whose counts exceed its data is refused, and takes no memory.
 func TestCountsInSPS(t *testing.T) {
 	s, _ := newStream(t, t.TempDir(), time.Minute)
 	in := &intake{Stream: s, ctx: t.Context()}

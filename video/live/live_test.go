@@ -37,7 +37,7 @@ import (
 	"github.com/fre-engine/fre/video/web"
 )
 
-// world is a server of live streams, with an origin and places to publish to.
+// world is a server of live streams, with an origin and addresses for publishers.
 type world struct {
 	*live.Server
 	dir     string
@@ -105,7 +105,7 @@ func start(t *testing.T, dir string) *world {
 	return w
 }
 
-// get asks for something; the status is 200.
+// get requests a path and fails the test unless the status is 200.
 func (w *world) get(t *testing.T, path string) string {
 	t.Helper()
 	status, body := w.ask(t, path)
@@ -129,7 +129,7 @@ func (w *world) ask(t *testing.T, path string) (int, string) {
 	return a.StatusCode, string(b)
 }
 
-// patience bounds what a test waits for; nothing measured depends on it.
+// patience bounds the waiting of a test; no measurement depends on it.
 const patience = 5 * time.Minute
 
 // until waits until a condition holds.
@@ -142,7 +142,7 @@ func until(t *testing.T, what string, condition func() error) {
 	}
 }
 
-// segments waits until a track has so many in its playlist.
+// segments waits until a track's playlist has n segments.
 func (w *world) segments(t *testing.T, name, track string, n int) {
 	t.Helper()
 	until(t, fmt.Sprintf("%d segments of %s", n, track), func() error {
@@ -154,7 +154,7 @@ func (w *world) segments(t *testing.T, name, track string, n int) {
 	})
 }
 
-// publish has the ffmpeg program publish a test picture and a tone until it is stopped.
+// publish publishes a test picture and a tone with the ffmpeg program until stop is called.
 func publish(t *testing.T, to, args string) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin -re -f lavfi -i testsrc2=size=320x180:rate=25 -re -f lavfi -i sine=sample_rate=48000 -c:v libx264 -preset ultrafast -tune zerolatency -g 25 -pix_fmt yuv420p -c:a aac "+args), to)...)
@@ -165,7 +165,7 @@ func publish(t *testing.T, to, args string) (stop func()) {
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
-			_ = cmd.Process.Kill() // it has ended by itself, or now
+			_ = cmd.Process.Kill() // the process has ended by itself, or ends now
 			_ = cmd.Wait()
 		})
 	}
@@ -173,7 +173,7 @@ func publish(t *testing.T, to, args string) (stop func()) {
 	return stop
 }
 
-// play has the ffmpeg program play some seconds, which it is to decode without an error.
+// play plays some seconds with the ffmpeg program, which must decode them without an error.
 func play(t *testing.T, url string, seconds int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -188,7 +188,7 @@ func play(t *testing.T, url string, seconds int) {
 	}
 }
 
-// TestRTMP: what ffmpeg publishes is played by ffmpeg, by several at once, by HLS and by DASH.
+// TestRTMP: ffmpeg publishes by RTMP, and several ffmpeg programs play at once, by HLS and by DASH.
 func TestRTMP(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -231,8 +231,8 @@ func TestRTMP(t *testing.T) {
 	}
 }
 
-// TestSRT: what ffmpeg publishes by SRT is played by ffmpeg; a wrong key is refused, and so is
-// another codec.
+// TestSRT: ffmpeg publishes by SRT, and ffmpeg plays. A wrong key is refused, and so is another
+// codec.
 func TestSRT(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -247,7 +247,7 @@ func TestSRT(t *testing.T) {
 		{"?streamid=studio:wrong", "libx264"}, {"", "libx264"}, {strings.TrimPrefix(view.SRT, ":"+strings.Split(w.srt, ":")[1]), "mpeg2video"},
 	} {
 		cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin -re -f lavfi -i testsrc2=size=64x64:rate=25:duration=3 -f mpegts -c:v "+refused.codec), "srt://"+w.srt+refused.to)...)
-		_ = cmd.Run() // it may have sent all before it is told
+		_ = cmd.Run() // ffmpeg may have sent everything before the refusal
 		if got, err := w.Get("studio"); err != nil || got.State != asset.Waiting || len(got.Tracks) > 0 {
 			t.Errorf("%+v: %+v %v", refused, got, err)
 		}
@@ -261,7 +261,7 @@ func TestSRT(t *testing.T) {
 	play(t, w.url+"/live/studio/dash/manifest.mpd", 4)
 }
 
-// TestPreflight: a browser may send live streams the fields that it may send assets.
+// TestPreflight: a browser may send the same header fields to live streams as to assets.
 func TestPreflight(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -279,13 +279,13 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// publishAt is the address to publish a stream to.
+// publishAt returns the address for publishing a stream.
 func (w *world) publishAt(s asset.Live) string {
 	return "rtmp://127.0.0.1" + s.RTMP
 }
 
-// TestLatency: a client that asks as RFC 8216bis has it is told of each part when it is made,
-// and has the part no later than two part targets after its pictures.
+// TestLatency: a client that sends the requests of RFC 8216bis learns of each part as soon as the
+// part is made, and has the part within two part targets after its pictures.
 func TestLatency(t *testing.T) {
 	w := start(t, t.TempDir())
 	view, err := w.Create(asset.LiveSpec{Name: "studio"})
@@ -323,8 +323,8 @@ func TestLatency(t *testing.T) {
 	t.Logf("%d parts were hinted and came", hinted)
 }
 
-// TestReturns: a publisher that has vanished and comes back goes on behind a discontinuity; one
-// that comes while another publishes takes its place; a player of HLS plays through.
+// TestReturns: a publisher that returns after a crash continues after a discontinuity. A publisher
+// that comes while another publishes takes over. A player of HLS plays through.
 func TestReturns(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -387,8 +387,8 @@ func TestReturns(t *testing.T) {
 	play(t, w.url+"/live/studio/hls/master.m3u8", 4)
 }
 
-// TestRefused: who does not know the key, or speaks something else, is sent away; the
-// others do not notice.
+// TestRefused: a publisher without the key, or with another protocol, is refused; the other
+// publishers continue.
 func TestRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -403,7 +403,7 @@ func TestRefused(t *testing.T) {
 		"other place":  "/vod/studio?key=" + view.Key,
 	} {
 		cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=64x64:rate=25:duration=10 -c:v libx264 -preset ultrafast -f flv"), "rtmp://"+w.rtmp+to)...)
-		_ = cmd.Run() // it may have sent all before it is told
+		_ = cmd.Run() // ffmpeg may have sent everything before the refusal
 		if got, err := w.Get("studio"); err != nil || got.State != asset.Waiting || len(got.Tracks) > 0 || got.Error != "" {
 			t.Errorf("%s: %+v %v", name, got, err)
 		}
@@ -429,7 +429,7 @@ func TestRefused(t *testing.T) {
 		if n%2 == 0 && len(b) > 0 {
 			b[0] = 3 // RTMP's version
 		}
-		_, _ = conn.Write(b) // it may be gone already
+		_, _ = conn.Write(b) // the connection may be closed already
 		if err := conn.Close(); err != nil {
 			t.Error(err)
 		}
@@ -443,7 +443,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTold: a publisher by RTMP that is sent away reads why.
+// TestTold: a refused publisher receives the reason by RTMP.
 func TestTold(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -451,7 +451,7 @@ func TestTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// as publishes, sends messages, and returns what it is told.
+	// as publishes and sends messages. told returns the server's answer.
 	as := func(to string, messages ...message.Message) (told func() (code, words string)) {
 		t.Helper()
 		at, err := url.Parse(to)
@@ -512,7 +512,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestPassphrase: a publisher by SRT that encrypts is told so, and `live inspect` says it.
+// TestPassphrase: a publisher that encrypts SRT receives the reason of the refusal, and `live
+// inspect` shows it.
 func TestPassphrase(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -532,7 +533,8 @@ func TestPassphrase(t *testing.T) {
 	}
 }
 
-// TestStrangers: as many as may connect do, and say nothing; who has a key is let in nevertheless.
+// TestStrangers: with the maximum number of silent connections open, a publisher with a key is
+// accepted.
 func TestStrangers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := start(t, t.TempDir())
@@ -551,7 +553,7 @@ func TestStrangers(t *testing.T) {
 	w.segments(t, "studio", "v0", 1)
 }
 
-// made puts an asset into a library: four seconds in two rungs, with sound.
+// made adds an asset to a library: four seconds in two rungs, with sound.
 func made(t *testing.T, library *asset.Library) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "in.mp4")
@@ -604,8 +606,8 @@ func made(t *testing.T, library *asset.Library) string {
 	return a.ID
 }
 
-// TestLoop: an asset is played over and over in all of its rungs, whose segments are of the
-// same times, and again after a restart of the service.
+// TestLoop: an asset plays again and again in all of its rungs, whose segments have equal times,
+// and continues after a restart of the service.
 func TestLoop(t *testing.T) {
 	fretest.CheckLeaks(t)
 	dir := t.TempDir()

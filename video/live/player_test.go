@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// player is a page that plays a stream by hls.js and keeps what it does.
+// player is a page that plays a stream with hls.js and records the player's events.
 const player = `<!doctype html><video id=video muted autoplay playsinline></video><script src=hls.min.js></script><script>
 const seen = {parts: 0, segments: 0, waited: 0, deltas: 0, fatal: ""}
 const hls = new Hls({lowLatencyMode: true, maxLiveSyncPlaybackRate: 1.5}) // catches up after a stall
@@ -28,8 +28,8 @@ hls.attachMedia(video)
 hls.loadSource("/live/studio/hls/master.m3u8")
 </script>`
 
-// TestPlayer: hls.js plays in Chromium by parts, behind the end by what the playlist says, and
-// goes on when the publisher has come back.
+// TestPlayer: hls.js plays a stream by parts in Chromium, keeps the playlist's distance from the
+// end, and continues when the publisher has returned.
 func TestPlayer(t *testing.T) {
 	w := start(t, t.TempDir())
 	view, err := w.Create(asset.LiveSpec{Name: "studio"})
@@ -42,9 +42,9 @@ func TestPlayer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Chromium's processes write to the profile to their end, which is after the first one's.
+	// Chromium's processes write to the profile until the last of them has ended.
 	t.Cleanup(func() { until(t, "the profile is removed", func() error { return os.RemoveAll(profile) }) })
-	// As root it has no sandbox of its own; what it loads is ours.
+	// Chromium has no sandbox of its own as root; the page is the test's own.
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, chromedp.Flag("autoplay-policy", "no-user-gesture-required"), chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(profile))...)
 	defer cancel()
@@ -88,7 +88,7 @@ func TestPlayer(t *testing.T) {
 	if details != "[true,0.5,1.5]" {
 		t.Errorf("the player has understood %s", details)
 	}
-	becomes(`hls.latency < hls.latestLevelDetails.holdBack`) // that of whole segments
+	becomes(`hls.latency < hls.latestLevelDetails.holdBack`) // the hold-back of whole segments
 	stop()
 	until(t, "the publisher has gone", func() error {
 		if got, err := w.Get("studio"); err != nil || got.State != asset.Waiting {

@@ -17,8 +17,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// told are the numbers of a track's playlist, and the addresses in it; ok is false where there
-// is none.
+// told returns the sequence numbers of a track's playlist and the addresses of its segments; ok is
+// false without a playlist.
 func told(t *testing.T, s *Stream, track string) (media, discontinuity int64, segments []string, ok bool) {
 	t.Helper()
 	a := get(t, s, "hls/"+track+".m3u8", "")
@@ -38,7 +38,7 @@ func told(t *testing.T, s *Stream, track string) (media, discontinuity int64, se
 	return media, discontinuity, segments, true
 }
 
-// crash is a directory as it is found after the stream's process has ended.
+// crash returns a copy of a directory as a crash leaves it.
 func crash(t *testing.T, dir string) string {
 	t.Helper()
 	again := t.TempDir()
@@ -48,8 +48,7 @@ func crash(t *testing.T, dir string) string {
 	return again
 }
 
-// damages are what may have become of a stream's directory, and whether nothing that viewers
-// had is lost by it.
+// damages are changes to a stream's directory; losing says whether viewers may lose segments.
 var damages = []struct {
 	name   string
 	do     func(dir string, log []byte, files []string, random *rand.Rand) error
@@ -86,7 +85,7 @@ var damages = []struct {
 	}, true},
 }
 
-// torn is a log of which the line of a segment has been written in part, and others behind it.
+// torn returns a log with a torn segment line in the middle.
 func torn(log []byte, random *rand.Rand) []byte {
 	lines := bytes.SplitAfter(log, []byte("\n"))
 	var segments []int
@@ -102,9 +101,9 @@ func torn(log []byte, random *rand.Rand) []byte {
 	return bytes.Join(lines, nil)
 }
 
-// TestNumbersOutlive: whatever a crash has left on the disk, media and discontinuity sequence
-// numbers never go back (RFC 8216 section 6.2.2), no address is that of another segment, and
-// what the window had is still there, but for files that are gone.
+// TestNumbersOutlive: after a crash with any damage to the directory, media and discontinuity
+// sequence numbers never fall (RFC 8216 section 6.2.2), no address gets another segment, and the
+// window keeps all segments whose files exist.
 func TestNumbersOutlive(t *testing.T) {
 	random := fretest.Rand(t)
 	dir := t.TempDir()
@@ -169,8 +168,8 @@ func TestNumbersOutlive(t *testing.T) {
 	}
 }
 
-// TestRestartKeepsWindow: segments that had left the playlists do not come back by a restart, and
-// their files go in their time.
+// TestRestartKeepsWindow: a restart does not bring expired segments back into the playlists, and
+// removes their files on time.
 func TestRestartKeepsWindow(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, 30*time.Second)
@@ -182,7 +181,7 @@ func TestRestartKeepsWindow(t *testing.T) {
 	dir = crash(t, dir)
 	s = openStream(t, dir, 30*time.Second, c)
 	again, _, after, _ := told(t, s, "v0")
-	// The segment that was being made is whole now.
+	// The last segment was incomplete and is complete now.
 	if again < media || again > media+1 || len(after) < len(before) {
 		t.Errorf("segments from %d on, %d, before from %d on, %d", again, len(after), media, len(before))
 	}
@@ -205,7 +204,7 @@ func TestRestartKeepsWindow(t *testing.T) {
 	}
 }
 
-// TestExpired: the numbers go on, over two restarts, where all files of a track are gone.
+// TestExpired: sequence numbers continue over two restarts even if all files of a track are gone.
 func TestExpired(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, 30*time.Second)
@@ -233,13 +232,13 @@ func TestExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	feedSeconds(t, s, c, 20, 10)
-	// The segment that was being made had parts that viewers have seen, but no line.
+	// The last segment had published parts, but no line.
 	if media, discontinuity, _, ok := told(t, s, "v0"); !ok || media < want-1 || discontinuity != 1 {
 		t.Errorf("segments from %d on, discontinuity %d, want %d and 1", media, discontinuity, want)
 	}
 }
 
-// TestDiskFull: a line that could be written in part only costs nothing of what comes behind it.
+// TestDiskFull: a line that is torn by a full disk spoils none of the lines behind it.
 func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, time.Minute)
@@ -282,8 +281,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestRoom: a part that finds too little room on the disk is not written, its publisher is told
-// so, and what there is stays served; once there is room, the stream goes on.
+// TestRoom: a part without room on the disk is not written, and the publisher receives the reason.
+// The stream's segments stay available. Once there is room, the stream continues.
 func TestRoom(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, time.Minute)
@@ -337,8 +336,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestClockSet: a machine's clock that is set, while a stream goes on or between two runs,
-// neither stops its publisher nor its window, and its dates go on.
+// TestClockSet: setting the machine's clock during a stream or between two runs disturbs neither
+// publisher nor window, and the dates of the playlist continue.
 func TestClockSet(t *testing.T) {
 	for _, step := range []time.Duration{-24 * time.Hour, -time.Minute, time.Hour} {
 		t.Run(step.String(), func(t *testing.T) {
@@ -389,8 +388,8 @@ func TestClockSet(t *testing.T) {
 	}
 }
 
-// FuzzLog: whatever a stream's directory has, the stream goes on, and what it says then outlives
-// another restart.
+// FuzzLog: a stream opens with any content of its directory, and its new state outlives another
+// restart.
 func FuzzLog(f *testing.F) {
 	dir := f.TempDir()
 	s, c := newStream(f, dir, time.Minute)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTakenOverAtOnce: of publishers that come while the one before them is being ended the
-// last has the stream, and the others are told so: none waits for as long as it publishes.
+// TestTakenOverAtOnce: if several publishers arrive while the previous publisher ends, the last of
+// them gets the stream, and the others are refused at once.
 func TestTakenOverAtOnce(t *testing.T) {
 	s, _ := newStream(t, t.TempDir(), time.Minute)
 	c := &channel{Stream: s, input: make(chan struct{}, 1)}
@@ -16,7 +16,7 @@ func TestTakenOverAtOnce(t *testing.T) {
 		release func(error)
 		err     error
 	}
-	// come has a publisher come, whose context is ended by who takes its place.
+	// come starts a publisher. A successor closes interrupted.
 	come := func(name string) (interrupted <-chan struct{}, got <-chan claimed) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan claimed, 1)

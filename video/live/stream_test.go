@@ -24,8 +24,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// clock is a time that a test sets, and that the wall's clock shows, but for what that is put
-// forward or back.
+// clock is a clock that the test sets. The wall clock follows it, except for deliberate jumps.
 type clock struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -48,7 +47,7 @@ func (c *clock) set(at time.Time) {
 	c.at = at
 }
 
-// newStream is a stream of a picture and sound in a directory, and its clock.
+// newStream opens a stream with pictures and sound in a directory, with its clock.
 func newStream(t testing.TB, dir string, window time.Duration) (*Stream, *clock) {
 	t.Helper()
 	c := &clock{at: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
@@ -81,13 +80,13 @@ var testTracks = []Track{
 	{LiveTrack: asset.LiveTrack{Name: "a0", Kind: "audio", Codec: "mp4a.40.2", SampleRate: 48000, Channels: 2}, TimeScale: 48000, Init: []byte("sound")},
 }
 
-// feedSeconds writes some seconds of 25 pictures a second, a key frame each second, and sound.
+// feedSeconds writes seconds of sound and of 25 pictures per second, with a key frame each second.
 func feedSeconds(t testing.TB, s *Stream, c *clock, from, seconds int) {
 	t.Helper()
 	feedTracks(t, s, c, from, seconds, 2)
 }
 
-// feedTracks leaves the sound out where there is one track.
+// feedTracks is feedSeconds for the first tracks; a stream of one track has no sound.
 func feedTracks(t testing.TB, s *Stream, c *clock, from, seconds, tracks int) {
 	t.Helper()
 	began := c.now()
@@ -115,7 +114,7 @@ func get(t testing.TB, s *Stream, path, query string) answer {
 	return a
 }
 
-// mediaBytes are those of an address in a playlist.
+// mediaBytes returns the bytes at an address of a playlist.
 func mediaBytes(t testing.TB, s *Stream, path string) []byte {
 	t.Helper()
 	a := get(t, s, strings.TrimPrefix(path, "../"), "")
@@ -133,7 +132,7 @@ func mediaBytes(t testing.TB, s *Stream, path string) []byte {
 	return b
 }
 
-// rules checks a playlist by those of RFC 8216bis, and returns it parsed.
+// rules checks a playlist by the rules of RFC 8216bis, and returns the parsed playlist.
 func rules(t testing.TB, s *Stream, b []byte) *m3u8.MediaPlaylist {
 	t.Helper()
 	var known []string // the reader takes no parts before the first segment's end
@@ -162,8 +161,8 @@ func rules(t testing.TB, s *Stream, b []byte) *m3u8.MediaPlaylist {
 	if dates := bytes.Count(b, []byte("#EXT-X-PROGRAM-DATE-TIME:")); dates < len(p.GetAllSegments()) {
 		t.Errorf("%d dates of %d segments", dates, len(p.GetAllSegments()))
 	}
-	// Section 4.4.4.9: none longer than the target; none shorter than 85 % of it, but those
-	// that are independent and the last of a segment.
+	// Section 4.4.4.9: no part is longer than the target, and none shorter than 85 % of it, except
+	// independent parts and the last part of a segment.
 	lines := strings.Split(string(b), "\n")
 	var parts [][]byte
 	for i, line := range lines {
@@ -194,8 +193,8 @@ func rules(t testing.TB, s *Stream, b []byte) *m3u8.MediaPlaylist {
 	return p
 }
 
-// TestPlaylists: after each part the playlists keep the rules, and a delta update with what a
-// client has is the whole playlist.
+// TestPlaylists: after each part the playlists keep the rules, and a delta update applied to a
+// client's playlist gives the whole playlist.
 func TestPlaylists(t *testing.T) {
 	s, c := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks); err != nil {
@@ -232,7 +231,7 @@ func TestPlaylists(t *testing.T) {
 	}
 }
 
-// dates are those of a playlist's segments.
+// dates returns the dates of a playlist's segments.
 func dates(t *testing.T, text []byte) (all []time.Time) {
 	t.Helper()
 	for line := range strings.Lines(string(text)) {
@@ -247,7 +246,7 @@ func dates(t *testing.T, text []byte) (all []time.Time) {
 	return all
 }
 
-// applied is a playlist made of an older one (here the same) and a delta update.
+// applied applies a delta update to an older playlist (here the same) and returns the result.
 func applied(t *testing.T, old, delta string) string {
 	t.Helper()
 	before, after, ok := strings.Cut(delta, "#EXT-X-SKIP:SKIPPED-SEGMENTS=")
@@ -272,8 +271,8 @@ func applied(t *testing.T, old, delta string) string {
 	return before + rest[:at] + after
 }
 
-// TestWindow: files of segments that have left the window are removed, once no playlist that
-// a client may still have names them.
+// TestWindow: the files of expired segments are removed once no playlist names them that a client
+// may still have.
 func TestWindow(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, 30*time.Second)
@@ -289,7 +288,8 @@ func TestWindow(t *testing.T) {
 		}
 		most = max(most, len(files))
 	}
-	// Of two tracks 30 s of segments of 2 s, as many again and those of 6 s, and some that are made.
+	// Two tracks: 30 s in segments of 2 s, as many old segments, 6 s of grace, and some unfinished
+	// segments.
 	if most > 2*(15+15+3+4) {
 		t.Errorf("%d files", most)
 	}
@@ -324,7 +324,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestBlocking: a request waits for the part that it names, and no longer.
+// TestBlocking: a request waits until its part exists, and no longer.
 func TestBlocking(t *testing.T) {
 	s, c := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks); err != nil {
@@ -363,7 +363,7 @@ func TestBlocking(t *testing.T) {
 		asked := make(chan struct{})
 		go func() {
 			once := false
-			a, err := s.find(func() context.Context { // asked for when it waits
+			a, err := s.find(func() context.Context { // called when the request must wait
 				if !once {
 					once = true
 					close(asked)
@@ -386,7 +386,7 @@ func TestBlocking(t *testing.T) {
 			t.Errorf("%s: %+v", path, a)
 		}
 	}
-	// A client that has gone is waited for no longer, nor is what does not come.
+	// The wait ends when the client has gone, and when the part cannot come.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	number, part = s.rows["v0"].latest()
@@ -403,8 +403,8 @@ func TestBlocking(t *testing.T) {
 	}
 }
 
-// TestCrash: what was published before a crash is there after it, with the same numbers, and
-// what comes then is behind a discontinuity.
+// TestCrash: segments published before a crash are available after it under the same numbers, and
+// new segments follow a discontinuity.
 func TestCrash(t *testing.T) {
 	dir := t.TempDir()
 	s, c := newStream(t, dir, time.Minute)
@@ -430,7 +430,7 @@ func TestCrash(t *testing.T) {
 	}
 	f, err = os.OpenFile(filepath.Join(again, fmt.Sprintf("v0-%d.m4s", number)), os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
-		_, err = f.Write(published[:len(published)-1]) // a part that broke off
+		_, err = f.Write(published[:len(published)-1]) // a torn part
 	}
 	if err != nil || f.Close() != nil {
 		t.Fatal(err)
@@ -468,7 +468,7 @@ func TestCrash(t *testing.T) {
 	s.End()
 }
 
-// TestLongPictures: without key frames segments end all the same.
+// TestLongPictures: segments end even without key frames.
 func TestLongPictures(t *testing.T) {
 	s, _ := newStream(t, t.TempDir(), time.Minute)
 	if err := s.Begin(testTracks[:1]); err != nil {
@@ -486,7 +486,7 @@ func TestLongPictures(t *testing.T) {
 	}
 }
 
-// fuzzed has an intake take something, and reads what has been made of it.
+// fuzzed gives input to an intake, and reads the resulting segments.
 func fuzzed(t *testing.T, receive func(in *intake) error) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "fre-live-") //nolint:usetesting // in memory: streams are synced
@@ -500,7 +500,7 @@ func fuzzed(t *testing.T, receive func(in *intake) error) {
 	})
 	s, _ := newStream(t, dir, time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // whoever sends too fast is not waited for
+	cancel() // no waiting for publishers that are too fast
 	_ = guard(func() error { return receive(&intake{Stream: s, ctx: ctx}) })
 	s.End()
 	files, err := filepath.Glob(filepath.Join(dir, "*.m4s"))
@@ -521,8 +521,8 @@ func fuzzed(t *testing.T, receive func(in *intake) error) {
 	}
 }
 
-// FuzzPublish: nothing that a publisher with the right key sends by RTMP makes the intake
-// crash, or segments that a reader of MP4 does not take.
+// FuzzPublish: no bytes that a publisher with the right key sends by RTMP crash the intake or give
+// segments that an MP4 reader refuses.
 func FuzzPublish(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(published(f))
@@ -535,7 +535,7 @@ func FuzzPublish(f *testing.F) {
 	})
 }
 
-// FuzzTS is FuzzPublish for MPEG-TS, as it comes by SRT.
+// FuzzTS is FuzzPublish for MPEG-TS, the format inside SRT.
 func FuzzTS(f *testing.F) {
 	f.Add([]byte{})
 	out, err := exec.Command("ffmpeg", strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=16x16:rate=25:duration=0.4 -f lavfi -i sine=duration=0.4 -c:v libx264 -g 3 -c:a aac -f mpegts -")...).Output()
@@ -548,7 +548,7 @@ func FuzzTS(f *testing.F) {
 	})
 }
 
-// published is what a publisher sends: parameter sets, three pictures, sound.
+// published returns a publisher's messages: parameter sets, three pictures, sound.
 func published(f testing.TB) []byte {
 	f.Helper()
 	var b bytes.Buffer
@@ -575,7 +575,7 @@ func published(f testing.TB) []byte {
 	return b.Bytes()
 }
 
-// FuzzNALUnits: what is made of an access unit are NAL units behind their lengths.
+// FuzzNALUnits: an access unit becomes NAL units, each after its length.
 func FuzzNALUnits(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0x65}, 4)
 	f.Add([]byte{0, 1, 0x65, 0, 0, 0, 2, 1, 1}, 2)
@@ -599,8 +599,8 @@ func FuzzNALUnits(f *testing.F) {
 	})
 }
 
-// TestCutsForgotten: however long an epoch is, it is only known where the picture's segments
-// have ended that another track has still to come to.
+// TestCutsForgotten: the stream remembers only the segment ends of the picture track that another
+// track has not reached yet, at any length of an epoch.
 func TestCutsForgotten(t *testing.T) {
 	for tracks := 1; tracks <= 2; tracks++ {
 		s, c := newStream(t, t.TempDir(), time.Minute)

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// TestLadder: the source's own size comes first, then usual ones that differ from it; sides
-// are even, shapes and the order of bit rates are kept.
+// TestLadder: the source's own size comes first, then usual sizes that differ from it. Sides are
+// even; aspect ratios and the order of bit rates stay.
 func TestLadder(t *testing.T) {
 	for _, tt := range []struct {
 		width, height, most int

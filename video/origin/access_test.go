@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/video/origin"
 )
 
-// TestAccessLog: each answer has its line, with what was sent of which asset, and without what
-// would let its reader in.
+// TestAccessLog: the access log has a line per answer with the bytes and the asset, and without the
+// tokens that give access.
 func TestAccessLog(t *testing.T) {
 	var log bytes.Buffer
 	lines := accesslog.New[origin.Access](&log, slog.New(slog.DiscardHandler), nil)
@@ -34,7 +34,7 @@ func TestAccessLog(t *testing.T) {
 	w.ask(t, "GET", strings.Replace(good, "@", "@9", 1)+"/cmaf/v720p/1.m4s")
 	w.ask(t, "GET", "/assets/nobody/x")
 	w.ask(t, "OPTIONS", good+"/x")
-	w.end() // a line is written after its answer
+	w.end() // a line is written after the answer
 	if err := lines.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +68,7 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// TestAssetMetrics: what is sent of an asset is counted while its playlists are open, and no
-// longer.
+// TestAssetMetrics: the sent bytes of an asset are counted only while its playlists are open.
 func TestAssetMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := newWorld(t, nil, func(c *origin.Config) { c.Metrics = reg })
@@ -116,8 +115,8 @@ func TestAssetMetrics(t *testing.T) {
 	await(map[string]float64{"fre_video_asset_answers_total " + other.ID: 1, "fre_video_asset_sent_bytes_total " + other.ID: 0, "fre_video_sent_bytes_total": 10_010})
 }
 
-// BenchmarkServe asks for a segment of 10 kB and a playlist over one connection: with the
-// access log, and without.
+// BenchmarkServe requests a segment of 10 kB and a playlist over one connection, with and without
+// the access log.
 func BenchmarkServe(b *testing.B) {
 	for _, logged := range []string{"without a log", "with one"} {
 		b.Run(logged, func(b *testing.B) {

@@ -18,8 +18,8 @@ import (
 	"github.com/fre-engine/fre/video/origin"
 )
 
-// TestDegraded: while memory is short, assets whose playlists are in memory are served as
-// before, others refused with when to ask again; once there is memory all are.
+// TestDegraded: while memory is short, assets with playlists in memory are served, and the rest are
+// refused with Retry-After. When memory is free again, all are served.
 func TestDegraded(t *testing.T) {
 	var free atomic.Int64
 	free.Store(100)

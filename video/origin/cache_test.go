@@ -20,7 +20,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// fake makes size bytes of a letter.
+// fake makes segments of size bytes of one letter.
 type fake struct {
 	letter byte
 	size   int
@@ -47,8 +47,8 @@ func (f *fake) close() error {
 	return nil
 }
 
-// TestCache: what is made is kept while it has room, is made once however many ask for it, and
-// can be sent to its end when others have taken its place.
+// TestCache: a segment stays while the cache has room, is made once for any number of simultaneous
+// requests, and can be sent to its end after its removal from the cache.
 func TestCache(t *testing.T) {
 	fretest.CheckLeaks(t)
 	page := os.Getpagesize()
@@ -106,7 +106,7 @@ func TestCache(t *testing.T) {
 		t.Errorf("%d made, %d closed", n.Load(), closed.Load())
 	}
 
-	// Many at once.
+	// Many simultaneous requests.
 	wait := make(chan struct{})
 	var group sync.WaitGroup
 	for range 20 {
@@ -135,9 +135,9 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheBound: all that is there has no more memory than it may, in pages as the kernel
-// counts them: what is kept, what is being sent, and what is sent though it is kept no longer.
-// What has no room is refused until there is some.
+// TestCacheBound: cached segments, segments being sent, and removed segments still being sent
+// together stay within the memory limit, in pages as the kernel counts. A segment without room is
+// refused until there is room.
 func TestCacheBound(t *testing.T) {
 	fretest.CheckLeaks(t)
 	page := int64(os.Getpagesize())
@@ -186,7 +186,7 @@ func TestCacheBound(t *testing.T) {
 	c.release(must("fits", 10))
 	check(4)
 	c.drop(nil)
-	check(3) // they are sent to their end
+	check(3) // sent to the end
 	if m := must("slow", 10); m == readers[2] {
 		t.Error("what was dropped is handed out")
 	} else {
@@ -207,7 +207,7 @@ func TestCacheBound(t *testing.T) {
 	check(0)
 }
 
-// TestCacheBusy: who cannot be served soon is refused at once, and the others are.
+// TestCacheBusy: a request that cannot be served soon is refused at once; the rest are served.
 func TestCacheBusy(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c := newCache(1<<20, 1, func() error { return nil })
@@ -257,7 +257,7 @@ func TestCacheBusy(t *testing.T) {
 	c.drop(nil)
 }
 
-// cut makes what a file has, which becomes shorter meanwhile.
+// cut makes a segment from a file that becomes shorter meanwhile.
 type cut struct {
 	f     *os.File
 	pages []byte
@@ -278,7 +278,7 @@ func (c *cut) append(dst []byte) ([]byte, error) {
 
 func (c *cut) close() error { return unix.Munmap(c.pages) }
 
-// TestCacheFault: a file that cannot be read any more fails who asks for it, and nobody else.
+// TestCacheFault: an unreadable file fails only the requests for it.
 func TestCacheFault(t *testing.T) {
 	fretest.CheckLeaks(t)
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -298,12 +298,13 @@ func TestCacheFault(t *testing.T) {
 	}
 }
 
-// panics cannot make what it is asked for.
+// panics panics in every conversion.
 type panics struct{ *fake }
 
 func (panics) append([]byte) ([]byte, error) { panic("out of range") }
 
-// TestCachePanic: a segment that cannot be made so fails who asks, each time, and nobody else.
+// TestCachePanic: a segment whose conversion panics fails each request for it, and no request for
+// another segment.
 func TestCachePanic(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c := newCache(1<<20, 1, func() error { return nil })

@@ -23,7 +23,7 @@ import (
 	"github.com/fre-engine/fre/video/origin"
 )
 
-// world is an origin that serves, and its library.
+// world is a serving origin with its library.
 type world struct {
 	library *asset.Library
 	origin  *origin.Origin
@@ -69,10 +69,10 @@ func newWorld(t testing.TB, key []byte, more ...func(*origin.Config)) *world {
 	return w
 }
 
-// content is what a file of an asset has.
+// content returns the content of an asset's file.
 func content(name string) []byte { return bytes.Repeat([]byte(name+"\n"), 30_000/len(name)) }
 
-// add adds an asset that is ready: a picture in two rungs, sound, text, thumbnails.
+// add adds a ready asset: pictures in two rungs, sound, text, thumbnails.
 func (w *world) add(t testing.TB) *asset.Asset {
 	t.Helper()
 	a := &asset.Asset{ID: asset.NewID(), State: asset.Ready, Made: asset.NewID(), Duration: 6}
@@ -133,8 +133,8 @@ type reply struct {
 	ContentLength int64
 }
 
-// TestSegments: each segment is its bytes of the rendition's file, to GET, HEAD, ranges and
-// conditions.
+// TestSegments: GET, HEAD, ranges and conditions on a segment return its bytes of the rendition's
+// file.
 func TestSegments(t *testing.T) {
 	w := newWorld(t, nil)
 	a := w.add(t)
@@ -187,7 +187,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestNothing: what is not there is 404 in the errors' one shape, whatever is asked for.
+// TestNothing: every unknown path is 404 with an error in the usual JSON form.
 func TestNothing(t *testing.T) {
 	w := newWorld(t, nil)
 	a := w.add(t)
@@ -221,8 +221,8 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestPlaylists: they are packed for who asks, each form with a tag of its own, and every
-// address in them leads somewhere.
+// TestPlaylists: playlists are compressed for clients that accept it, each form with its own ETag,
+// and every address in them works.
 func TestPlaylists(t *testing.T) {
 	w := newWorld(t, nil)
 	a := w.add(t)
@@ -260,7 +260,7 @@ func TestPlaylists(t *testing.T) {
 	}
 }
 
-// TestSigned: with a key, addresses are good for their asset and until they expire.
+// TestSigned: with a key, an address works for its asset until it expires.
 func TestSigned(t *testing.T) {
 	w := newWorld(t, bytes.Repeat([]byte("k"), 32))
 	a, other := w.add(t), w.add(t)
@@ -287,8 +287,8 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// TestRemoved: an asset that is removed is not served any more, and takes no room on the disk
-// though its files were open.
+// TestRemoved: a removed asset is not served, and takes no room on the disk even if its files were
+// open.
 func TestRemoved(t *testing.T) {
 	w := newWorld(t, nil)
 	a := w.add(t)

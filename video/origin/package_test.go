@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/video/videotest"
 )
 
-// film is an asset that can be played, and its files.
+// film is a playable asset with its files.
 type film struct {
 	asset.Asset
 	files map[string][]byte
@@ -28,7 +28,7 @@ func newFilm(t *testing.T) film {
 	return film{*a, files}
 }
 
-// addFilm adds another of it.
+// addFilm adds another copy of a film.
 func (w *world) addFilm(t *testing.T, of film, protection asset.Protection) *asset.Asset {
 	t.Helper()
 	a := &of.Asset
@@ -47,8 +47,8 @@ func (w *world) addFilm(t *testing.T, of film, protection asset.Protection) *ass
 	return a
 }
 
-// decoded are hashes of what FFmpeg decodes of an address, picture by picture of each rung and
-// packet by packet of sound. It fails the test for what FFmpeg says at that level.
+// decoded returns hashes of FFmpeg's decoding of an address: per picture of each rung and per
+// packet of sound. A message of FFmpeg at that level fails the test.
 func decoded(t *testing.T, level, url string) (streams [4][]string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "ffmpeg", "-v", level, "-nostdin", "-i", url, "-map", "0:v", "-map", "0:a", "-f", "framehash", "-hash", "md5", "-")
@@ -69,8 +69,7 @@ func decoded(t *testing.T, level, url string) (streams [4][]string) {
 	return streams
 }
 
-// TestPackaged: in every container and under every protection there are the same pictures
-// and the same sound.
+// TestPackaged: every container with every protection gives the same pictures and the same sound.
 func TestPackaged(t *testing.T) {
 	w, of := newWorld(t, nil), newFilm(t)
 	want := decoded(t, "warning", w.base+"/assets/"+w.addFilm(t, of, asset.Clear).ID+"/hls/master.m3u8")
@@ -80,7 +79,7 @@ func TestPackaged(t *testing.T) {
 	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
 		a := w.addFilm(t, of, protection)
 		for _, form := range []string{"hls", "ts"} {
-			// When FFmpeg opens SAMPLE-AES it looks at some sound that it has not decrypted, and
+			// When FFmpeg opens SAMPLE-AES, it reads some sound without decrypting it, and
 			// complains; and it does not decrypt the last picture (libavformat/hls.c of 5.1).
 			level, last := "warning", 0
 			if protection == asset.CBCS && form == "ts" {
@@ -100,7 +99,7 @@ func TestPackaged(t *testing.T) {
 	}
 }
 
-// TestTextInTS: text beside MPEG-TS says what its times are in, and is made once.
+// TestTextInTS: subtitles beside MPEG-TS carry the mapping of their times, and are made once.
 func TestTextInTS(t *testing.T) {
 	w := newWorld(t, nil)
 	a := w.add(t)
@@ -122,8 +121,8 @@ func TestTextInTS(t *testing.T) {
 	}
 }
 
-// TestPackagedRanges: what is made when it is asked for has a tag, ranges and a length as
-// what is stored has, and is the same whoever asks.
+// TestPackagedRanges: a segment made on request has an ETag, ranges and a length like a stored
+// segment, and is the same for every client.
 func TestPackagedRanges(t *testing.T) {
 	w, of := newWorld(t, nil), newFilm(t)
 	for _, protection := range []asset.Protection{asset.Clear, asset.AES128, asset.CBCS} {
@@ -152,8 +151,8 @@ func TestPackagedRanges(t *testing.T) {
 	}
 }
 
-// TestProtected: nothing of a protected asset's media is served as it is stored, and its key
-// is given to those who ask for it by its own address.
+// TestProtected: no media of a protected asset is served as stored, and only requests to the key's
+// own address get the key.
 func TestProtected(t *testing.T) {
 	w, of := newWorld(t, nil), newFilm(t)
 	open := w.addFilm(t, of, asset.Clear)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSessionID: the player's session is the key sid, and no other.
+// TestSessionID: the player's session is the value of the key sid only.
 func TestSessionID(t *testing.T) {
 	for list, want := range map[string]string{
 		"": "", `sid="a-1"`: "a-1", `bl=21300,br=3200,sid="6e2fb550-c457-11e9-bb97-0800200c9a66",v=1`: "6e2fb550-c457-11e9-bb97-0800200c9a66", `a=1, sid="x"`: "x",
@@ -17,7 +17,7 @@ func TestSessionID(t *testing.T) {
 	}
 }
 
-// FuzzSessionID: whatever a player sends, what is logged is short and printable.
+// FuzzSessionID: the logged session is short and printable for any request.
 func FuzzSessionID(f *testing.F) {
 	f.Add(`bl=1,sid="a"`)
 	f.Add(`xsid="sid="`)

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// emptyOrigin has no assets yet, and ends with the test.
+// emptyOrigin returns an origin without assets, which ends with the test.
 func emptyOrigin(t *testing.T) (*Origin, *asset.Library) {
 	t.Helper()
 	fretest.CheckLeaks(t)
@@ -30,9 +30,8 @@ func emptyOrigin(t *testing.T) (*Origin, *asset.Library) {
 	return o, library
 }
 
-// TestShelvesAside: while the playlists of an asset are made, what is there is served; who asks
-// for that asset waits for the one that makes them, and no more are made at once than there are
-// places.
+// TestShelvesAside: while an asset's playlists are made, further assets are served. A request for
+// this asset waits for the same playlists, and the number of simultaneous preparations is bounded.
 func TestShelvesAside(t *testing.T) {
 	o, library := emptyOrigin(t)
 	add := func() []byte {
@@ -111,7 +110,7 @@ func TestShelvesAside(t *testing.T) {
 	}
 }
 
-// TestShelfRefused: one that could not be made is made by whoever asks next.
+// TestShelfRefused: after a failure, the next request makes the playlists again.
 func TestShelfRefused(t *testing.T) {
 	o, library := emptyOrigin(t)
 	broken := &asset.Asset{ID: asset.NewID(), State: asset.Ready, Made: asset.NewID(), Renditions: []*asset.Rendition{nil}}

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// heavy is a segment of about 1 MB: four seconds of 720p, as nginx-vod was measured with.
+// heavy returns a segment of about 1 MB: four seconds of 720p, as in the measurement of nginx-vod.
 func heavy(b *testing.B) (init, segment []byte) {
 	b.Helper()
 	path := source(b, "25", 4, "-vf scale=1280:720,noise=alls=8:allf=t -c:v libx264 -preset ultrafast -c:a pcm_s16le")
@@ -34,7 +34,7 @@ func heavy(b *testing.B) (init, segment []byte) {
 	return init, segment
 }
 
-// bench measures what is made of the segment, read anew each time.
+// bench measures a conversion of the segment; each round reads the segment anew.
 func bench(b *testing.B, what func(f *packager.Fragment, to []byte) ([]byte, error)) {
 	b.Helper()
 	init, segment := heavy(b)
@@ -67,7 +67,7 @@ func repeat(b *testing.B, size int, do func() error) {
 	b.ReportMetric(float64(b.N)*float64(size)/1e6/(spent(b)-before).Seconds(), "MB/cpu-s")
 }
 
-// spent is how long processors have worked for this one: others may work on the machine too.
+// spent returns the CPU time of this process, since the machine may have further work.
 func spent(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -85,7 +85,7 @@ func BenchmarkTS(b *testing.B) {
 	bench(b, func(f *packager.Fragment, to []byte) ([]byte, error) { return f.AppendTS(to, nil) })
 }
 
-// BenchmarkAES128 makes the transport stream too.
+// BenchmarkAES128 includes making the transport stream.
 func BenchmarkAES128(b *testing.B) {
 	bench(b, func(f *packager.Fragment, to []byte) ([]byte, error) {
 		ts, err := f.AppendTS(to, nil)
@@ -103,14 +103,14 @@ func BenchmarkCBCS(b *testing.B) {
 	bench(b, func(f *packager.Fragment, to []byte) ([]byte, error) { return f.AppendCBCS(to, p) })
 }
 
-// BenchmarkCopy is what the memory can do.
+// BenchmarkCopy measures the memory.
 func BenchmarkCopy(b *testing.B) {
 	bench(b, func(_ *packager.Fragment, to []byte) ([]byte, error) {
 		return append(to, to[:cap(to)/2]...), nil
 	})
 }
 
-// peer parses a segment by mp4ff each time and calls what with its fragment.
+// peer parses a segment with mp4ff in each round and calls what with the fragment.
 func peer(b *testing.B, what func(init *mp4.InitSegment, f *mp4.Fragment) error) {
 	b.Helper()
 	init, segment := heavy(b)

@@ -25,10 +25,10 @@ type film struct {
 	segments [][]byte
 }
 
-// whole is all of it.
+// whole returns the whole rendition.
 func (f *film) whole() []byte { return append(bytes.Clone(f.init), bytes.Join(f.segments, nil)...) }
 
-// run runs a program, which is to say nothing, and gives out what it writes.
+// run runs a program and returns its output. Output to stderr fails the test.
 func run(t testing.TB, name string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -51,7 +51,7 @@ func write(t testing.TB, dir, name string, b []byte) string {
 	return path
 }
 
-// source makes a file of seconds of picture and sound.
+// source makes a file with some seconds of pictures and sound.
 func source(t testing.TB, rate string, seconds int, args string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "source.mkv")
@@ -61,7 +61,7 @@ func source(t testing.TB, rate string, seconds int, args string) string {
 	return path
 }
 
-// add adds the bytes of a rendition as the transcoder makes them.
+// add adds the bytes of a rendition from the transcoder.
 func (f *film) add(made *media.Made, b []byte) {
 	if f.init == nil {
 		f.init = b[:made.Init]
@@ -73,7 +73,7 @@ func (f *film) add(made *media.Made, b []byte) {
 	}
 }
 
-// picture and sound are renditions as the service has them.
+// picture and sound return renditions as the service makes them.
 func picture(t testing.TB, rate media.Fraction, seconds int) *film {
 	t.Helper()
 	path := source(t, fmt.Sprintf("%d/%d", rate.Num, rate.Den), seconds, "-c:v libx264 -preset ultrafast -c:a pcm_s16le")
@@ -107,8 +107,8 @@ func sound(t testing.TB, seconds int) *film {
 	return f
 }
 
-// foreign is a rendition that ffmpeg has packaged as DASH: styp and sidx before each segment,
-// times that an edit list moves.
+// foreign returns a rendition that ffmpeg has packaged as DASH: styp and sidx before each segment,
+// and times moved by an edit list.
 func foreign(t testing.TB, name, codec string) *film {
 	t.Helper()
 	dir := t.TempDir()
@@ -142,7 +142,7 @@ func opened(t testing.TB, name, init, pattern string) *film {
 	return f
 }
 
-// films are renditions of all kinds, which are made once.
+// films returns renditions of all kinds, made once per test run.
 func films(t testing.TB) []*film {
 	t.Helper()
 	made.Do(func() {
@@ -166,7 +166,7 @@ var made struct {
 	all []*film
 }
 
-// named is the one of films with a name.
+// named returns the film with a name.
 func named(t testing.TB, name string) *film {
 	t.Helper()
 	for _, f := range films(t) {
@@ -178,8 +178,8 @@ func named(t testing.TB, name string) *film {
 	return nil
 }
 
-// times are when each sample is presented, in seconds, as mp4ff reads it: that is another
-// parser, and FFmpeg's puts all times off by the lowest composition offset.
+// times returns each sample's presentation time in seconds as read by mp4ff, an independent parser.
+// FFmpeg's parser shifts all times by the lowest composition offset.
 func (f *film) times(t testing.TB) (all []float64) {
 	t.Helper()
 	file, err := mp4.DecodeFile(bytes.NewReader(f.whole()))
@@ -206,7 +206,7 @@ func (f *film) times(t testing.TB) (all []float64) {
 	return all
 }
 
-// track reads what a film is of.
+// track reads a film's track.
 func (f *film) track(t testing.TB) *packager.Track {
 	t.Helper()
 	track, err := packager.ReadTrack(f.init)
@@ -216,7 +216,7 @@ func (f *film) track(t testing.TB) *packager.Track {
 	return track
 }
 
-// short is a segment with its first sample alone, for fuzzing.
+// short returns a segment with only its first sample, for fuzzing.
 func short(t testing.TB, f *film) []byte {
 	t.Helper()
 	file, err := mp4.DecodeFile(bytes.NewReader(f.whole()))

@@ -6,7 +6,7 @@ import (
 	"crypto/cipher"
 )
 
-// elementary is the elementary stream in a transport stream.
+// elementary returns the elementary stream of a transport stream.
 func elementary(ts []byte) (all []byte) {
 	for ; len(ts) > 0; ts = ts[188:] {
 		p := ts[:188]
@@ -25,8 +25,8 @@ func elementary(ts []byte) (all []byte) {
 	return all
 }
 
-// splitUnits are the NAL units of access units that begin with a delimiter and have start
-// codes of four bytes, each up to the next one of these that a unit's header follows.
+// splitUnits returns the NAL units of access units that begin with a delimiter and use start codes
+// of four bytes. A unit ends at the next start code with a header behind it.
 func splitUnits(b []byte) (units [][]byte) {
 	for part := range bytes.SplitSeq(b, []byte{0, 0, 0, 1}) {
 		if len(part) > 0 {
@@ -36,7 +36,7 @@ func splitUnits(b []byte) (units [][]byte) {
 	return units
 }
 
-// decryptUnit does as "MPEG-2 Stream Encryption Format for HTTP Live Streaming" says.
+// decryptUnit follows "MPEG-2 Stream Encryption Format for HTTP Live Streaming".
 func decryptUnit(unit []byte) []byte {
 	var b []byte
 	zeros := 0

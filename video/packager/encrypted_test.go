@@ -35,15 +35,15 @@ func TestSampleAES(t *testing.T) {
 			same(t, f.name, decoded(t, append(hls, "-i", path)...), want)
 			continue
 		}
-		// FFmpeg does not decrypt the picture that it has left when the last segment has
-		// ended: here that is one of another, which comes behind.
+		// FFmpeg does not decrypt the very last picture. Repeat a segment, so that the last picture
+		// is not compared.
 		path = list(t, dir, f.name+"more", "SAMPLE-AES", append(encrypted, encrypted[0]))
 		got := decoded(t, append(hls, "-v", "fatal", "-i", path)...)
 		same(t, f.name, got[:min(len(got), len(want))], want)
 	}
 
-	// When FFmpeg opens sound beside a picture, it looks at some of it that it has not
-	// decrypted, and complains; what it plays is right.
+	// When FFmpeg opens sound beside pictures, it reads some sound without decrypting it, and
+	// complains. The played sound is right.
 	path := write(t, dir, "master.m3u8", []byte("#EXTM3U\n#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID=\"a\",NAME=\"a\",DEFAULT=YES,URI=\"sound.m3u8\"\n"+
 		"#EXT-X-STREAM-INF:BANDWIDTH=1000000,AUDIO=\"a\"\npicture.m3u8\n"))
 	want := decoded(t, "-ignore_editlist", "1", "-i", filepath.Join(dir, "sound.mp4"))
@@ -59,7 +59,7 @@ func TestSampleAES(t *testing.T) {
 	}
 }
 
-// TestSampleAESUnits: what Apple describes decrypts all NAL units.
+// TestSampleAESUnits: Apple's algorithm decrypts all NAL units.
 func TestSampleAESUnits(t *testing.T) {
 	for _, f := range []*film{named(t, "picture"), named(t, "slices"), named(t, "cavlc")} {
 		plain, encrypted := f.streams(t, nil), f.streams(t, &packager.SampleAES{Key: key, IV: iv})
@@ -69,8 +69,8 @@ func TestSampleAESUnits(t *testing.T) {
 	}
 }
 
-// decrypted fails the test where an elementary stream, decrypted, is not as another is, and
-// gives out how many bytes in it prevent start codes.
+// decrypted fails the test if a decrypted elementary stream differs from the plain one, and returns
+// its number of emulation prevention bytes.
 func decrypted(t *testing.T, encrypted, plain []byte) (guards int) {
 	t.Helper()
 	got, want := splitUnits(encrypted), splitUnits(plain)
@@ -92,13 +92,13 @@ func decrypted(t *testing.T, encrypted, plain []byte) (guards int) {
 	return guards
 }
 
-// TestSampleAESGuards: bytes that look like start codes, or like what prevents them, come
-// back as they were, and there are no start codes but those before NAL units.
+// TestSampleAESGuards: bytes that look like start codes or like emulation prevention survive
+// encryption and decryption, and start codes occur only before NAL units.
 func TestSampleAESGuards(t *testing.T) {
 	f := named(t, "slices")
 	track := f.track(t)
 	var fragment packager.Fragment
-	// A segment like the first, whose slices are mostly zeros.
+	// A segment like the first, with slices made mostly of zeros.
 	segment := bytes.Clone(f.segments[0])
 	file, err := mp4.DecodeFile(bytes.NewReader(f.whole()))
 	if err != nil {
@@ -135,7 +135,7 @@ func TestSampleAESGuards(t *testing.T) {
 	}
 }
 
-// fragments are those of a file in turn.
+// fragments returns a file's fragments in order.
 func fragments(f *mp4.File) (all []*mp4.Fragment) {
 	for _, s := range f.Segments {
 		all = append(all, s.Fragments...)
@@ -179,7 +179,7 @@ func TestCBCS(t *testing.T) {
 			}
 			_, want := f.original(t, dir)
 			path := write(t, dir, "cbcs.mp4", whole)
-			// Without its index, for FFmpeg 5.1 takes what the last fragment says for all.
+			// Ignore the index: FFmpeg 5.1 applies the last fragment's values to all fragments.
 			same(t, "FFmpeg", decoded(t, "-fflags", "+ignidx", "-ignore_editlist", "1", "-decryption_key", hexKey, "-i", path), want)
 
 			file, err := mp4.DecodeFile(bytes.NewReader(whole))
@@ -220,7 +220,7 @@ func TestCBCS(t *testing.T) {
 	}
 }
 
-// TestCBCSOfMP4ff: the protected ranges are those that mp4ff protects.
+// TestCBCSOfMP4ff: the protected ranges equal mp4ff's.
 func TestCBCSOfMP4ff(t *testing.T) {
 	p := &packager.Protection{Key: key, KeyID: key, IV: iv}
 	for _, f := range films(t) {

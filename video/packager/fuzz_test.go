@@ -18,8 +18,8 @@ func seeds(f testing.TB) []*film {
 	}
 }
 
-// FuzzTrack: whatever an initialisation segment is, it is read or refused, and what is
-// protected of it can be told from it.
+// FuzzTrack: any initialisation segment is read or refused, and its protected form can be read
+// again.
 func FuzzTrack(f *testing.F) {
 	for _, film := range seeds(f) {
 		f.Add(film.init)
@@ -45,8 +45,7 @@ func initialised(t *testing.T, init []byte) {
 	}
 }
 
-// FuzzFragment: whatever a segment is, it is read or refused, and all that is made of it is
-// as large as it was said to be.
+// FuzzFragment: any segment is read or refused, and each result has the announced size.
 func FuzzFragment(f *testing.F) {
 	var tracks []*packager.Track
 	for i, film := range seeds(f) {
@@ -59,7 +58,7 @@ func FuzzFragment(f *testing.F) {
 	})
 }
 
-// packaged makes all that can be made of a segment; it says whether that could be read.
+// packaged makes all forms of a segment, and reports whether the segment could be read.
 func packaged(t *testing.T, fragment *packager.Fragment, track *packager.Track, segment []byte) bool {
 	t.Helper()
 	before := bytes.Clone(segment)
@@ -103,8 +102,8 @@ func packaged(t *testing.T, fragment *packager.Fragment, track *packager.Track, 
 	return true
 }
 
-// TestHostile: segments that break off at each byte, and such with some other bytes, where
-// boxes are and where slices begin.
+// TestHostile: segments truncated at each byte, and segments with changed bytes in boxes and at the
+// beginning of slices, are read or refused.
 func TestHostile(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var fragment packager.Fragment
@@ -127,7 +126,7 @@ func TestHostile(t *testing.T) {
 				read++
 			}
 			initialised(t, init)
-			// What one of the two says may not fit the other.
+			// The track may contradict the segment.
 			if other, err := packager.ReadTrack(init); err == nil {
 				packaged(t, &fragment, other, b)
 			}

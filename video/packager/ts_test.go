@@ -36,7 +36,7 @@ func (f *film) streams(t testing.TB, e *packager.SampleAES) [][]byte {
 	return all
 }
 
-// frame is what ffprobe says of one.
+// frame is ffprobe's description of a frame.
 type frame struct {
 	Time    string `json:"pts_time"`
 	Decoded string `json:"dts_time"`
@@ -53,7 +53,7 @@ func packets(t testing.TB, path string, args ...string) []frame {
 	return all.Packets
 }
 
-// decoded is the hash of each frame that ffmpeg decodes, which is to say nothing.
+// decoded returns the hash of each frame that ffmpeg decodes. A message of ffmpeg fails the test.
 func decoded(t testing.TB, args ...string) []string {
 	t.Helper()
 	out := run(t, "ffmpeg", append(append([]string{"-v", "warning", "-nostdin"}, args...), "-fps_mode", "passthrough", "-f", "framemd5", "-")...)
@@ -67,7 +67,7 @@ func decoded(t testing.TB, args ...string) []string {
 	return all
 }
 
-// same fails the test where frames are not the same.
+// same fails the test if frames differ.
 func same(t testing.TB, what string, got, want []string) {
 	t.Helper()
 	if len(want) == 0 || len(got) != len(want) {
@@ -82,15 +82,15 @@ func same(t testing.TB, what string, got, want []string) {
 	}
 }
 
-// original is what a film's own frames are, none left out by an edit list.
+// original returns a film's own frames, none removed by an edit list.
 func (f *film) original(t testing.TB, dir string) (path string, frames []string) {
 	t.Helper()
 	path = write(t, dir, f.name+".mp4", f.whole())
 	return path, decoded(t, "-ignore_editlist", "1", "-i", path)
 }
 
-// TestTS: transport streams decode to the same frames as the fragments, at the same times,
-// ten seconds later, and their continuity counters go on.
+// TestTS: transport streams decode to the fragments' frames, at the same times plus ten seconds,
+// and the continuity counters continue over segments.
 func TestTS(t *testing.T) {
 	for _, f := range films(t) {
 		t.Run(f.name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestTS(t *testing.T) {
 	}
 }
 
-// TestParts: a segment of several fragments, as those that are live have, is packaged whole.
+// TestParts: a segment of several fragments, as in a live stream, is packaged completely.
 func TestParts(t *testing.T) {
 	for _, f := range []*film{named(t, "picture"), named(t, "sound"), named(t, "x264")} {
 		dir := t.TempDir()
@@ -168,8 +168,8 @@ func number(t testing.TB, s string) float64 {
 	return v
 }
 
-// counters fails the test where packets are missing, or clock references go back or are more
-// than 100 ms from each other.
+// counters fails the test if packets are missing, or if clock references go back or are more than
+// 100 ms apart.
 func counters(t testing.TB, b []byte) {
 	t.Helper()
 	next := map[int]byte{}
@@ -222,7 +222,7 @@ func list(t testing.TB, dir, name, method string, segments [][]byte) string {
 	return write(t, dir, name+".m3u8", []byte(all.String()))
 }
 
-// hls are the options with which ffmpeg plays playlists in files.
+// hls is ffmpeg's options to play playlists in files.
 var hls = []string{"-allowed_extensions", "ALL", "-protocol_whitelist", "file,crypto"}
 
 // TestAES128: OpenSSL decrypts to the transport stream, and FFmpeg plays it.
@@ -259,8 +259,8 @@ func TestAES128(t *testing.T) {
 	}
 }
 
-// TestAllocations: with buffers that are large enough nothing is allocated, whatever there is
-// of samples.
+// TestAllocations: with large enough buffers, packaging allocates nothing, for any number of
+// samples.
 func TestAllocations(t *testing.T) {
 	e, p := &packager.SampleAES{Key: key, IV: iv}, &packager.Protection{Key: key, IV: iv}
 	for _, f := range []*film{named(t, "picture"), named(t, "sound"), named(t, "slices")} {

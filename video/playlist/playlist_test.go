@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/video/videotest/stream"
 )
 
-// TestPlay: what the playlists lead to is played whole by FFmpeg, by HLS and by DASH, and is
-// as the standards have it to readers that share no code with what writes it.
+// TestPlay: FFmpeg plays the whole asset from the playlists, by HLS and by DASH, and independent
+// readers find the playlists valid.
 func TestPlay(t *testing.T) {
 	a, files := videotest.Asset(t)
 	mux := http.NewServeMux()
@@ -74,8 +74,8 @@ func TestPlay(t *testing.T) {
 	stream.Check(t, server.URL)
 }
 
-// TestHostileTracks: whatever a source calls its tracks, playlists and manifests are well
-// formed, and lead nowhere else.
+// TestHostileTracks: for any names of a source's tracks, playlists and manifests are well formed
+// and point only to the asset.
 func TestHostileTracks(t *testing.T) {
 	names := []string{
 		"", "und", "deu", "deu", "en-GB", "not a language", `x",URI="http://example.org/`, "a\nhttp://example.org/", "\"", "<&>", "\xff\xfe", strings.Repeat("l", 300), "\u2028", "Track 1", "Track 2",
@@ -111,8 +111,7 @@ func TestHostileTracks(t *testing.T) {
 	}
 }
 
-// TestMainSound: the track that is heard first is the one of which the source says so, wherever
-// it stands among the others.
+// TestMainSound: the default track is the source's default track, at any position among the tracks.
 func TestMainSound(t *testing.T) {
 	for want, defaults := range [][]bool{{false, false}, {false, true, true}, {false, false, true}} {
 		a := &asset.Asset{Duration: 2}
@@ -140,8 +139,8 @@ func TestMainSound(t *testing.T) {
 }
 
 // TestTargetDuration: all playlists of pictures and sound have the same target duration (RFC 8216,
-// 6.2.4), that of the longest segment of any: of a clip whose sound ends later, of pictures that
-// come each ten seconds.
+// 6.2.4), the length of the longest segment of all: for a clip whose sound ends later, and for
+// pictures ten seconds apart.
 func TestTargetDuration(t *testing.T) {
 	for _, tt := range []struct {
 		picture, sound, text float64 // seconds of the longest segment
@@ -170,8 +169,8 @@ func TestTargetDuration(t *testing.T) {
 	}
 }
 
-// TestRanges: renditions with HDR stand beside those that every screen can show, and players are
-// told which are which; where there are none, nothing is said.
+// TestRanges: renditions with HDR stand beside renditions for every screen, and the playlists mark
+// each; without HDR the playlists mark none.
 func TestRanges(t *testing.T) {
 	sdr := media.Colour{Primaries: media.BT709, Transfer: media.BT709, Matrix: media.BT709}
 	for _, tt := range []struct {
@@ -210,8 +209,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestShort: of an asset of any length, down to a single picture, players get durations that are
-// such (xs:duration, XML Schema part 2, 3.2.6), and a target duration.
+// TestShort: an asset of any length, even of a single picture, has valid durations (xs:duration,
+// XML Schema part 2, 3.2.6) and a target duration.
 func TestShort(t *testing.T) {
 	duration := regexp.MustCompile(`="PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d{1,2}(?:\.\d+)?)S)?"`)
 	for _, seconds := range []float64{1. / 240, 1. / 60, 0.04, 0.1, 0.2, 0.999999, 1, 1.5, 59.96, 60, 3600.25} {

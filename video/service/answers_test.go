@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// TestAnswersBounded: what a sandbox says that it has made is believed only as far as it was
-// asked for: neither files nor memory are taken by numbers that somebody has made up.
+// TestAnswersBounded: the service checks a sandbox's answer against the request: invented numbers
+// take neither files nor memory.
 func TestAnswersBounded(t *testing.T) {
 	few := func(n, each int) []int { return slices.Repeat([]int{each}, n) }
 	sheets := func(count, each, sheets int) media.Sheets {
@@ -26,7 +26,7 @@ func TestAnswersBounded(t *testing.T) {
 	for _, tt := range []struct {
 		name, path string
 		lie        any
-		words      string // of the asset's error, or of its warnings
+		words      string // in the asset's error or warnings
 		state      asset.State
 	}{
 		{"sheets of nothing", "/thumbs", sheets(2_000_000, 0, 20_000), "2000000 pictures", asset.Ready},
@@ -66,8 +66,8 @@ func TestAnswersBounded(t *testing.T) {
 	}
 }
 
-// TestLasts: an asset is as long as its longest track, of which what encoders of sound put before
-// and behind it is no part.
+// TestLasts: an asset is as long as its longest track, without the samples that sound encoders add
+// before and after it.
 func TestLasts(t *testing.T) {
 	track := func(kind string, scale, shift int, units ...int64) *asset.Rendition {
 		r := &asset.Rendition{Kind: kind, TimeScale: scale, Shift: int64(shift)}

@@ -12,9 +12,9 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// TestAssemble: a rendition's file has the segments of all parts where its asset says they are,
-// those that would lie in a page too many at a page's begin, and is read whole by another's
-// reader.
+// TestAssemble: a rendition's file has the segments of all parts at the offsets in its asset's
+// record. Segments that would touch one page too many begin at a page. Another MP4 reader reads the
+// whole file.
 func TestAssemble(t *testing.T) {
 	page := os.Getpagesize()
 	init := mp4.CreateEmptyInit()

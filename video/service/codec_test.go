@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestChunkSize: videos keep all slots at work, to their end, in chunks that are not too small.
+// TestChunkSize: a video keeps all slots busy to its end, in chunks that are not too small.
 func TestChunkSize(t *testing.T) {
 	for _, tt := range []struct {
 		seconds     float64
@@ -26,7 +26,7 @@ func TestChunkSize(t *testing.T) {
 	}
 }
 
-// TestCodecs: what playlists say of a rendition's codec is what ffprobe finds in it.
+// TestCodecs: playlists declare the codec that ffprobe finds in the rendition.
 func TestCodecs(t *testing.T) {
 	in := filepath.Join(t.TempDir(), "in.mp4")
 	if out, err := exec.Command("ffmpeg", strings.Fields("-v error -nostdin -f lavfi -i testsrc2=size=640x360:rate=25:duration=2 -c:v libx264 -preset ultrafast "+in)...).CombinedOutput(); err != nil {

@@ -28,19 +28,19 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// transcoder is an engine without sandboxes: what the function does, this process does, by the
-// same code.
+// transcoder is an engine without sandboxes: this process does the function's work with the
+// function's code.
 type transcoder struct {
 	*servertest.Engine
 	sources string // directory
 
 	mu    sync.Mutex
-	asked map[string]int                              // how often each job, a chunk's with its first second, as "/chunk 24"; PUT and DELETE of a source
-	meet  func(ctx context.Context, job string) error // before one of them is done; nil: nothing
-	lies  map[string]any                              // heads of answers that nothing was done for, by the job's path
+	asked map[string]int                              // count of each job; a chunk's name has its first second, as in "/chunk 24"; PUT and DELETE of a source count too
+	meet  func(ctx context.Context, job string) error // called before each job; may be nil
+	lies  map[string]any                              // false heads of answers, sent without any work, by the job's path
 }
 
-// job does one, and returns what its answer is made of: a head in JSON, and bytes.
+// job does a job, and returns the parts of its answer: a head in JSON, and bytes.
 func (tr *transcoder) job(path string, question []byte) (head any, bodies [][]byte, err error) {
 	source := struct{ Source string }{}
 	if err := json.Unmarshal(question, &source); err != nil {
@@ -82,7 +82,7 @@ func (tr *transcoder) job(path string, question []byte) (head any, bodies [][]by
 	return head, body, err
 }
 
-// Invoke answers as the transcoder does.
+// Invoke implements the engine's Invoke with the transcoder's code.
 func (tr *transcoder) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	if _, err := tr.Function(name); err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func (tr *transcoder) Invoke(ctx context.Context, name string, r *engine.Request
 				return answer(http.StatusNotFound, nil)
 			}
 		case r.Method == http.MethodPut:
-			if err := os.WriteFile(path, body, 0o600); err != nil { // tests' sources are of one piece
+			if err := os.WriteFile(path, body, 0o600); err != nil { // a test's source has one piece
 				return nil, err
 			}
 		case r.Method == http.MethodDelete:
@@ -157,7 +157,7 @@ func (tr *transcoder) Invoke(ctx context.Context, name string, r *engine.Request
 	return answer(http.StatusOK, append(all, bytes.Join(bodies, nil)...))
 }
 
-// before counts a job, and calls who wants to meet it.
+// before counts a job, and calls meet.
 func (tr *transcoder) before(ctx context.Context, job string) error {
 	tr.mu.Lock()
 	tr.asked[job]++
@@ -169,21 +169,21 @@ func (tr *transcoder) before(ctx context.Context, job string) error {
 	return meet(ctx, job)
 }
 
-// times are how often a job was done.
+// times returns how often a job was done.
 func (tr *transcoder) times(job string) int {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	return tr.asked[job]
 }
 
-// meets has meet called before each job.
+// meets sets the function to call before each job.
 func (tr *transcoder) meets(meet func(ctx context.Context, job string) error) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.meet = meet
 }
 
-// world is a service with a transcoder, and what it keeps.
+// world is a service with a transcoder, and the service's state.
 type world struct {
 	*Service
 	state  string
@@ -192,7 +192,7 @@ type world struct {
 	cfg    Config
 }
 
-// newWorld starts a service that keeps its state in a directory.
+// newWorld starts a service with its state in a directory.
 func newWorld(t *testing.T, state string, cfg Config) *world {
 	t.Helper()
 	tr := &transcoder{Engine: servertest.New(), sources: t.TempDir(), asked: map[string]int{}}
@@ -241,7 +241,7 @@ func (w *world) close(t *testing.T) {
 	}
 }
 
-// add takes a file in.
+// add uploads a file and returns the asset's id.
 func (w *world) add(t *testing.T, path string) string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -256,7 +256,7 @@ func (w *world) add(t *testing.T, path string) string {
 	return a.ID
 }
 
-// tus takes uploads in, and returns what asks it: header has names and values in turn.
+// tus serves uploads. ask sends a request; header holds names and values in turn.
 func (w *world) tus(t *testing.T) (ask func(method, path string, body []byte, header ...string) *httptest.ResponseRecorder) {
 	t.Helper()
 	handler, err := w.uploads(t.TempDir(), w.cfg.Log)
@@ -277,7 +277,7 @@ func (w *world) tus(t *testing.T) (ask func(method, path string, body []byte, he
 	}
 }
 
-// until waits for an asset to be so, nil where it is gone.
+// until waits for a condition of an asset; a removed asset is nil.
 func (w *world) until(t *testing.T, id string, so func(*asset.Asset) bool) *asset.Asset {
 	t.Helper()
 	for {
@@ -293,13 +293,13 @@ func (w *world) until(t *testing.T, id string, so func(*asset.Asset) bool) *asse
 	}
 }
 
-// done waits until an asset is not worked on.
+// done waits until the work on an asset has ended.
 func (w *world) done(t *testing.T, id string) *asset.Asset {
 	t.Helper()
 	return w.until(t, id, func(a *asset.Asset) bool { return a.State != asset.Working })
 }
 
-// clip makes a video by the ffmpeg program.
+// clip makes a video with the ffmpeg program.
 func clip(t *testing.T, name, args string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -309,7 +309,7 @@ func clip(t *testing.T, name, args string) string {
 	return path
 }
 
-// film has pictures of a size for so many seconds, with sound.
+// film makes a video with pictures of a size, with sound, for some seconds.
 func film(t *testing.T, name, size, seconds string) string {
 	t.Helper()
 	return clip(t, name, "-f lavfi -i testsrc2=size="+size+":rate=10:duration="+seconds+" -f lavfi -i sine=duration="+seconds+" -c:v libx264 -preset ultrafast -g 20 -c:a aac")

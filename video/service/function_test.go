@@ -19,11 +19,11 @@ import (
 	"github.com/fre-engine/fre/client"
 )
 
-// deployments is an engine that deploys whatever comes, but not with what it does not have.
+// deployments is an engine that deploys every function, except with a lock whose packages are gone.
 type deployments struct {
-	locks []string // that came, "" for none
+	locks []string // received locks; "" for a deployment without a lock
 	gone  string   // a lock whose packages are gone
-	gives string   // the lock that it answers with
+	gives string   // the lock in its answer
 }
 
 func (d *deployments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -57,8 +57,8 @@ func (d *deployments) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(line)
 }
 
-// TestLock: what was resolved for the transcoder is kept, and comes with its next deployment,
-// until it cannot be had any more.
+// TestLock: the service keeps the lock of the transcoder's packages, and sends the lock with the
+// next deployment until a locked package cannot be fetched any more.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	engine := &deployments{gives: `{"version":1}`}
@@ -98,8 +98,8 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// TestLost: a chunk is black for the function's words, not for those of an engine that is away
-// or of a disk.
+// TestLost: the service replaces a chunk with black pictures if the function reports an error, but
+// not if the engine is away or the disk fails.
 func TestLost(t *testing.T) {
 	for _, tt := range []struct {
 		err  error

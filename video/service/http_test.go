@@ -20,7 +20,7 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// TestOpenAPI: the description names the routes that there are.
+// TestOpenAPI: the OpenAPI description names exactly the served routes.
 func TestOpenAPI(t *testing.T) {
 	var described struct {
 		Paths map[string]map[string]any `yaml:"paths"`
@@ -47,7 +47,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// TestTemplate: the template directory is whole, or the error says what to do.
+// TestTemplate: the template directory is complete, or the error gives the next step.
 func TestTemplate(t *testing.T) {
 	dir := t.TempDir()
 	if err := Template(dir, 61*time.Minute); err != nil {
@@ -64,7 +64,7 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// TestFileNames: names of other people's are shown as one line, without directories.
+// TestFileNames: a client's file name is shown as one line, without directories.
 func TestFileNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"a.mp4": "a.mp4", "../../etc/passwd": "passwd", `C:\films\a.mp4`: "a.mp4", "a\nb\x00\x1b[2J": "ab[2J", "": "video", "/": "video", "\xff\xfe": "video",
@@ -76,7 +76,7 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// TestNoRoute: what is not there is told of in the errors' one shape.
+// TestNoRoute: an unknown path gets an error in the usual JSON form.
 func TestNoRoute(t *testing.T) {
 	h := &rest{}
 	w := httptest.NewRecorder()
@@ -86,8 +86,8 @@ func TestNoRoute(t *testing.T) {
 	}
 }
 
-// TestBodies: a video is the body or a file in a form; a form without one is 415, and what has no
-// byte is refused at once, in every way to send it.
+// TestBodies: a video is the body or a file of a form. A form without a file is 415. An empty video
+// is refused at once, in every form of upload.
 func TestBodies(t *testing.T) {
 	library, _, err := asset.Open(t.TempDir())
 	if err != nil {
@@ -151,8 +151,8 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-// TestRefusedBodies: while memory is short large bodies are refused, and when to ask again is
-// told; everything else goes on, and the status says so.
+// TestRefusedBodies: while memory is short, large bodies are refused with Retry-After. All else
+// continues, and the status reports the shortage.
 func TestRefusedBodies(t *testing.T) {
 	library, _, err := asset.Open(t.TempDir())
 	if err != nil {

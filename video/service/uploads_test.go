@@ -14,8 +14,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// TestExpire: an upload of which nothing has come for a day is given up with all of its files;
-// one of which something has, and what is no upload, stay.
+// TestExpire: an upload without new bytes for a day is removed with all of its files. An upload
+// with new bytes stays, and so do unrelated files.
 func TestExpire(t *testing.T) {
 	fretest.CheckLeaks(t)
 	library, _, err := asset.Open(t.TempDir())

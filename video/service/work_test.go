@@ -26,8 +26,8 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// TestRetryAnotherPlan: an asset that has failed is made anew by what the service is told now;
-// nothing is taken of what was made by another plan, though a crash has left it there.
+// TestRetryAnotherPlan: the retry of a failed asset follows the service's present settings; no
+// result of an earlier plan is used, even if a crash has left it on the disk.
 func TestRetryAnotherPlan(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{})
 	second := make(chan struct{})
@@ -44,7 +44,7 @@ func TestRetryAnotherPlan(t *testing.T) {
 	w.close(t)
 	w.engine.meets(nil)
 
-	// It has failed, and the service was killed before anything was removed.
+	// The asset has failed, and the service was killed before the removal of the old files.
 	path := filepath.Join(w.state, "assets", id, "asset.json")
 	b, err := os.ReadFile(path)
 	var a asset.Asset
@@ -78,7 +78,7 @@ func TestRetryAnotherPlan(t *testing.T) {
 		t.Errorf("the first chunk was made %d times, want once by each plan", n)
 	}
 
-	// A service that is killed once an asset is ready leaves what only the work needed.
+	// A service that is killed just after an asset became ready leaves the working files.
 	w.close(t)
 	if err := os.CopyFS(filepath.Join(filepath.Dir(path), jobsDir), os.DirFS(old)); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestRetryAnotherPlan(t *testing.T) {
 	}
 }
 
-// left are the names in an asset's directory.
+// left returns the names in an asset's directory.
 func (w *world) left(t *testing.T, id string) string {
 	t.Helper()
 	entries, err := os.ReadDir(w.library.Path(id))
@@ -103,8 +103,8 @@ func (w *world) left(t *testing.T, id string) string {
 	return strings.Join(names, " ")
 }
 
-// TestRemoveBesideRetry: nobody works on an asset once it is removed, though somebody has
-// another try made of it at the same time.
+// TestRemoveBesideRetry: after the removal of an asset no work on the asset runs, even if a client
+// retries the asset at the same time.
 func TestRemoveBesideRetry(t *testing.T) {
 	fretest.CheckLeaks(t)
 	w := newWorld(t, t.TempDir(), Config{})
@@ -127,7 +127,7 @@ func TestRemoveBesideRetry(t *testing.T) {
 		}
 	}
 
-	// The retry comes while the removal waits for the work that has failed to be tidied up.
+	// The retry arrives while the removal waits for the cleanup of the failed work.
 	tidies, goOn := make(chan struct{}), make(chan struct{})
 	w.engine.meets(func(_ context.Context, job string) error {
 		if job == "DELETE" {
@@ -159,7 +159,7 @@ func TestRemoveBesideRetry(t *testing.T) {
 		t.Errorf("it was worked on %d times", n)
 	}
 
-	for range 30 { // however they meet
+	for range 30 { // in any order
 		id := w.add(t, source)
 		w.done(t, id)
 		var all sync.WaitGroup
@@ -180,7 +180,7 @@ func TestRemoveBesideRetry(t *testing.T) {
 	}
 }
 
-// TestRemoveFails: an asset that cannot be removed is worked on as before.
+// TestRemoveFails: the work on an asset continues if the asset cannot be removed.
 func TestRemoveFails(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{})
 	begun := make(chan struct{}, 1)
@@ -188,7 +188,7 @@ func TestRemoveFails(t *testing.T) {
 		if job == "/probe" {
 			select {
 			case begun <- struct{}{}:
-				<-ctx.Done() // until its work is ended
+				<-ctx.Done() // until the work has ended
 			default:
 			}
 		}
@@ -213,8 +213,8 @@ func TestRemoveFails(t *testing.T) {
 	}
 }
 
-// TestCutOff: of a source that is cut off, what is there is served, and its owner is told what is
-// not.
+// TestCutOff: a truncated source is served up to its end, and the asset's warning states the
+// missing part.
 func TestCutOff(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{})
 	whole := clip(t, "in.mp4", "-f lavfi -i testsrc2=size=160x120:rate=10:duration=20 -f lavfi -i sine=duration=20 -c:v libx264 -preset ultrafast -g 20 -c:a aac -movflags faststart")
@@ -232,10 +232,10 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestRoom: whoever writes a source, or what is made of one, stops where the disk has only its
-// reserve left, and goes on once there is more.
+// TestRoom: writing of sources and results stops when the disk has only its reserve left, and
+// continues when there is more room.
 func TestRoom(t *testing.T) {
-	var most atomic.Int64 // bytes that there is room for
+	var most atomic.Int64 // free bytes above the reserve
 	most.Store(1 << 40)
 	asked := func(bytes int64) error {
 		if bytes > most.Load() || most.Load() == 0 {
@@ -250,11 +250,11 @@ func TestRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := append(body, make([]byte, 4*roomPiece)...) // MP4 allows zeros at its end
+	large := append(body, make([]byte, 4*roomPiece)...) // an MP4 may end in zeros
 	ask := w.tus(t)
 	size := strconv.Itoa(len(large))
 
-	// A body, and an upload as it is announced.
+	// A body, and an announced upload.
 	most.Store(2 * roomPiece)
 	if _, err := w.Add(t.Context(), Order{Name: "a"}, bytes.NewReader(large)); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a body without room: %v", err)
@@ -281,8 +281,8 @@ func TestRoom(t *testing.T) {
 		t.Errorf("%v, %v; want the two pieces that had room", info, err)
 	}
 
-	// The work: what is answered to a job cannot be kept. It waits, and asks for nothing meanwhile
-	// that it could not keep either.
+	// The work: the answer to a job cannot be stored. The asset waits, and asks for no further
+	// answers meanwhile.
 	most.Store(1 << 40)
 	first := make(chan string, 1)
 	w.engine.meets(func(_ context.Context, job string) error {
@@ -322,20 +322,20 @@ func TestRoom(t *testing.T) {
 			published += info.Size()
 		}
 	}
-	if asked := 1<<40 - most.Load(); 2*asked < 3*published { // each byte is kept with its job first
+	if asked := 1<<40 - most.Load(); 2*asked < 3*published { // each byte is first stored with its job
 		t.Errorf("room for %d bytes was asked for, and %d were published", asked, published)
 	}
 }
 
-// TestUploadEndsOnFullDisk: where the end of an upload cannot be written down, its client is told
-// so, and the end is found out by the next question once there is room.
+// TestUploadEndsOnFullDisk: if the disk is too full to record an upload's end, the client gets an
+// error; once there is room, the client's next request completes the upload.
 func TestUploadEndsOnFullDisk(t *testing.T) {
 	fretest.RequireRoot(t)
 	w := newWorld(t, t.TempDir(), Config{})
 	ask := w.tus(t)
 	a := ask("POST", "/v1/uploads/", nil, "Upload-Length", "8")
 	id := filepath.Base(a.Header().Get("Location"))
-	// The asset's record is written to the side: there, nobody can.
+	// The service writes the asset's record to a temporary name: make this impossible.
 	aside := w.library.Path(id, "asset.json.new")
 	if err := errors.Join(os.WriteFile(aside, nil, 0o600), unix.Mount("/dev/full", aside, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
@@ -357,9 +357,9 @@ func TestUploadEndsOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestDiskFull: an asset whose work finds the disk full says that it waits, and goes on by
-// itself once there is room; nothing that was finished is made again. The same where it cannot
-// be written down that an asset has failed.
+// TestDiskFull: an asset whose work meets a full disk reports that it waits, and continues by
+// itself once there is room, without repeating finished work. The same holds if the failure of an
+// asset cannot be recorded.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	disk := t.TempDir()
@@ -406,7 +406,7 @@ func TestDiskFull(t *testing.T) {
 			clear(w.engine.asked)
 			w.engine.mu.Unlock()
 			filled := ""
-			var kept []string // files of what was finished when the disk became full
+			var kept []string // finished files at the time of the full disk
 			w.engine.meets(func(_ context.Context, job string) error {
 				w.engine.mu.Lock()
 				last := len(w.engine.asked) == len(jobs)+1 // and PUT
@@ -444,7 +444,7 @@ func TestDiskFull(t *testing.T) {
 			if tt.at == "the last" && len(kept) == 0 {
 				t.Errorf("nothing was finished before %s", filled)
 			}
-			for _, file := range kept { // what was under way may have to be done again
+			for _, file := range kept { // unfinished work may be repeated
 				job := map[string]string{"chunk-0": "/chunk 0", "chunk-1": "/chunk 24", "chunk-2": "/chunk 48", "audio-0": "/sound", "text-0": "/text", "thumbs-0": "/thumbs"}[filepath.Base(file)]
 				if n := asked[job]; n != 1 {
 					t.Errorf("%s (%s) was done %d times, the disk was full at %s", file, job, n, filled)
@@ -457,7 +457,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// claim has a file of Matroska's claim another duration.
+// claim makes a Matroska file claim another duration.
 func claim(t *testing.T, path string, seconds float64) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -475,8 +475,8 @@ func claim(t *testing.T, path string, seconds float64) string {
 	return path
 }
 
-// TestLongest: the longest video is that by what is in it, whatever it claims: one that claims
-// more and has it is refused, one that claims less is cut, and told of.
+// TestLongest: the limit of duration counts the content, not the claim: a longer video is refused
+// if its claim is true; a video with too short a claim is cut, with a warning.
 func TestLongest(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{MostDuration: 20e9})
 	sound := clip(t, "sound.mka", "-f lavfi -i sine=duration=40 -c:a aac")
@@ -516,8 +516,8 @@ func TestLongest(t *testing.T) {
 	}
 }
 
-// TestKilledAnywhere: from what kill -9 leaves at each step an asset becomes ready, no job that
-// was finished is done again, and nothing stays that only the work needed.
+// TestKilledAnywhere: after kill -9 at any step, the asset becomes ready, no finished job runs
+// again, and no working file stays.
 func TestKilledAnywhere(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{Slots: 1})
 	var mu sync.Mutex
@@ -535,7 +535,7 @@ func TestKilledAnywhere(t *testing.T) {
 	if a := w.done(t, id); a.State != asset.Ready {
 		t.Fatalf("%+v", a)
 	}
-	w.close(t) // it has tidied up
+	w.close(t) // the cleanup is done
 	w.engine.meets(nil)
 	files := map[string]string{"/chunk 0": "chunk-0", "/chunk 20": "chunk-1", "/chunk 40": "chunk-2", "/sound": "audio-0", "/thumbs": "thumbs-0"}
 	steps := slices.Sorted(maps.Keys(left))
@@ -570,8 +570,9 @@ func TestKilledAnywhere(t *testing.T) {
 	w.open(t)
 }
 
-// TestSourceGivenOnce: where the function has lost its /work, one of the jobs that find out at
-// once gives it the source again, and the others find it there: pieces of two would mix.
+// TestSourceGivenOnce: if the function has lost its /work, and several jobs find the source
+// missing, one of them sends the source again and the rest use it: two writers would mix their
+// pieces.
 func TestSourceGivenOnce(t *testing.T) {
 	const slots = 6
 	w := newWorld(t, t.TempDir(), Config{Slots: slots})
@@ -611,8 +612,8 @@ func TestSourceGivenOnce(t *testing.T) {
 	}
 }
 
-// TestWholeTimeout: a job that goes through all of a source has the time for it: that of a job
-// for each hour, and the template's events too.
+// TestWholeTimeout: a job on a whole source may take a job's time for each hour of the source, and
+// the template's event timeout allows this.
 func TestWholeTimeout(t *testing.T) {
 	var events time.Duration
 	w := newWorld(t, t.TempDir(), Config{MostDuration: 12 * time.Hour, JobTimeout: 5 * time.Minute})
@@ -635,7 +636,7 @@ func TestWholeTimeout(t *testing.T) {
 	}
 }
 
-// TestSoundTooLong: sound that cannot be made is refused before anything is.
+// TestSoundTooLong: a source whose sound is too long is refused before any work.
 func TestSoundTooLong(t *testing.T) {
 	w := newWorld(t, t.TempDir(), Config{MostDuration: 40 * time.Hour})
 	a := w.done(t, w.add(t, claim(t, film(t, "in.mkv", "64x64", "2"), 17*3600)))

@@ -16,16 +16,16 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// patch is a colour as sRGB has it: red, green and blue.
+// patch is a colour in sRGB: red, green and blue.
 type patch [3]int
 
-// patches are those of the test's sources, from left to right.
+// patches are the colours of the test's sources, from left to right.
 var patches = []patch{{255, 255, 255}, {200, 40, 40}, {40, 180, 60}, {50, 60, 200}, {128, 128, 128}, {210, 190, 40}, {0, 0, 0}, {180, 90, 200}}
 
-// mapped is the colour that a patch has once it was HDR, its white at 203 cd/m², and is mapped to
-// what every screen shows: by its brightest channel, below 0.3 of white as it is, above by a
-// Möbius transform that takes 1000 cd/m² to white (tonemap=mobius in docs of ffmpeg-filters).
-// Screens show code values by a power of 2.4 (ITU-R BT.1886).
+// mapped returns the shown colour of a patch in HDR, with white at 203 cd/m². The mapping follows
+// the brightest channel: below 0.3 of white the colour stays, above it a Möbius transform maps 1000
+// cd/m² to white (tonemap=mobius in the docs of ffmpeg-filters). Screens show code values by a
+// power of 2.4 (ITU-R BT.1886).
 func mapped(p patch) patch {
 	const knee, peak = 0.3, 1000. / 203
 	light := math.Pow(float64(max(p[0], p[1], p[2]))/255, 2.4)
@@ -41,12 +41,12 @@ func mapped(p patch) patch {
 	return p
 }
 
-// colours: whatever matrix, range, primaries and transfer function a source has, Chromium shows
-// the same colours of every rung, those that the source was made of.
+// colours: for every matrix, range, set of primaries and transfer function of a source, Chromium
+// shows the source's colours in every rung.
 func (w *world) colours(t *testing.T) {
 	const width, height, frames = 640, 360, 10
-	// The encoders are off by up to two steps of luma and four of chroma, each of which is 1.2
-	// and 2.1 of blue (ITU-R BT.709, 3.2).
+	// The encoders may be wrong by two steps of luma and four of chroma, which are 1.2 and 2.1
+	// steps of blue each (ITU-R BT.709, 3.2).
 	const most = 11
 	var raw bytes.Buffer
 	for range frames * height {
@@ -67,7 +67,7 @@ func (w *world) colours(t *testing.T) {
 	to := func(colour, format string) string {
 		return "-vf format=gbrp,zscale=pin=709:tin=709:npl=203:" + colour + ",format=" + format
 	}
-	// Chromium takes the primaries of BT.601 for those of sRGB, in the sources too.
+	// Chromium treats the primaries of BT.601 as sRGB's, in the sources too.
 	to601 := func(span string) string {
 		return "-vf format=gbrp,zscale=pin=170m:tin=601:p=170m:t=601:m=170m:r=" + span + ",format=yuv420p"
 	}
@@ -99,7 +99,7 @@ func (w *world) colours(t *testing.T) {
 			}
 			for _, rung := range a.Of("video") {
 				if rung.Colour.HDR() {
-					continue // how it is shown depends on the screen
+					continue // the shown colours depend on the screen
 				}
 				got := w.drawn(ctx, t, "/assets/"+a.ID+"/cmaf/"+rung.Name+".mp4")
 				for i, p := range patches {
@@ -121,7 +121,8 @@ func (w *world) colours(t *testing.T) {
 	}
 }
 
-// drawn are the patches' colours in the middle of a film as Chromium draws it on a canvas of sRGB.
+// drawn returns the patches' colours in the middle of a film that Chromium draws on a canvas of
+// sRGB.
 func (w *world) drawn(ctx context.Context, t *testing.T, at string) (all []patch) {
 	t.Helper()
 	if err := chromedp.Run(ctx, chromedp.Evaluate(fmt.Sprintf(`(async () => {

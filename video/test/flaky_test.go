@@ -14,9 +14,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// flaky: some seconds of a video that the transcoder does not survive, or takes too long for,
-// are black; all others are there. The pictures in them are large, and many have to be in
-// memory at a time; or there are very many.
+// flaky: seconds of a video that crash or hang the transcoder become black; the rest is complete.
+// The bad seconds hold large pictures, many of them in memory at a time, or very many pictures.
 func (w *world) flaky(t *testing.T) {
 	in := t.TempDir()
 	const film = "-f lavfi -i testsrc2=size=320x180:rate=10 -c:v libx264 -preset ultrafast -g 20 -f mpegts "

@@ -18,21 +18,21 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// browser starts a headless Chromium, and fails the test for what it complains of.
+// browser starts a headless Chromium. An error on the browser's console fails the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	profile, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // it is removed when Chromium lets it
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // its processes write there to their end, which is after the first one's
+	t.Cleanup(func() { // Chromium's processes write there until the last of them has ended
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 		defer cancel()
 		if err := testdaemon.Until(ctx, func() error { return os.RemoveAll(profile) }); err != nil {
 			t.Error(err)
 		}
 	})
-	// As root it has no sandbox of its own; what it loads is ours.
+	// Chromium has no sandbox of its own as root; the page is FRE's own.
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, chromedp.Flag("autoplay-policy", "no-user-gesture-required"), chromedp.Flag("disable-dev-shm-usage", true), chromedp.UserDataDir(profile),
 		chromedp.Env("TMPDIR="+profile))...) // what it leaves behind where it is killed goes with the profile
@@ -49,7 +49,7 @@ func browser(t *testing.T) context.Context {
 			}
 		}
 	})
-	if err := chromedp.Run(ctx, cdplog.Enable()); err != nil { // the browser ends with this context, so that one says what a page was at
+	if err := chromedp.Run(ctx, cdplog.Enable()); err != nil { // the browser ends with this context; a separate context can still report the page's state
 		t.Fatal(err)
 	}
 	ctx, cancel = context.WithTimeout(ctx, patience)
@@ -57,7 +57,7 @@ func browser(t *testing.T) context.Context {
 	return ctx
 }
 
-// evaluate is the value of an expression on the page.
+// evaluate returns the value of an expression on the page.
 func evaluate[T any](ctx context.Context, t *testing.T, expression string) (v T) {
 	t.Helper()
 	if err := chromedp.Run(ctx, chromedp.Evaluate(expression, &v)); err != nil {
@@ -75,7 +75,7 @@ func becomes(ctx context.Context, t *testing.T, expression string) {
 		}
 		return errors.New("not yet")
 	}); err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // it may answer nothing any more
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second) // the page may not answer any more
 		defer cancel()
 		t.Fatalf("%s: %v; the player is at %s", expression, err, evaluate[string](ctx, t,
 			`(v => [v.currentTime + " of " + v.duration, v.videoHeight + " lines", "state " + v.readyState, v.paused ? "paused" : "playing", v.seeking ? "seeking" : "",
@@ -85,8 +85,8 @@ func becomes(ctx context.Context, t *testing.T, expression string) {
 	}
 }
 
-// page: in a browser, a video is uploaded by the page, its progress is shown, and the
-// player plays it to the end, from another rung and another place too.
+// page: in a browser, the page uploads a video and shows the progress, and the player plays the
+// video to its end, also after a change of the rung and after a seek.
 func (w *world) page(t *testing.T) {
 	path := clip(t, filepath.Join(t.TempDir(), "film.mp4"), "-f lavfi -i testsrc2=size=640x360:rate=25:duration=20 -f lavfi -i sine=duration=20 -c:v libx264 -preset ultrafast -c:a aac")
 	ctx := browser(t)
@@ -108,7 +108,7 @@ func (w *world) page(t *testing.T) {
 		if got := evaluate[int](ctx, t, fmt.Sprintf(`hls.levels[%d].height`, level)); got != height {
 			t.Errorf("level %d has %d lines", level, got)
 		}
-		evaluate[bool](ctx, t, `(video.currentTime = 1, video.play(), true)`) // a busy machine has played it to its end
+		evaluate[bool](ctx, t, `(video.currentTime = 1, video.play(), true)`) // a busy machine may have played the video to its end
 		if err := chromedp.Run(ctx, chromedp.SetValue("#level", fmt.Sprint(level)), chromedp.Evaluate(`document.getElementById("level").onchange()`, nil)); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func (w *world) page(t *testing.T) {
 	}
 	evaluate[bool](ctx, t, `(list(), true)`)
 	becomes(ctx, t, `document.querySelector("#streams td")?.textContent === "studio"`)
-	// The longest words leave the columns where they are.
+	// The longest words do not move the columns.
 	evaluate[bool](ctx, t, `(document.querySelector("#assets").append(row({ id: "x", name: "n".repeat(300), state: "failed", error: "word".repeat(500) })), true)`)
 	if !evaluate[bool](ctx, t, `document.documentElement.scrollWidth <= document.documentElement.clientWidth && document.querySelector("#assets tr:last-child .words").offsetHeight < 120`) {
 		t.Error("a long error breaks the page's columns")

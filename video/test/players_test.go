@@ -16,7 +16,8 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// modules are the players' files: those of an image that FRE makes of what npm has.
+// modules returns the directory of the players' files, from an image that FRE builds from npm
+// packages.
 func (w *world) modules(t *testing.T) string {
 	t.Helper()
 	build := exec.Command(daemontest.Bin(t), "build", filepath.Join("testdata", "players"))
@@ -31,8 +32,8 @@ func (w *world) modules(t *testing.T) string {
 	return filepath.Dir(found[0])
 }
 
-// players: hls.js, dash.js and Shaka Player play what is served to the end, clear and
-// encrypted, over changes of the rung and of the place.
+// players: hls.js, dash.js and Shaka Player play clear and encrypted assets to the end, over
+// changes of the rung and seeks.
 func (w *world) players(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle("/node_modules/", http.StripPrefix("/node_modules/", http.FileServer(http.Dir(w.modules(t)))))

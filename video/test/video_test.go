@@ -1,5 +1,5 @@
-// Package video_test runs fre-video with an engine, as people do: videos are uploaded by the
-// command line, transcoded in sandboxes, and played by FFmpeg over HTTP.
+// Package video_test runs fre-video with an engine, as users do: the command line uploads videos,
+// sandboxes transcode them, FFmpeg plays them over HTTP.
 package video_test
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/fre-engine/fre/video/videotest/stream"
 )
 
-// patience bounds what a test waits for; nothing measured depends on it.
+// patience bounds the waiting of a test; no measurement depends on it.
 const patience = 10 * time.Minute
 
 // world is an engine and a video service.
@@ -64,7 +64,7 @@ func (w *world) startEngine(t *testing.T) {
 	w.engine = daemontest.Start(t, testdaemon.Config{State: filepath.Join(w.dir, "engine"), Socket: filepath.Join(w.dir, "sock"), Log: t.Output()})
 }
 
-// program is bin/fre-video, beside bin/fre.
+// program returns the path of bin/fre-video, beside bin/fre.
 func program(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(filepath.Dir(daemontest.Bin(t)), "fre-video")
@@ -79,7 +79,7 @@ func (w *world) startService(t *testing.T, args ...string) {
 	}
 	w.ended = make(chan struct{})
 	go func() {
-		_ = w.cmd.Wait() // its status is in ProcessState
+		_ = w.cmd.Wait() // ProcessState has the status
 		close(w.ended)
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -100,7 +100,7 @@ func (w *world) startService(t *testing.T, args ...string) {
 	}
 }
 
-// end ends the service by a signal, and waits for it.
+// end ends the service with a signal, and waits.
 func (w *world) end(t *testing.T, sig unix.Signal) {
 	t.Helper()
 	if err := w.cmd.Process.Signal(sig); err != nil {
@@ -120,7 +120,7 @@ func (w *world) end(t *testing.T, sig unix.Signal) {
 
 func (w *world) url(path string) string { return "http://" + w.addr + path }
 
-// cli runs a command of fre-video's and returns what it printed, and its exit status.
+// cli runs a command of fre-video and returns its output and its exit status.
 func (w *world) cli(t *testing.T, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -137,7 +137,7 @@ func (w *world) cli(t *testing.T, args ...string) (stdout, stderr string, status
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// upload uploads a file, with flags of the command, and waits for what becomes of it.
+// upload uploads a file with flags of the command, and waits for the asset's last state.
 func (w *world) upload(t *testing.T, path string, flags ...string) (asset.View, int) {
 	t.Helper()
 	out, errs, status := w.cli(t, append([]string{"upload", "--wait", path}, flags...)...)
@@ -148,7 +148,7 @@ func (w *world) upload(t *testing.T, path string, flags ...string) (asset.View, 
 	return a, status
 }
 
-// clip makes a video by the ffmpeg program.
+// clip makes a video with the ffmpeg program.
 func clip(t *testing.T, path, args string) string {
 	t.Helper()
 	cmd := exec.Command("ffmpeg", append(strings.Fields("-v error -nostdin "+args), path)...)
@@ -158,14 +158,14 @@ func clip(t *testing.T, path, args string) string {
 	return path
 }
 
-// frames are how many pictures of each width ffprobe finds at an address, and packets of
-// sound: each stream as "video 640: 120".
+// frames returns ffprobe's number of pictures or packets of each stream at an address, as "video
+// 640: 120".
 func frames(t *testing.T, url string) []string {
 	t.Helper()
 	return framesAt(t, "error", url)
 }
 
-// framesAt is frames; the test fails for what ffprobe says at that level.
+// framesAt is frames with a level of messages; a message of ffprobe at that level fails the test.
 func framesAt(t *testing.T, level, url string) []string {
 	t.Helper()
 	cmd := exec.Command("ffprobe", "-v", level, "-count_frames", "-show_entries", "stream=codec_type,width,nb_read_frames", "-of", "json", url)
@@ -197,7 +197,7 @@ func framesAt(t *testing.T, level, url string) []string {
 	return slices.Compact(all)
 }
 
-// TestVideo is all of it on one engine, whose base environment takes the longest.
+// TestVideo runs all its parts on one engine, since the base environment takes the longest.
 func TestVideo(t *testing.T) {
 	w := newWorld(t)
 	t.Run("uploads", w.uploads)
@@ -209,8 +209,8 @@ func TestVideo(t *testing.T) {
 	t.Run("flaky", w.flaky)
 }
 
-// uploads: what people upload is served to players; what is no video is told of, and can be
-// looked at and removed.
+// uploads: uploaded videos are served to players. A file without a video fails with a reason, and
+// can be inspected and removed.
 func (w *world) uploads(t *testing.T) {
 	in := t.TempDir()
 	const picture, sound = "-f lavfi -i testsrc2=size=640x360:rate=25:duration=10", "-f lavfi -i sine=duration=10"
@@ -231,7 +231,7 @@ func (w *world) uploads(t *testing.T) {
 			}
 			for _, at := range []string{a.HLS, a.HLSTS, a.DASH} {
 				got := frames(t, w.url(at))
-				if at == a.DASH { // FFmpeg's demuxer leaves out what is shown after the last packet's time of decoding
+				if at == a.DASH { // FFmpeg's demuxer drops pictures shown after the last packet's decoding time
 					for i := range got {
 						got[i] = strings.Replace(got[i], ": 249", ": 250", 1)
 					}
@@ -286,7 +286,7 @@ func (w *world) uploads(t *testing.T) {
 			t.Errorf("a sheet begins with %q", sheet[:min(8, len(sheet))])
 		}
 		stream.Check(t, w.url(base))
-		// FFmpeg's demuxer leaves subtitles out.
+		// FFmpeg's demuxer drops subtitles.
 		if got, want := frames(t, w.url(a.HLS)), []string{"audio", "video 426: 250", "video 640: 250"}; !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -301,7 +301,7 @@ func (w *world) uploads(t *testing.T) {
 			if status != 0 || string(a.Protection) != protection || a.Secret != nil || (a.DASH == "") != (protection == "aes-128") {
 				t.Fatalf("status %d, %+v", status, a)
 			}
-			// DASH with Clear Key is played in TestVideo/players.
+			// TestVideo/players plays DASH with Clear Key.
 			for _, at := range []string{a.HLS, a.HLSTS} {
 				level := "error"
 				if protection == "cbcs" && at == a.HLSTS { // it complains of sound that it has not decrypted yet
@@ -389,8 +389,8 @@ func (w *world) uploads(t *testing.T) {
 	})
 }
 
-// codecs: an upload says in which codec it is wanted; ffmpeg plays every rung of it, whole and
-// without a word, and playlists name it.
+// codecs: an upload may choose its codec. ffmpeg plays every rung whole and without a message, and
+// the playlists name the codec.
 func (w *world) codecs(t *testing.T) {
 	path := clip(t, filepath.Join(t.TempDir(), "in.mp4"), "-f lavfi -i testsrc2=size=640x360:rate=25:duration=30 -f lavfi -i sine=duration=30 -c:v libx264 -preset ultrafast -c:a aac")
 	for codec, want := range map[string]string{"hevc": "hvc1.1.6.L63.90,mp4a.40.2", "av1": "av01.0.01M.08,mp4a.40.2"} {
@@ -429,8 +429,8 @@ func (w *world) codecs(t *testing.T) {
 	}
 }
 
-// crash: after kill -9 of the service and of the engine, work goes on where it was:
-// no chunk that was finished is made again, and what is served is whole.
+// crash: after kill -9 of the service and of the engine, work continues: no finished chunk is made
+// again, and the served asset is complete.
 func (w *world) crash(t *testing.T) {
 	path := clip(t, filepath.Join(t.TempDir(), "long.mp4"), "-f lavfi -i testsrc2=size=320x180:rate=25:duration=120 -f lavfi -i sine=duration=120 -c:v libx264 -preset ultrafast -c:a aac")
 	out, errs, status := w.cli(t, "upload", path)

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// quality is the PSNR of a film's picture to its source's, in dB.
+// quality returns the PSNR of a film's pictures against the source's pictures, in dB.
 func quality(b *testing.B, path, source string) float64 {
 	b.Helper()
 	out, err := exec.Command("ffmpeg", "-v", "info", "-nostdin", "-i", path, "-i", source, "-lavfi", "psnr", "-f", "null", "-").CombinedOutput()
@@ -32,7 +32,7 @@ func quality(b *testing.B, path, source string) float64 {
 	return db
 }
 
-// processor is how long processors have worked for this process.
+// processor returns the CPU time of this process.
 func processor(b *testing.B) time.Duration {
 	b.Helper()
 	var u unix.Rusage
@@ -42,12 +42,12 @@ func processor(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkLadder transcodes a film into a ladder of four on one core: by the ffmpeg program,
-// by one chunk with the same settings, and by two, the second of which begins 4 seconds behind
-// a key frame of the source. It reports how fast the chunks are to the program, by the time
-// that processors work, and PSNR and bytes of the first rung of each.
+// BenchmarkLadder transcodes a film into a ladder of four rungs on one core: with the ffmpeg
+// program, with one chunk of the same settings, and with two chunks, the second beginning 4 seconds
+// after a key frame of the source. The benchmark reports the CPU time of the chunks relative to the
+// program's, and PSNR and bytes of the first rung of each way.
 func BenchmarkLadder(b *testing.B) {
-	ffmpeg.Check = false // it overwrites every frame
+	ffmpeg.Check = false // checking overwrites every frame
 	defer func() { ffmpeg.Check = true }()
 	const seconds, rate = 8, 25
 	source := clip(b, "in.mp4", strings.Fields(fmt.Sprintf("-f lavfi -i testsrc2=size=1280x720:rate=%d:duration=%d -vf noise=alls=12:allf=t -c:v libx264 -preset veryfast -crf 16 -g 125 -bf 2", rate, seconds))...)

@@ -14,9 +14,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestBlank: a chunk that is asked for without its source is black in every rung, and goes
-// between others without a seam: the same parameter sets, times that go on, key frames on the
-// grid.
+// TestBlank: a chunk without a source is black in every rung, and fits between the neighbouring
+// chunks without a seam: equal parameter sets, continuous times, key frames on the grid.
 func TestBlank(t *testing.T) {
 	checkLeaks(t)
 	const chunk, segment = 40, 20
@@ -71,7 +70,7 @@ func TestBlank(t *testing.T) {
 				if err := os.WriteFile(out, b, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				var first float64 // FFmpeg's demuxer has films with B-frames begin late by those
+				var first float64 // FFmpeg's demuxer delays the start of films with B-frames by the B-frames' time
 				for n, f := range frames(t, out) {
 					var at float64
 					_, _ = fmt.Sscan(f.Time, &at)

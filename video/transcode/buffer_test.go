@@ -9,9 +9,9 @@ import (
 	"github.com/fre-engine/fre/video/media"
 )
 
-// TestBuffer: a film that wants more bits than its rung may have is played from a buffer of
-// two seconds of those, nine tenths full at first: however many chunks follow each other, it
-// does not run dry, and nothing is saved up in it.
+// TestBuffer: a film that needs more bits than its rung allows plays from a buffer of two seconds
+// at the rung's rate, nine tenths full at first. Over any number of chunks the buffer neither runs
+// dry nor accumulates a reserve.
 func TestBuffer(t *testing.T) {
 	checkLeaks(t)
 	const rate, seconds, chunk, limit = 25, 20, 50, 200_000

@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// childVariable has the test's program be a child: do what [work] does with each file whose
-// name comes in, a line each, and say a [report] of it.
+// childVariable turns the test's program into a child: the child reads a file name per line, calls
+// [work] for each, and writes a [report] of each.
 const childVariable = "TRANSCODE_CHILD"
 
 func children() {
@@ -32,9 +32,9 @@ func children() {
 	}
 }
 
-// report is what a child says, once it has done all there is to do with a file.
+// report is a child's answer after all work on a file.
 type report struct {
-	Errors map[string]string // by what was tried: "" where it was made
+	Errors map[string]string // by attempted operation; "" for success
 	Source *media.Source     // nil if Probe has refused
 	Frames map[string]int    // of chunks
 	Cues   int               // of the first track of subtitles
@@ -44,8 +44,8 @@ type report struct {
 	Peak   int // bytes of memory at most
 }
 
-// work does with a file all that the transcoder does, as far as its streams go, and says how
-// that was. It panics where what was made contradicts itself.
+// work runs all operations of the transcoder on a file, as far as the file's streams allow, and
+// returns a report. work panics if the results contradict each other.
 func work(path string) *report {
 	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // VmHWM begins anew
 	r := &report{Errors: map[string]string{}, Frames: map[string]int{}}
@@ -128,15 +128,15 @@ func work(path string) *report {
 	return r
 }
 
-// errCrashed says that the libraries' code has ended a child, errHung that it was too slow.
+// errCrashed says that the libraries' code ended a child, errHung that the child was too slow.
 var errCrashed, errHung = errors.New("the libraries have crashed"), errors.New("it takes too long")
 
-// worker is a child, a process of its own as the transcoder is: what the libraries do not
-// survive costs it alone. Close it, unless [worker.work] has said that it is no more.
+// worker is a child process, as the transcoder is a process of its own: a crash of the libraries
+// ends only the child. Close the worker unless [worker.work] has reported its end.
 type worker struct {
 	cmd   *exec.Cmd
 	names io.WriteCloser
-	lines chan []byte // what it says; closed when it has ended
+	lines chan []byte // the child's output; closed when the child has ended
 	words bytes.Buffer
 }
 
@@ -172,13 +172,13 @@ func newWorker(t testing.TB) *worker {
 func (w *worker) close() error {
 	_ = w.names.Close()
 	for range w.lines {
-		continue // nothing was asked any more
+		continue // no request is pending
 	}
 	return w.cmd.Wait()
 }
 
-// work has the child work on a file. An error that is neither errCrashed nor errHung is this
-// project's own doing; after any the child is no more.
+// work has the child work on a file. Errors except errCrashed and errHung are faults of FRE's own
+// code. After any error the child has ended.
 func (w *worker) work(path string, limit time.Duration) (*report, error) {
 	if _, err := io.WriteString(w.names, path+"\n"); err != nil {
 		return nil, errors.Join(err, w.close())

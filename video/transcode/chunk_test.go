@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// frame is what ffprobe says of one.
+// frame is ffprobe's description of a frame.
 type frame struct {
 	Key  int    `json:"key_frame"`
 	Time string `json:"pts_time"`
@@ -33,8 +33,8 @@ func frames(t *testing.T, path string) []frame {
 	return all.Frames
 }
 
-// TestChunks: chunks of every rung, one after the other, are a film with a key frame at
-// the beginning of each segment and all frames of the source at their times.
+// TestChunks: the chunks of every rung, joined, are a film with a key frame at the beginning of
+// each segment and with all frames of the source at their times.
 func TestChunks(t *testing.T) {
 	checkLeaks(t)
 	for _, tt := range []struct {
@@ -128,8 +128,8 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// TestSound: a track of sound, whatever it is made of, has the source's length, and its
-// segments end where the video's do, within a packet.
+// TestSound: a sound track made from any codec has the source's length, and each segment ends with
+// the video's segment, within one packet.
 func TestSound(t *testing.T) {
 	checkLeaks(t)
 	for _, tt := range []struct {
@@ -147,7 +147,7 @@ func TestSound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := len(made.Segments); n < 3 || n > 4 { // the last may be what the priming took
+			if n := len(made.Segments); n < 3 || n > 4 { // the last segment may hold only the priming's samples
 				t.Errorf("%d segments: %d bytes", n, made.Segments)
 			}
 			out := filepath.Join(t.TempDir(), "out.mp4")

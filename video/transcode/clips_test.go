@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// checkLeaks fails the test for what it has not released.
+// checkLeaks fails the test for objects of FFmpeg that the test does not release.
 func checkLeaks(t *testing.T) {
 	t.Helper()
 	before := ffmpeg.Live()
@@ -34,7 +34,7 @@ func checkLeaks(t *testing.T) {
 	})
 }
 
-// clip makes a file by the ffmpeg program.
+// clip makes a file with the ffmpeg program.
 func clip(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -51,8 +51,8 @@ const (
 	codedColumns, codedRows = 4, 3
 )
 
-// coded makes a file of n frames each of which shows its number, by the ffmpeg program,
-// which is told how by args: they come behind the input.
+// coded makes a file of n frames with the ffmpeg program; each frame shows its number. args follow
+// the input.
 func coded(t testing.TB, name, rate string, n int, args string) string {
 	t.Helper()
 	var raw bytes.Buffer
@@ -73,7 +73,7 @@ func coded(t testing.TB, name, rate string, n int, args string) string {
 	return path
 }
 
-// number is the one that a picture shows; -1 where it shows none clearly.
+// number returns the number shown by a picture; -1 if the number is unclear.
 func number(p image.Image) int {
 	n, r := 0, p.Bounds()
 	for bit := range codedColumns * codedRows {
@@ -89,8 +89,8 @@ func number(p image.Image) int {
 	return n
 }
 
-// numbers are those that the pictures of a file show, decoded by the ffmpeg program, with
-// args before its output; the pictures are scaled to the size of coded ones.
+// numbers returns the numbers shown by a file's pictures. The ffmpeg program decodes them, with
+// args before the output, and scales them to the size of coded pictures.
 func numbers(t testing.TB, path string, args ...string) []int {
 	t.Helper()
 	cmd := exec.Command("ffmpeg", append(append([]string{"-v", "error", "-nostdin", "-i", path}, args...),
@@ -108,8 +108,8 @@ func numbers(t testing.TB, path string, args ...string) []int {
 	return all
 }
 
-// lying makes 20 coded pictures that a player is to mirror, left for right, or not, and then to
-// turn clockwise.
+// lying makes 20 coded pictures for a player to mirror from left to right, or not, and then to turn
+// clockwise.
 func lying(t testing.TB, degrees int, mirrored bool) string {
 	t.Helper()
 	filters := map[int]string{0: "null", 90: "transpose=cclock", 180: "hflip,vflip", 270: "transpose=clock"}[degrees]

@@ -14,11 +14,10 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// patches are what a picture of them has from left to right: red, green and blue of each.
+// patches are the red, green and blue of a picture's patches, from left to right.
 var patches = [][3]byte{{235, 235, 235}, {200, 40, 40}, {40, 180, 60}, {50, 60, 200}, {128, 128, 128}, {210, 190, 40}, {16, 16, 16}, {180, 90, 200}}
 
-// patched makes a file of ten pictures of the patches, by the ffmpeg program, which is told how by
-// args.
+// patched makes a file of ten pictures of the patches with the ffmpeg program and args.
 func patched(t *testing.T, name string, width, height int, args string) string {
 	t.Helper()
 	var raw bytes.Buffer
@@ -37,7 +36,8 @@ func patched(t *testing.T, name string, width, height int, args string) string {
 	return path
 }
 
-// seen are the patches that the ffmpeg program decodes of a file's fifth picture, as its tags say.
+// seen returns the patches that the ffmpeg program decodes from a file's fifth picture, following
+// the file's tags.
 func seen(t *testing.T, path, filters string) [][3]byte {
 	t.Helper()
 	cmd := exec.Command("ffmpeg", "-v", "error", "-nostdin", "-i", path, "-vf", "select=eq(n\\,4),"+filters+"scale=80:1:flags=area,format=rgb24", "-frames:v", "1", "-f", "rawvideo", "-")
@@ -52,7 +52,7 @@ func seen(t *testing.T, path, filters string) [][3]byte {
 	return all
 }
 
-// off is by how much patches differ at most.
+// off returns the largest difference of two rows of patches.
 func off(a, b [][3]byte) (most int) {
 	for i := range a {
 		for c := range 3 {
@@ -63,7 +63,7 @@ func off(a, b [][3]byte) (most int) {
 	return most
 }
 
-// tags are what ffprobe says of a film's colours and format.
+// tags returns ffprobe's description of a film's colours and format.
 func tags(t *testing.T, path string) string {
 	t.Helper()
 	out, err := exec.Command("ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "stream=pix_fmt,color_range,color_space,color_transfer,color_primaries", "-of", "json", path).Output()
@@ -83,8 +83,7 @@ func tags(t *testing.T, path string) string {
 	return strings.Join([]string{s.Format, s.Range, s.Matrix, s.Primaries, s.Transfer}, " ")
 }
 
-// ladder makes what a service makes of a source of ten pictures, and returns the files of all
-// rungs.
+// ladder makes a service's rungs from a source of ten pictures, and returns the files of all rungs.
 func ladder(t *testing.T, path, codec string) (*media.Source, []media.Rung, []string) {
 	t.Helper()
 	s, err := transcode.Probe(path, 0)
@@ -108,8 +107,8 @@ func ladder(t *testing.T, path, codec string) (*media.Source, []media.Rung, []st
 	return s, rungs, files
 }
 
-// TestColours: whatever matrix, range, primaries and format a source has, all rungs say theirs,
-// the same ones, and show the source's colours.
+// TestColours: for every matrix, range, set of primaries and format of a source, all rungs declare
+// the same colours and show the source's.
 func TestColours(t *testing.T) {
 	checkLeaks(t)
 	const x264 = " -c:v libx264 -qp 10 -preset ultrafast -pix_fmt yuv420p "
@@ -150,8 +149,8 @@ func TestColours(t *testing.T) {
 	}
 }
 
-// TestHDR: what has more than the range of every screen is mapped to that, so that midtones stay
-// and white is near the top; in codecs that have it, there are rungs that keep it beside.
+// TestHDR: pictures of high dynamic range are mapped to the range of every screen: midtones stay
+// and white is near the top. Codecs with high dynamic range get further rungs that keep the range.
 func TestHDR(t *testing.T) {
 	checkLeaks(t)
 	for _, tt := range []struct{ name, transfer, args string }{

@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestCutOff: the probe tells how much is missing of a file that ends before its container says,
-// and nothing of a whole one.
+// TestCutOff: the probe reports the missing seconds of a file that ends earlier than its container
+// says, and reports none for a whole file.
 func TestCutOff(t *testing.T) {
 	checkLeaks(t)
 	const picture, sound = "-f lavfi -i testsrc2=size=176x144:rate=25:duration=20 -c:v mpeg4 -b:v 1M -g 25 ", "-f lavfi -i sine=duration=20 "

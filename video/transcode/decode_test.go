@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
-// TestSkip: of what is before the first picture that anybody sees, only what others need is
-// decoded; from there on all is. Where nothing says when pictures are shown, all are decoded.
+// TestSkip: before the first shown picture, only reference frames are decoded; after it, all
+// frames. In a container without presentation times, all frames are decoded.
 func TestSkip(t *testing.T) {
 	const frames, wanted, rate = 50, 30, 25
 	for _, tt := range []struct {
@@ -48,7 +48,7 @@ func TestSkip(t *testing.T) {
 			}
 			most := wanted
 			if tt.skipped {
-				most = wanted/3 + 2 // one of three is no B-frame
+				most = wanted/3 + 2 // every third frame is no B-frame
 			}
 			if before > most || !tt.skipped && before != wanted || after != frames-wanted {
 				t.Errorf("%d frames before, at most %d; %d after, of %d", before, most, after, frames-wanted)

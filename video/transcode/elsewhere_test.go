@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch tells how often a file has been opened since it was called last.
+// watch returns a function that counts the openings of a file since its last call.
 func watch(t *testing.T, path string) func() int {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
@@ -30,14 +30,14 @@ func watch(t *testing.T, path string) func() int {
 		b := make([]byte, 4096)
 		n, err := unix.Read(fd, b)
 		if err != nil {
-			return 0 // EAGAIN: nothing has happened
+			return 0 // EAGAIN: no event
 		}
 		return n / unix.SizeofInotifyEvent
 	}
 }
 
-// alias is a reference of QuickTime to another file, as FFmpeg reads it: type 2 is a path
-// from the root on.
+// alias is a reference of QuickTime to another file in FFmpeg's reading: type 2 is a path from the
+// root on.
 func alias(path string) []byte {
 	b := make([]byte, 4+10+1+27+12+1+63+16)                 // flags, volume, name
 	b = append(b, 0xff, 0xff, 0xff, 0xff)                   // levels
@@ -51,8 +51,8 @@ func alias(path string) []byte {
 	return append(b, 0xff, 0xff, 0, 0)
 }
 
-// TestHostileElsewhere: a source that is a list of other files, or refers to one or to the
-// network, opens none of them, whatever its name.
+// TestHostileElsewhere: a source that lists or references files or network addresses opens none of
+// them, under any file name.
 func TestHostileElsewhere(t *testing.T) {
 	secret := clip(t, "secret.mp4", strings.Fields(film3)...)
 	b, err := os.ReadFile(secret)

@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// film makes all chunks of a source, n frames each, in one rung, and puts them together.
+// film makes all chunks of a source, n frames each, in one rung, and joins them.
 func film(t testing.TB, path string, c media.Chunk, n int) string {
 	t.Helper()
 	var all []byte
@@ -41,8 +41,8 @@ func film(t testing.TB, path string, c media.Chunk, n int) string {
 	return out
 }
 
-// TestFrames: from every container and with key frames wherever they are, each chunk has
-// the frames that belong to it, no other.
+// TestFrames: each chunk has exactly its own frames, from every container and with any distance of
+// key frames.
 func TestFrames(t *testing.T) {
 	checkLeaks(t)
 	const frames, chunk = 230, 40

@@ -1,4 +1,4 @@
 package transcode
 
-// MostOfSound is of the tests beside the package.
+// MostOfSound exports mostOfSound to the package's external tests.
 const MostOfSound = mostOfSound

@@ -9,8 +9,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestFormats: what ffmpeg writes in any container of pictures or sound can be made into
-// renditions.
+// TestFormats: every container of pictures or sound that ffmpeg writes can be made into renditions.
 func TestFormats(t *testing.T) {
 	checkLeaks(t)
 	const pictures, sound = "-f lavfi -i testsrc2=size=176x144:rate=25:duration=1 ", "-f lavfi -i sine=duration=1:sample_rate=44100 "
@@ -101,8 +100,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// TestUnseen: of a file whose pictures nobody can decode the sound is left, and why is said; of
-// one without sound the decoder says it.
+// TestUnseen: a file with undecodable pictures keeps its sound, and the report gives the reason.
+// Without sound, the decoder's error is the answer.
 func TestUnseen(t *testing.T) {
 	checkLeaks(t)
 	for _, sound := range []bool{false, true} {

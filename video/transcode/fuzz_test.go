@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// sources are small clips in the containers and codecs that come in, always the same bytes.
+// sources are small clips in common containers and codecs, always the same bytes.
 func sources(t testing.TB) []string {
 	t.Helper()
 	titles := write(t, "titles.srt", "1\n00:00:00,100 --> 00:00:00,900\n<i>one</i> & {\\an8}two\n\n2\n00:00:01,000 --> 00:00:01,500\nthree\n")
@@ -58,13 +58,13 @@ func sources(t testing.TB) []string {
 	return paths
 }
 
-// mutated is one of the sources with what a seed says wrong: bytes, numbers, pieces that
-// lack, come twice, or are another file's.
+// mutated returns a source with the seed's faults: changed bytes and numbers, and pieces removed,
+// repeated or replaced by another file's.
 func mutated(all map[string][]byte, names []string, seed uint64) (name string, b []byte) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	name = names[r.IntN(len(names))]
 	b = bytes.Clone(all[name])
-	place := func(n int) int { // headers more often than what is between them
+	place := func(n int) int { // headers more often than contents
 		switch n = max(len(b)-n, 1); r.IntN(4) {
 		case 0:
 			return r.IntN(min(n, 512))
@@ -79,7 +79,7 @@ func mutated(all map[string][]byte, names []string, seed uint64) (name string, b
 			for range 1 + r.IntN(32) {
 				b[place(1)] ^= 1 << r.IntN(8)
 			}
-		case 1: // bytes close to each other
+		case 1: // neighbouring bytes
 			at := place(64)
 			for range 1 + r.IntN(16) {
 				b[min(at+r.IntN(64), len(b)-1)] = byte(r.Uint32())
@@ -87,20 +87,20 @@ func mutated(all map[string][]byte, names []string, seed uint64) (name string, b
 		case 2: // a number
 			number := [][]byte{{0xff, 0xff, 0xff, 0xff}, {0x7f, 0xff, 0xff, 0xff}, {0x80, 0, 0, 0}, {0, 0, 0, 0}, {0xff, 0xff}, {0, 0, 0, 1}, {0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}[r.IntN(7)]
 			copy(b[place(8):], number)
-		case 3: // a piece lacks
+		case 3: // a missing piece
 			at := place(n)
 			b = append(b[:at], b[min(at+n, len(b)):]...)
-		case 4: // a piece comes twice
+		case 4: // a repeated piece
 			at := place(n)
 			b = append(b[:at:at], append(bytes.Clone(b[at:min(at+n, len(b))]), b[at:]...)...)
-		case 5: // it is of nothing
+		case 5: // a piece of zeros
 			at := place(n)
 			clear(b[at:min(at+n, len(b))])
-		case 6: // it is of another file
+		case 6: // a piece of another file
 			other := all[names[r.IntN(len(names))]]
 			from := r.IntN(len(other))
 			copy(b[place(n):], other[from:min(from+n, len(other))])
-		case 7: // the rest lacks
+		case 7: // a missing end
 			b = b[:place(1)+1]
 		}
 		if len(b) == 0 {
@@ -110,7 +110,7 @@ func mutated(all map[string][]byte, names []string, seed uint64) (name string, b
 	return name, b
 }
 
-// mutations are files made of seeds, and the child that works on them.
+// mutations are files made from seeds, and the child that works on the files.
 type mutations struct {
 	dir    string
 	all    map[string][]byte
@@ -143,7 +143,7 @@ func (m *mutations) close(t testing.TB) {
 	}
 }
 
-// run makes the file of a seed and has the child work on it.
+// run makes the file of a seed, and the child works on the file.
 func (m *mutations) run(t testing.TB, seed uint64) {
 	t.Helper()
 	name, b := mutated(m.all, m.names, seed)
@@ -179,7 +179,7 @@ func (m *mutations) run(t testing.TB, seed uint64) {
 	}
 }
 
-// crashes says whether the ffmpeg program ends by a signal when it decodes a file.
+// crashes reports whether a signal ends the ffmpeg program when the program decodes a file.
 func crashes(t testing.TB, path string) bool {
 	t.Helper()
 	for _, args := range [][]string{{}, {"-skip_frame", "nokey"}, {"-skip_frame", "noref"}} {
@@ -193,25 +193,24 @@ func crashes(t testing.TB, path string) bool {
 	return false
 }
 
-// Variables for longer runs of TestMutations: how long it takes, as 10m, by seeds of chance, and
-// the first seed of one that is to be seen again.
+// Variables for longer runs of TestMutations: the duration, for example 10m, with random seeds; and
+// the first seed, to repeat a run.
 const (
 	timeVariable = "TRANSCODE_FUZZ_TIME"
 	seedVariable = "TRANSCODE_FUZZ_SEED"
 )
 
-// TestMutations: files with something wrong in them are made or refused, and leave nothing
-// behind. The seeds are the same each time: a find of FFmpeg's that comes by chance is one for
-// FuzzSource and the longer runs, and no reason to fail for whoever runs all tests.
+// TestMutations: damaged files are transcoded or refused, and leave no files or memory behind. The
+// seeds are the same in each run: random finds belong to FuzzSource and the longer runs, and must
+// not fail a run of all tests.
 //
-// FFmpeg is C: what it does not survive ends the process. In the service that is a sandbox,
-// and costs a chunk; here it is a child, and costs a file. Such a crash is a finding about
-// Debian's FFmpeg, told with its seed, and no failure, as long as the ffmpeg program crashes
-// of it, too. What fails the test is this project's own: a panic, an answer that contradicts
-// itself, an error without words, memory beyond a sandbox's, whatever is not released after
-// an error ([ffmpeg.Live] counts it in the child), and a crash that the program does not
-// have. The child overwrites what is released ([ffmpeg.Check]), so that who reads too late
-// reads nonsense.
+// FFmpeg is written in C: some files crash its process. In the service the process is a sandbox,
+// and a crash costs a chunk; here the process is a child, and a crash costs a file. The test logs
+// such a crash with its seed as a finding about Debian's FFmpeg, without failing, if the ffmpeg
+// program crashes too. FRE's own faults fail the test: a panic, a contradictory answer, an error
+// without text, memory above a sandbox's limit, unreleased memory after an error ([ffmpeg.Live]
+// counts in the child), and a crash without a crash of the program. The child overwrites released
+// memory ([ffmpeg.Check]), so a late read returns nonsense.
 func TestMutations(t *testing.T) {
 	const files = 12
 	var limit time.Duration
@@ -241,8 +240,8 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// FuzzSource is [TestMutations] with seeds from Go's fuzzer, which cannot see into C: it runs
-// as long as it is told, on all processors.
+// FuzzSource is [TestMutations] with seeds from Go's fuzzer, which cannot see into C: FuzzSource
+// runs for the given time on all processors.
 func FuzzSource(f *testing.F) {
 	m := newMutations(f)
 	f.Cleanup(func() { m.close(f) })

@@ -13,11 +13,11 @@ import (
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
-// mostMemory is what a child may take whatever it is given: half of what a sandbox has.
+// mostMemory is a child's memory limit for any input: half of a sandbox's memory.
 const mostMemory = 512 << 20
 
-// hostile runs a file through a child, and checks what is to hold of all: no crash, memory
-// and time within bounds, errors with words, nothing that was not released.
+// hostile runs a file through a child, and checks the rules for all files: no crash, bounded memory
+// and time, errors with text, no leaks.
 func hostile(t *testing.T, path string) *report {
 	t.Helper()
 	w := newWorker(t)
@@ -35,7 +35,7 @@ func hostile(t *testing.T, path string) *report {
 	return r
 }
 
-// refused says that nothing could be made.
+// refused checks that every operation failed.
 func refused(t *testing.T, r *report, words string) {
 	t.Helper()
 	for what, err := range r.Errors {
@@ -45,7 +45,7 @@ func refused(t *testing.T, r *report, words string) {
 	}
 }
 
-// made says that some could be made, and nothing else.
+// made checks that exactly the named operations succeeded.
 func made(t *testing.T, r *report, what ...string) {
 	t.Helper()
 	for w, err := range r.Errors {
@@ -60,7 +60,7 @@ const (
 	quick = "-c:v libx264 -preset ultrafast "
 )
 
-// contents makes a file by the ffmpeg program and reads it.
+// contents makes a file with the ffmpeg program and returns its bytes.
 func contents(t *testing.T, name, args string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(clip(t, name, strings.Fields(args)...))
@@ -70,7 +70,7 @@ func contents(t *testing.T, name, args string) []byte {
 	return b
 }
 
-// TestHostileNothing: files that are no media are refused with the libraries' words.
+// TestHostileNothing: files without media are refused with the libraries' error.
 func TestHostileNothing(t *testing.T) {
 	noise := make([]byte, 100_000)
 	for i := range noise {
@@ -89,7 +89,8 @@ func TestHostileNothing(t *testing.T) {
 	}
 }
 
-// TestHostileTruncated: of a file that breaks off, what is there is made, if it can be known.
+// TestHostileTruncated: a truncated file is transcoded up to its end, except an MP4 whose index is
+// missing.
 func TestHostileTruncated(t *testing.T) {
 	for _, tt := range []struct {
 		name, args string
@@ -118,7 +119,7 @@ func TestHostileTruncated(t *testing.T) {
 	}
 }
 
-// TestHostileTail: what is broken at its end is made up to there.
+// TestHostileTail: a file with a broken end is transcoded up to the broken part.
 func TestHostileTail(t *testing.T) {
 	for _, name := range []string{"film.mp4", "film.mkv", "film.ts", "film.flv"} {
 		for tail, fill := range map[string]byte{"zeros": 0, "ones": 0xff} {
@@ -137,8 +138,7 @@ func TestHostileTail(t *testing.T) {
 	}
 }
 
-// TestHostileUnits: where units of H.264 are corrupt, chunks are made all the same, with
-// as many frames as there would have been.
+// TestHostileUnits: chunks with corrupt H.264 units keep their number of frames.
 func TestHostileUnits(t *testing.T) {
 	for _, name := range []string{"film.mp4", "film.mkv", "film.ts", "film.flv"} {
 		t.Run(name, func(t *testing.T) {
@@ -155,8 +155,7 @@ func TestHostileUnits(t *testing.T) {
 	}
 }
 
-// TestHostilePictures: pictures that are too large, by their header alone or in truth, are
-// not decoded.
+// TestHostilePictures: pictures that are too large, or whose header claims so, are not decoded.
 func TestHostilePictures(t *testing.T) {
 	jpeg := contents(t, "in.avi", "-f lavfi -i testsrc2=size=64x64:rate=25:duration=2 -c:v mjpeg")
 	for i := 0; ; {
@@ -189,7 +188,7 @@ func TestHostilePictures(t *testing.T) {
 	})
 }
 
-// box finds a box of an MP4 by its name, from its version on.
+// box returns the box with a name in an MP4, from the box's version field on.
 func box(t *testing.T, b []byte, name string, n int) []byte {
 	t.Helper()
 	for ; n > 0; n-- {
@@ -202,7 +201,7 @@ func box(t *testing.T, b []byte, name string, n int) []byte {
 	return b
 }
 
-// TestHostileTimes: durations and times that cannot be cost nothing, and are not believed.
+// TestHostileTimes: impossible durations and times cost neither memory nor time, and are ignored.
 func TestHostileTimes(t *testing.T) {
 	t.Run("header", func(t *testing.T) { // 136 years in both headers, which are of version 0
 		b := contents(t, "in.mp4", film3)
@@ -242,7 +241,8 @@ func TestHostileTimes(t *testing.T) {
 	})
 }
 
-// TestHostileStreams: of what has thousands of streams, nothing is read.
+// TestHostileStreams: a Matroska file with thousands of streams is refused; an MPEG-TS is read up
+// to the limit.
 func TestHostileStreams(t *testing.T) {
 	refused(t, hostile(t, write(t, "many.mkv", string(manyTracks(2500)))), "max_streams")
 	made(t, hostile(t, write(t, "few.mkv", string(manyTracks(ffmpeg.MostStreams)))), "probe")
@@ -253,8 +253,7 @@ func TestHostileStreams(t *testing.T) {
 	}
 }
 
-// manyTracks is a file of Matroska (RFC 9559) with tracks of video, none of which has a
-// frame.
+// manyTracks returns a Matroska file (RFC 9559) with n video tracks without frames.
 func manyTracks(n int) []byte {
 	element := func(id uint32, content []byte) []byte {
 		b := bytes.TrimLeft(binary.BigEndian.AppendUint32(nil, id), "\x00")
@@ -270,11 +269,11 @@ func manyTracks(n int) []byte {
 	return append(element(0x1a45dfa3, element(0x4282, []byte("matroska"))), element(0x18538067, append(element(0x1654ae6b, tracks), element(0x1f43b675, element(0xe7, []byte{0}))...))...)
 }
 
-// manyPrograms is an MPEG-TS of tables alone (ISO/IEC 13818-1, 2.4.4).
+// manyPrograms returns an MPEG-TS that consists of tables (ISO/IEC 13818-1, 2.4.4).
 func manyPrograms(programs, streams int) []byte {
 	var out []byte
 	section := func(pid int, b []byte) {
-		binary.BigEndian.PutUint16(b[1:], 0xb000|uint16(len(b)+1)) // what follows, with the check sum
+		binary.BigEndian.PutUint16(b[1:], 0xb000|uint16(len(b)+1)) // the length of the rest, checksum included
 		crc := uint32(0xffffffff)
 		for _, c := range b {
 			crc ^= uint32(c) << 24
@@ -311,7 +310,7 @@ func manyPrograms(programs, streams int) []byte {
 	return out
 }
 
-// TestHostileSound: sample rates and channels that cannot be.
+// TestHostileSound: impossible sample rates and numbers of channels are refused.
 func TestHostileSound(t *testing.T) {
 	wav := contents(t, "in.wav", "-f lavfi -i sine=duration=1")
 	at := bytes.Index(wav, []byte("fmt ")) + 8
@@ -331,8 +330,8 @@ func TestHostileSound(t *testing.T) {
 	}
 }
 
-// TestHostileKinds: files that lack what others have, and such as are not what their names
-// say.
+// TestHostileKinds: files without a usual part, and files with a misleading name, are transcoded or
+// refused with a reason.
 func TestHostileKinds(t *testing.T) {
 	cover := clip(t, "cover.jpg", strings.Fields("-f lavfi -i testsrc2=size=64x64 -frames:v 1")...)
 	song := clip(t, "song.mp3", "-f", "lavfi", "-i", "sine=duration=2", "-i", cover, "-map", "0", "-map", "1", "-c:v", "copy", "-disposition:v", "attached_pic")

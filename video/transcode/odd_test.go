@@ -14,14 +14,14 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestOdd: clips that are not as most are become films that are: upright, of square pixels, 8
-// bits, on the grid from 0 on, as long as the source.
+// TestOdd: unusual clips become ordinary films: upright, with square pixels, 8 bits, on the grid
+// from 0 on, and as long as the source.
 func TestOdd(t *testing.T) {
 	checkLeaks(t)
 	const picture, sound = "-f lavfi -i testsrc2=size=320x180:rate=25:duration=3 ", "-f lavfi -i sine=duration=3 "
 	for _, tt := range []struct {
 		name, args    string
-		width, height int // of the source as it is shown
+		width, height int // of the source as displayed
 		stream        int
 		frames        int
 	}{
@@ -79,8 +79,8 @@ func TestOdd(t *testing.T) {
 	}
 }
 
-// TestOddLying: pictures that a player is to turn or to mirror are so, in all eight ways, and
-// none is lost.
+// TestOddLying: pictures for a player to turn or to mirror are turned and mirrored, in all eight
+// ways; no picture is lost.
 func TestOddLying(t *testing.T) {
 	checkLeaks(t)
 	var want []int
@@ -108,8 +108,8 @@ func TestOddLying(t *testing.T) {
 	}
 }
 
-// TestPicture: of several streams of pictures the one is taken that the ffmpeg program would
-// take, and the next one where nothing of it can be decoded.
+// TestPicture: of several video streams, the transcoder takes the ffmpeg program's choice, or the
+// next stream if the first cannot be decoded.
 func TestPicture(t *testing.T) {
 	checkLeaks(t)
 	two := strings.Fields("-f lavfi -i testsrc2=size=96x64:rate=10:duration=1 -f lavfi -i testsrc2=size=64x64:rate=10:duration=1 -map 0 -map 1 -c:v libx264 -preset ultrafast")
@@ -134,7 +134,7 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// TestLanguages: tracks keep the source's order, and their languages are tags of BCP 47.
+// TestLanguages: tracks keep the source's order, with their languages as tags of BCP 47.
 func TestLanguages(t *testing.T) {
 	checkLeaks(t)
 	said := []string{"ger", "deu", "en-GB", "pt_br", "und", "no language", "chi", "fra"}
@@ -156,11 +156,11 @@ func TestLanguages(t *testing.T) {
 	}
 }
 
-// TestInterlaced: pictures that are two, of odd and of even lines, are made into two whole ones
-// each, whichever is first.
+// TestInterlaced: an interlaced picture (a field of odd and a field of even lines, in either order)
+// becomes two whole pictures.
 func TestInterlaced(t *testing.T) {
 	checkLeaks(t)
-	const frames, fields = 8, 5 // each is shown for so many fields, so that every second change is within a picture
+	const frames, fields = 8, 5 // each picture lasts so many fields, so that every second change is within a picture
 	for _, tt := range []struct {
 		name, args string
 		combed     bool
@@ -191,8 +191,8 @@ func TestInterlaced(t *testing.T) {
 	}
 }
 
-// TestShapes: where the size or the shape of pixels changes within a film, pictures keep their
-// shape, with black beside them; chunks that begin elsewhere show the same.
+// TestShapes: if the size or the shape of pixels changes within a film, pictures keep their shape,
+// with black beside them; chunks with another beginning show the same.
 func TestShapes(t *testing.T) {
 	checkLeaks(t)
 	part := func(name, args string) []byte {

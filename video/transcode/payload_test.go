@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzPayload: whatever a packet of subtitles holds, what is made of it is one cue's text as
-// WebVTT wants it: no empty line, no arrow, no more than there may be, known tags, closed.
+// FuzzPayload: a packet of subtitles with any content gives the text of one WebVTT cue: no empty
+// line, no arrow, bounded length, known and closed tags.
 func FuzzPayload(f *testing.F) {
 	for _, s := range []string{
 		"<i>a</b> & <b>b</i> --> <u", "<v.loud Mary><c.a>x</v>&lt;&amp", "0,0,Default,,0,0,0,,{\\i1\\p1}m 0{\\p0}x\\N{\\r}y{", "\x00\x03a<b\x00\x00\x00\x16styl\x00\x01\x00\x00\x00\x02\x00\x01\x03\x10\xff\xff\xff\xff",
@@ -55,7 +55,7 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-// FuzzWebVTT: what is made of a file of WebVTT is a file of which the same is made.
+// FuzzWebVTT: the WebVTT file made from a WebVTT file converts to itself.
 func FuzzWebVTT(f *testing.F) {
 	for _, s := range []string{
 		"WEBVTT\n\n00:01.000 --> 00:02.000 line:0\na\n", "00:00:01,5 --> 100:00:02.000 align:start x\r\n<v M>a\r\nb\r\n\r\n", "x\n-->\n00:01.000-->00:02.000\n00:03.000 --> 00:04.000\nx",

@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestSoundOfHours: the longest sound that is asked for has room, though it be noise, which
-// takes all bits that it may; it is not moved as it becomes longer.
+// TestSoundOfHours: the buffer has room for the longest allowed sound, even for noise, which takes
+// the maximum of bits. The buffer is not moved as it grows.
 func TestSoundOfHours(t *testing.T) {
 	checkLeaks(t)
 	const seconds, segment = 60, 4

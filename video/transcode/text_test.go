@@ -158,7 +158,7 @@ end
 			if d := cmp.Diff(tt.want, string(got)); d != "" {
 				t.Error(d)
 			}
-			// The program reads as many cues as there are.
+			// The program must read all cues.
 			out, err := exec.Command("ffprobe", "-v", "error", "-show_entries", "packet=pts_time", write(t, "out.vtt", string(got))).CombinedOutput()
 			if n := strings.Count(tt.want, " --> "); err != nil || bytes.Count(out, []byte("pts_time=")) != n {
 				t.Errorf("%v, %s; want %d cues", err, out, n)
@@ -167,7 +167,7 @@ end
 	}
 }
 
-// TestTextOdd: cues that are absurd make none, or what can be made of them.
+// TestTextOdd: absurd cues are dropped or reduced to their sensible part.
 func TestTextOdd(t *testing.T) {
 	checkLeaks(t)
 	var many strings.Builder
@@ -201,7 +201,7 @@ func TestTextOdd(t *testing.T) {
 	}
 }
 
-// TestTextRefused: pictures are no text, nor is a film.
+// TestTextRefused: subtitles made of pictures are refused, and so are films.
 func TestTextRefused(t *testing.T) {
 	checkLeaks(t)
 	path := clip(t, "a.mkv", "-f", "lavfi", "-i", "testsrc=size=64x64:duration=1", "-i", write(t, "a.srt", srt))

@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// pictures takes sheets apart, and checks what they say of themselves.
+// pictures cuts sheets into pictures, and checks the sheets' descriptions.
 func pictures(t *testing.T, ask media.Thumbs, head *media.Sheets, sheets [][]byte) []image.Image {
 	t.Helper()
 	each := ask.Columns * ask.Rows
@@ -47,7 +47,7 @@ func pictures(t *testing.T, ask media.Thumbs, head *media.Sheets, sheets [][]byt
 	return all[:head.Count]
 }
 
-// TestThumbs: each picture shows the frame of its time, or a key frame that is near.
+// TestThumbs: each picture shows the frame of its time, or a key frame close to that frame.
 func TestThumbs(t *testing.T) {
 	checkLeaks(t)
 	const x264 = "-c:v libx264 -preset ultrafast -bf 2 "
@@ -57,7 +57,7 @@ func TestThumbs(t *testing.T) {
 		args       string
 		ask        media.Thumbs
 		want       []int // numbers of frames
-		near       int   // how many frames they may be off
+		near       int   // allowed distance in frames
 		height     int
 	}{
 		{"keys.mp4", "10", 105, x264 + "-g 10 -keyint_min 10", media.Thumbs{Interval: 2, Width: 160, Columns: 4, Rows: 1}, []int{0, 20, 40, 60, 80, 100}, 0, 96},
@@ -100,7 +100,7 @@ func TestThumbs(t *testing.T) {
 	}
 }
 
-// TestThumbsUpright: pictures that are to be turned are turned.
+// TestThumbsUpright: pictures of a rotated film are turned upright.
 func TestThumbsUpright(t *testing.T) {
 	checkLeaks(t)
 	for _, degrees := range []int{90, 180, 270} {
@@ -123,7 +123,7 @@ func TestThumbsUpright(t *testing.T) {
 	}
 }
 
-// TestThumbsMany: of what has too many, a multiple of the interval is used.
+// TestThumbsMany: a film with too many pictures uses a multiple of the interval.
 func TestThumbsMany(t *testing.T) {
 	checkLeaks(t)
 	path := coded(t, "long.mkv", "1", 4095, "-c:v libx264 -preset ultrafast -g 1")
@@ -142,7 +142,7 @@ func TestThumbsMany(t *testing.T) {
 	}
 }
 
-// TestThumbsAsked: what nobody can draw is refused.
+// TestThumbsAsked: impossible requests are refused.
 func TestThumbsAsked(t *testing.T) {
 	checkLeaks(t)
 	path := clip(t, "in.mkv", "-f", "lavfi", "-i", "testsrc=duration=1", "-f", "lavfi", "-i", "sine=duration=1")

@@ -7,9 +7,9 @@ import (
 	"github.com/fre-engine/fre/video/ffmpeg"
 )
 
-// FuzzTimeline: whatever a file says of its packets' times, what was joined goes on from what came
-// before: no packet comes later than the longest gap that is believed behind all that has come, and
-// gaps together are as long as there are packets for.
+// FuzzTimeline: joined packets with any times continue the earlier packets: no packet is later than
+// the latest packet by more than the longest accepted gap, and the sum of the gaps is bounded by
+// the number of packets.
 func FuzzTimeline(f *testing.F) {
 	packet := func(stream byte, dts, duration int64) []byte {
 		return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64([]byte{stream}, uint64(dts)), uint64(duration))

@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestJoins: of a source whose times jump all is made, once, without a gap, in chunks as in the
-// order of the file, and sound fits to pictures; gaps that are none stay.
+// TestJoins: a source whose times jump is transcoded completely, once, without a gap and in the
+// file's order, with sound in step with the pictures. Real gaps stay.
 func TestJoins(t *testing.T) {
 	checkLeaks(t)
 	const frames, chunk = 20, 10 // of each part; at 10 a second
@@ -72,7 +72,7 @@ func TestJoins(t *testing.T) {
 					want = append(want, n)
 				}
 			}
-			got = slices.Compact(got) // sound that is longer than pictures has the last one stand
+			got = slices.Compact(got) // the last picture stands while longer sound plays
 			if !slices.Equal(got, want) {
 				t.Errorf("%v", got)
 			}

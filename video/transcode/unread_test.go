@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/video/transcode"
 )
 
-// TestUnread: who sends what is no video is told what it is: nothing, text, a part of a video, a
-// file of another kind, or of one that nobody knows.
+// TestUnread: the error for a source without video names the source's kind: empty, text, a part of
+// a video, another known kind, or an unknown format.
 func TestUnread(t *testing.T) {
 	checkLeaks(t)
 	film := func(name string) []byte {

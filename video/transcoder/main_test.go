@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// TestWriteInTurn: a source gets its name only with all of its bytes: a part whose
-// predecessors are not there, or not all of them, is refused, and changes nothing.
+// TestWriteInTurn: a source gets its name only with all of its bytes. A part whose predecessors are
+// missing or incomplete is refused, and changes nothing.
 func TestWriteInTurn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sources", "a")
 	const whole = "0123456789ab"
@@ -36,20 +36,20 @@ func TestWriteInTurn(t *testing.T) {
 	}
 	put(4, nil)
 	put(8, nil)
-	put(8, errMissing) // of somebody who gives it at the same time
+	put(8, errMissing) // from a second client at the same time
 	put(4, errMissing)
 	if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, []byte(whole)) {
 		t.Errorf("%q, %v", b, err)
 	}
-	put(0, nil) // given again while it is there
+	put(0, nil) // sent again although present
 	put(4, nil)
 	if b, err := os.ReadFile(path); err != nil || !bytes.Equal(b, []byte(whole)) {
 		t.Errorf("%q, %v", b, err)
 	}
 }
 
-// TestWriteLeavesRoom: no more of a source is written than leaves the disk its reserve, and it
-// goes on once there is room.
+// TestWriteLeavesRoom: a source is written only while the disk keeps its reserve, and the writing
+// continues once there is room.
 func TestWriteLeavesRoom(t *testing.T) {
 	fretest.RequireRoot(t)
 	disk := t.TempDir()

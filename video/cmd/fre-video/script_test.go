@@ -25,15 +25,15 @@ import (
 	"github.com/fre-engine/fre/video/asset"
 )
 
-// TestMain is the program under test too, where it is run as that.
+// TestMain runs the test's program as fre-video when a script calls it.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"fre-video": main})
 }
 
-// transcoder is an engine without sandboxes on which the transcoder finds no video in anything.
+// transcoder is an engine without sandboxes whose transcoder finds no video in any file.
 type transcoder struct{ *servertest.Engine }
 
-// Invoke answers as the transcoder does.
+// Invoke answers like the transcoder.
 func (t transcoder) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
 	if _, err := t.Engine.Invoke(ctx, name, r); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func reachable(addr string) error {
 	})
 }
 
-// startService is fre-video serve in this process.
+// startService runs fre-video serve in this process.
 func startService(args ...string) (addr string, stop func(), err error) {
 	if addr, err = testdaemon.FreeAddress(); err != nil {
 		return "", nil, err
@@ -106,9 +106,9 @@ func startService(args ...string) (addr string, stop func(), err error) {
 	return addr, stop, nil
 }
 
-// TestScripts runs testdata/*.txtar: each script has a service at FRE_VIDEO_URL, whose
-// engine has no sandboxes; $READY and $FAILED are assets there. $OTHER is a server that knows
-// nothing of videos, $FREE an address at which nobody listens.
+// TestScripts runs testdata/*.txtar. Each script has a service at FRE_VIDEO_URL with an engine
+// without sandboxes. $READY and $FAILED are assets of the service. $OTHER is a server without a
+// video API, $FREE an address without a listener.
 func TestScripts(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/lost/") {
@@ -116,7 +116,7 @@ func TestScripts(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "<html>")
 	}))
-	t.Cleanup(other.Close) // behind the scripts, which run in parallel
+	t.Cleanup(other.Close) // after the scripts, which run in parallel
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(env *testscript.Env) error {
@@ -153,7 +153,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			// status N COMMAND…: runs it and wants this exit status.
+			// status N COMMAND…: run COMMAND and expect exit status N.
 			"status": func(ts *testscript.TestScript, _ bool, args []string) {
 				err := ts.Exec(args[1], args[2:]...)
 				got := "0"
@@ -164,9 +164,9 @@ func TestScripts(t *testing.T) {
 					ts.Fatalf("%s: %s, want exit status %s", strings.Join(args[1:], " "), got, args[0])
 				}
 			},
-			// reachable ADDR: waits until a service answers there.
+			// reachable ADDR: wait until a service answers at ADDR.
 			"reachable": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(reachable(args[0])) },
-			// json FIELD VALUE: of what the last command printed.
+			// json FIELD VALUE: check a field of the last command's output.
 			"json": func(ts *testscript.TestScript, _ bool, args []string) {
 				var v map[string]any
 				ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &v))

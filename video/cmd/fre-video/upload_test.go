@@ -23,13 +23,13 @@ import (
 	"github.com/fre-engine/fre/video/client"
 )
 
-// world is a service in a process of its own, which has no engine, and people who upload to it.
+// world is a service without an engine in a process of its own, and its clients.
 type world struct {
 	state, addr string
-	home        string // of those who upload
+	home        string // home directory of the clients
 	args        []string
 	cmd         *exec.Cmd
-	through     string // where to upload to, unless addr
+	through     string // address for uploads; default addr
 }
 
 func newWorld(t *testing.T, state string, args ...string) *world {
@@ -73,7 +73,7 @@ func (w *world) kill(t *testing.T) {
 	_ = w.cmd.Wait() // killed
 }
 
-// command is one of fre-video's.
+// command returns a command of fre-video.
 func (w *world) command(args ...string) *exec.Cmd {
 	to := w.addr
 	if w.through != "" {
@@ -98,7 +98,7 @@ func (w *world) upload(t *testing.T, path string) string {
 	return a.ID
 }
 
-// assets are all, by id.
+// assets returns all assets by id.
 func (w *world) assets(t *testing.T) map[string]client.Asset {
 	t.Helper()
 	c, err := client.New("http://" + w.addr)
@@ -117,7 +117,8 @@ func (w *world) assets(t *testing.T) map[string]client.Asset {
 	return found
 }
 
-// whole checks that an asset's source is the file at path, and is worked on.
+// whole checks that an asset's source equals the file at path, and that work on the asset has
+// begun.
 func (w *world) whole(t *testing.T, id, path string) {
 	t.Helper()
 	want, err := os.ReadFile(path)
@@ -148,8 +149,8 @@ func file(t *testing.T, name string, size int) string {
 	return path
 }
 
-// gate lets connections through to a server: after most bytes from its clients it calls then,
-// once, and lets no more through on those connections.
+// gate forwards connections to a server. After most bytes from its clients the gate calls then,
+// once, and forwards nothing more on those connections.
 type gate struct {
 	l    net.Listener
 	most int64
@@ -210,8 +211,8 @@ func (g *gate) serve(c net.Conn, to string) {
 	}
 }
 
-// TestUploadGoesOn: an upload whose client is interrupted or killed is gone on with by the same
-// command, one whose service is killed by itself; nothing that had arrived is sent again.
+// TestUploadGoesOn: the same command continues an upload whose client was interrupted or killed. If
+// the service is killed, the upload continues by itself. No byte that arrived is sent again.
 func TestUploadGoesOn(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	const size, half = 12 << 20, 6 << 20
@@ -235,7 +236,7 @@ func TestUploadGoesOn(t *testing.T) {
 			before := g.sent.Load()
 			id := w.upload(t, path)
 			w.whole(t, id, path)
-			if sent := g.sent.Load() - before; sent >= size { // what was under way is lost
+			if sent := g.sent.Load() - before; sent >= size { // bytes in flight are lost
 				t.Errorf("all %d bytes were sent once more", size)
 			}
 			if n := len(w.assets(t)); n != 1 {
@@ -278,7 +279,7 @@ func TestUploadGoesOn(t *testing.T) {
 		})
 		w.through = g.l.Addr().String()
 		w.whole(t, w.upload(t, path), path)
-		if sent := g.sent.Load(); sent >= size+half { // what was under way is lost
+		if sent := g.sent.Load(); sent >= size+half { // bytes in flight are lost
 			t.Errorf("%d bytes were sent of %d, of which %d had been sent", sent, size, half)
 		}
 	})
@@ -287,7 +288,7 @@ func TestUploadGoesOn(t *testing.T) {
 	}
 }
 
-// TestUploadsAtOnce: many at a time arrive whole, those of the same file too.
+// TestUploadsAtOnce: many simultaneous uploads arrive whole, two uploads of the same file included.
 func TestUploadsAtOnce(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	same := file(t, "same.mp4", 3<<20)
@@ -330,7 +331,7 @@ type reply struct {
 	Header     http.Header
 }
 
-// ask sends a request of tus's and returns its answer, and the body of that.
+// ask sends a request of the tus protocol and returns the answer and its body.
 func (w *world) ask(t *testing.T, method, path, body string, fields ...string) (*reply, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+w.addr+path, strings.NewReader(body))
@@ -355,8 +356,8 @@ func (w *world) ask(t *testing.T, method, path, body string, fields ...string) (
 	return &reply{a.StatusCode, a.Status, a.Header}, string(b)
 }
 
-// TestUploadLengths: lengths that lie, or are more than is allowed, are told of in the errors'
-// one shape, and never is more stored than was announced.
+// TestUploadLengths: false lengths and lengths above the limit get an error in the usual JSON form,
+// and never more than the announced bytes are stored.
 func TestUploadLengths(t *testing.T) {
 	w := newWorld(t, t.TempDir(), "--max-bytes", "1000")
 	for _, length := range []string{"", "-1", "x", "1e3", "9223372036854775808"} {
@@ -411,7 +412,7 @@ func TestUploadLengths(t *testing.T) {
 	if a, body := w.ask(t, "PATCH", "/v1/uploads/"+strings.Repeat("n", 16), "x", "Upload-Offset: 0"); a.StatusCode != 404 || !strings.Contains(body, `"not_found"`) {
 		t.Errorf("no such upload: %s %s", a.Status, body)
 	}
-	// A body that is longer than its request says ends with it, and one that is shorter is kept.
+	// A body longer than its stated length is cut there; a shorter body is kept.
 	for _, tt := range []struct {
 		head, body string
 		stored     int64
@@ -430,7 +431,7 @@ func TestUploadLengths(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.Copy(io.Discard, c) // to its end
+		_, _ = io.Copy(io.Discard, c) // until the end
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
@@ -438,7 +439,7 @@ func TestUploadLengths(t *testing.T) {
 			t.Errorf("%s: %d bytes are stored, want %d", tt.head, n, tt.stored)
 		}
 	}
-	// Without a length from the first, no more than is allowed.
+	// Without a length at the beginning, the limit still holds.
 	for _, body := range []string{strings.Repeat("z", 1001), strings.Repeat("z", 50_000)} {
 		late := begin("Upload-Defer-Length: 1")
 		if a, text := w.ask(t, "PATCH", late, body, "Upload-Offset: 0"); a.StatusCode != 413 || !strings.Contains(text, `"too_large"`) {
@@ -461,7 +462,7 @@ func TestUploadLengths(t *testing.T) {
 	if a := w.assets(t)[filepath.Base(late)]; a.Asset == nil || a.State != "working" || a.Size != 8 {
 		t.Errorf("%+v", a.Asset)
 	}
-	// The same for a body that is the video.
+	// The same for a video sent as the request body.
 	before := len(w.assets(t))
 	for _, request := range []string{"Content-Length: 100\r\n\r\nshort", "Transfer-Encoding: chunked\r\n\r\n64\r\nshort", "Content-Length: 1001\r\n\r\n" + strings.Repeat("x", 1001)} {
 		c, err := net.Dial("tcp", w.addr)
@@ -474,7 +475,7 @@ func TestUploadLengths(t *testing.T) {
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		answer, _ := io.ReadAll(c) // to its end
+		answer, _ := io.ReadAll(c) // until the end
 		if bytes.Contains(answer, []byte(" 201 ")) {
 			t.Errorf("%.60q: %s", request, answer)
 		}
@@ -492,8 +493,8 @@ func TestUploadLengths(t *testing.T) {
 	}
 }
 
-// tuspy uploads a file by the Python client of tus, in pieces of 1 MiB: first to breaking off
-// at 3 MiB, then, another process, to the end.
+// tuspy uploads a file with the Python client of tus, in pieces of 1 MiB: the first process stops
+// at 3 MiB, a second process continues to the end.
 const tuspy = `
 import sys
 from tusclient.client import TusClient
@@ -507,8 +508,8 @@ up.upload(stop_at=int(stop) or None)
 print(up.url)
 `
 
-// TestUploadTuspy: another client of tus uploads in pieces, breaks off, and goes on, after the
-// service was killed too.
+// TestUploadTuspy: an independent tus client uploads in pieces, stops, and continues, even after
+// the service was killed.
 func TestUploadTuspy(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	path := file(t, "python.mp4", 7<<20+123)
@@ -540,8 +541,9 @@ func TestUploadTuspy(t *testing.T) {
 	}
 }
 
-// TestUploadDiskFull: an upload that has no room beside the disk's reserve is refused at once; one
-// that finds none on its way is told so, leaves nothing half made, and goes on once there is room.
+// TestUploadDiskFull: an upload without room above the disk's reserve is refused at once. An upload
+// that runs out of room midway gets an error, leaves no partial asset, and continues once there is
+// room.
 func TestUploadDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	disk := t.TempDir()
@@ -563,7 +565,7 @@ func TestUploadDiskFull(t *testing.T) {
 			t.Errorf("%v: %s", err, &errs)
 		}
 	}
-	// fill leaves so many bytes of the disk.
+	// fill fills the disk up to the given number of free bytes.
 	fill := func(free int64) (empty func()) {
 		t.Helper()
 		var s unix.Statfs_t
@@ -605,7 +607,7 @@ func TestUploadDiskFull(t *testing.T) {
 		t.Errorf("the first piece on a full disk: %s %s", a.Status, body)
 	}
 	empty()
-	empty = fill(4096) // room for the bytes, but it stays free
+	empty = fill(4096) // room for the bytes, but not for the reserve
 	if a, body := w.ask(t, "PATCH", at, "12345678", "Upload-Offset: 0"); a.StatusCode != 507 || !strings.Contains(body, "stay free for events") {
 		t.Errorf("on a disk with its reserve left: %s %s", a.Status, body)
 	}

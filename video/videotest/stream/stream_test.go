@@ -16,7 +16,7 @@ const manifest = `<?xml version="1.0"?>
  </Period>
 </MPD>`
 
-// TestManifests: a manifest that the schema allows passes; none does that breaks a rule.
+// TestManifests: a manifest that the schema allows passes; a manifest that breaks a rule fails.
 func TestManifests(t *testing.T) {
 	if _, wrong := parseManifest([]byte(manifest)); len(wrong) > 0 {
 		t.Errorf("%q", wrong)
