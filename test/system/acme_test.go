@@ -63,8 +63,8 @@ func resolveAll(t *testing.T) (address string) {
 	return conn.LocalAddr().String()
 }
 
-// pebble runs Let's Encrypt's little ACME server (RFC 8555), which validates at that port,
-// and returns its directory's URL and the root of what it issues.
+// pebble runs Let's Encrypt's small ACME server (RFC 8555), which validates at the given port. It
+// returns the URL of the server's directory and the root certificate.
 func pebble(t *testing.T, dir string, port int, certFile, keyFile string, trusted *x509.CertPool) (directory string, root *x509.CertPool) {
 	t.Helper()
 	listen, management := freeAddress(t), freeAddress(t)
@@ -120,8 +120,9 @@ func pebble(t *testing.T, dir string, port int, certFile, keyFile string, truste
 	return "https://" + listen + "/dir", root
 }
 
-// TestACME: the gateway and the control API get their certificate from an ACME server that
-// looks at the gateway's own port, keep it over a start, and have none for other names.
+// The gateway and the control API share a certificate from an ACME server, which validates at the
+// gateway's own port. The certificate survives a restart of the engine. Host names outside the
+// configuration get no certificate.
 func TestACME(t *testing.T) {
 	dir := daemontest.Dir(t)
 	r := &tenantsRig{t: t, dir: dir, cert: filepath.Join(dir, "pebble.pem")}
@@ -154,7 +155,7 @@ func TestACME(t *testing.T) {
 		defer conn.Close()
 		return conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.String(), nil
 	}
-	d := daemontest.Start(t, cfg) // it answers by TLS, with a certificate of that root
+	d := daemontest.Start(t, cfg) // the start waits for an answer over TLS with a certificate of root
 	first, err := serial(gateway, "fre.example")
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +171,7 @@ func TestACME(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
-	if err := testdaemon.Until(ctx, func() error { // a certificate is used before it is written
+	if err := testdaemon.Until(ctx, func() error { // the engine uses a certificate before the file is written
 		_, err := os.Stat(filepath.Join(d.State(), "acme", "fre.example"))
 		return err
 	}); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// agentRig is an engine and what agents do in it.
+// agentRig is an engine for tests of agents' sandboxes.
 type agentRig struct {
 	*tenantsRig
 	c *client.Client
@@ -44,7 +44,7 @@ func (r *agentRig) create(req api.AgentRequest) string {
 	return a.ID
 }
 
-// sh runs a line in a sandbox.
+// sh runs a shell line in a sandbox.
 func (r *agentRig) sh(ctx context.Context, id, line string, timeout time.Duration) (string, api.AgentExit, error) {
 	var out bytes.Buffer
 	exit, err := r.c.Agents().Exec(ctx, id, api.AgentExec{Shell: line, TimeoutMS: timeout.Milliseconds()}, nil, func(o api.AgentOutput) error {
@@ -63,7 +63,7 @@ func (r *agentRig) want(id, line, want string) {
 	}
 }
 
-// nothingOf waits until nothing of a sandbox is left.
+// nothingOf waits until a removed sandbox leaves no trace: no directory, no entry in the list.
 func (r *agentRig) nothingOf(id string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), deliveriesWithin)
@@ -83,7 +83,9 @@ func (r *agentRig) nothingOf(id string) {
 	}
 }
 
-// TestAgents is what agents do with their sandboxes, and what hostile ones try.
+// An agent's sandbox contains hostile commands, keeps snapshots apart and ends with the engine.
+// Fork bombs, full disks and endless output stay inside the sandbox's limits; paths lead to no file
+// of the host.
 func TestAgents(t *testing.T) {
 	r := startAgents(t)
 	defer func() { daemontest.Stop(t, r.Daemon) }()
@@ -118,7 +120,7 @@ func TestAgents(t *testing.T) {
 		if _, exit, err := r.sh(ctx, id, "head -c 64M /dev/zero", 0); err != nil || exit.Code != 0 {
 			t.Errorf("much output: %+v %v", exit, err)
 		}
-		// Paths lead nowhere but into the sandbox, whose /etc/passwd is the image's.
+		// Paths stay inside the sandbox, so /etc/passwd is the image's file.
 		r.want(id, "ln -s / root; ln -s /etc/passwd link; ln -s "+r.State()+" state", "")
 		for _, path := range []string{"link", "root/etc/passwd", "../etc/passwd", "../../../../etc/passwd", "/proc/1/root/etc/passwd"} {
 			body, err := r.c.Agents().ReadFile(ctx, id, path, client.AgentRange{})
@@ -143,7 +145,8 @@ func TestAgents(t *testing.T) {
 				t.Errorf("%s can be written", path)
 			}
 		}
-		// No event reaches it by its name: not by the gateway, not by the API of functions.
+		// No event reaches the sandbox by name: not through the gateway, not through the API of
+		// functions.
 		if status, _ := r.curl("/function/"+id+"/exec", "-d", `{"shell":"id"}`); status != "404" {
 			t.Errorf("through the gateway: %s, want 404", status)
 		}
@@ -151,7 +154,7 @@ func TestAgents(t *testing.T) {
 			_ = resp.Body.Close()
 			t.Error("it can be invoked as a function")
 		}
-		// A client that leaves has its command killed.
+		// The engine kills the command of a client that leaves.
 		leave, cancel := context.WithCancel(ctx)
 		_, err := r.c.Agents().Exec(leave, id, api.AgentExec{Shell: "echo $$ > pid; echo begun; exec sleep 600"}, nil, func(api.AgentOutput) error { cancel(); return nil })
 		if err == nil {
@@ -190,7 +193,7 @@ func TestAgents(t *testing.T) {
 		other := r.create(api.AgentRequest{Snapshot: s.Name})
 		r.want(other, "cat d/l/f; readlink d/l; ls -l run | cut -c1-10; find . | sort | tr '\\n' ' '; echo more >> d/e/f", "one\ne\n-rwx------\n. ./d ./d/e ./d/e/f ./d/l ./run")
 		third := r.create(api.AgentRequest{Snapshot: s.Digest})
-		r.want(third, "cat d/e/f", "one") // what others write is not the snapshot's
+		r.want(third, "cat d/e/f", "one") // the snapshot has no writes of other sandboxes
 		if _, err := r.c.Agents().Create(ctx, api.AgentRequest{Image: "native", Snapshot: s.Name, Tenant: "other"}); err == nil {
 			t.Error("another tenant can have the snapshot")
 		}
@@ -219,7 +222,7 @@ func TestAgents(t *testing.T) {
 	t.Run("tenants", r.testAgentTenants)
 	t.Run("mcp", r.testMCP)
 
-	// Nothing of what runs outlasts the engine, however it ends.
+	// After a crash of the engine no process of a sandbox is left.
 	left := r.create(api.AgentRequest{Work: "16MiB"})
 	r.want(left, "echo kept > x; sleep 600 >/dev/null 2>&1 &", "")
 	family := testdaemon.Descendants(r.PID())
@@ -240,7 +243,8 @@ func TestAgents(t *testing.T) {
 	r.nothingOf(left)
 }
 
-// testAgentTenants: a token has its own tenant's sandboxes, within its scopes and quotas.
+// testAgentTenants: a token works on the sandboxes of its own tenant only, within its scopes and
+// quotas.
 func (r *agentRig) testAgentTenants(t *testing.T) {
 	r.root("tenant", "create", "agents", "--instances", "1", "--work", "64MiB")
 	token := func(tenant, scopes string) string {
@@ -295,7 +299,7 @@ func (r *agentRig) testAgentTenants(t *testing.T) {
 	}
 }
 
-// testMCP has a client of others use fre mcp.
+// testMCP runs the public MCP client for Python against `fre mcp`.
 func (r *agentRig) testMCP(t *testing.T) {
 	dir := daemontest.Dir(t)
 	python := "/usr/bin/python3"
@@ -313,7 +317,7 @@ func (r *agentRig) testMCP(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	// The session's end removes what it made; the client does not wait for long.
+	// The end of the session removes its sandboxes. The client does not wait for the removal.
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
 	if err := testdaemon.Until(ctx, func() error {

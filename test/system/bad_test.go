@@ -35,15 +35,14 @@ func readAll(t testing.TB, resp *http.Response) string {
 	return string(text)
 }
 
-// testBad goes through "Bad input gets": a clear error, and a neighbour that
-// still answers after each.
+// testBad sends bad input. Each case gets a clear error, and a neighbour answers after each.
 func (w *world) testBad(t *testing.T) {
-	// Calls that end in an error of a known status: the function's own fault.
+	// Calls that end in a known status by the function's own fault.
 	for _, c := range []struct {
 		name, function, path string
 		status               []int
-		message              string // part of it
-		slow                 bool   // runs its time out
+		message              string // a part of the message
+		slow                 bool   // runs into the time limit
 	}{
 		{"never answers", "chaos", "/hang", []int{504}, "time", true},
 		{"never answers, native", "shell", "/hang", []int{504}, "time", true},
@@ -57,7 +56,7 @@ func (w *world) testBad(t *testing.T) {
 		{"eats memory", "chaos", "/memory", []int{500, 502}, "memory", false},
 		{"answers with a malformed frame", "chaos", "/frame", []int{502}, "frame", false},
 		{"fills tmp", "chaos", "/tmp", []int{500}, "space", false},
-		{"opens too many files", "chaos", "/files", []int{500, 502}, "", false}, // telling may need one more
+		{"opens too many files", "chaos", "/files", []int{500, 502}, "", false}, // the error report may need one more file
 		{"splits a header", "chaos", "/split", []int{500, 502}, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -74,7 +73,7 @@ func (w *world) testBad(t *testing.T) {
 			if _, message := failure(t, a); !containsFold(message, c.message) {
 				t.Errorf("got message %q, want %q in it", message, c.message)
 			}
-			w.untilGone(t, c.function) // the whole tree of processes
+			w.untilGone(t, c.function) // all processes of the function have ended
 			w.healthy(t)
 		})
 	}
@@ -144,8 +143,8 @@ func (w *world) testBad(t *testing.T) {
 	t.Run("not root", w.testNotRoot)
 }
 
-// testFlood: output goes to the log, which is rotated: neither the disk nor the
-// engine's memory takes the gigabyte.
+// testFlood: a gigabyte on standard output goes to the rotated log, and fills neither the disk nor
+// the engine's memory.
 func (w *world) testFlood(t *testing.T) {
 	before := diskUse(t, w.state)
 	a, err := w.call(t.Context(), "flood", "/stdout", "")
@@ -162,8 +161,8 @@ func (w *world) testFlood(t *testing.T) {
 	w.healthy(t)
 }
 
-// testNativeFlood: standard output is the answer. It comes whole, or breaks off
-// with an error, and does not stay in the engine.
+// testNativeFlood: the standard output of a native function is the answer. The answer arrives whole
+// or breaks off with an error, and the engine does not keep the bytes.
 func (w *world) testNativeFlood(t *testing.T) {
 	resp, err := w.client.Post(w.d.URL("/function/shell-flood/flood"), "", nil)
 	if err != nil {
@@ -179,7 +178,7 @@ func (w *world) testNativeFlood(t *testing.T) {
 	w.healthy(t)
 }
 
-// checkMemory fails when the engine has ever held a good part of a gigabyte.
+// checkMemory fails if the engine's memory ever passed half a gigabyte.
 func (w *world) checkMemory(t testing.TB) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.d.PID()))
@@ -197,7 +196,7 @@ func (w *world) checkMemory(t testing.TB) {
 	t.Error("no VmHWM in the engine's /proc status")
 }
 
-// diskUse adds up the blocks of all files below dir, each once.
+// diskUse returns the bytes on disk of all files below dir. A file with several links counts once.
 func diskUse(t testing.TB, dir string) int64 {
 	t.Helper()
 	seen, sum := map[uint64]bool{}, int64(0)
@@ -236,7 +235,7 @@ func (w *world) testHeaders(t *testing.T) {
 	w.healthy(t)
 }
 
-// testBody announces, and in chunks sends, more than any function takes.
+// testBody sends bodies above the limit: one with an announced length, one in chunks.
 func (w *world) testBody(t *testing.T) {
 	t.Run("announced", func(t *testing.T) {
 		answer := w.raw(t, "POST /function/probe/digest HTTP/1.1\r\nHost: x\r\nContent-Length: 1099511627776\r\n\r\n")
@@ -250,8 +249,8 @@ func (w *world) testBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp, err := w.client.Do(req)
-		// The engine may close the connection while the client still sends;
-		// then the client's error is all there is.
+		// The engine may close the connection while the client still sends. Then the client reports
+		// only its own error.
 		if err == nil {
 			if body := readAll(t, resp); resp.StatusCode != http.StatusRequestEntityTooLarge {
 				t.Errorf("got status %d: %s, want 413", resp.StatusCode, body)
@@ -265,7 +264,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// raw sends bytes and returns the beginning of what comes back.
+// raw sends bytes and returns the beginning of the answer.
 func (w *world) raw(t testing.TB, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", w.d.Addr())

@@ -21,13 +21,13 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// testBadBuild: templates that are wrong, and packages that are not there.
+// testBadBuild: a build of a wrong template or an unknown package fails with a clear message.
 func (w *world) testBadBuild(t *testing.T) {
 	images := w.cli(t, "images", "-q")
 	for _, c := range []struct {
 		name, yaml string
 		want       []string // in the message
-		offline    bool     // fails before anything is fetched
+		offline    bool     // the build fails before any download
 	}{
 		{"unknown key", "id: bad\nbase: python\nnonsense: 1\n", []string{"fret.yaml:3:1", "nonsense"}, true},
 		{"wrong type", "id: bad\nbase: python\ninstances: {max: many}\n", []string{"fret.yaml:3:", "max", "many"}, true},
@@ -56,7 +56,7 @@ func (w *world) testBadBuild(t *testing.T) {
 	}
 	t.Run("hash mismatch", w.testHashMismatch)
 	t.Run("disk full", w.testDiskFull)
-	// A new base environment may have come, nothing may have gone.
+	// Builds may add a base environment, but remove no image.
 	now := strings.Fields(w.cli(t, "images", "-q"))
 	for image := range strings.FieldsSeq(images) {
 		if !slices.Contains(now, image) {
@@ -66,9 +66,9 @@ func (w *world) testBadBuild(t *testing.T) {
 	w.healthy(t)
 }
 
-// testHashMismatch builds, changes a hash in the lock file that the build wrote,
-// and builds again: what the index sends is not what the lock names, although the
-// store has it under the hash it had.
+// testHashMismatch changes a hash in the lock file of a finished build and builds again. The build
+// fails because the download does not match the lock, although the store holds the package under
+// the right hash.
 func (w *world) testHashMismatch(t *testing.T) {
 	w.needsNetwork(t)
 	for _, c := range []struct {
@@ -109,8 +109,8 @@ func (w *world) testHashMismatch(t *testing.T) {
 	}
 }
 
-// testDiskFull builds on a file system with room for little: the build fails
-// and says why, and succeeds once there is room.
+// testDiskFull: a build on a full file system fails with the reason, and succeeds once the disk has
+// room.
 func (w *world) testDiskFull(t *testing.T) {
 	w.needsNetwork(t)
 	small := filepath.Join(w.dir, "small")
@@ -144,9 +144,8 @@ func (w *world) testDiskFull(t *testing.T) {
 	}
 }
 
-// testLeaks compares the engine's own file descriptors and goroutines after equal
-// loads: what the first add to the pools, which grow with the demand, has an end,
-// and a leak has none.
+// testLeaks compares the engine's file descriptors and goroutines after equal loads. Pools grow
+// with the first loads and then stop; a leak grows with each load.
 func (w *world) testLeaks(t *testing.T) {
 	load := func() {
 		for range 5 {
@@ -168,8 +167,8 @@ func (w *world) testLeaks(t *testing.T) {
 		w.untilGone(t, "shell")
 		w.client.CloseIdleConnections()
 	}
-	// settled is the least of a while, because background work ends; the while is over once there
-	// are no more than so many.
+	// settled returns the lowest counts within three seconds, because background work ends
+	// meanwhile. It returns early once the counts are within the given bounds.
 	settled := func(mostFDs, mostGoroutines int) (fds, goroutines int) {
 		fds, goroutines = w.holds(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -201,7 +200,7 @@ func (w *world) testLeaks(t *testing.T) {
 // holds counts the engine's file descriptors and goroutines.
 func (w *world) holds(t testing.TB) (fds, goroutines int) {
 	t.Helper()
-	// A connection of the test's that has just become idle is no leak.
+	// An idle connection of the test is no leak.
 	w.client.CloseIdleConnections()
 	once := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := once.Get(w.d.URL("/metrics"))

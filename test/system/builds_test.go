@@ -17,9 +17,9 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestBuildsOfTenant: a tenant has one build at a time; the next one says that it waits, and
-// goes on once the other is given up. An engine that was killed amid builds
-// counts none of them, and images count before they are stored.
+// A tenant runs as many builds at a time as its quota allows. The next build says that it waits,
+// and runs after the first ends. After a crash no build counts, and the quota of images counts
+// images before the store has them.
 func TestBuildsOfTenant(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -28,7 +28,7 @@ func TestBuildsOfTenant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // one that never answers
+	registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { // the registry never answers
 		<-r.Context().Done()
 	}))
 	t.Cleanup(registry.Close)
@@ -56,7 +56,7 @@ func TestBuildsOfTenant(t *testing.T) {
 			return nil
 		})
 	}
-	// build starts fre build of a template on some base.
+	// build starts `fre build` of a template on a base.
 	build := func(id, base string) *exec.Cmd {
 		t.Helper()
 		fret := filepath.Join(dir, id)
@@ -80,7 +80,7 @@ func TestBuildsOfTenant(t *testing.T) {
 		}
 		return cmd
 	}
-	// ends waits for a build, which is to fail with those words, or where there are none not to.
+	// ends waits for a build to fail with words, or to succeed if words is empty.
 	ends := func(cmd *exec.Cmd, words string) {
 		t.Helper()
 		if err := cmd.Wait(); (err != nil) != (words != "") || !strings.Contains(said[cmd].String(), words) {
@@ -104,7 +104,7 @@ func TestBuildsOfTenant(t *testing.T) {
 	hangs = build("hangs", silent)
 	use("1 0")
 	d.Kill()
-	_ = hangs.Wait() // has no engine any more
+	_ = hangs.Wait() // the build has no engine any more
 	d = daemontest.Start(t, cfg)
 	use("0 0")
 	ends(build("again", "dir:root"), "")

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// testCalls: functions call functions, in every language that can, and nothing else.
+// testCalls: functions call functions in each language, with bodies of any length, and get an error
+// code if the call is not allowed.
 func (w *world) testCalls(t *testing.T) {
 	for _, chain := range []string{"calls", "calls-node", "calls-async"} {
 		for _, size := range []int{5, 70_000, 3 << 20} {
@@ -43,15 +44,15 @@ func (w *world) testCalls(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want %q", path, got, err, want)
 		}
 	}
-	w.cli(t, "tenant", "create", "slow", "--events", "1") // two at once
-	until(t, func() error {                               // a machine may be so slow that each of the calls takes a second
+	w.cli(t, "tenant", "create", "slow", "--events", "1") // two events may run at once
+	until(t, func() error {                               // on a slow machine each call may take a second
 		answer, err := w.call(t.Context(), "calls-slow.slow", strings.Repeat("/calls-slow", 12)+"/end", "")
 		if err == nil && !strings.Contains(string(answer.Body), "CallError quota: ") {
 			err = fmt.Errorf("a dozen calls of a tenant with one event a second: %+v", answer)
 		}
 		return err
 	})
-	until(t, func() error { // an answer is out before it is counted
+	until(t, func() error { // the engine counts a call after the answer
 		metrics, err := w.client.Get(w.d.URL("/metrics"))
 		if err != nil {
 			return err

@@ -22,7 +22,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// conformanceDir has the cases of CloudEvents' conformance tool, as its module has them.
+// conformanceDir returns the directory with the cases of CloudEvents' conformance tool, from the
+// tool's module.
 func conformanceDir(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/cloudevents/conformance")
@@ -50,7 +51,7 @@ type sentEvent struct {
 	Data string `yaml:"Data"`
 }
 
-// sentEvents reads one of those files.
+// sentEvents reads a file of the conformance tool.
 func sentEvents(t *testing.T, path string) []sentEvent {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -69,7 +70,7 @@ func sentEvents(t *testing.T, path string) []sentEvent {
 	}
 }
 
-// header is what a function gets of the event in binary mode.
+// header returns the event's headers as the function receives them in binary mode.
 func (e *sentEvent) header() map[string]string {
 	all := map[string]string{
 		"ce-specversion": "1.0", "ce-type": e.Attributes.Type, "ce-time": e.Attributes.Time, "ce-id": e.Attributes.ID,
@@ -86,8 +87,8 @@ func (e *sentEvent) header() map[string]string {
 	return all
 }
 
-// TestCloudEventsConformance has CloudEvents' own conformance tool send what it has, and what
-// its features describe, to the gateway: the function gets each event once, in binary mode.
+// The gateway takes the events of CloudEvents' own conformance tool and of its feature files. The
+// function gets each event once, in binary mode.
 func TestCloudEventsConformance(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -101,8 +102,8 @@ func TestCloudEventsConformance(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), tool, append([]string{command, w.d.URL("/hooks/drop/events")}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	number := 0 // events that the function has had
-	// next are the events that came since, in their order.
+	number := 0 // events that the function has received
+	// next returns the n events since the last call, in order.
 	next := func(t *testing.T, n int) []delivery {
 		t.Helper()
 		var all []delivery
@@ -139,7 +140,7 @@ func TestCloudEventsConformance(t *testing.T) {
 			if out, err := run("invoke", "-f", file); err != nil {
 				t.Errorf("cloudevents invoke -f %s: %v\n%s", file, err, out)
 			}
-			if want[len(want)-1].Mode == "structured" { // by its source and id it is the one before: that is one event
+			if want[len(want)-1].Mode == "structured" { // same source and id as the event before: one event
 				want = want[:len(want)-1]
 			}
 			byID := map[string]delivery{}
@@ -178,7 +179,7 @@ func TestCloudEventsConformance(t *testing.T) {
 			if err != nil {
 				t.Fatalf("cloudevents send --mode %s: %v\n%s", mode, err, out)
 			}
-			subject := "a subject" // the tool sends what it is given; the binding has it encoded
+			subject := "a subject" // the tool sends the subject as given, but the binding requires an encoded subject
 			if mode == "structured" {
 				subject = "a%20subject"
 			}
@@ -197,7 +198,7 @@ func TestCloudEventsConformance(t *testing.T) {
 	})
 	t.Run("features", func(t *testing.T) {
 		for i, f := range features(t, filepath.Join(cases, "features/http-protocol-binding.feature")) {
-			id := fmt.Sprintf("1234-1234-123%d", 5+i) // the file has one for all of them, which would be one event
+			id := fmt.Sprintf("1234-1234-123%d", 5+i) // the file repeats one id, which would make a single event
 			request := strings.ReplaceAll(f.request, "1234-1234-1234", id)
 			request = strings.Replace(request, "POST /someresource ", "POST /hooks/drop/events ", 1)
 			if status := exchange(t, w.d.Addr(), request); status != http.StatusAccepted {
@@ -227,7 +228,7 @@ func TestCloudEventsConformance(t *testing.T) {
 	})
 }
 
-// exchange sends a request as it stands and returns the answer's status.
+// exchange sends a request unchanged and returns the status of the answer.
 func exchange(t *testing.T, address, request string) int {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
@@ -246,14 +247,14 @@ func exchange(t *testing.T, address, request string) int {
 	return resp.StatusCode
 }
 
-// feature is an example of a scenario: a request, and the event that it is.
+// feature is one example of a scenario: a request and the event in it.
 type feature struct {
 	name, request, body string
 	attributes          map[string]string
 }
 
-// features reads a file of scenarios, each with a request between two lines of """, a table
-// of attributes, the data likewise, and examples of one parameter.
+// features reads a file of scenarios. A scenario has a request between two lines of """, a table of
+// attributes, the data between two lines of """, and examples of one parameter.
 func features(t *testing.T, path string) []feature {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -292,7 +293,7 @@ func features(t *testing.T, path string) []feature {
 	return all
 }
 
-// unindent takes the first line's indentation away, and the lines around the text.
+// unindent removes the first and the last line, and the indentation of the text.
 func unindent(text string) string {
 	lines := strings.Split(text, "\n")
 	lines = lines[1 : len(lines)-1]
@@ -303,7 +304,7 @@ func unindent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// rows are the cells of a table.
+// rows returns the cells of a table.
 func rows(text string) [][]string {
 	var all [][]string
 	for line := range strings.Lines(text) {

@@ -24,9 +24,9 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// TestContainers imports an ordinary image and kills the engine while containers
-// come, run and go. Afterwards those that were acknowledged are there, what ran has
-// exited, and each goes on with what it had written.
+// Containers survive crashes of the engine. The test imports an ordinary image and kills the engine
+// while containers start, run and end. After a restart each acknowledged container exists, the
+// running ones have exited, and each container keeps its files.
 func TestContainers(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -40,7 +40,7 @@ func TestContainers(t *testing.T) {
 	if got := w.cli(t, "run", "ordinary", "--", "ids"); got != "0 0 0 0 1\n" {
 		t.Errorf("one command of it: %q", got)
 	}
-	// With limits, a user or a name it is a container, which goes with its end.
+	// A run with limits, a user or a name is a container, removed at its end.
 	if got := w.cli(t, "run", "-u", "1000", "-w", "/home/user", "-m", "64MiB", "--cpus", "0.5", "--pids", "50", "ordinary", "--", "cwd"); got != "/home/user\n" {
 		t.Errorf("a command with limits: %q", got)
 	}
@@ -65,7 +65,7 @@ func TestContainers(t *testing.T) {
 		}
 		return nil
 	})
-	// Its own user's runs count up on its own layer.
+	// The container's user appends to a file in the scratch layer; each run adds a line.
 	w.cli(t, "create", "--name", "counter", "-u", "1000", "-w", "/home/user", "ordinary", "--", "again", "runs")
 	for _, want := range []string{".\n", ".\n..\n"} {
 		w.runToEnd(t, "counter")
@@ -137,7 +137,7 @@ func TestContainers(t *testing.T) {
 	w.cli(t, "image", "rm", "ordinary")
 }
 
-// archive packs a root file system of testprog's, with a user's directory.
+// archive packs the root file system of testprog with a home directory for a user.
 func archive(t *testing.T, dir string) string {
 	t.Helper()
 	root := fretest.Rootfs(t)
@@ -157,7 +157,7 @@ func archive(t *testing.T, dir string) string {
 	return name
 }
 
-// runToEnd starts a container and waits until it has exited well.
+// runToEnd starts a container and waits for exit code 0.
 func (w *world) runToEnd(t *testing.T, name string) {
 	t.Helper()
 	w.cli(t, "start", name)
@@ -166,8 +166,8 @@ func (w *world) runToEnd(t *testing.T, name string) {
 	}
 }
 
-// attach talks to containers that read what is sent to them, to its end, and leaves
-// one that goes on.
+// attach sends input to containers and reads their answers, then leaves a container that continues
+// to run.
 func (w *world) attach(t *testing.T) {
 	t.Helper()
 	for _, in := range []string{"hello\n", ""} {
@@ -203,8 +203,7 @@ func (w *world) attach(t *testing.T) {
 	w.cli(t, "rm", "dozer")
 }
 
-// onRead is an input that is empty, and says when it is read: once the client has
-// joined.
+// onRead is an empty input that calls a function at the first read, after the client has joined.
 type onRead func()
 
 func (f onRead) Read([]byte) (int, error) {
@@ -215,7 +214,7 @@ func (f onRead) Read([]byte) (int, error) {
 func (w *world) crashContainers(t *testing.T, chance *rand.Rand, round int) {
 	t.Helper()
 	var mu sync.Mutex
-	states := map[string]string{} // what was acknowledged last
+	states := map[string]string{} // the last acknowledged step of each container
 	set := func(name, state string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -231,7 +230,7 @@ func (w *world) crashContainers(t *testing.T, chance *rand.Rand, round int) {
 					{"start", name},
 					{"rm", "-f", name},
 				} {
-					if step[0] == "rm" && i%2 == 0 { // every other one stays
+					if step[0] == "rm" && i%2 == 0 { // each second container stays
 						break
 					}
 					set(name, "before "+step[0])

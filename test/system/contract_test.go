@@ -16,7 +16,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// testContract: what goes in comes out, and nothing of the engine does.
+// testContract: the function gets the event unchanged, the client gets the answer unchanged, and
+// neither sees internals of the engine.
 func (w *world) testContract(t *testing.T) {
 	t.Run("event and answer", func(t *testing.T) {
 		e := testdaemon.Event{Method: http.MethodPut, Path: "/echo?a=1&b=%20", Headers: map[string]string{"X-Test": "sent"}, Body: "\x00\xff body"}
@@ -98,9 +99,9 @@ func (w *world) testContract(t *testing.T) {
 		}
 		for fd, target := range open {
 			kind, _, _ := strings.Cut(target, ":")
-			want := map[string]string{"0": "/null", // of the engine's own /dev
+			want := map[string]string{"0": "/null", // of the sandbox's own /dev
 				"1": "pipe", "2": "pipe", "3": "socket"}[fd]
-			if kind != want && kind != "anon_inode" && target != "/memfd:answer (deleted)" { // the runtime's own poller, the bootstrap's last large answer
+			if kind != want && kind != "anon_inode" && target != "/memfd:answer (deleted)" { // the poller of the runtime, the last large answer of the bootstrap
 				t.Errorf("file descriptor %s of the function is %q, want %q", fd, target, want)
 			}
 		}
@@ -127,7 +128,7 @@ func (w *world) testContract(t *testing.T) {
 	})
 }
 
-// testTenants: /work is the tenant's, and nobody else's.
+// testTenants: only functions of the same tenant share /work.
 func (w *world) testTenants(t *testing.T) {
 	w.ok(t, "red-one.red", "/write", "red's note")
 	if got := string(w.ok(t, "red-two.red", "/read", "").Body); got != "red's note" {
@@ -142,8 +143,7 @@ func (w *world) testTenants(t *testing.T) {
 	}
 }
 
-// logged is true once one line of a function's log holds each text (not
-// necessarily the same line).
+// logged reports whether a function's log holds each text, on any line.
 func (w *world) logged(function string, texts ...string) func() error {
 	return func() error {
 		out, err := w.d.CLI(context.Background(), "logs", function)

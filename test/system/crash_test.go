@@ -19,9 +19,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// testCrash kills the engine and the spawner at moments of chance, under load.
-// Afterwards no sandbox lives, every function that was acknowledged answers, and
-// none is half there.
+// testCrash kills the engine and the spawner at random moments under load. Afterwards no sandbox
+// lives, each acknowledged function answers, and no function is half deployed.
 func (w *world) testCrash(t *testing.T) {
 	rounds := 3
 	if s := os.Getenv("FRE_CRASH_ROUNDS"); s != "" {
@@ -50,9 +49,8 @@ func (w *world) testCrash(t *testing.T) {
 	w.stop(t)
 }
 
-// load calls and deploys until it is stopped. Errors are expected: the engine
-// dies under it. stop returns the names of the functions whose deployment was
-// acknowledged.
+// load calls and deploys functions until stop is called. Errors are expected, because the engine
+// dies meanwhile. stop returns the names of the acknowledged functions.
 func (w *world) load(t *testing.T, deploy bool) (stop func() []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -99,7 +97,7 @@ func (w *world) load(t *testing.T, deploy bool) (stop func() []string) {
 
 func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[string]bool) {
 	t.Helper()
-	// A prepared state may have no base to build on: then nothing is built.
+	// A prepared state may have no base environment, so the load builds no function.
 	stop := w.load(t, !w.prepared)
 	pause(time.Duration(50+chance.IntN(1500)) * time.Millisecond)
 	family := append(testdaemon.Descendants(w.d.PID()), w.sandboxed(t)...)
@@ -124,7 +122,8 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 		}
 	}
 	for _, name := range now {
-		// The one whose deployment was under way may be there: then it is whole.
+		// A function may exist although its deployment was not acknowledged; then the function is
+		// complete.
 		if strings.HasPrefix(name, "crash-") || name == "shell" {
 			if got := string(w.ok(t, name, "/well", "").Body); got != "well\n" {
 				t.Errorf("%s/well: got %q", name, got)
@@ -135,8 +134,8 @@ func (w *world) crashEngine(t *testing.T, chance *rand.Rand, acknowledged map[st
 	w.healthy(t)
 }
 
-// crashSpawner kills one of the engine's own children. The sandboxes end; the
-// engine serves on, or ends and is started again.
+// crashSpawner kills a child of the engine. The sandboxes of the child end. The engine continues,
+// or ends and is started again.
 func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 	t.Helper()
 	stop := w.load(t, false)
@@ -174,11 +173,11 @@ func (w *world) crashSpawner(t *testing.T, chance *rand.Rand) {
 	})
 }
 
-// spawners are the engine's direct children that run the C program.
+// spawners returns the direct children of the engine that run the C program.
 func spawners(engine int) []testdaemon.Process {
 	var found []testdaemon.Process
 	for _, p := range testdaemon.Descendants(engine) {
-		// Not by comm: the program is a memfd, which has no name there.
+		// Not by comm: the program is a memfd and has no name in comm.
 		argv, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)) // empty if it has ended
 		if strings.HasPrefix(string(argv), "fre-spawner\x00") && parent(p.PID) == engine {
 			found = append(found, p)
@@ -187,7 +186,7 @@ func spawners(engine int) []testdaemon.Process {
 	return found
 }
 
-// parent is field 4 of /proc/PID/stat, 0 if there is no such process.
+// parent returns field 4 of /proc/PID/stat, or 0 without the process.
 func parent(pid int) int {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -195,7 +194,7 @@ func parent(pid int) int {
 	}
 	_, after, _ := strings.Cut(string(text), ") ")
 	if fields := strings.Fields(after); len(fields) > 1 {
-		n, _ := strconv.Atoi(fields[1]) // the kernel writes numbers
+		n, _ := strconv.Atoi(fields[1]) // always a number
 		return n
 	}
 	return 0
@@ -210,5 +209,5 @@ func allDead(family []testdaemon.Process) error {
 	return nil
 }
 
-// pause lets a load run for a while: how long is the test's very input.
+// pause lets a load run for a while: the length is an input of the test.
 func pause(d time.Duration) { <-time.After(d) }

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// reaching are the functions of testEgress.
+// reaching lists the functions of testEgress.
 var reaching = []function{
 	{"reach", "reach", "base: python\nnetwork: egress\n"},
 	{"reach-fresh", "reach", "base: python\ninstances: {isolation: event}\nnetwork: egress\n"},
@@ -23,8 +23,8 @@ var reaching = []function{
 	{"reach-none", "reach", "base: python\n"},
 }
 
-// testEgress calls functions that call out, through the gateway, in front of an
-// internet of fretest's. They are built before, where packages can be had.
+// testEgress calls functions that open connections to fretest's simulated internet. The builds run
+// before, with a real network for the packages.
 func (w *world) testEgress(t *testing.T) {
 	dirs := map[string]string{}
 	for _, f := range reaching {
@@ -87,7 +87,7 @@ func (w *world) testEgress(t *testing.T) {
 			reach(name, "public.test 80", host6)
 			reach(name, "198.51.100.11 443", host)
 			reach(name, "169.254.169.254 80", "ConnectionRefusedError")
-			reach(name, "evil.test 80", host) // by the only address of its that may be
+			reach(name, "evil.test 80", host) // through the only allowed address of the name
 			reach(name, "missing.test 80", "gaierror")
 		}
 		reach("reach-listed", "public.test 80", host6)
@@ -98,7 +98,7 @@ func (w *world) testEgress(t *testing.T) {
 		reach("reach-none", "198.51.100.11 80", "unreachable")
 	}
 
-	// A crash leaves nothing that the next start does not replace.
+	// The next start replaces the leftovers of a crash.
 	w.d.Kill()
 	w.client.CloseIdleConnections()
 	writeFile(t, config, resolvers+"  allow_host: true\n  allow_private: [10.9.0.0/16]\n")
@@ -111,7 +111,7 @@ func (w *world) testEgress(t *testing.T) {
 	reach("reach-private", "198.51.100.11 80", "ConnectionRefusedError")
 	reach("reach-host", "10.9.8.7 80", host)
 
-	// What the operator takes back is refused to those that were deployed before.
+	// A setting that the operator takes back also stops functions deployed before.
 	w.stop(t)
 	writeFile(t, config, resolvers)
 	w.restart(t)

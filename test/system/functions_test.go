@@ -9,11 +9,11 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// function is a template of the tests' own: its code below testdata, and what
-// fret.yaml says beyond id, version and code.
+// function is a template of the tests: code is a directory below testdata, yaml the part of
+// fret.yaml after id, version and code.
 type function struct{ name, code, yaml string }
 
-// functions are all that the tests deploy, beside templates/.
+// functions lists the functions that the tests deploy, besides templates/.
 var functions = []function{
 	{"probe", "probe", "base: python\ninstances: {concurrency: 8, max: 2}\nresources: {memory: 512MiB, timeout: 120s}\n"},
 	{"narrow", "probe", "base: python\ninstances: {concurrency: 1, max: 2}\n"},
@@ -41,7 +41,7 @@ var functions = []function{
 	{"shell-flood", "shell", "base: native\nhandler: shell.sh\nresources: {memory: 32MiB, pids: 16, timeout: 120s}\n"},
 }
 
-// qualified is the name that the function is deployed under.
+// qualified returns the function's qualified name.
 func (f function) qualified() string {
 	if _, rest, ok := strings.Cut(f.yaml, "tenant: "); ok {
 		tenant, _, _ := strings.Cut(rest, "\n")
@@ -78,7 +78,7 @@ func writeFile(t testing.TB, path, text string) {
 	}
 }
 
-// templates returns the directories of templates/, copied below dir so that lock
+// templates copies the directories of templates/ below dir and returns the copies, so that lock
 // files stay out of the source tree.
 func templates(t testing.TB, dir string) []string {
 	t.Helper()
@@ -94,7 +94,7 @@ func templates(t testing.TB, dir string) []string {
 			t.Fatal(err)
 		}
 		dst := filepath.Join(dir, filepath.Base(src))
-		if os.Getenv("FRE_SYSTEM_STATE") != "" { // nothing is built: the test's files are all
+		if os.Getenv("FRE_SYSTEM_STATE") != "" { // without builds, the test's files are enough
 			err = os.CopyFS(dst, os.DirFS(abs))
 		} else {
 			err = testdaemon.CopyTemplate(t.Context(), abs, dst)

@@ -16,14 +16,13 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// ourCgroup is the name of an engine's group: other engines may run on this
-// machine.
+// ourCgroup returns the name of an engine's cgroup, because other engines may run on the machine.
 func ourCgroup(state string) string {
 	sum := sha256.Sum256([]byte(filepath.Join(state, "run")))
 	return "fre-" + hex.EncodeToString(sum[:6])
 }
 
-// cgroups are the names of the groups of all engines the tests start.
+// cgroups returns the names of the cgroups of all engines of the tests.
 func (w *world) cgroups() []string {
 	var names []string
 	for _, state := range []string{w.state, filepath.Join(w.dir, "small", "state"), filepath.Join(w.dir, "readme", "state"), filepath.Join(w.dir, "lacking")} {
@@ -32,9 +31,8 @@ func (w *world) cgroups() []string {
 	return names
 }
 
-// checkHost fails the test if, at its end, the machine holds mounts, cgroups,
-// links, named network namespaces or sandboxed processes of the tests' engines that it
-// did not hold before.
+// checkHost fails the test if new mounts, cgroups, links, named network namespaces or sandboxed
+// processes of the tests' engines are left at its end.
 func (w *world) checkHost(t *testing.T) {
 	t.Helper()
 	before := w.hostHoldings(t)
@@ -78,11 +76,11 @@ func (w *world) hostHoldings(t testing.TB) []string {
 			if err == nil && d.IsDir() && slices.Contains(ours, d.Name()) {
 				held = append(held, "cgroup "+path)
 			}
-			return nil // what cannot be read has gone meanwhile
+			return nil // an unreadable directory is already gone
 		})
 	}
 	for _, name := range ours {
-		link := name[:15] // as long as the kernel lets it be
+		link := name[:15] // the kernel's limit
 		if _, err := os.Lstat("/sys/class/net/" + link); err == nil {
 			held = append(held, "link "+link)
 		}

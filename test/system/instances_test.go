@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// testInstances: how many sandboxes there are, and how long.
+// testInstances: an instance lives as long, and as many instances run, as the template says.
 func (w *world) testInstances(t *testing.T) {
 	t.Run("fresh for every event", func(t *testing.T) {
 		seen := map[string]bool{}
@@ -47,7 +47,7 @@ func (w *world) testInstances(t *testing.T) {
 		}
 	})
 	t.Run("several events at once in one", func(t *testing.T) {
-		answers := w.all(t, 4, "probe", "/meet", "4") // answers only if all four are together
+		answers := w.all(t, 4, "probe", "/meet", "4") // each call waits until four calls are in the same sandbox
 		if count := instances(answers); len(count) != 1 {
 			t.Errorf("got %v, want one sandbox", count)
 		}
@@ -65,8 +65,8 @@ func (w *world) testInstances(t *testing.T) {
 		}
 	})
 	t.Run("no stampede", func(t *testing.T) {
-		// One sandbox can hold them all. A late event may find it full of
-		// earlier ones that are just ending, hence not exactly one.
+		// One sandbox can hold all events. A late event may find the sandbox full of ending events,
+		// so two sandboxes are allowed.
 		if count := instances(w.all(t, 64, "crowd", "/slow", "0.2")); len(count) > 2 {
 			t.Errorf("64 events at once on a cold function of concurrency 64 started %d sandboxes: %v", len(count), count)
 		}
@@ -83,12 +83,12 @@ func (w *world) testInstances(t *testing.T) {
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			t.Fatalf("got error %v, want the cancellation", err)
 		}
-		w.untilGone(t, "patient") // long before its 100 seconds are over
+		w.untilGone(t, "patient") // long before the call's 100 seconds
 	})
 	t.Run("metrics", w.testMetrics)
 }
 
-// busy is true once a sandbox of the function works on an event.
+// busy reports whether a sandbox of the function works on an event.
 func (w *world) busy(function string) func() error {
 	return func() error {
 		out, err := w.d.CLI(context.Background(), "ps", "--format", "{{json .}}")

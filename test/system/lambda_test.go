@@ -18,11 +18,11 @@ import (
 // boto3Version is the release that TestLambdaAPI runs.
 const boto3Version = "1.44.8"
 
-// pipInstall installs distributions of PyPI into a directory of the test's, for a Python
-// of this machine, which it returns.
+// pipInstall installs distributions from PyPI into a directory, and returns the Python of this
+// machine that can load them.
 func pipInstall(t *testing.T, dir string, requirements ...string) (python string) {
 	t.Helper()
-	python = "/usr/bin/python3" // whose pip scripts/deps.sh installs
+	python = "/usr/bin/python3" // scripts/deps.sh installs pip for this Python
 	cmd := exec.CommandContext(t.Context(), python, append([]string{"-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--target", dir}, requirements...)...)
 	cmd.Env = append(os.Environ(), "PIP_ROOT_USER_ACTION=ignore", "PIP_DISABLE_PIP_VERSION_CHECK=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -31,8 +31,8 @@ func pipInstall(t *testing.T, dir string, requirements ...string) (python string
 	return python
 }
 
-// keysOf makes a token with an access key and returns that as AWS's variables, with
-// another prefix.
+// keysOf creates a token with an access key and returns AWS's variables for the key, with another
+// prefix.
 func keysOf(t *testing.T, d *testdaemon.Daemon, prefix, tenant, scopes string) []string {
 	t.Helper()
 	out, err := d.CLI(t.Context(), "token", "create", prefix, "--tenant", tenant, "--scopes", scopes, "--access-key")
@@ -49,7 +49,8 @@ func keysOf(t *testing.T, d *testdaemon.Daemon, prefix, tenant, scopes string) [
 	return lines[1:]
 }
 
-// TestLambdaAPI has boto3 as it comes from PyPI make, change, call and remove functions.
+// An unmodified boto3 from PyPI creates, changes, calls and removes functions. The audit log
+// records each action and never holds a secret key.
 func TestLambdaAPI(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -83,7 +84,7 @@ func TestLambdaAPI(t *testing.T) {
 		t.Fatalf("boto3: %v\n%s", err, out)
 	}
 
-	// Who did what is in the audit log, in no line the secret.
+	// The audit log names the user and the action, and holds no secret.
 	audit, err := os.ReadFile(filepath.Join(d.State(), "access", "audit.ndjson"))
 	if err != nil {
 		t.Fatal(err)

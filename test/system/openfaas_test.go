@@ -34,7 +34,7 @@ const (
 	callbackKey = "a secret of callbacks"
 )
 
-// faas is an engine that answers OpenFaaS's clients.
+// faas is an engine that answers clients of OpenFaaS.
 type faas struct {
 	*testdaemon.Daemon
 	t     *testing.T
@@ -71,7 +71,7 @@ func (f *faas) root(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// importImage makes an ordinary image whose entry point is testdata/watchdog.
+// importImage imports an ordinary image with testdata/watchdog as the entry point.
 func (f *faas) importImage(name string) {
 	f.t.Helper()
 	program := filepath.Join(f.dir, "watchdog")
@@ -109,7 +109,7 @@ func tarOf(t *testing.T, files map[string]string) []byte {
 	return b.Bytes()
 }
 
-// faasCall is a request of a client, and the answer.
+// call sends a request as a client and returns status, body and headers of the answer.
 func (f *faas) call(method, path, password, body string, header ...string) (int, string, http.Header) {
 	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), method, f.URL(path), strings.NewReader(body))
@@ -134,7 +134,7 @@ func (f *faas) call(method, path, password, body string, header ...string) (int,
 	return resp.StatusCode, string(text), resp.Header
 }
 
-// want is call for what is to have a status; it returns the body.
+// want sends a request, requires the given status and returns the body.
 func (f *faas) want(status int, method, path, password, body string, header ...string) string {
 	f.t.Helper()
 	got, text, _ := f.call(method, path, password, body, header...)
@@ -161,7 +161,7 @@ func decodeAs[T any](t *testing.T, text string) (v T) {
 	return v
 }
 
-// replicas waits until that many are there.
+// replicas waits until a function has the given replicas.
 func (f *faas) replicas(name string, wanted, available uint64) {
 	f.t.Helper()
 	var s types.FunctionStatus
@@ -177,7 +177,7 @@ func (f *faas) replicas(name string, wanted, available uint64) {
 	}
 }
 
-// TestOpenFaaS goes through all that OpenFaaS's clients ask for, with its own types.
+// The engine answers each request of OpenFaaS's clients, in OpenFaaS's own types.
 func TestOpenFaaS(t *testing.T) {
 	f := startFaaS(t)
 	f.importImage("functions/echo:1")
@@ -194,7 +194,7 @@ func TestOpenFaaS(t *testing.T) {
 		Limits: &types.FunctionResources{Memory: "64Mi", CPU: "500m"}, Requests: &types.FunctionResources{Memory: "16Mi"}, Secrets: []string{"key"}, ReadOnlyRootFilesystem: true,
 	}
 	f.want(404, "PUT", "/system/functions", f.token, f.json(d))
-	f.want(422, "POST", "/system/functions", f.token, f.json(d)) // there is no secret yet
+	f.want(422, "POST", "/system/functions", f.token, f.json(d)) // the secret does not exist yet
 	f.want(202, "POST", "/system/secrets", f.token, f.json(types.Secret{Name: "key", Value: "first"}))
 	f.want(409, "POST", "/system/secrets", f.token, f.json(types.Secret{Name: "key", Value: "again"}))
 	f.want(202, "PUT", "/system/secrets", f.token, f.json(types.Secret{Name: "key", RawValue: []byte("v\x00lue")}))
@@ -283,7 +283,7 @@ func TestOpenFaaS(t *testing.T) {
 	f.want(501, "POST", "/system/alert", f.token, "{}")
 }
 
-// checkLogs reads what the function has printed, and follows it.
+// checkLogs reads the function's log, then follows the log.
 func (f *faas) checkLogs() {
 	t := f.t
 	t.Helper()
@@ -320,7 +320,7 @@ func (f *faas) checkLogs() {
 	}
 }
 
-// TestOpenFaaSTenants has namespaces keep tenants apart, and scopes hold.
+// Namespaces of OpenFaaS keep tenants apart, and a token's scopes hold.
 func TestOpenFaaSTenants(t *testing.T) {
 	f := startFaaS(t)
 	f.importImage("functions/echo:1")
@@ -374,7 +374,7 @@ func TestOpenFaaSTenants(t *testing.T) {
 	f.want(413, "POST", "/system/functions", f.token, `{"service":"`+strings.Repeat("x", 2<<20)+`"}`)
 }
 
-// buildContext is a signed request to build.
+// build sends a signed build context.
 func (f *faas) build(secret string, files map[string]string, header ...string) (int, string) {
 	f.t.Helper()
 	body := tarOf(f.t, files)
@@ -384,7 +384,7 @@ func (f *faas) build(secret string, files map[string]string, header ...string) (
 	return status, text
 }
 
-// TestOpenFaaSBuild has the remote builder make functions of build contexts.
+// The remote builder API of OpenFaaS makes functions from build contexts.
 func TestOpenFaaSBuild(t *testing.T) {
 	f := startFaaS(t)
 	config := func(image string) string { return f.json(map[string]any{"image": image, "platforms": []string{""}}) }
@@ -401,10 +401,10 @@ func TestOpenFaaSBuild(t *testing.T) {
 	if got := f.want(200, "POST", "/function/shout", "", "hey\n"); got != "hey!\n" {
 		t.Errorf("what was built: %q", got)
 	}
-	f.replicas("shout", 1, 1) // of a function that has a sandbox for each event
+	f.replicas("shout", 1, 1) // the function has a sandbox for each event
 	f.want(400, "POST", "/system/scale-function/shout", f.token, f.json(types.ScaleServiceRequest{Replicas: 2}))
 
-	// Of OpenFaaS's python template: FRE has the watchdog's place before its index.py.
+	// In OpenFaaS's python template FRE replaces the watchdog in front of index.py.
 	python := map[string]string{
 		name: config("py:1"), "context/template.yml": "language: python3-http\nfprocess: python index.py\n", "context/function/handler.py": "def handle(body):\n    return body.upper()\n",
 		"context/index.py": `
@@ -435,7 +435,7 @@ HTTPServer(("0.0.0.0", 5000), Serve).serve_forever()
 		return out
 	}
 	for what, files := range map[string]map[string]string{
-		"is taken":         with(nil), // by acme's
+		"is taken":         with(nil), // by acme's secret
 		"no com.openfaas":  {"context/fret.yaml": shell},
 		"build argument":   with(map[string]string{name: `{"image":"x","buildArgs":{"A":"b"}}`}),
 		"platforms":        with(map[string]string{name: `{"image":"x","platforms":["linux/riscv64"]}`}),
@@ -465,7 +465,8 @@ HTTPServer(("0.0.0.0", 5000), Serve).serve_forever()
 	}
 }
 
-// TestOpenFaaSNames: who builds under a name that is free has nobody else run that.
+// A tenant that builds under a free image name decides about that name only for itself. For
+// everybody else the name means the image in the registry.
 func TestOpenFaaSNames(t *testing.T) {
 	f := startFaaS(t)
 	host := fretest.Registry(t)
@@ -499,7 +500,7 @@ func TestOpenFaaSNames(t *testing.T) {
 		}
 	}
 
-	// What was pulled for a deployment that is refused goes.
+	// A refused deployment removes the image that was pulled for it.
 	bare := host + "/them/bare:1"
 	f.root("image", "import", filepath.Join(f.dir, "root.tar"), bare)
 	f.root("push", bare)
@@ -511,8 +512,8 @@ func TestOpenFaaSNames(t *testing.T) {
 	}
 }
 
-// TestTakenMeanwhile: a name that was free when a tenant's build began, and is another's when
-// it ends, stays that one's, whichever way either came.
+// A name that another tenant takes during a build stays with that tenant, and the build fails with
+// the next step. The order of the two ways (fre, remote builder) does not matter.
 func TestTakenMeanwhile(t *testing.T) {
 	api, err := testdaemon.FreeAddress()
 	if err != nil {
@@ -571,7 +572,7 @@ func TestTakenMeanwhile(t *testing.T) {
 	for name, c := range map[string]struct {
 		slow, fast func() string
 		done       string
-		tenant     string // whose the fast one is
+		tenant     string // the tenant of fast
 	}{
 		"by-cli":     {func() string { return byCLI("other", "by-cli", "oci:"+host+"/by-cli:held") }, func() string { return byBuilder("by-cli", "native") }, `"success"`, "acme"},
 		"by-builder": {func() string { return byBuilder("by-builder", "oci:"+host+"/by-builder:held") }, func() string { return byCLI("other", "by-builder", "native") }, "<nil>", "other"},

@@ -13,11 +13,11 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// testParkedInterpreters: interpreters that wait for a function hold nothing of anybody's,
-// and a function that is not running starts from one.
+// testParkedInterpreters: a parked interpreter holds no data of a tenant or function, and a cold
+// function starts from one.
 func (w *world) testParkedInterpreters(t *testing.T) {
 	for function, test := range map[string]struct{ bootstrap, path string }{
-		"unforked":   {"/opt/fre/bootstrap.py", "/echo"}, // a Python function may be forked instead
+		"unforked":   {"/opt/fre/bootstrap.py", "/echo"}, // Python functions start by fork unless the template forbids forks
 		"node-hello": {"/opt/fre/bootstrap.js", ""},
 	} {
 		t.Run(function, func(t *testing.T) {
@@ -55,7 +55,7 @@ func (w *world) testParkedInterpreters(t *testing.T) {
 	}
 }
 
-// parked says whether an interpreter waits for a function.
+// parked reports whether an interpreter is parked for a function.
 func (w *world) parked(t testing.TB, function string) func() error {
 	t.Helper()
 	return func() error {
@@ -73,7 +73,7 @@ func (w *world) parked(t testing.TB, function string) func() error {
 	}
 }
 
-// openOnly says what a waiting interpreter has open besides its channel and its
+// openOnly returns an error if a parked interpreter has a file open besides its channel and its
 // event loop.
 func openOnly(p testdaemon.Process) error {
 	dir := fmt.Sprintf("/proc/%d/fd", p.PID)
@@ -91,7 +91,7 @@ func openOnly(p testdaemon.Process) error {
 		if err != nil {
 			return err
 		}
-		own := kind == "anon_inode" || kind == "pipe" || target == "/dev/null" // node's loop
+		own := kind == "anon_inode" || kind == "pipe" || target == "/dev/null" // the event loop of node
 		if fd > 3 && !own {
 			return fmt.Errorf("%s has file descriptor %d on %s", p, fd, target)
 		}
@@ -109,7 +109,7 @@ func checkWaiting(t *testing.T, p testdaemon.Process) {
 		}
 		return string(text)
 	}
-	until(t, func() error { return openOnly(p) }) // the last that was made may still be starting
+	until(t, func() error { return openOnly(p) }) // the newest interpreter may still be starting
 	var points []string
 	for line := range strings.Lines(read("mountinfo")) {
 		fields := strings.Fields(line)

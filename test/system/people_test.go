@@ -21,8 +21,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// testReadme runs the README's commands as they stand, but for the places that belong to this
-// machine: the state, the socket and the port.
+// testReadme runs the README's commands unchanged, except for the state directory, the socket and
+// the port.
 func (w *world) testReadme(t *testing.T) {
 	w.needsNetwork(t)
 	readme, err := os.ReadFile("../../README.md")
@@ -59,7 +59,7 @@ func (w *world) testReadme(t *testing.T) {
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "no_proxy=127.0.0.1", "FRE_SOCKET="+filepath.Join(dir, "sock"),
 		"PATH="+filepath.Dir(w.bin)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // its trap stops the engine
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // the script's trap stops the engine
 	cmd.WaitDelay = patience
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -77,8 +77,7 @@ func (w *world) testReadme(t *testing.T) {
 	}
 }
 
-// testScaffolds: what fre new makes passes its test and is deployed by the command
-// it prints.
+// testScaffolds: a template from `fre new` passes its test and is deployed by the printed command.
 func (w *world) testScaffolds(t *testing.T) {
 	w.needsNetwork(t)
 	path := filepath.Dir(w.bin) + string(os.PathListSeparator) + os.Getenv("PATH")
@@ -110,7 +109,7 @@ func (w *world) testScaffolds(t *testing.T) {
 	}
 }
 
-// needsNetwork skips what builds where a prepared state says that nothing can be.
+// needsNetwork skips a test that builds if the state was prepared for machines without a network.
 func (w *world) needsNetwork(t *testing.T) {
 	t.Helper()
 	if w.prepared {
@@ -118,14 +117,14 @@ func (w *world) needsNetwork(t *testing.T) {
 	}
 }
 
-// running is a fre command that has not ended.
+// running is a fre command under way.
 type running struct {
 	cmd    *exec.Cmd
 	stderr bytes.Buffer
 	stdout *bufio.Reader
 }
 
-// begin starts a fre command; it is killed when t ends.
+// begin starts a fre command and kills the command when t ends.
 func (w *world) begin(t testing.TB, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
@@ -143,7 +142,7 @@ func (w *world) begin(t testing.TB, args ...string) *running {
 	return r
 }
 
-// say waits for a line of standard output that holds text.
+// say waits until a line of standard output holds text.
 func (r *running) say(t testing.TB, text string) {
 	t.Helper()
 	for {
@@ -152,13 +151,13 @@ func (r *running) say(t testing.TB, text string) {
 			return
 		}
 		if err != nil {
-			_ = r.cmd.Wait() // for all of its stderr
+			_ = r.cmd.Wait() // read all of stderr
 			t.Fatalf("%v ended (%v) before it said %q: %s", r.cmd.Args, err, text, r.stderr.String())
 		}
 	}
 }
 
-// end waits for the command's end and returns its exit status.
+// end waits until the command ends and returns the exit status.
 func (r *running) end(t testing.TB) int {
 	t.Helper()
 	if _, err := io.Copy(io.Discard, r.stdout); err != nil {
@@ -178,8 +177,7 @@ func (r *running) interrupt(t testing.TB) {
 	}
 }
 
-// noRuns is true once no sandbox lives that belongs to no function: commands of
-// fre run, and steps of builds.
+// noRuns reports whether no sandbox runs outside functions: no `fre run`, no step of a build.
 func (w *world) noRuns(t testing.TB) func() error {
 	t.Helper()
 	return func() error {
@@ -204,12 +202,12 @@ func (w *world) testInterrupt(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			w.needsNetwork(t)
 			dir := t.TempDir()
-			// Enough to resolve that the interrupt comes first.
+			// The packages take long enough to resolve for the interrupt to come first.
 			writeFile(t, filepath.Join(dir, "fret.yaml"), "id: interrupted\nversion: "+command+"\nbase: python\npackages: {pip: [jupyterlab, scikit-learn]}\n")
 			writeFile(t, filepath.Join(dir, "main.py"), "def handle(event, context): pass\n")
 			r := w.begin(t, command, "--progress", "json", dir)
 			r.say(t, `"packages"`)
-			until(t, func() error { // the resolver is at work in its sandbox
+			until(t, func() error { // the resolver runs in a sandbox
 				if len(w.ps(t, "")) == 0 {
 					return errors.New("no step of the build runs")
 				}
@@ -229,7 +227,7 @@ func (w *world) testInterrupt(t *testing.T) {
 			until(t, w.nothingStaged)
 		})
 	}
-	t.Run("test", func(t *testing.T) { // also where nobody can say good-bye
+	t.Run("test", func(t *testing.T) { // a killed client cannot tell the engine
 		w.needsNetwork(t)
 		dir := t.TempDir()
 		for name, text := range map[string]string{
@@ -274,7 +272,7 @@ func (w *world) testInterrupt(t *testing.T) {
 	w.healthy(t)
 }
 
-// nothingStaged is true once the store's tmp is empty.
+// nothingStaged reports whether the store's tmp is empty.
 func (w *world) nothingStaged() error {
 	left, err := os.ReadDir(filepath.Join(w.state, "store", "tmp"))
 	if err == nil && len(left) > 0 {
@@ -283,7 +281,7 @@ func (w *world) nothingStaged() error {
 	return err
 }
 
-// testFollow: logs -f shows new lines, and ends when the function is removed.
+// testFollow: `fre logs -f` shows new lines, and ends when the function is removed.
 func (w *world) testFollow(t *testing.T) {
 	w.again(t, "followed")
 	r := w.begin(t, "logs", "-f", "followed")
@@ -308,13 +306,13 @@ func (w *world) testFollow(t *testing.T) {
 	}
 }
 
-// again puts the probe behind another name.
+// again deploys the probe under another name.
 func (w *world) again(t testing.TB, name string) {
 	t.Helper()
 	w.cli(t, "deploy", "--image", "probe:1.0.0", "--name", name)
 }
 
-// details is what fre ps -a -s --stats says of one sandbox.
+// details is the row of one sandbox in `fre ps -a -s --stats`.
 type details struct {
 	ID, State string
 	Exit      *struct {
@@ -342,7 +340,7 @@ func (w *world) details(t testing.TB, id string) details {
 	panic("unreachable")
 }
 
-// testSandboxes: ps -a -s, stop and kill.
+// testSandboxes: `fre ps -a -s` shows sizes and exits; `fre stop` and `fre kill` end a sandbox.
 func (w *world) testSandboxes(t *testing.T) {
 	w.again(t, "doomed")
 	defer w.cli(t, "function", "rm", "doomed")
@@ -373,13 +371,14 @@ func (w *world) testSandboxes(t *testing.T) {
 				}
 				return nil
 			})
-			w.refused(t, []string{id}, c.command, id) // there is none any more
+			w.refused(t, []string{id}, c.command, id) // the sandbox is gone
 		})
 	}
-	w.ok(t, "doomed", "/echo", "") // another starts
+	w.ok(t, "doomed", "/echo", "") // a new sandbox starts
 }
 
-// testImages: inspect, rm, and which images lists show.
+// testImages: `fre image inspect` and `fre image rm` work, and lists hide the images of the
+// builder's tools.
 func (w *world) testImages(t *testing.T) {
 	var found []struct {
 		Name  string
@@ -417,10 +416,10 @@ func (w *world) testImages(t *testing.T) {
 	w.cli(t, "image", "rm", "removed:1.0.0")
 	w.refused(t, []string{"removed"}, "image", "inspect", "removed:1.0.0")
 	w.refused(t, []string{"removed"}, "deploy", "--image", "removed:1.0.0")
-	w.healthy(t) // it shares files with what went
+	w.healthy(t) // shares files with the removed image
 }
 
-// testMetrics: what operators watch is there and counts.
+// testMetrics: the metrics for operators exist and count.
 func (w *world) testMetrics(t *testing.T) {
 	w.again(t, "counted")
 	defer w.cli(t, "function", "rm", "counted")
@@ -430,7 +429,7 @@ func (w *world) testMetrics(t *testing.T) {
 	if a, err := w.call(t.Context(), "counted", "/fail", ""); err != nil || a.Status != 500 {
 		t.Fatalf("counted/fail: got %+v, error %v", a, err)
 	}
-	until(t, func() error { // an answer is out before it is counted
+	until(t, func() error { // the engine counts an event after the answer
 		resp, err := w.client.Get(w.d.URL("/metrics"))
 		if err != nil {
 			return err
@@ -460,12 +459,13 @@ func (w *world) testMetrics(t *testing.T) {
 	})
 }
 
-// testDoctor: this host can run sandboxes, and one that cannot is told why. In a
-// user namespace that allows no further one, mounts of the host are refused too.
+// testDoctor: `fre doctor` accepts this host, and names what a host without user namespaces lacks.
+// The test makes such a host by a user namespace that allows no nested namespace; mounts of the
+// host are refused there as well.
 func (w *world) testDoctor(t *testing.T) {
 	out, err := w.d.CLI(t.Context(), "doctor")
 	for line := range strings.Lines(out) {
-		// What sandboxes can do without: Debian 12's kernel has no such Landlock.
+		// Sandboxes can run without Landlock, which the kernel of Debian 12 lacks.
 		if strings.HasPrefix(line, "LACK") && !strings.Contains(line, "Landlock: ") {
 			t.Errorf("fre doctor beside an engine that works: %v\n%s", err, out)
 		}
@@ -511,7 +511,7 @@ func (w *world) testDoctor(t *testing.T) {
 	}
 }
 
-// testVersion needs no engine.
+// testVersion: `fre version` works with and without an engine.
 func (w *world) testVersion(t *testing.T) {
 	if out := w.cli(t, "version"); !strings.Contains(out, "client") || strings.Contains(out, "not reachable") {
 		t.Errorf("fre version: got\n%s", out)

@@ -21,8 +21,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestPipeline: a template with steps is a function to everybody: the gateway, asynchronous
-// events, triggers, lists and revisions, before the engine is killed and after.
+// A pipeline acts as a function for the gateway, asynchronous events, triggers, lists and
+// revisions, before and after a crash of the engine.
 func TestPipeline(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

@@ -13,14 +13,14 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// TestRegistry has an engine serve a registry: an image goes there and comes back,
-// after a restart, and from another repository.
+// An engine serves a registry: an image that was pushed to two repositories comes back from both,
+// after a restart too.
 func TestRegistry(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := daemontest.Dir(t)
 	state := filepath.Join(dir, "state")
 	bin := daemontest.Bin(t)
-	program := filepath.Join(dir, "program") // which nothing runs
+	program := filepath.Join(dir, "program") // never runs
 	if err := os.WriteFile(program, []byte(strings.Repeat("program\n", 1000)), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// testSlim: a function runs as before from an image that holds what it opens, its
-// errors and parked interpreters included; one that answers otherwise then is refused, and
-// nothing stays of it.
+// testSlim: a slimmed image holds the files that the function opens, and the function answers as
+// before, errors and parked interpreters included. If an answer differs, the engine refuses the
+// slimmed image and removes all of it.
 func (w *world) testSlim(t *testing.T) {
 	w.needsNetwork(t)
 	dir := filepath.Join(t.TempDir(), "slimmed")
@@ -54,7 +54,7 @@ def handle(event, context):
 	})
 	w.cli(t, "deploy", "--image", "slimmed:0.1.0-slim")
 	w.cli(t, "test", dir, "--function", "slimmed")
-	until(t, func() error { // what starts ahead has what it opens, too
+	until(t, func() error { // interpreters started ahead have their files as well
 		if out := w.cli(t, "function", "inspect", "slimmed", "--format", "{{.ParkedInterpreters.Ready}}"); strings.TrimSpace(out) == "0" {
 			return errors.New("no interpreter is parked")
 		}
@@ -62,15 +62,15 @@ def handle(event, context):
 	})
 	w.cli(t, "deploy", "--image", "slimmed:0.1.0-slim")
 	w.cli(t, "test", dir, "--function", "slimmed")
-	w.cli(t, "deploy", "--image", "slimmed:0.1.0") // back
+	w.cli(t, "deploy", "--image", "slimmed:0.1.0") // back to the whole image
 	w.cli(t, "function", "rm", "slimmed")
 
-	// What is kept is there.
+	// `--keep` keeps files of the original image.
 	write(map[string]string{"test/late.expect.json": `{"any_body": true}`})
 	w.cli(t, "image", "slim", "--trace", dir, "--run", "event", "--keep", "usr/lib/python3*/csv.py", "--keep", "usr/lib/python3*/io.py", "-t", "slimmed:kept")
 	w.cli(t, "image", "rm", "slimmed:kept")
 
-	// A file that is looked at only.
+	// The trace does not record a file that the function only looks at.
 	write(map[string]string{"test/looks.event.json": `{"path": "/looks"}`, "test/looks.expect.json": `{"any_body": true}`})
 	w.cli(t, "build", dir)
 	before := w.cli(t, "images", "-q")
@@ -80,7 +80,7 @@ def handle(event, context):
 	}
 	w.cli(t, "image", "slim", "--trace", dir, "--run", "looks", "--keep", "usr/share/zoneinfo/zone.tab")
 
-	// A JVM stays whole; in which order it has an answer's members is its own affair.
+	// A Java runtime stays whole. The order of an answer's members may differ.
 	java := filepath.Join(t.TempDir(), "java-slim")
 	w.cli(t, "new", "java", java)
 	if out := w.cli(t, "image", "slim", "--trace", java, "--dry-run"); strings.Contains(out, "usr/lib/java/") || !strings.Contains(out, "usr/bin/dash") {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/websocket"
 )
 
-// testSockets: WebSockets (RFC 6455) and server-sent events through the gateway to a
-// server that is packaged with a library of its own for them; either side ends them.
+// testSockets: WebSockets (RFC 6455) and server-sent events pass through the gateway to a packaged
+// server with its own library. Client or server may end the connection.
 func (w *world) testSockets(t *testing.T) {
 	dial := func(t *testing.T) *websocket.Conn {
 		t.Helper()
@@ -96,7 +96,7 @@ func (w *world) testSockets(t *testing.T) {
 		say(t, one, "die")
 		over(t, one)
 		over(t, other)
-		// For a moment the instance still takes events, to say of each why it fails.
+		// For a moment the instance still takes events and answers each with its reason to fail.
 		until(t, func() error {
 			a, err := w.call(t.Context(), "sockets", "/", "")
 			if err == nil && a.Status != http.StatusOK {
@@ -129,7 +129,7 @@ func (w *world) testSockets(t *testing.T) {
 			}
 		}
 		heard("data: welcome\n\n")
-		for range 3 { // each is there before the next is asked for
+		for range 3 { // each event arrives before the next request
 			w.ok(t, "sockets", "/tell", "")
 			heard("data: told\n\n")
 		}

@@ -21,14 +21,13 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// traced matches a call in strace's output that has moved bytes: 12 sendfile(8, 9, [0]
-// => [524288], 524288) = 524288, or the end of one that others came between.
+// traced matches a system call with a byte count in strace's output: 12 sendfile(8, 9, [0] =>
+// [524288], 524288) = 524288, or the second half of an interrupted line.
 var traced = regexp.MustCompile(`(?m)^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>).*\) += (\d+)$`)
 
-// TestBodiesAreMovedByTheKernel: the engine touches the head of an answer that is a
-// file, and the kernel moves its body: of all the calls that the engine makes for 1 MiB,
-// none but sendfile moves more than a head's worth. Of an answer that a function writes to
-// its client itself, none but the head comes by.
+// The kernel moves the body of an answer that is a file, and the engine only writes the head: of
+// all system calls for 1 MiB, only sendfile moves more than a head. If a function answers on the
+// client's own connection, the engine moves little more than the head.
 func TestBodiesAreMovedByTheKernel(t *testing.T) {
 	const size = 1 << 20
 	config := filepath.Join(t.TempDir(), "engine.yaml")
@@ -55,17 +54,17 @@ func TestBodiesAreMovedByTheKernel(t *testing.T) {
 		for _, n := range all {
 			sum += n.sum
 		}
-		if most := 16 << 10; sum > most || sum < 200 { // what is said of it, the head among that
+		if most := 16 << 10; sum > most || sum < 200 { // the head and messages about the answer
 			t.Errorf("the engine moved %d bytes of an answer of %d, at most %d are its part:\n%s", sum, size, most, text)
 		}
 	})
 }
 
-// moved is what the calls of one name have moved, in bytes.
+// moved is the number of bytes that all calls of one name moved, and the largest single count.
 type moved struct{ sum, most int }
 
-// traceAnswer returns which system calls of the engine moved how much while it gave the
-// answer of that size, and strace's own words.
+// traceAnswer returns the bytes that each system call of the engine moved during an answer of the
+// given size, and strace's output.
 func traceAnswer(t *testing.T, d *testdaemon.Daemon, path string, size int64) (all map[string]moved, text []byte) {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
@@ -89,7 +88,7 @@ func traceAnswer(t *testing.T, d *testdaemon.Daemon, path string, size int64) (a
 			t.Fatalf("%s, %d bytes, %v", resp.Status, n, err)
 		}
 	}
-	get(path, size) // the instance's start is no part of it
+	get(path, size) // the trace leaves out the start of the instance
 
 	out := filepath.Join(t.TempDir(), "trace")
 	cmd := exec.Command(strace, "-f", "-s", "0", "-o", out, "-p", fmt.Sprint(d.PID()), "-e",
@@ -102,19 +101,19 @@ func traceAnswer(t *testing.T, d *testdaemon.Daemon, path string, size int64) (a
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(said)
-	for attached := false; !attached; { // one line tells of all threads
+	for attached := false; !attached; { // one line reports all threads
 		if !lines.Scan() {
 			t.Fatalf("strace did not attach: %v", cmd.Wait())
 		}
 		attached = bytes.Contains(lines.Bytes(), []byte("attached"))
 	}
 	get(path, size)
-	get("/healthz", 3) // on the same connection: what it did for the one before has returned, and is told of
+	get("/healthz", 3) // on the same connection, so the calls for the first answer are finished and in the trace
 	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, said)
-	_ = cmd.Wait() // it ends by the signal
+	_ = cmd.Wait() // the signal ends strace
 	if text, err = os.ReadFile(out); err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// TestSystem is one engine's life: functions are deployed, called, abused and
-// killed, and at the end nothing is left of it.
+// One engine deploys functions, answers calls, contains abuse and survives kills. At the end the
+// host has no leftovers.
 func TestSystem(t *testing.T) {
 	fretest.RequireRoot(t)
 	w := newWorld(t)
@@ -46,7 +46,7 @@ func TestSystem(t *testing.T) {
 	t.Run("egress", w.testEgress)
 }
 
-// TestPrepare builds every image the tests need into FRE_SYSTEM_PREPARE.
+// TestPrepare builds all images of the tests into FRE_SYSTEM_PREPARE.
 func TestPrepare(t *testing.T) {
 	dir := os.Getenv("FRE_SYSTEM_PREPARE")
 	if dir == "" {
@@ -64,7 +64,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// allTemplates are the directories of everything the tests deploy.
+// allTemplates returns the directories of all templates that the tests deploy.
 func (w *world) allTemplates(t *testing.T) []string {
 	t.Helper()
 	dirs := templates(t, filepath.Join(w.dir, "templates"))
@@ -90,7 +90,7 @@ func (w *world) testTemplates(t *testing.T) {
 	}
 }
 
-// testTemplate calls a template's function, which is deployed under its directory's name.
+// testTemplate calls the function of a template, deployed under the name of the directory.
 func (w *world) testTemplate(t *testing.T, dir string) {
 	t.Helper()
 	name := filepath.Base(dir)
@@ -105,12 +105,12 @@ func (w *world) testTemplate(t *testing.T, dir string) {
 	if err := c.Check(a); err != nil {
 		t.Error(err)
 	}
-	w.cli(t, "test", dir, "--function", name) // there already, and by the socket
+	w.cli(t, "test", dir, "--function", name) // the second way: over the socket, to the deployed function
 }
 
-// testDrain stops the engine while an event is in flight: it is answered.
+// testDrain: the engine answers an event in flight before a graceful stop.
 func (w *world) testDrain(t *testing.T) {
-	w.ok(t, "probe", "/echo", "") // an instance is there
+	w.ok(t, "probe", "/echo", "") // start an instance
 	type result struct {
 		a   *testdaemon.Answer
 		err error

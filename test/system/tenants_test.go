@@ -26,7 +26,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// shellTemplate is of a function that answers with what its event, a script, prints.
+// shellTemplate is the template of a function that runs its event as a script and answers with the
+// output.
 const shellTemplate = "id: %s\nbase: native\ntenant: %s\nhandler: run.sh\ncode: {path: src}\nresources: {memory: 16MiB, timeout: 5s}\n%s"
 
 // tenantsRig is an engine with TLS, a remote control API and a configuration.
@@ -64,7 +65,7 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-// certificate makes one of 127.0.0.1 that signs itself.
+// certificate makes a self-signed certificate for 127.0.0.1.
 func (r *tenantsRig) certificate(keyFile string) *x509.CertPool {
 	r.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -105,7 +106,7 @@ func (r *tenantsRig) root(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// as runs fre from elsewhere, by the token, with that standard input.
+// as runs fre over the network with a token and standard input.
 func (r *tenantsRig) as(token, stdin string, args ...string) (string, error) {
 	r.t.Helper()
 	cmd := exec.CommandContext(r.t.Context(), daemontest.Bin(r.t), args...)
@@ -135,7 +136,7 @@ func (r *tenantsRig) refused(what, want string, err error) {
 	}
 }
 
-// template makes a directory whose function runs its input as a shell script.
+// template makes a directory with a function that runs its input as a shell script.
 func (r *tenantsRig) template(name, tenant, more string) string {
 	r.t.Helper()
 	dir := filepath.Join(r.t.TempDir(), name)
@@ -150,7 +151,7 @@ func (r *tenantsRig) template(name, tenant, more string) string {
 	return dir
 }
 
-// curl asks the gateway, and returns the status and the answer with its header.
+// curl asks the gateway and returns the status and the answer with its headers.
 func (r *tenantsRig) curl(path string, args ...string) (status, answer string) {
 	r.t.Helper()
 	out, err := exec.CommandContext(r.t.Context(), "curl", append([]string{"-s", "-i", "--cacert", r.cert, "-w", "\n%{http_code}", r.URL(path)}, args...)...).Output()
@@ -161,8 +162,9 @@ func (r *tenantsRig) curl(path string, args ...string) (status, answer string) {
 	return string(out[i+1:]), string(out[:i])
 }
 
-// TestTenants is the life of two tenants on one engine: their people work from elsewhere
-// by tokens over TLS, their callers use curl.
+// Two tenants on one engine stay apart. Their users work with tokens over TLS, their callers with
+// curl; secrets, functions, images, metrics and lists of a tenant stay invisible to the other
+// tenant.
 func TestTenants(t *testing.T) {
 	r := startTenants(t, "access:\n  invoke: token\n")
 	const value = "sk_live_0123456789"
@@ -170,7 +172,7 @@ func TestTenants(t *testing.T) {
 	acme := r.root("token", "create", "ci", "--tenant", "acme", "--scopes", "deploy,invoke")
 	other := r.root("token", "create", "other's", "--tenant", "other", "--scopes", "admin")
 
-	// A secret that is not there refuses the deployment, with the next step.
+	// A missing secret refuses the deployment and names the next step.
 	dir := r.template("pay", "acme", "secrets: [stripe-key]\n")
 	_, err := r.as(acme, "", "deploy", dir)
 	r.refused("without the secret", "fre secret create stripe-key --tenant acme", err)
@@ -196,7 +198,7 @@ func TestTenants(t *testing.T) {
 	_, err = r.as(acme, "", "secret", "rm", "stripe-key", "--tenant", "acme")
 	r.refused("a secret in use", "the function pay.acme reads the secret", err)
 
-	// The value is nowhere but there.
+	// Only the function can read the secret's value.
 	for _, args := range [][]string{{"function", "inspect", "pay.acme"}, {"image", "inspect", "pay"}, {"logs", "pay.acme"}, {"inspect", "pay"}, {"secret", "ls", "--tenant", "acme"}} {
 		if out, err := r.CLI(t.Context(), args...); err == nil && (strings.Contains(out, value) || strings.Contains(out, "sk_new")) {
 			t.Errorf("fre %s shows the secret:\n%s", strings.Join(args, " "), out)
@@ -208,7 +210,7 @@ func TestTenants(t *testing.T) {
 		}
 	}
 
-	// The other tenant sees none of it.
+	// The other tenant sees nothing of the first.
 	r.mustAs(other, "", "deploy", r.template("spy", "other", ""))
 	for script, want := range map[string]string{
 		"ls /run/secrets":                       "No such file",
@@ -249,7 +251,7 @@ func TestTenants(t *testing.T) {
 		t.Errorf("the other's metrics:\n%s", metrics)
 	}
 
-	// Who has no token, or one that does not hold, or too little of one.
+	// Calls without a token, with a made-up token, or with too few scopes are refused.
 	for name, c := range map[string]struct{ token, status, challenge string }{
 		"none":    {"", "401", `Bearer realm="fre"`},
 		"made up": {"fre_0000000000000000_" + strings.Repeat("A", 43), "401", "invalid_token"},
@@ -262,7 +264,7 @@ func TestTenants(t *testing.T) {
 	_, err = r.as("", "", "functions")
 	r.refused("fre without a token", "a token is needed", err)
 
-	// Rotation: the old one for a grace, or not at all.
+	// After a rotation without grace the old token is refused.
 	id := strings.Split(acme, "_")[1]
 	next := r.root("token", "rotate", id, "--grace", "0s")
 	_, err = r.as(acme, "", "functions")
@@ -271,7 +273,7 @@ func TestTenants(t *testing.T) {
 		t.Errorf("the new token lists %q", out)
 	}
 
-	// A quota of one instance, which one event after the other can have.
+	// With a quota of one instance, one event at a time runs.
 	r.root("tenant", "quota", "other", "--instances", "1")
 	if status, _ := call(other, "spy.other", "true"); status != "200" {
 		t.Errorf("within the quota: %s", status)
@@ -279,7 +281,7 @@ func TestTenants(t *testing.T) {
 	r.root("tenant", "quota", "acme", "--events", "1")
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)
 	defer cancel()
-	if err := testdaemon.Until(ctx, func() error { // eight come within a second, unless the machine is busy
+	if err := testdaemon.Until(ctx, func() error { // eight events arrive within a second, unless the machine is busy
 		var limited atomic.Int64
 		var all sync.WaitGroup
 		for range 8 {
@@ -298,7 +300,7 @@ func TestTenants(t *testing.T) {
 		t.Error(err)
 	}
 
-	// All of it was written down, and survives the engine.
+	// The audit log has each action and survives the engine.
 	audit, err := os.ReadFile(filepath.Join(r.State(), "access", "audit.ndjson"))
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +321,7 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestAPIListenInTheClear: beyond loopback tokens are not sent in the clear, by neither side.
+// Outside loopback the engine and the client both refuse to send tokens in the clear.
 func TestAPIListenInTheClear(t *testing.T) {
 	dir := daemontest.Dir(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deliveriesWithin)

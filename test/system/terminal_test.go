@@ -12,9 +12,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// TestTerminals sits at a terminal and runs fre there, whose containers have one too:
-// what is typed and printed, its size and Ctrl-C get through, and whichever way fre
-// ends the terminal is as it was.
+// A container at a terminal gets the input, the window size and Ctrl-C of fre's own terminal, and
+// prints there. After each way to end, fre restores the terminal.
 func TestTerminals(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -32,7 +31,7 @@ func TestTerminals(t *testing.T) {
 	u.Types("winsize\r")
 	u.Sees("30 100\r\n> ok\r\n")
 	u.Resize(40, 120)
-	for !u.Saw("40 120\r\n> ok\r\n") { // a resize and what is typed go different ways
+	for !u.Saw("40 120\r\n> ok\r\n") { // a resize and input take different paths
 		u.Types("winsize\r")
 		u.Sees("> ok\r\n")
 	}
@@ -47,11 +46,11 @@ func TestTerminals(t *testing.T) {
 		t.Errorf("once it was left there is %q", got)
 	}
 
-	// Others come back, and leave by keys of their own, a signal, or the end.
+	// A client comes back and leaves by its own keys, by a signal, or at the container's end.
 	u = w.sitDown(t, "attach", "--detach-keys", "ctrl-a,x", "term")
 	u.Types("winsize\r")
 	u.Sees("30 100\r\n> ok\r\n")
-	u.Types("args \x10\x11\r") // nothing special now
+	u.Types("args \x10\x11\r") // without effect now
 	u.Sees("> ok\r\n")
 	u.Types("\x01x")
 	u.Leaves(0)
@@ -73,7 +72,7 @@ func TestTerminals(t *testing.T) {
 		return nil
 	})
 
-	// A run belongs to its fre.
+	// A run ends with its fre.
 	u = w.sitDown(t, "run", "-it", "ordinary", "--", "orders")
 	u.Sees("> ready\r\n")
 	u.Signal(unix.SIGHUP)
@@ -88,20 +87,20 @@ func TestTerminals(t *testing.T) {
 	w.refused(t, []string{"no terminal", "--no-stdin"}, "start", "-a", "-i", "again")
 	w.refused(t, []string{"no terminal"}, "run", "-it", "ordinary")
 	w.refused(t, []string{"detach-keys", "bad key"}, "attach", "--detach-keys", "escape", "again")
-	u = w.sitDown(t, "attach", "again") // of what does not run yet, which can be left all the same
+	u = w.sitDown(t, "attach", "again") // the container does not run yet; the client can leave anyway
 	u.Sees("fre: container again does not run; to start the container: fre start again\r\n")
 	u.Types("\x10\x11")
 	u.Sees("fre attach again")
 	u.Leaves(0)
 	w.cli(t, "rm", "again")
-	until(t, func() error { // the run that was left may still be ending
+	until(t, func() error { // the first run may still be ending
 		if got := running(); got != "" {
 			return errors.New("what was refused left " + got)
 		}
 		return nil
 	})
 
-	// The engine dies while somebody types.
+	// The engine dies during input.
 	u = w.sitDown(t, "run", "-it", "ordinary")
 	u.Sees("> ready\r\n")
 	w.d.Kill()

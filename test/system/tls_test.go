@@ -21,8 +21,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// TestTLS: with a certificate the gateway speaks TLS, HTTP/2 and HTTP/1.1 as the client
-// chooses; files that are replaced count at once.
+// With a certificate the gateway speaks TLS, with HTTP/2 or HTTP/1.1 by the client's choice. A
+// replaced certificate takes effect at once.
 func TestTLS(t *testing.T) {
 	dir := daemontest.Dir(t)
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
@@ -50,7 +50,7 @@ func TestTLS(t *testing.T) {
 			if err := os.WriteFile(file+".new", pem.EncodeToMemory(block), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// File systems count time in steps.
+			// File systems store times in coarse steps.
 			at := time.Now().Add(time.Duration(serial) * time.Hour)
 			if err := os.Chtimes(file+".new", at, at); err != nil {
 				t.Fatal(err)

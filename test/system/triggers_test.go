@@ -25,26 +25,26 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// deliveriesWithin bounds what a test waits for; nothing measured depends on it. An event of an
-// engine that was killed runs again after a quarter of a minute.
+// deliveriesWithin bounds the waits of a test; no measurement depends on it. An event of a killed
+// engine runs again after 15 seconds.
 const deliveriesWithin = 5 * time.Minute
 
-// fullQueue is how many events of the function wait at most where a test fills its queue.
+// fullQueue is the queue limit of the function, for tests that fill the queue.
 const fullQueue = 2
 
-// delivery is what the function of a triggered world says of an event.
+// delivery is the function's report about one event.
 type delivery struct {
 	ID, Attempt, Source, Subject, Body, File string
 	Event                                    map[string]string // attributes
 }
 
-// triggered is an engine with one function, called drop, that handles nothing before the
-// test lets it. It has one instance.
+// triggered is an engine with one function, drop, of one instance. The function handles no event
+// before the test calls open.
 type triggered struct {
 	t    *testing.T
 	cfg  testdaemon.Config
 	work string
-	d    *testdaemon.Daemon // nil while none runs
+	d    *testdaemon.Daemon // nil while no engine runs
 }
 
 func newTriggered(t *testing.T, config string, queue int, trigger template.Trigger) *triggered {
@@ -83,7 +83,7 @@ func (w *triggered) stop() {
 	}
 }
 
-// kill ends the engine by SIGKILL, and waits for the sandboxes to have gone with it.
+// kill ends the engine by SIGKILL and waits until the sandboxes are gone.
 func (w *triggered) kill() {
 	w.t.Helper()
 	family := testdaemon.Descendants(w.d.PID())
@@ -117,7 +117,7 @@ func (w *triggered) until(what func() error) {
 	}
 }
 
-// deploy gives the function its name, and looks for its trigger in the list.
+// deploy deploys the function and looks for the trigger in the list.
 func (w *triggered) deploy(trigger string) {
 	w.t.Helper()
 	w.cli("deploy", "--image", "drop:1", "--name", "drop")
@@ -142,7 +142,7 @@ func (w *triggered) inbox(name string) (dir string) {
 	return dir
 }
 
-// untilWork waits for the tenant's /work, which comes with its first function.
+// untilWork waits for the tenant's /work, which appears with the first function.
 func (w *triggered) untilWork() {
 	w.t.Helper()
 	w.until(func() error {
@@ -151,7 +151,7 @@ func (w *triggered) untilWork() {
 	})
 }
 
-// open lets the function handle what it has.
+// open lets the function handle its events.
 func (w *triggered) open() {
 	w.t.Helper()
 	if err := os.WriteFile(filepath.Join(w.work, "open"), nil, 0o644); err != nil {
@@ -159,7 +159,7 @@ func (w *triggered) open() {
 	}
 }
 
-// deliveries are those that the function has begun, or done.
+// deliveries returns the events that the function has begun or done.
 func (w *triggered) deliveries(which string) []delivery {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(w.work, which))
@@ -170,7 +170,7 @@ func (w *triggered) deliveries(which string) []delivery {
 	for line := range bytes.Lines(text) {
 		var d delivery
 		if line[len(line)-1] != '\n' {
-			break // it is being written
+			break // still being written
 		}
 		if err := json.Unmarshal(line, &d); err != nil {
 			w.t.Fatalf("%s: %v: %s", which, err, line)
@@ -180,8 +180,8 @@ func (w *triggered) deliveries(which string) []delivery {
 	return all
 }
 
-// held waits until the function has the first event and its queue is full: the next one waits
-// where it came from.
+// held waits until the function works on the first event and the queue is full, so that the next
+// event waits at its source.
 func (w *triggered) held() {
 	w.t.Helper()
 	w.until(func() error {
@@ -199,8 +199,8 @@ func (w *triggered) held() {
 	}
 }
 
-// done waits until the function has done events by that many effects, as text tells them, and
-// looks for each of them in the queue's records.
+// done waits until the function has handled the wanted events, compared by text, and looks up each
+// event in the queue's records.
 func (w *triggered) done(source string, text func(delivery) string, want ...string) {
 	w.t.Helper()
 	var got []delivery
@@ -241,8 +241,8 @@ func (w *triggered) done(source string, text func(delivery) string, want ...stri
 	}
 }
 
-// TestTriggers has each kind of trigger outlive its engine, each with an engine of its own: most
-// of the time passes until events run again that a killed engine had.
+// Each kind of trigger survives a crash of the engine: each event is handled once. The cases run in
+// parallel on their own engines, because a killed engine's events wait before they run again.
 func TestTriggers(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -259,9 +259,9 @@ func TestTriggers(t *testing.T) {
 	}
 }
 
-// filesTrigger drops files into a tenant's /work. The engine is killed while the function
-// has the first, the second is queued, others wait where they are and one comes meanwhile: each
-// is handled once.
+// filesTrigger drops files into a tenant's /work. The engine dies while the function has the first
+// file, the second is queued, others wait in the directory and one more arrives. Each file is
+// handled once.
 func filesTrigger(t *testing.T) {
 	t.Helper()
 	w := newTriggered(t, "", fullQueue, template.Trigger{Name: "reports", Files: &template.Files{Path: "inbox/*.csv"}})
@@ -283,7 +283,7 @@ func filesTrigger(t *testing.T) {
 	w.start()
 	content := func(d delivery) string { return d.File }
 	w.done("files/reports", content, "in a.csv", "in b.csv", "in c.csv", "in d.csv", "in e.csv")
-	drop("f.csv") // after which nothing of the others can be on its way
+	drop("f.csv") // after the last file no earlier file can be on its way
 	w.done("files/reports", content, "in a.csv", "in b.csv", "in c.csv", "in d.csv", "in e.csv", "in f.csv")
 	if left, err := os.ReadDir(inbox); err != nil || len(left) != 1 || left[0].Name() != "other.txt" {
 		t.Errorf("in the inbox: %v, %v, want other.txt alone", left, err)
@@ -302,9 +302,9 @@ func natsCommand(t *testing.T, server string, args ...string) string {
 	return string(out)
 }
 
-// natsTrigger publishes by the nats command line to a stream, at the server inside of the engine or
-// at one of others'. The engine is killed while the function has the first message, the second is
-// queued and others wait in the stream: each is handled once.
+// natsTrigger publishes to a stream by the nats command line, at the engine's own server or at an
+// outside server. The engine dies while the function has the first message, the second is queued
+// and others wait in the stream. Each message is handled once.
 func natsTrigger(t *testing.T, where string) {
 	t.Helper()
 	server, config := natsAt(t, where)
@@ -315,7 +315,7 @@ func natsTrigger(t *testing.T, where string) {
 	}
 	nats("stream", "add", "STOCK", "--subjects", "fre.in.default.stock.>", "--defaults")
 	w.deploy("drop stock nats fre.in.default.stock.* of STOCK")
-	w.until(func() error { // from then on messages are the trigger's
+	w.until(func() error { // from now on the trigger gets the messages
 		if out := nats("consumer", "ls", "STOCK", "--names"); !strings.Contains(out, "fre-stock-") {
 			return fmt.Errorf("the stream's consumers: %s", out)
 		}
@@ -339,7 +339,7 @@ func natsTrigger(t *testing.T, where string) {
 	w.start()
 	message := func(d delivery) string { return strings.TrimPrefix(d.Subject, "fre.in.default.") + ": " + d.Body }
 	w.done("nats/stock", message, want...)
-	publish("f") // after which nothing of the others can be on its way
+	publish("f") // after the last message no earlier message can be on its way
 	w.done("nats/stock", message, append(want, "stock.f: new f")...)
 	w.until(func() error {
 		out := nats("consumer", "info", "STOCK", strings.TrimSpace(nats("consumer", "ls", "STOCK", "--names")), "--json")
@@ -354,8 +354,8 @@ func natsTrigger(t *testing.T, where string) {
 	})
 }
 
-// natsSubjectTrigger publishes by the nats command line to a subject without a stream. A
-// message that was taken on is handled once, whatever becomes of the engine.
+// natsSubjectTrigger publishes to a subject without a stream by the nats command line. An accepted
+// message is handled once, even if the engine dies.
 func natsSubjectTrigger(t *testing.T) {
 	t.Helper()
 	server, config := natsAt(t, "outside")
@@ -365,7 +365,7 @@ func natsSubjectTrigger(t *testing.T) {
 		t.Helper()
 		natsCommand(t, server, "pub", "-H", "Nats-Msg-Id: "+id, "fre.in.default.orders", body)
 	}
-	w.until(func() error { // nobody can see when the engine listens: the same message again is the same event
+	w.until(func() error { // the test cannot see when the engine listens, so it repeats the message: the same id is the same event
 		if publish("1", "one"); len(w.deliveries("begun")) == 0 {
 			return errors.New("no event was begun")
 		}
@@ -386,8 +386,8 @@ func natsSubjectTrigger(t *testing.T) {
 	w.done("nats/orders", body, "one", "two")
 }
 
-// natsAt is a server's address and the engine's configuration for it: of the one inside, or
-// of one that the test runs.
+// natsAt returns the address of a NATS server and the engine's configuration for the server: inside
+// the engine, or started by the test.
 func natsAt(t *testing.T, where string) (server, config string) {
 	t.Helper()
 	if where == "inside" {

@@ -20,16 +20,16 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// patience bounds what a test waits for; nothing measured depends on it.
-// SPECIFICATION.md has the promises.
+// patience bounds the waits of a test; no measurement depends on it. SPECIFICATION.md has the
+// promises.
 const patience = 3 * time.Minute
 
-// world is the program under test, its state and, while it runs, its engine.
+// world is the program under test with its state and its engine.
 type world struct {
 	bin      string
-	dir      string // of the test's own
+	dir      string // the test's own directory
 	state    string
-	prepared bool // the state holds all images, and there may be no network
+	prepared bool // the state holds all images, and the network may be missing
 	client   *http.Client
 	log      *os.File
 	args     []string // further arguments of serve
@@ -62,14 +62,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// start runs the engine on the world's state; it is stopped when t ends.
+// start runs the engine on the world's state and stops the engine when t ends.
 func (w *world) start(t *testing.T) {
 	t.Helper()
 	w.restart(t)
 	t.Cleanup(func() { w.stop(t) })
 }
 
-// restart runs the engine; who calls it sees to its end.
+// restart runs the engine; the caller stops the engine.
 func (w *world) restart(t *testing.T) {
 	t.Helper()
 	w.d = daemontest.Start(t, testdaemon.Config{
@@ -87,7 +87,7 @@ func (w *world) stop(t *testing.T) {
 	w.d = nil
 }
 
-// cli runs fre and returns its standard output; it must succeed.
+// cli runs fre, requires success and returns the standard output.
 func (w *world) cli(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := w.d.CLI(t.Context(), args...)
@@ -97,8 +97,8 @@ func (w *world) cli(t testing.TB, args ...string) string {
 	return out
 }
 
-// refused runs fre, which must fail and say each of want (in any case) on
-// standard error.
+// refused runs fre, requires a failure, and requires each text of want on standard error, in any
+// case of letters.
 func (w *world) refused(t testing.TB, want []string, args ...string) {
 	t.Helper()
 	out, err := w.d.CLI(t.Context(), args...)
@@ -125,8 +125,8 @@ func containsFold(text, part string) bool {
 	return strings.Contains(strings.ToLower(text), strings.ToLower(part))
 }
 
-// deploy puts the template in dir behind its own directory's name: built from
-// the source, or from the image that a prepared state holds.
+// deploy deploys the template in dir under the directory's name: built from the source, or from the
+// image of a prepared state.
 func (w *world) deploy(t testing.TB, dir string) {
 	t.Helper()
 	name := filepath.Base(dir)
@@ -140,7 +140,7 @@ func (w *world) deploy(t testing.TB, dir string) {
 	}
 }
 
-// control asks the engine's control socket.
+// control sends a request to the engine's control socket.
 func (w *world) control(t testing.TB, method, path string, in any) (int, []byte) {
 	t.Helper()
 	text, err := json.Marshal(in)
@@ -173,7 +173,7 @@ func (w *world) call(ctx context.Context, name, path, body string) (*testdaemon.
 	return testdaemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(ctx, w.client, w.d.Addr(), name)
 }
 
-// ok invokes a function that must answer with a 2xx status, and returns that.
+// ok invokes a function, requires a 2xx status and returns the answer.
 func (w *world) ok(t testing.TB, name, path, body string) *testdaemon.Answer {
 	t.Helper()
 	a, err := w.call(t.Context(), name, path, body)
@@ -186,7 +186,7 @@ func (w *world) ok(t testing.TB, name, path, body string) *testdaemon.Answer {
 	return a
 }
 
-// all invokes a function n times at once; every answer must be a 2xx.
+// all invokes a function n times at once and requires 2xx answers.
 func (w *world) all(t testing.TB, n int, name, path, body string) []*testdaemon.Answer {
 	t.Helper()
 	answers, errs := make([]*testdaemon.Answer, n), make([]error, n)
@@ -206,7 +206,7 @@ func (w *world) all(t testing.TB, n int, name, path, body string) []*testdaemon.
 	return answers
 }
 
-// failure reads an answer that reports an error, in the one shape errors have.
+// failure reads the error of an answer and requires the shape of FRE's errors.
 func failure(t testing.TB, a *testdaemon.Answer) (code, message string) {
 	t.Helper()
 	var body struct {
@@ -224,7 +224,7 @@ type sandbox struct {
 	PID                 int
 }
 
-// ps lists the sandboxes that serve a function; "" those that serve none, "*" all.
+// ps lists the sandboxes of a function; "" means sandboxes without a function, "*" all sandboxes.
 func (w *world) ps(t testing.TB, function string) []sandbox {
 	t.Helper()
 	var found []sandbox
@@ -240,7 +240,7 @@ func (w *world) ps(t testing.TB, function string) []sandbox {
 	return found
 }
 
-// until waits for a condition to come true.
+// until waits for a condition.
 func until(t testing.TB, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -250,8 +250,8 @@ func until(t testing.TB, condition func() error) {
 	}
 }
 
-// untilIdle waits until a function has one sandbox, which has no event: an answer is out before
-// its sandbox is free for the next event.
+// untilIdle waits until a function has one idle sandbox: the answer leaves before the sandbox is
+// free for the next event.
 func (w *world) untilIdle(t testing.TB, function string) {
 	t.Helper()
 	until(t, func() error {
@@ -273,7 +273,7 @@ func (w *world) untilGone(t testing.TB, function string) {
 	})
 }
 
-// healthy fails the test unless a neighbour still answers.
+// healthy fails the test unless a neighbour answers.
 func (w *world) healthy(t testing.TB) {
 	t.Helper()
 	if got := string(w.ok(t, "probe", "/echo", "still here").Body); got != "still here" {
@@ -281,7 +281,7 @@ func (w *world) healthy(t testing.TB) {
 	}
 }
 
-// instances are the sandboxes that answered.
+// instances counts the answers of each sandbox.
 func instances(answers []*testdaemon.Answer) map[string]int {
 	count := map[string]int{}
 	for _, a := range answers {
