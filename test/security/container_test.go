@@ -18,15 +18,14 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// container makes a sandbox the root of an ordinary image's: with a root to write
-// to and with capabilities.
+// container gives a sandbox the root of an ordinary image: a writable root and capabilities.
 func container(s *sandbox.Spec) {
 	s.User.UID, s.User.GID = 0, 0
 	s.Capabilities, s.Scratch = sandbox.ContainerCapabilities, &sandbox.Scratch{}
 }
 
-// orders runs testprog's commands one after the other in one sandbox and returns
-// the answer to each: what it printed, without its "ok".
+// orders runs testprog's commands one after the other in one sandbox. It returns the printed answer
+// to each command, without "ok".
 func orders(t testing.TB, h *sandbox.Host, spec sandbox.Spec, commands ...string) []string {
 	t.Helper()
 	in, w := pipe(t)
@@ -61,10 +60,9 @@ func ownDir(t testing.TB) *sandbox.Scratch {
 	return &sandbox.Scratch{Dir: t.TempDir()}
 }
 
-// TestContainerFiles: the root of an ordinary image makes nothing that means
-// something to the kernel beside the file it is: whiteouts and attributes that
-// lead an overlay elsewhere (CVE-2023-2640), file capabilities (CVE-2021-3493),
-// devices, flags and projects of the file system's. The image stays as it is.
+// A container's root cannot make files with a special meaning for the kernel: whiteouts and overlay
+// attributes (CVE-2023-2640), file capabilities (CVE-2021-3493), devices, file flags and quota
+// projects. The image stays unchanged.
 func TestContainerFiles(t *testing.T) {
 	h := openHost(t)
 	names := []string{"whiteout", "opaque", "redirect", "immutable", "device", "file capabilities"}
@@ -72,7 +70,7 @@ func TestContainerFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := fretest.Rootfs(t)
 			own(t, root)
-			// Bare, what succeeds is done to this root itself.
+			// Bare attempts that succeed change this root directory itself.
 			refused(t, h, root, func(s *sandbox.Spec) {
 				container(s)
 				s.Scratch = scratch
@@ -94,9 +92,9 @@ func TestContainerFiles(t *testing.T) {
 	}
 }
 
-// TestContainerMountPoints: an image or a layer whose mount points are links has
-// them replaced in the layer; a link on the way to one is refused. The engine, which
-// makes them as the host's root, makes nothing anywhere else.
+// Mount points that are links in an image or a layer are replaced in the layer. A link on the way
+// to a mount point is refused. The engine, which makes mount points as root of the host, makes no
+// file outside.
 func TestContainerMountPoints(t *testing.T) {
 	h := openHost(t)
 	work, outside := workDir(t, tenant), t.TempDir()
@@ -108,7 +106,7 @@ func TestContainerMountPoints(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 2 { // the second finds the layer of the first, with links again
+		for range 2 { // the second round finds the first round's layer, with links again
 			spec := prog(root)
 			container(&spec)
 			spec.Scratch, spec.Work = scratch, work
@@ -136,8 +134,8 @@ func TestContainerMountPoints(t *testing.T) {
 	}
 }
 
-// TestContainerSetuid: a set-id program that root inside makes runs as who starts
-// it. The mount's flag and the process's each do alone.
+// A set-id program made by root inside runs as the user who starts the program. The mount's flag
+// and the process's flag each suffice alone.
 func TestContainerSetuid(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -161,8 +159,7 @@ func TestContainerSetuid(t *testing.T) {
 	}
 }
 
-// TestContainerDevices: a device in an image, which no store lets in, or in a
-// layer opens nothing.
+// A device file in an image or in a layer cannot be opened. (No store accepts devices in images.)
 func TestContainerDevices(t *testing.T) {
 	h := openHost(t)
 	for name, in := range map[string]func(root, layer string) string{
@@ -194,9 +191,8 @@ func TestContainerDevices(t *testing.T) {
 	}
 }
 
-// TestContainerTerminal: a container's terminal takes no words from inside that
-// its user seems to have typed (TIOCSTI, CVE-2017-5226), is given to no driver, is
-// not the console, and is the only one there is.
+// A program cannot fake input on a container's terminal (TIOCSTI, CVE-2017-5226), attach a line
+// discipline, or make the terminal the console. The container sees no other terminal.
 func TestContainerTerminal(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -223,7 +219,7 @@ func TestContainerTerminal(t *testing.T) {
 	if undefended["terminal input"] != "done" || undefended["line discipline"] != "done" {
 		t.Errorf("without the filter %v: the test proves nothing", undefended)
 	}
-	if how := undefended["console"]; how != "EPERM" { // which takes a capability of the host's
+	if how := undefended["console"]; how != "EPERM" { // needs a capability on the host
 		t.Errorf("console without the filter: %q, want EPERM", how)
 	}
 	spec := prog(root)
@@ -239,8 +235,7 @@ func TestContainerTerminal(t *testing.T) {
 	}
 }
 
-// TestContainerGivenFiles: what is mounted into a container stays what the engine
-// gave it, whatever its root does there.
+// Files that the engine mounts into a container stay unchanged, whatever its root tries.
 func TestContainerGivenFiles(t *testing.T) {
 	h := openHost(t)
 	hosts := filepath.Join(t.TempDir(), "hosts")
@@ -263,10 +258,10 @@ func TestContainerGivenFiles(t *testing.T) {
 	}
 }
 
-// TestContainerPorts: everybody may listen at the ports below 1024 of a namespace
-// that is the container's own; those of the host's stay its root's.
+// A container may listen on ports below 1024 of its own network namespace. On the host's network
+// these ports stay reserved for the host's root.
 func TestContainerPorts(t *testing.T) {
-	if !fretest.OwnNetwork(t) { // a host's, whatever this machine's own lets people do
+	if !fretest.OwnNetwork(t) { // a fresh namespace, because this machine may allow low ports to all users
 		return
 	}
 	h := openHost(t)
@@ -283,8 +278,8 @@ func TestContainerPorts(t *testing.T) {
 	}
 }
 
-// TestContainerSees: /proc and the mounts tell the root of an ordinary image no
-// more than a function, and nothing of where its layer lies.
+// /proc and the mount list show the root of an ordinary image no more than a function sees, and
+// never the place of its layer.
 func TestContainerSees(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -311,9 +306,8 @@ func TestContainerSees(t *testing.T) {
 	}
 }
 
-// TestContainerFillsDisk: a container's root and its tenant's /work hold what they
-// may and no more, whatever capability root has inside; neither leaves what its
-// volume counts.
+// A container's root and its tenant's /work hold at most their limits, with all capabilities of the
+// root inside. Neither escapes the volume's count.
 func TestContainerFillsDisk(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -362,7 +356,7 @@ func TestContainerFillsDisk(t *testing.T) {
 			got := orders(t, h, spec, "write /bin/mine x", "write /work/mine x",
 				"project /bin/mine 7", "project /work/mine 7", "project /work 7", "project /work -1", "project / -1", "fill /bin/full", "fill /work/full")
 			for i, answer := range got[2:7] {
-				// Where nothing is inherited, there is nothing not to inherit.
+				// An image volume has no inherited project to leave.
 				if kind == volume.Image && i >= 3 {
 					continue
 				}
@@ -380,7 +374,7 @@ func TestContainerFillsDisk(t *testing.T) {
 					t.Errorf("%s full: counts %+v (%v) of %d", v.Path(), u, err, limit)
 				}
 			}
-			if kind == volume.Quota { // who may, leaves it
+			if kind == volume.Quota { // the host's root can leave a project
 				cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin/prog"), "project", filepath.Join(work.Dir(), "mine"), "7")
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("host's root leaves a project: %v, %s: the test proves nothing", err, out)

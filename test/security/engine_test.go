@@ -24,7 +24,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// call invokes a function, which must answer with the status given.
+// call invokes a function and requires the given status.
 func call(t testing.TB, d *testdaemon.Daemon, name, path, body string, status int) string {
 	t.Helper()
 	a, err := testdaemon.Event{Method: http.MethodPost, Path: path, Body: body}.Call(t.Context(), http.DefaultClient, d.Addr(), name)
@@ -38,7 +38,7 @@ func call(t testing.TB, d *testdaemon.Daemon, name, path, body string, status in
 	return string(a.Body)
 }
 
-// eventually waits for a condition to come true.
+// eventually waits for a condition.
 func eventually(t testing.TB, condition func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
@@ -48,7 +48,7 @@ func eventually(t testing.TB, condition func() error) {
 	}
 }
 
-// holders returns the host's processes that have the memfd of that name open.
+// holders returns the processes of the host with an open memfd of the given name.
 func holders(t testing.TB, name string) []int {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
@@ -59,7 +59,7 @@ func holders(t testing.TB, name string) []int {
 	for _, fd := range fds {
 		target, err := os.Readlink(fd)
 		if err != nil || target != "/memfd:"+name+" (deleted)" {
-			continue // what cannot be read has gone meanwhile
+			continue // an unreadable process is already gone
 		}
 		pid, err := strconv.Atoi(strings.Split(fd, "/")[2])
 		if err != nil {
@@ -74,8 +74,8 @@ func holders(t testing.TB, name string) []int {
 
 var echo = testdaemon.Function{Name: "echo"}
 
-// TestTimeouts: what a function leaves running when its time is out ends with it:
-// daemons in sessions of their own that ignore SIGTERM.
+// At its time limit a function ends with all its processes, including daemons in their own sessions
+// that ignore SIGTERM.
 func TestTimeouts(t *testing.T) {
 	late := testdaemon.Function{Name: "late", Config: image.Config{Protocol: image.ProtocolStdio}}
 	late.Config.Resources.Timeout = 2 * time.Second
@@ -108,8 +108,7 @@ func TestTimeouts(t *testing.T) {
 	call(t, d, "echo", "", "b", 200)
 }
 
-// TestChannelRights: open files that a function sends along with its frames stay
-// out of the engine.
+// The engine never receives files that a function attaches to its frames.
 func TestChannelRights(t *testing.T) {
 	hostile := testdaemon.Function{Name: "hostile"}
 	d := daemontest.Serve(t, hostile)
@@ -122,8 +121,8 @@ func TestChannelRights(t *testing.T) {
 	call(t, d, "hostile", "", "still there", 200)
 }
 
-// TestChannelFiles: an answer is a file only where it is one; anything else that a
-// function gives for it ends its instance, and leaves nothing open in the engine.
+// The engine accepts only regular files as answers. Any other kind ends the instance, and the
+// engine keeps no file open.
 func TestChannelFiles(t *testing.T) {
 	const content = "what a function gives as its answer"
 	hostile := testdaemon.Function{Name: "hostile"}
@@ -150,8 +149,8 @@ func TestChannelFiles(t *testing.T) {
 	call(t, d, "hostile", "", "still there", 200)
 }
 
-// TestSocketRights: the same of the control socket, whose clients may be anybody
-// in its group; an endless request ends.
+// The engine never receives files that a client attaches on the control socket. An endless request
+// ends.
 func TestSocketRights(t *testing.T) {
 	d := daemontest.Serve(t, echo)
 	file, err := unix.MemfdCreate("socket-rights", unix.MFD_CLOEXEC)
@@ -195,8 +194,7 @@ func dial(t testing.TB, path string) *net.UnixConn {
 	return conn
 }
 
-// TestSocketSizes: what is sent to the control socket beyond its caps is refused
-// before it is held, whatever its kind.
+// The control socket refuses requests over its limits before it reads them into memory.
 func TestSocketSizes(t *testing.T) {
 	d := daemontest.Serve(t, echo)
 	for _, c := range []struct{ name, head, more, want string }{
@@ -210,7 +208,7 @@ func TestSocketSizes(t *testing.T) {
 			if _, err := io.WriteString(conn, c.head); err != nil {
 				t.Fatal(err)
 			}
-			// It may answer and close at any moment from here on.
+			// The engine may answer and close at any moment from here on.
 			for range 128 << 10 {
 				if _, err := io.WriteString(conn, c.more); err != nil {
 					break
@@ -226,9 +224,8 @@ func TestSocketSizes(t *testing.T) {
 	call(t, d, "echo", "", "still there", 200)
 }
 
-// TestSocketPeer: the control socket asks who connects. A function that an
-// operator has given the socket by mistake, open to all, is not served, not even
-// as its tenant's root.
+// The control socket checks the peer. A sandbox with access to the socket by an operator's mistake
+// gets 403, even as its tenant's root.
 func TestSocketPeer(t *testing.T) {
 	d := daemontest.Serve(t, echo)
 	h := openHost(t)

@@ -23,10 +23,9 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// TestOverwriteRuntime is CVE-2019-5736: the image's program is the runtime's own
-// by way of /proc/self/exe, and a process inside overwrites the host's file. Here
-// that file is in memory and sealed, even against the host's root, and one that
-// runs inside sits in a sandbox like any program.
+// CVE-2019-5736: no process can overwrite the runtime's program through /proc/self/exe. FRE's
+// spawner is a sealed file in memory: even the host's root cannot write to the file, and as a
+// program inside a sandbox the spawner has no special rights.
 func TestOverwriteRuntime(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -42,8 +41,8 @@ func TestOverwriteRuntime(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"/bin/self", "/bin/one", "/bin/self.sh", "/bin/one.sh"} {
-		// With an input that does not end "hold" would stay; without the right to make
-		// a user namespace it ends at once.
+		// With an open input "hold" would wait. It ends at once, because it may not make a user
+		// namespace.
 		in, w := pipe(t)
 		spec := prog(root, "hold")
 		spec.Args[0], spec.Stdin = name, in
@@ -62,14 +61,14 @@ func TestOverwriteRuntime(t *testing.T) {
 	refused(t, h, root, func(s *sandbox.Spec) { s.User.UID = 0 }, list("EACCES", 0, "own program"))
 }
 
-// attackProgram tries to write to the program of a process, or to the open files
-// named, as the host's root: more than any function can do.
+// attackProgram tries, as the host's root, to write to a process's program and to the named open
+// files. Functions have fewer rights.
 func attackProgram(t testing.TB, pid int, names ...string) {
 	t.Helper()
 	for _, name := range append(names, fmt.Sprintf("/proc/%d/exe", pid)) {
 		f, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err != nil {
-			continue // it has ended, or runs: ETXTBSY
+			continue // ended, or busy: ETXTBSY
 		}
 		if _, err := f.Write([]byte("#!/bin/sh\n")); err == nil {
 			t.Errorf("%s was written", name)
@@ -81,10 +80,9 @@ func attackProgram(t testing.TB, pid int, names ...string) {
 	}
 }
 
-// TestNothingJoins is CVE-2016-9962: a process of the runtime's that enters a
-// running container can be caught there, with what it has open. Nothing of FRE's
-// ever enters: while many sandboxes start and are asked for what they use, one
-// looks for anybody but itself.
+// CVE-2016-9962: no process of FRE enters a running sandbox, so no process with open files can be
+// caught there. A watcher inside looks for other processes while many sandboxes start and report
+// their usage.
 func TestNothingJoins(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -108,7 +106,7 @@ func TestNothingJoins(t *testing.T) {
 	}
 	wait(t, s)
 
-	// The watcher sees those who do.
+	// The watcher sees a process that does enter.
 	in, end = pipe(t)
 	spec.Stdin = in
 	s, out, _ = startReady(t, h, spec)
@@ -129,7 +127,7 @@ func TestNothingJoins(t *testing.T) {
 	wait(t, s)
 }
 
-// join starts a process in the pid namespace of another.
+// join starts a process in the pid namespace of another process.
 func join(t testing.TB, pid int) *os.Process {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -152,10 +150,10 @@ func join(t testing.TB, pid int) *os.Process {
 	return p
 }
 
-// TestLeakedFile is CVE-2024-21626: a directory of the host's that the runtime
-// left open is a way out, by its number or as the working directory.
+// CVE-2024-21626: a sandbox inherits no open directory of the host, neither by number nor as the
+// working directory.
 func TestLeakedFile(t *testing.T) {
-	// One that every child of this process inherits, and one that only a fork does.
+	// Every child of this process inherits the descriptor, because it lacks O_CLOEXEC.
 	leaked, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +180,7 @@ func TestLeakedFile(t *testing.T) {
 	if got := run(t, h, prog(root, "through")); strings.Contains(got, "out") {
 		t.Errorf("through fd 3: %q", got)
 	}
-	// What it takes is one open directory.
+	// With one open directory the attack works.
 	spec := prog(root, "through")
 	spec.Channel = os.NewFile(uintptr(dup(t, leaked)), "leaked")
 	defer spec.Channel.Close()
@@ -200,19 +198,19 @@ func dup(t testing.TB, fd int) int {
 	return n
 }
 
-// mountPoints are where every sandbox has something mounted, and of which kind.
+// mountPoints lists the mount points of every sandbox with the kind of file system.
 var mountPoints = map[string]string{"/": "", "/proc": "proc", "/dev": "tmpfs", "/tmp": "tmpfs", "/work": ""}
 
-// swapped ends the other name of a mount point.
+// swapped is the suffix of a mount point's second name.
 const swapped = ".link"
 
-// checkMounts reads a /proc/self/mountinfo: each mount point of a sandbox has one
-// mount, and nothing is mounted elsewhere.
+// checkMounts reads a /proc/self/mountinfo. Each mount point of a sandbox must have exactly one
+// mount, and no other mount may exist.
 func checkMounts(info string) error {
 	seen := map[string]int{}
 	for line := range strings.Lines(info) {
 		before, after, _ := strings.Cut(line, " - ")
-		// A mount stays with its directory, whatever that is called by now.
+		// A mount stays with its directory after a rename.
 		point, kind := strings.TrimSuffix(strings.Fields(before)[4], swapped), strings.Fields(after)[0]
 		want, known := mountPoints[point]
 		if !known || want != "" && kind != want {
@@ -228,9 +226,8 @@ func checkMounts(info string) error {
 	return nil
 }
 
-// TestSymlinkedMountPoints is CVE-2021-30465, CVE-2019-19921, CVE-2025-31133,
-// CVE-2025-52565 and CVE-2025-52881: an image whose mount points lead elsewhere
-// has the runtime mount there. A start meets no symbolic link or fails.
+// CVE-2021-30465, CVE-2019-19921, CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881: a start never
+// mounts through a symbolic link at a mount point of the image; the start fails.
 func TestSymlinkedMountPoints(t *testing.T) {
 	h := openHost(t)
 	work := workDir(t, tenant)
@@ -272,8 +269,8 @@ func TestSymlinkedMountPoints(t *testing.T) {
 	})
 }
 
-// TestSwappedMountPoints swaps mount points and symbolic links while sandboxes
-// start: every one that starts has its mounts where they belong.
+// While another process swaps mount points and symbolic links, each sandbox that starts has its
+// mounts in the right places.
 func TestSwappedMountPoints(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -291,8 +288,8 @@ func TestSwappedMountPoints(t *testing.T) {
 	stop := make(chan struct{})
 	var swapping, group sync.WaitGroup
 	swapping.Go(func() {
-		// Some swaps to a start. Without a pause between them, lookups that wait for
-		// no rename to be under way would starve.
+		// Several swaps for each start. Without a pause, path lookups that wait for renames would
+		// starve.
 		pace := time.NewTicker(20 * time.Microsecond)
 		defer pace.Stop()
 		for i := 0; ; i++ {
@@ -301,7 +298,7 @@ func TestSwappedMountPoints(t *testing.T) {
 				return
 			case <-pace.C:
 			}
-			name := filepath.Join(root, points[i/64%len(points)]) // a row of swaps of each
+			name := filepath.Join(root, points[i/64%len(points)]) // a series of swaps for each mount point
 			if err := unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, name+swapped, unix.RENAME_EXCHANGE); err != nil {
 				t.Error(err)
 				return
@@ -328,7 +325,7 @@ func TestSwappedMountPoints(t *testing.T) {
 				switch {
 				case err == nil:
 					info, err := io.ReadAll(r)
-					if err == nil && len(info) > 0 { // /proc may have been swapped since
+					if err == nil && len(info) > 0 { // a swap may hide /proc meanwhile
 						err = checkMounts(string(info))
 					}
 					if err != nil {
@@ -359,8 +356,8 @@ func TestSwappedMountPoints(t *testing.T) {
 	}
 }
 
-// TestImageProc is CVE-2019-16884: an image that brings its own /proc, or a
-// volume over it, has the runtime write its security settings to a file.
+// CVE-2019-16884: an image or volume with its own /proc does not replace the real one, so security
+// settings never go to a plain file.
 func TestImageProc(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -392,7 +389,7 @@ func TestImageProc(t *testing.T) {
 			t.Errorf("mount over %s: %v, want %v", target, err, unix.EINVAL)
 		}
 	}
-	// Not through a link of the image's either.
+	// A link of the image does not help either.
 	if err := os.Symlink("/proc", filepath.Join(root, "volume")); err != nil {
 		t.Fatal(err)
 	}
@@ -408,8 +405,8 @@ func TestImageProc(t *testing.T) {
 	}
 }
 
-// TestStoreTampering: what images share is not to be changed from inside, not by
-// the owner of the file and not through another name for it.
+// A sandbox cannot change files that images share, not as the file's owner and not through another
+// link.
 func TestStoreTampering(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -422,7 +419,7 @@ func TestStoreTampering(t *testing.T) {
 	if err := unix.Stat(shared, &before); err != nil {
 		t.Fatal(err)
 	}
-	// The directory is open to all, so that nothing but the mount is in the way.
+	// The directory is open to all, so only the mount can prevent a change.
 	if err := os.Chmod(filepath.Join(root, "bin"), 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -456,8 +453,7 @@ func TestStoreTampering(t *testing.T) {
 	}
 }
 
-// TestHostPaths: what a function sees of its mounts and files names no path of
-// the host's but those of its own image and /work.
+// Mounts and open files show a function no path of the host except its own image and /work.
 func TestHostPaths(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -469,8 +465,8 @@ func TestHostPaths(t *testing.T) {
 	spec = prog(root, "readlink", "/proc/self/exe", "/proc/self/cwd", "/proc/self/root", "/proc/self/fd/0")
 	spec.Work = work
 	text += run(t, h, spec)
-	// The kernel names a bind mount by where its directory lies in its file system:
-	// FRE's own state directory, with the image's digest or the tenant's own name.
+	// The kernel names a bind mount by the directory's place in its file system: FRE's state
+	// directory with the image's digest or the tenant's name.
 	for _, named := range []string{root, work} {
 		if !strings.Contains(text, named) {
 			t.Errorf("%s is not among the mounts: the test proves nothing:\n%s", named, text)
@@ -492,8 +488,8 @@ func TestHostPaths(t *testing.T) {
 	}
 }
 
-// TestSharedMounts: a mount of one tenant's is not in another's tree, and neither
-// has the host's.
+// A tenant's mounts do not appear in another tenant's sandbox, and mounts of the host appear in
+// neither.
 func TestSharedMounts(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -517,7 +513,7 @@ func TestSharedMounts(t *testing.T) {
 			}
 		}
 	}
-	// /work of one is nowhere in the other.
+	// The other sandbox does not contain this /work.
 	if err := os.WriteFile(filepath.Join(work, "secret"), []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -529,7 +525,7 @@ func TestSharedMounts(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(other.Work, "secret")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	// Even one that is given the directory cannot enter what is its owner's alone.
+	// Even with the directory mounted, another tenant cannot enter a directory with mode 0700.
 	if err := os.Chmod(work, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// TestForkServer: the one capability of a fork server, over a user namespace of
-// its own, is good for nothing but the namespaces of its forks; the filter sees
-// to it.
+// A fork server has one capability over its own user namespace, good only for the namespaces of its
+// forks. The seccomp filter refuses the rest.
 func TestForkServer(t *testing.T) {
 	if err := sandbox.CanFork(); err != nil {
 		t.Skipf("this kernel has no fork servers: %v", err)

@@ -23,7 +23,7 @@ const (
 	capabilities = sandbox.DefenceCapabilities
 )
 
-// list is a row of attempts that all end alike.
+// list returns attempts that all end alike.
 func list(want string, off sandbox.Defence, names ...string) []try {
 	var tries []try
 	for _, name := range names {
@@ -32,8 +32,8 @@ func list(want string, off sandbox.Defence, names ...string) []try {
 	return tries
 }
 
-// TestNamespaces: no namespace is to be made or joined, by whatever call; in one
-// of its own a function would have every capability.
+// A function can neither make nor join a namespace, by any system call. In its own namespace a
+// function would have every capability.
 func TestNamespaces(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -42,7 +42,7 @@ func TestNamespaces(t *testing.T) {
 		"clone mount", "clone pid", "clone network", "setns",
 	}
 	refused(t, h, root, nil, append(list("EPERM", 0, kinds...), try{"clone3", "ENOSYS", seccomp}))
-	// Without the filter the tenant's namespace allows none below it.
+	// Without the filter, the tenant's namespace still allows no nested user namespace.
 	unfiltered := func(s *sandbox.Spec) { s.Without = seccomp }
 	for name, how := range outcomes(attempt(t, h, root, unfiltered, kinds...)) {
 		if want := map[bool]string{true: "ENOSPC", false: "EPERM"}[strings.Contains(name, "user")]; how != want {
@@ -51,9 +51,9 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestMounts: no file system is to be mounted, moved or unmounted, a cgroup's
-// with its release_agent (CVE-2022-0492) among them; nor without the filter, with
-// the capabilities of its own user namespace.
+// A function cannot mount, move or unmount a file system, including a cgroup with its release_agent
+// (CVE-2022-0492). Even without the filter and with all capabilities of its user namespace the
+// attempts fail.
 func TestMounts(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -83,7 +83,7 @@ func attempt(t testing.TB, h *sandbox.Host, root string, change func(*sandbox.Sp
 	return run(t, h, spec)
 }
 
-// TestPrivileges: what a function is not given it cannot take.
+// A function cannot gain privileges: no capabilities, groups, priorities, modules or clock.
 func TestPrivileges(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -93,7 +93,7 @@ func TestPrivileges(t *testing.T) {
 		try{"groups", "EPERM", capabilities},
 		try{"raise priority", "EACCES", 0},
 		try{"spare from the oom killer", "EACCES", 0},
-		try{"regain capabilities", "EPERM", capabilities}, // last: all others are gone with it
+		try{"regain capabilities", "EPERM", capabilities}, // last, because the attempt drops all capabilities
 	))
 	refused(t, h, root, func(s *sandbox.Spec) { s.User.UID, s.User.GID = 0, 0 }, []try{
 		{"device", "EPERM", 0},
@@ -104,9 +104,8 @@ func TestPrivileges(t *testing.T) {
 	})
 }
 
-// TestContainerRoot: the root of an ordinary image, with its capabilities and a
-// root it may write to, gets no further than a function does: each of them counts
-// in a user namespace that owns nothing but its own processes.
+// The root of an ordinary image gets no further than a function, despite its capabilities and
+// writable root: the capabilities count only in a user namespace that owns only its own processes.
 func TestContainerRoot(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -122,10 +121,10 @@ func TestContainerRoot(t *testing.T) {
 			{"chroot", "EPERM", seccomp | capabilities},
 			{"raise priority", "EACCES", 0},
 			{"spare from the oom killer", "EACCES", 0},
-			{"regain capabilities", "EPERM", capabilities}, // those above its bounding set
+			{"regain capabilities", "EPERM", capabilities}, // capabilities above the bounding set
 		},
 	))
-	// The namespace lets none be made below it, whatever root may do.
+	// The namespace allows no nested user namespace, even for root.
 	unfiltered := func(s *sandbox.Spec) {
 		container(s)
 		s.Without = seccomp
@@ -137,8 +136,8 @@ func TestContainerRoot(t *testing.T) {
 	}
 }
 
-// TestSystemCalls: what of the kernel's interface no function needs, and much
-// that was wrong with the kernel lay in, is not there.
+// A function cannot use parts of the kernel that no function needs and that had many security
+// faults.
 func TestSystemCalls(t *testing.T) {
 	h := openHost(t)
 	refused(t, h, fretest.Rootfs(t), nil, append(
@@ -149,8 +148,8 @@ func TestSystemCalls(t *testing.T) {
 	))
 }
 
-// TestSocketFamilies: AF_VSOCK, which no namespace covers and which leads to the
-// host of a virtual machine, and all families that no function needs.
+// A function cannot open sockets of AF_VSOCK, which reaches the host of a virtual machine past all
+// namespaces, or of other families that no function needs.
 func TestSocketFamilies(t *testing.T) {
 	h := openHost(t)
 	refused(t, h, fretest.Rootfs(t), nil, append(
@@ -159,8 +158,8 @@ func TestSocketFamilies(t *testing.T) {
 	))
 }
 
-// TestProc: nothing of the host's kernel is to be read or set in /proc and /sys,
-// not even by the tenant's root.
+// A function can neither read nor set the host's kernel through /proc and /sys, even as its
+// tenant's root.
 func TestProc(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -173,9 +172,8 @@ func TestProc(t *testing.T) {
 	}
 }
 
-// TestProcFiles: a sandbox that has files in /proc for ordinary tools finds no other
-// name there than theirs and its processes, of all that the host has, and nothing of
-// the host in them.
+// A sandbox with /proc files for ordinary tools shows only these files and its own processes. The
+// files tell nothing about the host.
 func TestProcFiles(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -203,7 +201,7 @@ func TestProcFiles(t *testing.T) {
 		t.Fatalf("the host itself has but %q: the test proves nothing", names)
 	}
 	commands = append(commands, "ls /proc/sys", "cat /proc/loadavg /proc/meminfo /proc/stat /proc/uptime /proc/cpuinfo", "cat /proc/self/mountinfo")
-	for _, memory := range []int64{8 << 20, 256 << 20} { // by a spawner, and by a parked sandbox
+	for _, memory := range []int64{8 << 20, 256 << 20} { // started by a spawner, and from a parked sandbox
 		spec := prog(root)
 		files(&spec)
 		spec.Limits.MemoryBytes = memory
@@ -230,9 +228,8 @@ func TestProcFiles(t *testing.T) {
 	}
 }
 
-// TestSetuid: a program with the set-uid bit or file capabilities, which got into
-// a root by whatever way, runs as who started it. The mount's flag and the
-// process's each do alone.
+// A program with the set-uid bit or file capabilities runs as the user who starts the program. The
+// mount's flag and the process's flag each suffice alone.
 func TestSetuid(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -263,7 +260,7 @@ func TestSetuid(t *testing.T) {
 		{"/bin/suid", noNewPrivs, nothing},
 		{"/bin/suid", nosuid | noNewPrivs, "euid 0 caps 0000000000000000\n"},
 		{"/bin/capable", 0, nothing},
-		{"/bin/capable", nosuid, ""}, // the bounding set lacks what the file grants
+		{"/bin/capable", nosuid, ""}, // the bounding set lacks the file's capability
 		{"/bin/capable", nosuid | noNewPrivs, ""},
 		{"/bin/capable", nosuid | capabilities, "euid 1000 caps 0000000000200000\n"},
 	} {
@@ -281,8 +278,8 @@ func TestSetuid(t *testing.T) {
 	}
 }
 
-// TestKeys: a sandbox has no use of the kernel's keys; where it had, one tenant's
-// would not be another's, and neither would a session's.
+// A sandbox cannot use the kernel's keys. Without the filter, keys of tenants and sessions are
+// still separate.
 func TestKeys(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -297,7 +294,7 @@ func TestKeys(t *testing.T) {
 		want string
 	}{
 		{another, "permission denied"},
-		{tenant, ""}, // the key is there, and open to its owner
+		{tenant, ""}, // the key exists and is open to its owner
 	} {
 		spec := prog(root, "readkey", id)
 		spec.User, spec.Without = c.user, seccomp
@@ -314,13 +311,13 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestNoCore: a crash leaves no core and calls no helper of the host's, even
-// where cores go to a pipe, which no limit but 1 stops (core(5)).
+// A crash writes no core file and starts no helper of the host, even if the host pipes cores to a
+// helper, which only a core limit of 1 prevents (core(5)).
 func TestNoCore(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
 	called := "/tmp/core-helper-called"
-	if os.Getenv("FRE_V2") != "" { // a machine of our own, unlike where the rest runs
+	if os.Getenv("FRE_V2") != "" { // only on a machine of the test's own
 		const pattern = "/proc/sys/kernel/core_pattern"
 		before := content(t, pattern)
 		if err := os.WriteFile(pattern, []byte("|/bin/busybox touch "+called), 0); err != nil {

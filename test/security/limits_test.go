@@ -13,9 +13,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// TestBombs: bombs of every kind end at their sandbox's limit, take nothing with
-// them, and go without a trace when it is killed. What they cost a neighbour is
-// measured by test/robustness.
+// A bomb of processes, memory, files or CPU stops at its sandbox's limit, harms no neighbour, and
+// leaves no trace after the kill. test/robustness measures the cost for a neighbour.
 func TestBombs(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -23,7 +22,7 @@ func TestBombs(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		args []string
-		ends bool // by itself
+		ends bool // ends without a kill
 	}{
 		{"processes", []string{"copies", "100000"}, false},
 		{"processes without end", []string{"copies", "-1"}, false},
@@ -69,10 +68,9 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// TestKernelMemory: data that waits in sockets is limited as memory is. Datagrams beyond that
-// are dropped on cgroup v1, and end their sandbox on v2, where they are its memory; connections,
-// which the kernel rather lets grow, and answers of netlink's, which it charges to nobody, end
-// their sandbox, and so do file locks.
+// The memory limit covers data in sockets. On cgroup v1 the kernel drops further datagrams; on v2
+// they count as the sandbox's memory and end the sandbox. Connections, netlink answers and file
+// locks over the limit end the sandbox as well.
 func TestKernelMemory(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -90,7 +88,7 @@ func TestKernelMemory(t *testing.T) {
 	}
 	floods := []string{"flood-connections", "flood-netlink"}
 	if _, err := os.Stat("/sys/kernel/slab/file_lock_cache/total_objects"); err == nil {
-		floods = append(floods, "flood-locks") // on other kernels there is no bound of them
+		floods = append(floods, "flood-locks") // other kernels have no limit for locks
 	}
 	for _, flood := range floods {
 		spec := prog(root, flood)
@@ -103,7 +101,7 @@ func TestKernelMemory(t *testing.T) {
 	}
 }
 
-// TestDiskFill: a full /tmp, by bytes or by files, is full for one sandbox only.
+// A sandbox that fills its /tmp, by bytes or by files, does not fill another sandbox's.
 func TestDiskFill(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -14,9 +14,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// servers listens where a function must not get: on the host's loopback in both
-// protocols, on an abstract socket, on a socket in a directory. It returns each
-// one's network and address.
+// servers listens at places that a function must not reach: the host's loopback in both protocols,
+// an abstract socket, and a socket in a directory. It returns each network and address.
 func servers(t *testing.T) [][2]string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -46,8 +45,8 @@ func servers(t *testing.T) [][2]string {
 	return found
 }
 
-// TestHostSockets: servers of the host are out of reach, by whatever kind of
-// socket, for a function without a network; so is another sandbox's loopback.
+// A function without a network cannot reach servers of the host by any kind of socket, nor another
+// sandbox's loopback.
 func TestHostSockets(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -59,7 +58,7 @@ func TestHostSockets(t *testing.T) {
 		if got := run(t, h, prog(root, "connect", s[0], s[1])); got != want {
 			t.Errorf("connect to %s %s: %q, want %q", s[0], s[1], got, want)
 		}
-		// A build step is on the host's network: loopback is there, and the rest not.
+		// A build step is on the host's network: it reaches loopback only.
 		spec := prog(root, "connect", s[0], s[1])
 		spec.Network = sandbox.NetworkHost
 		switch {
@@ -79,8 +78,8 @@ func TestHostSockets(t *testing.T) {
 	}
 }
 
-// TestNeighbourSockets: what listens in one sandbox is not there for another, of
-// the same tenant too, and neither is its abstract socket.
+// A sandbox cannot reach a server or an abstract socket of another sandbox, even of the same
+// tenant.
 func TestNeighbourSockets(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -96,8 +95,8 @@ func TestNeighbourSockets(t *testing.T) {
 	}
 }
 
-// TestGivenSocket: a directory of the host's with a socket in it, mounted by
-// mistake, is the one way; it is open only as far as the socket's own mode.
+// Only a socket in a directory that the host mounts by mistake is reachable, and only as far as the
+// socket's mode allows.
 func TestGivenSocket(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -13,20 +13,20 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// secretOfA is what only the tenant a's sandbox is to read.
+// secretOfA may be read by tenant a's sandbox only.
 const secretOfA = "sk_live_of-tenant-a"
 
-// TestOthersSecrets: a tenant's secret is read by its own sandbox, and by no way out of
-// another's, nor from the image they share, nor by another user of the host.
+// Only a tenant's own sandbox reads its secret. Another sandbox, the shared image and other users
+// of the host never show the secret.
 func TestOthersSecrets(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	in, _ := pipe(t) // so that it goes on
+	in, _ := pipe(t) // keeps the sandbox running
 	owner := prog(root, "orders")
 	owner.Stdin, owner.Secrets = in, []sandbox.Secret{{Name: "key", Value: []byte(secretOfA + "\n")}}
 	a, _, _ := startReady(t, h, owner)
 
-	// It is there for whom it is meant, who cannot change it or have it elsewhere.
+	// The owner can read the secret, but not change or move it.
 	attempts := []string{"write /run/secrets/key x", "write /run/secrets/new x", "remove /run/secrets/key", "rename /run/secrets/key /tmp/key", "mkdir /run/more"}
 	got := orders(t, h, owner, append([]string{"cat /run/secrets/key"}, attempts...)...)
 	if !strings.Contains(got[0], secretOfA) {
@@ -51,7 +51,7 @@ func TestOthersSecrets(t *testing.T) {
 			t.Errorf("another tenant: %s: %q", ways[i], got)
 		}
 	}
-	// What the host shows of its processes, to root even.
+	// The host's view of the processes, as root.
 	for _, file := range []string{"environ", "cmdline", "mountinfo", "mounts", "stat", "status"} {
 		raw, err := os.ReadFile(filepath.Join("/proc", pid, file))
 		if err != nil {
@@ -61,7 +61,7 @@ func TestOthersSecrets(t *testing.T) {
 			t.Errorf("/proc/%s/%s shows the secret", pid, file)
 		}
 	}
-	// Root sees it by its owner's process; another user of the host does not.
+	// Root reads the secret through the owner's process; another user of the host cannot.
 	path := filepath.Join("/proc", pid, "root/run/secrets/key")
 	if raw, err := os.ReadFile(path); err != nil || string(raw) != secretOfA+"\n" {
 		t.Errorf("root reads %q, %v: the way to it is wrong", raw, err)

@@ -30,13 +30,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The attacker and the one attacked.
+// The attacker and the victim.
 var (
 	tenant  = sandbox.User{Tenant: "a", HostBase: 10 << 16, UID: 1000, GID: 1000}
 	another = sandbox.User{Tenant: "b", HostBase: 11 << 16, UID: 1000, GID: 1000}
 )
 
-// within bounds what a test waits for; nothing measured depends on it.
+// within bounds the waits of a test; no measurement depends on it.
 const within = 2 * time.Minute
 
 func openHost(t testing.TB) *sandbox.Host {
@@ -56,7 +56,7 @@ func openHost(t testing.TB) *sandbox.Host {
 	return h
 }
 
-// prog is a sandbox that runs the tests' program.
+// prog is a sandbox that runs testprog.
 func prog(root string, args ...string) sandbox.Spec {
 	return sandbox.Spec{Rootfs: root, Args: append([]string{"/bin/prog"}, args...), User: tenant}
 }
@@ -71,7 +71,7 @@ func pipe(t testing.TB) (r, w *os.File) {
 	return r, w
 }
 
-// start starts a sandbox; what it writes can be read from out.
+// start starts a sandbox; out is its output.
 func start(t testing.TB, h *sandbox.Host, spec sandbox.Spec) (s *sandbox.Sandbox, out *os.File) {
 	t.Helper()
 	out, w := pipe(t)
@@ -95,7 +95,7 @@ func startReady(t testing.TB, h *sandbox.Host, spec sandbox.Spec) (s *sandbox.Sa
 	return s, out, readLine(t, out)
 }
 
-// readLine reads byte by byte: what follows stays in the pipe.
+// readLine reads byte by byte, so that the rest stays in the pipe.
 func readLine(t testing.TB, r io.Reader) string {
 	t.Helper()
 	var line []byte
@@ -120,7 +120,7 @@ func wait(t testing.TB, s *sandbox.Sandbox) sandbox.ExitStatus {
 	return s.Status()
 }
 
-// run starts a sandbox, waits for its end and returns all it wrote.
+// run starts a sandbox, waits for its end and returns its output.
 func run(t testing.TB, h *sandbox.Host, spec sandbox.Spec) string {
 	t.Helper()
 	s, out := start(t, h, spec)
@@ -132,9 +132,8 @@ func run(t testing.TB, h *sandbox.Host, spec sandbox.Spec) string {
 	return string(text)
 }
 
-// bare runs the tests' program as a plain container would be: as root with every
-// capability, in new namespaces, all of /proc there. An attack that does not even
-// succeed here proves nothing.
+// bare runs testprog as in a plain container: as root with every capability, in new namespaces,
+// with the whole /proc. An attack that fails even here proves nothing.
 func bare(t testing.TB, root string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -152,24 +151,24 @@ func bare(t testing.TB, root string, args ...string) string {
 	return string(out)
 }
 
-// try is one attempt of testprog's list: how it has to end in a sandbox, and the
-// defences without which it succeeds there; where no such switch is safe, or the
-// namespaces alone stop it, 0: it succeeds bare.
+// try is one attempt from testprog's list: its required end in a sandbox, and the defences without
+// which the attempt succeeds. With off 0, either no defence is safe to switch off or the namespaces
+// alone suffice; then the attempt must succeed bare.
 type try struct {
 	name, want string
 	off        sandbox.Defence
 }
 
-// rare is what a kernel may be built without, or what the root of the machine may
-// not either: then there is nothing to attack.
+// rare lists features that a kernel may lack, or that even the machine's root may not use. Then
+// there is nothing to attack.
 var rare = []string{
 	"kexec", "kernel module", "kernel memory", "sysrq", "modules", "userfaultfd", "io_uring", "bpf", "perf_event_open",
 	"vsock", "alg", "xdp", "tipc", "xfrm", "audit", "quotactl", "fanotify", "mount cgroup", "sysfs", "spare from the oom killer",
 	"accounting", "kernel log", "symbols", "keys", "key users",
 }
 
-// refused runs every attempt in a sandbox, where it has to end as it should, and
-// where it has to succeed. Of several defences each has to do alone.
+// refused runs every attempt in a sandbox, requires its failure, and requires its success without
+// the defences. Of several defences each must suffice alone.
 func refused(t *testing.T, h *sandbox.Host, root string, change func(*sandbox.Spec), tries []try) {
 	t.Helper()
 	spec := func(names []string, off sandbox.Defence) sandbox.Spec {
@@ -217,7 +216,7 @@ func refused(t *testing.T, h *sandbox.Host, root string, change func(*sandbox.Sp
 	}
 }
 
-// outcomes reads what testprog's attack prints: "name: how it ended" lines.
+// outcomes parses the output of testprog's attack: lines of "name: result".
 func outcomes(text string) map[string]string {
 	found := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -227,15 +226,14 @@ func outcomes(text string) map[string]string {
 	return found
 }
 
-// own gives a sandbox's root a file that belongs to its tenant and is open to
-// all.
+// own adds a file to a sandbox's root that belongs to the tenant and is open to all.
 func own(t testing.TB, root string) {
 	t.Helper()
 	name := filepath.Join(root, "bin/own")
 	if err := os.WriteFile(name, []byte("original"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(name, 0o777); err != nil { // whatever the umask
+	if err := os.Chmod(name, 0o777); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 	if err := os.Chown(name, int(tenant.HostBase)+1000, int(tenant.HostBase)+1000); err != nil {
@@ -265,8 +263,7 @@ func workDir(t testing.TB, user sandbox.User) string {
 	return dir
 }
 
-// memfd returns a number of this process's own fd that refers to the memory file
-// of that name.
+// memfd returns the path of this process's open memory file with the given name.
 func memfd(t testing.TB, name string) string {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/self/fd/*")
