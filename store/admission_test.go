@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAdmission: who admits images is asked about each that is new, before anything of it is
-// on disk, and told when it is in the lists; what is refused leaves nothing.
+// TestAdmission: The store asks the admission function about each new image before it writes to
+// disk, and tells it once the image is listed. A refused image leaves nothing on disk.
 func TestAdmission(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
@@ -69,8 +69,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestNaming: who watches over names is asked before one goes to another image, and of nothing
-// else; where that is refused the name stays, and nothing is left of an image made for it.
+// TestNaming: The store asks the naming function only before a name moves to another image. After a
+// refusal the name stays, and the image built for it leaves nothing on disk.
 func TestNaming(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
@@ -96,7 +96,7 @@ func TestNaming(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // its own names
+	for range 2 { // free names, then the image's own
 		if _, err := s.Tag(ctx, first.Digest, "f:more"); err != nil {
 			t.Fatal(err)
 		}

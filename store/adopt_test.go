@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdopt: what a sandbox leaves is taken itself where nobody can change it
-// afterwards, and is copied elsewhere; the tree is the same.
+// TestAdopt: The store adopts the file of a sandbox if nobody can change the file afterwards, and
+// copies it otherwise. Both ways give the same tree.
 func TestAdopt(t *testing.T) {
 	requireRoot(t)
 	const user = 100000
@@ -22,8 +22,8 @@ func TestAdopt(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		adopted bool
-		// prepare does to the file at path what the sandbox did; change, unless nil, what
-		// it does once the file is in the store.
+		// prepare acts on the file at path as the sandbox would; change, unless nil, acts once the
+		// file is in the store.
 		prepare func(t *testing.T, path string) (change func() error)
 	}{
 		{name: "plain", adopted: true},
@@ -37,9 +37,9 @@ func TestAdopt(t *testing.T) {
 			must(t, os.Link(path, path+".other"))
 			fd, err := unix.Open(path+".other", unix.O_PATH|unix.O_CLOEXEC, 0)
 			must(t, err)
-			name := fmt.Sprintf("/proc/self/fd/%d", fd) // no directory above is in the way
+			name := fmt.Sprintf("/proc/self/fd/%d", fd) // bypasses the permissions of the directories above
 			return func() error {
-				// A thread's file system user id, with which go its capabilities.
+				// Setfsuid drops the thread's file capabilities, too.
 				runtime.LockOSThread()
 				defer runtime.UnlockOSThread()
 				must(t, unix.Setfsuid(user))
@@ -130,8 +130,8 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// adopt makes an image of the file at path, in which it is "file", and says whether
-// it is the file itself. Under a second path and mode it is another.
+// adopt makes an image of the file at path under the name "file", and reports whether the image
+// holds the very inode. A second path and mode give a second object.
 func adopt(t *testing.T, s *Store, path string) (_ *Image, adopted bool) {
 	t.Helper()
 	w, err := s.Create()

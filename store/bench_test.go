@@ -32,7 +32,8 @@ func benchTree(b *testing.B, s *Store, n int) Digest {
 	return d
 }
 
-// many is how many files or images a benchmark has: with -short few, to see that it runs.
+// many is the number of files or images of a benchmark: few with -short, which only checks that the
+// benchmark runs.
 func many() int {
 	if testing.Short() {
 		return 100
@@ -40,7 +41,7 @@ func many() int {
 	return 10000
 }
 
-// BenchmarkPutImage links an image of 10,000 files; removing it is not counted.
+// BenchmarkPutImage links an image of 10,000 files. The removal is not timed.
 func BenchmarkPutImage(b *testing.B) {
 	s := openStore(b, b.TempDir())
 	d := benchTree(b, s, many())
@@ -59,7 +60,7 @@ func BenchmarkPutImage(b *testing.B) {
 	}
 }
 
-// BenchmarkCommit imports 10,000 files, all new or all there already.
+// BenchmarkCommit imports 10,000 files, all new or all known.
 func BenchmarkCommit(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		s := openStore(b, b.TempDir())
@@ -81,7 +82,7 @@ func BenchmarkCommit(b *testing.B) {
 	})
 }
 
-// BenchmarkAdopt takes over 10,000 files of 4 KiB, or copies them.
+// BenchmarkAdopt adopts or copies 10,000 files of 4 KiB.
 func BenchmarkAdopt(b *testing.B) {
 	requireRoot(b)
 	for _, copied := range []bool{false, true} {
@@ -135,8 +136,8 @@ func BenchmarkAdopt(b *testing.B) {
 	}
 }
 
-// BenchmarkRemoveImage removes an image of 100 files, 10 of them its own, out of
-// 2,000: what it costs beside what the number of images costs.
+// BenchmarkRemoveImage removes an image of 100 files, 10 of them unique, from a store of 20 or
+// 2,000 images.
 func BenchmarkRemoveImage(b *testing.B) {
 	for _, images := range []int{20, min(2000, many())} {
 		b.Run(fmt.Sprintf("images=%d", images), func(b *testing.B) {
@@ -164,7 +165,7 @@ func BenchmarkRemoveImage(b *testing.B) {
 	}
 }
 
-// BenchmarkSweep looks through a store in which nothing is loose.
+// BenchmarkSweep sweeps a store without loose objects.
 func BenchmarkSweep(b *testing.B) {
 	s := openStore(b, b.TempDir())
 	d := benchTree(b, s, many())
@@ -176,7 +177,7 @@ func BenchmarkSweep(b *testing.B) {
 	}
 }
 
-// BenchmarkCheck reads 50 images of 1,010 files each, 1,000 of them in common.
+// BenchmarkCheck reads 50 images of 1,010 files each; 1,000 of the files are shared.
 func BenchmarkCheck(b *testing.B) {
 	s := openStoreUnchecked(b, b.TempDir())
 	base := benchTree(b, s, min(1000, many()))
@@ -196,9 +197,8 @@ func BenchmarkCheck(b *testing.B) {
 	}
 }
 
-// BenchmarkPutImageOfNewCode makes images that differ in one small part only, as a
-// redeployment after an edit does: the part is committed, too. files is that of
-// what they share.
+// BenchmarkPutImageOfNewCode commits a small part and makes an image with it, as a redeployment
+// after an edit does. files is the number of files that the images share.
 func BenchmarkPutImageOfNewCode(b *testing.B) {
 	for _, files := range []int{min(1000, many()), min(8000, many())} {
 		b.Run(fmt.Sprint("files=", files), func(b *testing.B) {

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestChanges: what each call changes is noted in order, and the lists have the
-// generation of their own last change.
+// TestChanges: The store notes the changes of each call in order. Each list has the generation of
+// its own last change.
 func TestChanges(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	a := putTree(t, s, map[string]string{"a": "a"})
@@ -77,8 +77,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestChangesForgotten: the ring keeps the last ones and says when it cannot
-// answer.
+// TestChangesForgotten: The ring keeps the latest changes and says when it cannot answer.
 func TestChangesForgotten(t *testing.T) {
 	var reserved []uint64
 	c := NewChanges(100)
@@ -112,8 +111,7 @@ func TestChangesForgotten(t *testing.T) {
 	}
 }
 
-// TestChangesClock: a clock that is turned back does not turn the changes' times
-// back.
+// TestChangesClock: The times of changes never go back, even if the clock does.
 func TestChangesClock(t *testing.T) {
 	c := NewChanges(0)
 	clock := testTime
@@ -148,11 +146,11 @@ func TestChangesAfter(t *testing.T) {
 	go c.Add(Change{})
 	<-after
 	<-c.After(7)
-	<-c.After(3) // forgotten: Since says so
+	<-c.After(3) // forgotten: Since reports this
 }
 
-// TestGenerationNeverRepeats: over clean and unclean ends, a clock turned back, a
-// lost or damaged file, and one change more than was reserved.
+// TestGenerationNeverRepeats: A generation never repeats: after clean and unclean ends, a clock
+// turned back, a lost or damaged file, and more changes than were reserved.
 func TestGenerationNeverRepeats(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	path := filepath.Join(s.disk.dir, generationName)
@@ -169,7 +167,7 @@ func TestGenerationNeverRepeats(t *testing.T) {
 	s = reopen(t, s)
 	ahead("closed and opened", s)
 
-	// As after kill -9: nothing but the file tells how far it had come.
+	// As after kill -9: only the file tells the last generation.
 	for s.Changes().reserved == s.Changes().start+reserveAhead {
 		s.Changes().Add(make([]Change, reserveAhead/16)...)
 	}
@@ -182,7 +180,7 @@ func TestGenerationNeverRepeats(t *testing.T) {
 		t.Errorf("file holds %q after generation %d", b, last)
 	}
 
-	// The clock is far behind what the file says.
+	// The clock is far behind the file.
 	last = uint64(time.Now().Add(100*365*24*time.Hour).UnixMilli()) << 10
 	if err := os.WriteFile(path, []byte(strconv.FormatUint(last, 10)), 0o600); err != nil {
 		t.Fatal(err)
@@ -190,7 +188,7 @@ func TestGenerationNeverRepeats(t *testing.T) {
 	s = reopen(t, s)
 	ahead("clock turned back", s)
 
-	last = uint64(time.Now().UnixMilli())<<10 - 1 // of the runs before that, which went by the clock
+	last = uint64(time.Now().UnixMilli())<<10 - 1 // an earlier run's value, derived from the clock
 	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}

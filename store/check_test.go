@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flip changes one bit of a file in place: its metadata stays.
+// flip changes one bit of a file in place and keeps the metadata.
 func flip(t *testing.T, path string) {
 	t.Helper()
 	st, err := os.Stat(path)
@@ -36,7 +36,7 @@ func flip(t *testing.T, path string) {
 	}
 }
 
-// damagedStore has two images, that share a tree, and is damaged by damage.
+// damagedStore makes two images that share a tree, then calls damage.
 func damagedStore(t *testing.T, damage func(s *Store, img *Image, object func(content string) string)) (*Store, *Image) {
 	t.Helper()
 	return damagedStoreIn(t, t.TempDir(), damage)
@@ -80,7 +80,7 @@ func damagedStoreIn(t *testing.T, dir string, damage func(s *Store, img *Image, 
 	return s, img
 }
 
-// checkAll runs Check and returns what it found.
+// checkAll runs Check and returns the reported problems.
 func checkAll(t *testing.T, s *Store, o CheckOptions) []string {
 	t.Helper()
 	found := []string{}
@@ -105,12 +105,12 @@ func checkAll(t *testing.T, s *Store, o CheckOptions) []string {
 	return found
 }
 
-// damaging is what a case of TestCheckRepairs damages.
+// damaging holds the arguments of a case of TestCheckRepairs.
 type damaging struct {
 	t      *testing.T
 	s      *Store
 	img    *Image
-	object func(content string) string // its path
+	object func(content string) string // returns the object's path
 }
 
 func TestCheckRepairs(t *testing.T) {
@@ -129,7 +129,7 @@ func TestCheckRepairs(t *testing.T) {
 		name   string
 		damage damage
 		want   []string // with repair
-		gone   bool     // the image app:1
+		gone   bool     // whether the image app:1 is dropped
 	}{
 		{"nothing", func(x damaging) {}, []string{}, false},
 		{"missing link", func(x damaging) {
@@ -198,7 +198,7 @@ func TestCheckRepairs(t *testing.T) {
 				os.MkdirAll(filepath.Join(x.s.disk.dir, "images/stray/rootfs"), 0o700))
 			image := filepath.Dir(x.s.Rootfs(x.img.Digest))
 			must(x.t, os.Link(x.object("own"), filepath.Join(image, "stray")), os.Link(x.object("own"), filepath.Join(image, hiddenName, "stray")))
-			must(x.t, os.Symlink("/etc", filepath.Join(x.s.disk.dir, "objects/00"))) // where a directory may be
+			must(x.t, os.Symlink("/etc", filepath.Join(x.s.disk.dir, "objects/00"))) // in place of a directory
 		}, []string{
 			"images/X/hidden/stray: none of the store's files → removed",
 			"images/X/stray: none of the store's files → removed",
@@ -208,7 +208,7 @@ func TestCheckRepairs(t *testing.T) {
 			"trees/stray: none of the store's files → removed",
 			"images/stray: none of the store's files → removed",
 		}, false},
-		// From here on something is lost for good.
+		// The next cases lose content for good.
 		{"flipped bit", func(x damaging) {
 			flip(x.t, x.object("own"))
 		}, []string{
@@ -252,14 +252,14 @@ func TestCheckRepairs(t *testing.T) {
 				}
 				return lines
 			}
-			for range 2 { // a check alone changes nothing
+			for range 2 { // Check without Repair changes nothing
 				found := checkAll(t, s, CheckOptions{})
 				if (len(found) == 0) != (len(c.want) == 0) || strings.Contains(strings.Join(found, ""), "→") {
 					t.Errorf("without repair: %q", found)
 				}
 			}
 			found := tell(checkAll(t, s, CheckOptions{Repair: true}))
-			slices.Sort(found) // the order is that of the disk
+			slices.Sort(found) // Check reports in the order of the disk
 			slices.Sort(c.want)
 			if diff := cmp.Diff(c.want, found); diff != "" {
 				t.Errorf("found (-want +got):\n%s", diff)
@@ -271,7 +271,7 @@ func TestCheckRepairs(t *testing.T) {
 				t.Errorf("the image after the repair: %v", err)
 			}
 			checkStore(t, s)
-			// What was lost can be built again.
+			// A build brings the lost image back.
 			release := s.Hold()
 			defer release()
 			own := putTree(t, s, map[string]string{"config": "config", "own/file": "own"})
@@ -284,8 +284,8 @@ func TestCheckRepairs(t *testing.T) {
 	}
 }
 
-// TestCheckSources: content comes back from another copy, or from elsewhere; what
-// does not fit is not taken; an image in use is not dropped.
+// TestCheckSources: Check restores content from another copy or from a registry and rejects wrong
+// content. Check does not drop an image in use.
 func TestCheckSources(t *testing.T) {
 	damaged := func() (*Store, *Image) {
 		return damagedStore(t, func(_ *Store, _ *Image, object func(string) string) { flip(t, object("own")) })
@@ -302,7 +302,7 @@ func TestCheckSources(t *testing.T) {
 	fails := func(err error) fetching {
 		return func(context.Context, *Entry, map[Digest]bool) (io.ReadCloser, string, error) { return nil, "", err }
 	}
-	// Only what a registry knows is asked for.
+	// Check asks only for images that a registry knows.
 	s, img := damaged()
 	found := checkAll(t, s, CheckOptions{Fetch: fetch("own")})
 	want := []string{"objects/X: content has changed", "images/X: the file own/file is lost"}
@@ -320,7 +320,7 @@ func TestCheckSources(t *testing.T) {
 		o    CheckOptions
 		want string
 	}{
-		{CheckOptions{Fetch: fetch("own")}, ""}, // nothing is lost yet
+		{CheckOptions{Fetch: fetch("own")}, ""}, // a copy may still come
 		{CheckOptions{Repair: true, Fetch: fails(unix.ENOSPC)}, "; repair failed: no space left on device"},
 		{CheckOptions{Repair: true, Fetch: fetch("own")}, " → fetched from registry"},
 	} {
@@ -368,8 +368,8 @@ func TestCheckSources(t *testing.T) {
 	checkImage(t, s, img)
 }
 
-// TestCheckFetchesTree: a list of files that is lost comes back from elsewhere; what
-// is another is not taken, and for want of room nothing is dropped.
+// TestCheckFetchesTree: Check fetches a lost file list and rejects a wrong one. Check drops nothing
+// because of a full disk.
 func TestCheckFetchesTree(t *testing.T) {
 	var tree *Tree
 	s, img := damagedStore(t, func(s *Store, img *Image, _ func(string) string) {
@@ -388,9 +388,9 @@ func TestCheckFetchesTree(t *testing.T) {
 	}
 	for _, c := range []struct {
 		o    CheckOptions
-		want []string // after what is wrong
+		want []string // the ends of the lines after "content has changed"
 	}{
-		{CheckOptions{FetchTree: gives(tree, nil)}, []string{""}}, // nothing is lost yet
+		{CheckOptions{FetchTree: gives(tree, nil)}, []string{""}}, // the list may still come
 		{CheckOptions{Repair: true, FetchTree: gives(nil, unix.ENOSPC)}, []string{"; repair failed: no space left on device"}},
 		{CheckOptions{Repair: true, FetchTree: gives(tree, nil)}, []string{" → fetched from registry"}},
 		{CheckOptions{Repair: true, FetchTree: gives(nil, nil)}, nil},
@@ -416,7 +416,7 @@ func TestCheckFetchesTree(t *testing.T) {
 	}
 }
 
-// TestCheckCopies: an object that has several copies is mended with one of them.
+// TestCheckCopies: Check repairs an object from one of its other copies.
 func TestCheckCopies(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	s.disk.linkLimit = 2

@@ -34,9 +34,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// crashChild puts and removes images until it is killed, or kills itself at the
-// failpoint "name/count". It says on stdout what it is about to do and what has
-// been acknowledged.
+// crashChild puts and removes images until the parent kills it, or until it kills itself at the
+// failpoint "name/count". It prints each removal before the call, and each other step once the
+// store has acknowledged it.
 func crashChild(dir, failpoint string) error {
 	s, err := Open(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -48,7 +48,7 @@ func crashChild(dir, failpoint string) error {
 	if err != nil {
 		return err
 	}
-	for i := run * 1000; ; i++ { // no key comes again: what was untagged stays so
+	for i := run * 1000; ; i++ { // keys never repeat: untagged names stay untagged
 		key := strconv.Itoa(i)
 		w, err := s.Create()
 		if err != nil {
@@ -78,7 +78,7 @@ func crashChild(dir, failpoint string) error {
 		release()
 		fmt.Println("put", img.Digest)
 		fmt.Println("generation", s.Changes().Generation())
-		// Names move from image to image; one that was taken away stays away.
+		// One name moves from image to image; the other is removed and stays away.
 		if _, err := s.Tag(ctx, img.Digest, "moving"); err != nil {
 			return err
 		}
@@ -109,15 +109,15 @@ func crashChild(dir, failpoint string) error {
 	}
 }
 
-// killAt ends the process when it is at the failpoint "name/count".
+// killAt kills the process at the failpoint "name/count".
 func killAt(failpoint string) func(point string) error {
 	name, count, _ := strings.Cut(failpoint, "/")
 	left, _ := strconv.Atoi(count)
 	return func(point string) error {
 		if point == name {
 			if left--; left <= 0 {
-				_ = unix.Kill(os.Getpid(), unix.SIGKILL) // the parent sees whether it died
-				select {}                                // until the signal is there
+				_ = unix.Kill(os.Getpid(), unix.SIGKILL) // the parent checks for the signal
+				select {}                                // until the signal arrives
 			}
 		}
 		return nil
@@ -153,7 +153,7 @@ func copyFile(t *testing.T, to, from string) {
 	}
 }
 
-// TestCrashInRepair kills repairs half way: the next one ends them.
+// TestCrashInRepair kills repairs half way. The next repair completes the work.
 func TestCrashInRepair(t *testing.T) {
 	for _, failpoint := range []string{
 		"before repair/1", "before repair/2", "before repair/3", "repaired/1", "repaired/2", "repaired/3", "object half repaired/1",
@@ -163,7 +163,7 @@ func TestCrashInRepair(t *testing.T) {
 			t.Parallel()
 			s, img := damagedStore(t, func(s *Store, img *Image, object func(string) string) {
 				own := filepath.Join(s.Rootfs(img.Digest), "own/file")
-				copyFile(t, object("own")+".1", object("own")) // a copy that is sound, so that the object is written
+				copyFile(t, object("own")+".1", object("own")) // a sound copy, so that the repair writes the object
 				for _, err := range []error{
 					os.Truncate(object("own"), 1), os.Remove(own), os.RemoveAll(filepath.Join(s.Rootfs(img.Digest), "usr")),
 				} {
@@ -188,7 +188,7 @@ func TestCrashInRepair(t *testing.T) {
 			if found := checkAll(t, s, CheckOptions{}); len(found) > 0 {
 				t.Errorf("after the repair: %q", found)
 			}
-			// "shared" is lost, and with it both images.
+			// The content "shared" is lost, and both images with it.
 			if _, err := s.Image(string(img.Digest)); !errors.Is(err, fs.ErrNotExist) || len(s.Images()) > 0 {
 				t.Errorf("%d images, %v", len(s.Images()), err)
 			}
@@ -200,19 +200,19 @@ func TestCrashInRepair(t *testing.T) {
 	}
 }
 
-// crash runs a child and returns once it is dead; kill, if not nil, is called
-// after each line the child prints and says whether to kill it then. It updates
-// what must be there and what may be gone.
+// crash runs a child and returns once the child is dead. After each line of the child, run asks
+// kill, if not nil, whether to kill the child now. crash records the images that must exist and the
+// images that may be gone.
 type crash struct {
 	have     map[Digest]bool
 	removing Digest
 	function Digest // last acknowledged
-	tagged   Digest // what the name moving was last acknowledged to mean
-	untagged string // the name last taken away
-	lines    int    // of the last child
-	runs     int    // children before
+	tagged   Digest // the image last acknowledged under the name moving
+	untagged string // the last removed name
+	lines    int    // printed by the last child
+	runs     int    // number of earlier children
 
-	generation uint64 // the last that was given out
+	generation uint64 // the last generation given out
 }
 
 func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) bool) {
@@ -262,7 +262,7 @@ func (c *crash) run(t *testing.T, dir, failpoint string, kill func(line int) boo
 	}
 }
 
-// check opens the store and compares.
+// check opens the store and compares it with the records.
 func (c *crash) check(t *testing.T, dir string) {
 	t.Helper()
 	s, err := Open(dir, testLog(t))
@@ -298,14 +298,14 @@ func (c *crash) check(t *testing.T, dir string) {
 	if err == nil && !there[f.Image] {
 		t.Errorf("function's image %s is lost", f.Image)
 	}
-	// The store still works, and a sweep leaves just what images need.
+	// The store still works: a sweep leaves exactly the files of its images.
 	if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil {
 		t.Errorf("Sweep: %v", err)
 	}
 	checkStore(t, s)
 	checkNothingLoose(t, s)
 
-	// Nor is anything lost without the database.
+	// A rebuilt database shows the same images.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -334,9 +334,9 @@ func (c *crash) check(t *testing.T, dir string) {
 	}
 }
 
-// checkMoving checks what the name moving means: the image acknowledged, or the
-// newest, as a later Tag may have taken effect without being acknowledged. From
-// then on that is what has been promised: the next child may die before its Tag.
+// checkMoving checks the image of the name moving: the acknowledged one, or the newest, because a
+// later Tag may have taken effect without an acknowledgement. This image is the new promise: the
+// next child may die before its Tag.
 func (c *crash) checkMoving(t *testing.T, s *Store) {
 	t.Helper()
 	if c.tagged == "" {
@@ -374,8 +374,8 @@ func TestCrashAnywhere(t *testing.T) {
 	dir := t.TempDir()
 	c := crash{have: make(map[Digest]bool)}
 	for range 12 {
-		// The line after which to kill is chosen; where in the work that follows
-		// the signal arrives is left to the scheduler.
+		// The test chooses the line; the scheduler decides at which point of the following work the
+		// signal arrives.
 		at := 1 + r.IntN(25)
 		c.run(t, dir, "", func(line int) bool {
 			if line != at {

@@ -32,7 +32,7 @@ func TestLock(t *testing.T) {
 	if !strings.Contains(err.Error(), "engine already running on that state directory") {
 		t.Errorf("message: %s", err)
 	}
-	// A child between fork and exec has a copy of the descriptor.
+	// A child between fork and exec holds a copy of the descriptor.
 	child, err := unix.Dup(int(s.lock.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestLock(t *testing.T) {
 	reopen(t, s)
 }
 
-// state is what must survive closing and opening.
+// state must survive closing and opening.
 type state struct {
 	Images    []*Image
 	Functions []*Function
@@ -52,14 +52,14 @@ func stateOf(s *Store) state {
 	return state{s.Images(), s.Functions(), s.meta.snap.Load().tenants}
 }
 
-// populate gives the store some of everything.
+// populate fills the store with images, functions and tenants.
 func populate(t *testing.T, s *Store) {
 	t.Helper()
 	a := putTree(t, s, map[string]string{"a": "a", "e": ""})
 	b := putTree(t, s, map[string]string{"a": "b"})
 	putImage(t, s, "app", "1", a)
 	img := putImage(t, s, "app", "1", b)
-	putImage(t, s, "app", "1", a) // the older image has the name now
+	putImage(t, s, "app", "1", a) // the name goes back to the older image
 	web := putImage(t, s, "web", "latest", a, b)
 	for i, f := range []Function{
 		{Name: "one", Image: img.Digest, Spec: json.RawMessage(`{"n":1}`), Deployed: testTime},
@@ -135,7 +135,7 @@ func TestIndexIsLostToo(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The manifests' times say which image is the newer.
+	// The times of the manifests tell which image is newer.
 	for d, at := range map[Digest]time.Time{old.Digest: testTime, now.Digest: testTime.Add(time.Second)} {
 		if err := os.Chtimes(filepath.Join(s.disk.dir, "images", d.hex(), "manifest.json"), at, at); err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func TestNewerDatabaseIsRefused(t *testing.T) {
 	}
 }
 
-// TestOpenRemovesDeep: a build step's directories are removed however deep they are.
+// TestOpenRemovesDeep: Open removes the leftover directories of a build step, however deep.
 func TestOpenRemovesDeep(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	scratch, err := s.MkdirScratch()
@@ -178,11 +178,11 @@ func TestOpenRemovesDeep(t *testing.T) {
 	}
 	fretest.NestDirs(t, scratch, 600)
 	fretest.LimitFiles(t, 200)
-	reopen(t, s) // its check at the end sees tmp/
+	reopen(t, s) // the final check of the store looks into tmp/
 }
 
-// TestOpenWithoutRemoving: what cannot be removed keeps no store from opening, and
-// nobody from making a tree.
+// TestOpenWithoutRemoving: A leftover directory that Open cannot remove stops neither Open nor a
+// new tree.
 func TestOpenWithoutRemoving(t *testing.T) {
 	fretest.RequireRoot(t)
 	s := openStore(t, t.TempDir())
@@ -236,7 +236,7 @@ func TestReconcile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s = openStore(t, s.disk.dir) // its check at the end sees tmp/ and the stray directory
+	s = openStore(t, s.disk.dir) // the final check of the store sees tmp/ and the stray directory
 	if _, err := s.Image("web"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("image without a directory: %v, want not exist", err)
 	}
@@ -290,8 +290,8 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// TestFunctionImages: what a function may go back to stays with its record, over a restart
-// and a database that is made anew; an image that is lost is left out.
+// TestFunctionImages: The images to which a function may go back stay in its record over a restart
+// and a rebuilt database. A lost image leaves the record.
 func TestFunctionImages(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
@@ -401,8 +401,8 @@ func TestTenantIDsAreUnique(t *testing.T) {
 	}
 }
 
-// TestConcurrent builds, lists and removes from many goroutines at once: every
-// image put is whole, whatever is swept meanwhile.
+// TestConcurrent builds, lists and removes from many goroutines at once. Every image is whole, even
+// during sweeps.
 func TestConcurrent(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	var g errgroup.Group
@@ -441,8 +441,7 @@ func TestConcurrent(t *testing.T) {
 	if got := len(s.Images()); got != 6 {
 		t.Errorf("%d images left, want each builder's last", got)
 	}
-	// All that was put off is swept with the last hold: each builder's own file
-	// and the shared one are left.
+	// The end of the last hold sweeps the rest. Each builder's own file and the shared file remain.
 	if names := objectNames(t, s); len(names) != 7 {
 		t.Errorf("objects left: %q, want 7", names)
 	}
@@ -491,7 +490,7 @@ func buildAndRemove(t *testing.T, s *Store, i, n int) error {
 	return s.RemoveImage(t.Context(), old.Digest)
 }
 
-// TestSameImageAtOnce: one of many equal calls makes the image, all return it.
+// TestSameImageAtOnce: One of many equal calls makes the image; all of them return it.
 func TestSameImageAtOnce(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	d := putTree(t, s, map[string]string{"a": "a"})
@@ -528,12 +527,12 @@ func execOn(t *testing.T, dir string, statements ...string) {
 	}
 }
 
-// makeOld makes of a closed store's database what it would be at an older version:
-// with what that knew of.
+// makeOld turns the database of a closed store into one of an older version, with the tables and
+// columns of that version.
 func makeOld(t *testing.T, dir string, version int) {
 	t.Helper()
 	statements := append(slices.Clone(migrations[:version]), fmt.Sprintf(`PRAGMA user_version = %d`, version))
-	of := map[string]string{ // columns as they were at the first version
+	of := map[string]string{ // columns of the first version
 		"images": "digest, manifest, created, size, files", "image_parts": "*", "tags": "*", "parts": "*", "functions": "*", "tenants": "*",
 	}
 	if version >= sizedSince {
@@ -565,8 +564,8 @@ func makeOld(t *testing.T, dir string, version int) {
 	}
 }
 
-// TestOldDatabases: a store of any older version is opened with all it holds, and
-// so is it the next time.
+// TestOldDatabases: Open migrates a database of each older version without loss. The next Open
+// finds the same state.
 func TestOldDatabases(t *testing.T) {
 	for version := 1; version < len(migrations); version++ {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
@@ -579,7 +578,7 @@ func TestOldDatabases(t *testing.T) {
 			if err := s.PutPart(t.Context(), "part", Part{Kind: "pip", Name: "part", Tree: img.Parts[0].Tree}); err != nil {
 				t.Fatal(err)
 			}
-			if version >= 2 { // one that the image has beside its own
+			if version >= 2 { // an additional name
 				if _, err := s.Tag(t.Context(), img.Digest, "alias"); err != nil {
 					t.Fatal(err)
 				}
@@ -619,9 +618,8 @@ func TestOldDatabases(t *testing.T) {
 	}
 }
 
-// TestDamagedRows: rows that no page of the database shows to be damaged are found
-// when it is opened: a manifest that is not what its digest says, and what refers to
-// an image that is not there.
+// TestDamagedRows: Open finds damaged rows on intact pages: a manifest that does not match its
+// digest, and a reference to a missing image. Open rebuilds the state without loss.
 func TestDamagedRows(t *testing.T) {
 	for _, damage := range []string{
 		`UPDATE images SET manifest = replace(manifest, 'part0', 'part1')`,
@@ -643,16 +641,15 @@ func TestDamagedRows(t *testing.T) {
 	}
 }
 
-// TestDamagedPages: a page of the database that is overwritten is found by a check
-// of the open store, which leaves it to the next start, or found by that; nothing
-// is lost.
+// TestDamagedPages: A check of the open store finds an overwritten page of the database and leaves
+// the repair to the next start. The next start rebuilds the database without loss.
 func TestDamagedPages(t *testing.T) {
 	const pageSize = 4096
 	s := openStore(t, t.TempDir())
 	populate(t, s)
 	want := stateOf(s)
 	for page := 0; ; page++ {
-		s = reopen(t, s) // with all of it in the file
+		s = reopen(t, s) // all data is in the file now
 		path := filepath.Join(s.disk.dir, dbName)
 		st, err := os.Stat(path)
 		if err != nil {
@@ -688,14 +685,14 @@ func TestDamagedPages(t *testing.T) {
 	}
 }
 
-// TestDamagedIndex: an index of the database that has not all rows is made again.
+// TestDamagedIndex: Check rebuilds an index of the database that misses rows.
 func TestDamagedIndex(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Each time with the schema as it is then.
+	// Each call opens the database anew, with the current schema.
 	execOn(t, s.disk.dir, `CREATE TABLE kept AS SELECT * FROM sqlite_schema WHERE name = 'tags_image'`, `PRAGMA writable_schema = 1`, `DELETE FROM sqlite_schema WHERE name = 'tags_image'`)
 	execOn(t, s.disk.dir, `UPDATE tags SET image = (SELECT max(image) FROM tags)`, `UPDATE tags SET image = (SELECT min(digest) FROM images) WHERE name = 'web'`)
 	execOn(t, s.disk.dir, `PRAGMA writable_schema = 1`, `INSERT INTO sqlite_schema SELECT * FROM kept`)

@@ -134,7 +134,7 @@ func TestLinkLimit(t *testing.T) {
 	if len(counts) != 4 {
 		t.Errorf("7 files on %d inodes, want 4: %v", len(counts), counts)
 	}
-	// A new process has not the first one's memory of which copy is full.
+	// A new process does not know which copy is full.
 	s = reopen(t, s)
 	s.disk.linkLimit = 3
 	again := putImage(t, s, "y", "1", d)
@@ -179,7 +179,7 @@ func TestImageReferences(t *testing.T) {
 		{ref: v2.Digest.hex(), want: v2.Digest},
 		{ref: v2.Digest.hex()[:12], want: v2.Digest},
 		{ref: string(v2.Digest)[:20], want: v2.Digest},
-		{ref: v1.Digest.hex()[:8], want: hexName.Digest}, // a name goes before a digest
+		{ref: v1.Digest.hex()[:8], want: hexName.Digest}, // names take precedence over digests
 		{ref: v1.Digest.hex()[:9], want: v1.Digest},
 		{ref: "", err: ErrName},
 		{ref: "app:3", err: fs.ErrNotExist},
@@ -260,7 +260,7 @@ func TestRemoveImage(t *testing.T) {
 	if err := s.RemoveImage(t.Context(), gone.Digest); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "function f") {
 		t.Errorf("RemoveImage: %v, want ErrInUse naming f", err)
 	}
-	// Not even where another has taken its place, and the function may go back to it.
+	// Nor after a redeployment, because the function may go back to the image.
 	if err := s.PutFunction(t.Context(), Function{Name: "f", Image: keep.Digest, Images: []Digest{gone.Digest}}); err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +308,7 @@ func TestRemoveImage(t *testing.T) {
 		t.Errorf("trees after the sweep: %q, %v, want one", names, err)
 	}
 	checkImage(t, s, keep)
-	// A tree that lost some of its links to later parts is whole still.
+	// A tree is still whole after a later part hid some of its files.
 	putImage(t, s, "again", "1", shared)
 }
 
@@ -332,7 +332,7 @@ func TestSweepSparesEverythingWhenATreeIsDamaged(t *testing.T) {
 	}
 }
 
-// TestListsFromMemory: lists and look-ups answer although the files are gone.
+// TestListsFromMemory: Lists and look-ups are answered from memory, even without the files.
 func TestListsFromMemory(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	img := putImage(t, s, "f", "1", putTree(t, s, map[string]string{"a": "b"}))
@@ -355,14 +355,13 @@ func TestListsFromMemory(t *testing.T) {
 	}
 }
 
-// TestHiddenOfOldStore: images from before hidden links get them when the store is
-// opened, also when a crash left some, or the database is lost: what another image
-// shows does not go with that one.
+// TestHiddenOfOldStore: Open adds the hidden links to images of an old store, also after a crash
+// half way or with a lost database. So the removal of one image takes no content from another.
 func TestHiddenOfOldStore(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		left int  // hidden links that are there
-		lost bool // the database
+		left int  // number of hidden links left
+		lost bool // the database is lost
 		torn bool // a tree is damaged
 	}{{name: "none"}, {name: "some", left: 1}, {name: "lost database", lost: true}, {name: "damaged tree", torn: true}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -423,7 +422,7 @@ func TestHiddenOfOldStore(t *testing.T) {
 	}
 }
 
-// TestPutImageKeepsConfig: what the caller passes stays the caller's.
+// TestPutImageKeepsConfig: PutImage does not change the caller's configuration.
 func TestPutImageKeepsConfig(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	tree := putTree(t, s, map[string]string{"a": "a"})

@@ -25,8 +25,7 @@ func rebuilt(t *testing.T, s *Store) *Store {
 	return openStore(t, s.disk.dir)
 }
 
-// TestIndexLog: whatever changes is in the index, of which most changes write
-// their own line only.
+// TestIndexLog: The index records each change. Most changes append one line.
 func TestIndexLog(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
@@ -48,7 +47,7 @@ func TestIndexLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tag(0) // the first change after an Open writes index.json
+	tag(0) // the first change after Open writes index.json
 	if s.meta.index.end != 0 || s.meta.index.base == 0 {
 		t.Errorf("index.json has %d bytes, index.log %d; want the former only", s.meta.index.base, s.meta.index.end)
 	}
@@ -68,7 +67,7 @@ func TestIndexLog(t *testing.T) {
 	check("both")
 	tag(4)
 	tag(5)
-	s.meta.index.end = minIndexLog // as if there were that many lines
+	s.meta.index.end = minIndexLog // simulates a long log
 	tag(6)
 	if s.meta.index.end != 0 {
 		t.Error("the log grows without end")
@@ -77,8 +76,7 @@ func TestIndexLog(t *testing.T) {
 	check("written whole in between")
 }
 
-// TestIndexLogOfFailures: what was never committed is not in the index, and a line
-// that a crash has cut off harms nothing.
+// TestIndexLogOfFailures: The index does not hold failed changes. Open ignores a truncated line.
 func TestIndexLogOfFailures(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
@@ -101,8 +99,8 @@ func TestIndexLogOfFailures(t *testing.T) {
 	if diff := cmp.Diff(want, stateOf(s)); diff != "" {
 		t.Errorf("after a failed change (-before +after):\n%s", diff)
 	}
-	// That is now the first change after an Open, which writes index.json: the next
-	// one has to write it again.
+	// This is the first change after Open, which writes index.json: the next change must write the
+	// file again.
 	s.disk.fail = func(string) error { return broken }
 	fail()
 	s.disk.fail = nil
@@ -133,15 +131,14 @@ func TestIndexLogOfFailures(t *testing.T) {
 	}
 }
 
-// TestOrderIsThatOfArrival: the last image that came is the first of the list,
-// also where the clock was turned back in between, after an Open, and after the
-// database is lost.
+// TestOrderIsThatOfArrival: The list shows the newest arrival first, also after the clock went
+// back, after Open, and after a lost database.
 func TestOrderIsThatOfArrival(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	var want []string
 	for i := range 4 {
 		img := putImage(t, s, "app", fmt.Sprint(i), putTree(t, s, map[string]string{"a": fmt.Sprint(i)}))
-		// As if it had been made earlier than the ones before.
+		// As if the clock had gone back before this image.
 		at := testTime.Add(-time.Duration(i) * time.Hour).UTC()
 		err := s.meta.update(true, func(t *tx) error {
 			turned := *img

@@ -15,9 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// putLayer makes the tree of a layer out of lines: "dir/" a directory,
-// "file=content", "link>target", "-gone" a whiteout, "!dir" an opaque
-// directory, "name+file" a hard link.
+// putLayer makes the tree of a layer from lines: "dir/" is a directory, "file=content" a file,
+// "link>target" a symlink, "-gone" a whiteout, "!dir" an opaque directory, "name+file" a hard link.
 func putLayer(t *testing.T, s *Store, lines ...string) Digest {
 	t.Helper()
 	w, err := s.CreateLayer()
@@ -51,13 +50,13 @@ func putLayer(t *testing.T, s *Store, lines ...string) Digest {
 	return d
 }
 
-// TestLayers: what the OCI image-spec's layer.md says about change sets.
+// TestLayers: Layers merge as the OCI image-spec (layer.md) defines.
 func TestLayers(t *testing.T) {
 	base := []string{"a/", "a/b/", "a/b/f=1", "a/g=2", "l>a", "x=3", "tmp/"}
 	for _, c := range []struct {
 		name  string
 		layer []string
-		want  string // paths that are not mount points; files with content, directories with mode
+		want  string // the paths apart from mount points; files with content, directories with mode
 	}{
 		{"adds", []string{"a/", "a/new=4"}, "a/:700 a/b/:700 a/b/f=1 a/g=2 a/new=4 l>a x=3"},
 		{"replaces a file", []string{"x=5"}, "a/:700 a/b/:700 a/b/f=1 a/g=2 l>a x=5"},
@@ -97,7 +96,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// describe lists what an image holds beside its mount points.
+// describe lists the entries of an image apart from its mount points.
 func describe(t *testing.T, s *Store, img *Image) string {
 	t.Helper()
 	entries, _, err := merge(img.Manifest, s.Tree)
@@ -160,8 +159,7 @@ func TestLayerWriterRefuses(t *testing.T) {
 	}
 }
 
-// TestLayerAsTree: a tree that removes something is no part of an ordinary
-// image.
+// TestLayerAsTree: An ordinary image refuses a tree with whiteouts.
 func TestLayerAsTree(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	defer s.Hold()()
@@ -173,7 +171,7 @@ func TestLayerAsTree(t *testing.T) {
 	}
 }
 
-// TestAside: a file beside the root lives as long as the image.
+// TestAside: A file beside the root lives as long as the image.
 func TestAside(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	release := s.Hold()

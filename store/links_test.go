@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFileSystemLinkLimit uses up what links the file system allows to a file
-// (65,000 on ext4): the next images are made all the same, with a further copy.
+// TestFileSystemLinkLimit uses up the links that the file system allows for a file (65,000 on
+// ext4). The store makes the next images with a further copy of the file.
 func TestFileSystemLinkLimit(t *testing.T) {
 	s := openStoreUnchecked(t, t.TempDir()) // sizes do not count further copies
 	defer s.Hold()()
@@ -24,7 +24,7 @@ func TestFileSystemLinkLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	// All but one: the image's two links need the object and a copy of it.
+	// All but one: the two links of the image need the object and a copy.
 	const most = 70_000
 	links := 1
 	for ; links < most; links++ {
@@ -58,9 +58,9 @@ func TestFileSystemLinkLimit(t *testing.T) {
 	}
 }
 
-// TestScale puts many images of 1,000 files on one base, opens the store with
-// them, removes half, sweeps and checks what is left. FRE_TEST_IMAGES=10000 is
-// the full size: 10 million links (make soak).
+// TestScale puts many images of 1,000 files on one base, opens the store again, removes half of the
+// images, sweeps and checks the rest. FRE_TEST_IMAGES=10000 is the full size: 10 million links
+// (make soak).
 func TestScale(t *testing.T) {
 	images := 40
 	if n := os.Getenv("FRE_TEST_IMAGES"); n != "" {
@@ -137,7 +137,7 @@ func TestScale(t *testing.T) {
 	checkNothingLoose(t, s)
 }
 
-// openStoreUnchecked is openStore for a store that is checked otherwise.
+// openStoreUnchecked is openStore without the check at the end.
 func openStoreUnchecked(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := Open(dir, testLog(t))

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzDecodeManifest: whatever a manifest looks like, it is decoded as
-// encoding/json decodes it, also where its parts are known from another.
+// FuzzDecodeManifest: The store decodes a manifest exactly as encoding/json does, also if its parts
+// are known from another manifest.
 func FuzzDecodeManifest(f *testing.F) {
 	m := Manifest{Name: "a,\"parts\":[{", Version: "}", Config: json.RawMessage(`{"env":["A=\"}"]}`), Parts: []Part{
 		{Kind: "base", Name: "python", Tree: sumDigest(nil)}, {Kind: "pip", Name: "{\\\"", Version: "1", Tree: sumDigest(nil), Prefix: "opt", Diff: "sha256:00"},
@@ -43,7 +43,7 @@ func FuzzDecodeManifest(f *testing.F) {
 	})
 }
 
-// TestDecodeManifestOutline: manifests as they are written take the short way.
+// TestDecodeManifestOutline: A manifest in the store's own format takes the fast path.
 func TestDecodeManifestOutline(t *testing.T) {
 	m := Manifest{Name: "n", Version: "1", Parts: []Part{{Kind: "base", Name: "python", Tree: sumDigest(nil)}, {Kind: "code", Tree: sumDigest(nil)}}}
 	for _, config := range []json.RawMessage{nil, json.RawMessage(`{"a":{"b":["}"]}}`)} {

@@ -18,8 +18,8 @@ func TestParseReference(t *testing.T) {
 	for _, test := range []struct {
 		ref   string
 		want  Reference
-		parse bool // it can be taken apart
-		check bool // and its name be given
+		parse bool // ParseReference accepts the text
+		check bool // an image may take the name
 	}{
 		{"app", Reference{Name: "app"}, true, true},
 		{"app:1.2", Reference{Name: "app", Version: "1.2"}, true, true},
@@ -81,7 +81,7 @@ func FuzzParseReference(f *testing.F) {
 			t.Errorf("%q is written %q", ref, r)
 		}
 		if r.Check() == nil && r.Version != "" {
-			// A name that can be given is found again by itself.
+			// A lookup finds each permitted name.
 			if k := splitName(r.Name + ":" + r.Version); k != (tag{r.Name, r.Version}) {
 				t.Errorf("%q splits into %q", ref, k)
 			}
@@ -114,7 +114,7 @@ func TestTag(t *testing.T) {
 		return img.Names
 	}
 	for range 2 {
-		// The name it was built under stays in front.
+		// The name of the build stays first.
 		if diff := cmp.Diff([]string{"app:1", "alias:latest", "localhost:5000/team/app:1.2"}, names(d)); diff != "" {
 			t.Errorf("names (-want +got):\n%s", diff)
 		}
@@ -170,8 +170,8 @@ func TestTag(t *testing.T) {
 	}
 }
 
-// TestRemotes: what a registry calls an image finds it, moves, lasts, comes back
-// with a lost database, and goes by itself or with the image.
+// TestRemotes: A registry's name finds the image, moves, and survives a restart and a lost
+// database. The name goes with Untag or with the image.
 func TestRemotes(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	ctx := t.Context()
@@ -245,8 +245,8 @@ func TestRemotes(t *testing.T) {
 	}
 }
 
-// TestNamesAreRebuilt: a lost database gets them back from the index, also from
-// one that was written when an image had one name.
+// TestNamesAreRebuilt: A rebuilt database takes the names from the index, also from an index of the
+// time when an image had one name.
 func TestNamesAreRebuilt(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))

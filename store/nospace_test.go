@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallDisk mounts a tmpfs that is gone after the test.
+// smallDisk mounts a tmpfs and unmounts it after the test.
 func smallDisk(t *testing.T, options string) string {
 	t.Helper()
 	requireRoot(t)
@@ -31,8 +31,8 @@ func smallDisk(t *testing.T, options string) string {
 	return dir
 }
 
-// TestDiskFull fills disks of different sizes, so that ENOSPC strikes at
-// different steps: each time what was there before is whole and nothing else.
+// TestDiskFull fills disks of different sizes, so that ENOSPC strikes at different steps. The
+// earlier images stay whole, and nothing else remains.
 func TestDiskFull(t *testing.T) {
 	for _, inodes := range []bool{false, true} {
 		for i := range 8 {
@@ -61,7 +61,7 @@ func TestDiskFull(t *testing.T) {
 				if diff := cmp.Diff(before.Images, stateOf(s).Images); diff != "" {
 					t.Errorf("images after reopening (-before +after):\n%s", diff)
 				}
-				// A full disk can be made room on.
+				// Removals make room on a full disk.
 				for _, img := range s.Images() {
 					if img.Digest == kept.Digest {
 						continue
@@ -81,8 +81,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestFullAtEachStep: a disk that is full at one step of a build, a removal or a
-// sweep costs what was being done at most, and it can be repeated.
+// TestFullAtEachStep: If the disk is full at one step of a build, a removal or a sweep, only this
+// operation fails, and a retry succeeds.
 func TestFullAtEachStep(t *testing.T) {
 	for _, point := range []string{
 		"tree synced", "objects linked", "tree renamed", "image synced", "image renamed", "before commit",
@@ -142,8 +142,8 @@ func TestFullAtEachStep(t *testing.T) {
 	}
 }
 
-// TestRepairOnFullDisk repairs on disks with less and less room: what can be
-// repaired once there is room is never dropped for want of it.
+// TestRepairOnFullDisk repairs on disks with less and less room. A lack of room never makes a
+// repair drop content.
 func TestRepairOnFullDisk(t *testing.T) {
 	for _, options := range []string{"size=4m", "size=64m,nr_inodes=300"} {
 		for room := range 14 {
@@ -191,14 +191,14 @@ func TestRepairOnFullDisk(t *testing.T) {
 	}
 }
 
-// leaveRoom leaves room for so many pages or inodes on the disk; empty makes all of it.
+// leaveRoom fills the disk except for room pages or inodes; empty deletes the filling.
 func leaveRoom(t *testing.T, dir string, room int) (empty func()) {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var files []string
-	for n := 0; ; n++ { // a page and an inode each
+	for n := 0; ; n++ { // each file takes a page and an inode
 		path := filepath.Join(dir, fmt.Sprint(n))
 		err := os.WriteFile(path, make([]byte, 4096), 0o600)
 		if errors.Is(err, unix.ENOSPC) {
@@ -222,7 +222,7 @@ func leaveRoom(t *testing.T, dir string, room int) (empty func()) {
 	}
 }
 
-// fillDisk puts an image of some 30 KiB in four files and links a few more.
+// fillDisk puts an image of about 30 KiB in four files and links a few more.
 func fillDisk(t *testing.T, s *Store, n int) error {
 	t.Helper()
 	defer s.Hold()()

@@ -13,9 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// enter enters n images in one transaction, as those of templates on one base
-// are: ten parts of which the last is their own, and a configuration. Their
-// directories are empty.
+// enter adds n images in one transaction, similar to images of templates on one base: ten parts,
+// the last of them unique, and a configuration. The directories of the images are empty.
 func enter(t testing.TB, s *Store, n int) {
 	t.Helper()
 	config := `{"base":"python","handler":"handler.handle","args":["/usr/bin/python3","/opt/fre/bootstrap.py"],"env":["LANG=C.UTF-8","PYTHONPATH=/opt/fre/packages","IMAGE=%d"],` +
@@ -54,11 +53,11 @@ func enter(t testing.TB, s *Store, n int) {
 	}
 }
 
-// openEntered opens a store with n images, whose checks at its end, which read
-// the images, are left out.
+// openEntered opens a store with n images and without the check at the end, which would read the
+// images.
 func openEntered(t testing.TB, n int) *Store {
 	t.Helper()
-	s, err := Open(t.TempDir(), slog.New(slog.DiscardHandler)) // there are no trees, and it says so
+	s, err := Open(t.TempDir(), slog.New(slog.DiscardHandler)) // Open would log the missing trees
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +66,7 @@ func openEntered(t testing.TB, n int) *Store {
 	return s
 }
 
-// TestOpenReadsNoImage: what lists need comes out of the database alone: the
-// images' own files are not even there.
+// TestOpenReadsNoImage: Open takes the lists from the database alone and reads no file of an image.
 func TestOpenReadsNoImage(t *testing.T) {
 	s := openEntered(t, 1000)
 	want := s.Images()
@@ -85,8 +83,7 @@ func TestOpenReadsNoImage(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen10000 opens a store of 10,000 images, and says what they take in
-// memory.
+// BenchmarkOpen10000 opens a store of 10,000 images and reports the memory per image.
 func BenchmarkOpen10000(b *testing.B) {
 	s := openEntered(b, many())
 	if err := s.Close(); err != nil {
@@ -114,7 +111,7 @@ func BenchmarkOpen10000(b *testing.B) {
 	}
 }
 
-// BenchmarkTag10000 gives an image among 10,000 one more name, and takes it away.
+// BenchmarkTag10000 adds a name to one image of 10,000 and removes the name.
 func BenchmarkTag10000(b *testing.B) {
 	s := openEntered(b, many())
 	d := s.Images()[many()/2].Digest

@@ -18,8 +18,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// walkSizes finds out by stat what Sizes counts: every inode below images/ and
-// those trees and objects that images need, once for each image that has it.
+// walkSizes computes by stat the figures of Sizes: all inodes below images/, and the trees and
+// objects of the images, once per image.
 func walkSizes(t testing.TB, s *Store) (Sizes, map[Digest]ImageSize) {
 	t.Helper()
 	type inode struct {
@@ -86,8 +86,8 @@ func checkSizes(t testing.TB, s *Store, what string) {
 	}
 }
 
-// randomImage puts an image of some of a few trees, some new, whose files are out
-// of a few: every way of sharing comes about.
+// randomImage puts an image from a few trees, some of them new, with files from a small set: all
+// kinds of sharing occur.
 func randomImage(t *testing.T, s *Store, r *rand.Rand, n int) (*Image, error) {
 	t.Helper()
 	m := Manifest{Name: fmt.Sprint("i", n), Version: "1"}
@@ -117,9 +117,8 @@ func randomImage(t *testing.T, s *Store, r *rand.Rand, n int) (*Image, error) {
 	return s.PutImage(t.Context(), m)
 }
 
-// TestSizes: what is counted is what a walk finds, in blocks and inodes, total
-// and unique of each image, whatever comes and goes, after the store is opened
-// again, after its database was lost, and after a change that failed.
+// TestSizes: Sizes agrees with a walk of the disk, in blocks and inodes, in total and unique per
+// image: after each change, a failed change, a reopened store, and a lost database.
 func TestSizes(t *testing.T) {
 	fretest.CheckLeaks(t)
 	r := fretest.Rand(t)
@@ -197,8 +196,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestSizeWithout: what some images hold together is what stays if the others
-// are removed.
+// TestSizeWithout: SizeWithout gives the size that remains after the removal of the other images.
 func TestSizeWithout(t *testing.T) {
 	r := fretest.Rand(t)
 	s := openStore(t, t.TempDir())
@@ -214,7 +212,7 @@ func TestSizeWithout(t *testing.T) {
 		}
 	}
 	bytes, inodes := s.SizeWithout(keep)
-	listed := slices.Sorted(maps.Keys(keep)) // the unknown one is the last
+	listed := slices.Sorted(maps.Keys(keep)) // the unknown image is the last
 	sum := int64(0)
 	for i, added := range s.Added(listed) {
 		size := s.Sizes().Image(listed[i])
@@ -237,8 +235,7 @@ func TestSizeWithout(t *testing.T) {
 	}
 }
 
-// TestSizesOfOldDatabase: the images of a database from before sizes were
-// counted are counted when it is opened.
+// TestSizesOfOldDatabase: Open counts the sizes of images from a database without sizes.
 func TestSizesOfOldDatabase(t *testing.T) {
 	r := fretest.Rand(t)
 	dir := t.TempDir()

@@ -26,7 +26,7 @@ func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
 }
 
-// openStore opens a store that is closed, and checked, when the test ends.
+// openStore opens a store. At the end of the test it checks and closes the store.
 func openStore(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := Open(dir, testLog(t))
@@ -55,13 +55,12 @@ func reopen(t testing.TB, s *Store) *Store {
 	return openStore(t, s.disk.dir)
 }
 
-// checkStore checks the invariants of a store nobody is using: tmp/ empty, one
-// directory per image, and every file of it with the bytes, mode and mtime its
-// trees say.
+// checkStore checks the invariants of an idle store: tmp/ is empty, each image has one directory,
+// and each file has the bytes, mode and mtime of its tree.
 func checkStore(t testing.TB, s *Store) {
 	t.Helper()
 	if s.disk.tmp.Fd() == ^uintptr(0) {
-		return // closed by the test; the store that took over is checked
+		return // closed by the test, which checks its successor
 	}
 	if names, err := readNames(s.disk.tmp); err != nil || len(names) > 0 {
 		t.Errorf("tmp holds %q (%v), want nothing", names, err)
@@ -76,7 +75,7 @@ func checkStore(t testing.TB, s *Store) {
 	for _, img := range s.Images() {
 		checkImage(t, s, img)
 	}
-	if s.disk.linkLimit == 0 { // further copies of an object are not counted
+	if s.disk.linkLimit == 0 { // sizes do not count further copies of an object
 		checkSizes(t, s, "at the end")
 	}
 }
@@ -115,7 +114,7 @@ func checkImage(t testing.TB, s *Store, img *Image) {
 	}
 }
 
-// statEntry says what is at path on the disk.
+// statEntry returns the entry for the file at path.
 func statEntry(path string) (Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -123,7 +122,7 @@ func statEntry(path string) (Entry, error) {
 	}
 	e := Entry{Mode: st.Mode & 0o7777, MTime: st.Mtim.Sec, UID: st.Uid, GID: st.Gid}
 	if euid := os.Geteuid(); euid != 0 && int(st.Uid) == euid && int(st.Gid) == os.Getegid() {
-		e.UID, e.GID = 0, 0 // what is root's belongs to whom the engine runs as
+		e.UID, e.GID = 0, 0 // the engine's own user stands for root
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:

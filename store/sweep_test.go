@@ -14,15 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRemovalLeavesNothingToSweep removes images in random order. The short way,
-// which looks only at what the removed image held, finds all that the long one
-// would, and no more: files hidden by later parts stay with their trees.
+// TestRemovalLeavesNothingToSweep removes images in random order. The fast way looks only at the
+// contents of the removed image, and removes exactly what a full sweep would: files hidden by later
+// parts stay with their trees.
 func TestRemovalLeavesNothingToSweep(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	s := openStore(t, t.TempDir())
-	s.disk.linkLimit = 4 // so that objects have copies
+	s.disk.linkLimit = 4 // gives objects several copies
 	release := s.Hold()
 	var trees []Digest
 	for range 12 {
@@ -40,7 +40,7 @@ func TestRemovalLeavesNothingToSweep(t *testing.T) {
 		putImage(t, s, "image", fmt.Sprint(i), parts...)
 	}
 	release()
-	if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil { // trees of no image
+	if _, err := s.Sweep(t.Context(), SweepOptions{}); err != nil { // removes trees without an image
 		t.Fatal(err)
 	}
 	for len(s.Images()) > 0 {
@@ -74,8 +74,8 @@ func TestRemovalLeavesNothingToSweep(t *testing.T) {
 	}
 }
 
-// TestRemovalSparesLooseParts: the next build finds a part that one before left, with
-// all of its objects, whatever images were removed meanwhile.
+// TestRemovalSparesLooseParts: A removal of images spares a part of an earlier build. The next
+// build finds the part with all of its objects.
 func TestRemovalSparesLooseParts(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	release := s.Hold()
@@ -99,8 +99,8 @@ func TestRemovalSparesLooseParts(t *testing.T) {
 	putImage(t, s, "next", "1", p.Tree)
 }
 
-// TestHasTreeWithoutObjects: the tree of a build that failed is not there once a sweep
-// has taken an object that it shared, and is whole again when it is put anew.
+// TestHasTreeWithoutObjects: After a sweep has removed a shared object, HasTree denies the tree of
+// a failed build. A new put makes the tree whole again.
 func TestHasTreeWithoutObjects(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	files := map[string]string{"shared": "shared", "loose": "loose", "empty": ""}
@@ -122,7 +122,7 @@ func TestHasTreeWithoutObjects(t *testing.T) {
 	putImage(t, s, "next", "1", loose)
 }
 
-// TestSweepDryRun: it counts what a sweep then removes.
+// TestSweepDryRun: A dry run counts exactly what a sweep then removes.
 func TestSweepDryRun(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	kept := putTree(t, s, map[string]string{"a": "a", "both": "both"})
@@ -139,15 +139,14 @@ func TestSweepDryRun(t *testing.T) {
 		}
 		got = append(got, n)
 	}
-	// What a file takes is the file system's matter.
+	// The block count of a file depends on the file system.
 	want := Swept{Parts: 1, Trees: 1, Objects: 1, Inodes: 2, Bytes: got[0].Bytes}
 	if diff := cmp.Diff([]Swept{want, want, want, {}}, got); diff != "" || want.Bytes < 5000 {
 		t.Errorf("swept (-want +got):\n%s", diff)
 	}
 }
 
-// TestSweepEnds: one whose context ends when the trees are gone leaves their
-// objects, which the next one finds.
+// TestSweepEnds: A sweep cancelled after the trees leaves their objects to the next sweep.
 func TestSweepEnds(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	putTree(t, s, map[string]string{"a": "a"})
@@ -168,8 +167,8 @@ func TestSweepEnds(t *testing.T) {
 	checkNothingLoose(t, s)
 }
 
-// TestLeases: what is used under a lease stays until the last lease ends that
-// was there when it was used, and no longer.
+// TestLeases: A part in use under a lease stays until the end of the last lease that existed at the
+// time of the use, and no longer.
 func TestLeases(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	sweep := func(want ...Digest) {
@@ -203,13 +202,13 @@ func TestLeases(t *testing.T) {
 	sweep(a, b)
 	first()
 	third := s.Hold()
-	sweep(a, b) // the second was there when a was found to be in use
+	sweep(a, b) // the second lease existed when a was used
 	c := tree("c")
 	if _, ok := s.Part("a"); !ok {
 		t.Error("part a is gone")
 	}
 	second()
-	sweep(a, c) // b was made before the third
+	sweep(a, c) // b is older than the third lease
 	third()
 	sweep()
 	if _, ok := s.Part("a"); ok {
@@ -220,8 +219,8 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestUnreadableTreeUnderLease: nobody knows what its user relies on, so that no
-// object goes.
+// TestUnreadableTreeUnderLease: If a tree under a lease is unreadable, a sweep removes no object,
+// because it cannot tell which objects are in use.
 func TestUnreadableTreeUnderLease(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	release := s.Hold()
@@ -243,8 +242,8 @@ func TestUnreadableTreeUnderLease(t *testing.T) {
 	}
 }
 
-// checkNothingLoose checks a swept store without leases: parts, trees and objects
-// are those of its images.
+// checkNothingLoose checks a swept store without leases: all parts, trees and objects belong to
+// images.
 func checkNothingLoose(t testing.TB, s *Store) {
 	t.Helper()
 	live := s.liveTrees()

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 )
 
-// Those who come while a sync runs share the next, and its error.
+// Callers that arrive during a sync share the next sync and its error.
 func TestSharedSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g sharedSync

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTreeTravels: a tree that was taken apart is put together in another store,
-// from what it says it holds or not at all.
+// TestTreeTravels: A tree travels to another store. The other store rejects content that differs
+// from the tree.
 func TestTreeTravels(t *testing.T) {
 	s, other := openStore(t, t.TempDir()), openStore(t, t.TempDir())
 	defer s.Hold()()
@@ -46,7 +46,7 @@ func TestTreeTravels(t *testing.T) {
 		{"a content that is long", contents(map[string]string{"b/large": large + "x"}), ErrTree},
 		{"nothing", func(*Entry) (io.Reader, error) { return nil, broken }, broken},
 		{"what it is", contents(nil), nil},
-		{"what is there", func(*Entry) (io.Reader, error) { return nil, nil }, nil}, // is not read
+		{"what is there", func(*Entry) (io.Reader, error) { return nil, nil }, nil}, // the store does not read known content
 	} {
 		if err := other.PutTree(t.Context(), tree, c.next); !errors.Is(err, c.want) {
 			t.Errorf("%s: error %v, want %v", c.name, err, c.want)
@@ -73,9 +73,8 @@ func TestTreeTravels(t *testing.T) {
 	}
 }
 
-// TestTakeImage: an image from elsewhere takes no name, and is foreign until
-// somebody vouches for it, over restarts and a lost database too; where nobody
-// knows any more it is.
+// TestTakeImage: A pulled image takes no name and is foreign until a trusted source supplies it,
+// also over a restart and a lost database. If all records are lost, an image counts as foreign.
 func TestTakeImage(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	own := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "own"}))

@@ -39,14 +39,14 @@ func TestUses(t *testing.T) {
 	if writes() != before || !s.LastUsed(img.Digest).After(made) {
 		t.Errorf("using an image a hundred times: log of %d bytes, was %d; used at %v", writes(), before, s.LastUsed(img.Digest))
 	}
-	// What has moved by an hour is written.
+	// Uses that moved by an hour are written.
 	later := made.Add(useStep)
 	s.uses.at[img.Digest] = useTime{now: later, saved: made}
 	s = reopen(t, s)
 	if got := s.LastUsed(img.Digest); !got.Equal(later) {
 		t.Errorf("after an hour and opening again: %v, want %v", got, later)
 	}
-	// Who finds the image in use in time keeps it.
+	// A use in time saves the image.
 	if _, gone, err := s.RemoveUnused(t.Context(), img.Digest, made); gone || err != nil {
 		t.Errorf("RemoveUnused of one used since: %v, %v", gone, err)
 	}
@@ -63,7 +63,7 @@ func TestUses(t *testing.T) {
 	if s.Use(img.Digest) {
 		t.Error("the image can be used still")
 	}
-	// A database made anew does not know: then nothing counts as old.
+	// A rebuilt database knows no uses: no image counts as old.
 	img = putImage(t, s, "app", "2", putTree(t, s, map[string]string{"a": "a"}))
 	dir := s.disk.dir
 	if err := s.Close(); err != nil {
@@ -79,8 +79,8 @@ func TestUses(t *testing.T) {
 	}
 }
 
-// TestRemovePut: what its caller has put is taken back unless somebody else has put
-// or named it, too. Who puts it while it goes makes it again.
+// TestRemovePut: RemovePut takes back the caller's own image, unless another caller has put or
+// named the image. A put during the removal makes the image again.
 func TestRemovePut(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	defer s.Hold()()

@@ -10,10 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDamagedLog: after kill -9 the last transactions are in the log alone. A frame
-// of it that is damaged costs none of them: SQLite would drop all from there on, and
-// the images' directories and the tenants' ids with them. One that the crash has cut
-// off is no damage.
+// TestDamagedLog: After kill -9 only the log holds the last transactions. A damaged frame of the
+// log loses no transaction: SQLite would drop all later frames, and with them the images'
+// directories and the tenants' ids. A truncated last frame is no damage.
 func TestDamagedLog(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
@@ -22,7 +21,7 @@ func TestDamagedLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"a", "b"} { // nothing that a state shows
+	for _, key := range []string{"a", "b"} { // parts do not show in stateOf
 		if err := s.PutPart(t.Context(), key, Part{Kind: "pip", Name: key, Tree: img.Parts[0].Tree}); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +67,7 @@ func TestDamagedLog(t *testing.T) {
 	if frames < 20 {
 		t.Fatalf("%d frames", frames)
 	}
-	for n := 0; n < frames-8; n += 3 { // the last transaction's may be what a crash leaves
+	for n := 0; n < frames-8; n += 3 { // a crash may damage the frames of the last transaction
 		damaged := append([]byte(nil), log...)
 		damaged[32+n*frame+[]int{2, 12, 20, 24 + 2000}[n%4]] ^= 4
 		open(fmt.Sprintf("frame %d of %d damaged", n, frames), damaged, true)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// requireRoot skips without root; with FRE_TEST_ROOT=1 that skip fails.
+// requireRoot skips without root; with FRE_TEST_ROOT=1 it fails.
 func requireRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -41,7 +41,7 @@ func TestWriterRefuses(t *testing.T) {
 	cut := errors.New("cut")
 	for _, test := range []struct {
 		name  string
-		steps []func(*Writer) error // the last one fails
+		steps []func(*Writer) error // only the last step fails
 		want  error
 	}{
 		{"empty", []func(*Writer) error{file("")}, ErrPath},
@@ -144,7 +144,7 @@ func TestSameTreeIsOne(t *testing.T) {
 	}
 }
 
-// sourceDir makes a directory with a bit of everything.
+// sourceDir makes a directory with files of all kinds.
 func sourceDir(t *testing.T, dir string) {
 	t.Helper()
 	for _, err := range []error{
@@ -162,7 +162,7 @@ func sourceDir(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	// cap_net_raw+ep in the kernel's format (linux/capability.h), which takes root.
+	// cap_net_raw+ep in the kernel's format (linux/capability.h); setting it takes root.
 	capability := []byte("\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
 	for _, a := range []struct{ file, name string }{
 		{"attributes", "user.fre"}, {"attributes", "security.capability"}, {"sub", "user.fre"},
@@ -177,8 +177,8 @@ func sourceDir(t *testing.T, dir string) {
 	}
 }
 
-// TestOwners: a file of another owner is another object, and has that owner in
-// every image; what is root's is found under the key and the digest it always had.
+// TestOwners: A file with another owner is another object and has this owner in every image. Files
+// of root keep the keys and digests of old stores.
 func TestOwners(t *testing.T) {
 	requireRoot(t)
 	s := openStore(t, t.TempDir())
@@ -212,7 +212,7 @@ func TestOwners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The store's own check compares each entry with the disk.
+	// The final check of the store compares each entry with the disk.
 	rootfs := s.Rootfs(putImage(t, s, "x", "1", d).Digest)
 	for dir, want := range map[string][2]uint32{"root": {0, 0}, "www": {101, 102}, "nobody": {0, MaxID}} {
 		for _, name := range []string{"", "/file", "/large", "/empty", "/link"} {
@@ -281,7 +281,7 @@ func TestAddDir(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// An object must not change when its source does.
+			// An object must not change with its source.
 			for _, name := range []string{"sub/linked", "attributes", "sub/deep/large"} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte("overwritten"), 0o600); err != nil {
 					t.Fatal(err)
@@ -303,8 +303,8 @@ func TestAddDir(t *testing.T) {
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
-			// The store's own check compares bytes and metadata with the tree; here
-			// the tree is compared with the source.
+			// The final check of the store compares bytes and metadata with the tree; the test
+			// compares the tree with the source.
 			tree, err := s.Tree(d)
 			if err != nil {
 				t.Fatal(err)
