@@ -21,7 +21,7 @@ var program = sync.OnceValues(func() ([]byte, error) {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	name := filepath.Join(dir, "prog")
-	cmd := exec.Command("go", "build", "-o", name, "github.com/fre-engine/fre/internal/fretest/testprog")
+	cmd := exec.Command("go", "build", "-o", name, "github.com/fre-engine/fre/internal/fretest/testdata/testprog")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("go build testprog: %w\n%s", err, out)

@@ -49,7 +49,7 @@ const (
 )
 
 // attackers are functions that do harm; each event is a process of the program of
-// internal/fretest/testprog, which the path tells what to do.
+// internal/fretest/testdata/testprog, which the path tells what to do.
 var attackers = []struct {
 	name, path string
 	processes  int // it has made when it is measured
@@ -158,7 +158,7 @@ func (s *series) check(t *testing.T, most float64) {
 type world struct {
 	d       *testdaemon.Daemon
 	client  *http.Client
-	program string // path of internal/fretest/testprog
+	program string // path of internal/fretest/testdata/testprog
 }
 
 func newWorld(t testing.TB, d *testdaemon.Daemon) *world {

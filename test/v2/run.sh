@@ -111,7 +111,7 @@ if [[ " ${packages[*]} " == *" engine "* ]]; then
 	make .cache/tools/registry .cache/tools/pebble
 	cp .cache/tools/registry .cache/tools/pebble "$disk/fre/bin/"
 fi
-CGO_ENABLED=0 go build -o "$disk/fre/bin/testprog" ./internal/fretest/testprog
+CGO_ENABLED=0 go build -o "$disk/fre/bin/testprog" ./internal/fretest/testdata/testprog
 CGO_ENABLED=0 go build -o "$disk/fre/bin/fn" ./engine/testdata/fn
 [ ! -d sandbox/spawner/bin ] || cp -a sandbox/spawner/bin/. "$disk/fre/sandbox/spawner/bin/"
 if [[ " ${packages[*]} " == *" test/system "* ]]; then
