@@ -381,7 +381,7 @@ func (w *world) deploy(n *node, name, spec string, images ...store.Digest) {
 }
 
 func request(body string) *engine.Request {
-	return &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader(body), Size: int64(len(body))}
+	return &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader(body), Length: int64(len(body))}
 }
 
 func read(t *testing.T, resp *engine.Response, err error) string {

@@ -70,7 +70,7 @@ func (n *Node) Invoke(ctx context.Context, name string, r *engine.Request) (*eng
 
 // forward asks peers. ok is false if no peer runs the event; then r can be used again.
 func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (resp *engine.Response, ok bool, err error) {
-	if r.Upgrade != "" || r.Body != nil && (r.Size < 0 || r.Size > inline) || n.partitioned() {
+	if r.Upgrade != "" || r.Body != nil && (r.Length < 0 || r.Length > inline) || n.partitioned() {
 		return nil, false, nil
 	}
 	function, _, _ := strings.Cut(name, "@")
@@ -83,9 +83,9 @@ func (n *Node) forward(ctx context.Context, name string, r *engine.Request) (res
 		if body, err = io.ReadAll(io.LimitReader(r.Body, inline+1)); err != nil {
 			return nil, true, err
 		}
-		r.Body, r.Size = again{bytes.NewReader(body), r.Body}, int64(len(body))
+		r.Body, r.Length = again{bytes.NewReader(body), r.Body}, int64(len(body))
 	}
-	a := ask{Protocol: n.cfg.protocol, Function: name, Method: r.Method, Path: r.Path, Query: r.Query, Header: r.Header, Body: r.Body != nil}
+	a := ask{Protocol: n.cfg.protocol, Function: name, Method: r.Method, Path: r.Path, Query: r.Query, Header: r.Headers, Body: r.Body != nil}
 	for _, m := range nodes {
 		resp, err := n.ask(ctx, m, a, body)
 		switch {
@@ -391,9 +391,9 @@ func (n *Node) answer(to string, r reply, body []byte) bool {
 
 // run runs the request and sends the answer.
 func (n *Node) run(ctx context.Context, j *job, a *ask, msg *nats.Msg) {
-	r := &engine.Request{Method: a.Method, Path: a.Path, Query: a.Query, Header: a.Header}
+	r := &engine.Request{Method: a.Method, Path: a.Path, Query: a.Query, Headers: a.Header}
 	if a.Body {
-		r.Body, r.Size = bytes.NewReader(msg.Data), int64(len(msg.Data))
+		r.Body, r.Length = bytes.NewReader(msg.Data), int64(len(msg.Data))
 	}
 	resp, err := n.engine.Invoke(ctx, a.Function, r)
 	if err != nil {

@@ -54,7 +54,7 @@ func (e *Engine) watchAdmission() {
 // native function, because the engine holds the answer, and an event with a large body or a body
 // of unknown size.
 func (f *function) admit(r *Request) error {
-	large := r.Body != nil && (r.Size < 0 || r.Size > cheapBody)
+	large := r.Body != nil && (r.Length < 0 || r.Length > cheapBody)
 	if f.config.Protocol != image.ProtocolStdio && !large {
 		return nil
 	}

@@ -44,7 +44,7 @@ func TestDegraded(t *testing.T) {
 	if _, _, err := r.call(t.Context(), "warm", "/", large); !errors.Is(err, ErrDegraded) {
 		t.Errorf("a large body: %v", err)
 	}
-	if _, err := r.Invoke(t.Context(), "warm", &Request{Path: "/", Body: strings.NewReader("x"), Size: -1}); !errors.Is(err, ErrDegraded) {
+	if _, err := r.Invoke(t.Context(), "warm", &Request{Path: "/", Body: strings.NewReader("x"), Length: -1}); !errors.Is(err, ErrDegraded) {
 		t.Errorf("a body of unknown size: %v", err)
 	}
 	if n := r.Functions(); len(n) != 2 {

@@ -87,7 +87,7 @@ func TestCallsCarry(t *testing.T) {
 	if left, aerr := strconv.Atoi(got); err != nil || aerr != nil || left > 30_000 {
 		t.Errorf("a call of brief's: %q, %v; want at most 30000 ms", got, err)
 	}
-	resp, err := r.Invoke(t.Context(), "f", &Request{Method: "GET", Path: "/call/g/headers", Header: [][2]string{
+	resp, err := r.Invoke(t.Context(), "f", &Request{Method: "GET", Path: "/call/g/headers", Headers: [][2]string{
 		{"X-Request-Id", "one"}, {"Traceparent", "00-a-b-01"}, {"Authorization", "secret"},
 	}})
 	if err != nil {
@@ -246,7 +246,7 @@ func TestCallPipelinePlaces(t *testing.T) {
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/call/g|g|g|g/", Body: read, Size: -1})
+		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/call/g|g|g|g/", Body: read, Length: -1})
 		if err == nil {
 			var n int64
 			n, err = io.Copy(io.Discard, resp.Body)

@@ -168,7 +168,7 @@ func (r *rig) deploy(name string, change func(*image.Config)) {
 
 // call invokes and reads the whole answer.
 func (r *rig) call(ctx context.Context, name, path, body string) (string, *Response, error) {
-	req := &Request{Method: "POST", Path: path, Size: int64(len(body))}
+	req := &Request{Method: "POST", Path: path, Length: int64(len(body))}
 	if body != "" {
 		req.Body = strings.NewReader(body)
 	}
@@ -245,10 +245,10 @@ func TestStdio(t *testing.T) {
 		t.Errorf("5 MiB echo: %d bytes, %v", len(got), err)
 	}
 	cut := io.MultiReader(strings.NewReader("half"), &faultReader{r: errReader{}})
-	if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: cut, Size: -1}); !errors.Is(err, errCut) {
+	if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: cut, Length: -1}); !errors.Is(err, errCut) {
 		t.Errorf("body that breaks off: %v; want the reader's error", err)
 	}
-	req := &Request{Path: "/env", Query: "q=1", Method: "PUT", Header: [][2]string{{"X-Thing", "a"}, {"x-thing", "b"}, {"Proxy", "evil"}}}
+	req := &Request{Path: "/env", Query: "q=1", Method: "PUT", Headers: [][2]string{{"X-Thing", "a"}, {"x-thing", "b"}, {"Proxy", "evil"}}}
 	resp, err := r.Invoke(t.Context(), "f", req)
 	if err != nil {
 		t.Fatal(err)
@@ -413,7 +413,7 @@ func TestBodyBreaksOff(t *testing.T) {
 	first := r.mustCall("f", "/", "one", "one")
 	for _, size := range []int{10, 100 << 10} { // in INVOKE, in DATA
 		cut := io.MultiReader(strings.NewReader(strings.Repeat("z", size)), errReader{})
-		if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/hang", Body: cut, Size: -1}); !errors.Is(err, errCut) {
+		if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/hang", Body: cut, Length: -1}); !errors.Is(err, errCut) {
 			t.Errorf("body that breaks off after %d bytes: %v; want the reader's error", size, err)
 		}
 		r.idle("f")
@@ -492,7 +492,7 @@ func TestDrain(t *testing.T) {
 	body, write := io.Pipe()
 	done, closed := make(chan error, 1), make(chan error, 1)
 	go func() {
-		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/slurp", Body: body, Size: -1})
+		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/slurp", Body: body, Length: -1})
 		if err == nil {
 			err = resp.Body.Close()
 		}

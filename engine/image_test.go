@@ -152,7 +152,7 @@ func TestDropImage(t *testing.T) {
 	pr, pw := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		resp, err := r.Invoke(event, "app", &Request{Method: "POST", Path: "/slurp", Size: -1, Body: pr})
+		resp, err := r.Invoke(event, "app", &Request{Method: "POST", Path: "/slurp", Length: -1, Body: pr})
 		if err == nil {
 			err = resp.Body.Close()
 		}

@@ -23,9 +23,9 @@ import (
 // several times, by several goroutines.
 type Request struct {
 	Method, Path, Query string
-	Header              [][2]string
+	Headers             [][2]string
 	Body                io.Reader // may be nil
-	Size                int64     // bytes of Body, -1 if unknown
+	Length              int64     // bytes of Body, -1 if unknown
 
 	// Upgrade lists the protocols to which the client wants to change, or "". A function with
 	// one of the protocols answers 101. Body (still unread) and Response.Body are then the two
@@ -33,9 +33,9 @@ type Request struct {
 	// direction or with the function.
 	Upgrade string
 
-	// Lends says that the caller can lend the client's connection (Response.Lend) to functions
+	// Socket says that the caller can lend the client's connection (Response.Lend) to functions
 	// trusted with connections.
-	Lends bool
+	Socket bool
 }
 
 // Header fields that Lambda's API adds for a qualified name, for the bootstraps of the contract
@@ -204,7 +204,7 @@ func (e *Engine) Invoke(ctx context.Context, function string, r *Request) (*Resp
 }
 
 func newEvent(f *function, name string, r *Request) *event {
-	return &event{f: f, name: name, began: time.Now(), header: r.Header, calls: lineage{f: f}}
+	return &event{f: f, name: name, began: time.Now(), header: r.Headers, calls: lineage{f: f}}
 }
 
 // invoke runs the event on its function.
@@ -219,7 +219,7 @@ func (ev *event) invoke(ctx context.Context, r *Request) (*Response, error) {
 	}
 	if r.Upgrade != "" && (f.config.Protocol == image.ProtocolStdio || f.isPipeline()) { // both know no other protocol
 		plain := *r
-		plain.Upgrade, plain.Body, plain.Size = "", nil, 0
+		plain.Upgrade, plain.Body, plain.Length = "", nil, 0
 		r = &plain
 	}
 	if err := f.admit(r); err != nil {
@@ -404,8 +404,8 @@ func (ev *event) finished() {
 func (ev *event) invocation(r *Request) channel.Invocation {
 	return channel.Invocation{
 		Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
-		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Header, Upgrade: r.Upgrade,
-		Socket: r.Lends && ev.f.lends,
+		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Headers, Upgrade: r.Upgrade,
+		Socket: r.Socket && ev.f.lends,
 	}
 }
 

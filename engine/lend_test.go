@@ -29,7 +29,7 @@ func TestLend(t *testing.T) {
 	}{
 		{"trusted", true, true}, {"trusted", true, true}, {"trusted", false, false}, {"modest", true, false},
 	} {
-		resp, err := r.Invoke(t.Context(), test.name, &Request{Method: "GET", Path: "/stream", Query: "4194305", Lends: test.lends})
+		resp, err := r.Invoke(t.Context(), test.name, &Request{Method: "GET", Path: "/stream", Query: "4194305", Socket: test.lends})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func TestPipeline(t *testing.T) {
 	r.mustCall("outer", "/", "inside another", "inside another")
 
 	r.mustPipeline("p", "g", "") // the first with an answer that says which headers it has been told
-	resp, err := r.Invoke(t.Context(), "p", &Request{Method: "GET", Path: "/headers", Header: [][2]string{{"Host", "outside"}, {"X-A", "1"}, {"Connection", "close"}}})
+	resp, err := r.Invoke(t.Context(), "p", &Request{Method: "GET", Path: "/headers", Headers: [][2]string{{"Host", "outside"}, {"X-A", "1"}, {"Connection", "close"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestPipelineDrains(t *testing.T) {
 	read, write := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		resp, err := r.Invoke(t.Context(), "p", &Request{Method: "POST", Path: "/slurp", Body: read, Size: -1})
+		resp, err := r.Invoke(t.Context(), "p", &Request{Method: "POST", Path: "/slurp", Body: read, Length: -1})
 		if err == nil {
 			_, err = io.Copy(io.Discard, resp.Body)
 			err = errors.Join(err, resp.Body.Close())

@@ -44,27 +44,27 @@ type arriving interface {
 // done once the function has the event.
 func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 	done = func() {}
-	if r.Body == nil || r.Size == 0 || r.Upgrade != "" {
+	if r.Body == nil || r.Length == 0 || r.Upgrade != "" {
 		return r, done, nil
 	}
 	b, awaits := r.Body.(arriving)
 	switch {
-	case awaits && 0 < r.Size && r.Size <= keptBody && b.Here():
+	case awaits && 0 < r.Length && r.Length <= keptBody && b.Here():
 		r, err = ev.gather(r)
 		return r, done, err
-	case awaits && b.Here(), !awaits && r.Size >= 0:
+	case awaits && b.Here(), !awaits && r.Length >= 0:
 		return r, done, nil
-	case awaits && 0 < r.Size && r.Size <= shortBody:
-		if received := &ev.f.e.received; received.Add(r.Size) <= mostReceived {
+	case awaits && 0 < r.Length && r.Length <= shortBody:
+		if received := &ev.f.e.received; received.Add(r.Length) <= mostReceived {
 			r, err = ev.gather(r)
-			return r, func() { received.Add(-r.Size) }, err
+			return r, func() { received.Add(-r.Length) }, err
 		}
-		ev.f.e.received.Add(-r.Size)
+		ev.f.e.received.Add(-r.Length)
 	}
 	if !awaits { // the body of a call: a short one is complete before the next step begins
 		return r, done, nil
 	}
-	ev.meta.Flows = r.Size < 0
+	ev.meta.Flows = r.Length < 0
 	if ev.f.agent { // the sandbox has a single user
 		return r, done, nil
 	}
@@ -81,7 +81,7 @@ func (ev *event) receive(r *Request) (_ *Request, done func(), err error) {
 
 // gather reads a short body into memory.
 func (ev *event) gather(r *Request) (*Request, error) {
-	gathered := make([]byte, r.Size)
+	gathered := make([]byte, r.Length)
 	if _, err := io.ReadFull(r.Body, gathered); err != nil {
 		if ev.ctx.Err() != nil { // ctx broke the Read off
 			return r, context.Cause(&ev.ctx)
@@ -232,7 +232,7 @@ func (s *flows) leave() {
 
 // rewind seeks to the start of a body in memory, and reports whether it could.
 func rewind(r *Request) bool {
-	if r.Body == nil || r.Size == 0 {
+	if r.Body == nil || r.Length == 0 {
 		return true
 	}
 	inMemory, ok := r.Body.(interface { // bytes.Reader, strings.Reader
@@ -242,6 +242,6 @@ func rewind(r *Request) bool {
 	if !ok {
 		return false
 	}
-	_, err := inMemory.Seek(-r.Size, io.SeekEnd)
+	_, err := inMemory.Seek(-r.Length, io.SeekEnd)
 	return err == nil
 }

@@ -36,7 +36,7 @@ func TestSlowSenders(t *testing.T) {
 			ctx, giveUp := context.WithCancel(t.Context())
 			errs := make(chan error)
 			send := func(size int64) {
-				resp, err := r.Invoke(ctx, "f", &Request{Method: "POST", Path: "/slurp", Body: comingBody{newBlockedBody("x")}, Size: size})
+				resp, err := r.Invoke(ctx, "f", &Request{Method: "POST", Path: "/slurp", Body: comingBody{newBlockedBody("x")}, Length: size})
 				if err == nil {
 					_, err = io.Copy(io.Discard, resp.Body)
 					_ = resp.Body.Close() // which has broken off
@@ -104,7 +104,7 @@ func TestSlowFlow(t *testing.T) {
 				ev := &event{f: f}
 				ev.ctx.open(t.Context(), time.Now().Add(time.Hour), func() {})
 				from, sender := io.Pipe()
-				r, done, err := ev.receive(&Request{Body: pipedBody{from}, Size: -1})
+				r, done, err := ev.receive(&Request{Body: pipedBody{from}, Length: -1})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -147,7 +147,7 @@ func TestFlowingBody(t *testing.T) {
 			r.deploy("f", change)
 			body, sender := io.Pipe()
 			go func() { _, _ = io.WriteString(sender, "a") }() // the answer begins with it
-			resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/", Body: pipedBody{body}, Size: -1})
+			resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/", Body: pipedBody{body}, Length: -1})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -244,7 +244,7 @@ func newDeployment(name string, spec *functionSpec, live map[int]*function, logs
 // pick chooses the revision of an event by header route, sticky value or weight.
 func (d *deployment) pick(r *Request) *function {
 	for _, h := range d.spec.Traffic.Headers {
-		if f := d.live[h.Revision]; f != nil && slices.ContainsFunc(r.Header, func(f [2]string) bool {
+		if f := d.live[h.Revision]; f != nil && slices.ContainsFunc(r.Headers, func(f [2]string) bool {
 			return strings.EqualFold(f[0], h.Name) && f[1] == h.Value
 		}) {
 			return f
@@ -254,7 +254,7 @@ func (d *deployment) pick(r *Request) *function {
 		return d.main
 	}
 	n := -1
-	if value := stickyValue(d.spec.Traffic.Sticky, r.Header); value != "" {
+	if value := stickyValue(d.spec.Traffic.Sticky, r.Headers); value != "" {
 		h := uint32(2166136261) // FNV-1a: every engine picks the same revision
 		for i := range len(value) {
 			h = (h ^ uint32(value[i])) * 16777619

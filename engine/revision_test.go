@@ -34,7 +34,7 @@ func (r *rig) revise(mark string, o DeployOptions) {
 // mark is which revision answers.
 func (r *rig) mark(name string, header ...[2]string) (mark string, resp *Response) {
 	r.t.Helper()
-	resp, err := r.Invoke(r.t.Context(), name, &Request{Method: "GET", Path: "/look", Query: "env=MARK", Header: header})
+	resp, err := r.Invoke(r.t.Context(), name, &Request{Method: "GET", Path: "/look", Query: "env=MARK", Headers: header})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -348,7 +348,7 @@ func TestRevisionDrains(t *testing.T) {
 	done := make(chan error, 1)
 	body, write := io.Pipe()
 	go func() {
-		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/slurp", Body: body, Size: -1})
+		resp, err := r.Invoke(t.Context(), "f", &Request{Method: "POST", Path: "/slurp", Body: body, Length: -1})
 		if err == nil {
 			if resp.Instance != first.Instance {
 				err = fmt.Errorf("answered by %s, begun on %s", resp.Instance, first.Instance)
@@ -427,7 +427,7 @@ func TestRouteAllocates(t *testing.T) {
 	}
 	e := &Engine{}
 	e.functions.Store(&map[string]*deployment{"whole": whole, "split": split})
-	r := &Request{Header: [][2]string{{"Cookie", "a=b; session=x"}}}
+	r := &Request{Headers: [][2]string{{"Cookie", "a=b; session=x"}}}
 	for _, name := range []string{"whole", "split"} {
 		if n := testing.AllocsPerRun(100, func() {
 			if f, _, err := e.route(name, r); f == nil || err != nil {

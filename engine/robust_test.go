@@ -83,7 +83,7 @@ func TestBodyFault(t *testing.T) {
 			warm := r.mustCall("f", "/", "a", "a")
 			for _, size := range []int{4, 100 << 10} {
 				body := io.MultiReader(strings.NewReader(strings.Repeat("h", size)), errReader{})
-				if resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: body, Size: -1}); err == nil {
+				if resp, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: body, Length: -1}); err == nil {
 					_, err = io.Copy(io.Discard, resp.Body) // the echo had begun
 					if err = errors.Join(err, resp.Body.Close()); !errors.Is(err, errCut) {
 						t.Errorf("answer to a body that breaks off after %d bytes: %v", size, err)
@@ -93,7 +93,7 @@ func TestBodyFault(t *testing.T) {
 				}
 				r.idle("f")
 			}
-			large := &Request{Path: "/", Header: [][2]string{{"X-Large", strings.Repeat("<", 200<<10)}}}
+			large := &Request{Path: "/", Headers: [][2]string{{"X-Large", strings.Repeat("<", 200<<10)}}}
 			if _, err := r.Invoke(t.Context(), "f", large); !errors.Is(err, ErrEventTooLarge) {
 				t.Errorf("200 KiB of header: %v", err)
 			}
@@ -118,7 +118,7 @@ func TestSlowBody(t *testing.T) {
 				change(c)
 				c.Instances.Max, c.Resources.Timeout = 1, time.Hour // an instance that is kept stays busy
 			})
-			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1})
+			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Length: -1})
 			if err == nil { // the function answers while the body comes
 				_, err = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close() // the answer has ended by then
@@ -131,7 +131,7 @@ func TestSlowBody(t *testing.T) {
 				if name == "stdio" && path == "/early" {
 					continue
 				}
-				resp, err := r.Invoke(t.Context(), "f", &Request{Path: path, Body: newBlockedBody(strings.Repeat("s", 64<<10)), Size: -1})
+				resp, err := r.Invoke(t.Context(), "f", &Request{Path: path, Body: newBlockedBody(strings.Repeat("s", 64<<10)), Length: -1})
 				var failure *FunctionError
 				switch {
 				case want == "":
@@ -314,7 +314,7 @@ func TestStartKinds(t *testing.T) {
 func TestSmallBodyFirst(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { stdio(c); c.Resources.Timeout = 200 * time.Millisecond })
-	if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: newBlockedBody("half"), Size: 8}); !errors.Is(err, ErrTimeout) {
+	if _, err := r.Invoke(t.Context(), "f", &Request{Path: "/", Body: newBlockedBody("half"), Length: 8}); !errors.Is(err, ErrTimeout) {
 		t.Errorf("small body that never ends: %v", err)
 	}
 	if all := r.Sandboxes(true); len(all) != 0 {
@@ -323,7 +323,7 @@ func TestSmallBodyFirst(t *testing.T) {
 	r.deploy("g", stdio)
 	for _, size := range []int{1, smallBody, smallBody + 1} {
 		body := strings.Repeat("s", size)
-		resp, err := r.Invoke(t.Context(), "g", &Request{Path: "/", Body: strings.NewReader(body), Size: int64(size)})
+		resp, err := r.Invoke(t.Context(), "g", &Request{Path: "/", Body: strings.NewReader(body), Length: int64(size)})
 		if err != nil {
 			t.Fatal(err)
 		}

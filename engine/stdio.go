@@ -175,12 +175,12 @@ const smallBody = 64 << 10
 // the program need not start. The caller calls closeChild and close, even after an error.
 func newFeeder(r *Request) (*feeder, error) {
 	f := &feeder{body: r.Body, rest: r.Body}
-	if r.Body == nil || r.Size == 0 {
+	if r.Body == nil || r.Length == 0 {
 		return f, nil
 	}
 	var small []byte
-	if 0 < r.Size && r.Size <= smallBody {
-		small = make([]byte, r.Size)
+	if 0 < r.Length && r.Length <= smallBody {
+		small = make([]byte, r.Length)
 		if _, err := io.ReadFull(r.Body, small); err != nil {
 			return f, fmt.Errorf("read body: %w", err)
 		}

@@ -53,7 +53,7 @@ func TestEventEndsEngine(t *testing.T) {
 			begun := make(chan string, 8)
 			e := &functions{room: 8}
 			e.deploy("f", set, func(r *engine.Request, _ []byte) (int, []byte, error) {
-				begun <- r.Header[2][1]
+				begun <- r.Headers[2][1]
 				<-goOn
 				return 200, nil, nil
 			})
@@ -101,7 +101,7 @@ func TestEventStopped(t *testing.T) {
 	e := &functions{room: 8}
 	e.deploy("f", set, func(r *engine.Request, _ []byte) (int, []byte, error) {
 		mu.Lock()
-		attempts = append(attempts, r.Header[2][1])
+		attempts = append(attempts, r.Headers[2][1])
 		stops := closing
 		mu.Unlock()
 		select { // attempts follow each other until the service stops

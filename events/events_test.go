@@ -152,7 +152,7 @@ func open(t *testing.T, cfg Config) *Service {
 }
 
 func request(body string) *engine.Request {
-	return &engine.Request{Method: http.MethodPost, Path: "/a", Query: "q=1", Header: [][2]string{{"Content-Type", "text/plain"}}, Body: strings.NewReader(body), Size: int64(len(body))}
+	return &engine.Request{Method: http.MethodPost, Path: "/a", Query: "q=1", Headers: [][2]string{{"Content-Type", "text/plain"}}, Body: strings.NewReader(body), Length: int64(len(body))}
 }
 
 // ends publishes an event and waits for its end.
@@ -225,7 +225,7 @@ func TestEventRuns(t *testing.T) {
 		t.Errorf("event is %+v with %q, want it done with 201 and its answer", d.Entry, text(t, d))
 	}
 	want := [][2]string{{"Content-Type", "text/plain"}, {"X-Call-Id", d.ID}, {"X-Fre-Event-Attempt", "1"}, {"X-Fre-Event-Source", "http"}}
-	if diff := cmp.Diff(want, seen.Header); diff != "" || seen.Path != "/a" || seen.Query != "q=1" || seen.Method != http.MethodPost {
+	if diff := cmp.Diff(want, seen.Headers); diff != "" || seen.Path != "/a" || seen.Query != "q=1" || seen.Method != http.MethodPost {
 		t.Errorf("the function saw %+v; headers -want +got:\n%s", seen, diff)
 	}
 	if _, err := s.Publish(t.Context(), "nobody", request(""), Options{}); !errors.As(err, new(*engine.UnknownError)) {
@@ -295,7 +295,7 @@ func TestEventRetries(t *testing.T) {
 	set := quick()
 	set.Retries = 2
 	e.deploy("flaky", set, func(r *engine.Request, _ []byte) (int, []byte, error) {
-		if slices.Contains(r.Header, [2]string{"X-Fre-Event-Attempt", "3"}) {
+		if slices.Contains(r.Headers, [2]string{"X-Fre-Event-Attempt", "3"}) {
 			return 200, []byte("at last"), nil
 		}
 		return 503, nil, nil
@@ -429,11 +429,11 @@ func TestEventRefused(t *testing.T) {
 	check("a fifth of the tenant's four", publish("g", 1, Options{}), ErrFull, failure.QueueFull, true)
 	check("too large", publish("g", 1<<20+1, Options{}), ErrTooLarge, failure.BodyTooLarge, false)
 	unsized := request(strings.Repeat("x", 1<<20+1))
-	unsized.Size = -1
+	unsized.Length = -1
 	_, err := s.Publish(t.Context(), "g", unsized, Options{})
 	check("too large, of unknown size", err, ErrTooLarge, failure.BodyTooLarge, false)
 	long := request("")
-	long.Header = [][2]string{{"X", strings.Repeat("x", maxHeader)}}
+	long.Headers = [][2]string{{"X", strings.Repeat("x", maxHeader)}}
 	_, err = s.Publish(t.Context(), "g", long, Options{})
 	check("long headers", err, ErrTooLarge, failure.BodyTooLarge, false)
 	check("unknown priority", publish("g", 1, Options{Priority: "urgent"}), ErrBadEvent, failure.BadEvent, false)
@@ -585,7 +585,7 @@ func TestSlowBodyAtStop(t *testing.T) {
 	defer client.Close()
 	published := make(chan error, 1)
 	go func() {
-		_, err := s.Publish(t.Context(), "f", &engine.Request{Method: http.MethodPost, Path: "/", Body: body, Size: -1}, Options{})
+		_, err := s.Publish(t.Context(), "f", &engine.Request{Method: http.MethodPost, Path: "/", Body: body, Length: -1}, Options{})
 		published <- err
 	}()
 	if _, err := io.WriteString(client, "some of it"); err != nil { // it is being read
@@ -748,7 +748,7 @@ func TestLongHeaders(t *testing.T) {
 	s := open(t, testConfig(t, e))
 	publish := func(n int) error {
 		r := request("")
-		r.Header = [][2]string{{"X", strings.Repeat("x", n)}}
+		r.Headers = [][2]string{{"X", strings.Repeat("x", n)}}
 		_, err := s.Publish(t.Context(), "f", r, Options{})
 		return err
 	}

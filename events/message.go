@@ -153,7 +153,7 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 
 // request returns the event as a request to the engine, without the body.
 func (m *message) request() *engine.Request {
-	return &engine.Request{Method: m.method, Path: m.path, Query: m.query, Header: m.fields}
+	return &engine.Request{Method: m.method, Path: m.path, Query: m.query, Headers: m.fields}
 }
 
 // token returns a function's token in subjects: the name without the tenant, dots replaced.

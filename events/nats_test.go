@@ -35,7 +35,7 @@ func natsCommand(t *testing.T, server string, args ...string) (string, error) {
 func TestNATSCommand(t *testing.T) {
 	e := &functions{}
 	e.deploy("f", quick(), func(r *engine.Request, body []byte) (int, []byte, error) {
-		if slices.Contains(r.Header, [2]string{"X-Kind", "test"}) {
+		if slices.Contains(r.Headers, [2]string{"X-Kind", "test"}) {
 			return 200, append([]byte("of nats: "), body...), nil
 		}
 		return 200, body, nil

@@ -256,7 +256,7 @@ func (s *Service) attempt(m *message) outcome {
 
 func (s *Service) invoke(m *message) (o outcome) {
 	r := m.request()
-	r.Header = append(r.Header[:len(r.Header):len(r.Header)],
+	r.Headers = append(r.Headers[:len(r.Headers):len(r.Headers)],
 		[2]string{"X-Call-Id", m.ID}, [2]string{"X-Fre-Event-Attempt", strconv.Itoa(m.Attempts)}, [2]string{"X-Fre-Event-Source", m.Source})
 	if m.file != "" {
 		f, err := s.bodies.open(m.file)
@@ -264,9 +264,9 @@ func (s *Service) invoke(m *message) (o outcome) {
 			return outcome{err: fmt.Errorf("body of the event: %w", err)}
 		}
 		defer f.Close()
-		r.Body, r.Size = f, m.Size
+		r.Body, r.Length = f, m.Size
 	} else if len(m.body) > 0 {
-		r.Body, r.Size = bytes.NewReader(m.body), int64(len(m.body))
+		r.Body, r.Length = bytes.NewReader(m.body), int64(len(m.body))
 	}
 	s.metrics.waited.Observe(time.Since(m.Accepted).Seconds())
 	// The function's time limit, or the engine's end, ends the call.

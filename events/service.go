@@ -248,7 +248,7 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 			ID: eventID(f.Name, o.Key), Function: f.Name, Tenant: f.Config.Tenant, Priority: o.Priority, State: StateQueued, Source: o.Source,
 			Accepted: time.Now().UTC().Truncate(time.Microsecond),
 		},
-		method: r.Method, path: r.Path, query: r.Query, fields: r.Header, callback: o.Callback,
+		method: r.Method, path: r.Path, query: r.Query, fields: r.Headers, callback: o.Callback,
 	}
 	if o.Repeated {
 		over, err := s.countPublish(m.ID)
@@ -375,7 +375,7 @@ func (s *Service) readBody(m *message, r *engine.Request) (err error) {
 	if r.Body == nil {
 		return nil
 	}
-	if r.Size > s.cfg.MaxEvent {
+	if r.Length > s.cfg.MaxEvent {
 		return refuse(ErrTooLarge, "the limit is %d bytes", s.cfg.MaxEvent)
 	}
 	if c, ok := r.Body.(io.Closer); ok { // a slow sender must not delay Close

@@ -104,16 +104,16 @@ func (e *brokenError) Unwrap() error { return e.error }
 // if the function gave none. Before the answer has begun, errors are those of
 // [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError]; after, *brokenError.
 func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
-	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: r.header, Lends: r.lends != nil}
+	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.header, Socket: r.lends != nil}
 	if t := r.tunnel; t != nil {
-		req.Upgrade, req.Body, req.Size = t.protocol, t, -1
+		req.Upgrade, req.Body, req.Length = t.protocol, t, -1
 	}
 	if b := r.body; b != nil {
 		if b.size > r.MaxBodyBytes {
 			f.CloseAfter()
 			return nil, &http.MaxBytesError{Limit: r.MaxBodyBytes}
 		}
-		req.Body, req.Size = b, b.size
+		req.Body, req.Length = b, b.size
 	}
 	resp, err := r.Engine.Invoke(ctx, r.Function, req)
 	if err != nil {

@@ -258,7 +258,7 @@ func TestEventHeader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got [][2]string
 			r := serveFake(t, func(_ context.Context, _ string, r *engine.Request) (*engine.Response, error) {
-				got = r.Header
+				got = r.Headers
 				return text(200, "", [2]string{"x-request-id", "forged"}, [2]string{"date", "never"}), nil
 			}, func(c *Config) { c.TrustedProxies = tt.trusted })
 			a, _ := r.ask("GET", "/function/%66", lines...)
@@ -523,7 +523,7 @@ func TestForwardBytes(t *testing.T) {
 func TestForwardHeader(t *testing.T) {
 	var got [][2]string
 	f := fake(func(_ context.Context, _ string, r *engine.Request) (*engine.Response, error) {
-		got = r.Header
+		got = r.Headers
 		return text(200, ""), nil
 	})
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

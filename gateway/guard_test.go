@@ -44,7 +44,7 @@ func guarded(t *testing.T, more map[string]engine.Front, change func(*Config)) *
 			return nil, &engine.UnknownError{Function: name}
 		}
 		said := "none"
-		for _, h := range r.Header {
+		for _, h := range r.Headers {
 			if h[0] == "Authorization" {
 				said = h[1]
 			}

@@ -18,7 +18,7 @@ func TestHTTP2(t *testing.T) {
 	var got [][2]string
 	var body []byte
 	r := serveFake(t, func(_ context.Context, _ string, r *engine.Request) (*engine.Response, error) {
-		got = r.Header
+		got = r.Headers
 		var err error
 		body, err = io.ReadAll(r.Body)
 		return text(200, "answer", [2]string{"x-mine", "yes"}, [2]string{"connection", "close"}), err

@@ -72,8 +72,8 @@ func TestLend(t *testing.T) {
 	var offered atomic.Bool
 	var lent atomic.Int32
 	r := serveFake(t, func(_ context.Context, name string, req *engine.Request) (*engine.Response, error) {
-		offered.Store(req.Lends)
-		body := &asking{pieces: []string{"hello, ", "world"}, asks: req.Lends, lent: &lent}
+		offered.Store(req.Socket)
+		body := &asking{pieces: []string{"hello, ", "world"}, asks: req.Socket, lent: &lent}
 		resp := &engine.Response{Status: 200, Size: -1, Body: body, Header: [][2]string{{"content-type", "text/plain"}}}
 		switch name {
 		case "fails":
@@ -81,7 +81,7 @@ func TestLend(t *testing.T) {
 		case "none":
 			resp.Status = 204
 		}
-		if req.Lends {
+		if req.Socket {
 			resp.Lend = body.lend
 		}
 		return resp, nil
@@ -132,7 +132,7 @@ func TestLend(t *testing.T) {
 func TestLendToOne(t *testing.T) {
 	var offered atomic.Bool
 	proxied := func(_ context.Context, _ string, req *engine.Request) (*engine.Response, error) {
-		offered.Store(req.Lends)
+		offered.Store(req.Socket)
 		return text(200, "answer"), nil
 	}
 	behind := serveFake(t, proxied, func(c *Config) { c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
@@ -156,7 +156,7 @@ func TestLendToWhoIsGone(t *testing.T) {
 		c.Network.LendConnection = true
 		c.Instances.Max, c.Resources.Timeout = 1, time.Hour // a place that is kept is not free before that
 	})
-	resp, err := r.eng.Invoke(t.Context(), "lent", &engine.Request{Method: http.MethodGet, Path: "/stream", Query: "100000", Lends: true})
+	resp, err := r.eng.Invoke(t.Context(), "lent", &engine.Request{Method: http.MethodGet, Path: "/stream", Query: "100000", Socket: true})
 	if err != nil || resp.Lend == nil {
 		t.Fatalf("nothing would be lent: %v", err)
 	}

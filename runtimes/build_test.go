@@ -886,7 +886,7 @@ end
 			if _, err := w.engine.Deploy(t.Context(), img.Name, img, engine.DeployOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			answer, err := w.engine.Invoke(t.Context(), img.Name, &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader("world"), Size: 5})
+			answer, err := w.engine.Invoke(t.Context(), img.Name, &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader("world"), Length: 5})
 			if err != nil {
 				t.Fatal(err)
 			}

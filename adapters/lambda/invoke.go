@@ -65,18 +65,18 @@ func (c *call) event(t target) (*engine.Request, error) {
 		return nil, refuse(http.StatusBadRequest, "InvalidRequestContentException", "Could not parse request body into json: the payload is no JSON")
 	}
 	r := &engine.Request{
-		Method: http.MethodPost, Path: "/", Header: [][2]string{{"Content-Type", "application/json"}},
-		Body: bytes.NewReader(body), Size: int64(len(body)),
+		Method: http.MethodPost, Path: "/", Headers: [][2]string{{"Content-Type", "application/json"}},
+		Body: bytes.NewReader(body), Length: int64(len(body)),
 	}
 	if t.qualifier != "" {
-		r.Header = append(r.Header, [2]string{engine.QualifierField, t.qualifier}, [2]string{engine.VersionField, t.version})
+		r.Headers = append(r.Headers, [2]string{engine.QualifierField, t.qualifier}, [2]string{engine.VersionField, t.version})
 	}
 	for _, name := range []string{"X-Amz-Client-Context", "X-Amzn-Trace-Id"} {
 		if v := c.r.Header.Get(name); v != "" {
 			if len(v) > 3583 {
 				return nil, invalid("%s has %d bytes, at most 3583", name, len(v))
 			}
-			r.Header = append(r.Header, [2]string{name, v})
+			r.Headers = append(r.Headers, [2]string{name, v})
 		}
 	}
 	return r, nil
@@ -138,8 +138,8 @@ func (s *server) invokeNow(c *call, to target, r *engine.Request) error {
 
 // later queues an asynchronous event.
 func (s *server) later(c *call, name string, r *engine.Request) error {
-	if r.Size > maxAsync {
-		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "%d byte payload is too large for the Event invocation type (limit %d bytes)", r.Size, maxAsync)
+	if r.Length > maxAsync {
+		return refuse(http.StatusRequestEntityTooLarge, "RequestTooLargeException", "%d byte payload is too large for the Event invocation type (limit %d bytes)", r.Length, maxAsync)
 	}
 	if err := s.Guard.Access.Event(c.tenant); err != nil {
 		return err

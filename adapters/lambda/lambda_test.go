@@ -253,7 +253,7 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp, f, err := s.run(c, "greet.acme@2", r)
-		if diff := cmp.Diff([][2]string{{"Content-Type", "application/json"}, {"X-Fre-Lambda-Qualifier", "live"}, {"X-Fre-Lambda-Version", "2"}}, r.Header); diff != "" {
+		if diff := cmp.Diff([][2]string{{"Content-Type", "application/json"}, {"X-Fre-Lambda-Qualifier", "live"}, {"X-Fre-Lambda-Version", "2"}}, r.Headers); diff != "" {
 			t.Error(diff)
 		}
 		if got != `greet.acme@2 {"a":1}` || (resp != nil) != (e.err == nil) {

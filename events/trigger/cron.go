@@ -123,8 +123,8 @@ func (s *Set) due(ctx context.Context, marks Marks, c *schedule) error {
 	if now.Sub(at) < cronLate || c.cron.Missed == "once" {
 		body := []byte(c.cron.Body)
 		r := &engine.Request{
-			Method: "POST", Path: c.cron.Path, Body: bytes.NewReader(body), Size: int64(len(body)),
-			Header: [][2]string{{"X-Fre-Cron-Time", at.Format(time.RFC3339)}},
+			Method: "POST", Path: c.cron.Path, Body: bytes.NewReader(body), Length: int64(len(body)),
+			Headers: [][2]string{{"X-Fre-Cron-Time", at.Format(time.RFC3339)}},
 		}
 		o := events.Options{Key: "cron\x00" + c.mark + "\x00" + at.UTC().Format(time.RFC3339), Source: "cron/" + c.trigger, Repeated: true}
 		_, err := s.cfg.Events.Publish(ctx, c.function, r, o)

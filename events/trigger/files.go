@@ -88,8 +88,8 @@ func (s *Set) file(ctx context.Context, w *wire, f *inbox.File) error {
 		return err
 	}
 	r := &engine.Request{
-		Method: "POST", Path: "/", Body: bytes.NewReader(body), Size: int64(len(body)),
-		Header: [][2]string{
+		Method: "POST", Path: "/", Body: bytes.NewReader(body), Length: int64(len(body)),
+		Headers: [][2]string{
 			{"Content-Type", "application/json"},
 			{"Ce-Specversion", "1.0"},
 			{"Ce-Type", "dev.fre.file.complete"},

@@ -43,20 +43,20 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 			return nil, "", err
 		}
 	}
-	key, err := verify(w, secret, r.Header, body, s.cfg.Now())
+	key, err := verify(w, secret, r.Headers, body, s.cfg.Now())
 	if err != nil {
 		return nil, "", refused(failure.BadSignature, err)
 	}
-	if why := wanted(w, r.Path, r.Header); why != "" {
+	if why := wanted(w, r.Path, r.Headers); why != "" {
 		return nil, why, nil
 	}
 	if w.Key != "" {
-		key = cmp.Or(namedKey(w.Key, r.Header, body), key)
+		key = cmp.Or(namedKey(w.Key, r.Headers, body), key)
 	}
 	if key != "" {
 		key = "webhook\x00" + t.Name + "\x00" + key
 	}
-	ev := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Header: withoutSecrets(r.Header), Body: bytes.NewReader(body), Size: int64(len(body))}
+	ev := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Headers: withoutSecrets(r.Headers), Body: bytes.NewReader(body), Length: int64(len(body))}
 	receipt, err := s.takeOn(ctx, f, ev, events.Options{Key: key, Source: "webhook/" + t.Name})
 	if err != nil {
 		return nil, "", err
@@ -103,11 +103,11 @@ func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *template.T
 		if err != nil {
 			return nil, "", err
 		}
-		if !same([]byte(field(r.Header, "Authorization")), append([]byte("Bearer "), secret...)) {
+		if !same([]byte(field(r.Headers, "Authorization")), append([]byte("Bearer "), secret...)) {
 			return nil, "", refused(failure.BadToken, errors.New("the bearer token is missing or wrong"))
 		}
 	}
-	all, err := parseCloudEvents(r.Header, body)
+	all, err := parseCloudEvents(r.Headers, body)
 	if err != nil {
 		return nil, "", refused(failure.BadEvent, err)
 	}
@@ -116,7 +116,7 @@ func (s *Set) cloudEvents(ctx context.Context, f *engine.Function, t *template.T
 			ignored = fmt.Sprintf("type %s of %s is none of the trigger's", e.typ, e.source)
 			continue
 		}
-		ev := &engine.Request{Method: "POST", Path: r.Path, Query: r.Query, Header: e.header, Body: bytes.NewReader(e.body), Size: int64(len(e.body))}
+		ev := &engine.Request{Method: "POST", Path: r.Path, Query: r.Query, Headers: e.header, Body: bytes.NewReader(e.body), Length: int64(len(e.body))}
 		receipt, err := s.takeOn(ctx, f, ev, events.Options{Key: cloudEventKey(e.source, e.id), Source: "cloudevents/" + t.Name})
 		if err != nil {
 			return ids, "", err
@@ -156,10 +156,10 @@ func readBody(r *engine.Request) ([]byte, error) {
 	}
 	var body []byte
 	var err error
-	if r.Size <= maxHook {
+	if r.Length <= maxHook {
 		body, err = io.ReadAll(io.LimitReader(r.Body, maxHook+1))
 	}
-	if err == nil && (r.Size > maxHook || len(body) > maxHook) {
+	if err == nil && (r.Length > maxHook || len(body) > maxHook) {
 		err = refused(failure.BodyTooLarge, fmt.Errorf("a hook's body has at most %d bytes", maxHook))
 	}
 	return body, err

@@ -179,8 +179,8 @@ func (s *Set) message(ctx context.Context, w *wire, m *events.Message) error {
 		key = "nats\x00" + w.trigger + "\x00" + m.Key
 	}
 	r := &engine.Request{
-		Method: "POST", Path: "/", Header: append(slices.Clone(m.Header), [2]string{"X-Fre-Nats-Subject", m.Subject}),
-		Body: bytes.NewReader(m.Body), Size: int64(len(m.Body)),
+		Method: "POST", Path: "/", Headers: append(slices.Clone(m.Header), [2]string{"X-Fre-Nats-Subject", m.Subject}),
+		Body: bytes.NewReader(m.Body), Length: int64(len(m.Body)),
 	}
 	_, err = s.takeOn(ctx, f, r, events.Options{Key: key, Source: "nats/" + w.trigger, Repeated: key != ""})
 	return err

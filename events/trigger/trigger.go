@@ -56,9 +56,9 @@ func New(cfg Config) *Set {
 // or a CloudEvent's source and id.
 func (s *Set) Publish(ctx context.Context, function string, r *engine.Request) (id string, err error) {
 	var o events.Options
-	o.Key = keyOf(r.Header)
-	o.Priority = events.Priority(field(r.Header, "X-Fre-Priority"))
-	o.Callback = field(r.Header, "X-Callback-Url")
+	o.Key = keyOf(r.Headers)
+	o.Priority = events.Priority(field(r.Headers, "X-Fre-Priority"))
+	o.Callback = field(r.Headers, "X-Callback-Url")
 	receipt, err := s.cfg.Events.Publish(ctx, function, r, o)
 	return receipt.ID, err
 }

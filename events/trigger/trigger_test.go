@@ -86,7 +86,7 @@ func (w *world) Publish(_ context.Context, function string, r *engine.Request, o
 		w.known = map[string]bool{}
 	}
 	w.known[o.Key] = true
-	w.published = append(w.published, published{function, o.Source, r.Path, string(body), r.Header, o.Key})
+	w.published = append(w.published, published{function, o.Source, r.Path, string(body), r.Headers, o.Key})
 	return events.Receipt{ID: fmt.Sprint(len(w.published))}, nil
 }
 
@@ -126,9 +126,9 @@ func newSet(t *testing.T, w *world, now time.Time, triggers ...template.Trigger)
 }
 
 func hook(body string, header ...string) *engine.Request {
-	r := &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader(body), Size: int64(len(body))}
+	r := &engine.Request{Method: "POST", Path: "/", Body: strings.NewReader(body), Length: int64(len(body))}
 	for i := 0; i < len(header); i += 2 {
-		r.Header = append(r.Header, [2]string{header[i], header[i+1]})
+		r.Headers = append(r.Headers, [2]string{header[i], header[i+1]})
 	}
 	return r
 }
@@ -271,7 +271,7 @@ func TestWebhookFilters(t *testing.T) {
 	get := hook("")
 	get.Method = "GET"
 	large := hook("")
-	large.Size = maxHook + 1
+	large.Length = maxHook + 1
 	for _, c := range []struct {
 		what      string
 		got, want failure.Code

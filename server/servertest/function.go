@@ -235,7 +235,7 @@ func (e *Engine) Invoke(ctx context.Context, name string, r *engine.Request) (*e
 	if err != nil {
 		return nil, fmt.Errorf("read event: %w", err)
 	}
-	header := slices.Clone(r.Header)
+	header := slices.Clone(r.Headers)
 	answer := append(encode(map[string]any{"method": r.Method, "path": r.Path, "query": r.Query, "header": header, "body": string(content)}), '\n')
 	resp.Header = [][2]string{{"content-type", "application/json"}, {"x-fre-id", "forged"}, {"connection", "close"}, {"content-length", "1"}, {"x-own", "yes"}}
 	resp.Size, resp.Body = int64(len(answer)), io.NopCloser(bytes.NewReader(answer))
