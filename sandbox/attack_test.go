@@ -14,7 +14,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestInherited: what a service manager gave the engine stays the engine's.
+// TestInherited: A sandbox inherits neither the priority nor the limits that a service manager gave
+// the engine.
 func TestInherited(t *testing.T) {
 	fretest.RequireRoot(t)
 	root := fretest.Rootfs(t)
@@ -33,7 +34,7 @@ func TestInherited(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	// Without CAP_SYS_RESOURCE, as in a container, there is nothing to inherit.
+	// Without CAP_SYS_RESOURCE, as in a container, the engine has no such setting to pass on.
 	if err := os.WriteFile(adjust, []byte("-500"), 0); err != nil && !errors.Is(err, unix.EACCES) {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func TestInherited(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}); err != nil && !errors.Is(err, unix.EPERM) {
 		t.Fatal(err)
 	}
-	// Of this thread alone, from which the spawner is then forked.
+	// Only for this thread, which then forks the spawner.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -5); err != nil {
@@ -64,8 +65,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// TestSpawnerHangs: a start does not wait for ever, and the next one has a new
-// spawner.
+// TestSpawnerHangs: A start does not wait forever for a hanging spawner, and the next start has a
+// new spawner.
 func TestSpawnerHangs(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners, c.Parked = 1, -1 })
 	root := fretest.Rootfs(t)
@@ -77,14 +78,14 @@ func TestSpawnerHangs(t *testing.T) {
 		t.Fatalf("start with a stopped spawner: %v, %v; want %v", s, err, errHung)
 	}
 	h.startWithin = startWithin
-	h.reading.Wait() // the reader has ended what it had
+	h.reading.Wait() // the reader is done with the old spawner
 	if out, _ := run(t, h, prog(root, "args", "again")); out != "again\n" {
 		t.Errorf("after the hang: %q", out)
 	}
 }
 
-// TestNoRoomForPidfd: the kernel drops the pidfd of a sandbox when the engine
-// has no room for it. Such a sandbox is killed, and its start fails.
+// TestNoRoomForPidfd: If the engine has no descriptor left, the kernel drops the pidfd of the new
+// sandbox. The host then kills the sandbox, and the start fails.
 func TestNoRoomForPidfd(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)
@@ -118,8 +119,8 @@ func TestNoRoomForPidfd(t *testing.T) {
 	}
 }
 
-// TestOutOfFiles starts sandboxes until the engine has no fd left: the error
-// says so, and with the sandboxes gone all is as before.
+// TestOutOfFiles starts sandboxes until the engine has no descriptor left. The error says so, and
+// after the sandboxes' end the host works as before.
 func TestOutOfFiles(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -162,8 +163,8 @@ func TestOutOfFiles(t *testing.T) {
 	}
 }
 
-// TestTinyLimits starts sandboxes with limits that do not suffice for their own
-// start: they fail, and neither the spawner nor a neighbour with them.
+// TestTinyLimits starts sandboxes with limits too small for the start itself. These starts fail;
+// the spawner and a neighbour stay unharmed.
 func TestTinyLimits(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)

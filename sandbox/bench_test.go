@@ -18,17 +18,15 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// The benchmarks measure from the call of Start to the nanosecond clock that a
-// static Go program reads first, beside os/exec of the same file.
+// The benchmarks measure from the call of Start to the first statement of a static Go program,
+// which reads the nanosecond clock. os/exec of the same file is the comparison.
 
 type starter func(tb testing.TB, stdout *os.File) error
 
-// missed counts the starts that were of another kind than the one meant: a pool
-// had nothing ready.
+// missed counts the starts of an unintended kind, because a pool was empty.
 var missed atomic.Int64
 
-// starters are the kinds of start that are compared, each with a host of its
-// own, beside os/exec.
+// starters are the compared kinds of start, each with a host of its own, and os/exec.
 func starters(b *testing.B) map[string]starter {
 	b.Helper()
 	fretest.RequireRoot(b)
@@ -50,7 +48,7 @@ func starters(b *testing.B) map[string]starter {
 		if kind == StartSpawner {
 			cfg.Parked = -1
 		}
-		h, err := Open(cfg) // no leak check: the hosts' pools would look like each other's leaks
+		h, err := Open(cfg) // no leak check: the check would take the pools of the other hosts for leaks
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -105,7 +103,7 @@ func quantiles(b *testing.B, name string, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), name+"-p99-µs")
 }
 
-// BenchmarkStart starts one after the other, interleaved with bare processes.
+// BenchmarkStart starts sandboxes in sequence, in turn with bare processes.
 func BenchmarkStart(b *testing.B) {
 	all := starters(b)
 	missed.Store(0)
@@ -137,7 +135,7 @@ func BenchmarkBurst(b *testing.B) {
 					}
 					group.Wait()
 					slowest[name] = append(slowest[name], slices.Max(times))
-					<-time.After(time.Second) // the pools fill
+					<-time.After(time.Second) // until the pools are full
 				}
 			}
 			for name := range all {
@@ -149,8 +147,8 @@ func BenchmarkBurst(b *testing.B) {
 	}
 }
 
-// BenchmarkDefences starts sandboxes with and without a defence in turn: what it
-// adds to a start by the spawner, which is the way of all that go without one.
+// BenchmarkDefences starts sandboxes in turn with and without a defence, to show the cost of the
+// defence. The spawner starts all of them, because parked sandboxes always have all defences.
 func BenchmarkDefences(b *testing.B) {
 	h := openHost(b, func(c *Config) { c.Spawners, c.PoolSize, c.Parked = 1, 256, -1 })
 	root := fretest.Rootfs(b)
@@ -167,7 +165,7 @@ func BenchmarkDefences(b *testing.B) {
 		}
 	}
 	all := map[string]starter{
-		"all":              start(DefenceNoSuid), // a mount's attribute: it costs nothing
+		"all":              start(DefenceNoSuid), // a mount attribute, free of cost
 		"without-seccomp":  start(DefenceNoSuid | DefenceSeccomp),
 		"without-landlock": start(DefenceNoSuid | DefenceLandlock),
 	}

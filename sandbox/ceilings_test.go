@@ -26,7 +26,7 @@ func TestCeilings(t *testing.T) {
 	}
 }
 
-// TestProbeCeilings: each has an id of its own, and says what follows.
+// TestProbeCeilings: Each ceiling has its own id and names its effect.
 func TestProbeCeilings(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range probeCeilings() {

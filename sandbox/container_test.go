@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// container is what an ordinary image is started with.
+// container is a spec for an ordinary image.
 func container(root string) Spec {
 	spec := prog(root)
 	spec.User.UID, spec.User.GID = 0, 0
@@ -22,8 +22,8 @@ func container(root string) Spec {
 	return spec
 }
 
-// TestContainerCapabilities: root inside can do what ordinary images need of it,
-// over what is its own user namespace's and nothing else.
+// TestContainerCapabilities: Root inside the sandbox can do the work of ordinary images, but only
+// within its own user namespace.
 func TestContainerCapabilities(t *testing.T) {
 	h := openHost(t)
 	root := imageRoot(t)
@@ -32,7 +32,7 @@ func TestContainerCapabilities(t *testing.T) {
 	order, _ := orders(t, h, spec)
 	for _, step := range []struct{ command, want string }{
 		{"groups", "[4 27]"},
-		{"append /home/own more", "ok"}, // another's file: DAC_OVERRIDE
+		{"append /home/own more", "ok"}, // another user's file: DAC_OVERRIDE
 		{"chown 101 /lib/a", "ok"},
 		{"stat /lib/a", "100644 101 101"},
 		{"chmod 600 /home/own", "ok"}, // FOWNER
@@ -58,8 +58,8 @@ func TestContainerCapabilities(t *testing.T) {
 	}
 }
 
-// TestContainerPrivileges compares the sets of capabilities: those and no more for
-// root, none for any other user, and none without being asked for.
+// TestContainerPrivileges compares the capability sets: root has exactly the container set, another
+// user none, and a function none.
 func TestContainerPrivileges(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -105,7 +105,7 @@ func TestContainerPrivileges(t *testing.T) {
 	}
 }
 
-// TestParseCapabilities: every capability of this kernel's has its name and number.
+// TestParseCapabilities: The parser knows the name and number of each capability of this kernel.
 func TestParseCapabilities(t *testing.T) {
 	for _, c := range []struct {
 		names []string
@@ -129,8 +129,8 @@ func TestParseCapabilities(t *testing.T) {
 	}
 }
 
-// TestProgramPath: a program is found as execvp(3) finds it, in a root whose layer
-// has taken something away.
+// TestProgramPath: A sandbox finds its program as execvp(3) does, also in a root where a layer has
+// removed a file.
 func TestProgramPath(t *testing.T) {
 	root := fretest.Rootfs(t)
 	err := errors.Join(
@@ -165,7 +165,7 @@ func TestProgramPath(t *testing.T) {
 				{"A=1", "./prog", nil},
 				{"A=1", "../bin/prog", nil},
 				{"PATH=" + strings.Repeat("x", 5000) + ":/bin", "prog", nil},
-				{"A=1", "prog", nil}, // execvp's own
+				{"A=1", "prog", nil}, // the default path of execvp
 				{"PATH=/bin", "missing", unix.ENOENT},
 				{"PATH=/taken", "prog", unix.ENOENT},
 				{"PATH=/plain:/bin", "only", unix.EACCES},
@@ -188,8 +188,8 @@ func TestProgramPath(t *testing.T) {
 	}
 }
 
-// TestTerminal: the terminal is the controlling one, whichever way the sandbox is
-// started, and names nothing of the host's.
+// TestTerminal: The terminal is the controlling terminal for each kind of start, and reveals no
+// name of the host.
 func TestTerminal(t *testing.T) {
 	for name, parked := range map[string]int{"by the spawner": -1, "by a parked sandbox": 0} {
 		t.Run(name, func(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// TestFilter makes the calls that the filter judges. What the kernel says
-// without it shows that it was the filter's doing.
+// TestFilter makes the judged system calls with and without the filter. The difference shows the
+// filter's effect.
 func TestFilter(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -71,7 +71,7 @@ other terminal call: ENOTTY
 	}
 }
 
-// machine makes a program out of x86-64 machine code.
+// machine writes a program of x86-64 machine code.
 func machine(t *testing.T, name, code string) {
 	t.Helper()
 	const base, headers = 0x400000, 64 + 56
@@ -79,9 +79,9 @@ func machine(t *testing.T, name, code string) {
 	b.WriteString("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00")
 	size := uint64(headers + len(code))
 	for _, v := range []any{
-		uint16(2), uint16(62), uint32(1), uint64(base + headers), uint64(64), uint64(0), // executable for x86-64, its entry
+		uint16(2), uint16(62), uint32(1), uint64(base + headers), uint64(64), uint64(0), // an executable for x86-64, and its entry
 		uint32(0), uint16(64), uint16(56), uint16(1), uint16(0), uint16(0), uint16(0), // one segment
-		uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(4096), // loaded, read and executed
+		uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(4096), // loaded, readable and executable
 	} {
 		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
 			t.Fatal(err)
@@ -93,8 +93,8 @@ func machine(t *testing.T, name, code string) {
 	}
 }
 
-// TestOtherABIs: a call through another of the processor's doors, past numbers
-// that mean something else there, ends the process.
+// TestOtherABIs: A system call through another ABI of the processor, with a number of another
+// meaning, ends the process.
 func TestOtherABIs(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -110,7 +110,7 @@ func TestOtherABIs(t *testing.T) {
 				t.Errorf("ended with %+v, want SIGSYS", status)
 			}
 			spec.Without = DefenceSeccomp
-			// A kernel without the i386 interface has nothing behind that door.
+			// A kernel without the i386 interface kills the process.
 			if _, status := run(t, h, spec); status.Code != 42 && status.Signal != int(unix.SIGSEGV) {
 				t.Errorf("without the filter: ended with %+v, want code 42", status)
 			}
@@ -118,8 +118,8 @@ func TestOtherABIs(t *testing.T) {
 	}
 }
 
-// TestLandlock: an abstract socket belongs to a network namespace, so that a
-// build step on the host's could reach the host's.
+// TestLandlock: Landlock keeps a build step on the host's network from the host's abstract sockets,
+// which belong to a network namespace.
 func TestLandlock(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -131,7 +131,7 @@ func TestLandlock(t *testing.T) {
 	defer l.Close()
 	spec := prog(root, "dial", name)
 	spec.Network = NetworkHost
-	// On an older kernel there is nothing to keep it, and nothing says there is.
+	// An older kernel refuses no connection, and Defences does not list Landlock.
 	kept := slices.Contains(h.Defences(), "landlock")
 	if out, status := run(t, h, spec); strings.Contains(out, "operation not permitted") != kept {
 		t.Errorf("connect: %q, %+v; want it refused: %v", out, status, kept)
@@ -145,11 +145,11 @@ func TestLandlock(t *testing.T) {
 	}
 }
 
-// TestWithout switches each of the others off and sees what it was there for.
+// TestWithout switches each remaining defence off and sees the prevented access succeed.
 func TestWithout(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
-	for name, id := range map[string]uint32{"open": 1000, "bin/suid": 0} { // of the tenant's user, of its root
+	for name, id := range map[string]uint32{"open": 1000, "bin/suid": 0} { // owned by the tenant's user and by the tenant's root
 		path := filepath.Join(root, name)
 		if name == "open" {
 			if err := os.Mkdir(path, 0o755); err != nil {
@@ -177,7 +177,7 @@ func TestWithout(t *testing.T) {
 		name     string
 		without  Defence
 		spec     Spec
-		with, wo string // parts of what it writes
+		with, wo string // parts of the output with the defence and without
 	}{
 		{
 			"capabilities", DefenceCapabilities, prog(root, "cat", "/proc/self/status"),
@@ -213,7 +213,7 @@ func TestWithout(t *testing.T) {
 	})
 }
 
-// TestWithoutIsForTests: no program of FRE's can switch a defence off.
+// TestWithoutIsForTests: No program of FRE can switch a defence off.
 func TestWithoutIsForTests(t *testing.T) {
 	if os.Getenv("FRE_V2") != "" {
 		t.Skip("the sources are not in the guest")

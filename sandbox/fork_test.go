@@ -22,9 +22,8 @@ func TestCanFork(t *testing.T) {
 	}
 }
 
-// TestForkLeave: a server's forks are bounded, and no process but its new child
-// can be passed off as one. What is done with real forks stands in package
-// engine, where there is a bootstrap that makes some.
+// TestForkLeave: The forks of a server are bounded, and Leave accepts only the server's new child.
+// Package engine tests real forks, with a real bootstrap.
 func TestForkLeave(t *testing.T) {
 	if err := CanFork(); err != nil {
 		t.Skipf("this kernel has no fork servers: %v", err)

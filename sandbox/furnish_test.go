@@ -59,7 +59,7 @@ func parkOn(t testing.TB, h *Host, root string) *parked {
 	return newOrders(t, s, inW, outR, root)
 }
 
-// newOrders speaks to a program that takes orders.
+// newOrders speaks to a program that obeys orders.
 func newOrders(t testing.TB, s *Sandbox, in, out *os.File, root string) *parked {
 	t.Helper()
 	if err := out.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -70,7 +70,7 @@ func newOrders(t testing.TB, s *Sandbox, in, out *os.File, root string) *parked 
 	return p
 }
 
-// answer reads what is printed up to the answer's line, and that.
+// answer reads the output up to and with the answer's line.
 func (p *parked) answer() (printed, answer string) {
 	p.t.Helper()
 	for {
@@ -93,7 +93,7 @@ func (p *parked) order(command string) (printed, answer string) {
 	return p.answer()
 }
 
-// want gives an order and compares what it prints, and its answer.
+// want gives an order and compares the output and the answer.
 func (p *parked) want(command, printed, answer string) {
 	p.t.Helper()
 	if gotPrinted, got := p.order(command); gotPrinted != printed || got != answer {
@@ -101,8 +101,7 @@ func (p *parked) want(command, printed, answer string) {
 	}
 }
 
-// workDir is a tenant's /work as the engine keeps it: plain ids, out of others'
-// reach.
+// workDir is a tenant's /work in the engine's form: plain ids, closed to other users.
 func workDir(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "work")
@@ -175,8 +174,7 @@ func TestFurnish(t *testing.T) {
 	}
 }
 
-// Before it is furnished a sandbox holds nothing of a tenant's, and nothing of
-// the host's but its root.
+// Before Furnish a parked sandbox holds no file of a tenant, and of the host only its root.
 func TestParkedHoldsNothing(t *testing.T) {
 	h := openHost(t)
 	p := park(t, h)
@@ -199,8 +197,8 @@ func TestParkedHoldsNothing(t *testing.T) {
 	}
 }
 
-// Each has ids of its own: what one could reach of another's by its ids on the
-// host, it cannot. A range is used again after its sandbox's end.
+// Each parked sandbox has its own host ids, so that equal ids give no access to the files of
+// another sandbox. A range is free again after the sandbox's end.
 func TestOwnRanges(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -216,7 +214,7 @@ func TestOwnRanges(t *testing.T) {
 	if a.base == b.base {
 		t.Errorf("two live sandboxes have the host ids %d", a.base)
 	}
-	// Through an unmapped mount, ids of the host's show, and they differ.
+	// An unmapped mount shows host ids, and the two ranges differ.
 	extra := t.TempDir()
 	if err := errors.Join(os.Chmod(extra, 0o755), os.WriteFile(filepath.Join(extra, "f"), []byte("x"), 0o600),
 		os.Chown(filepath.Join(extra, "f"), int(a.base)+1000, int(a.base)+1000)); err != nil {
@@ -236,7 +234,7 @@ func TestOwnRanges(t *testing.T) {
 	}
 }
 
-// A tenant's ordinary sandbox sees the same files as one that was parked.
+// An ordinary sandbox of the tenant sees the same files in /work as a parked one.
 func TestWorkMapped(t *testing.T) {
 	h := openHost(t)
 	work := workDir(t)
@@ -255,7 +253,7 @@ func TestWorkMapped(t *testing.T) {
 	p.want("stat /work/x", "100644 1000 1000\n", "ok")
 }
 
-// Background goes with Furnish.
+// Furnish takes the sandbox out of the background.
 func TestBackground(t *testing.T) {
 	h := openHost(t)
 	p := park(t, h)
@@ -270,8 +268,8 @@ func TestBackground(t *testing.T) {
 	}
 }
 
-// TestForkBombGivesWay puts a sandbox behind the others that is refused process after
-// process, and not the next one in its group.
+// The host puts a sandbox with many refused forks into the background, but not the next sandbox in
+// the same group.
 func TestForkBombGivesWay(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -290,8 +288,7 @@ func TestForkBombGivesWay(t *testing.T) {
 	group := bomb.group
 	bomb.Kill()
 	wait(t, bomb)
-	// Its limits are in force in this group alone, which is preferred therefore once
-	// it is clean.
+	// Only this group has these limits, so the pool prefers it once it is clean.
 	spec.Args = prog(root, "sleep").Args
 	for deadline := time.Now().Add(within); ; {
 		next, err := h.Start(t.Context(), spec)
@@ -352,7 +349,7 @@ func TestFurnishErrors(t *testing.T) {
 	}
 }
 
-// A symbolic link in the root is not followed out of the sandbox, nor within.
+// Furnish follows no symbolic link in the root, neither within the sandbox nor out of it.
 func TestFurnishThroughLink(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -366,7 +363,8 @@ func TestFurnishThroughLink(t *testing.T) {
 	}
 }
 
-// The threads that visit sandboxes come home, and never is it the main thread.
+// Threads that enter a sandbox's namespaces return to the host's, and the main thread never enters
+// one.
 func TestVisitorsComeHome(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -399,7 +397,7 @@ func TestVisitorsComeHome(t *testing.T) {
 	for _, task := range tasks {
 		got, err := ours("/proc/self/task/" + task.Name())
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has ended since: no goroutine runs on it
+			continue // this thread has ended
 		}
 		if err != nil || got != before {
 			t.Errorf("thread %s is in %s, %v, want %s", task.Name(), got, err, before)
@@ -410,7 +408,7 @@ func TestVisitorsComeHome(t *testing.T) {
 	}
 }
 
-// BenchmarkFurnish is what a start costs that finds a parked sandbox.
+// BenchmarkFurnish measures a start in a parked sandbox.
 func BenchmarkFurnish(b *testing.B) {
 	h := openHost(b)
 	root := fretest.Rootfs(b)
@@ -424,7 +422,7 @@ func BenchmarkFurnish(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		p := parkOn(b, h, root)
-		p.PID() // known since it was parked
+		p.PID() // computed while parked
 		b.StartTimer()
 		if err := p.Furnish(f); err != nil {
 			b.Fatal(err)

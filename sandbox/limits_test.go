@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestMaxFiles: open files are bounded by what the kernel gives the spawner, and
-// what lies above is refused in words.
+// TestMaxFiles: The limit of open files ends at the spawner's own limit; a higher value is refused
+// with a clear error.
 func TestMaxFiles(t *testing.T) {
 	h := openHost(t)
 	spec := prog(fretest.Rootfs(t), "exit", "0")
@@ -34,8 +34,7 @@ func TestMaxFiles(t *testing.T) {
 	}
 }
 
-// TestCheckLimits: this host's own bounds are given, and one more of anything is
-// refused.
+// TestCheckLimits: CheckLimits accepts the maximum of this host and refuses one more of each limit.
 func TestCheckLimits(t *testing.T) {
 	h := openHost(t)
 	most, err := h.CutLimits(Limits{MemoryBytes: math.MaxInt64, CPUMillis: math.MaxInt64, Pids: math.MaxInt64, Files: math.MaxInt64})
@@ -73,8 +72,8 @@ func TestCheckLimits(t *testing.T) {
 	}
 }
 
-// TestLimitError: what is refused names limit, controller, host, the most there is
-// and the next step.
+// TestLimitError: A refused limit names the limit, the controller, the host, the maximum and the
+// next step.
 func TestLimitError(t *testing.T) {
 	above := func(limit, controller string, most int64, by, next string, of func(*Limits) *int64) bound {
 		return bound{LimitError: LimitError{Limit: limit, Controller: controller, Host: "web1", Most: most, By: by, next: next}, of: of}
@@ -136,8 +135,8 @@ func TestLimitError(t *testing.T) {
 	}
 }
 
-// TestPoolSizes: pools are no larger than memory and process ids allow, and a
-// smaller one than was asked for is warned of.
+// TestPoolSizes: Memory and process ids bound the size of the pools. The log warns of a pool
+// smaller than requested.
 func TestPoolSizes(t *testing.T) {
 	const gib = 1 << 30
 	for _, test := range []struct {

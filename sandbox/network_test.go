@@ -14,8 +14,7 @@ import (
 	"github.com/fre-engine/fre/sandbox/egress"
 )
 
-// openEgress returns a host in front of fretest's internet, and a root for its
-// sandboxes.
+// openEgress returns a host in front of fretest's internet, and a root for the sandboxes.
 func openEgress(t *testing.T) (*Host, string) {
 	t.Helper()
 	fretest.Internet(t)
@@ -46,7 +45,7 @@ func TestEgress(t *testing.T) {
 		policy  egress.Policy
 		network string
 		to      string
-		want    string // on stdout, or among the errors
+		want    string // in the output or among the errors
 	}{
 		{"by name", egress.Policy{}, "tcp4", "public.test:80", fretest.HostAddr.String()},
 		{"by alias and IPv6", egress.Policy{}, "tcp6", "alias.test:443", fretest.HostAddr6.String()},
@@ -71,7 +70,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestEgressRewire: from inside, the network stays as it is.
+// TestEgressRewire: A program in the sandbox cannot change its network.
 func TestEgressRewire(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -83,7 +82,7 @@ func TestEgressRewire(t *testing.T) {
 	out, _ := run(t, h, spec)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for _, line := range lines {
-		// The system call filter knows no such family.
+		// The system call filter refuses this family.
 		if !strings.HasSuffix(line, ": "+unix.EPERM.Error()) && line != "packet socket: "+unix.EAFNOSUPPORT.Error() {
 			t.Errorf("%s, want %v", line, unix.EPERM)
 		}
@@ -93,8 +92,8 @@ func TestEgressRewire(t *testing.T) {
 	}
 }
 
-// TestEgressParked: a parked sandbox has the way out of its policy, and serves no
-// other.
+// TestEgressParked: A parked sandbox has the egress of its own policy, and serves only starts with
+// this policy.
 func TestEgressParked(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -153,8 +152,8 @@ func TestCheckNetwork(t *testing.T) {
 	}
 }
 
-// TestNoEgress: a host that forwards nothing says so, at the check and at the
-// start, and starts no sandbox with less.
+// TestNoEgress: On a host without forwarding, CheckNetwork and Start return an error, and no
+// sandbox starts without its egress.
 func TestNoEgress(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestOpens: what a sandbox opens in its root is noted, by the path that it has
-// there, and nothing that others open or that is mounted elsewhere.
+// TestOpens: Opens notes the files that a watched sandbox opens in its root, by their paths in the
+// sandbox. Files opened by other processes or on other mounts stay out.
 func TestOpens(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -44,8 +44,8 @@ func warmUp(t testing.TB, h *Host, spec Spec) {
 	waitParked(t, h, func(s ParkedStats) bool { return s.Attached > 0 })
 }
 
-// TestParkedSandboxes runs programs that tell of their surroundings in each kind of
-// sandbox: all are alike.
+// TestParkedSandboxes runs programs that report their surroundings in each kind of sandbox. The
+// reports are equal.
 func TestParkedSandboxes(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -102,7 +102,7 @@ func TestParkedSandboxes(t *testing.T) {
 	}
 }
 
-// runSpawner runs spec without any parked sandbox and returns what it prints.
+// runSpawner runs spec through the spawner alone and returns the output.
 func runSpawner(t *testing.T, h *Host, spec Spec) string {
 	t.Helper()
 	spec.setDefaults()
@@ -118,8 +118,8 @@ func runSpawner(t *testing.T, h *Host, spec Spec) string {
 	return out
 }
 
-// TestParkedLimits: a parked sandbox's control groups have the limits of its use, and what
-// it used before counts for nobody.
+// TestParkedLimits: The control groups of a parked sandbox have the limits of its start, and the
+// earlier use does not count.
 func TestParkedLimits(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -138,15 +138,15 @@ func TestParkedLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := r.Read(make([]byte, 64)); n == 0 { // once it has them
+	if n, err := r.Read(make([]byte, 64)); n == 0 { // once the program holds the memory
 		t.Errorf("160 MiB of 256 in a bare parked sandbox: %v", err)
 	}
 	s.Kill()
 	wait(t, s)
 }
 
-// TestParkedOfAnother: where another directory has come to the place of a root or of a
-// /work, no parked sandbox that was made with the one before is taken.
+// TestParkedOfAnother: After a directory took the place of a root or of a /work, no start uses a
+// parked sandbox of the old directory.
 func TestParkedOfAnother(t *testing.T) {
 	h := openHost(t)
 	for _, what := range []string{"root", "work"} {
@@ -176,9 +176,9 @@ func TestParkedOfAnother(t *testing.T) {
 	}
 }
 
-// TestParkedTooBig: a limit near the memory that the group of a parked sandbox may hold costs no
-// parked sandbox. The kernel would kill with the parked sandbox the spawner, whose memory it
-// shares.
+// TestParkedTooBig: A start with a memory limit near the memory kept in a parked sandbox's group
+// uses no parked sandbox. Otherwise the kernel would kill the parked sandbox, and with it the
+// spawner, which shares its memory.
 func TestParkedTooBig(t *testing.T) {
 	h := openHost(t)
 	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
@@ -200,8 +200,8 @@ func TestParkedTooBig(t *testing.T) {
 	}
 }
 
-// TestParkedHoldsTooMuch: a parked sandbox whose group is charged with more than a start's limit
-// is no reason for the start to fail.
+// TestParkedHoldsTooMuch: A start succeeds even if the group of the parked sandbox is charged with
+// more than the start's limit.
 func TestParkedHoldsTooMuch(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners, c.Parked = 1, 1 })
 	waitParked(t, h, someBare)
@@ -212,7 +212,7 @@ func TestParkedHoldsTooMuch(t *testing.T) {
 	if len(parked) != 1 {
 		t.Fatalf("%d parked sandboxes, want 1", len(parked))
 	}
-	if parked[0].group.V2() { // which kills for a limit what V1 refuses to set
+	if parked[0].group.V2() { // v2 kills for such a limit; v1 refuses to set it
 		t.Log("cgroup v2: nothing to see")
 		return
 	}
@@ -225,7 +225,7 @@ func TestParkedHoldsTooMuch(t *testing.T) {
 	wait(t, parked[0])
 }
 
-// TestParkedFailures: what cannot be started says why, and the next start works.
+// TestParkedFailures: A failed start says why, and the next start works.
 func TestParkedFailures(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -259,8 +259,7 @@ func TestParkedFailures(t *testing.T) {
 	}
 }
 
-// TestParkedNames: a name in use is refused, and the parked sandbox that would have had it
-// is gone.
+// TestParkedNames: A name in use is refused, and the parked sandbox taken for the start ends.
 func TestParkedNames(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -278,7 +277,7 @@ func TestParkedNames(t *testing.T) {
 	wait(t, s)
 }
 
-// TestParkedCancelled: a start that is given up leaves nothing.
+// TestParkedCancelled: A cancelled start leaves no sandbox.
 func TestParkedCancelled(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -295,8 +294,8 @@ func TestParkedCancelled(t *testing.T) {
 	}
 }
 
-// TestParkedSandboxesDie: killed while they wait, they are replaced and counted, and no
-// start notices.
+// TestParkedSandboxesDie: The host replaces and counts parked sandboxes that are killed. No start
+// notices.
 func TestParkedSandboxesDie(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)
@@ -308,7 +307,7 @@ func TestParkedSandboxesDie(t *testing.T) {
 	for _, sb := range waiting {
 		sb.Kill()
 	}
-	for _, sb := range waiting { // one that is still dying may read a start
+	for _, sb := range waiting { // a dying one may still read a start
 		wait(t, sb)
 	}
 	if out, _ := run(t, h, prog(root, "args", "on")); out != "on\n" {
@@ -316,7 +315,7 @@ func TestParkedSandboxesDie(t *testing.T) {
 	}
 	waitParked(t, h, func(s ParkedStats) bool { return s.Bare >= 3 && s.Died >= 3 })
 
-	// With the spawner all its parked sandboxes are gone; its heir makes others.
+	// A dead spawner takes its parked sandboxes along; its successor parks new ones.
 	if err := sp.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -329,8 +328,8 @@ func TestParkedSandboxesDie(t *testing.T) {
 	waitParked(t, h, func(s ParkedStats) bool { return s.Bare >= 3 && s.Died >= 6 })
 }
 
-// TestParkedDiesUnread: parked sandboxes that take a start and die before they have read it
-// have run nothing of it: another way is as good.
+// TestParkedDiesUnread: If a parked sandbox accepts a start and dies before it has read the
+// message, the host starts the program another way.
 func TestParkedDiesUnread(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	waitParked(t, h, func(s ParkedStats) bool { return s.Bare == 4 })
@@ -352,7 +351,7 @@ func TestParkedDiesUnread(t *testing.T) {
 	}
 	for _, sb := range parked {
 		go func() {
-			for sb.parked.Load() { // until it is taken, and then until it was sent its start
+			for sb.parked.Load() { // until it is taken and its start is sent
 				<-time.After(time.Millisecond)
 			}
 			<-time.After(20 * time.Millisecond)
@@ -369,8 +368,8 @@ func TestParkedDiesUnread(t *testing.T) {
 	}
 }
 
-// TestParkedBurst: more at once than there are parked sandboxes is served all the same, and
-// the next burst finds more.
+// TestParkedBurst: A burst beyond the number of parked sandboxes is served, and the next burst
+// finds more of them parked.
 func TestParkedBurst(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -403,7 +402,7 @@ func TestParkedBurst(t *testing.T) {
 		group.Wait()
 		return count
 	}
-	// The demand of a burst depends on how fast the burst is served: 12 at most of Config.Parked.
+	// The demand of a burst depends on the speed of the answers: at most 12 of Config.Parked.
 	wanted := func() (n int) {
 		h.parked.mu.Lock()
 		defer h.parked.mu.Unlock()
@@ -425,8 +424,8 @@ func TestParkedBurst(t *testing.T) {
 	}
 }
 
-// TestParkedSandboxHoldsNothing: a bare parked sandbox knows no tenant, and no parked sandbox has
-// a file of the engine's open but the socket it waits on.
+// TestParkedSandboxHoldsNothing: A bare parked sandbox knows no tenant. A parked sandbox has only
+// one open file of the engine: the socket for its start.
 func TestParkedSandboxHoldsNothing(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -458,9 +457,9 @@ func TestParkedSandboxHoldsNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			allowed := target == "/dev/null" || target == "/null" || strings.HasPrefix(target, "socket:") ||
-				e.Name() == "5" && strings.HasPrefix(target, "pipe:") || // of its reports
-				target == "anon_inode:[landlock-ruleset]" || // a kernel object of the spawner's
-				sb.kind == StartBare && e.Name() == "7" && target == "/" // its /proc, not attached yet
+				e.Name() == "5" && strings.HasPrefix(target, "pipe:") || // for its reports
+				target == "anon_inode:[landlock-ruleset]" || // a kernel object of the spawner
+				sb.kind == StartBare && e.Name() == "7" && target == "/" // its /proc, not yet attached
 			if !allowed {
 				t.Errorf("%s sandbox has fd %s open: %s", sb.kind, e.Name(), target)
 			}
@@ -468,8 +467,8 @@ func TestParkedSandboxHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestPin: a pinned sandbox begins on one CPU and is given all of them, children
-// and threads included.
+// TestPin: A pinned sandbox begins on one CPU and gets all CPUs later, together with its children
+// and threads.
 func TestPin(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Log("one CPU: nothing to see")
@@ -492,13 +491,13 @@ func TestPin(t *testing.T) {
 		}
 		if one := cpus.Count() == 1; one != pin {
 			s.mu.Lock()
-			late := s.unpin != nil && !s.unpin.Stop() // a busy machine: the time is over already
+			late := s.unpin != nil && !s.unpin.Stop() // a busy machine: the time is already over
 			s.mu.Unlock()
 			if !late {
 				t.Errorf("began on %d CPUs, pin is %v", cpus.Count(), pin)
 			}
 		}
-		if _, err := io.ReadFull(r, make([]byte, 3*len("ready\n"))); err != nil { // from each child
+		if _, err := io.ReadFull(r, make([]byte, 3*len("ready\n"))); err != nil { // each child's line
 			t.Fatal(err)
 		}
 		s.unpinNow()

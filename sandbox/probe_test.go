@@ -10,13 +10,13 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProbe runs where the other tests start sandboxes, so all must be well.
+// TestProbe runs on a host that starts sandboxes, so all checks must pass.
 func TestProbe(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
 	for _, c := range Probe() {
 		t.Logf("%-18s %v %s", c.Name, c.OK, c.Found)
-		if !c.OK && !c.Optional && c.ID != "landlock" { // which sandboxes can do without
+		if !c.OK && !c.Optional && c.ID != "landlock" { // optional for sandboxes
 			t.Errorf("%s is not OK: found %s", c.Name, c.Found)
 		}
 		if c.Name == "" || c.Found == "" {
@@ -25,12 +25,12 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestCosts: all can be measured where sandboxes can be started, each belongs to
-// a check, and nothing stays.
+// TestCosts: Costs measures each cost on a host that starts sandboxes. Each cost belongs to a
+// check, and nothing remains.
 func TestCosts(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
-	known := map[string]bool{"idmap": true, "hard_links": true, "state_fs": true} // package engine's
+	known := map[string]bool{"idmap": true, "hard_links": true, "state_fs": true} // of package engine
 	dir := t.TempDir()
 	lacking := map[string]bool{"idmap": CanMap(dir) != nil}
 	for _, c := range Probe() {
@@ -56,7 +56,7 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// TestCostsWithoutADirectory: what cannot be measured says why, the rest is there.
+// TestCostsWithoutADirectory: A failed measurement says why; the other costs are present.
 func TestCostsWithoutADirectory(t *testing.T) {
 	fretest.RequireRoot(t)
 	costs := Costs(filepath.Join(t.TempDir(), "none"))

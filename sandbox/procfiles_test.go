@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProcFiles: they tell of the sandbox's limits and of its memory as it is now,
-// whoever started it, and nothing is left of them after its end.
+// TestProcFiles: The /proc files show the sandbox's limits and its current memory, for each kind of
+// start. After the sandbox's end they are gone.
 func TestProcFiles(t *testing.T) {
 	h := openHost(t)
 	for name, memory := range map[string]int64{"spawner": parkedMemory - 4096, "parked sandbox": 64 << 20} {
@@ -73,7 +73,7 @@ func TestMeminfo(t *testing.T) {
 		want                string
 	}{
 		{64 << 20, 48 << 20, 16 << 20, "MemTotal: 65536 kB MemFree: 16384 kB MemAvailable: 32768 kB Buffers: 0 kB Cached: 16384 kB"},
-		{64 << 20, 80 << 20, 1 << 40, "MemTotal: 65536 kB MemFree: 0 kB MemAvailable: 65536 kB Buffers: 0 kB Cached: 65536 kB"}, // read while it shrank
+		{64 << 20, 80 << 20, 1 << 40, "MemTotal: 65536 kB MemFree: 0 kB MemAvailable: 65536 kB Buffers: 0 kB Cached: 65536 kB"}, // read during the reclaim
 	} {
 		text := meminfo(test.limit, test.used, test.cached)
 		if got := strings.Join(strings.Fields(string(text)), " "); !strings.HasPrefix(got, test.want) {
@@ -93,7 +93,7 @@ func TestCPUTimes(t *testing.T) {
 	}
 }
 
-// TestCPUInfo: the processor's own properties, and none of the kernel's state.
+// TestCPUInfo: /proc/cpuinfo shows the properties of the processor and no state of the kernel.
 func TestCPUInfo(t *testing.T) {
 	const place = "physical id\t: 0\nsiblings\t: 1\ncore id\t\t: 0\ncpu cores\t: 1\n\n"
 	for name, test := range map[string]struct{ host, want string }{

@@ -7,9 +7,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProgramRuns runs fre-spawner with files of any number, and with free numbers
-// below: os/exec puts a child's files elsewhere first, above the highest of them,
-// where the program's own must not be hit.
+// TestProgramRuns runs fre-spawner with files of all numbers, and with free numbers below. os/exec
+// first moves a child's files above the highest of them; the program's own file must survive this.
 func TestProgramRuns(t *testing.T) {
 	fretest.CheckLeaks(t)
 	program, err := openProgram()

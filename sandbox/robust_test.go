@@ -97,8 +97,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// crashEnv makes this test binary an engine that starts a sandbox in the named
-// root, tells its pid and waits to be killed.
+// crashEnv turns this test binary into an engine that starts a sandbox in the named root, prints
+// its pid and waits for SIGKILL.
 const crashEnv = "FRE_TEST_CRASH"
 
 func crashingEngine() {
@@ -118,8 +118,8 @@ func crashingEngine() {
 	select {}
 }
 
-// TestEngineKilled kills an engine with -9: its sandboxes die, and the next one
-// on the same directory removes what it left.
+// After kill -9 of an engine its sandboxes die. The next engine on the same directory removes the
+// leftovers.
 func TestEngineKilled(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

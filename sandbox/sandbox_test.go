@@ -33,10 +33,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tenant is who the tests' sandboxes belong to.
+// tenant is the owner of the tests' sandboxes.
 var tenant = User{Tenant: "a", HostBase: 10 << 16, UID: 1000, GID: 1000}
 
-// within bounds what a test waits for; nothing measured depends on it.
+// within bounds the waits of a test; no measurement depends on it.
 const within = 2 * time.Minute
 
 func openHost(t testing.TB, change ...func(*Config)) *Host {
@@ -67,7 +67,7 @@ func (l testLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// pipe returns a pipe whose ends are closed with the test.
+// pipe returns a pipe and closes its ends with the test.
 func pipe(t testing.TB) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -88,7 +88,7 @@ func wait(t testing.TB, s *Sandbox) ExitStatus {
 	return s.Status()
 }
 
-// run starts the sandbox, waits for its end and returns what it wrote.
+// run starts the sandbox, waits for its end and returns the output.
 func run(t testing.TB, h *Host, spec Spec) (string, ExitStatus) {
 	t.Helper()
 	r, w := pipe(t)
@@ -106,7 +106,7 @@ func run(t testing.TB, h *Host, spec Spec) (string, ExitStatus) {
 	return readAll(t, r), wait(t, s)
 }
 
-// readAll reads what a program prints until all its ends are closed.
+// readAll reads the output of a program until all write ends are closed.
 func readAll(t testing.TB, r *os.File) string {
 	t.Helper()
 	if err := r.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -119,7 +119,7 @@ func readAll(t testing.TB, r *os.File) string {
 	return string(out)
 }
 
-// startReady starts the sandbox and waits until it has written a line.
+// startReady starts the sandbox and waits for its first line.
 func startReady(t testing.TB, h *Host, spec Spec) (*Sandbox, *os.File) {
 	t.Helper()
 	r, w := pipe(t)
@@ -165,8 +165,8 @@ func TestRun(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		spec   Spec
-		want   string // what it writes
-		has    string // a part of what it writes, instead of all
+		want   string // the whole output
+		has    string // a part of the output, instead of want
 		code   int
 		signal unix.Signal
 	}{
@@ -331,11 +331,11 @@ func TestLimits(t *testing.T) {
 		if !status.OOMKilled || status.Signal != int(unix.SIGKILL) {
 			t.Errorf("ended with %+v, want OOMKilled", status)
 		}
-		if status.MaxMemory < 16<<20 || status.MaxMemory > 33<<20 { // the kernel lets what must not fail exceed the limit
+		if status.MaxMemory < 16<<20 || status.MaxMemory > 33<<20 { // the kernel lets unfailing allocations exceed the limit
 			t.Errorf("peak %d, want about 32 MiB", status.MaxMemory)
 		}
 	})
-	t.Run("memory after a kill", func(t *testing.T) { // the recycled group's counters
+	t.Run("memory after a kill", func(t *testing.T) { // the counters of the recycled group
 		_, status := run(t, h, prog(root, "exit", "0"))
 		if status.OOMKilled {
 			t.Errorf("ended with %+v", status)
@@ -365,8 +365,9 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A tenth is its limit, which the scheduler's tick enforces, on a busy machine late: what
-		// it has had too much is taken from what follows. Without a limit it would be all.
+		// The limit is a tenth of a CPU. The scheduler's tick enforces it, late on a busy machine,
+		// and takes the excess from the next periods. Without a limit the share would be the whole
+		// CPU.
 		for began := time.Now(); ; {
 			<-time.After(time.Second)
 			stats, err := s.Stats()
@@ -412,7 +413,7 @@ func TestKillReachesAll(t *testing.T) {
 	s, out := startReady(t, h, prog(root, "daemons"))
 	s.Kill()
 	wait(t, s)
-	// The daemons hold the pipe's write end: its end of file is theirs.
+	// The daemons hold the write end: the end of file comes with their end.
 	if _, err := io.ReadAll(out); err != nil {
 		t.Errorf("daemons outlived the kill: %v", err)
 	}
@@ -450,7 +451,7 @@ func TestStartErrors(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*Spec)
-		step   Step // 0: refused by the Go side
+		step   Step // 0: the Go side refuses
 		err    error
 	}{
 		{"program missing", func(s *Spec) { s.Args = []string{"/bin/none"} }, StepExec, unix.ENOENT},
@@ -489,7 +490,7 @@ func TestStartErrors(t *testing.T) {
 			}
 		})
 	}
-	// Nothing of the failures is held: ids are free again.
+	// The failures hold nothing: the ids are free again.
 	if out, _ := run(t, h, prog(root, "args", "ok")); out != "ok\n" {
 		t.Errorf("after the failures: %q", out)
 	}

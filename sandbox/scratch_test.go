@@ -18,8 +18,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// orders starts testprog in a sandbox and returns what gives it a command and
-// returns what that printed, its answer last.
+// orders starts testprog in a sandbox. The returned function gives the program a command and
+// returns the output, the answer last.
 func orders(t *testing.T, h *Host, spec Spec) (order func(string) string, s *Sandbox) {
 	t.Helper()
 	in, commands := pipe(t)
@@ -39,7 +39,7 @@ func orders(t *testing.T, h *Host, spec Spec) (order func(string) string, s *San
 	answer := func() string {
 		var all []string
 		for lines.Scan() {
-			// What is printed need not end with a newline.
+			// The output need not end with a newline.
 			printed, last, ok := strings.Cut(lines.Text(), "> ")
 			if printed != "" {
 				all = append(all, printed)
@@ -67,8 +67,8 @@ func orders(t *testing.T, h *Host, spec Spec) (order func(string) string, s *San
 	}, s
 }
 
-// imageRoot is a root as the store would have it: two names of one file, owners,
-// a set-id bit that no store lets in.
+// imageRoot is a root in the form of the store: two names of one file, owners, and a set-id bit,
+// which the store never lets in.
 func imageRoot(t *testing.T) string {
 	t.Helper()
 	root := fretest.Rootfs(t)
@@ -122,7 +122,7 @@ func TestScratch(t *testing.T) {
 	h := openHost(t)
 	root := imageRoot(t)
 	before := state(t, root)
-	begun := t.TempDir() // by an engine that did not come to the owner
+	begun := t.TempDir() // by an engine that did not get as far as the owner
 	if err := errors.Join(os.Mkdir(filepath.Join(begun, "work"), 0o700), os.Mkdir(filepath.Join(begun, "upper.new"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestScratch(t *testing.T) {
 				{"ls /lib", "a same"},
 				{"remove /moved", "ok"},
 				{"mkdir /moved", "ok"},
-				{"ls /moved", "ok"}, // nothing of the image's shows through
+				{"ls /moved", "ok"}, // the image's directory does not show through
 				{"remove /bin", "ok"},
 				{"append /home/own x", "open /home/own: permission denied"}, // root without a capability
 				{"mount", "operation not permitted"},
@@ -176,8 +176,8 @@ func TestScratch(t *testing.T) {
 	}
 }
 
-// TestScratchLimits: a layer in memory has the limits it was given, in bytes and in
-// files, and the sandbox's memory limit counts it.
+// TestScratchLimits: A layer in memory has its limits in bytes and in files, and counts towards the
+// sandbox's memory limit.
 func TestScratchLimits(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -210,8 +210,8 @@ func TestScratchLimits(t *testing.T) {
 	}
 }
 
-// TestScratchKept: the next sandbox finds what the last left, whatever that did to
-// the mount points, and two on one image share nothing.
+// TestScratchKept: The next sandbox finds the files of the previous one, even after changes to the
+// mount points. Two sandboxes on one image share no file.
 func TestScratchKept(t *testing.T) {
 	h := openHost(t)
 	root := imageRoot(t)
@@ -260,7 +260,7 @@ func TestScratchKept(t *testing.T) {
 	s.Kill()
 	<-s.Done()
 
-	// A link on the way to a mount point leads nowhere.
+	// The host follows no link on the way to a mount point.
 	upper := filepath.Join(spec.Scratch.Dir, "upper")
 	if err := errors.Join(os.RemoveAll(filepath.Join(upper, "var")), os.Symlink("/etc", filepath.Join(upper, "var"))); err != nil {
 		t.Fatal(err)
@@ -274,8 +274,8 @@ func TestScratchKept(t *testing.T) {
 	}
 }
 
-// TestScratchReadOnly: the root has its owners, and a working directory that the
-// image lacks; nothing else can be written.
+// TestScratchReadOnly: A read-only root keeps the owners of its files, and gets a working directory
+// that the image lacks. Only mounts such as /tmp are writable.
 func TestScratchReadOnly(t *testing.T) {
 	h := openHost(t)
 	spec := prog(imageRoot(t))
@@ -294,9 +294,9 @@ func TestScratchReadOnly(t *testing.T) {
 	}
 }
 
-// TestWorkOwner: /work belongs to the sandbox's user, whoever that is, and on disk
-// to the one owner it has; no other id can leave files there, root's with a set-id
-// bit least of all. Read-only it belongs to that user as well.
+// TestWorkOwner: Inside, /work belongs to the sandbox's user, for each user id, and on disk to its
+// one owner, so that no other id leaves files there, least of all root with a set-id bit. A
+// read-only /work belongs to the user, too.
 func TestWorkOwner(t *testing.T) {
 	h := openHost(t)
 	work := t.TempDir()

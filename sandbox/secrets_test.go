@@ -13,7 +13,7 @@ import (
 
 const secretValue = "sk_live_only-in-memory\n"
 
-// wantSecret looks at a sandbox's secrets from inside, as its user.
+// wantSecret reads a sandbox's secrets from inside, as the sandbox's user.
 func wantSecret(t *testing.T, order func(string) (string, string), id string) {
 	t.Helper()
 	for _, c := range []struct{ command, printed, answer string }{
@@ -40,7 +40,7 @@ func wantSecret(t *testing.T, order func(string) (string, string), id string) {
 	}
 }
 
-// TestSecrets: by the spawner and in a bare parked sandbox.
+// TestSecrets: A sandbox finds its secrets, started by the spawner or in a bare parked sandbox.
 func TestSecrets(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWireLayout compares wire.go with what the compiler made of wire.h.
+// TestWireLayout compares wire.go with the compiled layout of wire.h.
 func TestWireLayout(t *testing.T) {
 	program, err := openProgram()
 	if err != nil {
@@ -98,7 +98,7 @@ func TestWireLayout(t *testing.T) {
 func layout(w *strings.Builder, name string, v any) {
 	typ := reflect.TypeOf(v)
 	fmt.Fprintln(w, name, binary.Size(v))
-	offset := 0 // encoding/binary puts no padding in
+	offset := 0 // encoding/binary adds no padding
 	for i := range typ.NumField() {
 		f := typ.Field(i)
 		fmt.Fprintf(w, "%s.%s %d %d\n", name, snake(f.Name), offset, f.Type.Size())
@@ -146,8 +146,7 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// TestMalformedStart sends the spawner what the engine never would: it refuses
-// each and serves on.
+// TestMalformedStart sends the spawner malformed messages. The spawner refuses each and serves on.
 func TestMalformedStart(t *testing.T) {
 	h := openHost(t)
 	whole := func() *startMessage {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAbove stands a directory in for the hierarchies.
+// TestAbove reads the limits above the engine from a directory in place of the hierarchies.
 func TestAbove(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -54,9 +54,9 @@ func TestAbove(t *testing.T) {
 	}
 }
 
-// TestAboveDelegated: the limits of the service whose group was delegated count, from
-// wherever in it the engine asks: before and after evacuate has moved it, or below what
-// DelegateSubgroup= of systemd.exec names.
+// TestAboveDelegated: The limits of the delegated service's group count, for each place of the
+// engine in the service: before and after evacuate, and below the group of DelegateSubgroup=
+// (systemd.exec).
 func TestAboveDelegated(t *testing.T) {
 	top := t.TempDir()
 	service := filepath.Join(top, "system.slice", "fre.service")
@@ -78,7 +78,7 @@ func TestAboveDelegated(t *testing.T) {
 		return above
 	}
 	for _, own := range []string{"/", "/system.slice/fre.service", "/system.slice/fre.service/engine"} {
-		if got := above(own); len(got) != 0 { // the pool's parent is made at the top
+		if got := above(own); len(got) != 0 { // the pool makes its parent group at the top
 			t.Errorf("%s, not delegated: bounded by %v", own, got)
 		}
 	}
@@ -100,7 +100,7 @@ func TestAboveDelegated(t *testing.T) {
 	}
 }
 
-// TestLeast: of nested groups the one that allows least counts.
+// TestLeast: The least limit among the nested groups counts.
 func TestLeast(t *testing.T) {
 	top := t.TempDir()
 	dir := filepath.Join(top, "a", "b", "c")

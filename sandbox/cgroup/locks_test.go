@@ -20,9 +20,9 @@ func TestLocks(t *testing.T) {
 		{100, false},
 		{mostLocks, false},
 		{mostLocks + 1, true},
-		{mostLocks + moreLocks, false}, // whose they are was looked at lately
+		{mostLocks + moreLocks, false}, // few more since the last look at the holders
 		{mostLocks + moreLocks + 1, true},
-		{5_000, false}, // somebody has let go of many
+		{5_000, false}, // many locks were released
 		{mostLocks + 2, true},
 	} {
 		if got := w.grown(step.all); got != step.want {

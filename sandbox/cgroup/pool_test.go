@@ -114,7 +114,7 @@ func TestLimitsAreWritten(t *testing.T) {
 	}
 }
 
-// TestNoSwapAccounting stands files in for a v1 host booted with swapaccount=0.
+// TestNoSwapAccounting uses files in place of a v1 host booted with swapaccount=0.
 func TestNoSwapAccounting(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"memory.limit_in_bytes", "memory.swappiness"} {
@@ -133,19 +133,19 @@ func TestNoSwapAccounting(t *testing.T) {
 	}
 }
 
-// TestLimitsHalfWritten: a memory limit of which only a part could be written is no
-// limit in force: it is written again, and its group is not leased again.
+// TestLimitsHalfWritten: A half-written memory limit is not in force: the pool writes the limit
+// again and does not lease the group again.
 func TestLimitsHalfWritten(t *testing.T) {
 	for _, test := range []struct {
 		v2            bool
-		first, second string // files of the limit, as they are written
+		first, second string // the files of the limit, in the order of writing
 	}{
 		{false, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
 		{true, "memory.max", "memory.swap.max"},
 	} {
 		g := fakeGroup(t, test.v2, map[string]string{test.first: "", "memory.usage_in_bytes": "0\n", "memory.current": "0\n"})
 		second := filepath.Join(g.dirs[Memory], test.second)
-		if err := os.Mkdir(second, 0o700); err != nil { // a file that cannot be written
+		if err := os.Mkdir(second, 0o700); err != nil { // a directory, which refuses the write
 			t.Fatal(err)
 		}
 		less := small
@@ -175,8 +175,8 @@ func TestLimitsHalfWritten(t *testing.T) {
 	}
 }
 
-// TestWriteInterrupted: signals, as Go's own to its threads, do not end what the
-// kernel is at for a while.
+// TestWriteInterrupted: Signals, such as Go's own to its threads, do not interrupt a slow write to
+// a control file.
 func TestWriteInterrupted(t *testing.T) {
 	p := openPool(t)
 	g, err := p.Acquire(Limits{MemoryBytes: 64 << 20, CPUMillis: 500, Pids: 10})
@@ -254,8 +254,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestBusyGroup releases a group with a process in it: it is not leased again
-// before the process has gone, and Close kills what is left.
+// TestBusyGroup releases a group with a running process. The pool does not lease the group before
+// the process has ended, and Close kills the process.
 func TestBusyGroup(t *testing.T) {
 	p := openPool(t)
 	g, err := p.Acquire(small)
@@ -289,14 +289,13 @@ func TestBusyGroup(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(2 * time.Minute): // the pool has killed it: it ends as soon as it is scheduled
+	case <-time.After(2 * time.Minute): // the pool has killed the process, which ends once it is scheduled
 		t.Error("process outlived the pool")
 		_ = cmd.Process.Kill()
 	}
 }
 
-// TestHeldMemory: a group that is still charged with what another process holds is not
-// leased again.
+// TestHeldMemory: A group charged with memory of another process is not leased again.
 func TestHeldMemory(t *testing.T) {
 	p := openPool(t)
 	g, err := p.Acquire(Limits{MemoryBytes: 64 << 20, CPUMillis: 500, Pids: 10})
@@ -319,7 +318,7 @@ func TestHeldMemory(t *testing.T) {
 	}
 }
 
-// TestClean stands files in for a group whose kernel gives back nothing.
+// TestClean uses files in place of a group whose memory the kernel does not reclaim.
 func TestClean(t *testing.T) {
 	const few, many = "1048576\n", "41943040\n"
 	for _, test := range []struct {
@@ -345,8 +344,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestFlooded: a lease whose sockets hold twice what they may is ended, once, and counts
-// as one that ran out of memory; the next lease begins anew.
+// TestFlooded: If the sockets of a lease hold twice their limit, the pool ends the lease, once, and
+// counts an out-of-memory kill. The next lease starts from zero.
 func TestFlooded(t *testing.T) {
 	g := fakeGroup(t, false, map[string]string{
 		socketLimit: "", socketUsage: "1048577\n", "memory.limit_in_bytes": "", "memory.memsw.limit_in_bytes": "",
@@ -397,8 +396,8 @@ func TestFlooded(t *testing.T) {
 	g.watch.end(g)
 }
 
-// fakeGroup is a group whose files lie in a directory: those that clean needs, and
-// what else is given.
+// fakeGroup is a group with its files in a directory: the files that clean needs, and the given
+// ones.
 func fakeGroup(t *testing.T, v2 bool, files map[string]string) *Group {
 	t.Helper()
 	dir := t.TempDir()
@@ -424,7 +423,7 @@ func fakeGroup(t *testing.T, v2 bool, files map[string]string) *Group {
 	}
 }
 
-// TestReconcile opens a pool where a crashed one left groups and a process.
+// TestReconcile opens a pool after a crashed pool left groups and a process.
 func TestReconcile(t *testing.T) {
 	p := openPool(t)
 	g, err := p.Acquire(small)
@@ -433,7 +432,7 @@ func TestReconcile(t *testing.T) {
 	}
 	again := &Pool{cfg: p.cfg, layout: p.layout, parents: p.parents, unique: p.unique}
 	p.Release(g)
-	p.pool.Close() // as if it had crashed: nothing of it runs any more
+	p.pool.Close() // simulates the crash: the old pool's goroutines have ended
 	if err := again.Reconcile(); err != nil {
 		t.Fatal(err)
 	}

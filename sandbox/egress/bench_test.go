@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/sandbox/netns"
 )
 
-// BenchmarkLease compares what a start waits for: a namespace from the pools,
-// with and without a way out, and one made on its time. They take turns.
+// BenchmarkLease compares, in turn, the part of a start that waits for a namespace: from the pool
+// with and without egress, and made on demand.
 func BenchmarkLease(b *testing.B) {
 	if !fretest.OwnNetwork(b) {
 		return
@@ -58,7 +58,7 @@ func BenchmarkLease(b *testing.B) {
 	}
 	for b.Loop() {
 		for i := range paths {
-			// The pools clean when nothing starts: a lease finds them full.
+			// The pool cleans while no start runs, so that a lease finds it full.
 			for ready, _ := n.pool.Len(); ready < 4; ready, _ = n.pool.Len() {
 				time.Sleep(time.Millisecond) //nolint:forbidigo // see above
 			}

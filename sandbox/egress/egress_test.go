@@ -24,7 +24,7 @@ import (
 	"github.com/fre-engine/fre/sandbox/pool"
 )
 
-// within bounds what a test waits for; nothing measured depends on it.
+// within bounds the waits of a test; no measurement depends on it.
 const within = 2 * time.Minute
 
 // open returns a network in front of fretest's internet.
@@ -92,7 +92,7 @@ func acquire(t testing.TB, n *Network, allow ...Destination) *Namespace {
 	return s
 }
 
-// reach connects from inside s and returns what the server says: the address it
+// reach connects from inside s and returns the server's answer: the client address that the server
 // sees.
 func reach(s *Namespace, network string, to netip.AddrPort) (said string, err error) {
 	err = netns.Do(s.File(), func() error {
@@ -116,8 +116,7 @@ func reach(s *Namespace, network string, to netip.AddrPort) (said string, err er
 	return said, err
 }
 
-// lookUp asks the resolver from inside s, through the C library's protocol but
-// with Go's client.
+// lookUp asks the resolver from inside s: the protocol of the C library with Go's client.
 func lookUp(t testing.TB, n *Network, s *Namespace, network, name string) []string {
 	t.Helper()
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, proto, _ string) (c net.Conn, err error) {
@@ -145,7 +144,7 @@ func lookUp(t testing.TB, n *Network, s *Namespace, network, name string) []stri
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
 
-// refused is what the kernel tells who may not go somewhere.
+// refused tells whether the kernel refused the connection.
 func refused(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES)
 }
@@ -159,7 +158,7 @@ func TestReach(t *testing.T) {
 	s, neighbour := acquire(t, n), acquire(t, n)
 	defer n.Release(s)
 	defer n.Release(neighbour)
-	// Something listens wherever it must not be reached.
+	// Listeners at all the forbidden places.
 	for _, ns := range []*os.File{n.router.host, n.router.ns.File(), neighbour.File()} {
 		if err := netns.Do(ns, func() error {
 			l, err := net.Listen("tcp", ":80")
@@ -180,7 +179,7 @@ func TestReach(t *testing.T) {
 		name    string
 		network string
 		to      netip.AddrPort
-		want    string // the address that the server sees; "" where it must not be reached
+		want    string // the address that the server sees; "" for no connection
 	}{
 		{"public", "tcp", at(fretest.Upstream, 80), fretest.HostAddr.String()},
 		{"public by UDP", "udp", at(fretest.Upstream, 80), fretest.HostAddr.String()},
@@ -302,7 +301,8 @@ func TestAllowList(t *testing.T) {
 	}
 }
 
-// TestRecycle: what one sandbox was allowed, the next is not.
+// TestRecycle: The destinations that one sandbox may reach are closed to the next user of its
+// namespace.
 func TestRecycle(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -312,7 +312,7 @@ func TestRecycle(t *testing.T) {
 	allow := Destination{Prefix: netip.PrefixFrom(fretest.Upstream, 32)}
 
 	unused := acquire(t, n, allow)
-	// What made it is gone a moment later.
+	// Processes of the kernel leave a new namespace a moment later.
 	for deadline := time.Now().Add(within); n.clean(unused) != pool.Ready; {
 		if time.Now().After(deadline) {
 			t.Fatal("a namespace in which nothing was sent is not ready")
@@ -357,8 +357,8 @@ func TestRecycle(t *testing.T) {
 	}
 }
 
-// TestInherited: whoever gets an address next gets nothing of its last owner's
-// flows, in neither direction.
+// TestInherited: The next owner of an address receives no packet of the previous owner's flows and
+// sends none into them.
 func TestInherited(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -373,7 +373,7 @@ func TestInherited(t *testing.T) {
 			}
 			defer c.Close()
 			_ = c.SetDeadline(time.Now().Add(within))
-			for range 2 { // the second belongs to an established flow, or is refused
+			for range 2 { // the second packet belongs to an established flow, or is refused
 				if _, err := c.Write([]byte("?")); err != nil {
 					return err
 				}
@@ -393,7 +393,7 @@ func TestInherited(t *testing.T) {
 		t.Fatal(err)
 	}
 	var second *Namespace
-	n.pool.Close() // so that the next one made is ours
+	n.pool.Close() // so that the test makes the next namespace
 	n.mu.Lock()
 	for n.addrs.turn = 0; addr4(n.addrs.first+n.addrs.turn) != source; n.addrs.turn++ {
 	}
@@ -452,7 +452,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestFlows: a sandbox cannot fill the host's table of connections.
+// TestFlows: A sandbox cannot fill the host's connection table.
 func TestFlows(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -461,7 +461,7 @@ func TestFlows(t *testing.T) {
 	n := open(t)
 	s := acquire(t, n)
 	defer n.Release(s)
-	// None is to end before the last begins, however slow the machine.
+	// No flow may end before the last begins, even on a slow machine.
 	for _, ns := range []*os.File{n.router.host, n.router.ns.File()} {
 		if err := netns.Do(ns, func() error {
 			return os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", []byte("3600"), 0)
@@ -501,7 +501,7 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestRedirected: what the host redirects for others is not open to sandboxes.
+// TestRedirected: Redirections of the host for other clients are closed to sandboxes.
 func TestRedirected(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -533,7 +533,7 @@ func TestRedirected(t *testing.T) {
 	}
 }
 
-// TestLeftovers: a network of the same name replaces what a crash has left.
+// TestLeftovers: A network replaces the leftovers of a crashed network of the same name.
 func TestLeftovers(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return

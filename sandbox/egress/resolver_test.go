@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fullListener has no file descriptor left for the connections of an hour.
+// fullListener has no free file descriptor for an hour of connections.
 type fullListener struct {
-	net.Listener // nil: nothing else is called
+	net.Listener // nil: the resolver calls no other method
 
 	until time.Time
 	tries int
@@ -26,8 +26,8 @@ func (l *fullListener) Accept() (net.Conn, error) {
 	return nil, os.NewSyscallError("accept4", unix.EMFILE)
 }
 
-// TestResolverOutOfFiles: an engine out of file descriptors tries again, but now and
-// then, and not once it closes.
+// TestResolverOutOfFiles: Without a free file descriptor the resolver tries again about once a
+// second, and stops at once on Close.
 func TestResolverOutOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &fullListener{until: time.Now().Add(time.Hour)}

@@ -61,7 +61,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestNotClean leaves a socket in a namespace: it must not be leased again.
+// TestNotClean leaves a socket in a namespace. The pool must not lease the namespace again.
 func TestNotClean(t *testing.T) {
 	p := openPool(t)
 	n, err := p.Acquire()
@@ -74,7 +74,7 @@ func TestNotClean(t *testing.T) {
 	}
 	socket := make(chan int)
 	go func() {
-		runtime.LockOSThread() // thrown away with the namespace it joins
+		runtime.LockOSThread() // Go ends the thread together with its joined namespace
 		fd := -1
 		if unix.Setns(int(n.File().Fd()), unix.CLONE_NEWNET) == nil {
 			fd, _ = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -94,8 +94,7 @@ func TestNotClean(t *testing.T) {
 	}
 }
 
-// TestTraces: a namespace that shows what its last user did is not clean, though no
-// socket is left.
+// TestTraces: A namespace with traces of its last user is not clean, even without a socket.
 func TestTraces(t *testing.T) {
 	p := openPool(t)
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// TestMain has no pool look at how crowded the machine really is.
+// TestMain keeps the pools from looking at the real load of the machine.
 func TestMain(m *testing.M) {
 	crowded = func() bool { return false }
 	os.Exit(m.Run())
 }
 
-// maker is a source of numbers that knows which are out, used up or gone.
+// maker is a source of numbers that records which numbers are out, used up or dead.
 type maker struct {
 	mu      sync.Mutex
-	tries   int // to make one
+	tries   int // attempts to make a number
 	made    int
-	room    int  // for how many; 0: any number
-	broken  bool // it makes none
+	room    int  // the maximum of numbers; 0: no limit
+	broken  bool // makes fail
 	busy    bool
 	verdict map[int]Verdict
 	dead    map[int]bool
@@ -35,7 +35,7 @@ type maker struct {
 	log     bytes.Buffer
 }
 
-// pool is one of the maker's numbers; cfg says what else matters.
+// pool is a pool of the maker's numbers with the configuration cfg.
 func (m *maker) pool(cfg Config[int]) *Pool[int] {
 	m.verdict, m.dead = map[int]Verdict{}, map[int]bool{}
 	cfg.Name, cfg.Log = "number", slog.New(slog.NewTextHandler(&m.log, nil))
@@ -82,7 +82,7 @@ func (m *maker) isBusy() bool {
 	return m.busy
 }
 
-// set changes the maker while its pool works.
+// set changes the maker during the pool's work.
 func (m *maker) set(change func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -105,7 +105,7 @@ func take(t *testing.T, p *Pool[int], n int) []int {
 	return out
 }
 
-// settle lets the worker do all it wants to.
+// settle lets the worker finish its work.
 func settle() {
 	<-time.After(time.Second)
 	synctest.Wait()
@@ -120,7 +120,7 @@ func TestFillsAndReuses(t *testing.T) {
 		if m.made != 4 {
 			t.Errorf("%d made ahead, want 4", m.made)
 		}
-		// A burst beyond the pool is served, kept, and serves the next burst.
+		// A burst beyond the pool is served, and the pool keeps its items for the next burst.
 		for round := range 3 {
 			burst := take(t, p, 10)
 			for _, item := range burst {
@@ -134,7 +134,7 @@ func TestFillsAndReuses(t *testing.T) {
 	})
 }
 
-// TestRefillsUnderLeases: items leased for long do not leave the pool empty.
+// TestRefillsUnderLeases: Long leases do not leave the pool empty.
 func TestRefillsUnderLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -214,8 +214,8 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// TestFollowsDemand: what a burst asked for is there for the next, and gone
-// after a while without any.
+// TestFollowsDemand: The pool grows to the size of a burst and shrinks after ten minutes without
+// demand.
 func TestFollowsDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -257,7 +257,7 @@ func TestTryTake(t *testing.T) {
 	})
 }
 
-// TestDead: what died while it waited is replaced, and never leased.
+// TestDead: A pool replaces an item that died while waiting, and never leases it.
 func TestDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -281,8 +281,7 @@ func TestDead(t *testing.T) {
 	})
 }
 
-// TestBusy: while starts are under way the pool does not work, and a full house
-// is no reason to warn.
+// TestBusy: A pool does not work while starts run. A full source is no reason for a warning.
 func TestBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := maker{room: 2}
@@ -309,8 +308,7 @@ func TestBusy(t *testing.T) {
 	})
 }
 
-// TestCrowded: a pool waits while the machine has more to do than it can, but not
-// for ever.
+// TestCrowded: A pool waits while the machine is overloaded, but only for a limited time.
 func TestCrowded(t *testing.T) {
 	defer func(f func() bool) { crowded = f }(crowded)
 	synctest.Test(t, func(t *testing.T) {
@@ -354,8 +352,8 @@ func TestRunnable(t *testing.T) {
 	}
 }
 
-// TestMakeFails: what cannot be made is tried again, less and less often, and no
-// demand makes it more often than that.
+// TestMakeFails: A pool tries a failed make again, less and less often, and demand does not shorten
+// the intervals.
 func TestMakeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := maker{broken: true}

@@ -38,8 +38,8 @@ func (c call) load(offset uint32) uint32 {
 	panic(fmt.Sprint("load from ", offset))
 }
 
-// simulate does what the kernel does with the program: those of the classic
-// instructions that it lets a filter have, and no others.
+// simulate runs the program as the kernel does, with only the classic instructions that the kernel
+// permits in a filter.
 func simulate(program []unix.SockFilter, c call) (result verdict, steps int) {
 	var a uint32
 	for pc := 0; ; pc++ {
@@ -130,8 +130,8 @@ func compiled(t testing.TB, p Policy) []unix.SockFilter {
 	return program
 }
 
-// TestProgram runs every number through each program, under each architecture,
-// and with every interesting argument in each place.
+// TestProgram runs each call number through each program, under each architecture, and with each
+// notable argument in each place.
 func TestProgram(t *testing.T) {
 	const i386, aarch64 = unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64
 	values := []uint64{
@@ -139,9 +139,9 @@ func TestProgram(t *testing.T) {
 		0x8, 0x20000, 0x20008, 0x40000, 0x60000, 0xffffffff, // personalities
 		0x5411, 0x5412, 0x5413, 0x541c, 0x541d, 0x5423, 0x5424, // ioctls
 		0x11, 0x3d0f00, 0x4111, 0x01200011, // clones without namespaces
-		0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x80000000, // each of them
-		0x0c020000, 0x4c020000, 0x1c020000, 0x5c020000, 0x22000000, 1<<32 | 0x0c020000, // the fork server's, and not quite
-		1 << 32, 1<<32 | 1, 1<<32 | 16, 1<<32 | 0x10000000, ^uint64(0), // above what the kernel reads
+		0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x80000000, // each flag
+		0x0c020000, 0x4c020000, 0x1c020000, 0x5c020000, 0x22000000, 1<<32 | 0x0c020000, // those of the fork server, and near misses
+		1 << 32, 1<<32 | 1, 1<<32 | 16, 1<<32 | 0x10000000, ^uint64(0), // above the bits that the kernel reads
 	}
 	for _, p := range Policies() {
 		t.Run(fmt.Sprint(p), func(t *testing.T) {
@@ -206,8 +206,8 @@ func FuzzProgram(f *testing.F) {
 	})
 }
 
-// TestDepth: the kernel runs the program once per call number at each load, so
-// that its depth is what a start pays.
+// TestDepth: The kernel runs the program once per call number at each load, so a start pays for the
+// depth of the program.
 func TestDepth(t *testing.T) {
 	for _, p := range Policies() {
 		program := compiled(t, p)
@@ -226,7 +226,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestTable: no call stands in two lists.
+// TestTable: No call stands in two lists.
 func TestTable(t *testing.T) {
 	lists := map[uint32]int{}
 	for _, list := range [][]uint32{allowed, refused} {
@@ -253,7 +253,7 @@ func TestUnknownPolicy(t *testing.T) {
 //go:embed table_amd64.go
 var table []byte
 
-// names returns the calls of a list in the table's source, as the kernel names them.
+// names returns the calls of a list in the table's source, by their kernel names.
 func names(t *testing.T, list string) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "table_amd64.go", table, 0)
@@ -276,11 +276,10 @@ func names(t *testing.T, list string) []string {
 	return all
 }
 
-// TestProfile compares with the field's default profile: what is stricter here
-// stands below, and nothing is laxer.
+// The policy is nowhere laxer than Docker's default profile. The stricter calls are listed below.
 func TestProfile(t *testing.T) {
-	// What Docker's default allows on x86-64 to a container without capabilities,
-	// whatever the arguments.
+	// The calls that Docker's default profile allows on x86-64 to a container without capabilities,
+	// for all arguments.
 	var theirs []string
 	for _, s := range profiles.DefaultProfile().Syscalls {
 		if in := s.Includes; in != nil && (len(in.Caps) > 0 || len(in.Arches) > 0 && !slices.Contains(in.Arches, "amd64")) {
@@ -299,7 +298,7 @@ func TestProfile(t *testing.T) {
 	ours := append(names(t, "allowed"), names(t, "checked")...)
 	known := append(slices.Clone(ours), names(t, "refused")...)
 	for _, name := range ours {
-		// clone3 is a check here that ends with ENOSYS, as it does there.
+		// Here clone3 is a check that ends with ENOSYS, as in Docker's profile.
 		if !slices.Contains(theirs, name) && name != "clone3" {
 			laxer = append(laxer, name)
 		}
