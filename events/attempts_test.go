@@ -18,11 +18,12 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// killed returns a configuration whose directory is as a kill of the engine would leave it now.
+// killed returns a configuration with a copy of the directory, as a kill of the engine would leave
+// it now.
 func killed(t *testing.T, cfg Config) Config {
 	t.Helper()
 	var dir string
-	for { // again, where a file was renamed meanwhile
+	for { // again, if a file was renamed during the copy
 		dir = t.TempDir()
 		err := os.CopyFS(dir, os.DirFS(cfg.Dir))
 		if err == nil {
@@ -36,8 +37,8 @@ func killed(t *testing.T, cfg Config) Config {
 	return cfg
 }
 
-// TestEventEndsEngine: an event that ends the engine at each attempt is tried as often as its
-// template says. Then it is a dead letter that says so.
+// TestEventEndsEngine: The engine tries an event that ends the engine as often as its template
+// says. Then the event is a dead letter with this reason.
 func TestEventEndsEngine(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -59,7 +60,7 @@ func TestEventEndsEngine(t *testing.T) {
 			})
 			cfg := testConfig(t, e)
 			s := open(t, cfg)
-			t.Cleanup(func() { stop.Do(func() { close(goOn) }) }) // before they close
+			t.Cleanup(func() { stop.Do(func() { close(goOn) }) }) // before the services close
 			receipt, err := s.Publish(t.Context(), "f", request("x"), Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -89,7 +90,7 @@ func TestEventEndsEngine(t *testing.T) {
 	}
 }
 
-// TestEventStopped: a stop of the engine breaks off an attempt that does not count.
+// TestEventStopped: A stop of the engine breaks off an attempt, and this attempt does not count.
 func TestEventStopped(t *testing.T) {
 	set := quick()
 	set.Retries = 0
@@ -104,7 +105,7 @@ func TestEventStopped(t *testing.T) {
 		attempts = append(attempts, r.Headers[2][1])
 		stops := closing
 		mu.Unlock()
-		select { // attempts follow each other until the service stops
+		select { // attempts repeat until the service stops
 		case begun <- struct{}{}:
 		default:
 		}
@@ -142,8 +143,9 @@ func TestEventStopped(t *testing.T) {
 	}
 }
 
-// TestEventInHand: a message that JetStream delivers again while it is in hand, as after a pause of
-// the whole process, is not worked on a second time, nor one that was acknowledged.
+// TestEventInHand: JetStream may deliver a message again while its event is in hand, as after a
+// pause of the whole process. The engine does not run the event a second time, nor after its
+// acknowledgement.
 func TestEventInHand(t *testing.T) {
 	e := &functions{room: 8}
 	begun, goOn := make(chan struct{}, 8), make(chan struct{})
@@ -180,7 +182,7 @@ func TestEventInHand(t *testing.T) {
 	}
 }
 
-// TestCallbackEndsEngine: so it is with callbacks.
+// TestCallbackEndsEngine: A callback that ends the engine is given up after its tries.
 func TestCallbackEndsEngine(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the callback is sent") }))
 	defer receiver.Close()
@@ -208,7 +210,8 @@ func TestCallbackEndsEngine(t *testing.T) {
 	}
 }
 
-// TestPublishEndsEngine: and with what the engine takes on again by itself: times, files, messages.
+// TestPublishEndsEngine: The engine gives up events that it takes on again by itself (times, files,
+// messages) if they ended the engine too often.
 func TestPublishEndsEngine(t *testing.T) {
 	e := &functions{room: 8}
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
@@ -229,8 +232,8 @@ func TestPublishEndsEngine(t *testing.T) {
 	}
 }
 
-// TestPublishRepeated: a publication that a full queue refuses again and again, before a restart and
-// after, has not ended an engine.
+// TestPublishRepeated: A publication that a full queue refuses again and again, before and after a
+// restart, does not count as one that ended the engine.
 func TestPublishRepeated(t *testing.T) {
 	e := &functions{room: 8}
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
@@ -259,7 +262,7 @@ func TestAttempts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = a.close() }) // read-only by then
+		t.Cleanup(func() { _ = a.close() }) // the file is read-only by then
 		return a
 	}
 	begin := func(a *attempts, name string, want int, wantBroken bool) attemptKey {
@@ -289,7 +292,7 @@ func TestAttempts(t *testing.T) {
 	a = reopen()
 	begin(a, "broken", 3, true)
 	a.prune(map[attemptKey]bool{waits: true})
-	begin(a, "synced", 1, false) // was in no queue any more
+	begin(a, "synced", 1, false) // its event was in no queue
 	begin(a, "waits", 4, true)
 	all, err := os.ReadFile(path)
 	if err != nil {
@@ -301,7 +304,7 @@ func TestAttempts(t *testing.T) {
 	}
 	a = reopen()
 	begin(a, "broken", 4, true)
-	begin(a, "waits", 1, false) // its slot was not whole
+	begin(a, "waits", 1, false) // its slot was torn
 	now = now.Add(keepAttempts + time.Hour)
 	begin(reopen(), "broken", 1, false)
 }

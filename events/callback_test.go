@@ -67,8 +67,8 @@ func TestCallback(t *testing.T) {
 	}
 }
 
-// One receiver that is down, or that takes what it gets and never answers, keeps no place from
-// others, of its tenant's or of another's.
+// A receiver that is down, or one that never answers, does not delay the callbacks of other
+// receivers, of its own tenant or of another.
 func TestCallbackReceiverDown(t *testing.T) {
 	came := make(chan string, 8)
 	good := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))
@@ -130,7 +130,7 @@ func TestCallbackReceiverDown(t *testing.T) {
 	}
 }
 
-// What an engine of before has ordered, in a stream that all tenants shared, is sent.
+// The engine sends the callbacks that an older engine left in the stream of all tenants.
 func TestCallbackOfBefore(t *testing.T) {
 	came := make(chan string, 8)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header.Get("X-Call-Id") }))
@@ -148,7 +148,7 @@ func TestCallbackOfBefore(t *testing.T) {
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// A service would remove such a stream while it is empty, and give up the order.
+	// A service would remove such an empty stream and give up the order.
 	server, err := startEmbedded(&cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestCallbackOfBefore(t *testing.T) {
 	})
 }
 
-// delivery is a message of a queue, delivered for the second time.
+// delivery is a message of a queue in its second delivery.
 type delivery struct {
 	jetstream.Msg
 	msg   *nats.Msg
@@ -209,8 +209,8 @@ func (d *delivery) Ack() error {
 	return nil
 }
 
-// An engine that dies with the result written, and before the callback was ordered, leaves that
-// to whoever gets the event next. It is ordered once, whoever does so.
+// If an engine dies between the result and the order of the callback, the next engine that gets the
+// event orders the callback. The callback is ordered once.
 func TestCallbackAfterCrash(t *testing.T) {
 	came := make(chan http.Header, 8)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { came <- r.Header }))
@@ -248,7 +248,7 @@ func TestCallbackAfterCrash(t *testing.T) {
 	}
 	ended := watchEnds(t, s)
 	for range 2 {
-		s.hands.mu.Lock() // as in another process
+		s.hands.mu.Lock() // simulates another process
 		clear(s.hands.ended)
 		s.hands.mu.Unlock()
 		d := &delivery{msg: queued}
@@ -292,7 +292,7 @@ func TestCallbackAllowed(t *testing.T) {
 			t.Errorf("%q is allowed", u)
 		}
 	}
-	// A name that is allowed may lead to an address that is not.
+	// The engine also checks the address of an allowed name.
 	for address, want := range map[string]bool{
 		"93.184.215.14": true, "2606:2800:21f::1": true, "127.0.0.1": false, "::1": false, "10.1.2.3": true, "10.2.0.1": false, "169.254.169.254": false, "100.64.0.1": false,
 		"0.0.0.0": false, "fe80::1": false, "fd00::1": false, "::ffff:10.2.0.1": false, "64:ff9b::7f00:1": false, "224.0.0.1": false, "255.255.255.255": false,
@@ -309,7 +309,8 @@ func TestCallbackAllowed(t *testing.T) {
 	}
 }
 
-// TestCallbackURL: what is sent is a request line of three parts, or the event is refused.
+// TestCallbackURL: A callback URL gives a request line of three parts, or the engine refuses the
+// event.
 func TestCallbackURL(t *testing.T) {
 	for raw, want := range map[string]string{
 		"http://a.example/cb?name=Ada Lovelace":     "http://a.example/cb?name=Ada%20Lovelace",

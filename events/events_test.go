@@ -23,17 +23,17 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// functions is an engine whose functions are Go's.
+// functions is an engine with functions in Go.
 type functions struct {
 	mu   sync.Mutex
 	room int
-	full int // answers without room since setRoom
+	full int // refusals for lack of room since setRoom
 	all  map[string]*goFunction
 }
 
 type goFunction struct {
 	config image.Config
-	header [][2]string // of its answers, beside their type
+	header [][2]string // of the answers, beside the content type
 	handle func(r *engine.Request, body []byte) (int, []byte, error)
 }
 
@@ -59,8 +59,8 @@ func (e *functions) Room(name string) int {
 	return e.room
 }
 
-// saidFull reports whether a queue knows that there is no room: it asks for no event any more. The
-// first answer may be to whileRoom, whose request is still on its way.
+// saidFull reports whether a queue knows of the lack of room and asks for no event. The first
+// refusal may go to whileRoom, whose request is still on its way.
 func (e *functions) saidFull() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,7 +94,7 @@ func (e *functions) Invoke(_ context.Context, name string, r *engine.Request) (*
 	return &engine.Response{Status: status, Header: append([][2]string{{"Content-Type", "text/plain"}}, f.header...), Size: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer))}, nil
 }
 
-// deploy adds a function of its name's tenant, with the template's events.
+// deploy adds a function of the tenant in its name, with the template's events.
 func (e *functions) deploy(name string, set template.Events, handle func(r *engine.Request, body []byte) (int, []byte, error)) {
 	_, tenant, err := template.SplitName(name)
 	if err != nil {
@@ -117,13 +117,13 @@ func (e *functions) remove(name string) {
 	delete(e.all, name)
 }
 
-// within only ends a test that hangs.
+// within only ends a hanging test.
 const within = 10 * time.Minute
 
-// patience is longer than a busy machine or a slow disk takes.
+// patience exceeds the delays of a busy machine or a slow disk.
 const patience = 2 * time.Minute
 
-// quick are events' settings for tests that do not wait.
+// quick returns settings of events without long pauses.
 func quick() template.Events {
 	e := template.DefaultEvents()
 	e.Backoff = 10 * time.Millisecond
@@ -135,7 +135,7 @@ func testConfig(t *testing.T, e Engine) Config {
 	return Config{Engine: e, Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), MinFreeBytes: 1, Patience: patience}
 }
 
-// open closes what it opens with the test.
+// open opens a service and closes it with the test.
 func open(t *testing.T, cfg Config) *Service {
 	t.Helper()
 	s, err := Open(cfg)
@@ -155,7 +155,7 @@ func request(body string) *engine.Request {
 	return &engine.Request{Method: http.MethodPost, Path: "/a", Query: "q=1", Headers: [][2]string{{"Content-Type", "text/plain"}}, Body: strings.NewReader(body), Length: int64(len(body))}
 }
 
-// ends publishes an event and waits for its end.
+// ends publishes an event and waits for the event's end.
 func ends(t *testing.T, s *Service, function, body string, o Options) *Details {
 	t.Helper()
 	ended := watchEnds(t, s)
@@ -175,7 +175,7 @@ func ends(t *testing.T, s *Service, function, body string, o Options) *Details {
 	return d
 }
 
-// watchEnds are the events that end from now on.
+// watchEnds returns the events that end from now on.
 func watchEnds(t *testing.T, s *Service) <-chan Entry {
 	t.Helper()
 	all := make(chan Entry, 1<<16)
@@ -246,7 +246,7 @@ func TestEventOnce(t *testing.T) {
 	cfg := testConfig(t, e)
 	s := open(t, cfg)
 	ended := watchEnds(t, s)
-	// All at once.
+	// Twenty publications at once.
 	var all sync.WaitGroup
 	var fresh int
 	var same string
@@ -277,7 +277,7 @@ func TestEventOnce(t *testing.T) {
 		t.Errorf("%d of 20 with one key were new, the function ran %d times; want 1, and 2 with another's", fresh, ran)
 	}
 	mu.Unlock()
-	// After its end, and for another process.
+	// After the event's end, and in another process.
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestEventRetries(t *testing.T) {
 		t.Fatalf("dead letters: %+v, %v", list, err)
 	}
 
-	// Mended, it is replayed.
+	// The repaired function gets the event by a replay.
 	e.deploy("poison", set, func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
 	ended := watchEnds(t, s)
 	if err := s.Replay(t.Context(), dead.ID); err != nil {
@@ -340,7 +340,7 @@ func TestEventRetries(t *testing.T) {
 	}
 }
 
-// TestDiscard: a dead letter that is discarded is gone with its body; nothing else can be.
+// TestDiscard: Discard removes a dead letter and its body, and refuses other events.
 func TestDiscard(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -370,7 +370,7 @@ func TestDiscard(t *testing.T) {
 	}
 }
 
-// A function that has no room, or always fails, is not in the way of another.
+// A function without room, or with constant failures, does not delay another function.
 func TestQueuesApart(t *testing.T) {
 	e := &functions{room: 4}
 	block := make(chan struct{})
@@ -396,7 +396,7 @@ func TestQueuesApart(t *testing.T) {
 }
 
 func TestEventRefused(t *testing.T) {
-	e := &functions{} // no room: all of them wait
+	e := &functions{} // no room: all events wait
 	set := quick()
 	set.MaxQueue = 2
 	e.deploy("f", set, func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
@@ -488,7 +488,8 @@ func TestEventOutlivesService(t *testing.T) {
 	}
 }
 
-// Many publishers at once go by batches; each event is there once, under a number of its own.
+// The service publishes many events at once in batches. Each event exists once, with a number of
+// its own.
 func TestPublishTogether(t *testing.T) {
 	e := &functions{room: 16}
 	var mu sync.Mutex
@@ -537,7 +538,7 @@ func TestTurns(t *testing.T) {
 		t.Fatalf("the one turn: %d, %v", n, err)
 	}
 	clear(turns.passed)
-	// All want more than there is.
+	// All functions want more than the room.
 	order := make(chan Priority, 1000)
 	for _, p := range priorities {
 		for range 100 {
@@ -572,8 +573,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestSlowBodyAtStop: an event whose body does not come to its end keeps no stop waiting beyond
-// its time; its client is told.
+// TestSlowBodyAtStop: An event with an incomplete body does not delay a stop beyond its time, and
+// the client gets an error.
 func TestSlowBodyAtStop(t *testing.T) {
 	var e functions
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
@@ -588,7 +589,7 @@ func TestSlowBodyAtStop(t *testing.T) {
 		_, err := s.Publish(t.Context(), "f", &engine.Request{Method: http.MethodPost, Path: "/", Body: body, Length: -1}, Options{})
 		published <- err
 	}()
-	if _, err := io.WriteString(client, "some of it"); err != nil { // it is being read
+	if _, err := io.WriteString(client, "some of it"); err != nil { // the service reads the body
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -602,8 +603,8 @@ func TestSlowBodyAtStop(t *testing.T) {
 	}
 }
 
-// An event that has ended, and of which nothing is kept, is the same for two minutes more: who
-// sends it again is told so, and nothing stays for it.
+// For two minutes after the end of an event without a kept result, the same key means the same
+// event. A second publication gets this answer and leaves nothing behind.
 func TestEventAgainAfterEnd(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -656,7 +657,7 @@ func TestEventAgainAfterEnd(t *testing.T) {
 	if used := s.bodies.used.Load(); used != int64(len(large)) {
 		t.Errorf("bodies take %d bytes, want the dead letter's, %d", used, len(large))
 	}
-	// One that waits stays, though nobody here knows of it.
+	// A waiting event stays, even after the index lost its entry.
 	e.setRoom(0)
 	waits := publish("other", "waits")
 	s.index.drop(waits.ID)
@@ -671,8 +672,8 @@ func TestEventAgainAfterEnd(t *testing.T) {
 	}
 }
 
-// A dead letter whose key is sent again, once nothing else is remembered of it, is that event
-// again, as if it was replayed.
+// If the key of a dead letter comes again after its event is forgotten, the dead letter is
+// replayed.
 func TestEventDeadSentAgain(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -685,8 +686,8 @@ func TestEventDeadSentAgain(t *testing.T) {
 		t.Fatalf("event: %+v", dead.Entry)
 	}
 	queue := s.config(kindQueue, "acme")
-	// JetStream forgets its id. The server looks for what to forget when the time changes, perhaps
-	// before the new time holds: so change it twice.
+	// JetStream forgets the id. The server expires ids when the window changes, possibly before the
+	// new window is in force, so change the window twice.
 	for _, after := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond} {
 		queue.Duplicates = after
 		if _, err := s.js.UpdateStream(t.Context(), queue); err != nil {
@@ -716,7 +717,7 @@ func TestEventDeadSentAgain(t *testing.T) {
 	}
 }
 
-// The name of a function says whose it is.
+// A list of a function's events tells tenants apart by the full name.
 func TestListOfFunction(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -736,8 +737,8 @@ func TestListOfFunction(t *testing.T) {
 	}
 }
 
-// Headers are as long as the server takes them: an event's are refused that are longer, an
-// answer's left out.
+// The server limits the length of headers. An event with longer headers is refused; the longer
+// headers of an answer are left out.
 func TestLongHeaders(t *testing.T) {
 	e := &functions{room: 4}
 	ran := 0

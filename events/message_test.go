@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// FuzzMessage: whatever others have put into a stream is refused, or an event that names no
-// file beside the bodies and is the same once it was written again.
+// FuzzMessage: The service refuses a foreign message, or reads an event that names only files of
+// the bodies. Written again, the event stays the same.
 func FuzzMessage(f *testing.F) {
 	f.Add("fre.events.acme.high.f", "0123456789abcdef0123456789abcdef", `[["A","b"]]`, "", "", "1700000000000000", "", "")
 	f.Add("fre.results.acme.f.x", "0123456789abcdef0123456789abcdef", "", "0123456789abcdef0123456789abcdef.result", "7", "1", "done", "200")
@@ -27,7 +27,7 @@ func FuzzMessage(f *testing.F) {
 			t.Fatalf("id %q, file %q", m.ID, m.file)
 		}
 		if m.State == StateQueued {
-			m.Status, m.Attempts = 0, 0 // nothing has become of it yet
+			m.Status, m.Attempts = 0, 0 // a queued event has none yet
 		}
 		out, err := m.encode(subject)
 		if err != nil {

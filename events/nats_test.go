@@ -59,7 +59,7 @@ func TestNATSCommand(t *testing.T) {
 			t.Errorf("%s may list streams: %s", other, out)
 		}
 	}
-	// What it publishes is an event, found without anyone here having published.
+	// A message published by the tenant's client is an event.
 	ended := watchEnds(t, s)
 	if out, err := natsCommand(t, server, "pub", "--jetstream", "-H", "X-Kind: test", "fre.events.default.high.f", "by hand"); err != nil {
 		t.Fatalf("nats pub: %s, %v", out, err)
@@ -76,13 +76,14 @@ func TestNATSCommand(t *testing.T) {
 	}
 }
 
-// A disk that is full ends JetStream; once there is room it goes on with what it had.
+// A full disk ends JetStream. Once the disk has room, JetStream goes on with the acknowledged
+// events.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	e := &functions{}
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
 	cfg := testConfig(t, e)
-	cfg.Patience = 0 // a server whose disk is full may leave a write without an answer
+	cfg.Patience = 0 // a server with a full disk may leave a write unanswered
 	if err := unix.Mount("tmpfs", cfg.Dir, "tmpfs", 0, "size=24m"); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +98,7 @@ func TestDiskFull(t *testing.T) {
 	for body := strings.Repeat("x", 256<<10); ; {
 		r, err := s.Publish(t.Context(), "f", request(body), Options{})
 		if err != nil {
-			// The server may also leave the write that fills the disk without an answer.
+			// The server may also leave the write that fills the disk unanswered.
 			if !errors.As(err, &refused) || refused.Code() != failure.EventsStorage && refused.Code() != failure.EventsUnavailable || refused.After == 0 {
 				t.Fatalf("a full disk: %v", err)
 			}
@@ -135,8 +136,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// A message of others' that is as large as NATS takes any, and always fails, is a dead letter
-// nevertheless: whole, where the engine has files of its own, else without its body.
+// A client's message of the maximum size of NATS, whose event always fails, becomes a dead letter:
+// whole if the engine keeps files of its own, otherwise without the body.
 func TestForeignMessageDead(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -158,7 +159,7 @@ func TestForeignMessageDead(t *testing.T) {
 		{"long headers", "g", shared, nats.Header{"Long": {strings.Repeat("<", 50<<10)}}, "small"}, // longer as JSON
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			// The queue's stream is there from the first event on.
+			// The first event creates the queue's stream.
 			ends(t, test.s, test.function, "", Options{})
 			ended := watchEnds(t, test.s)
 			msg := &nats.Msg{Subject: queueSubject(template.DefaultTenant, Normal, test.function), Header: test.header, Data: body}

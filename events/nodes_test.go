@@ -17,8 +17,8 @@ import (
 )
 
 // cluster starts a server, and returns the configuration of nodes that share the server. The server
-// has no Service: after five seconds the Service would find the nodes' events, and make dead letters
-// of them, for it has no functions.
+// has no Service: after five seconds the Service would find the nodes' events and, without
+// functions, make dead letters of them.
 func cluster(t *testing.T) func(e Engine) Config {
 	t.Helper()
 	cfg := testConfig(t, &functions{})
@@ -52,8 +52,8 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// Several nodes share the events: those that have room and the function run them, all know
-// of all, and of their ends.
+// Nodes share the events. The nodes with room and the function run them, and all nodes know all
+// events and ends.
 func TestNodes(t *testing.T) {
 	node := cluster(t)
 	var mu sync.Mutex
@@ -70,7 +70,7 @@ func TestNodes(t *testing.T) {
 				ran[name]++
 				return 200, body, nil
 			})
-			e.all["f"].config.Resources.Timeout = time.Minute // a pause of the test is no loss of the node
+			e.all["f"].config.Resources.Timeout = time.Minute // a pause of the test must not look like a lost node
 		}
 		cfg := node(e)
 		cfg.Elsewhere = func(function string) bool { return function == "f" }
@@ -79,7 +79,7 @@ func TestNodes(t *testing.T) {
 	a, b, c := services["a"], services["b"], services["c"]
 	all := func(n int, from *Service) map[string]int {
 		t.Helper()
-		ended := watchEnds(t, from) // of events that other nodes run, too
+		ended := watchEnds(t, from) // includes events run by other nodes
 		for range n {
 			if _, err := a.Publish(t.Context(), "f", request("x"), Options{}); err != nil {
 				t.Fatal(err)
@@ -107,7 +107,7 @@ func TestNodes(t *testing.T) {
 	if got := all(50, c); got["a"]+got["b"] != 50 {
 		t.Errorf("50 events ran %v times", got)
 	}
-	// Full: its request for an event that may come is taken back, and it receives none.
+	// Full: the node withdraws its request for events and receives none.
 	fill := func(names ...string) {
 		t.Helper()
 		for _, name := range names {
@@ -126,7 +126,7 @@ func TestNodes(t *testing.T) {
 	if got := all(50, a); got["b"] != 50 {
 		t.Errorf("50 events with node a full ran %v times", got)
 	}
-	// What one node has taken on is so at all.
+	// An event accepted by one node is accepted for all.
 	fill("b")
 	r, err := a.Publish(t.Context(), "f", request("x"), Options{Key: "k"})
 	if err != nil {
@@ -151,7 +151,7 @@ func TestNodes(t *testing.T) {
 	until(t, "it has run", func() bool { return a.index.size() == 0 })
 }
 
-// consumerOf is the one of f's queue.
+// consumerOf returns the consumer of f's queue.
 func consumerOf(t *testing.T, s *Service) *jetstream.ConsumerInfo {
 	t.Helper()
 	stream, err := s.js.Stream(t.Context(), kindQueue.of(template.DefaultTenant))
@@ -169,7 +169,7 @@ func consumerOf(t *testing.T, s *Service) *jetstream.ConsumerInfo {
 	return found
 }
 
-// What other nodes say comes in any order, and some is lost: no event stays for it.
+// The messages between nodes may be reordered or lost: the index keeps no event for this reason.
 func TestNodesForget(t *testing.T) {
 	node := cluster(t)
 	e := &functions{}
@@ -199,13 +199,14 @@ func TestNodesForget(t *testing.T) {
 	if _, ok := s.index.find(r.ID); !ok {
 		t.Error("what is in its queue is forgotten")
 	}
-	s.hear([]byte(`{"ID":"x"}`)) // of whoever may write
+	s.hear([]byte(`{"ID":"x"}`)) // from an arbitrary writer
 	if s.index.size() != 1 {
 		t.Errorf("%d events, want 1", s.index.size())
 	}
 }
 
-// The events of a function that is gone are nobody else's of that name.
+// The subject of a queue gives the function's full name, with its tenant, even if the function is
+// gone.
 func TestTenantOfQueue(t *testing.T) {
 	for subject, want := range map[string]string{"fre.events.default.high.f": "f", "fre.events.acme.low.f": "f.acme"} {
 		if e, ok := keyOf(subject); !ok || e.Function != want {

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// slow is a message whose word that it is worked on takes a while.
+// slow is a message whose progress report takes time.
 type slow struct {
 	jetstream.Msg
 	said atomic.Int32
@@ -21,7 +21,7 @@ func (m *slow) InProgress() error {
 	return nil
 }
 
-// Nothing is said of an event after its end, though that came while something was being said.
+// No progress report follows the end of an event, even if the end comes during a report.
 func TestKeepEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &slow{}

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// names are the streams there are, of those that FRE has.
+// names returns the names of FRE's streams.
 func names(t *testing.T, s *Service) (all []string) {
 	t.Helper()
 	list := s.js.StreamNames(t.Context())
@@ -33,8 +33,8 @@ func names(t *testing.T, s *Service) (all []string) {
 	return all
 }
 
-// However many tenants there are, each has its queue: their limits together are no limit. What
-// is a tenant's goes with it, and another of that name begins anew.
+// Each of many tenants has its own queue without a common limit. The events of a removed tenant go
+// with it, and a new tenant of the name begins empty.
 func TestTenants(t *testing.T) {
 	e := &functions{room: 8}
 	set := quick()
@@ -100,7 +100,8 @@ func TestTenants(t *testing.T) {
 	}
 }
 
-// TestRemoveTenantUnderWay: an event that runs while its tenant is removed leaves nothing behind.
+// TestRemoveTenantUnderWay: An event that runs during the removal of its tenant leaves nothing
+// behind.
 func TestRemoveTenantUnderWay(t *testing.T) {
 	e := &functions{room: 8}
 	set := quick()
@@ -139,7 +140,7 @@ func TestRemoveTenantUnderWay(t *testing.T) {
 	}
 }
 
-// A stream that another node has removed, or somebody by hand, is made anew.
+// The service makes a stream again after another node or a person has removed it.
 func TestStreamRemoved(t *testing.T) {
 	node := cluster(t)
 	e := &functions{room: 4}
@@ -155,7 +156,7 @@ func TestStreamRemoved(t *testing.T) {
 	}
 }
 
-// store_bytes bounds what all tenants have, and leaves room for the next.
+// store_bytes bounds the streams of all tenants together and leaves room for the next tenant.
 func TestStoreFull(t *testing.T) {
 	e := &functions{}
 	for _, f := range []string{"f.a", "f.b", "f.c"} {
@@ -169,7 +170,7 @@ func TestStoreFull(t *testing.T) {
 	body := strings.Repeat("x", 256<<10)
 	publish := func(f string) error {
 		s.embedded.usage.Lock()
-		s.embedded.usage.at = time.Time{} // as if a second had passed
+		s.embedded.usage.at = time.Time{} // simulates the passage of a second
 		s.embedded.usage.Unlock()
 		_, err := s.Publish(t.Context(), f, request(body), Options{})
 		return err
@@ -188,7 +189,7 @@ func TestStoreFull(t *testing.T) {
 		t.Fatal("25 MiB are taken where 8 are the limit")
 		return 0
 	}
-	// Half of it, then a third of that: as much as is left by then.
+	// Half of the space, then half of the rest, and so on.
 	if a, b, c := fill("f.a"), fill("f.b"), fill("f.c"); a != 16 || b != 8 || c != 4 {
 		t.Errorf("three tenants, one after the other, had %d, %d and %d events of 256 KiB taken in 8 MiB; want 16, 8 and 4", a, b, c)
 	}
@@ -200,7 +201,7 @@ func TestStoreFull(t *testing.T) {
 	until(t, "what has ended makes room", func() bool { return publish("f.a") == nil })
 }
 
-// What one tenant has that has ended is never in the place of another's.
+// The results and dead letters of one tenant never displace those of another.
 func TestEndsApart(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -210,7 +211,7 @@ func TestEndsApart(t *testing.T) {
 		e.deploy("bad."+tenant, set, func(*engine.Request, []byte) (int, []byte, error) { return 500, nil, nil })
 	}
 	cfg := testConfig(t, e)
-	cfg.MaxResults = 3 // a dead letter has one, too
+	cfg.MaxResults = 3 // a dead letter has a result, too
 	s := open(t, cfg)
 	done, dead := ends(t, s, "ok.quiet", "kept", Options{Key: "k"}), ends(t, s, "bad.quiet", "kept", Options{})
 	for _, f := range []string{"bad.loud", "ok.loud"} {
@@ -233,8 +234,8 @@ func TestEndsApart(t *testing.T) {
 	}
 }
 
-// What nodes of before have written, into streams that all tenants shared, is found as long
-// as it is there, beside nodes that still do so.
+// A node finds the events that older nodes wrote into streams of all tenants, next to older nodes
+// that still write there.
 func TestSharedStreams(t *testing.T) {
 	e := &functions{room: 4}
 	e.deploy("f.acme", quick(), func(_ *engine.Request, body []byte) (int, []byte, error) { return 200, body, nil })
@@ -319,7 +320,7 @@ func TestSharedStreams(t *testing.T) {
 	}
 	write(endSubject("dead", "acme", "f.acme", dead.ID), dead)
 
-	// An engine that is alone is the only one of the new version: what is empty goes.
+	// A lone engine knows that all nodes are new, and removes the empty shared streams.
 	running = false
 	server.close()
 	own.Listen = ""
@@ -334,13 +335,13 @@ func TestSharedStreams(t *testing.T) {
 	if err := s.Replay(t.Context(), dead.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "no stream of before is left", func() bool { // a scan of the service's own may have begun before
+	until(t, "no stream of before is left", func() bool { // a scan of the service itself may have begun earlier
 		scan(s)
 		return !slices.Contains(names(t, s), "FRE_DEAD") && !s.shared.Load()
 	})
 }
 
-// busyServer is a JetStream whose server does not answer the first fetch of a consumer in time.
+// busyServer is a JetStream that leaves the first fetch of a consumer unanswered.
 type busyServer struct{ jetstream.JetStream }
 
 func (s busyServer) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
@@ -367,7 +368,7 @@ func (c *busyConsumer) FetchNoWait(n int) (jetstream.MessageBatch, error) {
 	return c.Consumer.FetchNoWait(n)
 }
 
-// unanswered is what the client makes of a request without an answer.
+// unanswered is the client's result for an unanswered request.
 type unanswered struct{ jetstream.MessageBatch }
 
 func (unanswered) Error() error { return nil }
@@ -378,7 +379,7 @@ func (unanswered) Messages() <-chan jetstream.Msg {
 	return none
 }
 
-// TestListBusyServer: a list has all events though the server takes its time.
+// TestListBusyServer: A list is complete even if the server answers late.
 func TestListBusyServer(t *testing.T) {
 	e := &functions{room: 1}
 	e.deploy("f", quick(), func(*engine.Request, []byte) (int, []byte, error) { return 200, nil, nil })
@@ -393,7 +394,7 @@ func TestListBusyServer(t *testing.T) {
 	}
 }
 
-// Bodies in files go when nothing needs them any more, whose tenant's ever they are.
+// The service removes the file of a body once no event of any tenant needs it.
 func TestBodiesSwept(t *testing.T) {
 	e := &functions{room: 4}
 	set := quick()
@@ -407,7 +408,7 @@ func TestBodiesSwept(t *testing.T) {
 	if err := s.RemoveTenant(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	s.sweepBodies() // none is old enough
+	s.sweepBodies() // no body is old enough
 	if used := s.bodies.used.Load(); used != int64(2*len(large)) {
 		t.Errorf("bodies take %d bytes, want %d", used, 2*len(large))
 	}

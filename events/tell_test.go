@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// told are entries as other nodes get them.
+// told returns entries as a node receives them.
 func told() []Entry {
 	at := time.UnixMicro(1_700_000_000_123_456).UTC()
 	return []Entry{
@@ -22,7 +22,7 @@ func told() []Entry {
 	}
 }
 
-// FuzzChanges: what other nodes say is refused, or changes that are the same once they were
+// FuzzChanges: A node refuses the bytes of another node, or reads changes that stay the same when
 // written again.
 func FuzzChanges(f *testing.F) {
 	var all []byte
@@ -52,7 +52,7 @@ func FuzzChanges(f *testing.F) {
 	})
 }
 
-// What a node tells is what others hear; the first at once, those on its heels in one message.
+// A node's changes reach the other nodes: the first at once, the next ones together in one message.
 func TestTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -124,7 +124,7 @@ func TestTell(t *testing.T) {
 	})
 }
 
-// Changes are the same for those who hear them.
+// A receiver reads exactly the changes that the sender wrote.
 func TestChange(t *testing.T) {
 	all := told()
 	for i, want := range all {

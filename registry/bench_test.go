@@ -22,9 +22,9 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// BenchmarkImage pushes and pulls an image of six layers over loopback, three at a
-// time and streamed as docker does it, to FRE's registry and to the distribution
-// project's by turns. FRE_BENCH_MB is the image's size, 24 unless it is set.
+// BenchmarkImage pushes and pulls an image of six layers over loopback, three layers at a time and
+// streamed like docker, in turn to FRE's registry and to the distribution project's. FRE_BENCH_MB
+// is the size of the image, 24 by default.
 func BenchmarkImage(b *testing.B) {
 	const layers, parallel = 6, 3
 	megabytes, err := strconv.Atoi(cmp.Or(os.Getenv("FRE_BENCH_MB"), "24"))
@@ -62,7 +62,7 @@ func BenchmarkImage(b *testing.B) {
 		}
 		return resp.Header.Get("Location"), nil
 	}
-	// each does something for each layer, and notes how long all took.
+	// each runs a function for each layer and notes the total time.
 	n := uint64(0)
 	each := func(what string, do func(head []byte, digest string) error) {
 		b.Helper()
@@ -117,7 +117,7 @@ func BenchmarkImage(b *testing.B) {
 			})
 		}
 	}
-	b.ReportMetric(0, "ns/op") // of all of it together: says nothing
+	b.ReportMetric(0, "ns/op") // the total of all steps says nothing
 	for what, times := range took {
 		slices.Sort(times)
 		b.ReportMetric(float64(megabytes)/times[len(times)/2].Seconds(), what+"-MB/s")

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// TestClient pushes and pulls by the library that FRE and many other clients use.
+// TestClient pushes and pulls with the library that FRE and many other clients use.
 func TestClient(t *testing.T) {
 	addr := serve(t, open(t, t.TempDir(), Config{}))
 	ref := func(s string) name.Reference {
@@ -33,7 +33,7 @@ func TestClient(t *testing.T) {
 	if err := validate.Index(got); err != nil {
 		t.Error(err)
 	}
-	// To another repository: blobs are mounted.
+	// The push to another repository mounts the blobs.
 	m, err := index.IndexManifest()
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func TestCollect(t *testing.T) {
 			}
 			expected := want
 			if dry {
-				expected.Repositories = 0 // that shows only when it is empty
+				expected.Repositories = 0 // a dry run counts only empty repositories
 				if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
 					t.Errorf("a dry run changed:\n%s", diff)
 				}
@@ -64,7 +64,7 @@ func TestCollect(t *testing.T) {
 	has("b", "kept", false)
 	c.want(c.do("GET", "/v2/b/tags/list", nil), 404, "NAME_UNKNOWN")
 
-	// An index keeps its manifests, a subject what refers to it.
+	// An index keeps its manifests, and a subject keeps its referrers.
 	child := c.pushImage("a", "child", "{}", "of an index")
 	index := c.put("a", "index", fmt.Sprintf(`{"schemaVersion":2,"manifests":[{"digest":%q,"size":%d}]}`, child, len(image("{}", "of an index"))))
 	refer := func(subject, note string) string {
@@ -117,8 +117,8 @@ func age(t testing.TB, dir string) {
 	}
 }
 
-// TestCollectSparesWhatIsReliedOn ages what nothing refers to beyond the grace period,
-// and then relies on it: it stays, with or without a manifest that comes.
+// TestCollectSparesWhatIsReliedOn ages unreferenced blobs beyond the grace period and then uses
+// them. The collection spares them, with or without a later manifest.
 func TestCollectSparesWhatIsReliedOn(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, Config{Grace: time.Hour})
@@ -157,8 +157,8 @@ func TestCollectSparesWhatIsReliedOn(t *testing.T) {
 	}
 }
 
-// TestCollectDamaged damages a manifest: it is not served, what it referred to stays,
-// and pushing it again heals it.
+// TestCollectDamaged damages a manifest. The registry does not serve the manifest, keeps its blobs,
+// and a new push heals it.
 func TestCollectDamaged(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder

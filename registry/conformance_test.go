@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// counts are what the suite reports in the attributes of junit.xml.
+// counts are the attributes of the suite's junit.xml.
 type counts struct {
 	Tests    int `xml:"tests,attr"`
 	Errors   int `xml:"errors,attr"`
@@ -21,8 +21,7 @@ type counts struct {
 	Disabled int `xml:"disabled,attr"`
 }
 
-// TestConformance runs the distribution-spec's own suite: every case of it passes, and
-// none is skipped.
+// TestConformance runs the suite of the distribution-spec: all cases pass, none is skipped.
 func TestConformance(t *testing.T) {
 	program := fretest.Tool(t, "conformance")
 	for name, c := range map[string]struct {
@@ -30,7 +29,7 @@ func TestConformance(t *testing.T) {
 		login bool
 		want  counts
 	}{
-		// The suite leaves out the cancelling of uploads, which 1.1 does not ask for.
+		// The suite leaves out the cancelling of uploads, which 1.1 does not require.
 		"1.1, with a login":     {env: []string{"OCI_USERNAME=writer", "OCI_PASSWORD=secret"}, login: true, want: counts{Tests: 862, Disabled: 2}},
 		"what is to become 1.2": {env: []string{"OCI_VERSION=dev"}, want: counts{Tests: 986}},
 	} {

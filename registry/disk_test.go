@@ -23,8 +23,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestMain is a registry of its own when FRE_REGISTRY_CHILD names a directory: it
-// serves that on a loopback port, which it prints.
+// TestMain is a registry of its own if FRE_REGISTRY_CHILD names a directory: it serves the
+// directory on a loopback port and prints the port.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("FRE_REGISTRY_CHILD")
 	if dir == "" {
@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// child serves a directory in a process of its own, which the caller kills and waits
-// for, and returns the base of its URLs.
+// child serves a directory in a process of its own, and returns the base of the URLs. The caller
+// kills the process and waits for it.
 func child(t testing.TB, dir string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -68,7 +68,7 @@ func child(t testing.TB, dir string) (*exec.Cmd, string) {
 	return cmd, "http://" + strings.TrimSpace(addr)
 }
 
-// tree lists the files of a registry, with size and time.
+// tree lists the files of a registry with size and time.
 func tree(t testing.TB, dir string) []string {
 	t.Helper()
 	var all []string
@@ -143,8 +143,8 @@ func TestOpen(t *testing.T) {
 	refused(other, Config{}, "holds x but no registry")
 }
 
-// TestLinksOutside has links in the registry's directory that lead out of it: nothing
-// is read there, and nothing written.
+// Links out of the registry's directory lead nowhere: the registry reads and writes nothing
+// outside.
 func TestLinksOutside(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	c := client{t: t, base: "http://" + serve(t, open(t, dir, Config{}))}
@@ -164,8 +164,8 @@ func TestLinksOutside(t *testing.T) {
 	}
 }
 
-// TestUploadOutlives interrupts an upload, by a broken connection and by a restart,
-// and goes on.
+// TestUploadOutlives interrupts an upload by a broken connection and by a restart. The upload goes
+// on each time.
 func TestUploadOutlives(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
@@ -190,7 +190,7 @@ func TestUploadOutlives(t *testing.T) {
 		c.want(c.do("PATCH", loc, strings.NewReader(content[:half])), 202, "")
 	})
 	session(func(c client) {
-		// Announces all and breaks off.
+		// Announces the whole body and breaks off.
 		req, err := http.NewRequestWithContext(t.Context(), "PATCH", c.base+loc, io.MultiReader(strings.NewReader(content[half:half+1000]), errorReader{}))
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +203,7 @@ func TestUploadOutlives(t *testing.T) {
 		rest := func(at int) reply {
 			return c.do("PUT", loc+"?digest="+dig(content), strings.NewReader(content[at:]), fmt.Sprintf("Content-Range: %d-%d", at, len(content)-1))
 		}
-		// It takes its turn after what broke off, of which some may be kept.
+		// The request waits for the broken one, whose bytes may be kept.
 		got := rest(half)
 		if got.status == http.StatusRequestedRangeNotSatisfiable {
 			var last int
@@ -226,15 +226,15 @@ type errorReader struct{}
 
 func (errorReader) Read([]byte) (int, error) { return 0, errors.New("the client is gone") }
 
-// TestLaterRequestWins has a request hang in the middle of an upload whose client
-// comes again.
+// TestLaterRequestWins sends a request that hangs in the middle of an upload. The client's next
+// request takes over the upload.
 func TestLaterRequestWins(t *testing.T) {
 	c := newClient(t, Config{})
 	loc := c.start("a")
 	body, feed := io.Pipe()
 	first := make(chan reply, 1)
 	go func() { first <- c.do("PATCH", loc, body) }()
-	// Once it reads it has its turn.
+	// The hanging request reads, so it holds the upload.
 	if _, err := feed.Write([]byte(strings.Repeat("x", uploadBuffer))); err != nil {
 		t.Fatal(err)
 	}
@@ -249,8 +249,8 @@ func TestLaterRequestWins(t *testing.T) {
 	c.want(c.do("GET", loc, nil), 404, "BLOB_UPLOAD_UNKNOWN")
 }
 
-// TestAtOnce pushes the same and other content at once, with deletions and
-// collections beside it: what was acknowledged is whole.
+// TestAtOnce pushes equal and different content at once, with deletions and collections in between.
+// All acknowledged content is whole.
 func TestAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, Config{Grace: -1})
@@ -274,8 +274,8 @@ func TestAtOnce(t *testing.T) {
 				case collect <- struct{}{}:
 				default:
 				}
-				// With no grace at all a blob may go before its manifest comes:
-				// then the registry says so, and it is pushed again.
+				// Without a grace period a blob may go before its manifest comes. The registry says
+				// so, and the client pushes the blob again.
 				for {
 					for _, content := range []string{"{}", shared, own} {
 						c.push(name, content)
@@ -325,8 +325,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestCrash kills a registry in the middle of pushes, again and again: what was
-// acknowledged is there, what is there is whole, and after a collection nothing else.
+// TestCrash kills a registry during pushes, again and again. All acknowledged content is present
+// and whole, and a collection leaves nothing else.
 func TestCrash(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
@@ -335,7 +335,7 @@ func TestCrash(t *testing.T) {
 	acknowledged := map[string]string{} // tag → manifest
 	for round := range 4 {
 		cmd, base := child(t, dir)
-		// Requests fail from the moment on at which it is killed.
+		// Requests fail after the kill.
 		send := func(method, path string, body io.Reader) (string, bool) {
 			req, err := http.NewRequestWithContext(t.Context(), method, base+path, body)
 			if err != nil {
@@ -354,7 +354,7 @@ func TestCrash(t *testing.T) {
 			return resp.Header.Get("Location"), true
 		}
 		kill := 1 + rnd.IntN(25)
-		if round == 0 { // after the first manifest: with chance all rounds would end before theirs
+		if round == 0 { // after the first manifest: by chance all rounds could end before theirs
 			kill += 2
 		}
 		pushed := 0
@@ -397,8 +397,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// checkWhole opens a registry and looks at all it holds; Collect leaves what
-// manifests refer to.
+// checkWhole opens a registry and checks all of its content. Collect leaves only the content of
+// manifests.
 func checkWhole(t *testing.T, dir string, acknowledged map[string]string) {
 	t.Helper()
 	r, err := Open(Config{Dir: dir, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Grace: -1})
@@ -455,8 +455,8 @@ func checkWhole(t *testing.T, dir string, acknowledged map[string]string) {
 	}
 }
 
-// TestRoom: what would take the room that is left to others is refused, and goes on once
-// there is more.
+// TestRoom: The registry refuses a push that would take the reserved disk space, and continues the
+// push once the disk has room.
 func TestRoom(t *testing.T) {
 	var full error
 	r, err := Open(Config{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Grace: -1, Room: func() error { return full }})
@@ -477,8 +477,8 @@ func TestRoom(t *testing.T) {
 	c.want(c.do("PUT", loc+"?digest="+dig("x"), strings.NewReader("x")), 201, "")
 }
 
-// TestDiskFull pushes to a full disk: the answer says so, and when there is room the
-// push goes on where it was.
+// TestDiskFull pushes to a full disk. The answer names the reason, and the push goes on once the
+// disk has room.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// FuzzPath has any path name a repository inside the registry, or nothing.
+// FuzzPath: A path names a repository inside the registry, or none.
 func FuzzPath(f *testing.F) {
 	for _, p := range []string{
 		"/v2/", "/v2", "/v2/_catalog", "/v2/a/b/blobs/sha256:0", "/v2/a/blobs/uploads/", "/v2/a/blobs/uploads", "/v2/a/blobs/uploads/x",
@@ -53,8 +53,7 @@ func FuzzContentRange(f *testing.F) {
 	})
 }
 
-// FuzzManifest has what is accepted be of one kind, refer to digests only, and be
-// served as the type it is kept under.
+// FuzzManifest: An accepted manifest is of one kind, refers to digests only, and keeps its type.
 func FuzzManifest(f *testing.F) {
 	for _, m := range []string{
 		image("{}", "layer"), `{"schemaVersion":2,"manifests":[]}`, `{"schemaVersion":2,"manifests":[{"digest":"sha256:../../x","size":1}]}`,

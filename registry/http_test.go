@@ -22,14 +22,14 @@ type client struct {
 	user string
 }
 
-// reply is an answer, read to its end.
+// reply is a complete answer.
 type reply struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// code is that of the first error of an answer.
+// code returns the code of the answer's first error.
 func (r reply) code() string {
 	var body struct{ Errors []struct{ Code string } }
 	if r.status < 400 || json.Unmarshal([]byte(r.body), &body) != nil || len(body.Errors) == 0 {
@@ -38,7 +38,7 @@ func (r reply) code() string {
 	return body.Errors[0].Code
 }
 
-// do sends a request; headers are NAME: VALUE.
+// do sends a request with headers of the form NAME: VALUE.
 func (c client) do(method, path string, body io.Reader, headers ...string) reply {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), method, c.base+path, body)
@@ -68,7 +68,7 @@ func (c client) do(method, path string, body io.Reader, headers ...string) reply
 	return reply{resp.StatusCode, resp.Header, string(got)}
 }
 
-// want fails the test unless an answer has a status and, if it is an error, a code.
+// want fails the test unless the answer has the status and, for an error, the code.
 func (c client) want(r reply, status int, code string) reply {
 	c.t.Helper()
 	if r.status != status || r.code() != code {
@@ -94,14 +94,13 @@ func (c client) push(name, content string) string {
 	return dig(content)
 }
 
-// start begins an upload and returns where it goes on.
+// start begins an upload and returns its location.
 func (c client) start(name string) string {
 	c.t.Helper()
 	return c.want(c.do("POST", "/v2/"+name+"/blobs/uploads/", nil), 202, "").header.Get("Location")
 }
 
-// image is an image manifest of blobs with the given contents, the first of which is
-// its configuration.
+// image returns an image manifest of blobs with the given contents; the first is the configuration.
 func image(contents ...string) string {
 	var layers []string
 	for _, content := range contents {
@@ -246,8 +245,8 @@ func TestUpload(t *testing.T) {
 	})
 }
 
-// TestMount mounts a blob from another repository, from any, and from one that does
-// not have it; a repository that lost it has nothing to mount.
+// TestMount mounts a blob from a named repository, from any repository, and from one without the
+// blob. A repository that lost the blob mounts nothing.
 func TestMount(t *testing.T) {
 	c := newClient(t, Config{})
 	d := c.push("a", "blob")
@@ -319,7 +318,7 @@ func TestManifests(t *testing.T) {
 	c.want(c.do("GET", "/v2/a/manifests/3", nil), 404, "MANIFEST_UNKNOWN")
 }
 
-// pages follows Link until there is none and returns what each page has.
+// pages follows Link to the last page and returns the entries of each page.
 func (c client) pages(path string, list func(body string) []string) [][]string {
 	c.t.Helper()
 	var all [][]string
@@ -373,8 +372,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestReferrers lists what refers to a manifest, in pages where there is more than
-// one answer takes.
+// TestReferrers lists the referrers of a manifest, in pages if one answer is too small.
 func TestReferrers(t *testing.T) {
 	r := open(t, t.TempDir(), Config{})
 	r.maxReferrers = 45_000
@@ -432,7 +430,7 @@ func TestReferrers(t *testing.T) {
 	}
 }
 
-// recorder takes answers as a connection does, and keeps what they are copied from.
+// recorder takes answers like a connection and records the sources of the copies.
 type recorder struct {
 	*httptest.ResponseRecorder
 	from []string
@@ -447,8 +445,8 @@ func (r *recorder) ReadFrom(src io.Reader) (int64, error) {
 	return io.Copy(r.Body, src)
 }
 
-// TestBlobsAreSentByTheKernel has blobs go to the connection as files, which it sends
-// with sendfile: nothing between wraps either.
+// The registry hands a blob's file to the connection unwrapped, so that the kernel sends it with
+// sendfile.
 func TestBlobsAreSentByTheKernel(t *testing.T) {
 	r := open(t, t.TempDir(), Config{})
 	client{t: t, base: "http://" + serve(t, r)}.push("a", "0123456789")
@@ -476,7 +474,7 @@ func TestReadOnly(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Two, which change nothing.
+	// Two dry runs, which change nothing.
 	before := tree(t, dir)
 	one := client{t: t, base: "http://" + serve(t, open(t, dir, Config{ReadOnly: true, Grace: -1}))}
 	two := client{t: t, base: "http://" + serve(t, open(t, dir, Config{ReadOnly: true, Grace: -1}))}

@@ -23,7 +23,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// server has a handler listen on a loopback address until the function is called.
+// server serves a handler on a loopback address until stop is called.
 func server(t testing.TB, h http.Handler) (stop func(), addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +90,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// writePair writes a certificate of its own authority for 127.0.0.1.
+// writePair writes a self-signed certificate for 127.0.0.1.
 func writePair(t testing.TB, certFile, keyFile, organization string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -114,7 +114,7 @@ func writePair(t testing.TB, certFile, keyFile, organization string) {
 	}
 }
 
-// later gives a file another time than it had, whatever the clock of the file system.
+// later gives a file a new time, whatever the clock of the file system.
 func later(t testing.TB, file string) {
 	t.Helper()
 	info, err := os.Stat(file)
@@ -126,7 +126,7 @@ func later(t testing.TB, file string) {
 	}
 }
 
-// TestTLS speaks TLS, and to the next certificate once both its files are there.
+// A TLS listener takes over a new certificate once both files are in place.
 func TestTLS(t *testing.T) {
 	fretest.CheckLeaks(t)
 	dir := t.TempDir()

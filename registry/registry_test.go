@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// open returns the registry of a directory, closed when the test ends.
+// open returns the registry of a directory and closes it with the test.
 func open(t testing.TB, dir string, cfg Config) *Registry {
 	t.Helper()
 	cfg.Dir = dir
@@ -29,8 +29,7 @@ func open(t testing.TB, dir string, cfg Config) *Registry {
 	return r
 }
 
-// serve has a handler listen on a loopback address, which it returns, until the test
-// ends.
+// serve serves a handler on a loopback address until the end of the test and returns the address.
 func serve(t testing.TB, h http.Handler) string {
 	t.Helper()
 	stop, addr := server(t, h)
@@ -38,7 +37,7 @@ func serve(t testing.TB, h http.Handler) string {
 	return addr
 }
 
-// testUsers are reader and writer, whose password is secret.
+// testUsers are reader and writer; both have the password "secret".
 func testUsers(t testing.TB) *Users {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)

@@ -11,8 +11,8 @@ import (
 	. "github.com/fre-engine/fre/template"
 )
 
-// TestAccess: what a template says of secrets, callers and origins, and what is wrong
-// with it, at its place.
+// TestAccess: A template's secrets, access and CORS settings are checked, and an error names its
+// place in the file.
 func TestAccess(t *testing.T) {
 	const head = "id: f\nbase: python\n"
 	got, err := runtimes.Dialect().Parse("fret.yaml", []byte(head+"secrets: [stripe-key, API_KEY]\naccess: token\ncors:\n  origins: [https://app.example, 'http://[::1]:3000']\n  methods: [PUT]\n  headers: [Content-Type]\n  credentials: true\n  max_age: 1h\n"))
@@ -44,7 +44,7 @@ func TestAccess(t *testing.T) {
 			t.Errorf("%s: %v, want %q", more, err, want)
 		}
 	}
-	// Images that others made are checked likewise.
+	// Foreign images get the same checks.
 	for name, tmpl := range map[string]Template{
 		"secret": {Secrets: []string{"a/b"}}, "access": {Access: "all"}, "origins": {CORS: &CORS{}},
 	} {

@@ -31,8 +31,7 @@ func TestSplitName(t *testing.T) {
 	}
 }
 
-// FuzzSplitName: what can be taken apart is put together the same, whatever it is
-// spelt like, and never means two functions.
+// FuzzSplitName: A split name joins to the same name again and never means two functions.
 func FuzzSplitName(f *testing.F) {
 	for _, s := range []string{"hello", "hello.acme", "hello.default", "a.b.c", "", "\x00.a"} {
 		f.Add(s)

@@ -58,7 +58,7 @@ func FuzzParseDestination(f *testing.F) {
 
 func TestNetworkJSON(t *testing.T) {
 	for text, want := range map[string]Network{
-		`"none"`: {Mode: NetworkNone}, // also of images from before there was more
+		`"none"`: {Mode: NetworkNone}, // also in images of older engines
 		`"host"`: {Mode: NetworkHost},
 		`{"mode":"egress","allow":["a.org","10.0.0.0/8"]}`: {Mode: NetworkEgress, Allow: []string{"a.org", "10.0.0.0/8"}},
 		`{"mode":"none","lend_connection":true}`:           {Mode: NetworkNone, LendConnection: true},

@@ -104,7 +104,7 @@ network: {mode: egress, allow: [example.org, "*.example.org", 198.51.100.0/24, "
 	}
 }
 
-// The whole text is compared: it is what people see.
+// The test compares the whole message, because users read it.
 func TestParseTemplateErrors(t *testing.T) {
 	for _, c := range []struct{ name, src, want string }{
 		{

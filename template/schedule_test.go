@@ -9,16 +9,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// clockJob is a schedule, and when it is due by the model's own words.
+// clockJob is a schedule with the model's own rule for its due times.
 type clockJob struct {
 	schedule string
-	wild     bool // a star begins minute or hour
+	wild     bool // minute or hour begins with a star
 	due      func(minute, hour, day int, month time.Month, weekday time.Weekday) bool
 }
 
-// calendar is a date, which the model has to take apart for millions of minutes.
+// calendar is a date, precomputed because the model needs it for millions of minutes.
 type calendar struct {
-	number  int64 // of the day since 1970
+	number  int64 // number of the day since 1970
 	day     int
 	month   time.Month
 	weekday time.Weekday
@@ -45,10 +45,10 @@ var clockJobs = []clockJob{
 	}},
 }
 
-// model is cron(8)'s own loop: it wakes each minute and compares the clock on the wall with the
-// one that it has brought its jobs up to.
+// model is the loop of cron(8): it wakes each minute and compares the wall clock with the time up
+// to which it has run its jobs.
 type model struct {
-	virtual int64 // minutes of the clock on the wall
+	virtual int64 // minutes of the wall clock
 	today   calendar
 	due     [][]int64
 }
@@ -63,7 +63,7 @@ func (m *model) wakes(utc, wall int64) {
 		for v := m.virtual + 1; v <= wall; v++ {
 			m.run(utc, v, false, true)
 		}
-	case late <= 0 && late > -180: // it was set back: until it is where it was
+	case late <= 0 && late > -180: // the clock was set back: wait for the old time
 		m.run(utc, wall, true, false)
 		return
 	default:
@@ -84,7 +84,7 @@ func (m *model) run(utc, wall int64, wild, fixed bool) {
 		if (j.wild && !wild) || (!j.wild && !fixed) || !j.due(minute, hour, d.day, d.month, d.weekday) {
 			continue
 		}
-		if n := len(m.due[i]); n == 0 || m.due[i][n-1] != utc { // two that were skipped together are one
+		if n := len(m.due[i]); n == 0 || m.due[i][n-1] != utc { // two skipped times give one run
 			m.due[i] = append(m.due[i], utc)
 		}
 	}
@@ -107,7 +107,7 @@ func TestScheduleTenYears(t *testing.T) {
 			first := from.Unix() / 60
 			m := &model{virtual: first + offset(first), due: make([][]int64, len(clockJobs))}
 			for utc, off := first+1, int64(0); utc < until.Unix()/60; utc++ {
-				if utc%15 == 0 || off == 0 { // no zone's rules begin in between
+				if utc%15 == 0 || off == 0 { // zone rules begin only at quarters of an hour
 					off = offset(utc)
 				}
 				m.wakes(utc, utc+off)
@@ -134,10 +134,11 @@ func TestScheduleTenYears(t *testing.T) {
 	}
 }
 
-// TestScheduleCorrection: a zone that changes by three hours and more has its clock corrected.
+// TestScheduleCorrection: A zone's change of three hours and more counts as a correction of the
+// clock.
 func TestScheduleCorrection(t *testing.T) {
 	for _, c := range []struct{ schedule, zone, after, want string }{
-		{"0 12 * * *", "Pacific/Apia", "2011-12-29T23:00:00Z", "2011-12-30T22:00:00Z"},       // 30 December was left out
+		{"0 12 * * *", "Pacific/Apia", "2011-12-29T23:00:00Z", "2011-12-30T22:00:00Z"},       // 30 December does not exist
 		{"30 1 8 mar *", "Antarctica/Casey", "2020-03-07T15:00:00Z", "2020-03-07T17:30:00Z"}, // 01:30 comes twice
 	} {
 		after, err := time.Parse(time.RFC3339, c.after)
@@ -189,7 +190,7 @@ func TestScheduleFields(t *testing.T) {
 			}
 		}
 	}
-	// Stars: a day field that begins with one restricts nothing by itself.
+	// A day field with a leading star restricts nothing by itself.
 	for schedule, want := range map[string]string{
 		"0 0 13 * 5":    "2026-01-02 00:00 Fri",
 		"0 0 */13 * 5":  "2026-02-27 00:00 Fri",

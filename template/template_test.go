@@ -9,7 +9,8 @@ import (
 	. "github.com/fre-engine/fre/template"
 )
 
-// A file of requests, or one that it takes, changed: the lock answers no more.
+// The key of requests changes with the file, its extras and the files beside it, so a stale lock
+// never matches.
 func TestRequestsKey(t *testing.T) {
 	tmpl, err := runtimes.Dialect().Parse("f", []byte("id: f\nbase: python\npackages: {pip: 'a/pyproject.toml[x, Y_z,x]'}\n"))
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestPrepared: a volume that was made ahead is at its path what Attach would have made,
-// and is in nobody's way where there is something.
+// TestPrepared: A prepared volume equals a volume made by Attach. An existing volume at the path is
+// kept, and the prepared one is removed.
 func TestPrepared(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestPrepared(t *testing.T) {
 				t.Fatal(err)
 			}
 			refused("detached")
-			if err := os.Remove(path); err != nil { // as a crash leaves it that came once the image had its name
+			if err := os.Remove(path); err != nil { // as after a crash right after the rename of the image
 				t.Fatal(err)
 			}
 			refused("an image without a mount point")
@@ -113,8 +113,8 @@ func TestPrepared(t *testing.T) {
 	}
 }
 
-// TestCountedWhileDetached: who counts while a volume is detached does not count the
-// file system below it, nor fill that with a balloon.
+// TestCountedWhileDetached: Usage during Detach neither counts the file system below the mount
+// point nor writes a balloon there.
 func TestCountedWhileDetached(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -123,11 +123,11 @@ func TestCountedWhileDetached(t *testing.T) {
 			if _, errno := fill(t, v, 8, 1<<20); errno != 0 {
 				t.Fatal(errno)
 			}
-			if err := v.SetLimits(Limits{Bytes: 1 << 20}); err != nil { // less than there is
+			if err := v.SetLimits(Limits{Bytes: 1 << 20}); err != nil { // less than the volume holds
 				t.Fatal(err)
 			}
 			want := usage(t, v)
-			counts := v.backing // as Usage has it when Detach comes
+			counts := v.backing // Usage holds this when Detach comes
 			if err := v.Detach(); err != nil {
 				t.Fatal(err)
 			}
@@ -144,8 +144,8 @@ func TestCountedWhileDetached(t *testing.T) {
 	}
 }
 
-// TestHostFull: a host that runs out of disk breaks off the writes of an image and
-// nothing that was there; once there is room it goes on.
+// TestHostFull: A full disk of the host breaks off writes to an image and harms no older file. Once
+// the disk has room, writes succeed again.
 func TestHostFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	p := place{testDir(t, os.TempDir()), Image}
@@ -188,8 +188,8 @@ func TestHostFull(t *testing.T) {
 	}
 }
 
-// TestDamagedImage: an image that is none is refused with what to do, whatever
-// its superblock says, and is kept.
+// TestDamagedImage: Attach refuses a damaged image with the next step, whatever the superblock
+// claims, and keeps the file.
 func TestDamagedImage(t *testing.T) {
 	for name, p := range places(t, false) {
 		if p.kind != Image {
@@ -234,8 +234,8 @@ func TestDamagedImage(t *testing.T) {
 	}
 }
 
-// holdChild attaches a volume in a mount namespace of its own, as the engine
-// does, writes a file and waits to be killed.
+// holdChild attaches a volume in its own mount namespace, as the engine does, writes a file and
+// waits for SIGKILL.
 func holdChild(dir string, kind Kind) {
 	p := place{dir, kind}
 	m, err := Open(p.config())
@@ -254,8 +254,8 @@ func holdChild(dir string, kind Kind) {
 	}
 }
 
-// TestKilled: the volumes of an engine that was killed are the next one's at
-// once, with all in them, and no loop device is left.
+// TestKilled: After the kill of an engine the next engine attaches its volumes at once, with all
+// files. No loop device remains.
 func TestKilled(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestImageInUse: an image is never mounted twice.
+// TestImageInUse: An image is never mounted twice.
 func TestImageInUse(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestImageInUse(t *testing.T) {
 			if p.kind == Image && (!errors.Is(err, unix.EWOULDBLOCK) || !strings.Contains(err.Error(), "in use")) {
 				t.Errorf("attached by another: %v", err)
 			}
-			if p.kind == Quota && err != nil { // a directory harms nobody
+			if p.kind == Quota && err != nil { // a shared directory does no harm
 				t.Error(err)
 			}
 			if err := v.Detach(); err != nil {
@@ -319,8 +319,8 @@ func TestImageInUse(t *testing.T) {
 	}
 }
 
-// TestImageIsSparse: an image takes on the host what its files take, and gives
-// back what they do not.
+// TestImageIsSparse: An image takes only the disk space of its files and returns the space of
+// deleted files.
 func TestImageIsSparse(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -358,7 +358,7 @@ func TestImageIsSparse(t *testing.T) {
 	}
 }
 
-// mayResize says whether this process has CAP_SYS_RESOURCE.
+// mayResize reports whether this process has CAP_SYS_RESOURCE.
 func mayResize(t *testing.T) bool {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")

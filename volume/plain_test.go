@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPlainGetsLimit: a directory that has no limit gets one with all that is in
-// it, also where each attempt but the last is cut short.
+// TestPlainGetsLimit: A directory without a limit gets a limit and keeps all files, even if each
+// attempt but the last is cut short.
 func TestPlainGetsLimit(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestPlainGetsLimit(t *testing.T) {
 	}
 }
 
-// TestWalkDeep: a directory counts however long its path is.
+// TestWalkDeep: Walk counts a directory at the end of a path of any length.
 func TestWalkDeep(t *testing.T) {
 	dir := t.TempDir()
 	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -94,8 +94,8 @@ func TestWalkDeep(t *testing.T) {
 	}
 }
 
-// TestWalkWhileItChanges: a walk goes past what vanishes, and counts nothing of
-// where a link leads that takes a directory's place.
+// TestWalkWhileItChanges: Walk ignores vanishing files, and does not follow a link that takes the
+// place of a directory.
 func TestWalkWhileItChanges(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	const files = 3000

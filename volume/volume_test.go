@@ -24,8 +24,8 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// quotaDirsEnv names directories, separated by colons, whose file systems
-// enforce project quotas: test/v2 has some.
+// quotaDirsEnv names directories, separated by colons, on file systems with project quotas. test/v2
+// sets it.
 const quotaDirsEnv = "FRE_TEST_QUOTA_DIRS"
 
 // childEnv makes this test binary one of the children below.
@@ -34,8 +34,8 @@ const childEnv = "FRE_TEST_VOLUME_CHILD"
 func TestMain(m *testing.M) {
 	switch args := strings.Fields(os.Getenv(childEnv)); {
 	case len(args) == 0:
-		// In the host's mount namespace, other programs' copies of it would keep
-		// the mounts of a test.
+		// In the host's mount namespace, copies of it in other programs would keep the mounts of a
+		// test.
 		if os.Geteuid() == 0 {
 			if err := sandbox.Isolate(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -50,8 +50,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// fillChild writes files of so many bytes into the directory that is fd 3 until
-// there are enough or one is refused, and prints how many and the errno.
+// fillChild writes files of the given size into the directory at fd 3 until all are written or a
+// write fails, and prints the number and the errno.
 func fillChild(files, size string) {
 	n, _ := strconv.Atoi(files)
 	length, _ := strconv.Atoi(size)
@@ -77,7 +77,7 @@ func fillChild(files, size string) {
 	fmt.Println(n, 0)
 }
 
-// fill is what sandboxes do: root of no user namespace but theirs.
+// fill writes as a sandbox does: as root of its own user namespace.
 func fill(t *testing.T, v *Volume, files, size int) (int, unix.Errno) {
 	t.Helper()
 	dir, err := os.Open(v.Dir())
@@ -107,14 +107,14 @@ func fill(t *testing.T, v *Volume, files, size int) (int, unix.Errno) {
 
 func full(errno unix.Errno) bool { return errno == unix.ENOSPC || errno == unix.EDQUOT }
 
-// place is a directory to have volumes of one kind in.
+// place is a directory for volumes of one kind.
 type place struct {
 	dir  string
 	kind Kind
 }
 
-// places are where a test is run, by name: one for each kind of volume that can
-// have limits here, and with plain one for Plain too.
+// places are the places of a test by name: one for each kind of volume with limits on this host,
+// and with plain one for Plain, too.
 func places(t *testing.T, plain bool) map[string]place {
 	t.Helper()
 	fretest.RequireRoot(t)
@@ -128,7 +128,7 @@ func places(t *testing.T, plain bool) map[string]place {
 	return named
 }
 
-// testDir makes a directory below base that is checked and removed at the end.
+// testDir makes a directory below base, and checks and removes it at the end.
 func testDir(t *testing.T, base string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(base, "fre-volume-") //nolint:usetesting // another file system
@@ -140,8 +140,7 @@ func testDir(t *testing.T, base string) string {
 	return dir
 }
 
-// checkLoops fails the test if a loop device has a file below dir once all is
-// closed.
+// checkLoops fails the test if a loop device still uses a file below dir after Close.
 func checkLoops(t *testing.T, dir string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
@@ -223,7 +222,7 @@ func usage(t *testing.T, v *Volume) Usage {
 	}
 }
 
-// walked is the truth.
+// walked returns the usage found by a walk.
 func walked(t *testing.T, v *Volume) Usage {
 	t.Helper()
 	flush(t, v)
@@ -235,7 +234,7 @@ func walked(t *testing.T, v *Volume) Usage {
 	return u
 }
 
-// flush has the file system choose the blocks of what was written.
+// flush makes the file system allocate the written blocks.
 func flush(t *testing.T, v *Volume) {
 	t.Helper()
 	f, err := os.Open(v.Dir())
@@ -248,8 +247,7 @@ func flush(t *testing.T, v *Volume) {
 	}
 }
 
-// TestUsage: what is counted is what a walk finds in blocks and inodes, on every
-// kind of file.
+// TestUsage: Usage agrees with a walk in blocks and inodes, for all kinds of files.
 func TestUsage(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -270,7 +268,7 @@ func TestUsage(t *testing.T) {
 			if got := usage(t, v); got != want {
 				t.Errorf("got %+v, a walk finds %+v", got, want)
 			}
-			// 1000 small files, the others fewer; blocks rather than sizes.
+			// 1000 small files and a few more; blocks rather than sizes.
 			if want.Inodes < 1000 || want.Bytes < 1000*1024 || want.Bytes > 16<<20 {
 				t.Errorf("a walk finds %+v", want)
 			}
@@ -278,7 +276,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// populate makes files of every kind below dir, and so many small ones.
+// populate makes files of all kinds below dir, and the given number of small ones.
 func populate(t *testing.T, dir string, small int) {
 	t.Helper()
 	var errs []error
@@ -300,8 +298,8 @@ func populate(t *testing.T, dir string, small int) {
 	}
 }
 
-// TestLimit: a volume takes as much as its limit and no more, in bytes and in
-// inodes, and its neighbour does not notice.
+// TestLimit: A volume holds exactly its limit in bytes and in inodes. Its neighbour is not
+// affected.
 func TestLimit(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +319,7 @@ func TestLimit(t *testing.T) {
 			}
 			small := p.attach(t, m, "small", Limits{Bytes: limit, Inodes: 100})
 			n, errno = fill(t, small, 5000, 0)
-			if !full(errno) || n < 50 || n > 2000 { // an ext4 has some more
+			if !full(errno) || n < 50 || n > 2000 { // ext4 rounds the number up
 				t.Errorf("a limit of 100 inodes: %d files, errno %v", n, errno)
 			}
 			if got := usage(t, small); got.Inodes != int64(n)+1 {
@@ -331,8 +329,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestLimitChanges: a limit is lowered below what is in use, raised, grown far
-// beyond the first, all while the volume is in use.
+// TestLimitChanges: A limit changes while the volume is in use: below the usage, up, and far beyond
+// the first limit.
 func TestLimitChanges(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -344,7 +342,7 @@ func TestLimitChanges(t *testing.T) {
 			}
 			before := usage(t, v)
 			for _, again := range []bool{false, true} {
-				if again { // it holds for the next attachment too
+				if again { // the limit holds for the next attachment, too
 					if err := v.Detach(); err != nil {
 						t.Fatal(err)
 					}
@@ -359,7 +357,7 @@ func TestLimitChanges(t *testing.T) {
 					t.Errorf("lowered below use (again: %v): %d files, %v", again, n, errno)
 				}
 			}
-			// What is deleted while it is over does not make room.
+			// Above the limit, deleted files do not make room.
 			names, err := filepath.Glob(filepath.Join(v.Dir(), "fill-*"))
 			if err != nil {
 				t.Fatal(err)
@@ -401,8 +399,8 @@ func TestLimitChanges(t *testing.T) {
 	}
 }
 
-// TestAgain: what is in a volume, and what it counts, is there at the next
-// attachment; while it is attached it is the same volume.
+// TestAgain: A volume keeps its files and its usage over Detach and Attach. Attach of an attached
+// volume returns the same volume.
 func TestAgain(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -439,7 +437,7 @@ func (p place) limits() Limits {
 	return Limits{Bytes: 64 << 20}
 }
 
-// list describes every file below dir.
+// list describes all files below dir.
 func list(t *testing.T, dir string) []string {
 	t.Helper()
 	var out []string
@@ -466,8 +464,8 @@ func list(t *testing.T, dir string) []string {
 	return out
 }
 
-// TestRemove: a volume goes with all in it, while it is in use too, and also
-// where the first attempt is cut short; its name can be used again.
+// TestRemove: Remove deletes a volume with all files, even during use or after an interrupted
+// attempt. Its name is free again.
 func TestRemove(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -506,7 +504,7 @@ func TestRemove(t *testing.T) {
 				if err := errors.Join(used.Close(), m.Remove(v.Path()), m.Remove(v.Path()), m.Close()); err != nil {
 					t.Fatal(err)
 				}
-				p.open(t) // ends what was cut short
+				p.open(t) // completes the interrupted removal
 				var left []string
 				for _, dir := range []string{p.dir, filepath.Join(p.dir, "removed")} {
 					names, err := os.ReadDir(dir)
@@ -525,8 +523,8 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestRemoveDeep: a volume goes however deep a program has nested its directories,
-// at once and where an engine before has not come to its end.
+// TestRemoveDeep: Remove deletes directories of any depth, and so does Open after an earlier
+// engine.
 func TestRemoveDeep(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -551,7 +549,7 @@ func TestRemoveDeep(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutRemoving: what cannot be removed keeps no manager from opening.
+// TestOpenWithoutRemoving: A leftover that Open cannot remove does not stop it.
 func TestOpenWithoutRemoving(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := t.TempDir()
@@ -573,8 +571,8 @@ func TestOpenWithoutRemoving(t *testing.T) {
 	}
 }
 
-// TestOverlay: what is written through an overlay, by root too, is counted and
-// limited where its layer lies; a removed file of the lower one can be made again.
+// TestOverlay: Writes through an overlay, also by root, count and are limited in the volume of the
+// upper layer. A removed file of the lower layer can be made again.
 func TestOverlay(t *testing.T) {
 	for name, p := range places(t, false) {
 		t.Run(name, func(t *testing.T) {
@@ -621,8 +619,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestAtOnce: volumes are attached, counted, limited, detached and removed by many
-// at once.
+// TestAtOnce: Many goroutines attach, count, limit, detach and remove volumes at once.
 func TestAtOnce(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {
@@ -653,7 +650,7 @@ func TestAtOnce(t *testing.T) {
 								err = m.Remove(path)
 							}
 						}
-						if err != nil && !errors.Is(err, fs.ErrClosed) { // another has detached it
+						if err != nil && !errors.Is(err, fs.ErrClosed) { // another goroutine has detached the volume
 							t.Error(err)
 						}
 					}
@@ -664,7 +661,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestNoLimits: where nothing can limit a directory, that is said with what to do.
+// TestNoLimits: On a file system without quotas, a limit for a directory fails with the next step.
 func TestNoLimits(t *testing.T) {
 	for name, p := range places(t, true) {
 		t.Run(name, func(t *testing.T) {

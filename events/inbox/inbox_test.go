@@ -21,11 +21,11 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// within only ends a test that hangs. With a slow disk TestUnwatched takes minutes: each of its
+// within only ends a hanging test. With a slow disk TestUnwatched takes minutes: each of its
 // directories is a write of the record.
 const within = 10 * time.Minute
 
-// box is an inbox, and what was offered of it.
+// box is an inbox and the files it offered.
 type box struct {
 	t      *testing.T
 	cfg    Config
@@ -33,10 +33,10 @@ type box struct {
 	done   chan struct{}
 
 	mu    sync.Mutex
-	asked int // offers, refused ones too
+	asked int // number of offers, with refused ones
 	found []*File
 	fails error
-	holds chan struct{} // offers wait until it is closed; nil: they do not
+	holds chan struct{} // if not nil, offers wait until it is closed
 }
 
 func open(t *testing.T, pattern string) *box {
@@ -98,7 +98,7 @@ func (b *box) paths() []string {
 	return all
 }
 
-// wants waits until just those were offered.
+// wants waits until exactly these files were offered.
 func (b *box) wants(paths ...string) {
 	b.t.Helper()
 	b.until(func() error {
@@ -132,7 +132,7 @@ func (b *box) offers() int {
 	return b.asked
 }
 
-// untilAsked waits until something was offered.
+// untilAsked waits for the first offer.
 func (b *box) untilAsked() {
 	b.t.Helper()
 	b.until(func() error {
@@ -168,9 +168,8 @@ func (b *box) rename(from, to string) {
 	}
 }
 
-// A file is offered once it is complete, however it comes: written and closed, renamed or
-// linked into place, with its directory; again when it has changed, not when it only moved
-// away and back.
+// The inbox offers a file once it is complete: written and closed, renamed or linked into place, or
+// moved in with its directory. A changed file is offered again, a file moved away and back is not.
 func TestComplete(t *testing.T) {
 	b := open(t, "inbox/*.csv")
 	b.mkdir("inbox")
@@ -183,7 +182,7 @@ func TestComplete(t *testing.T) {
 	}
 	b.write("inbox/b.csv", "whole")
 	b.write("inbox/c.txt", "another kind")
-	b.wants("inbox/b.csv") // and not a.csv, which was there before
+	b.wants("inbox/b.csv") // but not the older a.csv, which is still open
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -207,9 +206,9 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// A file of another's takes CAP_LEASE: where the engine lacks it, the log says so.
+// A lease on another user's file takes CAP_LEASE: without the capability, the log says so.
 func TestNoLease(t *testing.T) {
-	cfg := Config{Dir: "/etc", Pattern: "passwd", Record: filepath.Join(t.TempDir(), "record"), Instances: NewInstances(0, 1)} // root's
+	cfg := Config{Dir: "/etc", Pattern: "passwd", Record: filepath.Join(t.TempDir(), "record"), Instances: NewInstances(0, 1)} // owned by root
 	if os.Getuid() == 0 {
 		cfg.Dir = t.TempDir()
 		file := filepath.Join(cfg.Dir, cfg.Pattern)
@@ -247,7 +246,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// What came while nobody watched is found, once, and what was offered before is not again.
+// After a restart the inbox offers each new file once, and no file that it offered before.
 func TestRestart(t *testing.T) {
 	b := open(t, "**/x")
 	b.mkdir("a/b")
@@ -271,7 +270,7 @@ func TestRestart(t *testing.T) {
 	b.wants("a/b/x", "c/x", "x")
 }
 
-// What is refused is offered again.
+// The inbox offers a refused file again.
 func TestRefused(t *testing.T) {
 	b := open(t, "*")
 	b.fail(errors.New("full"))
@@ -287,8 +286,8 @@ func TestRefused(t *testing.T) {
 	b.wants(all...)
 }
 
-// Whoever writes there has neither what is refused nor everything looked at again before it
-// is due.
+// Constant writes in the directory make the inbox neither repeat a refused offer nor scan before
+// the time is due.
 func TestDue(t *testing.T) {
 	b := open(t, "*/x")
 	b.mkdir("a", "moves")
@@ -302,14 +301,15 @@ func TestDue(t *testing.T) {
 		b.rename("moved", "moves")
 	}
 	offers := b.offers()
-	if most := int(time.Since(began)/later) + 4; offers > most { // its own events are two or three
+	if most := int(time.Since(began)/later) + 4; offers > most { // the inbox's own causes account for two or three
 		t.Errorf("offered %d times in %v, want at most %d", offers, time.Since(began), most)
 	}
 	b.fail(nil)
 	b.wants("a/x")
 }
 
-// Nothing is followed out of the directory, and what is no file is none; names are any bytes.
+// The inbox follows no link out of the directory and offers regular files only. File names may hold
+// any bytes.
 func TestHostile(t *testing.T) {
 	b := open(t, "**")
 	outside := t.TempDir()
@@ -328,7 +328,7 @@ func TestHostile(t *testing.T) {
 	b.write("real/line\nbreak", "x")
 	b.write("real/\xff\xfe", "x")
 	b.wants("real/line\nbreak", "real/\xff\xfe")
-	// A directory that was watched becomes a link.
+	// A link takes the place of a watched directory.
 	b.rename("moved", "moved2")
 	if err := os.Symlink(outside, b.path("moved")); err != nil {
 		t.Fatal(err)
@@ -338,7 +338,7 @@ func TestHostile(t *testing.T) {
 	}
 	b.write("moved2/y", "x")
 	b.wants("moved2/y", "real/line\nbreak", "real/\xff\xfe")
-	// Directories that come and go quickly, while a file comes in one of their names.
+	// Directories come and go quickly under a name that then gets a file.
 	for range 200 {
 		b.mkdir("quick/deep")
 		if err := os.RemoveAll(b.path("quick")); err != nil {
@@ -350,7 +350,7 @@ func TestHostile(t *testing.T) {
 	b.wants("moved2/y", "quick/deep/z", "real/line\nbreak", "real/\xff\xfe")
 }
 
-// Thousands of files, and directories more than are watched: each file comes, once.
+// The inbox offers each of thousands of files once, with more directories than it can watch.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	b := open(t, "**/*")
@@ -370,7 +370,8 @@ func TestMany(t *testing.T) {
 	b.wants(want...)
 }
 
-// Where not all can be watched, all is looked through, whatever happens where it is.
+// With more directories than it can watch, the inbox scans all of them, even if watched directories
+// are busy.
 func TestUnwatched(t *testing.T) {
 	t.Parallel()
 	b := open(t, "**/x")
@@ -422,8 +423,8 @@ func TestOfferedOnce(t *testing.T) {
 	b.wants("a")
 }
 
-// A queue that has run over, the kernel's or what it is read into, has everything looked
-// through.
+// After an overflow, of the kernel's queue or of the inbox's own, the inbox scans the whole
+// directory.
 func TestOverflow(t *testing.T) {
 	b := open(t, "*.csv")
 	holds := make(chan struct{})
@@ -431,7 +432,7 @@ func TestOverflow(t *testing.T) {
 	b.holds = holds
 	b.mu.Unlock()
 	b.write("first.csv", "x")
-	b.untilAsked() // and nobody reads from the queue
+	b.untilAsked() // so the queue has no reader now
 	raw, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	if err != nil {
 		t.Fatal(err)
@@ -441,7 +442,7 @@ func TestOverflow(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range most + 1 {
-		b.write(fmt.Sprint(i%2), "") // the same again at once would be one event
+		b.write(fmt.Sprint(i%2), "") // two equal events in a row would be one
 	}
 	b.write("last.csv", "x")
 	close(holds)

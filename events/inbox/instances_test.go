@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An owner has so many instances, and all have so many: who gets none is told which limit it
-// was, and gets one that is given back.
+// Each owner has a limit of inotify instances, and all owners share one. A refusal names the limit,
+// and a returned instance is free for the next owner.
 func TestInstances(t *testing.T) {
 	i := NewInstances(3, 2)
 	var files []*os.File
@@ -57,8 +57,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// Files are found without an instance as well, later, and the log says so once; one that is
-// given back is taken.
+// Without an instance the inbox still finds files, only later, and logs this once. It takes a
+// returned instance.
 func TestNoInstance(t *testing.T) {
 	t.Parallel()
 	first := open(t, "x")

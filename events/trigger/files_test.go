@@ -17,8 +17,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// A file that is put into /work is one event, over restarts; one that is refused comes again
-// unless it never will be one.
+// A file in /work makes one event, also over restarts. A refused file is offered again, unless the
+// refusal is final.
 func TestFiles(t *testing.T) {
 	w, work, records := &world{}, t.TempDir(), t.TempDir()
 	set := newSet(t, w, time.Now(), template.Trigger{Name: "drop", Files: &template.Files{Path: "inbox/*"}})
@@ -91,7 +91,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("event %s, %v", w.published[3].Body, err)
 	}
 	stop()
-	// Its record goes with the function.
+	// The record of the files goes with the function.
 	left := func(n int) func() error {
 		return func() error {
 			all, err := os.ReadDir(records)

@@ -20,10 +20,10 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// within only ends a test that hangs.
+// within only ends a hanging test.
 const within = 10 * time.Minute
 
-// noEngine has no functions of its own: what is published is the world's.
+// noEngine has no functions: the world gets the events.
 type noEngine struct{}
 
 func (noEngine) Invoke(context.Context, string, *engine.Request) (*engine.Response, error) {
@@ -35,7 +35,7 @@ func (noEngine) Function(name string) (*engine.Function, error) {
 }
 func (noEngine) Room(string) int { return 0 }
 
-// openBus is a NATS server that others reach, and one of them.
+// openBus returns a NATS server with a public address, and a connection of a client.
 func openBus(t *testing.T, dir string) (*events.Service, *nats.Conn) {
 	t.Helper()
 	bus, err := events.Open(events.Config{
@@ -58,7 +58,7 @@ func openBus(t *testing.T, dir string) (*events.Service, *nats.Conn) {
 	return bus, nc
 }
 
-// until waits for what must happen.
+// until waits for a condition.
 func until(t *testing.T, what func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -88,14 +88,14 @@ func (w *world) has(bodies ...string) func() error {
 	}
 }
 
-// fail has the world refuse what is published; nil: not any more.
+// fail makes the world refuse events with err; nil ends this.
 func (w *world) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fails, w.refused = err, 0
 }
 
-// hasRefused is nil once the world has refused n times since it began to.
+// hasRefused returns nil once the world has refused n times since fail.
 func (w *world) hasRefused(n int) func() error {
 	return func() error {
 		w.mu.Lock()
@@ -107,7 +107,7 @@ func (w *world) hasRefused(n int) func() error {
 	}
 }
 
-// runNATS has a set take messages until stop is called.
+// runNATS lets a set take messages until stop is called.
 func runNATS(t *testing.T, set *Set, bus Bus, allow events.Subjects) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,8 +124,8 @@ func runNATS(t *testing.T, set *Set, bus Bus, allow events.Subjects) (stop func(
 	return stop
 }
 
-// Messages of a stream are events once at least: they wait for a queue that takes nothing,
-// and for an engine that is away; the same message is one event.
+// Each message of a stream becomes an event at least once, even if the queue is full or the engine
+// is away. Equal messages make one event.
 func TestNATSStream(t *testing.T) {
 	bus, nc := openBus(t, t.TempDir())
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(within))
@@ -173,11 +173,11 @@ func TestNATSStream(t *testing.T) {
 	publish("orders.new", "2", nil)
 	until(t, w.hasRefused(1))
 	stop()
-	publish("orders.new", "3", nil) // while no engine is there
+	publish("orders.new", "3", nil) // while no engine runs
 	w.fail(nil)
 	stop = runNATS(t, set, bus, allow)
 	until(t, w.has("1", "2", "3"))
-	// After the stream's own window: the event's id tells them.
+	// After the stream's own window for duplicates, the id of the event tells them apart.
 	until(t, func() error {
 		ack, err := js.PublishMsg(ctx, &nats.Msg{Subject: "orders.new", Data: []byte("again"), Header: nats.Header{"Nats-Msg-Id": {"one"}}})
 		if err == nil && ack.Duplicate {
@@ -187,7 +187,7 @@ func TestNATSStream(t *testing.T) {
 	})
 	publish("orders.new", "4", nil)
 	until(t, w.has("1", "2", "3", "4"))
-	// What is refused for good is in nobody's way.
+	// A finally refused message does not block the next.
 	w.fail(&events.RefusedError{Err: events.ErrTooLarge})
 	publish("orders.new", "poison", nil)
 	until(t, w.hasRefused(1))
@@ -203,7 +203,7 @@ func TestNATSStream(t *testing.T) {
 	publish("orders.new", "5", nil)
 	until(t, w.has("1", "2", "3", "4", "5"))
 	stop()
-	// A function that goes takes its consumer along, an engine that goes does not.
+	// A removed function takes its consumer along; a stopped engine does not.
 	until(t, consumers(1))
 	runNATS(t, set, bus, allow)
 	publish("orders.new", "6", nil)
@@ -214,7 +214,7 @@ func TestNATSStream(t *testing.T) {
 	until(t, consumers(0))
 }
 
-// Without a stream messages are taken as they pass, by one of a queue's members.
+// Without a stream, one member of the queue group takes each message as it passes.
 func TestNATSCore(t *testing.T) {
 	bus, nc := openBus(t, t.TempDir())
 	w := &world{}
@@ -222,7 +222,7 @@ func TestNATSCore(t *testing.T) {
 	runNATS(t, set, bus, nil)
 	other := New(set.cfg) // another node
 	runNATS(t, other, bus, nil)
-	until(t, func() error { // from when on they listen, nobody tells
+	until(t, func() error { // no signal tells when the nodes listen
 		if err := nc.Publish("fre.in.default.x", []byte("0")); err != nil {
 			return err
 		}
@@ -244,7 +244,7 @@ func TestNATSCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, w.hasRefused(2))
-	w.fail(nil) // what waited is taken now
+	w.fail(nil) // the waiting messages are taken now
 	until(t, func() error {
 		all := slices.DeleteFunc(w.bodies(), func(s string) bool { return s == "0" })
 		if !slices.Equal(all, []string{"1", "2"}) {
@@ -254,7 +254,7 @@ func TestNATSCore(t *testing.T) {
 	})
 }
 
-// refusals collects what a log says.
+// refusals collects the lines of a log.
 type refusals struct {
 	io.Writer
 	found chan string
@@ -270,8 +270,8 @@ func (r refusals) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A subject that the tenant may not be told of, a stream that is not there and the engine's
-// own streams are none's events, and the log says so once.
+// A forbidden subject, a missing stream and the engine's own streams give no events. The log says
+// so once.
 func TestNATSRefused(t *testing.T) {
 	bus, _ := openBus(t, t.TempDir())
 	for name, c := range map[string]struct {

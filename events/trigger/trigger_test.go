@@ -28,14 +28,14 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// world is an engine with functions, and what was published to it.
+// world is an engine with functions, and the published events.
 type world struct {
 	mu        sync.Mutex
 	functions map[string]image.Config
 	published []published
 	known     map[string]bool
 	fails     error
-	refused   int // what was, by fails
+	refused   int // events refused with fails
 	marks     map[string]time.Time
 }
 
@@ -108,7 +108,7 @@ func (w *world) SetMark(_ context.Context, name string, t time.Time) error {
 
 const secret = "a secret of the tests"
 
-// kept are secrets by TENANT/NAME.
+// kept holds secrets by TENANT/NAME.
 type kept map[string]string
 
 func (k kept) Secret(tenant, name string) ([]byte, error) {
@@ -153,7 +153,7 @@ func TestWebhookSignatures(t *testing.T) {
 	for _, c := range []struct {
 		name, signature, timestamp string
 		header                     []string
-		want                       failure.Code // status of the refusal, 0 for none
+		want                       failure.Code // code of the refusal, 0 for success
 	}{
 		{"github", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac(body)}, ""},
 		{"github, of another body", "github", "", []string{"X-Hub-Signature-256", "sha256=" + mac("Body")}, failure.BadSignature},
@@ -204,7 +204,7 @@ func TestWebhookSignatures(t *testing.T) {
 					t.Errorf("the function is told the secret in %s", h[0])
 				}
 			}
-			// Sent again, it is the same event, whatever else the sender says.
+			// A repeated delivery is the same event, whatever its other headers.
 			if c.signature != "gitlab" && c.signature != "none" {
 				header := append([]string{"X-Github-Delivery", "another"}, c.header...)
 				if _, _, err := s.Hook(t.Context(), "f", "h", hook(body, header...)); err != nil || len(w.published) != 1 {
@@ -215,8 +215,7 @@ func TestWebhookSignatures(t *testing.T) {
 	}
 }
 
-// TestWebhookSentAgain: where nothing that is signed tells one delivery from the next, the
-// sender's id does.
+// TestWebhookSentAgain: If no signed part tells deliveries apart, the sender's id does.
 func TestWebhookSentAgain(t *testing.T) {
 	for signature, header := range map[string][]string{"gitlab": {"X-Gitlab-Token", secret}, "none": nil} {
 		for _, id := range []string{"Idempotency-Key", "X-Gitlab-Event-UUID"} {
@@ -304,7 +303,7 @@ func TestCloudEvents(t *testing.T) {
 	if diff := cmp.Diff(published{"f", "cloudevents/c", "/", `{"a":1}`, header, "ce\x00/s\x001"}, w.published[0], cmp.AllowUnexported(published{})); diff != "" {
 		t.Errorf("structured -want +got:\n%s", diff)
 	}
-	// The same in binary mode is the same event.
+	// The same event in binary mode.
 	if _, _, err := post(`{"a":1}`, "ce-specversion", "1.0", "ce-id", "1", "ce-source", "/s", "ce-type", "com.example.a", "Content-Type", "application/json"); err != nil || len(w.published) != 1 {
 		t.Errorf("the same event in binary mode: %d events, %v", len(w.published), err)
 	}
@@ -385,7 +384,7 @@ func FuzzSignature(f *testing.F) {
 			{"X-Signature-256", given},
 			{"X-Time", at},
 		}
-		key := make([]byte, 32) // that no input knows: the fuzzer sees none of it
+		key := make([]byte, 32) // no input contains this key, because the fuzzer does not see it
 		copy(key, secret)
 		if _, err := verify(w, key, header, []byte(body), time.Now()); err == nil && slices.Contains([]string{"github", "gitlab", "gitee", "stripe", "hmac"}, signature) {
 			t.Errorf("%s: %q is taken for a signature of %q", signature, given, body)
@@ -399,7 +398,7 @@ func TestCron(t *testing.T) {
 		cron := &template.Cron{Schedule: "*/10 * * * *", Zone: "UTC", Missed: "skip", Path: "/tick", Body: "b"}
 		once := &template.Cron{Schedule: "0 * * * *", Zone: "UTC", Missed: "once", Path: "/"}
 		s := newSet(t, w, time.Time{}, template.Trigger{Name: "ten", Cron: cron}, template.Trigger{Name: "hour", Cron: once})
-		s.cfg.Now = time.Now // of the bubble: midnight
+		s.cfg.Now = time.Now // the bubble's clock: midnight
 		run := func(for_ time.Duration) (times []string) {
 			before := len(w.published)
 			ctx, cancel := context.WithTimeout(t.Context(), for_)
@@ -416,21 +415,22 @@ func TestCron(t *testing.T) {
 		if p := w.published[0]; p.Path != "/tick" || p.Body != "b" || p.Function != "f" {
 			t.Errorf("the event is %+v", p)
 		}
-		// No engine for two hours: what skips has missed it, the other makes up for the last.
+		// Two hours without an engine: the trigger with skip misses its times, the other makes one
+		// event for the last.
 		time.Sleep(2 * time.Hour) //nolint:forbidigo // of the bubble
 		if diff := cmp.Diff([]string{"cron/hour 02:00"}, run(time.Minute)); diff != "" {
 			t.Errorf("after two hours without an engine -want +got:\n%s", diff)
 		}
-		// An engine that died between an event and its mark makes no second one.
+		// An engine that died between an event and its mark makes no second event.
 		for mark := range w.marks {
 			w.marks[mark] = w.marks[mark].Add(-time.Hour)
 		}
 		if got := run(time.Minute); len(got) != 0 {
 			t.Errorf("made anew: %v", got)
 		}
-		// A full queue is tried again, and the event is not lost.
+		// A full queue loses no event: the trigger tries again.
 		w.fails = errors.New("full")
-		run(6 * time.Minute) // 02:40 is in there
+		run(6 * time.Minute) // covers 02:40
 		w.fails = nil
 		if diff := cmp.Diff([]string{"cron/ten 02:50"}, run(9*time.Minute)); diff != "" {
 			t.Errorf("after a queue that was full for longer than a minute -want +got:\n%s", diff)
@@ -438,8 +438,8 @@ func TestCron(t *testing.T) {
 	})
 }
 
-// TestCronClockJumps: a clock that is set forward makes up for what it has jumped over as for
-// what was missed; one that is set back makes no event twice.
+// TestCronClockJumps: A clock set forward counts as a pause of the engine. A clock set back makes
+// no event twice.
 func TestCronClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -483,8 +483,8 @@ func TestCronClockJumps(t *testing.T) {
 	})
 }
 
-// Of several nodes one makes a time's event, though the clock of another is late by more than
-// events are known by their key.
+// One of several nodes makes the event of a time, even if the clock of another node is later than
+// the memory of keys.
 func TestCronNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -507,14 +507,14 @@ func TestCronNodes(t *testing.T) {
 		for _, p := range w.published {
 			times[p.Header[0][1][11:16]]++
 		}
-		delete(times, "00:00") // the hour's begin, if the late one comes first
+		delete(times, "00:00") // the begin of the hour, if the late node comes first
 		if diff := cmp.Diff(map[string]int{"00:10": 1, "00:20": 1, "00:30": 1, "00:40": 1, "00:50": 1, "01:00": 1}, times); diff != "" {
 			t.Errorf("an hour's events -want +got:\n%s", diff)
 		}
 	})
 }
 
-// forgetful knows no event by its key.
+// forgetful remembers no key of an event.
 type forgetful struct{ *world }
 
 func (f forgetful) Publish(ctx context.Context, function string, r *engine.Request, o events.Options) (events.Receipt, error) {
@@ -527,7 +527,7 @@ func TestCronZones(t *testing.T) {
 	for from, want := range map[string]string{
 		"2026-01-10T00:00:00Z": "2026-01-10T01:30:00Z",
 		"2026-07-10T00:00:00Z": "2026-07-10T00:30:00Z",
-		"2026-03-29T00:00:00Z": "2026-03-29T01:00:00Z", // there is no 02:30: right after the jump
+		"2026-03-29T00:00:00Z": "2026-03-29T01:00:00Z", // 02:30 does not exist: right after the jump
 		"2026-03-29T01:00:00Z": "2026-03-30T00:30:00Z",
 		"2026-10-25T00:30:00Z": "2026-10-26T01:30:00Z", // 02:30 comes twice
 	} {
@@ -540,7 +540,7 @@ func TestCronZones(t *testing.T) {
 			t.Errorf("after %s: %v, %v; want %s", from, next.UTC(), err, want)
 		}
 	}
-	// A year without an engine is looked through in no time, and the last is found.
+	// The search through a year without an engine is fast and finds the last time.
 	times := func(schedule, zone string) *template.Schedule {
 		s, err := template.ParseSchedule(schedule, zone)
 		if err != nil {
@@ -557,7 +557,7 @@ func TestCronZones(t *testing.T) {
 	}
 }
 
-// TestQuota: only what a trigger takes on counts against its tenant's quota.
+// TestQuota: Only accepted requests of a trigger count against the tenant's quota.
 func TestQuota(t *testing.T) {
 	w := &world{}
 	s := newSet(t, w, time.Now(), template.Trigger{Name: "h", Webhook: &template.Webhook{Signature: "github", Secret: "s"}})
@@ -570,7 +570,7 @@ func TestQuota(t *testing.T) {
 	}
 	for _, c := range []struct {
 		mac     string
-		want    error // nil: whatever refuses it
+		want    error // nil: refused before the quota
 		counted int
 	}{{mac("another"), nil, 0}, {mac("body"), nil, 1}, {mac("another"), nil, 1}, {mac("body"), full, 2}} {
 		_, _, err := s.Hook(t.Context(), "f", "h", hook("body", "X-Hub-Signature-256", "sha256="+c.mac))
@@ -580,8 +580,8 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// TestHookOfOtherKinds: a request to a trigger that is not asked by HTTP gets 404, like one to
-// a trigger that is not there.
+// TestHookOfOtherKinds: A request to a trigger of another kind gets 404, like a request to a
+// missing trigger.
 func TestHookOfOtherKinds(t *testing.T) {
 	w := &world{}
 	s := newSet(t, w, time.Now(), template.Trigger{Name: "cron", Cron: &template.Cron{Schedule: "0 0 1 1 *"}},
@@ -597,8 +597,8 @@ func TestHookOfOtherKinds(t *testing.T) {
 	}
 }
 
-// TestHandshake: a sender of CloudEvents that asks first is answered; anybody else is told
-// what a hook takes.
+// TestHandshake: The handshake answers a sender of CloudEvents, and tells other clients what the
+// hook accepts.
 func TestHandshake(t *testing.T) {
 	s := newSet(t, &world{}, time.Now(), template.Trigger{Name: "c", CloudEvents: &template.CloudEvents{Token: "s"}}, template.Trigger{Name: "w", Webhook: &template.Webhook{}})
 	origin := [2]string{"Webhook-Request-Origin", "eventgrid.example"}
@@ -621,7 +621,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestCloudEventsMediaType: the function has the media type as the event has it.
+// TestCloudEventsMediaType: The function gets the media type exactly as in the event.
 func TestCloudEventsMediaType(t *testing.T) {
 	for _, media := range []string{"text/plain; charset=utf-8", `multipart/mixed; boundary="a b"`, "application/xml", "x/y; a=100%"} {
 		text, err := json.Marshal(map[string]string{"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacontenttype": media, "data": "hi"})
@@ -635,7 +635,7 @@ func TestCloudEventsMediaType(t *testing.T) {
 	}
 }
 
-// TestWebhookKey: a trigger's key makes a sender's retries one event, whatever else differs.
+// TestWebhookKey: A trigger's key makes one event of a sender's retries, whatever else differs.
 func TestWebhookKey(t *testing.T) {
 	for _, c := range []struct{ key, body, again, other string }{
 		{"/id", `{"id":"evt_1","n":1}`, `{"n":2,"id":"evt_1"}`, `{"id":"evt_2","n":1}`},
@@ -662,7 +662,7 @@ func TestWebhookKey(t *testing.T) {
 			}
 		})
 	}
-	// A body without the named key counts as a request without one.
+	// A body without the named key counts as a request without a key.
 	for _, body := range []string{"no JSON", "[]", `{"id":{}}`, `{"id":null}`, `{"di":1}`, `{"id":""}`} {
 		if key := namedKey("/id", nil, []byte(body)); key != "" {
 			t.Errorf("%s: key %q, want none", body, key)
