@@ -10,9 +10,9 @@ import (
 	"github.com/fre-engine/fre/admission"
 )
 
-// TestDegraded: clients that do not take their answers use up the memory; then what
-// needs more of it is refused, what needs none goes on, and once they have taken
-// them the engine is back to normal by itself.
+// TestDegraded: clients that do not read their answers use up the memory. The engine then refuses
+// requests that need more memory and serves requests that need none. It returns to normal by itself
+// after the clients have read their answers.
 func TestDegraded(t *testing.T) {
 	r := open(t)
 	r.stop()

@@ -14,8 +14,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestAgentSnapshotFits: what restores a snapshot is root, whom a quota of the file system
-// does not hold.
+// TestAgentSnapshotFits: an agent does not start from a snapshot larger than its limit for /work:
+// root restores the snapshot, and the file system's quota does not limit root.
 func TestAgentSnapshotFits(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit int64
@@ -33,8 +33,8 @@ func TestAgentSnapshotFits(t *testing.T) {
 	}
 }
 
-// TestAgentImages: no tenant has another's files, not by an image that the engine made of
-// them for itself either.
+// TestAgentImages: a tenant gets no files of another tenant, not even in images that the engine
+// made.
 func TestAgentImages(t *testing.T) {
 	for name, c := range map[string]struct {
 		cfg  image.Config
@@ -57,7 +57,7 @@ func TestAgentImages(t *testing.T) {
 	}
 }
 
-// TestAgentMetricsEnd: of a sandbox that was removed under a command no series stay.
+// TestAgentMetricsEnd: no series remain of a sandbox that was removed during a command.
 func TestAgentMetricsEnd(t *testing.T) {
 	e := &Engine{life: live.NewLife()}
 	e.metrics = newMetrics(nil, e)
@@ -67,7 +67,7 @@ func TestAgentMetricsEnd(t *testing.T) {
 	}
 	a.ended = true
 	e.metrics.forget(a.f.name, 0)
-	e.metrics.failed(a.f, 0, errAbandoned) // what was under way ends after it
+	e.metrics.failed(a.f, 0, errAbandoned) // the running command ends after the removal
 	if !a.leave() {
 		t.Error("it has not ended")
 	}
@@ -78,8 +78,8 @@ func TestAgentMetricsEnd(t *testing.T) {
 	}
 }
 
-// TestAgentCalls: what runs in an agent's sandbox can call no function, whatever it says on
-// the channel.
+// TestAgentCalls: a program in an agent's sandbox cannot call functions by any message on the
+// channel.
 func TestAgentCalls(t *testing.T) {
 	r := calls(t, Config{})
 	d, err := r.find("f")
@@ -92,8 +92,9 @@ func TestAgentCalls(t *testing.T) {
 	}
 }
 
-// TestNoInterpretersForOne: for what has a /work of its own and is gone soon no parked interpreters
-// are kept, which would hold that /work, and take the place of functions'.
+// TestNoInterpretersForOne: a temporary function has its own /work and ends soon, so the engine
+// keeps no parked interpreters for it. They would hold that /work and take the place of other
+// functions' interpreters.
 func TestNoInterpretersForOne(t *testing.T) {
 	r := open(t)
 	r.cfg.Builder.Runtimes = []image.Runtime{agentRuntime{}}
@@ -132,7 +133,7 @@ func TestNoInterpretersForOne(t *testing.T) {
 	}
 }
 
-// agentRuntime has testdata/fn for the program of agents' sandboxes.
+// agentRuntime makes testdata/fn the program of agents' sandboxes.
 type agentRuntime struct{ plainRuntime }
 
 func (agentRuntime) Name() string { return "http" }

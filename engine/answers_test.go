@@ -13,9 +13,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// TestAnswerInFile: a sandboxed function's answer in a file reaches the engine's
-// caller as one that nobody can change, is counted until it is closed, and its
-// event then leaves the instance as it was.
+// TestAnswerInFile: a function's answer in a file reaches the engine's caller read-only. The answer
+// counts against the function until it is closed, and its event leaves the instance unchanged.
 func TestAnswerInFile(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -42,13 +41,13 @@ func TestAnswerInFile(t *testing.T) {
 		if got := resp.File != nil; got != tt.file || resp.Size != tt.length {
 			t.Errorf("%+v: in a file: %v, %d bytes", tt, got, resp.Size)
 		}
-		if resp.File != nil { // the body itself is not read
+		if resp.File != nil { // the test does not read the body itself
 			b := make([]byte, resp.Size)
 			if _, err := resp.File.ReadAt(b, resp.Offset); err != nil || strings.Trim(string(b), "x") != "" {
 				t.Errorf("%+v: %v", tt, err)
 			}
 		}
-		if short := strings.Repeat("x", int(tt.length)); !tt.file && string(resp.Bytes) != short { // nor is it then
+		if short := strings.Repeat("x", int(tt.length)); !tt.file && string(resp.Bytes) != short { // here neither
 			t.Errorf("%+v: %d bytes", tt, len(resp.Bytes))
 		}
 		if tt.file && tt.function == "f" && (f.held.count != 1 || f.held.sum < tt.length) {
@@ -76,8 +75,8 @@ func TestAnswerInFile(t *testing.T) {
 	}
 }
 
-// TestHeldAnswers: what a function's answers hold is bounded by bytes and by
-// number; a file that several hold counts once.
+// TestHeldAnswers: a function's held answers are limited in bytes and in number. A file that
+// several answers hold counts once.
 func TestHeldAnswers(t *testing.T) {
 	h := heldAnswers{bytes: 100}
 	take := func(ino uint64, bytes int64) func() {
@@ -132,8 +131,8 @@ func TestHeldAnswers(t *testing.T) {
 	take(1, 100)()
 }
 
-// TestHeldGrows: memfds that may grow yet count as all that their sandbox may use, once for each
-// sandbox, and no further answer of its is let into their place.
+// TestHeldGrows: a memfd with room to grow counts as all the memory of the sandbox, once per
+// sandbox. No further answer of this sandbox enters the place.
 func TestHeldGrows(t *testing.T) {
 	const memory = 1000
 	f := &function{held: heldAnswers{bytes: 2 * memory}}
@@ -162,9 +161,9 @@ func TestHeldGrows(t *testing.T) {
 	}
 }
 
-// TestAnswersShareMemory: a function whose clients do not take their answers gets no more
-// than half of the memory they wait in; its further answers are refused or break off, and
-// another function's do not notice.
+// TestAnswersShareMemory: a function whose clients do not read their answers gets at most half of
+// the answer memory. The engine refuses or breaks off its further answers; answers of another
+// function are not affected.
 func TestAnswersShareMemory(t *testing.T) {
 	r := open(t)
 	r.stop()

@@ -32,15 +32,15 @@ func (plainRuntime) Command(*template.Template) (args, env []string, err error) 
 }
 func (plainRuntime) Parked(*template.Template, []string) *image.ParkedInterpreter { return nil }
 
-// gated are images that builds stand on: each build has one of its own, and is held while it
-// looks for that.
+// gated are the base images of builds. Each build has a base of its own, and waits at a gate during
+// the lookup.
 type gated struct {
 	image.Images
 	entered chan string // ids of templates
-	gates   sync.Map    // by id: chan struct{}, closed to let the build go on
-	open    atomic.Bool // all go on
+	gates   sync.Map    // by id: chan struct{}, closed to release the build
+	open    atomic.Bool // all builds pass
 	now     atomic.Int64
-	most    atomic.Int64 // that were there at once
+	most    atomic.Int64 // highest number of builds at the same time
 }
 
 func (g *gated) gate(id string) chan struct{} {
@@ -48,7 +48,7 @@ func (g *gated) gate(id string) chan struct{} {
 	return c.(chan struct{})
 }
 
-// let lets a build go on.
+// let releases a build.
 func (g *gated) let(id string) { close(g.gate(id)) }
 
 func (g *gated) Pull(ctx context.Context, ref string, pinned store.Digest, report func(image.Event)) (*store.Image, store.Digest, error) {
@@ -76,7 +76,7 @@ func (r *rig) gated() *gated {
 	return g
 }
 
-// template makes a directory to build of.
+// template makes a directory to build from.
 func (r *rig) template(tenant, id string) *os.Root {
 	r.t.Helper()
 	if _, err := r.TagImage(r.t.Context(), "ordinary:1", "base-"+id+":1"); err != nil {
@@ -87,7 +87,7 @@ func (r *rig) template(tenant, id string) *os.Root {
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, template.FileName), []byte(text), 0o644),
 		os.WriteFile(filepath.Join(dir, "main.txt"), []byte(id), 0o644),
-		os.Chtimes(filepath.Join(dir, "main.txt"), time.Time{}, time.Unix(1, 0)), // the same again is the same image
+		os.Chtimes(filepath.Join(dir, "main.txt"), time.Time{}, time.Unix(1, 0)), // the same files give the same image
 	); err != nil {
 		r.t.Fatal(err)
 	}
@@ -101,12 +101,12 @@ func (r *rig) template(tenant, id string) *os.Root {
 
 // built is a build in the background.
 type built struct {
-	waits chan string // told what a build that waits says
+	waits chan string // receives the messages of a waiting build
 	ended chan error
-	img   *store.Image // once it has ended
+	img   *store.Image // set when the build has ended
 }
 
-// turn takes a turn of a tenant's builds, and returns the end of the build.
+// turn takes a turn of a tenant's builds. The returned function ends the build.
 func (r *rig) turn(tenant string) (end func()) {
 	began, over, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -144,7 +144,7 @@ func (r *rig) build(ctx context.Context, tenant, id string) *built {
 	return b
 }
 
-// builds compares how many of acme's run and wait.
+// builds compares the numbers of acme's running and waiting builds.
 func (r *rig) builds(what string, running, waiting int64) {
 	r.t.Helper()
 	if u := r.TenantUse("acme"); u.Builds != running || u.WaitingBuilds != waiting {
@@ -152,8 +152,8 @@ func (r *rig) builds(what string, running, waiting int64) {
 	}
 }
 
-// TestBuildsQuota: a tenant has so many builds at a time; the next ones say that they wait,
-// and have their turns in the order in which they came. Another tenant waits for none.
+// TestBuildsQuota: a tenant has a limit of simultaneous builds. Further builds report the wait, and
+// run in order of arrival. Builds of another tenant do not wait.
 func TestBuildsQuota(t *testing.T) {
 	for name, c := range map[string]struct {
 		q    Quotas
@@ -197,7 +197,7 @@ func TestBuildsQuota(t *testing.T) {
 			begin("other", "other")
 			enters("other")
 
-			g.let("run1") // whichever ends, the next one has its turn
+			g.let("run1") // when any build ends, the next build gets its turn
 			enters("wait0")
 			g.let("wait0")
 			enters("wait1")
@@ -209,7 +209,7 @@ func TestBuildsQuota(t *testing.T) {
 			}
 			r.builds("the quota was lowered", int64(c.most)-1, 1)
 			now.Store(&Quotas{Builds: 100})
-			begin("acme", "late") // the first to see the new quota; the other was there before
+			begin("acme", "late") // first to see the new quota; wait1 waited before
 			ids := []string{<-g.entered, <-g.entered}
 			slices.Sort(ids)
 			if diff := cmp.Diff([]string{"late", "wait2"}, ids); diff != "" {
@@ -232,8 +232,8 @@ func TestBuildsQuota(t *testing.T) {
 	}
 }
 
-// TestBuildsWaiting: so many wait and no more; the next one is told at once, and nothing
-// stays of it.
+// TestBuildsWaiting: the number of waiting builds is limited. The engine refuses the next build at
+// once and leaves nothing behind.
 func TestBuildsWaiting(t *testing.T) {
 	r, _ := quotaRig(t, Quotas{Builds: 1})
 	g := r.gated()
@@ -264,8 +264,8 @@ func TestBuildsWaiting(t *testing.T) {
 	r.builds("all have ended", 0, 0)
 }
 
-// TestBuildsRace: of builds that come at the same time no more run than may, whether they
-// are built, fail, or are given up, and none stays counted.
+// TestBuildsRace: of simultaneous builds at most the quota run, whether they succeed, fail or are
+// cancelled. No build remains counted.
 func TestBuildsRace(t *testing.T) {
 	const most = 3
 	r, _ := quotaRig(t, Quotas{Builds: most})
@@ -291,7 +291,7 @@ func TestBuildsRace(t *testing.T) {
 				if err == nil {
 					t.Error("it was built on nothing")
 				}
-			case 2: // either way
+			case 2: // both results are right
 			default:
 				if err != nil {
 					t.Error(err)
@@ -306,8 +306,8 @@ func TestBuildsRace(t *testing.T) {
 	r.builds("all have ended", 0, 0)
 }
 
-// TestBuildTime: a build has so much time for all its steps, not for its wait; then its place
-// is another's.
+// TestBuildTime: the time limit of a build covers all steps, but not the wait. After the limit the
+// next build gets the place.
 func TestBuildTime(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -324,7 +324,7 @@ func TestBuildTime(t *testing.T) {
 	}
 }
 
-// TestBuildsClose: builds that run and wait end with the engine.
+// TestBuildsClose: running and waiting builds end with the engine.
 func TestBuildsClose(t *testing.T) {
 	r, _ := quotaRig(t, Quotas{Builds: 1})
 	g := r.gated()
@@ -333,7 +333,7 @@ func TestBuildsClose(t *testing.T) {
 	waits := r.build(t.Context(), "acme", "waits")
 	<-waits.waits
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // nobody waits for them
+	cancel() // Close does not wait for builds
 	if err := r.Close(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Close: %v", err)
 	}
@@ -345,9 +345,8 @@ func TestBuildsClose(t *testing.T) {
 	r.builds("the engine has ended", 0, 0)
 }
 
-// TestImagesQuota: of images that are made at the same time, by whatever makes them, no more
-// are stored than the tenant may have, and none for a moment; one that is there already is no
-// more.
+// TestImagesQuota: of images made at the same time, in any way, the store never holds more than the
+// tenant's quota, not even for a moment. An image that exists already needs no quota.
 func TestImagesQuota(t *testing.T) {
 	r, now := quotaRig(t, Quotas{})
 	g := r.gated()
@@ -390,7 +389,7 @@ func TestImagesQuota(t *testing.T) {
 		if use := r.TenantUse("acme"); len(stored) != 2 || there != 2 || use.Images != 3 || c.q.ImageBytes > 0 && use.ImageBytes > c.q.ImageBytes {
 			t.Errorf("%s: %d were built, %d were there, if for a moment, and %d are, want 2 beside the first", name, len(stored), there, use.Images)
 		}
-		if name == "images" { // what else makes images
+		if name == "images" { // other ways to make images
 			var full *QuotaError
 			if _, err := r.Reconfigure(t.Context(), of, "more", nil, func(c *image.Config) error { c.Tenant = "acme"; return nil }); !errors.As(err, &full) {
 				t.Errorf("Reconfigure: %v, want a QuotaError", err)
@@ -399,7 +398,7 @@ func TestImagesQuota(t *testing.T) {
 		if _, err := r.RemoveImage(t.Context(), string(stored[0].img.Digest), RemoveOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// The last place is for two builds of the same.
+		// Two builds of the same image share the last place.
 		g.open.Store(false)
 		one, other := r.build(t.Context(), "acme", "same"+name), r.build(t.Context(), "acme", "same"+name)
 		<-g.entered
@@ -421,8 +420,9 @@ func TestImagesQuota(t *testing.T) {
 	}
 }
 
-// TestBuildNames: of two tenants whose builds begin while an image's name is free one gets it;
-// the other's build is refused, leaves no image, and says why before any work the next time.
+// TestBuildNames: if builds of two tenants begin while an image name is free, one tenant gets the
+// name. The second build is refused and leaves no image. A further build of this tenant is refused
+// before any work, with the reason.
 func TestBuildNames(t *testing.T) {
 	r, _ := quotaRig(t, Quotas{})
 	g := r.gated()

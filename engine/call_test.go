@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// calls is an engine with the functions f and g, and other of another tenant.
+// calls returns an engine with the functions f and g, and with the function other of tenant red.
 func calls(t *testing.T, cfg Config) *rig {
 	t.Helper()
 	r := open(t)
@@ -29,7 +29,7 @@ func calls(t *testing.T, cfg Config) *rig {
 	return r
 }
 
-// TestCalls: a function has another one handle an event, whose answer it passes on.
+// TestCalls: a function calls another function and passes on its answer.
 func TestCalls(t *testing.T) {
 	var mu sync.Mutex
 	var records []CallRecord
@@ -73,7 +73,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestCallsCarry: what belongs to the event from outside goes along: its time, its trace.
+// TestCallsCarry: a call carries the time limit and the trace of the event from outside.
 func TestCallsCarry(t *testing.T) {
 	r := calls(t, Config{})
 	r.deploy("brief", func(c *image.Config) { c.Resources.Timeout = 30 * time.Second })
@@ -105,7 +105,7 @@ func TestCallsCarry(t *testing.T) {
 	}
 }
 
-// TestCallLoops: calls without end are refused, and those that wait for themselves.
+// TestCallLoops: the engine refuses endless calls and calls that wait for themselves.
 func TestCallLoops(t *testing.T) {
 	r := calls(t, Config{})
 	r.deploy("one", func(c *image.Config) { c.Instances.Max = 1 })
@@ -125,8 +125,8 @@ func TestCallLoops(t *testing.T) {
 	}
 }
 
-// TestCallPipeline: each function has the answer of the one before, as it comes, and the first
-// that does not succeed has the last word.
+// TestCallPipeline: each function receives the answer of the function before as a stream. The first
+// step that fails gives the answer.
 func TestCallPipeline(t *testing.T) {
 	r := calls(t, Config{Concurrency: 1})
 	body := strings.Repeat("z", 3<<20)
@@ -146,7 +146,7 @@ func TestCallPipeline(t *testing.T) {
 		"/call/g|/":       "bad_call: f → g|: ",
 		"/call/g|f/fail":  "function_error: f → g|f: ",
 		"/call/" + strings.Repeat("g|", 16) + "g/x": "bad_call: ",
-		"/call/f|g/call/nobody/":                    "not_found: f → f → nobody: ", // the answer of f, 502
+		"/call/f|g/call/nobody/":                    "not_found: f → f → nobody: ", // f answers 502
 	} {
 		got, resp, err := r.call(t.Context(), "f", path, "x")
 		if err != nil || resp.Status != 502 || !strings.HasPrefix(got, want) {
@@ -156,9 +156,10 @@ func TestCallPipeline(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
-// TestCallPipelineTwice: a step whose function's instances all give the answers that it is to take
-// would wait for itself, and is refused; one that only has to wait for others' is too, at once,
-// since those may wait for its own. Where one more can be started, or those before are over, it runs.
+// TestCallPipelineTwice: a step would wait for itself if all instances of the function give the
+// answers that the step reads: the engine refuses the step. A step that waits only for other events
+// is refused at once too, because these events may wait for this call. If an instance is free or
+// can be started, the step runs.
 func TestCallPipelineTwice(t *testing.T) {
 	r := calls(t, Config{})
 	r.deploy("one", func(c *image.Config) { c.Instances.Max = 1 })
@@ -168,14 +169,14 @@ func TestCallPipelineTwice(t *testing.T) {
 	r.mustPipeline("inner", "g, one", "")
 	r.mustPipeline("first", "one, g", "")
 	r.mustPipeline("again", "g, g", "")
-	body := strings.Repeat("z", 8<<20) // by far more than is on its way anywhere
+	body := strings.Repeat("z", 8<<20) // larger than all buffers on the way
 	for _, steps := range []string{"two|two", "wide|wide", "two|g|two", "again|again"} {
 		if got, _, err := r.call(t.Context(), "f", "/call/"+steps+"/", body); err != nil || got != body {
 			t.Errorf("%s: %d bytes came back of %d, %v", steps, len(got), len(body), err)
 		}
 	}
 	for _, steps := range []string{"one|one", "one|inner", "first|first"} {
-		r.mustCall("f", "/call/"+steps+"/slurp", "short", "1") // the last step counts one digit; an answer that is whole at once gives its instance back
+		r.mustCall("f", "/call/"+steps+"/slurp", "short", "1") // the last step counts one digit; a complete answer frees the instance at once
 	}
 	for steps, want := range map[string]string{
 		"one|one":        "loop: f → one: deadlock: one may run 1 events at once",
@@ -213,8 +214,8 @@ func TestCallPipelineTwice(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
-// TestCallPipelineFields: of an answer's fields the next function is told those of its body,
-// neither what is for a client nor what would make it another's request.
+// TestCallPipelineFields: the next function receives only the header fields that describe the
+// answer's body: no fields for a client, and no fields of another request.
 func TestCallPipelineFields(t *testing.T) {
 	ev := &event{header: [][2]string{{"X-Request-Id", "one"}}}
 	got := ev.calledHeader("g@1", ofBody([][2]string{
@@ -226,8 +227,8 @@ func TestCallPipelineFields(t *testing.T) {
 	}
 }
 
-// TestCallsWithoutPlaces: events that have all of the engine's places, and call others, do
-// not wait for each other.
+// TestCallsWithoutPlaces: events do not wait for each other, even if they hold all of the engine's
+// places and call functions.
 func TestCallsWithoutPlaces(t *testing.T) {
 	r := calls(t, Config{Concurrency: 2})
 	var wg sync.WaitGroup
@@ -238,8 +239,8 @@ func TestCallsWithoutPlaces(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
-// TestCallPipelinePlaces: of functions that run beside each other, one behind the other, all but
-// the first take places beyond those there are; no event from outside begins meanwhile.
+// TestCallPipelinePlaces: of the simultaneous steps of a pipeline, all but the first take places
+// beyond the engine's limit. No event from outside begins meanwhile.
 func TestCallPipelinePlaces(t *testing.T) {
 	r := calls(t, Config{Concurrency: 1})
 	r.mustCall("g", "/", "warm", "warm")
@@ -268,7 +269,7 @@ func TestCallPipelinePlaces(t *testing.T) {
 	}()
 	eventually(t, "an event from outside to wait", func() bool { _, waiting := r.places.count(); return waiting == 1 })
 
-	r.places.mu.Lock() // as if others had all the rest
+	r.places.mu.Lock() // as if other events had all the remaining places
 	rest := r.places.all + r.places.beyond - r.places.taken
 	r.places.taken += rest
 	r.places.mu.Unlock()
@@ -288,14 +289,14 @@ func TestCallPipelinePlaces(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
-// full is a caller's place that somebody has.
+// full returns the taken place of a caller.
 func full() chan struct{} {
 	c := make(chan struct{}, 1)
 	c <- struct{}{}
 	return c
 }
 
-// TestCallsAreGuarded: each call asks for its tenant's quota.
+// TestCallsAreGuarded: each call checks its tenant's quota.
 func TestCallsAreGuarded(t *testing.T) {
 	var asked []string
 	r := calls(t, Config{Calls: func(tenant string) error {
@@ -312,7 +313,7 @@ func TestCallsAreGuarded(t *testing.T) {
 	}
 }
 
-// TestCallsEnd: a call ends with the event that made it, and its time.
+// TestCallsEnd: a call ends with the caller's event and with the caller's time limit.
 func TestCallsEnd(t *testing.T) {
 	r := calls(t, Config{})
 	r.deploy("brief", func(c *image.Config) { c.Resources.Timeout = time.Second })
@@ -320,7 +321,7 @@ func TestCallsEnd(t *testing.T) {
 	if want := "timeout: f → brief: "; err != nil || !strings.HasPrefix(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)
 	}
-	// The call's time is the caller's: either is ended first, at the same instant.
+	// The call has the caller's deadline: either of them may end first, at the same instant.
 	got, _, err = r.call(t.Context(), "brief", "/call/g/hang", "")
 	if want := "timeout: brief → g: "; !errors.Is(err, ErrTimeout) && (err != nil || !strings.HasPrefix(got, want)) {
 		t.Errorf("a caller whose time was over: %q, %v; want %v, or %q", got, err, ErrTimeout, want)
@@ -357,8 +358,8 @@ func TestCallsEnd(t *testing.T) {
 	}
 }
 
-// TestCallsHostile: a function that floods the engine with calls, and hears no answer, is
-// ended, and takes little of the engine's memory.
+// TestCallsHostile: the engine ends a function that sends a flood of calls and reads no answers.
+// The flood takes little of the engine's memory.
 func TestCallsHostile(t *testing.T) {
 	r := calls(t, Config{})
 	var before, after runtime.MemStats

@@ -33,8 +33,8 @@ func TestRequire(t *testing.T) {
 	}
 }
 
-// TestMeasure: what is measured stands beside its check, and nothing stays in the
-// state directory. Without root, most of it says why not.
+// TestMeasure: each measured cost stands beside its check, and the state directory stays clean.
+// Without root, most measurements say why they failed.
 func TestMeasure(t *testing.T) {
 	dir := t.TempDir()
 	checks := Checks(dir)
@@ -54,9 +54,9 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestRemoveChecks: only what checks have left goes.
+// TestRemoveChecks: removeChecks removes only files that checks have left.
 func TestRemoveChecks(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "a[b") // no pattern
+	dir := filepath.Join(t.TempDir(), "a[b") // the name must not act as a pattern
 	for _, name := range []string{checkPrefix + "1/work/work", checkPrefix + "2", "store"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,8 @@ func TestRemoveChecks(t *testing.T) {
 	}
 }
 
-// TestCheckVolumes: the best way there is, and why it is not a better one.
+// TestCheckVolumes: the check reports the best available kind of volume, and why no better kind is
+// available.
 func TestCheckVolumes(t *testing.T) {
 	quota, image := errors.New("no quota here"), errors.New("no mkfs here")
 	for _, test := range []struct {

@@ -29,8 +29,8 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// ordinary puts an image of testprog that looks like an ordinary one: users, owners,
-// an environment.
+// ordinary stores an image of testprog that resembles an ordinary image: users, owners, an
+// environment.
 func (r *rig) ordinary(name string) *store.Image {
 	r.t.Helper()
 	w, err := r.store.Create()
@@ -67,7 +67,7 @@ func (r *rig) ordinary(name string) *store.Image {
 	return r.put(name, cfg, []store.Part{{Kind: "layer", Name: name, Tree: tree}})
 }
 
-// attach runs a container and returns what it printed; stdin may be nil.
+// attach runs a container and returns its output; stdin may be nil.
 func (r *rig) attach(id string, stdin io.Reader) (stdout, stderr string) {
 	r.t.Helper()
 	var out, errs bytes.Buffer
@@ -110,8 +110,8 @@ func (r *rig) exited(id string) *Container {
 
 func prog(args ...string) []string { return append([]string{"prog"}, args...) }
 
-// TestContainer follows one through its life: what it writes is there at the next
-// start, the image stays as it is, and nothing is left once it is removed.
+// TestContainer: the files of a container survive until the next start, the image stays unchanged,
+// and removal leaves nothing behind.
 func TestContainer(t *testing.T) {
 	r := open(t)
 	img := r.ordinary("ordinary")
@@ -132,7 +132,7 @@ func TestContainer(t *testing.T) {
 	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("remove its image: %v, want ErrInUse", err)
 	}
-	// Each on the layer of the last.
+	// Each step runs on the layer of the step before.
 	reader := r.create(ContainerConfig{Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
 	for i, step := range []struct{ stdin, want string }{
 		{"write /first x\nstat /srv/own\nappend /srv/own more\n", "> ready\n> ok\n100600 33 34\n> ok\n> ok\n"},
@@ -144,7 +144,8 @@ func TestContainer(t *testing.T) {
 		}
 		r.exited(reader.ID)
 	}
-	// Without its program it cannot be started, which lists show as the record does.
+	// Without its program the container cannot be started; lists and the record show the same
+	// error.
 	if got, _ := r.attach(reader.ID, strings.NewReader("remove /bin/prog\n")); got != "> ready\n> ok\n" {
 		t.Errorf("its program not removed: %q", got)
 	}
@@ -164,7 +165,7 @@ func TestContainer(t *testing.T) {
 			t.Errorf("%s was made as %+v", s.Name, made)
 		}
 	}
-	var names []string // the last made first
+	var names []string // newest first
 	for _, s := range r.Sandboxes(true) {
 		names = append(names, s.Name+" "+string(s.State))
 	}
@@ -193,8 +194,8 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// TestContainerPreparedLayer: a container that starts for the first time takes a layer
-// that was made ahead, where that takes time, and one with a limit of its own does not.
+// TestContainerPreparedLayer: if making a layer takes time, the first start of a container takes a
+// layer made ahead. A container with its own limit does not.
 func TestContainerPreparedLayer(t *testing.T) {
 	r := open(t)
 	if r.volumes.Kind() != volume.Image {
@@ -250,13 +251,13 @@ func inode(t *testing.T, name string) uint64 {
 	return st.Ino
 }
 
-// TestContainerConfig: what is asked for is what the program finds.
+// TestContainerConfig: the program finds the settings of its container's configuration.
 func TestContainerConfig(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
 	for name, test := range map[string]struct {
 		cfg  ContainerConfig
-		want string // a part of what it writes
+		want string // a part of the output
 		code int
 	}{
 		"exit status":     {ContainerConfig{Cmd: prog("exit", "7")}, "", 7},
@@ -280,7 +281,7 @@ func TestContainerConfig(t *testing.T) {
 		"further groups":  {ContainerConfig{Cmd: prog("groups"), User: "server", Groups: []string{"root", "7"}}, "[0 7 35]\n", 0},
 		"work":            {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkWrite}, "", 0},
 		"work, read-only": {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkReadOnly}, "read-only file system", 100},
-		"no work":         {ContainerConfig{Cmd: prog("write", "/work/x", "y")}, "", 0}, // in its own root
+		"no work":         {ContainerConfig{Cmd: prog("write", "/work/x", "y")}, "", 0}, // written to the container's own root
 		"pids":            {ContainerConfig{Cmd: prog("bomb"), Limits: sandbox.Limits{Pids: 16}}, "", 100},
 		"no network":      {ContainerConfig{Cmd: prog("interfaces")}, "lo true\n", 0},
 		"terminal":        {ContainerConfig{Cmd: prog("readlink", "/proc/self/fd/1"), TTY: true}, "/0\r\n", 0},
@@ -303,15 +304,15 @@ func TestContainerConfig(t *testing.T) {
 			}
 		})
 	}
-	// In a tenant's /work all is the tenant's, whoever wrote it.
+	// All files in a tenant's /work belong to the tenant.
 	var st unix.Stat_t
 	if err := unix.Stat(filepath.Join(r.state, "tenants/default/work/x"), &st); err != nil || st.Uid != live.FunctionUID || st.Gid != live.FunctionUID {
 		t.Errorf("/work/x belongs to %d:%d (%v)", st.Uid, st.Gid, err)
 	}
 }
 
-// TestContainerImage: an ordinary image says how it is run, and each of that can be
-// said otherwise.
+// TestContainerImage: an ordinary image says how it runs, and a container can override each
+// setting.
 func TestContainerImage(t *testing.T) {
 	r := open(t)
 	parts := r.ordinary("ordinary").Parts
@@ -346,7 +347,7 @@ func TestContainerImage(t *testing.T) {
 	if got, _ := r.attach(c.ID, strings.NewReader("ids\ncat own\n")); got != "> ready\n33 33 0 0 1\n> ok\nown\n> ok\n" {
 		t.Errorf("it wrote %q", got)
 	}
-	// One command, without a container to be made and removed.
+	// Run executes one command without a container to create and remove.
 	stdout, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -370,6 +371,8 @@ func TestContainerImage(t *testing.T) {
 	}
 }
 
+// TestContainerRefused: the engine refuses an impossible container with the reason, and keeps
+// nothing of it.
 func TestContainerRefused(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -431,8 +434,8 @@ func TestContainerRefused(t *testing.T) {
 	}
 }
 
-// TestContainerStop: stop signal, kill, removal by force and by itself, and who
-// waits for what.
+// TestContainerStop: a container ends by the stop signal or by a kill, and is removed by force or
+// automatically. Each waiter sees the expected state.
 func TestContainerStop(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -464,7 +467,7 @@ func TestContainerStop(t *testing.T) {
 	if err := r.RemoveContainer(trap.ID, false); !errors.Is(err, ErrContainerRunning) {
 		t.Errorf("remove it while it runs: %v", err)
 	}
-	// It traps SIGTERM once it has said so.
+	// The program traps SIGTERM after it has written "ready".
 	if err := r.ContainerLogs(t.Context(), trap.ID, LogOptions{Tail: -1, Follow: true}, func(l LogLine) error {
 		if l.Text == "ready" {
 			return r.StopContainer(t.Context(), trap.ID, StopOptions{Grace: time.Minute})
@@ -503,7 +506,7 @@ func TestContainerStop(t *testing.T) {
 		t.Error(err)
 	}
 
-	// What an engine's end brings about counts, and nobody waits for the rest.
+	// The engine's end completes some waits; all other waits end with ErrClosed.
 	waits := map[string]func(context.Context) (*Container, error){}
 	for _, cfg := range []ContainerConfig{{Name: "runs", AutoRemove: true}, {Name: "rests"}} {
 		if waits[cfg.Name], err = r.AwaitContainer(r.create(cfg).ID, WaitRemoved); err != nil {
@@ -524,8 +527,8 @@ func TestContainerStop(t *testing.T) {
 	}
 }
 
-// TestContainerStreams sends 100 MB through one, whole and in order, to two
-// clients, and lets a third come and go.
+// TestContainerStreams: a container passes 100 MB to two clients, complete and in order, while a
+// third client comes and goes.
 func TestContainerStreams(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -551,7 +554,7 @@ func TestContainerStreams(t *testing.T) {
 			got[i] = fmt.Sprintf("%x", sum.Sum(nil))
 		})
 	}
-	// One that takes nothing holds the others up until it leaves, and no longer.
+	// A client that reads nothing blocks the others only until the client leaves.
 	idle, err := r.Attach(c.ID, AttachOptions{Stdout: io.Discard})
 	if err != nil {
 		t.Fatal(err)
@@ -581,8 +584,8 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 
-// TestContainerRestart: after its engine, a container that ran has exited, one that
-// was to be removed is gone, and what they wrote and printed is there.
+// TestContainerRestart: after the engine's end a running container has exited, a container with
+// automatic removal is gone, and written files and output are kept.
 func TestContainerRestart(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -614,7 +617,7 @@ func TestContainerRestart(t *testing.T) {
 		text += string(buf[:n])
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-	// The records as an engine leaves them that is killed.
+	// The records as a killed engine leaves them.
 	records := map[string][]byte{}
 	for _, c := range r.Containers(true) {
 		path := filepath.Join(r.state, "containers", c.ID, "config.json")
@@ -675,8 +678,9 @@ func TestContainerRestart(t *testing.T) {
 	}
 }
 
-// TestContainerImageRemoved: the removal of an image, which may take long, keeps no
-// container of another from being made; of the same there is none, or no removal.
+// TestContainerImageRemoved: the removal of an image, which may take long, does not block the
+// creation of a container of another image. For the same image either the container or the removal
+// is refused.
 func TestContainerImageRemoved(t *testing.T) {
 	r := open(t)
 	going := r.ordinary("ordinary")
@@ -713,8 +717,8 @@ func TestContainerImageRemoved(t *testing.T) {
 	}
 }
 
-// TestContainersAtOnce makes, runs and removes many at the same time, while others
-// list.
+// TestContainersAtOnce: many containers are created, run and removed at the same time, while
+// clients list containers.
 func TestContainersAtOnce(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -735,7 +739,7 @@ func TestContainersAtOnce(t *testing.T) {
 				seen[s.ID] = true
 			}
 			for _, c := range r.Containers(false) {
-				_, _ = r.ContainerScratch(c.ID) // it may be gone
+				_, _ = r.ContainerScratch(c.ID) // the container may be gone
 			}
 		}
 	})

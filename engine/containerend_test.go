@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestContainerObservers: whoever hears of a container's state, by a change, the end of its
-// log or that of its streams, finds that state stored.
+// TestContainerObservers: a client learns a container's state from a change, from the end of the
+// log or from the end of the streams. By then the state is stored.
 func TestContainerObservers(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -92,8 +92,8 @@ func TestContainerObservers(t *testing.T) {
 	}
 }
 
-// TestContainerRestarts: a restart is one operation: what ends it removes nothing, and it
-// runs again on what it wrote.
+// TestContainerRestarts: a restart is one operation: the stop does not trigger the automatic
+// removal, and the container runs again on its written files.
 func TestContainerRestarts(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/sandbox"
 )
 
-// small are limits of which several fit into a quota.
+// small are limits that fit into a quota several times.
 var small = sandbox.Limits{MemoryBytes: 64 << 20, CPUMillis: 500}
 
 func (r *rig) acmeHas(what string, instances, containers int64) {
@@ -22,8 +22,9 @@ func (r *rig) acmeHas(what string, instances, containers int64) {
 	}
 }
 
-// TestContainerQuota: a container that runs takes of its tenant's quotas what an instance of
-// a function takes; beyond them it is not started, and can be once something has ended.
+// TestContainerQuota: a running container uses its tenant's quotas as an instance of a function
+// does. Beyond the quotas a start is refused; it succeeds after a container or an instance has
+// ended.
 func TestContainerQuota(t *testing.T) {
 	for name, c := range map[string]struct {
 		q    Quotas
@@ -48,7 +49,7 @@ func TestContainerQuota(t *testing.T) {
 			}
 			r.acmeHas("two run", 2, 2)
 			var full *QuotaError
-			for range 3 { // nothing stays of an attempt
+			for range 3 { // an attempt leaves nothing counted
 				if err := r.StartContainer(t.Context(), three); !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
 					t.Fatalf("a third container: %v, want a QuotaError of %s", err, c.what)
 				}
@@ -78,8 +79,8 @@ func TestContainerQuota(t *testing.T) {
 	}
 }
 
-// TestContainerQuotaCounts: however a run ends, or fails to begin, nothing stays counted,
-// and nothing is given back twice; an engine that starts counts those it starts.
+// TestContainerQuotaCounts: after any end of a run, or a failed start, nothing remains counted, and
+// nothing is released twice. A restarted engine counts the restarted containers.
 func TestContainerQuotaCounts(t *testing.T) {
 	r, now := quotaRig(t, Quotas{Instances: 2})
 	r.ordinary("ordinary")
@@ -101,7 +102,7 @@ func TestContainerQuotaCounts(t *testing.T) {
 		}
 		for _, cfg.AutoRemove = range []bool{false, true} {
 			if name == "by itself" && cfg.AutoRemove {
-				continue // it may be gone before it is asked for
+				continue // the container may be gone before the stop
 			}
 			id, err := start(cfg)
 			if err != nil {
@@ -131,7 +132,7 @@ func TestContainerQuotaCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now.Store(&Quotas{Instances: 1}) // what runs stays
+	now.Store(&Quotas{Instances: 1}) // running containers stay
 	r.acmeHas("the quota was lowered", 1, 1)
 	r.stop()
 	r.start(Config{Quotas: func(string) Quotas { return *now.Load() }})
@@ -146,7 +147,7 @@ func TestContainerQuotaCounts(t *testing.T) {
 	r.acmeHas("it runs again", 1, 1)
 }
 
-// TestContainerQuotaRace: of attempts at once no more run than may.
+// TestContainerQuotaRace: of simultaneous starts no more succeed than the quota allows.
 func TestContainerQuotaRace(t *testing.T) {
 	const most, attempts = 3, 12
 	r, _ := quotaRig(t, Quotas{Instances: most})
@@ -176,7 +177,7 @@ func TestContainerQuotaRace(t *testing.T) {
 			t.Errorf("%d were started and %d refused, want %d and %d", started.Load(), refused.Load(), most, attempts-most)
 		}
 		r.acmeHas("they run", most, most)
-		for _, id := range all { // at once, by two
+		for _, id := range all { // two stops of each container at the same time
 			wg.Go(func() { _ = r.Kill(id) })
 			wg.Go(func() { _ = r.StopContainer(t.Context(), id, StopOptions{}) })
 		}
@@ -185,8 +186,8 @@ func TestContainerQuotaRace(t *testing.T) {
 	}
 }
 
-// TestContainerQuotaLimits: limits that nobody has named leave room for several containers;
-// those that alone are too much are refused where the container is made.
+// TestContainerQuotaLimits: default limits leave room for several containers in the quotas. Limits
+// above the quotas are refused when the container is created.
 func TestContainerQuotaLimits(t *testing.T) {
 	r, now := quotaRig(t, Quotas{})
 	r.ordinary("ordinary")

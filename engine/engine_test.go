@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		path := os.Getenv("FRE_TEST_FN") // given where there is no Go, as in the v2 machine
+		path := os.Getenv("FRE_TEST_FN") // set on machines without Go, like the v2 machine
 		if path == "" {
 			path = filepath.Join(dir, "fn")
 			build := exec.CommandContext(context.Background(), "go", "build", "-o", path, "./testdata/fn")
@@ -68,7 +68,7 @@ type rig struct {
 	t     testing.TB
 	store *store.Store
 	state string
-	stop  func() // closes everything, once
+	stop  func() // closes the engine, once
 }
 
 func open(t testing.TB) *rig {
@@ -80,7 +80,7 @@ func open(t testing.TB) *rig {
 	return r
 }
 
-// start opens the engine on the rig's state; the test's end closes it.
+// start opens the engine on the rig's state; the end of the test closes it.
 func (r *rig) start(cfg Config) {
 	r.t.Helper()
 	log := slog.New(slog.NewTextHandler(r.t.Output(), nil))
@@ -94,7 +94,7 @@ func (r *rig) start(cfg Config) {
 	}
 	cfg.Store, cfg.Sandboxes, cfg.StateDir, cfg.Log = st, host, r.state, log
 	cfg.Builder = &image.Builder{Store: st}
-	if cfg.Queue == (admission.QueueConfig{}) { // a slow machine is no overload
+	if cfg.Queue == (admission.QueueConfig{}) { // a slow machine is not an overload
 		cfg.Queue.Target, cfg.Queue.Interval = time.Hour, time.Hour
 	}
 	r.Engine, err = Open(cfg)
@@ -113,7 +113,7 @@ func (r *rig) start(cfg Config) {
 	r.t.Cleanup(r.stop)
 }
 
-// image puts an image whose function is testdata/fn.
+// image stores an image whose function is testdata/fn.
 func (r *rig) image(name string, change func(*image.Config)) *store.Image {
 	r.t.Helper()
 	defer r.store.Hold()()
@@ -166,7 +166,7 @@ func (r *rig) deploy(name string, change func(*image.Config)) {
 	}
 }
 
-// call invokes and reads the whole answer.
+// call invokes a function and reads the whole answer.
 func (r *rig) call(ctx context.Context, name, path, body string) (string, *Response, error) {
 	req := &Request{Method: "POST", Path: path, Length: int64(len(body))}
 	if body != "" {
@@ -223,6 +223,8 @@ func TestFreshPerEvent(t *testing.T) {
 	}
 }
 
+// TestStdio: a program gets an event by standard input and environment, and answers by standard
+// output. A failed event has an id.
 func TestStdio(t *testing.T) {
 	r := open(t)
 	r.deploy("f", stdio)
@@ -273,8 +275,8 @@ type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errCut }
 
-// TestNoStampede: events that arrive together on a cold function start only
-// the instances they can fill.
+// TestNoStampede: simultaneous events on a cold function start no more instances than they can
+// fill.
 func TestNoStampede(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Instances.Concurrency = 16 })
@@ -367,8 +369,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestLastWords: what an instance has said before it ends is heard, whoever notices its
-// end first.
+// TestLastWords: the engine keeps an instance's last output, even if an event notices the end of
+// the instance first.
 func TestLastWords(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -387,8 +389,8 @@ func TestLastWords(t *testing.T) {
 	events.Wait()
 }
 
-// TestStop: an instance is asked to end through its channel: as pid 1 it would
-// not hear a signal it does not handle.
+// TestStop: the engine asks an instance to end through its channel: as pid 1 the instance would
+// ignore a signal without a handler.
 func TestStop(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -405,8 +407,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestBodyBreaksOff: a body that cannot be read to its end is the client's
-// fault: its error comes back, and the instance lives.
+// TestBodyBreaksOff: if a request body breaks off, the client is at fault: the caller gets the
+// reader's error, and the instance lives.
 func TestBodyBreaksOff(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -423,8 +425,8 @@ func TestBodyBreaksOff(t *testing.T) {
 	}
 }
 
-// TestClientGone: the event of a client that has gone is cancelled, and an
-// instance that does not listen is killed.
+// TestClientGone: if the client disconnects, the engine cancels the event, and kills an instance
+// that does not react.
 func TestClientGone(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -442,6 +444,8 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
+// TestRedeployKeepsEvents: a redeployment breaks off no event. A template with another id replaces
+// the function only on request.
 func TestRedeployKeepsEvents(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -540,7 +544,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogFlood: a flood is bounded on disk and does not stop the function.
+// TestLogFlood: the log of a flooding function has a limit on disk, and the function continues.
 func TestLogFlood(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -548,7 +552,7 @@ func TestLogFlood(t *testing.T) {
 	r.start(Config{LogBytes: 256 << 10, LogFiles: 2})
 	r.deploy("f", func(c *image.Config) { c.Resources.Timeout = 2 * time.Minute }) // emulated machines are slow
 	r.mustCall("f", "/flood", "x", "x")
-	r.stop() // the rest of the output is written, and no file is rotated any more
+	r.stop() // writes the rest of the output and ends the rotation
 	var total int64
 	entries, err := os.ReadDir(filepath.Join(r.state, "logs", "f"))
 	if err != nil {
@@ -596,7 +600,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunTenant: a tenant's name is a directory's; none leads elsewhere.
+// TestRunTenant: a tenant's name is a directory's name and cannot lead elsewhere.
 func TestRunTenant(t *testing.T) {
 	r := open(t)
 	r.image("tool", stdio)
@@ -615,8 +619,8 @@ func TestRunTenant(t *testing.T) {
 	}
 }
 
-// TestBuildStep: what packages run while they are installed is sandboxed, with
-// the host's network only where the step asks for it.
+// TestBuildStep: programs of packages run sandboxed during installation, with the host's network
+// only if the step asks for it.
 func TestBuildStep(t *testing.T) {
 	r := open(t)
 	rootfs := r.store.Rootfs(r.image("tool", stdio).Digest)
@@ -652,7 +656,7 @@ func TestBuildStep(t *testing.T) {
 	}
 }
 
-// TestBuildStepFills: a step that would fill the disk it writes to is ended before.
+// TestBuildStepFills: the engine ends a build step before the step fills the disk.
 func TestBuildStepFills(t *testing.T) {
 	r := open(t)
 	dir := filepath.Join(t.TempDir(), "disk")
@@ -683,8 +687,8 @@ func TestBuildStepFills(t *testing.T) {
 	}
 }
 
-// idle waits until a function's instances have no event any more: one whose event
-// was given up has a moment to notice, and takes no other meanwhile.
+// idle waits until no instance of a function has an event. The instance of a cancelled event
+// notices the end a moment later, and takes no other event meanwhile.
 func (r *rig) idle(name string) {
 	r.t.Helper()
 	eventually(r.t, "the instances to be free or gone", func() bool { f, err := r.Function(name); return err == nil && f.Busy == 0 })

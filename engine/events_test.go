@@ -16,8 +16,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestEvents: what a function goes through is told in order, to one who asks
-// afterwards and to one who has waited, and who is told of it finds it listed.
+// TestEvents: the engine reports a function's changes in order, to a client that asks later and to
+// a client that waits. The lists show each reported change.
 func TestEvents(t *testing.T) {
 	r := open(t)
 	since := r.Changes().Generation()
@@ -121,8 +121,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestSandboxList: the same pointers stand for the same content, the newest comes
-// first whatever the clock says, and those that ended are kept in number.
+// TestSandboxList: equal pointers mean equal content. The newest sandbox comes first, independent
+// of the clock, and the list keeps a limited number of ended sandboxes.
 func TestSandboxList(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -166,8 +166,8 @@ func TestSandboxList(t *testing.T) {
 	}
 }
 
-// TestListSystemCalls: lists of sandboxes make no system call, their sizes one
-// each, whatever the sandboxes hold.
+// TestListSystemCalls: listing sandboxes makes no system calls, and listing their sizes makes one
+// per sandbox.
 func TestListSystemCalls(t *testing.T) {
 	r := open(t)
 	const boxes, rounds = 4, 1000 // pools that fill in the background make fewer calls than rounds
@@ -189,8 +189,8 @@ func TestListSystemCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Those of the Go runtime and of the count itself come whatever is done; of
-		// these there would be one for each sandbox and round.
+		// The Go runtime and the count itself make a few calls. Calls by the lists would number at
+		// least one per sandbox and round.
 		out := map[string]int64{}
 		for _, c := range counts {
 			if c.Calls >= rounds {
@@ -218,7 +218,7 @@ func TestListSystemCalls(t *testing.T) {
 	}
 }
 
-// TestFunctionList: the same pointers stand for the same content.
+// TestFunctionList: equal pointers mean equal content.
 func TestFunctionList(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)

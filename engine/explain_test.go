@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestCrashed names the template's key in the error of a sandbox that a limit of memory
-// ended, the kernel's or a language's own.
+// TestCrashed: if a memory limit of the kernel or of the language ends a sandbox, the error names
+// the template's key.
 func TestCrashed(t *testing.T) {
 	node := image.Config{Args: []string{"/usr/bin/node", "--max-old-space-size=96", "/opt/fre/bootstrap.js"}, Resources: template.Resources{MemoryBytes: 128 << 20}}
 	python := image.Config{Args: []string{"/usr/bin/python3"}, Resources: node.Resources}

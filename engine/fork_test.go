@@ -25,7 +25,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// evaluate is a handler that runs the event's body and answers its variable out.
+// evaluate is a handler that runs the event's body and answers the variable out.
 const evaluate = `
 def handle(event, context):
     names = {}
@@ -33,8 +33,7 @@ def handle(event, context):
     return str(names.get("out", ""))
 `
 
-// needForks skips a test on kernels without fork servers. Tests with parts call it
-// before them.
+// needForks skips a test on kernels without fork servers. A test with subtests calls it first.
 func needForks(t testing.TB) {
 	t.Helper()
 	if err := sandbox.CanFork(); err != nil {
@@ -42,14 +41,13 @@ func needForks(t testing.TB) {
 	}
 }
 
-// python puts an image of the host's own interpreter, the real bootstrap and a
-// function's module.
+// python stores an image of the host's own interpreter, the real bootstrap and a function's module.
 func (r *rig) python(name, module string, change func(*image.Config)) {
 	r.t.Helper()
 	r.deployPython(name, r.pythonTree(module), change)
 }
 
-// pythonTree puts what such an image is of.
+// pythonTree stores the files of such an image.
 func (r *rig) pythonTree(module string) store.Digest {
 	r.t.Helper()
 	needForks(r.t)
@@ -161,7 +159,7 @@ func (r *rig) settled(name string) string {
 	return state
 }
 
-// forked calls once the fork server is there.
+// forked calls the function when its fork server is ready.
 func (r *rig) forked(name, body string) string {
 	r.t.Helper()
 	if state := r.settled(name); state != "on" {
@@ -174,6 +172,8 @@ func (r *rig) forked(name, body string) string {
 	return got
 }
 
+// TestForkIsolation: a fork is isolated as any sandbox: its own namespaces, cgroup, /proc and /tmp,
+// and no capability.
 func TestForkIsolation(t *testing.T) {
 	r := open(t)
 	r.python("f", "import ctypes, os, random, socket, ssl, tempfile, uuid\n"+evaluate, nil)
@@ -218,7 +218,7 @@ out = True`, "True"},
 	}
 }
 
-// TestForkUnique: what is random differs from fork to fork.
+// TestForkUnique: random values differ from fork to fork.
 func TestForkUnique(t *testing.T) {
 	r := open(t)
 	r.python("f", "import random, ssl, tempfile, uuid\nrandom.seed(1); ssl.RAND_bytes(8); next(tempfile._get_candidate_names())\n"+evaluate, nil)
@@ -243,10 +243,10 @@ func TestForkUnique(t *testing.T) {
 	}
 }
 
-// atImport is a module that runs what its function's environment says.
+// atImport is a module that runs the code in the environment.
 const atImport = "import os; exec(os.environ['AT_IMPORT'], globals())\n" + evaluate
 
-// TestForkDeclined: a module whose state no child would have, or all would share.
+// TestForkDeclined: the engine does not fork a module with state that a child would lack or share.
 func TestForkDeclined(t *testing.T) {
 	needForks(t)
 	r := open(t)
@@ -290,8 +290,8 @@ func TestForkDeclined(t *testing.T) {
 	}
 }
 
-// TestForkState: a fork is as a process that has just imported the module itself.
-// The same module and events without a fork server say what that is.
+// TestForkState: a fork behaves as a process that has just imported the module itself. The same
+// module and events without a fork server give the expected state.
 func TestForkState(t *testing.T) {
 	needForks(t)
 	const change = `
@@ -359,13 +359,13 @@ out = sorted((f, os.path.basename(os.readlink('/proc/self/fd/' + f))) for f in o
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
-			for range 2 { // what the first one changes is its own
+			for range 2 { // a change stays in its own fork
 				if got := r.forked(id, probe); got != want {
 					t.Errorf("%s, in %s: a fork has %s, a process started anew %s", what, dir, got, want)
 				}
 			}
 		}
-		// A file of one event's is no other's, by the working directory either.
+		// No event sees files of another event, not even through the working directory.
 		if dir == "/tmp" {
 			for range 2 {
 				if got := r.forked(id, "import os; out = os.listdir('.'); open('kept', 'w').close()"); got != "[]" {
@@ -376,8 +376,7 @@ out = sorted((f, os.path.basename(os.readlink('/proc/self/fd/' + f))) for f in o
 	}
 }
 
-// TestForkInstances: a slow import makes reused instances forked ones, threads
-// included.
+// TestForkInstances: after a slow import, new reused instances are forks, threads included.
 func TestForkInstances(t *testing.T) {
 	r := open(t)
 	r.python("f", "import time\ntime.sleep(0.05)\n"+evaluate, func(c *image.Config) {
@@ -408,6 +407,8 @@ func TestForkInstances(t *testing.T) {
 	wg.Wait()
 }
 
+// TestForkEnds: the error of an event in a fork says how the fork ended. If a limit ended it, the
+// error names the template's key.
 func TestForkEnds(t *testing.T) {
 	r := open(t)
 	tree := r.pythonTree(evaluate)
@@ -447,8 +448,8 @@ func TestForkEnds(t *testing.T) {
 	}
 }
 
-// TestForkServerDies: its forks go with it, events are served by ordinary
-// starts, and another comes.
+// TestForkServerDies: the forks of a dead fork server end with it. Ordinary starts serve events
+// until another fork server is ready.
 func TestForkServerDies(t *testing.T) {
 	r := open(t)
 	r.python("f", evaluate, nil)
@@ -476,7 +477,7 @@ func TestForkServerDies(t *testing.T) {
 	<-server.box.Gone()
 	r.mustCall("f", "/", "out = 2", "2")
 	f.forks.mu.Lock()
-	f.forks.retry = time.Time{} // the back-off's time is over
+	f.forks.retry = time.Time{} // the back-off is over
 	f.forks.mu.Unlock()
 	r.mustCall("f", "/", "out = 3", "3")
 	r.forked("f", "out = 4")
@@ -537,7 +538,7 @@ if fork:
 
 func exists(path string) bool { return unix.Access(path, unix.F_OK) == nil }
 
-// TestForkRedeploy: an event on a fork ends on the deployment it began with.
+// TestForkRedeploy: an event in a fork ends on the deployment on which the event began.
 func TestForkRedeploy(t *testing.T) {
 	r := open(t)
 	r.python("f", "version = 1\n"+evaluate, nil)
@@ -561,11 +562,11 @@ func TestForkRedeploy(t *testing.T) {
 	r.forked("f", "out = 1")
 }
 
-// TestForkHostile: a module that takes the fork server over gets no instance
-// accepted that is none, and events are served by ordinary starts.
+// TestForkHostile: if a module takes over the fork server, the engine accepts no forged instance,
+// and ordinary starts serve the events.
 func TestForkHostile(t *testing.T) {
 	needForks(t)
-	// Replaces the bootstrap's part; attack is run for each FORK.
+	// Replaces the bootstrap's part; attack runs for each FORK.
 	takeover := func(attack string) string {
 		return `
 import os, sys
@@ -644,8 +645,8 @@ if fork:
 	}
 }
 
-// TestForkServerPower: what the module can do with the fork server's capability
-// at its import, which is when nobody looks.
+// TestForkServerPower: during the import a module has the fork server's CAP_SYS_ADMIN and no other
+// capability. It can create 200 sets of namespaces at most.
 func TestForkServerPower(t *testing.T) {
 	r := open(t)
 	r.python("f", `
@@ -687,8 +688,8 @@ if "_fre.fork" in __import__("sys").modules:
 	}
 }
 
-// TestForkServerNeverReaps: one that lets its dead children be is killed, since
-// they hold cgroups.
+// TestForkServerNeverReaps: the engine kills a fork server that does not reap dead children, since
+// dead children hold cgroups.
 func TestForkServerNeverReaps(t *testing.T) {
 	r := open(t)
 	r.python("f", `
@@ -712,8 +713,8 @@ if "_fre.fork" in sys.modules:
 	})
 }
 
-// BenchmarkForkedEvent is one event on a fork of its own, several at once: its
-// making and its end included.
+// BenchmarkForkedEvent: simultaneous events, each in its own fork, from the start to the end of the
+// fork.
 func BenchmarkForkedEvent(b *testing.B) {
 	r := open(b)
 	r.python("f", "def handle(event, context): return 'x'\n", nil)

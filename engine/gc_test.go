@@ -22,7 +22,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// putSized puts an image with a file of its own of so many bytes.
+// putSized stores an image with its own file of bytesOwn bytes.
 func (r *rig) putSized(name, version string, bytesOwn int, labels map[string]string) *store.Image {
 	r.t.Helper()
 	defer r.store.Hold()()
@@ -50,7 +50,7 @@ func (r *rig) putSized(name, version string, bytesOwn int, labels map[string]str
 	return img
 }
 
-// gone lists what a report names, as "name rule", sorted.
+// gone lists the images of a report, as "name rule", sorted.
 func gone(g *GCReport) []string {
 	out := []string{}
 	for _, x := range g.Images {
@@ -60,8 +60,8 @@ func gone(g *GCReport) []string {
 	return out
 }
 
-// TestHold: what is made or used while somebody holds is there for his deployment, whatever
-// is pruned in between; the function has its template's name.
+// TestHold: an image that is made or used under Hold survives a prune and can be deployed. The
+// function has its template's name.
 func TestHold(t *testing.T) {
 	r := open(t)
 	prune := func() []string {
@@ -98,6 +98,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestGCPolicies: garbage collection removes images by the given rules, but no image that a
+// function or a sandbox uses. A dry run lists the images only.
 func TestGCPolicies(t *testing.T) {
 	r := open(t)
 	r.deploy("live", nil)
@@ -106,9 +108,9 @@ func TestGCPolicies(t *testing.T) {
 		r.putSized("app", "2", 1, map[string]string{"tier": "test"})
 		r.putSized("app", "3", 1, nil)
 		r.putSized("nameless", "1", 1, nil)
-		r.putSized("nameless", "1", 100, nil) // the one before has no name any more
+		r.putSized("nameless", "1", 100, nil) // the image before has no name now
 		r.putSized("base/x", "b", 1, map[string]string{image.LabelKind: image.KindBase})
-		// Where files are large, images count that were used longest ago.
+		// On file systems with large files, the least recently used images count.
 		r.putSized("big", "1", 1<<20, nil)
 		r.putSized("big", "2", 1<<20, nil)
 		img, err := r.store.Image("big:1")
@@ -175,8 +177,8 @@ func TestGCPolicies(t *testing.T) {
 	}
 }
 
-// TestGCSparesBuilds: what a build that has not ended has found or made stays,
-// and is fair game afterwards.
+// TestGCSparesBuilds: garbage collection spares images that a running build has found or made.
+// After the build they may go.
 func TestGCSparesBuilds(t *testing.T) {
 	r := open(t)
 	release := r.store.Hold()
@@ -196,8 +198,8 @@ func TestGCSparesBuilds(t *testing.T) {
 	}
 }
 
-// TestGCWhileWorking collects without end while functions are deployed, run and
-// removed: nothing of that fails.
+// TestGCWhileWorking: continuous garbage collection breaks no deployment, run or removal of
+// functions.
 func TestGCWhileWorking(t *testing.T) {
 	r := open(t)
 	stop := make(chan struct{})
@@ -229,7 +231,7 @@ func TestGCWhileWorking(t *testing.T) {
 	}
 }
 
-// TestFsck repairs under a running engine and never drops what is in use.
+// TestFsck: Fsck repairs under a running engine and never drops an image in use.
 func TestFsck(t *testing.T) {
 	r := open(t)
 	r.deploy("live", nil)
@@ -257,7 +259,7 @@ func TestFsck(t *testing.T) {
 	if diff := cmp.Diff(want, found); diff != "" {
 		t.Errorf("images (-want +got):\n%s", diff)
 	}
-	// Building it again makes the function whole.
+	// A new build makes the function whole.
 	if img := r.image("live", nil); img.Digest != live.Digest {
 		t.Fatalf("built %s, want %s", img.Digest, live.Digest)
 	}
@@ -276,7 +278,7 @@ func TestFsck(t *testing.T) {
 	}
 }
 
-// TestFsckFetches: what a registry still has comes back from there.
+// TestFsckFetches: Fsck fetches a damaged file from a registry that still has it.
 func TestFsckFetches(t *testing.T) {
 	r := open(t)
 	name := fretest.Registry(t) + "/own:1"

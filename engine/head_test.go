@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// An answer's beginning: whole or not, and no buffer stays, whatever ends it.
+// The head of an answer knows whether the answer is complete. No buffer remains after any end.
 func TestHead(t *testing.T) {
 	pool := fretest.Buffers(t, 8<<20)
 	waits := 0
@@ -58,7 +58,7 @@ func TestHead(t *testing.T) {
 			t.Errorf("%s: after Close: %d bytes, %v", name, n, err)
 		}
 	}
-	// with all but the smaller buffers in use, a long answer's head is a short one.
+	// With only the smaller buffers free, a long answer has a short head.
 	one, err := pool.TryAcquire(4 << 20)
 	if err != nil {
 		t.Fatal(err)

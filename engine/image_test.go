@@ -16,6 +16,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestRemoveImage: RemoveImage removes one name of an image. The image goes with its last name, and
+// only when it is unused.
 func TestRemoveImage(t *testing.T) {
 	r := open(t)
 	r.deploy("app", nil)
@@ -50,9 +52,9 @@ func TestRemoveImage(t *testing.T) {
 	if err := r.RemoveFunction(ctx, "app"); err != nil {
 		t.Fatal(err)
 	}
-	// What is left of the function is on its way out, and waited for.
+	// The removal waits for the function's last sandboxes.
 	remove(string(img.Digest), RemoveOptions{Force: true}, []string{"app:1", "other:2"}, true)
-	// What registries call it goes with the last name from there.
+	// An image's registry names go with the last name from that registry.
 	img = r.putSized("app", "1", 1, nil)
 	here, there := "reg/app@"+string(img.Digest), "app@sha256:"+strings.Repeat("1", 64)
 	for _, remote := range []string{here, there} {
@@ -80,8 +82,8 @@ func TestRemoveImage(t *testing.T) {
 	}
 }
 
-// TestRemovedAndBuiltAgain: an image that is removed and made again, as the same build
-// makes it, stands at the same path. No parked sandbox made of the one before serves it.
+// TestRemovedAndBuiltAgain: an image that is removed and built again stands at the same path. No
+// parked sandbox of the removed image serves the new image.
 func TestRemovedAndBuiltAgain(t *testing.T) {
 	r := open(t)
 	attached := func() int { return r.cfg.Sandboxes.Parked().Attached }
@@ -130,8 +132,8 @@ func TestRemovedAndBuiltAgain(t *testing.T) {
 	}
 }
 
-// TestDropImage: the image of a replaced revision goes once its last event is over; one that
-// has a name, or is used by then, stays.
+// TestDropImage: the image of a replaced revision is removed after its last event. An image with a
+// name, or with a new use, stays.
 func TestDropImage(t *testing.T) {
 	r := open(t)
 	ctx := t.Context()

@@ -26,7 +26,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// part commits a tree of the files given by path.
+// part commits a tree of files, given by path.
 func (r *rig) part(p store.Part, files map[string][]byte) store.Part {
 	r.t.Helper()
 	w, err := r.store.Create()
@@ -45,8 +45,8 @@ func (r *rig) part(p store.Part, files map[string][]byte) store.Part {
 	return p
 }
 
-// interpreted puts an image whose interpreter is testdata/fn, of the base
-// environment's version, and whose code is a file with the function's name.
+// interpreted stores an image: testdata/fn is the interpreter, of the base environment's version,
+// and the code is a file with the function's name.
 func (r *rig) interpreted(name, base string, change func(*image.Config)) *store.Image {
 	r.t.Helper()
 	cfg := image.Config{
@@ -167,8 +167,8 @@ func TestParkedInterpreter(t *testing.T) {
 	r.parked("a", 2)
 }
 
-// What a tenant keeps belongs to 1000 on disk and inside, whichever way an
-// instance was started, and lies where no other user of the host gets to.
+// A tenant's files belong to uid 1000 on disk and inside, after any kind of start. No other user of
+// the host can reach them.
 func TestWorkOnDisk(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", nil)
@@ -196,7 +196,7 @@ func TestWorkOnDisk(t *testing.T) {
 	}
 }
 
-// Functions on one base share parked interpreters, and get nothing else of each other's.
+// Functions on one base share parked interpreters, but see nothing else of each other.
 func TestInterpretersAreShared(t *testing.T) {
 	r := open(t)
 	fresh := func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent }
@@ -239,13 +239,13 @@ func (r *rig) look(name, query string) (string, *Response, error) {
 	return got.String(), resp, errors.Join(err, resp.Body.Close())
 }
 
-// A burst beyond the pool starts the rest otherwise.
+// A burst beyond the pool of parked interpreters starts the rest in other ways.
 func TestInterpreterBurst(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Isolation = template.IsolationEvent })
 	r.parked("a", 2)
 	const full = 1 << 50
-	r.interpreters.parked.Add(full) // none is parked instead of those that are taken, however long the burst lasts
+	r.interpreters.parked.Add(full) // no taken interpreter is replaced during the burst
 	defer r.interpreters.parked.Add(-full)
 	kinds := make(chan sandbox.StartKind, 16)
 	var wg sync.WaitGroup
@@ -270,8 +270,8 @@ func TestInterpreterBurst(t *testing.T) {
 	}
 }
 
-// TestInterpretersAmongStarts: what other functions start without a pause does not keep
-// parked interpreters from being made again.
+// TestInterpretersAmongStarts: continuous starts of other functions do not keep the engine from
+// parking new interpreters.
 func TestInterpretersAmongStarts(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", fresh)
@@ -319,10 +319,10 @@ func TestInterpreterDies(t *testing.T) {
 
 func TestInterpreterRedeployAndRemove(t *testing.T) {
 	r := open(t)
-	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Idle = time.Second }) // for as long it rests
+	r.deployInterpreted("a", "1", func(c *image.Config) { c.Instances.Idle = time.Second }) // instances rest for one second only
 	r.parked("a", 2)
 	old := r.waiting()
-	r.deployInterpreted("a", "2", nil) // on a base environment that was built anew
+	r.deployInterpreted("a", "2", nil) // on a rebuilt base environment
 	r.parked("a", 2)
 	if got, resp, err := r.look("a", "file=/etc/base"); err != nil || got != "2" || resp.StartKind != StartInterpreter {
 		t.Errorf("after the redeployment: base %q, %v, %+v", got, err, resp)
@@ -341,7 +341,7 @@ func TestInterpreterRedeployAndRemove(t *testing.T) {
 	eventually(t, "nothing to be parked", func() bool { return r.roots() == 0 && len(r.waiting()) == 0 })
 }
 
-// Where there can be no parked interpreter, or none that suits, the instance starts itself.
+// Without a suitable parked interpreter the instance starts its interpreter itself.
 func TestWithoutInterpreter(t *testing.T) {
 	for name, test := range map[string]struct {
 		cfg    InterpreterConfig
@@ -383,7 +383,7 @@ func TestInterpreterMemoryBound(t *testing.T) {
 	r := &rig{t: t, state: t.TempDir()}
 	r.start(Config{Interpreters: InterpreterConfig{MemoryBytes: 1 << 10}})
 	r.deployInterpreted("a", "1", nil)
-	r.parked("a", 1) // of the first nobody knows what it takes
+	r.parked("a", 1) // the engine does not know yet how much memory the first one takes
 	for range 3 {
 		r.mustCall("a", "/", "x", "x")
 	}
@@ -392,7 +392,8 @@ func TestInterpreterMemoryBound(t *testing.T) {
 	}
 }
 
-// What goes wrong when the function is loaded is told as it would be otherwise.
+// A function that fails to load gives the same error in a parked interpreter as in an ordinary
+// start.
 func TestInterpreterLoadFails(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", func(c *image.Config) { c.Env = append(c.Env, "FN_LOAD=fail") })
@@ -412,7 +413,7 @@ func TestInterpreterLoadFails(t *testing.T) {
 	})
 }
 
-// The next engine finds the root, and removes one that nobody needs any more.
+// The next engine finds the root, and removes a root that no function needs.
 func TestInterpretersAfterRestart(t *testing.T) {
 	r := open(t)
 	r.deployInterpreted("a", "1", nil)
@@ -428,9 +429,8 @@ func TestInterpretersAfterRestart(t *testing.T) {
 	eventually(t, "the root to go", func() bool { return r.roots() == 0 })
 }
 
-// TestForeignInterpreters: what starts ahead of a function was put there by a Builder: an
-// image that somebody else made starts its interpreter itself, until somebody
-// vouches for it.
+// TestForeignInterpreters: parked interpreters come from a Builder only: an image from elsewhere
+// starts its interpreter itself, until a user vouches for the image.
 func TestForeignInterpreters(t *testing.T) {
 	r := open(t)
 	img := r.interpreted("a", "1", nil)

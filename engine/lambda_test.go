@@ -8,7 +8,7 @@ import (
 )
 
 // TestLambdaName: a function of the contract lambda finds its deployed name in the environment, in
-// a parked interpreter and in a start of its own; other functions keep their variables.
+// a parked interpreter and in its own start. Other functions keep their variables.
 func TestLambdaName(t *testing.T) {
 	r := open(t)
 	deploy := func(name string, contract template.Contract, parks bool) {

@@ -11,9 +11,9 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// TestLend: a function whose template asks for it and that the operator lists writes a
-// long answer to its client's connection itself, from inside its sandbox, where its caller
-// has one to lend; others are not told of it.
+// TestLend: a function writes a long answer from the sandbox directly to the client's connection if
+// the template asks for this, the operator lists the function, and the caller lends a connection.
+// Other functions get no connection.
 func TestLend(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -54,7 +54,7 @@ func TestLend(t *testing.T) {
 	}
 }
 
-// lend lends the function a connection, and returns what came out of its other end.
+// lend lends the function a connection and returns the bytes from its other end.
 func lend(t *testing.T, resp *Response) []byte {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestDeployRefusesLimits: what no sandbox on this host can have is refused at
-// once, not at the first event.
+// TestDeployRefusesLimits: a deployment with impossible limits for this host is refused at once,
+// not at the first event.
 func TestDeployRefusesLimits(t *testing.T) {
 	r := open(t)
 	host, err := os.Hostname()
@@ -52,8 +52,7 @@ func TestDeployRefusesLimits(t *testing.T) {
 	r.mustCall("f", "/", "all CPUs", "all CPUs")
 }
 
-// TestLargerHost: a function that was deployed where there was more goes on with
-// what there is.
+// TestLargerHost: a function from a larger host runs with the limits of this host.
 func TestLargerHost(t *testing.T) {
 	r := open(t)
 	img := r.image("f", func(c *image.Config) {

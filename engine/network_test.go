@@ -9,9 +9,9 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestDeployRefusesNetwork: what the operator does not allow, or what this engine
-// does not know, is refused with the setting to change. Networks that a host can
-// or cannot give are test/system's.
+// TestDeployRefusesNetwork: the engine refuses a network that the operator does not allow or the
+// engine does not know. The error names the setting to change. test/system tests the networks that
+// a host may offer.
 func TestDeployRefusesNetwork(t *testing.T) {
 	r := open(t)
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// pipeline builds and deploys a template that has steps.
+// pipeline builds and deploys a template with steps.
 func (r *rig) pipeline(name, steps, more string) (*Function, error) {
 	r.t.Helper()
 	dir := r.t.TempDir()
@@ -44,8 +44,7 @@ func (r *rig) mustPipeline(name, steps, more string) {
 	}
 }
 
-// TestPipeline: a function that is nothing but others is called as any other, has revisions,
-// and no sandbox.
+// TestPipeline: a pipeline is called as any function, has revisions, and no sandbox.
 func TestPipeline(t *testing.T) {
 	r := calls(t, Config{Concurrency: 1})
 	r.deploy("program", stdio)
@@ -60,8 +59,8 @@ func TestPipeline(t *testing.T) {
 	r.mustPipeline("outer", "p, g@latest, p", "")
 	r.mustCall("outer", "/", "inside another", "inside another")
 
-	r.mustPipeline("p", "g", "") // the first with an answer that says which headers it has been told
-	resp, err := r.Invoke(t.Context(), "p", &Request{Method: "GET", Path: "/headers", Headers: [][2]string{{"Host", "outside"}, {"X-A", "1"}, {"Connection", "close"}}})
+	r.mustPipeline("p", "g", "") // the first step answers with its received headers
+	resp, err := r.Invoke(t.Context(), "p", &Request{Method: "GET", Path: "/headers", Header: [][2]string{{"Host", "outside"}, {"X-A", "1"}, {"Connection", "close"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +88,7 @@ func TestPipeline(t *testing.T) {
 	}
 }
 
-// TestPipelineRefused: one that lacks a step, or contains itself, is not deployed.
+// TestPipelineRefused: a pipeline that lacks a step, or contains itself, is not deployed.
 func TestPipelineRefused(t *testing.T) {
 	r := calls(t, Config{})
 	r.mustPipeline("p", "g", "")
@@ -116,8 +115,8 @@ func TestPipelineRefused(t *testing.T) {
 	}
 }
 
-// TestPipelineFails: what keeps a pipeline from answering is told with the step, and not as a
-// refusal where another has run.
+// TestPipelineFails: the error of a pipeline names the failed step. After a step has run, the error
+// is not a refusal.
 func TestPipelineFails(t *testing.T) {
 	r := calls(t, Config{})
 	r.deploy("last", nil)
@@ -163,7 +162,8 @@ func TestPipelineFails(t *testing.T) {
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
 }
 
-// TestPipelineLoop: what contains itself since its revisions were changed is refused, by name.
+// TestPipelineLoop: a pipeline that contains itself after a change of revisions is refused, with
+// the chain of names.
 func TestPipelineLoop(t *testing.T) {
 	r := calls(t, Config{})
 	r.mustPipeline("a", "f", "")
@@ -180,7 +180,7 @@ func TestPipelineLoop(t *testing.T) {
 	}
 }
 
-// TestPipelineDrains: an engine that stops has the steps run that a pipeline has begun with.
+// TestPipelineDrains: a stopping engine still runs the steps of a pipeline that has begun.
 func TestPipelineDrains(t *testing.T) {
 	r := calls(t, Config{})
 	r.mustPipeline("p", "g, f", "")
@@ -208,8 +208,7 @@ func TestPipelineDrains(t *testing.T) {
 	}
 }
 
-// TestPipelineElsewhere: another node takes a pipeline as it takes every function, in whatever
-// order they come.
+// TestPipelineElsewhere: another node applies pipelines and functions in any order.
 func TestPipelineElsewhere(t *testing.T) {
 	here := calls(t, Config{})
 	registry := ownRegistry(t)
@@ -248,7 +247,7 @@ func TestPipelineElsewhere(t *testing.T) {
 	there.mustCall("p", "/", "there", "there")
 }
 
-// imageOf is the image that a function has now.
+// imageOf returns the current image of a function.
 func (r *rig) imageOf(function string) *store.Image {
 	r.t.Helper()
 	f, err := r.Function(function)

@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// letWait lets n events of f wait for a place, one after the other, and returns where
-// each tells that it has one.
+// letWait lets n events of f wait for a place, one after the other. Each returned channel receives
+// the result when its event has a place.
 func letWait(ctx context.Context, t *testing.T, p *places, f *function, n int) []chan error {
 	t.Helper()
 	var all []chan error
@@ -38,8 +38,8 @@ func mustEnter(t *testing.T, p *places, f *function, n int) {
 	}
 }
 
-// One function's flood leaves a quarter of the places alone, and what becomes free goes
-// to whoever has the fewest.
+// A function's flood leaves a quarter of the places free. A released place goes to the function
+// with the fewest places.
 func TestPlacesShared(t *testing.T) {
 	p := newPlaces(8, admission.QueueConfig{})
 	flood, other, late := &function{name: "flood"}, &function{name: "other"}, &function{name: "late"}
@@ -70,7 +70,7 @@ func TestPlacesShared(t *testing.T) {
 	}
 }
 
-// Who gives up leaves nothing behind, whether it had the place by then or not.
+// A cancelled wait leaves nothing behind, with or without a place.
 func TestPlacesGivenUp(t *testing.T) {
 	p := newPlaces(1, admission.QueueConfig{})
 	f := &function{}
@@ -85,7 +85,7 @@ func TestPlacesGivenUp(t *testing.T) {
 		}
 	}
 	var wait sync.WaitGroup
-	for range 200 { // granted and given up at once
+	for range 200 { // granted and cancelled at the same time
 		ctx, cancel := context.WithCancel(t.Context())
 		wait.Go(func() {
 			if _, err := p.enter(ctx, f); err == nil {
@@ -102,8 +102,8 @@ func TestPlacesGivenUp(t *testing.T) {
 	mustEnter(t, p, f, 1)
 }
 
-// Who is not to wait goes beyond the places, so far and no further, and while that is so nobody
-// else has one.
+// An event that must not wait goes beyond the places, up to a limit. Meanwhile no further event
+// gets a place.
 func TestPlacesBeside(t *testing.T) {
 	p := newPlaces(2, admission.QueueConfig{})
 	f, other := &function{}, &function{}
@@ -134,7 +134,7 @@ func TestPlacesBeside(t *testing.T) {
 	}
 }
 
-// Once it is known how long events keep their places, no more wait than is bearable.
+// When the usual duration of events is known, the queue is limited to a bearable wait.
 func TestPlacesFull(t *testing.T) {
 	p := newPlaces(4, admission.QueueConfig{})
 	f, small := &function{}, &function{}
@@ -144,7 +144,7 @@ func TestPlacesFull(t *testing.T) {
 	mustEnter(t, p, small, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	all := letWait(ctx, t, p, f, 31) // of 50 ms each in 3 places: half a second
+	all := letWait(ctx, t, p, f, 31) // 31 waits of 50 ms each in 3 places: half a second
 	if _, err := p.enter(t.Context(), f); !errors.Is(err, ErrEngineOverloaded) {
 		t.Errorf("one more: %v", err)
 	}
@@ -161,9 +161,9 @@ func TestPlacesFull(t *testing.T) {
 	}
 }
 
-// TestEngineOverloaded: a function that never answers takes its part of the engine's
-// places and no more; what is too much is refused at once, another function answers,
-// and in the end all places are free.
+// TestEngineOverloaded: a function that never answers takes its share of the engine's places and no
+// more. Events beyond the share are refused at once, another function answers, and in the end all
+// places are free.
 func TestEngineOverloaded(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -200,8 +200,8 @@ func TestEngineOverloaded(t *testing.T) {
 	r.mustCall("slow", "/", "d", "d")
 }
 
-// TestQueueTime: a function that is asked for more than it can do refuses the rest at
-// once, and goes on with what it can.
+// TestQueueTime: an overloaded function refuses excess events at once, and continues to answer the
+// rest.
 func TestQueueTime(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Instances.Max = 1 })
@@ -211,7 +211,7 @@ func TestQueueTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
-	f.queue.Kept(time.Hour) // so long has it always taken
+	f.queue.Kept(time.Hour) // the usual duration of an event
 	f.queue.Kept(time.Hour)
 	f.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -31,7 +31,7 @@ func TestProcessesSignalWait(t *testing.T) {
 	if err := r.Signal(id, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // as it ends, and of one that has ended
+	for range 2 { // first during its end, then after it
 		b, err := r.Wait(t.Context(), id)
 		if err != nil || b.Exit == nil || b.Exit.Signal != 9 {
 			t.Errorf("Wait: %+v, %v, want signal 9", b, err)

@@ -40,9 +40,8 @@ func (r *rig) names() (names []string) {
 	return names
 }
 
-// TestTenantsNames: two tenants have a function of the same name, each with its own
-// code, logs, counters and /work, told its own name and tenant; what becomes of one is
-// no business of the other.
+// TestTenantsNames: two tenants have functions of the same name, each with separate code, logs,
+// counters, /work, name and tenant. A change of one function does not affect the second.
 func TestTenantsNames(t *testing.T) {
 	r := open(t)
 	for _, tenant := range []string{"default", "acme"} {
@@ -81,7 +80,7 @@ func TestTenantsNames(t *testing.T) {
 	if works[0] == works[1] {
 		t.Errorf("both have /work in %s", works[0])
 	}
-	// One image, deployed in another tenant by name.
+	// An image, deployed in another tenant by name.
 	if _, err := r.Deploy(t.Context(), "third.beta", r.image("hello", inTenant("acme")), DeployOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,15 +103,15 @@ func TestTenantsNames(t *testing.T) {
 	}
 }
 
-// TestQualifyNames starts on a state directory of before: a function of a tenant has its
-// qualified name from then on, with its log, and works again; one whose new name is taken
-// is left out rather than run as another tenant's.
+// TestQualifyNames: the engine starts on a state directory of an older version. A tenant's function
+// gets a qualified name, keeps the log and works. If the new name is taken, the function is left
+// out, and does not run as another tenant's function.
 func TestQualifyNames(t *testing.T) {
 	r := open(t)
 	for _, f := range []struct{ name, tenant string }{{"old", "acme"}, {"plain", "default"}, {"both", "acme"}} {
 		r.before(f.name, r.image(f.name, inTenant(f.tenant)))
 	}
-	// "both" has been deployed anew by an engine of today, and then by one of before again.
+	// A current engine has deployed "both", then an older engine deployed it again.
 	taken := r.image("both", inTenant("acme"))
 	spec, err := json.Marshal(functionSpec{Template: "both", Version: "1", Tenant: "acme"})
 	if err != nil {
@@ -121,7 +120,7 @@ func TestQualifyNames(t *testing.T) {
 	if err := r.store.PutFunction(t.Context(), store.Function{Name: "both.acme", Image: taken.Digest, Spec: spec}); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // it is done once, and stays done
+	for range 2 { // the second start changes nothing
 		r.stop()
 		r.start(Config{})
 		if diff := cmp.Diff([]string{"both.acme", "old.acme", "plain"}, r.names()); diff != "" {
@@ -138,7 +137,7 @@ func TestQualifyNames(t *testing.T) {
 	}
 }
 
-// before puts a function into the store as engines did that knew no qualified names.
+// before stores a function as engines without qualified names did.
 func (r *rig) before(name string, img *store.Image) {
 	r.t.Helper()
 	spec := []byte(`{"template":"` + img.Name + `","version":"1"}`)

@@ -34,8 +34,8 @@ func quotaRig(t *testing.T, q Quotas) (*rig, *atomic.Pointer[Quotas]) {
 
 func ofAcme(c *image.Config) { c.Tenant = "acme" }
 
-// TestQuotaInstances: a tenant that has its instances gets no more, whichever functions
-// they are of; another tenant does.
+// TestQuotaInstances: a tenant at its quota gets no more instances for any of its functions.
+// Another tenant is not affected.
 func TestQuotaInstances(t *testing.T) {
 	for name, c := range map[string]struct {
 		q    Quotas
@@ -58,7 +58,7 @@ func TestQuotaInstances(t *testing.T) {
 			if !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
 				t.Fatalf("a third instance: %v, want a QuotaError of %s", err, c.what)
 			}
-			r.mustCall("a.acme", "/", "warm", "warm") // what is there goes on
+			r.mustCall("a.acme", "/", "warm", "warm") // a running instance continues
 			r.mustCall("other", "/", "x", "x")
 			if use := r.TenantUse("acme"); use.Instances != 2 || use.MemoryBytes != 128<<20 || use.CPUMillis != 2000 || use.Images != 3 {
 				t.Errorf("TenantUse = %+v, want 2 instances of 64 MiB and a CPU each, and 3 images", use)
@@ -71,8 +71,8 @@ func TestQuotaInstances(t *testing.T) {
 	}
 }
 
-// TestQuotaQueues: a function that has an instance waits for it, instead of being
-// refused, and so do events that have a sandbox each.
+// TestQuotaQueues: if a function has an instance, further events wait for the instance and are not
+// refused. The same holds for events with their own sandboxes.
 func TestQuotaQueues(t *testing.T) {
 	for _, isolation := range []template.Isolation{template.IsolationInstance, template.IsolationEvent} {
 		t.Run(string(isolation), func(t *testing.T) { // each looks for leaks by itself
@@ -94,7 +94,7 @@ func TestQuotaQueues(t *testing.T) {
 	}
 }
 
-// TestQuotaCounts: however instances end, nothing stays counted.
+// TestQuotaCounts: after any end of instances nothing remains counted.
 func TestQuotaCounts(t *testing.T) {
 	r, now := quotaRig(t, Quotas{Instances: 3})
 	r.deploy("a", ofAcme)
@@ -113,7 +113,7 @@ func TestQuotaCounts(t *testing.T) {
 	}
 	r.mustCall("a.acme", "/", "x", "x")
 	eventually(t, "one instance to be counted", func() bool { return r.TenantUse("acme").Instances == 1 })
-	// A replaced function's idle instances leave their room to its next ones.
+	// Idle instances of a replaced function give their room to the new instances.
 	now.Store(&Quotas{Instances: 1})
 	for range 5 {
 		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Idle = "acme", c.Instances.Idle+time.Second })
@@ -128,8 +128,8 @@ func TestQuotaCounts(t *testing.T) {
 	})
 }
 
-// TestCheckSecrets: a secret that the tenant does not have is found, whatever names it;
-// another tenant's is not there.
+// TestCheckSecrets: the check finds a missing secret of the tenant, named by the function or by a
+// trigger. A secret of another tenant counts as missing.
 func TestCheckSecrets(t *testing.T) {
 	e := &Engine{cfg: Config{Secrets: func(tenant, name string) ([]byte, error) {
 		if tenant == "acme" && name == "there" {
@@ -158,8 +158,8 @@ func TestCheckSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsDelivered: by a parked interpreter, by a start from nothing, and to a program of
-// one event; an update reaches the next instance, and one that has gone is said.
+// TestSecretsDelivered: a secret reaches a parked interpreter, a fresh start, and a program of one
+// event. The next instance gets an updated value. A missing secret is reported.
 func TestSecretsDelivered(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -235,7 +235,7 @@ func TestSecretsDelivered(t *testing.T) {
 	}
 }
 
-// TestTenantMetrics: what tenants have is shown by tenant, and nothing of the engine's own.
+// TestTenantMetrics: metrics show each tenant's use by tenant, and nothing of the engine itself.
 func TestTenantMetrics(t *testing.T) {
 	r := open(t)
 	r.stop()

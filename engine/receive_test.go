@@ -13,18 +13,18 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// comingBody is a client's body of which more is to come.
+// comingBody is an incomplete client body.
 type comingBody struct{ *blockedBody }
 
 func (comingBody) Here() bool { return false }
 
-// pipedBody is a client's body that the test writes.
+// pipedBody is a client body that the test writes.
 type pipedBody struct{ *io.PipeReader }
 
 func (pipedBody) Here() bool { return false }
 
-// TestSlowSenders: clients with one byte of a short body hold none of the function's places,
-// and clients with flowing bodies hold half of them.
+// TestSlowSenders: clients with one byte of a short body hold no places of the function, and
+// clients with flowing bodies hold half of the places.
 func TestSlowSenders(t *testing.T) {
 	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestSlowSenders(t *testing.T) {
 				resp, err := r.Invoke(ctx, "f", &Request{Method: "POST", Path: "/slurp", Body: comingBody{newBlockedBody("x")}, Length: size})
 				if err == nil {
 					_, err = io.Copy(io.Discard, resp.Body)
-					_ = resp.Body.Close() // which has broken off
+					_ = resp.Body.Close() // the answer has broken off
 				}
 				errs <- err
 			}
@@ -74,13 +74,13 @@ func TestSlowSenders(t *testing.T) {
 	}
 }
 
-// TestSlowFlow: a slow body loses its place once another event waits for the place; no other
-// body does.
+// TestSlowFlow: a slow body loses its place once another event waits for the place; a fast body
+// does not.
 func TestSlowFlow(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		most    int
-		bytes   int  // that come each second
+		bytes   int  // received per second
 		read    bool // by the function
 		waiters int  // events that wait for a place
 		flows   int  // bodies that wait for their turn
@@ -117,7 +117,7 @@ func TestSlowFlow(t *testing.T) {
 				ends.Go(func() {
 					for tt.bytes > 0 && ev.ctx.Err() == nil {
 						<-time.After(time.Second)
-						_, _ = sender.Write(make([]byte, tt.bytes)) // fails once it is broken off
+						_, _ = sender.Write(make([]byte, tt.bytes)) // fails after the body is broken off
 					}
 				})
 				if tt.read {
@@ -138,8 +138,8 @@ func TestSlowFlow(t *testing.T) {
 	}
 }
 
-// TestFlowingBody: the function gets each piece of a body of unknown length as it comes. A
-// body that breaks off does not look like one that ends.
+// TestFlowingBody: the function gets each piece of a body of unknown length at once. A body that
+// breaks off does not look complete.
 func TestFlowingBody(t *testing.T) {
 	for name, change := range map[string]func(*image.Config){"instance": nil, "event": fresh} {
 		t.Run(name, func(t *testing.T) {
@@ -166,14 +166,14 @@ func TestFlowingBody(t *testing.T) {
 			if rest, err := io.ReadAll(resp.Body); err == nil {
 				t.Errorf("the body broke off, the answer ended well after %q", rest)
 			}
-			_ = resp.Body.Close() // which has broken off
+			_ = resp.Body.Close() // the answer has broken off
 			r.idle("f")
 		})
 	}
 }
 
-// TestRetires: an instance that says that it ends gets no more events; an event that it has
-// not taken goes to another instance.
+// TestRetires: an instance that announces its end gets no more events. An event not yet taken goes
+// to another instance.
 func TestRetires(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Instances.Max = 2 })

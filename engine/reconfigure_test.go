@@ -7,8 +7,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// TestReconfigure: a function's image is run otherwise, under its tenant's quota; what is no
-// function is not.
+// TestReconfigure: Reconfigure makes a function's image with another configuration, under the
+// tenant's quota. An image without a function is refused.
 func TestReconfigure(t *testing.T) {
 	r, now := quotaRig(t, Quotas{})
 	of := r.image("f", nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// table keeps what it is told, or refuses it.
+// table records its rows, or refuses them.
 type table struct {
 	mu      sync.Mutex
 	refuses error
@@ -37,8 +37,8 @@ func (t *table) Commit(_ context.Context, r *Record) error {
 	return t.refuses
 }
 
-// What one engine has deployed is in force at another as it was; what the table refuses is
-// not done.
+// A deployment of one engine applies unchanged on another engine. A change that the table refuses
+// is not made.
 func TestApply(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -63,7 +63,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("the table was told %+v of a removal", last)
 	}
 	told := len(tab.told)
-	for range 2 { // what is in force stays
+	for range 2 { // applying the current record changes nothing
 		if err := r.Apply(t.Context(), rec); err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +78,7 @@ func TestApply(t *testing.T) {
 	if err != nil || len(now) != 1 || string(now[0].Spec) != string(rec.Spec) {
 		t.Errorf("records %v (%v), want %s", now, err, rec.Spec)
 	}
-	if err := r.Apply(t.Context(), tab.told[0]); err != nil { // an earlier one: the other revision is gone
+	if err := r.Apply(t.Context(), tab.told[0]); err != nil { // an earlier record: the other revision is gone
 		t.Fatal(err)
 	}
 	if got, _ := r.mark("f"); got != "one" {
@@ -113,7 +113,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// FuzzRecord: a record that another node has written is refused, or one that can be served.
+// FuzzRecord: a record from another node is refused, or can be served.
 func FuzzRecord(f *testing.F) {
 	for _, spec := range []string{
 		`{"template":"f","version":"1","tenant":"default","revisions":[{"number":1,"image":"sha256:00","template":"f","version":"1","deployed":"2026-01-01T00:00:00Z"}],"last":1,"traffic":{"weights":[{"revision":1,"percent":100}]}}`,

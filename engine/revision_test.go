@@ -31,7 +31,7 @@ func (r *rig) revise(mark string, o DeployOptions) {
 	}
 }
 
-// mark is which revision answers.
+// mark returns the mark of the answering revision.
 func (r *rig) mark(name string, header ...[2]string) (mark string, resp *Response) {
 	r.t.Helper()
 	resp, err := r.Invoke(r.t.Context(), name, &Request{Method: "GET", Path: "/look", Query: "env=MARK", Headers: header})
@@ -45,8 +45,8 @@ func (r *rig) mark(name string, header ...[2]string) (mark string, resp *Respons
 	return string(b), resp
 }
 
-// An image that has lost its name, or never had one here, is of the template that it was
-// deployed as; one that was not deployed is of none.
+// An image without a name keeps the template of the deployment. An image that was not deployed has
+// no template.
 func TestDeployWithoutName(t *testing.T) {
 	r := open(t)
 	r.revise("one", DeployOptions{})
@@ -54,7 +54,7 @@ func TestDeployWithoutName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.revise("two", DeployOptions{}) // whose image takes the name over
+	r.revise("two", DeployOptions{}) // its image takes over the name
 	img, err := r.Image(string(first.Image))
 	if err != nil || len(img.Names) != 0 {
 		t.Fatalf("image %+v, %v", img, err)
@@ -90,8 +90,8 @@ func (r *rig) numbers() (kept []int) {
 	return kept
 }
 
-// TestRollback: every deployment is a revision; to go back to the one before takes no
-// start where its instances are still warm, and survives a restart.
+// TestRollback: every deployment is a revision. A rollback to a revision with warm instances starts
+// none, and survives a restart of the engine.
 func TestRollback(t *testing.T) {
 	r := open(t)
 	r.revise("one", DeployOptions{By: "ada"})
@@ -134,8 +134,8 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestSplit: events go to revisions by weight, header and alias, and stick where a header
-// or a cookie says so; nonsense is refused and changes nothing.
+// TestSplit: events go to revisions by weight, header and alias, and stay with a revision by header
+// or cookie. A wrong split is refused and changes nothing.
 func TestSplit(t *testing.T) {
 	r := open(t)
 	r.revise("one", DeployOptions{})
@@ -160,7 +160,7 @@ func TestSplit(t *testing.T) {
 	half := []Target{{Revision: "1", Percent: 50}, {Revision: "2", Percent: 50}}
 	split(Split{Weights: half})
 	seen := map[string]int{}
-	for range 100 { // one of 2^99 misses
+	for range 100 { // fails once in 2^99 runs
 		got, _ := r.mark("f")
 		seen[got]++
 	}
@@ -228,8 +228,8 @@ func TestSplit(t *testing.T) {
 	if after, err := r.Revisions("f"); err != nil || !cmp.Equal(before.Traffic, after.Traffic) {
 		t.Errorf("after what was refused: %+v, %v; want %+v", after.Traffic, err, before.Traffic)
 	}
-	r.revise("three", DeployOptions{}) // takes all, but for aliases
-	// The engine dies, and its database with it.
+	r.revise("three", DeployOptions{}) // takes all events except those of aliases
+	// The engine dies, and its database is lost.
 	r.stop()
 	if err := os.Remove(filepath.Join(r.state, "store", "fre.db")); err != nil {
 		t.Fatal(err)
@@ -248,8 +248,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestRevisionsKept: so many are kept as the engine was started with, beside those that
-// serve; their images cannot be removed, others' can, and their series go.
+// TestRevisionsKept: the engine keeps the configured number of revisions beside the serving ones.
+// Their images cannot be removed; images and series of forgotten revisions can go.
 func TestRevisionsKept(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -308,8 +308,8 @@ func TestRevisionsKept(t *testing.T) {
 	}
 }
 
-// TestRevisionNewestStays: the newest revision is not forgotten, though its events have gone back
-// to one before: what NAME@latest names is there at all times.
+// TestRevisionNewestStays: the newest revision stays, even if events have gone back to an earlier
+// revision, because NAME@latest always names it.
 func TestRevisionNewestStays(t *testing.T) {
 	r := open(t)
 	for _, mark := range []string{"one", "two", "three"} {
@@ -334,8 +334,8 @@ func TestRevisionNewestStays(t *testing.T) {
 	}
 }
 
-// TestRevisionDrains: what is in flight ends on the instances it began on, tunnels are
-// ended, and the revision is gone once nobody has asked for it for a while.
+// TestRevisionDrains: events in flight end on their instances, tunnels are closed, and the old
+// revision is retired after a while without requests.
 func TestRevisionDrains(t *testing.T) {
 	r := open(t)
 	idle := func(mark string) func(*image.Config) {
@@ -386,7 +386,8 @@ func TestRevisionDrains(t *testing.T) {
 	eventually(t, "it to be retired again", func() bool { return live() == 1 })
 }
 
-// TestRevisionOfLogs: a line says which revision wrote it, and one revision's can be read alone.
+// TestRevisionOfLogs: a log line names its revision, and the lines of one revision can be read
+// alone.
 func TestRevisionOfLogs(t *testing.T) {
 	r := open(t)
 	for i := range 2 {
@@ -412,8 +413,8 @@ func TestRevisionOfLogs(t *testing.T) {
 	}
 }
 
-// TestRouteAllocates: an event of a function without a split costs a load and nothing of
-// the heap to route; one with a split nothing of the heap either.
+// TestRouteAllocates: routing an event allocates nothing on the heap, with or without a split.
+// Without a split it costs a single load.
 func TestRouteAllocates(t *testing.T) {
 	f, g := &function{}, &function{}
 	whole, err := newDeployment("whole", &functionSpec{Traffic: allTo(1)}, map[int]*function{1: f}, nil)
@@ -439,8 +440,8 @@ func TestRouteAllocates(t *testing.T) {
 	}
 }
 
-// TestFront: who may call is said by the revision that is asked for, live or not, and by the
-// strictest of those that events may go to.
+// TestFront: the requested revision, live or not, says who may call. If events may go to several
+// revisions, the strictest rule holds.
 func TestFront(t *testing.T) {
 	r := open(t)
 	for i, access := range []template.Access{AccessOpen, "", AccessToken, AccessOpen} {

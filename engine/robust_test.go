@@ -25,7 +25,7 @@ func fresh(c *image.Config) { c.Instances.Isolation = template.IsolationEvent }
 // isolations are the ways in which a function can have its instances.
 var isolations = map[string]func(*image.Config){"instance": func(*image.Config) {}, "event": fresh, "stdio": stdio}
 
-// blockedBody gives its start and then nothing until it is closed.
+// blockedBody gives its start, and then nothing until Close.
 type blockedBody struct {
 	start io.Reader
 	once  sync.Once
@@ -49,8 +49,7 @@ func (b *blockedBody) Close() error {
 	return nil
 }
 
-// TestCloseWithQueue: a stop that gives up waiting ends what runs and what
-// still waits for an instance.
+// TestCloseWithQueue: if the stop gives up waiting, running events and queued events end.
 func TestCloseWithQueue(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Instances.Max = 1 })
@@ -74,7 +73,7 @@ func TestCloseWithQueue(t *testing.T) {
 	}
 }
 
-// TestBodyFault: what is wrong with an event is no fault of the instance.
+// TestBodyFault: a fault of an event is not a fault of the instance.
 func TestBodyFault(t *testing.T) {
 	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +103,8 @@ func TestBodyFault(t *testing.T) {
 	}
 }
 
-// TestSlowBody: a client that sends slowly keeps an instance no longer than the
-// function's time, nor one whose function has answered.
+// TestSlowBody: a slow client keeps an instance no longer than the function's time limit, and no
+// longer than the function's answer.
 func TestSlowBody(t *testing.T) {
 	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
@@ -118,10 +117,10 @@ func TestSlowBody(t *testing.T) {
 				change(c)
 				c.Instances.Max, c.Resources.Timeout = 1, time.Hour // an instance that is kept stays busy
 			})
-			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Length: -1})
-			if err == nil { // the function answers while the body comes
+			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1})
+			if err == nil { // the function answers before the end of the body
 				_, err = io.Copy(io.Discard, resp.Body)
-				_ = resp.Body.Close() // the answer has ended by then
+				_ = resp.Body.Close() // the answer has ended already
 			}
 			if !errors.Is(err, ErrTimeout) {
 				t.Errorf("body that never ends: %v", err)
@@ -152,8 +151,8 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestSlowReader: an answer that nobody reads frees its slot when its time is
-// over, or at once where it is whole.
+// TestSlowReader: an unread answer frees the slot at the time limit, or at once if the answer is
+// complete.
 func TestSlowReader(t *testing.T) {
 	for name, change := range map[string]func(*image.Config){"event": fresh, "stdio": stdio} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +170,7 @@ func TestSlowReader(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer resp.Body.Close()
-			if !eventOf(resp).ctx.timer.Reset(0) { // its time is over now
+			if !eventOf(resp).ctx.timer.Reset(0) { // ends its time now
 				t.Error("the event has no time limit")
 			}
 			r.idle("f")
@@ -183,8 +182,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestBrokenAnswer: an answer that breaks off ends with what happened, and its
-// owner finds it in the log.
+// TestBrokenAnswer: the end of a broken answer gives the error, and the function's owner finds the
+// error in the log.
 func TestBrokenAnswer(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -209,7 +208,7 @@ func TestBrokenAnswer(t *testing.T) {
 	}
 }
 
-// TestTimeoutDuringStart: the time-out is told as such wherever it strikes.
+// TestTimeoutDuringStart: a time-out in any phase of a start is reported as a time-out.
 func TestTimeoutDuringStart(t *testing.T) {
 	for name, change := range isolations {
 		t.Run(name, func(t *testing.T) {
@@ -225,8 +224,7 @@ func TestTimeoutDuringStart(t *testing.T) {
 	}
 }
 
-// TestBackOff: a function that is ready and ends at once is not started again
-// and again without a pause.
+// TestBackOff: the engine pauses before restarting a function that is ready and ends at once.
 func TestBackOff(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Env, c.Instances.Min = []string{"FN_LOAD=quit"}, 1 })
@@ -277,7 +275,7 @@ func TestRemovedSeries(t *testing.T) {
 	}
 }
 
-// TestStartKinds: what an answer says of its start is what the metrics count.
+// TestStartKinds: the metrics count the same kinds of start as the answers report.
 func TestStartKinds(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -310,7 +308,7 @@ func TestStartKinds(t *testing.T) {
 	}
 }
 
-// TestSmallBodyFirst: no program is started for a small body before it is there.
+// TestSmallBodyFirst: the engine starts a program only when a small body is complete.
 func TestSmallBodyFirst(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { stdio(c); c.Resources.Timeout = 200 * time.Millisecond })
@@ -334,8 +332,8 @@ func TestSmallBodyFirst(t *testing.T) {
 	}
 }
 
-// TestLogFramesPace: what a handler logs beyond a second's budget is dropped unread, and no faster
-// than it may be, in frames of any length; short ones use up the budget though they say nothing.
+// TestLogFramesPace: log frames of any length beyond a second's budget are dropped unread, and no
+// faster than the limit. Empty frames also use up the budget.
 func TestLogFramesPace(t *testing.T) {
 	for _, size := range []int{0, 256 << 10} {
 		synctest.Test(t, func(t *testing.T) {

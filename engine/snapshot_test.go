@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// holes makes a sandbox of acme's with a file of that many bytes in /work, and no block.
+// holes makes a sandbox of acme with a file of this size and without blocks in /work.
 func (r *rig) holes(id string, bytes, limit int64) {
 	r.t.Helper()
 	work := r.t.TempDir()
@@ -47,16 +47,16 @@ func (r *rig) kept(dirs ...string) (n int) {
 			}
 			return err
 		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another snapshot's goes meanwhile
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another snapshot may vanish meanwhile
 			r.t.Fatal(err)
 		}
 	}
 	return n
 }
 
-// TestSnapshotBounds: a snapshot takes no more than its tenant's quota, and the limit of
-// /work, leave, however large the files are that have few blocks; what is refused leaves
-// nothing, also where it is refused only once it is read.
+// TestSnapshotBounds: a snapshot respects the tenant's quota and the limit of /work, even if the
+// files are large with few blocks. A refused snapshot leaves nothing behind, even after the engine
+// has read it.
 func TestSnapshotBounds(t *testing.T) {
 	r, now := quotaRig(t, Quotas{ImageBytes: 1 << 20})
 	refused := func(id, what string, is func(error) bool) {
@@ -81,7 +81,7 @@ func TestSnapshotBounds(t *testing.T) {
 		return errors.Is(err, ErrSnapshotLimit) && strings.Contains(err.Error(), "sparse files")
 	})
 
-	// Another image of the tenant's comes once the snapshot is read.
+	// Another image of the tenant arrives after the snapshot was read.
 	now.Store(&Quotas{Images: 1})
 	r.holes("late", 1<<20, 0)
 	cfg, err := json.Marshal(image.Config{Tenant: "acme", Protocol: image.ProtocolChannel})
@@ -112,7 +112,7 @@ func TestSnapshotBounds(t *testing.T) {
 	}
 }
 
-// TestSnapshotWaits: snapshots have builds' turns.
+// TestSnapshotWaits: a snapshot waits for its turn among builds.
 func TestSnapshotWaits(t *testing.T) {
 	r, _ := quotaRig(t, Quotas{Builds: 1})
 	r.holes("waits", 1<<20, 0)
@@ -129,8 +129,8 @@ func TestSnapshotWaits(t *testing.T) {
 	}
 }
 
-// TestSnapshotLeavesRoom: on a disk with too little room no snapshot is taken, though it
-// would fit.
+// TestSnapshotLeavesRoom: on a disk with too little room the engine takes no snapshot, even if the
+// snapshot would fit.
 func TestSnapshotLeavesRoom(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

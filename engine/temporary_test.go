@@ -12,9 +12,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestTemporary deploys a function for a while, beside one of the same image: it
-// has a /work and a user of its own, and nothing of it stays, whether it was
-// removed, could not be deployed, or the engine ended first.
+// TestTemporary: a temporary function beside another function of the same image has a /work and a
+// user of its own. No trace remains after a removal, a failed deployment or the engine's end.
 func TestTemporary(t *testing.T) {
 	r := open(t)
 	r.deploy("lasting", nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// TestParkedTool: a program of build steps that parks is started ahead for the next
-// step, finds there what one that is started for the step finds, and is used once.
+// TestParkedTool: the engine starts a parked program of build steps ahead for the next step. The
+// program finds the same files as one that starts with the step, and is used once.
 func TestParkedTool(t *testing.T) {
 	r := open(t)
 	rootfs := r.store.Rootfs(r.interpreted("tool", "1", nil).Digest)
@@ -73,7 +73,7 @@ func TestParkedTool(t *testing.T) {
 	eventually(t, "the step's end", func() bool { return len(r.Sandboxes(false)) == 0 })
 }
 
-// listener keeps what is written, and calls said, unless nil, each time.
+// listener keeps the written bytes, and calls said, unless nil, each time.
 type listener struct {
 	bytes.Buffer
 	said func()

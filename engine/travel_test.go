@@ -25,8 +25,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestTravel: what the engine adds to package oci: limits, references, and an end
-// with the engine.
+// TestTravel: the engine adds limits, references and cancellation at its end to package oci.
 func TestTravel(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -90,14 +89,14 @@ func TestTravel(t *testing.T) {
 	}
 }
 
-// TestPulledFunction: a function that was pushed, removed and pulled again is
-// deployed and answers, from any kind of registry; pushed as an ordinary image it
-// comes back as one, which a container runs.
+// TestPulledFunction: a function that was pushed, removed and pulled again deploys and answers,
+// from any kind of registry. A function pushed as an ordinary image comes back as an ordinary
+// image, and a container runs it.
 func TestPulledFunction(t *testing.T) {
 	for kind, start := range map[string]func(testing.TB) string{"distribution": fretest.Registry, "own": ownRegistry} {
 		t.Run(kind, func(t *testing.T) {
 			r := open(t)
-			host := start(t) // it goes first, and its connections with it
+			host := start(t) // the registry ends first, with its connections
 			ctx := t.Context()
 			img := r.interpreted("shop", "1", nil)
 			ref := host + "/team/shop:1"
@@ -136,7 +135,7 @@ func TestPulledFunction(t *testing.T) {
 				t.Errorf("configuration %+v, %v", c, err)
 			}
 
-			// What is not to be pulled is not to be built on either.
+			// A build refuses a base that a pull would refuse.
 			if _, err := r.RemoveImage(ctx, host+"/team/image:1", RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -149,10 +148,10 @@ func TestPulledFunction(t *testing.T) {
 	}
 }
 
-// TestBaseLogin: the image that a template stands on is fetched as whoever asks for
-// the build, by the login for its registry alone, and is no other's then.
+// TestBaseLogin: the engine fetches a template's base image with the login of the build's user for
+// this registry only. The image is then hidden from other users.
 func TestBaseLogin(t *testing.T) {
-	t.Setenv("DOCKER_CONFIG", t.TempDir()) // the engine's user is nobody there
+	t.Setenv("DOCKER_CONFIG", t.TempDir()) // the engine itself has no login
 	r := open(t)
 	behind, err := embedded.Open(embedded.Config{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
@@ -192,7 +191,7 @@ func TestBaseLogin(t *testing.T) {
 	}
 
 	images := r.cfg.Builder.Images
-	// What builds make of such images has names by which nobody finds it.
+	// Builds derive images from such bases. The names of these images cannot be pulled.
 	for _, own := range []string{"base/oci/team-root", "base/oci/team-root:1", "docker.io/base/oci/team-root", "tools/python-0123456789ab"} {
 		if _, _, err := images.Pull(ctx, own, "", nil); !errors.Is(err, oci.ErrReference) {
 			t.Errorf("%s: %v", own, err)
@@ -231,7 +230,7 @@ func TestBaseLogin(t *testing.T) {
 		t.Errorf("now that it is in the store, without a login: %v", err)
 	}
 
-	// What somebody has pulled by its name is everybody's.
+	// A base that a user has pulled by name serves every tenant.
 	if _, _, err := r.Pull(ctx, ref, "", auth, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -243,8 +242,8 @@ func TestBaseLogin(t *testing.T) {
 	}
 }
 
-// TestBaseOfTakenName: a tenant's image of a name that others know of a registry is no base of
-// theirs, and keeps the name.
+// TestBaseOfTakenName: a tenant's image has a name that other tenants know from a registry. The
+// image is not a base of the other tenants' builds, and keeps the name.
 func TestBaseOfTakenName(t *testing.T) {
 	r := open(t)
 	host, ctx := ownRegistry(t), t.Context()
@@ -285,9 +284,9 @@ func TestBaseOfTakenName(t *testing.T) {
 	}
 }
 
-// TestPullFor: what is pulled for a tenant, or for a build of its, takes a build's turn, is
-// held to the quota before it is there, and counts as nobody else's; what is dropped goes,
-// unless somebody has used it, or had it before.
+// TestPullFor: a pull for a tenant or for a build takes a build's turn, is checked against the
+// quota before the image is stored, and counts for this tenant only. A dropped image goes, unless
+// it is used or was stored before.
 func TestPullFor(t *testing.T) {
 	r, now := quotaRig(t, Quotas{})
 	host, ctx := ownRegistry(t), t.Context()
@@ -393,7 +392,7 @@ func ownRegistry(t testing.TB) string {
 }
 
 // TestOutward: for a tenant the engine connects to no registry on this host, unless the
-// configuration names it; the answer for an open port is that for a closed one.
+// configuration names the registry. An open port and a closed port give the same answer.
 func TestOutward(t *testing.T) {
 	r := open(t)
 	asked := 0

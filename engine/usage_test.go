@@ -18,8 +18,8 @@ import (
 	"github.com/fre-engine/fre/volume"
 )
 
-// TestWorkLimit: a tenant keeps as much in /work as the engine was started with,
-// whatever it has written before, and its neighbour keeps what is its own.
+// TestWorkLimit: a tenant stores at most the engine's limit in /work, including its earlier files.
+// A neighbour's files are not affected.
 func TestWorkLimit(t *testing.T) {
 	r := open(t)
 	functions := func() {
@@ -69,7 +69,7 @@ func TestWorkLimit(t *testing.T) {
 	}
 	r.stop()
 
-	r.start(Config{Work: WorkConfig{Limit: 8 << 20}}) // less than is there
+	r.start(Config{Work: WorkConfig{Limit: 8 << 20}}) // less than already stored
 	fill("a", "again", "1", false)
 	if _, _, err := r.look("a", "file=/work/before"); err != nil {
 		t.Errorf("what was there before: %v", err)
@@ -79,7 +79,7 @@ func TestWorkLimit(t *testing.T) {
 	}
 }
 
-// TestWorkLimitRefused: limits that nothing keeps are refused at the start.
+// TestWorkLimitRefused: the engine refuses to start with limits that the host cannot enforce.
 func TestWorkLimitRefused(t *testing.T) {
 	fretest.RequireRoot(t)
 	m, err := volume.Open(volume.Config{Dir: t.TempDir(), Avoid: []volume.Kind{volume.Quota, volume.Image}, Log: slog.New(slog.DiscardHandler)})
@@ -102,8 +102,8 @@ func TestWorkLimitRefused(t *testing.T) {
 	}
 }
 
-// TestDiskUsage: what images take together, each and each alone, and what would be
-// free without those that nothing uses.
+// TestDiskUsage: disk usage reports all images together, each image, each image's own bytes, and
+// the bytes that the removal of unused images would free.
 func TestDiskUsage(t *testing.T) {
 	r := open(t)
 	r.deploy("used", nil)
@@ -118,7 +118,7 @@ func TestDiskUsage(t *testing.T) {
 	inUse := map[string]bool{}
 	for _, img := range before.Images {
 		inUse[img.Name] = img.InUse
-		// All have the binary from one tree.
+		// All images have the binary from one tree.
 		if binary := int64(len(fnBinary)); img.Bytes < binary || img.UniqueBytes <= 0 || img.UniqueBytes >= binary {
 			t.Errorf("image %s: %+v, of a binary of %d bytes", img.Name, img.ImageSize, binary)
 		}
@@ -126,7 +126,7 @@ func TestDiskUsage(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"used": true, "unused": false, "too": false}, inUse); diff != "" {
 		t.Errorf("in use (-want +got):\n%s", diff)
 	}
-	r.deploy("twice", func(c *image.Config) { c.Env = []string{"X=twice"} }) // shares the binary with the other
+	r.deploy("twice", func(c *image.Config) { c.Env = []string{"X=twice"} }) // shares the binary with the other function
 	before, err = r.DiskUsage()
 	if err != nil {
 		t.Fatal(err)
@@ -162,8 +162,8 @@ func TestDiskUsage(t *testing.T) {
 	}
 }
 
-// TestDiskUsageOfContainers: what containers have written is told while they run
-// and after, and is nobody's once they are removed.
+// TestDiskUsageOfContainers: disk usage reports a container's written bytes during and after the
+// run. After the removal the bytes are gone.
 func TestDiskUsageOfContainers(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -192,8 +192,8 @@ func TestDiskUsageOfContainers(t *testing.T) {
 	}
 }
 
-// TestDiskUsageOfPlainContainers: where nothing counts what a container writes, it is
-// walked once when it has ended, and that is kept.
+// TestDiskUsageOfPlainContainers: without a counting volume, the engine walks a container's files
+// once after its end and keeps the result.
 func TestDiskUsageOfPlainContainers(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
@@ -222,8 +222,8 @@ func TestDiskUsageOfPlainContainers(t *testing.T) {
 	}
 }
 
-// TestDiskUsageOfCache: what builds have downloaded is told, and goes when that is
-// asked for and no build runs.
+// TestDiskUsageOfCache: disk usage reports the downloads of builds. On request they are deleted,
+// unless a build runs.
 func TestDiskUsageOfCache(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -262,7 +262,7 @@ func TestDiskUsageOfCache(t *testing.T) {
 	if got, err := gc(false); err != nil || got.Bytes != 0 {
 		t.Errorf("of an empty cache: %+v, %v", got, err)
 	}
-	if err := os.RemoveAll(filepath.Dir(dir)); err != nil { // it is safe to delete
+	if err := os.RemoveAll(filepath.Dir(dir)); err != nil { // the cache is safe to delete
 		t.Fatal(err)
 	}
 	if got, err := gc(false); err != nil || got.Bytes != 0 {

@@ -10,9 +10,10 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestGCSurplusAfterClockTurnedBack: the newest of a name is the last that came.
+// TestGCSurplusAfterClockTurnedBack: the newest image of a name is the last to arrive, even if the
+// clock was turned back.
 func TestGCSurplusAfterClockTurnedBack(t *testing.T) {
-	var images []*store.Image // the last that came first
+	var images []*store.Image // newest arrival first
 	for i := range 3 {
 		d := store.Digest(fmt.Sprintf("sha256:%064d", i))
 		images = append(images, &store.Image{Digest: d, Names: []string{fmt.Sprintf("app:%d", i)}, Created: time.Unix(int64(i), 0)})

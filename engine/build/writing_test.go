@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWritingLeavesRoom: whoever writes ends with ENOSPC, whatever its own error says, where the
-// disk has too little room left; with room it goes on.
+// TestWritingLeavesRoom: if the disk has too little room, the writer ends with ENOSPC. With room
+// the writer succeeds.
 func TestWritingLeavesRoom(t *testing.T) {
 	dir := t.TempDir()
 	ran := false
@@ -32,7 +32,7 @@ func TestWritingLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestWhileRoom: a writer goes on until there is too little room, and says that then.
+// TestWhileRoom: a writer works while there is room, and then returns ENOSPC.
 func TestWhileRoom(t *testing.T) {
 	var got bytes.Buffer
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -53,7 +53,7 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestLookUpGroups: further groups come behind those that the image gives a user.
+// TestLookUpGroups: further groups come after the groups that the image gives a user.
 func TestLookUpGroups(t *testing.T) {
 	var many []string
 	for i := range sandbox.MaxGroups + 1 {
@@ -70,7 +70,7 @@ func TestLookUpGroups(t *testing.T) {
 		{"", many[:9], []uint32{10, 1, 2, 3, 4, 5, 6, 7, 8, 9}},
 		{"", many, nil},
 		{"", []string{"nobody"}, nil},
-		{"", []string{"bad"}, nil}, // its id is none
+		{"", []string{"bad"}, nil}, // the group id is not a number
 		{"", []string{"65536"}, nil},
 		{"", []string{""}, nil},
 	} {
@@ -88,7 +88,7 @@ func TestLookUpGroups(t *testing.T) {
 	}
 }
 
-// TestUserOf: lists may lie elsewhere in the image, and nowhere else.
+// TestUserOf: the lists of users and groups may lie elsewhere in the image, but not outside.
 func TestUserOf(t *testing.T) {
 	root := t.TempDir()
 	if _, err := userOf(root, "postgres", nil); err == nil {
@@ -111,9 +111,8 @@ func TestUserOf(t *testing.T) {
 	}
 }
 
-// TestUserOfLinks: an image's lists are looked up as its own processes would, wherever
-// links in it lead; what of the host's is where they point is not read, and what
-// is no file keeps nobody waiting.
+// TestUserOfLinks: the engine follows links to an image's lists as the image's own processes would.
+// It reads no files of the host, and does not wait on a list that is not a regular file.
 func TestUserOfLinks(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "passwd")
 	if err := os.WriteFile(outside, []byte("host:x:7:7::/:\n"), 0o644); err != nil {
@@ -121,7 +120,7 @@ func TestUserOfLinks(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, link string
-		dir        bool // all of /etc is the link
+		dir        bool // the link replaces all of /etc
 		want       bool
 	}{
 		{"absolute, inside", "/usr/lib/passwd", false, true},
@@ -168,8 +167,7 @@ func TestUserOfLinks(t *testing.T) {
 	}
 }
 
-// FuzzLookUp: whatever an image's lists hold, an account has ids that a sandbox
-// has.
+// FuzzLookUp: with any lists in the image, an account has only ids that a sandbox has.
 func FuzzLookUp(f *testing.F) {
 	f.Add(testPasswd, testGroup, "postgres", "wheel")
 	f.Add("a:x:0:0:::", "a:x:1:a,a", "a:a", "1,a,7")

@@ -28,6 +28,8 @@ func TestCPUCount(t *testing.T) {
 	}
 }
 
+// TestWithLimits: the environment tells programs the sandbox's CPUs and memory, and keeps variables
+// that the template sets.
 func TestWithLimits(t *testing.T) {
 	given := []string{"PATH=/bin", "GOMAXPROCS=7", "OMP_NUM_THREADS="}
 	got := WithLimits(given, template.Resources{MemoryBytes: 1 << 20, CPUMillis: 500})

@@ -16,8 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestLongLogLine: what a function's logger is given cannot make its log
-// unreadable.
+// TestLongLogLine: no message of a function's logger makes its log unreadable.
 func TestLongLogLine(t *testing.T) {
 	l, err := OpenLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
 	if err != nil {
@@ -35,8 +34,8 @@ func TestLongLogLine(t *testing.T) {
 	}
 }
 
-// TestLongLines: a printed line of any length is one record, for those who read all of the
-// log, its tail or what comes, with its characters whole though pieces lie between others'.
+// TestLongLines: a printed line of any length is one record, for readers of the whole log, of the
+// tail and of new lines. All characters stay whole, even if pieces of other lines lie between.
 func TestLongLines(t *testing.T) {
 	l, err := OpenLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
 	if err != nil {
@@ -45,15 +44,15 @@ func TestLongLines(t *testing.T) {
 	defer l.Close()
 	long := map[string]string{
 		"a": strings.Repeat("x", 2*maxLogLine-1) + strings.Repeat("ü€😀", maxLogLine),
-		"b": strings.Repeat("y", maxLogLine-1), // and CR LF over a piece's end
-		"c": strings.Repeat("z", 3*maxLogLine), // which its program does not end
+		"b": strings.Repeat("y", maxLogLine-1), // with CR LF across the end of a piece
+		"c": strings.Repeat("z", 3*maxLogLine), // not ended by its program
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	following := make(chan error)
 	var followed []LogLine
 	go func() {
 		following <- l.Read(ctx, nil, LogOptions{Tail: -1, Follow: true}, func(line LogLine) error {
-			if followed = append(followed, line); line.Sandbox == "d" { // the last one
+			if followed = append(followed, line); line.Sandbox == "d" { // the last line
 				stop()
 			}
 			return nil
@@ -107,8 +106,8 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
-// TestLostPieces: where the end of a line was dropped, the next one does not become it; where
-// its program was killed, what there is of it is told.
+// TestLostPieces: if the end of a line was dropped, the next line does not take its place. If the
+// program was killed, the log shows the received part of the line.
 func TestLostPieces(t *testing.T) {
 	var got []string
 	j := joiner{most: 20, emit: func(line LogLine) error {
@@ -139,7 +138,7 @@ func TestLostPieces(t *testing.T) {
 	}
 }
 
-// TestFollowerLags: a follower that lags is told what it has missed.
+// TestFollowerLags: a follower that lags learns the number of missed lines.
 func TestFollowerLags(t *testing.T) {
 	f := &follower{lines: make(chan LogLine, 2)}
 	for _, text := range []string{"a", "b", "c", "d"} {
@@ -153,7 +152,7 @@ func TestFollowerLags(t *testing.T) {
 	}
 }
 
-// TestLogReopens: a log that could not be opened once goes on later.
+// TestLogReopens: a log that could not be opened once works later.
 func TestLogReopens(t *testing.T) {
 	l, err := OpenLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)
 	if err != nil {
@@ -171,8 +170,8 @@ func TestLogReopens(t *testing.T) {
 	}
 }
 
-// TestLogPace: a flood is read no faster than what is dropped may be, and the
-// first line of a later second is whole.
+// TestLogPace: the engine reads a flood no faster than the limit for dropped output. The first line
+// of a later second is whole.
 func TestLogPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := OpenLog(filepath.Join(t.TempDir(), "f"), "f", 8<<20, 3)

@@ -34,8 +34,8 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
-// TestReadProcess: a process's arguments can neither take the engine's memory nor
-// drive the terminal of who reads them.
+// TestReadProcess: a process's arguments can neither fill the engine's memory nor control the
+// reader's terminal.
 func TestReadProcess(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", "echo; read line", "a\x1b[2J\u009b2J\nb", strings.Repeat("x", 100<<10), strings.Repeat("y", 100<<10))
 	in, err := cmd.StdinPipe()
@@ -49,7 +49,7 @@ func TestReadProcess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_, readErr := out.Read(make([]byte, 1)) // it has been executed
+	_, readErr := out.Read(make([]byte, 1)) // the program has been executed
 	p, err := readProcess(cmd.Process.Pid, time.Unix(0, 0))
 	_ = in.Close()
 	_ = cmd.Wait() // its read ended with an error

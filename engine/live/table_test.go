@@ -12,7 +12,7 @@ import (
 // newTable returns a table without a host.
 func newTable() *Table { return NewTable(NewLife(), nil, store.NewChanges(1)) }
 
-// add enters a box without a sandbox, of which lists show no process.
+// add enters a box without a sandbox; lists show no process for it.
 func (r *Table) add(b *Box) *Box {
 	b.created, b.gone, b.State = time.Now(), make(chan struct{}), func() State { return StateExited }
 	r.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// A directory in the other layout is changed over, links in it not followed.
+// own changes the owner of a directory from the other layout, and does not follow links.
 func TestOwn(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
