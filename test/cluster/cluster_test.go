@@ -12,9 +12,9 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// Three nodes are one engine: what is deployed, split or removed on one is so on all; a node
-// that is killed under load, cut off or drained loses nothing; a second one of its name is
-// refused.
+// Three nodes act as one engine: a deployment, split or removal on one node reaches all nodes. A
+// node that is killed under load, cut off or drained loses no event. A second node with the same
+// name is refused.
 func TestThreeNodes(t *testing.T) {
 	w := newWorld(t)
 	a := w.add(t, "a", functions(t)...)
@@ -36,7 +36,7 @@ func TestThreeNodes(t *testing.T) {
 func deployed(t *testing.T, a, b, c *node) {
 	t.Helper()
 	for _, n := range []*node{a, b, c} {
-		// Before it is there others answer; asynchronous events wait for it.
+		// Until a node has the function, other nodes answer, and asynchronous events wait.
 		if status, answer, _ := n.call(t, "/function/fn", "hello "+n.name); status != 200 || answer != "hello "+n.name {
 			t.Errorf("%s: %d %q", n.name, status, answer)
 		}
@@ -79,12 +79,12 @@ func deployed(t *testing.T, a, b, c *node) {
 	}
 }
 
-// full has a node that can take no more of a function give requests to another.
+// full: a node that is full of a function's events passes requests to another node.
 func full(t *testing.T, a *node) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var held sync.WaitGroup
-	for range 2 { // instances.max
+	for range 2 { // equal to instances.max
 		held.Go(func() {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.URL("/function/slow/wait?15s"), nil)
 			if err != nil {
@@ -92,7 +92,7 @@ func full(t *testing.T, a *node) {
 				return
 			}
 			if resp, err := a.w.client.Do(req); err == nil {
-				_ = resp.Body.Close() // it is broken off
+				_ = resp.Body.Close() // cancelled
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func full(t *testing.T, a *node) {
 	}
 }
 
-// sameName: two nodes with one name.
+// sameName starts a second node with the name of the first.
 func sameName(t *testing.T, w *world) {
 	t.Helper()
 	second := *w.nodes[0]
@@ -126,7 +126,7 @@ func sameName(t *testing.T, w *world) {
 	}
 }
 
-// drain takes a node out under load, stops it as an upgrade does, and has it back.
+// drain drains a node under load, stops the node as an upgrade does, and starts it again.
 func drain(t *testing.T, a, b *node) {
 	t.Helper()
 	ids := map[string]bool{}
@@ -149,21 +149,22 @@ func drain(t *testing.T, a, b *node) {
 		t.Fatal(err)
 	}
 	a.sees(t, "a=ready", "c=ready")
-	// healthz of a node that drains is none to wait for.
+	// undrain before the start, because the start waits for /healthz, which fails while a node
+	// drains.
 	a.cli(t, "nodes", "undrain", "b")
 	b.start()
 	a.sees(t, "a=ready", "b=ready", "c=ready")
 	a.done(t, ids)
 }
 
-// partition cuts a node off and mends it.
+// partition cuts a node off and reconnects it.
 func partition(t *testing.T, a, c *node) {
 	t.Helper()
 	c.sees(t, "a=ready", "b=ready", "c=ready")
 	c.cut(t)
 	c.sees(t, "a=unknown", "b=unknown", "c=partitioned")
 	a.sees(t, "a=ready", "b=ready", "c=lost")
-	// What it has is served: the control socket is the way in that is left.
+	// The node serves its functions; only the control socket still reaches the node.
 	if out := c.cli(t, "invoke", "fn", "--data", "still here"); !strings.Contains(out, "still here") {
 		t.Errorf("a partitioned node: %q", out)
 	}
@@ -171,14 +172,14 @@ func partition(t *testing.T, a, c *node) {
 	if _, err := c.CLI(t.Context(), "function", "rollback", "fn", "1"); !errors.As(err, &failed) || !strings.Contains(failed.Stderr, "cannot reach the other nodes") {
 		t.Errorf("a change at a partitioned node: %v", err)
 	}
-	a.cli(t, "deploy", "--image", "fn:1", "--name", "fn") // meanwhile
+	a.cli(t, "deploy", "--image", "fn:1", "--name", "fn") // during the partition
 	c.mend(t)
 	c.sees(t, "a=ready", "b=ready", "c=ready")
 	c.has(t, "fn", 3)
 }
 
-// kill kills one of three under load: every event that was acknowledged runs, and none waits
-// for longer than twice its time limit.
+// kill kills a node of three under load: every acknowledged event runs, and waits for at most twice
+// its time limit.
 func kill(t *testing.T, a, b, c *node) {
 	t.Helper()
 	var mu sync.Mutex
@@ -194,7 +195,7 @@ func kill(t *testing.T, a, b, c *node) {
 		}
 		all.Go(func() {
 			for load.Err() == nil {
-				id := n.publish(load, path, "x") // "" if the node refuses, or is killed
+				id := n.publish(load, path, "x") // "" if the node refuses or is dead
 				mu.Lock()
 				if id != "" && !ids[id] {
 					if ids[id] = true; len(ids) == 150 {
@@ -217,6 +218,6 @@ func kill(t *testing.T, a, b, c *node) {
 	}
 	t.Logf("%d events, %d attempts, all done %v after the kill", len(ids), attempts, took)
 	a.sees(t, "a=ready", "b=lost", "c=ready")
-	b.start() // with its name, at once
+	b.start() // with the same name, at once
 	a.sees(t, "a=ready", "b=ready", "c=ready")
 }

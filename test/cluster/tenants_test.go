@@ -13,8 +13,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// answers is the status that a function answers with to whoever shows a token, and the node
-// that it was forwarded to.
+// answers returns the status of a function's answer to a call with a token, and the node that got
+// the call by forwarding.
 func (n *node) answers(t *testing.T, function, token string) (status int, forwarded string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.URL("/function/"+function), strings.NewReader("x"))
@@ -32,10 +32,10 @@ func (n *node) answers(t *testing.T, function, token string) (status int, forwar
 	return resp.StatusCode, resp.Header.Get("X-Fre-Node")
 }
 
-// A tenant, a token, a secret made by the command line on one node is good at the gateway of
-// another; a token that is revoked is refused there, also by a node that was dead meanwhile.
-// A node that is cut off goes by what it has, and makes and revokes none; one without the key
-// of the others has secrets of its own, and says so.
+// Tenants, tokens and secrets made on one node work on all nodes. A revoked token is refused
+// everywhere, also by a node that was dead meanwhile. A node that is cut off uses its own copy and
+// makes or revokes no tokens. A node without the cluster's key has secrets of its own, and `fre
+// secret ls` says so.
 func TestTenantsOfNodes(t *testing.T) {
 	w := newWorld(t)
 	w.keyFile, w.extra = filepath.Join(w.dir, "shared.key"), "access: {invoke: token}\n"
@@ -57,7 +57,7 @@ func TestTenantsOfNodes(t *testing.T) {
 	a.cli(t, "deploy", "--image", "fn:1", "--name", "fn")
 	a.cli(t, "deploy", "--image", "needs:1", "--name", "needs")
 	b.has(t, "fn", 1)
-	b.has(t, "needs", 1) // it has opened the secret
+	b.has(t, "needs", 1) // the node has opened the secret
 	a.cli(t, "tenant", "create", "acme", "--instances", "3")
 	token := func(n *node, name string) (id, text string) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestTenantsOfNodes(t *testing.T) {
 		t.Errorf("a revoked token where it was revoked: %d", status)
 	}
 	b.start()
-	if status, _ := b.answers(t, "fn", text); status != http.StatusUnauthorized { // its first answer
+	if status, _ := b.answers(t, "fn", text); status != http.StatusUnauthorized { // the node's first answer
 		t.Errorf("a revoked token at a node that was dead meanwhile: %d", status)
 	}
 	if status, _ := b.answers(t, "needs", kept); status != http.StatusOK {
@@ -132,7 +132,7 @@ func TestTenantsOfNodes(t *testing.T) {
 	b.mend(t)
 	b.sees(t, "a=ready", "b=ready")
 
-	// Without the key a node has the tokens and none of the secrets; its own are its own.
+	// Without the key a node has the tokens but not the secrets; a secret made there stays there.
 	w.keyFile = ""
 	c := w.add(t, "c")
 	c.has(t, "fn", 1)
@@ -146,5 +146,5 @@ func TestTenantsOfNodes(t *testing.T) {
 	if out := strings.Fields(c.cli(t, "secret", "ls")); len(out) < 5 || strings.Join(out[3:5], " ") != "ONLY AT" || out[len(out)-1] != "c" {
 		t.Errorf("secrets of a node without the key, one made: %q", out)
 	}
-	c.has(t, "needs", 1) // which it could not have before
+	c.has(t, "needs", 1) // impossible before
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// Three nodes are replaced by another version one by one, as docs/cluster.md says: whoever
-// calls has an answer or a refusal that says when to come again, each event that was
-// acknowledged runs, and nodes of both versions work together meanwhile.
+// A rolling upgrade of three nodes by docs/cluster.md loses no event. Every call gets an answer or
+// a refusal with Retry-After, every acknowledged event runs, and nodes of both versions work
+// together meanwhile.
 func TestRollingUpgrade(t *testing.T) {
 	w := newWorld(t)
 	const before = "v0.0.1-before"
@@ -46,8 +46,8 @@ func TestRollingUpgrade(t *testing.T) {
 	for i, n := range w.nodes {
 		other := w.nodes[(i+1)%len(w.nodes)]
 		other.cli(t, "nodes", "drain", n.name)
-		l.awaitServed(t, n) // by others, to whom it gives what still comes
-		l.out(n)            // load balancers see /healthz
+		l.awaitServed(t, n) // by other nodes, which get the drained node's calls
+		l.out(n)            // load balancers watch /healthz
 		l.awaitAlone(t, n)
 
 		ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -57,7 +57,7 @@ func TestRollingUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		n.install(t, after)
-		// /healthz, which start waits for, is of a node that does not drain any more.
+		// The start waits for /healthz, which fails while a node drains.
 		var undrained sync.WaitGroup
 		undrained.Go(func() { undrain(t, other, n.name) })
 		n.start()
@@ -81,7 +81,7 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 		l.in(n)
 		l.awaitServed(t, n)
-		// What is deployed meanwhile is so on both versions.
+		// A deployment meanwhile reaches both versions.
 		a.cli(t, "deploy", "--image", "fn:1", "--name", "fn")
 		for _, m := range []*node{a, b, c} {
 			m.has(t, "fn", i+2)
@@ -92,8 +92,7 @@ func TestRollingUpgrade(t *testing.T) {
 	t.Logf("%d calls, %d of them refused; %d events, %d attempts", l.calls, l.refused, len(ids), attempts)
 }
 
-// buildVersion builds the program with another version than the one under test, otherwise
-// the same.
+// buildVersion builds the program under test with another version number.
 func buildVersion(t *testing.T, dir, version string) string {
 	t.Helper()
 	bin := filepath.Join(dir, "fre-"+version)
@@ -105,7 +104,7 @@ func buildVersion(t *testing.T, dir, version string) string {
 	return bin
 }
 
-// versions are the nodes' as fre nodes on one of them shows them.
+// versions returns each node's version as `fre nodes` on n shows it.
 func versions(t *testing.T, n *node) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -116,7 +115,7 @@ func versions(t *testing.T, n *node) map[string]string {
 	return all
 }
 
-// undrain has a node take events on again once it is back, and says so itself.
+// undrain waits until the node is back in the state drained, and ends the drain.
 func undrain(t *testing.T, other *node, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -141,23 +140,22 @@ func undrain(t *testing.T, other *node, name string) {
 	}
 }
 
-// load sends calls and events to the nodes that are in rotation, as clients behind a load
-// balancer do.
+// load sends calls and events to the nodes in rotation, as clients behind a load balancer do.
 type load struct {
 	end     context.CancelFunc
 	clients sync.WaitGroup
 
 	mu       sync.Mutex
 	rotation []*node
-	under    map[*node]int // way
-	served   map[*node]int // well, since awaitServed looked
+	under    map[*node]int // calls under way
+	served   map[*node]int // good answers since awaitServed began
 	next     int
-	ids      map[string]bool // of events that were acknowledged
+	ids      map[string]bool // acknowledged events
 	calls    int
 	refused  int
 }
 
-// startLoad begins to send to all nodes; the test ends it at the latest.
+// startLoad begins to send to all nodes, until stop or the end of the test.
 func startLoad(t *testing.T, nodes []*node) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -168,7 +166,7 @@ func startLoad(t *testing.T, nodes []*node) *load {
 			for ctx.Err() == nil {
 				l.one(ctx, t, "/function/fn")
 				l.event(ctx)
-				l.one(ctx, t, "/function/slow/wait?50ms") // which keeps the pace
+				l.one(ctx, t, "/function/slow/wait?50ms") // keeps the pace
 			}
 		})
 	}
@@ -182,7 +180,7 @@ func (l *load) stop() map[string]bool {
 	return l.ids
 }
 
-// take is the node whose turn it is; give says what came of it.
+// take returns the next node in turn; give reports the result.
 func (l *load) take() *node {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,8 +199,8 @@ func (l *load) give(n *node, well bool) {
 	}
 }
 
-// one calls a function. It fails the test unless there is an answer, or a refusal as the
-// documents have it: 429 or 503, and when to come again.
+// one calls a function. It fails the test unless the call gets an answer or a documented refusal:
+// 429 or 503 with Retry-After.
 func (l *load) one(ctx context.Context, t *testing.T, path string) {
 	t.Helper()
 	n := l.take()
@@ -217,7 +215,7 @@ func (l *load) one(ctx context.Context, t *testing.T, path string) {
 	var body []byte
 	if err == nil {
 		body, err = io.ReadAll(resp.Body)
-		_ = resp.Body.Close() // it was read
+		_ = resp.Body.Close() // the body was read
 	}
 	if ctx.Err() != nil {
 		return
@@ -237,7 +235,7 @@ func (l *load) one(ctx context.Context, t *testing.T, path string) {
 	}
 }
 
-// event takes an asynchronous event on.
+// event publishes an asynchronous event.
 func (l *load) event(ctx context.Context) {
 	n := l.take()
 	id := n.publish(ctx, "fn", "x")
@@ -249,7 +247,7 @@ func (l *load) event(ctx context.Context) {
 	}
 }
 
-// awaitServed waits until a node has answered some calls from now on.
+// awaitServed waits until a node has answered ten more calls.
 func (l *load) awaitServed(t *testing.T, n *node) {
 	t.Helper()
 	l.mu.Lock()
@@ -265,7 +263,7 @@ func (l *load) awaitServed(t *testing.T, n *node) {
 	})
 }
 
-// out takes a node out of rotation, and in back into it.
+// out takes a node out of the rotation, and in puts it back.
 func (l *load) out(n *node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,7 +282,7 @@ func (l *load) in(n *node) {
 	l.rotation = append(l.rotation, n)
 }
 
-// awaitAlone waits until nobody's call is under way at a node.
+// awaitAlone waits until a node has no call under way.
 func (l *load) awaitAlone(t *testing.T, n *node) {
 	t.Helper()
 	n.w.until(t, "no client of "+n.name, func() error {

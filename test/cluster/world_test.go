@@ -1,5 +1,5 @@
-// Package cluster_test runs three engines, each in a network namespace of its own, with a
-// NATS cluster of three servers and a registry beside them, on one machine.
+// Package cluster_test runs three engines on one machine, each in a network namespace of its own,
+// with a NATS cluster of three servers and a registry.
 package cluster_test
 
 import (
@@ -35,24 +35,24 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// within bounds what a test waits for; nothing measured depends on it.
+// within bounds the waits of a test; no measurement depends on it.
 const within = 5 * time.Minute
 
 // deadline is the time limit of the functions.
 const deadline = 20 * time.Second
 
-// world is what the nodes share, and the nodes.
+// world is the nodes and their shared services.
 type world struct {
 	t        *testing.T
-	bin      string // the program of nodes that are added
+	bin      string // the program of new nodes
 	dir      string
 	bridge   string
-	subnet   string // first three numbers of the addresses
+	subnet   string // the first three numbers of the addresses
 	servers  []*natsserver.Server
 	registry string
 	client   *http.Client
 	nodes    []*node
-	keyFile  string // cluster.key_file, and other configuration of the nodes to come
+	keyFile  string // cluster.key_file of new nodes; extra is further configuration
 	extra    string
 }
 
@@ -61,7 +61,7 @@ type node struct {
 	w      *world
 	name   string
 	netns  string
-	cable  string // the bridge's end of it
+	cable  string // the bridge's end of the node's cable
 	config testdaemon.Config
 	api    *client.Client
 }
@@ -83,8 +83,8 @@ func undo(t testing.TB, args ...string) {
 	})
 }
 
-// keepNamed has the directory of named network namespaces be as it was when the test ends: the
-// first ip netns add mounts it, and nothing unmounts it.
+// keepNamed restores the directory of named network namespaces when the test ends: the first ip
+// netns add mounts it, and ip never unmounts it.
 func keepNamed(t *testing.T) {
 	t.Helper()
 	const dir = "/run/netns"
@@ -131,10 +131,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startNATS runs three servers that are one cluster.
+// startNATS runs three servers as one cluster.
 func (w *world) startNATS(t *testing.T) {
 	t.Helper()
-	// JetStream is one over several servers only where each knows of others' routes before.
+	// JetStream forms a cluster only if each server knows the routes at its start.
 	var routes []*url.URL
 	for range 3 {
 		address, err := testdaemon.FreeAddressOf(w.subnet + ".1")
@@ -209,7 +209,8 @@ func (w *world) until(t *testing.T, what string, is func() error) {
 	}
 }
 
-// functions are those of the tests: fn answers with what it gets, slow takes /wait?DURATION.
+// functions returns the functions of the tests: fn answers with its input, slow takes
+// /wait?DURATION.
 func functions(t *testing.T) []testdaemon.Function {
 	t.Helper()
 	program := filepath.Join(fretest.Rootfs(t), "bin/prog")
@@ -222,7 +223,7 @@ func functions(t *testing.T) []testdaemon.Function {
 	return []testdaemon.Function{{Name: "fn", Program: program, Config: config}, {Name: "slow", Program: program, Config: slow}}
 }
 
-// add makes a node, with a network namespace of its own, and starts it.
+// add makes a node with a network namespace of its own and starts the node.
 func (w *world) add(t *testing.T, name string, images ...testdaemon.Function) *node {
 	t.Helper()
 	number := len(w.nodes) + 2
@@ -231,7 +232,7 @@ func (w *world) add(t *testing.T, name string, images ...testdaemon.Function) *n
 	run(t, "ip", "netns", "add", n.netns)
 	undo(t, "ip", "netns", "del", n.netns)
 	run(t, "ip", "link", "add", n.cable, "type", "veth", "peer", "name", "eth0", "netns", n.netns)
-	undo(t, "ip", "link", "del", n.cable) // which else goes with the namespace, when the kernel comes to that
+	undo(t, "ip", "link", "del", n.cable) // the kernel would remove the link only some time after the namespace
 	run(t, "ip", "link", "set", n.cable, "master", w.bridge, "up")
 	run(t, "ip", "-n", n.netns, "addr", "add", address+"/24", "dev", "eth0")
 	run(t, "ip", "-n", n.netns, "link", "set", "eth0", "up")
@@ -265,17 +266,17 @@ func (w *world) add(t *testing.T, name string, images ...testdaemon.Function) *n
 	return n
 }
 
-// install has the node's next start be of a program, in its network namespace.
+// install makes the node's next start run a program in the node's network namespace.
 func (n *node) install(t *testing.T, program string) {
 	t.Helper()
-	// Not ip netns exec, which hides the cgroups.
+	// ip netns exec would hide the cgroups.
 	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s \"$@\"\n", n.netns, program)
 	if err := os.WriteFile(n.config.Bin, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// start starts a node, until the end of the world.
+// start starts a node; the end of the test stops it.
 func (n *node) start() {
 	t := n.w.t
 	t.Helper()
@@ -285,14 +286,14 @@ func (n *node) start() {
 	t.Cleanup(func() {
 		n.api.Close()
 		select {
-		case <-d.Done(): // the test has ended it
+		case <-d.Done(): // the test has ended the node
 		default:
 			daemontest.Stop(t, d)
 		}
 	})
 }
 
-// sees waits until the node sees others in these states, as NAME=STATE.
+// sees waits until the node's list of nodes has the given states, as NAME=STATE.
 func (n *node) sees(t *testing.T, states ...string) {
 	t.Helper()
 	n.w.until(t, n.name+" sees "+strings.Join(states, " "), func() error {
@@ -311,7 +312,7 @@ func (n *node) sees(t *testing.T, states ...string) {
 	})
 }
 
-// has waits until the node lacks nothing of what is deployed, and has a function's revision.
+// has waits until the node has a function's revision.
 func (n *node) has(t *testing.T, function string, revision int) {
 	t.Helper()
 	n.w.until(t, fmt.Sprintf("%s has revision %d of %s", n.name, revision, function), func() error {
@@ -354,7 +355,7 @@ func (n *node) call(t *testing.T, path, body string) (status int, answer string,
 	return resp.StatusCode, string(b), resp.Header
 }
 
-// publish takes an asynchronous event on; "" where the node is gone or refuses.
+// publish sends an asynchronous event and returns its id, or "" if the node is dead or refuses.
 func (n *node) publish(ctx context.Context, path, body string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.URL("/async-function/"+path), strings.NewReader(body))
 	if err != nil {
@@ -373,13 +374,13 @@ func (n *node) publish(ctx context.Context, path, body string) string {
 	return accepted.ID
 }
 
-// kill ends a node as the loss of its machine does.
+// kill ends a node as the loss of its machine would.
 func (n *node) kill() {
 	n.Kill()
 	n.w.client.CloseIdleConnections()
 }
 
-// cut takes the node's cable out, and mend puts it in again.
+// cut disconnects the node's cable, and mend connects it again.
 func (n *node) cut(t *testing.T) {
 	t.Helper()
 	run(t, "ip", "link", "set", n.cable, "down")
@@ -390,14 +391,14 @@ func (n *node) mend(t *testing.T) {
 	run(t, "ip", "link", "set", n.cable, "up")
 }
 
-// done waits until events have ended, all well, and says how many attempts they took.
+// done waits until all events have ended well, and returns the number of attempts.
 func (n *node) done(t *testing.T, ids map[string]bool) (attempts int) {
 	t.Helper()
 	left := map[string]bool{}
 	for id := range ids {
 		left[id] = true
 	}
-	look := time.NewTicker(300 * time.Millisecond) // it is a list of a thousand each time
+	look := time.NewTicker(300 * time.Millisecond) // each look lists a thousand events
 	defer look.Stop()
 	n.w.until(t, "all events have run", func() error {
 		<-look.C

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAudit: what docker does to images and containers is in the audit log, as done or
-// failed, and what it looks at is not.
+// The audit log has every change to images and containers by docker, as done or failed, and no read
+// access.
 func TestAudit(t *testing.T) { each(t, nil, (*world).testAudit) }
 
 func (w *world) testAudit(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// missingObjects are requests for what FRE does not do, of objects that are not there: that
-// comes first.
+// missingObjects are requests for unsupported features on missing objects. The answer 404 comes
+// first.
 const missingObjects = `POST /containers/x/exec {"Cmd":["a"]}
 POST /containers/x/pause
 POST /containers/x/unpause
@@ -62,7 +62,7 @@ POST /images/x/push
 GET /plugins/x/json
 POST /plugins/x/enable`
 
-// TestBadRequests: what no client sends, in Docker's shape and statuses.
+// Malformed requests get errors in Docker's shape, with Docker's statuses.
 func TestBadRequests(t *testing.T) {
 	w := &world{Daemon: daemontest.Serve(t), client: clients(t)[0], config: t.TempDir()}
 	w.app(t)
@@ -148,8 +148,8 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s: %s, want 404", missing, resp.Status)
 		}
 	}
-	w.run(t, []line{{words("ps -a -q"), 0, ``, ``}, {words("images -a -q"), 0, `^[0-9a-f]{12}\n$`, ``}}) // nothing is kept
-	// Versions are optional, and answer in the header.
+	w.run(t, []line{{words("ps -a -q"), 0, ``, ``}, {words("images -a -q"), 0, `^[0-9a-f]{12}\n$`, ``}}) // no object is kept
+	// The version in the path is optional, and the header of the answer names it.
 	resp, err := client.Head("http://docker/_ping")
 	if err != nil {
 		t.Fatal(err)
@@ -167,8 +167,8 @@ func TestBadRequests(t *testing.T) {
 
 func TestVersions(t *testing.T) { each(t, nil, (*world).testVersions) }
 
-// testVersions: every version that docs/docker.md names is spoken, if the client
-// does, and no other.
+// testVersions: the engine speaks every version in docs/docker.md that the client speaks, and no
+// other.
 func (w *world) testVersions(t *testing.T) {
 	t.Helper()
 	w.app(t)
@@ -197,13 +197,13 @@ func (w *world) testVersions(t *testing.T) {
 
 func TestAmbiguous(t *testing.T) { each(t, nil, (*world).testAmbiguous) }
 
-// testAmbiguous: the beginning of an id stands for one container, or none.
+// testAmbiguous: the prefix of several ids is an error; a full id names one container.
 func (w *world) testAmbiguous(t *testing.T) {
 	t.Helper()
 	w.app(t)
 	seen := map[string]string{}
 	var same string
-	for same == "" { // after 17 at the latest
+	for same == "" { // after 17 containers at the latest
 		id := w.ok(t, words("create --network none app")...)
 		if seen[id[:1]] != "" {
 			same = id[:1]
@@ -222,8 +222,8 @@ func (w *world) testAmbiguous(t *testing.T) {
 
 func TestLyingArchives(t *testing.T) { each(t, nil, (*world).testLyingArchives) }
 
-// testLyingArchives: nothing of an archive that lies is kept, whether it comes as a
-// file system or as the layer of an image.
+// testLyingArchives: a malicious archive leaves no files, as a file system or as a layer of an
+// image.
 func (w *world) testLyingArchives(t *testing.T) {
 	t.Helper()
 	file := func(name string) tar.Header { return tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644} }
@@ -272,7 +272,7 @@ func (w *world) testLyingArchives(t *testing.T) {
 	})
 }
 
-// TestBomb: of an archive that unpacks to more than is allowed nothing is kept.
+// An archive that unpacks to more than the limit leaves no files.
 func TestBomb(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -307,7 +307,7 @@ func gzipped(t *testing.T, b []byte) []byte {
 	return out.Bytes()
 }
 
-// archive is a tar of entries, with what is in those that are files.
+// archive returns a tar of entries with the given contents of files.
 func archive(t *testing.T, entries []tar.Header, content [][]byte) []byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -35,7 +35,7 @@ func (w *world) testRun(t *testing.T) {
 		{run("app exit 7"), 7, ``, ``},
 		{run("--entrypoint /bin/prog app args x"), 0, `^x\n$`, ``},
 		{run("-e OWN=1 -e FROM=run app env"), 0, `\|FROM=run\|OWN=1\|`, ``},
-		{run("-e FROM app env"), 0, `^PATH=[^|]*\|HOSTNAME=[0-9a-f]*\|HOME=/root\|FRE_CPUS=`, ``}, // taken away
+		{run("-e FROM app env"), 0, `^PATH=[^|]*\|HOSTNAME=[0-9a-f]*\|HOME=/root\|FRE_CPUS=`, ``}, // docker run -e FROM removes the variable
 		{run("-w /data app cwd"), 0, `^/data\n$`, ``},
 		{run("-w /made/for/it app cwd"), 0, `^/made/for/it\n$`, ``},
 		{run("--user worker -w /locked app cwd"), 126, ``, `dir: permission denied: .*-w`},
@@ -52,7 +52,7 @@ func (w *world) testRun(t *testing.T) {
 		{run("--user nobody app ids"), 125, ``, `no user "nobody"`},
 		{run("app cat /data/file"), 0, `^from the image`, ``},
 		{run("app append /data/file more"), 0, ``, ``},
-		{run("app cat /data/file"), 0, `^from the image\n?$`, ``}, // another container's
+		{run("app cat /data/file"), 0, `^from the image\n?$`, ``}, // a new container
 		{run("--read-only app append /data/file more"), 100, ``, `read-only file system`},
 		{run("-v fre-work:/work app write /work/kept kept"), 0, ``, ``},
 		{run("-v /work app cat /work/kept"), 0, `^kept`, ``},
@@ -86,7 +86,7 @@ func (w *world) testRun(t *testing.T) {
 			t.Errorf("docker run %s: exit status %d, %q, %q", args, r.code, r.stdout, r.stderr)
 		}
 	}
-	// Much input, to its end.
+	// Long input, to its end.
 	input := strings.Repeat("0123456789abcdef", 1<<16)
 	if r := w.dockerWith(t, input, run("-i app copy")...); r.code != 0 || r.stdout != input {
 		t.Errorf("docker run -i of %d bytes: exit status %d, %d bytes come back: %s", len(input), r.code, len(r.stdout), r.stderr)
@@ -95,7 +95,7 @@ func (w *world) testRun(t *testing.T) {
 
 func TestContainers(t *testing.T) { each(t, nil, (*world).testContainers) }
 
-// testContainers: containers are made, started, stopped and started again.
+// testContainers: containers are created, started, stopped and started again.
 func (w *world) testContainers(t *testing.T) {
 	t.Helper()
 	w.app(t)
@@ -112,7 +112,7 @@ func (w *world) testContainers(t *testing.T) {
 		{words("start box"), 0, `^box\n$`, ``},
 		{words("start box"), 0, `^box\n$`, ``},
 		{words("ps -q --filter label=a=b --filter status=running --filter ancestor=app"), 0, `^` + short + `\n$`, ``},
-		{words("ps -q --filter label=kind=app"), 0, `^` + short + `\n$`, ``}, // the image's
+		{words("ps -q --filter label=kind=app"), 0, `^` + short + `\n$`, ``}, // the image's label
 		{words("rm box"), 1, ``, `container is running`},
 		{words("rmi app"), 1, ``, `in use`},
 		{words("rename box other"), 0, ``, ``},
@@ -121,7 +121,7 @@ func (w *world) testContainers(t *testing.T) {
 		{words("stats --no-stream --format {{.Name}}/{{.MemUsage}} other"), 0, `^other/[0-9.]+[KM]iB / 64MiB\n$`, ``},
 		{words("stats --no-stream --format {{.Name}}"), 0, `^other\n$`, ``},
 		{words("stop -t 0 other"), 0, `^other\n$`, ``},
-		{[]string{"ps", "-a", "--format", "{{.Status}}"}, 0, `^Exited \((2|137)\) .* ago\n$`, ``}, // as Go programs end by SIGTERM, if there is time
+		{[]string{"ps", "-a", "--format", "{{.Status}}"}, 0, `^Exited \((2|137)\) .* ago\n$`, ``}, // Go programs end by SIGTERM with 2 if time allows
 		{words("wait other"), 0, `^(2|137)\n$`, ``},
 		{words("logs other"), 0, `^> ready\n$`, ``},
 		{words("start other"), 0, `^other\n$`, ``},
@@ -148,7 +148,7 @@ func (w *world) testContainers(t *testing.T) {
 	})
 }
 
-// testKeeps: what a container wrote to its root is there at the next start.
+// testKeeps: files that a container wrote to its root are there at the next start.
 func (w *world) testKeeps(t *testing.T) {
 	t.Helper()
 	w.ok(t, words("run -d --network none --name keeps app append /data/file more")...)
@@ -161,8 +161,8 @@ func (w *world) testKeeps(t *testing.T) {
 	})
 }
 
-// testTerminal sits at a terminal: size, Ctrl-C and the keys that leave it get
-// through, and who comes back can go on typing.
+// testTerminal: a terminal passes on its size, Ctrl-C and the detach keys, and a new client can
+// type on.
 func (w *world) testTerminal(t *testing.T) {
 	t.Helper()
 	sitDown := func(args ...string) *daemontest.Terminal {
@@ -170,7 +170,7 @@ func (w *world) testTerminal(t *testing.T) {
 	}
 	u := sitDown(words("run -it --rm --network none --name screen app orders")...)
 	u.Sees("> ready\r\n")
-	for u.Types("winsize\r"); !u.Saw("30 100\r\n"); u.Types("winsize\r") { // the client tells it once the container runs
+	for u.Types("winsize\r"); !u.Saw("30 100\r\n"); u.Types("winsize\r") { // the client sends the size after the start of the container
 		u.Sees("> ok\r\n")
 	}
 	u.Types("trap\r")
@@ -186,7 +186,7 @@ func (w *world) testTerminal(t *testing.T) {
 	u.Leaves(3)
 }
 
-// testUnended: a log ends as its program did, in the middle of a line.
+// testUnended: a log ends as the program's output did, in the middle of a line.
 func (w *world) testUnended(t *testing.T) {
 	t.Helper()
 	w.ok(t, words("create --network none --name unended app cat /data/file")...)
@@ -201,7 +201,7 @@ func (w *world) testUnended(t *testing.T) {
 	})
 }
 
-// testWatch: events are told as they happen.
+// testWatch: docker events prints events as they happen.
 func (w *world) testWatch(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -224,10 +224,10 @@ func (w *world) testWatch(t *testing.T) {
 		}
 	}
 	cancel()
-	_ = events.Wait() // it was killed
+	_ = events.Wait() // killed
 }
 
-// testAttach: streams can be joined, and a terminal be left and resized.
+// testAttach: clients can attach to streams and resize a terminal.
 func (w *world) testAttach(t *testing.T) {
 	t.Helper()
 	w.ok(t, words("run -d -i --network none --name talks app orders")...)
@@ -265,7 +265,7 @@ func (w *world) testAttach(t *testing.T) {
 	}
 	w.ok(t, "rm", "talks")
 
-	// A terminal: one raw stream, with its size.
+	// A terminal has one raw stream, and a size.
 	client := w.http()
 	post := func(path, body string, status int) map[string]any {
 		t.Helper()
@@ -311,7 +311,7 @@ func (w *world) testAttach(t *testing.T) {
 	w.run(t, []line{{words("logs term"), 0, `^> ready\r?\n$`, ``}, {words("rm term"), 0, `^term\n$`, ``}})
 }
 
-// TestStop: clients that watch do not keep an engine from ending.
+// Watching clients do not keep an engine from a stop.
 func TestStop(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -321,7 +321,7 @@ func TestStop(t *testing.T) {
 	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}
 	w.app(t)
 	w.ok(t, words("run -d --network none --name watched app sleep")...)
-	ctx, cancel := context.WithCancel(t.Context()) // they watch for longer than a stop may take
+	ctx, cancel := context.WithCancel(t.Context()) // the clients watch for longer than a stop may take
 	defer cancel()
 	for _, args := range []string{"stats --format {{.Name}} watched", "logs -f watched", "events --since 1h", "attach --no-stdin watched"} {
 		cmd := w.command(ctx, words(args)...)
@@ -332,10 +332,10 @@ func TestStop(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = cmd.Wait() }() // it is killed
+		defer func() { _ = cmd.Wait() }() // killed
 		defer cancel()
 		if strings.HasPrefix(args, "attach") {
-			continue // says nothing
+			continue // prints nothing
 		}
 		if _, err := out.Read(make([]byte, 1)); err != nil {
 			t.Fatalf("docker %s: %v", args, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// TestBuildCache: what builds have downloaded is listed, and goes with all of the
+// docker system df lists the downloads of builds, and docker builder prune removes them with the
 // build cache.
 func TestBuildCache(t *testing.T) {
 	fretest.RequireRoot(t)
@@ -29,12 +29,12 @@ func TestBuildCache(t *testing.T) {
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	w := &world{Daemon: d, client: clients(t)[0], config: t.TempDir()}
 	df := []string{"system", "df", "--format", "{{.Type}}:{{.TotalCount}}:{{.Reclaimable}}"}
-	for until := time.Now().Add(within); !strings.Contains(w.ok(t, df...), "Build Cache:1:"); { // it is walked
+	for until := time.Now().Add(within); !strings.Contains(w.ok(t, df...), "Build Cache:1:"); { // the engine counts in the background
 		if time.Now().After(until) {
 			t.Fatal("the cache is not listed")
 		}
 	}
-	const deprecated = `legacy builder|^$` // the client says so of itself without buildx
+	const deprecated = `legacy builder|^$` // the client's own warning without buildx
 	w.run(t, []line{
 		{df, 0, `(?m)^Build Cache:1:5\.2\d*MB`, ``},
 		{words("system df -v"), 0, `(?m)^downloads +regular +5\.2\d*MB`, ``},

@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon"
 )
 
-// TestSystem: what the client asks of the engine as such.
+// The client gets version, information, networks, volumes and disk usage of the engine.
 func TestSystem(t *testing.T) { each(t, nil, (*world).testSystem) }
 
 func (w *world) testSystem(t *testing.T) {
@@ -39,7 +39,7 @@ func (w *world) testSystem(t *testing.T) {
 	})
 }
 
-// TestImages: names, filters, removal.
+// Images have names and digests, and the client lists, filters, tags and removes them.
 func TestImages(t *testing.T) { each(t, []string{"hello"}, (*world).testImages) }
 
 func (w *world) testImages(t *testing.T) {
@@ -97,7 +97,7 @@ func (w *world) testImages(t *testing.T) {
 	})
 }
 
-// TestInstances: the instances of functions are containers.
+// The instances of functions appear as containers.
 func TestInstances(t *testing.T) { each(t, []string{"hello", "other"}, (*world).testInstances) }
 
 func (w *world) testInstances(t *testing.T) {
@@ -154,7 +154,7 @@ func (w *world) testInstances(t *testing.T) {
 	})
 }
 
-// TestLogTail: the last lines, of both streams together.
+// docker logs -n prints the last lines of both streams together.
 func TestLogTail(t *testing.T) { each(t, []string{"hello"}, (*world).testLogTail) }
 
 func (w *world) testLogTail(t *testing.T) {
@@ -167,7 +167,7 @@ func (w *world) testLogTail(t *testing.T) {
 		r := w.docker(t, "logs", "-n", n, id)
 		return strings.Count(r.stdout+r.stderr, "\n"), r
 	}
-	if err := testdaemon.Until(t.Context(), func() error { // what a function prints may come behind its answer
+	if err := testdaemon.Until(t.Context(), func() error { // a function's output may arrive after its answer
 		if got, r := lines("all"); got != 4 {
 			return fmt.Errorf("docker logs: %d lines, want 4: %q %q", got, r.stdout, r.stderr)
 		}
@@ -182,7 +182,7 @@ func (w *world) testLogTail(t *testing.T) {
 	}
 }
 
-// TestFollow: streams go on until there is nothing more to come.
+// Followed logs and events continue until the container's end.
 func TestFollow(t *testing.T) { each(t, []string{"hello"}, (*world).testFollow) }
 
 func (w *world) testFollow(t *testing.T) {
@@ -230,7 +230,7 @@ func (w *world) testFollow(t *testing.T) {
 	})
 }
 
-// TestLeftOut: what FRE does not do says so, and what to do instead.
+// An unsupported command fails with the feature's name and an alternative.
 func TestLeftOut(t *testing.T) { each(t, []string{"hello"}, (*world).testLeftOut) }
 
 func (w *world) testLeftOut(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 
 func TestEvents(t *testing.T) { each(t, nil, (*world).testEvents) }
 
-// testEvents: docker events tells what Docker's engine does of each command, in its order.
+// testEvents: docker events prints the events of Docker's engine for each command, in the same
+// order.
 func (w *world) testEvents(t *testing.T) {
 	t.Helper()
 	w.app(t)
@@ -87,7 +88,7 @@ var digests = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
 // watch is a client that prints events.
 type watch struct{ lines *bufio.Scanner }
 
-// follow begins with the events that are remembered.
+// follow begins with the remembered events.
 func (w *world) follow(t *testing.T) *watch {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -101,13 +102,13 @@ func (w *world) follow(t *testing.T) *watch {
 	}
 	t.Cleanup(func() {
 		cancel()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // killed
 	})
 	return &watch{bufio.NewScanner(out)}
 }
 
-// next reads n events, each as its type, action and attributes, but for those that differ
-// from run to run.
+// next reads n events as type, action and attributes, without the attributes that differ from run
+// to run.
 func (w *watch) next(t *testing.T, n int) (all []string) {
 	t.Helper()
 	for range n {

@@ -25,8 +25,8 @@ import (
 	"github.com/fre-engine/fre/registry"
 )
 
-// askedRegistry is a registry that the users of logins ("name:password") may use, and
-// nobody else. It notes who came.
+// askedRegistry is a registry for the given logins ("name:password") only. It notes the names of
+// its clients.
 type askedRegistry struct {
 	host string
 	mu   sync.Mutex
@@ -62,7 +62,7 @@ func askRegistry(t *testing.T, logins ...string) *askedRegistry {
 	return a
 }
 
-// onlyAs fails unless all who came with a name since the last time had this one.
+// onlyAs fails unless every login since the last call had the given name.
 func (a *askedRegistry) onlyAs(t *testing.T, name string) {
 	t.Helper()
 	a.mu.Lock()
@@ -74,7 +74,7 @@ func (a *askedRegistry) onlyAs(t *testing.T, name string) {
 	a.came = map[string]bool{}
 }
 
-// dockerConfig makes a docker configuration of that user's, for whom the directory is.
+// dockerConfig makes a docker configuration that belongs to a user.
 func dockerConfig(t *testing.T, dir string, uid int, config string) string {
 	t.Helper()
 	for _, err := range []error{
@@ -88,8 +88,8 @@ func dockerConfig(t *testing.T, dir string, uid int, config string) string {
 	return dir
 }
 
-// TestLogins: at a registry fre is who calls it, by that user's docker configuration
-// and helpers, and never the engine's user; nobody's password is in a log.
+// At a registry fre logs in as its caller, with the caller's docker configuration and helpers, and
+// never as the engine's user. No password appears in a log.
 func TestLogins(t *testing.T) {
 	fretest.RequireRoot(t)
 	const nobody = 65534
@@ -162,13 +162,13 @@ func TestLogins(t *testing.T) {
 	if asked, err := os.ReadFile(filepath.Join(bob, "asked")); err != nil || strings.TrimSpace(string(asked)) != fmt.Sprint(nobody) {
 		t.Errorf("the helper ran as %q (%v), want %d", asked, err, nobody)
 	}
-	// The image that a template stands on is fetched as who calls fre, too. What came
-	// with ann's login is not there for who has none: the engine goes as itself then.
+	// The base image of a template is pulled with the caller's login as well. A caller without a
+	// login does not get the image by ann's login: the engine uses its own.
 	try(ann, "", "push", "--as-image", "app:1", r.host+"/base:1")
 	r.onlyAs(t, "ann")
 	template := filepath.Join(dir, "template")
 	for _, err := range []error{
-		os.Mkdir(template, 0o755), os.Chown(template, nobody, nobody), os.WriteFile(filepath.Join(template, "run"), []byte("#!/function/program\n"), 0o755), // the base has it
+		os.Mkdir(template, 0o755), os.Chown(template, nobody, nobody), os.WriteFile(filepath.Join(template, "run"), []byte("#!/function/program\n"), 0o755), // the base has the program
 		os.WriteFile(filepath.Join(template, "fret.yaml"), fmt.Appendf(nil, "id: based\nbase: oci:%s/base:1\nruntime: native\nhandler: run\n", r.host), 0o644),
 	} {
 		if err != nil {

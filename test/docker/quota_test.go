@@ -11,9 +11,8 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// TestQuota: containers count against the quotas of the tenant that their label names. The
-// client shows what was refused, why, and what to do; an engine that was killed counts what
-// it runs again, and nothing else.
+// Containers count against the quotas of the tenant in their label. The client shows the refused
+// object, the reason and the next step. After a crash only the containers that run again count.
 func TestQuota(t *testing.T) {
 	for _, client := range clients(t) {
 		t.Run(strings.ReplaceAll(strings.Trim(client, "/"), "/", "-"), func(t *testing.T) {
@@ -34,7 +33,7 @@ func TestQuota(t *testing.T) {
 				{words("create --network none -l fre.tenant=acme -m 64m --name two -i app orders"), 0, `.`, ``},
 				{words("start two"), 1, ``, full},
 				{words("create --network none -l fre.tenant=acme -m 256m app"), 1, ``, `quota of bytes of memory \(134217728\): .*-m`},
-				{words("run --rm --network none -m 64m app args x"), 0, `^x\n$`, ``}, // the tenant default's
+				{words("run --rm --network none -m 64m app args x"), 0, `^x\n$`, ``}, // of the tenant default
 				{words("ps -a --format {{.Names}}:{{.State}} --filter label=fre.tenant=acme"), 0, `^two:created\none:running\n$`, ``},
 			})
 			w.has(t, "1/1", "1", "67.1MB/134MB")
@@ -51,7 +50,7 @@ func TestQuota(t *testing.T) {
 				{words("start two"), 0, `two`, ``},
 				{run("--rm"), 125, ``, full},
 				{words("stop -t 0 two"), 0, `two`, ``},
-				{run("--rm"), 0, `^> ready\n$`, ``}, // it has no input, and ends
+				{run("--rm"), 0, `^> ready\n$`, ``}, // ends, because it has no input
 				{words("start two"), 0, `two`, ``},
 				{words("kill two"), 0, `two`, ``},
 			})
@@ -69,7 +68,7 @@ func (w *world) fre(t *testing.T, args string) string {
 	return out
 }
 
-// has looks at what acme has of its quotas.
+// has checks acme's usage of its quotas.
 func (w *world) has(t *testing.T, instances, containers, memory string) {
 	t.Helper()
 	out := w.fre(t, "tenant ls")

@@ -13,11 +13,11 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// privateRegistry is one that wants a login; its host and port.
+// privateRegistry runs a registry with a login and returns its host and port.
 func privateRegistry(t *testing.T, user, password string) string {
 	t.Helper()
 	behind := &url.URL{Scheme: "http", Host: fretest.Registry(t)}
-	// Host stays: the registry's answers name it.
+	// Host stays, because the registry's answers name it.
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = behind.Scheme, behind.Host }}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if u, p, _ := r.BasicAuth(); u != user || p != password {
@@ -33,8 +33,7 @@ func privateRegistry(t *testing.T, user, password string) string {
 
 func TestRegistry(t *testing.T) { each(t, nil, (*world).testRegistry) }
 
-// testRegistry: an image goes to a private registry and comes back by its name
-// and by its digest.
+// testRegistry: an image goes to a private registry and comes back by name and by digest.
 func (w *world) testRegistry(t *testing.T) {
 	t.Helper()
 	w.app(t)
@@ -58,7 +57,7 @@ func (w *world) testRegistry(t *testing.T) {
 	w.run(t, []line{
 		{[]string{"inspect", "--format", "{{json .RepoDigests}}", "app"}, 0, `^\["` + regexp.QuoteMeta(remote) + `"\]\n$`, ``},
 		{[]string{"images", "--digests", "--format", "{{.Repository}} {{.Tag}} {{.Digest}}"}, 0, `(?m)^` + regexp.QuoteMeta(name+" 2 "+digest) + `$`, ``},
-		// The one goes with the other.
+		// The digest goes with the tag.
 		{[]string{"rmi", name + ":2"}, 0, `^Untagged: ` + name + `:2\nUntagged: ` + remote + `\n$`, ``},
 		{[]string{"inspect", remote}, 1, `^\[\]\n$`, `(?i)no such`},
 		{words("rmi app"), 0, `Deleted: ` + id, ``},
@@ -70,7 +69,7 @@ func (w *world) testRegistry(t *testing.T) {
 		{[]string{"run", "--rm", "--network", "none", name + ":2"}, 0, `^by\|default\n$`, ``},
 		{[]string{"rmi", name + ":2"}, 0, `Untagged: ` + remote + `\nDeleted: ` + id, ``},
 
-		// By its digest, which run pulls by itself.
+		// By digest; docker run pulls by itself.
 		{[]string{"run", "--rm", "--network", "none", remote}, 0, `^by\|default\n$`, `Downloaded newer image for ` + remote},
 		{[]string{"run", "--pull", "never", "--rm", "--network", "none", remote}, 0, `^by\|default\n$`, ``},
 		{words("images --digests --format {{.Repository}}|{{.Tag}}|{{.Digest}}"), 0, `^` + name + `\|<none>\|` + digest + `\n$`, ``},
@@ -80,7 +79,7 @@ func (w *world) testRegistry(t *testing.T) {
 		{[]string{"rmi", remote}, 0, `^Untagged: ` + remote + `\nDeleted: ` + id + `\n$`, ``},
 		{[]string{"pull", "-q", name + "@sha256:" + strings.Repeat("0", 64)}, 1, ``, `(?i)not found|unknown`},
 
-		// One that has no other name is pruned.
+		// An image without another name is pruned.
 		{[]string{"pull", "-q", remote}, 0, `.`, ``},
 		{words("image prune -f"), 0, `(?is)untagged: ` + remote + `\ndeleted: ` + id + `.*reclaimed space: [1-9]`, ``},
 		{words("images -aq"), 0, ``, ``},

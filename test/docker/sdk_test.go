@@ -8,7 +8,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// TestSDK: the distribution's Python SDK does what it does with Docker.
+// The distribution's Python SDK works with FRE as with Docker.
 func TestSDK(t *testing.T) {
 	w := &world{Daemon: daemontest.Serve(t), client: clients(t)[0], config: t.TempDir()}
 	w.app(t)

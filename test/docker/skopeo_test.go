@@ -18,8 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// program runs one of the other tools that deal with images; scripts/deps.sh test
-// installs them.
+// program runs another image tool; scripts/deps.sh test installs the tools.
 func program(t *testing.T, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -31,9 +30,9 @@ func program(t *testing.T, name string, args ...string) (string, error) {
 	return strings.TrimSpace(out), err
 }
 
-// TestSkopeo: skopeo, umoci and runc, which are no relatives of ours, get on with the
-// registry that an engine serves: images go there and away in every form, with the
-// same digests, and what FRE built runs under runc as it is configured.
+// skopeo, umoci and runc, independent programs, work with an engine's registry. Images travel in
+// every form with the same digests, and an image built by FRE runs under runc with its
+// configuration.
 func TestSkopeo(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := daemontest.Dir(t)
@@ -91,7 +90,7 @@ func TestSkopeo(t *testing.T) {
 		return got
 	}
 
-	// What FRE built, as an image, to an OCI layout and from there.
+	// FRE's image to an OCI layout and back.
 	pushed := fre("push", "-q", "app:1", addr+"/lib/app:1", "--as-image")
 	if got := inspect("lib/app:1"); got.Digest != pushed || got.Os != "linux" || len(got.Layers) == 0 {
 		t.Errorf("skopeo inspects %+v, want digest %s", got, pushed)
@@ -114,7 +113,7 @@ func TestSkopeo(t *testing.T) {
 		t.Errorf("from the archive comes %s, from the registry %s", loaded, pulled)
 	}
 
-	// Tags, and their removal.
+	// Tags, and removal of a tag.
 	if diff := cmp.Diff([]string{"1", "2"}, tags("lib/app").Tags); diff != "" {
 		t.Errorf("tags (-want +got):\n%s", diff)
 	}
@@ -126,7 +125,7 @@ func TestSkopeo(t *testing.T) {
 		t.Errorf("what was removed is there: %s", out)
 	}
 
-	// From the layout umoci makes a bundle, which runc runs as the image says.
+	// umoci makes a bundle from the layout, and runc runs the bundle as the image says.
 	bundle := filepath.Join(dir, "bundle")
 	if _, err := program(t, "umoci", "unpack", "--image", layout+":1", bundle); err != nil {
 		t.Fatal(err)
@@ -153,7 +152,7 @@ func TestSkopeo(t *testing.T) {
 	}
 	id := filepath.Base(dir)
 	roots := filepath.Join(dir, "runc")
-	defer func() { _ = exec.Command("runc", "--root", roots, "delete", "--force", id).Run() }() // it has ended, if all is well
+	defer func() { _ = exec.Command("runc", "--root", roots, "delete", "--force", id).Run() }() // fails if the container ended by itself
 	if out, err := program(t, "runc", "--root", roots, "run", "--bundle", bundle, id); err != nil || out != "1000 1000 1000 1000 1" {
 		t.Errorf("runc run: %q, %v, want the function's user, as process 1", out, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// ordinary is a file system with a program, its user list, and a directory for
-// everyone's files, as docker import takes it.
+// ordinary is a file system for docker import, with a program, a user list, and a directory open to
+// all.
 func ordinary(t *testing.T) string {
 	t.Helper()
 	program, err := os.ReadFile(filepath.Join(fretest.Rootfs(t), "bin/prog"))
@@ -50,7 +50,7 @@ func ordinary(t *testing.T) string {
 	return out.String()
 }
 
-// app imports it as app:latest.
+// app imports the file system as app:latest.
 func (w *world) app(t *testing.T) {
 	t.Helper()
 	r := w.dockerWith(t, ordinary(t), "import", "-c", `ENTRYPOINT ["/bin/prog"]`, "-c", `CMD ["args", "by", "default"]`, "-c", "ENV FROM=image", "-c", "LABEL kind=app", "-", "app")

@@ -19,11 +19,10 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// within bounds every command, and each test of one that goes on; nothing measured depends on it.
+// within bounds each command and each watching client; no measurement depends on it.
 const within = 10 * time.Minute
 
-// clients are the docker clients of this host: that in PATH, and the
-// distribution's where another one hides it.
+// clients returns the docker clients of the host: the client in PATH and the distribution's.
 func clients(t *testing.T) []string {
 	t.Helper()
 	first, err := exec.LookPath("docker")
@@ -41,11 +40,10 @@ func clients(t *testing.T) []string {
 type world struct {
 	*testdaemon.Daemon
 	client, config string
-	version        string // of the API, that the client is to speak; "" for its own choice
+	version        string // API version for the client; "" means the client's choice
 }
 
-// each runs a test with every client, each with an engine of its own that has
-// these functions.
+// each runs a test with every client and a new engine with the given functions.
 func each(t *testing.T, functions []string, test func(*world, *testing.T)) {
 	t.Helper()
 	for _, client := range clients(t) {
@@ -59,7 +57,7 @@ func each(t *testing.T, functions []string, test func(*world, *testing.T)) {
 	}
 }
 
-// result is what a command has done.
+// result is the outcome of a command.
 type result struct {
 	stdout, stderr string
 	code           int
@@ -78,7 +76,7 @@ func (w *world) docker(t *testing.T, args ...string) result {
 	return w.dockerWith(t, "", args...)
 }
 
-// dockerWith is docker with a standard input.
+// dockerWith runs the client with standard input.
 func (w *world) dockerWith(t *testing.T, stdin string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -93,8 +91,7 @@ func (w *world) dockerWith(t *testing.T, stdin string, args ...string) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// ok runs the client, which must succeed, and returns its output without the
-// last newline.
+// ok runs the client, requires success, and returns the output without the last newline.
 func (w *world) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	r := w.docker(t, args...)
@@ -104,8 +101,8 @@ func (w *world) ok(t *testing.T, args ...string) string {
 	return strings.TrimSuffix(r.stdout, "\n")
 }
 
-// line is a command with what it must do. The patterns are regular expressions;
-// an empty one wants no output.
+// line is a command with its required outcome. The patterns are regular expressions; an empty
+// pattern requires empty output.
 type line struct {
 	args           []string
 	code           int
@@ -129,7 +126,7 @@ func (w *world) run(t *testing.T, lines []line) {
 
 func words(s string) []string { return strings.Fields(s) }
 
-// invoke calls a function and returns its answer.
+// invoke calls a function.
 func (w *world) invoke(t *testing.T, function, path, body string) {
 	t.Helper()
 	resp, err := http.Post(w.URL("/function/"+function+path), "text/plain", strings.NewReader(body))
@@ -142,7 +139,7 @@ func (w *world) invoke(t *testing.T, function, path, body string) {
 	}
 }
 
-// http is a client of the socket.
+// http returns an HTTP client for the Docker socket.
 func (w *world) http() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

@@ -26,23 +26,22 @@ import (
 )
 
 const (
-	// atMostChaos is how much slower a warm call may become beside misbehaviour on the
-	// data path, as atMost.
+	// atMostChaos bounds the slowdown of a warm call beside misbehaviour on the data path, as
+	// atMost does.
 	atMostChaos = 3.0
-	roundsChaos = 20 // are measured at most, beside each
-	// drip is how often a slow client sends or takes a byte.
+	roundsChaos = 20 // the most measured rounds beside each misbehaviour
+	// drip is the time between two bytes of a slow client.
 	drip = 100 * time.Millisecond
-	// pace is how often a client that comes again and again does.
+	// pace is the time between two attempts of a client.
 	pace = 500 * time.Millisecond
 )
 
-// exchange is what a client does with the gateway from its first byte to its last; ctx
-// says for how long it is to go on with what would not end by itself. It returns an
-// error if what came was not what should have.
+// exchange is a client's whole conversation with the gateway. ctx bounds an exchange that would not
+// end by itself. A wrong answer is an error.
 type exchange func(ctx context.Context, w *world) error
 
-// misbehaviours are of clients and functions, each of which a client of its own tries
-// again and again.
+// misbehaviours are of clients and functions. A client for each exchange repeats the exchange again
+// and again.
 var misbehaviours = []struct {
 	name  string
 	tries []exchange
@@ -106,9 +105,8 @@ var misbehaviours = []struct {
 	{"datagrams", []exchange{flood}},
 }
 
-// TestChaos lets clients and functions misbehave on the data path. Whatever they do,
-// each exchange ends, as it should; a neighbour answers all the time, at most three
-// times slower; and nothing of it stays.
+// Misbehaving clients and functions on the data path harm nobody: each exchange ends correctly, a
+// neighbour answers all the time and at most three times slower, and the engine keeps no leftovers.
 func TestChaos(t *testing.T) {
 	w := newWorld(t, serveChaos(t))
 	w.measure(t) // warms up
@@ -140,19 +138,19 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// serveChaos runs an engine with the functions of misbehaviours, a neighbour called victim,
-// and more.
+// serveChaos runs an engine with the functions of misbehaviours, a neighbour called victim, and
+// more.
 func serveChaos(t *testing.T, more ...testdaemon.Function) *testdaemon.Daemon {
 	t.Helper()
 	brief, native := image.Config{}, image.Config{Protocol: image.ProtocolStdio}
-	printer := native // which has the time it takes: the machine may have more to do
+	printer := native // without a time limit of its own, because the machine may be busy
 	brief.Resources.Timeout, native.Resources.Timeout = time.Second, 2*time.Second
 	fn, liar := image.Config{}, image.Config{}
 	for _, c := range []*image.Config{&fn, &liar, &brief, &native, &printer} {
 		c.Tenant, c.Instances.Max, c.Instances.Idle = "chaos", 4, time.Second
 		c.Resources.CPUMillis = 250
 	}
-	liar.Instances.Max = 1 // so that it is asked about what it has answered
+	liar.Instances.Max = 1 // so that the same instance gets the second request
 	return daemontest.Serve(t, append(more,
 		testdaemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
 		testdaemon.Function{Name: "fn", Config: fn},
@@ -163,8 +161,8 @@ func serveChaos(t *testing.T, more ...testdaemon.Function) *testdaemon.Daemon {
 	)...)
 }
 
-// misbehave has each exchange tried by a client of its own, again and again, until it is
-// stopped: then each ends.
+// misbehave repeats each exchange with a client of its own. stop ends the exchanges and waits for
+// the clients.
 func (w *world) misbehave(t *testing.T, tries []exchange) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -194,8 +192,8 @@ func (w *world) misbehave(t *testing.T, tries []exchange) (stop func()) {
 	}
 }
 
-// dial connects to the gateway. A connection that is small takes little of an answer
-// that is not read. All that a client does on it ends within a bound.
+// dial connects to the gateway. A small connection buffers little of an unread answer. The deadline
+// bounds everything on the connection.
 func (w *world) dial(small bool) (*net.TCPConn, error) {
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if small {
@@ -210,7 +208,7 @@ func (w *world) dial(small bool) (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), conn.SetDeadline(time.Now().Add(within))
 }
 
-// get asks for a path on a connection of its own, which closing the body closes.
+// get asks for a path on a new connection; closing the body closes the connection.
 func (w *world) get(path string, small bool) (*http.Response, error) {
 	conn, err := w.dial(small)
 	if err != nil {
@@ -230,7 +228,7 @@ func (w *world) get(path string, small bool) (*http.Response, error) {
 	return nil, fmt.Errorf("GET %s: %w", path, err)
 }
 
-// pattern is what the functions' bodies consist of.
+// pattern is repeated in the functions' bodies.
 const pattern = "0123456789abcdef"
 
 // checkBody reads a body that begins at offset at of the pattern.
@@ -252,7 +250,7 @@ func checkBody(body io.Reader, at int) (n int, err error) {
 	}
 }
 
-// readSlowly reads byte by byte while it may, then all the rest.
+// readSlowly reads byte by byte until ctx ends, then the rest.
 func readSlowly(path string, size int) exchange {
 	return func(ctx context.Context, w *world) error {
 		resp, err := w.get(path, true)
@@ -280,8 +278,8 @@ func readSlowly(path string, size int) exchange {
 	}
 }
 
-// takeNothing reads nothing of an answer until its function's time, a second, must be
-// over, and finds it broken off.
+// takeNothing reads no byte until the function's time limit, a second, is over. The answer must
+// break off.
 func takeNothing(path string) exchange {
 	return func(_ context.Context, w *world) error {
 		resp, err := w.get(path, true)
@@ -297,7 +295,7 @@ func takeNothing(path string) exchange {
 	}
 }
 
-// writeSlowly sends a body byte by byte while it may, then all the rest, and wants it
+// writeSlowly sends a body byte by byte until ctx ends, then the rest, and requires the same body
 // back.
 func writeSlowly(path string) exchange {
 	return func(ctx context.Context, w *world) error {
@@ -338,8 +336,8 @@ func writeSlowly(path string) exchange {
 	}
 }
 
-// refusedSlowly sends a head, then one piece after the other of what follows, until it is
-// answered, with that status.
+// refusedSlowly sends a head, then piece after piece, until an answer with the given status
+// arrives.
 func refusedSlowly(head, more string, status int) exchange {
 	return func(_ context.Context, w *world) error {
 		conn, err := w.dial(false)
@@ -369,7 +367,7 @@ func refusedSlowly(head, more string, status int) exchange {
 			if head == "" {
 				piece = more[n : n+1]
 			}
-			_, _ = io.WriteString(conn, piece) // fails once it is refused, with the answer on its way
+			_, _ = io.WriteString(conn, piece) // fails after the refusal, with the answer on the way
 			select {
 			case a := <-answered:
 				if a.err != nil || a.resp.StatusCode != status {
@@ -382,8 +380,8 @@ func refusedSlowly(head, more string, status int) exchange {
 	}
 }
 
-// reset ends a connection by RST, hangUp by FIN if all was read; halfClose says that
-// nothing more will be sent, and waits for the end.
+// reset ends a connection by RST. hangUp ends it by FIN if all input was read. halfClose shuts down
+// the sending side and waits for the end.
 func reset(conn *net.TCPConn) error  { return errors.Join(conn.SetLinger(0), conn.Close()) }
 func hangUp(conn *net.TCPConn) error { return conn.Close() }
 func halfClose(conn *net.TCPConn) error {
@@ -391,14 +389,14 @@ func halfClose(conn *net.TCPConn) error {
 		return err
 	}
 	_, err := io.Copy(io.Discard, conn)
-	if errors.Is(err, unix.ECONNRESET) { // the server has not read all that was sent
+	if errors.Is(err, unix.ECONNRESET) { // the server left input unread
 		err = nil
 	}
 	return errors.Join(err, conn.Close())
 }
 
-// vanish sends a request and some of its body, reads some of the answer where there is no
-// body, and goes.
+// vanish sends a request with a part of the body, or reads a part of the answer to a request
+// without body, and disconnects.
 func vanish(head, body string, by func(*net.TCPConn) error) exchange {
 	return func(_ context.Context, w *world) error {
 		conn, err := w.dial(false)
@@ -418,7 +416,7 @@ func vanish(head, body string, by func(*net.TCPConn) error) exchange {
 	}
 }
 
-// overHTTP2 has ask done with a client of HTTP/2 that has a connection of its own.
+// overHTTP2 calls ask with an HTTP/2 client on a connection of its own.
 func (w *world) overHTTP2(ask func(*http.Client) error) error {
 	tr := &http.Transport{Protocols: new(http.Protocols)}
 	tr.Protocols.SetUnencryptedHTTP2(true)
@@ -426,8 +424,8 @@ func (w *world) overHTTP2(ask func(*http.Client) error) error {
 	return ask(&http.Client{Transport: tr, Timeout: within})
 }
 
-// resetStream resets a request of HTTP/2 in the middle of its body, if that has so many
-// bytes, else in the middle of its answer's; the connection's next request is answered.
+// resetStream resets an HTTP/2 request: after sent bytes of the body, or in the middle of the
+// answer if sent is 0. The next request on the connection must get an answer.
 func resetStream(path string, sent int) exchange {
 	return func(_ context.Context, w *world) error {
 		return w.overHTTP2(func(client *http.Client) error {
@@ -466,7 +464,7 @@ func resetStream(path string, sent int) exchange {
 	}
 }
 
-// broken wants an answer that begins well and breaks off.
+// broken requires an answer that begins well and breaks off.
 func broken(path string) exchange {
 	return func(_ context.Context, w *world) error {
 		resp, err := w.get(path, false)
@@ -478,7 +476,7 @@ func broken(path string) exchange {
 	}
 }
 
-// brokenStream is the same over HTTP/2.
+// brokenStream is broken over HTTP/2.
 func brokenStream(path string) exchange {
 	return func(_ context.Context, w *world) error {
 		return w.overHTTP2(func(client *http.Client) error {
@@ -494,7 +492,7 @@ func brokenStream(path string) exchange {
 
 func wantBroken(path string, resp *http.Response) error {
 	switch resp.StatusCode {
-	case http.StatusGatewayTimeout, http.StatusServiceUnavailable: // others were first, for all the time it has
+	case http.StatusGatewayTimeout, http.StatusServiceUnavailable: // other events took all the time of the function
 		_, err := io.Copy(io.Discard, resp.Body)
 		return err
 	}
@@ -509,7 +507,7 @@ func wantBroken(path string, resp *http.Response) error {
 	return nil
 }
 
-// whole wants an answer of that many bytes.
+// whole requires an answer of size bytes.
 func whole(path string, size int) exchange {
 	return func(_ context.Context, w *world) error {
 		resp, err := w.get(path, false)
@@ -524,7 +522,7 @@ func whole(path string, size int) exchange {
 	}
 }
 
-// status wants an answer of that status.
+// status requires an answer with the given status.
 func status(path string, want int) exchange {
 	return func(_ context.Context, w *world) error {
 		resp, err := w.get(path, false)
@@ -539,10 +537,9 @@ func status(path string, want int) exchange {
 	}
 }
 
-// truncated wants an answer to break off whose file becomes empty while the client takes
-// it.
+// truncated requires an answer to break off whose file is truncated during the transfer.
 func truncated(_ context.Context, w *world) error {
-	resp, err := w.get("/function/liar.chaos/file/truncated?8388608", true) // more than sockets hold
+	resp, err := w.get("/function/liar.chaos/file/truncated?8388608", true) // more than the sockets buffer
 	if err != nil {
 		return err
 	}
@@ -552,15 +549,14 @@ func truncated(_ context.Context, w *world) error {
 		return err
 	}
 	defer done.Body.Close()
-	if done.StatusCode != http.StatusNoContent { // the instance has been idle for too long, or another client was first
+	if done.StatusCode != http.StatusNoContent { // the instance was idle for too long, or another client was first
 		_, _ = io.Copy(io.Discard, resp.Body)
 		return nil
 	}
 	return wantBroken("truncated", resp)
 }
 
-// flood sends datagrams over the loopback interface, as fast as it goes, to somebody who
-// takes none.
+// flood sends datagrams over the loopback interface at full speed to a socket without a reader.
 func flood(ctx context.Context, w *world) error {
 	to, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

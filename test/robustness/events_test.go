@@ -23,7 +23,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// publish posts an asynchronous event and returns its id, "" where the engine is gone.
+// publish posts an asynchronous event and returns its id, or "" if the engine is gone.
 func publish(ctx context.Context, c *http.Client, url, body string) (id string, status int) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
@@ -44,8 +44,8 @@ func publish(ctx context.Context, c *http.Client, url, body string) (id string, 
 	return accepted.ID, resp.StatusCode
 }
 
-// Events that were acknowledged run, though the engine is killed again and again while they
-// are published and run; one that always fails ends among the dead letters, and is in nobody's way.
+// Acknowledged events run, even if the engine is killed again and again while events are published
+// and run. An event that always fails becomes a dead letter and delays no other event.
 func TestEventsOutliveKills(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -102,7 +102,7 @@ func TestEventsOutliveKills(t *testing.T) {
 			})
 		}
 		<-enough
-		d.Kill() // while others are on their way
+		d.Kill() // while further events are on the way
 		stop()
 		all.Wait()
 		d = daemontest.Start(t, cfg)

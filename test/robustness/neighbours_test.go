@@ -23,52 +23,51 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// within bounds what a test waits for; nothing measured depends on it.
+// within bounds the waits of a test; no measurement depends on it.
 const within = 2 * time.Minute
 
 const (
-	// atMost is how much slower a neighbour's warm calls may become under attack: the
-	// middle one and, but for patience, the 99th of a hundred.
+	// atMost bounds the slowdown of a neighbour's warm calls under attack: of the median and, apart
+	// from patience, of the 99th percentile.
 	atMost = 2.0
-	// atMostBusy is the same for a machine that is never left to the test: there is
-	// no CPU left for the neighbour then, and whose doing its wait is cannot be told.
+	// atMostBusy is the bound on a machine that is never idle: no CPU is left for the neighbour,
+	// and the cause of a delay is unknown.
 	atMostBusy = 20.0
-	// patience is what the 99th of a hundred may wait besides: a tick of the slowest
-	// kernels (HZ=100), for whose rest a kernel without preemption may let a waker wait.
-	// It is the machine's: beside a memory bomb the 99th percentile is 1.0 to 2.8 times
-	// the quiet one on one virtual machine, and 3.5 to 6, a tick of 4 ms, on another.
+	// patience is added to the bound of the 99th percentile: a tick of the slowest kernels
+	// (HZ=100), because a kernel without preemption may let a waker wait for the rest of a tick.
+	// The value depends on the machine: beside a memory bomb the 99th percentile is 1.0 to 2.8
+	// times the quiet value on one virtual machine, and 3.5 to 6 times, a tick of 4 ms, on another.
 	patience = 10 * time.Millisecond
 
-	// Two rounds on a quiet machine are enough to pass, and as many as this to fail: in
-	// a round, 6 of 600 calls decide on the 99th percentile.
+	// Two good rounds on a quiet machine pass; after enough rounds the test fails. In a round, 6 of
+	// 600 calls decide on the 99th percentile.
 	enough = 8
-	rounds = 12 // are measured at most
+	rounds = 12 // the most measured rounds
 	calls  = 600
-	// strangers is how much of one CPU others may use in a round that counts.
+	// strangers is the share of one CPU that other programs may use in a round that counts.
 	strangers = 0.15
 )
 
-// attackers are functions that do harm; each event is a process of the program of
-// internal/fretest/testdata/testprog, which the path tells what to do.
+// attackers are harmful functions. Each event is a process of internal/fretest/testprog, and the
+// path names the attack.
 var attackers = []struct {
 	name, path string
-	processes  int // it has made when it is measured
+	processes  int // processes of the attacker before the measurement begins
 	resources  template.Resources
 }{
 	{"fork bomb", "/copies?-1", 50, template.Resources{}},
-	{"memory bomb", "/eat?1000000000", 0, template.Resources{}}, // ends at once: again and again
+	{"memory bomb", "/eat?1000000000", 0, template.Resources{}}, // ends at once: repeated
 	{"memory held", "/eat?100000000", 0, template.Resources{}},
 	{"files", "/hoard", 50, template.Resources{}},
-	{"disk", "/churn?/tmp", 0, template.Resources{}}, // /work has no limit to fill it up to
+	{"disk", "/churn?/tmp", 0, template.Resources{}}, // /work has no limit to fill
 	{"cpu", "/spinall", 0, template.Resources{}},
 	{"log", "/flood", 0, template.Resources{}},
 	{"tree", "/copies?1000", 1000, template.Resources{Pids: 1100, MemoryBytes: 512 << 20}},
 }
 
-// TestNeighbours measures the warm calls of a function alone and beside each
-// attacker, in turns.
+// Warm calls of a function beside an attacker take at most twice as long as alone.
 func TestNeighbours(t *testing.T) {
-	// The victim is there from the first call to the last.
+	// The victim lives from the first call to the last.
 	functions := []testdaemon.Function{{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}}}
 	for i, a := range attackers {
 		a.resources.Timeout = within
@@ -108,8 +107,7 @@ func TestNeighbours(t *testing.T) {
 	w.untilQuiet(t, quiet)
 }
 
-// times are of the warm calls of a round: half of them took no longer than middle, 99
-// of a hundred no longer than slow.
+// times are the median and the 99th percentile of the warm calls in a round.
 type times struct{ middle, slow time.Duration }
 
 // series are the times of rounds.
@@ -119,8 +117,8 @@ func (s *series) add(quiet, attacked times) {
 	s.quiet, s.attacked = append(s.quiet, quiet), append(s.attacked, attacked)
 }
 
-// best returns the quiet rounds' typical times and the attack's best: the machine's own
-// noise makes a round slower, never faster. There is a round of each.
+// best returns the median of the quiet rounds and the best of the attacked rounds: noise of the
+// machine makes a round slower, never faster. Each list needs a round.
 func (s *series) best() (quiet, attacked times) {
 	of := func(rounds []times, which func(times) time.Duration, n int) time.Duration {
 		var all []time.Duration
@@ -135,15 +133,14 @@ func (s *series) best() (quiet, attacked times) {
 	return times{of(s.quiet, middle, half), of(s.quiet, slow, half)}, times{of(s.attacked, middle, 0), of(s.attacked, slow, 0)}
 }
 
-// within tells whether the attack's times are at most that many times the quiet ones,
-// and its slow calls at most that much more.
+// within reports whether the attacked times are at most most times the quiet times, and the slow
+// calls at most more above that.
 func (s *series) within(most float64, more time.Duration) bool {
 	quiet, attacked := s.best()
 	return float64(attacked.middle) <= most*float64(quiet.middle) && float64(attacked.slow) <= most*float64(quiet.slow)+float64(more)
 }
 
-// check says what was measured, and fails the test if the neighbour had to wait for too
-// long.
+// check logs the measurement and fails the test if the neighbour waited too long.
 func (s *series) check(t *testing.T, most float64) {
 	t.Helper()
 	quiet, attacked := s.best()
@@ -184,8 +181,7 @@ func (w *world) measure(t testing.TB) times {
 	return times{took[len(took)/2], took[len(took)*99/100]}
 }
 
-// measureQuiet also returns how much of a CPU others than the test and its engine
-// used meanwhile.
+// measureQuiet also returns the share of a CPU that other programs used meanwhile.
 func (w *world) measureQuiet(t testing.TB) (round times, others float64) {
 	t.Helper()
 	began, busy, own := time.Now(), cpuTime(t), w.ownTime(t)
@@ -196,7 +192,7 @@ func (w *world) measureQuiet(t testing.TB) (round times, others float64) {
 // tick is the unit of /proc's times: USER_HZ is 100 everywhere.
 const tick = time.Second / 100
 
-// cpuTime is for how long the machine's CPUs were not idle, in all.
+// cpuTime returns the busy time of all CPUs.
 func cpuTime(t testing.TB) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile("/proc/stat")
@@ -210,7 +206,7 @@ func cpuTime(t testing.TB) time.Duration {
 	return time.Duration(user+nice+system+irq+softirq+steal) * tick
 }
 
-// ownTime is what the test, its engine and all below that used.
+// ownTime returns the CPU time of the test, the engine and the engine's descendants.
 func (w *world) ownTime(t testing.TB) time.Duration {
 	t.Helper()
 	pids := []int{os.Getpid(), w.d.PID()}
@@ -221,10 +217,10 @@ func (w *world) ownTime(t testing.TB) time.Duration {
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
-			continue // it has ended
+			continue // ended
 		}
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from field 3 on
-		for _, field := range fields[11:15] {                                     // utime, stime, and those of children waited for
+		for _, field := range fields[11:15] {                                     // utime, stime, cutime, cstime
 			n, err := strconv.ParseInt(field, 10, 64)
 			if err != nil {
 				t.Fatal(err)
@@ -235,9 +231,8 @@ func (w *world) ownTime(t testing.TB) time.Duration {
 	return time.Duration(sum) * tick
 }
 
-// attack calls the attacker for as long as it is not stopped, and returns once it
-// is in its sandbox and the engine has that many processes below it. An event that
-// ends is sent again.
+// attack calls the attacker until stop, again after each end. It returns once the attacker is in a
+// sandbox and the engine has the given number of processes.
 func (w *world) attack(t testing.TB, name, path string, processes int) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -282,17 +277,17 @@ func (w *world) until(t testing.TB, condition func() error) {
 	}
 }
 
-// holdings are what an engine has.
+// holdings are the resources of an engine.
 type holdings struct {
 	processes int   // of functions
-	parked    int   // that wait for a function, and spawners
-	cgroups   int   // but for those of parked sandboxes
-	files     int   // open ones but for those of parked sandboxes and cgroups
+	parked    int   // parked sandboxes and spawners
+	cgroups   int   // without the cgroups of parked sandboxes
+	files     int   // open files, without the files of parked sandboxes and cgroups
 	memory    int64 // bytes
 }
 
-// parkedFiles is how many files the engine has open for each parked sandbox: its
-// pidfd, socket, pipe, network namespace and directory.
+// parkedFiles is the number of the engine's open files for each parked sandbox: pidfd, socket,
+// pipe, network namespace and directory.
 const parkedFiles = 5
 
 func (w *world) holdings(t testing.TB) holdings {
@@ -308,9 +303,10 @@ func (w *world) holdings(t testing.TB) holdings {
 	for _, e := range entries {
 		path, err := os.Readlink(filepath.Join(fds, e.Name()))
 		if err != nil {
-			continue // it has been closed
+			continue // closed
 		}
-		// One on v2, on v1 one of each controller: /sys/fs/cgroup/pids/fre-1a2b/17/tasks
+		// cgroup v2 has one directory, cgroup v1 a directory for each controller:
+		// /sys/fs/cgroup/pids/fre-1a2b/17/tasks
 		if dir, ok := strings.CutPrefix(filepath.Dir(path), "/sys/fs/cgroup/"); ok {
 			cgroups[dir[max(strings.Index(dir, "fre-"), 0):]] = true
 			continue
@@ -331,13 +327,11 @@ func (w *world) holdings(t testing.TB) holdings {
 	return h
 }
 
-// roomy is what an engine may have more than it had: pools, connections and
-// buffers of what has just been. Pools of parked sandboxes and cgroups grow with the starts of
-// the last minutes.
+// roomy is the growth that an engine may show: pools, connections and buffers of recent work. The
+// pools of parked sandboxes and cgroups grow with the starts of the last minutes.
 var roomy = holdings{parked: 64, cgroups: 256, files: 100, memory: 64 << 20}
 
-// untilQuiet waits until nothing of an attack is left, and the victim, which is
-// there all the time, is.
+// untilQuiet waits until no leftovers of an attack remain and only the victim runs.
 func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 	t.Helper()
 	w.until(t, func() error {
@@ -361,7 +355,8 @@ func (w *world) untilQuiet(t testing.TB, quiet holdings) {
 	})
 }
 
-// metric is the value of one of the engine's metrics, named with its labels; 0 without.
+// metric returns the value of an engine's metric, named with its labels, or 0 if the metric is
+// missing.
 func (w *world) metric(t testing.TB, name string) float64 {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodGet, w.d.URL("/metrics"), nil)

@@ -18,17 +18,16 @@ import (
 )
 
 const (
-	// goodput is the least part of its capacity that a function must do while it is
-	// asked for three times as much. It does all of it where the client has a CPU to
-	// itself (make bench-data); here both share two with whoever else is there.
+	// goodput is the least part of its capacity that a function must reach under three times the
+	// load. With a CPU for the client (make bench-data) the function reaches all of it; here client
+	// and function share two CPUs with other programs.
 	goodput = 0.5
 
 	asking = 3 * time.Second
 )
 
-// TestOverload asks one function for three times as much as it can do: it goes on with
-// what it can, all else is refused with a reason, nobody is left waiting, another
-// function answers, and so does the engine itself.
+// Asked for three times its capacity, a function still does its part, and the engine refuses the
+// rest with a reason. No client is left waiting; another function and the engine itself answer.
 func TestOverload(t *testing.T) {
 	w := newWorld(t, daemontest.Serve(t,
 		testdaemon.Function{Name: "victim", Config: image.Config{Instances: template.Instances{Idle: time.Hour}}},
@@ -65,7 +64,7 @@ func TestOverload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	capacity = min(capacity, alone()) // others may have come meanwhile, or gone
+	capacity = min(capacity, alone()) // the load of other programs may have changed
 	served, refused := busy.ByStatus["200"], busy.ByStatus["503"]
 	rate := float64(served.Count) / asking.Seconds()
 	t.Logf("capacity %.0f/s; asked for %.0f/s: %.2f of capacity, p99 %v; refused %d, p99 %v",
@@ -88,7 +87,7 @@ func TestOverload(t *testing.T) {
 	})
 }
 
-// report is the part of a report of fre-bench that the test reads.
+// report is the part of a fre-bench report that the test reads.
 type report struct {
 	Unfinished  uint64            `json:"unfinished"`
 	ErrorCounts map[string]uint64 `json:"error_counts"`
@@ -103,8 +102,8 @@ type report struct {
 	} `json:"metrics"`
 }
 
-// bench calls the slow function with fre-bench, which make builds beside fre. The package of the load
-// generator belongs to the module bench, and FRE's own module imports no package of bench.
+// bench calls the slow function with fre-bench, which make builds beside fre. The load generator
+// belongs to the module bench, and FRE's own module imports no package of bench.
 func (w *world) bench(t *testing.T, args ...string) (r report, err error) {
 	t.Helper()
 	program := filepath.Join(filepath.Dir(daemontest.Bin(t)), "fre-bench")
@@ -117,8 +116,8 @@ func (w *world) bench(t *testing.T, args ...string) (r report, err error) {
 	return r, err
 }
 
-// untilRefused calls the slow function until it is too much, which has to be said with
-// when to come again and why.
+// untilRefused calls the slow function until the engine refuses. The refusal must have a reason and
+// Retry-After.
 func (w *world) untilRefused(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	for {
@@ -128,7 +127,7 @@ func (w *world) untilRefused(t *testing.T, done <-chan struct{}) {
 			case <-done:
 				t.Error("it was never too much")
 				return
-			case <-time.After(rand.N(20 * time.Millisecond)): // who asks again at once finds the place it has just left
+			case <-time.After(rand.N(20 * time.Millisecond)): // an immediate retry would find the place that it just left
 				continue
 			}
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// engineLog keeps what an engine logs.
+// engineLog keeps the log of an engine.
 type engineLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -37,7 +37,7 @@ func (l *engineLog) Write(p []byte) (int, error) {
 
 var changeOfState = regexp.MustCompile(`msg=admission from=\w+ to=(\w+)`)
 
-// states are those that the engine has been in since its start.
+// states returns the engine's states since its start.
 func (l *engineLog) states() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,13 +48,12 @@ func (l *engineLog) states() []string {
 	return states
 }
 
-// TestPressure: clients that do not take their answers use up the memory for bodies.
-// From then on events that need more of it are refused at once, all others and health
-// and control calls go on; once the clients are gone, the engine returns to normal by
-// itself, through all its states.
+// When clients that read no answers use up the memory for bodies, the engine refuses at once only
+// events that need more memory. Other events, health checks and control calls continue. After the
+// clients disconnect, the engine returns to normal by itself, through all its states.
 func TestPressure(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	// Of 8 MiB one half goes to the beginnings of answers, the other to four that are longer.
+	// Half of the 8 MiB is for the beginnings of answers, the other half for four longer answers.
 	if err := os.WriteFile(config, []byte("buffers: {memory: 8MiB}\noverload: {min_free: 50, probe: 50ms}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +118,7 @@ func TestPressure(t *testing.T) {
 	if err := status("/healthz", http.StatusOK)(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	w.until(t, func() error { // an answer is out before it is counted
+	w.until(t, func() error { // the engine counts a refusal after the answer
 		if n := w.metric(t, `fre_admission_refused_total{reason="memory"}`); n < 3 {
 			return fmt.Errorf("%v refusals were counted, want 3", n)
 		}
@@ -141,7 +140,7 @@ func TestPressure(t *testing.T) {
 	holders = nil
 	w.untilQuiet(t, had)
 	want := []string{"normal", "degraded", "probing", "recovering", "normal"}
-	w.until(t, func() error { // a state counts before its line in the log
+	w.until(t, func() error { // a state changes before its log line
 		if states := log.states(); len(states) < len(want) {
 			return fmt.Errorf("states %v, want %v", states, want)
 		}

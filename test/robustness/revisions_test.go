@@ -19,10 +19,10 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// routing is what of a function's revisions a client was told.
+// routing is the acknowledged state of a function's revisions.
 type routing struct {
 	Newest  int
-	Percent map[string]int    // by revision, but for 0
+	Percent map[string]int    // by revision, without 0
 	Aliases map[string]string // alias → revision
 }
 
@@ -53,7 +53,7 @@ func (r routing) equal(o routing) bool {
 	return r.Newest == o.Newest && maps.Equal(r.Percent, o.Percent) && maps.Equal(r.Aliases, o.Aliases)
 }
 
-// next makes one change, by turns each kind of them, and says how it would be after it.
+// next makes a change, each kind in turn, and returns the state after the change.
 func (r routing) next(ctx context.Context, cl *client.Client, turn int) (want routing, err error) {
 	want = routing{r.Newest, maps.Clone(r.Percent), maps.Clone(r.Aliases)}
 	newest := strconv.Itoa(r.Newest)
@@ -80,9 +80,8 @@ func (r routing) next(ctx context.Context, cl *client.Client, turn int) (want ro
 	return want, err
 }
 
-// What was acknowledged of deployments, splits, aliases and rollbacks is there after the
-// engine was killed in the middle of the next one; that one is there whole or not at all, and
-// wherever events may go they are answered.
+// Acknowledged deployments, splits, aliases and rollbacks survive a kill of the engine during the
+// next change. That change is there whole or not at all, and each revision with traffic answers.
 func TestRevisionsOutliveKills(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)
@@ -96,7 +95,7 @@ func TestRevisionsOutliveKills(t *testing.T) {
 	d := daemontest.Start(t, cfg)
 	t.Cleanup(func() { daemontest.Stop(t, d) })
 	cl := client.New(d.Socket())
-	for range 2 { // so that there is one before the newest
+	for range 2 { // so that a revision before the newest exists
 		if _, err := cl.Functions().Deploy(t.Context(), api.DeployRequest{Image: "fn:1", Name: "fn"}); err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +125,7 @@ func TestRevisionsOutliveKills(t *testing.T) {
 			under <- result{want, err}
 		}()
 		<-begun
-		for range random.IntN(4) { // the change gets as far as these take
+		for range random.IntN(4) { // the random calls let the change get further
 			if _, err := cl.Version(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +155,7 @@ func TestRevisionsOutliveKills(t *testing.T) {
 	cl.Close()
 }
 
-// answered calls every revision that events may go to.
+// answered calls every revision that can get events.
 func answered(t *testing.T, d *testdaemon.Daemon, r routing) {
 	t.Helper()
 	paths := []string{"fn"}

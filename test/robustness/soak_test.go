@@ -22,16 +22,16 @@ import (
 
 const (
 	soakClients = 8
-	soakPace    = 20 * time.Millisecond  // from one exchange of a client's to its next, at least
-	soakSlow    = 500 * time.Millisecond // what goes on for as long as it may, may for this long
+	soakPace    = 20 * time.Millisecond  // the least time between two exchanges of a client
+	soakSlow    = 500 * time.Millisecond // the time for an exchange that would not end by itself
 	soakSamples = 10 * time.Second
 )
 
-// soakRoom is what there may be more of what roomy does not count: the pools of what has
-// just been have some, each parked sandbox a mount.
+// soakRoom is the allowed growth in resources outside roomy: goroutines of recent work's pools, and
+// a mount of each parked sandbox.
 var soakRoom = map[string]int64{"goroutine": 3 * int64(roomy.parked), "mount": int64(roomy.parked)}
 
-// well are exchanges that nothing is wrong with.
+// well are correct exchanges.
 var well = []exchange{
 	whole("/function/fn.chaos/stream?1048576", 1<<20),
 	whole("/function/fn.chaos/large", 1<<20),
@@ -46,7 +46,7 @@ var well = []exchange{
 	wholeStream("/function/fn.chaos/large", 1<<20),
 }
 
-// echo sends a body and wants it back.
+// echo sends a body and requires the same body back.
 func echo(name string, size int) exchange {
 	return func(_ context.Context, w *world) error {
 		body := strings.Repeat("x", size)
@@ -58,7 +58,7 @@ func echo(name string, size int) exchange {
 	}
 }
 
-// wholeStream wants an answer of that many bytes over HTTP/2.
+// wholeStream requires an answer of size bytes over HTTP/2.
 func wholeStream(path string, size int) exchange {
 	return func(_ context.Context, w *world) error {
 		return w.overHTTP2(func(client *http.Client) error {
@@ -75,13 +75,12 @@ func wholeStream(path string, size int) exchange {
 	}
 }
 
-// TestSoak loads an engine with everything that TestChaos knows, beside what is well and
-// functions that are deployed anew, for FRE_SOAK (two seconds if not given). What the
-// engine holds once it is quiet again must be no more than before.
+// After a long mixed load the engine holds no more than before. The load is everything of
+// TestChaos, correct exchanges and repeated deployments, for FRE_SOAK (default two seconds).
 //
-// FRE_SOAK_TEMPLATES names templates, "python-hello node-hello", which are built and
-// called, too, and taken away after: a Python function whose import took long has a fork
-// server, which stays for half an hour (docs/fork-server.md) but no longer than the function.
+// FRE_SOAK_TEMPLATES names templates, such as "python-hello node-hello", to build, call and remove
+// as well: a Python function with a slow import has a fork server, which stays for half an hour
+// (docs/fork-server.md) but no longer than the function.
 func TestSoak(t *testing.T) {
 	duration := 2 * time.Second
 	if text := os.Getenv("FRE_SOAK"); text != "" {
@@ -143,13 +142,13 @@ func TestSoak(t *testing.T) {
 	t.Logf("stops for collections of garbage: p50 %v, p99 %v, longest %v", w.pause(t, "0.5"), w.pause(t, "0.99"), w.pause(t, "1"))
 }
 
-// copied is a copy of one of templates/.
+// copied is a copy of a template from templates/.
 type copied struct {
 	name, dir string
-	call      exchange // its case
+	call      exchange // the template's test case
 }
 
-// readTemplate copies one of templates/, for instances that do not stay.
+// readTemplate copies a template from templates/ and gives its instances a short idle time.
 func (w *world) readTemplate(t *testing.T, name string) copied {
 	t.Helper()
 	source, err := filepath.Abs(filepath.Join("../../templates", name))
@@ -194,8 +193,8 @@ func (w *world) readTemplate(t *testing.T, name string) copied {
 	}}
 }
 
-// load has clients try exchanges in random order, and calls now and then what is not nil;
-// it returns how many were tried.
+// load runs clients with exchanges in random order, and calls now from time to time unless now is
+// nil. It returns the number of exchanges.
 func (w *world) load(t *testing.T, duration time.Duration, tries []exchange, now func()) (count int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
@@ -241,7 +240,7 @@ func (w *world) load(t *testing.T, duration time.Duration, tries []exchange, now
 	return count
 }
 
-// held is what the engine's program holds, by kind: counts, and bytes of memory.
+// held returns the holdings of the engine's process by kind: counts, and bytes of memory.
 func (w *world) held(t *testing.T) map[string]int64 {
 	t.Helper()
 	out, err := w.d.CLI(t.Context(), "debug", "leaks", "--format", "{{json .}}")
@@ -266,7 +265,7 @@ func (w *world) held(t *testing.T) map[string]int64 {
 	return held
 }
 
-// pause is a quantile of the engine's stops for garbage.
+// pause returns a quantile of the engine's garbage collection pauses.
 func (w *world) pause(t *testing.T, quantile string) time.Duration {
 	t.Helper()
 	return time.Duration(w.metric(t, fmt.Sprintf("fre_go_gc_pause_seconds{quantile=%q}", quantile)) * float64(time.Second))
