@@ -60,7 +60,7 @@ func TestPipeline(t *testing.T) {
 	r.mustCall("outer", "/", "inside another", "inside another")
 
 	r.mustPipeline("p", "g", "") // the first step answers with its received headers
-	resp, err := r.Invoke(t.Context(), "p", &Request{Method: "GET", Path: "/headers", Header: [][2]string{{"Host", "outside"}, {"X-A", "1"}, {"Connection", "close"}}})
+	resp, err := r.Invoke(t.Context(), "p", &Request{Method: "GET", Path: "/headers", Headers: [][2]string{{"Host", "outside"}, {"X-A", "1"}, {"Connection", "close"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestSlowBody(t *testing.T) {
 				change(c)
 				c.Instances.Max, c.Resources.Timeout = 1, time.Hour // an instance that is kept stays busy
 			})
-			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Size: -1})
+			resp, err := r.Invoke(t.Context(), "brief", &Request{Path: "/", Body: newBlockedBody("slow"), Length: -1})
 			if err == nil { // the function answers before the end of the body
 				_, err = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close() // the answer has ended already
