@@ -92,7 +92,7 @@ func (*controlPart) Open(_ context.Context, d *Daemon) error {
 // api configures the control API.
 func (d *Daemon) api() server.Config {
 	api := server.Config{
-		Engine: d.engine, Events: d.queue, Log: d.log, Version: d.cfg.Version, Scratch: d.store.MkdirScratch, Connections: d.memory, Access: d.records, Invoker: d.counted(), Agents: d.engine,
+		Engine: d.engine, Events: d.queue, Log: d.log, Version: d.cfg.Version, Scratch: d.store.MkdirScratch, Connections: d.memory, Access: d.records, Invoker: d.counted(), Agents: d.engine.Agents(),
 	}
 	if d.node != nil {
 		api.Nodes = d.node

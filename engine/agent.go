@@ -57,7 +57,7 @@ const (
 type AgentOptions struct {
 	Tenant   string
 	Image    string // name of a base, or an image; "agent" if empty
-	Snapshot string // an image made by SnapshotAgent with the first content of /work
+	Snapshot string // an image made by TakeSnapshot with the first content of /work
 
 	MemoryBytes, CPUMillis, WorkBytes int64
 	Network                           template.Network
@@ -85,11 +85,16 @@ type Agent struct {
 	WorkBytes int64 // limit of /work; 0: none
 }
 
-// agents is the table of all agents' sandboxes.
-type agents struct {
+// Agents is the table of all agents' sandboxes, safe for use by several goroutines. See
+// [Engine.Agents].
+type Agents struct {
+	e *Engine
+
 	mu   sync.Mutex
 	byID map[string]*agent
 }
+
+func newAgents(e *Engine) *Agents { return &Agents{e: e, byID: make(map[string]*agent)} }
 
 type agent struct {
 	f     *function
@@ -130,25 +135,25 @@ func (o *AgentOptions) complete() error {
 	return nil
 }
 
-// CreateAgent makes a sandbox and returns once its program runs. Errors: *template.FieldError,
+// Create makes a sandbox and returns once its program runs. Errors: *template.FieldError,
 // *QuotaError, fs.ErrNotExist for an unknown image or snapshot, and those of Invoke.
-func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error) {
-	if err := e.life.Begin(); err != nil {
+func (t *Agents) Create(ctx context.Context, o AgentOptions) (*Agent, error) {
+	if err := t.e.life.Begin(); err != nil {
 		return nil, err
 	}
-	defer e.life.Done()
+	defer t.e.life.Done()
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	defer e.cfg.Store.Hold()()
-	img, err := e.agentImage(ctx, &o)
+	defer t.e.cfg.Store.Hold()()
+	img, err := t.image(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
 	var snapshot *store.Image
 	if o.Snapshot != "" {
-		if snapshot, err = e.Snapshot(o.Snapshot); err == nil {
-			if of, _ := image.IsSnapshot(snapshot); of != o.Tenant || !e.cfg.Store.Use(snapshot.Digest) {
+		if snapshot, err = t.Snapshot(o.Snapshot); err == nil {
+			if of, _ := image.IsSnapshot(snapshot); of != o.Tenant || !t.e.cfg.Store.Use(snapshot.Digest) {
 				err = fmt.Errorf("snapshot %s: %w", o.Snapshot, fs.ErrNotExist)
 			}
 		}
@@ -156,35 +161,35 @@ func (e *Engine) CreateAgent(ctx context.Context, o AgentOptions) (*Agent, error
 			return nil, err
 		}
 	}
-	a, err := e.enterAgent(&o, img, snapshot)
+	a, err := t.enter(&o, img, snapshot)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.startAgent(ctx, a, snapshot); err != nil {
-		return nil, errors.Join(err, e.endAgent(a))
+	if err := t.start(ctx, a, snapshot); err != nil {
+		return nil, errors.Join(err, t.end(a))
 	}
 	a.mu.Lock()
-	a.used, a.timer = time.Now(), time.AfterFunc(min(a.idle, a.age), func() { e.expireAgent(a) })
+	a.used, a.timer = time.Now(), time.AfterFunc(min(a.idle, a.age), func() { t.expire(a) })
 	a.mu.Unlock()
 	return a.describe(), nil
 }
 
-// agentImage returns the requested image with the agent's program added.
-func (e *Engine) agentImage(ctx context.Context, o *AgentOptions) (*store.Image, error) {
-	b := e.cfg.Builder
+// image returns the requested image with the agent's program added.
+func (t *Agents) image(ctx context.Context, o *AgentOptions) (*store.Image, error) {
+	b := t.e.cfg.Builder
 	base := slices.ContainsFunc(b.Bases, func(b image.Base) bool { return b.Name == o.Image })
 	var of *store.Image
 	var err error
 	if base {
-		of, err = e.Base(ctx, o.Image, func(image.Event) {})
-	} else if of, err = e.cfg.Store.Image(o.Image); err == nil && !agentMayHave(of, o.Tenant) {
+		of, err = t.e.Base(ctx, o.Image, func(image.Event) {})
+	} else if of, err = t.e.cfg.Store.Image(o.Image); err == nil && !agentMayHave(of, o.Tenant) {
 		err = fmt.Errorf("image %s: %w", o.Image, fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, err
 	}
 	img, err := b.Agent(ctx, of)
-	if err == nil && !e.cfg.Store.Use(img.Digest) {
+	if err == nil && !t.e.cfg.Store.Use(img.Digest) {
 		err = fmt.Errorf("image %s is being removed: %w", o.Image, fs.ErrNotExist)
 	}
 	return img, err
@@ -198,23 +203,23 @@ func agentMayHave(img *store.Image, tenant string) bool {
 	return err == nil && cfg.Labels[image.LabelKind] != image.KindTools && (of == "" || of == tenant)
 }
 
-// enterAgent adds a sandbox to the table and counts its share of the tenant's quota of bytes.
-func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent, error) {
+// enter adds a sandbox to the table and counts its share of the tenant's quota of bytes.
+func (t *Agents) enter(o *AgentOptions, img, snapshot *store.Image) (*agent, error) {
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // it never fails
 	now := time.Now()
 	a := &agent{idle: o.Idle, age: o.Age, used: now, shown: Agent{
 		ID: "agent-" + hex.EncodeToString(random), Tenant: o.Tenant, Image: o.Image, Digest: img.Digest, Network: o.Network, Created: now.UTC(), By: o.By,
 		Resources: template.Resources{MemoryBytes: o.MemoryBytes, CPUMillis: o.CPUMillis, Pids: agentPids, TmpBytes: agentTmp, Files: agentFiles, Timeout: agentEventTime},
-		WorkBytes: cmp.Or(o.WorkBytes, e.cfg.Work.Of(o.Tenant)),
+		WorkBytes: cmp.Or(o.WorkBytes, t.e.cfg.Work.Of(o.Tenant)),
 	}}
 	if snapshot != nil {
 		a.shown.Snapshot = snapshot.Digest
 	}
-	e.agents.mu.Lock()
-	defer e.agents.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var count, taken int64
-	for _, other := range e.agents.byID {
+	for _, other := range t.byID {
 		if other.shown.Tenant == o.Tenant {
 			count++
 			taken += other.shown.WorkBytes
@@ -223,7 +228,7 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 	if count >= agentsOfTenant {
 		return nil, &QuotaError{Tenant: o.Tenant, What: "agents' sandboxes", Limit: agentsOfTenant}
 	}
-	if most := e.tenants.Quotas(o.Tenant).WorkBytes; most > 0 {
+	if most := t.e.tenants.Quotas(o.Tenant).WorkBytes; most > 0 {
 		if o.WorkBytes == 0 { // a quarter, so that several sandboxes fit
 			a.shown.WorkBytes = max(most/4, volume.MinBytes)
 		}
@@ -235,18 +240,18 @@ func (e *Engine) enterAgent(o *AgentOptions, img, snapshot *store.Image) (*agent
 		return nil, fmt.Errorf("agent's sandbox: %w", &template.FieldError{Field: "work_bytes", Message: fmt.Sprintf("the snapshot's files have %d bytes, and /work has a limit of %d", snapshot.Size, a.shown.WorkBytes)})
 	}
 	if a.shown.WorkBytes > 0 {
-		if err := e.volumes.CanLimit(); err != nil {
+		if err := t.e.volumes.CanLimit(); err != nil {
 			return nil, fmt.Errorf("agent's sandbox: %w", &template.FieldError{Field: "work_bytes", Message: err.Error()})
 		}
 	}
-	e.agents.byID[a.shown.ID] = a
+	t.byID[a.shown.ID] = a
 	return a, nil
 }
 
-// startAgent makes the files of an entered sandbox and starts its program.
-func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image) error {
+// start makes the files of an entered sandbox and starts its program.
+func (t *Agents) start(ctx context.Context, a *agent, snapshot *store.Image) error {
 	s := &a.shown
-	img, err := e.cfg.Store.Image(string(s.Digest))
+	img, err := t.e.cfg.Store.Image(string(s.Digest))
 	if err != nil {
 		return err
 	}
@@ -254,28 +259,28 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	if err != nil {
 		return err
 	}
-	if err := live.CheckLimits(e.cfg.Sandboxes, s.Resources); err != nil {
+	if err := live.CheckLimits(t.e.cfg.Sandboxes, s.Resources); err != nil {
 		return fmt.Errorf("agent's sandbox: %w", err)
 	}
-	user, err := e.tenants.User(s.Tenant)
+	user, err := t.e.tenants.User(s.Tenant)
 	if err != nil {
 		return err
 	}
 	id := int(user.HostBase + live.FunctionUID)
-	if e.tenants.MapErr == nil {
+	if t.e.tenants.MapErr == nil {
 		id = live.FunctionUID
 	}
-	work, err := e.tenants.AttachOther(s.ID, s.WorkBytes, id)
+	work, err := t.e.tenants.AttachOther(s.ID, s.WorkBytes, id)
 	if err != nil {
 		return err
 	}
 	if snapshot != nil {
-		if err := e.restore(ctx, work, snapshot, id); err != nil {
+		if err := t.restore(ctx, work, snapshot, id); err != nil {
 			return err
 		}
 	}
 	f := &function{
-		e: e, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
+		e: t.e, name: template.QualifiedName(s.ID, s.Tenant), plain: s.ID, revision: 1, template: img.Name, version: img.Version, image: img, deployed: s.Created, agent: true,
 		config: image.Config{
 			Base: s.Image, Args: image.AgentCommand(), Env: live.WithLimits(env, s.Resources), Protocol: image.ProtocolChannel, Tenant: s.Tenant,
 			Instances: template.Instances{Isolation: template.IsolationInstance, Concurrency: agentEvents, Max: 1, Idle: 2 * agentMostAge},
@@ -284,20 +289,20 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 		dir: "/work", user: user, work: work,
 		held:      heldAnswers{bytes: s.Resources.MemoryBytes},
 		instances: make(map[*instance]struct{}),
-		queue:     admission.NewQueue(e.cfg.Queue),
-		use:       e.tenants.Share(s.Tenant),
+		queue:     admission.NewQueue(t.e.cfg.Queue),
+		use:       t.e.tenants.Share(s.Tenant),
 	}
 	if _, err := f.spec(""); err != nil {
 		return fmt.Errorf("agent's sandbox: %w", err)
 	}
-	logs := filepath.Join(filepath.Dir(e.tenants.WorkPath(filepath.Join(temporaryName, s.ID))), "log")
-	if f.logs, err = live.OpenLog(logs, f.name, e.cfg.LogBytes, 1); err != nil {
+	logs := filepath.Join(filepath.Dir(t.e.tenants.WorkPath(filepath.Join(temporaryName, s.ID))), "log")
+	if f.logs, err = live.OpenLog(logs, f.name, t.e.cfg.LogBytes, 1); err != nil {
 		return err
 	}
 	f.measure()
-	e.agents.mu.Lock()
+	t.mu.Lock()
 	a.f = f
-	e.agents.mu.Unlock()
+	t.mu.Unlock()
 	l, err := f.lease(ctx, anyInstance)
 	if errors.Is(err, errRetired) { // removed meanwhile
 		return fmt.Errorf("%q: %w", s.ID, ErrNoAgent)
@@ -309,8 +314,8 @@ func (e *Engine) startAgent(ctx context.Context, a *agent, snapshot *store.Image
 	return nil
 }
 
-// endAgent removes a sandbox with all its files. Several calls are allowed.
-func (e *Engine) endAgent(a *agent) error {
+// end removes a sandbox with all its files. Several calls are allowed.
+func (t *Agents) end(a *agent) error {
 	a.mu.Lock()
 	first := !a.ended
 	a.ended = true
@@ -323,28 +328,28 @@ func (e *Engine) endAgent(a *agent) error {
 	}
 	if f := a.f; f != nil {
 		f.retire()
-		for _, b := range e.boxes.All() {
+		for _, b := range t.e.boxes.All() {
 			if b.Function == f.name {
 				b.Kill()
 				<-b.Gone()
 			}
 		}
 		f.logs.Close()
-		e.metrics.forget(f.name, 0)
+		t.e.metrics.forget(f.name, 0)
 	}
-	err := e.removeTemporary(a.shown.ID)
-	e.agents.mu.Lock()
-	delete(e.agents.byID, a.shown.ID) // last: the sandbox's bytes count until then
-	e.agents.mu.Unlock()
+	err := t.e.removeTemporary(a.shown.ID)
+	t.mu.Lock()
+	delete(t.byID, a.shown.ID) // last: the sandbox's bytes count until then
+	t.mu.Unlock()
 	return err
 }
 
-// expireAgent ends a sandbox after its lifetime, or sets the timer again.
-func (e *Engine) expireAgent(a *agent) {
-	if e.life.Begin() != nil {
+// expire ends a sandbox after its lifetime, or sets the timer again.
+func (t *Agents) expire(a *agent) {
+	if t.e.life.Begin() != nil {
 		return
 	}
-	defer e.life.Done()
+	defer t.e.life.Done()
 	a.mu.Lock()
 	left := time.Until(a.expiresLocked())
 	if left > 0 && !a.ended {
@@ -354,8 +359,8 @@ func (e *Engine) expireAgent(a *agent) {
 	if left > 0 {
 		return
 	}
-	if err := e.endAgent(a); err != nil {
-		e.log.Error("agent's sandbox not removed", "sandbox", a.shown.ID, "error", err)
+	if err := t.end(a); err != nil {
+		t.e.log.Error("agent's sandbox not removed", "sandbox", a.shown.ID, "error", err)
 	}
 }
 
@@ -384,7 +389,7 @@ func (a *agent) describe() *Agent {
 }
 
 // find returns a started sandbox, or ErrNoAgent.
-func (t *agents) find(id string) (*agent, error) {
+func (t *Agents) find(id string) (*agent, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	a := t.byID[id]
@@ -394,7 +399,7 @@ func (t *agents) find(id string) (*agent, error) {
 	return a, nil
 }
 
-func (t *agents) all() []*agent {
+func (t *Agents) all() []*agent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []*agent
@@ -406,10 +411,10 @@ func (t *agents) all() []*agent {
 	return out
 }
 
-// Agents lists the agents' sandboxes, oldest first.
-func (e *Engine) Agents() []*Agent {
+// List lists the agents' sandboxes, oldest first.
+func (t *Agents) List() []*Agent {
 	var out []*Agent
-	for _, a := range e.agents.all() {
+	for _, a := range t.all() {
 		out = append(out, a.describe())
 	}
 	slices.SortFunc(out, func(a, b *Agent) int {
@@ -418,9 +423,9 @@ func (e *Engine) Agents() []*Agent {
 	return out
 }
 
-// Agent describes a sandbox. Error: ErrNoAgent for an unknown id.
-func (e *Engine) Agent(id string) (*Agent, error) {
-	a, err := e.agents.find(id)
+// Get describes a sandbox. Error: ErrNoAgent for an unknown id.
+func (t *Agents) Get(id string) (*Agent, error) {
+	a, err := t.find(id)
 	if err != nil {
 		return nil, err
 	}
@@ -433,46 +438,46 @@ func (e *Engine) Agent(id string) (*Agent, error) {
 	return out, nil
 }
 
-// RemoveAgent kills the processes of a sandbox and removes the sandbox with its /work.
-func (e *Engine) RemoveAgent(id string) error {
-	if err := e.life.Begin(); err != nil {
+// Remove kills the processes of a sandbox and removes the sandbox with its /work.
+func (t *Agents) Remove(id string) error {
+	if err := t.e.life.Begin(); err != nil {
 		return err
 	}
-	defer e.life.Done()
-	a, err := e.agents.find(id)
+	defer t.e.life.Done()
+	a, err := t.find(id)
 	if err != nil {
 		return err
 	}
-	return e.endAgent(a)
+	return t.end(a)
 }
 
-// InvokeAgent hands an event to a sandbox's program. Errors: as of Invoke, and ErrNoAgent.
-func (e *Engine) InvokeAgent(ctx context.Context, id string, r *Request) (*Response, error) {
-	if err := e.life.Begin(); err != nil {
+// Invoke hands an event to a sandbox's program. Errors: as of Invoke, and ErrNoAgent.
+func (t *Agents) Invoke(ctx context.Context, id string, r *Request) (*Response, error) {
+	if err := t.e.life.Begin(); err != nil {
 		return nil, err
 	}
-	a, err := e.agents.find(id)
+	a, err := t.find(id)
 	if err == nil && !a.enter() {
 		err = fmt.Errorf("%q: %w", id, ErrNoAgent)
 	}
 	if err != nil {
-		e.life.Done()
+		t.e.life.Done()
 		return nil, err
 	}
-	ev := newEvent(a.f, invocationName(e.nextID.Add(1)), r)
+	ev := newEvent(a.f, invocationName(t.e.nextID.Add(1)), r)
 	resp, err := ev.invoke(ctx, r)
 	if err != nil {
 		if a.leave() || errors.Is(err, errRetired) { // removed meanwhile
 			err = fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
-		e.life.Done()
+		t.e.life.Done()
 		return nil, ev.failed(err)
 	}
 	resp.Body = &agentBody{ReadCloser: resp.Body, a: a}
 	return resp, nil
 }
 
-// agentBody is an answer. Its Close ends the use that InvokeAgent began.
+// agentBody is an answer. Its Close ends the use that Invoke began.
 type agentBody struct {
 	io.ReadCloser
 	a    *agent
@@ -502,15 +507,15 @@ func (a *agent) leave() bool {
 	a.busy--
 	a.used = time.Now()
 	if a.ended {
-		a.f.e.metrics.forget(a.f.name, 0) // endAgent forgot the metrics before this event was counted
+		a.f.e.metrics.forget(a.f.name, 0) // end forgot the metrics before this event was counted
 	}
 	return a.ended
 }
 
-// closeAgents closes logs and timers at the engine's end. The next start removes the
+// close closes logs and timers at the engine's end. The next start removes the
 // directories, as after a crash.
-func (e *Engine) closeAgents() {
-	for _, a := range e.agents.all() {
+func (t *Agents) close() {
+	for _, a := range t.all() {
 		a.f.logs.Close()
 		a.mu.Lock()
 		if a.timer != nil {

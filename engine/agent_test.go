@@ -21,13 +21,13 @@ func TestAgentSnapshotFits(t *testing.T) {
 		limit int64
 		fits  bool
 	}{"smaller": {16<<20 - 1, false}, "none": {0, true}} {
-		e := &Engine{tenants: &live.Tenants{}, agents: agents{byID: map[string]*agent{}}}
-		_, err := e.enterAgent(&AgentOptions{Tenant: "acme", WorkBytes: c.limit}, &store.Image{}, &store.Image{Size: 16 << 20})
+		all := newAgents(&Engine{tenants: &live.Tenants{}})
+		_, err := all.enter(&AgentOptions{Tenant: "acme", WorkBytes: c.limit}, &store.Image{}, &store.Image{Size: 16 << 20})
 		var field *template.FieldError
 		if fits := err == nil; fits != c.fits || !fits && (!errors.As(err, &field) || field.Field != "work_bytes") {
 			t.Errorf("limit %s: %v", name, err)
 		}
-		if taken := len(e.agents.byID) > 0; taken != c.fits {
+		if taken := len(all.byID) > 0; taken != c.fits {
 			t.Errorf("limit %s: it has a place: %v", name, taken)
 		}
 	}
@@ -99,7 +99,7 @@ func TestNoInterpretersForOne(t *testing.T) {
 	r := open(t)
 	r.cfg.Builder.Runtimes = []image.Runtime{agentRuntime{}}
 	img := r.image("app", nil)
-	a, err := r.CreateAgent(t.Context(), AgentOptions{Image: "app:1"})
+	a, err := r.Agents().Create(t.Context(), AgentOptions{Image: "app:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestNoInterpretersForOne(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", what, spec.Repeats, err, c.want)
 		}
 	}
-	if err := r.RemoveAgent(a.ID); err != nil {
+	if err := r.Agents().Remove(a.ID); err != nil {
 		t.Error(err)
 	}
 }

@@ -150,7 +150,7 @@ type Engine struct {
 	*container.Manager // of containers
 	*build.Library     // of images
 	holds              *live.Holds
-	agents             agents
+	agents             *Agents
 	interpreters       *interpreters
 	buffers            *buffer.Pool
 	admission          *admission.Controller
@@ -220,6 +220,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	}
 	cfg.Interpreters.setDefaults(memory)
 	e := &Engine{cfg: cfg, log: cfg.Log, started: time.Now(), life: live.NewLife()}
+	e.agents = newAgents(e)
 	e.boxes = live.NewTable(e.life, cfg.Sandboxes, cfg.Store.Changes())
 	e.List = live.NewList(e.boxes)
 	if e.buffers, err = buffer.New(buffer.Config{Bytes: cfg.BufferBytes, Lock: cfg.BufferLock, Huge: cfg.BufferHuge}); err != nil {
@@ -270,7 +271,6 @@ func Open(cfg Config) (_ *Engine, err error) {
 		cfg.Builder.Run = buildRunner{e}
 	}
 
-	e.agents.byID = make(map[string]*agent)
 	functions := make(map[string]*deployment)
 	e.functions.Store(&functions)
 	e.forgetTemporary()
@@ -326,7 +326,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = errors.Join(err, d.main.endTrace())
 	}
 	e.Manager.Close()
-	e.closeAgents()
+	e.agents.close()
 	e.closeScratches()
 	return errors.Join(err, e.volumes.Close(), e.buffers.Close())
 }
@@ -336,6 +336,9 @@ func (e *Engine) Stopping() bool { return e.life.Stopping() }
 
 // Closed returns a channel that Close closes when it is called.
 func (e *Engine) Closed() <-chan struct{} { return e.life.Closed() }
+
+// Agents returns the sandboxes of agents.
+func (e *Engine) Agents() *Agents { return e.agents }
 
 // Work returns the directory seen by a tenant's sandboxes as /work. It is made at first use.
 func (e *Engine) Work(tenant string) (string, error) { return e.tenants.Work(tenant) }

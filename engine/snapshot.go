@@ -27,13 +27,13 @@ const (
 // ErrSnapshotLimit says that /work exceeds the limits of a snapshot.
 var ErrSnapshotLimit = failure.Wrap(failure.TooLarge, fmt.Errorf("/work exceeds the limit of a snapshot (%d files and directories, depth %d, %d GiB)", snapshotEntries, snapshotDepth, snapshotBytes>>30), "remove files from /work")
 
-// SnapshotAgent stores the content of a sandbox's /work as an image of its tenant. Files that
+// TakeSnapshot stores the content of a sandbox's /work as an image of its tenant. Files that
 // another image already holds take no space. Sockets, fifos and files that vanish are left out;
 // changes made meanwhile may be missing. The snapshot waits for a build's turn, because it may
 // write more than /work holds: a file with holes has more bytes than blocks.
-func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image, err error) {
-	err = e.life.While(ctx, func(ctx context.Context) error {
-		a, err := e.agents.find(id)
+func (t *Agents) TakeSnapshot(ctx context.Context, id string) (img *store.Image, err error) {
+	err = t.e.life.While(ctx, func(ctx context.Context) error {
+		a, err := t.find(id)
 		if err != nil {
 			return err
 		}
@@ -41,17 +41,17 @@ func (e *Engine) SnapshotAgent(ctx context.Context, id string) (img *store.Image
 			return fmt.Errorf("%q: %w", id, ErrNoAgent)
 		}
 		defer a.leave()
-		return e.Building(ctx, a.shown.Tenant, id, nil, func(ctx context.Context) error {
-			img, err = e.snapshot(ctx, a)
+		return t.e.Building(ctx, a.shown.Tenant, id, nil, func(ctx context.Context) error {
+			img, err = t.snapshot(ctx, a)
 			return err
 		})
 	})
 	return img, err
 }
 
-func (e *Engine) snapshot(ctx context.Context, a *agent) (*store.Image, error) {
-	defer e.cfg.Store.Hold()()
-	tree, err := e.snapshotTree(ctx, a)
+func (t *Agents) snapshot(ctx context.Context, a *agent) (*store.Image, error) {
+	defer t.e.cfg.Store.Hold()()
+	tree, err := t.snapshotTree(ctx, a)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot of %s: %w", a.shown.ID, err)
 	}
@@ -59,16 +59,16 @@ func (e *Engine) snapshot(ctx context.Context, a *agent) (*store.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	img, err := e.cfg.Store.PutImage(ctx, m)
+	img, err := t.e.cfg.Store.PutImage(ctx, m)
 	if err != nil {
-		e.cfg.Store.Discard(tree)
+		t.e.cfg.Store.Discard(tree)
 	}
 	return img, err
 }
 
 // Snapshot finds a snapshot by its image's name or digest. Errors: fs.ErrNotExist.
-func (e *Engine) Snapshot(ref string) (*store.Image, error) {
-	img, err := e.cfg.Store.Image(ref)
+func (t *Agents) Snapshot(ref string) (*store.Image, error) {
+	img, err := t.e.cfg.Store.Image(ref)
 	if err == nil {
 		if _, ok := image.IsSnapshot(img); !ok {
 			err = fmt.Errorf("image %s is no snapshot: %w", ref, fs.ErrNotExist)
@@ -78,14 +78,23 @@ func (e *Engine) Snapshot(ref string) (*store.Image, error) {
 }
 
 // Snapshots lists all snapshots, newest first.
-func (e *Engine) Snapshots() []*store.Image {
+func (t *Agents) Snapshots() []*store.Image {
 	var out []*store.Image
-	for _, img := range e.cfg.Store.Images() {
+	for _, img := range t.e.cfg.Store.Images() {
 		if _, ok := image.IsSnapshot(img); ok {
 			out = append(out, img)
 		}
 	}
 	return out
+}
+
+// RemoveSnapshot removes a snapshot with all its names. Errors: as of Snapshot and RemoveImage.
+func (t *Agents) RemoveSnapshot(ctx context.Context, ref string) error {
+	img, err := t.Snapshot(ref)
+	if err == nil {
+		_, err = t.e.RemoveImage(ctx, string(img.Digest), RemoveOptions{Force: true})
+	}
+	return err
 }
 
 // snapshotting is the state of a snapshot under way.
@@ -98,8 +107,8 @@ type snapshotting struct {
 	full    error // the error beyond most
 }
 
-func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, err error) {
-	w, err := e.cfg.Store.Create()
+func (t *Agents) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, err error) {
+	w, err := t.e.cfg.Store.Create()
 	if err != nil {
 		return "", err
 	}
@@ -110,7 +119,7 @@ func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, er
 	}
 	defer root.Close()
 	s := &snapshotting{ctx: ctx, w: w}
-	s.most, s.full = e.snapshotMost(&a.shown)
+	s.most, s.full = t.snapshotMost(&a.shown)
 	if err := s.dir(root, "", 0); err != nil {
 		return "", err
 	}
@@ -124,13 +133,13 @@ func (e *Engine) snapshotTree(ctx context.Context, a *agent) (_ store.Digest, er
 // snapshotMost returns the largest size of a snapshot in bytes and the error for a larger one:
 // the least of the general limit, the limit of the sandbox's /work and the rest of the tenant's
 // quota.
-func (e *Engine) snapshotMost(of *Agent) (most int64, full error) {
+func (t *Agents) snapshotMost(of *Agent) (most int64, full error) {
 	most, full = snapshotBytes, ErrSnapshotLimit
 	if limit := of.WorkBytes; limit > 0 && limit < most {
 		most, full = limit, fmt.Errorf("%w: the limit is %d bytes; sparse files and hard links count in full", ErrSnapshotLimit, limit)
 	}
-	if q := e.tenants.Quotas(of.Tenant); q.ImageBytes > 0 {
-		if left := q.ImageBytes - e.TenantUse(of.Tenant).ImageBytes; left < most {
+	if q := t.e.tenants.Quotas(of.Tenant); q.ImageBytes > 0 {
+		if left := q.ImageBytes - t.e.TenantUse(of.Tenant).ImageBytes; left < most {
 			most, full = left, &QuotaError{Tenant: of.Tenant, What: "bytes of images", Limit: q.ImageBytes}
 		}
 	}
@@ -238,8 +247,8 @@ func (c countedReader) Read(p []byte) (int, error) {
 }
 
 // restore copies a snapshot into an empty /work before a sandbox has it.
-func (e *Engine) restore(ctx context.Context, work string, img *store.Image, owner int) error {
-	from, err := os.OpenRoot(filepath.Join(e.cfg.Store.Rootfs(img.Digest), "work"))
+func (t *Agents) restore(ctx context.Context, work string, img *store.Image, owner int) error {
+	from, err := os.OpenRoot(filepath.Join(t.e.cfg.Store.Rootfs(img.Digest), "work"))
 	if errors.Is(err, fs.ErrNotExist) { // the snapshot of an empty /work
 		return nil
 	}

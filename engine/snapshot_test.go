@@ -26,9 +26,6 @@ func (r *rig) holes(id string, bytes, limit int64) {
 	}
 	r.agents.mu.Lock()
 	defer r.agents.mu.Unlock()
-	if r.agents.byID == nil {
-		r.agents.byID = map[string]*agent{}
-	}
 	r.agents.byID[id] = &agent{f: &function{e: r.Engine, name: id + ".acme", work: work}, shown: Agent{ID: id, Tenant: "acme", WorkBytes: limit}}
 	r.t.Cleanup(func() {
 		r.agents.mu.Lock()
@@ -61,7 +58,7 @@ func TestSnapshotBounds(t *testing.T) {
 	r, now := quotaRig(t, Quotas{ImageBytes: 1 << 20})
 	refused := func(id, what string, is func(error) bool) {
 		t.Helper()
-		if _, err := r.SnapshotAgent(t.Context(), id); err == nil || !is(err) {
+		if _, err := r.Agents().TakeSnapshot(t.Context(), id); err == nil || !is(err) {
 			t.Errorf("%s: %v, want %s", id, err, what)
 		}
 		if n := r.kept("objects", "trees", "tmp", "images"); n != 0 {
@@ -94,7 +91,7 @@ func TestSnapshotBounds(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := r.SnapshotAgent(t.Context(), "late")
+		_, err := r.Agents().TakeSnapshot(t.Context(), "late")
 		ended <- err
 	}()
 	eventually(t, "its tree", func() bool { return r.kept("trees") == 1 })
@@ -107,7 +104,7 @@ func TestSnapshotBounds(t *testing.T) {
 		t.Errorf("%d trees are left, want the other image's", n)
 	}
 	now.Store(&Quotas{})
-	if img, err := r.SnapshotAgent(t.Context(), "late"); err != nil || img.Size != 1<<20 {
+	if img, err := r.Agents().TakeSnapshot(t.Context(), "late"); err != nil || img.Size != 1<<20 {
 		t.Errorf("once there is room: %v, %v", img, err)
 	}
 }
@@ -119,7 +116,7 @@ func TestSnapshotWaits(t *testing.T) {
 	done := r.turn("acme")
 	ended := make(chan error, 1)
 	go func() {
-		_, err := r.SnapshotAgent(t.Context(), "waits")
+		_, err := r.Agents().TakeSnapshot(t.Context(), "waits")
 		ended <- err
 	}()
 	eventually(t, "a snapshot that waits", func() bool { return r.TenantUse("acme").WaitingBuilds == 1 })
@@ -154,13 +151,13 @@ func TestSnapshotLeavesRoom(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, int64(st.Bavail)*st.Bsize-1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.SnapshotAgent(t.Context(), "small"); !errors.Is(err, unix.ENOSPC) {
+	if _, err := r.Agents().TakeSnapshot(t.Context(), "small"); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("%v, want ENOSPC", err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.SnapshotAgent(t.Context(), "small"); err != nil {
+	if _, err := r.Agents().TakeSnapshot(t.Context(), "small"); err != nil {
 		t.Error(err)
 	}
 }

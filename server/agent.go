@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"time"
@@ -16,7 +15,7 @@ import (
 
 // agentRoutes are the routes of agents' sandboxes and snapshots.
 type agentRoutes struct {
-	engine    *engine.Engine // nil: none
+	of        *engine.Agents // nil: none
 	log       *slog.Logger
 	access    *access.Access // nil: no quotas
 	maxInvoke int64
@@ -40,17 +39,17 @@ func (s *agentRoutes) routes() []route {
 	}
 }
 
-// agents returns the engine for agents' sandboxes, or an error if the server has no such engine.
-func (s *agentRoutes) agents() (*engine.Engine, error) {
-	if s.engine == nil {
+// agents returns the agents' sandboxes, or an error if the server has none.
+func (s *agentRoutes) agents() (*engine.Agents, error) {
+	if s.of == nil {
 		return nil, &api.Error{Code: failure.Unsupported, Message: "the engine has no sandboxes for agents"}
 	}
-	return s.engine, nil
+	return s.of, nil
 }
 
 // createAgent answers POST /v1/agents, once the sandbox runs.
 func (s *agentRoutes) createAgent(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
@@ -81,7 +80,7 @@ func (s *agentRoutes) createAgent(w http.ResponseWriter, r *http.Request) error 
 			return badRequest("%s: %v", of.field, err)
 		}
 	}
-	a, err := e.CreateAgent(r.Context(), o)
+	a, err := all.Create(r.Context(), o)
 	if err != nil {
 		return err
 	}
@@ -90,19 +89,19 @@ func (s *agentRoutes) createAgent(w http.ResponseWriter, r *http.Request) error 
 }
 
 func (s *agentRoutes) listAgents(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, list(only(e.Agents(), identityOf(r), func(a *engine.Agent) string { return a.Tenant }), agentOf))
+	return reply(w, http.StatusOK, list(only(all.List(), identityOf(r), func(a *engine.Agent) string { return a.Tenant }), agentOf))
 }
 
 func (s *agentRoutes) agent(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
-	a, err := e.Agent(r.PathValue("id"))
+	a, err := all.Get(r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -110,34 +109,26 @@ func (s *agentRoutes) agent(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *agentRoutes) removeAgent(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
-	if err := e.RemoveAgent(r.PathValue("id")); err != nil {
+	if err := all.Remove(r.PathValue("id")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// agentInvoker is a gateway.Invoker that sends events to agents' sandboxes.
-type agentInvoker struct{ e *engine.Engine }
-
-// Invoke sends r to the agent's sandbox with the given id.
-func (i agentInvoker) Invoke(ctx context.Context, id string, r *engine.Request) (*engine.Response, error) {
-	return i.e.InvokeAgent(ctx, id, r)
-}
-
 // agentEvent forwards a request to the sandbox's adapter program, which answers in the API's
 // format: see runtimes/httpserver/adapter/agent.go.
 func (s *agentRoutes) agentEvent(path string) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		e, err := s.agents()
+		all, err := s.agents()
 		if err != nil {
 			return err
 		}
-		a, err := e.Agent(r.PathValue("id"))
+		a, err := all.Get(r.PathValue("id"))
 		if err != nil {
 			return err
 		}
@@ -147,18 +138,18 @@ func (s *agentRoutes) agentEvent(path string) func(http.ResponseWriter, *http.Re
 			}
 		}
 		return gateway.Forward(w, r, gateway.Event{
-			Engine: agentInvoker{e}, Log: s.log, Function: a.ID, MaxBodyBytes: s.maxInvoke,
+			Engine: all, Log: s.log, Function: a.ID, MaxBodyBytes: s.maxInvoke,
 			Method: r.Method, Path: path, Query: r.URL.RawQuery,
 		})
 	}
 }
 
 func (s *agentRoutes) snapshotAgent(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
-	img, err := e.SnapshotAgent(r.Context(), r.PathValue("id"))
+	img, err := all.TakeSnapshot(r.Context(), r.PathValue("id"))
 	if err != nil {
 		return err
 	}
@@ -166,23 +157,19 @@ func (s *agentRoutes) snapshotAgent(w http.ResponseWriter, r *http.Request) erro
 }
 
 func (s *agentRoutes) snapshots(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, list(only(e.Snapshots(), identityOf(r), engine.ImageTenant), snapshotOf))
+	return reply(w, http.StatusOK, list(only(all.Snapshots(), identityOf(r), engine.ImageTenant), snapshotOf))
 }
 
 func (s *agentRoutes) removeSnapshot(w http.ResponseWriter, r *http.Request) error {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return err
 	}
-	img, err := e.Snapshot(r.PathValue("ref"))
-	if err != nil {
-		return err
-	}
-	if _, err := e.RemoveImage(r.Context(), string(img.Digest), engine.RemoveOptions{Force: true}); err != nil {
+	if err := all.RemoveSnapshot(r.Context(), r.PathValue("ref")); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -190,19 +177,19 @@ func (s *agentRoutes) removeSnapshot(w http.ResponseWriter, r *http.Request) err
 }
 
 func (s *agentRoutes) findSnapshot(r *http.Request) (string, error) {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return "", err
 	}
-	return pinImage(r, e.Snapshot, e.Snapshots)
+	return pinImage(r, all.Snapshot, all.Snapshots)
 }
 
 func (s *agentRoutes) findAgent(r *http.Request) (string, error) {
-	e, err := s.agents()
+	all, err := s.agents()
 	if err != nil {
 		return "", err
 	}
-	a, err := e.Agent(r.PathValue("id"))
+	a, err := all.Get(r.PathValue("id"))
 	if err != nil {
 		return "", err
 	}

@@ -117,8 +117,8 @@ type Config struct {
 	Events *events.Service
 	Nodes  Nodes // the cluster's nodes; nil: the engine is alone
 
-	// Agents is the engine of agents' sandboxes; nil: none.
-	Agents *engine.Engine
+	// Agents are the agents' sandboxes; nil: none.
+	Agents *engine.Agents
 
 	// Connections is the memory pool of the gateway's connections, shown by the status route;
 	// nil: none.

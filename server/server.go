@@ -71,7 +71,7 @@ func wire(cfg Config) ([]route, *guard) {
 	functions := &functionRoutes{engine: cfg.Engine, log: cfg.Log, invoker: cfg.Invoker, maxInvoke: cfg.MaxInvokeBytes}
 	functions.functionList.Row = func(buf []byte, f *engine.Function) ([]byte, error) { return appendJSON(buf, functionOf(f)) }
 	sandboxes := &sandboxRoutes{engine: cfg.Engine, sandboxList: map[bool]*listing.Cache[engine.Sandbox]{false: {Row: appendSandbox}, true: {Row: appendSandbox}}}
-	agents := &agentRoutes{engine: cfg.Agents, log: cfg.Log, access: cfg.Access, maxInvoke: cfg.MaxInvokeBytes}
+	agents := &agentRoutes{of: cfg.Agents, log: cfg.Log, access: cfg.Access, maxInvoke: cfg.MaxInvokeBytes}
 	queue := &queueRoutes{events: cfg.Events}
 	tenants := &tenantRoutes{engine: cfg.Engine, access: cfg.Access, events: cfg.Events}
 	tokens := &tokenRoutes{access: cfg.Access}
