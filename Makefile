@@ -144,8 +144,8 @@ fmt: $(LINTER) ## format the Go code
 lint: deps-test embedded $(LINTER) ## golangci-lint (go vet and import rules included), a build without adapters, vague words, shellcheck
 	go build -tags $(TAGS),nodocker,nolambda,noopenfaas ./daemon
 	for m in . $(MODULES); do (cd $$m && GOWORK=off go list -deps -test ./... >/dev/null); done # each go.mod requires all that its module imports
-	# Without -trimpath: else the files that cgo makes, cached, name the checkout that made them first.
-	GOWORK=$(CURDIR)/tools/lint/go.work GOFLAGS="$(filter-out -trimpath,$(GOFLAGS))" $(LINTER) run $(PKG)
+	# The files that cgo makes name their checkout. With -trimpath the build cache would give them to another one: -I keeps these files apart, and everything else shared.
+	GOWORK=$(CURDIR)/tools/lint/go.work CGO_CPPFLAGS="-I$(CURDIR)" $(LINTER) run $(PKG)
 	scripts/lint-proof.sh $(LINTER)
 	go run ./scripts/prose
 	shellcheck $(SCRIPTS)
