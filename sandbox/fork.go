@@ -246,30 +246,8 @@ func (server *forkServer) close() {
 // namespace owns.) A server that names the wrong process gains nothing, since the server has
 // power over all its children anyway. The result identifies the process and is never reused.
 func (server *forkServer) claim(pidfd int, network *netns.Namespace) (process uint64, err error) {
-	theirs, err := namespaces(pidfd)
-	if err != nil {
+	if err := server.verify(pidfd, network); err != nil {
 		return 0, err
-	}
-	above, err := grandparent(pidfd)
-	if err != nil {
-		return 0, err
-	}
-	if above != server.own[0] || !first(pidfd) {
-		return 0, errNotFork
-	}
-	for i := range theirs {
-		if theirs[i] == server.own[i] {
-			return 0, errNotFork
-		}
-	}
-	if network != nil {
-		given, err := inodeOf(int(network.File().Fd()))
-		if err != nil {
-			return 0, err
-		}
-		if theirs[2] != given {
-			return 0, errNotFork
-		}
 	}
 	if process, err = inodeOf(pidfd); err != nil { // never reused
 		return 0, err
@@ -284,6 +262,34 @@ func (server *forkServer) claim(pidfd int, network *netns.Namespace) (process ui
 	}
 	server.live[process] = true
 	return process, nil
+}
+
+// verify returns errNotFork unless pidfd's process stands where claim says, in the network given.
+func (server *forkServer) verify(pidfd int, network *netns.Namespace) error {
+	theirs, err := namespaces(pidfd)
+	if err != nil {
+		return err
+	}
+	above, err := grandparent(pidfd)
+	if err != nil {
+		return err
+	}
+	if above != server.own[0] || !first(pidfd) {
+		return errNotFork
+	}
+	for i := range theirs {
+		if theirs[i] == server.own[i] {
+			return errNotFork
+		}
+	}
+	if network == nil {
+		return nil
+	}
+	given, err := inodeOf(int(network.File().Fd()))
+	if err == nil && theirs[2] != given {
+		err = errNotFork
+	}
+	return err
 }
 
 // grandparent returns the inode of the pid namespace two above that of pidfd's process. The

@@ -19,6 +19,20 @@ type Furnishing struct {
 	Limits   Limits
 }
 
+func (f *Furnishing) check() error {
+	if len(f.Hostname) > 64 {
+		return fmt.Errorf("host name %q is longer than 64 bytes: %w", f.Hostname, unix.EINVAL)
+	}
+	return checkSecrets(f.Secrets)
+}
+
+func (f *Furnishing) mounts() []Mount {
+	if f.Work == "" {
+		return f.Mounts
+	}
+	return append([]Mount{{Source: f.Work, Target: "/work", Writable: true, Mapped: true}}, f.Mounts...)
+}
+
 // Furnish adds mounts, host name and limits to a running sandbox with User.Own. The sandbox is
 // then an ordinary sandbox without Spec.Background.
 //
@@ -27,32 +41,61 @@ type Furnishing struct {
 // then have prepared the namespaces. Call Furnish once. After an error the sandbox is unusable:
 // kill it.
 func (s *Sandbox) Furnish(f Furnishing) error {
-	spec := Spec{Hostname: f.Hostname, Limits: f.Limits}
-	spec.setDefaults()
-	if len(spec.Hostname) > 64 {
-		return fmt.Errorf("furnish sandbox %s: host name %q is longer than 64 bytes: %w", s.id, spec.Hostname, unix.EINVAL)
-	}
-	if err := checkSecrets(f.Secrets); err != nil {
+	if err := s.furnish(f); err != nil {
 		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
 	}
-	mounts := f.Mounts
-	if f.Work != "" {
-		mounts = append([]Mount{{Source: f.Work, Target: "/work", Writable: true, Mapped: true}}, mounts...)
+	return nil
+}
+
+func (s *Sandbox) furnish(f Furnishing) error {
+	spec := Spec{Hostname: f.Hostname, Limits: f.Limits}
+	spec.setDefaults()
+	if err := f.check(); err != nil {
+		return err
 	}
+	mounts := f.mounts()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pidfd < 0 {
 		return os.ErrProcessDone
 	}
 	if s.userns == nil {
-		return fmt.Errorf("furnish sandbox %s: already has a tenant: %w", s.id, unix.EINVAL)
+		return fmt.Errorf("already has a tenant: %w", unix.EINVAL)
 	}
-	trees := make([]int, 0, len(mounts))
+	trees, err := s.cloneAll(mounts)
 	defer func() {
 		for _, fd := range trees {
 			unix.Close(fd)
 		}
 	}()
+	if err != nil {
+		return err
+	}
+	if len(f.Secrets) > 0 {
+		fd, err := newSecrets(f.Secrets, s.base+s.user.UID, s.base+s.user.GID)
+		if err != nil {
+			return err
+		}
+		mounts, trees = append(mounts[:len(mounts):len(mounts)], Mount{Target: secretsTarget}), append(trees, fd)
+	}
+	if err := s.relimitLocked(spec.Limits); err != nil {
+		return err
+	}
+	err = s.host.visitor.visit(s.pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWUTS, func() error {
+		if err := attachAll(trees, mounts); err != nil {
+			return err
+		}
+		return unix.Sethostname([]byte(spec.Hostname))
+	})
+	if err == nil {
+		s.mounts = append(s.mounts, mounts...)
+	}
+	return err
+}
+
+// cloneAll returns clones of the mounts. The caller closes them, also after an error.
+func (s *Sandbox) cloneAll(mounts []Mount) ([]int, error) {
+	trees := make([]int, 0, len(mounts))
 	for _, m := range mounts {
 		fd, err := m.clone(m.attr(), s.userns)
 		if err == nil {
@@ -60,31 +103,18 @@ func (s *Sandbox) Furnish(f Furnishing) error {
 			trees = append(trees, fd)
 		}
 		if err != nil {
-			return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
+			return trees, err
 		}
 	}
-	if len(f.Secrets) > 0 {
-		fd, err := newSecrets(f.Secrets, s.base+s.user.UID, s.base+s.user.GID)
-		if err != nil {
-			return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
+	return trees, nil
+}
+
+func attachAll(trees []int, mounts []Mount) error {
+	for i, m := range mounts {
+		if err := attach(trees[i], m.Target); err != nil {
+			return fmt.Errorf("mount %s: %w", m.Target, err)
 		}
-		mounts, trees = append(mounts[:len(mounts):len(mounts)], Mount{Target: secretsTarget}), append(trees, fd)
 	}
-	if err := s.relimitLocked(spec.Limits); err != nil {
-		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
-	}
-	err := s.host.visitor.visit(s.pidfd, unix.CLONE_NEWNS|unix.CLONE_NEWUTS, func() error {
-		for i, m := range mounts {
-			if err := attach(trees[i], m.Target); err != nil {
-				return fmt.Errorf("mount %s: %w", m.Target, err)
-			}
-		}
-		return unix.Sethostname([]byte(spec.Hostname))
-	})
-	if err != nil {
-		return fmt.Errorf("furnish sandbox %s: %w", s.id, err)
-	}
-	s.mounts = append(s.mounts, mounts...)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,12 +11,9 @@ import (
 	"math"
 	"net"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +23,6 @@ import (
 	"github.com/fre-engine/fre/sandbox/cgroup"
 	"github.com/fre-engine/fre/sandbox/egress"
 	"github.com/fre-engine/fre/sandbox/netns"
-	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
 // Config configures [Open]. Dir is required.
@@ -107,36 +104,8 @@ type userns struct {
 // below Dir in the caller's mount namespace (see [Isolate]), starts the spawners and fills the
 // pools. Open needs root.
 func Open(cfg Config) (host *Host, err error) {
-	if cfg.Dir == "" {
-		return nil, errors.New("sandbox: Config.Dir is required")
-	}
-	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+	if err := cfg.complete(); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	// Names on the host for the engine of this directory.
-	sum := sha256.Sum256([]byte(cfg.Dir))
-	name := "fre-" + hex.EncodeToString(sum[:6])
-	if cfg.CgroupParent == "" {
-		cfg.CgroupParent = name
-	}
-	if cfg.Egress.Name == "" {
-		cfg.Egress.Name = name[:15] // the most bytes in the name of a link
-	}
-	if cfg.Egress.Log == nil {
-		cfg.Egress.Log = cfg.Log
-	}
-	if cfg.Spawners == 0 {
-		// A spawner waits for each child's execve. Slowest of 256 starts at once on two CPUs,
-		// in ms, one spawner/two spawners: 530/457, 1062/763, 814/748, 771/824; of 64 starts:
-		// 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst on a busy machine). The difference
-		// is noise, but with two spawners the death of one costs only half of the sandboxes.
-		cfg.Spawners = min(2, runtime.NumCPU())
-	}
-	if cfg.OwnBase == 0 {
-		cfg.OwnBase = 0x80000000
 	}
 	h := &Host{
 		cfg: cfg, log: cfg.Log, own: ranges{first: cfg.OwnBase},
@@ -158,30 +127,10 @@ func Open(cfg Config) (host *Host, err error) {
 	room := cutLimits(Limits{MemoryBytes: math.MaxInt64, Pids: math.MaxInt64}, bounds)
 	h.cfg.sizePools(room.MemoryBytes, room.Pids)
 	h.admitted = make(chan struct{}, startsPerCPU*h.cpus.Count())
-	if h.visitor, err = newVisitor(); err != nil {
+	if err := h.openHelpers(); err != nil {
 		return nil, err
 	}
-	if h.program, err = openProgram(); err != nil {
-		return nil, err
-	}
-	if h.filters, err = newFilters(); err != nil {
-		return nil, err
-	}
-	for _, dir := range []string{devDir(cfg.Dir), procDir(cfg.Dir), layersDir(cfg.Dir)} {
-		if err := removeMounts(dir); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.MkdirAll(layersDir(cfg.Dir), 0o700); err != nil {
-		return nil, err
-	}
-	if err := makeDev(devDir(cfg.Dir)); err != nil {
-		return nil, err
-	}
-	if h.devices, err = openDevices(devDir(cfg.Dir)); err != nil {
-		return nil, err
-	}
-	if h.proc, err = openProcFiles(procDir(cfg.Dir), cfg.Log); err != nil {
+	if err := h.makeDirs(); err != nil {
 		return nil, err
 	}
 	if h.cgroups, err = cgroup.Open(cgroup.Config{
@@ -190,19 +139,89 @@ func Open(cfg Config) (host *Host, err error) {
 		return nil, err
 	}
 	h.networks = netns.Open(netns.Config{Size: h.cfg.PoolSize, Log: cfg.Log, Busy: h.Busy})
-	for i := range h.slots {
-		s, err := h.spawner(uint64(i))
-		if err != nil {
-			return nil, err
-		}
-		var files unix.Rlimit
-		if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
-			return nil, fmt.Errorf("read the spawner's limits: %w", err)
-		}
-		h.maxFiles = int64(min(files.Max, math.MaxInt64))
+	if err := h.startSpawners(); err != nil {
+		return nil, err
 	}
 	h.parked = openParked(h, h.cfg.PoolSize, h.cfg.Parked)
 	return h, nil
+}
+
+// complete sets the defaults of a Config.
+func (cfg *Config) complete() (err error) {
+	if cfg.Dir == "" {
+		return errors.New("sandbox: Config.Dir is required")
+	}
+	if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
+		return err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Egress.Log == nil {
+		cfg.Egress.Log = cfg.Log
+	}
+	// Names on the host for the engine of this directory.
+	sum := sha256.Sum256([]byte(cfg.Dir))
+	name := "fre-" + hex.EncodeToString(sum[:6])
+	cfg.CgroupParent = cmp.Or(cfg.CgroupParent, name)
+	cfg.Egress.Name = cmp.Or(cfg.Egress.Name, name[:15]) // the most bytes in the name of a link
+	// A spawner waits for each child's execve. Slowest of 256 starts at once on two CPUs,
+	// in ms, one spawner/two spawners: 530/457, 1062/763, 814/748, 771/824; of 64 starts:
+	// 192/231, 124/118, 256/195, 191/282 (BenchmarkBurst on a busy machine). The difference
+	// is noise, but with two spawners the death of one costs only half of the sandboxes.
+	cfg.Spawners = cmp.Or(cfg.Spawners, min(2, runtime.NumCPU()))
+	cfg.OwnBase = cmp.Or(cfg.OwnBase, 0x80000000)
+	return nil
+}
+
+// openHelpers starts the thread that enters namespaces, and opens the spawner's program and the
+// system call filters.
+func (h *Host) openHelpers() (err error) {
+	if h.visitor, err = newVisitor(); err != nil {
+		return err
+	}
+	if h.program, err = openProgram(); err != nil {
+		return err
+	}
+	h.filters, err = newFilters()
+	return err
+}
+
+// makeDirs removes the mounts of a crashed engine, and makes the directories and mounts that all
+// sandboxes share.
+func (h *Host) makeDirs() (err error) {
+	dir := h.cfg.Dir
+	for _, old := range []string{devDir(dir), procDir(dir), layersDir(dir)} {
+		if err := removeMounts(old); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(layersDir(dir), 0o700); err != nil {
+		return err
+	}
+	if err := makeDev(devDir(dir)); err != nil {
+		return err
+	}
+	if h.devices, err = openDevices(devDir(dir)); err != nil {
+		return err
+	}
+	h.proc, err = openProcFiles(procDir(dir), h.log)
+	return err
+}
+
+func (h *Host) startSpawners() error {
+	for i := range h.slots {
+		s, err := h.spawner(uint64(i))
+		if err != nil {
+			return err
+		}
+		var files unix.Rlimit
+		if err := unix.Prlimit(s.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &files); err != nil {
+			return fmt.Errorf("read the spawner's limits: %w", err)
+		}
+		h.maxFiles = int64(min(files.Max, math.MaxInt64))
+	}
+	return nil
 }
 
 // Cgroups returns the number of cgroups, leased or ready.
@@ -242,92 +261,6 @@ func (h *Host) spawner(turn uint64) (*spawner, error) {
 // startWithin bounds the wait for a spawner's answer, which normally takes a millisecond. A
 // spawner that is stopped or stuck in the kernel must not block the engine.
 const startWithin = time.Minute
-
-// check refuses a Spec that cannot start as intended.
-func (spec *Spec) check() error {
-	bad := func(what string) error { return fmt.Errorf("sandbox %s: %w", what, unix.EINVAL) }
-	switch {
-	case !filepath.IsAbs(spec.Rootfs):
-		return bad(fmt.Sprintf("root %q is not absolute", spec.Rootfs))
-	case len(spec.Args) == 0 || spec.Args[0] == "":
-		return bad("has no program")
-	case spec.User.Own && (spec.User.Tenant != "" || spec.User.HostBase != 0):
-		return bad("has both a tenant and a private user namespace")
-	case !spec.User.Own && spec.User.Tenant == "":
-		return bad("has no tenant")
-	case !spec.User.Own && spec.User.HostBase == 0:
-		return bad("tenant has no range of host ids")
-	case spec.User.UID >= idCount || spec.User.GID >= idCount:
-		return bad("user or group id is above 65535")
-	case spec.Opens != nil && (spec.Scratch != nil || spec.Forks > 0):
-		return bad("tracing of opened files needs a read-only root and no forks")
-	case len(spec.Groups) > MaxGroups || slices.ContainsFunc(spec.Groups, func(g uint32) bool { return g >= idCount }):
-		return bad(fmt.Sprintf("has more than %d supplementary groups, or an id above 65535", MaxGroups))
-	case spec.Capabilities&^ContainerCapabilities != 0:
-		return bad(fmt.Sprintf("asks for the capabilities %v, beyond those of containers", spec.Capabilities&^ContainerCapabilities))
-	case spec.Capabilities != 0 && spec.Forks > 0:
-		return bad("is a fork server with capabilities")
-	case spec.TTY && spec.Stdin == nil:
-		return bad("has a terminal without stdin")
-	case !path.IsAbs(spec.Dir):
-		return bad(fmt.Sprintf("directory %q is not absolute", spec.Dir))
-	case len(spec.Hostname) > 64:
-		return bad(fmt.Sprintf("host name %q is longer than 64 bytes", spec.Hostname))
-	case spec.Forks < 0 || spec.Forks > maxForks:
-		return bad(fmt.Sprintf("asks for %d forks", spec.Forks))
-	case spec.Forks > 0 && spec.Scratch != nil:
-		return bad("is a fork server with a writable root")
-	case spec.Forks > 0 && spec.ProcFiles:
-		return bad("is a fork server with files in /proc")
-	case len(spec.Secrets) > 0 && (spec.Forks > 0 || spec.Scratch != nil):
-		return bad("has secrets, and forks or a writable root")
-	case spec.Forks > 0 && spec.User.Own:
-		return bad("is a fork server without a tenant")
-	case spec.Forks > 0 && spec.Network != NetworkNone:
-		return bad("is a fork server with a network")
-	case spec.Network != NetworkNone && spec.Network != NetworkEgress && spec.Network != NetworkHost:
-		return bad(fmt.Sprintf("network %q is unknown", spec.Network))
-	case !slices.Contains(seccomp.Policies(), spec.Policy):
-		return bad(fmt.Sprintf("system call policy %d is unknown", spec.Policy))
-	}
-	if l := spec.Limits; l.MemoryBytes < 0 || l.CPUMillis < 0 || l.Pids < 0 || l.TmpBytes < 0 || l.TmpInodes < 0 || l.Files < 0 {
-		return bad(fmt.Sprintf("limits %+v are negative", l))
-	}
-	for _, m := range spec.Mounts {
-		if err := checkTarget(m.Target); err != nil {
-			return err
-		}
-	}
-	if err := checkSecrets(spec.Secrets); err != nil {
-		return err
-	}
-	if spec.Scratch != nil {
-		if err := spec.Scratch.check(); err != nil {
-			return err
-		}
-	}
-	for _, list := range [][]string{spec.Args, spec.Env, {spec.Dir, spec.Hostname}} {
-		for _, s := range list {
-			if strings.IndexByte(s, 0) >= 0 {
-				return bad("has a string with a NUL byte")
-			}
-		}
-	}
-	return nil
-}
-
-// checkTarget refuses mount targets that would cover mounts of the sandbox itself.
-func checkTarget(target string) error {
-	if !path.IsAbs(target) || path.Clean(target) != target || strings.IndexByte(target, 0) >= 0 {
-		return fmt.Errorf("mount target %q is not a clean absolute path: %w", target, unix.EINVAL)
-	}
-	for _, taken := range []string{"/proc", "/dev", "/sys"} {
-		if target == "/" || target == taken || strings.HasPrefix(target, taken+"/") {
-			return fmt.Errorf("mount target %q is reserved: %w", target, unix.EINVAL)
-		}
-	}
-	return nil
-}
 
 func (spec *Spec) setDefaults() {
 	if spec.Dir == "" {
@@ -457,13 +390,7 @@ func (h *Host) Close() error {
 	if h.parked != nil {
 		h.parked.close()
 	}
-	for i := range h.slots {
-		if s := h.slots[i].s; s != nil {
-			_ = s.conn.Close() // the spawner ends at end of file; the reader waits for that
-		}
-	}
-	h.reading.Wait()
-	h.ending.Wait()
+	h.stopSpawners()
 	if h.visitor != nil {
 		h.visitor.close()
 	}
@@ -476,17 +403,23 @@ func (h *Host) Close() error {
 	}
 	err = errors.Join(err, h.wayOut.close(h.cfg.Dir))
 	for _, u := range h.users {
-		if u.file != nil {
-			_ = u.file.Close()
-		}
+		_ = u.file.Close() // of a nil file: an error
 	}
 	for _, f := range []*os.File{h.program, h.filters, h.devices} {
-		if f != nil {
-			_ = f.Close()
-		}
+		_ = f.Close()
 	}
 	if h.proc != nil {
 		err = errors.Join(err, h.proc.close())
 	}
 	return errors.Join(err, removeMounts(devDir(h.cfg.Dir)), removeMounts(procDir(h.cfg.Dir)), removeMounts(layersDir(h.cfg.Dir)))
+}
+
+func (h *Host) stopSpawners() {
+	for i := range h.slots {
+		if s := h.slots[i].s; s != nil {
+			_ = s.conn.Close() // the spawner ends at end of file; the reader waits for that
+		}
+	}
+	h.reading.Wait()
+	h.ending.Wait()
 }

@@ -93,21 +93,26 @@ func (o *Opens) drainLocked(group int) {
 			o.err = errors.Join(ErrOpensLost, err)
 			return
 		}
-		for b := buf[:n]; len(b) >= unix.FAN_EVENT_METADATA_LEN; {
-			length := binary.NativeEndian.Uint32(b)
-			mask, fd := binary.NativeEndian.Uint64(b[8:]), int32(binary.NativeEndian.Uint32(b[16:]))
-			if mask&unix.FAN_Q_OVERFLOW != 0 {
-				o.err = ErrOpensLost
-			}
-			if fd >= 0 {
-				o.noteLocked(int(fd))
-				unix.Close(int(fd))
-			}
-			if int(length) < unix.FAN_EVENT_METADATA_LEN || int(length) > len(b) {
-				break
-			}
-			b = b[length:]
+		o.noteEventsLocked(buf[:n])
+	}
+}
+
+// noteEventsLocked records the events in b (struct fanotify_event_metadata, fanotify(7)).
+func (o *Opens) noteEventsLocked(b []byte) {
+	for len(b) >= unix.FAN_EVENT_METADATA_LEN {
+		length := binary.NativeEndian.Uint32(b)
+		mask, fd := binary.NativeEndian.Uint64(b[8:]), int32(binary.NativeEndian.Uint32(b[16:]))
+		if mask&unix.FAN_Q_OVERFLOW != 0 {
+			o.err = ErrOpensLost
 		}
+		if fd >= 0 {
+			o.noteLocked(int(fd))
+			unix.Close(int(fd))
+		}
+		if int(length) < unix.FAN_EVENT_METADATA_LEN || int(length) > len(b) {
+			return
+		}
+		b = b[length:]
 	}
 }
 

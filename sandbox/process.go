@@ -345,23 +345,7 @@ func (s *Sandbox) readUsage() {
 
 // release releases all resources of the sandbox, after the end of its processes.
 func (s *Sandbox) release() {
-	s.mu.Lock()
-	if s.pidfd >= 0 {
-		unix.Close(s.pidfd)
-	}
-	if s.tmp >= 0 {
-		unix.Close(s.tmp)
-	}
-	if s.scratch != nil {
-		unix.Close(s.scratch.fd)
-	}
-	s.pidfd, s.tmp, s.scratch, s.released = -1, -1, nil, true
-	if s.unpin != nil {
-		s.unpin.Stop()
-	}
-	view := s.view
-	s.mu.Unlock()
-	if view != nil {
+	if view := s.closeFiles(); view != nil {
 		s.host.proc.remove(view)
 	}
 	if s.group != nil {
@@ -383,4 +367,24 @@ func (s *Sandbox) release() {
 		s.server.close()
 	}
 	s.host.forget(s)
+}
+
+// closeFiles closes the sandbox's files, and returns the view of /proc to remove, nil for none.
+func (s *Sandbox) closeFiles() *procView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pidfd >= 0 {
+		unix.Close(s.pidfd)
+	}
+	if s.tmp >= 0 {
+		unix.Close(s.tmp)
+	}
+	if s.scratch != nil {
+		unix.Close(s.scratch.fd)
+	}
+	s.pidfd, s.tmp, s.scratch, s.released = -1, -1, nil, true
+	if s.unpin != nil {
+		s.unpin.Stop()
+	}
+	return s.view
 }

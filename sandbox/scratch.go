@@ -239,19 +239,7 @@ func makeTarget(root int, name string, file bool) error {
 		return err
 	}
 	defer unix.Close(at)
-	var st unix.Stat_t
-	err = unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW)
-	kind := st.Mode & unix.S_IFMT
-	switch {
-	case err == nil && (kind == unix.S_IFDIR) == !file && kind != unix.S_IFLNK:
-		return nil
-	case err == nil && kind == unix.S_IFDIR:
-		return unix.EISDIR
-	case err == nil:
-		if err := unix.Unlinkat(at, base, 0); err != nil {
-			return err
-		}
-	case !errors.Is(err, unix.ENOENT):
+	if exists, err := haveTarget(at, base, file); err != nil || exists {
 		return err
 	}
 	if !file {
@@ -262,6 +250,27 @@ func makeTarget(root int, name string, file bool) error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+// haveTarget reports whether base is a mount point of the kind, and removes anything else but a
+// directory.
+func haveTarget(at int, base string, file bool) (bool, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	kind := st.Mode & unix.S_IFMT
+	switch {
+	case (kind == unix.S_IFDIR) == !file && kind != unix.S_IFLNK:
+		return true, nil
+	case kind == unix.S_IFDIR:
+		return false, unix.EISDIR
+	}
+	return false, unix.Unlinkat(at, base, 0)
 }
 
 // makeDir makes a sandbox's working directory, owned by its user, unless the name exists. If

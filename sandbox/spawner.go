@@ -153,20 +153,24 @@ func (s *spawner) start(sb *Sandbox, m *startMessage) error {
 	// The socket has room unless the spawner hangs. All starts share the deadline: a later
 	// start only extends it.
 	_ = s.conn.SetWriteDeadline(time.Now().Add(s.host.startWithin))
-	if _, _, err := s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil); err != nil {
-		if s.take(sb.number) == nil {
-			return nil // the reader has noticed the end and releases sb
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			s.hung()
-			return errHung
-		}
-		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
-			return errSpawnerGone
-		}
-		return fmt.Errorf("send start message: %w", err)
+	_, _, err = s.conn.WriteMsgUnix(packet, unix.UnixRights(m.fds...), nil)
+	switch {
+	case err == nil:
+		return nil
+	case s.take(sb.number) == nil:
+		return nil // the reader has noticed the end and releases sb
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		s.hung()
+		return errHung
+	case isClosed(err):
+		return errSpawnerGone
 	}
-	return nil
+	return fmt.Errorf("send start message: %w", err)
+}
+
+// isClosed reports whether one of the socket's ends is closed.
+func isClosed(err error) bool {
+	return errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed)
 }
 
 // payloadFile returns an fd of a memory file with strings too long for one packet.
@@ -225,35 +229,7 @@ func (s *spawner) read() error {
 			}
 			break
 		}
-		switch r.Kind {
-		case kindStarted:
-			sb := s.get(r.ID)
-			switch {
-			case sb == nil:
-			case pidfd >= 0:
-				sb.started(pidfd)
-				pidfd = -1
-			default:
-				// The kernel drops the pidfd if the engine has no free fd. A sandbox out of the
-				// engine's reach must not run.
-				sb.unreachable()
-				s.host.ending.Go(func() { s.kill(r.ID) })
-			}
-		case kindFailed:
-			if sb := s.take(r.ID); sb != nil {
-				sb.failed(r)
-			}
-		case kindExited:
-			if sb := s.take(r.ID); sb != nil {
-				sb.exited(r)
-			}
-		case kindTraced:
-			if sb := s.get(r.ID); sb != nil {
-				sb.clock.add(trace)
-			}
-		case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked: // a running spawner sends none of these
-		}
-		if pidfd >= 0 {
+		if !s.report(r, trace, pidfd) && pidfd >= 0 {
 			unix.Close(pidfd)
 		}
 	}
@@ -271,4 +247,42 @@ func (s *spawner) read() error {
 		sb.exited(report{Kind: kindExited, Code: -1, Signal: int32(unix.SIGKILL)})
 	}
 	return fmt.Errorf("%w: %w", err, waitErr)
+}
+
+// report hands a report to its sandbox, and returns whether the sandbox took the pidfd.
+func (s *spawner) report(r report, trace *traceReport, pidfd int) (took bool) {
+	switch r.Kind {
+	case kindStarted:
+		return s.reportStarted(r.ID, pidfd)
+	case kindFailed:
+		if sb := s.take(r.ID); sb != nil {
+			sb.failed(r)
+		}
+	case kindExited:
+		if sb := s.take(r.ID); sb != nil {
+			sb.exited(r)
+		}
+	case kindTraced:
+		if sb := s.get(r.ID); sb != nil {
+			sb.clock.add(trace)
+		}
+	case kindStart, kindPark, kindRun, kindHello, kindKill, kindParked: // a running spawner sends none of these
+	}
+	return false
+}
+
+func (s *spawner) reportStarted(id uint64, pidfd int) (took bool) {
+	sb := s.get(id)
+	if sb == nil {
+		return false
+	}
+	if pidfd < 0 {
+		// The kernel drops the pidfd if the engine has no free fd. A sandbox out of the
+		// engine's reach must not run.
+		sb.unreachable()
+		s.host.ending.Go(func() { s.kill(id) })
+		return false
+	}
+	sb.started(pidfd)
+	return true
 }

@@ -189,6 +189,44 @@ func (l Limits) cgroup() cgroup.Limits {
 // furnish adds all that distinguishes an attached parked sandbox from a bare one: network,
 // mounts, identity. The message owns these objects until the sandbox does (own).
 func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
+	user, base, err := h.furnishUser(s, m, spec)
+	if err != nil {
+		return err
+	}
+	if err := h.furnishNetwork(m, spec); err != nil {
+		return err
+	}
+	s.mounts = h.mounts(spec)
+	if err := h.furnishRoot(m, spec, s.mounts, user, base); err != nil {
+		return err
+	}
+	if m.tmp, err = newTmp(spec.Limits.TmpBytes, spec.Limits.TmpInodes, base); err != nil {
+		return err
+	}
+	m.undo = append(m.undo, func() { unix.Close(m.tmp) })
+	m.fd(m.tmp)
+	if err := h.furnishMounts(m, spec, s.mounts[2:], user, base); err != nil {
+		return err
+	}
+	if len(spec.Secrets) > 0 {
+		if err := m.secrets(spec, base); err != nil {
+			return err
+		}
+		s.mounts = append(s.mounts, Mount{Target: secretsTarget})
+	}
+	if err := h.furnishProc(s, m, spec); err != nil {
+		return err
+	}
+	for _, mount := range s.mounts {
+		m.targets = append(m.targets, mount.Target)
+	}
+	m.host = spec.Hostname
+	return nil
+}
+
+// furnishUser adds the user namespace, the ids and the rights of the program. It returns the
+// namespace and its first id on the host.
+func (h *Host) furnishUser(s *Sandbox, m *startMessage, spec *Spec) (*os.File, uint32, error) {
 	user, base, err := h.identity(m, spec.User)
 	if err == nil && spec.Forks > 0 {
 		if s.server, err = h.newForkServer(spec); err == nil {
@@ -196,7 +234,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		}
 	}
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	s.limits, s.user = spec.Limits, spec.User
 	m.header.FDUserns = m.fd(int(user.Fd()))
@@ -213,6 +251,10 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	if spec.TTY {
 		m.header.Flags |= flagTTY
 	}
+	return user, base, nil
+}
+
+func (h *Host) furnishNetwork(m *startMessage, spec *Spec) (err error) {
 	if m.network, err = h.network(spec); err != nil {
 		return err
 	}
@@ -220,16 +262,34 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		m.undo = append(m.undo, m.network.give)
 		m.header.FDNetns = m.fd(int(m.network.file.Fd()))
 	}
+	return nil
+}
 
-	s.mounts = []Mount{{Target: "/dev"}, {Target: "/tmp"}}
+// mounts returns the mounts below the root, /dev and /tmp first.
+func (h *Host) mounts(spec *Spec) []Mount {
+	mounts := []Mount{{Target: "/dev"}, {Target: "/tmp"}}
 	if spec.Work != "" {
-		s.mounts = append(s.mounts, Mount{Source: spec.Work, Target: "/work", Writable: !spec.WorkReadOnly, Mapped: spec.WorkMapped})
+		mounts = append(mounts, Mount{Source: spec.Work, Target: "/work", Writable: !spec.WorkReadOnly, Mapped: spec.WorkMapped})
 	}
-	s.mounts = append(s.mounts, spec.Mounts...)
+	mounts = append(mounts, spec.Mounts...)
 	if spec.Network == NetworkEgress {
-		s.mounts = append(s.mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
+		mounts = append(mounts, Mount{Source: resolvConf(h.cfg.Dir), Target: "/etc/resolv.conf"})
 	}
+	return mounts
+}
 
+func (m *startMessage) secrets(spec *Spec, base uint32) error {
+	fd, err := newSecrets(spec.Secrets, base+spec.User.UID, base+spec.User.GID)
+	if err != nil {
+		return err
+	}
+	m.trees = append(m.trees, fd)
+	m.fd(fd)
+	return nil
+}
+
+// furnishRoot adds the root, read-only or with a layer of its own, and /dev.
+func (h *Host) furnishRoot(m *startMessage, spec *Spec, mounts []Mount, user *os.File, base uint32) (err error) {
 	const bind, readonly = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, unix.MOUNT_ATTR_RDONLY
 	if spec.Scratch == nil {
 		m.header.FDRoot, err = m.tree(spec.Rootfs, spec.mountAttr(bind|readonly))
@@ -237,19 +297,17 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 			err = spec.Opens.mark(m.trees[len(m.trees)-1])
 		}
 	} else {
-		err = h.furnishScratch(m, spec, s.mounts, user, base)
+		err = h.furnishScratch(m, spec, mounts, user, base)
 	}
 	if err != nil {
 		return err
 	}
-	if m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly)); err != nil {
-		return err
-	}
-	if m.tmp, err = newTmp(spec.Limits.TmpBytes, spec.Limits.TmpInodes, base); err != nil {
-		return err
-	}
-	m.undo = append(m.undo, func() { unix.Close(m.tmp) })
-	m.fd(m.tmp)
+	m.header.FDMount, err = m.tree(devDir(h.cfg.Dir), spec.mountAttr(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC|readonly))
+	return err
+}
+
+// furnishMounts adds clones of mounts: /work and those of the Spec.
+func (h *Host) furnishMounts(m *startMessage, spec *Spec, mounts []Mount, user *os.File, base uint32) error {
 	owners, err := h.workOwners(spec, base)
 	if err != nil {
 		return err
@@ -257,7 +315,7 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 	if owners != nil {
 		defer owners.Close()
 	}
-	for _, mount := range s.mounts[2:] {
+	for _, mount := range mounts {
 		mapped := user
 		if owners != nil && mount.Target == "/work" {
 			mapped = owners
@@ -269,30 +327,15 @@ func (h *Host) furnish(s *Sandbox, m *startMessage, spec *Spec) error {
 		m.trees = append(m.trees, fd)
 		m.fd(fd)
 	}
-	if len(spec.Secrets) > 0 {
-		fd, err := newSecrets(spec.Secrets, base+spec.User.UID, base+spec.User.GID)
-		if err != nil {
-			return err
-		}
-		m.trees = append(m.trees, fd)
-		m.fd(fd)
-		s.mounts = append(s.mounts, Mount{Target: secretsTarget})
-	}
-	if spec.ProcFiles {
-		if err := h.furnishProc(s, m); err != nil {
-			return err
-		}
-	}
-	for _, mount := range s.mounts {
-		m.targets = append(m.targets, mount.Target)
-	}
-	m.host = spec.Hostname
 	return nil
 }
 
-// furnishProc adds the files of /proc to the message. The message owns the sandbox's view until
+// furnishProc adds the files of /proc to the message if the Spec has them. The message owns the sandbox's view until
 // the sandbox does (own).
-func (h *Host) furnishProc(s *Sandbox, m *startMessage) error {
+func (h *Host) furnishProc(s *Sandbox, m *startMessage, spec *Spec) error {
+	if !spec.ProcFiles {
+		return nil
+	}
 	cpus := max(1, min((s.limits.CPUMillis+999)/1000, int64(h.cpus.Count())))
 	view, mounts, trees, err := h.proc.add(s, cpus)
 	if err != nil {

@@ -101,18 +101,10 @@ func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.
 	}
 	defer func() {
 		_ = in.Close()
-		waitErr := cmd.Wait()
-		var exit *exec.ExitError
-		switch {
-		case waitErr == nil:
-			return
-		case errors.As(waitErr, &exit) && exit.ExitCode() > 0: // the exit code is an errno
-			waitErr = unix.Errno(exit.ExitCode())
-		}
-		if f != nil {
+		if waitErr := errnoOf(cmd.Wait()); waitErr != nil {
 			_ = f.Close()
+			f, err = nil, fmt.Errorf("create user namespace: %w", waitErr)
 		}
-		f, err = nil, fmt.Errorf("create user namespace: %w", waitErr)
 	}()
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		return nil, fmt.Errorf("create user namespace: %w", err)
@@ -128,4 +120,13 @@ func newMappedUserns(program *os.File, uids, gids idMap, namespaces int) (f *os.
 		return nil, fmt.Errorf("open user namespace: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "user namespace"), nil
+}
+
+// errnoOf returns the errno that the spawner's exit code holds, or err.
+func errnoOf(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return unix.Errno(exit.ExitCode())
+	}
+	return err
 }

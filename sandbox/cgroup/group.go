@@ -104,7 +104,7 @@ func (g *Group) SetLimits(l Limits) error { return g.set(l) }
 
 // set writes the limits that differ from the limits in force.
 func (g *Group) set(l Limits) error {
-	if l.MemoryBytes <= 0 || l.CPUMillis <= 0 || l.Pids <= 0 {
+	if min(l.MemoryBytes, l.CPUMillis, l.Pids) <= 0 {
 		return fmt.Errorf("limits %+v: %w", l, unix.EINVAL)
 	}
 	if l.Pids != g.limits.Pids {
@@ -119,16 +119,8 @@ func (g *Group) set(l Limits) error {
 		}
 		g.limits.CPUMillis = l.CPUMillis
 	}
-	if l.Background != g.limits.Background {
-		g.mu.Lock()
-		err := g.setBackground(l.Background || g.gaveWay)
-		if err == nil {
-			g.limits.Background = l.Background
-		}
-		g.mu.Unlock()
-		if err != nil {
-			return err
-		}
+	if err := g.limitBackground(l.Background); err != nil {
+		return err
 	}
 	if l.MemoryBytes != g.limits.MemoryBytes {
 		if err := g.setMemory(l.MemoryBytes); err != nil {
@@ -138,6 +130,19 @@ func (g *Group) set(l Limits) error {
 		g.limits.MemoryBytes = l.MemoryBytes
 	}
 	return nil
+}
+
+func (g *Group) limitBackground(background bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if background == g.limits.Background {
+		return nil
+	}
+	err := g.setBackground(background || g.gaveWay)
+	if err == nil {
+		g.limits.Background = background
+	}
+	return err
 }
 
 // setCPU sets the quota. The kernel also gives the group a whole new period's time at once.

@@ -81,29 +81,35 @@ func Detect() (Layout, error) {
 	layout.Own = parseOwn(string(own))
 
 	if unified != "" && len(layout.Mounts) == 0 {
-		layout.Version = V2
-		have, err := os.ReadFile(filepath.Join(unified, "cgroup.controllers"))
-		if err != nil {
-			return Layout{}, err
-		}
-		for name := range strings.FieldsSeq(string(have)) {
-			switch c := Controller(name); c {
-			case CPU, Memory, Pids:
-				layout.Mounts[c] = unified
-			case CPUAcct: // V1 only
-			}
-		}
-		layout.Mounts[CPUAcct] = unified // cpu.stat counts without a controller
-		// The root has no memory.swap.max to check. Without swap accounting every group lacks
-		// the file, and set tolerates that.
-		layout.Swap = true
-		return layout, nil
+		err := layout.unify(unified)
+		return layout, err
 	}
 	if memory, ok := layout.Mounts[Memory]; ok {
 		_, err := os.Stat(filepath.Join(memory, "memory.memsw.limit_in_bytes"))
 		layout.Swap = err == nil
 	}
 	return layout, nil
+}
+
+// unify completes the layout of a host whose only hierarchy is unified.
+func (l *Layout) unify(unified string) error {
+	l.Version = V2
+	have, err := os.ReadFile(filepath.Join(unified, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for name := range strings.FieldsSeq(string(have)) {
+		switch c := Controller(name); c {
+		case CPU, Memory, Pids:
+			l.Mounts[c] = unified
+		case CPUAcct: // V1 only
+		}
+	}
+	l.Mounts[CPUAcct] = unified // cpu.stat counts without a controller
+	// The root has no memory.swap.max to check. Without swap accounting every group lacks
+	// the file, and set tolerates that.
+	l.Swap = true
+	return nil
 }
 
 // parseMountinfo finds the cgroup mounts in text of the format of proc_pid_mountinfo(5). A

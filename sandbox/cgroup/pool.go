@@ -8,6 +8,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,25 +57,15 @@ type Pool struct {
 // parent, and starts to fill the pool. An error that is [ErrMissing] names the controller and
 // the host.
 func Open(cfg Config) (*Pool, error) {
-	if cfg.Parent == "" || strings.Contains(cfg.Parent, "/") {
-		return nil, fmt.Errorf("cgroup parent %q: %w", cfg.Parent, unix.EINVAL)
-	}
-	if cfg.Size == 0 {
-		cfg.Size = 16
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+	if err := cfg.complete(); err != nil {
+		return nil, err
 	}
 	layout, err := Detect()
 	if err != nil {
 		return nil, fmt.Errorf("detect cgroups: %w", err)
 	}
-	for _, c := range layout.Missing() {
-		if !slices.Contains(cfg.Optional, c) {
-			host, _ := os.Hostname()
-			return nil, fmt.Errorf("cgroup controller %s on host %s, required for the limit: %w; "+
-				"enable the controller at boot, or list the controller as optional", c, host, ErrMissing)
-		}
+	if err := cfg.require(layout); err != nil {
+		return nil, err
 	}
 	p := &Pool{
 		cfg:     cfg,
@@ -85,37 +76,68 @@ func Open(cfg Config) (*Pool, error) {
 	base := ""
 	if layout.Version == V2 {
 		base = layout.base()
-		if err := enable(base, p.have()); err != nil {
-			return nil, fmt.Errorf("cgroup %s: %w", base, err)
+		if err := p.enable(base); err != nil {
+			return nil, err
 		}
 	}
 	for _, c := range p.have() {
-		mount := layout.Mounts[c]
-		if base != "" {
-			mount = base
-		}
-		p.parents[c] = filepath.Join(mount, cfg.Parent)
+		p.parents[c] = filepath.Join(cmp.Or(base, layout.Mounts[c]), cfg.Parent)
 	}
 	p.unique = distinct(p.parents)
 	if err := p.Reconcile(); err != nil {
 		return nil, err
 	}
-	for _, dir := range p.unique {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			_ = p.removeParents()
-			return nil, err
-		}
-		if layout.Version == V2 {
-			if err := enable(dir, p.have()); err != nil {
-				_ = p.removeParents()
-				return nil, fmt.Errorf("cgroup %s: %w", dir, err)
-			}
-		}
+	if err := p.makeParents(); err != nil {
+		return nil, errors.Join(err, p.removeParents())
 	}
 	p.pool = pool.New(pool.Config[*Group]{
 		Name: "cgroup", Ready: cfg.Size, Make: p.create, Clean: (*Group).clean, Drop: p.remove, Log: cfg.Log, Busy: cfg.Busy,
 	})
 	return p, nil
+}
+
+func (cfg *Config) complete() error {
+	if cfg.Parent == "" || strings.Contains(cfg.Parent, "/") {
+		return fmt.Errorf("cgroup parent %q: %w", cfg.Parent, unix.EINVAL)
+	}
+	cfg.Size = cmp.Or(cfg.Size, 16)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// require returns ErrMissing if the layout lacks a controller that is not optional.
+func (cfg *Config) require(layout Layout) error {
+	for _, c := range layout.Missing() {
+		if !slices.Contains(cfg.Optional, c) {
+			host, _ := os.Hostname()
+			return fmt.Errorf("cgroup controller %s on host %s, required for the limit: %w; "+
+				"enable the controller at boot, or list the controller as optional", c, host, ErrMissing)
+		}
+	}
+	return nil
+}
+
+func (p *Pool) makeParents() error {
+	for _, dir := range p.unique {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		if p.layout.Version == V2 {
+			if err := p.enable(dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Pool) enable(dir string) error {
+	if err := enable(dir, p.have()); err != nil {
+		return fmt.Errorf("cgroup %s: %w", dir, err)
+	}
+	return nil
 }
 
 // have lists the host's controllers, in the order of controllers.
@@ -303,15 +325,20 @@ func removeTree(dir string) error {
 			err = errors.Join(err, removeTree(filepath.Join(dir, e.Name())))
 		}
 	}
-	procs, e := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	err = errors.Join(err, e)
+	err = errors.Join(err, killAll(dir))
+	if e := unix.Rmdir(dir); e != nil && e != unix.ENOENT {
+		err = errors.Join(err, fmt.Errorf("rmdir %s: %w", dir, e))
+	}
+	return err
+}
+
+// killAll kills the processes of the group in dir.
+func killAll(dir string) error {
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	for field := range strings.FieldsSeq(string(procs)) {
 		if pid, e := strconv.Atoi(field); e == nil && pid > 1 && pid != os.Getpid() {
 			err = errors.Join(err, ignoreGone(unix.Kill(pid, unix.SIGKILL)))
 		}
-	}
-	if e := unix.Rmdir(dir); e != nil && e != unix.ENOENT {
-		err = errors.Join(err, fmt.Errorf("rmdir %s: %w", dir, e))
 	}
 	return err
 }

@@ -21,6 +21,7 @@
 package egress
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -84,17 +85,8 @@ func (n *Namespace) Queued() int64 { return n.ns.Queued() }
 // calling program's network namespace and fills the pool. An error names the host's deficiency
 // and the remedy.
 func Open(cfg Config) (network *Network, err error) {
-	if len(cfg.Name) == 0 || len(cfg.Name) > 15 {
-		return nil, fmt.Errorf("egress: %q cannot name a link", cfg.Name)
-	}
-	if cfg.Size == 0 {
-		cfg.Size = 8
-	}
-	if !cfg.Subnet.IsValid() {
-		cfg.Subnet = DefaultSubnet
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
+	if err := cfg.complete(); err != nil {
+		return nil, err
 	}
 	n := &Network{cfg: cfg, bySource: map[netip.Addr]*Namespace{}}
 	if n.addrs, err = newAddresses(cfg.Name, cfg.Subnet); err != nil {
@@ -123,6 +115,18 @@ func Open(cfg Config) (network *Network, err error) {
 		Make: n.make, Clean: n.clean, Drop: n.drop,
 	})
 	return n, nil
+}
+
+func (cfg *Config) complete() error {
+	if len(cfg.Name) == 0 || len(cfg.Name) > 15 {
+		return fmt.Errorf("egress: %q cannot name a link", cfg.Name)
+	}
+	cfg.Size = cmp.Or(cfg.Size, 8)
+	cfg.Subnet = cmp.Or(cfg.Subnet, DefaultSubnet)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
 }
 
 // ResolvConf returns the content of /etc/resolv.conf for sandboxes.

@@ -50,19 +50,25 @@ func parseQuery(msg []byte) (query, error) {
 	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
 		return query{}, errNotQuery
 	}
+	err = q.readOptions(&p)
+	return q, err
+}
+
+// readOptions reads the section that may hold the OPT record of EDNS (RFC 6891).
+func (q *query) readOptions(p *dnsmessage.Parser) error {
 	for {
 		h, err := p.AdditionalHeader()
 		if errors.Is(err, dnsmessage.ErrSectionDone) {
-			return q, nil
+			return nil
 		}
 		if err != nil {
-			return query{}, err
+			return err
 		}
 		if h.Type == dnsmessage.TypeOPT {
 			q.edns, q.limit = true, min(max(int(h.Class), 512), maxUDP)
 		}
 		if err := p.SkipAdditional(); err != nil {
-			return query{}, err
+			return err
 		}
 	}
 }
@@ -107,8 +113,7 @@ func parseAnswer(msg []byte, id uint16, question dnsmessage.Question, reachable 
 	if err != nil {
 		return answer{}, err
 	}
-	if !h.Response || h.ID != id || len(asked) != 1 || asked[0].Type != question.Type || asked[0].Class != question.Class ||
-		!strings.EqualFold(asked[0].Name.String(), question.Name.String()) {
+	if !h.Response || h.ID != id || len(asked) != 1 || !isSame(asked[0], question) {
 		return answer{}, errWrongAnswer
 	}
 	a := answer{code: h.RCode, truncated: h.Truncated, life: maxLife}
@@ -120,17 +125,10 @@ func parseAnswer(msg []byte, id uint16, question dnsmessage.Question, reachable 
 		if err != nil {
 			return answer{}, err
 		}
-		if r.Header.Class != question.Class || r.Header.Type != question.Type && r.Header.Type != dnsmessage.TypeCNAME {
+		if !isRequested(r.Header, question) {
 			continue
 		}
-		var addr netip.Addr
-		switch body := r.Body.(type) {
-		case *dnsmessage.AResource:
-			addr = netip.AddrFrom4(body.A)
-		case *dnsmessage.AAAAResource:
-			addr = netip.AddrFrom16(body.AAAA)
-		}
-		if addr.IsValid() {
+		if addr := addressIn(r); addr.IsValid() {
 			if !reachable(addr) {
 				continue
 			}
@@ -140,6 +138,26 @@ func parseAnswer(msg []byte, id uint16, question dnsmessage.Question, reachable 
 		a.life = min(a.life, time.Duration(r.Header.TTL)*time.Second)
 		a.records = append(a.records, r)
 	}
+}
+
+func isSame(a, b dnsmessage.Question) bool {
+	return a.Type == b.Type && a.Class == b.Class && strings.EqualFold(a.Name.String(), b.Name.String())
+}
+
+// isRequested reports whether a record answers the question, or is an alias on the way.
+func isRequested(h dnsmessage.ResourceHeader, question dnsmessage.Question) bool {
+	return h.Class == question.Class && (h.Type == question.Type || h.Type == dnsmessage.TypeCNAME)
+}
+
+// addressIn returns the address of an A or AAAA record, else an invalid address.
+func addressIn(r dnsmessage.Resource) netip.Addr {
+	switch body := r.Body.(type) {
+	case *dnsmessage.AResource:
+		return netip.AddrFrom4(body.A)
+	case *dnsmessage.AAAAResource:
+		return netip.AddrFrom16(body.AAAA)
+	}
+	return netip.Addr{}
 }
 
 // reply packs the reply for the sandbox, in at most limit bytes.

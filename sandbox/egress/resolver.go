@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -213,14 +214,18 @@ const (
 
 func (r *resolver) resolve(s *Namespace, p *Policy, q query) (dnsmessage.RCode, []dnsmessage.Resource) {
 	ports := p.ports(q.name)
-	switch {
-	case len(ports) == 0 || q.question.Class != dnsmessage.ClassINET:
+	if len(ports) == 0 || q.question.Class != dnsmessage.ClassINET {
 		return dnsmessage.RCodeRefused, nil
-	case q.question.Type == dnsmessage.TypeALL || q.question.Type == dnsmessage.TypeAXFR:
+	}
+	switch q.question.Type {
+	case dnsmessage.TypeALL, dnsmessage.TypeAXFR:
 		return dnsmessage.RCodeRefused, nil
-	case q.question.Type == typeSVCB || q.question.Type == typeHTTPS, // clients also ask for A and AAAA
-		q.question.Type == dnsmessage.TypeAAAA && !r.n.router.v6:
+	case typeSVCB, typeHTTPS: // clients also ask for A and AAAA
 		return dnsmessage.RCodeSuccess, nil
+	case dnsmessage.TypeAAAA:
+		if !r.n.router.v6 {
+			return dnsmessage.RCodeSuccess, nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, queryWithin)
 	defer cancel()
@@ -243,11 +248,7 @@ func (n *Network) learn(s *Namespace, p *Policy, addrs []netip.Addr, ports []uin
 		return errors.New("sandbox has ended")
 	}
 	now := time.Now().Unix()
-	for l, until := range s.learned {
-		if until < now {
-			delete(s.learned, l)
-		}
-	}
+	maps.DeleteFunc(s.learned, func(_ learned, until int64) bool { return until < now })
 	var fresh, again []learned
 	for _, a := range addrs {
 		for _, port := range ports {

@@ -91,15 +91,7 @@ func (r *router) connectHost(addrs *addresses) (uint32, error) {
 		return 0, err
 	}
 	defer host.Close()
-	if err := removeLink(host, r.name); err != nil { // left by an engine that has just crashed
-		return 0, err
-	}
-	r.seen = true
-	veth := r.veth(r.name, "up", r.ns.File())
-	if err := host.LinkAdd(veth); err != nil {
-		return 0, fmt.Errorf("add link %s: %w", r.name, err)
-	}
-	theirs, err := host.LinkByName(r.name)
+	theirs, err := r.addUplink(host)
 	if err != nil {
 		return 0, err
 	}
@@ -115,31 +107,46 @@ func (r *router) connectHost(addrs *addresses) (uint32, error) {
 	if err := netns.Do(r.host, func() error { return set(settings...) }); err != nil {
 		return 0, err
 	}
-	type side struct {
-		handle *netlink.Handle
-		link   netlink.Link
-	}
 	inside, outside := side{r.links, ours}, side{host, theirs}
-	join := func(s side, local, peer netip.Addr) error {
-		if err := s.handle.LinkSetUp(s.link); err != nil {
-			return fmt.Errorf("raise link to host: %w", err)
-		}
-		if err := s.handle.AddrAdd(s.link, address(local, peer)); err != nil {
-			return fmt.Errorf("add address %s: %w", local, err)
-		}
-		return nil
-	}
 	routers := []netip.Addr{its}
-	err = errors.Join(join(outside, mine, its), join(inside, its, mine), r.defaultRoute(ours, mine))
+	err = errors.Join(outside.join(mine, its), inside.join(its, mine), r.defaultRoute(ours, mine))
 	if r.v6 && err == nil {
 		mine6, its6 := addrs.pair6()
 		routers = append(routers, its6)
-		err = errors.Join(join(outside, mine6, its6), join(inside, its6, mine6), r.defaultRoute(ours, mine6))
+		err = errors.Join(outside.join(mine6, its6), inside.join(its6, mine6), r.defaultRoute(ours, mine6))
 	}
 	if err != nil {
 		return 0, err
 	}
 	return uint32(ours.Index), hostRules(int(r.host.Fd()), r.name, uint32(theirs.Attrs().Index), routers)
+}
+
+// side is an end of the link between router and host.
+type side struct {
+	handle *netlink.Handle
+	link   netlink.Link
+}
+
+func (s side) join(local, peer netip.Addr) error {
+	if err := s.handle.LinkSetUp(s.link); err != nil {
+		return fmt.Errorf("raise link to host: %w", err)
+	}
+	if err := s.handle.AddrAdd(s.link, address(local, peer)); err != nil {
+		return fmt.Errorf("add address %s: %w", local, err)
+	}
+	return nil
+}
+
+// addUplink adds the link and returns the host's end.
+func (r *router) addUplink(host *netlink.Handle) (netlink.Link, error) {
+	if err := removeLink(host, r.name); err != nil { // left by an engine that has just crashed
+		return nil, err
+	}
+	r.seen = true
+	if err := host.LinkAdd(r.veth(r.name, "up", r.ns.File())); err != nil {
+		return nil, fmt.Errorf("add link %s: %w", r.name, err)
+	}
+	return host.LinkByName(r.name)
 }
 
 func (r *router) defaultRoute(link netlink.Link, gateway netip.Addr) error {

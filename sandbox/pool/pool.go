@@ -310,16 +310,19 @@ func (p *Pool[T]) settle() bool {
 		case <-time.After(wait):
 		}
 	}
-	if p.cfg.Busy != nil {
-		return true
-	}
+	return p.cfg.Busy != nil || p.settleTakes(limit.C)
+}
+
+// settleTakes waits until nothing takes from the pool for a while, or until limit. settleTakes
+// returns false if the pool closes.
+func (p *Pool[T]) settleTakes(limit <-chan time.Time) bool {
 	tick := time.NewTicker(quiet)
 	defer tick.Stop()
 	for seen := p.takesNow(); ; {
 		select {
 		case <-p.stop:
 			return false
-		case <-limit.C:
+		case <-limit:
 			return true
 		case <-tick.C:
 			now := p.takesNow()
@@ -372,16 +375,9 @@ func (p *Pool[T]) clean() (again bool) {
 		if p.cfg.Alive == nil || p.cfg.Alive(item) {
 			verdict = p.cfg.Clean(item)
 		}
-		p.mu.Lock()
-		if verdict == Ready && (p.closed || len(p.free) >= p.cfg.Max) {
-			verdict = Spoilt
-		}
-		if verdict == Ready {
-			p.free = append(p.free, item)
-		}
-		p.mu.Unlock()
 		switch verdict {
 		case Ready:
+			p.offer(item)
 		case InUse:
 			busy = append(busy, item)
 		case Spoilt:
@@ -392,6 +388,19 @@ func (p *Pool[T]) clean() (again bool) {
 	p.dirty = append(p.dirty, busy...)
 	p.mu.Unlock()
 	return len(busy) > 0
+}
+
+// offer makes a clean item free, or drops the item if the pool is full or closed.
+func (p *Pool[T]) offer(item T) {
+	p.mu.Lock()
+	room := !p.closed && len(p.free) < p.cfg.Max
+	if room {
+		p.free = append(p.free, item)
+	}
+	p.mu.Unlock()
+	if !room {
+		p.drop(item)
+	}
 }
 
 // trim drops dead items, and items beyond the recent demand.
