@@ -8,8 +8,8 @@ import (
 	"testing/iotest"
 )
 
-// TestEscape: the sequence detaches wherever it is cut and goes nowhere; all else
-// goes on.
+// The detach keys detach at any split of the input and are not passed on; all other input is passed
+// on.
 func TestEscape(t *testing.T) {
 	for _, test := range []struct {
 		pieces   []string
@@ -57,8 +57,7 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// FuzzEscape: what goes on and what was typed differ by nothing but the keys and
-// what is behind them.
+// The passed input is the typed input up to the detach keys.
 func FuzzEscape(f *testing.F) {
 	f.Add("", "a\x10b\x10\x11c")
 	f.Add("a,a,b", "aaab")

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/errors.md")
 
-// renamed are the codes of earlier versions that are gone, with their statuses.
+// renamed lists codes of earlier versions with their statuses and replacements.
 var renamed = []struct{ before, where, now string }{
 	{"`function_crash` 502", "control API", "`function_crashed` 502, as at the gateway"},
 	{"`canceled` 499", "control API", "`cancelled` 499"},
@@ -67,7 +67,7 @@ Where an error names no next step, its message contains the step.
 	return b.String()
 }
 
-// TestErrorsPage: docs/errors.md is the catalogue. -update writes it.
+// docs/errors.md equals the catalogue. -update writes the page.
 func TestErrorsPage(t *testing.T) {
 	const file = "../docs/errors.md"
 	if *update {
@@ -102,7 +102,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestCodesUsed: the catalogue has every code of package failure, and something uses each.
+// The catalogue has every code of package failure, and production code uses each.
 func TestCodesUsed(t *testing.T) {
 	text, err := os.ReadFile("../failure/failure.go")
 	if err != nil {

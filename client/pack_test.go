@@ -22,12 +22,13 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestPack: .freignore says what is sent, but for what the build reads besides the code.
+// .freignore decides which files are sent; files that the build reads besides the code are always
+// sent.
 func TestPack(t *testing.T) {
 	const beginning = "id: f\nbase: python\nhandler: main.handle\n"
 	for _, c := range []struct {
 		name, fret string
-		files      map[string]string // a name that ends in / is a directory, in | a fifo
+		files      map[string]string // a name with / at the end is a directory, with | a fifo
 		want       []string
 		err        string
 	}{
@@ -91,7 +92,7 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// packed are the names that are sent of dir, sorted; the engine is its own parser of templates.
+// packed returns the sent names of dir, sorted. The engine uses the real parser of templates.
 func packed(t *testing.T, dir string) ([]string, error) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")

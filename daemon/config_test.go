@@ -216,7 +216,7 @@ func TestRenamedSettings(t *testing.T) {
 	}
 }
 
-// What --tls-cert and --tls-key name is looked at before anything is started.
+// The start fails if the files of --tls-cert and --tls-key are wrong.
 func TestGatewayTLS(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	if c, err := gatewayTLS("", "", log); c != nil || err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// A deployment is refused whose messages would never come.
+// A deployment is refused if its trigger could never get a message.
 func TestCheckTriggers(t *testing.T) {
 	reached := events.Config{Listen: "127.0.0.1:4222", Subjects: events.Subjects{"acme": {"orders.>"}}}
 	for _, c := range []struct {

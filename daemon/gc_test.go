@@ -16,7 +16,7 @@ func TestGCPercent(t *testing.T) {
 	}
 }
 
-// TestTuneGC: the percentage follows the heap, more than once.
+// The percentage of garbage follows the heap, repeatedly.
 func TestTuneGC(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(100))
 	tuneGC()
@@ -24,7 +24,7 @@ func TestTuneGC(t *testing.T) {
 		t.Helper()
 		now := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 		for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-time.After(time.Millisecond) {
-			runtime.GC() // and the finalizer's goroutine follows
+			runtime.GC() // then the finalizer's goroutine runs
 			if metrics.Read(now); want(int(now[0].Value.Uint64())) {
 				return
 			}

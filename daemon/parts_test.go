@@ -33,7 +33,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestLeftOutRefused: the daemon does not ignore the configuration of a part that it does not have.
+// The daemon refuses the configuration of a part that the build left out.
 func TestLeftOutRefused(t *testing.T) {
 	parts := []partEntry{{"gateway", true, newGateway}, {"lambda", false, nil}}
 	if err := leftOut(parts); err != nil {

@@ -181,8 +181,7 @@ func TestJUnit(t *testing.T) {
 	}
 }
 
-// FuzzTest parses files and compares them with any answer: no crash, what is parsed
-// can be sent, and an answer is equal to itself.
+// No file or answer crashes the parser, a parsed event can be sent, and an answer equals itself.
 func FuzzTest(f *testing.F) {
 	f.Add([]byte(`{"path":"/a?b","query":{"c":"d"},"headers":{"e":["f"]},"body_json":{}}`), []byte(`{"body_json":{"a":[1,{"b":2.5}]},"body_matches":"a*","error":"x"}`), []byte(`{"a":[1]}`))
 	f.Add([]byte(`{"body_base64":"AA=="}`), []byte(`{"body_subset":[1],"max_duration":"1s","any_body":true}`), []byte(`{"error":{"code":"x"}}`))
@@ -206,7 +205,7 @@ func FuzzTest(f *testing.F) {
 	})
 }
 
-// TestCanonical: answers that are the same JSON are the same.
+// Two answers with the same JSON are equal.
 func TestCanonical(t *testing.T) {
 	for _, tt := range []struct {
 		a, b string

@@ -19,13 +19,13 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// screen is a terminal that knows what bars write: lines, each of which takes as
-// many rows as the window is narrow.
+// screen is a terminal that understands the output of bars. A line longer than the width takes
+// several rows.
 type screen struct {
 	t             *testing.T
 	width, height int
-	lines         []string // scrolled away and visible; the cursor is below the last
-	lost          bool     // a frame's beginning had scrolled away when the next one came
+	lines         []string // all lines, scrolled ones included; the cursor is below the last line
+	lost          bool     // the begin of a frame had scrolled away when the next frame came
 }
 
 var (
@@ -46,7 +46,7 @@ func (s *screen) Write(p []byte) (int, error) {
 			s.t.Fatalf("the frame begins with %.20q", text)
 		}
 		text, s.lost = after, s.lost || up >= s.height
-		for up = min(up, s.height-1); up > 0 && len(s.lines) > 0; { // the top of the screen stops it
+		for up = min(up, s.height-1); up > 0 && len(s.lines) > 0; { // the cursor stops at the top of the screen
 			last := len(s.lines) - 1
 			up -= s.rows(s.lines[last])
 			s.lines = s.lines[:last]
@@ -65,9 +65,8 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestBarsFit draws parts that come and go on windows of all sizes, which change:
-// the bars take no more room than there is, each part that is whole is told of
-// once, and nothing of the bars stays.
+// On windows of all sizes, which change meanwhile, progress bars fit in the window, report each
+// complete part once, and leave no rest.
 func TestBarsFit(t *testing.T) {
 	rnd := fretest.Rand(t)
 	whole := 0
@@ -98,7 +97,7 @@ func TestBarsFit(t *testing.T) {
 		}
 		b.end()
 		if s.lost {
-			continue // what has scrolled away nobody takes back
+			continue // lines that scrolled away cannot be erased
 		}
 		var got []string
 		for _, line := range s.lines {
@@ -160,12 +159,12 @@ func TestBarsSay(t *testing.T) {
 	}
 }
 
-// TestBarsAtATerminal builds at a real terminal, whose window changes: bars follow
-// it, and Ctrl-C takes them away and leaves the terminal as it was.
+// At a real terminal the bars follow the window's size, and Ctrl-C removes the bars and restores
+// the terminal.
 func TestBarsAtATerminal(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "fre") // TestMain is fre where it is called that
+	bin := filepath.Join(dir, "fre") // TestMain runs fre under this name
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

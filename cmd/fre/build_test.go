@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestWriteWhole: a file is there with all of its content or as it was before, and
-// what is no file, such as /dev/null, stays what it is.
+// A written file has its whole new content or its old content. A special file such as /dev/null
+// stays special.
 func TestWriteWhole(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

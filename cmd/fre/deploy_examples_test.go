@@ -15,14 +15,14 @@ import (
 	"github.com/fre-engine/fre/daemon"
 )
 
-// What the examples of docs/deploy say to fre: the arguments are serve's, the
-// configuration is one that it reads. tools/deploy checks the rest of them.
+// The examples of docs/deploy start fre with valid arguments and a valid configuration.
+// tools/deploy checks the rest of the examples.
 func TestDeployExamples(t *testing.T) {
 	const address = "10.1.0.11:8080"
 	tests := []struct {
 		name string
-		// start returns the arguments and the configuration that an engine gets on a
-		// machine with the name fre-1 and that address.
+		// start returns the engine's arguments and configuration on a machine with the name fre-1
+		// and the given address.
 		start func(t *testing.T) (args []string, config string)
 		nats  string
 		key   string
@@ -80,8 +80,8 @@ func TestDeployExamples(t *testing.T) {
 	}
 }
 
-// startInPod runs the script of the DaemonSet, in directories of its own, with a
-// program in place of fre that writes down its arguments.
+// startInPod runs the DaemonSet's script in temporary directories, with a program in place of fre
+// that records its arguments.
 func startInPod(t *testing.T) (args []string, config string) {
 	t.Helper()
 	var script, template string
@@ -136,7 +136,7 @@ func startInPod(t *testing.T) (args []string, config string) {
 	return strings.Fields(read("args")), read("fre.yaml")
 }
 
-// example is the text of a file of docs/deploy.
+// example returns the text of a file below docs/deploy.
 func example(t *testing.T, file string) string {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/deploy/" + file)
@@ -146,7 +146,7 @@ func example(t *testing.T, file string) string {
 	return string(b)
 }
 
-// inside is what the first group of a pattern finds.
+// inside returns the first group of a pattern's first match.
 func inside(t *testing.T, text, pattern string) string {
 	t.Helper()
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)

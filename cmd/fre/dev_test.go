@@ -45,7 +45,7 @@ func startDev(t *testing.T, args ...string) *devRun {
 	return d
 }
 
-// sees waits for a line that begins so; none before it may begin like one of not.
+// sees waits for a line with a prefix; no line before may have a prefix of not.
 func (d *devRun) sees(prefix string, not ...string) {
 	d.t.Helper()
 	late := time.NewTimer(5 * time.Minute)
@@ -69,21 +69,21 @@ func (d *devRun) sees(prefix string, not ...string) {
 	}
 }
 
-// interrupt is Ctrl-C, which ends it well.
+// interrupt sends Ctrl-C and requires exit status 0.
 func (d *devRun) interrupt() {
 	d.t.Helper()
 	if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 		d.t.Fatal(err)
 	}
-	for range d.lines { // to its end
+	for range d.lines { // until the output ends
 	}
 	if code := <-d.ended; code != 0 {
 		d.t.Errorf("after Ctrl-C: exit status %d, want 0", code)
 	}
 }
 
-// TestDev edits a template while fre dev watches it: what counts is deployed and
-// tested again, what is ignored is not, and a mistake ends nothing.
+// fre dev deploys and tests again after a change to a template, ignores changes to ignored files,
+// and survives mistakes.
 func TestDev(t *testing.T) {
 	socket := serveForTest(t)
 	t.Setenv("FRE_SOCKET", socket)
@@ -91,8 +91,8 @@ func TestDev(t *testing.T) {
 	if _, err := scaffoldInto(dir, "python", "hello"); err != nil {
 		t.Fatal(err)
 	}
-	// write moves a file, with directories that are new, to its place: one change. With a pause of the
-	// test between two steps, fre dev would see two.
+	// write moves a file, with its new directories, into place as one change. In two steps fre dev
+	// could see two changes.
 	write := func(name, text string) {
 		t.Helper()
 		aside := t.TempDir()
@@ -127,12 +127,12 @@ func TestDev(t *testing.T) {
 	d.sees("deployed hello")
 	d.sees("1 passed, 0 failed", "changed")
 
-	write("README.md", "ignored") // by .freignore
+	write("README.md", "ignored") // ignored by .freignore
 	write(".git/index", "ignored")
-	write("pkg/deep/mod.py", "x = 1\n") // a directory that is new
+	write("pkg/deep/mod.py", "x = 1\n") // a new directory
 	d.sees("changed: pkg", "changed: README", "changed: .git")
 	d.sees("1 passed, 0 failed")
-	write("pkg/deep/mod.py", "x = 2\n") // and is watched from now on
+	write("pkg/deep/mod.py", "x = 2\n") // the new directory is watched as well
 	d.sees("changed: pkg/deep/mod.py")
 	d.sees("1 passed, 0 failed")
 
@@ -141,10 +141,10 @@ func TestDev(t *testing.T) {
 	}
 	d.sees("changed: ")
 	d.sees("1 passed, 0 failed")
-	write("lib/deep/mod.py", "x = 3\n") // below a directory that has moved
+	write("lib/deep/mod.py", "x = 3\n") // below a moved directory
 	d.sees("changed: lib/deep/mod.py")
 	d.sees("1 passed, 0 failed")
-	write("pkg/deep/mod.py", "x = 4\n") // where it was
+	write("pkg/deep/mod.py", "x = 4\n") // the directory's old place
 	d.sees("changed: pkg")
 	d.sees("1 passed, 0 failed")
 	write("pkg/deep/mod.py", "x = 5\n")
@@ -166,7 +166,7 @@ func TestDev(t *testing.T) {
 	}
 	d.sees("changed: ")
 	d.sees("0 passed, 1 failed")
-	if err := os.WriteFile(filepath.Join(dir, "test/expect.json"), []byte(`{"body_subset": {"path": "/c"}}`), 0o644); err != nil { // in place: one change or two
+	if err := os.WriteFile(filepath.Join(dir, "test/expect.json"), []byte(`{"body_subset": {"path": "/c"}}`), 0o644); err != nil { // written in place: one change or two
 		t.Fatal(err)
 	}
 	d.sees("changed: test/expect.json")
@@ -206,8 +206,8 @@ func TestDev(t *testing.T) {
 	}
 }
 
-// TestDevSays: what a function logs while a build ends is printed once, above its
-// bars or after them, and not among JSON.
+// A log line during a build is printed once, above the bars or after their end, and never among
+// JSON.
 func TestDevSays(t *testing.T) {
 	var out, other bytes.Buffer
 	cmd := &cobra.Command{}
@@ -269,7 +269,7 @@ func TestWatchRules(t *testing.T) {
 		{src, "fret.lock", false, false},
 		{src, ".fret.lock-123", false, false},
 		{src, "requirements.txt", false, true},
-		{src, "m.pyc", false, true}, // not of the code
+		{src, "m.pyc", false, true}, // outside the code
 		{src, "src/m.pyc", false, false},
 		{src, "src/.freignore", false, true},
 		{src, "src/node_modules", true, false},

@@ -18,13 +18,13 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// TestMCPNetwork: a model chooses a sandbox's network within what the flags give.
+// A model chooses its sandbox's network within the limits of the flags.
 func TestMCPNetwork(t *testing.T) {
 	const pypi, npm, other = "pypi.org:443", "registry.npmjs.org:443", "example.com:443"
 	for name, c := range map[string]struct {
 		flags string // network and destinations
 		asked string
-		want  string // "" where it is refused
+		want  string // "" if refused
 	}{
 		"the flags'":               {"egress " + pypi, "", "egress " + pypi},
 		"none by default":          {"", "none", "none"},
@@ -51,26 +51,26 @@ func TestMCPNetwork(t *testing.T) {
 	}
 }
 
-// networkWords are a network and its destinations.
+// networkWords splits a network and its destinations.
 func networkWords(s string) (network string, allow []string) {
 	words := strings.Split(s, " ")
 	return words[0], words[1:]
 }
 
-// answered is an output of a session that has answered every call.
+// answered is the output of a session without unanswered calls.
 func answered(to io.Writer) *mcpOutput {
 	o := newMCPOutput(to)
 	o.failed = true
 	return o
 }
 
-// TestMCPEnd: the end of the input comes once every call before it is answered, is cancelled,
-// or has had its time, and at once if the client reads no more.
+// The end of the input is passed on once each call is answered, cancelled or out of time, and at
+// once if the client stops reading.
 func TestMCPEnd(t *testing.T) {
 	const call, other = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`, `{"jsonrpc":"2.0","id":"b","method":"ping"}`
 	for name, c := range map[string]struct {
 		input string
-		end   func(o *mcpOutput) // of the session's calls
+		end   func(o *mcpOutput) // how the session's calls end
 		late  bool
 	}{
 		"no call":   {`{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil, false},
@@ -108,13 +108,12 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// TestMCPInput: a line that is no message is answered with JSON-RPC's error, and the
-// messages around it are read.
+// A malformed line gets an error of JSON-RPC, and the messages around the line are read.
 func TestMCPInput(t *testing.T) {
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 	for name, c := range map[string]struct {
 		line string
-		code float64 // 0: it is passed on
+		code float64 // 0 if the line is passed on
 	}{
 		"a request":           {ping, 0},
 		"an answer":           {`{"jsonrpc":"2.0","id":1,"result":{}}`, 0},
@@ -159,7 +158,7 @@ func TestMCPInput(t *testing.T) {
 	}
 }
 
-// FuzzMCPInput: whatever comes, the session's reader gets messages alone.
+// For any input the session's reader gets only valid messages.
 func FuzzMCPInput(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\nnot json\n[]\n\n"))
 	f.Fuzz(func(t *testing.T, input []byte) {
@@ -175,7 +174,7 @@ func FuzzMCPInput(f *testing.F) {
 	})
 }
 
-// TestMCPResult: a model reads text as it is, and sees pictures.
+// A model reads text unescaped, and sees pictures.
 func TestMCPResult(t *testing.T) {
 	for name, c := range map[string]struct {
 		out  any

@@ -18,10 +18,10 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestRegistryServe runs a registry as fre registry serve does: it answers, has its
-// directory to itself, collects, and ends with its context.
+// fre registry serve answers requests, locks its directory, collects garbage, and ends with its
+// context.
 func TestRegistryServe(t *testing.T) {
-	_, stopSignals := signal.NotifyContext(t.Context(), os.Interrupt) // the first one's goroutine stays
+	_, stopSignals := signal.NotifyContext(t.Context(), os.Interrupt) // the first call starts a goroutine that stays
 	stopSignals()
 	fretest.CheckLeaks(t)
 	dir := t.TempDir()

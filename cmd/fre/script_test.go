@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"fre": main})
 }
 
-// TestScripts runs test/script/*.txtar: each script has an engine without
-// sandboxes (servertest) behind the real server and socket.
+// The scripts test/script/*.txtar pass against the real server and socket, in front of an engine
+// without sandboxes (servertest).
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "../../test/script",
@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			// logged NAME TEXT: waits until the function's log holds the line.
+			// logged NAME TEXT waits until the function's log holds the text.
 			"logged": func(ts *testscript.TestScript, _ bool, args []string) {
 				c := client.New(ts.Getenv("FRE_SOCKET"))
 				defer c.Close()
@@ -72,7 +72,7 @@ func TestScripts(t *testing.T) {
 					ts.Fatalf("log of %s never held %q: %v", args[0], args[1], err)
 				}
 			},
-			// status N COMMAND…: runs it and wants this exit status.
+			// status N COMMAND… runs the command and requires the exit status.
 			"status": func(ts *testscript.TestScript, _ bool, args []string) {
 				err := ts.Exec(args[1], args[2:]...)
 				got := "0"
@@ -119,7 +119,7 @@ func listen(socket string) (stop func(), err error) {
 	}, nil
 }
 
-// serveForTest is listen for as long as t runs.
+// serveForTest serves an engine as listen does until t ends.
 func serveForTest(t *testing.T) (socket string) {
 	t.Helper()
 	socket = filepath.Join(t.TempDir(), "fre.sock")
@@ -131,7 +131,7 @@ func serveForTest(t *testing.T) (socket string) {
 	return socket
 }
 
-// TestDocs keeps docs/cli.md equal to what the commands say about themselves.
+// docs/cli.md equals the help texts of the commands.
 func TestDocs(t *testing.T) {
 	t.Setenv("FRE_SOCKET", "")
 	const path = "../../docs/cli.md"

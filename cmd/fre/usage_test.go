@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/server/servertest"
 )
 
-// stopper stops a container once two tables were written.
+// stopper calls stop after the second table.
 type stopper struct {
 	bytes.Buffer
 	stop func()
@@ -59,7 +59,7 @@ func TestStatsStream(t *testing.T) {
 		<-done
 	}()
 
-	out := &stopper{stop: func() { _ = e.Stop(context.Background(), c.ID, 0) }} // again and again
+	out := &stopper{stop: func() { _ = e.Stop(context.Background(), c.ID, 0) }} // called repeatedly
 	root := newRoot()
 	root.SetArgs([]string{"--socket", socket, "stats", "--stream", "--interval", "1ms", "web"})
 	root.SetOut(out)

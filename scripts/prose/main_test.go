@@ -43,7 +43,7 @@ func TestProse(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		limits string
-		want   []string // beginnings
+		want   []string // beginnings of the lines
 	}{
 		{"none", "", []string{"bad: 39.6 vague words in 100, at most 6.0", "docs/vague.md: 42.9"}},
 		{"as they are", "39.6 bad\n42.9 docs/vague.md\n", nil},

@@ -1,7 +1,6 @@
-// Package cosign_test signs with cosign and verifies with FRE, and the other way
-// round, at a registry, with keys alone: no log is asked and no certificate. make
-// test-cosign builds cosign, which takes minutes: the other tests have what it wrote
-// once (image/signature/testdata).
+// Package cosign_test signs with cosign and verifies with FRE, and the reverse, at a registry with
+// keys only: without a log and without certificates. make test-cosign builds cosign, which takes
+// minutes; other tests use recorded signatures of cosign (image/signature/testdata).
 package cosign_test
 
 import (
@@ -32,7 +31,7 @@ var update = flag.Bool("update", false, "write what cosign wrote to image/signat
 
 const password = "secret"
 
-// peer is cosign with a home of its own, in which it finds no login and no cache.
+// peer is cosign with an empty home directory: no logins, no cache.
 type peer struct{ program, home string }
 
 func (p peer) run(t *testing.T, args ...string) (string, error) {
@@ -51,13 +50,13 @@ func (p peer) ok(t *testing.T, args ...string) {
 	}
 }
 
-// offline are the flags without which cosign asks the public log and its root of trust.
+// Without these flags cosign asks the public log and its root of trust.
 var (
 	signOffline   = []string{"sign", "--yes", "--tlog-upload=false", "--use-signing-config=false", "--allow-http-registry"}
 	verifyOffline = []string{"verify", "--insecure-ignore-tlog=true", "--private-infrastructure=true", "--allow-http-registry"}
 )
 
-// pair is a pair of keys on disk, and in memory.
+// pair is a pair of keys on disk and in memory.
 type pair struct {
 	file    string // without .key and .pub
 	private crypto.Signer
@@ -84,7 +83,7 @@ func readPair(t *testing.T, file string) pair {
 	return p
 }
 
-// pairs are those that cosign makes, and FRE.
+// pairs returns pairs of keys made by cosign and by FRE.
 func pairs(t *testing.T, c peer) map[string]pair {
 	t.Helper()
 	c.ok(t, "generate-key-pair", "--output-key-prefix", "theirs")
@@ -117,9 +116,8 @@ func openStore(t *testing.T, dir string) *store.Store {
 	return s
 }
 
-// TestCosign: each takes what the other signed, with keys that either made, and
-// refuses what another key signed; cosign's bundles are taken too, where any
-// repository will do.
+// FRE and cosign accept each other's signatures, with keys made by either, and refuse signatures by
+// another key. FRE also accepts cosign's bundles if the policy allows any repository.
 func TestCosign(t *testing.T) {
 	c := peer{fretest.Tool(t, "cosign"), t.TempDir()}
 	keys := pairs(t, c)
@@ -218,10 +216,10 @@ func TestCosign(t *testing.T) {
 	}
 }
 
-// recorded is what image/signature.TestCosign reads.
+// recorded is the directory of the files that image/signature.TestCosign reads.
 const recorded = "../../image/signature/testdata"
 
-// get asks the registry for a manifest, or for a blob.
+// get fetches a manifest or a blob from the registry.
 func get(t *testing.T, host, path string, v any) []byte {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+host+"/v2/"+path, nil)
@@ -261,7 +259,7 @@ func record(t *testing.T, host, repository, digest string, key pair) {
 	get(t, host, repository+"/manifests/"+strings.Replace(digest, ":", "-", 1)+".sig", &m)
 	write(t, "cosign.payload", get(t, host, repository+"/blobs/"+m.Layers[0].Digest, nil))
 	write(t, "cosign.sig", []byte(m.Layers[0].Annotations["dev.cosignproject.cosign/signature"]))
-	b, err := os.ReadFile(key.file + ".pub") // the private one is kept nowhere
+	b, err := os.ReadFile(key.file + ".pub") // the private key is not kept
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +269,7 @@ func record(t *testing.T, host, repository, digest string, key pair) {
 func recordBundle(t *testing.T, host, repository, digest string) {
 	t.Helper()
 	var index manifest
-	get(t, host, repository+"/manifests/"+strings.Replace(digest, ":", "-", 1), &index) // distribution has no referrers API
+	get(t, host, repository+"/manifests/"+strings.Replace(digest, ":", "-", 1), &index) // the registry has no referrers API
 	for _, d := range index.Manifests {
 		var m manifest
 		get(t, host, repository+"/manifests/"+d.Digest, &m)

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	// [text](target) outside code; an inline code span may not hold one.
+	// [text](target) outside code; an inline code span cannot hold a link.
 	linkPattern = regexp.MustCompile(`\[[^\]\n]*\]\(([^)\s]+)\)`)
 	// A make command: alone in a code span, or at the start of a line of a code block.
 	makePattern   = regexp.MustCompile("(?m)(?:`|^\\s*(?:sudo )?)make ((?:[a-z][a-z0-9-]* ?)+)")
@@ -41,8 +41,7 @@ var (
 	codeSpan      = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
 )
 
-// documents are the Markdown files of the tree, hidden directories and testdata
-// left out.
+// documents returns the Markdown files of the tree, without hidden directories and testdata.
 func documents(tree fs.FS) ([]string, error) {
 	var docs []string
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -64,7 +63,7 @@ func documents(tree fs.FS) ([]string, error) {
 	return docs, err
 }
 
-// checkLinks returns a line for every relative link that leads nowhere.
+// checkLinks returns a line for every relative link without a target.
 func checkLinks(tree fs.FS) ([]string, error) {
 	docs, err := documents(tree)
 	if err != nil {
@@ -104,7 +103,7 @@ func checkLinks(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// anchors are the names that GitHub gives to the headings of a document.
+// anchors returns GitHub's anchors of a document's headings.
 func anchors(text string) []string {
 	var names []string
 	for line := range strings.Lines(text) {
@@ -126,8 +125,8 @@ func anchors(text string) []string {
 	return names
 }
 
-// checkIndex returns a line for every page below docs and bench/docs that the README.md of its
-// directory, or of the nearest one above, does not link.
+// checkIndex returns a line for every page below docs and bench/docs without a link from the
+// nearest README.md.
 func checkIndex(tree fs.FS) ([]string, error) {
 	docs, err := documents(tree)
 	if err != nil {
@@ -161,8 +160,7 @@ func checkIndex(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// checkTargets returns a line for every make target that a document names and the
-// Makefile lacks.
+// checkTargets returns a line for every make target in a document that the Makefile lacks.
 func checkTargets(tree fs.FS) ([]string, error) {
 	makefile, err := fs.ReadFile(tree, "Makefile")
 	if err != nil {
@@ -193,13 +191,13 @@ func checkTargets(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// codeOf keeps the code of a document, the fences and quotes included.
+// codeOf returns the code of a document with its fences and quotes.
 func codeOf(text string) string {
 	return strings.Join(codeSpan.FindAllString(text, -1), "\n")
 }
 
-// checkCommands returns a line for every command and flag of fre that a document names
-// and docs/cli.md, which is generated from the program, lacks.
+// checkCommands returns a line for every command and flag of fre in a document that docs/cli.md
+// lacks, which is generated from the program.
 func checkCommands(tree fs.FS) ([]string, error) {
 	const reference = "docs/cli.md"
 	text, err := fs.ReadFile(tree, reference)
@@ -248,8 +246,7 @@ func checkCommands(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// checkTests returns a line for every test and benchmark that a document names and the
-// tree lacks.
+// checkTests returns a line for every test and benchmark in a document that the tree lacks.
 func checkTests(tree fs.FS) ([]string, error) {
 	docs, err := documents(tree)
 	if err != nil {
@@ -274,7 +271,7 @@ func checkTests(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// missing returns a line for every test, benchmark and case that text names and the tree lacks.
+// missing returns a line for every test, benchmark and case in text that the tree lacks.
 func missing(tree fs.FS, text string) ([]string, error) {
 	var wrong []string
 	for _, k := range keeperPattern.FindAllStringSubmatch(text, -1) {
@@ -285,7 +282,7 @@ func missing(tree fs.FS, text string) ([]string, error) {
 		if !hasTest(tests, k[2]) {
 			wrong = append(wrong, fmt.Sprintf("no %s in the tests of %s", k[2], k[1]))
 		}
-		// A case is named by a string of its own.
+		// A case appears as a string literal of its own.
 		for _, name := range strings.Split(k[3], "/")[1:] {
 			if !strings.Contains(tests, strconv.Quote(name)) {
 				wrong = append(wrong, fmt.Sprintf("no case %q in the tests of %s", name, k[1]))
@@ -295,8 +292,8 @@ func missing(tree fs.FS, text string) ([]string, error) {
 	return wrong, nil
 }
 
-// checkPromises returns a line for every row of SPECIFICATION.md's tables that
-// names no test, benchmark or make target; checkTests finds names that do not exist.
+// checkPromises returns a line for every row of SPECIFICATION.md's tables without a test, benchmark
+// or make target; checkTests finds missing tests.
 func checkPromises(tree fs.FS) ([]string, error) {
 	const doc = "SPECIFICATION.md"
 	text, err := fs.ReadFile(tree, doc)
@@ -342,7 +339,7 @@ func testsOf(tree fs.FS, dir string) (string, error) {
 	return all.String(), nil
 }
 
-// hasTest says whether the text of a package's tests has one of that name.
+// hasTest reports whether the text of a package's tests has the named test.
 func hasTest(text, name string) bool { return strings.Contains(text, "\nfunc "+name+"(") }
 
 // checkAttacks compares the table of docs/threat-model.md whose heading begins
@@ -412,8 +409,8 @@ func checkAttacks(tree fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// checkSources finds source files that a document names and the tree does not have. A path counts
-// if its first directory is one of the tree's.
+// checkSources returns a line for every source file in a document that the tree lacks. A path
+// counts if its first directory is a directory of the tree.
 func checkSources(tree fs.FS) ([]string, error) {
 	docs, err := documents(tree)
 	if err != nil {
@@ -427,7 +424,7 @@ func checkSources(tree fs.FS) ([]string, error) {
 		}
 		for _, m := range sourcePattern.FindAllStringSubmatch(string(text), -1) {
 			if _, err := fs.Stat(tree, m[1]); err != nil {
-				continue // of another tree, such as a function's
+				continue // a file of another tree, such as a function's
 			}
 			if _, err := fs.Stat(tree, m[1]+m[2]); err != nil {
 				wrong = append(wrong, fmt.Sprintf("%s: %s%s: no such file", doc, m[1], m[2]))
@@ -466,7 +463,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// The checks find what they are there to find.
+// Each check of the documents finds its kind of mistake.
 func TestChecks(t *testing.T) {
 	tree := fstest.MapFS{
 		"Makefile": {Data: []byte("test: build ## all\nbuild:\n\techo\n")},
@@ -527,7 +524,7 @@ func TestChecks(t *testing.T) {
 	}
 	for _, c := range checks {
 		if c.name == "attacks" {
-			continue // by what it finds missing: see TestCheckAttacks
+			continue // TestCheckAttacks tests this check
 		}
 		t.Run(c.name, func(t *testing.T) {
 			got, err := c.check(tree)
@@ -545,7 +542,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// TestCheckAttacks: a tree with one row of the table and one test too many.
+// The check of attacks finds a wrong row, a missing row and a missing test.
 func TestCheckAttacks(t *testing.T) {
 	row := security.Rows[0]
 	tree := fstest.MapFS{

@@ -42,7 +42,7 @@ var (
 type keeper struct{ dir, name string }
 
 // testsIn returns the first sentence of the comment of each test, benchmark and fuzz target of the
-// tree, hidden directories and testdata left out.
+// tree, without hidden directories and testdata.
 func testsIn(tree fs.FS) (map[keeper]string, error) {
 	tests := map[keeper]string{}
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -76,8 +76,8 @@ func testsIn(tree fs.FS) (map[keeper]string, error) {
 
 var keeperName = regexp.MustCompile(`^(Test|Benchmark|Fuzz)([^a-z]|$)`)
 
-// sentence returns the first sentence of a test's comment as a cell of a table, without the test's
-// name in front.
+// sentence returns the first sentence of a test's comment as a table cell, without the test's name
+// in front.
 func sentence(name, comment string) string {
 	s := new(doc.Package).Synopsis(comment)
 	s = strings.TrimPrefix(strings.TrimPrefix(s, name+":"), name+" ")
@@ -119,9 +119,9 @@ func readPromises(page string) map[keeper]string {
 	return rows
 }
 
-// promises returns the page as it has to be: the rows of all tests, and the rows of cases that the
-// page has. It returns a line for each row of a test or case that is gone. A test that has moved to
-// another package takes its rows along.
+// promises returns the new page: the rows of all tests, and the rows of cases on the old page. It
+// also returns a line for each row of a removed test or case. A test that has moved to another
+// package takes its rows along.
 func promises(tree fs.FS, page string) (string, []string, error) {
 	tests, err := testsIn(tree)
 	if err != nil {
@@ -179,8 +179,8 @@ func promises(tree fs.FS, page string) (string, []string, error) {
 	return b.String(), wrong, nil
 }
 
-// moved returns the only test with the name of a test that is gone, and without a row. Of several
-// it returns the only one in a package with the same last name.
+// moved returns the only test without a row that has the name of a removed test. Of several such
+// tests it returns the only one in a package with the same last name.
 func moved(tests, old map[keeper]string, gone keeper) keeper {
 	var found []keeper
 	for k := range tests {
@@ -201,7 +201,7 @@ func compareKeepers(a, b keeper) int {
 	return strings.Compare(a.dir+"\x00"+a.name, b.dir+"\x00"+b.name)
 }
 
-// checkPromisesPage returns a line for every row that the page lacks or has too many.
+// checkPromisesPage returns a line for every missing or surplus row of the page.
 func checkPromisesPage(tree fs.FS) ([]string, error) {
 	page, err := fs.ReadFile(tree, promisesPage)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -256,7 +256,7 @@ func TestPromisesPage(t *testing.T) {
 	}
 }
 
-// TestPromises: the page follows comments, names and moves, and a row outlives its test as a fault.
+// The page follows comments, names and moves of tests. The row of a removed test is an error.
 func TestPromises(t *testing.T) {
 	tree := fstest.MapFS{
 		"store/a_test.go": {Data: []byte("package store\n\n// TestPut: a file is whole | or absent. More.\nfunc TestPut(t *testing.T) { t.Run(\"full disk\", nil) }\n\n" +

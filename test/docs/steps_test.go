@@ -29,13 +29,12 @@ func steps(t *testing.T, makefile string, args ...string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "scripts/steps.sh"), args...)
 	cmd.Dir = dir
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") }) // of the make that runs this test
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") }) // variables of the make that runs this test
 	return cmd
 }
 
-// TestSteps runs scripts/steps.sh in a tree with a Makefile of its own: no step starts after one
-// has failed; the end has the failed tests with their last 40 lines, the command that runs the
-// tests again, and the seconds of each step.
+// scripts/steps.sh starts no step after a failure. At the end it prints the failed tests with their
+// last 40 lines, the command to run them again, and the seconds of each step.
 func TestSteps(t *testing.T) {
 	log := "ok  \tgithub.com/fre-engine/fre/access\t1.2s\nnoise\n" +
 		"--- FAIL: TestA (0.10s)\n    a_test.go:5: got 1\n    --- FAIL: TestA/sub (0.00s)\n        a_test.go:9: got 2\n" +
@@ -72,7 +71,7 @@ func TestSteps(t *testing.T) {
 				t.Errorf("said %s", out)
 			}
 			lines := strings.SplitAfter(summary, "\n")
-			for i, l := range lines { // make's own, whose words differ
+			for i, l := range lines { // make's own lines, which differ between versions
 				if strings.HasPrefix(l, "make: ") || strings.HasPrefix(l, "make[") {
 					lines[i] = ""
 				}
@@ -84,8 +83,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestStepsBeside runs scripts/steps.sh with two steps at a time: each of the first two waits for
-// the other to begin, and both outputs are printed whole although the first step fails.
+// Two steps of scripts/steps.sh run at the same time, and both outputs are printed whole although
+// the first step fails.
 func TestStepsBeside(t *testing.T) {
 	const meet = "\t@echo $@ one; touch $@.began; until [ -e $(OTHER).began ]; do sleep 0.01; done; echo $@ two\n"
 	cmd := steps(t, "before:\n\t@echo alone\na: OTHER := b\na:\n"+meet+"\t@exit 1\nb: OTHER := a\nb:\n"+meet, "before", "-j", "2", "a", "b")
@@ -103,8 +102,8 @@ func TestStepsBeside(t *testing.T) {
 	}
 }
 
-// TestStepsInterrupted sends SIGINT to scripts/steps.sh while two steps run: the processes of both
-// end, and so does the script, by the signal.
+// SIGINT to scripts/steps.sh during two steps ends the processes of both, and the script ends by
+// the signal.
 func TestStepsInterrupted(t *testing.T) {
 	cmd := steps(t, "a b:\n\t@echo $$$$ >$@.tmp; mv $@.tmp $@.pid; exec sleep 1000\n", "-j", "2", "a", "b")
 	if err := cmd.Start(); err != nil {

@@ -1,7 +1,7 @@
-// Package functionsframework_test has the conformance client of the Functions Framework call
-// functions of contract: functions-framework. FRE_FUNCTIONS_FRAMEWORK_CLIENT is its path: it
-// cannot be had from where CI gets its programs, so that make test-functions-framework is not
-// part of make test. docs/contracts.md says how it is built.
+// Package functionsframework_test runs the conformance client of the Functions Framework against
+// functions of contract: functions-framework. FRE_FUNCTIONS_FRAMEWORK_CLIENT is the client's path.
+// CI cannot download the client, so make test-functions-framework is not part of make test.
+// docs/contracts.md says how to build the client.
 package functionsframework_test
 
 import (
@@ -22,25 +22,25 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// address is where the client looks for the function, whatever it is told.
+// address is the client's fixed address of the function.
 const address = "127.0.0.1:8080"
 
-// languages are the frameworks with the packages they come in.
+// languages are the frameworks with their packages.
 var languages = map[string]string{
 	"python": "base: python\npackages: {pip: [functions-framework==3.10.2]}\nhandler: main.%s\n",
 	"node":   "base: node\npackages: {npm: [\"@google-cloud/functions-framework@3.5.1\"]}\nhandler: index.%s\n",
 }
 
-// signatures are the client's -declarative-type beside its -type and the framework's own word.
+// signatures are the client's -declarative-type, the client's -type and the framework's own word.
 var signatures = []struct{ name, clients, frameworks string }{
 	{"http", "http", "http"},
 	{"cloudevent", "cloudevent", "cloudevent"},
 	{"legacyevent", "legacyevent", "event"},
-	{"typed", "http", ""}, // which the function says itself
+	{"typed", "http", ""}, // the function's code declares the type
 }
 
-// TestFunctionsFramework runs the client's validation, that of events in each other's form
-// included, for each signature and language.
+// The conformance client accepts functions of each signature and language, and events converted
+// from the other form.
 func TestFunctionsFramework(t *testing.T) {
 	client := os.Getenv("FRE_FUNCTIONS_FRAMEWORK_CLIENT")
 	if client == "" {
@@ -51,7 +51,7 @@ func TestFunctionsFramework(t *testing.T) {
 	dir := daemontest.Dir(t)
 	d := daemontest.Start(t, testdaemon.Config{State: filepath.Join(dir, "state"), Log: t.Output()})
 	t.Cleanup(func() { daemontest.Stop(t, d) })
-	var function atomic.Pointer[string] // that the client calls
+	var function atomic.Pointer[string] // the function that the client calls
 	serve(t, d.Addr(), &function)
 
 	for language, text := range languages {
@@ -74,10 +74,10 @@ func TestFunctionsFramework(t *testing.T) {
 				}
 				function.Store(&name)
 				output := filepath.Join(dir, "state/tenants/default/work/function_output.json")
-				if err := os.RemoveAll(output); err != nil { // what another function wrote
+				if err := os.RemoveAll(output); err != nil { // the output of the function before
 					t.Fatal(err)
 				}
-				// The server that it would start is there already.
+				// The client's own server command does nothing: the server runs already.
 				cmd := exec.CommandContext(t.Context(), client, "-cmd", "sleep infinity", "-start-delay", "0", "-buildpacks=false",
 					"-type", s.clients, "-declarative-type", s.name, "-output-file", output)
 				cmd.Dir, cmd.Env = dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir, "TMPDIR=" + dir}
@@ -91,7 +91,7 @@ func TestFunctionsFramework(t *testing.T) {
 	}
 }
 
-// serve passes what comes to the client's address on to the function that is named by then.
+// serve forwards requests at the client's address to the current function.
 func serve(t *testing.T, gateway string, function *atomic.Pointer[string]) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)

@@ -1,6 +1,6 @@
-// Package openfaas_test goes through the commands of the real faas-cli. FRE_FAAS_CLI is its
-// path: it cannot be had from where CI gets its programs, so that make test-openfaas is not
-// part of make test. There, test/system asks for the same routes with OpenFaaS's own types.
+// Package openfaas_test runs the commands of the real faas-cli. FRE_FAAS_CLI is its path. CI cannot
+// download faas-cli, so make test-openfaas is not part of make test; there test/system asks for the
+// same routes with OpenFaaS's own types.
 package openfaas_test
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/testdaemon/daemontest"
 )
 
-// cli is faas-cli with a home and a directory of its own.
+// cli is faas-cli with a home and a working directory of its own.
 type cli struct {
 	t       *testing.T
 	program string
@@ -42,7 +42,7 @@ func (c *cli) tryFor(ctx context.Context, input string, args ...string) (string,
 	return out.String(), err
 }
 
-// says runs a command that is to succeed and to say what is wanted.
+// says runs a command, requires success and requires each text of want in the output.
 func (c *cli) says(input string, want []string, args ...string) string {
 	c.t.Helper()
 	out, err := c.try(input, args...)
@@ -57,7 +57,8 @@ func (c *cli) says(input string, want []string, args ...string) string {
 	return out
 }
 
-// refuses runs a command that is to fail, or to say so: not each of faas-cli's ends with a status.
+// refuses runs a command and requires want in its output. Some failed commands of faas-cli end with
+// status 0.
 func (c *cli) refuses(want string, args ...string) {
 	c.t.Helper()
 	if out, _ := c.try("", args...); !strings.Contains(out, want) {
@@ -79,7 +80,7 @@ func (c *cli) write(name, content string) string {
 
 const builderSecret = "a secret of the builder's"
 
-// TestFaasCLI goes through what docs/openfaas.md says of its commands.
+// The commands of faas-cli in docs/openfaas.md work.
 func TestFaasCLI(t *testing.T) {
 	program := os.Getenv("FRE_FAAS_CLI")
 	if program == "" {
@@ -110,7 +111,7 @@ func TestFaasCLI(t *testing.T) {
 	c.says(root("token", "create", "op", "--all-tenants", "--scopes", "admin"), []string{"credentials saved"}, "login", "--username", "admin", "--password-stdin")
 	c.says("", []string{"orchestration: fre"}, "version", "--warn-update=false")
 
-	// A remote build of a directory with a fret.yaml; the language's template may be any.
+	// A remote build of a directory with a fret.yaml; the language's template does not matter.
 	c.write("template/any/template.yml", "language: any\n")
 	c.write("echo/fret.yaml", "id: echo\nbase: native\nhandler: run.sh\nsecrets: [greeting]\n")
 	if err := os.Chmod(c.write("echo/run.sh", "#!/bin/sh\necho \"$(cat /var/openfaas/secrets/greeting), $(cat)$MARK\"\necho said >&2\n"), 0o755); err != nil {
@@ -153,7 +154,7 @@ functions:
 		t.Error(err)
 	}
 	c.says("", []string{"said"}, "logs", "echo", "--tail=false")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it follows until it is ended
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // follows until the context ends
 	defer cancel()
 	if out, _ := c.tryFor(ctx, "", "logs", "echo"); !strings.Contains(out, "said") {
 		t.Errorf("followed logs: %s", out)

@@ -1,5 +1,5 @@
-// Package v2 is the harness that runs FRE's root tests on a kernel with cgroup v2
-// only (run.sh), and the proof that its guest is such a kernel.
+// Package v2 runs FRE's root tests on a kernel with cgroup v2 only (run.sh), and proves that its
+// guest has such a kernel.
 package v2
 
 import (
@@ -42,8 +42,7 @@ func TestGuestHasOnlyCgroupV2(t *testing.T) {
 	}
 }
 
-// TestGuestHasQuotas: the tests of volumes find project quotas on both file
-// systems that have them.
+// The tests of volumes find project quotas on ext4 and on XFS.
 func TestGuestHasQuotas(t *testing.T) {
 	if os.Getenv("FRE_V2") == "" {
 		t.Skip("runs in the guest of make test-v2")

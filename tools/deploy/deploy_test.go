@@ -20,8 +20,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// longerThanDrain checks that whoever stops the engine gives it longer than the
-// --drain among its arguments.
+// longerThanDrain checks that the time before a kill is longer than the engine's --drain.
 func longerThanDrain(t *testing.T, stop string, args []string) {
 	t.Helper()
 	i := slices.Index(args, "--drain")

@@ -22,8 +22,8 @@ type manifests struct {
 	service   *corev1.Service
 }
 
-// readManifests reads objects strictly: unknown and repeated fields, kinds that the
-// example does not have and a second one of a kind are errors.
+// readManifests reads objects strictly: unknown and repeated fields, unknown kinds and a second
+// object of a kind are errors.
 func readManifests(src string) (*manifests, error) {
 	m := new(manifests)
 	seen := map[string]bool{}
@@ -62,7 +62,7 @@ func readManifests(src string) (*manifests, error) {
 	return m, nil
 }
 
-// chartValues is what the example may set of the chart nats 2.14.2 (its values.yaml).
+// chartValues are the values of the chart nats 2.14.2 (its values.yaml) that the example may set.
 type chartValues struct {
 	Config struct {
 		Cluster struct {
@@ -192,7 +192,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// The chart's values fit the engines' configuration: copies, user, password.
+// The chart's values fit the engines' configuration: replicas, user, password.
 func TestNATSChart(t *testing.T) {
 	src := read(t, "kubernetes/nats-values.yaml")
 	var values chartValues

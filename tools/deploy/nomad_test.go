@@ -11,8 +11,9 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// jobFile is what the example may use of Nomad's job specification
-// (developer.hashicorp.com/nomad/docs/job-specification); anything else is an error.
+// jobFile is the part of Nomad's job specification
+// (developer.hashicorp.com/nomad/docs/job-specification) that the example may use; all other fields
+// are errors.
 type jobFile struct {
 	Job struct {
 		Name        string   `hcl:"name,label"`
@@ -78,7 +79,7 @@ type jobFile struct {
 	} `hcl:"job,block"`
 }
 
-// readJob reads a job strictly. What Nomad fills in where the task runs stays as it is.
+// readJob reads a job strictly. Variables that Nomad fills in at run time stay unchanged.
 func readJob(src string) (*jobFile, error) {
 	file, diags := hclparse.NewParser().ParseHCL([]byte(src), "fre.nomad.hcl")
 	if diags.HasErrors() {

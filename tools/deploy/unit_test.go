@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// unitKeys are the directives that the examples may use, by section, and what their
-// values look like: systemd.unit(5), systemd.service(5), systemd.exec(5),
-// systemd.kill(5), systemd.resource-control(5).
+// unitKeys are the directives that the examples may use, by section, with the pattern of their
+// values: systemd.unit(5), systemd.service(5), systemd.exec(5), systemd.kill(5),
+// systemd.resource-control(5).
 var unitKeys = map[string]map[string]*regexp.Regexp{
 	"Unit": {"Description": text, "After": units, "Wants": units},
 	"Service": {
@@ -39,7 +39,7 @@ var (
 	mode   = regexp.MustCompile(`^0[0-7]{3}$`)
 )
 
-// capabilities are those of capabilities(7) that the engine does without.
+// capabilities lists the capabilities(7) that the engine does not need.
 var capabilities = strings.Fields("CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_BOOT CAP_SYS_TIME CAP_SYS_PACCT CAP_MAC_ADMIN " +
 	"CAP_MAC_OVERRIDE CAP_AUDIT_CONTROL CAP_AUDIT_READ CAP_SYSLOG CAP_WAKE_ALARM CAP_BLOCK_SUSPEND CAP_BPF CAP_PERFMON CAP_CHECKPOINT_RESTORE")
 
@@ -47,8 +47,8 @@ func words(w ...string) *regexp.Regexp {
 	return regexp.MustCompile("^(" + strings.Join(w, "|") + ")$")
 }
 
-// readUnit reads a unit strictly: each section and directive is known, given once, and
-// has a value of its kind. It returns the values by SECTION.DIRECTIVE.
+// readUnit reads a unit strictly: each section and directive is known, appears once, and has a
+// valid value. It returns the values by SECTION.DIRECTIVE.
 func readUnit(src string) (map[string]string, error) {
 	values := map[string]string{}
 	section := ""
@@ -116,7 +116,7 @@ func TestUnit(t *testing.T) {
 		})
 	}
 
-	// Where systemd is, it has the last word: it says nothing of a unit that is right.
+	// systemd decides if present: it prints nothing about a correct unit.
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		t.Log("no systemd-analyze here: its part of the check is not made")
@@ -124,7 +124,7 @@ func TestUnit(t *testing.T) {
 	}
 	verify := func(src string) string {
 		file := filepath.Join(t.TempDir(), "fre.service")
-		src = strings.ReplaceAll(src, "/usr/local/bin/fre", "/bin/true") // it has to exist
+		src = strings.ReplaceAll(src, "/usr/local/bin/fre", "/bin/true") // the program must exist
 		if err := os.WriteFile(file, []byte(src), 0o644); err != nil {
 			t.Fatal(err)
 		}
