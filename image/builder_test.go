@@ -28,8 +28,8 @@ import (
 // tinyArchive is an archive of packages with one file each, and a shell.
 type tinyArchive struct {
 	unpacks atomic.Int64
-	block   chan struct{} // when not nil, Unpack waits for it or for ctx
-	entered chan struct{} // when not nil, told that Unpack has begun
+	block   chan struct{} // if not nil, Unpack waits for it or for ctx
+	entered chan struct{} // if not nil, notified when Unpack begins
 }
 
 func (a *tinyArchive) Codename() string { return "tiny" }
@@ -98,8 +98,8 @@ func (a *tinyArchive) Unpack(ctx context.Context, pkgs []debian.Package, w debia
 	return err
 }
 
-// hostRunner stands in for the sandbox: it knows the commands of tinyPython
-// and does their work on the host.
+// hostRunner takes the place of the sandbox: it knows the commands of tinyPython and runs them on
+// the host.
 type hostRunner struct {
 	mu   sync.Mutex
 	runs []string
@@ -126,7 +126,7 @@ func (r *hostRunner) Run(_ context.Context, c Command) error {
 	return fmt.Errorf("unknown command %v", c.Args)
 }
 
-// tinyPython is a whole runtime over tinyArchive and hostRunner.
+// tinyPython is a complete runtime on tinyArchive and hostRunner.
 type tinyPython struct{ named }
 
 // tinyBase is the base of tinyPython.
@@ -205,7 +205,7 @@ func (tinyPip) Packages(ctx context.Context, s *Step, t *template.Template, lock
 	return parts, nil
 }
 
-// made runs a command that writes to scratch and makes a part of that.
+// made runs a command that writes to scratch, and makes a part of the output.
 func made(ctx context.Context, s *Step, command, rootfs, prefix string) (store.Part, error) {
 	out, err := os.MkdirTemp(s.Scratch, "out-")
 	if err != nil {
@@ -252,7 +252,7 @@ func newRigIn(t *testing.T, dir string, files map[string]string) *builderRig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// What a build leaves in tmp/ is a leak.
+		// A file left in tmp/ by a build is a leak.
 		if list, err := os.ReadDir(filepath.Join(s.Dir(), "tmp")); err != nil || len(list) > 0 {
 			t.Errorf("left in tmp: %v %v", list, err)
 		}
@@ -383,7 +383,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("the unpacked base is still there: %v", err)
 	}
 
-	// Only the code changes: nothing is unpacked or installed again.
+	// Only the code changes: the build neither unpacks nor installs again.
 	if err := WriteLock(r.root, lock); err != nil {
 		t.Fatal(err)
 	}
@@ -496,8 +496,8 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
-// TestBadFiles: whatever stands in the place of a file that a build reads, the error
-// names the file and is the template author's.
+// TestBadFiles: If a build's file is a directory, a link or a fifo, the error names the file and is
+// the template author's.
 func TestBadFiles(t *testing.T) {
 	const base = "id: f\nbase: python\nhandler: main.handle\n"
 	for file, fret := range map[string]string{
@@ -583,7 +583,7 @@ func TestCancelledBuildLeavesNothingAndAnotherTakesOver(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
-	<-r.archive.entered // the second one builds it now
+	<-r.archive.entered // the second build makes it now
 	close(r.archive.block)
 	if err := <-second; err != nil {
 		t.Error(err)
@@ -644,8 +644,8 @@ type failingRunner struct{}
 
 func (failingRunner) Run(context.Context, Command) error { return errors.New("boom") }
 
-// TestSlim: a template can have what its base leaves out, in a base beside the one
-// that others share, and every base says what it lacks.
+// TestSlim: A template can have the packages and files that its base leaves out, in a base beside
+// the shared one. Each base lists the parts it left out.
 func TestSlim(t *testing.T) {
 	const fret = "id: f\nbase: python\n"
 	r := newRig(t, map[string]string{"main.py": "", "fret.yaml": fret})
@@ -694,7 +694,7 @@ func TestSlim(t *testing.T) {
 			if config.Labels[LabelKind] != KindBase {
 				continue
 			}
-			// Where two bases have the same files, each says why the rest is not there.
+			// Two bases with equal files still list their own reasons.
 			if diff := cmp.Diff(c.left, config.LeftOut); diff != "" {
 				t.Errorf("%q: left out of %s: -want +got:\n%s", c.more, base.Built, diff)
 			}
@@ -708,7 +708,7 @@ func TestSlim(t *testing.T) {
 	}
 }
 
-// What a base leaves out of what others need is in its tools where it is asked for.
+// The tools of a build contain the left-out packages that the build names.
 func TestToolsNamed(t *testing.T) {
 	r := newRig(t, nil)
 	defer r.Store.Hold()()

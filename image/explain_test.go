@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// leftOutOf is what a base says that has left out something of each language.
+// leftOutOf belongs to a base that left out packages and files of each language.
 var leftOutOf = &LeftOut{
 	Packages: []string{"openssl", "python3-distutils", "dpkg"},
 	Files: []LeftOutFiles{
@@ -20,8 +20,9 @@ var leftOutOf = &LeftOut{
 	Apart: map[string]string{"tkinter": "python3-tk"},
 }
 
-// TestExplain: a failure to find what was left out names that and the template's key, in
-// the words of each language; others stay as they are.
+// TestExplain: If a function fails to find a left-out file or package, the explanation names the
+// part and the template's key, for the messages of each language. Other failures get no
+// explanation.
 func TestExplain(t *testing.T) {
 	for _, c := range []struct{ text, want, key string }{
 		{"ModuleNotFoundError: No module named 'pydoc_data'", "usr/lib/python3*/pydoc_data", "keep:"},
@@ -59,7 +60,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// FuzzExplain: whatever a function says is read without a fault.
+// FuzzExplain: Explain reads any message of a function without a panic.
 func FuzzExplain(f *testing.F) {
 	for _, s := range []string{"No module named 'nis.x'", "cannot load such file -- /", "ENOENT ''", "NoClassDefFoundError: .", "a.so.: cannot open shared object file"} {
 		f.Add(s)

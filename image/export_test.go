@@ -1,6 +1,6 @@
 package image
 
-// CodeFilesOf are files of code with the given names.
+// CodeFilesOf returns files of code with the given names.
 func CodeFilesOf(names ...string) CodeFiles {
 	c := &codeTree{entries: map[string]codeEntry{}}
 	for _, name := range names {

@@ -22,7 +22,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// otherMachine is the header of a program for a processor that nobody has.
+// otherMachine is the header of a program for a foreign processor.
 func otherMachine(t *testing.T) string {
 	t.Helper()
 	h := make([]byte, 64)
@@ -35,7 +35,7 @@ func otherMachine(t *testing.T) string {
 	return string(h)
 }
 
-// TestBaseDirectory: functions stand on a root file system beside the template.
+// TestBaseDirectory: A function runs on a root file system beside its template.
 func TestBaseDirectory(t *testing.T) {
 	const script = "#!/bin/sh\n"
 	for name, tt := range map[string]struct {
@@ -113,7 +113,7 @@ func TestBaseDirectory(t *testing.T) {
 	}
 }
 
-// TestBaseVersion: an interpreter that is too old is found when the function is built.
+// TestBaseVersion: The build finds an interpreter that is too old.
 func TestBaseVersion(t *testing.T) {
 	for said, wrong := range map[string]string{
 		"Python 3.12.1\n": "",
@@ -148,8 +148,8 @@ func (interpreted) Interpreter() Interpreter {
 	return Interpreter{Name: "python3", Version: []string{"--version"}, Before: "Python ", Least: "3.9"}
 }
 
-// archives are Images that are lists of words: an image for each, of which one
-// without a colon is a function's.
+// archives loads images from lists of words: an image for each word; a word without a colon is a
+// function's image.
 type archives struct{ *store.Store }
 
 func (archives) Pull(context.Context, string, store.Digest, func(Event)) (*store.Image, store.Digest, error) {
@@ -193,8 +193,8 @@ func (a archives) Load(ctx context.Context, r io.Reader, _ func(Event)) (images 
 	return images, nil
 }
 
-// TestBaseArchive: what a base's archive holds is the base's alone, whatever comes
-// of the build and whoever builds on the same at the time.
+// TestBaseArchive: A base's archive gives only the base: a failed build leaves none of its images,
+// and builds at the same time do not disturb each other.
 func TestBaseArchive(t *testing.T) {
 	r := newRig(t, nil)
 	r.Images = archives{r.Store}
@@ -243,7 +243,7 @@ func TestBaseArchive(t *testing.T) {
 		t.Errorf("images %q, want the function and its base", got)
 	}
 
-	// An image from elsewhere may say of itself what it likes.
+	// A foreign image may claim to be the base.
 	w, err := r.Store.Create()
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestBaseArchive(t *testing.T) {
 		t.Errorf("beside an image that says it is the one: %v", err)
 	}
 
-	// One that somebody has loaded stays.
+	// An image that a user loaded stays.
 	mine, err := archives{r.Store}.Load(t.Context(), strings.NewReader("mine:1"), nil)
 	if err == nil {
 		err = build("mine:1")
@@ -278,7 +278,7 @@ func TestBaseArchive(t *testing.T) {
 	}
 }
 
-// private are Images of a registry that answers those who have a login.
+// private serves the images of a registry that asks for a login.
 type private struct {
 	archives
 	taken *[]string
@@ -307,8 +307,8 @@ func (p private) Take(ctx context.Context, name string, report func(Event)) (*st
 	return images[0], nil
 }
 
-// TestBaseLogin: a base that came with somebody's login is there for who may have it,
-// by the registry's own word each time, and for nobody else.
+// TestBaseLogin: A base pulled with a login is open only to users whom the registry admits at each
+// build.
 func TestBaseLogin(t *testing.T) {
 	r := newRig(t, nil)
 	var taken []string
@@ -354,7 +354,7 @@ func TestBaseLogin(t *testing.T) {
 			t.Errorf("%s, without a login: got %v", name, err)
 		}
 	}
-	// What another repository says that it has is not what this one's is.
+	// An image in another repository does not count.
 	if _, _, err := build(ann, "other:1", nil); err != nil || !slices.Equal(taken, []string{"app@" + hashA, "other@" + hashA}) {
 		t.Errorf("another repository: %v, taken %q", err, taken)
 	}
@@ -365,7 +365,7 @@ func TestBaseLogin(t *testing.T) {
 	}
 }
 
-// Two builds on one directory at once do not take it away from each other.
+// Two builds on one directory at once do not disturb each other.
 func TestBaseDirectoryAtOnce(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: dir:root\nruntime: python\n", "main.py": "", ".freignore": "root\n", "root/usr/bin/python3": "#!/bin/sh\n"})
 	var g errgroup.Group

@@ -44,8 +44,8 @@ func TestInterpreterHolds(t *testing.T) {
 	}
 }
 
-// Functions on one base share the root of their parked interpreters; what is one's own is
-// not in it.
+// Functions on one base share the root of their parked interpreters. The root holds no file of a
+// single function.
 func TestInterpreterRoot(t *testing.T) {
 	r := newRig(t, map[string]string{"main.py": "def handle(): pass\n"})
 	build := func(id, more string) *store.Image {

@@ -48,7 +48,7 @@ func TestLocked(t *testing.T) {
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\n"})
 	refused("no request", "pip: locked for another request")
 
-	// Debian's archive cannot be made to go back: another base is said, and built on.
+	// Debian's archive cannot go back: the build reports the new base and continues.
 	r.write(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==1]}\n"})
 	older := *lock
 	older.Base.Packages = maps.Clone(lock.Base.Packages)

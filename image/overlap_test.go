@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestOverlaps: two packages with a file of one path and different content are found; equal
-// files, bytecode, the base and the function's own code are not.
+// TestOverlaps: Overlaps finds two packages with different content at one path. Equal files,
+// bytecode, the base and the function's own code do not count.
 func TestOverlaps(t *testing.T) {
 	file := func(path, content string) store.Entry {
 		return store.Entry{Path: path, Kind: store.KindFile, Digest: store.Digest(content)}

@@ -20,12 +20,11 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestDebianFault: what is wrong with an archive of Debian packages is told apart
-// from what is wrong here.
+// TestDebianFault: Faults of a Debian archive are told apart from local faults.
 func TestDebianFault(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err   error
-		cause PackageCause // 0: it stays as it is
+		cause PackageCause // 0: the error stays unchanged
 	}{
 		"signature":    {fmt.Errorf("x: %w", debian.ErrSignature), PackageChanged},
 		"expired":      {fmt.Errorf("x: %w", debian.ErrExpired), PackageChanged},

@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestPipelineImage: a template with steps needs no base, no runtime and no network; its image
-// is what it says, the same each time, and one that every engine takes.
+// TestPipelineImage: A template with steps needs no base, no runtime and no network. Its image is
+// the same each time, and all engines accept it.
 func TestPipelineImage(t *testing.T) {
 	s, err := store.Open(t.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -58,7 +58,8 @@ func TestPipelineImage(t *testing.T) {
 	}
 }
 
-// TestPipelineConfig: what no template could have said is refused in images from elsewhere.
+// TestPipelineConfig: A pipeline configuration that no template can express is refused in foreign
+// images.
 func TestPipelineConfig(t *testing.T) {
 	tmpl, err := (&Builder{}).Parse(template.FileName, []byte("id: f\npipeline: [a]\n"))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// tinyProject is a runtime whose code says in the file "asks" what it needs.
+// tinyProject is a runtime whose code lists its packages in the file "asks".
 type tinyProject struct{ tinyCompiled }
 
 func (*tinyProject) Requests(code fs.FS) (site, file string, text []byte, err error) {
@@ -27,7 +27,7 @@ func (*tinyProject) Requests(code fs.FS) (site, file string, text []byte, err er
 	return "maven", "asks", text, err
 }
 
-// tinyMaven notes what it is asked for, and locks that.
+// tinyMaven records the requested packages and locks them.
 type tinyMaven struct {
 	emptySite
 	asked *[]string
@@ -41,9 +41,8 @@ func (s tinyMaven) Packages(_ context.Context, _ *Step, t *template.Template, lo
 	return nil, nil
 }
 
-// TestProjectRequests: code says which packages it needs, wherever it comes from; the
-// template's own word counts more, and a build that may resolve nothing compares
-// the code's with the lock.
+// TestProjectRequests: The code declares its packages, wherever it comes from. The template's own
+// list takes precedence, and a locked build compares the code's list with the lock.
 func TestProjectRequests(t *testing.T) {
 	rig := func(fret string, files map[string]string) (*builderRig, *[]string) {
 		r := newRig(t, files)

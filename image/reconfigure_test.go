@@ -15,7 +15,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// functionImage puts an image f:1 that holds a file of code, and a note.
+// functionImage puts an image f:1 with a file of code and a note.
 func functionImage(t *testing.T, s *store.Store, c Config) *store.Image {
 	t.Helper()
 	w, err := s.Create()
@@ -43,8 +43,8 @@ func functionImage(t *testing.T, s *store.Store, c Config) *store.Image {
 	return img
 }
 
-// TestReconfigure: the same files, run otherwise, under no name and with the links; what it
-// was made of stays as it is.
+// TestReconfigure: Reconfigure makes a nameless image of the same files with another configuration
+// and the given links. The original stays unchanged.
 func TestReconfigure(t *testing.T) {
 	r := newRig(t, nil)
 	of := functionImage(t, r.Store, Config{Protocol: ProtocolChannel, Args: []string{"python"}, Env: []string{"A=b"}, Parked: &ParkedInterpreter{Args: []string{"python"}}})
@@ -81,7 +81,7 @@ func TestReconfigure(t *testing.T) {
 		t.Errorf("the code is there twice, or %v", err)
 	}
 
-	// An interpreter that was started ahead does not know another environment.
+	// A parked interpreter does not fit another environment.
 	if _, c, err := take("other", nil, func(c *Config) error { c.Env = append(c.Env, "B=c"); return nil }); err != nil || c.Parked != nil {
 		t.Errorf("with another environment its parked interpreter is %+v, %v", c.Parked, err)
 	}

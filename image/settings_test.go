@@ -129,8 +129,8 @@ func TestHostSettings(t *testing.T) {
 	}
 }
 
-// TestGemSources takes the sources of the last of RubyGems' files that has any, and
-// FRE's own configuration before them.
+// TestGemSources takes the sources of the last RubyGems file with sources, and FRE's own
+// configuration first.
 func TestGemSources(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
@@ -165,8 +165,8 @@ func TestGemSources(t *testing.T) {
 	}
 }
 
-// TestPipIndexes refuses an index that no template could name or no tool reach, and
-// does not repeat the URL, which may hold a password.
+// TestPipIndexes refuses an index that no template can name or no tool can reach. The error does
+// not repeat the URL, which may hold a password.
 func TestPipIndexes(t *testing.T) {
 	var over SettingsOverride
 	for name, address := range map[string]string{

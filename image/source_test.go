@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// tinyCompiled is a runtime whose code and bootstrap are compiled.
+// tinyCompiled is a runtime with compiled code and a compiled bootstrap.
 type tinyCompiled struct {
 	named
 	builds, compiles int
@@ -60,8 +60,8 @@ func (r *tinyCompiled) BuildCode(_ context.Context, s *Step, _ *template.Templat
 	return built, errors.Join(os.Mkdir(built, 0o755), os.WriteFile(filepath.Join(built, "main"), []byte(strings.ToUpper(string(text))), 0o755))
 }
 
-// Code is built once for the same source; a ready directory is taken as it is; the
-// bootstrap is compiled once.
+// The same source is built once, a ready directory is taken as it is, and the bootstrap is compiled
+// once.
 func TestBuildCode(t *testing.T) {
 	ctx := t.Context()
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nruntime: tiny\nhandler: main\ncode: {path: src}\n", "src/main.source": "one", "src/.freignore": "*.log\n", "src/a.log": "x", "src/sub/b": "2"})
@@ -111,7 +111,7 @@ func TestBuildCode(t *testing.T) {
 	}
 }
 
-// scriptsSite notes for which packages install scripts are allowed, at each call.
+// scriptsSite records at each call the packages with permitted install scripts.
 type scriptsSite struct {
 	emptySite
 	allowed *[][]string
@@ -122,7 +122,7 @@ func (s scriptsSite) Packages(_ context.Context, _ *Step, t *template.Template, 
 	return nil, nil
 }
 
-// A build step's packages are installed with the scripts of both lists.
+// The packages of a build step are installed with the scripts of both lists.
 func TestBuildStepScripts(t *testing.T) {
 	r := newRig(t, map[string]string{
 		"fret.yaml": "id: f\nbase: python\npackages: {npm: [a], npm_scripts: [a]}\ncode: {build: {run: make, packages: {npm: [b], npm_scripts: [b]}}}\n",
@@ -139,8 +139,8 @@ func TestBuildStepScripts(t *testing.T) {
 	}
 }
 
-// A build step sees the code, its own packages and the function's, and its output
-// becomes the function's files; what it made of the same is found again.
+// A build step sees the code, its own packages and the function's. Its output becomes the
+// function's files, and equal input reuses the output.
 func TestBuildStep(t *testing.T) {
 	ctx := t.Context()
 	r := newRig(t, map[string]string{
@@ -216,7 +216,7 @@ type runnerFunc func(ctx context.Context, c Command) error
 
 func (f runnerFunc) Run(ctx context.Context, c Command) error { return f(ctx, c) }
 
-// tinyGit answers with a directory that it is told to make.
+// tinyGit answers with a directory made by make.
 type tinyGit struct {
 	make    func(dir string) error
 	fetches int
@@ -230,8 +230,8 @@ func (g *tinyGit) Fetch(_ context.Context, s *Step, _ *template.GitCode, _ strin
 	return dir, tinyCommit, g.make(dir)
 }
 
-// A commit that is in the store is for those who ask the same address with the same
-// credential: to others its id, which is no secret, says nothing.
+// A commit in the store is open only to builds with the same address and credential. Its id is no
+// secret and gives no access.
 func TestCommitOfAddress(t *testing.T) {
 	fret := func(url, auth string) string {
 		return "id: f\nbase: native\nhandler: run\ncode: {git: {url: '" + url + "', auth: " + auth + "}}\n"
@@ -269,7 +269,7 @@ func TestCommitOfAddress(t *testing.T) {
 	}
 }
 
-// A directory that a step has replaced by a link to the host's is not read.
+// The build does not read a directory that a step has replaced by a link to the host.
 func TestStepLeavesLink(t *testing.T) {
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "main"), []byte("#!/bin/sh\necho of the host\n"), 0o755); err != nil {
@@ -287,7 +287,7 @@ func TestStepLeavesLink(t *testing.T) {
 	}
 }
 
-// What a step made is not copied whatever its size: a file of holes costs it nothing.
+// The size of a step's output is limited: a sparse file costs the step nothing.
 func TestStepLeavesHoles(t *testing.T) {
 	holes := func(dir string) error {
 		return errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "main"), nil, 0o755), os.Truncate(filepath.Join(dir, "main"), 1<<42))
@@ -306,7 +306,7 @@ func TestStepLeavesHoles(t *testing.T) {
 	}
 }
 
-// dirBuilder builds whatever make does.
+// dirBuilder builds the directory made by make.
 type dirBuilder struct {
 	tinyCompiled
 	make func(dir string) error

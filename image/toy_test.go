@@ -11,7 +11,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// toy is a language that only this test knows.
+// toy is a language known only to this test.
 type toy struct{ tinyPython }
 
 func (toy) Name() string                 { return "toy" }
@@ -34,8 +34,8 @@ func (toyShop) Syntax() template.Site {
 	return template.Site{About: "Toys.", Request: template.Pattern{Pattern: lazyregexp.New(`^[a-z]+$`), Want: "write a toy"}}
 }
 
-// TestToyLanguage: a language and its package site, added by a test alone, have their templates
-// parsed, described in the schema, checked and built.
+// TestToyLanguage: A language and a package site from a test alone work in full: their templates
+// are parsed, described in the schema, checked and built.
 func TestToyLanguage(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: toy\npackages: {shop: [bear]}\n", "box.toy": "bear"})
 	base := tinyBase()

@@ -24,8 +24,8 @@ type slimRig struct {
 	t *testing.T
 }
 
-// part puts a part: "path" → content, "path@" → a link's target, "path/" → a
-// directory, "!path" → a whiteout, which makes it a layer.
+// part puts a part: "path" → content, "path@" → a link's target, "path/" → a directory, "!path" → a
+// whiteout, which makes the part a layer.
 func (r slimRig) part(kind, name, prefix string, files map[string]string) store.Part {
 	r.t.Helper()
 	w, err := r.Store.CreateLayer()
@@ -77,7 +77,7 @@ func (r slimRig) image(config Config, parts ...store.Part) *store.Image {
 	return img
 }
 
-// tinyELF is a program of this machine's whose interpreter is /lib/ld.so.
+// tinyELF is a program for this machine with the interpreter /lib/ld.so.
 func tinyELF(t *testing.T) string {
 	t.Helper()
 	var b bytes.Buffer
@@ -92,8 +92,8 @@ func tinyELF(t *testing.T) string {
 	return b.String() + interp
 }
 
-// TestSlimTraced: of base and packages stays what was opened and what belongs to
-// that, of code and bootstrap all.
+// TestSlimTraced: A slim image keeps the opened files of the base and the packages, with their
+// dependencies, and all files of the code and the bootstrap.
 func TestSlimTraced(t *testing.T) {
 	r := slimRig{newRig(t, nil).Builder, t}
 	img := r.image(Config{Runtime: "python", Keep: []string{"usr/share/keep"}, LeftOut: &LeftOut{Packages: []string{"dpkg"}}},
@@ -139,8 +139,7 @@ func TestSlimTraced(t *testing.T) {
 	if diff := cmp.Diff(want, gone); diff != "" {
 		t.Errorf("gone: -want +got:\n%s", diff)
 	}
-	// What is said to be there is, and nothing else: neither are directories of which
-	// nothing stays.
+	// The report matches the files: no empty directory remains.
 	all, left := list(t, r.Store.Rootfs(img.Digest)), list(t, r.Store.Rootfs(got.Image.Digest))
 	want = nil
 	for _, line := range all {
@@ -192,7 +191,7 @@ func TestSlimTraced(t *testing.T) {
 	}
 }
 
-// TestSlimLayers: layers that remove and replace become parts that do not.
+// TestSlimLayers: Layers that remove or replace files become parts without removals.
 func TestSlimLayers(t *testing.T) {
 	r := slimRig{newRig(t, nil).Builder, t}
 	img := r.image(Config{Runtime: "python"},

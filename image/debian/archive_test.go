@@ -25,15 +25,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// testArchive is a whole little archive of one suite, "test", served over HTTP
-// and signed with a key of its own.
+// testArchive is a complete little archive of one suite, "test", served over HTTP and signed with
+// its own key.
 type testArchive struct {
 	*httptest.Server
 	key     *openpgp.Entity
-	signer  *openpgp.Entity // key, unless a test replaces it
+	signer  *openpgp.Entity // key, unless a test replaces the signer
 	headers string          // further fields of the Release file
 
-	contents string // of the list of all files; "" for none
+	contents string // of the list of all files; "" for no list
 
 	mu    sync.Mutex
 	files map[string][]byte // path → content
@@ -72,7 +72,7 @@ func newTestArchive(t *testing.T) *testArchive {
 	return a
 }
 
-// stanza describes one package of the index; deb is its file's content.
+// stanza describes one package of the index; deb is the content of its file.
 type stanza struct {
 	name, version, fields string
 	deb                   []byte
@@ -214,7 +214,7 @@ func deb(t *testing.T, ext string, members ...tar.Header) []byte {
 	return ar(ext, data.Bytes())
 }
 
-// ar wraps a data.tar, beside a control.tar that is none.
+// ar wraps a data.tar beside an invalid control.tar.
 func ar(ext string, data []byte) []byte { return arWith(ext, data, []byte("odd")) }
 
 func arWith(ext string, data, control []byte) []byte {

@@ -155,8 +155,8 @@ func TestIndexLargerThanSigned(t *testing.T) {
 	}
 }
 
-// A second archive on the same cache fetches nothing; without the server it
-// still works, unless the release file has expired meanwhile.
+// A second archive on the same cache fetches nothing. Without the server it still works until the
+// release file expires.
 func TestCache(t *testing.T) {
 	a := newTestArchive(t)
 	until := time.Now().Add(time.Hour)
@@ -222,7 +222,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// A server that stops sending fails the download, not hangs it.
+// A download fails, and does not hang, if the server stops sending.
 func TestStall(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1"})
@@ -288,8 +288,8 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
-// TestUnpackSparse: a sparse file's holes take no room in the archive
-// (tar(5), "GNU.sparse").
+// TestUnpackSparse: The holes of a sparse file count against the size limit, although they take no
+// room in the archive (tar(5), "GNU.sparse").
 func TestUnpackSparse(t *testing.T) {
 	var data bytes.Buffer
 	member := func(name string, kind byte, content string) {
@@ -377,7 +377,7 @@ func TestUnpackHostile(t *testing.T) {
 	}
 }
 
-// Debian 13 and Ubuntu 24.04: packages know only usr, base-files has the links.
+// On Debian 13 and Ubuntu 24.04 packages know only usr; base-files has the links.
 func TestUnpackMerged(t *testing.T) {
 	got, err := unpackOne(t, deb(t, ".gz",
 		symlink("./bin", "usr/bin"), symlink("./lib64", "usr/lib64"),

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The host's own true(1) stands for any dynamic program.
+// The host's own true(1) serves as a dynamic program.
 func TestCheckELF(t *testing.T) {
 	b, err := os.ReadFile("/bin/true")
 	if err != nil {
@@ -51,8 +51,8 @@ func TestCheckELF(t *testing.T) {
 	if err := c.Err("usr/b*/true"); err != nil {
 		t.Errorf("Err with an exception = %v", err)
 	}
-	// The interpreter by way of a directory link, an absolute link and a
-	// relative one; a link in a circle satisfies nothing.
+	// The interpreter is found through a directory link, an absolute link and a relative link. A
+	// circular link satisfies nothing.
 	top, rest, _ := strings.Cut(interp, "/")
 	c.links[top] = "usr/x"
 	c.links["usr/x/"+rest] = "/usr/x/ld-2"
@@ -69,7 +69,7 @@ func TestCheckELF(t *testing.T) {
 	if err := c.Err(); err != nil {
 		t.Errorf("Err of the whole = %v", err)
 	}
-	// libjvm.so is there for the libraries beside its directory, and for no program.
+	// libjvm.so serves the libraries beside its directory, but no program.
 	c.files["opt/jvm/server/libjvm.so"] = true
 	c.needs = append(c.needs, need{by: "opt/jvm/libjava.so", name: "libjvm.so", plugin: true})
 	if err := c.Err(); err != nil {

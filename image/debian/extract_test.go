@@ -154,7 +154,7 @@ func TestResolveOver(t *testing.T) {
 	}
 }
 
-// sharedObject compiles an empty library that needs others.
+// sharedObject compiles an empty library that needs the given libraries.
 func sharedObject(t *testing.T, name string, needs ...string) string {
 	t.Helper()
 	dir := t.TempDir()

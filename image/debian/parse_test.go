@@ -15,8 +15,7 @@ import (
 	"pault.ag/go/debian/version"
 )
 
-// The order of Debian policy 5.6.12 and deb-version(7), with dpkg's own corner
-// cases.
+// Versions sort as in Debian policy 5.6.12 and deb-version(7), with dpkg's own corner cases.
 func TestVersionOrder(t *testing.T) {
 	tests := []struct{ a, op, b string }{
 		{"1.0", "=", "1.0"},
@@ -27,7 +26,7 @@ func TestVersionOrder(t *testing.T) {
 		{"1.0~~a", "<", "1.0~"},
 		{"1.0~", "<", "1.0"},
 		{"1.0", "<", "1.0a"},
-		{"1.0a", "<", "1.0+"}, // letters before the rest
+		{"1.0a", "<", "1.0+"}, // letters before other characters
 		{"9", "<", "1:0"},
 		{"0:1", "=", "1"},
 		{"1.0", "=", "1.0-0"},
@@ -35,7 +34,7 @@ func TestVersionOrder(t *testing.T) {
 		{"1.0-1", "<", "1.0-1+b1"},
 		{"1.0-1~deb12u2", "<", "1.0-1"},
 		{"1.0-9", "<", "1.0-10"},
-		{"1-2-1", ">", "1-1-9"}, // the last hyphen parts the revision
+		{"1-2-1", ">", "1-1-9"}, // the last hyphen starts the revision
 		{"1.01", "=", "1.1"},
 		{"2.36-9+deb12u9", "<", "2.36-9+deb12u10"},
 		{"1:1.2.13.dfsg-1", ">", "1.3"},
@@ -277,7 +276,7 @@ func FuzzAr(f *testing.F) {
 			return
 		}
 		defer done()
-		_, _ = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // any error will do, but no panic
+		_, _ = io.Copy(io.Discard, io.LimitReader(r, 1<<20)) // an error is fine, a panic is not
 	})
 }
 

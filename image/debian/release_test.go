@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReleases: another release than the host's own comes from the same places,
-// and what is wrong with it says what to do.
+// TestReleases: Another release than the host's comes from the same sources. An error names the
+// next step.
 func TestReleases(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1"})
@@ -40,7 +40,7 @@ func TestReleases(t *testing.T) {
 		sources []Source
 		suites  []string
 		wrong   string // of Open
-		fails   string // of Resolve, which says what to do
+		fails   string // error of Resolve, with the next step
 	}{
 		"own":                    {suites: []string{"old", "old-updates"}},
 		"own, by name":           {release: "old", suites: []string{"old", "old-updates"}},

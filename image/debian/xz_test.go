@@ -32,8 +32,8 @@ func xzFile(t testing.TB, name string) []byte {
 	return b
 }
 
-// TestXz: members of packages may be any xz file with a dictionary of at most 64 MiB; a wrong check, a
-// missing end and a larger dictionary are errors.
+// TestXz: A member of a package may be any xz file with a dictionary of at most 64 MiB. A wrong
+// checksum, a missing end and a larger dictionary are errors.
 func TestXz(t *testing.T) {
 	two := append(append(xzFile(t, "CRC32"), 0, 0, 0, 0), xzFile(t, "SHA-256")...)
 	spoiled := func(name string, at int) []byte {
@@ -105,7 +105,7 @@ func BenchmarkXz(b *testing.B) {
 	}
 }
 
-// debOf returns a package whose only member of interest is data.tar.xz.
+// debOf returns a package with data.tar.xz.
 func debOf(member []byte) []byte {
 	head := "%-16s0           0     0     100644  %-10d`\n"
 	var b strings.Builder

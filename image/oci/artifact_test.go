@@ -25,8 +25,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// builtImage puts an image such as the builder makes: a base with what trees can
-// hold, and further parts.
+// builtImage puts an image in the form of the builder: a base and further parts.
 func builtImage(t testing.TB, s *store.Store, id string, parts ...store.Part) *store.Image {
 	t.Helper()
 	config, err := json.Marshal(builtConfig())
@@ -102,8 +101,8 @@ func basePart(t testing.TB, s *store.Store) store.Part {
 	return store.Part{Kind: "base", Name: "native", Version: "bookworm", Tree: tree}
 }
 
-// TestArtifact: what FRE built comes back from a registry as it was, and only the
-// parts that are not held move.
+// TestArtifact: A pulled artifact equals the image that FRE built. Push and pull move only the
+// missing parts.
 func TestArtifact(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -146,7 +145,7 @@ func TestArtifact(t *testing.T) {
 		t.Errorf("files (-built +pulled):\n%s", diff)
 	}
 
-	// A second function on the same base and package: its own part moves.
+	// A second function on the same base and package moves only its own part.
 	var moved atomic.Int64
 	count := func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -167,7 +166,7 @@ func TestArtifact(t *testing.T) {
 		t.Errorf("%d bytes moved for a part of 3", n)
 	}
 
-	// Pushed on from there, the manifest is the same, and nothing is packed again.
+	// A push from the second store sends the same manifest and packs no part again.
 	var steps []string
 	on, err := Push(t.Context(), other, got, w.host+"/team/fn:3", PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Event) {
 		if e.Step == "layer" {
@@ -184,7 +183,7 @@ func TestArtifact(t *testing.T) {
 		t.Errorf("parts pushed on (-want +got):\n%s", diff)
 	}
 
-	// Made here with the same result, it is our own.
+	// An equal image built here is our own.
 	release2 := other.Hold()
 	defer release2()
 	again, err := other.PutImage(t.Context(), store.Manifest{Name: "two", Version: "1", Parts: two.Parts, Config: two.Config})
@@ -205,8 +204,8 @@ func (c *countedAnswer) Write(p []byte) (int, error) {
 
 func (c *countedAnswer) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// TestArtifactAfterFailedBuild: a pull fetches a part whose tree a failed build has
-// left, and whose objects went with an image that shared them.
+// TestArtifactAfterFailedBuild: A pull fetches a part whose tree remained from a failed build
+// without its objects.
 func TestArtifactAfterFailedBuild(t *testing.T) {
 	host := fretest.Registry(t)
 	s, other := openStore(t), openStore(t)
@@ -219,7 +218,7 @@ func TestArtifactAfterFailedBuild(t *testing.T) {
 	}
 	release = other.Hold()
 	one := builtImage(t, other, "one", part(t, other, "code", "one", "function", map[string]string{"bin/x": "shared"}))
-	part(t, other, "code", "two", "function", files) // and no image of it
+	part(t, other, "code", "two", "function", files) // without an image
 	release()
 	if err := other.RemoveImage(t.Context(), one.Digest); err != nil {
 		t.Fatal(err)
@@ -230,8 +229,7 @@ func TestArtifactAfterFailedBuild(t *testing.T) {
 	}
 }
 
-// TestArtifactRefused: whatever a registry makes of an artifact, it becomes the
-// image that was pushed or none.
+// TestArtifactRefused: A manipulated artifact becomes the pushed image or none.
 func TestArtifactRefused(t *testing.T) {
 	s := openStore(t)
 	release := s.Hold()
@@ -328,8 +326,8 @@ func TestArtifactRefused(t *testing.T) {
 	}
 }
 
-// TestArtifactReserved: no pull gives an image a name under which builds look for
-// what they trust.
+// TestArtifactReserved: A pull gives no image a reserved name, where builds look for trusted
+// images.
 func TestArtifactReserved(t *testing.T) {
 	s := openStore(t)
 	j := newJob(s, Options{})
@@ -366,7 +364,7 @@ func archiveOfPart(t testing.TB, s *store.Store, p store.Part) []byte {
 	return b.Bytes()
 }
 
-// served is a registry of one artifact, whose digests are right whatever it holds.
+// served is a registry of one artifact with correct digests for any content.
 type served struct {
 	m      v1.Manifest
 	config []byte

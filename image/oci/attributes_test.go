@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLoadedRoot: the root of an image has nothing of what its archive says to the
-// kernel rather than to programs: set-id bits of files, file capabilities, the
-// attributes by which an overlay is led elsewhere, in whichever way tar writes them.
+// TestLoadedRoot: The root of a loaded image has no set-id bits of files, no file capabilities and
+// no overlay attributes, in any tar notation. These address the kernel, not programs.
 func TestLoadedRoot(t *testing.T) {
 	s := openStore(t)
 	attributes := []string{

@@ -19,8 +19,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestMain is the child of TestCrash when FRE_OCI_CRASH names a store: it loads
-// the archive, or pulls the reference, and says on stdout how far it is.
+// TestMain is the child of TestCrash if FRE_OCI_CRASH names a store: it loads the archive or pulls
+// the reference, and prints its progress.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("FRE_OCI_CRASH"); dir != "" {
 		if err := crashChild(dir, os.Getenv("FRE_OCI_ARCHIVE"), os.Getenv("FRE_OCI_REFERENCE")); err != nil {
@@ -54,8 +54,8 @@ func crashChild(dir, archive, ref string) error {
 	return s.Close()
 }
 
-// TestCrash kills a load, and a pull, after each line it reports: the image is
-// whole, with its names, or not there, and then nothing else is.
+// TestCrash kills a load and a pull after each line of progress. The image is whole with its names,
+// or absent without leftovers.
 func TestCrash(t *testing.T) {
 	one, two := twoLayers(t)
 	archive := dockerArchive(t, configFor(t, one, two), []string{"app:1", "app:2"}, one, two)
@@ -80,8 +80,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// crashes kills a child after one line, two lines and so on, until it is too
-// late.
+// crashes kills a child after one line, two lines and so on, until the child finishes.
 func crashes(t *testing.T, ref *store.Store, want *store.Image, names []string, what string) {
 	t.Helper()
 	killed := 0
@@ -114,7 +113,7 @@ func crashes(t *testing.T, ref *store.Store, want *store.Image, names []string, 
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		// The same again, undisturbed.
+		// The same again, without a kill.
 		if !crashAfter(t, dir, what, 1<<20) {
 			t.Errorf("killed after line %d: the next one does not succeed", after)
 		}
@@ -124,8 +123,8 @@ func crashes(t *testing.T, ref *store.Store, want *store.Image, names []string, 
 	}
 }
 
-// crashAfter kills a child after so many lines and says whether it had
-// acknowledged the image before.
+// crashAfter kills a child after the given number of lines and reports whether the child had
+// acknowledged the image.
 func crashAfter(t *testing.T, dir, what string, lines int) (acknowledged bool) {
 	t.Helper()
 	program, err := os.Executable()
@@ -146,6 +145,6 @@ func crashAfter(t *testing.T, dir, what string, lines int) (acknowledged bool) {
 		acknowledged = acknowledged || strings.HasPrefix(scan.Text(), "acknowledged")
 	}
 	_ = cmd.Process.Kill()
-	_ = cmd.Wait() // it was killed; the store's lock is free once it is reaped
+	_ = cmd.Wait() // the store's lock is free once the child is reaped
 	return acknowledged
 }

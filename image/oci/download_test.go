@@ -26,7 +26,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// pushedNoise is an artifact at a registry whose base has n bytes that do not pack.
+// pushedNoise pushes an artifact whose base has n incompressible bytes.
 func pushedNoise(t testing.TB, ref string, n int) *store.Image {
 	t.Helper()
 	s := openStore(t)
@@ -43,8 +43,8 @@ func pushedNoise(t testing.TB, ref string, n int) *store.Image {
 	return img
 }
 
-// breaking breaks the connection of each blob's answer after so many bytes, as long
-// as it is asked to.
+// breaking breaks the connection of each blob's answer after the given bytes, the given number of
+// times.
 type breaking struct {
 	after  int64
 	times  atomic.Int64 // left
@@ -88,8 +88,8 @@ func (a *brokenAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 func noPause(ctx context.Context, _ time.Duration) error { return ctx.Err() }
 
-// TestResume: a download that breaks off goes on where it was, now, and in a later
-// pull; nothing comes twice, and nothing is left in the cache once it is whole.
+// TestResume: A broken download goes on from its last byte, in the same pull and in a later one. No
+// byte comes twice, and the cache is empty at the end.
 func TestResume(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	const size = 1 << 20
@@ -97,7 +97,7 @@ func TestResume(t *testing.T) {
 	want := pushedNoise(t, ref, size)
 	for _, c := range []struct {
 		name  string
-		times int64 // it breaks
+		times int64 // number of breaks
 		pulls int
 		cache bool
 		most  int64 // bytes sent
@@ -122,10 +122,10 @@ func TestResume(t *testing.T) {
 			var err error
 			pulls := 0
 			for img == nil && pulls < 20 {
-				// Each pull may break as often as it does in a row without bringing anything.
+				// Each pull may break only a few times in a row without progress.
 				pulls++
 				ctx, cancel := context.WithCancel(t.Context())
-				if c.pulls > 1 && pulls < c.pulls { // it is given up in the middle
+				if c.pulls > 1 && pulls < c.pulls { // the pull is cancelled in the middle
 					o.pause = func(context.Context, time.Duration) error { cancel(); return context.Canceled }
 				} else {
 					o.pause = noPause
@@ -152,8 +152,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestGivenUp: of a pull that is given up in the middle the whole parts and layers
-// stay, and of the one that was coming what has come: the next pull asks for the rest.
+// TestGivenUp: A cancelled pull keeps its complete parts and layers, and the received bytes of the
+// incomplete layer. The next pull fetches only the rest.
 func TestGivenUp(t *testing.T) {
 	const size = 400_000
 	noise := make([]byte, size)
@@ -181,8 +181,8 @@ func TestGivenUp(t *testing.T) {
 			if _, err := Push(t.Context(), s, img, ref, PushOptions{}); err != nil {
 				t.Fatal(err)
 			}
-			// The large one stops in the middle until the others are there, and most of
-			// what was sent of it; then the pull is given up.
+			// The large layer stops in the middle until the other layers and most of its sent bytes
+			// have arrived. Then the pull is cancelled.
 			ctx, giveUp := context.WithCancel(t.Context())
 			defer giveUp()
 			var first, whole atomic.Int64
@@ -244,9 +244,9 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// cached is how many bytes wait in a cache to be gone on with.
+// cached returns the number of bytes in a cache that wait for the next pull.
 func cached(dir string) (n int64) {
-	list, _ := os.ReadDir(dir) // there is none at first
+	list, _ := os.ReadDir(dir) // the cache is missing at first
 	for _, e := range list {
 		if st, err := e.Info(); err == nil {
 			n += st.Size()
@@ -255,10 +255,10 @@ func cached(dir string) (n int64) {
 	return n
 }
 
-// heldAfter is after how many bytes a heldAnswer stops.
+// heldAfter is the number of bytes after which a heldAnswer stops.
 const heldAfter = 200_000
 
-// heldAnswer calls hold in the middle of an answer that is longer, which ends there.
+// heldAnswer calls hold in the middle of a longer answer and ends the answer there.
 type heldAnswer struct {
 	http.ResponseWriter
 	n    *atomic.Int64
@@ -284,8 +284,8 @@ func (a *heldAnswer) Write(p []byte) (int, error) {
 
 func (a *heldAnswer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// TestResumeDamaged: what a crash made of the file in the cache costs a download,
-// and nothing else; and a file that somebody else has is left alone.
+// TestResumeDamaged: A damaged file in the cache costs only a new download. A file in use by
+// another pull is left alone.
 func TestResumeDamaged(t *testing.T) {
 	host := fretest.Registry(t)
 	ref := host + "/noise:1"
@@ -354,8 +354,7 @@ func TestResumeDamaged(t *testing.T) {
 	})
 }
 
-// blobsOf are the hexadecimal digests of an image's configuration and layers at a
-// registry.
+// blobsOf returns the hexadecimal digests of an image's configuration and layers at a registry.
 func blobsOf(t testing.TB, ref string) []string {
 	t.Helper()
 	s := openStore(t)
@@ -371,8 +370,8 @@ func blobsOf(t testing.TB, ref string) []string {
 	return out
 }
 
-// TestRegistryAgain: a registry that is busy is asked again, as often and as late as
-// it says, within reason; one that refuses is not.
+// TestRegistryAgain: A pull asks a busy registry again after the requested time, within limits. A
+// refusal is final.
 func TestRegistryAgain(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	ref := w.host + "/noise:1"
@@ -382,7 +381,7 @@ func TestRegistryAgain(t *testing.T) {
 		after  string
 		times  int
 		want   error
-		pauses []time.Duration // at least; those after the first have half more
+		pauses []time.Duration // lower bounds; a quarter more is fine
 		says   string
 	}{
 		{429, "7", 2, nil, []time.Duration{7 * time.Second, 7 * time.Second}, ""},
@@ -432,8 +431,7 @@ func TestRegistryAgain(t *testing.T) {
 	}
 }
 
-// TestNoRanges: a registry that knows no ranges sends all again, one that lies about
-// them is told.
+// TestNoRanges: A registry without ranges sends the whole blob again. Wrong ranges are an error.
 func TestNoRanges(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	ref := w.host + "/noise:1"

@@ -28,8 +28,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// fuzzStore is one store for all inputs, since opening one takes longer than the
-// rest, and in memory, since waiting for a disk would be all it does.
+// fuzzStore is one store for all inputs, because opening takes longer than the rest, and in memory,
+// because disk waits would dominate.
 func fuzzStore(f *testing.F) *store.Store {
 	f.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "fre-fuzz-")
@@ -45,9 +45,8 @@ func fuzzStore(f *testing.F) *store.Store {
 	return s
 }
 
-// FuzzUnpack: whatever a layer holds, it is refused or comes out again as it
-// was. Half of the inputs get the checksums that their headers lack, without
-// which a tar is hardly looked at.
+// FuzzUnpack: A layer is refused, or comes out again as it came in. Half of the inputs get valid
+// header checksums, because tar readers stop at a wrong one.
 func FuzzUnpack(f *testing.F) {
 	s := fuzzStore(f)
 	one, two := twoLayers(f)
@@ -100,7 +99,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// documented checks that an error is one that callers are told of.
+// documented checks that an error is a documented one.
 func documented(t *testing.T, err error) {
 	t.Helper()
 	for _, known := range []error{ErrArchive, ErrLayer, ErrLimit, ErrPlatform, ErrReference, ErrRegistry} {
@@ -111,7 +110,7 @@ func documented(t *testing.T, err error) {
 	t.Errorf("error %v is none of those that are documented", err)
 }
 
-// someOfEverything is a layer in which each kind of entry comes in each format.
+// someOfEverything is a layer with each kind of entry in each format.
 func someOfEverything(t testing.TB) []byte {
 	t.Helper()
 	long := strings.Repeat("long/", 60)
@@ -129,7 +128,7 @@ func someOfEverything(t testing.TB) []byte {
 	return pack(t, all...)
 }
 
-// withChecksums gives each header of a tar the checksum it has to have.
+// withChecksums sets the checksum of each tar header.
 func withChecksums(b []byte) []byte {
 	b = bytes.Clone(b)
 	for rest := b; len(rest) >= 512; {
@@ -153,8 +152,8 @@ func withChecksums(b []byte) []byte {
 	return b
 }
 
-// FuzzLayers: two layers make the files that the image-spec says they make, or
-// are refused. Four bytes of the script are an entry.
+// FuzzLayers: Two layers make the files that the image-spec defines, or are refused. Four bytes of
+// the script make an entry.
 func FuzzLayers(f *testing.F) {
 	s := fuzzStore(f)
 	names := []string{
@@ -200,7 +199,7 @@ func FuzzLayers(f *testing.F) {
 			w := tar.NewWriter(&b)
 			for _, e := range all {
 				if err := w.WriteHeader(&e.Header); err != nil {
-					return // no tar can say so
+					return // tar cannot express this entry
 				}
 				if _, err := w.Write([]byte(e.body)); err != nil {
 					return
@@ -234,8 +233,8 @@ func FuzzLayers(f *testing.F) {
 	})
 }
 
-// follows reports whether a layer has entries below what is no directory in it, or a path
-// more than once: which of them counts is beyond applied, and in TestImportTolerant.
+// follows reports whether a layer has entries below a non-directory, or a path twice. applied does
+// not model these cases; TestImportTolerant tests them.
 func follows(layer []entry) bool {
 	kinds := map[string]byte{}
 	for _, e := range layer {
@@ -257,11 +256,11 @@ func follows(layer []entry) bool {
 	return false
 }
 
-// applied are the files once a layer is on them: OCI image-spec, layer.md,
-// "Applying Changesets". All entries are such as a layer may have.
+// applied returns the files after a layer: OCI image-spec, layer.md, "Applying Changesets". All
+// entries must be valid in a layer.
 func applied(lower map[string]string, layer []entry) map[string]string {
 	upper := map[string]string{}
-	gone := map[string]bool{} // whether the path goes itself
+	gone := map[string]bool{} // whether the path itself goes
 	for _, e := range layer {
 		name := path.Clean(e.Name)
 		dir, base := path.Split(name)
@@ -269,11 +268,11 @@ func applied(lower map[string]string, layer []entry) map[string]string {
 		switch {
 		case e.Typeflag == tar.TypeXGlobalHeader || name == ".":
 			continue
-		case e.Typeflag == tar.TypeChar || e.Typeflag == tar.TypeFifo: // left out, with a warning
+		case e.Typeflag == tar.TypeChar || e.Typeflag == tar.TypeFifo: // left out with a warning
 			continue
 		case base == whiteoutOpaque:
 			if !gone[dir] {
-				gone[dir] = false // there, and only what is below it
+				gone[dir] = false // the directory stays, the files below it go
 			}
 			name = dir
 		case strings.HasPrefix(name, whiteoutMeta) || strings.Contains(name, "/"+whiteoutMeta):
@@ -311,7 +310,7 @@ func applied(lower map[string]string, layer []entry) map[string]string {
 			out[p] = what
 		}
 	}
-	for p := range out { // a mount point that is empty is not listed
+	for p := range out { // an empty mount point is not listed
 		if isMountPoint(p) && out[p] == "dir" && !slices.ContainsFunc(slices.Collect(maps.Keys(out)), func(q string) bool { return strings.HasPrefix(q, p+"/") }) {
 			delete(out, p)
 		}
@@ -319,7 +318,7 @@ func applied(lower map[string]string, layer []entry) map[string]string {
 	return out
 }
 
-// fuzzImage puts the digests of blobs where a manifest names them.
+// fuzzImage puts the digests of blobs into a manifest in place of their names.
 func fuzzImage(manifest string, blobs map[string]string) string {
 	for name, content := range blobs {
 		manifest = strings.ReplaceAll(manifest, name, sum([]byte(content)))
@@ -330,9 +329,8 @@ func fuzzImage(manifest string, blobs map[string]string) string {
 const fuzzManifest = `{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"CONFIG","size":%d},` +
 	`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"LAYER","size":%d}]}`
 
-// FuzzArchive: whatever an archive of images says, it is read or refused, with
-// nothing kept then. Its texts name the digests of the others, so that those hold
-// however they change.
+// FuzzArchive: An archive of images is loaded, or refused without leftovers. Its texts contain the
+// digests of the other texts, so that mutated inputs stay consistent.
 func FuzzArchive(f *testing.F) {
 	s := fuzzStore(f)
 	one, two := twoLayers(f)
@@ -378,7 +376,7 @@ func FuzzArchive(f *testing.F) {
 	})
 }
 
-// afterFuzz checks that the store has these images and no others, and removes them.
+// afterFuzz checks that the store has exactly these images, and removes them.
 func afterFuzz(t *testing.T, s *store.Store, images []*store.Image) {
 	t.Helper()
 	for _, img := range s.Images() {
@@ -396,8 +394,7 @@ func afterFuzz(t *testing.T, s *store.Store, images []*store.Image) {
 	}
 }
 
-// FuzzPull: whatever a registry answers, its image is pulled or refused, with
-// nothing kept then.
+// FuzzPull: A registry's image is pulled, or refused without leftovers.
 func FuzzPull(f *testing.F) {
 	s := fuzzStore(f)
 	type answers struct {
@@ -442,7 +439,7 @@ func FuzzPull(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind, manifest, config string, layer []byte) {
 		if !json.Valid([]byte(manifest)) {
-			return // TestRegistryErrors has one; the client takes it for a broken connection, and waits
+			return // the client takes bad JSON for a broken connection and waits; TestRegistryErrors tests this
 		}
 		config = fuzzImage(config, map[string]string{"LAYER": string(layer)})
 		manifest = fuzzImage(manifest, map[string]string{"CONFIG": config, "LAYER": string(layer)})
@@ -458,7 +455,7 @@ func FuzzPull(f *testing.F) {
 	})
 }
 
-// FuzzConfig: a configuration is refused, or can be kept and said again.
+// FuzzConfig: A configuration is refused, or can be kept and written again.
 func FuzzConfig(f *testing.F) {
 	one, two := twoLayers(f)
 	f.Add(configFor(f, one, two))
@@ -477,8 +474,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzRecipe: a recipe is read to its end or refused; no piece is larger than
-// one may be.
+// FuzzRecipe: A recipe is read to its end or refused. No piece exceeds the size limit.
 func FuzzRecipe(f *testing.F) {
 	var good bytes.Buffer
 	rec, finish := newRecorder(bytes.NewReader([]byte("header content rest")), &good, func(int64) error { return nil })
@@ -519,7 +515,7 @@ func FuzzRecipe(f *testing.F) {
 	})
 }
 
-// FuzzChange: an instruction changes a configuration or is refused.
+// FuzzChange: An instruction changes a configuration or is refused.
 func FuzzChange(f *testing.F) {
 	for _, s := range []string{"CMD a", `ENTRYPOINT ["a"]`, "ENV A=b", "LABEL", "EXPOSE 1 2/udp", `VOLUME ["/a"]`, "run x"} {
 		f.Add(s)
@@ -534,8 +530,8 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// FuzzArtifact: a manifest and a configuration are an artifact that says what the
-// image is, or are refused.
+// FuzzArtifact: A manifest and a configuration make an artifact with the image's description, or
+// are refused.
 func FuzzArtifact(f *testing.F) {
 	m := v1.Manifest{
 		ArtifactType: mediaImage, Config: v1.Descriptor{MediaType: mediaManifest},
@@ -565,7 +561,7 @@ func FuzzArtifact(f *testing.F) {
 	})
 }
 
-// FuzzPart: an archive becomes the tree that was asked for, or nothing.
+// FuzzPart: An archive becomes the requested tree, or nothing.
 func FuzzPart(f *testing.F) {
 	s := openStore(f)
 	release := s.Hold()

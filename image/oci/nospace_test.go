@@ -15,9 +15,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestDiskFull loads an image, and pulls it, and one that FRE built, onto disks of
-// growing size, so that each is full at another step, until it fits: until then
-// nothing is left but what a sweep takes, and the error is ENOSPC.
+// TestDiskFull loads and pulls images onto disks of growing size, so that each disk is full at
+// another step. The error is ENOSPC, and a sweep removes all leftovers.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	noise := make([]byte, 300<<10)
@@ -42,7 +41,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	pulled := func(name string) func(*store.Store, string) error {
 		return func(s *store.Store, dir string) error {
-			// Downloads are kept on the same disk, as the engine's are.
+			// Downloads are on the same disk, as in the engine.
 			_, _, err := Pull(t.Context(), s, w.host+"/"+name+":1", PullOptions{RegistryOptions: RegistryOptions{Cache: filepath.Join(dir, "blobs")}})
 			return err
 		}

@@ -28,7 +28,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// openStore opens a store that must have nothing in tmp/ when the test ends.
+// openStore opens a store whose tmp/ must be empty at the end of the test.
 func openStore(t testing.TB) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -49,7 +49,7 @@ func openStore(t testing.TB) *store.Store {
 
 var testTime = time.Unix(1_600_000_000, 0)
 
-// entry is a header with its content. Zero fields are given by pack.
+// entry is a header with its content. pack fills in zero fields.
 type entry struct {
 	tar.Header
 	body string
@@ -119,7 +119,7 @@ func zstandard(t testing.TB, b []byte) []byte {
 	return z.EncodeAll(b, nil)
 }
 
-// configFor is an image's configuration with some of everything.
+// configFor is an image's configuration with all fields.
 func configFor(t testing.TB, layers ...[]byte) []byte {
 	t.Helper()
 	var diffs []string
@@ -149,8 +149,7 @@ func marshal(t testing.TB, v any) []byte {
 	return b
 }
 
-// dockerArchive is what docker save wrote up to version 24: a directory for
-// each layer.
+// dockerArchive is an archive as docker save wrote it up to version 24: a directory for each layer.
 func dockerArchive(t testing.TB, config []byte, tags []string, layers ...[]byte) []byte {
 	t.Helper()
 	name := sum(config)[7:] + ".json"
@@ -165,8 +164,8 @@ func dockerArchive(t testing.TB, config []byte, tags []string, layers ...[]byte)
 	return pack(t, append(entries, file("manifest.json", string(m)))...)
 }
 
-// layoutArchive is an OCI layout with an index for several platforms and an
-// attestation, as buildx writes.
+// layoutArchive is an OCI layout with an index for several platforms and an attestation, as buildx
+// writes.
 func layoutArchive(t testing.TB, config []byte, name string, layers ...[]byte) []byte {
 	t.Helper()
 	entries := []entry{file("oci-layout", `{"imageLayoutVersion":"1.0.0"}`)}
@@ -198,7 +197,7 @@ func layoutArchive(t testing.TB, config []byte, name string, layers ...[]byte) [
 	return pack(t, entries...)
 }
 
-// listing walks the image's root: "path" → what is there.
+// listing walks the image's root: "path" → the file's description.
 func listing(t testing.TB, s *store.Store, img *store.Image) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -299,8 +298,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadAgain: the same image under another name, from another kind of
-// archive, is the same image; a layer that is there is not unpacked.
+// TestLoadAgain: The same image under another name, from another kind of archive, is one image. A
+// known layer is not unpacked again.
 func TestLoadAgain(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
@@ -340,8 +339,8 @@ func TestLoadAgain(t *testing.T) {
 	}
 }
 
-// TestFailedLoadsTakeBack: a load that fails takes back what it alone has brought:
-// not an image without a name that another load has brought, before it or after.
+// TestFailedLoadsTakeBack: A failed load removes only its own images. An image without a name that
+// another load also brought stays.
 func TestFailedLoadsTakeBack(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
@@ -378,7 +377,7 @@ func TestLoadRefuses(t *testing.T) {
 		name  string
 		layer []entry
 		want  error
-		says  string // in the message
+		says  string // part of the message
 	}{
 		{"parent", []entry{file("a/../../etc/x", "1")}, ErrLayer, "path out of the root"},
 		{"hard link out", []entry{link(tar.TypeLink, "a", "../../etc/passwd")}, ErrLayer, "hard link"},
@@ -416,11 +415,11 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestLies: sizes that are not so.
+// TestLies: Sizes that do not match the content are refused.
 func TestLies(t *testing.T) {
 	one, _ := twoLayers(t)
 	damaged := func(b []byte) []byte {
-		b[len(b)-6] ^= 1 // a checksum, or what it is over
+		b[len(b)-6] ^= 1 // a checksum, or a checked byte
 		return b
 	}
 	for _, c := range []struct {
@@ -448,7 +447,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestSparse: holes are zeros in the store, and holes again on the way out.
+// TestSparse: A sparse file has zeros in the store, and the saved layer has the holes again.
 func TestSparse(t *testing.T) {
 	s := openStore(t)
 	layer := sparseLayer(1 << 20)
@@ -464,8 +463,8 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-// sparseLayer has a file of GNU tar's format 1.0 with that many bytes of which
-// none is there. archive/tar reads such files and writes none.
+// sparseLayer has a file in GNU tar's format 1.0 with the given size and no data. archive/tar reads
+// such files, but does not write them.
 func sparseLayer(size int64) []byte {
 	var records string
 	for _, r := range []string{"major=1", "minor=0", "name=s", fmt.Sprintf("realsize=%d", size)} {
@@ -478,7 +477,7 @@ func sparseLayer(size int64) []byte {
 	return []byte(rawHeader("PaxHeaders/s", 'x', len(records)) + pad(records) + rawHeader("GNUSparseFile.0/s", '0', len(m)) + m + strings.Repeat("\x00", 1024))
 }
 
-// rawHeader is a header block that says what it is told to.
+// rawHeader is a header block with the given fields.
 func rawHeader(name string, kind byte, size int) string {
 	h := make([]byte, 512)
 	copy(h, name)
@@ -493,7 +492,7 @@ func rawHeader(name string, kind byte, size int) string {
 	return string(h)
 }
 
-// TestBomb: little that unpacks to very much is refused on the way.
+// TestBomb: A small layer that unpacks to a very large one is refused on the way.
 func TestBomb(t *testing.T) {
 	s := openStore(t)
 	var b bytes.Buffer
@@ -522,8 +521,7 @@ func TestBomb(t *testing.T) {
 	nothingKept(t, s)
 }
 
-// TestAtOnce: calls that bring the same layers in do not get into each other's
-// way.
+// TestAtOnce: Loads of equal layers at once do not disturb each other.
 func TestAtOnce(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
@@ -548,8 +546,7 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// nothingKept checks that the store is as empty as when it was made, after a
-// sweep.
+// nothingKept checks that the store is empty after a sweep.
 func nothingKept(t testing.TB, s *store.Store) {
 	t.Helper()
 	if n := len(s.Images()); n != 0 {
@@ -614,7 +611,7 @@ func TestLoadRefusesArchives(t *testing.T) {
 	}
 }
 
-// longNames are entries with names of almost a MiB, as tar allows.
+// longNames are entries with names of almost a MiB, which tar allows.
 func longNames() []entry {
 	var all []entry
 	for i := range 130 {

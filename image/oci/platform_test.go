@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestPlatform: a platform is what it is in whatever words docker's clients and builders
-// write it.
+// TestPlatform: A platform is recognized in all spellings of docker's clients and builders.
 func TestPlatform(t *testing.T) {
 	uname := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH]

@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// flipObject changes a bit of the object that a file of an image's tree has.
+// flipObject changes a bit of the object of a file in an image's tree.
 func flipObject(t *testing.T, s *store.Store, tree store.Digest, path string) {
 	t.Helper()
 	read, err := s.Tree(tree)
@@ -58,7 +58,7 @@ func flipObject(t *testing.T, s *store.Store, tree store.Digest, path string) {
 	t.Fatalf("%s is not in tree %s", path, tree)
 }
 
-// repair checks and repairs, with what registries have.
+// repair checks and repairs the store with content from registries.
 func repair(t *testing.T, s *store.Store) []store.Problem {
 	t.Helper()
 	f := NewRefetcher(s, RegistryOptions{pause: noPause})
@@ -73,9 +73,9 @@ func repair(t *testing.T, s *store.Store) []store.Problem {
 	return found
 }
 
-// TestRefetch: what is damaged comes back from the registry, a layer at a time and
-// once: files, what saving needs, configurations; of images that FRE built as
-// well. What a registry does not give is dropped and said.
+// TestRefetch: A repair fetches damaged content from the registry, each layer once: files, recipes
+// for saving and configurations, also of images that FRE built. Content missing at the registry is
+// dropped and reported.
 func TestRefetch(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -119,7 +119,7 @@ func TestRefetch(t *testing.T) {
 		}
 	}
 	damage()
-	// One list of files is missing, the configuration's is no list any more.
+	// One file list is missing, and the configuration's is invalid.
 	manifest := func(part store.Part) string {
 		_, hex, _ := strings.Cut(string(part.Tree), ":")
 		return filepath.Join(other.Dir(), "trees", hex+".json")
@@ -151,7 +151,7 @@ func TestRefetch(t *testing.T) {
 		t.Errorf("what a push needs: %v", err)
 	}
 
-	// An image that FRE built, which became layers only there.
+	// An image that FRE built, with layers only at the registry.
 	before := listing(t, s, own)
 	damaged := 0
 	for _, part := range own.Parts {
@@ -173,7 +173,7 @@ func TestRefetch(t *testing.T) {
 		t.Errorf("files (-built +repaired):\n%s", diff)
 	}
 
-	// Nobody answers, and is asked once.
+	// No registry answers; each gets one request.
 	damage()
 	var asked atomic.Int64
 	wrap := func(http.Handler) http.Handler {
@@ -208,7 +208,7 @@ func TestRefetch(t *testing.T) {
 	}
 }
 
-// TestRefetchUnreachable: a registry that is not there any more is waited for once.
+// TestRefetchUnreachable: A repair waits only once for an unreachable registry.
 func TestRefetchUnreachable(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)

@@ -30,7 +30,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// watch stands before a registry and notes what is asked for.
+// watch stands in front of a registry and records the requests.
 type watch struct {
 	host     string
 	mu       sync.Mutex
@@ -42,7 +42,7 @@ func watchRegistry(t testing.TB, behind string) *watch {
 	t.Helper()
 	w := &watch{}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: behind})
-	proxy.Director = func(r *http.Request) { r.URL.Scheme, r.URL.Host = "http", behind } // Host stays: the registry's answers name it
+	proxy.Director = func(r *http.Request) { r.URL.Scheme, r.URL.Host = "http", behind } // Host stays: the registry's answers contain it
 	proxy.ErrorLog = nil
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -60,8 +60,8 @@ func watchRegistry(t testing.TB, behind string) *watch {
 	return w
 }
 
-// count says how many requests there were with that beginning and part since
-// the last call, which forgets them all.
+// count returns the number of requests with this method and path part since the last call, which
+// forgets them.
 func (w *watch) count(method, part string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +104,7 @@ func TestPushPull(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// To another store, whole.
+	// To another store, the whole image.
 	other := openStore(t)
 	w.count("", "")
 	img, got := pullFrom(t, other, name)
@@ -124,7 +124,7 @@ func TestPushPull(t *testing.T) {
 		t.Errorf("files (-pushed +pulled):\n%s", diff)
 	}
 
-	// Again, and by digest: nothing is fetched but the manifest.
+	// A second pull, also by digest, fetches only the manifest.
 	for _, ref := range []string{name, w.host + "/team/app@" + string(sent.Digest)} {
 		w.count("", "")
 		if again, _ := pullFrom(t, other, ref); again.Digest != img.Digest {
@@ -144,7 +144,7 @@ func TestPushPull(t *testing.T) {
 		t.Errorf("%d images, want one", n)
 	}
 
-	// Pushed again nothing is sent; the manifest is the same.
+	// A second push sends nothing, and the manifest is the same.
 	w.count("", "")
 	var steps []string
 	again, err := Push(t.Context(), other, img, name, PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Event) {
@@ -163,7 +163,7 @@ func TestPushPull(t *testing.T) {
 		t.Errorf("layers pushed again (-want +got):\n%s", diff)
 	}
 
-	// To where they are not they are packed, the same each time.
+	// A push to a repository without the layers packs them, with the same result each time.
 	elsewhere, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", PushOptions{})
 	if err != nil || elsewhere != sent {
 		t.Errorf("pushed elsewhere: %+v, %v, want %+v", elsewhere, err, sent)
@@ -173,7 +173,7 @@ func TestPushPull(t *testing.T) {
 		t.Errorf("a name for one push is known: %v", err)
 	}
 
-	// A further image on the same first layer fetches the rest only.
+	// Another image on the same first layer fetches only the rest.
 	three := pack(t, file("third", "3"))
 	more, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, configFor(t, one, three), nil, one, three)), Options{})
 	if err != nil {
@@ -189,8 +189,7 @@ func TestPushPull(t *testing.T) {
 	}
 }
 
-// TestPushOwn: an image that FRE built goes out and comes in as an ordinary
-// one where that is asked for.
+// TestPushOwn: An image that FRE built can be pushed and pulled as an ordinary image.
 func TestPushOwn(t *testing.T) {
 	host := fretest.Registry(t)
 	s := openStore(t)
@@ -241,7 +240,7 @@ func TestRegistryErrors(t *testing.T) {
 		b[len(b)/2] ^= 1
 		return b
 	}
-	// size changes the manifest's sizes that stand after a media type.
+	// size changes the sizes after a media type in the manifest.
 	size := func(after string) func(int) func([]byte) []byte {
 		sizes := regexp.MustCompile(`(` + regexp.QuoteMeta(after) + `","size":)\d+`)
 		return func(n int) func([]byte) []byte {
@@ -301,8 +300,7 @@ func TestRegistryErrors(t *testing.T) {
 	}
 }
 
-// TestPullCanceled: a pull that is given up in the middle of a layer ends, and
-// leaves nothing.
+// TestPullCanceled: A pull that is cancelled in the middle of a layer ends and leaves nothing.
 func TestPullCanceled(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -322,10 +320,10 @@ func TestPullCanceled(t *testing.T) {
 				h.ServeHTTP(w, r)
 				return
 			}
-			_, _ = w.Write([]byte("{")) // of a length that is not known
+			_, _ = w.Write([]byte("{")) // of unknown length
 			_ = http.NewResponseController(w).Flush()
 			cancel(gaveUp)
-			<-r.Context().Done() // until the client goes away
+			<-r.Context().Done() // until the client disconnects
 		})
 	}
 	w.wrap.Store(&wrap)
@@ -336,8 +334,8 @@ func TestPullCanceled(t *testing.T) {
 	nothingKept(t, other)
 }
 
-// TestAuth: a registry that wants a login gets the one that was given, or the
-// docker configuration's.
+// TestAuth: A registry that asks for a login gets the given login, or the one of the docker
+// configuration.
 func TestAuth(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	wrap := func(h http.Handler) http.Handler {
@@ -384,8 +382,7 @@ func TestAuth(t *testing.T) {
 	}
 }
 
-// TestAuthElsewhere: a login goes to nobody but the registry it is for, wherever
-// that one points.
+// TestAuthElsewhere: A login goes only to its own registry, even if the registry redirects.
 func TestAuthElsewhere(t *testing.T) {
 	behind := fretest.Registry(t)
 	s := openStore(t)
@@ -442,8 +439,8 @@ func TestAuthElsewhere(t *testing.T) {
 	}
 }
 
-// TestSilence: a registry that stops in the middle, or never begins, is given up;
-// a reader that takes its time is not.
+// TestSilence: A request to a registry that stops in the middle, or never begins, fails. A slow
+// reader does not fail.
 func TestSilence(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begins" {
@@ -479,8 +476,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestInsecure: nothing is sent without TLS but to loopback and to hosts that
-// were named; and nothing to loopback for a registry that is elsewhere.
+// TestInsecure: Requests without TLS go only to loopback and to named hosts. A remote registry
+// cannot direct the client to loopback.
 func TestInsecure(t *testing.T) {
 	for _, c := range []struct {
 		url      string
@@ -501,7 +498,7 @@ func TestInsecure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The context has ended, so that what is let through fails of that.
+		// The context is cancelled, so a permitted request fails with this error.
 		for _, registry := range []string{r.URL.Host, "example.com"} {
 			host, err := name.NewRegistry(registry)
 			if err != nil {
@@ -526,7 +523,7 @@ func canceled(t testing.TB) context.Context {
 	return ctx
 }
 
-// TestLoadCanceled: a load whose input never ends is given up.
+// TestLoadCanceled: A load whose input never ends can be cancelled.
 func TestLoadCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gaveUp := errors.New("gave up")
@@ -544,7 +541,7 @@ func TestLoadCanceled(t *testing.T) {
 	nothingKept(t, s)
 }
 
-// TestFamiliar: names are kept as docker prints them.
+// TestFamiliar: Names are kept in docker's form.
 func TestFamiliar(t *testing.T) {
 	for ref, want := range map[string]string{
 		"alpine": "alpine", "docker.io/library/alpine:3": "alpine:3", "docker.io/team/app": "team/app", "index.docker.io/library/x": "x",

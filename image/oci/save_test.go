@@ -23,7 +23,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// unpackArchive returns an archive's files by name.
+// unpackArchive returns the files of an archive by name.
 func unpackArchive(t testing.TB, b []byte) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -54,8 +54,8 @@ func save(t testing.TB, s *store.Store, refs ...string) []byte {
 	return b.Bytes()
 }
 
-// oddLayer has what a tree does not keep: it comes back by the recipe. Its one
-// large file has 16 × big bytes.
+// oddLayer has properties that a tree does not keep; the recipe restores them. Its one large file
+// has 16 × big bytes.
 func oddLayer(t testing.TB, big int) []byte {
 	t.Helper()
 	b := pack(t,
@@ -67,12 +67,11 @@ func oddLayer(t testing.TB, big int) []byte {
 		link(tar.TypeLink, "hard", "big"),
 		entry{tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": "x"}}, ""},
 	)
-	return append(b, make([]byte, 8192)...) // as tar -b pads
+	return append(b, make([]byte, 8192)...) // padding of tar -b
 }
 
-// TestSaveGivesTheSame: configuration, ids and layers of an image that came
-// from elsewhere leave as they came, bit for bit, and what was left behind on
-// the way in was reported.
+// TestSaveGivesTheSame: Save gives the configuration, ids and layers of a foreign image bit for bit
+// as they came. The load reported the ignored attributes.
 func TestSaveGivesTheSame(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
@@ -104,7 +103,7 @@ func TestSaveGivesTheSame(t *testing.T) {
 	if !bytes.Equal(archive, save(t, s, "app:1", "app:2")) {
 		t.Error("saving twice gives two archives")
 	}
-	// By docker's manifest and by the layout's index it is the same again.
+	// Loaded through docker's manifest or the layout's index, it is the same image again.
 	for _, name := range []string{"manifest.json", "index.json"} {
 		other := openStore(t)
 		var entries []entry
@@ -166,7 +165,7 @@ func ownImage(t testing.TB, s *store.Store) *store.Image {
 	return img
 }
 
-// TestSaveOwn: an image that FRE built is an ordinary one elsewhere.
+// TestSaveOwn: A saved image that FRE built is an ordinary image.
 func TestSaveOwn(t *testing.T) {
 	s := openStore(t)
 	own := ownImage(t, s)
@@ -283,8 +282,8 @@ func TestImportRefuses(t *testing.T) {
 	}
 }
 
-// TestSavedIsValid: another implementation finds every digest, size and diff id of
-// a saved archive right.
+// TestSavedIsValid: Another implementation accepts all digests, sizes and diff ids of a saved
+// archive.
 func TestSavedIsValid(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
@@ -328,8 +327,7 @@ func TestSavedIsValid(t *testing.T) {
 	}
 }
 
-// checkBlobs is validate.Image for layers that are not packed, which it takes
-// for gzip.
+// checkBlobs is validate.Image for uncompressed layers, which validate.Image takes for gzip.
 func checkBlobs(t *testing.T, img v1.Image) {
 	t.Helper()
 	layers, err := img.Layers()

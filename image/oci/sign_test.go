@@ -41,8 +41,8 @@ func signWith(t testing.TB, key crypto.Signer, message []byte) string {
 	return base64.StdEncoding.EncodeToString(sig)
 }
 
-// TestSigned: what a policy wants signed is pulled with a signature by its keys, over
-// this digest, for this repository, and else not, and nothing of it is kept.
+// TestSigned: Under a policy, an image is pulled only with a signature by the policy's keys, over
+// its digest, for its repository. A refused pull leaves nothing.
 func TestSigned(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -99,7 +99,7 @@ func TestSigned(t *testing.T) {
 	try("another digest is signed", ref, onlyTeam, "signature of")
 	w.count("", "")
 	attach(team, repository, digest, repository)
-	attach(team, repository, digest, repository) // the same again
+	attach(team, repository, digest, repository) // the same signature again
 	try("signed", ref, onlyTeam, "")
 	try("signed, by digest", repository+"@"+digest, byTeam, "")
 	try("a copy that is not signed", w.host+"/team/copy:1", onlyTeam, "has none")
@@ -111,7 +111,7 @@ func TestSigned(t *testing.T) {
 		t.Errorf("to a tag: error %v, want %v", err, ErrReference)
 	}
 
-	// Pulled before anybody wanted it signed, and again: it is trusted from then on.
+	// Pulled before the policy, and again under it: now the image is trusted.
 	x := openStore(t)
 	for _, p := range []signature.Policy{nil, onlyTeam} {
 		got, _, err := Pull(t.Context(), x, ref, PullOptions{Policy: p})
@@ -121,8 +121,8 @@ func TestSigned(t *testing.T) {
 	}
 }
 
-// TestSignedByBundle: what newer versions of cosign attach counts where a policy
-// takes any identity, for a bundle names no repository.
+// TestSignedByBundle: A bundle of newer cosign versions counts if the policy takes any identity,
+// because a bundle names no repository.
 func TestSignedByBundle(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -156,7 +156,7 @@ func TestSignedByBundle(t *testing.T) {
 	if err := (RegistryOptions{}).refer(t.Context(), mustRepository(t, w.host+"/team/fn"), m, subject, map[string][]byte{layer.Digest.String(): bundle}); err != nil {
 		t.Fatal(err)
 	}
-	// Cosign lists it under the fallback tag by the type of its configuration.
+	// Cosign lists the bundle under the fallback tag by its configuration's type.
 	fallback := "http://" + w.host + "/v2/team/fn/manifests/" + strings.Replace(string(sent.Digest), ":", "-", 1)
 	index, err := remoteReferrers(t.Context(), PullOptions{}, mustRepository(t, w.host+"/team/fn").Digest(string(sent.Digest)))
 	if err != nil {
@@ -195,8 +195,8 @@ func mustRepository(t testing.TB, s string) name.Repository {
 	return r
 }
 
-// TestSignedLies: a registry that fails when it is asked for signatures is no reason
-// to do without, and one that changes them gets nowhere.
+// TestSignedLies: A registry that fails on signatures, or changes them, gets no unsigned image
+// through.
 func TestSignedLies(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -233,8 +233,8 @@ func TestSignedLies(t *testing.T) {
 	}
 }
 
-// TestSBOM: the bill of materials stands beside what FRE built, once, unless it is
-// left out.
+// TestSBOM: A push puts the bill of materials beside an image that FRE built, once, unless the push
+// leaves it out.
 func TestSBOM(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)

@@ -14,9 +14,9 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// TestImportTolerant: what tar, debootstrap, LXC and BuildKit write becomes an image: nodes
-// are left out with a warning, of two entries of a path the last one counts, links are
-// followed inside the root, names are bytes. Saved it is the same archive again.
+// TestImportTolerant: Archives of tar, debootstrap, LXC and BuildKit become images: device nodes
+// are left out with a warning, the last of two equal paths counts, links stay inside the root, and
+// names are bytes. Save gives the same archive again.
 func TestImportTolerant(t *testing.T) {
 	node := func(kind byte, name string) entry {
 		return entry{tar.Header{Typeflag: kind, Name: name, Mode: 0o666}, ""}
@@ -24,7 +24,7 @@ func TestImportTolerant(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		layer []entry
-		files map[string]string // "" for what is not to be there
+		files map[string]string // "" for absent files
 		warns string
 	}{
 		{
@@ -83,7 +83,7 @@ func TestImportTolerant(t *testing.T) {
 	}
 }
 
-// TestImageSize: a file of several names counts once.
+// TestImageSize: A file with several names counts once.
 func TestImageSize(t *testing.T) {
 	s := openStore(t)
 	layer := []entry{file("a", strings.Repeat("x", 1000))}

@@ -87,7 +87,7 @@ func TestCycloneDX(t *testing.T) {
 		known string
 		want  []string // package URLs
 
-		hashes []string // with what they are of
+		hashes []string // with the objects that they cover
 	}{
 		{"a base", baseImage, "configuration", []string{"pkg:deb/debian/libc6@1:2.36-9", "pkg:deb/debian/python3@3.11.2-1%2Bb1"}, []string{libc}},
 		{"a function", alone, "base environment", []string{
@@ -159,8 +159,7 @@ func TestCycloneDX(t *testing.T) {
 	}
 }
 
-// FuzzPURL: whatever a part is called, its package URL is one, and of the same
-// package; whatever it is said to have been verified by, what is written is a hash.
+// FuzzPURL: For each part the package URL is valid or absent, and each written hash is valid.
 func FuzzPURL(f *testing.F) {
 	f.Add("npm", "@a/b", "1.0+x?y#z", "sha512:"+strings.Repeat("0a", 64))
 	f.Add("maven", "g:a", "1 %", "git:"+strings.Repeat("0a", 20))

@@ -53,7 +53,7 @@ func pair(t testing.TB, kind string) (crypto.Signer, PublicKey) {
 	return key, pub
 }
 
-// bare is a pair that was never in files.
+// bare is a pair that never was in a file.
 func bare(t testing.TB) (crypto.Signer, PublicKey) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
@@ -170,8 +170,7 @@ func TestVerifyBundle(t *testing.T) {
 	}
 }
 
-// TestCosign: what cosign wrote once is read, its public key too, and verified; see
-// test/cosign, which records it.
+// TestCosign: Signatures and public keys of cosign are read and verified; test/cosign records them.
 func TestCosign(t *testing.T) {
 	read := func(name string) []byte {
 		b, err := os.ReadFile(filepath.Join("testdata", "cosign."+name))
@@ -280,7 +279,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestKeysRefused: keys that nobody should trust, or that would take for ever.
+// TestKeysRefused: Weak keys, and keys that take forever to open, are refused.
 func TestKeysRefused(t *testing.T) {
 	weak, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -317,8 +316,7 @@ func TestKeysRefused(t *testing.T) {
 	}
 }
 
-// FuzzVerify: nothing that was not signed is verified, and what is says what was
-// signed.
+// FuzzVerify: Only signed content is verified, with exactly the signed message.
 func FuzzVerify(f *testing.F) {
 	key, public := bare(f)
 	message := Payload(repository, digest)
@@ -335,7 +333,7 @@ func FuzzVerify(f *testing.F) {
 		if _, err := VerifyBundle([]PublicKey{public}, b, digest); err == nil {
 			t.Errorf("%q is a signed bundle", b)
 		}
-		// What is signed is read as anything a signer may write.
+		// The parser sees arbitrary signed content.
 		sig, err := Sign(key, b)
 		if err != nil {
 			t.Fatal(err)
@@ -346,7 +344,7 @@ func FuzzVerify(f *testing.F) {
 	})
 }
 
-// FuzzKey: what is no key is refused.
+// FuzzKey: An invalid key is refused.
 func FuzzKey(f *testing.F) {
 	private, public, err := Generate(KindECDSA, nil)
 	if err != nil {
@@ -362,7 +360,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// FuzzPolicy: a rule is refused, or matches in no time.
+// FuzzPolicy: A rule is refused, or matches fast.
 func FuzzPolicy(f *testing.F) {
 	f.Add("registry.example.org/*/a/**", "registry.example.org/team/a/b")
 	f.Add("**", "")

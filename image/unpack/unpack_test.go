@@ -47,8 +47,8 @@ func archive(t testing.TB, headers ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-// into unpacks below a directory whose parent holds nothing else, so that
-// escapes show, and returns that directory.
+// into unpacks below a directory in an otherwise empty parent, so that escapes show, and returns
+// the directory.
 func into(t testing.TB, content []byte, l Limits, unpack func(*os.Root, []byte, Limits) error) (string, error) {
 	t.Helper()
 	parent := t.TempDir()
@@ -170,10 +170,10 @@ func TestTarRefuses(t *testing.T) {
 	}
 }
 
-// TestTarRefusesSparse: nothing is written of a file that claims a gigabyte of zeros.
+// TestTarRefusesSparse: A file that claims a gigabyte of zeros is refused before a byte is written.
 func TestTarRefusesSparse(t *testing.T) {
 	content := archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 1, PAXRecords: map[string]string{"XXX.sparse.map": "0,1", "XXX.sparse.numblocks": "1", "XXX.sparse.size": "1000000000"}})
-	content = bytes.ReplaceAll(content, []byte("XXX.sparse"), []byte("GNU.sparse")) // which archive/tar does not write
+	content = bytes.ReplaceAll(content, []byte("XXX.sparse"), []byte("GNU.sparse")) // archive/tar does not write these records
 	dir, err := into(t, content, Limits{1 << 40, 5}, asTar)
 	if !errors.Is(err, ErrArchive) || !strings.Contains(err.Error(), "sparse") {
 		t.Errorf("unpack = %v, want %v of a sparse file", err, ErrArchive)
@@ -183,7 +183,7 @@ func TestTarRefusesSparse(t *testing.T) {
 	}
 }
 
-// TestTarEnds: it ends with its context, before anything more is made.
+// TestTarEnds: Unpacking ends with its context, before it makes another file.
 func TestTarEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -263,7 +263,7 @@ func xzArchive(t testing.TB) []byte {
 	return b
 }
 
-// Every kind of archive that people have gives the same files.
+// All common kinds of archives give the same files.
 func TestFile(t *testing.T) {
 	plain := archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "d/f", Size: 3, Mode: 0o755}, tar.Header{Typeflag: tar.TypeSymlink, Name: "s", Linkname: "d/f"})
 	for name, content := range map[string][]byte{
@@ -317,7 +317,7 @@ func TestFileRefuses(t *testing.T) {
 	}
 }
 
-// checkSmall fails where more was unpacked than l allows, or what no archive may
+// checkSmall fails if more was unpacked than l allows, or a kind of file that archives must not
 // make.
 func checkSmall(t *testing.T, dir string, l Limits) {
 	t.Helper()
@@ -344,7 +344,7 @@ func checkSmall(t *testing.T, dir string, l Limits) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One over the limit may be there when it stops, and the root counts not.
+	// The check may find one entry over the limit; the root does not count.
 	if entries > l.Entries+2 || size > (l.Bytes+1)*int64(l.Entries) {
 		t.Errorf("%d entries, %d bytes; limits %+v", entries, size, l)
 	}
