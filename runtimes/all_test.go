@@ -12,7 +12,8 @@ import (
 	"github.com/fre-engine/fre/runtimes"
 )
 
-// The template's schema, which editors complete from, names what there is.
+// The template's schema, which editors use for completion, lists the runtimes, bases and package
+// sites.
 func TestSchemaNames(t *testing.T) {
 	var schema struct {
 		Properties struct {

@@ -16,9 +16,9 @@ import (
 	"github.com/fre-engine/fre/runtimes"
 )
 
-// TestBasesRun unpacks each base environment out of the host's archive, checks
-// that everything in it links, and runs a program of its kind in a chroot. It
-// needs root and the distribution's archive; FRE_TEST_CACHE keeps the packages.
+// TestBasesRun unpacks each base environment from the host's archive, checks that all files in it
+// link, and runs a program of its kind in a chroot. The test needs root and the distribution's
+// archive; FRE_TEST_CACHE keeps the packages.
 func TestBasesRun(t *testing.T) {
 	fretest.RequireRoot(t)
 	cache := os.Getenv("FRE_TEST_CACHE")
@@ -61,7 +61,7 @@ func TestBasesRun(t *testing.T) {
 			run:  []string{"/usr/bin/node", "--input-type=module", "-e", "import {readFile} from 'fs/promises'; new Request('http://x/'); console.log(typeof readFile)"},
 			want: "function",
 		},
-		"php": { // as FinishBase has it: every extension is loaded
+		"php": { // as FinishBase makes it: all extensions are loaded
 			base: runtimes.PHPBase(), maxBytes: 103e6,
 			run: []string{"sh", "-c", `exec /usr/bin/php8.? -n -r '
 				$left = glob(ini_get("extension_dir") . "/*.so");
@@ -91,8 +91,8 @@ func TestBasesRun(t *testing.T) {
 			run:  []string{"sh", "-c", "echo hi | sed s/h/H/ | grep H | awk '{print $1}'"},
 			want: "Hi",
 		},
-		// One more release is enough to see that names, layout and libraries' new
-		// names hold; python and node have most of what changes.
+		// One more release is enough to check names, layout and the libraries' new names; python
+		// and node have most of the changes.
 		"python:trixie": {
 			release: "trixie", base: runtimes.PythonBase(), maxBytes: 66e6,
 			run:  []string{"/usr/bin/python3", "-c", "import sys, ssl, sqlite3, ctypes, lzma, bz2, zoneinfo, venv, ensurepip, dbm.gnu; zoneinfo.ZoneInfo('Europe/Berlin'); print(sys.version_info[:2])"},

@@ -24,7 +24,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// buildGo builds a function of these files, fret.yaml among them or made up.
+// buildGo builds a function from these files. Without a fret.yaml it writes one.
 func (w *workshop) buildGo(t *testing.T, files map[string]string) (*store.Image, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,8 +64,7 @@ func Handle(_ context.Context, e function.Event) (any, error) {
 }
 `
 
-// TestBuildGo: source goes in, a static program comes out, whichever of its forms
-// the handler has.
+// TestBuildGo: A Go function in source becomes a static program, for each form of handler.
 func TestBuildGo(t *testing.T) {
 	w := newWorkshop(t)
 	const uuid = "module example.org/ids\n\ngo 1.24\n\nrequire (\n\tgithub.com/fre-engine/fre v0.1.0\n\tgithub.com/google/uuid v1.6.0\n)\n"
@@ -154,8 +153,8 @@ func New() http.Handler { return http.RedirectHandler("/q", 308) }
 		}
 	})
 
-	// What opens the sites of modules is there while they are fetched, and not while
-	// anything is compiled: the assembler includes whatever file it is told to.
+	// The credentials of module sites are present during the fetch and absent during compilation,
+	// because the assembler includes any named file.
 	t.Run("passwords", func(t *testing.T) {
 		settings := w.Settings
 		defer func() { w.Settings, w.runner.look = settings, nil }()
@@ -227,9 +226,8 @@ func New() http.Handler { return http.RedirectHandler("/q", 308) }
 	}
 }
 
-// buildGoProxy builds with modules of a proxy (go.dev/ref/mod#goproxy-protocol) that
-// does what none should, by the module's name. Its password, which only the host's
-// configuration holds, is not said.
+// buildGoProxy builds with a misbehaving module proxy (go.dev/ref/mod#goproxy-protocol); the
+// module's name selects the fault. No message repeats the password in the host's configuration.
 func buildGoProxy(t *testing.T, w *workshop) {
 	t.Helper()
 	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -280,7 +278,7 @@ func buildGoProxy(t *testing.T, w *workshop) {
 				files["go.sum"] = module + " v1.0.0/go.mod h1:" + strings.Repeat("A", 43) + "=\n"
 			}
 			named := module + " v1.0.0"
-			if name == "broken" { // of which the go command says no more than who imports it
+			if name == "broken" { // here the go command names only the importer
 				named = ""
 			}
 			_, err := w.buildGo(t, files)

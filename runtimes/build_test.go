@@ -35,8 +35,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// recorder notes the programs that build steps run and refuses a step that
-// could write to what other builds read.
+// recorder notes the programs of build steps and refuses a step that could write to files of other
+// builds.
 type recorder struct {
 	image.Runner
 	mu   sync.Mutex
@@ -58,8 +58,8 @@ func (r *recorder) Run(ctx context.Context, c image.Command) error {
 	return r.Runner.Run(ctx, c)
 }
 
-// TestMain is a function where it is started as one (see golang), else moves into
-// a mount namespace of its own, as the daemon does.
+// TestMain is a function if it is started as one (see golang). Otherwise it moves into its own
+// mount namespace, as the daemon does.
 func TestMain(m *testing.M) {
 	if os.Getenv("FRE_CHANNEL") != "" {
 		goFunction(os.Args[1])
@@ -75,16 +75,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// workshop is a builder over the host's real archive and package sites, shared
-// by the tests because a base environment takes its time.
+// workshop is a builder on the host's real archive and package sites. The tests share it because a
+// base environment takes long.
 type workshop struct {
 	*image.Builder
 	engine  *engine.Engine
 	runner  *recorder
 	metrics *prometheus.Registry
 	options image.BuildOptions
-	report  func(image.Event) // nil: to nobody
-	rule    *outward.Rule     // for whom it builds; nil: for the operator
+	report  func(image.Event) // nil: no report
+	rule    *outward.Rule     // the tenant's rule; nil: the operator's build
 }
 
 func newWorkshop(t *testing.T) *workshop {
@@ -133,7 +133,7 @@ func newWorkshop(t *testing.T) *workshop {
 	return &workshop{Builder: b, engine: e, runner: r, metrics: metrics}
 }
 
-// openOnce keeps what open gives: loading an archive's index takes seconds.
+// openOnce caches the results of open: loading an archive's index takes seconds.
 func openOnce(open func(string) (image.Archive, error)) func(string) (image.Archive, error) {
 	opened := map[string]image.Archive{}
 	return func(release string) (image.Archive, error) {
@@ -178,7 +178,7 @@ func (w *workshop) buildFiles(t *testing.T, files map[string]string, lock *image
 	return w.Build(outward.With(image.WithOptions(t.Context(), w.options), w.rule), root, w.report)
 }
 
-// inside runs a program in the image and returns what it printed.
+// inside runs a program in the image and returns the output.
 func (w *workshop) inside(t *testing.T, img *store.Image, env []string, args ...string) string {
 	t.Helper()
 	var out, stderr bytes.Buffer
@@ -202,7 +202,7 @@ func partNames(img *store.Image, kind string) []string {
 	return out
 }
 
-// hashesOf are those of an image's parts of a kind, by their places and names.
+// hashesOf returns the hashes of an image's parts of one kind, by place and name.
 func hashesOf(img *store.Image, kind string) map[string]string {
 	out := map[string]string{}
 	for _, p := range img.Parts {
@@ -213,7 +213,7 @@ func hashesOf(img *store.Image, kind string) map[string]string {
 	return out
 }
 
-// noHosts fails where a lock says where it was made.
+// noHosts fails if a lock contains a URL.
 func noHosts(t *testing.T, l *image.Lock) {
 	t.Helper()
 	data, err := json.Marshal(l)
@@ -239,7 +239,7 @@ func TestBuildPython(t *testing.T) {
 			t.Errorf("no %s among %q", want, got)
 		}
 	}
-	if len(got) != 6 { // certifi, charset-normalizer, idna, urllib3
+	if len(got) != 6 { // certifi, charset-normalizer, idna and urllib3, too
 		t.Errorf("parts: %q", got)
 	}
 	hashes := hashesOf(img, "pip")
@@ -253,7 +253,7 @@ func TestBuildPython(t *testing.T) {
 	if out != "b" {
 		t.Errorf("printed %q", out)
 	}
-	// Everything has its bytecode: the interpreter compiles nothing.
+	// All modules have bytecode: the interpreter compiles nothing.
 	code := `import sys, os
 import requests, json, asyncio, lxml
 sys.path.insert(0, "/opt/fre")
@@ -340,7 +340,7 @@ print([m.__name__ for m in sys.modules.values() if (getattr(m, "__file__", None)
 // sixSum is the hash of six 1.16.0's wheel.
 const sixSum = "sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
 
-// TestBuildPythonFiles builds from the files that Python's own tools read.
+// TestBuildPythonFiles builds from the files of Python's own tools.
 func TestBuildPythonFiles(t *testing.T) {
 	w := newWorkshop(t)
 	fret := func(file string) string {
@@ -492,8 +492,8 @@ func TestBuildNode(t *testing.T) {
 			t.Errorf("ran %q", w.runner.runs)
 		}
 	})
-	// What npm 10 writes for a project, with hosts, and with what is for development
-	// or for other machines.
+	// A lock as npm 10 writes it for a project: with hosts, and with packages for development or
+	// for other machines.
 	project := map[string]string{
 		"fret.yaml": "id: f\nbase: node\npackages:\n  npm: package.json\n", "index.js": "",
 		"package.json":      `{"name":"p","version":"1.0.0","scripts":{"test":"x"},"dependencies":{"ms":"^2.0.0","pad":"npm:left-pad@1.3.0"},"devDependencies":{"is-odd":"3.0.1"},"optionalDependencies":{"fsevents":"2.3.3"}}`,
@@ -679,8 +679,8 @@ func TestBuildDebian(t *testing.T) {
 	}
 }
 
-// TestBuildForeign: functions stand on images that FRE did not make: here, its own
-// as docker and registries know them.
+// TestBuildForeign: A function builds on foreign images: here FRE's own base in the forms of docker
+// and of a registry.
 func TestBuildForeign(t *testing.T) {
 	w := newWorkshop(t)
 	ctx := t.Context()
@@ -736,7 +736,7 @@ func TestBuildForeign(t *testing.T) {
 		if c.Parked != nil {
 			t.Error("an interpreter that FRE did not put there is started ahead: the engine visits those")
 		}
-		for _, other := range w.Store.Images() { // but those that an earlier run has pulled, where the state is kept
+		for _, other := range w.Store.Images() { // except the pulled images of an earlier run with a kept state
 			if c, err := image.ConfigOf(other); err != nil || c.Container != nil && len(other.Names) == 0 {
 				t.Errorf("the archive's own image stays: %v %v", other.Names, err)
 			}
@@ -800,8 +800,8 @@ func TestBuildForeign(t *testing.T) {
 	})
 }
 
-// TestBuildForeignRuntimes: functions of each language run with the interpreter of an
-// image that FRE did not make, or are refused with what that one lacks.
+// TestBuildForeignRuntimes: Functions of each language run with the interpreter of a foreign image.
+// If the image lacks a requirement, the build names it.
 func TestBuildForeignRuntimes(t *testing.T) {
 	w := newWorkshop(t)
 	dir := t.TempDir()
@@ -839,8 +839,8 @@ end
 `
 	for runtime, tt := range map[string]struct {
 		base, handler, file, code string
-		args                      []string // the first
-		env                       string   // one
+		args                      []string // the first arguments
+		env                       string   // a variable
 	}{
 		"ruby": {
 			base: "ruby", handler: "main.handle", file: "main.rb", code: "def handle(event, context) = \"hello #{event.text}\"\n",
@@ -919,7 +919,7 @@ end
 	}
 }
 
-// refused expects a build to refuse code that its language cannot parse, by the file's name.
+// refused expects a build to refuse code with a syntax error, with the file's name.
 func (w *workshop) refused(t *testing.T, err error, file string) {
 	t.Helper()
 	var errs template.Errors
@@ -928,7 +928,7 @@ func (w *workshop) refused(t *testing.T, err error, file string) {
 	}
 }
 
-// archived writes an image as docker save would.
+// archived writes an image as docker save does.
 func (w *workshop) archived(t *testing.T, img *store.Image, name string) string {
 	t.Helper()
 	f, err := os.Create(name)

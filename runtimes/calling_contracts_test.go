@@ -10,8 +10,8 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// callingContracts are handlers of contracts that call another function as the path says,
-// and answer with the body, or the code: what all.calls does for FRE's own.
+// callingContracts are handlers of contracts that call the function named in the path and answer
+// with its body, or with the code of the error, as all.calls does for FRE's own contract.
 var callingContracts = []struct{ name, contract, handler, source string }{
 	{"python", "lambda", "handler", `
 def handler(event, context):
@@ -76,7 +76,7 @@ exports.handler = async (event, context) => {
 `},
 }
 
-// callingContract calls test with an instance of each.
+// callingContract calls test with an instance of each contract.
 func callingContract(t *testing.T, concurrency string, test func(t *testing.T, contract string, i *instance)) {
 	t.Helper()
 	for _, c := range callingContracts {
@@ -90,7 +90,7 @@ func callingContract(t *testing.T, concurrency string, test func(t *testing.T, c
 	}
 }
 
-// Handlers of contracts that the bootstrap calls can call other functions as FRE's own do.
+// Handlers of contracts in the bootstrap call other functions like FRE's own handlers.
 func TestCallsFromContracts(t *testing.T) {
 	big := string(bytes.Repeat([]byte("0123456789abcdef"), 8<<20/16))
 	for _, concurrency := range []string{"1", "4"} {
@@ -121,8 +121,8 @@ func TestCallsFromContracts(t *testing.T) {
 	}
 }
 
-// A contract's handler whose client has gone is not kept by its call, and the next event finds
-// the channel in order.
+// After the client's cancellation a pending call does not hold a contract's handler, and the
+// channel is ready for the next event.
 func TestCallsFromContractsGivenUp(t *testing.T) {
 	callingContract(t, "1", func(t *testing.T, contract string, i *instance) {
 		t.Helper()
@@ -134,7 +134,7 @@ func TestCallsFromContractsGivenUp(t *testing.T) {
 				cancel()
 			}()
 			in := &channel.Invocation{Method: "POST", Path: "/waits", Caller: otherFunctions{t, waited}, Finished: func() { close(finished) }}
-			if r, err := i.Invoke(ctx, in, strings.NewReader("")); err == nil { // it heard of its call's end first
+			if r, err := i.Invoke(ctx, in, strings.NewReader("")); err == nil { // the handler saw the end of its call first
 				_ = r.Body.Close()
 			}
 			<-finished

@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// otherFunctions answer the calls of a function: "waits" never, "fails" with an error,
-// "refused" where it should have been told of the call, others with its body.
+// otherFunctions answer the calls of a function: "waits" never, "fails" with an error, "refused" if
+// the call should not have come, and the rest with the request's body.
 type otherFunctions struct {
 	t      testing.TB
 	waited chan struct{}
@@ -40,7 +40,7 @@ func (o otherFunctions) Call(ctx context.Context, c *channel.Called) (*channel.A
 	return &channel.Answer{Status: 207, Headers: [][2]string{{"X-B", "2"}}, Body: io.MultiReader(c.Body)}, nil
 }
 
-// calling are the runtimes whose handlers can call other functions.
+// calling calls test for each runtime whose handlers can call other functions.
 func calling(t *testing.T, test func(t *testing.T, l language, concurrency string)) {
 	t.Helper()
 	for _, l := range languages(t) {
@@ -83,7 +83,7 @@ func TestCallsFromHandlers(t *testing.T) {
 			if err != nil || got.Body != "CallError function_error" {
 				t.Errorf("of what failed: %q, %v", got.Body, err)
 			}
-			got, err = callFrom(t, i, otherFunctions{t: t}, "/f?/a b", "x") // a path that no request can have
+			got, err = callFrom(t, i, otherFunctions{t: t}, "/f?/a b", "x") // a path that is invalid in a request
 			if err != nil || !strings.Contains(got.Body, "cannot stand in a request") && got.Body != "CallError bad_call" {
 				t.Errorf("to a path with a space: %q, %v", got.Body, err)
 			}
@@ -91,7 +91,7 @@ func TestCallsFromHandlers(t *testing.T) {
 	})
 }
 
-// Without an engine that takes calls none are made.
+// If the engine takes no calls, a call fails in the handler.
 func TestCallsWithoutEngine(t *testing.T) {
 	calling(t, func(t *testing.T, l language, concurrency string) {
 		t.Helper()
@@ -114,8 +114,8 @@ func TestCallsAtOnceFromHandlers(t *testing.T) {
 	})
 }
 
-// A handler whose client has gone is not kept by its call, and one that has answered leaves
-// none behind: the next event finds the channel in order.
+// After the client's cancellation a pending call does not hold the handler, and an answered event
+// leaves no call behind. The channel is ready for the next event.
 func TestCallsGivenUp(t *testing.T) {
 	calling(t, func(t *testing.T, l language, concurrency string) {
 		t.Helper()
@@ -128,7 +128,7 @@ func TestCallsGivenUp(t *testing.T) {
 				cancel()
 			}()
 			r, err := i.Invoke(ctx, &channel.Invocation{Path: "/waits", Caller: otherFunctions{t, waited}, Finished: func() { close(finished) }}, nil)
-			if err == nil { // it heard of its call's end first
+			if err == nil { // the handler saw the end of its call first
 				_ = r.Body.Close()
 			}
 			<-finished
@@ -150,7 +150,7 @@ func TestCallsBesideStream(t *testing.T) {
 	want := strings.Repeat("z", 64*65536)
 	calling(t, func(t *testing.T, l language, concurrency string) {
 		t.Helper()
-		if l.name != "python" { // in the others whoever waits does not read
+		if l.name != "python" { // in other languages a waiting handler does not read
 			return
 		}
 		i := l.start(t, "all.calls_stream", "FRE_CONCURRENCY="+concurrency, "FRE_CALLS=32")

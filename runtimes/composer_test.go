@@ -22,8 +22,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// composerRepository serves packages as a Composer repository does ("composer"
-// type, packages.json) and makes it the only one of the host's configuration.
+// composerRepository serves packages as a Composer repository ("composer" type, packages.json), and
+// makes it the only one in the host's configuration.
 func composerRepository(t *testing.T, w *workshop, greeting *string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -60,7 +60,8 @@ func composerRepository(t *testing.T, w *workshop, greeting *string) {
 		hashed["dist"].(map[string]any)["shasum"] = fmt.Sprintf("%x", sha1.Sum(words()))
 		_ = json.NewEncoder(rw).Encode(map[string]any{"packages": map[string]any{
 			"acme/greet": map[string]any{"1.2.0": pkg("acme/greet", "1.2.0", map[string]string{"acme/words": "^2", "php": ">=8.0", "ext-intl": "*", "ext-zip": "*"}, map[string]any{"psr-4": map[string]string{`Acme\Greet\`: "src/"}})},
-			// A repository that would have Composer's own directory, and the credentials there, packed into an image.
+			// A hostile repository would pack Composer's own directory, with its credentials, into
+			// an image.
 			"evil/path":  map[string]any{"1.0.0": map[string]any{"name": "evil/path", "version": "1.0.0", "dist": map[string]any{"type": "path", "url": "/work/.composer"}}},
 			"evil/file":  map[string]any{"1.0.0": map[string]any{"name": "evil/file", "version": "1.0.0", "dist": map[string]any{"type": "file", "url": "file:///work/.composer/config.json"}}},
 			"acme/words": map[string]any{"2.0.1": hashed},
@@ -84,9 +85,8 @@ func composerRepository(t *testing.T, w *workshop, greeting *string) {
 	w.Settings.ComposerHome = home
 }
 
-// TestComposer: Composer resolves and installs from the host's repositories and
-// from directories beside the template; each package version is one part, and the
-// lock is honoured.
+// TestComposer: Composer resolves and installs from the host's repositories and from directories
+// beside the template. Each package version is one part, and builds follow the lock.
 func TestComposer(t *testing.T) {
 	w := newWorkshop(t)
 	greeting := "hello"
@@ -124,7 +124,7 @@ func TestComposer(t *testing.T) {
 	if got := w.inside(t, again, nil, run...); got != "hello you" {
 		t.Errorf("a second build: got %q", got)
 	}
-	// Hashes of archives where the repository names one.
+	// The hashes of archives, if the repository names them.
 	for _, img := range []*store.Image{img, again} {
 		hashes := hashesOf(img, "package")
 		if h := hashes["function/vendor/acme/words acme/words"]; !strings.HasPrefix(h, "sha1:") || hashes["function/vendor/acme/greet acme/greet"] != "" {
@@ -132,7 +132,7 @@ func TestComposer(t *testing.T) {
 		}
 	}
 
-	// A lock of other files than the repository has now.
+	// The lock does not match the repository's changed files.
 	greeting = "goodbye"
 	changed := *lock
 	changed.Composer = &image.LockedComposer{Request: lock.Composer.Request}

@@ -26,20 +26,19 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// instance is a bootstrap run by the host's own interpreter, with a real
-// socketpair as its channel.
+// instance is a bootstrap run by the host's own interpreter, with a real socketpair as its channel.
 type instance struct {
 	*channel.Conn
 	cmd            *exec.Cmd
 	stdout, stderr bytes.Buffer
 	logs           chan string
-	raw            *net.UnixConn // the channel, in Conn's hands unless startRaw was called
-	load           *channel.Load // what the parked are told
-	pidfd          int           // of the forked; -1 of others
+	raw            *net.UnixConn // the channel; Conn owns it unless startRaw was called
+	load           *channel.Load // the LOAD for a parked instance
+	pidfd          int           // of a forked instance, otherwise -1
 	exited         chan struct{}
 }
 
-// exitCode is the instance's exit status, once it has exited.
+// exitCode returns the status of an instance that has exited.
 func (i *instance) exitCode() int {
 	if i.pidfd < 0 {
 		return i.cmd.ProcessState.ExitCode()
@@ -51,20 +50,20 @@ func (i *instance) exitCode() int {
 	return unix.WaitStatus(info.Exit_code).ExitStatus()
 }
 
-// language is what the contract tests need to know of a runtime.
+// language describes a runtime for the contract tests.
 type language struct {
 	name      string
 	command   func(dir string) (args, env []string) // without a handler
-	errType   string                                // of what the test functions raise
-	refusal   string                                // of an answer that cannot be sent, "" for errType
-	typeError string                                // of an answer of the wrong type, "" for TypeError
-	single    bool                                  // has one event at a time, whatever FRE_CONCURRENCY is
+	errType   string                                // the error type of the test functions
+	refusal   string                                // the error type of an unsendable answer, "" for errType
+	typeError string                                // the error type of an answer of a wrong type, "" for TypeError
+	single    bool                                  // handles one event at a time, even with FRE_CONCURRENCY
 	renamed   map[string]string                     // handlers of testdata whose names are reserved words
 	parked    bool                                  // started without a function, which LOAD names
 	forked    bool                                  // child of a fork server
 }
 
-// is says whether l is among names, or names is empty.
+// is reports whether l is among names, or names is empty.
 func (l language) is(names string) bool {
 	return names == "" || slices.Contains(strings.Fields(names), l.name)
 }
@@ -124,7 +123,7 @@ func languages(t testing.TB) []language {
 	}
 	l = append(l, golang(t))
 	for _, direct := range l {
-		if direct.name == "go" { // a program takes a millisecond to start: there is no interpreter to park
+		if direct.name == "go" { // a program starts within a millisecond: there is no interpreter to park
 			continue
 		}
 		direct.parked = true
@@ -137,7 +136,7 @@ func languages(t testing.TB) []language {
 	return l
 }
 
-// canFork says whether the kernel tells who has reported and how it ended.
+// canFork reports whether the kernel identifies the sender of a report and the status of its end.
 func canFork() bool {
 	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
@@ -150,7 +149,7 @@ func canFork() bool {
 
 func exists(p string) bool { _, err := os.Stat(p); return err == nil }
 
-// start runs a handler of testdata. The instance is gone when the test ends.
+// start runs a handler of testdata and ends the instance with the test.
 func (l language) start(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
 	i := l.startRaw(t, handler, env...)
@@ -182,7 +181,7 @@ func (l language) start(t testing.TB, handler string, env ...string) *instance {
 	return i
 }
 
-// startRaw leaves the channel, and to the parked the LOAD, to the caller.
+// startRaw leaves the channel to the caller, and a parked instance's LOAD, too.
 func (l language) startRaw(t testing.TB, handler string, env ...string) *instance {
 	t.Helper()
 	if name, ok := l.renamed[handler]; ok {
@@ -245,14 +244,14 @@ func channelPair(t testing.TB) (ours *net.UnixConn, theirs *os.File) {
 	return c.(*net.UnixConn), os.NewFile(uintptr(fds[1]), "function")
 }
 
-// forkRaw runs i.cmd as a fork server and makes i its child; Conn is set where the
-// server could not load the handler.
+// forkRaw runs i.cmd as a fork server and makes i its child. It sets Conn if the server could not
+// load the handler.
 func (i *instance) forkRaw(t testing.TB) {
 	t.Helper()
 	var words bytes.Buffer
 	i.cmd.Env = append(i.cmd.Env, "FRE_FORK=1")
 	i.cmd.Stdout, i.cmd.Stderr = &words, &words
-	i.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID} // all end with the first
+	i.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID} // all processes end with the first
 	if err := i.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +311,7 @@ func (i *instance) forkRaw(t testing.TB) {
 		t.Fatal(err)
 	}
 	go func() {
-		for { // until the kernel has reaped it
+		for { // until the kernel has reaped the process
 			p := []unix.PollFd{{Fd: int32(i.pidfd)}}
 			if _, err := unix.Poll(p, -1); err == nil && p[0].Revents&unix.POLLHUP != 0 {
 				break
@@ -323,7 +322,7 @@ func (i *instance) forkRaw(t testing.TB) {
 	}()
 }
 
-// loadRaw does what Conn.Parked and Conn.Load do.
+// loadRaw sends the messages of Conn.Parked and Conn.Load.
 func (i *instance) loadRaw(t testing.TB) {
 	t.Helper()
 	if i.load == nil {
@@ -348,7 +347,7 @@ func rawHeader(kind byte, size int) []byte {
 	return h
 }
 
-// answer is a whole reply.
+// answer is a complete reply.
 type answer struct {
 	Status  int
 	Headers [][2]string
@@ -378,11 +377,11 @@ func typed(t string) [][2]string { return [][2]string{{"content-type", t}} }
 func TestAnswers(t *testing.T) {
 	tests := []struct {
 		handler, body string
-		only          string // the runtimes that have it, "" for all
+		only          string // the runtimes with this handler, "" for all
 		want          answer
 	}{
 		{"echo", "abc", "python node ruby go java", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", byteType}}, "abc"}},
-		{"echo", "abc", "php", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", textType}}, "abc"}}, // has one type for both
+		{"echo", "abc", "php", answer{201, [][2]string{{"X-Path", "/p"}, {"x-many", "a"}, {"x-many", "b"}, {"content-type", textType}}, "abc"}}, // one type for both
 		{"text", "", "", answer{200, typed(textType), "grüße"}},
 		{"data", "", "", answer{200, typed(byteType), "\x00\xff"}},
 		{"nothing", "", "", answer{204, [][2]string{}, ""}},
@@ -422,7 +421,7 @@ func TestAnswers(t *testing.T) {
 				t.Run(l.String()+" "+concurrency+" "+tt.handler, func(t *testing.T) {
 					t.Parallel()
 					i := l.start(t, "all."+tt.handler, "FRE_CONCURRENCY="+concurrency)
-					for range 2 { // warm too
+					for range 2 { // the second time warm
 						got, err := i.invoke(t.Context(), tt.body)
 						if err != nil {
 							t.Fatal(err)
@@ -471,10 +470,10 @@ func TestEventAndContext(t *testing.T) {
 func TestHandlerFails(t *testing.T) {
 	tests := []struct {
 		handler, only string
-		message       string // part of it
+		message       string // a part
 		typ           string // "" for the language's own
-		stack         string // part of it
-		body          string // what came before
+		stack         string // a part
+		body          string // the body before the error
 	}{
 		{"raises", "python node java php ruby", "no such thing", "", "raises", ""},
 		{"raises", "go", "outer: no such thing", "", "", ""}, // errors have no stack
@@ -726,7 +725,7 @@ func TestCancel(t *testing.T) {
 					if err := r.Body.Close(); err != nil {
 						t.Fatal(err)
 					}
-					<-finished // the function broke off, and its place is free
+					<-finished // the function ended early, and its place is free
 				}
 			})
 		}
@@ -749,7 +748,7 @@ func TestConcurrent(t *testing.T) {
 	for _, l := range languages(t) {
 		t.Run(l.String(), func(t *testing.T) {
 			handler := "all.concurrent"
-			if l.single { // takes them, one after the other
+			if l.single { // takes the events in sequence
 				handler = "all.echo"
 			}
 			i := l.start(t, handler, "FRE_CONCURRENCY=8")
@@ -768,8 +767,8 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestExpectedQuick: events that wait for each other meet, though those before were
-// over so quickly that nobody else read the channel.
+// TestExpectedQuick: Events that wait for each other meet, even after earlier events were so quick
+// that no second thread read the channel.
 func TestExpectedQuick(t *testing.T) {
 	for _, l := range languages(t) {
 		if !l.is("python") {
@@ -797,8 +796,8 @@ func TestExpectedQuick(t *testing.T) {
 	}
 }
 
-// TestFramesAhead: events that come while another is handled are read together, whole
-// and in part, and each is answered.
+// TestFramesAhead: Events that arrive during another event are read together, complete or in part,
+// and each gets its answer.
 func TestFramesAhead(t *testing.T) {
 	for _, l := range languages(t) {
 		if !l.is("python node") {
@@ -820,8 +819,8 @@ func TestFramesAhead(t *testing.T) {
 	}
 }
 
-// TestAnswersTogether: events that come together may be answered together, but neither one
-// that takes long nor the instance's end keeps an answer back.
+// TestAnswersTogether: Answers to simultaneous events may go out together, but neither a slow event
+// nor the instance's end holds an answer back.
 func TestAnswersTogether(t *testing.T) {
 	event := func(id byte, body string) string {
 		meta := `{"function":"f","id":"1","tenant":"default","deadline_ms":4102444800000,"method":"GET","path":"/","query":"","headers":[]}`
@@ -852,13 +851,13 @@ func TestAnswersTogether(t *testing.T) {
 				if kind, _ := next(); kind != 1 {
 					t.Fatalf("frame kind 0x%02x in place of READY", kind)
 				}
-				for id := range byte(100) { // until it is known that they are quick
+				for id := range byte(100) { // until the bootstrap knows that they are quick
 					if _, err := io.WriteString(i.raw, event(id+100, "quick")); err != nil {
 						t.Fatal(err)
 					}
 					_, _ = next()
 				}
-				// A handler waits 10 minutes for another.
+				// A handler waits 10 minutes for the other.
 				if err := i.raw.SetReadDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 					t.Fatal(err)
 				}
@@ -906,8 +905,8 @@ func TestDies(t *testing.T) {
 	}
 }
 
-// An exception outside of any event's own path ends the instance, and what is
-// in flight hears why.
+// An exception outside of an event's own code ends the instance, and the events in flight get its
+// message.
 func TestNodeUncaught(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "node" {
@@ -960,7 +959,7 @@ func TestMalformedFromEngine(t *testing.T) {
 	}
 }
 
-// When the engine hangs up the instance ends by itself.
+// An instance ends by itself if the engine closes the channel.
 func TestEngineGone(t *testing.T) {
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
@@ -977,7 +976,7 @@ func TestEngineGone(t *testing.T) {
 	}
 }
 
-// BenchmarkWarm is one event of 100 bytes there and back.
+// BenchmarkWarm measures an event of 100 bytes, there and back.
 func BenchmarkWarm(b *testing.B) {
 	for _, l := range languages(b) {
 		b.Run(l.String(), func(b *testing.B) {
@@ -997,7 +996,7 @@ func BenchmarkWarm(b *testing.B) {
 	}
 }
 
-// BenchmarkStart is fork to READY.
+// BenchmarkStart measures the time from fork to READY.
 func BenchmarkStart(b *testing.B) {
 	for _, l := range languages(b) {
 		b.Run(l.String(), func(b *testing.B) {

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// Which runtime has which contract.
+// Each runtime supports exactly its listed contracts.
 func TestContracts(t *testing.T) {
 	got := map[string][]template.Contract{}
 	for _, r := range runtimes.All() {
@@ -41,7 +41,7 @@ func TestContracts(t *testing.T) {
 	}
 }
 
-// A contract that does not fit is refused with what would.
+// The error for an unsuitable contract names the suitable ones.
 func TestContractRefused(t *testing.T) {
 	for fret, want := range map[string]string{
 		"id: f\nbase: node\ncontract: asgi\n":                                 "fret.yaml:3:11: the contract asgi is for the runtime python: the template's runtime node has the contracts fre, lambda, functions-framework, knative",
@@ -62,8 +62,8 @@ func TestContractRefused(t *testing.T) {
 	}
 }
 
-// contracted starts the handler of a contract by each bootstrap of a language, and
-// calls test with it.
+// contracted starts the handler of a contract with each bootstrap of a language, and calls test
+// with the instance.
 func contracted(t *testing.T, name, source, handler string, env []string, test func(t *testing.T, l language, i *instance)) {
 	t.Helper()
 	file := map[string]string{"python": "contracted.py", "node": "contracted.js"}[name]
@@ -140,7 +140,7 @@ exports.stream = awslambda.streamifyResponse(async (event, stream, context) => {
 `,
 }
 
-// Lambda's handlers are called by the bootstraps as by its own runtime.
+// The bootstraps call Lambda handlers as Lambda's own runtime does.
 func TestLambdaHandlers(t *testing.T) {
 	for name, source := range lambdaHandlers {
 		contracted(t, name, source, "handler", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body", "AWS_LAMBDA_FUNCTION_VERSION=$LATEST"}, func(t *testing.T, l language, i *instance) {
@@ -242,7 +242,7 @@ func TestLambdaHandlers(t *testing.T) {
 	})
 }
 
-// wholeEvent is TestLambdaHandlers' request in payload format 2.0, without its time.
+// wholeEvent is the request of TestLambdaHandlers in payload format 2.0, without its time.
 func wholeEvent() map[string]any {
 	return map[string]any{
 		"version": "2.0", "routeKey": "$default", "rawPath": "/a%20b", "rawQueryString": "x=1&y=a%20b&x=2",

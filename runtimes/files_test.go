@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// filesDir is a directory in memory, as /tmp of a sandbox is.
+// filesDir is a directory in memory, like /tmp in a sandbox.
 func filesDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "fre-files-") //nolint:usetesting // in memory
@@ -23,8 +23,7 @@ func filesDir(t *testing.T) string {
 	return dir
 }
 
-// readFile reads an answer, by its file too where it has one, and says whether it
-// does.
+// readFile reads an answer, through its file if it has one, and reports whether it has.
 func readFile(t *testing.T, r *channel.Reply) (body string, file bool) {
 	t.Helper()
 	b, err := io.ReadAll(r.Body)
@@ -43,11 +42,10 @@ func readFile(t *testing.T, r *channel.Reply) (body string, file bool) {
 	return string(b), file
 }
 
-// TestLargeAnswers: every bootstrap gives large answers in files that nobody can
-// change any more, where the engine takes them and there is room, and they are
-// whole either way.
+// TestLargeAnswers: Each bootstrap gives large answers in immutable files if the engine takes files
+// and the memory suffices. The answers are complete either way.
 func TestLargeAnswers(t *testing.T) {
-	const memory = 64 << 20 // a 32nd of it is the most that goes into a file
+	const memory = 64 << 20 // at most a 32nd of the memory goes into a file
 	large := strings.Repeat("0123456789abcdef", 3<<20/16)
 	dir := filesDir(t)
 	for _, l := range languages(t) {
@@ -77,7 +75,7 @@ func TestLargeAnswers(t *testing.T) {
 	}
 }
 
-// TestFileAnswers: handlers that return open files, or the same bytes again.
+// TestFileAnswers: A handler may return an open file, or the same bytes again.
 func TestFileAnswers(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 1<<16)
 	for _, l := range languages(t) {
@@ -99,7 +97,7 @@ func TestFileAnswers(t *testing.T) {
 				t.Run(strings.Join([]string{l.String(), tt.handler, takes}, " "), func(t *testing.T) {
 					i := l.start(t, "all."+tt.handler, strings.Fields(takes)...)
 					seen := map[*os.File]bool{}
-					for range 5 { // the same again may be the same file
+					for range 5 { // equal answers may share a file
 						r, err := i.Invoke(t.Context(), &channel.Invocation{}, nil)
 						if err != nil {
 							t.Fatal(err)
@@ -112,7 +110,7 @@ func TestFileAnswers(t *testing.T) {
 							t.Errorf("got %d, %v and %d bytes; want %d, %v and %d", got.Status, got.Headers, len(got.Body), tt.want.Status, tt.want.Headers, len(tt.want.Body))
 						}
 					}
-					// Python finds out with the second that it is the same.
+					// Python detects equal bytes at the second answer.
 					if keeps && tt.handler == "large" && len(seen) > 2 {
 						t.Errorf("%d files were opened for the same answer", len(seen))
 					}

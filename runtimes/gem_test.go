@@ -23,9 +23,9 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// gemSource is a source of gems on loopback that wants a password. It speaks the
-// compact index of rubygems.org (guides.rubygems.org/rubygems-org-compact-index-api);
-// the gems are made by the host's own gem build.
+// gemSource is a source of gems on loopback with a password. It speaks the compact index of
+// rubygems.org (guides.rubygems.org/rubygems-org-compact-index-api); the host's own gem build makes
+// the gems.
 type gemSource struct {
 	t      *testing.T
 	server *httptest.Server
@@ -43,7 +43,7 @@ func newGemSource(t *testing.T) *gemSource {
 	return x
 }
 
-// address is the source's with its password.
+// address returns the source's URL with its password.
 func (x *gemSource) address() string {
 	return strings.Replace(x.server.URL, "//", "//me:"+password+"@", 1)
 }
@@ -67,8 +67,8 @@ func (x *gemSource) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// add publishes a gem with those files. spec is Ruby's for its specification s, needs
-// what the index says: "dep:~> 1.0|ruby:>= 2".
+// add publishes a gem with these files. spec is Ruby code for the specification s, needs the
+// requirements in the index: "dep:~> 1.0|ruby:>= 2".
 func (x *gemSource) add(name, version, platform, spec, needs string, files map[string]string) {
 	x.t.Helper()
 	dir := x.t.TempDir()
@@ -109,7 +109,8 @@ func (x *gemSource) add(name, version, platform, spec, needs string, files map[s
 	x.gems[name+"-"+full+".gem"] = data
 }
 
-// curiousGem is an extconf.rb that looks for what a gem's build should not find.
+// curiousGem is an extconf.rb that looks for secrets and the network, which a gem's build must not
+// find.
 const curiousGem = `require "mkmf"
 require "socket"
 seen = ENV.select { |_, v| v.include?("s3cret" + "-of-the-index") }.keys
@@ -126,9 +127,9 @@ File.write("seen.h", "#define SEEN #{(FretestWords::HELLO + seen.inspect).dump}\
 create_makefile("fretest_native/fretest_native")
 `
 
-// TestBuildGems builds from a private source of gems: as a list and as a Gemfile, with
-// and without its lock, with native code, and from a source that does what none should.
-// The source's password reaches it, and nothing that is kept or said.
+// TestBuildGems builds from a private source of gems: from a list, from a Gemfile with and without
+// its lock, with native code, and from a misbehaving source. The source's password reaches only the
+// source, and no stored file or message.
 func TestBuildGems(t *testing.T) {
 	w := newWorkshop(t)
 	x := newGemSource(t)
@@ -201,14 +202,15 @@ func TestBuildGems(t *testing.T) {
 		}
 	}
 
-	// The lock is honoured, and what the store has is not fetched again.
+	// The build follows the lock and does not fetch known gems again.
 	if again, _, err := w.buildFiles(t, files, lock); err != nil || !slices.Equal(partNames(again, "gem"), partNames(img, "gem")) {
 		t.Errorf("with the lock: %v, %q", err, partNames(again, "gem"))
 	} else if runs := w.runner.runs; slices.ContainsFunc(runs, func(r string) bool { return strings.Contains(r, "gem.rb") }) {
 		t.Errorf("with the lock ran %q", runs)
 	}
 
-	// A Gemfile: its own source is the configuration's; groups for development are left out.
+	// A Gemfile: the configuration's source takes the place of the file's own; development groups
+	// are left out.
 	const gemfile = "source 'https://gems.example'\nruby '>= 3.0'\ngem 'fretest_greet', '~> 1.0'\ngroup(:test) { gem 'fretest_broken' }\ngem 'fretest_nowhere', platforms: :jruby\n"
 	project := map[string]string{"fret.yaml": "id: f\nbase: ruby\npackages: {gem: Gemfile}\n", "main.rb": code, "Gemfile": gemfile}
 	names := func(l *image.Lock) string {
@@ -273,7 +275,7 @@ func TestBuildGems(t *testing.T) {
 		})
 	}
 
-	// A source that cannot be reached, and a server that has no gems.
+	// An unreachable source, and a server without gems.
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	empty := httptest.NewServer(http.NotFoundHandler())
@@ -290,7 +292,7 @@ func TestBuildGems(t *testing.T) {
 	}
 	w.Settings.GemSources = []string{x.address()}
 
-	// What the source has under a version that is locked must be what it was.
+	// A locked version must keep its content at the source.
 	forged := *lock
 	forged.Gem = &image.LockedGem{Request: lock.Gem.Request, Packages: slices.Clone(lock.Gem.Packages)}
 	forged.Gem.Packages[0].Hashes = []string{"sha256:" + elsewhere}

@@ -32,8 +32,8 @@ import (
 
 const gitToken = "a-token-nobody-may-see"
 
-// repositories are real git repositories, served over HTTP by git's own backend
-// (below /private/ to those with the token) and over ssh to one key.
+// repositories are real git repositories, served over HTTP by git's own backend (below /private/
+// only with the token) and over ssh to one key.
 type repositories struct {
 	dir, http, ssh string
 	key, known     string // files
@@ -94,7 +94,7 @@ func serveRepositories(t *testing.T) *repositories {
 	return r
 }
 
-// serveSSH runs git's commands for whoever has the key.
+// serveSSH runs git's commands for clients with the key.
 func (r *repositories) serveSSH(t *testing.T) {
 	t.Helper()
 	newKey := func() (ssh.Signer, []byte) {
@@ -276,7 +276,7 @@ func TestCodeFromGit(t *testing.T) {
 		}
 	})
 
-	// A commit that was fetched once needs no server any more.
+	// A fetched commit needs no server.
 	r.server.Close()
 	if img, _, err = build("url: '"+r.http+"/open'", lock); err != nil || runs(img) != "one" {
 		t.Errorf("without the server: %v", err)
@@ -291,8 +291,8 @@ func TestCodeFromGit(t *testing.T) {
 	}
 }
 
-// TestCodeFromGitForTenant: git connects by the rule that holds for who asks, over HTTP
-// and ssh, and its submodules do.
+// TestCodeFromGitForTenant: Git connects by the tenant's network rule, over HTTP and ssh, for
+// submodules, too.
 func TestCodeFromGitForTenant(t *testing.T) {
 	w := newWorkshop(t)
 	r := serveRepositories(t)
@@ -302,7 +302,7 @@ func TestCodeFromGitForTenant(t *testing.T) {
 	t.Cleanup(inside.Close)
 	closed := httptest.NewServer(nil)
 	closed.Close()
-	// Submodules: one of a server that is named, one of a server that is not.
+	// Submodules: one on a named server, one on another server.
 	r.commit(t, "library", map[string]string{"text": "of the library"})
 	files := map[string]string{"src/run": "#!/bin/sh\ncat /function/library/text\n", ".freignore": "src\n"}
 	r.commit(t, "good", files)
@@ -350,7 +350,7 @@ func TestCodeFromGitForTenant(t *testing.T) {
 	}
 }
 
-// Code in an archive beside the template.
+// The code may be an archive beside the template.
 func TestCodeFromArchive(t *testing.T) {
 	w := newWorkshop(t)
 	dir := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// What a line of slog's says reaches the log of its event, cut to what a frame holds.
+// A line of slog reaches the log of its event, cut to the size of a frame.
 func TestGoLog(t *testing.T) {
 	i := golang(t).start(t, "all.attributes")
 	if _, err := i.invoke(t.Context(), ""); err != nil {
@@ -25,7 +25,7 @@ func TestGoLog(t *testing.T) {
 	}
 }
 
-// A function that FRE did not start says what it is.
+// A function started outside of FRE explains itself.
 func TestGoAlone(t *testing.T) {
 	args, _ := golang(t).command("")
 	cmd := exec.CommandContext(t.Context(), args[0], "all.text")
@@ -37,7 +37,7 @@ func TestGoAlone(t *testing.T) {
 	}
 }
 
-// TestWeb: an http.Handler sees the event as a request, and what it writes is the answer.
+// TestWeb: An http.Handler gets the event as a request, and its response is the answer.
 func TestWeb(t *testing.T) {
 	plain := typedWeb("text/plain; charset=utf-8")
 	for _, tt := range []struct {
@@ -92,8 +92,8 @@ func TestWebPanics(t *testing.T) {
 	}
 }
 
-// Both ways at once: each piece of the answer comes before the next of the request
-// is sent.
+// An answer streams while its request streams: each piece of the answer comes before the next piece
+// of the request.
 func TestWebStreams(t *testing.T) {
 	i := golang(t).start(t, "web.ticks")
 	read, write := io.Pipe()
@@ -119,7 +119,7 @@ func TestWebStreams(t *testing.T) {
 	}
 }
 
-// Who breaks off an answer ends its handler, and only then is its place free.
+// A broken-off answer ends its handler, and only then is the place free.
 func TestWebCancel(t *testing.T) {
 	i := golang(t).start(t, "web.endless")
 	for range 2 {

@@ -23,8 +23,8 @@ import (
 	"github.com/fre-engine/fre/function/web"
 )
 
-// goFunction is this test's program as a function written in Go: its argument
-// names the handler, as in the other languages' testdata.
+// goFunction is this test's program as a function written in Go. The argument names the handler, as
+// in the testdata of other languages.
 func goFunction(handler string) {
 	if handler == "raising.handle" {
 		function.Load(func() function.Handler { panic(&rangeError{"at import"}) })
@@ -48,7 +48,7 @@ func (e *rangeError) Error() string { return e.message }
 
 var errNoSuchThing = &rangeError{"no such thing"}
 
-// goHandlers are package-level functions where a stack trace has to name them.
+// goHandlers are package-level functions if a stack trace must name them.
 var goHandlers = map[string]function.Handler{
 	"echo": func(_ context.Context, e function.Event) (any, error) {
 		body, err := e.Bytes()
@@ -199,7 +199,7 @@ var goHandlers = map[string]function.Handler{
 	"concurrent": func() function.Handler {
 		var mu sync.Mutex
 		meet, waiting := make(chan struct{}), 0
-		return func(_ context.Context, e function.Event) (any, error) { // passes only when eight events are handled at once
+		return func(_ context.Context, e function.Event) (any, error) { // returns once eight events run at once
 			mu.Lock()
 			here := meet
 			if waiting++; waiting == 8 {
@@ -260,7 +260,7 @@ var goWebHandlers = map[string]http.Handler{
 		w.Header().Set("Content-Type", "application/octet-stream")
 		_, _ = io.Copy(w, r.Body)
 	}),
-	"ticks": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // each line waits for one of the request's
+	"ticks": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // each line waits for a line of the request
 		buf := make([]byte, 100)
 		for {
 			n, err := r.Body.Read(buf)
@@ -284,7 +284,7 @@ var goWebHandlers = map[string]http.Handler{
 
 func webPanics() { panic(errNoSuchThing) }
 
-// golang is the language whose program this test is.
+// golang is the language of this test's program.
 func golang(t testing.TB) language {
 	t.Helper()
 	self, err := os.Executable()
@@ -299,5 +299,5 @@ func golang(t testing.TB) language {
 
 func largeBytes() []byte { return bytes.Repeat([]byte("0123456789abcdef"), 1<<16) }
 
-// sealed is the same at each call.
+// sealed returns the same file at each call.
 var sealed = sync.OnceValues(func() (*function.Sealed, error) { return function.Seal(largeBytes()) })

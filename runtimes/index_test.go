@@ -60,8 +60,8 @@ func wheel(t *testing.T, name string, more map[string]string) []byte {
 	return b.Bytes()
 }
 
-// index is a package index (PEP 503) on loopback that wants a password. What it
-// does wrong depends on the package's name.
+// index is a package index (PEP 503) on loopback with a password. The package's name selects a
+// fault.
 type index struct {
 	t      *testing.T
 	server *httptest.Server
@@ -70,11 +70,11 @@ type index struct {
 	sources map[string][]byte // source distributions, by package
 
 	mu    sync.Mutex
-	asked map[string]bool // last elements of the paths that were asked for
+	asked map[string]bool // last elements of the requested paths
 }
 
-// source makes a source distribution that builds itself, by what backend says in
-// build_wheel, which has the path of a wheel to write.
+// source makes a source distribution that builds itself with backend as the body of build_wheel,
+// which gets the path of the wheel.
 func source(t *testing.T, name, backend string) []byte {
 	t.Helper()
 	return sdist(t, "fretest_"+name+"-1.0", map[string]string{
@@ -98,7 +98,7 @@ def build_wheel(dir, config_settings=None, metadata_directory=None):
 	})
 }
 
-// curious looks for what a package's build should not find: a password, a way out.
+// curious looks for a password and a way out, which a package's build must not find.
 const curious = `    seen = [k for k, v in os.environ.items() if "` + password + `" in v]
     for top in ("/function", "/work", "/run", "/tmp"):
         for at, _, names in os.walk(top):
@@ -182,9 +182,8 @@ func (x *index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestIndex builds from a private package index, and from one that does what none
-// should. Its password, which only the host's configuration holds, reaches it, and
-// nothing that is kept or said.
+// TestIndex builds from a private package index and from a misbehaving one. The password in the
+// host's configuration reaches the index, and no stored file or message.
 func TestIndex(t *testing.T) {
 	w := newWorkshop(t)
 	x := newIndex(t)
@@ -220,7 +219,7 @@ func TestIndex(t *testing.T) {
 	if out := w.inside(t, img, []string{"PYTHONPATH=/opt/python"}, "/usr/bin/python3", "-S", "-c", "import fretest_good; print(fretest_good.answer)"); out != "42" {
 		t.Errorf("printed %q", out)
 	}
-	// Of the files that the lock allows, the one that was installed is on record.
+	// The record names the installed file among the files in the lock.
 	sum := fmt.Sprintf("sha256:%x", sha256.Sum256(x.wheels["good"]))
 	if got := lock.Pip.Packages[0].Hashes; len(got) != 2 || !slices.Contains(got, sum) {
 		t.Errorf("locked %q", got)
@@ -237,7 +236,7 @@ func TestIndex(t *testing.T) {
 		t.Errorf("a yanked version that is locked: %v, said %s", err, &said)
 	}
 
-	// uv leaves out what leads out of a wheel.
+	// uv skips paths out of a wheel.
 	img, _, err = w.build(t, fmt.Sprintf(fret, "escaping==1.0"), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +251,7 @@ func TestIndex(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A package that is built from source meets neither the password nor the network.
+	// A build from source sees neither the password nor the network.
 	img, lock, err = w.build(t, fmt.Sprintf(fret, "curious"), "main.py", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -325,8 +324,8 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestIndexNamed takes packages from an index that the template names: these alone, as
-// a wheel and built from source, and the index's password is told to nobody.
+// TestIndexNamed takes the packages that the template assigns to a named index from this index
+// only, as a wheel and built from source. The index's password stays secret.
 func TestIndexNamed(t *testing.T) {
 	w := newWorkshop(t)
 	x := newIndex(t)
@@ -360,7 +359,7 @@ func TestIndexNamed(t *testing.T) {
 		t.Errorf("the named index was asked for %v", slices.Sorted(maps.Keys(x.asked)))
 	}
 
-	// Another index for the package: the lock does not answer any more.
+	// The package has another index now: the lock does not match.
 	_, _, err = w.build(t, fmt.Sprintf(fret, "nobodys"), "main.py", lock)
 	var placed template.Errors
 	if !errors.As(err, &placed) || placed[0].Line != 5 || !strings.Contains(placed[0].Message, `no package index "nobodys" (known: other, team)`) {

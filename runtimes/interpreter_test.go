@@ -17,14 +17,14 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestInterpreter: a parked interpreter starts with the function's own command and environment, or
+// TestInterpreter: A parked interpreter starts with the function's own command and environment, or
 // not at all.
 func TestInterpreter(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		runtime   image.Runtime
 		handler   string
-		variables map[string]bool // which of them a parked interpreter can take on later
+		variables map[string]bool // whether a parked interpreter can adopt the variable later
 	}{
 		{"python", python.Runtime{}, "main.handle", map[string]bool{
 			"PYTHONPATH=/x": true, "TZ=Asia/Tokyo": true, "PYTHONHASHSEED=1": false, "LANG=C": false,

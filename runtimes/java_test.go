@@ -19,15 +19,15 @@ import (
 	"github.com/fre-engine/fre/runtimes/java"
 )
 
-// javaDir holds what the host's compiler makes of the bootstrap (fre/) and of
-// testdata/java (functions/); "" until a test wants it. removeJava, which TestMain
-// calls, removes it where it was made.
+// javaDir holds the compiled bootstrap (fre/) and the compiled testdata/java (functions/); it is ""
+// until a test needs it. removeJava, which TestMain calls, removes the directory in the process
+// that made it.
 var (
 	javaDir    string
 	removeJava = func() {}
 )
 
-// The processes that go test -fuzz starts, and kills, use their parent's.
+// The child processes of go test -fuzz, which are killed, use their parent's directory.
 const javaDirVariable = "FRE_TEST_JAVA_DIR"
 
 var compileJava = sync.OnceValue(func() error {
@@ -83,8 +83,7 @@ var compileJava = sync.OnceValue(func() error {
 	return os.Setenv(javaDirVariable, dir)
 })
 
-// javaLanguage runs the bootstrap much as java.Runtime does; its heap is small
-// enough to be filled.
+// javaLanguage runs the bootstrap much as java.Runtime does, with a heap small enough to fill.
 func javaLanguage(t testing.TB, jvm string) language {
 	t.Helper()
 	if err := compileJava(); err != nil {
@@ -99,7 +98,7 @@ func javaLanguage(t testing.TB, jvm string) language {
 	}, errType: "java.lang.IllegalStateException", refusal: "java.lang.IllegalArgumentException", typeError: "java.lang.IllegalArgumentException"}
 }
 
-// A handler whose client has gone is interrupted.
+// A cancelled event interrupts its handler.
 func TestJavaInterrupted(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "java" || l.parked {
@@ -123,7 +122,7 @@ func TestJavaInterrupted(t *testing.T) {
 	}
 }
 
-// FuzzJavaJSON: the bootstrap's codec takes what Go's takes, and means the same.
+// FuzzJavaJSON: The bootstrap's codec accepts the same JSON as Go's, with the same meaning.
 func FuzzJavaJSON(f *testing.F) {
 	for _, s := range []string{
 		`null`, `{}`, `[]`, ` {"a": [1, -2.5e3, true, false, null, "\u00fc\n\\\/\ud83d\ude00"]} `, `"\ud800"`, `01`, `1.`, `.5`, `-`, `+1`,
@@ -143,7 +142,7 @@ func FuzzJavaJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if s == "" || len(s) > 200_000 || !utf8.ValidString(s) {
-			return // no JSON to the one, an empty event to the other; Go takes bytes that are no UTF-8
+			return // the empty text is an empty event, not JSON; Go accepts invalid UTF-8
 		}
 		got, err := i.invoke(t.Context(), s)
 		var failure *channel.Failure

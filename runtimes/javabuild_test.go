@@ -20,15 +20,15 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestBuildJava builds a Java function out of the host's archive: the JVM
-// of the base, the bootstrap and the archive of classes, and jars.
+// TestBuildJava builds a Java function from the host's archive: the JVM of the base, the bootstrap
+// with the archive of classes, and jars.
 func TestBuildJava(t *testing.T) {
 	w := newWorkshop(t)
 	t.Run("packages", func(t *testing.T) { buildMaven(t, w) })
 	t.Run("project", func(t *testing.T) { buildProject(t, w) })
 	t.Run("jar", func(t *testing.T) { buildJar(t, w) })
 	t.Run("complete", func(t *testing.T) { buildComplete(t, w) })
-	// Source is compiled; what is no source goes along.
+	// Source is compiled; other files are copied.
 	build := func(files map[string]string) (*store.Image, error) {
 		dir := t.TempDir()
 		files["fret.yaml"] = "id: f\nbase: java\nhandler: com.example.Greeter.handle\n"
@@ -75,7 +75,7 @@ func TestBuildJava(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The archive of classes is in force: with -Xshare:on the JVM starts with it or not at all.
+	// The archive of classes is in use: with -Xshare:on the JVM starts only with the archive.
 	args := append([]string{config.Args[0], "-Xshare:on", "-Xlog:class+load", "-Dfre.train=true"}, config.Args[1:]...)
 	out := w.inside(t, img, config.Env, args...)
 	for _, class := range []string{"java.net.URLClassLoader", "fre.bootstrap.Main", "fre.Json"} {
@@ -88,7 +88,7 @@ func TestBuildJava(t *testing.T) {
 		t.Errorf("the same again: %v, ran %q", err, w.runner.runs)
 	}
 
-	// So is the compiler's, which no build can write to.
+	// The compiler's archive is in use, too, and no build can write to it.
 	compile := image.Command{Rootfs: step.Rootfs}
 	compile.Args = slices.Concat(step.Args[:1], []string{"-Xshare:on", "-Xlog:class+load", "-Dfre.train=true"}, step.Args[1:len(step.Args)-1])
 	for _, b := range step.Binds {
@@ -110,7 +110,7 @@ func TestBuildJava(t *testing.T) {
 		}
 	}
 
-	// A compiler that is started ahead makes the same of the same source, and finds the same faults.
+	// A parked compiler gives the same output and the same errors for the same source.
 	files["com/example/words.txt"] = "y"
 	w.parkedCompiler(t)
 	parked, err := build(files)
@@ -210,8 +210,8 @@ func buildMaven(t *testing.T, w *workshop) {
 	t.Log(err)
 }
 
-// buildProject builds a Maven project: its dependencies are locked parts, those for
-// the compiler alone are in no image, annotation processors run, tests are left out.
+// buildProject builds a Maven project. Its dependencies are locked parts, compile-only dependencies
+// are in no image, annotation processors run, and tests are left out.
 func buildProject(t *testing.T, w *workshop) {
 	t.Helper()
 	const fret = "id: f\nbase: java\nhandler: com.example.App.handle\n"
@@ -261,7 +261,7 @@ func buildProject(t *testing.T, w *workshop) {
 		}
 	}
 
-	// With the lock nothing is resolved; --locked sees what the pom asks for.
+	// With the lock the build resolves nothing; --locked compares the lock with the pom.
 	delete(files, "README.md")
 	files["src/main/resources/com/example/note.txt"] = "another note " + t.TempDir()
 	w.options = image.BuildOptions{Locked: true, Offline: true}
@@ -275,7 +275,7 @@ func buildProject(t *testing.T, w *workshop) {
 		t.Errorf("another pom: got %v", err)
 	}
 
-	// In an archive it is the same project, and the lock answers it.
+	// An archive of the project is the same project, and the lock matches.
 	w.options = image.BuildOptions{}
 	files["pom.xml"] = fmt.Sprintf(pom, "")
 	archived := map[string]string{"fret.yaml": fret + "code: {archive: app.zip}\n", "app.zip": zipped(t, files)}
@@ -296,7 +296,7 @@ func buildProject(t *testing.T, w *workshop) {
 	t.Log(err)
 }
 
-// buildJar: a jar is code as it is; what is none is refused.
+// buildJar: a jar is used unchanged; an invalid jar is refused.
 func buildJar(t *testing.T, w *workshop) {
 	t.Helper()
 	build := func(handler, jar string) error {

@@ -13,9 +13,8 @@ import (
 //go:embed testdata/complete/Complete.java
 var completeSource []byte
 
-// buildComplete: a base has the whole JDK, so that frameworks and what they look up by
-// name work: modules, locales, character sets, providers, pictures, services. The program
-// prints what fails.
+// buildComplete: a base has the whole JDK, so that frameworks find modules, locales, character
+// sets, providers, pictures and services by name. The program prints the failures.
 func buildComplete(t *testing.T, w *workshop) {
 	t.Helper()
 	dir := t.TempDir()

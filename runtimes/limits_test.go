@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestLimits: an interpreter tells the sandbox's CPUs and memory, not the host's.
+// TestLimits: An interpreter sees the sandbox's CPUs and memory, not the host's.
 func TestLimits(t *testing.T) {
 	for _, l := range languages(t) {
 		t.Run(l.name, func(t *testing.T) {
@@ -17,10 +17,10 @@ func TestLimits(t *testing.T) {
 			want := map[string]string{
 				"python": "[3,3,3,3,3,268435456,true]",
 				"node":   "[3,3,268435456,true]",
-				"php":    "[234881024]", // of memory, and PHP says nothing of CPUs
+				"php":    "[234881024]", // the memory; PHP has no notion of CPUs
 				"ruby":   "[3,3,268435456,true]",
-				"java":   "[3,61]",        // what javaLanguage's arguments say
-				"go":     "[3,241591911]", // the rest is for what the collector does not see
+				"java":   "[3,61]",        // from javaLanguage's arguments
+				"go":     "[3,241591911]", // the rest is for memory that the collector does not see
 			}[l.name]
 			if body := strings.ReplaceAll(got.Body, " ", ""); body != want {
 				t.Errorf("got %s, want %s", body, want)

@@ -23,8 +23,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// scriptedPackages are packages of a registry of the test's own: name → file → text.
-// PORT is the registry's.
+// scriptedPackages are the packages of the test's own registry: name → file → text. PORT is the
+// registry's port.
 var scriptedPackages = map[string]map[string]string{
 	"fretest-tool": {
 		"package.json": `{"name":"fretest-tool","version":"1.0.0","bin":"tool.js","scripts":{"postinstall":"chmod 755 tool.js && touch -t 200001010000 tool.js && echo 42 > answer"}}`,
@@ -88,8 +88,8 @@ func npmParts(img *store.Image) []store.Part {
 	return slices.DeleteFunc(slices.Clone(img.Parts), func(p store.Part) bool { return p.Kind != "npm" })
 }
 
-// TestBuildNodeScripts: of the packages that a template allows it the install scripts
-// run, where they find what npm has for them, and neither network nor credentials.
+// TestBuildNodeScripts: The install scripts of allowed packages run with the files that npm gives
+// them, without network and credentials.
 func TestBuildNodeScripts(t *testing.T) {
 	w := newWorkshop(t)
 	const password = "s3cret-of-the-registry"
@@ -105,7 +105,7 @@ func TestBuildNodeScripts(t *testing.T) {
 	_, port, _ := strings.Cut(strings.TrimPrefix(server.URL, "http://"), ":")
 	packages := map[string]map[string]any{}
 	for name, files := range scriptedPackages {
-		own := map[string]string{"unlike": port} // what other runs have left in the store
+		own := map[string]string{"unlike": port} // differs from other runs' packages in the store
 		for file, text := range files {
 			own[file] = strings.ReplaceAll(text, "PORT", port)
 		}
@@ -113,7 +113,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		archives["/"+name+"/-/"+name+"-1.0.0.tgz"] = archive
 		sum := sha512.Sum512(archive)
 		locked := map[string]any{}
-		_ = json.Unmarshal([]byte(files["package.json"]), &locked) // one is none
+		_ = json.Unmarshal([]byte(files["package.json"]), &locked) // one file is invalid
 		delete(locked, "scripts")
 		locked["version"], locked["hasInstallScript"] = "1.0.0", true
 		locked["integrity"] = "sha512-" + base64.StdEncoding.EncodeToString(sum[:])
@@ -145,7 +145,7 @@ func TestBuildNodeScripts(t *testing.T) {
 			said = append(said, e.Name+" "+e.Message)
 		}
 	}
-	// locked pins those names, and what they need.
+	// locked pins these names with their dependencies.
 	locked := func(t *testing.T, names ...string) *image.Lock {
 		t.Helper()
 		all := map[string]any{"": map[string]any{"name": "function"}}
@@ -205,7 +205,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		if again, _, err := w.build(t, fret("fretest-made, fretest-tool", names...), "index.js", lock); err != nil || !slices.Equal(npmParts(again), npmParts(img)) || len(w.runner.runs) != 0 {
 			t.Errorf("locked and offline: %v, ran %q", err, w.runner.runs)
 		}
-		// What they saw is the same with another package beside them.
+		// Another package beside them changes nothing.
 		names = append(names, "fretest-quiet")
 		w.options = image.BuildOptions{}
 		if _, _, err := w.build(t, fret("fretest-made, fretest-tool, fretest-quiet", names...), "index.js", locked(t, names...)); err != nil || scripts() != 0 {
@@ -214,7 +214,7 @@ func TestBuildNodeScripts(t *testing.T) {
 		if !slices.Contains(said, "fretest-quiet is named in packages.npm_scripts and has no install script") {
 			t.Errorf("said %q", said)
 		}
-		// Without the scripts of what it needs it is another.
+		// Without the scripts of a dependency the result differs.
 		names = names[:2]
 		if _, _, err := w.build(t, fret("fretest-made", names...), "index.js", locked(t, names...)); err == nil || !strings.Contains(err.Error(), "answer") || scripts() != 2 {
 			t.Errorf("without a tool's script: %v, ran %q", err, w.runner.runs)

@@ -15,8 +15,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/python"
 )
 
-// What a function can see of its process is the same, whether that was started
-// for it or had been parked.
+// A function sees the same process surroundings in a parked process and in one started for it.
 func TestParkedSurroundings(t *testing.T) {
 	type surroundings struct {
 		Env              map[string]string
@@ -53,8 +52,8 @@ func TestParkedSurroundings(t *testing.T) {
 	}
 }
 
-// A module of the function's own is found before one of the standard library
-// that the parked bootstrap had loaded.
+// The function's own module takes precedence over a module of the standard library that the parked
+// bootstrap had loaded.
 func TestParkedShadow(t *testing.T) {
 	dir, err := filepath.Abs("testdata/python/shadow")
 	if err != nil {
@@ -72,8 +71,8 @@ func TestParkedShadow(t *testing.T) {
 	}
 }
 
-// The bootstrap's modules are loaded ahead where there is time, and not at all
-// where the function waits for them; those of the function's own may have their names.
+// A parked bootstrap loads its modules ahead; a waiting function's bootstrap does not. The
+// function's own modules may have the same names.
 func TestBootstrapModules(t *testing.T) {
 	dir := t.TempDir()
 	var names []string
@@ -103,7 +102,7 @@ def handle(event, context):
 		}
 		want := "True _fre"
 		for _, name := range names {
-			if name == "calling" { // which the first call loads
+			if name == "calling" { // loaded by the first call
 				continue
 			}
 			if contract := strings.Contains(" asgi awslambda contracts wsgi ", " "+name+" "); l.parked && !strings.HasPrefix(name, "fork") && name != "asgi" && name != "wsgi" || l.forked && name != "park" && !contract {
@@ -162,7 +161,7 @@ func TestMalformedLoad(t *testing.T) {
 	}
 }
 
-// BenchmarkParked is LOAD to READY.
+// BenchmarkParked measures the time from LOAD to READY.
 func BenchmarkParked(b *testing.B) {
 	for _, l := range languages(b) {
 		if !l.parked {

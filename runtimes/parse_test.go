@@ -13,12 +13,12 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestParse: what a language's own parser does not take is refused, with file and line,
-// and nothing of the code runs.
+// TestParse: A syntax error in the code is refused with file and line by the language's own parser.
+// No code runs.
 func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		runtime, handler, file, text string
-		line                         string // of the error; "" for none
+		line                         string // of the error; "" for success
 	}{
 		{"python", "main.handle", "main.py", "raise SystemExit(1)\n", ""},
 		{"python", "main.handle", "main.py", "import os\ndef handle(event, context:\n    pass\n", "main.py\", line 2"},

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// What PHP cannot catch, exit among it, ends the instance, and what is in flight
-// hears why.
+// A fatal error of PHP, including exit, ends the instance, and the events in flight get its
+// message.
 func TestPHPFatal(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "php" {
@@ -41,7 +41,7 @@ func TestPHPFatal(t *testing.T) {
 	}
 }
 
-// A handler that forks and lets its child return has one answer: the parent's.
+// A handler that forks and returns in both processes gives one answer: the parent's.
 func TestForkingHandler(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "php" && l.name != "ruby" {

@@ -9,8 +9,8 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// A handler that ends its thread ends the event, and another thread is there for
-// the next. The main thread's end is an exit (Thread#kill).
+// A handler that ends its thread ends the event, and another thread takes the next event. The end
+// of the main thread is an exit (Thread#kill).
 func TestRubyThreadEnds(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "ruby" {
@@ -34,7 +34,7 @@ func TestRubyThreadEnds(t *testing.T) {
 	}
 }
 
-// RubyGems comes with the first thing that asks for it.
+// RubyGems is loaded on first use.
 func TestRubyGems(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "ruby" {
@@ -47,7 +47,7 @@ func TestRubyGems(t *testing.T) {
 	}
 }
 
-// A stream that is broken off runs what it ensures.
+// A broken-off stream runs its ensure block.
 func TestRubyStreamEnsures(t *testing.T) {
 	for _, l := range languages(t) {
 		if l.name != "ruby" {

@@ -18,8 +18,9 @@ import (
 
 var update = flag.Bool("update", false, "write the published schema from the table of keys")
 
-// TestSchemaPublished: api/template.schema.json is the schema of the parser's table of keys and of the
-// runtimes and package sites. `go test ./runtimes -run TestSchemaPublished -update` writes the file.
+// TestSchemaPublished: api/template.schema.json is the schema of the parser's table of keys, the
+// runtimes and the package sites. `go test ./runtimes -run TestSchemaPublished -update` writes the
+// file.
 func TestSchemaPublished(t *testing.T) {
 	want, err := runtimes.Dialect().Schema()
 	if err != nil {
@@ -49,7 +50,7 @@ func compileSchema(t *testing.T) *jsonschema.Resolved {
 	return resolved
 }
 
-// The schema and the parser must say the same about every document here.
+// The schema and the parser agree about each document here.
 func TestSchemaAgreesWithParser(t *testing.T) {
 	schema := compileSchema(t)
 	const head = "id: f\nbase: python\n"
@@ -383,9 +384,8 @@ func TestSchemaAgreesWithParser(t *testing.T) {
 	}
 }
 
-// outOfSchema are faults a JSON Schema cannot express: the range of a number
-// with a unit, or of one that depends on another, an address's bits, what a schedule or
-// a pattern means, or a name that comes twice.
+// outOfSchema are faults beyond JSON Schema: the range of a number with a unit or of a dependent
+// number, an address's bits, the meaning of a schedule or a pattern, and repeated names.
 var outOfSchema = map[string]bool{
 	"id: f\npipeline: [f@1]\n": true,
 	"id: f\nbase: python\ntriggers: [{name: a, files: {path: '../x'}}]\n":                                  true,

@@ -35,8 +35,8 @@ func sdist(t *testing.T, top string, files map[string]string) []byte {
 	return b.Bytes()
 }
 
-// TestBuildSource installs packages that have no wheel: one of modules, one with a
-// compiled one, and what needs such.
+// TestBuildSource installs packages without wheels: pure Python, a compiled module, and a dependent
+// package.
 func TestBuildSource(t *testing.T) {
 	w := newWorkshop(t)
 	const template = "id: f\nbase: python\npackages:\n  pip: [%s]\n"
@@ -78,7 +78,7 @@ func TestBuildSource(t *testing.T) {
 			if tt.file != "docopt-0.6.2.tar.gz" {
 				return
 			}
-			// Nor does the store have what another run made of it.
+			// The store has no result of another run.
 			for _, img := range w.Store.Images() {
 				if slices.Contains(partNames(img, "pip"), tt.part) {
 					if err := w.Store.RemoveImage(t.Context(), img.Digest); err != nil {
@@ -86,15 +86,15 @@ func TestBuildSource(t *testing.T) {
 					}
 				}
 			}
-			// What it is built with is what the lock pins, without a resolver, and no other
-			// file of that name.
+			// The build uses the pinned tools, without a resolver, and no other file of the same
+			// name.
 			none := "sha256:" + strings.Repeat("0", 64)
 			other := slices.Clone(pinned)
 			other[0].Hashes = append(slices.Clone(pinned[0].Hashes), none)
 			locked(lock).Requires = other
 			_, _, err = w.build(t, fmt.Sprintf(template, tt.request), "main.py", lock)
 			tools := slices.DeleteFunc(slices.Clone(w.runner.runs), func(run string) bool { return run != "uv pip" })
-			if err != nil || len(tools) != 2 { // they install those, and what was built
+			if err != nil || len(tools) != 2 { // they install the pinned tools and the built package
 				t.Errorf("with others pinned: %v, ran %q", err, w.runner.runs)
 			}
 			other = slices.Clone(pinned)
@@ -104,7 +104,8 @@ func TestBuildSource(t *testing.T) {
 			if _, _, err := w.build(t, fmt.Sprintf(template, tt.request), "main.py", lock); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
 				t.Errorf("built with what is not pinned: %v", err)
 			}
-			// A lock of before that was pinned holds, and is completed but where it must not change.
+			// A lock without pinned build tools holds. A build completes the lock, unless the lock
+			// must not change.
 			locked(lock).Requires = nil
 			_, completed, err := w.build(t, fmt.Sprintf(template, tt.request), "main.py", lock)
 			if err != nil {

@@ -483,8 +483,8 @@ func TestCronClockJumps(t *testing.T) {
 	})
 }
 
-// One of several nodes makes the event of a time, even if the clock of another node is behind by more
-// than events are known by their key.
+// One of several nodes makes the event of a time, even if the clock of another node is behind by
+// more than events are known by their key.
 func TestCronNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}

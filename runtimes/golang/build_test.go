@@ -24,8 +24,8 @@ import (
 func Handle(_ context.Context, e function.Event) (any, error) { return e.Bytes() }
 `
 
-// TestLibrary: code is compiled with the library of this program, whichever version and module of
-// the library its go.mod requires.
+// TestLibrary: Code is compiled with this program's library, whatever version and module of the
+// library its go.mod requires.
 func TestLibrary(t *testing.T) {
 	const module = "module example.org/hello\n\ngo 1.24\n\n"
 	for name, files := range map[string]map[string]string{
@@ -48,8 +48,8 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestLibraryVendored: code that holds the library is compiled with its own, the former module or
-// the present one.
+// TestLibraryVendored: Code that vendors the library is compiled with its own copy, of the former
+// or the present module.
 func TestLibraryVendored(t *testing.T) {
 	for _, module := range []string{libraryModule, formerModule} {
 		t.Run(module, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestLibraryVendored(t *testing.T) {
 	}
 }
 
-// TestFormerChannel: code that imports a package that has moved is told the new path.
+// TestFormerChannel: The error for an import of a moved package names the new path.
 func TestFormerChannel(t *testing.T) {
 	words, err := compileHere(t, map[string]string{"raw.go": "package hello\n\nimport _ \"github.com/fre-engine/fre/channel\"\n"})
 	if err == nil {
@@ -78,8 +78,8 @@ func TestFormerChannel(t *testing.T) {
 	}
 }
 
-// compileHere prepares files and hello.go as BuildCode does, and compiles them with this machine's
-// go command. It returns the go command's output.
+// compileHere prepares files and hello.go as BuildCode does, compiles them with this machine's go
+// command, and returns the output.
 func compileHere(t *testing.T, files map[string]string) (words string, err error) {
 	t.Helper()
 	b, err := install.NewBench(&image.Step{Scratch: t.TempDir()})

@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// FuzzWrap: whatever the code is, what is generated is Go, and a fault is the
-// template's or the code's.
+// FuzzWrap: For any code the generated file is valid Go, or the error is a fault of the template or
+// the code.
 func FuzzWrap(f *testing.F) {
 	for _, s := range [][2]string{
 		{"package a\nfunc Handle(a, b int) (int, error)", "Handle"},
@@ -51,7 +51,7 @@ func FuzzWrap(f *testing.F) {
 	})
 }
 
-// Links in the code lead nowhere but into the code.
+// Links in the code lead only into the code.
 func TestWrapLinks(t *testing.T) {
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "a.go"), []byte("package secret\nfunc Handle() any\n"), 0o644); err != nil {

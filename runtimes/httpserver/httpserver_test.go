@@ -37,7 +37,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// FuzzSplit: words that were quoted come out as they were.
+// FuzzSplit: Quoted words come out unchanged.
 func FuzzSplit(f *testing.F) {
 	f.Add("node server.js", "a b")
 	f.Add(`"\"`, `'\`)

@@ -10,8 +10,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// What a bench got of a tree is that tree again, and no link in it leads a second one
-// elsewhere.
+// The bench lays out a stored tree unchanged, and a link in one tree leads a second tree nowhere.
 func TestBenchLay(t *testing.T) {
 	s, err := store.Open(filepath.Join(t.TempDir(), "store"), nil)
 	if err != nil {
@@ -63,7 +62,7 @@ func TestBenchLay(t *testing.T) {
 	}
 }
 
-// What a tool leaves on its bench leads the engine, which is root, nowhere else.
+// The engine, which is root, follows no link that a tool left on its bench.
 func TestBenchLinks(t *testing.T) {
 	host := t.TempDir()
 	secret := filepath.Join(host, "secret")

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What a tool says comes in pieces of any size; a line that is too long is left out.
+// A tool's output arrives in pieces of any size. A line that is too long is left out.
 func TestSaid(t *testing.T) {
 	long := strings.Repeat("x", maxLine)
 	for _, size := range []int{1, 3, 1 << 20} {

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
-// TestPackageFailed reads what the tools said when each of this was done to them.
+// The cause of a failed package is read from the tools' real messages.
 func TestPackageFailed(t *testing.T) {
 	asked := regexp.MustCompile(`No solution found|E404|Could not find artifact`)
 	for words, want := range map[string]image.PackageCause{

@@ -89,7 +89,7 @@ func TestPom(t *testing.T) {
 	}
 }
 
-// TestPlainPom: what Maven is given of a project that needs nothing else.
+// TestPlainPom: A simple project gets a reduced pom with only its dependencies.
 func TestPlainPom(t *testing.T) {
 	p, err := parsePom([]byte(`<project><groupId>a</groupId><properties><v>2</v></properties>
 		<dependencyManagement><dependencies><dependency><groupId>g</groupId><artifactId>bom</artifactId><version>${v}</version><type>pom</type><scope>import</scope></dependency></dependencies></dependencyManagement>
@@ -132,7 +132,7 @@ func TestPlainPom(t *testing.T) {
 	}
 }
 
-// TestRequests: code is a Maven project where its source directory is there.
+// TestRequests: Code is a Maven project if its source directory exists.
 func TestRequests(t *testing.T) {
 	pom, source := &fstest.MapFile{Data: []byte("<project/>")}, &fstest.MapFile{}
 	bad := &fstest.MapFile{Data: []byte("<project><packaging>war</packaging></project>")}

@@ -44,7 +44,7 @@ func FuzzParseClassPath(f *testing.F) {
 	})
 }
 
-// TestBenchLinks: what a program of a project left at the bench leads nowhere else.
+// TestBenchLinks: The engine follows no link that a project's program left on the bench.
 func TestBenchLinks(t *testing.T) {
 	b, err := install.NewBench(&image.Step{Scratch: t.TempDir()})
 	if err != nil {

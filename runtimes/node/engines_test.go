@@ -8,7 +8,7 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// TestWarnFromLock: what is told comes of the lock, not of what is fetched.
+// TestWarnFromLock: The warnings come from the lock, and do not depend on a fetch.
 func TestWarnFromLock(t *testing.T) {
 	l := packageLock{Packages: map[string]lockedPackage{
 		"node_modules/new":  {Version: "1.0.0", Engines: json.RawMessage(`{"node":"20.x || >=22"}`)},
@@ -33,7 +33,7 @@ func TestWarnFromLock(t *testing.T) {
 	}
 }
 
-// TestLacksOptional: a lock made elsewhere that forgets this machine's part is refused.
+// TestLacksOptional: A foreign lock without this machine's optional package is refused.
 func TestLacksOptional(t *testing.T) {
 	here := "@rollup/rollup-linux-" + architecture() + "-gnu"
 	needs := map[string]json.RawMessage{here: nil, "@rollup/rollup-darwin-arm64": nil, "@rollup/rollup-linux-" + architecture() + "-musl": nil}

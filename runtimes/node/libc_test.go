@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestLibc: of a package's variants that for another C library is left out, where the
-// lock does not say which that is but the registry does.
+// TestLibc: A package's variant for another C library is left out. If the lock does not name the
+// library, the registry does.
 func TestLibc(t *testing.T) {
 	answers := map[string]string{
 		"/@img%2flinux/1.0.0": `{"libc":["glibc"]}`, "/@img%2fmusl/1.0.0": `{"libc":["musl"]}`,

@@ -54,7 +54,7 @@ func pack(t testing.TB, entries ...tar.Header) []byte {
 	return b.Bytes()
 }
 
-// file is an entry; its content stands in Linkname until it is packed.
+// file is an entry; Linkname holds its content until pack.
 func file(name, content string, mode int64) tar.Header {
 	return tar.Header{Name: name, Linkname: content, Mode: mode}
 }
@@ -64,7 +64,7 @@ func integrity(b []byte) string {
 	return "sha512-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// registries of a host whose npmrc says rc.
+// registriesOf returns the registries of a host with the npmrc rc.
 func registriesOf(t *testing.T, rc string, env ...string) *registries {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "npmrc")
@@ -80,7 +80,7 @@ func registriesOf(t *testing.T, rc string, env ...string) *registries {
 	return r
 }
 
-// scratch is where an archive is fetched to.
+// scratch is the file for a fetched archive.
 func scratch(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "archive"))
@@ -91,8 +91,7 @@ func scratch(t *testing.T) *os.File {
 	return f
 }
 
-// TestRegistry fetches archives from registries as they are, and as they should
-// not be.
+// TestRegistry fetches archives from well-behaved and from misbehaving registries.
 func TestRegistry(t *testing.T) {
 	good := pack(t, file("package/index.js", "1", 0o644))
 	var mu sync.Mutex
@@ -202,7 +201,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// Credentials are for the address they were given for.
+// Credentials go only to their own address, even after a redirect.
 func TestRegistryRedirect(t *testing.T) {
 	good := pack(t, file("package/index.js", "1", 0o644))
 	var seen []string
@@ -222,8 +221,7 @@ func TestRegistryRedirect(t *testing.T) {
 	}
 }
 
-// TestGivenUp: of a build that is given up in the middle the packages that were whole
-// stay, and the next one asks for the others alone.
+// TestGivenUp: A cancelled build keeps its complete packages. The next build fetches only the rest.
 func TestGivenUp(t *testing.T) {
 	l := &packageLock{Packages: map[string]lockedPackage{}}
 	archives := map[string][]byte{}
@@ -245,13 +243,13 @@ func TestGivenUp(t *testing.T) {
 		asked = append(asked, r.URL.Path)
 		mu.Unlock()
 		archive := archives[r.URL.Path]
-		if r.URL.Path == "/c/-/c-1.0.0.tgz" && ctx.Err() == nil { // it stops until the others are there
+		if r.URL.Path == "/c/-/c-1.0.0.tgz" && ctx.Err() == nil { // stops until the others are complete
 			_, _ = w.Write(archive[:len(archive)/2])
 			_ = http.NewResponseController(w).Flush()
 			<-whole
 			<-whole
 			giveUp()
-			<-r.Context().Done() // an end would be one of the archive
+			<-r.Context().Done() // an end would look like the archive's end
 			return
 		}
 		_, _ = w.Write(archive)
@@ -295,7 +293,7 @@ func TestStrongest(t *testing.T) {
 	}
 }
 
-// newWriter is a tree of a store of the test's own.
+// newWriter is a tree of the test's own store.
 func newWriter(t testing.TB, s *store.Store) *store.Writer {
 	t.Helper()
 	w, err := s.Create()
@@ -382,7 +380,7 @@ func TestUnpackRefuses(t *testing.T) {
 	}
 }
 
-// nowhere takes files as a store does, and keeps none.
+// nowhere accepts files like a store and drops them.
 type nowhere struct{ files map[string]bool }
 
 func (n nowhere) File(p string, _ fs.FileMode, _ time.Time, r io.Reader) error {
@@ -396,7 +394,7 @@ func (n nowhere) Directory(p string, _ fs.FileMode, _ time.Time) error {
 	return nil
 }
 
-// A bomb says how large it is; what is more than it says is never read.
+// Unpack refuses a package by its stated size, and never reads more than the stated size.
 func TestBomb(t *testing.T) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)

@@ -61,7 +61,7 @@ func FuzzHooks(f *testing.F) {
 	})
 }
 
-// lockOf reads a lock whose packages are of version 1.0.0.
+// lockOf reads a lock with packages of version 1.0.0.
 func lockOf(t *testing.T, packages string) *packageLock {
 	t.Helper()
 	var l packageLock
@@ -93,8 +93,8 @@ const tangled = `
 	"node_modules/@s-node_modules/x": {"dependencies":{"c":"1","y":"1"}},
 	"node_modules/y": {"peerDependencies":{"@s-node_modules/x":"1"}}`
 
-// TestScripted: packages whose scripts run are made after those that they need, and
-// anew when anything they can see of is another, and only then.
+// TestScripted: Packages with install scripts are made after their dependencies. They are made
+// again if a visible package changes, and only then.
 func TestScripted(t *testing.T) {
 	plan := func(t *testing.T, l *packageLock, allowed ...string) []scripted {
 		t.Helper()

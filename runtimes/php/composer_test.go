@@ -64,7 +64,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Files come from servers and from beside the template, whatever a repository says.
+// Packages come only from servers and from beside the template, whatever a repository claims.
 func TestPlaces(t *testing.T) {
 	for dist, ok := range map[string]bool{
 		`null`: true,
@@ -87,7 +87,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Hashes of archives are those that Composer compares: of nothing that it copies.
+// The recorded hashes are those that Composer compares, and none for a copied directory.
 func TestArchives(t *testing.T) {
 	const sum = "da39a3ee5e6b4b0d3255bfef95601890afd80709"
 	_, got, err := parseLock([]byte(`{"packages":[

@@ -114,7 +114,7 @@ func TestRequestOf(t *testing.T) {
 	}
 }
 
-// TestRequestOfOptions: what pip's own users write into a file of requirements.
+// TestRequestOfOptions: Options in a requirements file of pip are understood.
 func TestRequestOfOptions(t *testing.T) {
 	files := map[string]string{
 		"requirements.txt": "--pre\n--prefer-binary\n--only-binary=:all:\n--no-binary\tNumpy,lxml\n-r more.txt\nsix\t==1.16.0\rlxml \t; python_version\t> '3.8'\f",
@@ -178,7 +178,7 @@ func FuzzParseRequirements(f *testing.F) {
 	})
 }
 
-// FuzzNote: what uv's cache holds is cut where it says, or nowhere.
+// FuzzNote: The headers in uv's cache entry are cut at the stated length, or not at all.
 func FuzzNote(f *testing.F) {
 	f.Add([]byte("note and headers\x07\x00\x00\x00\x00\x00\x00\x00"))
 	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff"))

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSpecifiers: which source distribution is taken goes by the request and by what
-// the resolver says that others need.
+// TestSpecifiers: The specifiers for a source distribution come from the request and from the
+// resolver's words about other packages.
 func TestSpecifiers(t *testing.T) {
 	q, err := requestOf("r.txt", []byte("docopt>=0.5,<0.7; python_version > '3'\nDocopt (!=0.6.0)\nnum2words\n"), nil)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/fre-engine/fre/channel"
 )
 
-// TestMain is the adapter or a server where it is started as one.
+// TestMain is the adapter or a server if it is started as one.
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(becomeVariable) != "":
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve is a server that does what mode says.
+// serve is a server whose behavior mode selects.
 func serve(mode string) {
 	done := make(chan os.Signal, 1)
 	signal.Notify(done, syscall.SIGTERM)
@@ -159,7 +159,7 @@ func serve(mode string) {
 		}[r.PathValue("answer")])
 	})
 	server := &http.Server{Handler: mux}
-	if mode == "impatient" { // keeps no connection
+	if mode == "impatient" { // closes each connection
 		server.SetKeepAlivesEnabled(false)
 	}
 	fmt.Fprintln(os.Stderr, server.Serve(l))
@@ -184,7 +184,7 @@ type function struct {
 	exited         chan struct{}
 }
 
-// lines keeps what is written to it and lets wait for a part of it.
+// lines keeps the written bytes; a test can wait for a part of them.
 type lines struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
@@ -223,7 +223,7 @@ func (l *lines) wait(t *testing.T, want string) {
 	}
 }
 
-// startServer runs the adapter with a server of that mode.
+// startServer runs the adapter with a server in the given mode.
 func startServer(t *testing.T, mode string, env ...string) *function {
 	t.Helper()
 	self, err := os.Executable()
@@ -353,7 +353,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// Both ways at once: an answer comes while its request is still being sent.
+// An answer streams while its request streams.
 func TestStreams(t *testing.T) {
 	f := startServer(t, "binds")
 	read, write := io.Pipe()
@@ -378,8 +378,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// A server may change the protocol where the event asks for it: then bytes go both
-// ways, until either side has enough.
+// A server may switch the protocol if the event asks for it. Then bytes flow both ways until one
+// side ends.
 func TestUpgrade(t *testing.T) {
 	f := startServer(t, "binds")
 	shout := channel.Invocation{Method: "GET", Path: "/shout", Upgrade: "shout", Headers: [][2]string{{"X-A", "b"}}}
@@ -418,7 +418,7 @@ func TestUpgrade(t *testing.T) {
 		f.stdout.wait(t, "hoarse")
 		cancel()
 	}
-	// A server that does not want to answers as always, and so does one that was not asked.
+	// A server that refuses the switch, or was not asked, answers normally.
 	shout.Upgrade = "whisper"
 	for _, upgrade := range []string{"whisper", ""} {
 		shout.Upgrade = upgrade
@@ -434,7 +434,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// Who goes away closes the server's connection, and the event's place is free.
+// A cancelled event closes the server's connection, and the event's place is free.
 func TestCancel(t *testing.T) {
 	f := startServer(t, "binds")
 	for _, path := range []string{"/waits", "/endless"} {
@@ -480,11 +480,11 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// deafTime is how long a mode has to be ready: "deaf" never is, and has said so by then even on a
-// slow machine.
+// deafTime bounds the start of a mode: "deaf" never listens, and has printed its message by then
+// even on a slow machine.
 var deafTime = map[string]string{"deaf": "FRE_HTTP_TIMEOUT=5s"}
 
-// A server that does not come up, or dies, says why by its last lines.
+// The error of a server that does not start, or dies, has the server's last lines.
 func TestServerFails(t *testing.T) {
 	for mode, want := range map[string]channel.Failure{
 		"exits": {Type: "ServerExited", Message: "the server ended with exit status 3", Stack: "no such module: x\n", Load: true},
@@ -527,7 +527,7 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// STOP reaches the server as SIGTERM; what is in flight is answered before.
+// STOP reaches the server as SIGTERM, after the answers to the events in flight.
 func TestStop(t *testing.T) {
 	f := startServer(t, "binds")
 	if _, err := f.Ready(t.Context()); err != nil {
@@ -545,7 +545,7 @@ func TestStop(t *testing.T) {
 	if _, err := f.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_ = f.Close() // the engine has gone
+	_ = f.Close() // the engine is gone
 	<-f.exited
 	f.stdout.wait(t, "stopped")
 }
@@ -562,7 +562,7 @@ func TestSignals(t *testing.T) {
 	f.stdout.wait(t, "stopped")
 }
 
-// A frame that no engine sends ends the adapter as it does every bootstrap.
+// An invalid frame ends the adapter, as it ends each bootstrap.
 func TestMalformed(t *testing.T) {
 	f := startServer(t, "binds")
 	if _, err := f.Ready(t.Context()); err != nil {
@@ -577,8 +577,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// FuzzResponse: what a server says becomes an answer that the engine takes, or an
-// error.
+// FuzzResponse: A server's response becomes a valid answer or an error.
 func FuzzResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 3\r\n\r\nabc"))
 	f.Add([]byte("HTTP/1.1 103 Early\r\n\r\nHTTP/1.0 204 \r\n\r\n"))

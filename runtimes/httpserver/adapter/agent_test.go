@@ -22,7 +22,7 @@ import (
 	"github.com/fre-engine/fre/function/channel"
 )
 
-// reaper is the one of this process: what ends is told to whoever waits first.
+// reaper is this process's reaper: the first waiter gets the status of an ended child.
 var reaper = sync.OnceValue(newChildren)
 
 func testAgent(t *testing.T) *agent {
@@ -30,7 +30,7 @@ func testAgent(t *testing.T) *agent {
 	return newAgent(reaper(), t.TempDir())
 }
 
-// askAgent has an agent answer an event.
+// askAgent lets an agent answer an event.
 func askAgent(ctx context.Context, a *agent, method, path, query, body string) (status int, answer string, err error) {
 	e := &channel.Event{Invocation: channel.Invocation{Method: method, Path: path, Query: query}, Body: strings.NewReader(body)}
 	got, err := a.handle(ctx, e)
@@ -48,7 +48,7 @@ func askAgent(ctx context.Context, a *agent, method, path, query, body string) (
 	return status, string(raw), err
 }
 
-// ran is what an exec's lines say together.
+// ran is the combined output of an exec.
 type ran struct {
 	stdout, stderr string
 	exit           *exit
@@ -111,11 +111,11 @@ func TestAgentExec(t *testing.T) {
 			}
 		})
 	}
-	pid := alive(t, filepath.Join(a.home, "child")) // what a command leaves behind runs on
+	pid := alive(t, filepath.Join(a.home, "child")) // a background process of the command runs on
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// alive is the process whose id is in a file.
+// alive returns the process whose id is in the file, and checks that it runs.
 func alive(t *testing.T, file string) (pid int) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -131,8 +131,7 @@ func alive(t *testing.T, file string) (pid int) {
 	return pid
 }
 
-// leaveGroup goes to the process group of a child's, and waits to be killed. The child ends
-// with it.
+// leaveGroup joins the process group of a child and waits for SIGKILL. The child ends with it.
 func leaveGroup() {
 	cmd := exec.CommandContext(context.Background(), "cat")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -150,10 +149,11 @@ func leaveGroup() {
 	os.Exit(1)
 }
 
-// TestAgentKills: at the time limit and when the client goes, the process group ends.
+// TestAgentKills: The process group of a command ends at the time limit and when the client
+// disconnects.
 func TestAgentKills(t *testing.T) {
 	a := testAgent(t)
-	// child is the process whose id a command has left in a file, 0 if it has not come so far.
+	// child returns the process id that a command left in a file, or 0 before that.
 	child := func(file string) (pid int) {
 		text, _ := os.ReadFile(filepath.Join(a.home, file))
 		_, _ = fmt.Sscan(string(text), &pid)
@@ -166,12 +166,12 @@ func TestAgentKills(t *testing.T) {
 			t.Fatalf("%s has no process id", file)
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil { // reaped already
+		if err != nil { // already reaped
 			return
 		}
 		defer unix.Close(fd)
 		err = unix.EINTR
-		for errors.Is(err, unix.EINTR) { // by SIGCHLD, or the runtime's signals
+		for errors.Is(err, unix.EINTR) { // SIGCHLD, or the runtime's signals
 			_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 300_000)
 		}
 		if err != nil {
@@ -184,7 +184,7 @@ func TestAgentKills(t *testing.T) {
 			}
 		}
 	}
-	for limit := 300; child("timeout") == 0; limit *= 2 { // until the shell has its child before
+	for limit := 300; child("timeout") == 0; limit *= 2 { // until the shell has started its child in time
 		got := execAgent(t, a, fmt.Sprintf(`{"shell":"sleep 3600 & echo $! > timeout; wait","timeout_ms":%d}`, limit), "")
 		if !got.exit.TimedOut || got.exit.Code != 137 || got.exit.Signal != "SIGKILL" {
 			t.Fatalf("at the limit: %+v", got.exit)
@@ -213,7 +213,7 @@ func TestAgentKills(t *testing.T) {
 		t.Errorf("the answer of a client that has gone ends well: %q", rest)
 	}
 	gone("client")
-	for range cap(a.running) { // every command has given its place back
+	for range cap(a.running) { // all commands have returned their places
 		a.running <- struct{}{}
 	}
 	status, answer, _ := askAgent(t.Context(), a, "POST", "/exec", "", `{"args":["true"]}`)
@@ -222,8 +222,7 @@ func TestAgentKills(t *testing.T) {
 	}
 }
 
-// TestAgentStreams: output comes as it is written, and one that nobody reads is written no
-// faster than it is read.
+// TestAgentStreams: Output is sent as it is written. A command with an unread output waits.
 func TestAgentStreams(t *testing.T) {
 	a := testAgent(t)
 	r, w := io.Pipe()
@@ -246,7 +245,7 @@ func TestAgentStreams(t *testing.T) {
 		t.Errorf("%q %v", rest, err)
 	}
 
-	// An input that breaks off is no end of file: the engine cancels its event.
+	// A truncated input is no end of file: the engine cancels its event.
 	r, w = io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	got, err = a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: io.MultiReader(strings.NewReader(`{"shell":"cat; echo whole"}`+"\n"), r)})
@@ -269,7 +268,7 @@ func TestAgentStreams(t *testing.T) {
 	if _, err := io.CopyN(io.Discard, got.Body, 10<<20); err != nil {
 		t.Fatal(err)
 	}
-	_ = got.Body.(io.Closer).Close() // which ends it
+	_ = got.Body.(io.Closer).Close() // ends the command
 	a.running <- struct{}{}
 	for range cap(a.running) - 1 {
 		a.running <- struct{}{}
@@ -298,7 +297,7 @@ func TestAgentFiles(t *testing.T) {
 		{"replace", "PUT", "/files", "path=a/b/c.txt", "new", 204, ""},
 		{"replaced", "GET", "/files", "path=a/b/c.txt", "", 200, "new"},
 		{"over a link", "PUT", "/files", "path=file&mode=755", "x", 204, ""},
-		{"list", "GET", "/list", "path=a/b", "", 200, `"name":"c.txt","type":"file","size":3,"mode":"640"`}, // the replaced file's
+		{"list", "GET", "/list", "path=a/b", "", 200, `"name":"c.txt","type":"file","size":3,"mode":"640"`}, // of the replaced file
 		{"list a link", "GET", "/list", "", "", 200, `"name":"link","type":"symlink"`},
 		{"list a file", "GET", "/list", "path=file", "", 200, `"mode":"755"`},
 		{"make a directory", "POST", "/mkdir", "path=x/y", "", 204, ""},
@@ -334,7 +333,7 @@ func TestAgentFiles(t *testing.T) {
 		t.Error("what a link leads to was removed with it:", err)
 	}
 
-	// A body that breaks off leaves what was there.
+	// A truncated body leaves the old file in place.
 	broken := io.MultiReader(strings.NewReader("half"), failing{})
 	if got, _ := a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Method: "PUT", Path: "/files", Query: "path=file"}, Body: broken}); got.Status != 500 {
 		t.Errorf("a body that breaks off: %d", got.Status)
@@ -388,7 +387,7 @@ func TestParseExec(t *testing.T) {
 	}
 }
 
-// FuzzParseExec: what is taken can be executed, whatever it was.
+// FuzzParseExec: An accepted request can be executed.
 func FuzzParseExec(f *testing.F) {
 	for _, c := range execRequests {
 		f.Add([]byte(c.line))

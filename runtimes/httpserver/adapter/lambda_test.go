@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/function/channel"
 )
 
-// client is a runtime interface client whose handler does what the event's "do" says.
+// client is a runtime interface client. The event's "do" selects the handler's behavior.
 func client(mode string) {
 	base := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + runtimeVersion
 	post := func(path string, header http.Header, body io.Reader) {
@@ -261,7 +261,7 @@ func TestCGI(t *testing.T) {
 			t.Errorf("%d bytes: %v\n%s", size, err, diff)
 		}
 	}
-	in.Query = "cat" // which reads no more before its answer is read
+	in.Query = "cat" // reads on only after its answer is read
 	for _, size := range []int{3, 100_000, 1_000_000} {
 		body := strings.Repeat("x", size)
 		if got, err := f.get(t, &in, strings.NewReader(body)); err != nil || got.Body != body {
@@ -289,7 +289,7 @@ func TestCGI(t *testing.T) {
 	if _, err := io.ReadFull(r.Body, make([]byte, 100_000)); err != nil {
 		t.Fatal(err)
 	}
-	_ = r.Body.Close() // the program is killed, or the next event would have no place
+	_ = r.Body.Close() // kills the program, otherwise the next event would find no place
 	in.Query = ""
 	for range 8 {
 		if _, err := f.get(t, &in, strings.NewReader("")); err != nil {
@@ -298,8 +298,7 @@ func TestCGI(t *testing.T) {
 	}
 }
 
-// FuzzHTTPAnswer: what a handler returned is an answer that the channel takes, or
-// refused.
+// FuzzHTTPAnswer: A handler's return value becomes a valid answer or is refused.
 func FuzzHTTPAnswer(f *testing.F) {
 	f.Add([]byte(`{"statusCode":200,"headers":{"a":"b"},"body":"x"}`))
 	f.Add([]byte(`{"statusCode":200,"multiValueHeaders":{"a":["b"]},"isBase64Encoded":true,"body":"eA=="}`))
@@ -347,7 +346,7 @@ func FuzzCGIHead(f *testing.F) {
 	})
 }
 
-// checkAnswer says what of an answer the engine would refuse.
+// checkAnswer reports the parts of an answer that the engine would refuse.
 func checkAnswer(t *testing.T, of []byte, a *channel.Answer) {
 	t.Helper()
 	if a.Status < 200 || a.Status > 599 || len(a.Headers) > channel.MaxHeaders || a.Body == nil {

@@ -36,7 +36,7 @@ func startAPI(t *testing.T) (api *runtimeAPI, address string) {
 	return api, l.Addr().String()
 }
 
-// event has the API handle one.
+// event lets the API handle an event.
 func event(ctx context.Context, api *runtimeAPI, id, body string) <-chan answered {
 	done := make(chan answered, 1)
 	go func() {
@@ -69,10 +69,10 @@ func (c *rawClient) send(text string) {
 	}
 }
 
-// got is an answer that was read.
+// got is a complete answer.
 type got struct {
 	status int
-	length int64 // that its head says, -1 for none
+	length int64 // the length in its head, -1 without one
 	id     string
 	kind   string
 	body   string
@@ -94,8 +94,8 @@ func (c *rawClient) read() got {
 
 const askNext = "GET " + runtimeVersion + "/invocation/next HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// TestUsualAndUnusual: on one connection usual requests, in pieces and ahead of their
-// turn, and then one that net/http answers, with all after it.
+// TestUsualAndUnusual: One connection carries usual requests, in pieces and ahead of their turn,
+// and then an unusual one. net/http answers the unusual request and all later ones.
 func TestUsualAndUnusual(t *testing.T) {
 	api, address := startAPI(t)
 	c := dial(t, address)
@@ -138,7 +138,7 @@ func TestUsualAndUnusual(t *testing.T) {
 	}
 }
 
-// TestLargeEvents: one whose length is known, and one whose is not, come whole.
+// TestLargeEvents: Large events of known and of unknown length arrive complete.
 func TestLargeEvents(t *testing.T) {
 	api, address := startAPI(t)
 	c := dial(t, address)
@@ -162,8 +162,8 @@ func TestLargeEvents(t *testing.T) {
 	}
 }
 
-// TestClientHangsUp: an event that is there when a client has closed its connection goes
-// to the next one that asks.
+// TestClientHangsUp: An event skips a client that has closed its connection and goes to the next
+// client.
 func TestClientHangsUp(t *testing.T) {
 	api, address := startAPI(t)
 	first := dial(t, address)
@@ -184,7 +184,7 @@ func TestClientHangsUp(t *testing.T) {
 	}
 }
 
-// TestBareLineFeeds: heads whose lines end as net/http takes them, too, are left to that.
+// TestBareLineFeeds: net/http takes heads with bare line feeds, and the loop leaves them to it.
 func TestBareLineFeeds(t *testing.T) {
 	api, address := startAPI(t)
 	for _, end := range []string{"\n\n", "\n\r\n"} {
@@ -201,7 +201,7 @@ func TestBareLineFeeds(t *testing.T) {
 	}
 }
 
-// FuzzUsual: what the loop answers itself is what net/http takes it for.
+// FuzzUsual: The loop and net/http read the same request from a head.
 func FuzzUsual(f *testing.F) {
 	f.Add([]byte(askNext))
 	f.Add([]byte("POST " + runtimeVersion + "/invocation/8476a536/response HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Type: application/json\r\n\r\n"))
@@ -217,7 +217,7 @@ func FuzzUsual(f *testing.F) {
 		}
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 		if err != nil {
-			return // stricter with names and values that the loop does not look at
+			return // net/http also checks names and values that the loop ignores
 		}
 		want := "/invocation/next"
 		if !q.next {
