@@ -58,9 +58,9 @@ type DeployRequest struct {
 	Trace bool `json:"trace,omitempty"` // for a temporary function: record the files opened, for SlimRequest
 }
 
-// Event is one line of progress. Step and Name together identify a part; several parts can be in
-// progress at once. See docs/progress.md.
-type Event struct {
+// Progress is one line of the progress of a build, or of an image's transfer. Step and Name together
+// identify a part; several parts can be in progress at once. See docs/progress.md.
+type Progress struct {
 	Step    string `json:"step"`              // "base", "packages", "bootstrap", "code", "link"; "read", "layer", "push"; "warning"
 	Name    string `json:"name,omitempty"`    // name of the part
 	Message string `json:"message,omitempty"` // for people: the current activity
@@ -70,17 +70,17 @@ type Event struct {
 	End     bool   `json:"end,omitempty"`     // last event of the part
 }
 
-// Units of an Event.
+// Units of a Progress.
 const (
 	UnitBytes = "bytes"
 	UnitItems = "items"
 )
 
-// BuildLine is one line of a build's or a deployment's answer: an event, the result, or an
+// BuildLine is one line of a build's or a deployment's answer: progress, the result, or an
 // error. The last line holds the result or the error. A result has the image, the lock to write
 // beside the template, if any, and the function of a deployment.
 type BuildLine struct {
-	Event    *Event          `json:"event,omitempty"`
+	Progress *Progress       `json:"event,omitempty"`
 	Image    *Image          `json:"image,omitempty"`
 	Lock     json.RawMessage `json:"lock,omitempty"` // content of fret.lock
 	Function *Function       `json:"function,omitempty"`

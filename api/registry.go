@@ -1,13 +1,13 @@
 package api
 
-// TravelLine is one line of the answer of an image transfer (load, import, pull, push): an
-// event, the result, or an error. The last line has the error or the result: the images, and the
+// TravelLine is one line of the answer of an image transfer (load, import, pull, push):
+// progress, the result, or an error. The last line has the error or the result: the images, and the
 // digest of the manifest at the registry.
 type TravelLine struct {
-	Event  *Event  `json:"event,omitempty"`
-	Images []Image `json:"images,omitempty"`
-	Digest string  `json:"digest,omitempty"` // for a pull or a push
-	Error  *Error  `json:"error,omitempty"`
+	Progress *Progress `json:"event,omitempty"`
+	Images   []Image   `json:"images,omitempty"`
+	Digest   string    `json:"digest,omitempty"` // for a pull or a push
+	Error    *Error    `json:"error,omitempty"`
 }
 
 // PullRequest names the image to pull.

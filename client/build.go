@@ -53,12 +53,12 @@ func (o BuildOptions) query(q url.Values) url.Values {
 
 // Build uploads the template directory dir and builds the image. Build calls report with each
 // line of progress, on the caller's goroutine.
-func (g Images) Build(ctx context.Context, dir string, o BuildOptions, report func(api.Event)) (*Built, error) {
+func (g Images) Build(ctx context.Context, dir string, o BuildOptions, report func(api.Progress)) (*Built, error) {
 	return g.c.upload(ctx, "/v1/build", o.query(url.Values{}), o.Logins, dir, report)
 }
 
 // Base builds the named base environment, or finds the base in the store.
-func (g Images) Base(ctx context.Context, name string, report func(api.Event)) (*Built, error) {
+func (g Images) Base(ctx context.Context, name string, report func(api.Progress)) (*Built, error) {
 	resp, err := g.c.send(ctx, http.MethodPost, "/v1/bases/"+url.PathEscape(name), nil, nil, nil)
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (g Images) Base(ctx context.Context, name string, report func(api.Event)) (
 
 // DeployDir builds the template directory dir with the given logins and deploys the image.
 // DeployDir ignores r.Image.
-func (g Functions) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Event)) (*Built, error) {
+func (g Functions) DeployDir(ctx context.Context, dir string, r api.DeployRequest, logins Logins, report func(api.Progress)) (*Built, error) {
 	q := url.Values{"replace": {strconv.FormatBool(r.Replace)}, "no_traffic": {strconv.FormatBool(r.NoTraffic)}}
 	if r.Name != "" {
 		q.Set("name", r.Name)
@@ -91,7 +91,7 @@ type Temporary struct {
 // process ends. The caller must call end. The function has an empty /work of its own, and the
 // engine keeps nothing afterwards. DeployTemporary calls report with each line of progress, on
 // another goroutine.
-func (g Functions) DeployTemporary(ctx context.Context, t Temporary, report func(api.Event)) (built *Built, end func() error, err error) {
+func (g Functions) DeployTemporary(ctx context.Context, t Temporary, report func(api.Progress)) (built *Built, end func() error, err error) {
 	ctx, hangUp := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	ready := make(chan *Built, 1)
@@ -145,10 +145,10 @@ func (g Functions) Deploy(ctx context.Context, r api.DeployRequest) (*Built, err
 		return nil, err
 	}
 	defer resp.Body.Close()
-	return readBuild(ctx, resp.Body, func(api.Event) {})
+	return readBuild(ctx, resp.Body, func(api.Progress) {})
 }
 
-func (c *Client) upload(ctx context.Context, path string, q url.Values, logins Logins, dir string, report func(api.Event)) (built *Built, err error) {
+func (c *Client) upload(ctx context.Context, path string, q url.Values, logins Logins, dir string, report func(api.Progress)) (built *Built, err error) {
 	err = c.uploadAnd(ctx, path, q, logins, dir, func(body io.Reader) error {
 		built, err = readBuild(ctx, body, report)
 		return err
@@ -200,7 +200,7 @@ var (
 	errHungUp  = errors.New("the engine ended a temporary function")
 )
 
-func readBuild(ctx context.Context, body io.Reader, report func(api.Event)) (*Built, error) {
+func readBuild(ctx context.Context, body io.Reader, report func(api.Progress)) (*Built, error) {
 	var built *Built
 	err := readLines(ctx, body, "build", endsShort, func(line api.BuildLine) (bool, error) {
 		switch {
@@ -208,8 +208,8 @@ func readBuild(ctx context.Context, body io.Reader, report func(api.Event)) (*Bu
 			return true, line.Error
 		case line.Image != nil:
 			built = &Built{Image: *line.Image, Lock: line.Lock, Function: line.Function}
-		case line.Event != nil:
-			report(*line.Event)
+		case line.Progress != nil:
+			report(*line.Progress)
 		}
 		return built != nil, nil
 	})

@@ -13,7 +13,7 @@ import (
 
 // Load uploads an archive of images: a docker save archive or an OCI layout, compressed or not.
 // Load calls report with each line of progress, on the caller's goroutine.
-func (g Images) Load(ctx context.Context, r io.Reader, report func(api.Event)) ([]api.Image, error) {
+func (g Images) Load(ctx context.Context, r io.Reader, report func(api.Progress)) ([]api.Image, error) {
 	line, err := g.c.travelTar(ctx, "/v1/images/load", nil, r, report)
 	return line.Images, err
 }
@@ -26,7 +26,7 @@ type ImportOptions struct {
 }
 
 // Import uploads a plain archive of a file system and makes an image of the files.
-func (g Images) Import(ctx context.Context, r io.Reader, o ImportOptions, report func(api.Event)) (api.Image, error) {
+func (g Images) Import(ctx context.Context, r io.Reader, o ImportOptions, report func(api.Progress)) (api.Image, error) {
 	q := url.Values{"change": o.Changes}
 	for key, v := range map[string]string{"name": o.Name, "message": o.Message} {
 		if v != "" {
@@ -51,14 +51,14 @@ func (g Images) Save(ctx context.Context, w io.Writer, refs []string) error {
 }
 
 // Pull makes the engine pull an image from a registry.
-func (g Images) Pull(ctx context.Context, r api.PullRequest, report func(api.Event)) (api.Image, error) {
+func (g Images) Pull(ctx context.Context, r api.PullRequest, report func(api.Progress)) (api.Image, error) {
 	line, err := g.c.travelJSON(ctx, "/v1/images/pull", r, report)
 	return first(line, err)
 }
 
 // Push makes the engine push an image to a registry, and returns the digest of the manifest at
 // the registry.
-func (g Images) Push(ctx context.Context, r api.PushRequest, report func(api.Event)) (digest string, err error) {
+func (g Images) Push(ctx context.Context, r api.PushRequest, report func(api.Progress)) (digest string, err error) {
 	line, err := g.c.travelJSON(ctx, "/v1/images/push", r, report)
 	return line.Digest, err
 }
@@ -88,7 +88,7 @@ func first(line api.TravelLine, err error) (api.Image, error) {
 	return line.Images[0], nil
 }
 
-func (c *Client) travelJSON(ctx context.Context, path string, body any, report func(api.Event)) (api.TravelLine, error) {
+func (c *Client) travelJSON(ctx context.Context, path string, body any, report func(api.Progress)) (api.TravelLine, error) {
 	resp, err := c.sendJSON(ctx, path, body)
 	if err != nil {
 		return api.TravelLine{}, err
@@ -96,7 +96,7 @@ func (c *Client) travelJSON(ctx context.Context, path string, body any, report f
 	return readTravel(ctx, resp, report)
 }
 
-func (c *Client) travelTar(ctx context.Context, path string, q url.Values, body io.Reader, report func(api.Event)) (api.TravelLine, error) {
+func (c *Client) travelTar(ctx context.Context, path string, q url.Values, body io.Reader, report func(api.Progress)) (api.TravelLine, error) {
 	resp, err := c.send(ctx, http.MethodPost, path, q, http.Header{"Content-Type": {"application/x-tar"}}, body)
 	if err != nil {
 		return api.TravelLine{}, err
@@ -105,15 +105,15 @@ func (c *Client) travelTar(ctx context.Context, path string, q url.Values, body 
 }
 
 // readTravel calls report with the progress lines and returns the last line.
-func readTravel(ctx context.Context, resp *http.Response, report func(api.Event)) (api.TravelLine, error) {
+func readTravel(ctx context.Context, resp *http.Response, report func(api.Progress)) (api.TravelLine, error) {
 	defer resp.Body.Close()
 	var last api.TravelLine
 	err := readLines(ctx, resp.Body, "transfer", endsShort, func(line api.TravelLine) (bool, error) {
 		switch {
 		case line.Error != nil:
 			return true, line.Error
-		case line.Event != nil:
-			report(*line.Event)
+		case line.Progress != nil:
+			report(*line.Progress)
 			return false, nil
 		}
 		last = line

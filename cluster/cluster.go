@@ -63,8 +63,8 @@ type Engine interface {
 
 	Hold() (release func())
 	Image(ref string) (*store.Image, error)
-	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error)
-	Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (oci.Remote, error)
+	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Progress)) (*store.Image, oci.Remote, error)
+	Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Progress)) (oci.Remote, error)
 }
 
 // Config wires a Node. Name, Registry, Dir, Conn and Log are required.

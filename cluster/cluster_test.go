@@ -182,7 +182,7 @@ func (e *functions) Image(ref string) (*store.Image, error) {
 	return nil, fs.ErrNotExist
 }
 
-func (e *functions) Pull(_ context.Context, ref, _ string, _ *oci.Auth, _ func(image.Event)) (*store.Image, oci.Remote, error) {
+func (e *functions) Pull(_ context.Context, ref, _ string, _ *oci.Auth, _ func(image.Progress)) (*store.Image, oci.Remote, error) {
 	_, digest, _ := strings.Cut(ref, "@")
 	e.shelf.mu.Lock()
 	img, down := e.shelf.all[store.Digest(digest)], e.shelf.down
@@ -194,7 +194,7 @@ func (e *functions) Pull(_ context.Context, ref, _ string, _ *oci.Auth, _ func(i
 	return img, oci.Remote{Digest: store.Digest(digest)}, nil
 }
 
-func (e *functions) Push(_ context.Context, ref, to string, _ *oci.Auth, _ oci.PushOptions, _ func(image.Event)) (oci.Remote, error) {
+func (e *functions) Push(_ context.Context, ref, to string, _ *oci.Auth, _ oci.PushOptions, _ func(image.Progress)) (oci.Remote, error) {
 	if _, err := oci.Host(to); err != nil {
 		return oci.Remote{}, err
 	}

@@ -181,7 +181,7 @@ func (t *Agents) image(ctx context.Context, o *AgentOptions) (*store.Image, erro
 	var of *store.Image
 	var err error
 	if base {
-		of, err = t.e.Base(ctx, o.Image, func(image.Event) {})
+		of, err = t.e.Base(ctx, o.Image, func(image.Progress) {})
 	} else if of, err = t.e.cfg.Store.Image(o.Image); err == nil && !agentMayHave(of, o.Tenant) {
 		err = fmt.Errorf("image %s: %w", o.Image, fs.ErrNotExist)
 	}

@@ -51,7 +51,7 @@ func (g *gated) gate(id string) chan struct{} {
 // let releases a build.
 func (g *gated) let(id string) { close(g.gate(id)) }
 
-func (g *gated) Pull(ctx context.Context, ref string, pinned store.Digest, report func(image.Event)) (*store.Image, store.Digest, error) {
+func (g *gated) Pull(ctx context.Context, ref string, pinned store.Digest, report func(image.Progress)) (*store.Image, store.Digest, error) {
 	n := g.now.Add(1)
 	defer g.now.Add(-1)
 	for old := g.most.Load(); n > old && !g.most.CompareAndSwap(old, n); old = g.most.Load() {
@@ -134,7 +134,7 @@ func (r *rig) build(ctx context.Context, tenant, id string) *built {
 	dir := r.template(tenant, id)
 	go func() {
 		var err error
-		b.img, _, err = r.Build(ctx, dir, func(e image.Event) {
+		b.img, _, err = r.Build(ctx, dir, func(e image.Progress) {
 			if e.Step == "wait" && !e.End {
 				b.waits <- e.Message
 			}
@@ -469,7 +469,7 @@ func TestBuildNames(t *testing.T) {
 }
 
 // Build builds the template in dir.
-func (r *rig) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
+func (r *rig) Build(ctx context.Context, dir *os.Root, report func(image.Progress)) (*store.Image, *image.Lock, error) {
 	t, err := r.Template(dir)
 	if err != nil {
 		return nil, nil, err

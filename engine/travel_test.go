@@ -48,7 +48,7 @@ func TestTravel(t *testing.T) {
 		t.Errorf("Import over the limit: %v", err)
 	}
 	steps := 0
-	img, err := r.Import(ctx, archive("a"), oci.ImportOptions{Name: "root:1", Message: "m"}, func(image.Event) { steps++ })
+	img, err := r.Import(ctx, archive("a"), oci.ImportOptions{Name: "root:1", Message: "m"}, func(image.Progress) { steps++ })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestPulledFunction(t *testing.T) {
 			}
 			r.stop()
 			r.start(Config{Signatures: signature.Policy{{Repository: "**", Accept: signature.AcceptNone}}})
-			if _, _, err := r.cfg.Builder.Images.Pull(ctx, host+"/team/image:1", "", func(image.Event) {}); !errors.Is(err, oci.ErrSignature) {
+			if _, _, err := r.cfg.Builder.Images.Pull(ctx, host+"/team/image:1", "", func(image.Progress) {}); !errors.Is(err, oci.ErrSignature) {
 				t.Errorf("a base that the policy refuses: error %v, want %v", err, oci.ErrSignature)
 			}
 		})
@@ -274,7 +274,7 @@ func TestBaseOfTakenName(t *testing.T) {
 		t.Errorf("with a login: resolved %q, %v", got, err)
 	}
 	for range 2 {
-		got, digest, err := images.Pull(ctx, ref, "", func(image.Event) {})
+		got, digest, err := images.Pull(ctx, ref, "", func(image.Progress) {})
 		if err != nil || got.Digest != root.Digest || digest != pushed.Digest {
 			t.Errorf("got %v %s, %v; want %s", got, digest, err, root.Digest)
 		}
@@ -313,7 +313,7 @@ func TestPullFor(t *testing.T) {
 		}
 	}
 	toBuild := func(ref string) error {
-		_, _, err := r.cfg.Builder.Images.Pull(r.Admitting(ctx, "acme"), ref, "", func(image.Event) {})
+		_, _, err := r.cfg.Builder.Images.Pull(r.Admitting(ctx, "acme"), ref, "", func(image.Progress) {})
 		return err
 	}
 	toRun := func(ref string) error {

@@ -37,13 +37,13 @@ var systemTime = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 // Base finds the base environment that a template names ([template.ParseBase]), or builds it from
 // Debian packages. An existing image is used while the specification is unchanged; to get Debian's
 // updates, remove the image. Errors: [ErrUnknownBase], those of package debian, and the store's.
-func (b *Builder) Base(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
+func (b *Builder) Base(ctx context.Context, name string, report func(Progress)) (*store.Image, error) {
 	img, err := b.baseWith(ctx, name, template.SlimDefault, nil, report)
 	return img, debianFault(err)
 }
 
 // baseWith is Base for a template's slim and keep.
-func (b *Builder) baseWith(ctx context.Context, name string, slim template.Slim, keep []string, report func(Event)) (*store.Image, error) {
+func (b *Builder) baseWith(ctx context.Context, name string, slim template.Slim, keep []string, report func(Progress)) (*store.Image, error) {
 	report = serial(report)
 	ref, err := template.ParseBase(name)
 	if err == nil && ref.Kind != template.BaseDebian {
@@ -83,7 +83,7 @@ func (b *Builder) baseWith(ctx context.Context, name string, slim template.Slim,
 // release returns the codename of ref's release.
 func (b *Builder) release(ref template.BaseRef) string { return cmp.Or(ref.Release, b.Release) }
 
-func (b *Builder) makeBase(ctx context.Context, base *Base, ref template.BaseRef, hash string, report func(Event)) (*store.Image, error) {
+func (b *Builder) makeBase(ctx context.Context, base *Base, ref template.BaseRef, hash string, report func(Progress)) (*store.Image, error) {
 	defer b.Store.Hold()()
 	part, made, err := b.debian(ctx, ref.String(), ref.Release, base.Spec, report)
 	if err != nil {
@@ -113,7 +113,7 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref template.BaseRef
 		return nil, err
 	}
 	defer b.removeUnfinished(context.WithoutCancel(ctx), ref.String())
-	report(Event{Step: "base", Name: base.Name, Message: "finish"})
+	report(Progress{Step: "base", Name: base.Name, Message: "finish"})
 	parts := []store.Part{part}
 	err = b.stepIn(ref.Release, b.Store.Rootfs(raw.Digest), nil, nil, report, func(s *Step) error {
 		s.LeavesOut = made.slim.leavesOut
@@ -127,7 +127,7 @@ func (b *Builder) makeBase(ctx context.Context, base *Base, ref template.BaseRef
 	config.LeftOut = made.slim.result()
 	img, err := b.put(ctx, basePrefix+base.Name, version, parts, config)
 	if err == nil {
-		report(Event{Step: "base", Name: base.Name, Done: img.Size, Unit: UnitBytes, End: true})
+		report(Progress{Step: "base", Name: base.Name, Done: img.Size, Unit: UnitBytes, End: true})
 	}
 	return img, err
 }
@@ -146,7 +146,7 @@ func (b *Builder) removeUnfinished(ctx context.Context, name string) {
 
 // tools finds or builds a base's environment with further Debian packages, without dropping files.
 // It starts from Debian, and not from the base, so that Finish may use tools.
-func (b *Builder) tools(ctx context.Context, ref template.BaseRef, packages []string, report func(Event)) (*store.Image, error) {
+func (b *Builder) tools(ctx context.Context, ref template.BaseRef, packages []string, report func(Progress)) (*store.Image, error) {
 	base, err := b.base(ref.Name)
 	if err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (b *Builder) tools(ctx context.Context, ref template.BaseRef, packages []st
 	if err != nil {
 		return nil, err
 	}
-	report(Event{Step: "base", Name: "tools for " + base.Name, Done: img.Size, Unit: UnitBytes, End: true})
+	report(Progress{Step: "base", Name: "tools for " + base.Name, Done: img.Size, Unit: UnitBytes, End: true})
 	return img, nil
 }
 
@@ -193,7 +193,7 @@ type madeOf struct {
 }
 
 // debian unpacks spec.Roots with their dependencies, and the system's own files, into one tree.
-func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpec, report func(Event)) (part store.Part, made madeOf, err error) {
+func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpec, report func(Progress)) (part store.Part, made madeOf, err error) {
 	if err := Offline(ctx, "base environment "+name); err != nil {
 		return part, made, err
 	}
@@ -208,7 +208,7 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 	if err != nil {
 		return part, made, err
 	}
-	report(Event{Step: "base", Name: name, Message: "resolve"})
+	report(Progress{Step: "base", Name: name, Message: "resolve"})
 	roots, err := spec.roots(ctx, archive)
 	if err != nil {
 		return part, made, err
@@ -232,7 +232,7 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 	defer w.Abort()
 	check := debian.CheckELF(w)
 	err = archive.Unpack(ctx, packages, slim.over(check), slim.keep, func(pkg string, done, total int64) {
-		report(Event{Step: "base", Name: name, Message: pkg, Done: done, Total: total, Unit: UnitBytes})
+		report(Progress{Step: "base", Name: name, Message: pkg, Done: done, Total: total, Unit: UnitBytes})
 	})
 	if err != nil {
 		return part, made, err
@@ -241,7 +241,7 @@ func (b *Builder) debian(ctx context.Context, name, release string, spec BaseSpe
 		// The file may be an optional module, so the base may still be usable. The warning explains
 		// a later failure.
 		b.log().WarnContext(ctx, "files with a missing library", "base", name, "error", err)
-		report(Event{Step: "base", Name: name, Message: "warning: " + err.Error()})
+		report(Progress{Step: "base", Name: name, Message: "warning: " + err.Error()})
 	}
 	if err := systemFiles(w); err != nil {
 		return part, made, err

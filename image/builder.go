@@ -91,7 +91,7 @@ func (b *Builder) Template(dir *os.Root) (*template.Template, error) {
 // and [ErrOffline] if the options ([WithOptions]) forbid a necessary step; an errno of the store, for
 // example ENOSPC. After an error or cancellation only whole
 // parts remain in the store.
-func (b *Builder) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(Event)) (*store.Image, *Lock, error) {
+func (b *Builder) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(Progress)) (*store.Image, *Lock, error) {
 	report = serial(report)
 	if err := CheckTemplate(t, b.Bases, b.Runtimes, b.Sites); err != nil {
 		return nil, nil, err
@@ -122,7 +122,7 @@ func (b *Builder) Build(ctx context.Context, dir *os.Root, t *template.Template,
 	return nil, nil, err
 }
 
-func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template, locked *Lock, report func(Event)) (*store.Image, *Lock, error) {
+func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template, locked *Lock, report func(Progress)) (*store.Image, *Lock, error) {
 	defer b.Store.Hold()()
 	runtime, err := b.runtime(t.Runtime, t.Contract)
 	if err != nil {
@@ -178,19 +178,19 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template,
 		parts = append(parts, part)
 	}
 
-	report(Event{Step: "code", Name: t.ID})
+	report(Progress{Step: "code", Name: t.ID})
 	code, err := b.code(ctx, &of, runtime)
 	if err != nil {
 		return nil, nil, err
 	}
-	report(Event{Step: "code", Name: t.ID, End: true})
+	report(Progress{Step: "code", Name: t.ID, End: true})
 	parts = append(parts, code)
 	if held {
 		if err := locked.drift(lock, nil); err != nil {
 			return nil, nil, err
 		}
 		if !maps.Equal(locked.Base.Packages, lock.Base.Packages) {
-			report(Event{Step: "warning", Name: t.Base, Message: "the base environment's versions differ from the record in " + LockFile})
+			report(Progress{Step: "warning", Name: t.Base, Message: "the base environment's versions differ from the record in " + LockFile})
 		}
 		lock = locked
 	}
@@ -199,12 +199,12 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template,
 	if err != nil {
 		return nil, nil, err
 	}
-	report(Event{Step: "link", Name: t.ID + ":" + t.Version})
+	report(Progress{Step: "link", Name: t.ID + ":" + t.Version})
 	img, err := b.Store.PutImage(ctx, store.Manifest{Name: t.ID, Version: t.Version, Parts: parts, Config: config})
 	if err != nil {
 		return nil, nil, err
 	}
-	report(Event{Step: "link", Name: t.ID + ":" + t.Version, Done: img.Size, Unit: UnitBytes, End: true})
+	report(Progress{Step: "link", Name: t.ID + ":" + t.Version, Done: img.Size, Unit: UnitBytes, End: true})
 	if err := b.warnOverlaps(&of, img); err != nil {
 		return nil, nil, err
 	}
@@ -217,7 +217,7 @@ func (b *Builder) build(ctx context.Context, dir *os.Root, t *template.Template,
 }
 
 // environmentOf finds or makes the base environment of a template.
-func (b *Builder) environmentOf(ctx context.Context, dir *os.Root, t *template.Template, locked *Lock, report func(Event)) (*environmentOf, error) {
+func (b *Builder) environmentOf(ctx context.Context, dir *os.Root, t *template.Template, locked *Lock, report func(Progress)) (*environmentOf, error) {
 	ref, err := template.ParseBase(t.Base)
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ type buildOf struct {
 	labels  map[string]string // of the image
 
 	programs []string // directories of links to the packages' programs: see [Programs]
-	report   func(Event)
+	report   func(Progress)
 }
 
 // read reads the files with requests for packages that the template names.
@@ -299,12 +299,12 @@ func readRequests(r *template.Requests, dir *os.Root, site Site) (err error) {
 }
 
 // serial serialises calls of report, because a runtime may report from several goroutines.
-func serial(report func(Event)) func(Event) {
+func serial(report func(Progress)) func(Progress) {
 	if report == nil {
-		return func(Event) {}
+		return func(Progress) {}
 	}
 	var mu sync.Mutex
-	return func(e Event) {
+	return func(e Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		report(e)
@@ -318,7 +318,7 @@ func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, erro
 		if r := of.t.Packages.Of(site.Name()); r.None() {
 			continue
 		}
-		of.report(Event{Step: "packages", Message: site.Name()})
+		of.report(Progress{Step: "packages", Message: site.Name()})
 		err := b.step(of, func(s *Step) error {
 			more, err := site.Packages(ctx, s, of.t, of.lock)
 			if err != nil {
@@ -338,7 +338,7 @@ func (b *Builder) packages(ctx context.Context, of *buildOf) ([]store.Part, erro
 		if err != nil {
 			return nil, err
 		}
-		of.report(Event{Step: "packages", Message: site.Name(), End: true})
+		of.report(Progress{Step: "packages", Message: site.Name(), End: true})
 	}
 	// Drop sections that do not answer the request; otherwise they would stay for ever.
 	of.lock.Pip, of.lock.NPM, of.lock.Maven = of.lock.PipFor(of.t), of.lock.NPMFor(of.t), of.lock.MavenFor(of.t)
@@ -363,7 +363,7 @@ func (b *Builder) step(of *buildOf, f func(*Step) error) error {
 
 // stepIn calls f with a Step. The Step's scratch directory exists during the call, and its tools
 // are of the given release.
-func (b *Builder) stepIn(release, rootfs string, env []string, dir *os.Root, report func(Event), f func(*Step) error) error {
+func (b *Builder) stepIn(release, rootfs string, env []string, dir *os.Root, report func(Progress), f func(*Step) error) error {
 	scratch, err := b.Store.MkdirScratch()
 	if err != nil {
 		return err

@@ -329,7 +329,7 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := map[string]int{}
-	img, lock, err := r.Build(ctx, r.root, func(e Event) { steps[e.Step]++ })
+	img, lock, err := r.Build(ctx, r.root, func(e Progress) { steps[e.Step]++ })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -713,7 +713,7 @@ func TestToolsNamed(t *testing.T) {
 	r := newRig(t, nil)
 	defer r.Store.Hold()()
 	for _, names := range [][]string{{"pip"}, {"pip", "left-out"}} {
-		img, err := r.tools(t.Context(), template.BaseRef{Name: "python"}, names, func(Event) {})
+		img, err := r.tools(t.Context(), template.BaseRef{Name: "python"}, names, func(Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -727,7 +727,7 @@ func TestToolsNamed(t *testing.T) {
 }
 
 // Build builds the template in dir.
-func (r *builderRig) Build(ctx context.Context, dir *os.Root, report func(Event)) (*store.Image, *Lock, error) {
+func (r *builderRig) Build(ctx context.Context, dir *os.Root, report func(Progress)) (*store.Image, *Lock, error) {
 	t, err := r.Template(dir)
 	if err != nil {
 		return nil, nil, err

@@ -51,7 +51,7 @@ func (b *Builder) runBuild(ctx context.Context, of *buildOf, code *os.Root) (tre
 			tree = part.Tree
 			return nil
 		}
-		of.report(Event{Step: "code", Name: of.t.ID, Message: "build"})
+		of.report(Progress{Step: "code", Name: of.t.ID, Message: "build"})
 		if err := b.Run.Run(ctx, Command{
 			Rootfs: b.Store.Rootfs(root.Digest), Args: []string{"/bin/sh", "-c", step.Run}, Dir: "/work",
 			Env:   []string{strings.Join(append([]string{systemPath}, programs...), ":"), "HOME=/tmp", "TMPDIR=/tmp", "LANG=C.UTF-8"},

@@ -77,7 +77,7 @@ type codeTree struct {
 	ctx    context.Context
 	w      debian.Writer
 	id     string // of the template
-	report func(Event)
+	report func(Progress)
 	ignore freignore.List
 	files  int64
 	size   codeSize
@@ -257,7 +257,7 @@ func (c *codeTree) file(root *os.Root, p, to string) error {
 	if err := c.w.File(to, mode, info.ModTime(), f); err != nil {
 		return err
 	}
-	c.report(Event{Step: "code", Name: c.id, Done: c.files, Unit: UnitItems})
+	c.report(Progress{Step: "code", Name: c.id, Done: c.files, Unit: UnitItems})
 	return nil
 }
 

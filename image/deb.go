@@ -96,7 +96,7 @@ func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 		return nil, &template.FieldError{Field: "packages.deb", Message: "packages.deb is a list of Debian packages, not a file"}
 	}
 	const name = "deb"
-	of.report(Event{Step: "packages", Message: name})
+	of.report(Progress{Step: "packages", Message: name})
 	d := &debs{b: b, of: of}
 	if of.lock.Deb == nil {
 		if err := Offline(ctx, "an answer to packages.deb and libs"); err != nil {
@@ -137,7 +137,7 @@ func (b *Builder) debs(ctx context.Context, of *buildOf) ([]store.Part, error) {
 	for _, p := range of.lock.Deb.Packages {
 		d.warn(p)
 	}
-	of.report(Event{Step: "packages", Message: name, End: true})
+	of.report(Progress{Step: "packages", Message: name, End: true})
 	return parts, nil
 }
 
@@ -175,7 +175,7 @@ func (d *debs) resolve(ctx context.Context) (*LockedDeb, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.of.report(Event{Step: "packages", Message: "resolve deb"})
+	d.of.report(Progress{Step: "packages", Message: "resolve deb"})
 	out := &LockedDeb{Request: t.Packages.Of("deb").Key(), Libs: t.Libs, Packages: []LockedDebPackage{}}
 	add := func(list []debian.Package, libs bool) {
 		for _, p := range list {
@@ -271,7 +271,7 @@ func (d *debs) unpack(ctx context.Context, p LockedDebPackage) (store.Part, erro
 	if part.Tree, err = w.Commit(ctx); err != nil {
 		return store.Part{}, err
 	}
-	d.of.report(Event{Step: "packages", Name: p.Name + " " + p.Version})
+	d.of.report(Progress{Step: "packages", Name: p.Name + " " + p.Version})
 	if len(skipped) > 0 && !p.Libs { // a note for builds that find the part in the store
 		note := store.Part{Kind: debKind, Name: strings.Join(skipped, ", "), Tree: part.Tree}
 		if err := d.b.Store.PutPart(ctx, d.key(p)+skippedKey, note); err != nil {
@@ -287,7 +287,7 @@ const skippedKey = ":skipped"
 
 func (d *debs) warn(p LockedDebPackage) {
 	if note, ok := d.b.Store.Part(d.key(p) + skippedKey); ok {
-		d.of.report(Event{Step: "warning", Name: p.Name, Message: "FRE did not run the package's script " + note.Name + ": if the package needs the script, run it in code.build, or add the result to the code"})
+		d.of.report(Progress{Step: "warning", Name: p.Name, Message: "FRE did not run the package's script " + note.Name + ": if the package needs the script, run it in code.build, or add the result to the code"})
 	}
 }
 

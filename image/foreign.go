@@ -30,7 +30,7 @@ import (
 type Images interface {
 	// Pull finds the image of a registry reference in the store, or pulls it. digest is the
 	// registry's digest of the image. Unless empty, pinned is the required digest.
-	Pull(ctx context.Context, ref string, pinned store.Digest, report func(Event)) (img *store.Image, digest store.Digest, err error)
+	Pull(ctx context.Context, ref string, pinned store.Digest, report func(Progress)) (img *store.Image, digest store.Digest, err error)
 
 	// Resolve asks a registry for the digest of a reference, with the login that the build request
 	// brought for the registry, and returns "name@sha256:…". It returns "" if the build brought no
@@ -38,10 +38,10 @@ type Images interface {
 	Resolve(ctx context.Context, ref string, pinned store.Digest) (name string, err error)
 
 	// Take pulls the image that Resolve returned, with the same login, and gives it no name.
-	Take(ctx context.Context, name string, report func(Event)) (*store.Image, error)
+	Take(ctx context.Context, name string, report func(Progress)) (*store.Image, error)
 
 	// Load reads an archive of images, and gives them no names.
-	Load(ctx context.Context, r io.Reader, report func(Event)) ([]*store.Image, error)
+	Load(ctx context.Context, r io.Reader, report func(Progress)) ([]*store.Image, error)
 }
 
 // mountedFiles must exist in every root beside its directories: the engine mounts files over them.
@@ -61,7 +61,7 @@ type environmentOf struct {
 
 // foreign makes the base environment from an image that FRE did not build, or from a directory: its
 // parts, and over them the mount points of a sandbox.
-func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref template.BaseRef, locked LockedBase, report func(Event)) (*environmentOf, error) {
+func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref template.BaseRef, locked LockedBase, report func(Progress)) (*environmentOf, error) {
 	e, err := b.findForeign(ctx, dir, ref, locked, report)
 	if err != nil {
 		var field *template.FieldError
@@ -73,7 +73,7 @@ func (b *Builder) foreign(ctx context.Context, dir *os.Root, ref template.BaseRe
 	return e, nil
 }
 
-func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref template.BaseRef, locked LockedBase, report func(Event)) (_ *environmentOf, err error) {
+func (b *Builder) findForeign(ctx context.Context, dir *os.Root, ref template.BaseRef, locked LockedBase, report func(Progress)) (_ *environmentOf, err error) {
 	if b.Images == nil && ref.Kind != template.BaseDir {
 		return nil, errors.New("the engine does not accept foreign images")
 	}
@@ -263,13 +263,13 @@ func packLayout(ctx context.Context, dir *os.Root, name string) io.ReadCloser {
 }
 
 // directory makes a base environment from the directory of a root file system.
-func (b *Builder) directory(ctx context.Context, dir *os.Root, ref template.BaseRef, report func(Event)) (*environmentOf, error) {
+func (b *Builder) directory(ctx context.Context, dir *os.Root, ref template.BaseRef, report func(Progress)) (*environmentOf, error) {
 	root, err := dir.OpenRoot(ref.Name)
 	if err != nil {
 		return nil, &template.FieldError{Field: "base", Message: fmt.Sprintf("base %s: no such directory below the template's directory (%s)", ref, err)}
 	}
 	defer func() { _ = root.Close() }()
-	report(Event{Step: "base", Name: ref.String(), Message: "read"})
+	report(Progress{Step: "base", Name: ref.String(), Message: "read"})
 	w, err := b.Store.Create()
 	if err != nil {
 		return nil, err

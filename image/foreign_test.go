@@ -152,17 +152,17 @@ func (interpreted) Interpreter() Interpreter {
 // function's image.
 type archives struct{ *store.Store }
 
-func (archives) Pull(context.Context, string, store.Digest, func(Event)) (*store.Image, store.Digest, error) {
+func (archives) Pull(context.Context, string, store.Digest, func(Progress)) (*store.Image, store.Digest, error) {
 	return nil, "", errors.ErrUnsupported
 }
 
 func (archives) Resolve(context.Context, string, store.Digest) (string, error) { return "", nil }
 
-func (archives) Take(context.Context, string, func(Event)) (*store.Image, error) {
+func (archives) Take(context.Context, string, func(Progress)) (*store.Image, error) {
 	return nil, errors.ErrUnsupported
 }
 
-func (a archives) Load(ctx context.Context, r io.Reader, _ func(Event)) (images []*store.Image, err error) {
+func (a archives) Load(ctx context.Context, r io.Reader, _ func(Progress)) (images []*store.Image, err error) {
 	text, err := io.ReadAll(r)
 	if err != nil {
 		return nil, err
@@ -286,7 +286,7 @@ type private struct {
 
 type loginKey struct{}
 
-func (private) Pull(context.Context, string, store.Digest, func(Event)) (*store.Image, store.Digest, error) {
+func (private) Pull(context.Context, string, store.Digest, func(Progress)) (*store.Image, store.Digest, error) {
 	return nil, "", fs.ErrPermission
 }
 
@@ -298,7 +298,7 @@ func (private) Resolve(ctx context.Context, ref string, _ store.Digest) (string,
 	return name + "@" + hashA, nil
 }
 
-func (p private) Take(ctx context.Context, name string, report func(Event)) (*store.Image, error) {
+func (p private) Take(ctx context.Context, name string, report func(Progress)) (*store.Image, error) {
 	*p.taken = append(*p.taken, name)
 	images, err := p.Load(ctx, strings.NewReader("private:1"), report)
 	if err != nil {

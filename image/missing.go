@@ -49,7 +49,7 @@ func (b *Builder) warnMissing(of *buildOf, img *store.Image) error {
 	}
 	slices.Sort(libraries)
 	for _, library := range libraries[:min(len(libraries), mostMissing)] {
-		of.report(Event{Step: "warning", Name: missing[library], Message: fmt.Sprintf(
+		of.report(Progress{Step: "warning", Name: missing[library], Message: fmt.Sprintf(
 			"needs %s, missing in the image: if the function uses the library, add libs: [%s]%s", library, library, ofPackage(library))})
 	}
 	return nil

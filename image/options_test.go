@@ -57,7 +57,7 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	warned := false
-	_, kept, err := r.Build(locked, r.root, func(e Event) { warned = warned || e.Step == "warning" && e.Name == "python" })
+	_, kept, err := r.Build(locked, r.root, func(e Progress) { warned = warned || e.Step == "warning" && e.Name == "python" })
 	if err != nil || !warned || kept.Base.Packages["python"] != "0.9-1" {
 		t.Errorf("another base: warned %v, lock %+v, %v", warned, kept, err)
 	}

@@ -52,7 +52,7 @@ func overlaps(parts []store.Part, tree func(store.Digest) (*store.Tree, error), 
 func (b *Builder) warnOverlaps(of *buildOf, img *store.Image) error {
 	found, err := overlaps(img.Parts, b.Store.Tree, mostMissing)
 	for _, o := range found {
-		of.report(Event{Step: "warning", Name: o.path, Message: fmt.Sprintf(
+		of.report(Progress{Step: "warning", Name: o.path, Message: fmt.Sprintf(
 			"packages %s and %s contain the file with different content: the image has the file of %s; remove a package, or use versions without the overlap", o.first, o.second, o.second)})
 	}
 	return err

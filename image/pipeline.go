@@ -35,7 +35,7 @@ func (c *Config) checkPipeline() error {
 }
 
 // buildPipeline makes the image of a template with steps. A pipeline has no lock.
-func (b *Builder) buildPipeline(ctx context.Context, t *template.Template, report func(Event)) (*store.Image, error) {
+func (b *Builder) buildPipeline(ctx context.Context, t *template.Template, report func(Progress)) (*store.Image, error) {
 	defer b.Store.Hold()()
 	w, err := b.Store.Create()
 	if err != nil {
@@ -60,10 +60,10 @@ func (b *Builder) buildPipeline(ctx context.Context, t *template.Template, repor
 	if err != nil {
 		return nil, err
 	}
-	report(Event{Step: "link", Name: t.ID + ":" + t.Version})
+	report(Progress{Step: "link", Name: t.ID + ":" + t.Version})
 	img, err := b.Store.PutImage(ctx, store.Manifest{Name: t.ID, Version: t.Version, Parts: []store.Part{{Kind: "pipeline", Name: t.ID, Tree: tree}}, Config: raw})
 	if err == nil {
-		report(Event{Step: "link", Name: t.ID + ":" + t.Version, Done: img.Size, Unit: UnitBytes, End: true})
+		report(Progress{Step: "link", Name: t.ID + ":" + t.Version, Done: img.Size, Unit: UnitBytes, End: true})
 	}
 	return img, err
 }

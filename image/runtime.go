@@ -256,7 +256,7 @@ type Step struct {
 	Store    *store.Store
 	Run      Runner
 	Settings Settings
-	Report   func(Event)
+	Report   func(Progress)
 
 	// Tools returns the rootfs directory of a tool image: the named base with further Debian
 	// packages (pip, npm). The image is built on first use and stays in the store.
@@ -322,8 +322,8 @@ type Settings struct {
 	Env                        []string // for all steps: http_proxy, https_proxy, no_proxy in both cases, npm_config_registry, …
 }
 
-// Event is one line of build progress.
-type Event struct {
+// Progress is one line of build progress.
+type Progress struct {
 	Step    string `json:"step"`              // "wait" (for a turn), "base", "packages", "code", "link"
 	Name    string `json:"name,omitempty"`    // of the part
 	Message string `json:"message,omitempty"` // for people
@@ -333,7 +333,7 @@ type Event struct {
 	End     bool   `json:"end,omitempty"`     // the part is complete: the last event with this Step and Name
 }
 
-// Units of an [Event]. Without a unit, clients display items.
+// Units of an [Progress]. Without a unit, clients display items.
 const (
 	UnitBytes = "bytes"
 	UnitItems = "items"

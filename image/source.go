@@ -120,7 +120,7 @@ func (b *Builder) checkout(ctx context.Context, s *Step, of *buildOf, top string
 	if err := Offline(ctx, "the code of "+git.URL); err != nil {
 		return err
 	}
-	of.report(Event{Step: "code", Name: git.URL, Message: "fetch"})
+	of.report(Progress{Step: "code", Name: git.URL, Message: "fetch"})
 	dir, id, err := b.Git.Fetch(ctx, s, git, commit)
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func copySource(ctx context.Context, dir *os.Root, name, to string) (files []str
 	}
 	defer func() { _ = root.Close() }()
 	w := &sourceWriter{root: root, sum: sha256.New()}
-	c := codeTree{ctx: ctx, w: w, report: func(Event) {}, entries: map[string]codeEntry{}}
+	c := codeTree{ctx: ctx, w: w, report: func(Progress) {}, entries: map[string]codeEntry{}}
 	if err := c.add(dir, name, func() error { return nil }); err != nil {
 		return nil, "", err
 	}

@@ -83,8 +83,8 @@ type workshop struct {
 	runner  *recorder
 	metrics *prometheus.Registry
 	options image.BuildOptions
-	report  func(image.Event) // nil: no report
-	rule    *outward.Rule     // the tenant's rule; nil: the operator's build
+	report  func(image.Progress) // nil: no report
+	rule    *outward.Rule        // the tenant's rule; nil: the operator's build
 }
 
 func newWorkshop(t *testing.T) *workshop {
@@ -943,7 +943,7 @@ func (w *workshop) archived(t *testing.T, img *store.Image, name string) string 
 }
 
 // Build builds the template in dir.
-func (w *workshop) Build(ctx context.Context, dir *os.Root, report func(image.Event)) (*store.Image, *image.Lock, error) {
+func (w *workshop) Build(ctx context.Context, dir *os.Root, report func(image.Progress)) (*store.Image, *image.Lock, error) {
 	t, err := w.Template(dir)
 	if err != nil {
 		return nil, nil, err

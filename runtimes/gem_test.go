@@ -165,7 +165,7 @@ func TestBuildGems(t *testing.T) {
 	w.Settings.GemSources = []string{x.address()}
 	var said strings.Builder
 	var mu sync.Mutex
-	w.report = func(e image.Event) {
+	w.report = func(e image.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err := json.NewEncoder(&said).Encode(e); err != nil {

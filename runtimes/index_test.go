@@ -204,7 +204,7 @@ func TestIndex(t *testing.T) {
 	const fret = "id: f\nbase: python\npackages:\n  pip: [fretest-%s]\n"
 	var said strings.Builder
 	var mu sync.Mutex
-	w.report = func(e image.Event) {
+	w.report = func(e image.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err := json.NewEncoder(&said).Encode(e); err != nil {
@@ -334,7 +334,7 @@ func TestIndexNamed(t *testing.T) {
 	w.Settings.PipIndexes = map[string]string{"team": strings.Replace(x.server.URL, "//", "//me:"+password+"@", 1) + "/simple", "other": "https://other.example/simple"}
 	var said strings.Builder
 	var mu sync.Mutex
-	w.report = func(e image.Event) {
+	w.report = func(e image.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err := json.NewEncoder(&said).Encode(e); err != nil {

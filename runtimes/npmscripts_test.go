@@ -138,7 +138,7 @@ func TestBuildNodeScripts(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var said []string
-	w.report = func(e image.Event) {
+	w.report = func(e image.Progress) {
 		mu.Lock()
 		defer mu.Unlock()
 		if e.Step == "warning" {

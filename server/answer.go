@@ -52,7 +52,7 @@ func (l *lines) started() bool {
 	return l.on
 }
 
-func (l *lines) report(e image.Event) { l.send(api.BuildLine{Event: eventOf(e)}) }
+func (l *lines) report(e image.Progress) { l.send(api.BuildLine{Progress: progressOf(e)}) }
 
 // send ignores errors: net/http ends the request's context when a client disconnects or does not
 // read.

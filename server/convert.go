@@ -38,8 +38,8 @@ func functionOf(f *engine.Function) api.Function {
 	}
 }
 
-func eventOf(e image.Event) *api.Event {
-	return &api.Event{Step: e.Step, Name: e.Name, Message: e.Message, Done: e.Done, Total: e.Total, Unit: e.Unit, End: e.End}
+func progressOf(e image.Progress) *api.Progress {
+	return &api.Progress{Step: e.Step, Name: e.Name, Message: e.Message, Done: e.Done, Total: e.Total, Unit: e.Unit, End: e.End}
 }
 
 func sandboxOf(b *engine.Sandbox) api.Sandbox {

@@ -29,16 +29,16 @@ type Engine interface {
 	ForTenant(ctx context.Context) context.Context
 	ParseTemplate(name string, src []byte) (*template.Template, error)
 	Template(dir *os.Root) (*template.Template, error)
-	Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (*store.Image, *image.Lock, error)
-	Base(ctx context.Context, name string, report func(image.Event)) (*store.Image, error)
+	Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Progress)) (*store.Image, *image.Lock, error)
+	Base(ctx context.Context, name string, report func(image.Progress)) (*store.Image, error)
 
-	Load(ctx context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error)
+	Load(ctx context.Context, r io.Reader, report func(image.Progress)) ([]*store.Image, error)
 	Save(ctx context.Context, w io.Writer, refs []string) error
-	Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (*store.Image, error)
-	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error)
+	Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Progress)) (*store.Image, error)
+	Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Progress)) (*store.Image, oci.Remote, error)
 	Resolve(ctx context.Context, ref string, auth *oci.Auth) (string, error)
 	AttachSignature(ctx context.Context, ref string, payload []byte, sig string, auth *oci.Auth) error
-	Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (oci.Remote, error)
+	Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Progress)) (oci.Remote, error)
 
 	ImageList() (images []*store.Image, generation uint64)
 	Image(ref string) (*store.Image, error)

@@ -50,7 +50,7 @@ func TestListETags(t *testing.T) {
 			t.Errorf("%s unchanged: %d, %s after %s, %d bytes", path, status, etag, before, size)
 		}
 		files := map[string]string{"fret.yaml": template, "new.txt": path}
-		if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, files), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+		if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, files), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {
 			t.Fatal(err)
 		}
 		status, after, size := list(path, before)
@@ -67,7 +67,7 @@ func TestImageChanges(t *testing.T) {
 	c := connect(t, nil)
 	build := func(content string) string {
 		t.Helper()
-		b, err := c.Images().Build(ctx, templateDir(t, map[string]string{"fret.yaml": template, "content": content}), client.BuildOptions{}, func(api.Event) {})
+		b, err := c.Images().Build(ctx, templateDir(t, map[string]string{"fret.yaml": template, "content": content}), client.BuildOptions{}, func(api.Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestImageChanges(t *testing.T) {
 	if diff := cmp.Diff(api.ImageChanges{Generation: all.Generation, Changed: []api.Image{}, Removed: []string{}}, none); diff != "" {
 		t.Errorf("nothing has changed (-want +got):\n%s", diff)
 	}
-	if _, err := c.Images().Base(ctx, "native", func(api.Event) {}); err != nil {
+	if _, err := c.Images().Base(ctx, "native", func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Images().Remove(ctx, first, client.RemoveOptions{Force: true}); err != nil {
@@ -136,7 +136,7 @@ func TestEvents(t *testing.T) {
 			return nil
 		})
 	}()
-	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	if ch := <-told; ch.Kind != "function" || ch.Action != "deploy" || ch.ID != "hello" || ch.Generation <= since.Generation {

@@ -99,7 +99,7 @@ func (r *remote) deploy(c *client.Client, name, tenant string) {
 func deployOf(t *testing.T, c *client.Client, name, tenant string) error {
 	t.Helper()
 	dir := templateDir(t, map[string]string{"fret.yaml": "id: " + name + "\nbase: python\nhandler: main.handle\ntenant: " + tenant + "\n", "main.py": name + tenant})
-	_, err := c.Functions().DeployDir(t.Context(), dir, api.DeployRequest{}, nil, func(api.Event) {})
+	_, err := c.Functions().DeployDir(t.Context(), dir, api.DeployRequest{}, nil, func(api.Progress) {})
 	return err
 }
 

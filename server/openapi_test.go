@@ -124,7 +124,7 @@ func TestOpenAPI(t *testing.T) {
 		api.FunctionDetails{},
 		api.ParkedInterpreters{},
 		api.DeployRequest{},
-		api.Event{},
+		api.Progress{},
 		api.BuildLine{},
 		api.TravelLine{},
 		api.PullRequest{},

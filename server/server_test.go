@@ -116,7 +116,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("CheckTemplate = %+v, %v", info, err)
 	}
 	var steps []string
-	built, err := c.Functions().DeployDir(ctx, dir, api.DeployRequest{}, nil, func(e api.Event) { steps = append(steps, e.Step) })
+	built, err := c.Functions().DeployDir(ctx, dir, api.DeployRequest{}, nil, func(e api.Progress) { steps = append(steps, e.Step) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestRoundTrip(t *testing.T) {
 	if gone, err := c.Images().Remove(ctx, "hello", client.RemoveOptions{}); err != nil || !gone.Deleted {
 		t.Errorf("RemoveImage = %+v, %v", gone, err)
 	}
-	if base, err := c.Images().Base(ctx, "node", func(api.Event) {}); err != nil || base.Image.Name != "node" {
+	if base, err := c.Images().Base(ctx, "node", func(api.Progress) {}); err != nil || base.Image.Name != "node" {
 		t.Errorf("Base = %+v, %v", base, err)
 	}
 	if _, err := c.Functions().Deploy(ctx, api.DeployRequest{Image: "node"}); code(err) != api.CodeNotFunction {
@@ -212,7 +212,7 @@ func TestBuildErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := c.Images().Build(t.Context(), templateDir(t, tt.files), client.BuildOptions{}, func(api.Event) {})
+			_, err := c.Images().Build(t.Context(), templateDir(t, tt.files), client.BuildOptions{}, func(api.Progress) {})
 			if code(err) != tt.code || !strings.Contains(err.Error(), tt.message) {
 				t.Errorf("Build = %v (code %q), want code %q, message with %q", err, code(err), tt.code, tt.message)
 			}
@@ -224,7 +224,7 @@ func TestBuildCanceled(t *testing.T) {
 	c := connect(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	dir := templateDir(t, map[string]string{"fret.yaml": template + "packages: {pip: [slow]}\n"})
-	_, err := c.Images().Build(ctx, dir, client.BuildOptions{}, func(api.Event) { cancel() })
+	_, err := c.Images().Build(ctx, dir, client.BuildOptions{}, func(api.Progress) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Build = %v, want context.Canceled", err)
 	}
@@ -295,7 +295,7 @@ func TestHTTPErrors(t *testing.T) {
 func TestInvoke(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, func(cfg *server.Config) { cfg.MaxInvokeBytes = 1 << 20 })
-	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := c.Functions().Invoke(ctx, "hello", client.Event{Method: "PUT", Path: "/a%20b", Query: "x=1&y", Header: http.Header{"X-Colour": {"red", "blue"}, "Te": {"trailers"}}, Body: strings.NewReader("hi")})
@@ -352,7 +352,7 @@ func TestInvoke(t *testing.T) {
 
 func TestInvokeStreams(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	pr, pw := io.Pipe()
@@ -426,7 +426,7 @@ func TestBuildRefused(t *testing.T) {
 func TestLogs(t *testing.T) {
 	ctx := t.Context()
 	c := connect(t, nil)
-	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(ctx, templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	invoke := func(path string) {
@@ -476,7 +476,7 @@ func TestLogs(t *testing.T) {
 
 func TestRun(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.Images().Base(t.Context(), "native", func(api.Event) {}); err != nil {
+	if _, err := c.Images().Base(t.Context(), "native", func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	large := strings.Repeat("0123456789abcdef", 1<<16) // more than any window or pipe
@@ -518,7 +518,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestRunEndsEarly(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.Images().Base(t.Context(), "native", func(api.Event) {}); err != nil {
+	if _, err := c.Images().Base(t.Context(), "native", func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("killed while input waits", func(t *testing.T) {
@@ -561,7 +561,7 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 		t.Skip("path too long for a socket")
 	}
 	defer l.Close()
-	if _, err := c.Images().Build(t.Context(), dir, client.BuildOptions{}, func(api.Event) {}); err == nil || !strings.Contains(err.Error(), "only files") {
+	if _, err := c.Images().Build(t.Context(), dir, client.BuildOptions{}, func(api.Progress) {}); err == nil || !strings.Contains(err.Error(), "only files") {
 		t.Errorf("Build of a directory with a socket = %v", err)
 	}
 }
@@ -570,7 +570,7 @@ func TestPackRefusesSpecialFiles(t *testing.T) {
 // status, the code and the next step of the catalogue, and the message of the error.
 func TestCodes(t *testing.T) {
 	c := connect(t, nil)
-	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Event) {}); err != nil {
+	if _, err := c.Functions().DeployDir(t.Context(), templateDir(t, map[string]string{"fret.yaml": template}), api.DeployRequest{}, nil, func(api.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range api.Failures() {

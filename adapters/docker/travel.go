@@ -52,7 +52,7 @@ func (p *progressOut) send(line progress) {
 }
 
 // report sends a progress event of the engine.
-func (p *progressOut) report(e image.Event) {
+func (p *progressOut) report(e image.Progress) {
 	line := progress{ID: e.Name, Status: e.Message}
 	switch {
 	case e.Step == "warning":
@@ -259,7 +259,7 @@ func (s *server) imageLoad(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := &progressOut{w: w}
-	images, err := s.engine.Load(r.Context(), r.Body, func(e image.Event) {
+	images, err := s.engine.Load(r.Context(), r.Body, func(e image.Progress) {
 		if e.Step == "warning" {
 			out.send(progress{Stream: "WARNING: " + e.Message + ": " + e.Name + "\n"})
 		}

@@ -280,7 +280,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 
 // buildContext builds an image of the unpacked context and tags the image with the requested
 // name.
-func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
+func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Progress)) error {
 	ctx = h.Engine.ForTenant(engine.KeepNames(ctx))
 	defer h.Engine.Hold()()
 	if err := h.Engine.MayName(familiar(cfg.Image), tenant); err != nil {
@@ -322,7 +322,7 @@ func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConf
 }
 
 // buildOwn builds a directory with a fret.yaml, like fre build.
-func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Event)) error {
+func (h *handler) buildOwn(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Progress)) error {
 	t, err := h.Engine.Template(dir)
 	if err != nil {
 		return err
@@ -418,7 +418,7 @@ type buildOutput struct {
 // maxBuildLog is the maximum number of lines in an answer at the end.
 const maxBuildLog = 1000
 
-func (o *buildOutput) report(e image.Event) {
+func (o *buildOutput) report(e image.Progress) {
 	if e.End || e.Total > 0 && e.Done > 0 { // progress is only for bars
 		return
 	}

@@ -306,7 +306,7 @@ func (h *handler) scale(w http.ResponseWriter, r *request) error {
 }
 
 // buildIn creates a directory, calls fill to fill the directory, and builds the directory.
-func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, report func(image.Event)) (_ *store.Image, err error) {
+func (h *handler) buildIn(ctx context.Context, fill func(dir *os.Root) error, report func(image.Progress)) (_ *store.Image, err error) {
 	path, err := h.Scratch()
 	if err != nil {
 		return nil, fmt.Errorf("make scratch directory: %w", err)

@@ -145,7 +145,7 @@ func deployTranscoder(ctx context.Context, engine *client.Client, dir string) er
 	if err := service.Template(dir, 10*time.Minute); err != nil {
 		return err
 	}
-	_, err := engine.Functions().DeployDir(ctx, dir, api.DeployRequest{Name: transcoderName, Replace: true}, nil, func(api.Event) {})
+	_, err := engine.Functions().DeployDir(ctx, dir, api.DeployRequest{Name: transcoderName, Replace: true}, nil, func(api.Progress) {})
 	return err
 }
 

@@ -15,8 +15,8 @@ import (
 
 // partUnder is a part that is in progress, or has just ended.
 type partUnder struct {
-	api.Event           // the last event of the part
-	begun     time.Time // time of the first event
+	api.Progress           // the last event of the part
+	begun        time.Time // time of the first event
 }
 
 // took is the time since the part began.
@@ -52,7 +52,7 @@ type tally struct {
 }
 
 // add records an event and reports the change: begun for a new part, news for a new message.
-func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool) {
+func (t *tally) add(e api.Progress, now time.Time) (p *partUnder, begun, news bool) {
 	i := slices.IndexFunc(t.parts, func(p *partUnder) bool { return p.Step == e.Step && p.Name == e.Name })
 	if i < 0 {
 		p, begun = &partUnder{begun: now}, true
@@ -65,7 +65,7 @@ func (t *tally) add(e api.Event, now time.Time) (p *partUnder, begun, news bool)
 		e.Done, e.Unit = cmp.Or(e.Done, e.Total, p.Total), cmp.Or(e.Unit, p.Unit)
 	}
 	news = p.Message != e.Message
-	p.Event = e
+	p.Progress = e
 	if e.End || e.Step == stepWarning {
 		t.parts = slices.Delete(t.parts, i, i+1)
 	}
@@ -165,7 +165,7 @@ func (b *bars) end() {
 	b.printLocked(nil, width)
 }
 
-func (b *bars) event(e api.Event, now time.Time) {
+func (b *bars) event(e api.Progress, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p, _, news := b.tally.add(e, now)

@@ -118,8 +118,8 @@ func TestBarsFit(t *testing.T) {
 	}
 }
 
-func randomEvent(rnd *rand.Rand, i int) api.Event {
-	e := api.Event{Step: "packages", Name: fmt.Sprintf("part-%d", i), Message: "m" + strings.Repeat("x", rnd.IntN(40)), Unit: api.UnitBytes}
+func randomEvent(rnd *rand.Rand, i int) api.Progress {
+	e := api.Progress{Step: "packages", Name: fmt.Sprintf("part-%d", i), Message: "m" + strings.Repeat("x", rnd.IntN(40)), Unit: api.UnitBytes}
 	switch rnd.IntN(3) {
 	case 0:
 		e.End = true
@@ -133,12 +133,12 @@ func TestBarsSay(t *testing.T) {
 	s := &screen{t: t, width: 90, height: 5}
 	b := &bars{out: s, size: func() (int, int) { return s.width, s.height }, stop: make(chan struct{}), told: map[string]int{}}
 	at := func(d time.Duration) time.Time { return b.begun.Add(d) }
-	b.event(api.Event{Step: "base", Name: "python", Message: "found", End: true}, at(0))
-	b.event(api.Event{Step: "packages", Name: "lxml 5.3.0", Message: "unpack", Total: 9_100_000, Unit: api.UnitBytes}, at(0))
-	b.event(api.Event{Step: "packages", Name: "lxml 5.3.0", Message: "unpack", Done: 4_300_000, Total: 9_100_000, Unit: api.UnitBytes}, at(time.Second))
-	b.event(api.Event{Step: "packages", Message: "resolve\x1b[31m"}, at(time.Second))
-	b.event(api.Event{Step: "packages", Name: "six", Total: 4, Done: 1}, at(time.Second))
-	b.event(api.Event{Step: "packages", Name: "seven"}, at(time.Second))
+	b.event(api.Progress{Step: "base", Name: "python", Message: "found", End: true}, at(0))
+	b.event(api.Progress{Step: "packages", Name: "lxml 5.3.0", Message: "unpack", Total: 9_100_000, Unit: api.UnitBytes}, at(0))
+	b.event(api.Progress{Step: "packages", Name: "lxml 5.3.0", Message: "unpack", Done: 4_300_000, Total: 9_100_000, Unit: api.UnitBytes}, at(time.Second))
+	b.event(api.Progress{Step: "packages", Message: "resolve\x1b[31m"}, at(time.Second))
+	b.event(api.Progress{Step: "packages", Name: "six", Total: 4, Done: 1}, at(time.Second))
+	b.event(api.Progress{Step: "packages", Name: "seven"}, at(time.Second))
 	b.draw(at(2 * time.Second))
 	want := []string{
 		"base python found, 0ms",
@@ -150,8 +150,8 @@ func TestBarsSay(t *testing.T) {
 	if diff := cmp.Diff(want, s.lines); diff != "" {
 		t.Errorf("a screen of 5 lines (-want +got):\n%s", diff)
 	}
-	b.event(api.Event{Step: "packages", Name: "lxml 5.3.0", End: true}, at(3*time.Second))
-	b.event(api.Event{Step: "warning", Name: "dev/x", Message: "device"}, at(3*time.Second))
+	b.event(api.Progress{Step: "packages", Name: "lxml 5.3.0", End: true}, at(3*time.Second))
+	b.event(api.Progress{Step: "warning", Name: "dev/x", Message: "device"}, at(3*time.Second))
 	b.end()
 	want = []string{"base python found, 0ms", "packages lxml 5.3.0, 9.1MB, 3.0s", "warning dev/x device"}
 	if diff := cmp.Diff(want, s.lines); diff != "" {

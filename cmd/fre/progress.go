@@ -81,7 +81,7 @@ type progress struct {
 	bars *bars      // nil: plain lines
 }
 
-func (p *progress) event(e api.Event) {
+func (p *progress) event(e api.Progress) {
 	if e.Step == stepWarning {
 		line := strings.TrimRight("warning "+command.Printable(e.Name)+", "+command.Printable(e.Message), " ,")
 		if !slices.Contains(p.warnings, line) {
@@ -90,7 +90,7 @@ func (p *progress) event(e api.Event) {
 	}
 	switch {
 	case p.json:
-		p.line(api.BuildLine{Event: &e})
+		p.line(api.BuildLine{Progress: &e})
 	case p.quiet:
 	case p.bars != nil:
 		p.bars.event(e, time.Now())
@@ -101,7 +101,7 @@ func (p *progress) event(e api.Event) {
 
 // log prints a line when a part begins, when it ends, and when its message changes. A log shows no
 // percentages.
-func (p *progress) log(e api.Event, now time.Time) {
+func (p *progress) log(e api.Progress, now time.Time) {
 	part, begun, news := p.plain.add(e, now)
 	switch {
 	case e.End, e.Step == stepWarning:

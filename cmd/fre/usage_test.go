@@ -34,7 +34,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 
 func TestStatsStream(t *testing.T) {
 	e := servertest.New()
-	if _, err := e.Base(t.Context(), "native", func(image.Event) {}); err != nil {
+	if _, err := e.Base(t.Context(), "native", func(image.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := e.CreateContainer(t.Context(), engine.ContainerConfig{Image: "native", Name: "web"})

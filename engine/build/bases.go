@@ -58,7 +58,7 @@ func (b bases) find(ref string, pinned store.Digest) (img *store.Image, digest s
 }
 
 // Pull implements image.Images.
-func (b bases) Pull(ctx context.Context, ref string, pinned store.Digest, report func(image.Event)) (*store.Image, store.Digest, error) {
+func (b bases) Pull(ctx context.Context, ref string, pinned store.Digest, report func(image.Progress)) (*store.Image, store.Digest, error) {
 	img, digest, ref, err := b.find(ref, pinned)
 	if err != nil || img != nil {
 		return img, digest, err
@@ -101,7 +101,7 @@ func (b bases) Resolve(ctx context.Context, ref string, pinned store.Digest) (st
 }
 
 // Take implements image.Images.
-func (b bases) Take(ctx context.Context, name string, report func(image.Event)) (*store.Image, error) {
+func (b bases) Take(ctx context.Context, name string, report func(image.Progress)) (*store.Image, error) {
 	auth, err := login(ctx, name)
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func knownAs(img *store.Image, name string) store.Digest {
 }
 
 // Load implements image.Images.
-func (b bases) Load(ctx context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error) {
+func (b bases) Load(ctx context.Context, r io.Reader, report func(image.Progress)) ([]*store.Image, error) {
 	o := b.l.travel(report)
 	o.Nameless = true
 	return oci.Load(ctx, b.l.store, r, o)

@@ -31,7 +31,7 @@ func (l *Library) Template(dir *os.Root) (*template.Template, error) {
 // Build makes an image of t, the template in dir, when the tenant's turn has come. It returns the
 // image and the lock to write beside the template. One goroutine at a time calls report. Errors:
 // those of the builder, *[live.QuotaError], [ErrBuildTime].
-func (l *Library) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (img *store.Image, lock *image.Lock, err error) {
+func (l *Library) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Progress)) (img *store.Image, lock *image.Lock, err error) {
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		return l.Building(ctx, t.Tenant, t.ID, report, func(ctx context.Context) error {
 			img, lock, err = l.cfg.Builder.Build(ctx, dir, t, report)
@@ -50,7 +50,7 @@ func (l *Library) Build(ctx context.Context, dir *os.Root, t *template.Template,
 func (l *Library) Hold() (release func()) { return l.store.Hold() }
 
 // Base builds the named base environment, or finds it in the store.
-func (l *Library) Base(ctx context.Context, name string, report func(image.Event)) (img *store.Image, err error) {
+func (l *Library) Base(ctx context.Context, name string, report func(image.Progress)) (img *store.Image, err error) {
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		l.cache.mu.RLock()
 		defer l.cache.mu.RUnlock()

@@ -104,7 +104,7 @@ func (l *Library) beginBuild(ctx context.Context, tenant string, waits func(befo
 
 // Building waits for its turn and runs a tenant's build, unless the tenant has reached its quota
 // of images. name is for reports. The context of build admits every new image (Admitting).
-func (l *Library) Building(ctx context.Context, tenant, name string, report func(image.Event), build func(context.Context) error) error {
+func (l *Library) Building(ctx context.Context, tenant, name string, report func(image.Progress), build func(context.Context) error) error {
 	if err := l.CheckImages(tenant); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (l *Library) Building(ctx context.Context, tenant, name string, report func
 	done, err := l.beginBuild(ctx, tenant, func(before int) {
 		waited = true
 		if report != nil {
-			report(image.Event{Step: "wait", Name: name, Message: fmt.Sprintf("tenant %s runs %d builds, the most allowed; builds ahead in the queue: %d", tenant, l.mostBuilds(tenant), before)})
+			report(image.Progress{Step: "wait", Name: name, Message: fmt.Sprintf("tenant %s runs %d builds, the most allowed; builds ahead in the queue: %d", tenant, l.mostBuilds(tenant), before)})
 		}
 	})
 	if err != nil {
@@ -120,7 +120,7 @@ func (l *Library) Building(ctx context.Context, tenant, name string, report func
 	}
 	defer done()
 	if waited && report != nil {
-		report(image.Event{Step: "wait", Name: name, End: true})
+		report(image.Progress{Step: "wait", Name: name, End: true})
 	}
 	most := cmp.Or(l.cfg.BuildTime, buildTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%w: more than %s", ErrBuildTime, most))

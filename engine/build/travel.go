@@ -19,7 +19,7 @@ import (
 
 // Load stores the images of an archive, from docker save or an OCI layout. report is called from
 // one goroutine at a time. Errors: those of [oci.Load].
-func (l *Library) Load(ctx context.Context, r io.Reader, report func(image.Event)) (images []*store.Image, err error) {
+func (l *Library) Load(ctx context.Context, r io.Reader, report func(image.Progress)) (images []*store.Image, err error) {
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		return l.writing(ctx, func(ctx context.Context) error {
 			images, err = oci.Load(ctx, l.store, r, l.travel(report))
@@ -56,7 +56,7 @@ func (l *Library) DiffIDs(ctx context.Context, img *store.Image) (ids []store.Di
 
 // Import makes an image from a plain archive of a file system. Import sets o.Options. Errors:
 // those of [oci.Import].
-func (l *Library) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (img *store.Image, err error) {
+func (l *Library) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, report func(image.Progress)) (img *store.Image, err error) {
 	o.Options = l.travel(report)
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		return l.writing(ctx, func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func (l *Library) Import(ctx context.Context, r io.Reader, o oci.ImportOptions, 
 
 // Pull pulls an image from its registry. auth may be nil (oci.RegistryOptions), platform empty.
 // Errors: those of [oci.Pull].
-func (l *Library) Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Event)) (img *store.Image, remote oci.Remote, err error) {
+func (l *Library) Pull(ctx context.Context, ref, platform string, auth *oci.Auth, report func(image.Progress)) (img *store.Image, remote oci.Remote, err error) {
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		l.cache.mu.RLock()
 		defer l.cache.mu.RUnlock()
@@ -132,7 +132,7 @@ func (l *Library) PullFor(ctx context.Context, tenant, ref string) (img *store.I
 
 // Push pushes the image ref to the registry in its name, or under the name to unless to is empty.
 // Push sets o.RegistryOptions. Errors: those of [oci.Push], fs.ErrNotExist.
-func (l *Library) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Event)) (remote oci.Remote, err error) {
+func (l *Library) Push(ctx context.Context, ref, to string, auth *oci.Auth, o oci.PushOptions, report func(image.Progress)) (remote oci.Remote, err error) {
 	err = l.cfg.Life.While(ctx, func(ctx context.Context) error {
 		img, name, err := l.store.Find(ref)
 		if err != nil {
@@ -194,11 +194,11 @@ func (l *Library) History(ref string) ([]oci.Step, error) {
 	return oci.History(l.store, img)
 }
 
-func (l *Library) travel(report func(image.Event)) oci.Options {
+func (l *Library) travel(report func(image.Progress)) oci.Options {
 	return oci.Options{Limits: l.cfg.ImageLimits, Report: report}
 }
 
-func (l *Library) registry(ctx context.Context, auth *oci.Auth, report func(image.Event)) oci.RegistryOptions {
+func (l *Library) registry(ctx context.Context, auth *oci.Auth, report func(image.Progress)) oci.RegistryOptions {
 	o := oci.RegistryOptions{
 		Options: l.travel(report), Auth: auth, Insecure: l.cfg.InsecureRegistries, Cache: filepath.Join(l.cachePath(), "blobs"),
 	}

@@ -152,7 +152,7 @@ func (j *job) spool(ctx context.Context, r io.Reader) (_ *archive, err error) {
 			a.remove()
 		}
 	}()
-	j.event(image.Event{Step: "read"})
+	j.event(image.Progress{Step: "read"})
 	t := tar.NewReader(plain)
 	left := j.limits.Bytes
 	for n := 0; ; n++ {

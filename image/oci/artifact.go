@@ -138,7 +138,7 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 	if err := g.Wait(); err != nil {
 		return nil, reason(ctx, err)
 	}
-	j.event(image.Event{Step: "link", Name: a.manifest.Name + ":" + a.manifest.Version})
+	j.event(image.Progress{Step: "link", Name: a.manifest.Name + ":" + a.manifest.Version})
 	before := j.store.Images()
 	img, err := j.store.TakeImage(ctx, a.manifest, !j.trusted)
 	switch {
@@ -161,11 +161,11 @@ func (j *job) take(ctx context.Context, a *artifact, names []string) (*store.Ima
 func (j *job) part(ctx context.Context, p store.Part, l blob) error {
 	title := partTitle(p)
 	if j.store.HasTree(p.Tree) {
-		j.event(image.Event{Step: "layer", Name: title, Message: "already here", End: true})
+		j.event(image.Progress{Step: "layer", Name: title, Message: "already here", End: true})
 		return nil
 	}
 	err := l.read(ctx, func(r io.Reader) error {
-		progress := &progress{r: r, j: j, e: image.Event{Step: "layer", Name: title, Message: "unpack", Total: l.size, Unit: image.UnitBytes}}
+		progress := &progress{r: r, j: j, e: image.Progress{Step: "layer", Name: title, Message: "unpack", Total: l.size, Unit: image.UnitBytes}}
 		if err := j.unpackPart(ctx, p.Tree, progress); err != nil {
 			return err
 		}

@@ -168,7 +168,7 @@ func TestArtifact(t *testing.T) {
 
 	// A push from the second store sends the same manifest and packs no part again.
 	var steps []string
-	on, err := Push(t.Context(), other, got, w.host+"/team/fn:3", PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Event) {
+	on, err := Push(t.Context(), other, got, w.host+"/team/fn:3", PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Progress) {
 		if e.Step == "layer" {
 			steps = append(steps, e.Message)
 		}

@@ -37,7 +37,7 @@ func crashChild(dir, archive, ref string) error {
 	if err != nil {
 		return err
 	}
-	o := Options{Report: func(e image.Event) { fmt.Println(e.Step, e.Message) }}
+	o := Options{Report: func(e image.Progress) { fmt.Println(e.Step, e.Message) }}
 	if ref != "" {
 		_, _, err = Pull(context.Background(), s, ref, PullOptions{RegistryOptions: RegistryOptions{Options: o}})
 	} else {

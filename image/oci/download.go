@@ -302,7 +302,7 @@ func (x *download) again(err error) error {
 	if x.failed++; x.failed >= retries {
 		return fmt.Errorf("%w: the connection broke %d times in a row; pull again to continue the download", registryError(x.repository, err), x.failed)
 	}
-	x.j.event(image.Event{Step: "warning", Name: short(store.Digest(x.d.Digest.String())), Message: fmt.Sprintf("the connection broke after %d of %d bytes: trying again", x.at, x.d.Size)})
+	x.j.event(image.Progress{Step: "warning", Name: short(store.Digest(x.d.Digest.String())), Message: fmt.Sprintf("the connection broke after %d of %d bytes: trying again", x.at, x.d.Size)})
 	return x.pause(x.ctx, backoff(x.failed-1))
 }
 

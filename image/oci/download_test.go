@@ -188,7 +188,7 @@ func TestGivenUp(t *testing.T) {
 			var first, whole atomic.Int64
 			other := openStore(t)
 			o := PullOptions{RegistryOptions: RegistryOptions{Cache: filepath.Join(t.TempDir(), "blobs")}}
-			o.Report = func(e image.Event) {
+			o.Report = func(e image.Progress) {
 				if e.Step == "layer" && e.Message == "done" {
 					whole.Add(1)
 				}

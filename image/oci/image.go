@@ -83,7 +83,7 @@ func (j *job) manifest(ctx context.Context, src source) (m store.Manifest, err e
 
 // put makes the image, without a name.
 func (j *job) put(ctx context.Context, m store.Manifest) (*store.Image, error) {
-	j.event(image.Event{Step: "link", Name: m.Parts[len(m.Parts)-1].Name})
+	j.event(image.Progress{Step: "link", Name: m.Parts[len(m.Parts)-1].Name})
 	img, err := j.store.PutImage(ctx, m)
 	if errors.Is(err, store.ErrConflict) {
 		err = fmt.Errorf("%w: conflict with a directory of every sandbox: %w", ErrLayer, err)
@@ -94,12 +94,12 @@ func (j *job) put(ctx context.Context, m store.Manifest) (*store.Image, error) {
 // layer finds the layer in the store, or unpacks it.
 func (j *job) layer(ctx context.Context, want store.Digest, l blob) (store.Part, error) {
 	if p, ok := j.store.Part(layerKey(want)); ok {
-		j.event(image.Event{Step: "layer", Name: short(want), Message: "already here", End: true})
+		j.event(image.Progress{Step: "layer", Name: short(want), Message: "already here", End: true})
 		return p, nil
 	}
 	var p store.Part
 	err := l.read(ctx, func(r io.Reader) (err error) {
-		progress := &progress{r: r, j: j, e: image.Event{Step: "layer", Name: short(want), Message: "unpack", Total: l.size, Unit: image.UnitBytes}}
+		progress := &progress{r: r, j: j, e: image.Progress{Step: "layer", Name: short(want), Message: "unpack", Total: l.size, Unit: image.UnitBytes}}
 		if p, err = j.unpack(ctx, progress); err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func readConfig(s *store.Store, tree store.Digest) ([]byte, error) {
 type progress struct {
 	r    io.Reader
 	j    *job
-	e    image.Event
+	e    image.Progress
 	last int64
 }
 

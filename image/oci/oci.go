@@ -86,7 +86,7 @@ type Options struct {
 	Nameless bool
 	// Report receives progress, from one goroutine at a time; may be nil. Steps: "read", "layer",
 	// "warning", "link", "push", "verify".
-	Report func(image.Event)
+	Report func(image.Progress)
 }
 
 // maxJSON bounds each manifest and configuration, as registries do.
@@ -105,7 +105,7 @@ type job struct {
 	bytes, entries, names atomic.Int64 // unpacked until now
 
 	mu     sync.Mutex // guards report and warned
-	report func(image.Event)
+	report func(image.Progress)
 	warned map[string]int
 }
 
@@ -114,7 +114,7 @@ func newJob(s *store.Store, o Options) *job {
 	return &job{store: s, limits: o.Limits, report: o.Report, warned: map[string]int{}}
 }
 
-func (j *job) event(e image.Event) {
+func (j *job) event(e image.Progress) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.report != nil {
@@ -128,7 +128,7 @@ func (j *job) warn(kind, path string) {
 	defer j.mu.Unlock()
 	const most = 3
 	if j.warned[kind]++; j.report != nil && j.warned[kind] <= most {
-		j.report(image.Event{Step: "warning", Name: path, Message: kind})
+		j.report(image.Progress{Step: "warning", Name: path, Message: kind})
 	}
 }
 

@@ -307,7 +307,7 @@ func TestLoadAgain(t *testing.T) {
 	load := func(archive []byte) (*store.Image, []string) {
 		t.Helper()
 		var steps []string
-		images, err := Load(t.Context(), s, bytes.NewReader(archive), Options{Report: func(e image.Event) {
+		images, err := Load(t.Context(), s, bytes.NewReader(archive), Options{Report: func(e image.Progress) {
 			if e.Step == "layer" {
 				steps = append(steps, e.Message)
 			}

@@ -86,7 +86,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 	if err != nil {
 		return Remote{}, err
 	}
-	j.event(image.Event{Step: "push", Name: r.Name()})
+	j.event(image.Progress{Step: "push", Name: r.Name()})
 	if err := remote.Write(r, final, o.pushing(ctx, r)...); err != nil {
 		return Remote{}, registryError(r.Context(), err)
 	}
@@ -105,7 +105,7 @@ func push(ctx context.Context, s *store.Store, img *store.Image, ref string, o P
 			if ctx.Err() != nil {
 				return Remote{}, err
 			}
-			j.event(image.Event{Step: "warning", Name: r.Name(), Message: "pushed, without a bill of materials: " + err.Error()})
+			j.event(image.Progress{Step: "warning", Name: r.Name(), Message: "pushed, without a bill of materials: " + err.Error()})
 		}
 	}
 	return known, tagRemote(ctx, s, img, r, known)
@@ -231,10 +231,10 @@ func (j *job) pushable(ctx context.Context, out *outgoing, dir string, there fun
 		g.Go(func() error {
 			if d, ok := j.recall(l); ok && there(gctx, d) {
 				layers[i] = &packedLayer{Descriptor: d}
-				j.event(image.Event{Step: "layer", Name: l.title, Message: "already in the registry", End: true})
+				j.event(image.Progress{Step: "layer", Name: l.title, Message: "already in the registry", End: true})
 				return nil
 			}
-			j.event(image.Event{Step: "layer", Name: l.title, Message: "pack", Total: l.size, Unit: image.UnitBytes})
+			j.event(image.Progress{Step: "layer", Name: l.title, Message: "pack", Total: l.size, Unit: image.UnitBytes})
 			var err error
 			layers[i], err = packLayer(gctx, l, filepath.Join(dir, strconv.Itoa(i)))
 			return err

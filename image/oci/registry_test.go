@@ -147,7 +147,7 @@ func TestPushPull(t *testing.T) {
 	// A second push sends nothing, and the manifest is the same.
 	w.count("", "")
 	var steps []string
-	again, err := Push(t.Context(), other, img, name, PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Event) {
+	again, err := Push(t.Context(), other, img, name, PushOptions{RegistryOptions: RegistryOptions{Options: Options{Report: func(e image.Progress) {
 		if e.Step == "layer" {
 			steps = append(steps, e.Message)
 		}
@@ -530,7 +530,7 @@ func TestLoadCanceled(t *testing.T) {
 	s := openStore(t)
 	one, two := twoLayers(t)
 	archive := dockerArchive(t, configFor(t, one, two), nil, one, two)
-	_, err := Load(ctx, s, bytes.NewReader(archive), Options{Report: func(e image.Event) {
+	_, err := Load(ctx, s, bytes.NewReader(archive), Options{Report: func(e image.Progress) {
 		if e.Step == "layer" {
 			cancel(gaveUp)
 		}

@@ -437,12 +437,12 @@ func (a *archiveWriter) image(o *outgoing) error {
 		if err != nil {
 			return err
 		}
-		a.j.event(image.Event{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size, Unit: image.UnitBytes})
+		a.j.event(image.Progress{Step: "layer", Name: short(l.diff), Message: "pack", Total: l.size, Unit: image.UnitBytes})
 		name := blobPath(desc.Digest)
 		if err := a.blob(name, l.size, func(w io.Writer) error { return l.write(a.ctx, w) }); err != nil {
 			return err
 		}
-		a.j.event(image.Event{Step: "layer", Name: short(l.diff), Done: l.size, Total: l.size, Unit: image.UnitBytes, End: true})
+		a.j.event(image.Progress{Step: "layer", Name: short(l.diff), Done: l.size, Total: l.size, Unit: image.UnitBytes, End: true})
 		m.Layers = append(m.Layers, desc)
 		d.Layers = append(d.Layers, name)
 	}

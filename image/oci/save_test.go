@@ -78,7 +78,7 @@ func TestSaveGivesTheSame(t *testing.T) {
 	odd := oddLayer(t, 100_000)
 	config := configFor(t, one, two, odd)
 	var warnings []string
-	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, config, []string{"app:1", "app:2"}, one, gzipped(t, two), odd)), Options{Report: func(e image.Event) {
+	images, err := Load(t.Context(), s, bytes.NewReader(dockerArchive(t, config, []string{"app:1", "app:2"}, one, gzipped(t, two), odd)), Options{Report: func(e image.Progress) {
 		if e.Step == "warning" {
 			warnings = append(warnings, e.Name+": "+e.Message[:17])
 		}

@@ -59,7 +59,7 @@ func (o PullOptions) verify(ctx context.Context, j *job, puller *remote.Puller, 
 	for _, d := range slices.Compact(digests) {
 		key, err := o.signed(ctx, puller, r.Context(), d, rule.Keys, repository)
 		if err == nil {
-			j.event(image.Event{Step: "verify", Name: r.Name(), Message: "signed by " + key.Name})
+			j.event(image.Progress{Step: "verify", Name: r.Name(), Message: "signed by " + key.Name})
 			return true, nil
 		}
 		if !errors.Is(err, ErrSignature) {

@@ -54,7 +54,7 @@ func TestImportTolerant(t *testing.T) {
 			s := openStore(t)
 			layer := pack(t, c.layer...)
 			var warnings []string
-			img, err := Import(t.Context(), s, bytes.NewReader(layer), ImportOptions{Name: "odd:1", Options: Options{Report: func(e image.Event) {
+			img, err := Import(t.Context(), s, bytes.NewReader(layer), ImportOptions{Name: "odd:1", Options: Options{Report: func(e image.Progress) {
 				if e.Step == "warning" {
 					warnings = append(warnings, e.Message)
 				}

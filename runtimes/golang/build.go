@@ -92,7 +92,7 @@ func (r Runtime) BuildCode(ctx context.Context, s *image.Step, t *template.Templ
 		return "", err
 	}
 
-	s.Report(image.Event{Step: "code", Name: t.ID, Message: "go build"})
+	s.Report(image.Progress{Step: "code", Name: t.ID, Message: "go build"})
 	if words, err := compile(ctx, s, b, goroot, workspace, dir); err != nil {
 		return "", buildFault(err, t, words)
 	}

@@ -44,7 +44,7 @@ func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (s
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, Message: "fetch"})
+	step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, Message: "fetch"})
 	rootfs, err := step.Tools(ctx, "python", tools...)
 	if err != nil {
 		return "", err
@@ -75,7 +75,7 @@ func (p Program) Fetch(ctx context.Context, step *image.Step, tools []string) (s
 	if err := keep(ctx, root, p.Keep, dir); err != nil {
 		return "", fmt.Errorf("keep %s %s: %w", p.Name, p.Version, err)
 	}
-	step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, End: true})
+	step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, End: true})
 	return dir, b.Remove()
 }
 

@@ -136,7 +136,7 @@ func projectSources(s *image.Step, b *install.Bench, code *os.Root, text []byte,
 		return unit{}, &template.FieldError{Field: "base", Message: fmt.Sprintf("%s is of Java %d, and the base has Java %d: take the base of a later release (java:trixie), or lower maven.compiler.release", pomFile, m.release, have)}
 	}
 	if m.parent {
-		s.Report(image.Event{Step: "warning", Name: pomFile, Message: "FRE ignores plugins of the parent project"})
+		s.Report(image.Progress{Step: "warning", Name: pomFile, Message: "FRE ignores plugins of the parent project"})
 	}
 	// Maven's default keeps no parameter names; with the names more frameworks work. There is
 	// nothing at /work/none, so javac ignores source in jars.

@@ -71,7 +71,7 @@ func compiler(ctx context.Context, s *image.Step, jdk string) (dir string, err e
 	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) { // the directory appears whole
 		return dir, err
 	}
-	s.Report(image.Event{Step: "code", Name: "javac", Message: "prepare"})
+	s.Report(image.Progress{Step: "code", Name: "javac", Message: "prepare"})
 	aside, err := os.MkdirTemp(programs, ".javac-")
 	if err != nil {
 		return "", err

@@ -59,7 +59,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 				return nil, nil
 			}
 		}
-		s.Report(image.Event{Step: "packages", Message: "resolve"})
+		s.Report(image.Progress{Step: "packages", Message: "resolve"})
 		parts, provided, err := site.fetch(ctx, of)
 		if err != nil {
 			return nil, err
@@ -86,7 +86,7 @@ func (r Site) Packages(ctx context.Context, s *image.Step, t *template.Template,
 			requests[i] += ":" + classifier
 		}
 	}
-	s.Report(image.Event{Step: "packages", Message: "install", Total: int64(len(parts))})
+	s.Report(image.Progress{Step: "packages", Message: "install", Total: int64(len(parts))})
 	jars, _, err := site.fetch(ctx, resolution{pom: project(requests, true), shared: true, locked: all})
 	if err != nil {
 		return nil, err
@@ -268,7 +268,7 @@ func (s *site) fetch(ctx context.Context, of resolution) (jars, provided []jarPa
 			return nil, nil, err
 		}
 		jars = append(jars, jarPart{p, part})
-		s.step.Report(image.Event{Step: "packages", Name: j.name + " " + j.version, Done: int64(n + 1), Total: int64(len(found))})
+		s.step.Report(image.Progress{Step: "packages", Name: j.name + " " + j.version, Done: int64(n + 1), Total: int64(len(found))})
 	}
 	return jars[:needed], jars[needed:], nil
 }

@@ -28,10 +28,10 @@ func (s *site) warn(l *packageLock, places []string) error {
 			if s.engineStrict() {
 				return &template.FieldError{Field: "packages.npm", Message: fmt.Sprintf("%s %s %s (engine-strict)", p.name(place), p.Version, words)}
 			}
-			s.step.Report(image.Event{Step: "warning", Name: p.name(place) + " " + p.Version, Message: words})
+			s.step.Report(image.Progress{Step: "warning", Name: p.name(place) + " " + p.Version, Message: words})
 		}
 		if p.InstallScript && !slices.Contains(s.allowed, p.name(place)) {
-			s.step.Report(image.Event{Step: "warning", Name: p.name(place), Message: "has an install script that FRE did not run: if the package needs the script, add the package to packages.npm_scripts"})
+			s.step.Report(image.Progress{Step: "warning", Name: p.name(place), Message: "has an install script that FRE did not run: if the package needs the script, add the package to packages.npm_scripts"})
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ func TestWarnFromLock(t *testing.T) {
 		var got []string
 		s := &site{allowed: []string{"ran"}, step: &image.Step{
 			Debian: map[string]string{"nodejs": "18.20.4+dfsg-1~deb12u1"},
-			Report: func(e image.Event) { got = append(got, e.Step+" "+e.Name+" "+e.Message) },
+			Report: func(e image.Progress) { got = append(got, e.Step+" "+e.Name+" "+e.Message) },
 		}}
 		if err := s.warn(&l, l.places()); err != nil {
 			t.Fatal(err)

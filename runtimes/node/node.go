@@ -167,7 +167,7 @@ func (Site) ProgramDirs() []string { return []string{"/" + programsAt} }
 func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Template, lock *image.Lock) ([]store.Part, error) {
 	site := &site{step: step, tools: r.Tools, compilers: r.Compilers, patience: cmp.Or(r.Patience, 10*time.Minute)}
 	if lock.NPM == nil {
-		step.Report(image.Event{Step: "packages", Message: "resolve"})
+		step.Report(image.Progress{Step: "packages", Message: "resolve"})
 		m, raw, err := site.request(t.Packages.Of("npm"))
 		if err == nil && raw == nil {
 			if err := image.Offline(ctx, "an answer to packages.npm"); err != nil {
@@ -472,7 +472,7 @@ func (s *site) install(ctx context.Context, l *packageLock, places []string) ([]
 		return nil, err
 	}
 	defer from.close()
-	s.step.Report(image.Event{Step: "packages", Message: "install"})
+	s.step.Report(image.Progress{Step: "packages", Message: "install"})
 	var (
 		mu      sync.Mutex
 		made    = map[string]store.Part{}
@@ -543,7 +543,7 @@ func (s *site) put(ctx context.Context, from *registries, counter *install.Count
 	if err := s.step.Store.PutPart(ctx, p.key(place), part); err != nil {
 		return store.Part{}, fail(err)
 	}
-	s.step.Report(image.Event{Step: "packages", Name: shown, End: true})
+	s.step.Report(image.Progress{Step: "packages", Name: shown, End: true})
 	return part, nil
 }
 

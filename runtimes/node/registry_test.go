@@ -260,7 +260,7 @@ func TestGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := openStore(t)
-	s := &site{step: &image.Step{Store: st, Scratch: t.TempDir(), Settings: image.Settings{NpmRC: rc}, Report: func(e image.Event) {
+	s := &site{step: &image.Step{Store: st, Scratch: t.TempDir(), Settings: image.Settings{NpmRC: rc}, Report: func(e image.Progress) {
 		if e.Step == "packages" && e.End {
 			whole <- struct{}{}
 		}

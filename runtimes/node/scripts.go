@@ -307,11 +307,11 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 		return part, install.Unpacked(err, "npm", shown)
 	}
 	if len(list) == 0 {
-		s.step.Report(image.Event{Step: "warning", Name: locked.name(p.place), Message: "is named in packages.npm_scripts and has no install script"})
+		s.step.Report(image.Progress{Step: "warning", Name: locked.name(p.place), Message: "is named in packages.npm_scripts and has no install script"})
 		part.Tree = tree
 		return part, s.step.Store.PutPart(ctx, p.key, part)
 	}
-	s.step.Report(image.Event{Step: "packages", Name: shown, Message: "run install scripts"})
+	s.step.Report(image.Progress{Step: "packages", Name: shown, Message: "run install scripts"})
 	tools := s.tools
 	if gyp {
 		tools = slices.Concat(tools, s.compilers)
@@ -345,7 +345,7 @@ func (s *site) build(ctx context.Context, l *packageLock, places []string, p scr
 	if err != nil {
 		return part, install.Unpacked(err, "npm", shown)
 	}
-	s.step.Report(image.Event{Step: "packages", Name: shown, End: true})
+	s.step.Report(image.Progress{Step: "packages", Name: shown, End: true})
 	return part, b.Remove()
 }
 

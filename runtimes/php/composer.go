@@ -300,7 +300,7 @@ func (s *site) run(ctx context.Context, root map[string]any, pinned bool) (*inst
 			}
 		}
 	}
-	s.step.Report(image.Event{Step: "packages", Name: "composer", Message: verb})
+	s.step.Report(image.Progress{Step: "packages", Name: "composer", Message: verb})
 	program := ""
 	if s.step.Dir != nil {
 		program = s.step.Dir.Name()

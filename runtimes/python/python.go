@@ -299,7 +299,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 		if err := image.Offline(ctx, "an answer to packages.pip"); err != nil {
 			return nil, err
 		}
-		step.Report(image.Event{Step: "packages", Message: "resolve"})
+		step.Report(image.Progress{Step: "packages", Message: "resolve"})
 		packages, err := site.resolve(ctx, t.Packages.Of("pip"))
 		if err != nil {
 			return nil, err

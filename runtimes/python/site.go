@@ -174,7 +174,7 @@ func (s *site) resolve(ctx context.Context, r *template.Requests) ([]image.Locke
 		built[normalName(p.Name)] = p
 	}
 	for _, m := range yanked.FindAllStringSubmatch(words, -1) {
-		s.step.Report(image.Event{Step: "warning", Name: m[1], Message: m[0]})
+		s.step.Report(image.Progress{Step: "warning", Name: m[1], Message: m[0]})
 	}
 	out, err := b.Read("requirements.txt")
 	if err != nil {
@@ -291,7 +291,7 @@ func (s *site) install(ctx context.Context, packages []image.LockedPackage, part
 		}
 		jobs = append(jobs, job{"/work/" + dir, "/work/" + name, index})
 	}
-	s.step.Report(image.Event{Step: "packages", Message: "install"})
+	s.step.Report(image.Progress{Step: "packages", Message: "install"})
 	var (
 		group, running = errgroup.WithContext(ctx)
 		installed      = make(chan int, len(missing))
@@ -337,7 +337,7 @@ func (s *site) store(ctx context.Context, b *install.Bench, packages []image.Loc
 				if parts[i], err = b.Put(ctx, s.key(p), part, outDir(i), skip); err != nil {
 					return install.Unpacked(err, "pip", p.Name+" "+p.Version)
 				}
-				s.step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, End: true})
+				s.step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, End: true})
 				return nil
 			})
 		}

@@ -67,7 +67,7 @@ func (s *site) fromSource(ctx context.Context, locked image.LockedPackage, speci
 		return locked, none, err
 	}
 	p := image.LockedPackage{Name: locked.Name, Version: found.Version, Hashes: []string{found.Hash}, Source: found.File, Requires: locked.Requires}
-	s.step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, Message: "build from source"})
+	s.step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, Message: "build from source"})
 	tools := s.tools
 	if found.Native {
 		tools = slices.Concat(tools, s.compilers)
@@ -348,7 +348,7 @@ func (s *site) installWheel(ctx context.Context, p image.LockedPackage, made *in
 	if err != nil {
 		return store.Part{}, bad(err)
 	}
-	s.step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, End: true})
+	s.step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, End: true})
 	return part, nil
 }
 

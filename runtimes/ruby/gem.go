@@ -90,7 +90,7 @@ func (r Site) Packages(ctx context.Context, step *image.Step, t *template.Templa
 	if lock.Gem != nil {
 		job["pinned"] = lock.Gem.Packages
 	} else {
-		step.Report(image.Event{Step: "packages", Message: "resolve"})
+		step.Report(image.Progress{Step: "packages", Message: "resolve"})
 		q, err := g.request(ctx, t.Packages.Of("gem"))
 		if err != nil {
 			return nil, err
@@ -277,7 +277,7 @@ func (g *gems) install(ctx context.Context, fetched *install.Bench, list []found
 			plain = append(plain, i)
 		}
 	}
-	g.step.Report(image.Event{Step: "packages", Message: "install"})
+	g.step.Report(image.Progress{Step: "packages", Message: "install"})
 	if len(plain) > 0 {
 		if err := g.unpack(ctx, fetched, g.step.Rootfs, list, plain, packages, parts, nil); err != nil {
 			return nil, err
@@ -288,7 +288,7 @@ func (g *gems) install(ctx context.Context, fetched *install.Bench, list []found
 		if err != nil {
 			return nil, err
 		}
-		g.step.Report(image.Event{Step: "packages", Name: list[i].Name + " " + list[i].Version, Message: "build"})
+		g.step.Report(image.Progress{Step: "packages", Name: list[i].Name + " " + list[i].Version, Message: "build"})
 		if err := g.unpack(ctx, fetched, rootfs, list, []int{i}, packages, parts, parts[:i]); err != nil {
 			return nil, err
 		}
@@ -338,7 +338,7 @@ func (g *gems) unpack(ctx context.Context, fetched *install.Bench, rootfs string
 		if parts[i], err = b.Put(ctx, g.key(p), part, fmt.Sprintf("out/%d", i), leftOut); err != nil {
 			return install.Unpacked(err, "gem", p.Name+" "+p.Version)
 		}
-		g.step.Report(image.Event{Step: "packages", Name: p.Name + " " + p.Version, End: true})
+		g.step.Report(image.Progress{Step: "packages", Name: p.Name + " " + p.Version, End: true})
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (e *Engine) Template(dir *os.Root) (*template.Template, error) {
 // packages select a failure: "no-such-package" fails like a resolver, "queue-full" as if too many
 // builds waited, "endless" as if the build took too long, and "slow" blocks until ctx ends. A locked
 // build fails without a lock.
-func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Event)) (*store.Image, *image.Lock, error) {
+func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, report func(image.Progress)) (*store.Image, *image.Lock, error) {
 	if o := image.OptionsOf(ctx); o.Locked {
 		if _, err := dir.Stat(image.LockFile); err != nil {
 			return nil, nil, &image.LockError{Drift: []string{"the file is missing"}}
@@ -84,17 +84,17 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 	if slices.Contains(t.Packages.Of("pip").List, "endless") {
 		return nil, nil, fmt.Errorf("%w: more than 1h0m0s", engine.ErrBuildTime)
 	}
-	report(image.Event{Step: "base", Name: t.Base, Message: "found", End: true})
+	report(image.Progress{Step: "base", Name: t.Base, Message: "found", End: true})
 	for _, p := range t.Packages.Of("pip").List {
 		if strings.HasPrefix(p, "no-such-package") {
 			return nil, nil, fmt.Errorf("resolve packages: %w", &image.ExitError{Args: []string{"uv"}, Status: 1, Output: "no-such-package was not found in the package registry"})
 		}
-		report(image.Event{Step: "packages", Name: p, Message: "unpack", Done: 25e6, Total: 100e6, Unit: image.UnitBytes})
+		report(image.Progress{Step: "packages", Name: p, Message: "unpack", Done: 25e6, Total: 100e6, Unit: image.UnitBytes})
 		if strings.HasPrefix(p, "slow") {
 			<-ctx.Done()
 			return nil, nil, context.Cause(ctx)
 		}
-		report(image.Event{Step: "packages", Name: p, End: true})
+		report(image.Progress{Step: "packages", Name: p, End: true})
 	}
 	hash := sha256.New()
 	img := &store.Image{Created: Epoch}
@@ -114,7 +114,7 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 	if err != nil {
 		return nil, nil, err
 	}
-	report(image.Event{Step: "link", Done: int64(img.Files), Total: int64(img.Files), Unit: image.UnitItems, End: true})
+	report(image.Progress{Step: "link", Done: int64(img.Files), Total: int64(img.Files), Unit: image.UnitItems, End: true})
 	return e.add(img, t, hash.Sum(nil)), &image.Lock{Version: 1, Base: image.LockedBase{Name: t.Base, Packages: map[string]string{}}}, nil
 }
 
@@ -123,11 +123,11 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 func (e *Engine) ForTenant(ctx context.Context) context.Context { return ctx }
 
 // Base makes an image with the base's name, and an image of the builder's tools.
-func (e *Engine) Base(_ context.Context, name string, report func(image.Event)) (*store.Image, error) {
+func (e *Engine) Base(_ context.Context, name string, report func(image.Progress)) (*store.Image, error) {
 	if !slices.Contains([]string{"python", "node", "native"}, name) {
 		return nil, fmt.Errorf("%q: %w", name, image.ErrUnknownBase)
 	}
-	report(image.Event{Step: "base", Name: name, Message: "unpacked"})
+	report(image.Progress{Step: "base", Name: name, Message: "unpacked"})
 	tools := sha256.Sum256([]byte("tools-" + name))
 	made := e.add(&store.Image{Created: Epoch, Size: 1 << 20, Files: 100}, &template.Template{ID: "tools-" + name, Version: "latest", Base: name, Tenant: "default"}, tools[:])
 	made.Config = encode(image.Config{Base: name, Protocol: image.ProtocolNone, Labels: map[string]string{image.LabelKind: image.KindTools}})

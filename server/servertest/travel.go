@@ -20,8 +20,8 @@ import (
 )
 
 // Load adds one image for each entry of the archive's manifest.json.
-func (e *Engine) Load(_ context.Context, r io.Reader, report func(image.Event)) ([]*store.Image, error) {
-	report(image.Event{Step: "read"})
+func (e *Engine) Load(_ context.Context, r io.Reader, report func(image.Progress)) ([]*store.Image, error) {
+	report(image.Progress{Step: "read"})
 	var list []struct{ RepoTags []string }
 	for t := tar.NewReader(r); ; {
 		h, err := t.Next()
@@ -75,8 +75,8 @@ func (e *Engine) Save(_ context.Context, w io.Writer, refs []string) error {
 }
 
 // Import accepts any nonempty input.
-func (e *Engine) Import(_ context.Context, r io.Reader, o oci.ImportOptions, report func(image.Event)) (*store.Image, error) {
-	report(image.Event{Step: "layer", Message: "unpack"})
+func (e *Engine) Import(_ context.Context, r io.Reader, o oci.ImportOptions, report func(image.Progress)) (*store.Image, error) {
+	report(image.Progress{Step: "layer", Message: "unpack"})
 	if n, err := io.Copy(io.Discard, r); err != nil || n == 0 {
 		return nil, fmt.Errorf("import: %w: empty", oci.ErrArchive)
 	}
@@ -90,7 +90,7 @@ func (e *Engine) Import(_ context.Context, r io.Reader, o oci.ImportOptions, rep
 
 // Pull succeeds for every image except names that end in "/none". Names that end in "/private" need
 // the login of "me".
-func (e *Engine) Pull(_ context.Context, ref, _ string, auth *oci.Auth, report func(image.Event)) (*store.Image, oci.Remote, error) {
+func (e *Engine) Pull(_ context.Context, ref, _ string, auth *oci.Auth, report func(image.Progress)) (*store.Image, oci.Remote, error) {
 	r, err := store.ParseReference(ref)
 	if err == nil {
 		err = r.Check()
@@ -103,7 +103,7 @@ func (e *Engine) Pull(_ context.Context, ref, _ string, auth *oci.Auth, report f
 	case strings.HasSuffix(r.Name, "/private") && (auth == nil || auth.Username != "me" || auth.Password != "secret"):
 		return nil, oci.Remote{}, failure.Wrap(failure.Forbidden, fmt.Errorf("pull %s: %w: %w", ref, oci.ErrRegistry, fs.ErrPermission), "log in as yourself (docker login), or with --username and --password-stdin")
 	}
-	report(image.Event{Step: "layer", Name: "0123456789ab", Message: "done"})
+	report(image.Progress{Step: "layer", Name: "0123456789ab", Message: "done"})
 	img := e.come([]string{r.Name + ":" + cmp.Or(r.Version, "latest")})
 	return img, oci.Remote{Name: img.Names[0], Digest: img.Digest}, nil
 }
@@ -129,7 +129,7 @@ func (*Engine) AttachSignature(_ context.Context, ref string, payload []byte, si
 }
 
 // Push sends nothing. A registry whose name begins with "unreachable" cannot be reached.
-func (e *Engine) Push(_ context.Context, ref, to string, _ *oci.Auth, o oci.PushOptions, report func(image.Event)) (oci.Remote, error) {
+func (e *Engine) Push(_ context.Context, ref, to string, _ *oci.Auth, o oci.PushOptions, report func(image.Progress)) (oci.Remote, error) {
 	img, err := e.Image(ref)
 	if err != nil {
 		return oci.Remote{}, fmt.Errorf("push %s: %w", ref, err)
@@ -138,6 +138,6 @@ func (e *Engine) Push(_ context.Context, ref, to string, _ *oci.Auth, o oci.Push
 	if strings.HasPrefix(to, "unreachable") {
 		return oci.Remote{}, fmt.Errorf("push %s: %w cannot be reached", to, oci.ErrRegistry)
 	}
-	report(image.Event{Step: "push", Name: to})
+	report(image.Progress{Step: "push", Name: to})
 	return oci.Remote{Name: to, Digest: img.Digest}, nil
 }

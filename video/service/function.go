@@ -91,7 +91,7 @@ func (f *function) deploy(ctx context.Context) error {
 	}
 	f.log.InfoContext(ctx, "deploying the transcoder", "function", f.name, "locked", locked)
 	deploy := func() (*client.Built, error) {
-		return f.engine.Functions().DeployDir(ctx, dir, api.DeployRequest{Name: f.name, Replace: true}, nil, func(api.Event) {})
+		return f.engine.Functions().DeployDir(ctx, dir, api.DeployRequest{Name: f.name, Replace: true}, nil, func(api.Progress) {})
 	}
 	built, err := deploy()
 	var wire *api.Error
