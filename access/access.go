@@ -92,9 +92,10 @@ type Config struct {
 
 // Access is safe for concurrent use. Lock order: changing before mu.
 type Access struct {
-	cfg   Config
-	audit *audit
-	begun time.Time // origin of the limiters' clocks
+	cfg     Config
+	audit   *audit
+	secrets secretFiles
+	begun   time.Time // origin of the limiters' clocks
 
 	state    atomic.Pointer[state] // replaced as a whole, under mu
 	failures Addresses             // of failed authentication
@@ -102,13 +103,12 @@ type Access struct {
 
 	table   Table     // nil: the engine is not in a cluster
 	node    string    // name of this node in the cluster
-	shared  keyring   // keys of all nodes; nil: none
 	warnOwn sync.Once // logs once that other nodes' secrets cannot be opened
 
 	changing sync.Mutex // held during a change; taken before mu
 
 	mu      sync.Mutex
-	keys    keyring            // guarded by mu; a change also holds changing
+	keys    keyrings           // guarded by mu; a change also holds changing
 	making  map[string]*record // the tokens of the change being written to the table
 	used    bool               // some token has a LastUsed that is not on disk
 	caught  bool               // the table has been read completely
@@ -131,10 +131,10 @@ func (s *state) clone() *state {
 // Open reads the records in cfg.Dir, or creates them.
 func Open(cfg Config) (_ *Access, err error) {
 	cfg.setDefaults()
-	if err := makeDirs(cfg.Dir, filepath.Join(cfg.Dir, "secrets")); err != nil {
+	a := &Access{cfg: cfg, begun: time.Now(), secrets: secretFiles(filepath.Join(cfg.Dir, "secrets"))}
+	if err := makeDirs(cfg.Dir, string(a.secrets)); err != nil {
 		return nil, err
 	}
-	a := &Access{cfg: cfg, begun: time.Now()}
 	s, err := readState(a.file())
 	if err != nil {
 		return nil, err
@@ -147,11 +147,11 @@ func Open(cfg Config) (_ *Access, err error) {
 		}
 		a.oidc = append(a.oidc, i)
 	}
-	if a.keys, err = openKeys(cfg.KeyFile); err != nil {
+	if a.keys.own, err = openKeys(cfg.KeyFile); err != nil {
 		return nil, err
 	}
 	if cfg.SharedKeyFile != "" {
-		if a.shared, err = readKeys(cfg.SharedKeyFile); err != nil {
+		if a.keys.shared, err = readKeys(cfg.SharedKeyFile); err != nil {
 			return nil, err
 		}
 	}

@@ -73,7 +73,7 @@ func (a *Access) signer(id string) (*record, keyring) {
 	if t == nil || t.AccessKey == "" {
 		return nil, nil
 	}
-	return t, a.openers()
+	return t, a.keys.openers()
 }
 
 // AuthenticateSigned returns the signer of a request. verify checks the signature with the secret,
@@ -105,15 +105,15 @@ func (a *Access) AuthenticateSigned(id string, client netip.Addr, verify func(se
 func (a *Access) resealKeysLocked() error {
 	next, changed := a.state.Load().clone(), false
 	for id, t := range next.Tokens {
-		if !a.keys[1:].seals(t.Signing) { // sealed by the newest key, or by a key of all nodes
+		if !a.keys.own[1:].seals(t.Signing) { // sealed by the newest key, or by a key of all nodes
 			continue
 		}
-		secret, err := a.keys.open("", id, t.Signing)
+		secret, err := a.keys.own.open("", id, t.Signing)
 		if err != nil {
 			return fmt.Errorf("access key of token %s: %w", id, err)
 		}
 		c := *t
-		c.Signing, changed = a.keys.seal("", id, secret), true
+		c.Signing, changed = a.keys.own.seal("", id, secret), true
 		clear(secret)
 		next.Tokens[id] = &c
 	}

@@ -78,19 +78,25 @@ func (a *Access) PutSecret(tenant, name string, value []byte, mode PutMode) erro
 	a.changing.Lock()
 	defer a.changing.Unlock()
 	if a.sharesSecrets() {
-		return a.shareSecret(tenant, name, value, func() error { return a.checkPut(tenant, name, mode) })
+		return a.shareSecret(tenant, name, value, func() error { return a.secrets.checkPut(tenant, name, mode) })
 	}
-	if err := a.checkPut(tenant, name, mode); err != nil {
+	if err := a.secrets.checkPut(tenant, name, mode); err != nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.writeSecretLocked(tenant, name, a.sealers().seal(tenant, name, value))
+	return a.secrets.write(tenant, name, a.sealers().seal(tenant, name, value))
 }
 
-// checkPut returns an error if a secret may not be put; a.changing is held.
-func (a *Access) checkPut(tenant, name string, mode PutMode) error {
-	path := a.secretPath(tenant, name)
+// secretFiles is the path of the sealed secrets: a directory for each tenant with a file for each
+// secret. Access.changing guards the files.
+type secretFiles string
+
+func (s secretFiles) path(tenant, name string) string { return filepath.Join(string(s), tenant, name) }
+
+// checkPut returns an error if a secret may not be put.
+func (s secretFiles) checkPut(tenant, name string, mode PutMode) error {
+	path := s.path(tenant, name)
 	_, err := os.Lstat(path)
 	switch {
 	case mode == Create && err == nil:
@@ -112,8 +118,8 @@ func (a *Access) checkPut(tenant, name string, mode PutMode) error {
 	return nil
 }
 
-func (a *Access) writeSecretLocked(tenant, name string, sealed []byte) error {
-	path := a.secretPath(tenant, name)
+func (s secretFiles) write(tenant, name string, sealed []byte) error {
+	path := s.path(tenant, name)
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -131,9 +137,9 @@ func (a *Access) Secret(tenant, name string) ([]byte, error) {
 	}
 	for {
 		a.mu.Lock()
-		keys := a.openers()
+		keys := a.keys.openers()
 		a.mu.Unlock()
-		sealed, err := os.ReadFile(a.secretPath(tenant, name))
+		sealed, err := os.ReadFile(a.secrets.path(tenant, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("secret %q of tenant %s: %w", name, tenant, fs.ErrNotExist)
 		}
@@ -143,7 +149,7 @@ func (a *Access) Secret(tenant, name string) ([]byte, error) {
 		value, err := keys.open(tenant, name, sealed)
 		if errors.Is(err, errKey) {
 			a.mu.Lock()
-			changed := !bytes.Equal(a.keys[0].id[:], keys[0].id[:])
+			changed := !bytes.Equal(a.keys.own[0].id[:], keys[0].id[:])
 			a.mu.Unlock()
 			if changed {
 				continue // rotated meanwhile
@@ -161,7 +167,7 @@ func (a *Access) Secrets(tenant string) ([]Secret, error) {
 	if err := checkTenant(tenant); err != nil {
 		return nil, err
 	}
-	all, err := os.ReadDir(filepath.Join(a.cfg.Dir, "secrets", tenant))
+	all, err := os.ReadDir(a.secrets.path(tenant, ""))
 	if err != nil {
 		return nil, ignoreMissing(err)
 	}
@@ -172,7 +178,7 @@ func (a *Access) Secrets(tenant string) ([]Secret, error) {
 			continue
 		}
 		s := Secret{Name: e.Name(), Updated: info.ModTime().UTC(), Bytes: info.Size() - sealedSize}
-		if a.table != nil && a.shared == nil {
+		if a.table != nil && a.keys.shared == nil {
 			s.Node = a.node
 		}
 		out = append(out, s)
@@ -190,7 +196,7 @@ func (a *Access) RemoveSecret(tenant, name string) error {
 	}
 	a.changing.Lock()
 	defer a.changing.Unlock()
-	path := a.secretPath(tenant, name)
+	path := a.secrets.path(tenant, name)
 	if a.sharesSecrets() {
 		return a.shareSecret(tenant, name, nil, func() error {
 			_, err := os.Lstat(path)
@@ -208,10 +214,6 @@ func (a *Access) RemoveSecret(tenant, name string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-func (a *Access) secretPath(tenant, name string) string {
-	return filepath.Join(a.cfg.Dir, "secrets", tenant, name)
-}
-
 // RotateKey seals all secrets with a new key and forgets the old key. After a crash both keys exist
 // and the next Open continues. Secrets sealed by a key of all nodes stay unchanged.
 func (a *Access) RotateKey() error {
@@ -219,11 +221,11 @@ func (a *Access) RotateKey() error {
 	defer a.changing.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	keys := append(keyring{newKey()}, a.keys...)
+	keys := append(keyring{newKey()}, a.keys.own...)
 	if err := writeWhole(a.cfg.KeyFile, keys.encode()); err != nil {
 		return fmt.Errorf("write keys: %w", err)
 	}
-	a.keys = keys
+	a.keys.own = keys
 	return a.finishRotationLocked()
 }
 
@@ -239,11 +241,11 @@ func (a *Access) resealLocked(path string, d fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	if a.keys[:1].seals(sealed) || a.shared.seals(sealed) {
+	if a.keys.own[:1].seals(sealed) || a.keys.shared.seals(sealed) {
 		return nil
 	}
 	tenant := filepath.Base(filepath.Dir(path))
-	value, err := a.keys.open(tenant, d.Name(), sealed)
+	value, err := a.keys.own.open(tenant, d.Name(), sealed)
 	if err != nil {
 		return fmt.Errorf("secret %s of tenant %s: %w", d.Name(), tenant, err)
 	}
@@ -252,18 +254,17 @@ func (a *Access) resealLocked(path string, d fs.DirEntry) error {
 	if err != nil {
 		return err
 	}
-	if err := writeWhole(path, a.keys.seal(tenant, d.Name(), value)); err != nil {
+	if err := writeWhole(path, a.keys.own.seal(tenant, d.Name(), value)); err != nil {
 		return err
 	}
 	return os.Chtimes(path, time.Time{}, info.ModTime()) // the value is as old as before
 }
 
 func (a *Access) finishRotationLocked() error {
-	if len(a.keys) == 1 {
+	if len(a.keys.own) == 1 {
 		return nil
 	}
-	root := filepath.Join(a.cfg.Dir, "secrets")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(string(a.secrets), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !secretName.MatchString(d.Name()) {
 			return err
 		}
@@ -275,11 +276,11 @@ func (a *Access) finishRotationLocked() error {
 	if err != nil {
 		return fmt.Errorf("rotate key: %w", err)
 	}
-	keys := a.keys[:1:1]
+	keys := a.keys.own[:1:1]
 	if err := writeWhole(a.cfg.KeyFile, keys.encode()); err != nil {
 		return fmt.Errorf("write keys: %w", err)
 	}
-	a.keys = keys
+	a.keys.own = keys
 	return nil
 }
 
@@ -372,15 +373,57 @@ func parseKeys(raw []byte) (keyring, error) {
 	return r, nil
 }
 
-// sealers returns the keys that seal new values; openers returns all keys.
-func (a *Access) sealers() keyring {
-	if a.sharesSecrets() {
-		return a.shared
-	}
-	return a.keys
+// keyrings are the keys of secrets. Access.mu guards them; a change also holds Access.changing.
+type keyrings struct {
+	own    keyring // keys of this node
+	shared keyring // keys of all nodes; nil: none
 }
 
-func (a *Access) openers() keyring { return slices.Concat(a.keys, a.shared) }
+// openers returns all keys.
+func (k keyrings) openers() keyring { return slices.Concat(k.own, k.shared) }
+
+// reseal seals a sealed value anew with the newest key of all nodes.
+func (k keyrings) reseal(tenant, name string, sealed []byte) ([]byte, error) {
+	if k.shared[:1].seals(sealed) {
+		return sealed, nil
+	}
+	value, err := k.openers().open(tenant, name, sealed)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(value)
+	return k.shared.seal(tenant, name, value), nil
+}
+
+// outdated reports whether another key than the newest of all nodes seals the value, which may be
+// nil.
+func (k keyrings) outdated(sealed []byte) bool {
+	return sealed != nil && k.shared != nil && !k.shared[:1].seals(sealed)
+}
+
+// opens checks that the key of all nodes opens the secret.
+func (k keyrings) opens(r *secretRow) error {
+	if r.Removed {
+		return nil
+	}
+	opened, err := k.shared.open(r.Tenant, r.Name, r.Sealed)
+	if errors.Is(err, errKey) {
+		return fmt.Errorf("%w: give all nodes the same cluster.key_file", err)
+	}
+	if err != nil {
+		return err
+	}
+	clear(opened)
+	return nil
+}
+
+// sealers returns the keys that seal new values.
+func (a *Access) sealers() keyring {
+	if a.sharesSecrets() {
+		return a.keys.shared
+	}
+	return a.keys.own
+}
 
 // seals reports whether one of the keys sealed the value.
 func (r keyring) seals(sealed []byte) bool {

@@ -191,7 +191,7 @@ func TestKeyRotationCrash(t *testing.T) {
 		}
 	}
 	// As after the key file was written, and one of two secrets.
-	keys := append(keyring{newKey()}, a.keys...)
+	keys := append(keyring{newKey()}, a.keys.own...)
 	if err := writeWhole(filepath.Join(dir, "secrets.key"), keys.encode()); err != nil {
 		t.Fatal(err)
 	}
@@ -207,8 +207,8 @@ func TestKeyRotationCrash(t *testing.T) {
 			t.Errorf("Secret %s = %q, %v", name, got, err)
 		}
 	}
-	if len(b.keys) != 1 {
-		t.Errorf("%d keys are left, want the new one", len(b.keys))
+	if len(b.keys.own) != 1 {
+		t.Errorf("%d keys are left, want the new one", len(b.keys.own))
 	}
 }
 

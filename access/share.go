@@ -71,11 +71,11 @@ func (a *Access) rowOf(s *state, tenant string) *tenantRow {
 		}
 		f := tokenFacts{Token: t.Token, Hash: t.Hash}
 		f.LastUsed = time.Time{} // each node knows only its own uses
-		if !a.keys.seals(t.Signing) {
+		if !a.keys.own.seals(t.Signing) {
 			f.Signing = t.Signing
 		}
-		if t.Signing != nil && a.shared != nil {
-			if sealed, err := a.resealShared("", t.ID, t.Signing); err == nil {
+		if t.Signing != nil && a.keys.shared != nil {
+			if sealed, err := a.keys.reseal("", t.ID, t.Signing); err == nil {
 				f.Signing = sealed
 			}
 		}
@@ -83,19 +83,6 @@ func (a *Access) rowOf(s *state, tenant string) *tenantRow {
 	}
 	slices.SortFunc(r.Tokens, func(x, y tokenFacts) int { return cmp.Compare(x.ID, y.ID) })
 	return r
-}
-
-// resealShared seals a sealed value anew with the newest key of all nodes.
-func (a *Access) resealShared(tenant, name string, sealed []byte) ([]byte, error) {
-	if a.shared[:1].seals(sealed) {
-		return sealed, nil
-	}
-	value, err := a.openers().open(tenant, name, sealed)
-	if err != nil {
-		return nil, err
-	}
-	defer clear(value)
-	return a.shared.seal(tenant, name, value), nil
 }
 
 // write writes the row that next makes of the newest state to the table, and takes the row here;
@@ -347,11 +334,6 @@ func ofOne(err error) bool {
 	return errors.Is(err, ErrChanged) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrSecret) || errors.Is(err, errKey)
 }
 
-// sealedBefore reports whether an older key than the newest of all nodes seals the token's key.
-func (a *Access) sealedBefore(t *record) bool {
-	return t.Signing != nil && a.shared != nil && !a.shared[:1].seals(t.Signing)
-}
-
 // lacks reports whether the table lacks a part of this node's records of a tenant.
 func (a *Access) lacks(s *state, tenant string) bool {
 	t, found := s.Tenants[tenant], false
@@ -363,7 +345,7 @@ func (a *Access) lacks(s *state, tenant string) bool {
 			continue
 		}
 		found = true
-		if !token.Shared || a.sealedBefore(token) {
+		if !token.Shared || a.keys.outdated(token.Signing) {
 			return true
 		}
 	}
@@ -371,7 +353,7 @@ func (a *Access) lacks(s *state, tenant string) bool {
 }
 
 // sharesSecrets reports whether all nodes share secrets.
-func (a *Access) sharesSecrets() bool { return a.table != nil && a.shared != nil }
+func (a *Access) sharesSecrets() bool { return a.table != nil && a.keys.shared != nil }
 
 // contributeSecrets writes secrets to the table that it never had, and reseals secrets that an
 // older key of all nodes has sealed.
@@ -380,7 +362,7 @@ func (a *Access) contributeSecrets(ctx context.Context) error {
 		return nil
 	}
 	var all []error
-	tenants, err := os.ReadDir(filepath.Join(a.cfg.Dir, "secrets"))
+	tenants, err := os.ReadDir(string(a.secrets))
 	if err != nil {
 		return err
 	}
@@ -409,12 +391,12 @@ func (a *Access) contributeSecrets(ctx context.Context) error {
 func (a *Access) contributeSecret(ctx context.Context, tenant string, secret Secret) error {
 	return a.write(func(s *state) (string, any, error) {
 		key := secretKey(tenant, secret.Name)
-		sealed, err := os.ReadFile(a.secretPath(tenant, secret.Name))
-		if errors.Is(err, fs.ErrNotExist) || err == nil && s.rows[key] != 0 && a.shared[:1].seals(sealed) || ctx.Err() != nil {
+		sealed, err := os.ReadFile(a.secrets.path(tenant, secret.Name))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && s.rows[key] != 0 && a.keys.shared[:1].seals(sealed) || ctx.Err() != nil {
 			return "", nil, ctx.Err()
 		}
 		if err == nil {
-			sealed, err = a.resealShared(tenant, secret.Name, sealed)
+			sealed, err = a.keys.reseal(tenant, secret.Name, sealed)
 		}
 		return key, &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Name: secret.Name, Updated: secret.Updated, Sealed: sealed}, err
 	})
@@ -424,14 +406,14 @@ func (a *Access) contributeSecret(ctx context.Context, tenant string, secret Sec
 func (a *Access) shareSecret(tenant, name string, value []byte, check func() error) error {
 	r := &secretRow{Protocol: rowProtocol, Node: a.node, Tenant: tenant, Name: name, Updated: a.cfg.Now().UTC(), Removed: value == nil}
 	if value != nil {
-		r.Sealed = a.shared.seal(tenant, name, value)
+		r.Sealed = a.keys.shared.seal(tenant, name, value)
 	}
 	return a.write(func(*state) (string, any, error) { return secretKey(tenant, name), r, check() })
 }
 
 // takeSecret is take for a secret's row.
 func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
-	if a.shared == nil {
+	if a.keys.shared == nil {
 		a.warnOwn.Do(func() {
 			a.cfg.Log.Warn("cluster: other nodes share secrets, but the node has no key: set cluster.key_file")
 		})
@@ -441,7 +423,7 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	if err != nil {
 		return err
 	}
-	if err := a.opens(r); err != nil {
+	if err := a.keys.opens(r); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -453,7 +435,7 @@ func (a *Access) takeSecret(key string, value []byte, revision uint64) error {
 	next := now.clone()
 	next.rows[key] = revision
 	defer a.state.Store(next) // after the file, which the start of a change has checked
-	path := a.secretPath(r.Tenant, r.Name)
+	path := a.secrets.path(r.Tenant, r.Name)
 	if r.Removed { // so the table had the secret before
 		err := os.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -470,10 +452,10 @@ func (a *Access) replaceSecretLocked(path string, r *secretRow) error {
 	switch {
 	case err == nil && bytes.Equal(here, r.Sealed):
 		return nil
-	case err == nil && !a.shared.seals(here):
+	case err == nil && !a.keys.shared.seals(here):
 		a.cfg.Log.Warn("cluster: the cluster's secret replaces the node's earlier secret", "secret", r.Name, "tenant", r.Tenant)
 	}
-	if err := a.writeSecretLocked(r.Tenant, r.Name, r.Sealed); err != nil {
+	if err := a.secrets.write(r.Tenant, r.Name, r.Sealed); err != nil {
 		return err
 	}
 	return os.Chtimes(path, time.Time{}, r.Updated)
@@ -490,20 +472,4 @@ func parseSecret(key string, value []byte) (*secretRow, error) {
 		return nil, err
 	}
 	return &secretRow{Tenant: tenant, Name: string(name), Removed: true}, nil
-}
-
-// opens checks that the key of all nodes opens the secret.
-func (a *Access) opens(r *secretRow) error {
-	if r.Removed {
-		return nil
-	}
-	opened, err := a.shared.open(r.Tenant, r.Name, r.Sealed)
-	if errors.Is(err, errKey) {
-		return fmt.Errorf("%w: give all nodes the same cluster.key_file", err)
-	}
-	if err != nil {
-		return err
-	}
-	clear(opened)
-	return nil
 }

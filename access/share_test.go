@@ -365,7 +365,7 @@ func FuzzShare(f *testing.F) {
 	}
 	mine := strings.Repeat("f", idSize)
 	f.Fuzz(func(t *testing.T, key string, raw []byte) {
-		a := &Access{cfg: Config{Dir: "/nowhere", Log: slog.New(slog.DiscardHandler)}} // nothing is written before Contribute
+		a := &Access{secrets: "/nowhere/secrets", cfg: Config{Dir: "/nowhere", Log: slog.New(slog.DiscardHandler)}} // nothing is written before Contribute
 		a.state.Store(&state{
 			Tenants: map[string]*Tenant{"mine": {Name: "mine", Shared: true, events: new(bucket)}},
 			Tokens:  map[string]*record{mine: {Token: Token{ID: mine, Tenant: "mine"}, Hash: hash, Shared: true, used: new(atomic.Int64)}},
@@ -389,8 +389,8 @@ func FuzzShare(f *testing.F) {
 				t.Errorf("%s is taken, and not once more: %v", raw, err)
 			}
 		}
-		if r, err := decodeSecret(key, raw); err == nil && filepath.Dir(a.secretPath(r.Tenant, r.Name)) != "/nowhere/secrets/"+r.Tenant {
-			t.Errorf("a secret that lies at %s", a.secretPath(r.Tenant, r.Name))
+		if r, err := decodeSecret(key, raw); err == nil && filepath.Dir(a.secrets.path(r.Tenant, r.Name)) != "/nowhere/secrets/"+r.Tenant {
+			t.Errorf("a secret that lies at %s", a.secrets.path(r.Tenant, r.Name))
 		}
 	})
 }

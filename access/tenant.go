@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 )
@@ -127,7 +126,7 @@ func (a *Access) RemoveTenant(name string) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(a.cfg.Dir, "secrets", name)
+	dir := a.secrets.path(name, "")
 	if _, statErr := os.Lstat(dir); statErr == nil {
 		found = true
 	}
@@ -150,7 +149,7 @@ func (a *Access) removeSecrets(tenant string) error {
 			}
 		}
 	}
-	return os.RemoveAll(filepath.Join(a.cfg.Dir, "secrets", tenant))
+	return os.RemoveAll(a.secrets.path(tenant, ""))
 }
 
 // Quotas returns a tenant's quotas; no bounds without a record. A call is cheap.
