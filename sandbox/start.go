@@ -330,8 +330,8 @@ func (h *Host) furnishMounts(m *startMessage, spec *Spec, mounts []Mount, user *
 	return nil
 }
 
-// furnishProc adds the files of /proc to the message if the Spec has them. The message owns the sandbox's view until
-// the sandbox does (own).
+// furnishProc adds the files of /proc to the message if the Spec has them. The message owns the
+// sandbox's view until the sandbox does (own).
 func (h *Host) furnishProc(s *Sandbox, m *startMessage, spec *Spec) error {
 	if !spec.ProcFiles {
 		return nil

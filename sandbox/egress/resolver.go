@@ -212,20 +212,22 @@ const (
 	typeHTTPS dnsmessage.Type = 65
 )
 
+// answersNothing reports whether questions of a kind get an answer without records.
+func (r *resolver) answersNothing(kind dnsmessage.Type) bool {
+	return kind == typeSVCB || kind == typeHTTPS || // clients also ask for A and AAAA
+		kind == dnsmessage.TypeAAAA && !r.n.router.v6
+}
+
 func (r *resolver) resolve(s *Namespace, p *Policy, q query) (dnsmessage.RCode, []dnsmessage.Resource) {
 	ports := p.ports(q.name)
 	if len(ports) == 0 || q.question.Class != dnsmessage.ClassINET {
 		return dnsmessage.RCodeRefused, nil
 	}
-	switch q.question.Type {
-	case dnsmessage.TypeALL, dnsmessage.TypeAXFR:
+	switch kind := q.question.Type; {
+	case kind == dnsmessage.TypeALL || kind == dnsmessage.TypeAXFR:
 		return dnsmessage.RCodeRefused, nil
-	case typeSVCB, typeHTTPS: // clients also ask for A and AAAA
+	case r.answersNothing(kind):
 		return dnsmessage.RCodeSuccess, nil
-	case dnsmessage.TypeAAAA:
-		if !r.n.router.v6 {
-			return dnsmessage.RCodeSuccess, nil
-		}
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, queryWithin)
 	defer cancel()
