@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// world is a clock, a pool and what was changed.
+// world is a clock, a pool and the recorded changes.
 type world struct {
 	now     time.Time
 	free    int64 // of 100
@@ -24,7 +24,7 @@ func (w *world) controller(cfg Config) *Controller {
 	return New(cfg)
 }
 
-// look lets Every go by.
+// look lets Every pass.
 func (w *world) look(c *Controller) State {
 	w.now = w.now.Add(c.Every())
 	return c.Look()
@@ -32,7 +32,7 @@ func (w *world) look(c *Controller) State {
 
 func newWorld() *world { return &world{now: time.Unix(1000, 0), free: 100} }
 
-// admitted is how many of 100 are admitted.
+// admitted counts how many of 100 requests are admitted.
 func admitted(c *Controller) (n int) {
 	for range 100 {
 		if c.Admit() == nil {
@@ -42,7 +42,7 @@ func admitted(c *Controller) (n int) {
 	return n
 }
 
-// All the way, for want of memory.
+// A lack of memory degrades the engine, and memory brings the engine back to normal step by step.
 func TestMemory(t *testing.T) {
 	w := newWorld()
 	c := w.controller(Config{})
@@ -98,7 +98,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// Three slow waits in a row, no fewer, and none in between.
+// Three slow waits in a row degrade the engine; two do not, and a fast wait between restarts the
+// count.
 func TestWaits(t *testing.T) {
 	w := newWorld()
 	c := w.controller(Config{})
@@ -117,7 +118,7 @@ func TestWaits(t *testing.T) {
 	}
 	w.look(c)
 	w.now = w.now.Add(time.Millisecond)
-	c.Waited(slow) // those who waited already
+	c.Waited(slow) // a request that waited already
 	if s := w.look(c); s != Probing {
 		t.Errorf("somebody has waited meanwhile: %v", s)
 	}
@@ -132,7 +133,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// Short again while recovering, by work and by a look.
+// A new lack of memory during the recovery degrades the engine again, found by a request or by a
+// look.
 func TestRelapse(t *testing.T) {
 	for name, notice := range map[string]func(w *world, c *Controller){
 		"work": func(_ *world, c *Controller) { _ = c.Admit() },
@@ -153,7 +155,7 @@ func TestRelapse(t *testing.T) {
 	}
 }
 
-// Thresholds are configuration.
+// Each threshold can be configured.
 func TestConfig(t *testing.T) {
 	w := newWorld()
 	c := w.controller(Config{MinFree: 0.25, SlowWait: time.Second, Waits: 1, Every: time.Minute, Steps: 1})
@@ -187,7 +189,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Many at once; then, left alone, it always returns to normal.
+// After many simultaneous requests the controller returns to normal by itself.
 func TestConcurrent(t *testing.T) {
 	var mu sync.Mutex
 	w := newWorld()

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// line is a queue for places, in a time of its own.
+// line is a queue for places, with its own clock.
 type line struct {
 	q       Queue
 	now     time.Time
 	places  int
-	busy    ends // when those who have places leave
+	busy    ends // when each taken place becomes free
 	waiters []time.Time
 	takes   func() time.Duration
 
-	waits   []time.Duration // of those that were served
+	waits   []time.Duration // of served requests
 	refused map[Reason]int
 	stale   int
 }
 
-// ends is a heap of what keeps a place, by its end.
+// ends is a heap of taken places, ordered by their end.
 type ends []kept
 
 type kept struct{ from, until time.Time }
@@ -44,7 +44,7 @@ func newLine(places int, takes func() time.Duration) *line {
 	return l
 }
 
-// arrive is one more, at that time.
+// arrive adds a request at this time.
 func (l *line) arrive(at time.Time) {
 	l.until(at)
 	if len(l.busy) < l.places {
@@ -94,15 +94,15 @@ func (l *line) p99() time.Duration {
 
 func constant(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
 
-// Three times as much as can be done, at random moments: all that can be done is, those
-// who are served have not waited for long, and nobody who is refused has waited at all.
+// With three times the possible load at random moments, the places are always in use. Served
+// requests have waited for a short time, and refused requests have not waited at all.
 func TestQueueOverload(t *testing.T) {
 	const load = 3
 	for _, tt := range []struct {
 		name   string
 		places int
 		mean   time.Duration
-		random bool // exponential, else all the same
+		random bool // exponential, else all equal
 		most   time.Duration
 	}{
 		{"four of 5 ms", 4, 5 * time.Millisecond, false, 25 * time.Millisecond},
@@ -132,7 +132,7 @@ func TestQueueOverload(t *testing.T) {
 			if done := float64(len(l.waits)); done < 0.98*could {
 				t.Errorf("%v of %v were served", done, could)
 			}
-			// The first interval is a burst: its part of the whole is left out.
+			// The first interval is a burst: the test leaves out the first half.
 			half := l.waits[len(l.waits)/2:]
 			l.waits = half
 			if got := l.p99(); got > tt.most {
@@ -146,11 +146,11 @@ func TestQueueOverload(t *testing.T) {
 	}
 }
 
-// A burst is taken up, as long as what is behind it can be done in time; what comes
-// after it finds no standing queue.
+// The queue takes a burst as long as its requests can be served in time. After the burst no
+// standing queue remains.
 func TestQueueBurst(t *testing.T) {
 	l := newLine(4, constant(5*time.Millisecond))
-	for range 100 { // makes the time known
+	for range 100 { // makes the usual time known
 		l.arrive(l.now.Add(5 * time.Millisecond))
 	}
 	l.refused = map[Reason]int{}
@@ -174,14 +174,14 @@ func TestQueueBurst(t *testing.T) {
 	}
 }
 
-// Clients that send their next request when they have the answer to the last keep the
-// queue as long as they are many: a few turns of them are no overload.
+// If each client sends the next request after the last answer, the queue has as many requests as
+// clients. A few turns of the clients are not an overload.
 func TestQueueClosedLoop(t *testing.T) {
 	l := newLine(4, constant(50*time.Millisecond))
 	for i := range 20 {
 		l.arrive(l.now.Add(time.Duration(i)))
 	}
-	for range 2000 { // who leaves comes again
+	for range 2000 { // a client that leaves comes again
 		l.arrive(l.busy[0].until)
 	}
 	if len(l.refused) != 0 || l.stale != 0 {
@@ -189,7 +189,7 @@ func TestQueueClosedLoop(t *testing.T) {
 	}
 }
 
-// What takes long now and then keeps those behind it waiting, once; they are served.
+// A request that occasionally takes long delays the next requests once; most of them are served.
 func TestQueueStall(t *testing.T) {
 	n := 0
 	l := newLine(1, func() time.Duration {
@@ -198,7 +198,7 @@ func TestQueueStall(t *testing.T) {
 		}
 		return 2 * time.Millisecond
 	})
-	for range 2000 { // a fifth of what can be done between the stalls
+	for range 2000 { // a fifth of the capacity between the stalls
 		l.arrive(l.now.Add(20 * time.Millisecond))
 	}
 	total := l.refused[QueueTime] + l.refused[QueueLength] + l.stale
@@ -233,14 +233,15 @@ func TestQueueLength(t *testing.T) {
 	}
 }
 
-// stand makes it a standing queue.
+// stand makes q a standing queue.
 func stand(q *Queue) {
 	now := time.Unix(1000, 0)
 	q.Served(now, 1000*time.Hour)
 	q.Served(now.Add(1000*time.Hour), 1000*time.Hour)
 }
 
-// The queue stands when nobody was served in time for an interval, until it is empty.
+// The queue stands if an interval passes without a request served in time, until the queue is
+// empty.
 func TestQueueStands(t *testing.T) {
 	q := NewQueue(QueueConfig{})
 	q.Kept(time.Millisecond) // target 20 ms, interval 100 ms
@@ -275,7 +276,7 @@ func TestQueueCheck(t *testing.T) {
 	if err := (QueueConfig{}).Check(); err != nil {
 		t.Error(err)
 	}
-	// Nothing overflows.
+	// No overflow.
 	q := NewQueue(QueueConfig{Length: math.MaxInt})
 	q.Kept(30 * 24 * time.Hour)
 	if got := q.Full(1<<30, 1); got != QueueTime {

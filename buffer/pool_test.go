@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newPool returns a pool of n slabs that must have everything back at the end.
+// newPool returns a pool of n slabs; all buffers must be back at the end.
 func newPool(t testing.TB, n int) *Pool {
 	t.Helper()
 	p, err := New(Config{Bytes: int64(n) * slabSize, Stacks: 1})
@@ -47,7 +47,7 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// Buffers in use at one time never overlap, in any order and of any size.
+// Buffers in use at the same time never overlap, in any order and of any size.
 func TestNoOverlap(t *testing.T) {
 	p := newPool(t, 8)
 	type loan struct {
@@ -100,7 +100,7 @@ func TestNoOverlap(t *testing.T) {
 	}
 }
 
-// Any mix of sizes gives all of its memory back to any other.
+// Memory of released buffers of any sizes serves buffers of any other size.
 func TestSlabsMove(t *testing.T) {
 	p := newPool(t, 4)
 	for _, size := range []int{MinSize, MaxSize, 64 << 10, MaxSize, MinSize, 1 << 20} {
@@ -144,7 +144,7 @@ func TestReleasedTwice(t *testing.T) {
 		t.Error("no panic while it is somebody else's")
 	}
 	other.Bytes()[0] = 1
-	other.Release() // the pool is whole
+	other.Release() // the pool is complete
 	Buffer{}.Release()
 }
 
@@ -158,8 +158,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// Those who wait are served in their order, and whoever does not want to wait does
-// not overtake them.
+// Waiting requests are served in order, and a request that does not wait cannot overtake them.
 func TestWaiters(t *testing.T) {
 	p := newPool(t, 1)
 	first, err := p.TryAcquire(MaxSize)
@@ -194,7 +193,7 @@ func TestWaiters(t *testing.T) {
 	}
 }
 
-// A waiter that gives up leaves nothing, and lets those behind it pass.
+// A waiter that gives up leaves nothing behind, and later waiters pass.
 func TestWaiterGivesUp(t *testing.T) {
 	p := newPool(t, 2)
 	small, err := p.TryAcquire(MinSize)
@@ -236,7 +235,7 @@ func TestWaiterGivesUp(t *testing.T) {
 	}
 }
 
-// Many goroutines, sizes and ways to end, under the race detector.
+// Many goroutines use the pool with different sizes and ends, under the race detector.
 func TestConcurrent(t *testing.T) {
 	p := newPool(t, 3)
 	var wg sync.WaitGroup
@@ -272,7 +271,7 @@ func TestConcurrent(t *testing.T) {
 func TestScope(t *testing.T) {
 	p := newPool(t, 1)
 	s := p.Scope()
-	for range 2 { // a closed one begins anew
+	for range 2 { // a closed scope starts again
 		func() {
 			defer func() { _ = recover() }()
 			defer s.Close()
@@ -300,12 +299,12 @@ func TestScope(t *testing.T) {
 		}
 		s.Close()
 	})
-	if allocated > 3 { // the profile's
+	if allocated > 3 { // by the profile
 		t.Errorf("%v allocations", allocated)
 	}
 }
 
-// The profile tells who holds what, and nothing of what is back.
+// The profile names the holders of buffers, and omits returned buffers.
 func TestProfile(t *testing.T) {
 	p := newPool(t, 1)
 	b := leak(t, p)
@@ -343,8 +342,8 @@ func leak(t *testing.T, p *Pool) Buffer {
 	return b
 }
 
-// The memory is none of the heap's, and is only taken when it is used. The rest of the
-// process takes and gives back some meanwhile.
+// The pool's memory is outside of the heap, and is taken only on first use. Meanwhile the rest of
+// the process takes and frees a little memory.
 func TestOffHeap(t *testing.T) {
 	const size, used, rest = 256 << 20, 8 * MaxSize, 4 << 20
 	var before, after runtime.MemStats
@@ -368,7 +367,7 @@ func TestOffHeap(t *testing.T) {
 	}
 }
 
-// residentBytes counts pages: what /proc/self/status says is late.
+// residentBytes counts pages, because /proc/self/status is updated late.
 func residentBytes(t *testing.T) (n int64) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")
@@ -401,7 +400,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// The pool is pressed from above its high watermark down to its low one.
+// The pool is under pressure from above its high watermark down to its low watermark.
 func TestWatermarks(t *testing.T) {
 	for _, c := range []struct {
 		cfg       Config
@@ -448,7 +447,7 @@ func TestWatermarks(t *testing.T) {
 	}
 }
 
-// TestMetrics: what a scrape sees, and that the registry takes the collector for sound.
+// TestMetrics: a scrape shows the pool's use, and the registry accepts the collector.
 func TestMetrics(t *testing.T) {
 	p := newPool(t, 1)
 	b, err := p.TryAcquire(64 << 10)
@@ -486,10 +485,10 @@ func TestMetrics(t *testing.T) {
 	b.Release()
 }
 
-// The memory of a locked pool is there from the start, and locked; where the process may
-// not, that is said.
+// The memory of a locked pool is present and locked from the start. Without permission New returns
+// an error.
 func TestLock(t *testing.T) {
-	runtime.LockOSThread() // whose capabilities these are
+	runtime.LockOSThread() // the thread has the capabilities
 	defer runtime.UnlockOSThread()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps, fewer [2]unix.CapUserData
@@ -530,7 +529,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// The kernel is asked for huge pages.
+// The pool asks the kernel for huge pages.
 func TestHuge(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		t.Skip("the kernel has no transparent huge pages")
@@ -547,7 +546,7 @@ func TestHuge(t *testing.T) {
 	}
 }
 
-// flagsOf are those of the mapping that b begins, as in proc_pid_smaps(5).
+// flagsOf returns the flags of the mapping that starts at b, as in proc_pid_smaps(5).
 func flagsOf(t *testing.T, b []byte) []string {
 	t.Helper()
 	smaps, err := os.ReadFile("/proc/self/smaps")
@@ -563,7 +562,7 @@ func flagsOf(t *testing.T, b []byte) []string {
 	return strings.Fields(flags)
 }
 
-// A Memory's buffers are the pool's; one that waits gets what another gives back.
+// A Memory's buffers come from the pool. A waiter gets a buffer that another holder returns.
 func TestMemory(t *testing.T) {
 	p := newPool(t, 1)
 	l := Memory{p}
@@ -598,7 +597,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkAcquire beside what Go's heap does, each with its pages touched.
+// BenchmarkAcquire: BenchmarkAcquire compares the pool with sync.Pool and with Go's heap, each with
+// touched pages.
 func BenchmarkAcquire(b *testing.B) {
 	for _, size := range []int{4 << 10, 64 << 10, 1 << 20} {
 		touch := func(data []byte) {

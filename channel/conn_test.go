@@ -72,7 +72,7 @@ func serve(t testing.TB, cfg Config, handler fn.Handler) *Conn {
 	return c
 }
 
-// memory hands out buffers that must come back by the test's end.
+// memory hands out buffers that must be returned before the end of the test.
 func memory(t testing.TB) func(size int) (Buffer, error) {
 	t.Helper()
 	pool := fretest.Buffers(t, 64<<20)
@@ -83,7 +83,7 @@ func echo(_ context.Context, e *fn.Event) (*fn.Answer, error) {
 	return &fn.Answer{Status: 201, Headers: e.Headers, Body: e.Body}, nil
 }
 
-// pattern is n bytes that do not repeat with any buffer's size.
+// pattern returns n bytes whose period differs from the size of every buffer.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -368,8 +368,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestLogPace: a LOG frame that is to be dropped is not decoded, and the next frame is read once
-// its time has come, or never, where the channel ends before.
+// TestLogPace: a dropped LOG frame is not decoded. The reader waits before the next frame as long
+// as LogPace says, but not after the end of the channel.
 func TestLogPace(t *testing.T) {
 	fretest.CheckLeaks(t)
 	a, b := pair(t)
@@ -409,7 +409,7 @@ func TestLogPace(t *testing.T) {
 	_ = b.Close()
 }
 
-// frame encodes one frame by hand, as the page on the protocol has it.
+// frame encodes one frame by hand, in the layout of the protocol's page.
 func frame(k, flags byte, id uint64, payload string) string {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
 	b = append(b, k, flags, 0, 0)
@@ -469,8 +469,8 @@ var malformed = map[string]string{
 	"after the end":          frame(4, 0, 1, withMeta(`{"status":200}`, "")) + frame(5, 0, 1, "x"),
 }
 
-// TestWindowCrossesEnd: a function may grant more of a request's body behind the last frame of the
-// answer. The events after it go on.
+// TestWindowCrossesEnd: a function may grant more of a request's body after the last frame of the
+// answer. Later events continue.
 func TestWindowCrossesEnd(t *testing.T) {
 	c, function := raw(t)
 	for id := range uint64(3) {
@@ -503,10 +503,10 @@ func TestMalformed(t *testing.T) {
 				}
 				got <- err
 			}()
-			if _, _, err := reader(t, b).Next(); err != nil { // INVOKE is there
+			if _, _, err := reader(t, b).Next(); err != nil { // INVOKE has arrived
 				t.Fatal(err)
 			}
-			// The engine may hang up in the middle.
+			// The engine may hang up during the write.
 			_, _ = io.WriteString(b, frame(1, 0, 0, readyJSON)+raw)
 			<-c.Done()
 			if err := c.Err(); !errors.Is(err, ErrProtocol) {
@@ -562,8 +562,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// A function that never reads holds up nobody: Invoke returns when its context
-// ends, however full the socket is.
+// A function that never reads blocks no caller: Invoke returns when the context ends, even if the
+// socket is full.
 func TestFunctionDoesNotRead(t *testing.T) {
 	a, b := pair(t)
 	defer func() { _ = b.Close() }()
@@ -602,7 +602,7 @@ func (s signalEOF) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// What the engine holds of a body that nobody reads is bounded.
+// The engine holds a limited part of an unread body.
 func TestSlowReader(t *testing.T) {
 	var sent atomic.Int64
 	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
@@ -612,7 +612,7 @@ func TestSlowReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another invocation passes while the body stands still.
+	// Another invocation passes while the first body waits.
 	r2, err := c.Invoke(t.Context(), &Invocation{}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -635,7 +635,7 @@ func (c counting) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// park connects a Conn to a function that is to be parked.
+// park connects a Conn to a function that will be parked.
 func park(t *testing.T) (*Conn, *net.UnixConn) {
 	t.Helper()
 	a, b := pair(t)
@@ -690,7 +690,7 @@ func TestParkedMalformed(t *testing.T) {
 		"RESPONSE":            frame(11, 0, 0, "") + frame(4, 0, 1, withMeta(`{"status":200,"headers":[]}`, "")),
 	} {
 		c, b := park(t)
-		_, _ = io.WriteString(b, raw) // the engine may hang up in the middle
+		_, _ = io.WriteString(b, raw) // the engine may hang up during the write
 		<-c.Done()
 		if err := c.Err(); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: got %v, want ErrProtocol", name, err)
@@ -742,8 +742,8 @@ func FuzzConn(f *testing.F) {
 	})
 }
 
-// BenchmarkEcho100 is one event there and back over a socketpair, both ends in
-// this process: 100 bytes each way.
+// BenchmarkEcho100: BenchmarkEcho100 measures one event of 100 bytes each way over a socketpair,
+// with both ends in this process.
 func BenchmarkEcho100(b *testing.B) {
 	c := serve(b, Config{}, echo)
 	body := pattern(100)
@@ -777,8 +777,8 @@ func BenchmarkEcho8MiB(b *testing.B) {
 	}
 }
 
-// TestCoalescedEvents: events that go out together are each answered by its own, whatever
-// is large among them, cancelled, or under way when the channel ends.
+// TestCoalescedEvents: each of many simultaneous events gets its own answer, even if some events
+// are large or cancelled, or run when the channel ends.
 func TestCoalescedEvents(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	c := serve(t, Config{}, echo)
@@ -788,7 +788,7 @@ func TestCoalescedEvents(t *testing.T) {
 			for n := range 100 {
 				size := (i*100 + n) * 7919 % 100_000
 				if n%10 > 0 {
-					size %= 8 << 10 // frames of up to 4 KiB go out together
+					size %= 8 << 10 // frames of up to 4 KiB are sent together
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				if n%7 == 0 {
@@ -832,9 +832,8 @@ func TestCoalescedEvents(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSameMetadata: an answer's headers are the same, whether the one before had them
-// too or not, and a status of another protocol is no answer to an event that did not
-// ask for it.
+// TestSameMetadata: an answer's headers do not depend on the answer before. Status 101 is an answer
+// only to an event that asked for another protocol.
 func TestSameMetadata(t *testing.T) {
 	var c Conn
 	for _, tc := range []struct {

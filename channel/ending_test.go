@@ -11,8 +11,8 @@ import (
 	"github.com/fre-engine/fre/function/channel/wire"
 )
 
-// TestEnding: a function that says STOP gets no more events, answers the events that it took,
-// and gives the others back.
+// TestEnding: after STOP a function gets no more events, answers the events that it took, and gives
+// the rest back.
 func TestEnding(t *testing.T) {
 	c, function := raw(t)
 	taken := invoked(t.Context(), t, c)
@@ -46,7 +46,7 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// TestServeEnds: Serve says STOP as soon as its context ends, and answers its events.
+// TestServeEnds: Serve sends STOP when its context ends, and answers the events under way.
 func TestServeEnds(t *testing.T) {
 	a, b := pair(t)
 	ctx, end := context.WithCancel(t.Context())
@@ -75,13 +75,13 @@ func TestServeEnds(t *testing.T) {
 	}
 }
 
-// TestFlows: the function sees each piece of a body that flows as it comes.
+// TestFlows: the function sees each piece of a flowing body at once.
 func TestFlows(t *testing.T) {
 	c := serve(t, Config{}, echo)
 	body, sender := io.Pipe()
 	sent := make(chan error, 1)
 	send := func(piece string) { _, err := io.WriteString(sender, piece); sent <- err }
-	go send("a") // the function's answer begins with its first byte
+	go send("a") // the function's answer begins with the first byte of the body
 	reply, err := c.Invoke(t.Context(), &Invocation{Flows: true}, body)
 	if err != nil {
 		t.Fatal(err)

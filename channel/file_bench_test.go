@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkAnswer is an answer's way from a function in Go to a TCP socket whose
-// other end drains 256 KiB at a time, all in this process: as DATA, in a memfd made
-// for it, in one that is sealed once. cpu-µs/op is the whole process's time.
+// BenchmarkAnswer: BenchmarkAnswer measures an answer's way from a function in Go to a TCP socket,
+// in one process: as DATA, in a new memfd, in a memfd sealed once. The other end of the socket
+// drains 256 KiB at a time. cpu-µs/op is the time of the whole process.
 func BenchmarkAnswer(b *testing.B) {
 	for _, kib := range []int{16, 32, 64, 128, 256, 1024, 4096} {
 		content := pattern(kib << 10)
@@ -36,7 +36,7 @@ func BenchmarkAnswer(b *testing.B) {
 					switch kind {
 					case "sealed":
 						a.File, a.Length = sealed, int64(len(content))
-					case "fresh": // whatever the threshold
+					case "fresh": // independent of the threshold
 						f, err := fn.Seal(content)
 						if err != nil {
 							return nil, err
@@ -75,7 +75,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// drain returns a connection whose other end is read as it comes.
+// drain returns a connection whose other end is read continuously.
 func drain(b *testing.B) *net.TCPConn {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,7 +105,7 @@ func drain(b *testing.B) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// cpu is the time this process has used, in microseconds.
+// cpu returns the CPU time of this process in microseconds.
 func cpu(b *testing.B) float64 {
 	b.Helper()
 	var u unix.Rusage

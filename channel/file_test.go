@@ -23,7 +23,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// filesFrame is FD or FILE by hand, as the page on the protocol has it.
+// filesFrame encodes FD or FILE by hand, in the layout of the protocol's page.
 func filesFrame(k byte, id uint64, where string) string {
 	f := frame(k, 0, id, withMeta(`{"status":200,"headers":[]}`, where))
 	if k == 0x20 {
@@ -35,13 +35,13 @@ func filesFrame(k byte, id uint64, where string) string {
 // mostWhole is the longest body of known length that a function in Go sends in RESPONSE.
 const mostWhole = 256 << 10
 
-// part is one message of a hostile function's.
+// part is one message of a hostile function.
 type part struct {
 	bytes string
 	fds   []int
 }
 
-// send sends parts one by one; the engine may hang up at any of them.
+// sendParts sends parts one by one; the engine may hang up at any part.
 func sendParts(conn *net.UnixConn, parts ...part) {
 	for _, p := range parts {
 		var oob []byte
@@ -54,7 +54,7 @@ func sendParts(conn *net.UnixConn, parts ...part) {
 	}
 }
 
-// hostile starts one invocation of a function played by the test, which is READY.
+// hostile starts one invocation of a function that is READY and played by the test.
 func hostile(t testing.TB, cfg Config) (c *Conn, theirs *net.UnixConn, reply func() (*Reply, error)) {
 	t.Helper()
 	a, b := pair(t)
@@ -69,14 +69,14 @@ func hostile(t testing.TB, cfg Config) (c *Conn, theirs *net.UnixConn, reply fun
 		r, err := c.Invoke(context.Background(), &Invocation{}, nil)
 		got <- result{r, err}
 	}()
-	if _, _, err := reader(t, b).Next(); err != nil { // INVOKE is there
+	if _, _, err := reader(t, b).Next(); err != nil { // INVOKE has arrived
 		t.Fatal(err)
 	}
 	sendParts(b, part{bytes: frame(1, 0, 0, readyJSON)})
 	return c, b, func() (*Reply, error) { r := <-got; return r.r, r.err }
 }
 
-// memfd holds content; seals are put on it.
+// memfd returns a memfd with this content and these seals.
 func memfd(t testing.TB, content []byte, seals int) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("answer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -110,7 +110,7 @@ func fdOf(t testing.TB, f *os.File, err error) int {
 	return int(f.Fd())
 }
 
-// readReply reads all of an answer twice over where it is in a file too.
+// readReply reads all of an answer, and reads an answer in a file twice.
 func readReply(t testing.TB, r *Reply) []byte {
 	t.Helper()
 	body, err := io.ReadAll(r.Body)
@@ -132,8 +132,7 @@ func readReply(t testing.TB, r *Reply) []byte {
 	return body
 }
 
-// TestFileAnswers: which answers a function in Go gives in files, and that they are
-// whole.
+// TestFileAnswers: a function in Go gives some answers in files, and every answer is complete.
 func TestFileAnswers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	want := pattern(3 << 20)
@@ -199,8 +198,8 @@ func TestFileAnswers(t *testing.T) {
 	}
 }
 
-// TestFileKept: an answer in a file outlives its channel, and its reader ends with
-// the event.
+// TestFileKept: an answer in a file outlives the channel, and the body's reader ends with the
+// event.
 func TestFileKept(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
@@ -251,8 +250,9 @@ func TestFileKept(t *testing.T) {
 	}
 }
 
-// TestKeptFiles: sealed files that are given again are named, not sent; who takes the
-// place of another is not taken for it, whatever goes on meanwhile; nothing stays open.
+// TestKeptFiles: a sealed file that a function gives again is named instead of sent. A file in the
+// place of an earlier file is not confused with the earlier file, even under concurrency. No file
+// stays open.
 func TestKeptFiles(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
@@ -320,8 +320,7 @@ func TestKeptFiles(t *testing.T) {
 	}
 }
 
-// TestKeptFileOutlives: an answer in a file that is kept outlives the number, and the
-// channel.
+// TestKeptFileOutlives: an answer in a kept file outlives the file's number and the channel.
 func TestKeptFileOutlives(t *testing.T) {
 	fretest.CheckLeaks(t)
 	a, b := memfd(t, pattern(1000), wire.AnswerSeals), memfd(t, pattern(2000), wire.AnswerSeals)
@@ -375,8 +374,8 @@ func TestKeptFileOutlives(t *testing.T) {
 	}
 }
 
-// TestFileGrows: of a memfd that may grow yet it is told that nothing bounds it: what it has now
-// says nothing of what it will keep.
+// TestFileGrows: a memfd that may still grow is held without a bound, because its present size does
+// not limit its later size.
 func TestFileGrows(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const size = 1 << 20
@@ -396,7 +395,7 @@ func TestFileGrows(t *testing.T) {
 		"not sealed":             {memfd(t, pattern(size), 0), math.MaxInt64},
 		"not against all growth": {memfd(t, pattern(size), unix.F_SEAL_SHRINK|unix.F_SEAL_WRITE), math.MaxInt64},
 		"empty":                  {sparse(0), math.MaxInt64},
-		"empty, sealed":          {sparse(wire.AnswerSeals), math.MaxInt64}, // fallocate(2) would still fill it
+		"empty, sealed":          {sparse(wire.AnswerSeals), math.MaxInt64}, // fallocate(2) could still fill the file
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got Held
@@ -419,8 +418,8 @@ func TestFileGrows(t *testing.T) {
 	}
 }
 
-// TestFinishedOnce: an answer in a file that keeps its function's slot frees it once,
-// though the channel ends meanwhile.
+// TestFinishedOnce: an answer in a file frees the function's slot only once, even if the channel
+// ends meanwhile.
 func TestFinishedOnce(t *testing.T) {
 	fretest.CheckLeaks(t)
 	good := memfd(t, pattern(1000), wire.AnswerSeals)
@@ -435,7 +434,7 @@ func TestFinishedOnce(t *testing.T) {
 			defer close(finished)
 			c.fail(ErrClosed)
 		}()
-		<-finished // its events have ended
+		<-finished // the events of the channel have ended
 		return func() {}, true, nil
 	}})
 	close(made)
@@ -464,8 +463,8 @@ func TestFinishedOnce(t *testing.T) {
 	}
 }
 
-// TestFilesInARow: descriptors of frames that follow each other stay with them, wherever
-// the reader's buffer ends.
+// TestFilesInARow: the descriptors of successive frames stay with their frames, at any end of the
+// reader's buffer.
 func TestFilesInARow(t *testing.T) {
 	fretest.CheckLeaks(t)
 	var files [3]*os.File
@@ -516,7 +515,7 @@ func TestFilesInARow(t *testing.T) {
 	}
 }
 
-// unsure is a body whose Len is what it has so far.
+// unsure is a body whose Len is the length so far.
 type unsure struct{ left, have int }
 
 func (u *unsure) Len() int { return u.have }
@@ -534,7 +533,7 @@ func (u *unsure) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestUnsureLength: what a body calls its length is not taken for it.
+// TestUnsureLength: the channel does not trust a body's Len.
 func TestUnsureLength(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const length = 200 << 10
@@ -551,7 +550,7 @@ func TestUnsureLength(t *testing.T) {
 	_ = r.Body.Close()
 }
 
-// TestFileRefused: an engine that holds enough takes no more, and says why.
+// TestFileRefused: an engine at its limit refuses further answers in files, with the reason.
 func TestFileRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
@@ -574,8 +573,8 @@ func TestFileRefused(t *testing.T) {
 	readReply(t, r)
 }
 
-// TestFilePlace: where answers hold much, a function's slot is taken until the
-// answer is, or the event is over.
+// TestFilePlace: if answers hold much memory, the function's slot stays taken until the answer is
+// read or the event has ended.
 func TestFilePlace(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
@@ -612,7 +611,7 @@ func TestFilePlace(t *testing.T) {
 	}
 }
 
-// TestFileCopied: files that can still change are read by the body's reader alone.
+// TestFileCopied: only the body's reader reads files that can still change.
 func TestFileCopied(t *testing.T) {
 	content := pattern(300 << 10)
 	disk, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -657,7 +656,7 @@ func TestFileCopied(t *testing.T) {
 	}
 }
 
-// TestFileTruncated: a file that becomes shorter breaks the answer off.
+// TestFileTruncated: a file that becomes shorter breaks off the answer.
 func TestFileTruncated(t *testing.T) {
 	_, theirs, reply := hostile(t, Config{})
 	f := memfd(t, pattern(300<<10), 0)
@@ -680,8 +679,8 @@ func TestFileTruncated(t *testing.T) {
 	}
 }
 
-// TestWrongFiles: what a function may not send ends its channel, and stays nowhere
-// in the engine.
+// TestWrongFiles: a forbidden descriptor or frame ends the channel, and the engine keeps no
+// descriptor.
 func TestWrongFiles(t *testing.T) {
 	good := memfd(t, pattern(1000), wire.AnswerSeals)
 	r, w, err := os.Pipe()
@@ -761,7 +760,7 @@ func TestWrongFiles(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			c, theirs, reply := hostile(t, Config{})
-			// Whether this pipe is closed everywhere but here shows at its other end.
+			// EOF at the other end of this pipe shows that no other process has the pipe open.
 			r, w, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
@@ -797,8 +796,8 @@ func bytesOf(fd, n int) []int {
 	return fds
 }
 
-// TestUnannounced: descriptors that no frame announces are closed, and do not keep
-// the frames from being what they are.
+// TestUnannounced: descriptors without an announcing frame are closed, and do not disturb the
+// frames.
 func TestUnannounced(t *testing.T) {
 	good := memfd(t, pattern(1000), wire.AnswerSeals)
 	log := frame(9, 0, 1, `{"level":"info","message":"x"}`)
@@ -839,7 +838,7 @@ func TestUnannounced(t *testing.T) {
 			}
 			_ = got.Body.Close()
 			_ = w.Close()
-			// The last is held until the next read begins.
+			// The engine holds the last descriptor until the next read begins.
 			sendParts(theirs, part{frame(9, 0, 1, `{"level":"info","message":"x"}`), nil})
 			if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 				t.Errorf("the pipe is still open somewhere: %d, %v", n, err)
@@ -851,7 +850,7 @@ func TestUnannounced(t *testing.T) {
 	}
 }
 
-// TestCancelledFile: an answer in a file that comes too late is closed.
+// TestCancelledFile: an answer in a file that arrives after the cancellation is closed.
 func TestCancelledFile(t *testing.T) {
 	a, b := pair(t)
 	var released atomic.Int64
@@ -880,7 +879,7 @@ func TestCancelledFile(t *testing.T) {
 	}
 }
 
-// filesDir is a directory in memory, as /tmp of a sandbox is.
+// filesDir returns a directory in memory, like /tmp of a sandbox.
 func filesDir(t *testing.T) (dir string, cfg Config) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "fre-files-") //nolint:usetesting // in memory
@@ -891,8 +890,8 @@ func filesDir(t *testing.T) (dir string, cfg Config) {
 	return dir, Config{Files: func() (*os.File, error) { return os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY, 0) }}
 }
 
-// TestNamedFile: files that a function leaves in its directory are removed from
-// there, and taken for immutable where nobody can write to them.
+// TestNamedFile: the engine removes the files that a function leaves in its directory. A file
+// counts as immutable only if no process can write to the file.
 func TestNamedFile(t *testing.T) {
 	fretest.CheckLeaks(t)
 	content := pattern(300 << 10)
@@ -971,7 +970,7 @@ func TestNamedFile(t *testing.T) {
 	}
 }
 
-// TestWrongNames: no name leads out of the directory, or to what is no file.
+// TestWrongNames: a name cannot lead out of the directory or to a file that is not regular.
 func TestWrongNames(t *testing.T) {
 	fretest.CheckLeaks(t)
 	for name, prepare := range map[string]func(path string) error{
@@ -1024,8 +1023,8 @@ func TestWrongNames(t *testing.T) {
 	}
 }
 
-// FuzzFiles: frames in messages of any length, with descriptors of any kind, leave
-// nothing open.
+// FuzzFiles: frames in messages of any length, with descriptors of any kind, leave no descriptor
+// open.
 func FuzzFiles(f *testing.F) {
 	whole := filesFrame(0x20, 1, `{"offset":0,"length":1000}`)
 	f.Add([]byte(whole), uint16(0), []byte{1})

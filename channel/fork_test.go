@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forkPair returns our end of a child's channel, ready for Forked, and the
-// child's.
+// forkPair returns the engine's end of a child's channel, ready for Forked, and the child's end.
 func forkPair(t testing.TB) (ours, theirs *net.UnixConn) {
 	t.Helper()
 	ours, theirs = pair(t)
@@ -43,7 +42,7 @@ func TestForked(t *testing.T) {
 	if err := unix.IoctlPidfdInfo(pidfd, &info); err == nil && int(info.Tgid) != os.Getpid() {
 		t.Errorf("the child is process %d, want this one, %d", info.Tgid, os.Getpid())
 	}
-	// From now on a message brings no pidfd, which nobody would close.
+	// From now on a message carries no pidfd: the test would not close the pidfd.
 	raw, err := ours.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +128,7 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// TestFork: the frame goes out whole, with its files, which stay the caller's.
+// TestFork: the frame arrives complete with its files. The caller keeps its files.
 func TestFork(t *testing.T) {
 	ours, theirs := forkPair(t)
 	c := NewConn(ours, Config{})

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// counted counts the memory in use of Go's heap.
+// counted limits and counts memory on Go's heap.
 type counted struct {
 	most  int64 // bytes
 	used  atomic.Int64
@@ -45,16 +45,16 @@ func (l *countedBuffer) Bytes() []byte { return l.data }
 
 func (l *countedBuffer) Release() {
 	l.m.used.Add(-int64(len(l.data)))
-	for i := range l.data { // who reads it still sees that
+	for i := range l.data { // a late reader sees the overwritten bytes
 		l.data[i] = 0xdd
 	}
 }
 
-// little is the most unread bytes of a body that stay out of buffers.
+// little is the most unread bytes of a body outside of buffers.
 const little = 4 << 10
 
-// TestBufferMemory: an answer waits in buffers but for a little, which are given back as it is
-// read, and whoever stops reading gives the rest back.
+// TestBufferMemory: except for a small rest, an answer waits in buffers. The channel returns the
+// buffers while the client reads, or when the client stops reading.
 func TestBufferMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	m := &counted{most: 2 << 20}
@@ -116,8 +116,8 @@ func TestBufferMemory(t *testing.T) {
 	}
 }
 
-// TestNoMemory: an answer for which there is no memory fails with the reason, at once or
-// where it goes on, and takes its event with it; others do not notice.
+// TestNoMemory: without memory an answer fails with the reason, at its beginning or later, and its
+// event ends. Other answers are not affected.
 func TestNoMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	m := &counted{most: 128 << 10}
@@ -125,7 +125,7 @@ func TestNoMemory(t *testing.T) {
 		switch e.Path {
 		case "/whole":
 			return &fn.Answer{Body: bytes.NewReader(pattern(200_000))}, nil
-		case "/stream": // nobody takes it
+		case "/stream": // an unread answer
 			return &fn.Answer{Body: always{}}, nil
 		}
 		return &fn.Answer{Body: bytes.NewReader(pattern(50_000))}, nil
@@ -135,7 +135,7 @@ func TestNoMemory(t *testing.T) {
 			finished := make(chan struct{})
 			r, err := c.Invoke(t.Context(), &Invocation{Path: path, Finished: func() { close(finished) }}, nil)
 			if err == nil {
-				<-finished // it was told
+				<-finished // the function knows the failure
 				_, err = io.Copy(io.Discard, r.Body)
 				_ = r.Body.Close()
 			}

@@ -22,13 +22,13 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// callerFunc is a Caller.
+// callerFunc makes a function a Caller.
 type callerFunc func(ctx context.Context, c *Called) (*Answer, error)
 
-// Call is part of Caller.
+// Call implements Caller.
 func (f callerFunc) Call(ctx context.Context, c *Called) (*Answer, error) { return f(ctx, c) }
 
-// forwards answers an event with what another function answers to it.
+// forwards answers an event with another function's answer.
 func forwards(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 	r, err := e.Call(ctx, &Called{Function: "other", Method: e.Method, Path: e.Path, Query: e.Query, Headers: e.Headers, Body: e.Body})
 	if err != nil {
@@ -37,11 +37,12 @@ func forwards(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
 	return &fn.Answer{Status: r.Status, Headers: r.Headers, Body: r.Body}, nil
 }
 
-// echoes answers a call with its body.
+// echoes answers a call with the body of the call.
 var echoes = callerFunc(func(_ context.Context, c *Called) (*Answer, error) {
 	return &Answer{Status: 203, Headers: c.Headers, Body: c.Body, Length: -1}, nil
 })
 
+// TestCall: a function calls another function with bodies of any length, and gets the answer.
 func TestCall(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	var told Called
@@ -71,7 +72,7 @@ func TestCall(t *testing.T) {
 	}
 }
 
-// A long body of known length comes in a file.
+// A long body of known length arrives in a file.
 func TestCallFile(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	t.Setenv("FRE_FILES", "/tmp")
@@ -100,7 +101,7 @@ func TestCallFile(t *testing.T) {
 	}
 }
 
-// What a refused call is told, and that its event goes on.
+// A refused call gets an error code, and the calling event continues.
 func TestCallRefused(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	refusal := &Failure{Type: "not_found", Message: "no function other"}
@@ -140,7 +141,7 @@ func TestCallRefused(t *testing.T) {
 	}
 }
 
-// An engine that takes no calls is sent none: to one that knows nothing of them, CALL is malformed.
+// The function sends no CALL to an engine without calls: for an older engine CALL is malformed.
 func TestCallWithoutEngine(t *testing.T) {
 	c := serve(t, Config{}, forwards)
 	_, err := c.Invoke(t.Context(), &Invocation{Caller: callerFunc(func(context.Context, *Called) (*Answer, error) {
@@ -153,7 +154,7 @@ func TestCallWithoutEngine(t *testing.T) {
 	}
 }
 
-// A call ends with the event that made it, however that ends.
+// A call ends with its event, at any end of the event.
 func TestCallEndsWithEvent(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	fretest.CheckLeaks(t)
@@ -196,7 +197,7 @@ func TestCallEndsWithEvent(t *testing.T) {
 	}
 }
 
-// No event has more than MostCalls under way, and one that has ended makes room.
+// An event has at most MostCalls calls at the same time. A call that ends makes room.
 func TestCallsAtOnce(t *testing.T) {
 	t.Setenv("FRE_CALLS", "32")
 	var mu sync.Mutex
@@ -230,7 +231,7 @@ func TestCallsAtOnce(t *testing.T) {
 				}
 			}()
 		}
-		all := []string{<-outcomes} // refused while the others wait
+		all := []string{<-outcomes} // refused while the other calls wait
 		for range MostCalls {
 			<-begun
 		}
@@ -254,7 +255,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// byHand speaks for a function by hand: ready has been said, and event 1 is under way.
+// byHand plays a function by hand: READY is sent, and event 1 is under way.
 func byHand(t *testing.T, caller Caller) (c *Conn, conn *net.UnixConn) {
 	t.Helper()
 	a, b := pair(t)
@@ -281,6 +282,7 @@ func callPayload(of uint64, c Called) []byte {
 	return append([]byte{byte(len(meta)), byte(len(meta) >> 8), byte(len(meta) >> 16), 0}, meta...)
 }
 
+// TestCallMalformed: a malformed frame about calls ends the channel.
 func TestCallMalformed(t *testing.T) {
 	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
 	type frame struct {
@@ -324,7 +326,7 @@ func TestCallMalformed(t *testing.T) {
 	}
 }
 
-// A body in a file that becomes shorter breaks the call off, and the file is closed.
+// If the file of a call's body becomes shorter, the call breaks off and the file is closed.
 func TestCallFileShrinks(t *testing.T) {
 	fretest.CheckLeaks(t)
 	file := memfd(t, pattern(1000), 0)
@@ -350,8 +352,7 @@ func TestCallFileShrinks(t *testing.T) {
 	}
 }
 
-// A call of an event that is over is refused, with the rest of its body, and the channel goes
-// on.
+// A call of an ended event is refused together with the rest of its body. The channel continues.
 func TestCallAfterEvent(t *testing.T) {
 	c, b := byHand(t, callerFunc(func(context.Context, *Called) (*Answer, error) {
 		t.Error("called")
@@ -370,7 +371,7 @@ func TestCallAfterEvent(t *testing.T) {
 	}
 }
 
-// Who floods the engine with calls and listens to nothing is cut off.
+// The engine ends the channel of a function that sends a flood of calls and reads no answers.
 func TestCallFlood(t *testing.T) {
 	c, b := byHand(t, callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
 		return &Answer{Status: 200, Body: strings.NewReader(strings.Repeat("x", wire.Chunk)), Length: wire.Chunk}, nil
@@ -387,8 +388,8 @@ func TestCallFlood(t *testing.T) {
 	}
 }
 
-// FuzzCall has a function say anything about calls: the engine's end neither panics nor
-// keeps a goroutine.
+// FuzzCall: any frames about calls from a function cause no panic and leave no goroutine in the
+// engine.
 func FuzzCall(f *testing.F) {
 	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/", Headers: [][2]string{{"a", "b"}}})
 	f.Add(wire.Header{Len: len(good), Kind: wire.KindCall, ID: FirstCall}.Append(nil), good)
@@ -419,7 +420,7 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// FuzzCallMeta compares both ways to read CALL's metadata.
+// FuzzCallMeta: both ways to read the metadata of CALL give the same result.
 func FuzzCallMeta(f *testing.F) {
 	f.Add([]byte(`{"of":1,"function":"f","method":"GET","path":"/","query":"","headers":[["a","b"]]}`))
 	f.Add([]byte(`{"of":-1}`))

@@ -22,7 +22,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// pieces gives a body as Reads of so many bytes.
+// pieces gives a body in Reads of at most n bytes.
 type pieces struct {
 	r io.Reader
 	n int
@@ -30,8 +30,8 @@ type pieces struct {
 
 func (p pieces) Read(b []byte) (int, error) { return p.r.Read(b[:min(p.n, len(b))]) }
 
-// TestPipedAnswers: a stream's bytes arrive in order, by way of a pipe where there are
-// many.
+// TestPipedAnswers: a stream's bytes arrive in order. A long stream with large pieces goes through
+// a pipe.
 func TestPipedAnswers(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
@@ -49,11 +49,11 @@ func TestPipedAnswers(t *testing.T) {
 		{0, 1, false},
 		{1, 1, false},
 		{20_000, 100, false},
-		{wire.Chunk, wire.Chunk, true}, // that there is no more is seen later
+		{wire.Chunk, wire.Chunk, true}, // the end of the body is seen later
 		{wire.Chunk + 1, wire.Chunk, true},
 		{1 << 20, wire.Chunk, true},
 		{8<<20 + 1, wire.Chunk, true},
-		{1 << 20, 10_000, false}, // it may be slow
+		{1 << 20, 10_000, false}, // small pieces: the body may be slow
 	} {
 		t.Run(fmt.Sprintf("%d by %d", test.size, test.piece), func(t *testing.T) {
 			r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}, nil)
@@ -72,7 +72,7 @@ func TestPipedAnswers(t *testing.T) {
 	}
 }
 
-// raw is a channel whose function is the test.
+// raw returns a channel whose function is the test.
 func raw(t testing.TB) (*Conn, *net.UnixConn) {
 	t.Helper()
 	a, b := pair(t)
@@ -92,7 +92,7 @@ func write(t testing.TB, conn *net.UnixConn, text string) {
 	}
 }
 
-// invoked sends an event; the function is to answer it.
+// invoked sends an event; the test must answer as the function.
 func invoked(ctx context.Context, t testing.TB, c *Conn) chan *Reply {
 	t.Helper()
 	replies := make(chan *Reply, 1)
@@ -116,7 +116,7 @@ func answerBegins(t testing.TB, c *Conn, function *net.UnixConn, id uint64) *Rep
 	return <-replies
 }
 
-// frameWithFDs is a frame that announces so many descriptors.
+// frameWithFDs encodes a frame that announces fds descriptors.
 func frameWithFDs(k byte, fds int, id uint64, payload string) string {
 	b := []byte(frame(k, 0, id, payload))
 	binary.LittleEndian.PutUint16(b[6:], uint16(fds))
@@ -140,13 +140,13 @@ func sendEnd(t testing.TB, function *net.UnixConn, id uint64, f *os.File) {
 	}
 }
 
-// sendTotal sends PIPE with how many bytes went through it.
+// sendTotal sends PIPE with n, the number of bytes through the pipe.
 func sendTotal(t testing.TB, function *net.UnixConn, id, n uint64) {
 	t.Helper()
 	write(t, function, frame(0x22, 0, id, string(binary.LittleEndian.AppendUint64(nil, n))))
 }
 
-// piped is an answer that goes on in a pipe, whose end w is the test's to write to.
+// piped returns an answer that continues in a pipe; the test writes to w.
 func piped(t testing.TB, c *Conn, function *net.UnixConn, id uint64) (reply *Reply, w *os.File) {
 	t.Helper()
 	reply = answerBegins(t, c, function, id)
@@ -160,8 +160,9 @@ func piped(t testing.TB, c *Conn, function *net.UnixConn, id uint64) (reply *Rep
 	return reply, w
 }
 
-// TestPipeEnds: an answer in a pipe ends where its function says, whoever else has the
-// pipe open, and breaks off after what has come where the function does, or dies.
+// TestPipeEnds: an answer in a pipe ends at the length that the function reports, even if another
+// process has the pipe open. If the function breaks off or dies, the answer breaks off after the
+// received bytes.
 func TestPipeEnds(t *testing.T) {
 	text := pattern(10_000)
 	for name, test := range map[string]struct {
@@ -200,7 +201,7 @@ func TestPipeEnds(t *testing.T) {
 			reply, w := piped(t, c, function, 1)
 			defer reply.Body.Close()
 			ended := make(chan struct{})
-			go func() { // while it is waited for
+			go func() { // while the reader waits
 				defer close(ended)
 				<-time.After(10 * time.Millisecond)
 				if _, err := w.Write(text); err != nil {
@@ -218,8 +219,7 @@ func TestPipeEnds(t *testing.T) {
 	}
 }
 
-// TestPipeEndless: a function that has ended its answer, and fills the pipe on and on,
-// holds up nobody.
+// TestPipeEndless: a function that ends its answer and continues to fill the pipe blocks no reader.
 func TestPipeEndless(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(t *testing.T, function *net.UnixConn)
@@ -245,7 +245,7 @@ func TestPipeEndless(t *testing.T) {
 			reply, w := piped(t, c, function, 1)
 			defer reply.Body.Close()
 			var writer sync.WaitGroup
-			if _, err := w.Write(pattern(wire.Chunk)); err != nil { // all that it takes unread
+			if _, err := w.Write(pattern(wire.Chunk)); err != nil { // as much as the pipe takes unread
 				t.Fatal(err)
 			}
 			writer.Go(func() {
@@ -254,7 +254,7 @@ func TestPipeEndless(t *testing.T) {
 				}
 			})
 			test.end(t, function)
-			for !reply.Body.(replyBody).k.out.Over() { // it may have taken more than the end allows
+			for !reply.Body.(replyBody).k.out.Over() { // more bytes than the end allows may have been taken
 				<-time.After(time.Millisecond)
 			}
 			got, err := io.ReadAll(reply.Body)
@@ -285,7 +285,7 @@ func TestPipeEndless(t *testing.T) {
 	})
 }
 
-// TestPipeCanceled: whoever waits for more learns why there will be none.
+// TestPipeCanceled: a waiting reader gets the reason of the cancellation.
 func TestPipeCanceled(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c, function := raw(t)
@@ -311,8 +311,8 @@ func TestPipeCanceled(t *testing.T) {
 	}
 }
 
-// TestPipeTaken: the function's slot is free once its answer was taken out of the pipe,
-// or nobody wants it, and the function has said that there is no more.
+// TestPipeTaken: the function's slot is free when the function has reported the end, and the answer
+// was read, closed or cancelled.
 func TestPipeTaken(t *testing.T) {
 	for name, leave := range map[string]func(ctx context.CancelFunc, r *Reply){
 		"read":     func(_ context.CancelFunc, r *Reply) { _, _ = io.Copy(io.Discard, r.Body) },
@@ -362,7 +362,7 @@ func TestPipeTaken(t *testing.T) {
 	}
 }
 
-// wantCancel reads what the engine says of an answer that nobody wants.
+// wantCancel reads CANCEL, which the engine sends for an unwanted answer.
 func wantCancel(t testing.TB, function *net.UnixConn, id uint64) {
 	t.Helper()
 	if h, _, err := reader(t, function).Next(); err != nil || h.Kind != wire.KindCancel || h.ID != id {
@@ -370,8 +370,8 @@ func wantCancel(t testing.TB, function *net.UnixConn, id uint64) {
 	}
 }
 
-// TestPipeGivenUp: nobody's reading end is left once an answer is closed: whoever writes
-// on learns of it.
+// TestPipeGivenUp: closing an answer closes every reading end of its pipe: the function's next
+// write fails with EPIPE.
 func TestPipeGivenUp(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c, function := raw(t)
@@ -389,7 +389,7 @@ func TestPipeGivenUp(t *testing.T) {
 	}
 	write(t, function, frame(0x06, 0, 1, `{"type":"t","message":"m","stack":""}`))
 
-	// The function may not know yet that nobody wants it.
+	// The function may not know of the close yet.
 	late := answerBegins(t, c, function, 2)
 	_ = late.Body.Close()
 	wantCancel(t, function, 2)
@@ -406,8 +406,8 @@ func TestPipeGivenUp(t *testing.T) {
 	}
 }
 
-// TestPipeHostile: what is no pipe's reading end, or comes where none may, ends the
-// channel, and nothing of it is kept.
+// TestPipeHostile: a file that is not the reading end of a pipe, or a PIPE at a wrong time, ends
+// the channel and leaves nothing open.
 func TestPipeHostile(t *testing.T) {
 	open := func(t *testing.T, name string, flags int) *os.File {
 		t.Helper()

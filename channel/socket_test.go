@@ -21,8 +21,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// clients returns the two ends of a TCP connection: the engine's, and what the client
-// reads.
+// clients returns the two ends of a TCP connection: the engine's end and the client's end.
 func clients(t *testing.T) (engine, client *net.TCPConn) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -66,7 +65,7 @@ func (b breaking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestNoSocketForWholeBodies: what came whole is not to be sent by the function.
+// TestNoSocketForWholeBodies: a function is not asked to send a complete body to the socket.
 func TestNoSocketForWholeBodies(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Setenv("FRE_FILES", "/tmp")
@@ -87,14 +86,14 @@ func TestNoSocketForWholeBodies(t *testing.T) {
 	}
 }
 
-// TestSocket: a function that may writes the rest of a long answer to its client's socket,
-// and goes on by way of the engine where it gets none.
+// TestSocket: with permission, a function writes the rest of a long answer to the client's socket.
+// Without a socket the rest goes through the engine.
 func TestSocket(t *testing.T) {
 	const size = 3<<20 + 1
 	for _, test := range []struct {
 		name  string
 		piece int
-		offer bool // the event says that there is one
+		offer bool // the event offers a socket
 		lend  bool
 		asked bool
 	}{
@@ -145,7 +144,7 @@ func TestSocket(t *testing.T) {
 					if !finished.Load() {
 						t.Error("the function's slot is not free")
 					}
-					if _, err := io.WriteString(engine, "0\r\n\r\n"); err != nil { // it is the engine's again
+					if _, err := io.WriteString(engine, "0\r\n\r\n"); err != nil { // the engine has the socket again
 						t.Fatal(err)
 					}
 					first.Write(<-rest)
@@ -164,7 +163,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestSocketEnds: whatever ends an answer in a socket, both sides learn it.
+// TestSocketEnds: after any end of an answer in a socket, both sides know the reason.
 func TestSocketEnds(t *testing.T) {
 	broken := errors.New("broken")
 	for name, test := range map[string]struct {
@@ -206,12 +205,12 @@ func TestSocketEnds(t *testing.T) {
 	}
 }
 
-// always is a body without an end.
+// always is an endless body.
 type always struct{}
 
 func (always) Read(p []byte) (int, error) { return len(p), nil }
 
-// TestSocketLate: a function that has been told to give up while it waits takes nothing.
+// TestSocketLate: a function that is cancelled while it waits for a socket gets none.
 func TestSocketLate(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) { return &fn.Answer{Body: always{}}, nil })
@@ -233,7 +232,7 @@ func TestSocketLate(t *testing.T) {
 	}
 }
 
-// TestSocketHostile: a function that says of sockets what it may not ends its channel.
+// TestSocketHostile: a wrong frame about sockets ends the function's channel.
 func TestSocketHostile(t *testing.T) {
 	want := frame(0x23, 0, 1, "")
 	back := frame(0x23, 0, 1, string(binary.LittleEndian.AppendUint64(nil, 1)))
@@ -275,7 +274,7 @@ func TestSocketHostile(t *testing.T) {
 			_ = reply.Body.Close()
 		})
 	}
-	t.Run("beside it", func(t *testing.T) { // once it is lent nothing of the body may come here
+	t.Run("beside it", func(t *testing.T) { // while the socket is lent, no part of the body may arrive here
 		for _, text := range []string{frame(0x05, 1, 1, "x"), want} {
 			fretest.CheckLeaks(t)
 			c, function := raw(t)
@@ -301,7 +300,7 @@ func TestSocketHostile(t *testing.T) {
 			engine, _ := clients(t)
 			go func() {
 				b := make([]byte, wire.HeaderSize)
-				if _, err := io.ReadFull(function, b); err != nil { // the socket, which is dropped
+				if _, err := io.ReadFull(function, b); err != nil { // the socket, which the test drops
 					t.Error(err)
 				}
 				_, _ = io.WriteString(function, text)

@@ -11,8 +11,8 @@ import (
 	fn "github.com/fre-engine/fre/function/channel"
 )
 
-// An event that asks for another protocol gets its answer before anything is read of
-// it, and is a tunnel then; a function that knows no such thing gets a plain event.
+// An event that asks for another protocol gets an answer before the body is read, and then is a
+// tunnel. A function without upgrades gets a plain event.
 func TestUpgrade(t *testing.T) {
 	for _, able := range []bool{true, false} {
 		ours, theirs := pair(t)
@@ -66,7 +66,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// 101 that nobody asked for breaks the protocol.
+// An unrequested 101 breaks the protocol.
 func TestUpgradeUnasked(t *testing.T) {
 	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
 		return &fn.Answer{Status: 101, Body: strings.NewReader("x")}, nil

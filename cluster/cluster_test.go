@@ -36,10 +36,10 @@ const within = 10 * time.Minute
 // longer.
 const ttl = 5 * time.Second
 
-// shelf is a registry: images by what it calls them.
+// shelf is a registry: images by digest.
 type shelf struct {
 	mu   sync.Mutex
-	all  map[store.Digest]*store.Image // by the digest that the registry gives
+	all  map[store.Digest]*store.Image // by the registry's digest
 	down bool
 }
 
@@ -60,7 +60,7 @@ func (s *shelf) setDown(down bool) {
 	s.down = down
 }
 
-// functions is an engine whose functions are Go's. A record's Spec is a number.
+// functions is an engine whose functions are Go functions. A record's Spec is a number.
 type functions struct {
 	mu      sync.Mutex
 	shelf   *shelf
@@ -69,7 +69,7 @@ type functions struct {
 	room    int
 	busy    int
 	handle  func(ctx context.Context, r *engine.Request, body []byte) (*engine.Response, error)
-	changed chan struct{} // after each Apply and Withdraw
+	changed chan struct{} // receives after each Apply and Withdraw
 }
 
 func (e *functions) Hold() (release func()) { return func() {} }
@@ -206,7 +206,7 @@ func (e *functions) Push(_ context.Context, ref, to string, _ *oci.Auth, _ oci.P
 	return oci.Remote{Digest: digest}, err
 }
 
-// has waits until the engine has a function as that spec says, or, for "", has none.
+// has waits until the engine has a function with this spec, or, for "", has none.
 func (e *functions) has(t *testing.T, name, spec string) {
 	t.Helper()
 	timeout := time.After(within)
@@ -225,12 +225,12 @@ func (e *functions) has(t *testing.T, name, spec string) {
 	}
 }
 
-// digestOf is an image's, out of a letter.
+// digestOf makes a digest from a letter.
 func digestOf(letter string) store.Digest {
 	return store.Digest("sha256:" + strings.Repeat(letter, 64))
 }
 
-// world is a NATS server, a registry and the nodes that share them.
+// world is a NATS server, a registry and the nodes on both.
 type world struct {
 	t     *testing.T
 	opts  natsserver.Options
@@ -325,7 +325,7 @@ func (w *world) close(n *Node) {
 	}
 }
 
-// until waits for a state that nothing tells of.
+// until polls for a state.
 func (w *world) until(what string, is func() bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), within)
@@ -337,7 +337,7 @@ func (w *world) until(what string, is func() bool) {
 	}
 }
 
-// knows waits until a node sees others in these states, as NAME=STATE.
+// knows waits until a node sees the nodes in these states, as NAME=STATE.
 func (w *world) knows(n *node, states ...string) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("%s sees %v", n.cfg.Name, states), func() bool {
@@ -396,8 +396,8 @@ func read(t *testing.T, resp *engine.Response, err error) string {
 	return string(body)
 }
 
-// What is deployed on one node is in force on all, also on one that comes later, and so are
-// changes and removals; images travel by the registry.
+// A deployment, a change or a removal on one node applies on all nodes, including nodes that join
+// later. The images travel through the registry.
 func TestDeployedEverywhere(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.join("a"), w.join("b")
@@ -421,7 +421,8 @@ func TestDeployedEverywhere(t *testing.T) {
 	b.e.has(t, "f", "3")
 }
 
-// Of two that change a function at once one is refused, and has the other's.
+// If two nodes change a function at the same time, one node is refused and applies the other's
+// change.
 func TestConflict(t *testing.T) {
 	w := newWorld(t)
 	nodes := []*node{w.join("a"), w.join("b")}
@@ -441,7 +442,7 @@ func TestConflict(t *testing.T) {
 		}
 		if other := errs[1-won]; other != nil && !errors.Is(other, ErrConflict) {
 			t.Fatalf("round %d: %v", round, other)
-		} else if other == nil { // it came after the other was in force there
+		} else if other == nil { // the change came after the first was in force there
 			continue
 		}
 		for _, n := range nodes {
@@ -450,7 +451,8 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// A function of before a node was one is the others' too; what the table has wins.
+// A node that joins with a function shares the function with all nodes. If the table has the
+// function already, the table wins.
 func TestContribute(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine("a")
@@ -465,7 +467,7 @@ func TestContribute(t *testing.T) {
 	a.e.has(t, "g", "9")
 }
 
-// A node pulls what is missing once the registry is there again, sooner if it is asked for.
+// A node pulls a missing image when the registry is back, or earlier on request.
 func TestRegistryDown(t *testing.T) {
 	w := newWorld(t)
 	a := w.join("a")
@@ -489,8 +491,8 @@ func TestRegistryDown(t *testing.T) {
 	b.e.has(t, "f", "1")
 }
 
-// Two nodes of one name: the second is refused, unless the first has died on that state
-// directory. A lease runs out by itself.
+// Of two nodes with one name the second is refused, unless the first has died and the second uses
+// the dead node's state directory. A lease expires by itself.
 func TestName(t *testing.T) {
 	w := newWorld(t)
 	cfg := w.config("a")
@@ -503,14 +505,14 @@ func TestName(t *testing.T) {
 	if err := second.Join(t.Context(), w.engine("a")); !errors.Is(err, ErrNameTaken) {
 		t.Fatalf("a second node: %v", err)
 	}
-	// Killed: nothing is given back.
+	// Killed: the node returns nothing.
 	a.cfg.Conn.Close()
 	again := w.config("a")
 	again.Dir = cfg.Dir
 	w.joinWith(again, w.engine("a"))
 }
 
-// A node whose lease another has got, because it was cut off for too long, says so.
+// A node reports the loss of its name if another node has taken the lease during a long partition.
 func TestNameLost(t *testing.T) {
 	w := newWorld(t)
 	a := w.join("a")
@@ -543,7 +545,7 @@ func TestNameLost(t *testing.T) {
 	w.until("it has its name again", func() bool { return a.reachable() == nil })
 }
 
-// Protocols one apart work together, those two apart refuse to.
+// Nodes with adjacent protocol versions work together; nodes two versions apart refuse to.
 func TestSkew(t *testing.T) {
 	w := newWorld(t)
 	w.join("a")
@@ -563,8 +565,8 @@ func TestSkew(t *testing.T) {
 	}
 }
 
-// A request that a full node cannot take runs at another, once; what none can take is
-// refused as without others. Errors come back as they were.
+// A request that a full node cannot take runs once at another node. A request that no node can take
+// is refused as on a single node. Errors arrive unchanged.
 func TestForward(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.join("a"), w.join("b")
@@ -598,7 +600,7 @@ func TestForward(t *testing.T) {
 		switch want := fault.Error(); {
 		case err == nil:
 			t.Errorf("%v: no error", fault)
-		case errors.As(fault, &quota): // another node is asked, and there is none
+		case errors.As(fault, &quota): // no further node exists to ask
 			if !errors.Is(err, engine.ErrOverloaded) {
 				t.Errorf("%v: %v", fault, err)
 			}
@@ -615,8 +617,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// Answers of any size come through as they were written, no faster than they are read, and
-// end where the client goes or the node is lost.
+// Forwarded answers of any size arrive unchanged, as fast as the client reads. They end if the
+// client disconnects or the node is lost.
 func TestForwardStream(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.join("a"), w.join("b")
@@ -650,19 +652,19 @@ func TestForwardStream(t *testing.T) {
 		t.Error(err)
 	}
 	<-closed
-	// A client that reads nothing holds up no more than the window.
+	// A client that reads nothing blocks only the window.
 	counted.reset(large)
 	closed = make(chan struct{})
 	if resp, err = a.Invoke(t.Context(), "f", request("x")); err != nil {
 		t.Fatal(err)
 	}
 	w.until("the window is full", func() bool { return counted.read() == (window+1)*chunkSize })
-	if err := resp.Body.Close(); err != nil { // and goes
+	if err := resp.Body.Close(); err != nil { // and disconnects
 		t.Error(err)
 	}
 	<-closed
 	w.until("it has ended there", func() bool { return b.forwarded() == 0 })
-	// A node that is lost with an answer.
+	// A node is lost during an answer.
 	counted.reset(large)
 	closed = make(chan struct{})
 	if resp, err = a.Invoke(t.Context(), "f", request("x")); err != nil {
@@ -716,8 +718,8 @@ func (b body) Close() error {
 	return nil
 }
 
-// Without NATS a node serves what it has, refuses deployments and says so; with NATS again
-// it catches up.
+// Without NATS a node serves its functions, and refuses deployments with the reason. When NATS is
+// back, the node catches up.
 func TestPartition(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.join("a"), w.join("b")
@@ -747,7 +749,7 @@ func TestPartition(t *testing.T) {
 	}
 }
 
-// A node that starts without NATS joins when it is there.
+// A node that starts without NATS joins when NATS is available.
 func TestJoinLate(t *testing.T) {
 	w := newWorld(t)
 	w.stopNATS()
@@ -761,8 +763,8 @@ func TestJoinLate(t *testing.T) {
 	w.knows(a, "a=ready", "b=ready")
 }
 
-// A node that drains takes nothing on, gives what comes to others, and says when it is done;
-// also after it was started anew.
+// A draining node takes no new events, forwards arriving events, and reports the end of the drain,
+// even after a restart.
 func TestDrain(t *testing.T) {
 	w := newWorld(t)
 	cfg := w.config("a")
@@ -811,15 +813,15 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestCloseDuringRenewal: a node whose end breaks off a renewal that NATS has taken still gives
-// its name back, so that its peers do not take it for lost.
+// TestCloseDuringRenewal: a node that stops during a renewal still gives its name back, even if
+// NATS has taken the renewal. Its peers do not take the node for lost.
 func TestCloseDuringRenewal(t *testing.T) {
 	w := newWorld(t)
 	cfg := w.config("a")
 	cfg.TTL = time.Hour // no renewal corrects the revision
 	a, b := w.joinWith(cfg, w.engine("a")), w.join("b")
 	a.mu.Lock()
-	a.revision += 100 // not the one of the renewal
+	a.revision += 100 // differs from the renewal's revision
 	a.mu.Unlock()
 	w.close(a.Node)
 	if _, err := b.nodes.Get(t.Context(), "a"); !errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -827,8 +829,8 @@ func TestCloseDuringRenewal(t *testing.T) {
 	}
 }
 
-// What a node has given to others is under way: it is not drained before that has ended, and its
-// stop waits for it.
+// Forwarded events count as under way: the drain of a node and the node's stop wait for forwarded
+// events.
 func TestStopWithForwarded(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.join("a"), w.join("b")
@@ -881,8 +883,8 @@ func TestStopWithForwarded(t *testing.T) {
 	<-stopped
 }
 
-// Heads as large as functions may have come through, whatever they hold. What does not is the
-// function's failure: it has run, and nobody else is asked.
+// A function's largest possible head passes between nodes, with any content. A larger head is the
+// function's failure: the function has run, and no other node is asked.
 func TestForwardLargeHead(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.join("a"), w.join("b"), w.join("c")
@@ -901,7 +903,7 @@ func TestForwardLargeHead(t *testing.T) {
 					runs.Add(1)
 					resp := answer([]byte("small"))
 					resp.Header = [][2]string{{"X-A", text}}
-					resp.Bytes = nil // it comes as a stream
+					resp.Bytes = nil // sends a stream
 					return resp, nil
 				}
 			})
@@ -921,7 +923,7 @@ func TestForwardLargeHead(t *testing.T) {
 	}
 }
 
-// Names that could be read as something else are refused.
+// Ambiguous names are refused.
 func TestNew(t *testing.T) {
 	for _, bad := range []Config{
 		{Name: "A", Registry: "r.example.org/fre"},
@@ -937,7 +939,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// FuzzMessages: what other nodes say is refused or understood, and nothing else.
+// FuzzMessages: any message of another node is refused or understood.
 func FuzzMessages(f *testing.F) {
 	for _, seed := range []string{
 		`{"Protocol":1,"Name":"a","Identity":"i","Boot":"b","State":"ready"}`, `{"Protocol":1,"Node":"a","Record":{"Name":"f","Spec":{},"Images":[],"Serving":0}}`,
@@ -958,6 +960,6 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("fault %+v is no error", r.Fault)
 		}
 		var a ask
-		_ = decodeHead(msg, &a) // what is in it is looked at by take
+		_ = decodeHead(msg, &a) // take checks the content
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// TestFault: another node names the invocation of an event that failed there.
+// TestFault: the error of an event that failed on another node names the invocation.
 func TestFault(t *testing.T) {
 	for _, cause := range []error{engine.ErrTimeout, &engine.FunctionError{Type: "T", Message: "m"}, errors.New("other")} {
 		got := engine.Failed(faultOf(&engine.InvocationError{ID: "1", Instance: "box", Err: cause}).err("b"))

@@ -8,8 +8,8 @@ import (
 	"github.com/fre-engine/fre/internal/linux"
 )
 
-// TestPaused: after a pause of its own a node knows that its lease has run out, and takes no
-// other node for lost before it could have heard of it.
+// TestPaused: after a pause of the node itself, the node knows that its lease has expired. The node
+// takes a silent peer for lost only after listening again for a while.
 func TestPaused(t *testing.T) {
 	const ttl = time.Second
 	ago := linux.Boottime() - 10*ttl

@@ -32,7 +32,7 @@ type keeper struct {
 
 const sharedKey = "0123456789abcdef 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff\n"
 
-// records opens those of a directory, with a key that all nodes have unless it is "".
+// records opens the records in a directory, with a key of all nodes unless key is "".
 func (w *world) records(dir, key string) *access.Access {
 	w.t.Helper()
 	cfg := access.Config{Dir: filepath.Join(dir, "access"), Log: slog.New(slog.NewTextHandler(w.t.Output(), nil))}
@@ -49,7 +49,7 @@ func (w *world) records(dir, key string) *access.Access {
 	return a
 }
 
-// keep has records be those of a node that joins.
+// keep joins a node with these records.
 func (w *world) keep(name, dir string, a *access.Access) *keeper {
 	w.t.Helper()
 	cfg := w.config(name)
@@ -84,14 +84,14 @@ func (k *keeper) letsIn(text string) bool {
 	return err == nil
 }
 
-// signs says whether an access key of that token is good there.
+// signs reports whether the access key of the token is valid on the node.
 func (k *keeper) signs(text string) error {
 	id, secret := access.AccessKey(text)
 	_, err := k.AuthenticateSigned(id, from, func(got []byte) bool { return string(got) == secret })
 	return err
 }
 
-// agree waits until something holds at all of them.
+// agree waits until a condition holds on all nodes.
 func (w *world) agree(what string, all []*keeper, is func(*keeper) bool) {
 	w.t.Helper()
 	for _, k := range all {
@@ -122,9 +122,8 @@ func secretIs(tenant, name, want string) func(*keeper) bool {
 	}
 }
 
-// A tenant, a quota, a token, an access key, a secret that one node has made holds on all,
-// also on one that comes later; what one takes back holds on none, also not on one that was
-// away.
+// A tenant, quota, token, access key or secret made on one node holds on all nodes, including later
+// nodes. A removed record holds nowhere, not even on a node that was away.
 func TestRecordsEverywhere(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.keeper("a"), w.keeper("b")
@@ -138,7 +137,7 @@ func TestRecordsEverywhere(t *testing.T) {
 	w.agree("the tokens are good", two, func(k *keeper) bool { return k.letsIn(text) && k.letsIn(adminText) })
 	w.agree("the access key is good", two, func(k *keeper) bool { return k.signs(text) == nil })
 	w.agree("the secret opens", two, secretIs("acme", "key.one_", "one"))
-	// Each change begins with the newest: nothing has to be waited for.
+	// Each change starts from the newest records, so no wait is needed.
 	if _, err := b.CreateTenant("acme", access.Quotas{}); !errors.Is(err, access.ErrExists) {
 		t.Errorf("a tenant that another node has made: %v", err)
 	}
@@ -163,7 +162,7 @@ func TestRecordsEverywhere(t *testing.T) {
 	w.agree("what was taken back", two, func(k *keeper) bool {
 		return !k.letsIn(text) && k.signs(text) != nil && !k.letsIn(adminText) && k.letsIn(nextText) && k.signs(nextText) == nil && secretIs("acme", "key.one_", "")(k)
 	})
-	// Join returns once the records were read: no moment of what was taken back.
+	// Join returns after the records were read: a removed record is never valid.
 	again := w.keep("c", dir, w.records(dir, sharedKey))
 	if again.letsIn(text) || again.letsIn(adminText) || again.signs(text) == nil || !again.letsIn(nextText) || !secretIs("acme", "key.one_", "")(again) {
 		t.Error("a node that was away goes by what was taken back meanwhile")
@@ -178,8 +177,8 @@ func TestRecordsEverywhere(t *testing.T) {
 	}
 }
 
-// Of two that change the same at once one wins and the other is told, unless both fit: then
-// both hold. All nodes have the same in the end.
+// If two nodes change the same record at the same time, one change wins and the losing node gets an
+// error. Compatible changes both hold. In the end all nodes have the same records.
 func TestRecordsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	nodes := []*keeper{w.keeper("a"), w.keeper("b")}
@@ -235,7 +234,8 @@ func TestRecordsAtOnce(t *testing.T) {
 	}
 }
 
-// What a node had before it was one is the others' too; what the table has, or has had, wins.
+// A joining node shares earlier records with all nodes. If the table has a record, or has removed a
+// record, the table wins.
 func TestRecordsOfBefore(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
@@ -272,8 +272,8 @@ func TestRecordsOfBefore(t *testing.T) {
 	})
 }
 
-// A node that is cut off goes by what it has and changes nothing, and says so. Back again it
-// has what was changed meanwhile. One that begins cut off does the same.
+// A partitioned node uses its records and refuses changes with the reason. After the partition the
+// node has the changes of the meantime. A node that starts partitioned does the same.
 func TestRecordsPartition(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.keeper("a"), w.keeper("b")
@@ -311,8 +311,8 @@ func TestRecordsPartition(t *testing.T) {
 	w.agree("what was changed meanwhile", []*keeper{a, again}, func(k *keeper) bool { return !k.letsIn(text) && secretIs("acme", "s", "two")(k) })
 }
 
-// Without a key that all have, secrets and access keys are good where they were made, say so,
-// and nobody else has them; with another key than the others' nothing of theirs is lost.
+// Without a shared key, secrets and access keys are valid only on the node of their creation, with
+// a notice. A node with a different key loses no secrets of its peers.
 func TestRecordsWithoutKey(t *testing.T) {
 	w := newWorld(t)
 	dirs := []string{t.TempDir(), t.TempDir()}
@@ -336,7 +336,7 @@ func TestRecordsWithoutKey(t *testing.T) {
 		w.close(k.Node)
 		must(t, k.Close())
 	}
-	// The operator names one: what was one node's is all nodes'.
+	// The operator sets a shared key: the records of one node become valid on all.
 	a, b = w.keep("a", dirs[0], w.records(dirs[0], sharedKey)), w.keep("b", dirs[1], w.records(dirs[1], sharedKey))
 	w.agree("they are all nodes'", []*keeper{a, b}, func(k *keeper) bool {
 		list, err := k.Secrets("acme")
@@ -353,7 +353,7 @@ func TestRecordsWithoutKey(t *testing.T) {
 	}
 }
 
-// TestMain runs a node that rotates tokens until it is killed, where a test asks for one.
+// TestMain: TestMain runs a node that rotates tokens until a test kills the process.
 func TestMain(m *testing.M) {
 	if url := os.Getenv("FRE_TEST_ROTATE"); url != "" {
 		fmt.Println(rotate(url, os.Getenv("FRE_TEST_DIR")))
@@ -362,7 +362,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rotate is that node: it prints a line for each token that it was told is made.
+// rotate is this node; it prints a line for each created token.
 func rotate(url, dir string) error {
 	conn, err := nats.Connect(url, nats.Timeout(within))
 	if err != nil {
@@ -389,7 +389,7 @@ func rotate(url, dir string) error {
 			t, text, err = a.RotateToken(t.ID, time.Hour)
 		}
 		if err == nil {
-			err = a.RemoveTenant("acme") // many records by one change
+			err = a.RemoveTenant("acme") // many records in one change
 		}
 		if err != nil {
 			return err
@@ -397,8 +397,8 @@ func rotate(url, dir string) error {
 	}
 }
 
-// A node that is killed in the middle of a change leaves it done or not done, on its own disk
-// and everywhere else: no token is replaced by one that is not there, or the other way round.
+// A node killed during a change leaves the change complete or undone, on its disk and on all nodes:
+// no token is replaced by a missing token, and no new token exists without its record.
 func TestRecordsKilled(t *testing.T) {
 	w := newWorld(t)
 	b := w.keeper("b")
@@ -420,7 +420,7 @@ func TestRecordsKilled(t *testing.T) {
 			}
 		}
 		must(t, cmd.Process.Kill())
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // the process was killed
 		whole := func(where string, all []access.Token) {
 			t.Helper()
 			replaced := map[string]bool{}

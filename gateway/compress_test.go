@@ -17,7 +17,7 @@ import (
 
 func compressing(c *Config) { c.Compress = true }
 
-// decoded is a body in one of the codings, or as it is.
+// decoded decodes a body in one of the codings.
 func decoded(t *testing.T, coding, body string) string {
 	t.Helper()
 	var r io.Reader = strings.NewReader(body)
@@ -43,8 +43,8 @@ func decoded(t *testing.T, coding, body string) string {
 	return string(b)
 }
 
-// Whole bodies, files, HEAD: in the coding that the client likes best, shorter, with a
-// length, a weak tag and a Vary.
+// Complete bodies, files and answers to HEAD use the client's preferred coding, with a length, a
+// weak tag and Vary.
 func TestCompressed(t *testing.T) {
 	content := strings.Repeat(`{"name": "Ada"}`, 10_000)
 	file, offset := fileOf(t, content)
@@ -91,7 +91,7 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// What is not worth it, or not ours to change, stays as it is.
+// An answer is not compressed if compression saves little or must not change the answer.
 func TestNotCompressed(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 1000)
 	large, offset := fileOf(t, strings.Repeat(content, 80))
@@ -125,8 +125,8 @@ func TestNotCompressed(t *testing.T) {
 	}
 }
 
-// Each piece of a stream can be read when it has come, and one that breaks off is not
-// taken for whole.
+// The client can decode each piece of a stream at once. A stream that breaks off does not look
+// complete.
 func TestCompressedStream(t *testing.T) {
 	for _, coding := range []string{"gzip", "zstd"} {
 		read, write := io.Pipe()

@@ -46,8 +46,8 @@ func TestErrorOf(t *testing.T) {
 	}
 }
 
-// TestCodes asks a gateway for an answer to every code of the catalogue: the answer has the status,
-// the code, the wait and the next step of the catalogue. Codes of the control API are internal.
+// TestCodes: for every code of the catalogue the gateway's answer has the status, the code, the
+// wait and the next step of the catalogue. Codes of the control API become internal.
 func TestCodes(t *testing.T) {
 	var fails error
 	r := serveFake(t, func(context.Context, string, *engine.Request) (*engine.Response, error) { return nil, fails }, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/fre-engine/fre/failure"
 )
 
-// takesEvents takes on events of function f.
+// takesEvents accepts events of function f.
 type takesEvents struct{ got chan engine.Request }
 
 type fullError struct{}

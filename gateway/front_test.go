@@ -29,7 +29,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// fake is an engine whose only function is of Go, in the same process.
+// fake is an engine whose only function is a Go function in the same process.
 type fake func(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 
 func (f fake) Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error) {
@@ -42,18 +42,18 @@ func (f fake) Invoke(ctx context.Context, name string, r *engine.Request) (*engi
 
 func (fake) Stopping() bool { return false }
 
-// text is an answer that is whole.
+// text returns a complete answer.
 func text(status int, body string, header ...[2]string) *engine.Response {
 	return &engine.Response{Status: status, Header: header, Size: int64(len(body)), Body: io.NopCloser(strings.NewReader(body))}
 }
 
-// serveFake serves a gateway before f.
+// serveFake serves a gateway in front of f.
 func serveFake(t *testing.T, f fake, change func(*Config)) *rig {
 	t.Helper()
 	return serveFakeIn(t, f, change, buffer.Memory{Pool: fretest.Buffers(t, 16<<20)})
 }
 
-// serveFakeIn is serveFake with that memory for connections.
+// serveFakeIn is serveFake with this memory for connections.
 func serveFakeIn(t *testing.T, f fake, change func(*Config), memory httpserver.Memory) *rig {
 	t.Helper()
 	fretest.CheckLeaks(t)
@@ -87,10 +87,10 @@ func serveFakeIn(t *testing.T, f fake, change func(*Config), memory httpserver.M
 	return &rig{t: t, addr: l.Addr().String(), url: "http://" + l.Addr().String(), order: order, end: end}
 }
 
-// ask sends a request of HTTP/1.1 whose lines are those, and returns the answer.
+// ask sends a request of HTTP/1.1 with these header lines, and returns the answer.
 func (r *rig) ask(method, target string, lines ...string) (answer, string) {
 	r.t.Helper()
-	r.order.Lock()   // what the test has done is done before the event, and the other way round
+	r.order.Lock()   // orders the test's actions and the event
 	r.order.Unlock() //nolint:staticcheck // an empty section is all that is needed
 	defer func() {
 		r.order.Lock()
@@ -106,7 +106,7 @@ func (r *rig) ask(method, target string, lines ...string) (answer, string) {
 	return a, body
 }
 
-// little hands out no buffers of more than 8 KiB.
+// little refuses buffers of more than 8 KiB.
 type little struct{ httpserver.Memory }
 
 func (m little) Acquire(size int, wait time.Duration) (httpserver.Buffer, error) {
@@ -116,8 +116,8 @@ func (m little) Acquire(size int, wait time.Duration) (httpserver.Buffer, error)
 	return m.Memory.Acquire(size, wait)
 }
 
-// An answer that there is no memory to copy through is 503 and says why; what needs none
-// is answered.
+// If an answer needs memory and the pool is empty, the gateway answers 503 with the reason. Answers
+// without need of memory pass.
 func TestNoMemory(t *testing.T) {
 	long := strings.Repeat("long ", 5000)
 	file, offset := fileOf(t, long)
@@ -148,7 +148,7 @@ func TestNoMemory(t *testing.T) {
 	}
 }
 
-// What a function is told of the path is what the client wrote, and no other name.
+// A function gets the path exactly as the client wrote it. Each path names a single function.
 func TestPaths(t *testing.T) {
 	var got [3]string
 	r := serveFake(t, func(_ context.Context, name string, r *engine.Request) (*engine.Response, error) {

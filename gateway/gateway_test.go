@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		path := os.Getenv("FRE_TEST_FN") // given where there is no Go
+		path := os.Getenv("FRE_TEST_FN") // set on machines without Go
 		if path == "" {
 			path = filepath.Join(dir, "fn")
 			build := exec.CommandContext(context.Background(), "go", "build", "-o", path, "../engine/testdata/fn")
@@ -67,15 +67,15 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// rig is a gateway before an engine of its own.
+// rig is a gateway in front of its own engine.
 type rig struct {
 	t     *testing.T
 	eng   *engine.Engine
 	store *store.Store
 	url   string
 	addr  string
-	order *sync.Mutex // of a fake's events and what the test does in between
-	end   func()      // stops a fake's server and waits for its handlers; the second call does nothing
+	order *sync.Mutex // orders a fake's events and the test's actions in between
+	end   func()      // stops a fake's server and waits for the handlers; the second call does nothing
 }
 
 func open(t *testing.T) *rig {
@@ -88,8 +88,8 @@ func openWith(t *testing.T, change func(*Config)) *rig {
 	return openServer(t, change, 0)
 }
 
-// openServer is openWith, for connections that may stall for so long and functions named
-// lent, which are trusted with them.
+// openServer is openWith, with a stall time of connections and with connections lent to functions
+// named lent.
 func openServer(t *testing.T, change func(*Config), stall time.Duration) *rig {
 	t.Helper()
 	fretest.RequireRoot(t)
@@ -178,10 +178,10 @@ func stdio(c *image.Config) {
 	c.Protocol, c.Instances.Isolation = image.ProtocolStdio, template.IsolationEvent
 }
 
-// brief is a function whose events are to run out of time: some starts take longer.
+// brief is a function whose events time out; some starts take longer.
 func brief(c *image.Config) { c.Resources.Timeout = 2 * time.Second }
 
-// conn is one connection of a client that sees every byte.
+// conn is a client connection with access to every byte.
 type conn struct {
 	*bufio.Reader
 	net.Conn
@@ -210,7 +210,7 @@ func (c conn) send(format string, a ...any) {
 	}
 }
 
-// answer reads one, its body included; the error is the body's.
+// answer reads one answer with its body; the error is the body's.
 func (c conn) answer(method string) (answer, string, error) {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.Reader, &http.Request{Method: method})
@@ -229,19 +229,19 @@ type answer struct {
 	Close      bool
 }
 
-// closed says whether the server has closed the connection.
+// closed reports whether the server has closed the connection.
 func (c conn) closed() bool {
 	_, err := c.ReadByte()
 	return err != nil
 }
 
-// post is a request with a body of its whole length.
+// post returns a request with a complete body.
 func post(path, header, body string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n%s", path, header, len(body), body)
 }
 
-// TestStatuses: each way an event can end has its status, says nothing of the
-// engine's, and leaves the connection in order for the next request.
+// TestStatuses: each way to end an event has its status, shows no detail of the engine, and leaves
+// the connection ready for the next request.
 func TestStatuses(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -249,7 +249,7 @@ func TestStatuses(t *testing.T) {
 	r.deploy("one", stdio)
 	r.deploy("nothing", func(c *image.Config) { c.Args = []string{"/function/nothing"} })
 	r.deploy("load", func(c *image.Config) { c.Env = []string{"FN_LOAD=fail"} })
-	large := strings.Repeat("X-L: "+strings.Repeat("<", 10<<10)+"\r\n", 5) // JSON makes six bytes of each
+	large := strings.Repeat("X-L: "+strings.Repeat("<", 10<<10)+"\r\n", 5) // JSON writes six bytes for each <
 	tests := []struct {
 		name, request string
 		status        int
@@ -296,8 +296,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// TestBodyTooLarge: 413 whether the length is announced or not; what is below
-// the limit passes whole, while the answer is on its way already.
+// TestBodyTooLarge: a body above the limit is answered 413, with or without a length. A smaller
+// body passes completely, even while the answer is on its way.
 func TestBodyTooLarge(t *testing.T) {
 	r := open(t)
 	r.deploy("f", func(c *image.Config) { c.Instances.Max = 1 })
@@ -310,7 +310,7 @@ func TestBodyTooLarge(t *testing.T) {
 				for _, hide := range []bool{false, true} {
 					var in io.Reader = strings.NewReader(body)
 					if hide {
-						in = io.MultiReader(in) // its length is not known
+						in = io.MultiReader(in) // hides the length
 					}
 					if status, got := do(t, http.MethodPost, url, in); status != 200 || got != body {
 						t.Errorf("%d bytes, chunked %v: status %d, %d bytes", n, hide, status, len(got))
@@ -324,13 +324,12 @@ func TestBodyTooLarge(t *testing.T) {
 			}
 		})
 	}
-	// One that begins to answer before it has all of the body cannot say 413 any
-	// more; one that does not can.
+	// After the beginning of an answer 413 is impossible; before, 413 is possible.
 	warm, _ := do(t, http.MethodPost, r.url+"/function/f", strings.NewReader("x"))
 	if status, body := do(t, http.MethodPost, r.url+"/function/f/slurp", io.MultiReader(strings.NewReader(strings.Repeat("x", maxBody+1)))); warm != 200 || status != 413 || !strings.Contains(body, fmt.Sprintf("the body is over the limit of %d bytes", maxBody)) {
 		t.Errorf("chunked: %d %s", status, body)
 	}
-	all := r.eng.Sandboxes(true) // those of one may end a moment after their answers
+	all := r.eng.Sandboxes(true) // sandboxes of function "one" may end shortly after their answers
 	if n := len(slices.DeleteFunc(all, func(s *engine.Sandbox) bool { return s.Function != "f" })); n != 1 {
 		t.Errorf("%d instances; a large body is no reason to end one", n)
 	}
@@ -357,7 +356,7 @@ func do(t *testing.T, method, url string, body io.Reader) (int, string) {
 	return resp.StatusCode, string(got)
 }
 
-// TestNoSmuggling: what is left of a body is never taken for a request.
+// TestNoSmuggling: the rest of a body is never read as a request.
 func TestNoSmuggling(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -367,15 +366,15 @@ func TestNoSmuggling(t *testing.T) {
 	inner := "GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"
 	for name, tt := range map[string]struct {
 		path   string
-		now    int // bytes of body that are sent with the header
+		now    int // bytes of the body sent with the header
 		status int
-		may    bool // go on: a function that fails at once leaves its body unread
+		may    bool // continue: a function that fails at once leaves its body unread
 	}{
 		"answer before the body's end":         {path: "/function/f/early", now: 64 << 10, status: 200},
 		"failure before the body's end":        {path: "/function/f/fail", now: 64 << 10, status: 500},
 		"time-out while the body comes":        {path: "/function/brief", now: 10, status: 504},
 		"stdio, failure before the body's end": {path: "/function/one/fail", now: 64 << 10, status: 500, may: true},
-		"stdio, time-out while it comes":       {path: "/function/briefone/fail", now: 10, status: 504}, // nothing was started yet
+		"stdio, time-out while it comes":       {path: "/function/briefone/fail", now: 10, status: 504}, // not started yet
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := r.dial()
@@ -385,7 +384,7 @@ func TestNoSmuggling(t *testing.T) {
 			if resp.StatusCode != tt.status || err != nil || !resp.Close && !tt.may {
 				t.Errorf("status %d, close %v, %q, %v", resp.StatusCode, resp.Close, body, err)
 			}
-			// The server may have closed it already.
+			// The server may have closed the connection already.
 			_, _ = c.Write([]byte(inner + "GET /next HTTP/1.1\r\nHost: h\r\n\r\n"))
 			if resp.Close {
 				if !c.closed() {
@@ -420,7 +419,7 @@ func TestNoSmuggling(t *testing.T) {
 	}
 }
 
-// TestAnswerFraming: the engine alone says where an answer ends.
+// TestAnswerFraming: only the engine determines where an answer ends.
 func TestAnswerFraming(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -459,7 +458,7 @@ func TestAnswerFraming(t *testing.T) {
 	}
 }
 
-// TestBrokenBody: an answer that the function breaks off is not taken for whole.
+// TestBrokenBody: an answer that the function breaks off does not look complete.
 func TestBrokenBody(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -474,8 +473,7 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// TestStreams: each piece of an answer goes out when it comes, before the body
-// has ended.
+// TestStreams: each piece of an answer leaves at once, before the end of the body.
 func TestStreams(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -487,7 +485,7 @@ func TestStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	// What is left of the first piece waits in the function's reader for a whole chunk.
+	// The function's reader holds the rest of the first piece until a chunk is complete.
 	if _, err := io.ReadFull(resp.Body, make([]byte, 64<<10)); err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +495,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestClientGone: nothing goes on for a client that has gone.
+// TestClientGone: when a client disconnects, its event ends.
 func TestClientGone(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
@@ -532,7 +530,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// TestHeaderTooLarge: net/http's own limit answers 431.
+// TestHeaderTooLarge: a header above net/http's limit is answered 431.
 func TestHeaderTooLarge(t *testing.T) {
 	r := open(t)
 	c := r.dial()
@@ -542,7 +540,7 @@ func TestHeaderTooLarge(t *testing.T) {
 	}
 }
 
-// TestStopping: an engine that stops says so.
+// TestStopping: a stopping engine answers 503 with the code stopping.
 func TestStopping(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// guardRig is a gateway whose functions a, of acme, and b, of other, answer with their
+// guardRig is a gateway with the functions a (of acme) and b (of other). They answer with their
 // Authorization field.
 type guardRig struct {
 	*rig
@@ -71,13 +71,13 @@ func (g *guardRig) token(tenant string, scopes ...access.Scope) string {
 	return text
 }
 
-// answered is what came of a request.
+// answered is the answer to a request.
 type answered struct {
 	StatusCode int
 	Header     http.Header
 }
 
-// get asks for a function with that header.
+// get requests a function with this header.
 func (g *guardRig) get(method, path string, header map[string]string) (answered, string) {
 	g.t.Helper()
 	req, err := http.NewRequestWithContext(g.t.Context(), method, g.url+path, nil)
@@ -140,8 +140,8 @@ func TestInvokeByToken(t *testing.T) {
 	}
 }
 
-// TestTemplateAccess: a template asks for a token where the engine does not, and says open
-// where it may. A function's own Authorization is its own then.
+// TestTemplateAccess: a template may require a token even if the engine does not, and may be open
+// if the engine allows open functions. Then the function gets the client's Authorization field.
 func TestTemplateAccess(t *testing.T) {
 	g := guarded(t, map[string]engine.Front{"closed": {Tenant: "acme", Access: engine.AccessToken}}, nil)
 	if resp, _ := g.get("GET", "/function/closed", nil); resp.StatusCode != 401 {
@@ -203,7 +203,7 @@ func TestCORS(t *testing.T) {
 	})
 	authorization := "Bearer " + g.token("acme", access.Invoke)
 	preflight := map[string]string{"Origin": "https://app.example", "Access-Control-Request-Method": "PUT"}
-	// Browsers send no token with these.
+	// Browsers send no token with preflight requests.
 	resp, _ := g.get("OPTIONS", "/function/c", preflight)
 	for field, want := range map[string]string{
 		"Access-Control-Allow-Origin": "https://app.example", "Access-Control-Allow-Methods": "PUT", "Access-Control-Allow-Headers": "Authorization",
@@ -219,10 +219,10 @@ func TestCORS(t *testing.T) {
 	}
 	for _, c := range []struct{ path, origin, token, want string }{
 		{"/function/c", "https://app.example", authorization, "https://app.example"},
-		{"/function/c", "https://app.example", "", "https://app.example"}, // of the refusal: the page is to see it
+		{"/function/c", "https://app.example", "", "https://app.example"}, // with the refusal, so that the page can read it
 		{"/function/c", "https://evil.example", authorization, ""},
 		{"/function/c", "", authorization, ""},
-		{"/function/a", "https://any.example", authorization, "*"}, // as the configuration says
+		{"/function/a", "https://any.example", authorization, "*"}, // from the configuration
 	} {
 		header := map[string]string{}
 		if c.token != "" {
@@ -277,14 +277,14 @@ func TestMetricsOfTenant(t *testing.T) {
 	}
 }
 
-// TestEventsGuarded: what runs later takes the token that it would take now, and a quota's
-// place; a hook takes what its trigger says, which counts what it takes on.
+// TestEventsGuarded: an asynchronous event needs the same token as a synchronous event, and counts
+// against the quota. A hook has the rule of its trigger, and its accepted events count.
 func TestEventsGuarded(t *testing.T) {
 	g := guarded(t, map[string]engine.Front{"f": {Tenant: "acme"}}, func(c *Config) {
 		c.Events, c.Guard.Token = &takesEvents{got: make(chan engine.Request, 8)}, true
 		c.Guard.CORS = &engine.CORS{Origins: []string{"*"}, Methods: []string{"POST"}}
 	})
-	if _, err := g.access.SetQuotas("acme", access.Quotas{EventsPerSecond: 1}); err != nil { // two at once
+	if _, err := g.access.SetQuotas("acme", access.Quotas{EventsPerSecond: 1}); err != nil { // allows a burst of two
 		t.Fatal(err)
 	}
 	own, others := "Bearer "+g.token("acme", access.Invoke), "Bearer "+g.token("other", access.Invoke)

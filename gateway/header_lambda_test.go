@@ -8,7 +8,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// A client says nothing by fields that are Lambda's API's own.
+// The gateway drops fields from clients that belong to Lambda's API.
 func TestLambdaFields(t *testing.T) {
 	got := eventHeader("h", [][2]string{{"A", "1"}, {engine.QualifierField, "live"}, {engine.VersionField, "4"}})
 	if diff := cmp.Diff([][2]string{{"Host", "h"}, {"A", "1"}}, got); diff != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// TestHTTP2: over HTTP/2 events and answers are those of HTTP/1.1.
+// TestHTTP2: events and answers over HTTP/2 are the same as over HTTP/1.1.
 func TestHTTP2(t *testing.T) {
 	var got [][2]string
 	var body []byte

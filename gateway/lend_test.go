@@ -20,8 +20,8 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// asking is a body whose function asks for its client's connection after a first piece.
-// Lent it, it writes the rest there; else it goes on here.
+// asking is a body whose function asks for the client's connection after a first piece. With the
+// connection the function writes the rest there; else the body continues here.
 type asking struct {
 	pieces []string // to be read
 	asks   bool
@@ -65,9 +65,8 @@ func (a *asking) lend(conn syscall.RawConn) (int64, error) {
 	return int64(len(rest)), errors.Join(err, werr, a.fails)
 }
 
-// TestLend: a function that asks for its client's connection gets it where nothing has to
-// be done with its answer on the way; elsewhere it hears that it does not, and the answer
-// is the same.
+// TestLend: a function that asks for the client's connection gets it if the gateway need not change
+// the answer. Otherwise the function is refused, and the answer is the same.
 func TestLend(t *testing.T) {
 	var offered atomic.Bool
 	var lent atomic.Int32
@@ -127,8 +126,7 @@ func TestLend(t *testing.T) {
 	}
 }
 
-// TestLendToOne: a connection that is not one client's alone, or becomes another protocol's,
-// is not lent.
+// TestLendToOne: a connection from a proxy, or before a switch to another protocol, is not lent.
 func TestLendToOne(t *testing.T) {
 	var offered atomic.Bool
 	proxied := func(_ context.Context, _ string, req *engine.Request) (*engine.Response, error) {
@@ -147,14 +145,14 @@ func TestLendToOne(t *testing.T) {
 	}
 }
 
-// TestLendToWhoIsGone: a client that takes nothing, or goes away, while a function has its
-// connection costs the function that event, and its place no longer than that.
+// TestLendToWhoIsGone: if a client stalls or disconnects while a function has the connection, only
+// this event fails, and the function's place is free again.
 func TestLendToWhoIsGone(t *testing.T) {
 	const stall = 300 * time.Millisecond
 	r := openServer(t, func(*Config) {}, stall)
 	r.deploy("lent", func(c *image.Config) {
 		c.Network.LendConnection = true
-		c.Instances.Max, c.Resources.Timeout = 1, time.Hour // a place that is kept is not free before that
+		c.Instances.Max, c.Resources.Timeout = 1, time.Hour // without an early release the place stays taken for an hour
 	})
 	resp, err := r.eng.Invoke(t.Context(), "lent", &engine.Request{Method: http.MethodGet, Path: "/stream", Query: "100000", Socket: true})
 	if err != nil || resp.Lend == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/engine"
 )
 
-// fileOf is an open file with that text between others.
+// fileOf returns an open file with this text between other bytes.
 func fileOf(t *testing.T, text string) (file *os.File, offset int64) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "body")
@@ -34,7 +34,7 @@ func fileOf(t *testing.T, text string) (file *os.File, offset int64) {
 	return file, int64(len("before"))
 }
 
-// selected are the fields that conditions and ranges are about.
+// selected returns the fields that conditions and ranges affect.
 func selected(h http.Header) http.Header {
 	out := http.Header{}
 	for _, name := range []string{"Content-Type", "Content-Range", "Content-Length", "Etag", "Last-Modified"} {
@@ -45,8 +45,8 @@ func selected(h http.Header) http.Header {
 	return out
 }
 
-// Conditions and ranges select what net/http's file server selects, for every
-// combination that matters.
+// Conditions and ranges select the same bytes as net/http's file server, for every relevant
+// combination.
 func TestConditionsBesidePeer(t *testing.T) {
 	const content = "0123456789abcdefghijklmnopqrstuvwxyz"
 	modified := time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -127,7 +127,7 @@ func TestConditionsBesidePeer(t *testing.T) {
 			} {
 				for _, method := range []string{"GET", "HEAD"} {
 					if method == "HEAD" && strings.Contains(strings.Join(lines, " "), "Range") {
-						continue // net/http answers HEAD with 206, RFC 9110 section 14.2 has only GET
+						continue // net/http answers HEAD with 206; RFC 9110 section 14.2 defines ranges for GET only
 					}
 					got, body := r.ask(method, "/function/f", lines...)
 					w := httptest.NewRecorder()
@@ -144,7 +144,7 @@ func TestConditionsBesidePeer(t *testing.T) {
 					}
 					http.ServeContent(w, peer, "", date, strings.NewReader(content))
 					status, want, wantBody := w.Code, selected(w.Header()), w.Body.String()
-					if status >= 400 { // ours say so in JSON
+					if status >= 400 { // FRE reports errors as JSON
 						for _, h := range []http.Header{want, got.Header} {
 							for _, name := range []string{"Content-Type", "Content-Length", "Etag", "Last-Modified"} {
 								h.Del(name)
@@ -167,7 +167,7 @@ func TestConditionsBesidePeer(t *testing.T) {
 	}
 }
 
-// Several ranges come as parts of one answer.
+// Several ranges arrive as parts of one answer.
 func TestSeveralRanges(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 20_000)
 	file, offset := fileOf(t, content)
@@ -195,15 +195,15 @@ func TestSeveralRanges(t *testing.T) {
 	if _, err := parts.NextPart(); err == nil {
 		t.Error("one part too many")
 	}
-	// net/http says 206 here, with nothing in it.
+	// net/http answers 206 without a part here.
 	if a, _ := r.ask("GET", "/function/f", "Range: bytes=-0"); a.StatusCode != 416 || a.Header.Get("Content-Range") != "bytes */320000" {
 		t.Errorf("no bytes at all: %d %v", a.StatusCode, a.Header)
 	}
-	// Of other units nobody knows; net/http says 416.
+	// Unknown units are ignored; net/http answers 416.
 	if a, body := r.ask("GET", "/function/f", "Range: lines=1-2"); a.StatusCode != 200 || body != content {
 		t.Errorf("lines: %d, %d bytes", a.StatusCode, len(body))
 	}
-	// More than there is, or than anybody needs, is the whole.
+	// Too many, overlapping or malformed ranges give the whole.
 	for _, ranges := range []string{"0-,0-", strings.Repeat("0-0,", 65) + "1-1", "5-2", "a-", "--", "1", "0-1;2-3"} {
 		if a, body := r.ask("GET", "/function/f", "Range: bytes="+ranges); a.StatusCode != 200 || body != content {
 			t.Errorf("%.20s: %d, %d bytes", ranges, a.StatusCode, len(body))
@@ -211,7 +211,8 @@ func TestSeveralRanges(t *testing.T) {
 	}
 }
 
-// What is no file, no 200, no GET, or is refused by the function, has no ranges.
+// An answer has no ranges if it is not a file, not 200, not to GET, or if the function refuses
+// ranges.
 func TestNoRanges(t *testing.T) {
 	const content = "0123456789"
 	file, offset := fileOf(t, content)

@@ -16,7 +16,7 @@ import (
 
 const shout = "GET /function/f/shout HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n"
 
-// switched reads the answer's head, which is to be 101.
+// switched reads the head of the answer, which must be 101.
 func (c conn) switched() {
 	c.t.Helper()
 	if !c.switches() {
@@ -24,7 +24,7 @@ func (c conn) switched() {
 	}
 }
 
-// switches is switched, but returns false where the function's time was over before.
+// switches is switched, but returns false if the function timed out first.
 func (c conn) switches() bool {
 	c.t.Helper()
 	resp, err := http.ReadResponse(c.Reader, nil)
@@ -53,12 +53,11 @@ func (c conn) said(words ...string) {
 	}
 }
 
-// A connection becomes a tunnel to the function where both want it, outlives the
-// function's time limit, takes one of its places, and ends with either side or with
-// the function.
+// A connection becomes a tunnel if client and function agree. The tunnel outlives the function's
+// time limit, takes one of its places, and ends with either side or with the function.
 func TestTunnel(t *testing.T) {
 	r := open(t)
-	const limit = 300 * time.Millisecond // in which the function may not have started
+	const limit = 300 * time.Millisecond // the function may start too late for this limit
 	r.deploy("brief", func(c *image.Config) { c.Resources.Timeout = limit })
 	r.deploy("f", nil)
 	r.deploy("one", stdio)
@@ -80,7 +79,7 @@ func TestTunnel(t *testing.T) {
 	}
 	<-time.After(limit + 100*time.Millisecond)
 	c.said("one", "two", strings.Repeat("large", 30_000))
-	eventually(t, "one place to be taken", func() bool { return busy() == 1 }) // those of before are given up
+	eventually(t, "one place to be taken", func() bool { return busy() == 1 }) // earlier events are given up
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +99,7 @@ func TestTunnel(t *testing.T) {
 	_ = c.Close()
 	eventually(t, "the end of the event", func() bool { return busy() == 0 })
 
-	// A function that does not want to, one that cannot, and requests that may not.
+	// A function that declines, a function without upgrades, and forbidden requests.
 	for name, tt := range map[string]struct {
 		request string
 		status  int
@@ -118,7 +117,7 @@ func TestTunnel(t *testing.T) {
 		_ = c.Close()
 	}
 
-	// A new deployment ends the tunnels of the one before.
+	// A new deployment ends the tunnels of the deployment before.
 	c = r.dial()
 	c.send("%s", shout)
 	c.switched()
@@ -131,7 +130,7 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// A tunnel that carries nothing ends, also one whose client only listens.
+// A tunnel without traffic ends, even if its client only listens.
 func TestTunnelIdle(t *testing.T) {
 	for _, half := range []bool{false, true} {
 		ended := make(chan error, 1)
@@ -149,7 +148,7 @@ func TestTunnelIdle(t *testing.T) {
 			return &engine.Response{Status: 101, Size: -1, Body: read, Header: [][2]string{{"Upgrade", "shout"}, {"X-Volume", "11"}}}, nil
 		}, func(c *Config) {
 			if c.TunnelIdle = 20 * time.Millisecond; half {
-				c.TunnelIdle = 2 * time.Second // in which even a slow client says that it has no more to say
+				c.TunnelIdle = 2 * time.Second // time for a slow client to end its direction
 			}
 		})
 		c := r.dial()

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// TestLazyContext: it is what context.WithDeadline makes, whoever asks first and for what.
+// TestLazyContext: a lazyContext behaves as the result of context.WithDeadline, after any order of
+// calls.
 func TestLazyContext(t *testing.T) {
 	type key struct{}
 	gone := errors.New("gone")
-	// ended is what becomes of a context of that kind.
+	// ended says how a context of this kind ends.
 	for name, test := range map[string]struct {
 		deadline time.Time
 		end      func(c *lazyContext, parent context.CancelCauseFunc)
@@ -61,8 +62,8 @@ func TestLazyContext(t *testing.T) {
 	}
 }
 
-// TestLazyContextCancelled: a context that was cancelled in time is not late when it is
-// looked at.
+// TestLazyContextCancelled: a context that was cancelled before its deadline reports the
+// cancellation, even after the deadline.
 func TestLazyContextCancelled(t *testing.T) {
 	c := &lazyContext{parent: t.Context(), deadline: time.Now().Add(-time.Second)}
 	c.cancel()
@@ -71,7 +72,7 @@ func TestLazyContextCancelled(t *testing.T) {
 	}
 }
 
-// TestLazyContextWaits: a deadline that comes while somebody waits is noticed.
+// TestLazyContextWaits: a waiting reader of Done notices the deadline.
 func TestLazyContextWaits(t *testing.T) {
 	c := &lazyContext{parent: t.Context(), deadline: time.Now().Add(20 * time.Millisecond)}
 	if err := c.Err(); err != nil && time.Now().Before(c.deadline) {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBusyPages: a body goes out in a file that the kernel does not seal now. The engine copies
-// such a file.
+// TestBusyPages: a body leaves in a file even if the kernel does not seal the file now. The engine
+// copies such a file.
 func TestBusyPages(t *testing.T) {
 	body := bytes.Repeat([]byte("0123456789"), 1<<17)
 	mapped, err := newMemfd()

@@ -17,12 +17,12 @@ func socketPair(t testing.TB) (a, b int) {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		t.Cleanup(func() { _ = unix.Close(fd) }) // a test may have
+		t.Cleanup(func() { _ = unix.Close(fd) }) // a test may have closed fd
 	}
 	return fds[0], fds[1]
 }
 
-// TestSendRecv: head and body arrive in turn, by raw calls and by ordinary ones.
+// TestSendRecv: head and body arrive in order, by raw calls and by ordinary calls.
 func TestSendRecv(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -57,7 +57,7 @@ func TestSendRecv(t *testing.T) {
 	}
 }
 
-// TestSendParts: however many there are.
+// TestSendParts: Send sends any number of parts.
 func TestSendParts(t *testing.T) {
 	for _, count := range []int{0, 1, maxParts, maxParts + 1, gathered, gathered + 1, 100} {
 		a, b := socketPair(t)
@@ -77,7 +77,7 @@ func TestSendParts(t *testing.T) {
 	}
 }
 
-// TestSendRecvNeverWait: on sockets that would, too.
+// TestSendRecvNeverWait: Send and Recv never wait, not even on blocking sockets.
 func TestSendRecvNeverWait(t *testing.T) {
 	for _, size := range []int{1, rawBytes + 1} {
 		a, b := socketPair(t)
@@ -97,7 +97,7 @@ func TestSendRecvNeverWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, err := Send(a, [][]byte{make([]byte, size)}, nil, 0)
-		if errors.Is(err, unix.ECONNRESET) { // told once, for what was unread
+		if errors.Is(err, unix.ECONNRESET) { // returned once, for the unread bytes
 			n, err = Send(a, [][]byte{make([]byte, size)}, nil, 0)
 		}
 		if !errors.Is(err, unix.EPIPE) || n != 0 {
@@ -106,7 +106,7 @@ func TestSendRecvNeverWait(t *testing.T) {
 	}
 }
 
-// TestRecvEnd: the end of the stream is no error.
+// TestRecvEnd: the end of the stream is not an error.
 func TestRecvEnd(t *testing.T) {
 	a, b := socketPair(t)
 	if err := unix.Close(a); err != nil {
@@ -119,7 +119,7 @@ func TestRecvEnd(t *testing.T) {
 	}
 }
 
-// TestSendRights: a file descriptor goes along.
+// TestSendRights: Send passes a file descriptor along.
 func TestSendRights(t *testing.T) {
 	a, b := socketPair(t)
 	fd, err := unix.MemfdCreate("along", unix.MFD_CLOEXEC)
@@ -150,7 +150,7 @@ func TestSendRights(t *testing.T) {
 	}
 }
 
-// TestSendRecvAllocate: a message costs no memory.
+// TestSendRecvAllocate: a message allocates no memory.
 func TestSendRecvAllocate(t *testing.T) {
 	a, b := socketPair(t)
 	parts := [][]byte{[]byte("head"), []byte(strings.Repeat("b", 1000))}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// messages connects a frameWriter to a socket that keeps apart what is sent apart.
+// messages connects a Writer to a socket that keeps the boundaries of messages.
 func messages(t *testing.T) (*Writer, *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -43,8 +43,8 @@ func messages(t *testing.T) (*Writer, *net.UnixConn) {
 	return w, received
 }
 
-// TestFramesCoalesced: what goroutines of one thread send goes out together; of one
-// goroutine each frame goes out by itself, at once.
+// TestFramesCoalesced: frames of goroutines on one thread leave together. The frames of a single
+// goroutine leave one by one, at once.
 func TestFramesCoalesced(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w, received := messages(t)
@@ -108,7 +108,7 @@ func TestFramesCoalesced(t *testing.T) {
 	}
 }
 
-// TestFramesNotCoalesced: nobody's answer waits for those who compute.
+// TestFramesNotCoalesced: an answer does not wait for computing goroutines.
 func TestFramesNotCoalesced(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	w, received := messages(t)
@@ -117,7 +117,7 @@ func TestFramesNotCoalesced(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			for !stop.Load() { // it computes
+			for !stop.Load() { // computes
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func TestFramesNotCoalesced(t *testing.T) {
 		if err := w.Send(context.Background(), KindResponse, 0, 1, []byte("meta"), nil); err != nil {
 			t.Fatal(err)
 		}
-		if time.Since(began) > 5*time.Millisecond { // less than the scheduler gives each of them
+		if time.Since(began) > 5*time.Millisecond { // less than the scheduler gives each goroutine
 			slow++
 		}
 		if _, err := received.Read(buf); err != nil {
