@@ -15,9 +15,9 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// BenchmarkHTTP2 compares answers over HTTP/2 in the clear with those of net/http, on 4
-// connections with 4 streams each, in rounds of 64. The client of both is the same, reads
-// frame heads and throws bodies away.
+// BenchmarkHTTP2: BenchmarkHTTP2 compares answers over cleartext HTTP/2 with those of net/http, on
+// 4 connections with 4 streams each, in rounds of 64. Both have the same client, which reads the
+// heads of frames and discards bodies.
 func BenchmarkHTTP2(b *testing.B) {
 	for _, size := range []int{100, 64 << 10, 1 << 20} {
 		body := large[:size]
@@ -61,7 +61,7 @@ func BenchmarkHTTP2(b *testing.B) {
 	}
 }
 
-// rounds has 64 answers of size bytes sent, again and again.
+// rounds requests 64 answers of size bytes, again and again.
 func rounds(b *testing.B, size int, addr string) {
 	b.Helper()
 	const conns, streams, each = 4, 4, 16
@@ -95,16 +95,16 @@ func rounds(b *testing.B, size int, addr string) {
 	ended.Wait()
 }
 
-// drain reads answers and looks at their frames' heads alone.
+// drain reads answers and parses only the heads of frames.
 type drain struct {
 	*client
-	block  []byte // of a request, which leaves the table as it is
+	block  []byte // of a request; leaves the table unchanged
 	out    []byte
 	in     []byte
 	stream uint32
-	skip   int    // of a payload
-	head   []byte // of a frame, as far as it has come
-	taken  int    // and not told yet
+	skip   int    // rest of a payload
+	head   []byte // received part of a frame's head
+	taken  int    // received and not yet acknowledged
 }
 
 func (d *drain) ask(n int) {

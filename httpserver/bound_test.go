@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// dialFrom is dial from an address of loopback.
+// dialFrom is dial from a loopback address.
 func dialFrom(t *testing.T, local, addr string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
@@ -33,7 +33,7 @@ func dialFrom(t *testing.T, local, addr string) net.Conn {
 	return c
 }
 
-// hello says whether a request on c is answered.
+// hello checks that a request on c is answered.
 func hello(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := io.WriteString(c, "GET /hello?you HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
@@ -49,7 +49,7 @@ func hello(t *testing.T, c net.Conn) {
 	}
 }
 
-// ended reads to the end of a connection, which the server is to have closed.
+// ended reads to the end of a connection, which the server must close.
 func ended(t *testing.T, c net.Conn) string {
 	t.Helper()
 	got, err := io.ReadAll(c)
@@ -59,8 +59,8 @@ func ended(t *testing.T, c net.Conn) string {
 	return string(got)
 }
 
-// Where all slots are taken, a new connection gets that of the one that has waited
-// longest, whether it has sent nothing or a part of a head.
+// If all slots are taken, a new connection gets the slot of the connection that has waited longest,
+// with or without a part of a head.
 func TestConnectionsTakeTurns(t *testing.T) {
 	fretest.CheckLeaks(t)
 	for _, sent := range []string{"", "GET / HTTP/1.1\r\nHost: a\r\n"} {
@@ -88,7 +88,8 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 }
 
-// Connections with a request under way keep their slots; others are told to come again.
+// Connections with a running request keep their slots. New connections are refused with the advice
+// to come again.
 func TestConnectionsRefused(t *testing.T) {
 	fretest.CheckLeaks(t)
 	waiting := make(chan struct{}, 2)
@@ -125,8 +126,8 @@ func TestConnectionsRefused(t *testing.T) {
 	hello(t, dial(t, addr))
 }
 
-// A client's connections take slots from each other, not from other clients'; one that
-// stands for many clients is not bounded.
+// A client's connections take slots from each other, not from other clients. A proxy for many
+// clients has no limit of its own.
 func TestConnectionsOfClients(t *testing.T) {
 	fretest.CheckLeaks(t)
 	proxy := netip.MustParseAddr("127.0.0.3")
@@ -159,8 +160,8 @@ func TestConnectionsOfClients(t *testing.T) {
 	}
 }
 
-// A connection of HTTP/2 loses its slot while no stream is there, and says so; one of
-// TLS, too.
+// A connection of HTTP/2 without streams may lose its slot, and the client gets GOAWAY. The same
+// holds with TLS.
 func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	s, addr := startServer(t, httpserver.Config{Handler: everything(t), MaxConnections: 1})
@@ -169,7 +170,7 @@ func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 	if status, body := c.answer(1); status != "200" || string(body) != "hello you" {
 		t.Errorf("%s %q", status, body)
 	}
-	// It has its slot back some moments after the answer.
+	// The connection gives its slot back shortly after the answer.
 	until(t, "another one is served", func() bool {
 		return strings.HasSuffix(exchange(t, addr, "GET /hello?you HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), "hello you")
 	})
@@ -182,7 +183,7 @@ func TestConnectionsTakeTurnsHTTP2(t *testing.T) {
 	if status, _ := c.answer(1); status != http2.ErrCodeProtocol.String() {
 		t.Errorf("malformed: %s", status)
 	}
-	hello(t, dial(t, addr)) // for what is malformed is no request
+	hello(t, dial(t, addr)) // a malformed request does not keep the slot
 	if n := s.Stats().Evicted; n != 2 {
 		t.Errorf("%d evicted, want 2", n)
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// dechunk reads a whole body that comes in pieces of at most size bytes; rest is what
-// follows it. io.ErrUnexpectedEOF says that it does not end.
+// dechunk reads a whole body that arrives in pieces of at most size bytes; rest follows the body.
+// It returns io.ErrUnexpectedEOF if the body does not end.
 func dechunk(b []byte, size int) (body, rest []byte, err error) {
 	var c Chunks
 	body = []byte{}
@@ -86,7 +86,7 @@ func TestChunksRefused(t *testing.T) {
 	}
 }
 
-// FuzzChunks: what is accepted is the same body, and the same rest, to net/http.
+// FuzzChunks: an accepted body gives the same body and the same rest in net/http.
 func FuzzChunks(f *testing.F) {
 	for _, s := range []string{"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\nrest", "1;x\r\na\r\n0\r\nX: y\r\n\r\n", "A\r\n0123456789\r\n0\r\n\r\n"} {
 		f.Add([]byte(s), 3)
@@ -107,8 +107,8 @@ func FuzzChunks(f *testing.F) {
 		}
 		theirs, err := io.ReadAll(r.Body)
 		if err != nil {
-			// Limits of its own: the bytes of chunk heads beside those of data, and trailers
-			// that are none.
+			// net/http limits the bytes of chunk heads relative to the data, and refuses malformed
+			// trailers.
 			if strings.Contains(err.Error(), "too much overhead") || strings.Contains(err.Error(), "malformed MIME") || strings.Contains(err.Error(), "too long") {
 				return
 			}

@@ -15,13 +15,13 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestConformance runs h2spec, the suite for RFC 7540 and 7541: every case of it passes,
-// the strict ones too, but for one in the clear: what does not begin with the preface is
-// taken for HTTP/1.1, and answered in that.
+// TestConformance: every case of h2spec, the suite for RFC 7540 and 7541, passes, including the
+// strict cases. One case fails in cleartext: input without the preface counts as HTTP/1.1 and is
+// answered in HTTP/1.1.
 func TestConformance(t *testing.T) {
 	program := fretest.Tool(t, "h2spec")
 	cfg := httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-		_, _ = io.Copy(io.Discard, x.Body) // the suite sends what breaks off
+		_, _ = io.Copy(io.Discard, x.Body) // the suite sends incomplete bodies
 		_ = x.Send(200, []byte("conforms"))
 	})}
 	secure := cfg
@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 		"tls":   {secure, []string{"--tls", "--insecure"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // most of its time the suite waits
+			t.Parallel() // the suite mostly waits
 			_, port, err := net.SplitHostPort(start(t, c.cfg))
 			if err != nil {
 				t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestCurl: curl, which has another implementation of HTTP/2, gets and sends what it is
-// asked to.
+// TestCurl: curl, a different implementation of HTTP/2, receives answers and sends bodies
+// completely.
 func TestCurl(t *testing.T) {
 	curl, err := exec.LookPath("curl")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// flood sends what each makes, again and again, until the connection ends, and returns
-// the code of GOAWAY. That may be lost, for the client goes on: then it is empty.
+// flood calls each until the connection ends, and returns the code of GOAWAY. The code is empty if
+// GOAWAY was lost, because the client continues to send.
 func flood(t *testing.T, c *client, each func(i uint32) error) string {
 	t.Helper()
 	code := make(chan string, 1)
@@ -35,8 +35,8 @@ func flood(t *testing.T, c *client, each func(i uint32) error) string {
 	return <-code
 }
 
-// Frames that cost work and bring none end the connection (RFC 9113 section 10.5), each
-// kind by itself, and nothing a sane client does.
+// A flood of useless frames ends the connection (RFC 9113 section 10.5), for each kind of frame. No
+// sane client sends such a flood.
 func TestFloods(t *testing.T) {
 	fretest.CheckLeaks(t)
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { <-x.Context().Done() })})
@@ -86,8 +86,8 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// A client that begins streams and resets them at once (CVE-2023-44487) is not served
-// for long, and never has more handlers at work than streams are allowed, twice.
+// The server soon ends the connection of a client that starts streams and resets them at once
+// (CVE-2023-44487). Meanwhile at most twice the allowed number of handlers run.
 func TestRapidReset(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const streams = 10
@@ -99,7 +99,7 @@ func TestRapidReset(t *testing.T) {
 		defer running.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
-		<-release // and take no notice
+		<-release // ignore the reset
 	})})
 	c := dialH2(t, addr)
 	block := c.block(":method", "GET", ":scheme", "http", ":path", "/", ":authority", "a")
@@ -118,8 +118,8 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// A head that does not end (CVE-2024-27316), in large frames, in small and in none, and
-// one that is small until it is decompressed.
+// An endless head (CVE-2024-27316) in large, small or empty frames ends the connection. A small
+// head that is large when decompressed is refused.
 func TestContinuationFlood(t *testing.T) {
 	fretest.CheckLeaks(t)
 	addr := start(t, httpserver.Config{Handler: everything(t)})
@@ -142,13 +142,12 @@ func TestContinuationFlood(t *testing.T) {
 	}
 	c.enc = hpack.NewEncoder(&c.head)
 	c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: append([]byte{0x20}, block[:0]...), EndStream: true, EndHeaders: true}))
-	if got, _ := c.answer(3); got != "PROTOCOL_ERROR" { // no pseudo-headers, and still understood
+	if got, _ := c.answer(3); got != "PROTOCOL_ERROR" { // no pseudo-headers, but decompressed correctly
 		t.Errorf("afterwards: got %s", got)
 	}
 }
 
-// A client that has answers made, goes on asking for more and takes none of them is given
-// up.
+// The server ends the connection of a client that requests more and more answers and reads none.
 func TestAnswersNotTaken(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const streams = 20
@@ -156,7 +155,7 @@ func TestAnswersNotTaken(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) { ended <- x.Send(200, large) }), StallTimeout: 200 * time.Millisecond})
 	c := dialH2(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
 	c.must(c.WriteWindowUpdate(0, 1<<30))
-	var requests bytes.Buffer // in one write: the server may give the client up from the first answer on
+	var requests bytes.Buffer // in one write: the server may end the connection from the first answer on
 	connection := c.Framer
 	c.Framer = http2.NewFramer(&requests, nil)
 	for i := range uint32(streams) {
@@ -169,7 +168,7 @@ func TestAnswersNotTaken(t *testing.T) {
 	pinged := make(chan struct{})
 	go func() {
 		defer close(pinged)
-		for c.WritePing(false, [8]byte{}) == nil { // until the test closes it, if not before
+		for c.WritePing(false, [8]byte{}) == nil { // until the connection ends
 		}
 	}()
 	failed := 0
@@ -178,14 +177,14 @@ func TestAnswersNotTaken(t *testing.T) {
 			failed++
 		}
 	}
-	if failed < streams/2 { // no kernel holds that many
+	if failed < streams/2 { // the kernel cannot hold so many
 		t.Errorf("%d of %d answers failed", failed, streams)
 	}
 	_ = c.conn.Close()
 	<-pinged
 }
 
-// Streams as they must not be numbered, frames where none may be.
+// Wrong numbers of streams, and frames at wrong times, end the connection.
 func TestStates(t *testing.T) {
 	fretest.CheckLeaks(t)
 	addr := start(t, httpserver.Config{Handler: everything(t)})
@@ -226,7 +225,7 @@ func TestStates(t *testing.T) {
 			for i := range uint32(5) {
 				_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: c.block(":method", "POST", ":scheme", "http", ":path", "/wait", ":authority", "a"), EndHeaders: true})
 				for range 16 {
-					_ = c.WriteData(2*i+1, false, make([]byte, 16<<10)) // the last fail
+					_ = c.WriteData(2*i+1, false, make([]byte, 16<<10)) // the last writes fail
 				}
 			}
 		}, "FLOW_CONTROL_ERROR"},
@@ -242,7 +241,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Whatever comes, the server does not panic, and ends when the client does.
+// No input makes the server panic, and the server ends when the client ends.
 func FuzzHTTP2(f *testing.F) {
 	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for _, seed := range []string{
@@ -280,7 +279,7 @@ func FuzzHTTP2(f *testing.F) {
 			defer close(read)
 			_, _ = io.Copy(io.Discard, client)
 		}()
-		_, _ = client.Write(append([]byte(http2.ClientPreface), input...)) // fails once the server has enough
+		_, _ = client.Write(append([]byte(http2.ClientPreface), input...)) // fails when the server refuses more
 		_ = client.Close()
 		_ = s.Close()
 		<-ended

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// read is what a test looks at of a head.
+// read is the tested part of a head.
 type read struct {
 	Method, Path, Query, Host string
 	Minor                     int
@@ -73,7 +73,7 @@ func TestHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var h Head
-			for n := range test.head { // however it comes in pieces
+			for n := range test.head { // for every split into pieces
 				if got, err := h.Parse([]byte(test.head[:n]), &DefaultLimits); got != 0 || err != nil {
 					t.Fatalf("of %d bytes %d, %v", n, got, err)
 				}
@@ -89,7 +89,7 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// What could be understood in two ways is refused, and so is what nobody sends.
+// Ambiguous or implausible heads are refused.
 func TestHeadRefused(t *testing.T) {
 	const ok = "GET / HTTP/1.1\r\nHost: a\r\n"
 	for name, test := range map[string]struct {
@@ -178,7 +178,7 @@ func TestHeadAllocates(t *testing.T) {
 	}
 }
 
-// FuzzHead: what is accepted means the same to net/http, which is the laxer reader.
+// FuzzHead: an accepted head means the same to net/http, which is more lenient.
 func FuzzHead(f *testing.F) {
 	for _, s := range []string{
 		"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST /a?b HTTP/1.0\r\nContent-Length: 3\r\n\r\nabc",
@@ -201,7 +201,7 @@ func FuzzHead(f *testing.F) {
 		}
 		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(bytes.TrimPrefix(b, []byte("\r\n")))))
 		if err != nil {
-			// It knows what URLs may hold, which is a handler's business here.
+			// net/http checks the content of URLs; here the handler checks.
 			if strings.Contains(err.Error(), "parse ") || strings.Contains(err.Error(), "malformed Host") {
 				return
 			}

@@ -69,14 +69,14 @@ func (c *client) block(fields ...string) []byte {
 	return bytes.Clone(c.head.Bytes())
 }
 
-// request begins one; more are fields behind the pseudo-headers.
+// request starts a request; more are fields after the pseudo-headers.
 func (c *client) request(stream uint32, method, path string, end bool, more ...string) {
 	c.t.Helper()
 	fields := append([]string{":method", method, ":scheme", "http", ":path", path, ":authority", "a"}, more...)
 	c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.block(fields...), EndStream: end, EndHeaders: true}))
 }
 
-// next reads the next frame of the kinds, of any stream.
+// next reads the next frame of these kinds, of any stream.
 func (c *client) next(kinds ...http2.FrameType) http2.Frame {
 	c.t.Helper()
 	for {
@@ -90,7 +90,7 @@ func (c *client) next(kinds ...http2.FrameType) http2.Frame {
 	}
 }
 
-// answer reads an answer to its end, and opens the windows for it.
+// answer reads an answer to the end, and opens the windows for the rest.
 func (c *client) answer(stream uint32) (status string, body []byte) {
 	c.t.Helper()
 	for {
@@ -123,8 +123,7 @@ func (c *client) answer(stream uint32) (status string, body []byte) {
 	}
 }
 
-// goAway reads until the connection's end, and returns why that is; nothing where it is
-// not said.
+// goAway reads to the end of the connection and returns the code of GOAWAY, or "" without GOAWAY.
 func (c *client) goAway() (code string) {
 	c.t.Helper()
 	for {
@@ -141,12 +140,12 @@ func (c *client) goAway() (code string) {
 	}
 }
 
-// What is sent, byte by byte.
+// The frames of an answer, byte by byte.
 func TestFrames(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		x.Set("Content-Type", "a/b")
 		x.Set("X-Y", "z")
-		x.Set("Connection", "keep-alive") // which HTTP/2 has none of
+		x.Set("Connection", "keep-alive") // has no place in HTTP/2
 		check(t, x.Send(203, []byte("body")))
 	})})
 	c := dial(t, addr)
@@ -169,7 +168,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// Requests as RFC 9113 sections 8.1 to 8.3 have them, and as they must not be.
+// Requests according to RFC 9113 sections 8.1 to 8.3 are served; malformed requests are refused.
 func TestRequests(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		body, err := io.ReadAll(x.Body)
@@ -264,7 +263,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// A trailer ends a body, and is no more than that.
+// A trailer ends a body, and has no further effect.
 func TestTrailer(t *testing.T) {
 	c := dialH2(t, start(t, httpserver.Config{Handler: everything(t)}))
 	for i, test := range []struct {
@@ -295,7 +294,7 @@ func TestTrailer(t *testing.T) {
 	}
 }
 
-// A client that waits for 100 gets it when its body is wanted.
+// A client that waits for 100 gets 100 when the handler reads the body.
 func TestContinueHTTP2(t *testing.T) {
 	c := dialH2(t, start(t, httpserver.Config{Handler: everything(t)}))
 	c.request(1, "POST", "/echo", false, "expect", "100-continue")
@@ -315,7 +314,7 @@ func TestContinueHTTP2(t *testing.T) {
 	}
 }
 
-// What breaks off says so, and leaves the other streams alone.
+// An answer that breaks off ends with an error code, and other streams continue.
 func TestBrokenHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	c := dialH2(t, start(t, httpserver.Config{Handler: everything(t)}))
@@ -333,7 +332,7 @@ func TestBrokenHTTP2(t *testing.T) {
 	}
 }
 
-// Many requests at once, of every kind and both ways, on one connection.
+// Many simultaneous requests of every kind, in both directions, work on one connection.
 func TestConcurrent(t *testing.T) {
 	fretest.CheckLeaks(t)
 	addr := start(t, httpserver.Config{Handler: everything(t)})
@@ -377,8 +376,8 @@ func TestConcurrent(t *testing.T) {
 	wg.Wait()
 }
 
-// A client opens its windows as often as it reads, or by each frame, or late: whatever it
-// is sent it may do so for. What is more than that is a flood.
+// A client may open its windows after each read, after each frame, or late: the received data
+// allows this. More updates are a flood.
 func TestWindowUpdates(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const events = 10_000
@@ -445,15 +444,14 @@ func TestWindowUpdates(t *testing.T) {
 	})
 }
 
-// Large answers take turns: what is asked for later does not wait for the end of what
-// was asked for before.
+// Large answers take turns: a later answer does not wait for the end of an earlier answer.
 func TestTurns(t *testing.T) {
 	c := dialH2(t, start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		_ = x.Send(200, large)
 	})}), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
 	for _, stream := range []uint32{1, 3, 5, 7} {
 		c.request(stream, "GET", "/", true)
-		// The connection's window holds them until all have been asked for.
+		// The connection's window stops the answers until all requests are sent.
 		if f := c.next(http2.FrameHeaders); f.Header().StreamID != stream {
 			t.Fatalf("got %v", f)
 		}
@@ -465,7 +463,7 @@ func TestTurns(t *testing.T) {
 		got[f.Header().StreamID] += int(f.Header().Length)
 		if n := got[f.Header().StreamID]; n == len(large) {
 			for _, stream := range []uint32{1, 3, 5, 7} {
-				// What was sent before the window opened, and a turn.
+				// Data sent before the window opened, and one turn.
 				if got[stream] < n-(3*64<<10)-65535 {
 					t.Fatalf("stream %d has %d bytes when another has %d", stream, got[stream], n)
 				}
@@ -475,8 +473,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// What a handler does not read the client cannot send, beyond the window; and it gets
-// back what nobody reads.
+// A client can send no more than the window beyond the handler's reads. Unread data of a finished
+// request reopens the window.
 func TestUploadWindow(t *testing.T) {
 	fretest.CheckLeaks(t)
 	read := make(chan struct{})
@@ -518,7 +516,7 @@ func TestUploadWindow(t *testing.T) {
 	if got, _ := c.answer(1); got != "200" {
 		t.Errorf("got %s", got)
 	}
-	// A hundred times a body that nobody reads is more than the connection's window.
+	// A hundred unread bodies are more than the connection's window.
 	for i := range 100 {
 		stream := uint32(3 + 2*i)
 		c.request(stream, "POST", "/", false)
@@ -541,7 +539,7 @@ func TestUploadWindow(t *testing.T) {
 	}
 }
 
-// A stream that the client resets ends its handler's context, its body and its answer.
+// If the client resets a stream, the handler's context, body and answer end.
 func TestReset(t *testing.T) {
 	fretest.CheckLeaks(t)
 	ended := make(chan string, 1)
@@ -579,8 +577,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// A client that makes its table of header fields smaller is told that it is not used;
-// one that grows it cannot make the server keep anything.
+// A client may announce a smaller or a larger table of header fields: all answers stay readable. A
+// client that exceeds the server's table is refused.
 func TestTableSize(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	for _, size := range []uint32{0, 4096, 1<<32 - 1} {
@@ -593,7 +591,7 @@ func TestTableSize(t *testing.T) {
 			}
 		}
 	}
-	// Ours is 4096 bytes: one that says it uses more is not understood.
+	// The server's table has 4096 bytes: a client that announces more is refused.
 	c := dialH2(t, addr)
 	c.must(c.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x3f, 0xe2, 0x1f}, EndStream: true, EndHeaders: true}))
 	if got := c.goAway(); got != "COMPRESSION_ERROR" {
@@ -601,7 +599,7 @@ func TestTableSize(t *testing.T) {
 	}
 }
 
-// Shutdown names the last stream that is answered, and waits for it.
+// Shutdown names the last answered stream, and waits for it.
 func TestShutdownHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -647,7 +645,7 @@ func TestShutdownHTTP2(t *testing.T) {
 	check(t, s.Close())
 }
 
-// Close breaks off what is under way, and waits for its handlers.
+// Close breaks off running requests, and waits for their handlers.
 func TestCloseHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -674,7 +672,7 @@ func TestCloseHTTP2(t *testing.T) {
 	<-served
 }
 
-// Clients that are slow, wherever they are.
+// The server ends slow clients, in every phase.
 func TestTimeoutsHTTP2(t *testing.T) {
 	fretest.CheckLeaks(t)
 	broken := make(chan error, 2)
@@ -686,7 +684,7 @@ func TestTimeoutsHTTP2(t *testing.T) {
 		}
 		broken <- x.Send(200, large)
 	})}
-	// A server for each: a slow machine must not meet another limit than the one that is tested.
+	// One server per case: a slow machine must meet only the tested limit.
 	idle, head, stall := cfg, cfg, cfg
 	idle.IdleTimeout, head.HeadTimeout, stall.StallTimeout = 200*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
 	for name, test := range map[string]struct {
@@ -707,7 +705,7 @@ func TestTimeoutsHTTP2(t *testing.T) {
 		if _, err := io.WriteString(c, test.text); err != nil {
 			t.Fatal(err)
 		}
-		startOn(t, l, test.cfg) // the preface is there before the connection can be idle
+		startOn(t, l, test.cfg) // the preface is sent before the connection can be idle
 		got, err := io.ReadAll(c)
 		if err != nil || !bytes.Contains(got, []byte("\x07\x00\x00\x00\x00\x00")) { // GOAWAY
 			t.Errorf("%s: %q, %v", name, got, err)
@@ -720,7 +718,7 @@ func TestTimeoutsHTTP2(t *testing.T) {
 	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("slow body: %v", err)
 	}
-	c = dialH2(t, addr) // whose window stays shut
+	c = dialH2(t, addr) // the window stays shut
 	c.request(1, "GET", "/", true)
 	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("shut window: %v", err)

@@ -17,8 +17,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// lending is a handler whose answers, "hello, world", are ended by another process, or so
-// it seems: by another descriptor of the connection's socket.
+// lending is a handler with the answer "hello, world". Another descriptor of the connection's
+// socket, as of another process, ends the answer.
 func lending(t *testing.T, ends error) httpserver.Handler {
 	t.Helper()
 	return httpserver.HandlerFunc(func(x *httpserver.Exchange) {
@@ -39,7 +39,7 @@ func lending(t *testing.T, ends error) httpserver.Handler {
 		}
 		var lentTo int
 		var f *os.File
-		defer func() { _ = f.Close() }() // it does not give its descriptor back
+		defer func() { _ = f.Close() }() // the other process keeps its descriptor
 		n, err := x.Lend(func(socket syscall.RawConn) (int64, error) {
 			var other int
 			var derr error
@@ -68,7 +68,7 @@ func lending(t *testing.T, ends error) httpserver.Handler {
 	})
 }
 
-// TestLend: another process ends an answer, and the connection goes on.
+// TestLend: another process ends an answer, and the connection continues.
 func TestLend(t *testing.T) {
 	fretest.CheckLeaks(t)
 	addr := start(t, httpserver.Config{Handler: lending(t, nil)})
@@ -98,8 +98,8 @@ func TestLend(t *testing.T) {
 	}
 }
 
-// TestLendEnds: where a lent answer fails its client learns it, and where the connection
-// ends, though another process has it open still.
+// TestLendEnds: if a lent answer fails, the client notices. The connection ends even if another
+// process still has it open.
 func TestLendEnds(t *testing.T) {
 	fretest.CheckLeaks(t)
 	whole := exchange(t, start(t, httpserver.Config{Handler: lending(t, nil)}), "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")

@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// until waits for a condition that comes by itself.
+// until polls for a condition.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -29,8 +29,8 @@ func until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// A connection that waits for its client has no memory of the pool, whatever it speaks,
-// and goes on where there was some in between.
+// A connection that waits for its client holds no memory of the pool, in any protocol. The next
+// request is served on the same connection.
 func TestWaitingHoldsNothing(t *testing.T) {
 	fretest.CheckLeaks(t)
 	pool := fretest.Buffers(t, 16<<20)
@@ -73,8 +73,7 @@ func TestWaitingHoldsNothing(t *testing.T) {
 	}
 }
 
-// asked notes how long its callers would wait, and hands out no buffers of more than most
-// bytes.
+// asked records the waiting times of its callers, and refuses buffers of more than most bytes.
 type asked struct {
 	httpserver.Memory
 	mu    sync.Mutex
@@ -100,8 +99,7 @@ func (m *asked) set(most int) (waits []time.Duration) {
 	return waits
 }
 
-// Without memory requests are refused, the second at once, and answered again when there
-// is some.
+// Without memory requests are refused, the second at once. With memory they are answered again.
 func TestNoMemory(t *testing.T) {
 	fretest.CheckLeaks(t)
 	pool := fretest.Buffers(t, 4<<20)
@@ -143,10 +141,10 @@ func TestNoMemory(t *testing.T) {
 	}
 }
 
-// An upload over HTTP/2 that there is no memory for ends, and what follows on the
-// connection does not.
+// If there is no memory for an upload over HTTP/2, the upload ends and later requests on the
+// connection are answered.
 func TestNoMemoryForBody(t *testing.T) {
-	memory := &asked{Memory: buffer.Memory{Pool: fretest.Buffers(t, 4<<20)}, most: 8 << 10} // a body's is larger
+	memory := &asked{Memory: buffer.Memory{Pool: fretest.Buffers(t, 4<<20)}, most: 8 << 10} // a body needs a larger buffer
 	addr := start(t, httpserver.Config{Memory: memory, Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		_, err := io.ReadAll(x.Body)
 		if (err == nil) != (x.Body == nil) {
@@ -168,7 +166,7 @@ func TestNoMemoryForBody(t *testing.T) {
 	}
 }
 
-// NewMemory hands out no more than it has.
+// NewMemory hands out only its own memory.
 func TestNewMemory(t *testing.T) {
 	m := httpserver.NewMemory(128 << 10)
 	first, err := m.Acquire(65<<10, 0)

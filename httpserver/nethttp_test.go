@@ -16,7 +16,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestNetHTTP: handlers for net/http answer as they do there.
+// TestNetHTTP: handlers for net/http answer as under net/http.
 func TestNetHTTP(t *testing.T) {
 	fretest.CheckLeaks(t)
 	mux := http.NewServeMux()
@@ -25,7 +25,7 @@ func TestNetHTTP(t *testing.T) {
 		w.Header()["X-Many"] = []string{"1", "2"}
 		w.Header().Set("Bad", "a\r\nSet-Cookie: b")
 		w.WriteHeader(http.StatusCreated)
-		w.WriteHeader(http.StatusTeapot) // is not heard
+		w.WriteHeader(http.StatusTeapot) // ignored
 		fmt.Fprintf(w, "%s %s %s %s %v %d %q %v", r.Method, r.PathValue("name"), r.URL.Query().Get("q"), r.Host, r.Header["X-Two"], r.ContentLength, body, err)
 	})
 	mux.HandleFunc("/nothing", func(http.ResponseWriter, *http.Request) {})
@@ -91,7 +91,7 @@ func TestNetHTTP(t *testing.T) {
 		}
 		a.Header.Del("Date")
 		length := a.ContentLength
-		if method == "HEAD" && path != "/long?said" { // where net/http looks at what was written
+		if method == "HEAD" && path != "/long?said" { // net/http uses the written bytes here
 			length = 0
 			a.Header.Del("Content-Length")
 			a.TransferEncoding = nil
@@ -102,7 +102,7 @@ func TestNetHTTP(t *testing.T) {
 		for _, method := range []string{"GET", "POST", "HEAD"} {
 			for _, chunked := range []bool{false, true} {
 				got, want := ask(ours, method, path, chunked), ask(peer.URL, method, path, chunked)
-				if strings.HasPrefix(path, "/echo") { // net/http spoils the bad field's value, here it is left out
+				if strings.HasPrefix(path, "/echo") { // net/http corrupts the bad field's value; FRE drops the field
 					want = strings.Replace(want, "Bad:[a  Set-Cookie: b] ", "", 1)
 				}
 				if got != want {
@@ -120,7 +120,7 @@ func TestNetHTTP(t *testing.T) {
 	}
 }
 
-// TestNetHTTPReadDeadline: one that has passed ends the reading of a request's body.
+// TestNetHTTPReadDeadline: a passed read deadline ends the reading of a request's body.
 func TestNetHTTPReadDeadline(t *testing.T) {
 	fretest.CheckLeaks(t)
 	read := make(chan error, 1)

@@ -18,7 +18,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// frames is an answer of HTTP/2 to be read as it comes.
+// frames reads the data of an HTTP/2 answer.
 type frames struct {
 	*client
 	rest []byte
@@ -41,12 +41,12 @@ func (f *frames) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestStalls: a client that takes nothing is given up, one that takes little at a time is not,
-// whatever it speaks: also not where it takes less in the time to stall than what the kernel has
-// a socket take more after.
+// TestStalls: the server gives up a client that reads nothing, but not a slow reader, in any
+// protocol. A slow reader may even read less during the stall time than the kernel needs before the
+// socket takes more.
 func TestStalls(t *testing.T) {
 	fretest.CheckLeaks(t)
-	const stall = 2 * time.Second // in which even a slow machine has its client take something
+	const stall = 2 * time.Second // enough for a client on a slow machine to read a little
 	path := filepath.Join(t.TempDir(), "file")
 	check(t, os.WriteFile(path, large, 0o600))
 	file, err := os.Open(path)
@@ -77,7 +77,7 @@ func TestStalls(t *testing.T) {
 				ask := func() io.Reader {
 					t.Helper()
 					c := dial(t, addr)
-					check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // so that the kernel tells of each piece that is taken
+					check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // small, so that the kernel reports each read piece
 					if way.tls {
 						protocol := "http/1.1"
 						if way.http2 {
@@ -93,7 +93,7 @@ func TestStalls(t *testing.T) {
 					}
 					return getFile(t, c, bufio.NewReader(c))
 				}
-				_ = ask() // and nobody reads it
+				_ = ask() // unread
 				body := ask()
 				tick := time.NewTicker(stall / 8)
 				defer tick.Stop()
@@ -107,7 +107,7 @@ func TestStalls(t *testing.T) {
 				if _, err := io.ReadFull(body, got[n:]); err != nil || !bytes.Equal(got, large) {
 					t.Errorf("an answer that is not whole, or not what was sent: %v", err)
 				}
-				stalled, whole := <-ended, <-ended // or the other way round
+				stalled, whole := <-ended, <-ended // in either order
 				if stalled == nil {
 					stalled, whole = whole, stalled
 				}
@@ -119,8 +119,8 @@ func TestStalls(t *testing.T) {
 	})
 }
 
-// TestStallsOfStreams: a stream waits for its turn, however long the others' take, as long as the
-// client takes something; not for a window that stays shut.
+// TestStallsOfStreams: a stream waits for its turn, however long other streams take, as long as the
+// client reads. If the connection's window stays shut, the stream ends.
 func TestStallsOfStreams(t *testing.T) {
 	fretest.CheckLeaks(t)
 	const stall, streams, size = 2 * time.Second, 28, 16 << 10
@@ -129,11 +129,11 @@ func TestStallsOfStreams(t *testing.T) {
 		ended <- x.Send(200, large[:size])
 	})})
 	c := dialH2(t, addr)
-	c.must(c.WriteWindowUpdate(0, 1)) // which makes it four times size
+	c.must(c.WriteWindowUpdate(0, 1)) // makes the window four times size
 	for i := range uint32(streams) {
 		c.request(2*i+1, "GET", "/", true)
 	}
-	tick := time.NewTicker(stall / 14) // all of them take twice as long
+	tick := time.NewTicker(stall / 14) // all streams together take twice as long
 	defer tick.Stop()
 	for got := 0; got < streams*size; {
 		f := c.next(http2.FrameData, http2.FrameRSTStream, http2.FrameGoAway)
@@ -147,7 +147,7 @@ func TestStallsOfStreams(t *testing.T) {
 	for range streams {
 		check(t, <-ended)
 	}
-	const more = 6 // of which the connection's window takes four
+	const more = 6 // the connection's window takes four of them
 	for i := range uint32(more) {
 		c.request(2*(streams+i)+1, "GET", "/", true)
 	}

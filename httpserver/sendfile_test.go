@@ -17,7 +17,7 @@ import (
 	"github.com/fre-engine/fre/httpserver"
 )
 
-// fileServer serves a file that no socket takes at once, and tells how each answer ended.
+// fileServer serves a file larger than any socket's buffer, and reports the end of each answer.
 func fileServer(t *testing.T, cfg httpserver.Config) (addr string, content []byte, ended <-chan error) {
 	t.Helper()
 	content = make([]byte, 24<<20)
@@ -38,7 +38,7 @@ func fileServer(t *testing.T, cfg httpserver.Config) (addr string, content []byt
 	return start(t, cfg), content, ends
 }
 
-// getFile asks for the file and returns what is to be read of it.
+// getFile requests the file and returns the body.
 func getFile(t *testing.T, c net.Conn, r *bufio.Reader) io.ReadCloser {
 	t.Helper()
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
@@ -51,11 +51,11 @@ func getFile(t *testing.T, c net.Conn, r *bufio.Reader) io.ReadCloser {
 	return resp.Body
 }
 
-// TestSendFileStalls: a client that takes nothing is given up, one that takes little at a time
-// is not; what was to be given up by some time is forgotten with the answer.
+// TestSendFileStalls: the server gives up a client that reads nothing, but not a slow reader. The
+// deadline of an answer does not affect the next answer.
 func TestSendFileStalls(t *testing.T) {
-	t.Parallel()                  // it waits most of its time
-	const stall = 2 * time.Second // in which even a slow machine has its client take something
+	t.Parallel()                  // mostly waits
+	const stall = 2 * time.Second // enough for a client on a slow machine to read a little
 	addr, content, ended := fileServer(t, httpserver.Config{StallTimeout: stall})
 	idle := dial(t, addr)
 	body := getFile(t, idle, bufio.NewReader(idle))
@@ -67,7 +67,7 @@ func TestSendFileStalls(t *testing.T) {
 	}
 	slow := dial(t, addr)
 	r := bufio.NewReader(slow)
-	for range 2 { // the second answer begins when the first's time is over
+	for range 2 { // the second answer starts after the first deadline
 		body := getFile(t, slow, r)
 		tick := time.NewTicker(stall / 20)
 		var got bytes.Buffer
@@ -87,14 +87,14 @@ func TestSendFileStalls(t *testing.T) {
 	}
 }
 
-// TestSendFileSlow: a client that takes less while the server waits than what the kernel has a
-// socket take more after is not given up.
+// TestSendFileSlow: a slow reader is not given up, even if it reads less per wait than the kernel
+// needs before the socket takes more.
 func TestSendFileSlow(t *testing.T) {
-	t.Parallel()                  // it waits most of its time
-	const stall = 2 * time.Second // in which even a slow machine has its client take something
+	t.Parallel()                  // mostly waits
+	const stall = 2 * time.Second // enough for a client on a slow machine to read a little
 	addr, content, ended := fileServer(t, httpserver.Config{StallTimeout: stall})
 	c := dial(t, addr)
-	check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // so that the kernel tells of each piece that is taken
+	check(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // small, so that the kernel reports each read piece
 	body := getFile(t, c, bufio.NewReader(c))
 	tick := time.NewTicker(stall / 8)
 	defer tick.Stop()
@@ -110,8 +110,8 @@ func TestSendFileSlow(t *testing.T) {
 	check(t, <-ended)
 }
 
-// TestSendFileInterrupted: signals end sendfile(2) early, as the runtime's do; the socket is
-// not full then, and no event would go on with the answer.
+// TestSendFileInterrupted: signals of the runtime end sendfile(2) early. The socket is not full
+// then, so no event would continue the answer: the server must retry at once.
 func TestSendFileInterrupted(t *testing.T) {
 	addr, content, ended := fileServer(t, httpserver.Config{})
 	done, stopped := make(chan struct{}), make(chan struct{})
@@ -131,13 +131,13 @@ func TestSendFileInterrupted(t *testing.T) {
 				for _, d := range thread.Name() {
 					tid = 10*tid + int(d-'0')
 				}
-				_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) // which the runtime takes for its own; the thread may have ended
+				_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG) // the runtime's own signal; the thread may have ended
 			}
 		}
 	}()
 	defer func() { close(done); <-stopped }()
 	c := dial(t, addr)
-	// The client's window takes the whole file: only signals leave something over.
+	// The client's window takes the whole file: only signals leave a rest.
 	check(t, c.(*net.TCPConn).SetReadBuffer(64<<20))
 	r := bufio.NewReader(c)
 	for range 10 {
@@ -152,7 +152,7 @@ func TestSendFileInterrupted(t *testing.T) {
 	}
 }
 
-// accepted tells of each connection that it accepts.
+// accepted reports each accepted connection.
 type accepted struct {
 	net.Listener
 	conns chan *net.TCPConn
@@ -166,7 +166,7 @@ func (l *accepted) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestSendFileCorked: of a long file only whole segments leave, but not longer than to its end.
+// TestSendFileCorked: only whole segments of a long file leave, except at the end.
 func TestSendFileCorked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	content := bytes.Repeat([]byte("whole segments, "), 1<<20)
@@ -207,7 +207,7 @@ func TestSendFileCorked(t *testing.T) {
 	}
 }
 
-// TestSendFileFromDisk: what the kernel has to read first comes as well.
+// TestSendFileFromDisk: a file that the kernel must first read from disk arrives completely.
 func TestSendFileFromDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	content := bytes.Repeat([]byte("not in memory, "), 1<<18)
@@ -217,7 +217,7 @@ func TestSendFileFromDisk(t *testing.T) {
 	t.Cleanup(func() { check(t, f.Close()) })
 	check(t, f.Sync())
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-		// Some of it, so that it is met in the middle; a tmpfs keeps it all.
+		// Only a part, to meet the gap in the middle; a tmpfs keeps all pages.
 		if err := unix.Fadvise(int(f.Fd()), 1<<20, 0, unix.FADV_DONTNEED); err != nil {
 			t.Error(err)
 		}

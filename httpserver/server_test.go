@@ -25,8 +25,8 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// start serves handler on loopback and returns the address. At the end nothing is
-// under way.
+// start serves cfg.Handler on loopback and returns the address. The end of the test checks for
+// running handlers.
 func start(t testing.TB, cfg httpserver.Config) string {
 	t.Helper()
 	_, addr := startServer(t, cfg)
@@ -39,7 +39,7 @@ func startOn(t testing.TB, l net.Listener, cfg httpserver.Config) string {
 	return addr
 }
 
-// startServer is start, for those who want to see the server.
+// startServer is start, and also returns the server.
 func startServer(t testing.TB, cfg httpserver.Config) (*httpserver.Server, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func startServer(t testing.TB, cfg httpserver.Config) (*httpserver.Server, strin
 
 func serveOn(t testing.TB, l net.Listener, cfg httpserver.Config) (*httpserver.Server, string) {
 	t.Helper()
-	if cfg.Memory == nil { // all of which has to come back
+	if cfg.Memory == nil { // all must be returned
 		cfg.Memory = buffer.Memory{Pool: fretest.Buffers(t, 64<<20)}
 	}
 	s := httpserver.New(cfg)
@@ -68,7 +68,7 @@ func serveOn(t testing.TB, l net.Listener, cfg httpserver.Config) (*httpserver.S
 	return s, l.Addr().String()
 }
 
-// large is a body that no buffer of the server or the kernel holds.
+// large is larger than the buffers of server and kernel.
 var large = func() []byte {
 	b := make([]byte, 9<<20+12345)
 	r := rand.NewChaCha8([32]byte{1})
@@ -118,10 +118,10 @@ func everything(t testing.TB) httpserver.Handler {
 			if err != nil {
 				t.Error(err)
 			}
-			// The head is still what it was after the body was read.
+			// The head is unchanged after the body was read.
 			x.Set("X-Got", string(x.Get("x-sent")))
 			check(t, x.Send(200, body))
-		case "/both": // ways at once
+		case "/both": // both directions at once
 			check(t, x.Begin(200, -1))
 			buf := make([]byte, 10_000)
 			for {
@@ -172,8 +172,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestClient: net/http's client finds every kind of answer, one after the other on
-// one connection, from TCP, Unix sockets and TLS.
+// TestClient: net/http's client gets every kind of answer, in sequence on one connection, over TCP,
+// Unix sockets and TLS.
 func TestClient(t *testing.T) {
 	fretest.CheckLeaks(t)
 	cfg := httpserver.Config{Handler: everything(t)}
@@ -269,8 +269,9 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// keeps returns how many connections of tr the server has ended. The number of connections says
-// less: net/http leaves one whose last request it has not seen written within 50 ms.
+// keeps returns a function that counts the connections of tr that the server has ended. Counting
+// connections would be wrong: net/http drops a connection whose last request was not written within
+// 50 ms.
 func keeps(tr *http.Transport) (ended func() int) {
 	dial := tr.DialContext
 	if dial == nil {
@@ -301,7 +302,7 @@ func (c endCounter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// dial returns a connection on which the test speaks itself.
+// dial returns a raw connection for the test.
 func dial(t testing.TB, addr string) net.Conn {
 	t.Helper()
 	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
@@ -315,10 +316,10 @@ func dial(t testing.TB, addr string) net.Conn {
 	return c
 }
 
-// hangs is how long a test waits for what is to come before it fails.
+// hangs is the longest wait before a test fails.
 const hangs = 5 * time.Minute
 
-// exchange sends text and returns all that comes until the server closes.
+// exchange sends text and returns the whole answer until the server closes.
 func exchange(t *testing.T, addr, text string) string {
 	t.Helper()
 	c := dial(t, addr)
@@ -332,7 +333,7 @@ func exchange(t *testing.T, addr, text string) string {
 	return string(got)
 }
 
-// Requests that come together are answered in their order, however they are cut.
+// Pipelined requests are answered in order, for any split into pieces.
 func TestPipelined(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	text := "GET /hello?1 HTTP/1.1\r\nHost: a\r\n\r\n" +
@@ -370,7 +371,7 @@ func TestPipelined(t *testing.T) {
 	}
 }
 
-// What is refused is answered, and nothing behind it is read as a request.
+// A refused request gets an answer, and the bytes after the request are not read as a request.
 func TestRefused(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	const second = "GET /hello?smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -388,7 +389,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
-	// One that goes wrong in the body, which a handler reads.
+	// A request with a malformed body that a handler reads.
 	handler := httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		_, err := io.ReadAll(x.Body)
 		if refused, ok := errors.AsType[*httpserver.RequestError](err); ok {
@@ -404,7 +405,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Whoever makes the answers to what is refused sees the client, and may say more.
+// Refuse makes the answer to a refused request. Refuse sees the client and may add fields.
 func TestRefuse(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t), Refuse: func(x *httpserver.Exchange, e *httpserver.RequestError) (string, []byte) {
 		x.Set("X-Client", x.RemoteAddr())
@@ -418,7 +419,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// A handler that wants no more of a body says that the connection ends.
+// If a handler calls CloseAfter, the answer announces the end of the connection.
 func TestCloseAfter(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		x.CloseAfter()
@@ -430,7 +431,7 @@ func TestCloseAfter(t *testing.T) {
 	}
 }
 
-// A client that waits for 100 gets it when its body is wanted, and only then.
+// A client that waits for 100 gets 100 only if the handler reads the body.
 func TestContinue(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	c := dial(t, addr)
@@ -458,14 +459,14 @@ func TestContinue(t *testing.T) {
 			t.Errorf("%q, %v", body, err)
 		}
 	}
-	// Where it is not wanted the connection is over: the body may or may not come.
+	// If the body is not wanted, the connection ends: the body may or may not arrive.
 	got := exchange(t, addr, "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
 	if !strings.HasPrefix(got, "HTTP/1.1 413 ") || !strings.Contains(got, "\r\nConnection: close\r\n") {
 		t.Errorf("got %q", got)
 	}
 }
 
-// A large body that nobody reads does not keep the client from its answer.
+// A large unread body does not keep the client from reading the answer.
 func TestUnreadBody(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	c := dial(t, addr)
@@ -488,8 +489,7 @@ func TestUnreadBody(t *testing.T) {
 	}
 }
 
-// An answer that is not whole cannot be taken for one that is, and a handler that
-// panics takes its connection along alone.
+// An incomplete answer does not look complete. A handler's panic ends only its own connection.
 func TestBroken(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: everything(t)})
 	for _, path := range []string{"/short", "/abort"} {
@@ -506,8 +506,8 @@ func TestBroken(t *testing.T) {
 	if got := exchange(t, addr, "GET /panic HTTP/1.1\r\nHost: a\r\n\r\n"); got != "" {
 		t.Errorf("panic: got %q", got)
 	}
-	// What has been sent arrives, also where the server has not read all of the request: a
-	// reset would overtake it.
+	// Sent data arrives even if the server has not read all of the request: a reset would overtake
+	// the data.
 	for _, path := range []string{"/short", "/abort", "/panicked"} {
 		got := exchange(t, addr, "POST "+path+" HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("x", 50000))
 		if !strings.Contains(got, "five!") || strings.HasSuffix(got, "0\r\n\r\n") {
@@ -517,14 +517,14 @@ func TestBroken(t *testing.T) {
 	if got := exchange(t, addr, "GET /hello HTTP/1.0\r\n\r\n"); !strings.HasSuffix(got, "\r\n\r\nhello ") {
 		t.Errorf("afterwards: got %q", got)
 	}
-	// Without chunks the end of the connection is the answer's.
+	// Without chunks the end of the connection ends the answer.
 	got := exchange(t, addr, "GET /stream HTTP/1.0\r\n\r\n")
 	if _, body, _ := strings.Cut(got, "\r\n\r\n"); body != string(large) {
 		t.Errorf("HTTP/1.0: %d bytes", len(body))
 	}
 }
 
-// A file that has become shorter than its answer said.
+// A file that became shorter than announced breaks off the answer.
 func TestFileShrinks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, large[:1000], 0o600); err != nil {
@@ -561,7 +561,7 @@ func TestTimeouts(t *testing.T) {
 		}
 		broken <- x.Send(200, bytes.Repeat(large, 5))
 	})}
-	// A server for each: a slow machine must not meet another limit than the one that is tested.
+	// One server per case: a slow machine must meet only the tested limit.
 	idle, head, stall := cfg, cfg, cfg
 	idle.IdleTimeout, head.HeadTimeout, stall.StallTimeout = 100*time.Millisecond, 50*time.Millisecond, 200*time.Millisecond
 	if got := exchange(t, start(t, idle), ""); got != "" {
@@ -578,7 +578,7 @@ func TestTimeouts(t *testing.T) {
 	if err := <-broken; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("slow body: %v", err)
 	}
-	c = dial(t, addr) // takes nothing
+	c = dial(t, addr) // reads nothing
 	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -587,7 +587,7 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// A body may be read by another goroutine, and closed by the handler.
+// Another goroutine may read a body, and the handler may close the body.
 func TestBodyClosed(t *testing.T) {
 	entered := make(chan struct{})
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
@@ -602,7 +602,7 @@ func TestBodyClosed(t *testing.T) {
 			if err := <-read; !errors.Is(err, httpserver.ErrBodyClosed) {
 				t.Errorf("got %v", err)
 			}
-		} // else the end of the handler closes it
+		} // otherwise the handler's end closes the body
 		check(t, x.Send(200, []byte("enough")))
 	})})
 	for _, path := range []string{"/handler", "/end"} {
@@ -620,8 +620,8 @@ func TestBodyClosed(t *testing.T) {
 	}
 }
 
-// A handler learns that its client has gone, once the body has been read; a client
-// that has only sent more is still there.
+// After the body was read, a handler learns that its client has disconnected. A client that sends
+// another request is still connected.
 func TestClientGone(t *testing.T) {
 	entered, ended := make(chan struct{}), make(chan error)
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
@@ -659,7 +659,7 @@ func TestClientGone(t *testing.T) {
 	}
 	for more := 2; more >= 0; more-- {
 		<-entered
-		if more > 0 { // while it is watched the next request comes
+		if more > 0 { // the next request arrives while the server watches the connection
 			if _, err := io.WriteString(c, "GET /stays HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -681,7 +681,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// Shutdown lets what is under way end, and closes what is idle; Close ends all.
+// Shutdown lets running requests end and closes idle connections; Close ends all.
 func TestShutdown(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -736,7 +736,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// A field that would end the head early never gets there.
+// A field that would end the head early is refused.
 func TestSet(t *testing.T) {
 	for _, f := range [][2]string{{"", "a"}, {"a b", "c"}, {"a", "b\r\nX: c"}, {"a", "\x00"}, {"a:", "b"}} {
 		if httpserver.ValidField(f[0], f[1]) {
@@ -748,8 +748,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// Nothing is allocated for a request and its answer, once the connection has been
-// used.
+// A used connection allocates nothing for a request and its answer.
 func TestAllocates(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, large[:64<<10], 0o600); err != nil {
@@ -759,9 +758,9 @@ func TestAllocates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = file.Close() }) // after the server's
+	t.Cleanup(func() { _ = file.Close() }) // after the server's end
 	hello := []byte("hello\n")
-	pool, err := buffer.New(buffer.Config{Stacks: 1 << 30}) // which would count, too
+	pool, err := buffer.New(buffer.Config{Stacks: 1 << 30}) // with stacks the pool would allocate too
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// writeCertificate writes one for name and 127.0.0.1, and its key, into dir.
+// writeCertificate writes a certificate for name and 127.0.0.1, and its key, into dir.
 func writeCertificate(t testing.TB, dir, name string) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -62,8 +62,8 @@ func certificate(t testing.TB) *httpserver.Certificate {
 	return c
 }
 
-// Files that change are used at the next handshake; while they do not belong together
-// those from before are.
+// The next handshake uses changed files. While key and certificate do not match, the server uses
+// the files before the change.
 func TestCertificate(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := writeCertificate(t, dir, "one")
@@ -120,7 +120,7 @@ func TestCertificate(t *testing.T) {
 	}
 }
 
-// What speaks no TLS, or nothing at all, does not get far.
+// Input without TLS, or silence, ends the connection.
 func TestHandshake(t *testing.T) {
 	fretest.CheckLeaks(t)
 	cfg := httpserver.Config{Handler: everything(t), TLS: &tls.Config{GetCertificate: certificate(t).Get}}
@@ -138,7 +138,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// The handler sees what the client speaks.
+// The handler sees the client's protocol.
 func TestProtocol(t *testing.T) {
 	cfg := httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		text := x.Protocol() + " of " + string(x.Host)

@@ -18,11 +18,11 @@ import (
 
 const ask = "GET /up HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: shout\r\n\r\n"
 
-// A connection that changes its protocol is a tunnel, from the first byte behind the
-// request on, until the client ends its direction.
+// A connection that switches its protocol is a tunnel, from the first byte after the request until
+// the client ends its direction.
 func TestSwitch(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
-		_ = x.Context() // its watch must take nothing of the tunnel's
+		_ = x.Context() // the context's watch must read nothing of the tunnel
 		x.Set("Upgrade", string(x.Get("upgrade")))
 		tunnel, err := x.Switch(time.Minute)
 		if err != nil {
@@ -73,8 +73,7 @@ func TestSwitch(t *testing.T) {
 	}
 }
 
-// What nobody asked for, and what could be taken for something else, is refused
-// before anything is sent.
+// An unrequested or ambiguous switch is refused before any output.
 func TestSwitchRefused(t *testing.T) {
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
 		if _, err := x.Switch(time.Minute); !errors.Is(err, httpserver.ErrNoSwitch) {
@@ -93,7 +92,7 @@ func TestSwitchRefused(t *testing.T) {
 	}
 }
 
-// Close ends a Read that is under way; so does a time without any traffic.
+// Close ends a running Read; so does a time without traffic.
 func TestSwitchEnds(t *testing.T) {
 	ended := make(chan error, 1)
 	addr := start(t, httpserver.Config{Handler: httpserver.HandlerFunc(func(x *httpserver.Exchange) {
@@ -148,7 +147,7 @@ func (l *one) Accept() (net.Conn, error) {
 func (l *one) Close() error   { close(l.done); return nil }
 func (l *one) Addr() net.Addr { return l.LocalAddr() }
 
-// A tunnel in which only the server has something to say is not idle.
+// A tunnel in which only the server sends is not idle.
 func TestSwitchOneWay(t *testing.T) {
 	const times, pause, idle = 20, 15 * time.Millisecond, 20 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ type line struct {
 	ID string `json:"id"`
 }
 
-// stuck is a file that takes nothing until it is let go.
+// stuck is a file whose Write blocks until release.
 type stuck struct {
 	entered chan struct{} // closed by the first Write
 	release chan struct{}
@@ -30,14 +30,14 @@ func (s *stuck) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// A log that cannot be written to blocks no request: what does not fit is counted,
-// and told where it is missing.
+// A blocked log blocks no request. The log counts the lost lines, and reports the number at the
+// gap.
 func TestLost(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := &stuck{entered: make(chan struct{}), release: make(chan struct{})}
 	l := newLog[line](w, slog.New(slog.DiscardHandler), reg, 4)
 	l.Add(line{"first"})
-	<-w.entered // its writer waits with an empty queue
+	<-w.entered // the writer waits with an empty queue
 	for i := range 10 {
 		l.Add(line{fmt.Sprint(i)})
 	}
@@ -48,7 +48,7 @@ func TestLost(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
-	l.Add(line{"late"}) // is lost, and no fault
+	l.Add(line{"late"}) // lost without an error
 	text := w.String()
 	if strings.Count(text, `"id"`) != 5 || !strings.Contains(text, `"lost":6}`) || strings.Contains(text, "late") {
 		t.Errorf("log:\n%s", text)
