@@ -253,6 +253,7 @@ func TestPublishRepeated(t *testing.T) {
 	}
 }
 
+// TestAttempts: An attempt is counted on disk before it begins, and the count survives a restart.
 func TestAttempts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attempts")
 	now := time.Now()
@@ -309,6 +310,7 @@ func TestAttempts(t *testing.T) {
 	begin(reopen(), "broken", 1, false)
 }
 
+// FuzzAttempts: The service opens any file of attempts, even a damaged one, and counts on.
 func FuzzAttempts(f *testing.F) {
 	f.Add(appendSlot(nil, keyOfText(attemptEvent, "x"), &slot{count: 3, state: slotRuns}, time.Now()))
 	f.Fuzz(func(t *testing.T, file []byte) {

@@ -24,6 +24,7 @@ import (
 
 var callbackSecret = []byte("sixteen bytes or more")
 
+// TestCallback: The service sends results to callbacks, signed, and tries again after a failure.
 func TestCallback(t *testing.T) {
 	type got struct {
 		header http.Header
@@ -269,6 +270,7 @@ func TestCallbackAfterCrash(t *testing.T) {
 	}
 }
 
+// TestCallbackAllowed: Callbacks go only to hosts and networks that the configuration allows.
 func TestCallbackAllowed(t *testing.T) {
 	c := Callbacks{Hosts: []string{"hooks.example.org", "*.example.com"}, Networks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}, Secret: callbackSecret}
 	named := Callbacks{Hosts: c.Hosts, Secret: callbackSecret}
@@ -339,6 +341,7 @@ func TestCallbackURL(t *testing.T) {
 	}
 }
 
+// FuzzCallbackURL: A callback URL gives a valid request line, or is refused.
 func FuzzCallbackURL(f *testing.F) {
 	f.Add("http://a.example/a b?q=ü#x")
 	f.Fuzz(func(t *testing.T, raw string) {

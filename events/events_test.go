@@ -233,6 +233,8 @@ func TestEventRuns(t *testing.T) {
 	}
 }
 
+// TestEventOnce: One key makes one event: for simultaneous publications, after the event's end, and
+// over restarts.
 func TestEventOnce(t *testing.T) {
 	e := &functions{room: 8}
 	var mu sync.Mutex
@@ -290,6 +292,8 @@ func TestEventOnce(t *testing.T) {
 	}
 }
 
+// TestEventRetries: A failed event is tried again after a growing pause, becomes a dead letter
+// after its last retry, and can be replayed.
 func TestEventRetries(t *testing.T) {
 	e := &functions{room: 8}
 	set := quick()
@@ -395,6 +399,8 @@ func TestQueuesApart(t *testing.T) {
 	}
 }
 
+// TestEventRefused: A full queue and an oversize event are refused with a code of their own, and a
+// full queue names the time for a retry.
 func TestEventRefused(t *testing.T) {
 	e := &functions{} // no room: all events wait
 	set := quick()
@@ -448,6 +454,7 @@ func TestEventRefused(t *testing.T) {
 	}
 }
 
+// TestEventOutlivesService: An acknowledged event runs after a restart of the service.
 func TestEventOutlivesService(t *testing.T) {
 	e := &functions{}
 	var mu sync.Mutex
@@ -532,6 +539,7 @@ func TestPublishTogether(t *testing.T) {
 	}
 }
 
+// TestTurns: Priorities share turns 16 : 4 : 1, and each priority gets its turns.
 func TestTurns(t *testing.T) {
 	turns := newTurns(1)
 	if n, err := turns.acquire(t.Context(), Normal, 5); n != 1 || err != nil {

@@ -32,6 +32,8 @@ func natsCommand(t *testing.T, server string, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// TestNATSCommand: The nats command line reads the streams with the password, and its message to a
+// queue is an event.
 func TestNATSCommand(t *testing.T) {
 	e := &functions{}
 	e.deploy("f", quick(), func(r *engine.Request, body []byte) (int, []byte, error) {

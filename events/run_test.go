@@ -36,6 +36,7 @@ func TestKeepEnds(t *testing.T) {
 	})
 }
 
+// TestRetryAfter: A function's Retry-After postpones the next attempt of its event.
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{

@@ -22,6 +22,8 @@ func TestMessageOf(t *testing.T) {
 	}
 }
 
+// TestSubjects: A tenant may subscribe to its own subjects and to configured ones, never to those
+// of the server or the engine.
 func TestSubjects(t *testing.T) {
 	allow := Subjects{"acme": {"orders.>", "stock.*.new"}}
 	if err := allow.Check(); err != nil {

@@ -146,6 +146,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// BenchmarkHear: A node reads a message with 16 changes of another node.
 func BenchmarkHear(b *testing.B) {
 	var s Service
 	s.index = newIndex()

@@ -319,6 +319,8 @@ func list(t *testing.T, dir string) []string {
 
 const pythonTemplate = "id: hello\nversion: 0.1.0\nbase: python\npackages: {pip: [lib==1.0, other==2]}\nenv: {LANG: C, B: 1}\n"
 
+// TestBuild: A build makes an image of the base, the packages and the code, and records the
+// verified hash of each package.
 func TestBuild(t *testing.T) {
 	ctx := t.Context()
 	r := newRig(t, map[string]string{
@@ -420,6 +422,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
+// TestBuildHonoursLock: A build installs exactly the packages of the lock.
 func TestBuildHonoursLock(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib]}\n", "main.py": ""})
 	lock := &Lock{Version: 1, Pip: &LockedPip{Request: []string{"lib"}, Packages: []LockedPackage{{"lib", "0.9", []string{hashA}, "", nil}}}}

@@ -11,6 +11,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestHandlerFile: A build refuses a handler whose file is missing in the code.
 func TestHandlerFile(t *testing.T) {
 	code := image.CodeFilesOf("index.php", "lib/app.v2.php", "main.rb", "lib/app.rb", "index.html")
 	checkers := map[string]image.HandlerChecker{"php": php.Runtime{}, "ruby": ruby.Runtime{}}

@@ -7,6 +7,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestExplainLimits: The error of a function at a limit (/tmp, memory, open files, processes) names
+// the template's key that raises the limit.
 func TestExplainLimits(t *testing.T) {
 	c := Config{Resources: template.Resources{MemoryBytes: 128 << 20, TmpBytes: 64 << 20, Pids: 64, Files: 1024}}
 	for text, want := range map[string]string{

@@ -133,6 +133,7 @@ func TestLockFile(t *testing.T) {
 	}
 }
 
+// TestLockAnswersRequest: A section of a lock applies only to the exact request that made it.
 func TestLockAnswersRequest(t *testing.T) {
 	l := sampleLock()
 	tmpl := &template.Template{Packages: template.Packages{"pip": {List: []string{"zeta>=1", "Alpha_b"}}, "npm": {List: []string{"x@2"}}}}
@@ -151,6 +152,7 @@ func TestLockAnswersRequest(t *testing.T) {
 	}
 }
 
+// TestParseLockErrors: The error for a damaged lock names the place.
 func TestParseLockErrors(t *testing.T) {
 	for _, c := range []struct{ name, src, want string }{
 		{"empty", "", "fret.lock:1:1: EOF"},
@@ -180,6 +182,7 @@ func TestParseLockErrors(t *testing.T) {
 	}
 }
 
+// FuzzParseLock: The parser of locks accepts or refuses any input without a panic.
 func FuzzParseLock(f *testing.F) {
 	data, err := sampleLock().Encode()
 	if err != nil {

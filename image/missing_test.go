@@ -7,6 +7,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
+// TestProgramDirs: The programs of packages are on PATH in each contract.
 func TestProgramDirs(t *testing.T) {
 	for _, c := range []struct{ path, want string }{
 		{"PATH=/usr/bin:/bin", "PATH=/opt/python/bin:/usr/bin:/bin"},
@@ -20,6 +21,7 @@ func TestProgramDirs(t *testing.T) {
 	}
 }
 
+// TestOfPackage: The warning about a missing library names the Debian package with the library.
 func TestOfPackage(t *testing.T) {
 	for library, want := range map[string]string{
 		"libatomic.so.1": " (Debian's package libatomic1)", "libxml2.so.2": " (Debian's package libxml2-2)", "libGL.so.1": " (Debian's package libgl1)",

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestLocked: With --locked a build refuses requests that the lock does not cover, by name, before
+// it resolves packages.
 func TestLocked(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==1]}\n", "main.py": ""})
 	locked := WithOptions(t.Context(), BuildOptions{Locked: true})
@@ -63,6 +65,7 @@ func TestLocked(t *testing.T) {
 	}
 }
 
+// TestOffline: With --offline a build uses no network and names the missing parts.
 func TestOffline(t *testing.T) {
 	r := newRig(t, map[string]string{"fret.yaml": "id: f\nbase: python\npackages: {pip: [lib==1]}\n", "main.py": ""})
 	offline := WithOptions(t.Context(), BuildOptions{Offline: true})

@@ -52,7 +52,7 @@ func TestDebianFault(t *testing.T) {
 	}
 }
 
-// TestSiteDown builds a base from an archive that refuses.
+// TestSiteDown: The error for a Debian archive that refuses a request names the archive's fault.
 func TestSiteDown(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) }))
 	defer server.Close()

@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestHostSettings: The settings come from the host's configuration files and environment, and
+// FRE's own configuration takes precedence.
 func TestHostSettings(t *testing.T) {
 	bundle := "/etc/ssl/certs/ca-certificates.crt"
 	for _, c := range []struct {
@@ -129,8 +131,8 @@ func TestHostSettings(t *testing.T) {
 	}
 }
 
-// TestGemSources takes the sources of the last RubyGems file with sources, and FRE's own
-// configuration first.
+// TestGemSources: The sources are those of the last RubyGems file with sources; FRE's own
+// configuration comes first.
 func TestGemSources(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, text string) {
@@ -165,8 +167,8 @@ func TestGemSources(t *testing.T) {
 	}
 }
 
-// TestPipIndexes refuses an index that no template can name or no tool can reach. The error does
-// not repeat the URL, which may hold a password.
+// TestPipIndexes: An index that no template can name or no tool can reach is refused. The error
+// does not repeat the URL, which may hold a password.
 func TestPipIndexes(t *testing.T) {
 	var over SettingsOverride
 	for name, address := range map[string]string{

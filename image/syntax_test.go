@@ -6,6 +6,8 @@ import (
 	"testing"
 )
 
+// TestSourceOf: A build finds the source file of a handler, a server's script or a `#!` script, in
+// order to check its syntax.
 func TestSourceOf(t *testing.T) {
 	code := map[string]string{
 		"server.js": "1", "web/a.php": "<?php", "app.pyz": "#!/usr/bin/env python3\nPK\x00\x03", "run": "#!/usr/bin/env -S FOO=1 node --x\n",
@@ -39,6 +41,7 @@ func TestSourceOf(t *testing.T) {
 	}
 }
 
+// FuzzSourceOf: Any command gives a file with a plain interpreter name, or none.
 func FuzzSourceOf(f *testing.F) {
 	f.Add("run", "#!/usr/bin/env -S A=1 python3 -u\n")
 	f.Add("sh run", "\x00")

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
-// TestClient pushes and pulls with the library that FRE and many other clients use.
+// TestClient: The library that FRE and many other clients use pushes, pulls, copies and deletes.
 func TestClient(t *testing.T) {
 	addr := serve(t, open(t, t.TempDir(), Config{}))
 	ref := func(s string) name.Reference {

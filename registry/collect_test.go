@@ -20,6 +20,8 @@ func (c client) put(name, ref, manifest string) string {
 	return dig(manifest)
 }
 
+// TestCollect: A collection removes only blobs and manifests that are unreferenced and older than
+// the grace period.
 func TestCollect(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, Config{Grace: -1})
@@ -117,8 +119,8 @@ func age(t testing.TB, dir string) {
 	}
 }
 
-// TestCollectSparesWhatIsReliedOn ages unreferenced blobs beyond the grace period and then uses
-// them. The collection spares them, with or without a later manifest.
+// TestCollectSparesWhatIsReliedOn: A collection spares an old unreferenced blob that a client has
+// used within the grace period, with or without a later manifest.
 func TestCollectSparesWhatIsReliedOn(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, Config{Grace: time.Hour})
@@ -157,8 +159,7 @@ func TestCollectSparesWhatIsReliedOn(t *testing.T) {
 	}
 }
 
-// TestCollectDamaged damages a manifest. The registry does not serve the manifest, keeps its blobs,
-// and a new push heals it.
+// TestCollectDamaged: A damaged manifest is not served, its blobs stay, and a new push heals it.
 func TestCollectDamaged(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder
@@ -188,6 +189,7 @@ func TestCollectDamaged(t *testing.T) {
 	}
 }
 
+// TestCollectCanceled: A cancelled collection removes nothing.
 func TestCollectCanceled(t *testing.T) {
 	r := open(t, t.TempDir(), Config{Grace: -1})
 	c := client{t: t, base: "http://" + serve(t, r)}

@@ -21,7 +21,7 @@ type counts struct {
 	Disabled int `xml:"disabled,attr"`
 }
 
-// TestConformance runs the suite of the distribution-spec: all cases pass, none is skipped.
+// TestConformance: The suite of the distribution-spec passes without a skipped case.
 func TestConformance(t *testing.T) {
 	program := fretest.Tool(t, "conformance")
 	for name, c := range map[string]struct {

@@ -106,6 +106,7 @@ func count(t testing.TB, dir string) int {
 	return n
 }
 
+// TestOpen: One process serves a directory; a second one, and a faulty configuration, are refused.
 func TestOpen(t *testing.T) {
 	fretest.CheckLeaks(t)
 	log := slog.New(slog.DiscardHandler)
@@ -226,8 +227,8 @@ type errorReader struct{}
 
 func (errorReader) Read([]byte) (int, error) { return 0, errors.New("the client is gone") }
 
-// TestLaterRequestWins sends a request that hangs in the middle of an upload. The client's next
-// request takes over the upload.
+// TestLaterRequestWins: If a request hangs in the middle of an upload, the client's next request
+// takes over the upload.
 func TestLaterRequestWins(t *testing.T) {
 	c := newClient(t, Config{})
 	loc := c.start("a")
@@ -249,8 +250,8 @@ func TestLaterRequestWins(t *testing.T) {
 	c.want(c.do("GET", loc, nil), 404, "BLOB_UPLOAD_UNKNOWN")
 }
 
-// TestAtOnce pushes equal and different content at once, with deletions and collections in between.
-// All acknowledged content is whole.
+// TestAtOnce: All acknowledged content is whole after pushes of equal and different content at
+// once, with deletions and collections in between.
 func TestAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, dir, Config{Grace: -1})
@@ -325,8 +326,8 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestCrash kills a registry during pushes, again and again. All acknowledged content is present
-// and whole, and a collection leaves nothing else.
+// TestCrash: After kill -9 during pushes all acknowledged content is present and whole, and a
+// collection leaves nothing else.
 func TestCrash(t *testing.T) {
 	fretest.CheckLeaks(t)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
@@ -477,8 +478,7 @@ func TestRoom(t *testing.T) {
 	c.want(c.do("PUT", loc+"?digest="+dig("x"), strings.NewReader("x")), 201, "")
 }
 
-// TestDiskFull pushes to a full disk. The answer names the reason, and the push goes on once the
-// disk has room.
+// TestDiskFull: A push to a full disk fails with this reason, and goes on once the disk has room.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	dir := t.TempDir()

@@ -38,6 +38,7 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
+// FuzzContentRange: Any Content-Range header gives a valid range or is refused.
 func FuzzContentRange(f *testing.F) {
 	for _, h := range []string{"0-0", "0-9", "10-9", "-1", "9223372036854775807-9223372036854775807", "0-9223372036854775807", "bytes=0-1", "00-01"} {
 		f.Add(h)
@@ -90,6 +91,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
+// FuzzUsers: Any file of users gives valid names with hashes from the file, or is refused.
 func FuzzUsers(f *testing.F) {
 	f.Add([]byte("a:$2y$10$Hfk8HVEFr8BE4Nk4wFKhFODwDdOoEPxYFCDMCFNkDMUfOQZoKQsIm:write\n#\n"))
 	f.Add([]byte("a:b:c:d\n::\n"))

@@ -125,6 +125,7 @@ func newClient(t testing.TB, cfg Config) client {
 	return client{t: t, base: "http://" + serve(t, open(t, t.TempDir(), cfg))}
 }
 
+// TestErrors: Each faulty request gets the status and the code of the distribution-spec.
 func TestErrors(t *testing.T) {
 	c := newClient(t, Config{})
 	c.pushImage("a", "1", "{}", "layer")
@@ -196,6 +197,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestUpload: An upload accepts its parts in order and continues from its last byte.
 func TestUpload(t *testing.T) {
 	const content = "0123456789"
 	dir := t.TempDir()
@@ -245,8 +247,8 @@ func TestUpload(t *testing.T) {
 	})
 }
 
-// TestMount mounts a blob from a named repository, from any repository, and from one without the
-// blob. A repository that lost the blob mounts nothing.
+// TestMount: A blob is mounted from a named repository or from any; a repository without the blob
+// mounts nothing.
 func TestMount(t *testing.T) {
 	c := newClient(t, Config{})
 	d := c.push("a", "blob")
@@ -269,6 +271,7 @@ func TestMount(t *testing.T) {
 	c.want(c.do("POST", "/v2/e/blobs/uploads/?mount="+d, nil), 202, "")
 }
 
+// TestManifests: A manifest keeps its bytes and its media type.
 func TestManifests(t *testing.T) {
 	c := newClient(t, Config{})
 	d := c.pushImage("a", "1", "{}", "layer")
@@ -333,6 +336,7 @@ func (c client) pages(path string, list func(body string) []string) [][]string {
 	return all
 }
 
+// TestLists: Long lists of tags and repositories come in pages.
 func TestLists(t *testing.T) {
 	c := newClient(t, Config{})
 	for _, tag := range []string{"b", "a", "B", "c"} {
@@ -372,7 +376,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
-// TestReferrers lists the referrers of a manifest, in pages if one answer is too small.
+// TestReferrers: The referrers of a manifest are listed, in pages if one answer is too small.
 func TestReferrers(t *testing.T) {
 	r := open(t, t.TempDir(), Config{})
 	r.maxReferrers = 45_000
@@ -463,6 +467,8 @@ func TestBlobsAreSentByTheKernel(t *testing.T) {
 	}
 }
 
+// TestReadOnly: A read-only registry changes nothing on disk, and two of them may serve one
+// directory.
 func TestReadOnly(t *testing.T) {
 	dir := t.TempDir()
 	r, err := Open(Config{Dir: dir, Log: open(t, t.TempDir(), Config{}).cfg.Log})
@@ -492,6 +498,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
+// TestUsers: A request without a valid login is refused, a reader may not push, and a writer may.
 func TestUsers(t *testing.T) {
 	users := testUsers(t)
 	c := newClient(t, Config{Users: users})

@@ -41,6 +41,8 @@ func server(t testing.TB, h http.Handler) (stop func(), addr string) {
 	}, l.Addr().String()
 }
 
+// TestListen: Without TLS and users the registry listens only on loopback, unless the configuration
+// insists.
 func TestListen(t *testing.T) {
 	fretest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -200,6 +202,7 @@ func rereadUsers(t *testing.T, users *Users, c client) {
 	as("reader:other").push("a", "x")
 }
 
+// TestReadUsers: A faulty file of users is refused with its line.
 func TestReadUsers(t *testing.T) {
 	const hash = "$2y$10$Hfk8HVEFr8BE4Nk4wFKhFODwDdOoEPxYFCDMCFNkDMUfOQZoKQsIm"
 	for _, tt := range []struct{ name, src, wrong string }{

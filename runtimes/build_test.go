@@ -225,6 +225,7 @@ func noHosts(t *testing.T, l *image.Lock) {
 	}
 }
 
+// TestBuildPython: Python packages become parts with bytecode, and a build follows the lock.
 func TestBuildPython(t *testing.T) {
 	w := newWorkshop(t)
 	const fret = "id: f\nbase: python\nhandler: main.handle\npackages:\n  pip: [%s]\n"
@@ -446,6 +447,8 @@ requires-dist = [{ name = "six", specifier = "==1.16.0" }]
 	}
 }
 
+// TestBuildNode: npm packages come from a list or from package.json and package-lock.json, and a
+// build follows the lock.
 func TestBuildNode(t *testing.T) {
 	w := newWorkshop(t)
 	const fret = "id: f\nbase: node\nhandler: index.handle\npackages:\n  npm: [%s]\n"
@@ -598,6 +601,8 @@ const projectLock = `{
   "dependencies": {"ms": {"version": "2.1.2", "resolved": "https://registry.npmjs.org/ms/-/ms-2.1.2.tgz"}}
 }`
 
+// TestBuildDebian: Debian packages and shared libraries, with the dependencies that the base lacks,
+// become parts of their own, pinned by hash.
 func TestBuildDebian(t *testing.T) {
 	w := newWorkshop(t)
 	const fret = "id: f\nbase: python\nhandler: main.handle\npackages:\n  deb: [%s]\nlibs: [%s]\n"

@@ -67,6 +67,8 @@ func callFrom(t *testing.T, i *instance, caller channel.Caller, path, body strin
 	return answer{r.Status, r.Headers, string(b)}, err
 }
 
+// TestCallsFromHandlers: A handler in Python, Node or Go calls another function with a body of any
+// length, and gets its answer or an error with a code.
 func TestCallsFromHandlers(t *testing.T) {
 	big := string(bytes.Repeat([]byte("0123456789abcdef"), 8<<20/16))
 	calling(t, func(t *testing.T, l language, concurrency string) {
@@ -102,6 +104,7 @@ func TestCallsWithoutEngine(t *testing.T) {
 	})
 }
 
+// TestCallsAtOnceFromHandlers: A handler calls several functions at once.
 func TestCallsAtOnceFromHandlers(t *testing.T) {
 	calling(t, func(t *testing.T, l language, concurrency string) {
 		t.Helper()

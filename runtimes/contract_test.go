@@ -374,6 +374,8 @@ const (
 
 func typed(t string) [][2]string { return [][2]string{{"content-type", t}} }
 
+// TestAnswers: Each kind of a handler's return value becomes the documented answer, in each
+// language.
 func TestAnswers(t *testing.T) {
 	tests := []struct {
 		handler, body string
@@ -436,6 +438,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestEventAndContext: A handler gets the event and its context unchanged, in each language.
 func TestEventAndContext(t *testing.T) {
 	for _, l := range languages(t) {
 		t.Run(l.String(), func(t *testing.T) {
@@ -467,6 +470,8 @@ func TestEventAndContext(t *testing.T) {
 	}
 }
 
+// TestHandlerFails: The error of a handler reaches the caller with type, message and stack, and the
+// instance lives on.
 func TestHandlerFails(t *testing.T) {
 	tests := []struct {
 		handler, only string
@@ -560,6 +565,8 @@ func TestHandlerFails(t *testing.T) {
 	}
 }
 
+// TestLoadFails: The error of a handler that cannot be loaded reaches the engine with type, message
+// and stack.
 func TestLoadFails(t *testing.T) {
 	tests := []struct {
 		handler, only, typ, message, stack string
@@ -708,6 +715,7 @@ func TestBigBodies(t *testing.T) {
 	}
 }
 
+// TestCancel: A cancelled event ends its stream or its handler, and the event's place is free.
 func TestCancel(t *testing.T) {
 	for _, l := range languages(t) {
 		for _, concurrency := range []string{"1", "4"} {
@@ -927,6 +935,7 @@ func TestNodeUncaught(t *testing.T) {
 	}
 }
 
+// TestMalformedFromEngine: An invalid frame ends each bootstrap.
 func TestMalformedFromEngine(t *testing.T) {
 	tests := map[string]string{
 		"length":        "\xff\xff\xff\xff\x03\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00",

@@ -256,6 +256,8 @@ func wholeEvent() map[string]any {
 	}
 }
 
+// TestASGI: ASGI applications get requests, streams, disconnects and lifespan events, with several
+// requests at once on one loop.
 func TestASGI(t *testing.T) {
 	const source = `
 import asyncio
@@ -342,6 +344,7 @@ async def app(scope, receive, send):
 	})
 }
 
+// TestASGIStartFails: The message of a failed lifespan start reaches the engine.
 func TestASGIStartFails(t *testing.T) {
 	const source = `
 async def app(scope, receive, send):
@@ -357,6 +360,8 @@ async def app(scope, receive, send):
 	})
 }
 
+// TestWSGI: WSGI applications get the request with its mount point, and may start late, write and
+// stream.
 func TestWSGI(t *testing.T) {
 	const source = `
 def app(environ, start_response):

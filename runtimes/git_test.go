@@ -183,6 +183,8 @@ func (r *repositories) sshConn(c net.Conn, config *ssh.ServerConfig) {
 	}
 }
 
+// TestCodeFromGit: Code comes from a git repository at the locked commit, and a credential reaches
+// only its own address.
 func TestCodeFromGit(t *testing.T) {
 	w := newWorkshop(t)
 	r := serveRepositories(t)

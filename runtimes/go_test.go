@@ -78,6 +78,7 @@ func TestWeb(t *testing.T) {
 
 func typedWeb(t string) [][2]string { return [][2]string{{"Content-Type", t}} }
 
+// TestWebPanics: A panic of an http.Handler fails its event.
 func TestWebPanics(t *testing.T) {
 	for handler, begun := range map[string]string{"panics": "", "breaks": "begun"} {
 		i := golang(t).start(t, "web."+handler)

@@ -119,8 +119,8 @@ func TestNoRoomForPidfd(t *testing.T) {
 	}
 }
 
-// TestOutOfFiles starts sandboxes until the engine has no descriptor left. The error says so, and
-// after the sandboxes' end the host works as before.
+// TestOutOfFiles: If the engine has no descriptor left, the start fails with this reason, and after
+// the sandboxes' end the host works as before.
 func TestOutOfFiles(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -163,8 +163,8 @@ func TestOutOfFiles(t *testing.T) {
 	}
 }
 
-// TestTinyLimits starts sandboxes with limits too small for the start itself. These starts fail;
-// the spawner and a neighbour stay unharmed.
+// TestTinyLimits: Limits too small for a sandbox's own start fail the start, and leave the spawner
+// and a neighbour unharmed.
 func TestTinyLimits(t *testing.T) {
 	h := openHost(t, func(c *Config) { c.Spawners = 1 })
 	root := fretest.Rootfs(t)

@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+// TestCeilings: A ceiling reports the number of sandboxes that it admits, and the line that raises
+// it.
 func TestCeilings(t *testing.T) {
 	for i := range ceilings {
 		c := &ceilings[i]

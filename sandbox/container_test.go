@@ -58,8 +58,8 @@ func TestContainerCapabilities(t *testing.T) {
 	}
 }
 
-// TestContainerPrivileges compares the capability sets: root has exactly the container set, another
-// user none, and a function none.
+// TestContainerPrivileges: In a container root has exactly the container set of capabilities;
+// another user, and a function, have none.
 func TestContainerPrivileges(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -22,8 +22,8 @@ import (
 	"github.com/fre-engine/fre/sandbox/seccomp"
 )
 
-// TestFilter makes the judged system calls with and without the filter. The difference shows the
-// filter's effect.
+// TestFilter: The system call filter refuses the calls outside of its list. The same calls without
+// the filter show the filter's effect.
 func TestFilter(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -145,7 +145,7 @@ func TestLandlock(t *testing.T) {
 	}
 }
 
-// TestWithout switches each remaining defence off and sees the prevented access succeed.
+// TestWithout: Each defence prevents its access: without the defence the access succeeds.
 func TestWithout(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

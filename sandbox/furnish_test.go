@@ -310,6 +310,7 @@ func TestForkBombGivesWay(t *testing.T) {
 	}
 }
 
+// TestFurnishErrors: Furnish refuses invalid mounts, names and limits.
 func TestFurnishErrors(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

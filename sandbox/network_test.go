@@ -31,7 +31,7 @@ func openEgress(t *testing.T) (*Host, string) {
 	return h, root
 }
 
-// TestEgress reaches out of real sandboxes.
+// TestEgress: Sandboxes reach exactly the destinations of their policy.
 func TestEgress(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -126,6 +126,8 @@ func TestEgressParked(t *testing.T) {
 	}
 }
 
+// TestCheckNetwork: CheckNetwork refuses private ranges that the operator does not allow, with the
+// next step.
 func TestCheckNetwork(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return

@@ -44,8 +44,7 @@ func warmUp(t testing.TB, h *Host, spec Spec) {
 	waitParked(t, h, func(s ParkedStats) bool { return s.Attached > 0 })
 }
 
-// TestParkedSandboxes runs programs that report their surroundings in each kind of sandbox. The
-// reports are equal.
+// TestParkedSandboxes: A program sees the same surroundings in each kind of sandbox.
 func TestParkedSandboxes(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

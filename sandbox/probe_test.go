@@ -10,7 +10,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProbe runs on a host that starts sandboxes, so all checks must pass.
+// TestProbe: All checks of Probe pass on a host that starts sandboxes.
 func TestProbe(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

@@ -67,6 +67,7 @@ func TestProcFiles(t *testing.T) {
 	}
 }
 
+// TestMeminfo: /proc/meminfo shows the sandbox's memory limit and its usage.
 func TestMeminfo(t *testing.T) {
 	for _, test := range []struct {
 		limit, used, cached int64
@@ -85,6 +86,7 @@ func TestMeminfo(t *testing.T) {
 	}
 }
 
+// TestCPUTimes: /proc/stat shows the sandbox's own CPU time and start.
 func TestCPUTimes(t *testing.T) {
 	const want = "cpu  0 0 0 300 0 0 0 0 0 0\ncpu0 0 0 0 150 0 0 0 0 0 0\ncpu1 0 0 0 150 0 0 0 0 0 0\n" +
 		"intr 0\nctxt 0\nbtime 1700000000\nprocesses 0\nprocs_running 1\nprocs_blocked 0\n"

@@ -7,8 +7,9 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
-// TestProgramRuns runs fre-spawner with files of all numbers, and with free numbers below. os/exec
-// first moves a child's files above the highest of them; the program's own file must survive this.
+// TestProgramRuns: fre-spawner runs with a program file of any number, also with free numbers below
+// it. os/exec first moves a child's files above the highest of them; the program's own file must
+// survive this.
 func TestProgramRuns(t *testing.T) {
 	fretest.CheckLeaks(t)
 	program, err := openProgram()

@@ -38,6 +38,7 @@ func TestManyAtOnce(t *testing.T) {
 	group.Wait()
 }
 
+// TestSpawnerKilled: After kill -9 of the spawner its sandboxes end, and the engine goes on.
 func TestSpawnerKilled(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -76,6 +77,7 @@ func TestIDInUse(t *testing.T) {
 	wait(t, again)
 }
 
+// TestClose: Close leaves no mount, cgroup, namespace, process or descriptor.
 func TestClose(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

@@ -235,6 +235,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestNoPrivileges: A process in the sandbox can get no namespace, mount, capability, device,
+// priority or kernel setting.
 func TestNoPrivileges(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -262,6 +264,8 @@ func TestNoPrivileges(t *testing.T) {
 	}
 }
 
+// TestNamespaces: A sandbox has its own user, mount, pid, ipc, uts and network namespaces, with
+// loopback only.
 func TestNamespaces(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -407,6 +411,8 @@ func TestLimits(t *testing.T) {
 	})
 }
 
+// TestKillReachesAll: A kill ends the whole process tree, including daemons and processes that
+// ignore SIGTERM.
 func TestKillReachesAll(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -434,6 +440,7 @@ func TestSignal(t *testing.T) {
 	}
 }
 
+// TestStartErrors: A failed start names its step and keeps the errno.
 func TestStartErrors(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

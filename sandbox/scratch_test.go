@@ -118,6 +118,8 @@ func state(t *testing.T, root string) map[string]string {
 	return all
 }
 
+// TestScratch: Writes to a writable root go to the sandbox's own layer and never to the store;
+// files keep their owners.
 func TestScratch(t *testing.T) {
 	h := openHost(t)
 	root := imageRoot(t)
@@ -342,6 +344,7 @@ func TestWorkOwner(t *testing.T) {
 	}
 }
 
+// TestScratchRefused: An invalid layer is refused.
 func TestScratchRefused(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)

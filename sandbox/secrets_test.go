@@ -70,6 +70,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
+// TestFurnishSecrets: A parked sandbox gets its secrets as files in memory.
 func TestFurnishSecrets(t *testing.T) {
 	h := openHost(t)
 	p := park(t, h)
@@ -80,6 +81,7 @@ func TestFurnishSecrets(t *testing.T) {
 	wantSecret(t, p.order, "1000 1000")
 }
 
+// TestSecretNames: A secret whose name is not a plain file name is refused.
 func TestSecretNames(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "/etc/passwd", "a\x00", strings.Repeat("a", 256)} {
 		if err := checkSecrets([]Secret{{Name: name}}); !errors.Is(err, unix.EINVAL) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWireLayout compares wire.go with the compiled layout of wire.h.
+// TestWireLayout: The structs of wire.go have the compiled layout of wire.h.
 func TestWireLayout(t *testing.T) {
 	program, err := openProgram()
 	if err != nil {
@@ -146,7 +146,7 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// TestMalformedStart sends the spawner malformed messages. The spawner refuses each and serves on.
+// TestMalformedStart: The spawner refuses each malformed message and serves on.
 func TestMalformedStart(t *testing.T) {
 	h := openHost(t)
 	whole := func() *startMessage {

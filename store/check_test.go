@@ -113,6 +113,8 @@ type damaging struct {
 	object func(content string) string // returns the object's path
 }
 
+// TestCheckRepairs: Check finds each kind of damage and repairs it from a sound copy; it drops an
+// image without one, and the next build makes the image again.
 func TestCheckRepairs(t *testing.T) {
 	must := func(t *testing.T, errs ...error) {
 		t.Helper()

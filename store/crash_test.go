@@ -153,7 +153,7 @@ func copyFile(t *testing.T, to, from string) {
 	}
 }
 
-// TestCrashInRepair kills repairs half way. The next repair completes the work.
+// TestCrashInRepair: The next repair completes a repair that was killed half way.
 func TestCrashInRepair(t *testing.T) {
 	for _, failpoint := range []string{
 		"before repair/1", "before repair/2", "before repair/3", "repaired/1", "repaired/2", "repaired/3", "object half repaired/1",
@@ -350,6 +350,8 @@ func (c *crash) checkMoving(t *testing.T, s *Store) {
 	c.tagged = img.Digest
 }
 
+// TestCrashAtFailpoints: After a crash at each step of a change an image is whole or absent, and
+// all acknowledged changes are present.
 func TestCrashAtFailpoints(t *testing.T) {
 	for _, point := range []string{
 		"tree synced", "objects linked", "tree renamed", "image synced", "image renamed", "before commit", "after commit",
@@ -367,6 +369,8 @@ func TestCrashAtFailpoints(t *testing.T) {
 	}
 }
 
+// TestCrashAnywhere: After a crash at any moment an image is whole or absent, and all acknowledged
+// changes are present.
 func TestCrashAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -21,6 +21,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
+// TestLock: A second engine on the same state directory is refused with the pid of the first.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
@@ -74,6 +75,7 @@ func populate(t *testing.T, s *Store) {
 	}
 }
 
+// TestReopen: Images, functions and tenants are the same after Close and Open.
 func TestReopen(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
@@ -84,6 +86,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
+// TestDatabaseIsRebuilt: Open rebuilds a lost or damaged database without loss.
 func TestDatabaseIsRebuilt(t *testing.T) {
 	for name, damage := range map[string]func(path string) error{
 		"lost":  os.Remove,
@@ -201,6 +204,7 @@ func TestOpenWithoutRemoving(t *testing.T) {
 	}
 }
 
+// TestReconcile: Open removes the leftovers of a crash and the entries whose files are gone.
 func TestReconcile(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	populate(t, s)
@@ -401,8 +405,8 @@ func TestTenantIDsAreUnique(t *testing.T) {
 	}
 }
 
-// TestConcurrent builds, lists and removes from many goroutines at once. Every image is whole, even
-// during sweeps.
+// TestConcurrent: Every image is whole while many goroutines build, list and remove, even during
+// sweeps.
 func TestConcurrent(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	var g errgroup.Group

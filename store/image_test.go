@@ -98,6 +98,7 @@ func inode(t *testing.T, path string) (ino, nlink uint64) {
 	return st.Ino, uint64(st.Nlink) //nolint:unconvert // 32 bits on arm64
 }
 
+// TestFilesAreShared: Images share equal files as hard links, except empty ones.
 func TestFilesAreShared(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	a := putImage(t, s, "a", "1", putTree(t, s, map[string]string{"x/shared": "same", "x/empty": ""}))
@@ -114,6 +115,7 @@ func TestFilesAreShared(t *testing.T) {
 	}
 }
 
+// TestLinkLimit: If a file has as many links as allowed, the store makes a further copy.
 func TestLinkLimit(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	s.disk.linkLimit = 3

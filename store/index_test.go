@@ -177,6 +177,7 @@ func TestOrderIsThatOfArrival(t *testing.T) {
 	check("rebuilt from index.json")
 }
 
+// FuzzReadIndex: Any index is read without a panic.
 func FuzzReadIndex(f *testing.F) {
 	f.Add(`{"images": [{"digest": "sha256:00", "created": "2026-01-02T03:04:05Z"}], "functions": [null]}`, `{"image": {"digest": "sha256:00"}}`)
 	f.Add(`{"tenants": [{"name": "a", "id": 1}]}`, "{\"tenant\": {\"name\": \"b\", \"id\": 1}}\n{\"no_function\": \"f\"}\n{\"function\": {}}\n")

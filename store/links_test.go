@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFileSystemLinkLimit uses up the links that the file system allows for a file (65,000 on
-// ext4). The store makes the next images with a further copy of the file.
+// TestFileSystemLinkLimit: If a file has all links that the file system allows (65,000 on ext4),
+// the store makes the next images with a further copy.
 func TestFileSystemLinkLimit(t *testing.T) {
 	s := openStoreUnchecked(t, t.TempDir()) // sizes do not count further copies
 	defer s.Hold()()
@@ -58,9 +58,8 @@ func TestFileSystemLinkLimit(t *testing.T) {
 	}
 }
 
-// TestScale puts many images of 1,000 files on one base, opens the store again, removes half of the
-// images, sweeps and checks the rest. FRE_TEST_IMAGES=10000 is the full size: 10 million links
-// (make soak).
+// TestScale: Many images of 1,000 files on one base can be put, opened, removed and swept, and the
+// rest is sound. FRE_TEST_IMAGES=10000 is the full size: 10 million links (make soak).
 func TestScale(t *testing.T) {
 	images := 40
 	if n := os.Getenv("FRE_TEST_IMAGES"); n != "" {

@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
+// TestParseReference: ParseReference splits a reference into name, version, digest; Check refuses
+// names that cannot be given.
 func TestParseReference(t *testing.T) {
 	d := "sha256:" + strings.Repeat("0123456789abcdef", 4)
 	for _, test := range []struct {
@@ -68,6 +70,7 @@ func TestParseReference(t *testing.T) {
 	}
 }
 
+// FuzzParseReference: A reference is written exactly as it was read.
 func FuzzParseReference(f *testing.F) {
 	for _, ref := range []string{"app", "app:1", "localhost:5000/a/b:1@sha256:" + strings.Repeat("0", 64), "a//b", ":", "@", "[::1]:1/a"} {
 		f.Add(ref)
@@ -89,6 +92,8 @@ func FuzzParseReference(f *testing.F) {
 	})
 }
 
+// TestTag: An image may have several names, also with a registry's host and port; Untag removes one
+// and leaves the others.
 func TestTag(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	ctx := t.Context()

@@ -31,8 +31,8 @@ func smallDisk(t *testing.T, options string) string {
 	return dir
 }
 
-// TestDiskFull fills disks of different sizes, so that ENOSPC strikes at different steps. The
-// earlier images stay whole, and nothing else remains.
+// TestDiskFull: On a full disk a build fails with ENOSPC, the earlier images stay whole, and
+// nothing else remains. The disks differ in size, so that ENOSPC strikes at different steps.
 func TestDiskFull(t *testing.T) {
 	for _, inodes := range []bool{false, true} {
 		for i := range 8 {
@@ -142,8 +142,8 @@ func TestFullAtEachStep(t *testing.T) {
 	}
 }
 
-// TestRepairOnFullDisk repairs on disks with less and less room. A lack of room never makes a
-// repair drop content.
+// TestRepairOnFullDisk: A lack of room never makes a repair drop content; the repair succeeds once
+// the disk has room.
 func TestRepairOnFullDisk(t *testing.T) {
 	for _, options := range []string{"size=4m", "size=64m,nr_inodes=300"} {
 		for room := range 14 {

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRemovalLeavesNothingToSweep removes images in random order. The fast way looks only at the
-// contents of the removed image, and removes exactly what a full sweep would: files hidden by later
-// parts stay with their trees.
+// TestRemovalLeavesNothingToSweep: The removal of an image removes exactly what a full sweep would,
+// although it looks only at the image's contents. Files hidden by later parts stay with their
+// trees.
 func TestRemovalLeavesNothingToSweep(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -9,6 +9,8 @@ import (
 	"time"
 )
 
+// TestUses: The last use of an image survives a restart without a write per use, and RemoveUnused
+// spares an image in use.
 func TestUses(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	img := putImage(t, s, "app", "1", putTree(t, s, map[string]string{"a": "a"}))

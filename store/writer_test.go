@@ -27,6 +27,8 @@ func requireRoot(t testing.TB) {
 	}
 }
 
+// TestWriterRefuses: A writer refuses invalid paths, conflicts and truncated files, and Commit
+// repeats the first error.
 func TestWriterRefuses(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	file := func(path string) func(*Writer) error {
@@ -133,6 +135,7 @@ func TestWriterLastFileWins(t *testing.T) {
 	}
 }
 
+// TestSameTreeIsOne: The same tree is stored once.
 func TestSameTreeIsOne(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	files := map[string]string{"a/b/c": "1", "a/d": "2", "e": ""}
@@ -250,6 +253,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestAddDir: AddDir copies a directory without set-id bits, extended attributes and owners, and
+// later changes of the source have no effect.
 func TestAddDir(t *testing.T) {
 	for _, prefix := range []string{"", "opt/x"} {
 		t.Run("to "+prefix, func(t *testing.T) {
@@ -330,6 +335,7 @@ func TestAddDir(t *testing.T) {
 	}
 }
 
+// TestAddDirRefusesSpecialFiles: AddDir refuses fifos, sockets and devices by name.
 func TestAddDirRefusesSpecialFiles(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	for name, make := range map[string]func(path string) error{
@@ -372,6 +378,7 @@ func TestAddDirRefusesSpecialFiles(t *testing.T) {
 	}
 }
 
+// FuzzCheckPath: An accepted path is clean and stays within its tree.
 func FuzzCheckPath(f *testing.F) {
 	for _, seed := range []string{"a", "a/b", "", ".", "..", "/a", "a/", "a//b", "a/../b", "a\x00", "\xff", "ő/ű", strings.Repeat("x", 256)} {
 		f.Add(seed)

@@ -7,6 +7,8 @@ import (
 	"testing"
 )
 
+// TestParseDestination: A destination is a name, a wildcard or a range with a port; an invalid one
+// is refused.
 func TestParseDestination(t *testing.T) {
 	cidr := netip.MustParsePrefix
 	for s, want := range map[string]Destination{
@@ -44,6 +46,7 @@ func TestParseDestination(t *testing.T) {
 	}
 }
 
+// FuzzParseDestination: Any destination gives exactly a name or a range, or is refused.
 func FuzzParseDestination(f *testing.F) {
 	for _, s := range []string{"example.org:443", "*.example.org", "10.1.2.0/24", "[2001:db8::/32]:80", "::", "]:1", ":"} {
 		f.Add(s)

@@ -15,6 +15,8 @@ import (
 
 var ignoreSource = cmpopts.IgnoreUnexported(Template{})
 
+// TestParseTemplateDefaults: A template without a key gets the documented default, and each base
+// has its runtime.
 func TestParseTemplateDefaults(t *testing.T) {
 	base := func(change func(*Template)) *Template {
 		t := &Template{
@@ -430,6 +432,7 @@ func TestManyErrorsArePrintedTenAtMost(t *testing.T) {
 	}
 }
 
+// FuzzParseTemplate: Any template is parsed or refused without a panic.
 func FuzzParseTemplate(f *testing.F) {
 	for _, s := range []string{
 		"", "id: f\nbase: python\n", "id: &a [*a]", "a: {b: [c, {d: e}]}", "? - a\n: - b\n", "---\n...\n---\n", "id: |+2\n  x\n",

@@ -90,7 +90,8 @@ func (m *model) run(utc, wall int64, wild, fixed bool) {
 	}
 }
 
-// TestScheduleTenYears compares schedules with the model in zones with odd rules.
+// TestScheduleTenYears: Schedules agree with the model of cron(8) through ten years in zones with
+// odd rules.
 func TestScheduleTenYears(t *testing.T) {
 	from, until := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, zone := range []string{"America/Santiago", "Africa/Cairo", "Australia/Lord_Howe", "Antarctica/Troll", "Africa/Casablanca", "Europe/Berlin", "UTC"} {
@@ -155,6 +156,7 @@ func TestScheduleCorrection(t *testing.T) {
 	}
 }
 
+// TestScheduleFields: The fields of a schedule follow crontab(5).
 func TestScheduleFields(t *testing.T) {
 	year := func(schedule string) (days []string) {
 		s, err := ParseSchedule(schedule, "UTC")
@@ -205,6 +207,7 @@ func TestScheduleFields(t *testing.T) {
 	}
 }
 
+// TestScheduleErrors: The error for a faulty schedule names the field.
 func TestScheduleErrors(t *testing.T) {
 	for schedule, want := range map[string]string{
 		"60 * * * *":          `minute "60": 60 is not between 0 and 59`,
@@ -233,6 +236,7 @@ func TestScheduleErrors(t *testing.T) {
 	}
 }
 
+// FuzzSchedule: Any schedule is parsed or refused, and its next time matches its fields.
 func FuzzSchedule(f *testing.F) {
 	for i := range clockJobs {
 		f.Add(clockJobs[i].schedule, int64(1_700_000_000))

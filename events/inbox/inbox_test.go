@@ -488,6 +488,7 @@ func TestReaches(t *testing.T) {
 	}
 }
 
+// FuzzEvents: The parser of inotify events reads no byte beyond the buffer.
 func FuzzEvents(f *testing.F) {
 	f.Add(encode(1, unix.IN_CLOSE_WRITE, "a\x00\x00\x00"))
 	f.Add(append(encode(-1, unix.IN_Q_OVERFLOW, ""), 1, 2, 3))

@@ -141,6 +141,8 @@ func mac(parts ...string) string {
 	return hex.EncodeToString(sum([]byte(secret), all...))
 }
 
+// TestWebhookSignatures: A webhook refuses a missing, wrong or expired signature, for each kind of
+// signature; a repeated delivery is the same event.
 func TestWebhookSignatures(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	at := func(d time.Duration) string { return strconv.FormatInt(now.Add(d).Unix(), 10) }
@@ -240,6 +242,7 @@ func TestWebhookSentAgain(t *testing.T) {
 	}
 }
 
+// TestWebhookFilters: A webhook accepts only requests with its paths and headers.
 func TestWebhookFilters(t *testing.T) {
 	w := &world{}
 	s := newSet(t, w, time.Now(), template.Trigger{Name: "h", Webhook: &template.Webhook{
@@ -289,6 +292,8 @@ func TestWebhookFilters(t *testing.T) {
 	}
 }
 
+// TestCloudEvents: CloudEvents come in binary mode, in structured mode and in batches; a malformed
+// event refuses its whole batch.
 func TestCloudEvents(t *testing.T) {
 	const structured = `{"specversion":"1.0","id":"1","source":"/s","type":"com.example.a","subject":"ü \"x","ext":7,"datacontenttype":"application/json","data":{"a":1}}`
 	header := [][2]string{{"Ce-Ext", "7"}, {"Ce-Id", "1"}, {"Ce-Source", "/s"}, {"Ce-Specversion", "1.0"}, {"Ce-Subject", "%C3%BC%20%22x"}, {"Ce-Type", "com.example.a"}, {"Content-Type", "application/json"}}
@@ -344,6 +349,7 @@ func TestCloudEvents(t *testing.T) {
 	}
 }
 
+// FuzzCloudEvents: Any request is read as CloudEvents or refused without a panic.
 func FuzzCloudEvents(f *testing.F) {
 	f.Add("application/cloudevents+json", "", `{"specversion":"1.0","id":"1","source":"s","type":"t","data":{"a":1}}`)
 	f.Add("application/cloudevents-batch+json", "", `[{"specversion":"1.0","id":"1","source":"s","type":"t","data_base64":"AA=="}]`)
@@ -369,6 +375,7 @@ func FuzzCloudEvents(f *testing.F) {
 	})
 }
 
+// FuzzSignature: A request without the secret's signature is never accepted.
 func FuzzSignature(f *testing.F) {
 	f.Add("stripe", "t=1,v1=00", "1", "body")
 	f.Add("gitee", "token", "1700000000000", "body")
@@ -392,6 +399,8 @@ func FuzzSignature(f *testing.F) {
 	})
 }
 
+// TestCron: Each time of a schedule makes one event, in its time zone and over restarts; missed
+// times are skipped or made up for once.
 func TestCron(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
@@ -522,6 +531,7 @@ func (f forgetful) Publish(ctx context.Context, function string, r *engine.Reque
 	return f.world.Publish(ctx, function, r, o)
 }
 
+// TestCronZones: A schedule follows the clock changes of its time zone.
 func TestCronZones(t *testing.T) {
 	berlin := &template.Cron{Schedule: "30 2 * * *", Zone: "Europe/Berlin"}
 	for from, want := range map[string]string{
@@ -670,6 +680,7 @@ func TestWebhookKey(t *testing.T) {
 	}
 }
 
+// FuzzPointer: A key's JSON pointer finds a value in any body, or fails without a panic.
 func FuzzPointer(f *testing.F) {
 	f.Add("/a/0/~0~1", []byte(`{"a":[{"~/":"x"}]}`))
 	f.Fuzz(func(t *testing.T, pointer string, body []byte) {

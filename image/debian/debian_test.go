@@ -78,6 +78,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestTrust: Only an archive with a valid signature, an unexpired release and matching hashes is
+// used.
 func TestTrust(t *testing.T) {
 	inRelease := "/dists/test/InRelease"
 	index := "/dists/test/main/binary-" + arch() + "/Packages.gz"
@@ -145,6 +147,7 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestIndexLargerThanSigned: An index larger than the limit is refused.
 func TestIndexLargerThanSigned(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1"})
@@ -323,6 +326,8 @@ func TestUnpackSparse(t *testing.T) {
 	}
 }
 
+// TestUnpackHostile: A package with a path out of the tree, a device, or more files or bytes than
+// allowed is refused.
 func TestUnpackHostile(t *testing.T) {
 	many := make([]tar.Header, 12)
 	for i := range many {

@@ -38,6 +38,7 @@ func scripted(t *testing.T, script string, members ...tar.Header) []byte {
 	return arWith("", tarOf(t, members...), tarOf(t, file("./control", "Package: p\n", 0o644), file("./postinst", script, 0o755)))
 }
 
+// TestExtract: A Debian package is extracted with the links that its scripts would make.
 func TestExtract(t *testing.T) {
 	for name, tt := range map[string]struct {
 		script  string
@@ -107,6 +108,7 @@ fc-cache
 	}
 }
 
+// TestResolveOver: Packages resolve on top of an installed base, without a change of the base.
 func TestResolveOver(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(
@@ -176,6 +178,8 @@ func sharedObject(t *testing.T, name string, needs ...string) string {
 	return string(b)
 }
 
+// TestResolveLibraries: A library's name resolves to the Debian package that contains the library;
+// an unknown library gives similar names.
 func TestResolveLibraries(t *testing.T) {
 	lib := "./" + LibraryDirs()[0] + "/"
 	a := newTestArchive(t)
@@ -247,6 +251,7 @@ func FuzzStatus(f *testing.F) {
 	})
 }
 
+// FuzzPostinst: Any postinst script gives absolute links without variables, within limits.
 func FuzzPostinst(f *testing.F) {
 	f.Add([]byte("p=/usr\nfor x in a b; do update-alternatives --install $p/bin/$x x ${p}/bin/$x-y 1 --slave /m m $x/$p; done\nfc-cache\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -262,6 +267,7 @@ func FuzzPostinst(f *testing.F) {
 	})
 }
 
+// FuzzContents: Any list of contents gives valid package names, within limits.
 func FuzzContents(f *testing.F) {
 	f.Add([]byte("usr/lib/"+triplet()+"/libx.so.1 libs/libx1,libs/y\nlib/libx.so.2\tz\n"), "libx.so.1")
 	f.Fuzz(func(t *testing.T, b []byte, name string) {

@@ -54,8 +54,8 @@ func crashChild(dir, archive, ref string) error {
 	return s.Close()
 }
 
-// TestCrash kills a load and a pull after each line of progress. The image is whole with its names,
-// or absent without leftovers.
+// TestCrash: After a kill at any line of its progress, a load or pull has left the whole image with
+// its names, or nothing.
 func TestCrash(t *testing.T) {
 	one, two := twoLayers(t)
 	archive := dockerArchive(t, configFor(t, one, two), []string{"app:1", "app:2"}, one, two)

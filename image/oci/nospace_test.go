@@ -15,8 +15,8 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
-// TestDiskFull loads and pulls images onto disks of growing size, so that each disk is full at
-// another step. The error is ENOSPC, and a sweep removes all leftovers.
+// TestDiskFull: On a full disk a load or pull fails with ENOSPC and leaves only files that a sweep
+// removes. The disks grow, so that each is full at another step.
 func TestDiskFull(t *testing.T) {
 	fretest.RequireRoot(t)
 	noise := make([]byte, 300<<10)

@@ -241,6 +241,7 @@ func twoLayers(t testing.TB) (one, two []byte) {
 	return one, two
 }
 
+// TestLoad: The same image loads from each kind of archive, and each layer is stored once.
 func TestLoad(t *testing.T) {
 	one, two := twoLayers(t)
 	config := configFor(t, one, two)
@@ -367,6 +368,7 @@ func TestFailedLoadsTakeBack(t *testing.T) {
 	}
 }
 
+// TestLoadRefuses: Load refuses a layer with hostile paths, links or entries and keeps nothing.
 func TestLoadRefuses(t *testing.T) {
 	header := func(h tar.Header) []entry { return []entry{{Header: h}} }
 	var many []entry
@@ -565,6 +567,8 @@ func nothingKept(t testing.TB, s *store.Store) {
 	}
 }
 
+// TestLoadRefusesArchives: Load refuses an inconsistent archive (digests, sizes, platform) and
+// keeps nothing.
 func TestLoadRefusesArchives(t *testing.T) {
 	one, two := twoLayers(t)
 	config := configFor(t, one, two)

@@ -84,6 +84,8 @@ func pullFrom(t testing.TB, s *store.Store, ref string) (*store.Image, Remote) {
 	return img, r
 }
 
+// TestPushPull: Push sends and pull fetches only missing layers, and the pulled image is found by
+// its digest at the registry.
 func TestPushPull(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)
@@ -204,6 +206,8 @@ func TestPushOwn(t *testing.T) {
 	}
 }
 
+// TestRegistryErrors: If a registry lies about digests or sizes, sends nonsense or fails, the pull
+// fails with the registry's fault and keeps nothing.
 func TestRegistryErrors(t *testing.T) {
 	w := watchRegistry(t, fretest.Registry(t))
 	s := openStore(t)

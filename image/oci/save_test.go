@@ -216,6 +216,8 @@ func TestSaveUnknown(t *testing.T) {
 	}
 }
 
+// TestImport: An imported archive becomes an image with the configuration of the given
+// instructions.
 func TestImport(t *testing.T) {
 	s := openStore(t)
 	one, _ := twoLayers(t)
@@ -255,6 +257,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// TestImportRefuses: Import refuses a damaged archive or a faulty instruction and keeps nothing.
 func TestImportRefuses(t *testing.T) {
 	one, _ := twoLayers(t)
 	for _, c := range []struct {

@@ -50,6 +50,8 @@ func put(t testing.TB, s *store.Store, name string, c image.Config, parts ...sto
 // hashContent is "hash-content" of bom-1.6.schema.json.
 var hashContent = regexp.MustCompile(`^([a-fA-F0-9]{32}|[a-fA-F0-9]{40}|[a-fA-F0-9]{64}|[a-fA-F0-9]{96}|[a-fA-F0-9]{128})$`)
 
+// TestCycloneDX: The bill of materials names the parts and the base's packages by package URL, with
+// their verified hashes, in the same bytes each time.
 func TestCycloneDX(t *testing.T) {
 	s, err := store.Open(t.TempDir(), slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if err != nil {

@@ -63,6 +63,7 @@ func bare(t testing.TB) (crypto.Signer, PublicKey) {
 	return private, PublicKey{"team.pub", public}
 }
 
+// TestVerify: A signature is valid only for its own payload, key, digest and repository.
 func TestVerify(t *testing.T) {
 	for _, kind := range []string{KindECDSA, KindEd25519} {
 		t.Run(kind, func(t *testing.T) {
@@ -145,6 +146,7 @@ func bundleOf(t testing.TB, key crypto.Signer, statement string) []byte {
 	return b
 }
 
+// TestVerifyBundle: A bundle is valid only for its own statement, key and digest.
 func TestVerifyBundle(t *testing.T) {
 	key, public := bare(t)
 	_, other := bare(t)
@@ -227,6 +229,7 @@ func TestRepository(t *testing.T) {
 	}
 }
 
+// TestPolicy: A policy finds the rule for a repository, and a faulty rule is refused.
 func TestPolicy(t *testing.T) {
 	dir := t.TempDir()
 	_, public, err := Generate(KindEd25519, nil)

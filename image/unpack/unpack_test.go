@@ -133,6 +133,8 @@ func TestTar(t *testing.T) {
 	}
 }
 
+// TestTarRefuses: A tar archive with a hostile path, a link out, a device or too much content is
+// refused.
 func TestTarRefuses(t *testing.T) {
 	file := func(name string) tar.Header { return tar.Header{Typeflag: tar.TypeReg, Name: name} }
 	tests := []struct {
@@ -283,6 +285,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestFileRefuses: Each kind of archive with a hostile path, a link out, a device or too much
+// content is refused.
 func TestFileRefuses(t *testing.T) {
 	file := zipEntry{"f", 0o644, "content"}
 	cut := packed(t, "gzip", archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "f", Size: 400}))
@@ -350,6 +354,7 @@ func checkSmall(t *testing.T, dir string, l Limits) {
 	}
 }
 
+// FuzzTar: Any tar archive unpacks within its directory and its limits, or is refused.
 func FuzzTar(f *testing.F) {
 	f.Add(archive(f, tar.Header{Typeflag: tar.TypeReg, Name: "d/f", Size: 3}, tar.Header{Typeflag: tar.TypeLink, Name: "h", Linkname: "d/f"}))
 	f.Add(archive(f, tar.Header{Typeflag: tar.TypeSymlink, Name: "s", Linkname: ".."}, tar.Header{Typeflag: tar.TypeReg, Name: "s/f"}))
@@ -363,6 +368,7 @@ func FuzzTar(f *testing.F) {
 	})
 }
 
+// FuzzFile: Any archive unpacks within its directory and its limits, or is refused.
 func FuzzFile(f *testing.F) {
 	f.Add(zipOf(f, zipEntry{"d/", fs.ModeDir | 0o755, ""}, zipEntry{"d/f", 0o4755, "xxx"}, zipEntry{"s", fs.ModeSymlink | 0o777, "d/f"}))
 	f.Add(zipOf(f, zipEntry{"s", fs.ModeSymlink | 0o777, "/etc"}, zipEntry{"s/passwd", 0o644, "x"}))

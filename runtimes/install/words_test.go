@@ -76,6 +76,7 @@ func TestPackageFailed(t *testing.T) {
 	}
 }
 
+// TestUnpacked: A faulty package is the package's error; a full disk is not.
 func TestUnpacked(t *testing.T) {
 	var e *image.PackageError
 	for _, err := range []error{ErrTooLarge, store.ErrFileType, store.ErrPath, store.ErrConflict, errors.New("archive: not a tar")} {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestPom: A pom.xml gives the settings of the compiler; a project that needs a plugin is refused.
 func TestPom(t *testing.T) {
 	pom := func(body string) string {
 		return `<project xmlns="http://maven.apache.org/POM/4.0.0"><groupId>a</groupId><artifactId>b</artifactId><version>1</version>` + body + `</project>`
@@ -153,6 +154,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// FuzzPom: Any pom.xml is read or refused without a panic.
 func FuzzPom(f *testing.F) {
 	for _, s := range []string{
 		"", "<project/>", "<project><parent/><packaging>jar</packaging></project>", `<?xml version="1.0" encoding="x"?><project/>`,

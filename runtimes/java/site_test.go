@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/runtimes/install"
 )
 
+// TestParseClassPath: Maven's class path gives the coordinates of each jar, once.
 func TestParseClassPath(t *testing.T) {
 	got, err := parseClassPath("/run/org/a/b/1.0/b-1.0.jar:/run/org/a/c/2/c-2-linux-x86_64.jar:/run/org/a/b/1.0/b-1.0.jar\n", "/run")
 	if err != nil {

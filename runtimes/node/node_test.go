@@ -28,6 +28,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// TestPlaces: Of a package's variants only those for this system and processor are installed.
 func TestPlaces(t *testing.T) {
 	other := map[string]string{"amd64": "arm64", "arm64": "x64"}[runtime.GOARCH]
 	raw := `{"lockfileVersion":3,"packages":{
@@ -89,6 +90,7 @@ func TestWithoutHosts(t *testing.T) {
 	}
 }
 
+// TestHeap: Node's heap size follows the memory limit, unless the template sets it.
 func TestHeap(t *testing.T) {
 	for _, test := range []struct{ memory, want int64 }{{32, 16}, {128, 64}, {192, 128}, {256, 192}, {4096, 3072}} {
 		if got := heapMiB(test.memory << 20); got != test.want {
@@ -108,6 +110,7 @@ func TestHeap(t *testing.T) {
 	}
 }
 
+// TestReadRequests: npm packages come from package.json with its lock; an outdated lock is refused.
 func TestReadRequests(t *testing.T) {
 	const lock = `{"lockfileVersion":3,"packages":{"":{"dependencies":{"a":"^1"}},"node_modules/a":{"version":"1.0.0","resolved":"https://h/a.tgz","integrity":"sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="}}}`
 	for name, tt := range map[string]struct {
@@ -148,6 +151,7 @@ func TestReadRequests(t *testing.T) {
 	}
 }
 
+// FuzzProjectLock: A project's lock installs packages only below node_modules.
 func FuzzProjectLock(f *testing.F) {
 	f.Add([]byte(`{"dependencies":{"a":"^1"}}`), []byte(`{"lockfileVersion":2,"packages":{"":{"dependencies":{"a":"^1"}},"node_modules/a":{"version":"1.0.0","resolved":"https://h/a.tgz","integrity":"sha512-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=="}},"dependencies":{}}`))
 	f.Fuzz(func(t *testing.T, manifest, lock []byte) {

@@ -349,6 +349,8 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
+// TestUnpackRefuses: An npm archive with a wrong hash, a path out, a device or too much content is
+// refused.
 func TestUnpackRefuses(t *testing.T) {
 	s := openStore(t)
 	whole := pack(t, file("package/index.js", strings.Repeat("x", 4096), 0o644))
@@ -408,6 +410,7 @@ func TestBomb(t *testing.T) {
 	}
 }
 
+// FuzzUnpack: Any archive writes only clean paths within its package.
 func FuzzUnpack(f *testing.F) {
 	f.Add(pack(f, file("package/index.js", "1", 0o644), tar.Header{Name: "package/l", Typeflag: tar.TypeSymlink, Linkname: "x"}))
 	f.Add(pack(f, file("package/../x", "1", 0o644)))

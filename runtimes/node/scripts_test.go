@@ -46,6 +46,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// FuzzHooks: Any package manifest gives its install scripts without a panic.
 func FuzzHooks(f *testing.F) {
 	f.Add([]byte(`{"scripts":{"install":"b"},"gypfile":false}`), true)
 	f.Fuzz(func(t *testing.T, manifest []byte, gyp bool) {
@@ -194,6 +195,7 @@ func TestScripted(t *testing.T) {
 	}
 }
 
+// FuzzScripted: Any lock gives an order of install scripts without a panic.
 func FuzzScripted(f *testing.F) {
 	f.Add([]byte(`{"lockfileVersion":3,"packages":{`+tangled+`}}`), "a", "c")
 	f.Add([]byte(`{"lockfileVersion":3,"packages":{"":{"inBundle":true},"node_modules/a":{"inBundle":true,"dependencies":{"..":"","a":"","":""}}}}`), "a", "")

@@ -12,6 +12,8 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestRoot: Composer's project for a function takes the requirements and repositories of
+// composer.json, with directories below /function, and without plugins.
 func TestRoot(t *testing.T) {
 	base := t.TempDir()
 	if err := errors.Join(os.MkdirAll(filepath.Join(base, "usr/lib/php/20220829"), 0o755), os.WriteFile(filepath.Join(base, "usr/lib/php/20220829/intl.so"), nil, 0o644)); err != nil {
@@ -45,6 +47,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
+// TestCompare: A build refuses packages that differ from the lock.
 func TestCompare(t *testing.T) {
 	a := image.LockedPackage{Name: "a/a", Version: "1", Hashes: []string{"sha256:1"}}
 	b := image.LockedPackage{Name: "b/b", Version: "1", Hashes: []string{"sha256:2"}}
@@ -101,6 +104,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
+// FuzzParseLock: Any composer.lock is read or refused without a panic.
 func FuzzParseLock(f *testing.F) {
 	f.Add([]byte(`{"packages":[{"name":"a/b","version":"v1.0.0"}]}`))
 	f.Add([]byte(`{"packages":[{"name":"../b","version":"1"}]}`))

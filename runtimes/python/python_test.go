@@ -48,6 +48,8 @@ func TestParsePinned(t *testing.T) {
 	}
 }
 
+// TestRequestOf: A requirements file with its included files gives the list of requirements; URLs,
+// outside paths and variables are refused.
 func TestRequestOf(t *testing.T) {
 	const sum = "sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
 	files := map[string]string{
@@ -158,6 +160,7 @@ func TestHonourHashes(t *testing.T) {
 	}
 }
 
+// FuzzParseRequirements: An accepted requirement holds no option, no variable and no line break.
 func FuzzParseRequirements(f *testing.F) {
 	f.Add("a==1.0 \\\n    --hash=sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254\n")
 	f.Add("-r more.txt\n-c limits.txt # x\nb[c] >= 1; python_version > '3'")

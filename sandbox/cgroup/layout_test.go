@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAbove reads the limits above the engine from a directory in place of the hierarchies.
+// TestAbove: The limits of the groups above the engine are read, on v1 and on v2. A directory takes
+// the place of the hierarchies.
 func TestAbove(t *testing.T) {
 	for _, test := range []struct {
 		name  string

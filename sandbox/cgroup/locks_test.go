@@ -6,6 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestLocks: The watch looks for the holders of file locks once the locks of the host have grown
+// enough.
 func TestLocks(t *testing.T) {
 	for text, want := range map[string]int64{"504 N0=504\n": 504, "100546 N0=100000 N1=546\n": 100546, "7\n": 7, "": 0, "x": 0} {
 		if got := objects([]byte(text)); got != want {

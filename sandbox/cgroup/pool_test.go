@@ -85,6 +85,7 @@ func openPool(t *testing.T) *Pool {
 
 var small = Limits{MemoryBytes: 32 << 20, CPUMillis: 500, Pids: 10}
 
+// TestLimitsAreWritten: The limits of a lease are in force in its group.
 func TestLimitsAreWritten(t *testing.T) {
 	p := openPool(t)
 	for _, l := range []Limits{small, {MemoryBytes: 64 << 20, CPUMillis: 2000, Pids: 20}, small} {
@@ -114,7 +115,8 @@ func TestLimitsAreWritten(t *testing.T) {
 	}
 }
 
-// TestNoSwapAccounting uses files in place of a v1 host booted with swapaccount=0.
+// TestNoSwapAccounting: Without swap accounting a memory limit is set without the swap limit. Files
+// take the place of a v1 host booted with swapaccount=0.
 func TestNoSwapAccounting(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"memory.limit_in_bytes", "memory.swappiness"} {
@@ -254,8 +256,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestBusyGroup releases a group with a running process. The pool does not lease the group before
-// the process has ended, and Close kills the process.
+// TestBusyGroup: A group with a running process is not leased before the process has ended, and
+// Close kills the process.
 func TestBusyGroup(t *testing.T) {
 	p := openPool(t)
 	g, err := p.Acquire(small)
@@ -318,7 +320,8 @@ func TestHeldMemory(t *testing.T) {
 	}
 }
 
-// TestClean uses files in place of a group whose memory the kernel does not reclaim.
+// TestClean: A group whose memory the kernel does not reclaim is not leased again. Files take the
+// place of the group.
 func TestClean(t *testing.T) {
 	const few, many = "1048576\n", "41943040\n"
 	for _, test := range []struct {
@@ -423,7 +426,7 @@ func fakeGroup(t *testing.T, v2 bool, files map[string]string) *Group {
 	}
 }
 
-// TestReconcile opens a pool after a crashed pool left groups and a process.
+// TestReconcile: Reconcile removes the groups and processes of a crashed pool.
 func TestReconcile(t *testing.T) {
 	p := openPool(t)
 	g, err := p.Acquire(small)

@@ -149,6 +149,8 @@ func refused(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EACCES)
 }
 
+// TestReach: Egress reaches public addresses by name and address, with TCP and UDP, IPv4 and IPv6,
+// and no forbidden place.
 func TestReach(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -211,6 +213,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
+// TestNames: The resolver answers only for permitted names, and never with a blocked address.
 func TestNames(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -257,6 +260,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestAllowList: An allow-list permits exactly its names, wildcards, ranges and ports.
 func TestAllowList(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -416,6 +420,7 @@ func TestInherited(t *testing.T) {
 	}
 }
 
+// TestBurst: A drained pool makes namespaces on demand, 64 at once.
 func TestBurst(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return

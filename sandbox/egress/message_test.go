@@ -45,6 +45,8 @@ func TestParseQuery(t *testing.T) {
 	}
 }
 
+// TestParseAnswer: The resolver keeps the permitted addresses of an answer and drops the blocked
+// ones.
 func TestParseAnswer(t *testing.T) {
 	asked := question("a.test.", dnsmessage.TypeA)
 	header := dnsmessage.ResourceHeader{Name: asked.Name, Class: dnsmessage.ClassINET, TTL: 7200}
@@ -105,6 +107,7 @@ func TestReplyFits(t *testing.T) {
 	}
 }
 
+// FuzzMessages: Any DNS message is parsed or refused without a panic.
 func FuzzMessages(f *testing.F) {
 	asked := question("a.test.", dnsmessage.TypeA)
 	m := dnsmessage.Message{Questions: []dnsmessage.Question{asked}, Additionals: []dnsmessage.Resource{opt()}}
@@ -150,6 +153,8 @@ func FuzzParseResolvConf(f *testing.F) {
 	})
 }
 
+// TestBlocked: Egress never reaches private ranges, metadata services and other special addresses,
+// unless the configuration allows a range.
 func TestBlocked(t *testing.T) {
 	n := &Network{cfg: Config{AllowPrivate: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/32")}}}
 	for s, want := range map[string]bool{

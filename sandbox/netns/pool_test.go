@@ -61,7 +61,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestNotClean leaves a socket in a namespace. The pool must not lease the namespace again.
+// TestNotClean: A namespace with a left socket is not leased again.
 func TestNotClean(t *testing.T) {
 	p := openPool(t)
 	n, err := p.Acquire()

@@ -130,8 +130,8 @@ func compiled(t testing.TB, p Policy) []unix.SockFilter {
 	return program
 }
 
-// TestProgram runs each call number through each program, under each architecture, and with each
-// notable argument in each place.
+// TestProgram: The program gives the table's verdict for each call number, architecture and notable
+// argument.
 func TestProgram(t *testing.T) {
 	const i386, aarch64 = unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64
 	values := []uint64{
@@ -188,6 +188,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
+// FuzzProgram: The compiled program agrees with the table for any system call, architecture and
+// arguments.
 func FuzzProgram(f *testing.F) {
 	f.Add(uint32(unix.SYS_UNSHARE), uint32(arch), uint64(forkMost), uint64(0), uint64(0))
 	f.Add(uint32(unix.SYS_SOCKET), uint32(arch), uint64(unix.AF_NETLINK), uint64(0), uint64(1))

@@ -295,6 +295,7 @@ func (f *function) get(t *testing.T, in *channel.Invocation, body io.Reader) (an
 	return answer{r.Status, headers, string(b)}, err
 }
 
+// TestRequests: The server gets each event as an HTTP request, on $PORT or on an inherited socket.
 func TestRequests(t *testing.T) {
 	text := [][2]string{{"Content-Type", "text/plain; charset=utf-8"}}
 	all := [][2]string{{"Content-Type", "text/x"}, {"X-Two", "1"}, {"X-Two", "2"}}
@@ -336,6 +337,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
+// TestBadAnswers: An invalid answer of the server is an error of the server.
 func TestBadAnswers(t *testing.T) {
 	f := startServer(t, "binds")
 	for path, want := range map[string]string{
@@ -465,6 +467,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestConcurrent: The server answers 64 events at once.
 func TestConcurrent(t *testing.T) {
 	f := startServer(t, "binds")
 	var wg sync.WaitGroup

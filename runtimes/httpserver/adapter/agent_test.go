@@ -84,6 +84,8 @@ func execAgent(t *testing.T, a *agent, request, stdin string) ran {
 	return out
 }
 
+// TestAgentExec: The output of a command comes in order, stdout and stderr apart, and the last line
+// is the exit code, the signal or the time-out.
 func TestAgentExec(t *testing.T) {
 	a := testAgent(t)
 	large := strings.Repeat("é☃", 200_000)
@@ -275,6 +277,8 @@ func TestAgentStreams(t *testing.T) {
 	}
 }
 
+// TestAgentFiles: A file is written whole or not at all; links and fifos do no harm, and the
+// sandbox's own directory stays.
 func TestAgentFiles(t *testing.T) {
 	a := testAgent(t)
 	outside := t.TempDir()
@@ -364,6 +368,7 @@ var execRequests = []struct{ name, line, want string }{
 	{"whole", `{"args":["ls","-l"],"dir":"x","env":{"A":""},"timeout_ms":1}`, ""},
 }
 
+// TestParseExec: A faulty exec request is refused with the next step.
 func TestParseExec(t *testing.T) {
 	for _, c := range execRequests {
 		_, err := parseExec([]byte(c.line))

@@ -114,6 +114,8 @@ func startClient(t *testing.T, mode string, env ...string) *function {
 	return startWith(t, []string{self, mode}, append([]string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body"}, env...)...)
 }
 
+// TestRuntimeAPI: A Lambda runtime interface client finds the Runtime API with its headers, and its
+// answers and errors reach the engine.
 func TestRuntimeAPI(t *testing.T) {
 	f := startClient(t, "serves")
 	if r, err := f.Ready(t.Context()); err != nil || r.Concurrency != 1 || r.Runtime != "lambda" {
@@ -159,6 +161,8 @@ func TestRuntimeAPI(t *testing.T) {
 	<-f.exited
 }
 
+// TestRuntimeAPIHTTP: A handler's return value with statusCode becomes an HTTP answer; an invalid
+// status is an error.
 func TestRuntimeAPIHTTP(t *testing.T) {
 	f := startClient(t, "serves", "FRE_LAMBDA_EVENT=http")
 	for _, tt := range []struct {
@@ -179,6 +183,8 @@ func TestRuntimeAPIHTTP(t *testing.T) {
 	}
 }
 
+// TestRuntimeAPINotReady: If a client fails at its start, exits or never asks for an event, the
+// engine gets the reason.
 func TestRuntimeAPINotReady(t *testing.T) {
 	for mode, want := range map[string]channel.Failure{
 		"init":  {Type: "ImportError", Message: "no luck", Stack: "a\nb\n"},
@@ -233,6 +239,8 @@ func program() {
 	os.Exit(0)
 }
 
+// TestCGI: A CGI program starts for each event with the variables of RFC 3875, and may answer
+// during its input.
 func TestCGI(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
