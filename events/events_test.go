@@ -212,6 +212,7 @@ func text(t *testing.T, d *Details) string {
 	return string(b)
 }
 
+// TestEventRuns: An event runs its function with the published request, and keeps the answer.
 func TestEventRuns(t *testing.T) {
 	e := &functions{room: 8}
 	var seen *engine.Request

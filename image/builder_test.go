@@ -445,6 +445,7 @@ func TestBuildHonoursLock(t *testing.T) {
 	}
 }
 
+// TestBuildErrors: The error for a faulty template or code names the place and the reason.
 func TestBuildErrors(t *testing.T) {
 	elf := func(machine byte) string {
 		return "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + string(machine) + "\x00\x01" + strings.Repeat("\x00", 31) +
@@ -532,6 +533,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
+// TestBuildNative: A native handler is a program of the code or of the base.
 func TestBuildNative(t *testing.T) {
 	for handler, fret := range map[string]string{
 		"run.sh": "", "./run.sh": "", "/function/run.sh": "", "/bin/sh": "", "link": "", "env": "code: {path: env}\n",

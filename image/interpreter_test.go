@@ -10,6 +10,7 @@ import (
 	"github.com/fre-engine/fre/store"
 )
 
+// TestInterpreterFits: A parked interpreter fits only an environment that it can adopt later.
 func TestInterpreterFits(t *testing.T) {
 	parked := &ParkedInterpreter{Env: []string{"LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", "PATH=/bin"}}
 	for _, tt := range []struct {
@@ -33,6 +34,7 @@ func TestInterpreterFits(t *testing.T) {
 	}
 }
 
+// TestInterpreterHolds: A parked interpreter holds only parts below its mounts.
 func TestInterpreterHolds(t *testing.T) {
 	parked := &ParkedInterpreter{Mounts: []string{"/function", "/opt/python"}}
 	for prefix, want := range map[string]bool{

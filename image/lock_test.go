@@ -93,6 +93,7 @@ const sampleLockText = `{
 }
 `
 
+// TestLockFile: A written lock reads back unchanged.
 func TestLockFile(t *testing.T) {
 	dir, err := os.OpenRoot(t.TempDir())
 	if err != nil {

@@ -294,6 +294,7 @@ func buildGoProxy(t *testing.T, w *workshop) {
 	}
 }
 
+// TestGoHandlerNames: A handler in Go is a function's name after a directory within the code.
 func TestGoHandlerNames(t *testing.T) {
 	for handler, good := range map[string]bool{
 		"Handle": true, "api.Handle": true, "internal/x.y.New": true, "main": true, "übung": true, "./api.Handle": true,

@@ -634,6 +634,7 @@ func TestLoadFails(t *testing.T) {
 	}
 }
 
+// TestModules: A handler is found in each kind of module of its language.
 func TestModules(t *testing.T) {
 	for _, l := range languages(t) {
 		for handler, want := range map[string]map[string]string{
@@ -652,6 +653,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
+// TestReady: READY names the runtime and the number of concurrent events.
 func TestReady(t *testing.T) {
 	for _, l := range languages(t) {
 		r, err := l.start(t, "all.text", "FRE_CONCURRENCY=7").Ready(t.Context())
@@ -668,6 +670,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
+// TestLogsAndPrints: Log lines carry the event and the level; printed text goes to stdout and
+// stderr of the instance.
 func TestLogsAndPrints(t *testing.T) {
 	for _, l := range languages(t) {
 		t.Run(l.String(), func(t *testing.T) {
@@ -698,6 +702,7 @@ func TestLogsAndPrints(t *testing.T) {
 	}
 }
 
+// TestBigBodies: A body of up to 8 MiB comes back unchanged, in each language.
 func TestBigBodies(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 8<<20/16)
 	for _, l := range languages(t) {
@@ -904,6 +909,7 @@ func TestAnswersTogether(t *testing.T) {
 	}
 }
 
+// TestDies: The end of an instance's process fails its event.
 func TestDies(t *testing.T) {
 	for _, l := range languages(t) {
 		i := l.start(t, "all.dies")

@@ -116,6 +116,7 @@ def handle(event, context):
 	}
 }
 
+// TestParkedEngineGone: A parked instance ends by itself if the engine closes the channel.
 func TestParkedEngineGone(t *testing.T) {
 	for _, l := range languages(t) {
 		if !l.parked {
@@ -133,6 +134,7 @@ func TestParkedEngineGone(t *testing.T) {
 	}
 }
 
+// TestMalformedLoad: An invalid first frame ends a parked bootstrap.
 func TestMalformedLoad(t *testing.T) {
 	for _, l := range languages(t) {
 		if !l.parked {

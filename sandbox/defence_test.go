@@ -247,6 +247,7 @@ func TestWithoutIsForTests(t *testing.T) {
 	}
 }
 
+// TestUnknownSystemCallPolicy: An unknown policy of system calls is refused.
 func TestUnknownSystemCallPolicy(t *testing.T) {
 	spec := prog("/", "exit")
 	spec.Policy = 9

@@ -10,6 +10,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
+// TestCanFork: Fork servers need Linux 6.17.
 func TestCanFork(t *testing.T) {
 	fretest.RequireRoot(t)
 	var name unix.Utsname

@@ -121,6 +121,7 @@ func owner(t testing.TB, path string) [2]uint32 {
 	return [2]uint32{sys.Uid, sys.Gid}
 }
 
+// TestFurnish: Furnish gives a parked sandbox its mounts, /work, host name and limits.
 func TestFurnish(t *testing.T) {
 	h := openHost(t)
 	p := park(t, h)

@@ -19,6 +19,7 @@ import (
 	"github.com/fre-engine/fre/internal/fretest"
 )
 
+// TestManyAtOnce: 256 sandboxes start at once.
 func TestManyAtOnce(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -62,6 +63,7 @@ func TestSpawnerKilled(t *testing.T) {
 	}
 }
 
+// TestIDInUse: The id of a live sandbox is refused, and is free again after the sandbox's end.
 func TestIDInUse(t *testing.T) {
 	h := openHost(t)
 	spec := prog(fretest.Rootfs(t), "sleep")

@@ -142,6 +142,7 @@ func prog(root string, args ...string) Spec {
 	return Spec{Rootfs: root, Args: append([]string{"/bin/prog"}, args...), User: tenant}
 }
 
+// TestRun: A program sees exactly its arguments, environment, user, files and mounts.
 func TestRun(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -290,6 +291,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// TestStreams: The program gets the given streams.
 func TestStreams(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
@@ -425,6 +427,7 @@ func TestKillReachesAll(t *testing.T) {
 	}
 }
 
+// TestSignal: A signal reaches the program; a signal after its end is an error.
 func TestSignal(t *testing.T) {
 	h := openHost(t)
 	s, out := startReady(t, h, prog(fretest.Rootfs(t), "trap"))
@@ -503,6 +506,7 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// TestStartContext: A start with a cancelled context fails.
 func TestStartContext(t *testing.T) {
 	h := openHost(t)
 	ctx, cancel := context.WithCancel(t.Context())

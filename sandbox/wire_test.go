@@ -117,6 +117,7 @@ func snake(s string) string {
 	return strings.ToLower(s)
 }
 
+// TestParseReport: A report of the spawner is parsed, or refused if malformed.
 func TestParseReport(t *testing.T) {
 	good := make([]byte, reportSize)
 	binary.NativeEndian.PutUint16(good, wireVersion)

@@ -135,6 +135,7 @@ func TestChangesClock(t *testing.T) {
 	}
 }
 
+// TestChangesAfter: After returns a channel that closes at the next change.
 func TestChangesAfter(t *testing.T) {
 	c := NewChanges(7)
 	after := c.After(7)

@@ -5,6 +5,8 @@ import (
 	"testing"
 )
 
+// TestMeasureCommit: MeasureCommit returns the time of a commit in a directory, or an error for a
+// missing one.
 func TestMeasureCommit(t *testing.T) {
 	dir := t.TempDir()
 	if took, err := MeasureCommit(dir); err != nil || took <= 0 {

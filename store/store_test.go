@@ -271,6 +271,7 @@ func TestPutImage(t *testing.T) {
 	}
 }
 
+// TestCanceled: A cancelled context ends PutImage and Commit.
 func TestCanceled(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	d := putTree(t, s, map[string]string{"a": "a"})

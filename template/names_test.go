@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// TestSplitName: A function's name splits into name and tenant, and joins to the same name.
 func TestSplitName(t *testing.T) {
 	long := strings.Repeat("n", 63)
 	for _, test := range []struct{ qualified, name, tenant, again string }{

@@ -59,6 +59,7 @@ func FuzzParseDestination(f *testing.F) {
 	})
 }
 
+// TestNetworkJSON: The network setting reads each form of its JSON, also of older images.
 func TestNetworkJSON(t *testing.T) {
 	for text, want := range map[string]Network{
 		`"none"`: {Mode: NetworkNone}, // also in images of older engines

@@ -382,6 +382,7 @@ fret.yaml:9:7: network.allow[3]: bad destination "exa mple.org": write a name su
 	}
 }
 
+// TestParseTemplateBounds: The parser refuses a template that is too large or nested too deep.
 func TestParseTemplateBounds(t *testing.T) {
 	for name, src := range map[string]string{
 		"large":          "id: f\nbase: python\n# " + strings.Repeat("x\n# ", 1<<19),

@@ -465,6 +465,7 @@ func encode(watch int32, mask uint32, name string) []byte {
 	return append(b, name...)
 }
 
+// TestReaches: A directory is watched only if the pattern can match below it.
 func TestReaches(t *testing.T) {
 	for _, c := range []struct {
 		pattern, dir string

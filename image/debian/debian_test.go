@@ -25,6 +25,8 @@ func names(pkgs []Package) string {
 	return strings.Join(out, " ")
 }
 
+// TestResolve: Resolve finds the dependencies of a package, with versions, alternatives and virtual
+// packages.
 func TestResolve(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(
@@ -208,6 +210,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestRetry: A busy server is asked again.
 func TestRetry(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1"})
@@ -257,6 +260,8 @@ func unpackOne(t *testing.T, b []byte, keep func(string) bool, change func(*Arch
 	return m, o.Unpack(t.Context(), pkgs, m, keep, nil)
 }
 
+// TestUnpack: A package unpacks with its directories, links and hard links, and without set-id
+// bits.
 func TestUnpack(t *testing.T) {
 	for _, ext := range []string{"", ".gz", ".zst"} {
 		b := deb(
@@ -397,6 +402,7 @@ func TestUnpackMerged(t *testing.T) {
 	}
 }
 
+// TestUnpackLargePackage: A package file larger than the limit is refused.
 func TestUnpackLargePackage(t *testing.T) {
 	_, err := unpackOne(t, deb(t, "", file("./x", "", 0)), nil, func(o *Archive) { o.limits.deb = 100 })
 	if err == nil || !strings.Contains(err.Error(), "package p") || !strings.Contains(err.Error(), "more than 100") {
@@ -419,6 +425,7 @@ func TestUnpackCancelled(t *testing.T) {
 	}
 }
 
+// TestUnpackMissing: The error for a missing package file names the package.
 func TestUnpackMissing(t *testing.T) {
 	a := newTestArchive(t)
 	a.publish(t, stanza{name: "p", version: "1", deb: deb(t, "", file("./x", "", 0))})

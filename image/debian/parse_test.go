@@ -93,6 +93,8 @@ Components: main
 Signed-By: 0123456789abcdef0123456789abcdef01234567
 `
 
+// TestHostSources: The sources come from the host's sources.list, its .sources files and its mirror
+// lists.
 func TestHostSources(t *testing.T) {
 	root := t.TempDir()
 	write := func(name, content string) {
@@ -153,6 +155,7 @@ func TestParseAptConfig(t *testing.T) {
 	}
 }
 
+// TestKeep: A pattern drops the matching files and all files below a matching directory.
 func TestKeep(t *testing.T) {
 	keep, err := Keep([]string{"usr/share/doc", "**/*.a", "usr/lib/python3*/**/test", "**/__pycache__"})
 	if err != nil {

@@ -209,6 +209,7 @@ func TestSaveOwn(t *testing.T) {
 	}
 }
 
+// TestSaveUnknown: Save of an unknown image fails with fs.ErrNotExist.
 func TestSaveUnknown(t *testing.T) {
 	s := openStore(t)
 	if err := Save(t.Context(), s, io.Discard, []string{"nope:1"}, Options{}); !errors.Is(err, fs.ErrNotExist) {

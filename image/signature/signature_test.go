@@ -218,6 +218,7 @@ func TestCosign(t *testing.T) {
 	}
 }
 
+// TestRepository: A reference's repository has its full name, with the registry's host.
 func TestRepository(t *testing.T) {
 	for ref, want := range map[string]string{
 		"": "", "busybox": "docker.io/library/busybox", "team/app:1": "docker.io/team/app", "localhost/x": "localhost/x", "index.docker.io/library/x:1": "docker.io/library/x",

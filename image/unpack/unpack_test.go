@@ -92,6 +92,8 @@ func asFileOf(ctx context.Context, dir *os.Root, content []byte, l Limits) error
 	return File(ctx, dir, f, l)
 }
 
+// TestTar: A tar archive unpacks with modes, times, links and implied directories, without set-id
+// bits.
 func TestTar(t *testing.T) {
 	dir, err := into(t, archive(t,
 		tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755},

@@ -11,6 +11,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestSplit: A command line splits into words with the quotes of a shell.
 func TestSplit(t *testing.T) {
 	for _, tt := range []struct {
 		line string
@@ -54,6 +55,8 @@ func FuzzSplit(f *testing.F) {
 	})
 }
 
+// TestCommand: The handler's words start the server, and the settings reach the adapter as
+// variables.
 func TestCommand(t *testing.T) {
 	tmpl := template.Template{
 		Handler: "uvicorn 'main:app'", HTTP: template.HTTP{Listen: template.ListenPort, Port: 8080, Ready: "/up"},

@@ -6,6 +6,8 @@ import (
 	"testing"
 )
 
+// TestCounter: The counter bounds the bytes of each package and the files of all packages, whatever
+// size an archive states.
 func TestCounter(t *testing.T) {
 	all := NewCounter()
 	one := all.Package("one")

@@ -8,6 +8,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestCommand: A handler is a program within the code.
 func TestCommand(t *testing.T) {
 	for handler, want := range map[string]string{
 		"clock": "/function/clock", "bin/clock": "/function/bin/clock", "./run.sh": "/function/run.sh",

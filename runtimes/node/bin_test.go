@@ -6,6 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestPrograms: The programs of top-level packages get links, and a program outside of its package
+// gets none.
 func TestPrograms(t *testing.T) {
 	got, err := programs([]byte(`{"lockfileVersion": 3, "packages": {
 		"": {"bin": {"own": "x"}},

@@ -14,6 +14,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestCommand: A handler is a function's name after a file within the code.
 func TestCommand(t *testing.T) {
 	for handler, ok := range map[string]bool{
 		"index.handle": true, "lib/index.handle": true, "my-file.min.handle": true, "index.$h": true,
@@ -54,6 +55,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// TestBadLock: A lock with a place outside of node_modules, a weak hash or no hash is refused.
 func TestBadLock(t *testing.T) {
 	for name, raw := range map[string]string{
 		"version":        `{"lockfileVersion":2,"packages":{}}`,
@@ -75,6 +77,7 @@ func TestBadLock(t *testing.T) {
 	}
 }
 
+// TestWithoutHosts: The lock is kept without URLs.
 func TestWithoutHosts(t *testing.T) {
 	got, err := withoutHosts([]byte(`{"lockfileVersion":3,"packages":{"node_modules/a":{"version":"1","resolved":"https://h/a.tgz","funding":{"url":"https://f"},"integrity":"x"}}}`))
 	if err != nil {

@@ -281,6 +281,7 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
+// TestStrongest: The strongest hash of an integrity counts; a weak or malformed one is refused.
 func TestStrongest(t *testing.T) {
 	one := integrity([]byte("a"))
 	if p, err := strongest("sha1-" + strings.Repeat("A", 27) + "= " + one + "?x"); err != nil || len(p.want) != 64 || p.algorithm != "sha512" {

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/template"
 )
 
+// TestHooks: A package's install scripts run in npm's order, and binding.gyp implies a build.
 func TestHooks(t *testing.T) {
 	for name, tt := range map[string]struct {
 		manifest string

@@ -29,6 +29,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// TestExtensions: Extensions are loaded after those that they need.
 func TestExtensions(t *testing.T) {
 	got := string(extensions([]string{"usr/lib/php/20220829/dom.so", "usr/lib/php/20220829/mysqli.so", "usr/lib/php/20220829/mysqlnd.so", "usr/lib/php/20220829/opcache.so", "usr/lib/php/20220829/xml.so"}))
 	if diff := cmp.Diff("extension=mysqlnd\nextension=xml\nextension=dom\nextension=mysqli\nzend_extension=opcache\n", got); diff != "" {
@@ -36,6 +37,7 @@ func TestExtensions(t *testing.T) {
 	}
 }
 
+// TestVersion: The version of PHP comes from the name of the base's interpreter.
 func TestVersion(t *testing.T) {
 	file := &fstest.MapFile{}
 	if v, err := version(fstest.MapFS{"usr/bin/php-config": file, "usr/bin/php8.4": file}); v != "8.4" || err != nil {

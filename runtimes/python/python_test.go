@@ -28,6 +28,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
+// TestParsePinned: The resolver's pinned packages are read with their hashes.
 func TestParsePinned(t *testing.T) {
 	const sum = "sha256:8abb2f1d86890a2dfb989f9a77cfcfd3e47c2a354b01111771326f8aa26e0254"
 	got, err := parsePinned([]byte("a==1.0 \\\n    --hash=" + sum + " \\\n    --hash=" + sum + "\nb-c==2.0+x ; python_version > '3' \\\n    --hash=" + sum + "\n"))
@@ -136,6 +137,7 @@ func TestRequestOfOptions(t *testing.T) {
 	}
 }
 
+// TestHonourHashes: The hashes of a requirements file restrict the locked hashes.
 func TestHonourHashes(t *testing.T) {
 	sum := func(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 	q, err := requestOf("r.txt", []byte("A_b==1 --hash="+sum("1")+" --hash="+sum("2")+"\n"), nil)

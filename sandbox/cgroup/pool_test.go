@@ -218,6 +218,7 @@ func TestWriteInterrupted(t *testing.T) {
 	}
 }
 
+// TestAcquireBeyondPool: A pool makes further groups on demand and leases none twice.
 func TestAcquireBeyondPool(t *testing.T) {
 	p := openPool(t)
 	names := map[string]bool{}
@@ -238,6 +239,7 @@ func TestAcquireBeyondPool(t *testing.T) {
 	}
 }
 
+// TestBadLimits: Limits of zero are refused.
 func TestBadLimits(t *testing.T) {
 	p := openPool(t)
 	if g, err := p.Acquire(Limits{}); err == nil {
@@ -246,6 +248,7 @@ func TestBadLimits(t *testing.T) {
 	}
 }
 
+// TestClosed: A closed pool leases no group.
 func TestClosed(t *testing.T) {
 	p := openPool(t)
 	if err := p.Close(); err != nil {

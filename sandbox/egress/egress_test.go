@@ -559,6 +559,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// TestNoForwarding: On a host without forwarding Open fails, and the error names the setting.
 func TestNoForwarding(t *testing.T) {
 	if !fretest.OwnNetwork(t) {
 		return
@@ -575,6 +576,7 @@ func TestNoForwarding(t *testing.T) {
 	}
 }
 
+// TestTryKernel: TryKernel succeeds on a host with the needed kernel features, and leaves nothing.
 func TestTryKernel(t *testing.T) {
 	fretest.RequireRoot(t)
 	fretest.CheckLeaks(t)

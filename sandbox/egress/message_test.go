@@ -86,6 +86,7 @@ func TestParseAnswer(t *testing.T) {
 	}
 }
 
+// TestReplyFits: A reply beyond the limit is truncated and marked.
 func TestReplyFits(t *testing.T) {
 	q := query{id: 1, question: question("a.test.", dnsmessage.TypeTXT)}
 	var records []dnsmessage.Resource
@@ -170,6 +171,7 @@ func TestBlocked(t *testing.T) {
 	}
 }
 
+// TestAddresses: Each sandbox gets its own address within the subnet.
 func TestAddresses(t *testing.T) {
 	for _, subnet := range []string{"169.254.192.0/18", "10.9.8.0/24", "10.0.0.0/8"} {
 		p := netip.MustParsePrefix(subnet)

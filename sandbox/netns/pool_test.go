@@ -31,6 +31,7 @@ func inode(t *testing.T, f *os.File) uint64 {
 	return st.Ino
 }
 
+// TestAcquire: A pool leases no namespace twice at a time.
 func TestAcquire(t *testing.T) {
 	p := openPool(t)
 	seen := map[uint64]bool{}

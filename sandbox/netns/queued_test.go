@@ -2,6 +2,7 @@ package netns
 
 import "testing"
 
+// TestQueuedOf: The bytes queued in netlink sockets and the number of sockets are read from /proc.
 func TestQueuedOf(t *testing.T) {
 	const table = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n" +
 		"000000001d0e32d4 0   0          00000000 0        0        0     2        0        10\n" +

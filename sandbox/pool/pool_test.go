@@ -111,6 +111,7 @@ func settle() {
 	synctest.Wait()
 }
 
+// TestFillsAndReuses: A pool makes its items ahead and uses returned items again.
 func TestFillsAndReuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -152,6 +153,8 @@ func TestRefillsUnderLeases(t *testing.T) {
 	})
 }
 
+// TestVerdicts: A returned item in use waits, a spoilt one is dropped, and the pool keeps at most
+// Max.
 func TestVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -182,6 +185,7 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
+// TestPrefer: Take prefers the wanted item, and gives another if none matches.
 func TestPrefer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -241,6 +245,7 @@ func TestFollowsDemand(t *testing.T) {
 	})
 }
 
+// TestTryTake: TryTake never waits, and an empty pool makes items for the next call.
 func TestTryTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m maker
@@ -332,6 +337,7 @@ func TestCrowded(t *testing.T) {
 	})
 }
 
+// TestRunnable: The number of runnable threads is read from the kernel.
 func TestRunnable(t *testing.T) {
 	var stop atomic.Bool
 	defer stop.Store(true)

@@ -246,6 +246,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestUnknownPolicy: An unknown policy is refused.
 func TestUnknownPolicy(t *testing.T) {
 	if _, err := Policy(9).Program(); err == nil {
 		t.Error("compiled")

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve is a server whose behavior mode selects.
+// serve is a server that mode selects.
 func serve(mode string) {
 	done := make(chan os.Signal, 1)
 	signal.Notify(done, syscall.SIGTERM)
@@ -521,6 +521,7 @@ func TestServerFails(t *testing.T) {
 	}
 }
 
+// TestNoProgram: The error for a missing server program names the program.
 func TestNoProgram(t *testing.T) {
 	f := startWith(t, []string{"no-such-server", "$PORT"})
 	_, err := f.Ready(t.Context())
@@ -553,6 +554,7 @@ func TestStop(t *testing.T) {
 	f.stdout.wait(t, "stopped")
 }
 
+// TestSignals: SIGTERM to the adapter stops the server.
 func TestSignals(t *testing.T) {
 	f := startServer(t, "binds")
 	if _, err := f.Ready(t.Context()); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/fre-engine/fre/function/channel"
 )
 
-// client is a runtime interface client. The event's "do" selects the handler's behavior.
+// client is a runtime interface client. The event's "do" selects the handler's work.
 func client(mode string) {
 	base := "http://" + os.Getenv("AWS_LAMBDA_RUNTIME_API") + runtimeVersion
 	post := func(path string, header http.Header, body io.Reader) {
