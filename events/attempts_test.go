@@ -168,7 +168,7 @@ func TestEventInHand(t *testing.T) {
 	again := &delivery{msg: queued}
 	s.handle(q, again, false)
 	if again.acked.Load() {
-		t.Error("what is in hand is acknowledged before it has ended")
+		t.Error("the message is acknowledged before its event has ended")
 	}
 	close(goOn)
 	first.Wait()

@@ -338,7 +338,7 @@ func TestEventRetries(t *testing.T) {
 		t.Errorf("the replayed event's result: %+v, %v", d, err)
 	}
 	if err := s.Replay(t.Context(), dead.ID); !errors.Is(err, ErrNotDead) {
-		t.Errorf("replay of what is done: %v", err)
+		t.Errorf("replay of a finished event: %v", err)
 	}
 	if err := s.Replay(t.Context(), strings.Repeat("0", 32)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("replay of nothing: %v", err)
@@ -671,13 +671,13 @@ func TestEventAgainAfterEnd(t *testing.T) {
 	waits := publish("other", "waits")
 	s.index.drop(waits.ID)
 	if r := publish("other", "waits"); !r.Duplicate || r.ID != waits.ID {
-		t.Errorf("what waits, again: %+v", r)
+		t.Errorf("the waiting event, again: %+v", r)
 	}
 	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := s.Find(t.Context(), waits.ID); err != nil || d.State != StateQueued || text(t, d) != large {
-		t.Errorf("what waits: %+v, %v", d, err)
+		t.Errorf("the waiting event: %+v, %v", d, err)
 	}
 }
 

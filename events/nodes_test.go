@@ -142,7 +142,7 @@ func TestNodes(t *testing.T) {
 	}
 	var unknown *engine.UnknownError
 	if _, err := c.Publish(t.Context(), "g", request("x"), Options{}); !errors.As(err, &unknown) {
-		t.Errorf("a function that nobody has: %v", err)
+		t.Errorf("a function of no node: %v", err)
 	}
 	if _, err := a.Publish(t.Context(), "f", request(strings.Repeat("x", inline+1)), Options{}); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("a body that other nodes would not have: %v", err)
@@ -181,23 +181,23 @@ func TestNodesForget(t *testing.T) {
 	known := func() bool { _, ok := s.index.find(eventID("f", "k")); return ok }
 	s.index.heard(said(StateDone, 5))
 	if s.index.heard(said(StateQueued, 5)); known() {
-		t.Error("what has ended waits")
+		t.Error("an ended event waits")
 	}
 	if waits := s.index.heard(said(StateQueued, 6)); !waits || !known() {
-		t.Error("what is replayed does not")
+		t.Error("a replayed event does not wait")
 	}
 	r, err := s.Publish(t.Context(), "f", request("stays"), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.reconcile(t.Context(), time.Now()); err != nil || !known() {
-		t.Errorf("what was said just now is forgotten (%v)", err)
+		t.Errorf("a new event is forgotten (%v)", err)
 	}
 	if err := s.reconcile(t.Context(), time.Now().Add(time.Hour)); err != nil || known() {
-		t.Errorf("what is in no queue is remembered (%v)", err)
+		t.Errorf("an event in no queue is remembered (%v)", err)
 	}
 	if _, ok := s.index.find(r.ID); !ok {
-		t.Error("what is in its queue is forgotten")
+		t.Error("a queued event is forgotten")
 	}
 	s.hear([]byte(`{"ID":"x"}`)) // from an arbitrary writer
 	if s.index.size() != 1 {

@@ -90,7 +90,7 @@ func TestReconfigure(t *testing.T) {
 		t.Errorf("by its own name: %v, %v", again, err)
 	}
 	if named, err := r.Store.Image("f"); err != nil || named.Digest != of.Digest {
-		t.Errorf("f is %v, %v: want what it was", named, err)
+		t.Errorf("f is %v, %v: want it unchanged", named, err)
 	}
 
 	before := len(r.Store.Images())
@@ -102,7 +102,7 @@ func TestReconfigure(t *testing.T) {
 		t.Errorf("a link in the place of a directory: %v, want %v", err, store.ErrConflict)
 	}
 	if n := len(r.Store.Images()); n != before {
-		t.Errorf("what was refused has left %d images", n-before)
+		t.Errorf("the refused change left %d images", n-before)
 	}
 	if _, err := r.Store.Image("other"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the name other: %v", err)

@@ -50,7 +50,7 @@ func (r *recorder) Run(ctx context.Context, c image.Command) error {
 	r.mu.Unlock()
 	unpacks := slices.Contains(c.Args, "install") && !slices.Contains(c.Args, "--package-lock-only")
 	if unpacks && slices.ContainsFunc(c.Binds, func(b image.Bind) bool { return b.Writable && b.Target != "/work" }) {
-		return fmt.Errorf("%q unpacks packages and could write to what other builds read: %v", c.Args, c.Binds)
+		return fmt.Errorf("%q unpacks packages and could write to files of other builds: %v", c.Args, c.Binds)
 	}
 	if r.look != nil {
 		r.look(c)
@@ -624,7 +624,7 @@ func TestBuildDebian(t *testing.T) {
 		}
 	}
 	if names["libc6"] || names["zlib1g"] {
-		t.Errorf("parts for what the base has: %q", got)
+		t.Errorf("parts for packages of the base: %q", got)
 	}
 	if out := w.inside(t, img, nil, "/bin/sh", "-c", `echo '{"a": [1, 2]}' | jq -c .a && test -x /usr/bin/nc && test ! -e /usr/share/doc/jq && echo nc`); out != "[1,2]\nnc" {
 		t.Errorf("printed %q", out)

@@ -103,7 +103,7 @@ func TestCallsFromContracts(t *testing.T) {
 				}
 			}
 			if got, err := callFrom(t, i, otherFunctions{t: t}, "/fails", "x"); err != nil || got.Body != "CallError function_error" {
-				t.Errorf("of what failed: %q, %v", got.Body, err)
+				t.Errorf("of the failed call: %q, %v", got.Body, err)
 			}
 			if contract != "asgi" {
 				return

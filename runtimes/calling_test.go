@@ -83,7 +83,7 @@ func TestCallsFromHandlers(t *testing.T) {
 			}
 			got, err := callFrom(t, i, otherFunctions{t: t}, "/fails", "x")
 			if err != nil || got.Body != "CallError function_error" {
-				t.Errorf("of what failed: %q, %v", got.Body, err)
+				t.Errorf("of the failed call: %q, %v", got.Body, err)
 			}
 			got, err = callFrom(t, i, otherFunctions{t: t}, "/f?/a b", "x") // a path that is invalid in a request
 			if err != nil || !strings.Contains(got.Body, "cannot stand in a request") && got.Body != "CallError bad_call" {

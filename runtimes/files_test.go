@@ -63,7 +63,7 @@ func TestLargeAnswers(t *testing.T) {
 					}
 					takes := files == dir || files != "" && l.is("python go") // a descriptor needs no directory
 					if want := takes && 256<<10 < size && size <= memory/32; file != want && os.Geteuid() == 0 {
-						t.Errorf("%d bytes: in a file that nobody can change: %v, want %v", size, file, want)
+						t.Errorf("%d bytes: in an immutable file: %v, want %v", size, file, want)
 					}
 				}
 			})
@@ -75,7 +75,7 @@ func TestLargeAnswers(t *testing.T) {
 	}
 }
 
-// TestFileAnswers: A handler may return an open file, or the same bytes again.
+// TestFileAnswers: A handler may return an open file; equal large answers may share one file.
 func TestFileAnswers(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 1<<16)
 	for _, l := range languages(t) {
@@ -104,7 +104,7 @@ func TestFileAnswers(t *testing.T) {
 						}
 						body, file := readFile(t, r)
 						if seen[r.File] = true; file != (tt.immutable && files) {
-							t.Errorf("in a file that nobody can change: %v", file)
+							t.Errorf("in an immutable file: %v", file)
 						}
 						if got := (answer{r.Status, r.Headers, body}); !cmp.Equal(tt.want, got) {
 							t.Errorf("got %d, %v and %d bytes; want %d, %v and %d", got.Status, got.Headers, len(got.Body), tt.want.Status, tt.want.Headers, len(tt.want.Body))

@@ -25,7 +25,7 @@ func TestGoLog(t *testing.T) {
 	}
 }
 
-// A function started outside of FRE explains itself.
+// TestGoAlone: A Go function that FRE did not start exits and names the command fre deploy.
 func TestGoAlone(t *testing.T) {
 	args, _ := golang(t).command("")
 	cmd := exec.CommandContext(t.Context(), args[0], "all.text")

@@ -102,7 +102,7 @@ func TestBuildSource(t *testing.T) {
 			locked(lock).Requires = other
 			var changed *image.PackageError
 			if _, _, err := w.build(t, fmt.Sprintf(template, tt.request), "main.py", lock); !errors.As(err, &changed) || changed.Cause != image.PackageChanged {
-				t.Errorf("built with what is not pinned: %v", err)
+				t.Errorf("built with unpinned tools: %v", err)
 			}
 			// A lock without pinned build tools holds. A build completes the lock, unless the lock
 			// must not change.

@@ -336,7 +336,7 @@ func TestFurnishErrors(t *testing.T) {
 	p.Kill()
 	wait(t, p.Sandbox)
 	if err := p.Furnish(Furnishing{}); !errors.Is(err, os.ErrProcessDone) {
-		t.Errorf("furnishing what has ended: %v", err)
+		t.Errorf("Furnish after the end: %v", err)
 	}
 	s, _ := startReady(t, h, prog(root, "sleep"))
 	if err := s.Furnish(Furnishing{}); !errors.Is(err, unix.EINVAL) {

@@ -81,7 +81,7 @@ func TestMeminfo(t *testing.T) {
 			t.Errorf("%d used, %d cached of %d: %s", test.used, test.cached, test.limit, got)
 		}
 		if got := len(meminfo(1<<45, 0, 0)); got != len(text) {
-			t.Errorf("a limit of 32 TiB takes %d bytes, not %d: what was written before would show behind it", got, len(text))
+			t.Errorf("a limit of 32 TiB takes %d bytes, not %d: the rest of the earlier text would show behind it", got, len(text))
 		}
 	}
 }

@@ -195,7 +195,7 @@ func TestScratchLimits(t *testing.T) {
 		t.Errorf("stats %+v, %v; want 1 MiB in one file", stats, err)
 	}
 	if stats.MemoryBytes < 1<<20 {
-		t.Errorf("the sandbox's memory is %d bytes, less than what it wrote", stats.MemoryBytes)
+		t.Errorf("the sandbox's memory is %d bytes, less than it wrote", stats.MemoryBytes)
 	}
 	order("remove /full")
 	order("mkdir /many")

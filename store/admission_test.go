@@ -42,10 +42,10 @@ func TestAdmission(t *testing.T) {
 	m := testManifest("f", "1", tree)
 	refuse = refused
 	if _, err := s.PutImage(ctx, m); !errors.Is(err, refused) {
-		t.Errorf("PutImage: %v, want what refuses it", err)
+		t.Errorf("PutImage: %v, want the refusal", err)
 	}
 	if _, err := s.TakeImage(ctx, m, true); !errors.Is(err, refused) {
-		t.Errorf("TakeImage: %v, want what refuses it", err)
+		t.Errorf("TakeImage: %v, want the refusal", err)
 	}
 	empty()
 	if asked != 2 || done != 0 {
@@ -105,10 +105,10 @@ func TestNaming(t *testing.T) {
 		t.Errorf("asked of %q, whose names are free or theirs", asked)
 	}
 	if _, err := put("1", `"second"`); !errors.Is(err, refused) {
-		t.Errorf("PutImage: %v, want what refuses it", err)
+		t.Errorf("PutImage: %v, want the refusal", err)
 	}
 	if _, err := s.Tag(ctx, other.Digest, "f:1"); !errors.Is(err, refused) {
-		t.Errorf("Tag: %v, want what refuses it", err)
+		t.Errorf("Tag: %v, want the refusal", err)
 	}
 	if diff := cmp.Diff([]string{"f:1 f:1 f:1", "f:1 f:1 f:2"}, asked); diff != "" {
 		t.Errorf("asked of (-want +got):\n%s", diff)

@@ -598,7 +598,7 @@ func TestOldDatabases(t *testing.T) {
 					t.Fatalf("state (-before +after):\n%s", diff)
 				}
 				if _, ok := s.Part("part"); !ok {
-					t.Error("what builds remembered is gone")
+					t.Error("the part of a build is gone")
 				}
 				if got := s.LastUsed(img.Digest); version >= 5 && !got.Equal(used) {
 					t.Errorf("last used at %v, want %v", got, used)

@@ -225,7 +225,7 @@ func TestRemotes(t *testing.T) {
 		t.Error("lists do not see it")
 	}
 	if err := s.Untag(ctx, "app:1", one, "none:1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Untag of what one of is not there: %v, want not exist", err)
+		t.Errorf("Untag with a missing name: %v, want not exist", err)
 	}
 	check("nothing untagged", web, one)
 	if err := s.Untag(ctx, "web:1", one); err != nil {

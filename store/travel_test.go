@@ -128,7 +128,7 @@ func TestTakeImage(t *testing.T) {
 		t.Errorf("our own taken back: %+v, %v", ours, err)
 	}
 	if again, err := s.TakeImage(t.Context(), m, false); err != nil || again.Foreign {
-		t.Errorf("taken from somebody trusted: %+v, %v", again, err)
+		t.Errorf("taken from a trusted source: %+v, %v", again, err)
 	}
 	reopen()
 	check("vouched for", false, false)

@@ -168,7 +168,7 @@ func TestHostFull(t *testing.T) {
 		t.Fatalf("%d MiB on a disk of 40", n)
 	}
 	if b, err := os.ReadFile(kept); err != nil || string(b) != "kept" {
-		t.Errorf("what was there: %q, %v", b, err)
+		t.Errorf("the old file: %q, %v", b, err)
 	}
 	if err := unix.Mount("", p.dir, "", unix.MS_REMOUNT, "size=400m"); err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestHostFull(t *testing.T) {
 	}
 	v = p.attach(t, m, "v", Limits{Bytes: 1 << 30})
 	if b, err := os.ReadFile(kept); err != nil || string(b) != "kept" {
-		t.Errorf("what was there, attached again: %q, %v", b, err)
+		t.Errorf("the old file, attached again: %q, %v", b, err)
 	}
 	if n, errno := fill(t, v, 100, 1<<20); errno != 0 {
 		t.Errorf("with room again: %d MiB, %v", n, errno)
@@ -284,7 +284,7 @@ func TestKilled(t *testing.T) {
 				m := p.open(t)
 				v := p.attach(t, m, "v", p.limits())
 				if b, err := os.ReadFile(filepath.Join(v.Dir(), "written")); err != nil || string(b) != string(p.kind) {
-					t.Errorf("what was written: %q, %v", b, err)
+					t.Errorf("the written file: %q, %v", b, err)
 				}
 				if err := m.Close(); err != nil {
 					t.Fatal(err)

@@ -492,7 +492,7 @@ func TestRemove(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := used.WriteAt([]byte("still there"), 0); err != nil {
-					t.Errorf("what is open: %v", err)
+					t.Errorf("the open file: %v", err)
 				}
 				if _, err := v.Usage(); !errors.Is(err, fs.ErrClosed) {
 					t.Errorf("removed: %v", err)

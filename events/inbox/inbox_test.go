@@ -301,7 +301,7 @@ func TestDue(t *testing.T) {
 		b.rename("moved", "moves")
 	}
 	offers := b.offers()
-	if most := int(time.Since(began)/later) + 4; offers > most { // the inbox's own causes account for two or three
+	if most := int(time.Since(began)/later) + 4; offers > most { // a/x itself causes two or three
 		t.Errorf("offered %d times in %v, want at most %d", offers, time.Since(began), most)
 	}
 	b.fail(nil)

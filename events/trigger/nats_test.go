@@ -166,7 +166,7 @@ func TestNATSStream(t *testing.T) {
 	}
 	for _, f := range header {
 		if f[1] == "forged" {
-			t.Errorf("a field that nobody may set: %q", f)
+			t.Errorf("a reserved field: %q", f)
 		}
 	}
 	w.fail(&events.RefusedError{Err: events.ErrFull, After: 10 * time.Millisecond})

@@ -685,7 +685,7 @@ func FuzzPointer(f *testing.F) {
 	f.Add("/a/0/~0~1", []byte(`{"a":[{"~/":"x"}]}`))
 	f.Fuzz(func(t *testing.T, pointer string, body []byte) {
 		if _, ok := pointed(pointer, body); ok && !json.Valid(body) {
-			t.Errorf("%q is found in what is no JSON", pointer)
+			t.Errorf("%q is found in invalid JSON", pointer)
 		}
 	})
 }

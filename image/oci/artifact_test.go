@@ -139,7 +139,7 @@ func TestArtifact(t *testing.T) {
 		t.Errorf("it was built as %q, want one:1", got.Built)
 	}
 	if _, err := other.Image("one:1"); err == nil {
-		t.Error("a pull gave the image a name that nobody asked for")
+		t.Error("a pull gave the image an unrequested name")
 	}
 	if diff := cmp.Diff(listing(t, s, one), listing(t, other, got)); diff != "" {
 		t.Errorf("files (-built +pulled):\n%s", diff)

@@ -140,7 +140,7 @@ func TestResume(t *testing.T) {
 				t.Errorf("%d bytes were sent for %d (ranges %q)", n, size, b.ranges)
 			}
 			if !slices.ContainsFunc(b.ranges, func(s string) bool { return strings.HasPrefix(s, "bytes=") }) && (c.cache || c.pulls == 1) {
-				t.Errorf("nobody asked for the rest: %q", b.ranges)
+				t.Errorf("the pull did not ask for the rest: %q", b.ranges)
 			}
 			if c.cache {
 				left, err := os.ReadDir(o.Cache)

@@ -107,7 +107,7 @@ func documented(t *testing.T, err error) {
 			return
 		}
 	}
-	t.Errorf("error %v is none of those that are documented", err)
+	t.Errorf("error %v is not documented", err)
 }
 
 // someOfEverything is a layer with each kind of entry in each format.

@@ -148,7 +148,7 @@ func TestRefetch(t *testing.T) {
 		t.Errorf("files (-pushed +repaired):\n%s", diff)
 	}
 	if _, err := Push(t.Context(), other, img, w.host+"/elsewhere:1", PushOptions{}); err != nil {
-		t.Errorf("what a push needs: %v", err)
+		t.Errorf("the recipe for a push: %v", err)
 	}
 
 	// An image that FRE built, with layers only at the registry.

@@ -382,7 +382,7 @@ func TestAuth(t *testing.T) {
 	}
 	pullFrom(t, openStore(t), name)
 	if _, _, err := Pull(t.Context(), openStore(t), name, PullOptions{RegistryOptions: RegistryOptions{Auth: &Auth{}}}); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("as nobody, whose login is not that of this process's user: %v", err)
+		t.Errorf("as a tenant, who must not use this process's login: %v", err)
 	}
 }
 
@@ -476,7 +476,7 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	if slow.timer.Stop() {
-		t.Error("the clock runs while nobody reads")
+		t.Error("the clock runs without a reader")
 	}
 }
 

@@ -192,7 +192,7 @@ func TestScripted(t *testing.T) {
 	}
 	sees := plan(t, l, "user")[0].sees
 	if len(sees) != 0 {
-		t.Errorf("what comes in a package's own archive is beside it: %v", sees)
+		t.Errorf("a bundled package is beside its package: %v", sees)
 	}
 }
 

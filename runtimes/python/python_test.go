@@ -173,7 +173,7 @@ func FuzzParseRequirements(f *testing.F) {
 		}
 		again, err := requestOf("r.txt", text(q.list), nil)
 		if err != nil {
-			t.Fatalf("%q gives what is refused itself: %v", src, err)
+			t.Fatalf("%q gives a text that is refused: %v", src, err)
 		}
 		for i, r := range q.list {
 			if strings.ContainsAny(r.text, "\n\r\x00") || strings.Contains(r.text, "${") || strings.HasPrefix(r.text, "-") || again.list[i].text != r.text {

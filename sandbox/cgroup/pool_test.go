@@ -393,7 +393,7 @@ func TestFlooded(t *testing.T) {
 	g.leased = true
 	g.Watch(func() { ends++ }, func() int64 { return queued })
 	if g.boundSockets(); ends != 1 {
-		t.Error("the next lease is ended for what the last one held")
+		t.Error("the memory of the last lease ends the next lease")
 	}
 	queued = 1<<19 + 1
 	if g.boundSockets(); ends != 2 {

@@ -572,7 +572,7 @@ func TestNoForwarding(t *testing.T) {
 	}
 	_, err := Open(Config{Name: "fre-test"})
 	if !errors.Is(err, ErrForwarding) || !strings.Contains(err.Error(), "net.ipv4.conf.eth0.forwarding=1") {
-		t.Errorf("open on a host that forwards nothing: %v, want %v and what to set", err, ErrForwarding)
+		t.Errorf("Open without forwarding: %v, want %v with the setting", err, ErrForwarding)
 	}
 }
 

@@ -334,7 +334,7 @@ func TestAgentFiles(t *testing.T) {
 		t.Errorf("left behind: %q %v", left, err)
 	}
 	if _, err := os.Stat(outside); err != nil {
-		t.Error("what a link leads to was removed with it:", err)
+		t.Error("the target of a link was removed with it:", err)
 	}
 
 	// A truncated body leaves the old file in place.

@@ -200,7 +200,7 @@ public class all {
     private final CyclicBarrier barrier = new CyclicBarrier(8);
 
     public byte[] concurrent(byte[] event) throws Exception {
-        barrier.await(600, TimeUnit.SECONDS); // passes only when eight events are handled at once
+        barrier.await(600, TimeUnit.SECONDS); // returns once eight events run at once
         return event;
     }
 

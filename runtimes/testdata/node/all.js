@@ -44,7 +44,7 @@ exports.endless = async function* endless() { for (;;) yield Buffer.alloc(10_000
 
 exports.logs = async (event, context) => {
   const { logger } = context;
-  context.logger = console; // which a function may
+  context.logger = console; // a function may do this
   logger.debug('d');
   logger.info('i %d', 7);
   logger.warning('w');
@@ -62,7 +62,7 @@ exports.children = async () => execFileSync('/bin/sh', ['-c', 'readlink /proc/se
 
 let waiting = [];
 exports.concurrent = async (event) => {
-  await new Promise((resolve) => { // passes only when eight events are handled at once
+  await new Promise((resolve) => { // returns once eight events run at once
     waiting.push(resolve);
     if (waiting.length === 8) {
       waiting.forEach((f) => f());
@@ -97,7 +97,7 @@ exports.surroundings = async () => ({
   child: execFileSync('/usr/bin/env').toString(),
 });
 
-// What another function says to the body; its code where there is no answer.
+// Returns the answer of another function to the body, or the code of the error.
 exports.calls = async (event, context) => {
   try {
     const a = await context.call(event.path.slice(1), event.body, { method: 'PUT', path: event.rawQuery || '/p?q=1', headers: { 'x-a': '1' } });

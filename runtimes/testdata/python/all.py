@@ -232,7 +232,7 @@ two = threading.Barrier(2)
 
 
 def concurrent(event, context):
-    barrier.wait(600)  # passes only when eight events are handled at once
+    barrier.wait(600)  # returns once eight events run at once
     return event.body
 
 
@@ -279,7 +279,7 @@ def surroundings(event, context):
 
 
 def calls(event, context):
-    """What another function says to the body; its code where there is no answer."""
+    """Returns the answer of another function to the body, or the code of the error."""
     path = event.raw_query or "/p?q=1"
     try:
         a = context.call(event.path[1:], event.body, method="PUT", path=path, headers={"x-a": "1"})
@@ -298,7 +298,7 @@ async def acalls(event, context):
 
 
 def calls_left(event, context):
-    """Answers while a thread of its still calls."""
+    """Answers while one of its threads still calls."""
     import threading
 
     import _fre.calling
@@ -316,7 +316,7 @@ def calls_left(event, context):
 
 
 def calls_stream(event, context):
-    """A long stream, while threads of its call."""
+    """Streams while threads of the handler call."""
     import threading
 
     def run():

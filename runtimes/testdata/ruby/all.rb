@@ -76,7 +76,7 @@ MEETING = Thread::Mutex.new
 MET = Thread::ConditionVariable.new
 $there = 0
 
-# Passes only when eight events are handled at once.
+# Returns once eight events run at once.
 def concurrent(event, context)
   MEETING.synchronize do
     round = $there / 8
