@@ -79,7 +79,8 @@ func TestIDInUse(t *testing.T) {
 	wait(t, again)
 }
 
-// TestClose: Close leaves no mount, cgroup, namespace, process or descriptor.
+// TestClose: Close ends all sandboxes and leaves no mount, cgroup, namespace, process or
+// descriptor; a later start fails.
 func TestClose(t *testing.T) {
 	h := openHost(t)
 	root := fretest.Rootfs(t)
