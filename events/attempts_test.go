@@ -182,7 +182,7 @@ func TestEventInHand(t *testing.T) {
 	}
 }
 
-// TestCallbackEndsEngine: A callback that ends the engine is given up after its tries.
+// TestCallbackEndsEngine: A callback that ends the engine each time is given up after its last try.
 func TestCallbackEndsEngine(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the callback is sent") }))
 	defer receiver.Close()

@@ -41,8 +41,8 @@ func (s tinyMaven) Packages(_ context.Context, _ *Step, t *template.Template, lo
 	return nil, nil
 }
 
-// TestProjectRequests: The code declares its packages, wherever it comes from. The template's own
-// list takes precedence, and a locked build compares the code's list with the lock.
+// TestProjectRequests: The code declares its packages; the template's own list takes precedence,
+// and a locked build compares the code's list with the lock.
 func TestProjectRequests(t *testing.T) {
 	rig := func(fret string, files map[string]string) (*builderRig, *[]string) {
 		r := newRig(t, files)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestCeilings: A ceiling reports the number of sandboxes that it admits, and the line that raises
-// it.
+// TestCeilings: A ceiling reports the admitted number of sandboxes and the line that raises the
+// number.
 func TestCeilings(t *testing.T) {
 	for i := range ceilings {
 		c := &ceilings[i]

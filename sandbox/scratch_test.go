@@ -296,9 +296,9 @@ func TestScratchReadOnly(t *testing.T) {
 	}
 }
 
-// TestWorkOwner: Inside, /work belongs to the sandbox's user, for each user id, and on disk to its
-// one owner, so that no other id leaves files there, least of all root with a set-id bit. A
-// read-only /work belongs to the user, too.
+// TestWorkOwner: Inside, /work belongs to the sandbox's user, and on disk to its one owner. No
+// other id can leave files there, least of all root with a set-id bit. A read-only /work belongs to
+// the user, too.
 func TestWorkOwner(t *testing.T) {
 	h := openHost(t)
 	work := t.TempDir()

@@ -494,7 +494,7 @@ func buildAndRemove(t *testing.T, s *Store, i, n int) error {
 	return s.RemoveImage(t.Context(), old.Digest)
 }
 
-// TestSameImageAtOnce: One of many equal calls makes the image; all of them return it.
+// TestSameImageAtOnce: One of many equal calls makes the image, and all return the same image.
 func TestSameImageAtOnce(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	d := putTree(t, s, map[string]string{"a": "a"})

@@ -29,7 +29,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestExtensions: Extensions are loaded after those that they need.
+// TestExtensions: An extension is loaded after its dependencies.
 func TestExtensions(t *testing.T) {
 	got := string(extensions([]string{"usr/lib/php/20220829/dom.so", "usr/lib/php/20220829/mysqli.so", "usr/lib/php/20220829/mysqlnd.so", "usr/lib/php/20220829/opcache.so", "usr/lib/php/20220829/xml.so"}))
 	if diff := cmp.Diff("extension=mysqlnd\nextension=xml\nextension=dom\nextension=mysqli\nzend_extension=opcache\n", got); diff != "" {
