@@ -89,21 +89,21 @@ func (k *call) advance(next callState) (before callState) {
 // covers both. When ctx ends, the function gets CANCEL, and Invoke and reads of the body return
 // the cause at once.
 //
-// Unless m.Flows, Invoke reads up to 32 KiB of body on the caller's goroutine before it sends the
+// Unless m.Flows, Invoke reads up to 32 KiB of m.Body on the caller's goroutine before it sends the
 // event. A goroutine reads the rest of a longer body. The goroutine ends with the invocation,
 // once its current Read returns. If a Read fails, the invocation is cancelled with the error.
 //
 // Invoke also returns a *[Failure] for an exception in the function, [ErrMetaTooLarge], and the
 // errors of [Conn.Err].
-func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Reply, error) {
+func (c *Conn) Invoke(ctx context.Context, m *Invocation) (*Reply, error) {
 	k := &call{conn: c, name: m.ID, ctx: ctx, finished: m.Finished, socket: m.Socket, caller: m.Caller, replied: make(chan struct{})}
 	k.out.Init()
-	m, body, err := c.offer(k, m, body)
+	m, err := c.offer(k, m)
 	if err != nil {
 		c.finish(k, err)
 		return nil, err
 	}
-	rest, err := c.start(k, m, body)
+	rest, err := c.start(k, m)
 	if err != nil {
 		c.finish(k, err)
 		k.settle(err)
@@ -113,6 +113,7 @@ func (c *Conn) Invoke(ctx context.Context, m *Invocation, body io.Reader) (*Repl
 		return nil, err
 	}
 	if rest {
+		body := m.Body
 		c.spawn(func() { k.out.Send(ctx, c.w, k.id, body, k.cancel) })
 	}
 	select {
@@ -144,26 +145,27 @@ func (k *call) watch() {
 
 // offer prepares the event for a protocol upgrade if m asks for one and the function supports
 // upgrades.
-func (c *Conn) offer(k *call, m *Invocation, body io.Reader) (*Invocation, io.Reader, error) {
+func (c *Conn) offer(k *call, m *Invocation) (*Invocation, error) {
 	if m.Upgrade == "" {
-		return m, body, nil
+		return m, nil
 	}
 	ready, err := c.Ready(k.ctx)
 	if err != nil {
-		return m, nil, err
+		return m, err
 	}
 	told := *m
 	if !ready.Upgrades {
-		told.Upgrade = ""
-		return &told, nil, nil
+		told.Upgrade, told.Body = "", nil
+		return &told, nil
 	}
 	k.upgrade = true
 	told.DeadlineMS = 0
-	return &told, body, nil
+	return &told, nil
 }
 
 // start sends INVOKE. rest reports whether more of the body may follow.
-func (c *Conn) start(k *call, m *Invocation, body io.Reader) (rest bool, err error) {
+func (c *Conn) start(k *call, m *Invocation) (rest bool, err error) {
+	body := m.Body
 	buf := scratches.Get().(*scratch)
 	defer scratches.Put(buf)
 	meta := m.Append(buf.meta[:0])

@@ -23,7 +23,7 @@ func TestEnding(t *testing.T) {
 	}
 	crossed := make(chan error)
 	go func() {
-		_, err := c.Invoke(t.Context(), &Invocation{}, nil)
+		_, err := c.Invoke(t.Context(), &Invocation{})
 		crossed <- err
 	}()
 	second, _, err := r.Next()
@@ -32,7 +32,7 @@ func TestEnding(t *testing.T) {
 	}
 	write(t, function, frame(byte(wire.KindStop), 0, 0, ""))
 	<-c.Ending()
-	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrUnserved) {
+	if _, err := c.Invoke(t.Context(), &Invocation{}); !errors.Is(err, ErrUnserved) {
 		t.Errorf("an event after STOP: %v", err)
 	}
 	write(t, function, frame(byte(wire.KindError), 0, second.ID, `{"type":"Ends","message":"","unserved":true}`))
@@ -63,7 +63,7 @@ func TestServeEnds(t *testing.T) {
 	defer c.Close()
 	reply := invoked(t.Context(), t, c)
 	<-c.Ending()
-	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrUnserved) {
+	if _, err := c.Invoke(t.Context(), &Invocation{}); !errors.Is(err, ErrUnserved) {
 		t.Errorf("an event after the end: %v", err)
 	}
 	close(goOn)
@@ -82,7 +82,7 @@ func TestFlows(t *testing.T) {
 	sent := make(chan error, 1)
 	send := func(piece string) { _, err := io.WriteString(sender, piece); sent <- err }
 	go send("a") // the function's answer begins with the first byte of the body
-	reply, err := c.Invoke(t.Context(), &Invocation{Flows: true}, body)
+	reply, err := c.Invoke(t.Context(), &Invocation{Flows: true, Request: Request{Body: body}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func BenchmarkAnswer(b *testing.B) {
 				b.SetBytes(int64(len(content)))
 				before := cpu(b)
 				for b.Loop() {
-					r, err := c.Invoke(b.Context(), &Invocation{}, nil)
+					r, err := c.Invoke(b.Context(), &Invocation{})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -66,7 +66,7 @@ func hostile(t testing.TB, cfg Config) (c *Conn, theirs *net.UnixConn, reply fun
 	}
 	got := make(chan result, 1)
 	go func() {
-		r, err := c.Invoke(context.Background(), &Invocation{}, nil)
+		r, err := c.Invoke(context.Background(), &Invocation{})
 		got <- result{r, err}
 	}()
 	if _, _, err := reader(t, b).Next(); err != nil { // INVOKE has arrived
@@ -177,7 +177,7 @@ func TestFileAnswers(t *testing.T) {
 				{"/sealed", len(want), 0, true},
 				{"/open", 1, 1 << 20, false},
 			} {
-				r, err := c.Invoke(t.Context(), &Invocation{Path: tt.path, Query: fmt.Sprint(tt.offset, tt.length)}, nil)
+				r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Path: tt.path, Query: fmt.Sprint(tt.offset, tt.length)}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -213,11 +213,11 @@ func TestFileKept(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("client gone")
-	first, err := c.Invoke(ctx, &Invocation{}, nil)
+	first, err := c.Invoke(ctx, &Invocation{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	second, err := c.Invoke(t.Context(), &Invocation{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestKeptFiles(t *testing.T) {
 			c := serve(t, Config{}, handler)
 			ask := func(i int) *os.File {
 				t.Helper()
-				r, err := c.Invoke(t.Context(), &Invocation{Path: string(rune('a' + i))}, nil)
+				r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Path: string(rune('a' + i))}})
 				if err != nil {
 					t.Error(err)
 					return nil
@@ -337,7 +337,7 @@ func TestKeptFileOutlives(t *testing.T) {
 		t.Helper()
 		got := make(chan *Reply, 1)
 		go func() {
-			r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+			r, err := c.Invoke(t.Context(), &Invocation{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -441,7 +441,7 @@ func TestFinishedOnce(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r, err := c.Invoke(context.Background(), &Invocation{Finished: func() { n.Add(1) }}, nil)
+		r, err := c.Invoke(context.Background(), &Invocation{Finished: func() { n.Add(1) }})
 		if err == nil {
 			err = r.Body.Close()
 		} else if errors.Is(err, ErrClosed) {
@@ -486,7 +486,7 @@ func TestFilesInARow(t *testing.T) {
 		var wg sync.WaitGroup
 		for range files {
 			wg.Go(func() {
-				r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+				r, err := c.Invoke(t.Context(), &Invocation{})
 				if err != nil {
 					t.Errorf("%d bytes before the buffer's end: %v", before, err)
 					return
@@ -540,7 +540,7 @@ func TestUnsureLength(t *testing.T) {
 	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
 		return &fn.Answer{Body: &unsure{left: length}}, nil
 	})
-	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	r, err := c.Invoke(t.Context(), &Invocation{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -560,13 +560,13 @@ func TestFileRefused(t *testing.T) {
 	})
 	for range 2 {
 		finished := make(chan struct{})
-		_, err := c.Invoke(t.Context(), &Invocation{Path: "/", Finished: func() { close(finished) }}, nil)
+		_, err := c.Invoke(t.Context(), &Invocation{Request: Request{Path: "/"}, Finished: func() { close(finished) }})
 		if !errors.Is(err, full) {
 			t.Errorf("got %v, want what Hold said", err)
 		}
 		<-finished
 	}
-	r, err := c.Invoke(t.Context(), &Invocation{}, nil)
+	r, err := c.Invoke(t.Context(), &Invocation{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -595,7 +595,7 @@ func TestFilePlace(t *testing.T) {
 		full = tt.full
 		finished := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }}, nil)
+		r, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -861,7 +861,7 @@ func TestCancelledFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan error, 1)
 	go func() {
-		_, err := c.Invoke(ctx, &Invocation{}, nil)
+		_, err := c.Invoke(ctx, &Invocation{})
 		got <- err
 	}()
 	if _, _, err := reader(t, b).Next(); err != nil {

@@ -83,7 +83,7 @@ func TestBufferMemory(t *testing.T) {
 	} {
 		for _, stops := range []bool{false, true} {
 			m.times.Store(0)
-			r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}, nil)
+			r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +133,7 @@ func TestNoMemory(t *testing.T) {
 	for range 3 {
 		for _, path := range []string{"/whole", "/stream"} {
 			finished := make(chan struct{})
-			r, err := c.Invoke(t.Context(), &Invocation{Path: path, Finished: func() { close(finished) }}, nil)
+			r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Path: path}, Finished: func() { close(finished) }})
 			if err == nil {
 				<-finished // the function knows the failure
 				_, err = io.Copy(io.Discard, r.Body)
@@ -150,7 +150,7 @@ func TestNoMemory(t *testing.T) {
 			if n := m.used.Load(); n != 0 {
 				t.Errorf("%s: %d bytes are not given back", path, n)
 			}
-			r, err = c.Invoke(t.Context(), &Invocation{}, nil)
+			r, err = c.Invoke(t.Context(), &Invocation{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ func (f callerFunc) Call(ctx context.Context, c *Called) (*Answer, error) { retu
 
 // forwards answers an event with another function's answer.
 func forwards(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
-	r, err := e.Call(ctx, &Called{Function: "other", Method: e.Method, Path: e.Path, Query: e.Query, Headers: e.Headers, Body: e.Body})
+	r, err := e.Call(ctx, &Called{Function: "other", Request: Request{Method: e.Method, Path: e.Path, Query: e.Query, Headers: e.Headers, Body: e.Body}})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func TestCall(t *testing.T) {
 				told = *called
 				return echoes(ctx, called)
 			})
-			r, err := c.Invoke(t.Context(), &Invocation{Caller: caller, Method: "PUT", Path: "/p", Query: "q=1", Headers: headers}, bytes.NewReader(want))
+			r, err := c.Invoke(t.Context(), &Invocation{Caller: caller, Request: Request{Method: "PUT", Path: "/p", Query: "q=1", Headers: headers, Body: bytes.NewReader(want)}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func TestCall(t *testing.T) {
 			}
 			_ = r.Body.Close()
 			told.Body, told.Length = nil, 0
-			if diff := cmp.Diff(Called{Function: "other", Method: "PUT", Path: "/p", Query: "q=1", Headers: headers}, told); diff != "" {
+			if diff := cmp.Diff(Called{Function: "other", Request: Request{Method: "PUT", Path: "/p", Query: "q=1", Headers: headers}}, told); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -78,7 +78,7 @@ func TestCallFile(t *testing.T) {
 	t.Setenv("FRE_FILES", "/tmp")
 	want := pattern(2 << 20)
 	c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
-		r, err := e.Call(ctx, &Called{Function: "f", Method: "POST", Path: "/", Body: bytes.NewReader(want)})
+		r, err := e.Call(ctx, &Called{Function: "f", Request: Request{Method: "POST", Path: "/", Body: bytes.NewReader(want)}})
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func TestCallFile(t *testing.T) {
 	r, err := c.Invoke(t.Context(), &Invocation{Caller: callerFunc(func(ctx context.Context, called *Called) (*Answer, error) {
 		length <- called.Length
 		return echoes(ctx, called)
-	})}, nil)
+	})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,15 +110,15 @@ func TestCallRefused(t *testing.T) {
 		called Called
 		want   string
 	}{
-		"by the engine": {callerFunc(func(context.Context, *Called) (*Answer, error) { return nil, refusal }), Called{Method: "GET", Path: "/"}, "not_found"},
-		"otherwise":     {callerFunc(func(context.Context, *Called) (*Answer, error) { return nil, io.ErrNoProgress }), Called{Method: "GET", Path: "/"}, "internal"},
-		"no caller":     {nil, Called{Method: "GET", Path: "/"}, "not_possible"},
-		"method":        {echoes, Called{Method: "G T", Path: "/"}, "bad_call"},
-		"path":          {echoes, Called{Method: "GET", Path: "x"}, "bad_call"},
-		"path's space":  {echoes, Called{Method: "GET", Path: "/a HTTP/1.0"}, "bad_call"},
-		"query's tab":   {echoes, Called{Method: "GET", Path: "/", Query: "a\tb"}, "bad_call"},
-		"header":        {echoes, Called{Method: "GET", Path: "/", Headers: [][2]string{{"a", "b\nc"}}}, "bad_call"},
-		"much metadata": {echoes, Called{Method: "GET", Path: "/" + strings.Repeat("a", MaxMeta)}, "bad_call"},
+		"by the engine": {callerFunc(func(context.Context, *Called) (*Answer, error) { return nil, refusal }), Called{Request: Request{Method: "GET", Path: "/"}}, "not_found"},
+		"otherwise":     {callerFunc(func(context.Context, *Called) (*Answer, error) { return nil, io.ErrNoProgress }), Called{Request: Request{Method: "GET", Path: "/"}}, "internal"},
+		"no caller":     {nil, Called{Request: Request{Method: "GET", Path: "/"}}, "not_possible"},
+		"method":        {echoes, Called{Request: Request{Method: "G T", Path: "/"}}, "bad_call"},
+		"path":          {echoes, Called{Request: Request{Method: "GET", Path: "x"}}, "bad_call"},
+		"path's space":  {echoes, Called{Request: Request{Method: "GET", Path: "/a HTTP/1.0"}}, "bad_call"},
+		"query's tab":   {echoes, Called{Request: Request{Method: "GET", Path: "/", Query: "a\tb"}}, "bad_call"},
+		"header":        {echoes, Called{Request: Request{Method: "GET", Path: "/", Headers: [][2]string{{"a", "b\nc"}}}}, "bad_call"},
+		"much metadata": {echoes, Called{Request: Request{Method: "GET", Path: "/" + strings.Repeat("a", MaxMeta)}}, "bad_call"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
@@ -129,7 +129,7 @@ func TestCallRefused(t *testing.T) {
 				}
 				return &fn.Answer{Body: strings.NewReader(f.Type)}, nil
 			})
-			r, err := c.Invoke(t.Context(), &Invocation{Caller: at.caller}, nil)
+			r, err := c.Invoke(t.Context(), &Invocation{Caller: at.caller})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +147,7 @@ func TestCallWithoutEngine(t *testing.T) {
 	_, err := c.Invoke(t.Context(), &Invocation{Caller: callerFunc(func(context.Context, *Called) (*Answer, error) {
 		t.Error("called")
 		return nil, nil
-	}), Method: "GET", Path: "/"}, nil)
+	}), Request: Request{Method: "GET", Path: "/"}})
 	var f *Failure
 	if !errors.As(err, &f) || f.Type != "not_possible" {
 		t.Errorf("%v, want not_possible", err)
@@ -168,7 +168,9 @@ func TestCallEndsWithEvent(t *testing.T) {
 				return nil, context.Cause(ctx)
 			})
 			c := serve(t, Config{}, func(ctx context.Context, e *fn.Event) (*fn.Answer, error) {
-				go func() { _, _ = e.Call(context.Background(), &Called{Function: "f", Method: "GET", Path: "/"}) }()
+				go func() {
+					_, _ = e.Call(context.Background(), &Called{Function: "f", Request: Request{Method: "GET", Path: "/"}})
+				}()
 				<-called
 				if how != "answered" {
 					<-ctx.Done()
@@ -186,7 +188,7 @@ func TestCallEndsWithEvent(t *testing.T) {
 					_ = c.Close()
 				}
 			}()
-			r, err := c.Invoke(ctx, &Invocation{Caller: caller}, nil)
+			r, err := c.Invoke(ctx, &Invocation{Caller: caller})
 			if err == nil {
 				_ = r.Body.Close()
 			}
@@ -219,7 +221,7 @@ func TestCallsAtOnce(t *testing.T) {
 		outcomes := make(chan string, MostCalls+1)
 		for range MostCalls + 1 {
 			go func() {
-				_, err := e.Call(ctx, &Called{Function: "f", Method: "GET", Path: "/"})
+				_, err := e.Call(ctx, &Called{Function: "f", Request: Request{Method: "GET", Path: "/"}})
 				var f *Failure
 				switch {
 				case errors.As(err, &f):
@@ -239,12 +241,12 @@ func TestCallsAtOnce(t *testing.T) {
 		for range MostCalls {
 			all = append(all, <-outcomes)
 		}
-		if r, err := e.Call(ctx, &Called{Function: "f", Method: "GET", Path: "/"}); err != nil || r.Status != 200 {
+		if r, err := e.Call(ctx, &Called{Function: "f", Request: Request{Method: "GET", Path: "/"}}); err != nil || r.Status != 200 {
 			return nil, fmt.Errorf("afterwards: %w", err)
 		}
 		return &fn.Answer{Body: strings.NewReader(strings.Join(all, " "))}, nil
 	})
-	r, err := c.Invoke(t.Context(), &Invocation{Caller: caller}, nil)
+	r, err := c.Invoke(t.Context(), &Invocation{Caller: caller})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +265,7 @@ func byHand(t *testing.T, caller Caller) (c *Conn, conn *net.UnixConn) {
 	t.Cleanup(func() { _ = c.Close() })
 	p, _ := json.Marshal(Ready{Protocol: 1})
 	say(t, b, wire.KindReady, 0, 0, p)
-	go func() { _, _ = c.Invoke(t.Context(), &Invocation{Caller: caller}, nil) }()
+	go func() { _, _ = c.Invoke(t.Context(), &Invocation{Caller: caller}) }()
 	if h, _, err := reader(t, b).Next(); err != nil || h.Kind != wire.KindInvoke {
 		t.Fatal(h, err)
 	}
@@ -284,7 +286,7 @@ func callPayload(of uint64, c Called) []byte {
 
 // TestCallMalformed: a malformed frame about calls ends the channel.
 func TestCallMalformed(t *testing.T) {
-	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
+	good := callPayload(1, Called{Function: "f", Request: Request{Method: "GET", Path: "/"}})
 	type frame struct {
 		kind  wire.Kind
 		flags uint8
@@ -296,12 +298,12 @@ func TestCallMalformed(t *testing.T) {
 		"number of an event":    {{wire.KindCall, 0, 1, good}},
 		"number twice":          {first, {wire.KindCall, 0, FirstCall, good}},
 		"number goes back":      {{wire.KindCall, 0, FirstCall + 9, good}, {wire.KindCall, 0, FirstCall + 8, good}},
-		"of no event":           {{wire.KindCall, 0, FirstCall, callPayload(7, Called{Method: "GET", Path: "/"})}},
+		"of no event":           {{wire.KindCall, 0, FirstCall, callPayload(7, Called{Request: Request{Method: "GET", Path: "/"}})}},
 		"no JSON":               {{wire.KindCall, 0, FirstCall, []byte{1, 0, 0, 0, '{'}}},
-		"method":                {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "", Path: "/"})}},
-		"path":                  {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a\r\nb"})}},
-		"path's space":          {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/a b"})}},
-		"headers":               {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)})}},
+		"method":                {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Request: Request{Method: "", Path: "/"}})}},
+		"path":                  {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Request: Request{Method: "GET", Path: "/a\r\nb"}})}},
+		"path's space":          {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Request: Request{Method: "GET", Path: "/a b"}})}},
+		"headers":               {{wire.KindCall, 0, FirstCall, callPayload(1, Called{Request: Request{Method: "GET", Path: "/", Headers: slices.Repeat([][2]string{{"a", "b"}}, MaxHeaders+1)}})}},
 		"no file":               {{wire.KindCallFile, 0, FirstCall, good}},
 		"data beyond window":    {first, {wire.KindData, wire.FlagMore, FirstCall, make([]byte, Window+1)}},
 		"data after the end":    {first, {wire.KindData, 0, FirstCall, nil}, {wire.KindData, 0, FirstCall, nil}},
@@ -339,7 +341,7 @@ func TestCallFileShrinks(t *testing.T) {
 		read <- err
 		return nil, err
 	}))
-	p := append(callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}), (&wire.FileMeta{Length: 1000}).JSON()...)
+	p := append(callPayload(1, Called{Function: "f", Request: Request{Method: "GET", Path: "/"}}), (&wire.FileMeta{Length: 1000}).JSON()...)
 	h := wire.Header{Len: len(p), Kind: wire.KindCallFile, FDs: 1, ID: FirstCall}
 	if _, _, err := b.WriteMsgUnix(append(h.Append(nil), p...), unix.UnixRights(int(file.Fd())), nil); err != nil {
 		t.Fatal(err)
@@ -360,7 +362,7 @@ func TestCallAfterEvent(t *testing.T) {
 	}))
 	answer := append([]byte{byte(len(`{"status":200,"headers":[]}`)), 0, 0, 0}, `{"status":200,"headers":[]}`...)
 	say(t, b, wire.KindResponse, 0, 1, answer)
-	say(t, b, wire.KindCall, wire.FlagMore, FirstCall, callPayload(1, Called{Function: "f", Method: "GET", Path: "/"}))
+	say(t, b, wire.KindCall, wire.FlagMore, FirstCall, callPayload(1, Called{Function: "f", Request: Request{Method: "GET", Path: "/"}}))
 	say(t, b, wire.KindData, 0, FirstCall, pattern(10))
 	h, p, err := reader(t, b).Next()
 	if err != nil || h.Kind != wire.KindError || h.ID != FirstCall || !bytes.Contains(p, []byte("cancelled")) {
@@ -376,7 +378,7 @@ func TestCallFlood(t *testing.T) {
 	c, b := byHand(t, callerFunc(func(ctx context.Context, _ *Called) (*Answer, error) {
 		return &Answer{Status: 200, Body: strings.NewReader(strings.Repeat("x", wire.Chunk)), Length: wire.Chunk}, nil
 	}))
-	p := callPayload(1, Called{Function: "f", Method: "GET", Path: "/"})
+	p := callPayload(1, Called{Function: "f", Request: Request{Method: "GET", Path: "/"}})
 	for id := uint64(FirstCall); ; id++ {
 		if _, err := b.Write(append(wire.Header{Len: len(p), Kind: wire.KindCall, ID: id}.Append(nil), p...)); err != nil {
 			break
@@ -391,7 +393,7 @@ func TestCallFlood(t *testing.T) {
 // FuzzCall: any frames about calls from a function cause no panic and leave no goroutine in the
 // engine.
 func FuzzCall(f *testing.F) {
-	good := callPayload(1, Called{Function: "f", Method: "GET", Path: "/", Headers: [][2]string{{"a", "b"}}})
+	good := callPayload(1, Called{Function: "f", Request: Request{Method: "GET", Path: "/", Headers: [][2]string{{"a", "b"}}}})
 	f.Add(wire.Header{Len: len(good), Kind: wire.KindCall, ID: FirstCall}.Append(nil), good)
 	f.Add(append(append(wire.Header{Len: len(good), Kind: wire.KindCall, Flags: wire.FlagMore, ID: FirstCall}.Append(nil), good...), wire.Header{Kind: wire.KindData, ID: FirstCall}.Append(nil)...), []byte{})
 	f.Add(append(append(wire.Header{Len: len(good), Kind: wire.KindCall, ID: FirstCall}.Append(nil), good...), wire.Header{Kind: wire.KindCancel, ID: FirstCall}.Append(nil)...), []byte{})
@@ -403,7 +405,7 @@ func FuzzCall(f *testing.F) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if r, err := c.Invoke(t.Context(), &Invocation{Caller: echoes}, nil); err == nil {
+			if r, err := c.Invoke(t.Context(), &Invocation{Caller: echoes}); err == nil {
 				_ = r.Body.Close()
 			}
 		}()

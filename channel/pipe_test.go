@@ -56,7 +56,7 @@ func TestPipedAnswers(t *testing.T) {
 		{1 << 20, 10_000, false}, // small pieces: the body may be slow
 	} {
 		t.Run(fmt.Sprintf("%d by %d", test.size, test.piece), func(t *testing.T) {
-			r, err := c.Invoke(t.Context(), &Invocation{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}, nil)
+			r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Path: fmt.Sprintf("/%d/%d", test.size, test.piece)}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func invoked(ctx context.Context, t testing.TB, c *Conn) chan *Reply {
 	t.Helper()
 	replies := make(chan *Reply, 1)
 	go func() {
-		r, err := c.Invoke(ctx, &Invocation{}, nil)
+		r, err := c.Invoke(ctx, &Invocation{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -327,7 +327,7 @@ func TestPipeTaken(t *testing.T) {
 			finished := make(chan struct{})
 			replies := make(chan *Reply, 1)
 			go func() {
-				r, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }}, nil)
+				r, err := c.Invoke(ctx, &Invocation{Finished: func() { close(finished) }})
 				if err != nil {
 					t.Error(err)
 				}

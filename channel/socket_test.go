@@ -73,7 +73,7 @@ func TestNoSocketForWholeBodies(t *testing.T) {
 		c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
 			return &fn.Answer{Body: bytes.NewReader(pattern(size))}, nil
 		})
-		r, err := c.Invoke(t.Context(), &Invocation{Socket: true}, nil)
+		r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Socket: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestSocket(t *testing.T) {
 				return &fn.Answer{Body: pieces{io.MultiReader(bytes.NewReader(pattern(size))), test.piece}}, nil
 			})
 			var finished atomic.Bool
-			r, err := c.Invoke(t.Context(), &Invocation{Socket: test.offer, Finished: func() { finished.Store(true) }}, nil)
+			r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Socket: test.offer}, Finished: func() { finished.Store(true) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +183,7 @@ func TestSocketEnds(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			finished := make(chan struct{})
-			r, err := c.Invoke(ctx, &Invocation{Socket: true, Finished: func() { close(finished) }}, nil)
+			r, err := c.Invoke(ctx, &Invocation{Request: Request{Socket: true}, Finished: func() { close(finished) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -216,7 +216,7 @@ func TestSocketLate(t *testing.T) {
 	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) { return &fn.Answer{Body: always{}}, nil })
 	finished := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := c.Invoke(ctx, &Invocation{Socket: true, Finished: func() { close(finished) }}, nil)
+	r, err := c.Invoke(ctx, &Invocation{Request: Request{Socket: true}, Finished: func() { close(finished) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestSocketHostile(t *testing.T) {
 			c, function := raw(t)
 			replies := make(chan *Reply, 1)
 			go func() {
-				r, err := c.Invoke(t.Context(), &Invocation{Socket: test.offer}, nil)
+				r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Socket: test.offer}})
 				if err != nil {
 					t.Error(err)
 				}
@@ -281,7 +281,7 @@ func TestSocketHostile(t *testing.T) {
 			reply := func() *Reply {
 				replies := make(chan *Reply, 1)
 				go func() {
-					r, err := c.Invoke(t.Context(), &Invocation{Socket: true}, nil)
+					r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Socket: true}})
 					if err != nil {
 						t.Error(err)
 					}

@@ -9,17 +9,17 @@ import (
 
 func TestEnviron(t *testing.T) {
 	m := Invocation{
-		Function: "f", ID: "i", Tenant: "t", DeadlineMS: 5, Method: "GET", Path: "/p", Query: "q=1",
-		Headers: [][2]string{
-			{"Content-Type", "text/plain"},
-			{"X-A", "1"},
-			{"Proxy", "http://evil"},
-			{"x-a", "2"},
-			{"X_A", "3"},
-			{"bad name", "x"},
-			{"", "x"},
-			{"X-Nul", "a\x00b"},
-		},
+		Function: "f", ID: "i", Tenant: "t", DeadlineMS: 5, Request: Request{Method: "GET", Path: "/p", Query: "q=1",
+			Headers: [][2]string{
+				{"Content-Type", "text/plain"},
+				{"X-A", "1"},
+				{"Proxy", "http://evil"},
+				{"x-a", "2"},
+				{"X_A", "3"},
+				{"bad name", "x"},
+				{"", "x"},
+				{"X-Nul", "a\x00b"},
+			}},
 	}
 	got, err := Environ(&m)
 	if err != nil {
@@ -33,8 +33,8 @@ func TestEnviron(t *testing.T) {
 		t.Error(diff)
 	}
 	for name, m := range map[string]Invocation{
-		"NUL in the path": {Path: "/\x00"},
-		"too long":        {Headers: [][2]string{{"a", strings.Repeat("x", MaxEnviron)}}},
+		"NUL in the path": {Request: Request{Path: "/\x00"}},
+		"too long":        {Request: Request{Headers: [][2]string{{"a", strings.Repeat("x", MaxEnviron)}}}},
 	} {
 		if env, err := Environ(&m); err == nil {
 			t.Errorf("%s: got %d variables, want an error", name, len(env))

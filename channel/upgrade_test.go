@@ -31,7 +31,7 @@ func TestUpgrade(t *testing.T) {
 		}()
 		c := NewConn(ours, Config{})
 		read, write := io.Pipe()
-		r, err := c.Invoke(t.Context(), &Invocation{Upgrade: "echo", DeadlineMS: time.Now().Add(time.Hour).UnixMilli()}, read)
+		r, err := c.Invoke(t.Context(), &Invocation{Request: Request{Upgrade: "echo", Body: read}, DeadlineMS: time.Now().Add(time.Hour).UnixMilli()})
 		switch {
 		case !able && err == nil:
 			if body, err := io.ReadAll(r.Body); err != nil || string(body) != "plain " || r.Status != 200 {
@@ -71,7 +71,7 @@ func TestUpgradeUnasked(t *testing.T) {
 	c := serve(t, Config{}, func(context.Context, *fn.Event) (*fn.Answer, error) {
 		return &fn.Answer{Status: 101, Body: strings.NewReader("x")}, nil
 	})
-	if _, err := c.Invoke(t.Context(), &Invocation{}, nil); !errors.Is(err, ErrProtocol) {
+	if _, err := c.Invoke(t.Context(), &Invocation{}); !errors.Is(err, ErrProtocol) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -280,7 +280,9 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			return nil, 0, err
 		}
 	}
-	r := &Request{Method: c.Method, Path: c.Path, Query: c.Query, Headers: ev.calledHeader(steps[0], c.Headers), Body: c.Body, Length: c.Length}
+	first := c.Request
+	first.Headers, first.Socket = ev.calledHeader(steps[0], c.Headers), false
+	r := &first
 	ev.calls.begin()
 	var last *event // the event of the step before
 	for i, target := range targets {
@@ -311,7 +313,9 @@ func (ev *event) call(ctx context.Context, c *channel.Called, rec *CallRecord) (
 			break // ctx ends with the call and releases body.cancel
 		}
 		body.from, last = resp.Body, eventOf(resp)
-		r = &Request{Method: c.Method, Path: c.Path, Query: c.Query, Headers: ev.calledHeader(steps[i+1], ofBody(resp.Header)), Body: body, Length: resp.Size}
+		next := first
+		next.Headers, next.Body, next.Length = ev.calledHeader(steps[i+1], ofBody(resp.Header)), body, resp.Size
+		r = &next
 	}
 	return resp, 0, nil
 }

@@ -21,22 +21,11 @@ import (
 // until Response.Body is closed. If Body is an io.Closer, the engine closes Body at the end of
 // the event, also after a time-out: a Read under way must then return. Close may be called
 // several times, by several goroutines.
-type Request struct {
-	Method, Path, Query string
-	Headers             [][2]string
-	Body                io.Reader // may be nil
-	Length              int64     // bytes of Body, -1 if unknown
-
-	// Upgrade lists the protocols to which the client wants to change, or "". A function with
-	// one of the protocols answers 101. Body (still unread) and Response.Body are then the two
-	// directions of a tunnel, without the function's time limit. The tunnel ends with either
-	// direction or with the function.
-	Upgrade string
-
-	// Socket says that the caller can lend the client's connection (Response.Lend) to functions
-	// trusted with connections.
-	Socket bool
-}
+//
+// With Upgrade, a function with one of the protocols answers 101. The tunnel has no time limit of
+// the function, and ends with either direction or with the function. With Socket, the caller can
+// lend the client's connection (Response.Lend) to functions trusted with connections.
+type Request = channel.Request
 
 // Header fields that Lambda's API adds for a qualified name, for the bootstraps of the contract
 // lambda: the qualifier in the request, and the version behind the qualifier. As part of the
@@ -329,7 +318,7 @@ func (ev *event) hand(r *Request) (*channel.Reply, error) {
 		m.Finished = ev.finished
 		ev.end = ev.endLeased
 	}
-	reply, err := ev.lease.in.conn.Invoke(&ev.ctx, m, r.Body)
+	reply, err := ev.lease.in.conn.Invoke(&ev.ctx, m)
 	switch {
 	case err == nil:
 		return reply, nil
@@ -402,11 +391,9 @@ func (ev *event) finished() {
 
 // invocation returns the metadata of the event for the function.
 func (ev *event) invocation(r *Request) channel.Invocation {
-	return channel.Invocation{
-		Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(),
-		Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Headers, Upgrade: r.Upgrade,
-		Socket: r.Socket && ev.f.lends,
-	}
+	m := channel.Invocation{Function: ev.f.plain, ID: ev.name, Tenant: ev.f.config.Tenant, DeadlineMS: ev.ctx.at.UnixMilli(), Request: *r}
+	m.Socket = r.Socket && ev.f.lends
+	return m
 }
 
 // lease is acquire, without instances that have ended or announced their end.

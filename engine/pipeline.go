@@ -53,7 +53,7 @@ func (ev *event) pipeline(r *Request) (*Response, error) {
 		f.handles(-1)
 		ev.leave(ev.kept())
 	}
-	c := &channel.Called{Function: strings.Join(f.config.Pipeline, "|"), Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.Headers, Body: r.Body, Length: r.Length}
+	c := &channel.Called{Function: strings.Join(f.config.Pipeline, "|"), Request: *r}
 	resp, step, err := ev.recorded(&ev.ctx, c)
 	if err != nil {
 		err = ev.stepFailed(step, err)

@@ -155,7 +155,7 @@ func TestEventInHand(t *testing.T) {
 		return 200, nil, nil
 	})
 	s := open(t, testConfig(t, e))
-	m := &message{Entry: Entry{ID: eventID("f", ""), Function: "f", Tenant: template.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()}, method: "POST", path: "/"}
+	m := &message{Entry: Entry{ID: eventID("f", ""), Function: "f", Tenant: template.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()}, request: engine.Request{Method: "POST", Path: "/"}}
 	queued, err := m.encode(queueSubject(m.Tenant, m.Priority, m.Function))
 	if err != nil {
 		t.Fatal(err)

@@ -407,7 +407,7 @@ func (s *Service) post(client *http.Client, order *message) (final bool, err err
 			return true, err
 		}
 	}
-	for _, f := range m.fields {
+	for _, f := range m.request.Headers {
 		if name := textproto.CanonicalMIMEHeaderKey(f[0]); name == "Content-Type" || name == "Content-Encoding" {
 			r.Header.Set(name, f[1])
 		}

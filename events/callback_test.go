@@ -227,8 +227,8 @@ func TestCallbackAfterCrash(t *testing.T) {
 	s := open(t, cfg)
 	id := eventID("f", "k")
 	m := &message{
-		Entry:  Entry{ID: id, Function: "f", Tenant: template.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()},
-		method: "POST", path: "/", callback: receiver.URL, file: id + ".event",
+		Entry:   Entry{ID: id, Function: "f", Tenant: template.DefaultTenant, Priority: Normal, Accepted: time.Now().UTC()},
+		request: engine.Request{Method: "POST", Path: "/"}, callback: receiver.URL, file: id + ".event",
 	}
 	var err error
 	if m.Size, err = s.bodies.keep(m.file, strings.NewReader("large"), 1<<20); err != nil {

@@ -187,14 +187,14 @@ func (s *Service) Find(ctx context.Context, id string) (*Details, error) {
 	}
 	d := s.details(m.Entry, m)
 	if m.State == StateDone {
-		d.Header, d.ResultHeader, d.Result = nil, m.fields, true
+		d.Header, d.ResultHeader, d.Result = nil, m.request.Headers, true
 	}
 	return d, nil
 }
 
 func (s *Service) details(e Entry, m *message) *Details {
 	return &Details{
-		Entry: e, Method: m.method, Path: m.path, Query: m.query, Header: m.fields, Callback: m.callback,
+		Entry: e, Method: m.request.Method, Path: m.request.Path, Query: m.request.Query, Header: m.request.Headers, Callback: m.callback,
 		body: m.body, file: m.file, bodies: s.bodies,
 	}
 }

@@ -37,12 +37,11 @@ const (
 // message is an event, a result or a dead letter, as NATS carries it.
 type message struct {
 	Entry
-	method, path, query string
-	fields              [][2]string // of the event or, in a result, of the answer
-	callback            string
-	body                []byte
-	file                string // has the body if not ""
-	lost                bool   // the body of a dead letter was not kept
+	request  engine.Request // without Body; in a result, Headers are the answer's
+	callback string
+	body     []byte
+	file     string // has the body if not ""
+	lost     bool   // the body of a dead letter was not kept
 
 	stream string // from which a result or a dead letter was read
 }
@@ -58,14 +57,14 @@ func (m *message) encode(subject string) (*nats.Msg, error) {
 	set(headID, m.ID)
 	set(headFunction, m.Function)
 	set(headSource, m.Source)
-	set(headMethod, m.method)
-	set(headPath, m.path)
-	set(headQuery, m.query)
+	set(headMethod, m.request.Method)
+	set(headPath, m.request.Path)
+	set(headQuery, m.request.Query)
 	set(headCallback, m.callback)
 	set(headPriority, string(m.Priority))
 	set(headAccepted, strconv.FormatInt(m.Accepted.UnixMicro(), 10))
-	if len(m.fields) > 0 {
-		fields, err := json.Marshal(m.fields)
+	if len(m.request.Headers) > 0 {
+		fields, err := json.Marshal(m.request.Headers)
 		if err != nil {
 			return nil, err
 		}
@@ -112,8 +111,9 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 		return ""
 	}
 	m := &message{
-		Entry:  Entry{ID: get(headID), Function: get(headFunction), Source: get(headSource), Priority: Priority(get(headPriority)), State: StateQueued, Error: get(headError), Size: int64(len(data))},
-		method: get(headMethod), path: get(headPath), query: get(headQuery), callback: get(headCallback), body: data, file: get(headBodyFile),
+		Entry:    Entry{ID: get(headID), Function: get(headFunction), Source: get(headSource), Priority: Priority(get(headPriority)), State: StateQueued, Error: get(headError), Size: int64(len(data))},
+		request:  engine.Request{Method: get(headMethod), Path: get(headPath), Query: get(headQuery)},
+		callback: get(headCallback), body: data, file: get(headBodyFile),
 	}
 	parts := strings.Split(subject, ".")
 	if len(parts) < 4 || parts[0] != "fre" {
@@ -124,7 +124,7 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 		return nil, fmt.Errorf("%w: %s is %q", ErrBadEvent, headID, m.ID)
 	}
 	if f := get(headFields); f != "" {
-		if err := json.Unmarshal([]byte(f), &m.fields); err != nil {
+		if err := json.Unmarshal([]byte(f), &m.request.Headers); err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrBadEvent, headFields, err)
 		}
 	}
@@ -149,11 +149,6 @@ func decode(subject string, h nats.Header, data []byte) (*message, error) {
 		m.State = State(s)
 	}
 	return m, err
-}
-
-// request returns the event as a request to the engine, without the body.
-func (m *message) request() *engine.Request {
-	return &engine.Request{Method: m.method, Path: m.path, Query: m.query, Headers: m.fields}
 }
 
 // token returns a function's token in subjects: the name without the tenant, dots replaced.

@@ -203,11 +203,11 @@ func (s *Service) foreign(q *queue, msg jetstream.Msg, meta *jetstream.MsgMetada
 			ID: eventID(q.key.function, key), Function: q.key.function, Tenant: q.key.tenant, Priority: q.key.priority, Source: "nats",
 			Accepted: meta.Timestamp.UTC(), Size: int64(len(msg.Data())),
 		},
-		method: "POST", path: "/", body: msg.Data(),
+		request: engine.Request{Method: "POST", Path: "/"}, body: msg.Data(),
 	}
 	for name, values := range msg.Headers() {
 		for _, v := range values {
-			m.fields = append(m.fields, [2]string{textproto.CanonicalMIMEHeaderKey(name), v})
+			m.request.Headers = append(m.request.Headers, [2]string{textproto.CanonicalMIMEHeaderKey(name), v})
 		}
 	}
 	return m
@@ -255,7 +255,7 @@ func (s *Service) attempt(m *message) outcome {
 }
 
 func (s *Service) invoke(m *message) (o outcome) {
-	r := m.request()
+	r := m.request
 	r.Headers = append(r.Headers[:len(r.Headers):len(r.Headers)],
 		[2]string{"X-Call-Id", m.ID}, [2]string{"X-Fre-Event-Attempt", strconv.Itoa(m.Attempts)}, [2]string{"X-Fre-Event-Source", m.Source})
 	if m.file != "" {
@@ -270,7 +270,7 @@ func (s *Service) invoke(m *message) (o outcome) {
 	}
 	s.metrics.waited.Observe(time.Since(m.Accepted).Seconds())
 	// The function's time limit, or the engine's end, ends the call.
-	resp, err := s.cfg.Engine.Invoke(context.WithoutCancel(s.live), m.Function, r)
+	resp, err := s.cfg.Engine.Invoke(context.WithoutCancel(s.live), m.Function, &r)
 	if err != nil {
 		return outcome{err: err}
 	}
@@ -414,7 +414,7 @@ func (s *Service) letterOf(m message) (*nats.Msg, error) {
 		return nil, err
 	}
 	if headerSize(out) > maxHeader {
-		m.fields = nil
+		m.request.Headers = nil
 		m.Error = "the event's headers are too long and were not kept; " + m.Error
 	}
 	if headerSize(out)+len(m.body)+overhead > int(s.nc.MaxPayload()) && len(m.body) > inline {
@@ -451,7 +451,7 @@ func (s *Service) conclude(m *message, settings *template.Events, o outcome) err
 		kept = max(kept, time.Hour) // the callback reads the result from the stream
 	}
 	result := *m
-	result.fields, result.body, result.file, result.Size = o.fields, o.body, o.file, o.size
+	result.request.Headers, result.body, result.file, result.Size = o.fields, o.body, o.file, o.size
 	out, err := result.encode(kindResults.subject(m.Tenant, m.Function, m.ID))
 	if err != nil {
 		return err

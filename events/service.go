@@ -248,8 +248,9 @@ func (s *Service) publish(ctx context.Context, function string, r *engine.Reques
 			ID: eventID(f.Name, o.Key), Function: f.Name, Tenant: f.Config.Tenant, Priority: o.Priority, State: StateQueued, Source: o.Source,
 			Accepted: time.Now().UTC().Truncate(time.Microsecond),
 		},
-		method: r.Method, path: r.Path, query: r.Query, fields: r.Headers, callback: o.Callback,
+		request: *r, callback: o.Callback,
 	}
+	m.request.Body, m.request.Length = nil, 0
 	if o.Repeated {
 		over, err := s.countPublish(m.ID)
 		if err != nil {

@@ -256,8 +256,8 @@ func TestSharedStreams(t *testing.T) {
 	s := open(t, cfg)
 	letter := func(key, body string, state State) *message {
 		return &message{
-			Entry:  Entry{ID: eventID("f.acme", key), Function: "f.acme", Tenant: "acme", Priority: Normal, State: state, Status: 200, Attempts: 1, Accepted: time.Now().UTC()},
-			method: "POST", path: "/", body: []byte(body),
+			Entry:   Entry{ID: eventID("f.acme", key), Function: "f.acme", Tenant: "acme", Priority: Normal, State: state, Status: 200, Attempts: 1, Accepted: time.Now().UTC()},
+			request: engine.Request{Method: "POST", Path: "/"}, body: []byte(body),
 		}
 	}
 	write := func(subject string, m *message) {

@@ -61,7 +61,7 @@ func Call(ctx context.Context, name string, body any, options CallOptions) (*Res
 	if !ok {
 		return nil, &CallError{"bad_call", "the context is not a handler's"}
 	}
-	c := &channel.Called{Function: name, Method: options.Method, Path: "/"}
+	c := &channel.Called{Function: name, Request: channel.Request{Method: options.Method, Path: "/"}}
 	if c.Method == "" {
 		c.Method = "POST"
 	}

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 
 	"github.com/fre-engine/fre/engine"
@@ -37,12 +36,8 @@ type accepted struct {
 // event converts the request for the engine, with path as the event's path. Call the returned
 // function after the engine is done with the body.
 func (e *exchange) event(path []byte) (*engine.Request, func()) {
-	r := &engine.Request{Method: string(e.Method), Path: string(path), Query: string(e.Query), Headers: e.header()}
-	if e.Body == nil {
-		return r, func() {}
-	}
-	b := &eventBody{from: e.Body, interrupt: e.Body.Close, size: e.Body.Size(), limit: e.g.MaxBodyBytes}
-	r.Body, r.Length = io.Reader(b), b.size
+	r := &engine.Request{}
+	b := e.describe(r, path)
 	return r, func() {
 		if !b.ended() {
 			e.CloseAfter()

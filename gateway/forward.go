@@ -23,14 +23,14 @@ type Invoker interface {
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
 }
 
-// Event describes the event that Forward makes of an HTTP request. Every field but Query is
-// required.
+// Event describes the event that Forward makes of an HTTP request. Every field is required. Of
+// Request the caller sets Method, Path and Query.
 type Event struct {
-	Engine              Invoker
-	Log                 *slog.Logger
-	Function            string
-	Method, Path, Query string
-	MaxBodyBytes        int64
+	Engine       Invoker
+	Log          *slog.Logger
+	Function     string
+	MaxBodyBytes int64
+	engine.Request
 }
 
 // BodyError means that the request's body could not be read: the client broke it off, or it is
@@ -67,10 +67,9 @@ type lender interface {
 
 // request is the input of forward.
 type request struct {
-	*Event
-	header [][2]string // from eventHeader
-	head   bool        // HEAD: the answer's body is dropped
-	body   *eventBody  // nil: none
+	Event
+	head bool       // HEAD: the answer's body is dropped
+	body *eventBody // Request.Body; nil: none
 
 	tunnel   *tunnel // set if the function may change the protocol
 	lends    lender  // set if a trusted function may use the client's connection
@@ -82,7 +81,7 @@ type request struct {
 // Field returns the value of the field with the canonical name; several values as one list; "" if
 // absent.
 func (r *request) Field(name string) (value string) {
-	for _, f := range r.header {
+	for _, f := range r.Headers {
 		switch {
 		case f[0] != name:
 		case value == "":
@@ -104,18 +103,15 @@ func (e *brokenError) Unwrap() error { return e.error }
 // if the function gave none. Before the answer has begun, errors are those of
 // [engine.Engine.Invoke], *[http.MaxBytesError] and *[BodyError]; after, *brokenError.
 func forward(ctx context.Context, f front, r *request) (*engine.Response, error) {
-	req := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Headers: r.header, Socket: r.lends != nil}
+	r.Socket = r.lends != nil
 	if t := r.tunnel; t != nil {
-		req.Upgrade, req.Body, req.Length = t.protocol, t, -1
+		r.Upgrade, r.Body, r.Length = t.protocol, t, -1
 	}
-	if b := r.body; b != nil {
-		if b.size > r.MaxBodyBytes {
-			f.CloseAfter()
-			return nil, &http.MaxBytesError{Limit: r.MaxBodyBytes}
-		}
-		req.Body, req.Length = b, b.size
+	if r.Length > r.MaxBodyBytes {
+		f.CloseAfter()
+		return nil, &http.MaxBytesError{Limit: r.MaxBodyBytes}
 	}
-	resp, err := r.Engine.Invoke(ctx, r.Function, req)
+	resp, err := r.Engine.Invoke(ctx, r.Function, &r.Request)
 	if err != nil {
 		if r.body.begun() {
 			f.CloseAfter()

@@ -468,7 +468,7 @@ func TestForwardFile(t *testing.T) {
 	})
 	r := serveFake(t, f, nil)
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", MaxBodyBytes: 1, Request: engine.Request{Method: r.Method, Path: "/"}}); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -497,7 +497,7 @@ func TestForwardBytes(t *testing.T) {
 	})
 	r := serveFake(t, f, nil)
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", MaxBodyBytes: 1, Request: engine.Request{Method: r.Method, Path: "/"}}); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -527,7 +527,7 @@ func TestForwardHeader(t *testing.T) {
 		return text(200, ""), nil
 	})
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f.t", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f.t", MaxBodyBytes: 1, Request: engine.Request{Method: r.Method, Path: "/"}}); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -559,7 +559,7 @@ func TestFailedID(t *testing.T) {
 	})
 	r := serveFake(t, f, nil)
 	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", Method: r.Method, Path: "/", MaxBodyBytes: 1}); err != nil {
+		if err := Forward(w, r, Event{Engine: f, Log: slog.New(slog.DiscardHandler), Function: "f", MaxBodyBytes: 1, Request: engine.Request{Method: r.Method, Path: "/"}}); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	}))

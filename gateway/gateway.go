@@ -170,15 +170,10 @@ func (e *exchange) invoke(rest []byte) {
 		e.Set("X-Start-Time", strconv.FormatInt(e.begun.UnixNano(), 10))
 	}
 	req := &request{
-		Event: &Event{
-			Engine: e.g.Engine, Log: e.g.Log, Function: name, Method: string(e.Method),
-			Path: string(path), Query: string(e.Query), MaxBodyBytes: e.g.MaxBodyBytes,
-		},
-		head: string(e.Method) == http.MethodHead, header: e.header(), selects: true, compress: e.g.Compress, cors: e.cors,
+		Event: Event{Engine: e.g.Engine, Log: e.g.Log, Function: name, MaxBodyBytes: e.g.MaxBodyBytes},
+		head:  string(e.Method) == http.MethodHead, selects: true, compress: e.g.Compress, cors: e.cors,
 	}
-	if b := e.Body; b != nil {
-		req.body = &eventBody{from: b, interrupt: b.Close, size: b.Size(), limit: e.g.MaxBodyBytes}
-	}
+	req.body = e.describe(&req.Request, path)
 	ctx := e.Context()
 	if e.Upgrade {
 		var quit context.CancelCauseFunc
@@ -204,6 +199,18 @@ func (e *exchange) invoke(rest []byte) {
 	default:
 		e.failWith(err)
 	}
+}
+
+// describe sets r to the client's request, with path as the event's path. It returns the body, nil
+// if there is none.
+func (e *exchange) describe(r *engine.Request, path []byte) *eventBody {
+	*r = engine.Request{Method: string(e.Method), Path: string(path), Query: string(e.Query), Headers: e.header()}
+	if e.Body == nil {
+		return nil
+	}
+	b := &eventBody{from: e.Body, interrupt: e.Body.Close, size: e.Body.Size(), limit: e.g.MaxBodyBytes}
+	r.Body, r.Length = b, b.size
+	return b
 }
 
 var slash = []byte{'/'}

@@ -38,12 +38,14 @@ func Forward(w http.ResponseWriter, r *http.Request, ev Event) error {
 			fields = append(fields, [2]string{name, v})
 		}
 	}
-	req := &request{Event: &ev, header: eventHeader(r.Host, fields, [2]string{forwardedMount, mounted(ev.Function)}), head: head}
+	req := &request{Event: ev, head: head}
+	req.Headers = eventHeader(r.Host, fields, [2]string{forwardedMount, mounted(ev.Function)})
 	if r.ContentLength != 0 {
 		req.body = &eventBody{
 			from: r.Body, size: r.ContentLength, limit: ev.MaxBodyBytes,
 			interrupt: func() error { return f.control.SetReadDeadline(time.Unix(1, 0)) },
 		}
+		req.Body, req.Length = req.body, r.ContentLength
 		if err := f.control.SetReadDeadline(time.Time{}); err != nil { // the function's time limit applies instead
 			return err
 		}

@@ -133,8 +133,8 @@ func TestCallsFromContractsGivenUp(t *testing.T) {
 				<-waited
 				cancel()
 			}()
-			in := &channel.Invocation{Method: "POST", Path: "/waits", Caller: otherFunctions{t, waited}, Finished: func() { close(finished) }}
-			if r, err := i.Invoke(ctx, in, strings.NewReader("")); err == nil { // the handler saw the end of its call first
+			in := &channel.Invocation{Request: channel.Request{Method: "POST", Path: "/waits", Body: strings.NewReader("")}, Caller: otherFunctions{t, waited}, Finished: func() { close(finished) }}
+			if r, err := i.Invoke(ctx, in); err == nil { // the handler saw the end of its call first
 				_ = r.Body.Close()
 			}
 			<-finished

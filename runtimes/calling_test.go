@@ -58,7 +58,7 @@ func callFrom(t *testing.T, i *instance, caller channel.Caller, path, body strin
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	path, query, _ := strings.Cut(path, "?")
-	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: path, Query: query, Caller: caller}, strings.NewReader(body))
+	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Request: channel.Request{Method: "POST", Path: path, Query: query, Body: strings.NewReader(body)}, Caller: caller})
 	if err != nil {
 		return answer{}, err
 	}
@@ -130,7 +130,7 @@ func TestCallsGivenUp(t *testing.T) {
 				<-waited
 				cancel()
 			}()
-			r, err := i.Invoke(ctx, &channel.Invocation{Path: "/waits", Caller: otherFunctions{t, waited}, Finished: func() { close(finished) }}, nil)
+			r, err := i.Invoke(ctx, &channel.Invocation{Request: channel.Request{Path: "/waits"}, Caller: otherFunctions{t, waited}, Finished: func() { close(finished) }})
 			if err == nil { // the handler saw the end of its call first
 				_ = r.Body.Close()
 			}

@@ -357,7 +357,7 @@ type answer struct {
 func (i *instance) invoke(ctx context.Context, body string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Method: "POST", Path: "/p"}, strings.NewReader(body))
+	r, err := i.Invoke(ctx, &channel.Invocation{ID: "1", Request: channel.Request{Method: "POST", Path: "/p", Body: strings.NewReader(body)}})
 	if err != nil {
 		return answer{}, err
 	}
@@ -445,10 +445,10 @@ func TestEventAndContext(t *testing.T) {
 			i := l.start(t, "all.describe")
 			deadline := time.Now().Add(time.Hour).UnixMilli()
 			r, err := i.Invoke(t.Context(), &channel.Invocation{
-				Function: "f", ID: "id-1", Tenant: "t", DeadlineMS: deadline, Method: "PUT", Path: "/a/ü",
-				Query:   "a=1&b=x%20y+z&a=2&e&%zz=%C3%BC",
-				Headers: [][2]string{{"X-Twice", "one"}, {"x-twice", "two"}},
-			}, strings.NewReader("bödy"))
+				Function: "f", ID: "id-1", Tenant: "t", DeadlineMS: deadline, Request: channel.Request{Method: "PUT", Path: "/a/ü",
+					Query:   "a=1&b=x%20y+z&a=2&e&%zz=%C3%BC",
+					Headers: [][2]string{{"X-Twice", "one"}, {"x-twice", "two"}}, Body: strings.NewReader("bödy")},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -728,7 +728,7 @@ func TestCancel(t *testing.T) {
 				i := l.start(t, "all.endless", "FRE_CONCURRENCY="+concurrency)
 				for range 2 {
 					finished := make(chan struct{})
-					r, err := i.Invoke(t.Context(), &channel.Invocation{Finished: func() { close(finished) }}, nil)
+					r, err := i.Invoke(t.Context(), &channel.Invocation{Finished: func() { close(finished) }})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -750,7 +750,7 @@ func TestCancel(t *testing.T) {
 				<-i.logs
 				cancel(cause)
 			}()
-			if _, err := i.Invoke(ctx, &channel.Invocation{}, nil); !errors.Is(err, cause) {
+			if _, err := i.Invoke(ctx, &channel.Invocation{}); !errors.Is(err, cause) {
 				t.Errorf("got %v, want the cause", err)
 			}
 		})
@@ -1001,7 +1001,7 @@ func BenchmarkWarm(b *testing.B) {
 			}
 			body := strings.Repeat("x", 100)
 			for b.Loop() {
-				r, err := i.Invoke(b.Context(), &channel.Invocation{Method: "POST", Path: "/"}, strings.NewReader(body))
+				r, err := i.Invoke(b.Context(), &channel.Invocation{Request: channel.Request{Method: "POST", Path: "/", Body: strings.NewReader(body)}})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -81,7 +81,9 @@ func contracted(t *testing.T, name, source, handler string, env []string, test f
 
 func call(t *testing.T, i *instance, in *channel.Invocation, body string) (answer, error) {
 	t.Helper()
-	r, err := i.Invoke(t.Context(), in, strings.NewReader(body))
+	sent := *in
+	sent.Body = strings.NewReader(body)
+	r, err := i.Invoke(t.Context(), &sent)
 	if err != nil {
 		return answer{}, err
 	}
@@ -145,7 +147,7 @@ func TestLambdaHandlers(t *testing.T) {
 	for name, source := range lambdaHandlers {
 		contracted(t, name, source, "handler", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=body", "AWS_LAMBDA_FUNCTION_VERSION=$LATEST"}, func(t *testing.T, l language, i *instance) {
 			t.Helper()
-			in := channel.Invocation{Function: "f", ID: "id-1", DeadlineMS: 4102444800000, Method: "POST", Path: "/", Headers: [][2]string{{"X-Amz-Client-Context", "eyJjdXN0b20iOjd9"}}}
+			in := channel.Invocation{Function: "f", ID: "id-1", DeadlineMS: 4102444800000, Request: channel.Request{Method: "POST", Path: "/", Headers: [][2]string{{"X-Amz-Client-Context", "eyJjdXN0b20iOjd9"}}}}
 			a, err := call(t, i, &in, `{"a": "ü"}`)
 			if err != nil {
 				t.Fatal(err)
@@ -185,9 +187,9 @@ func TestLambdaHandlers(t *testing.T) {
 		})
 		contracted(t, name, source, "http", []string{"FRE_CONTRACT=lambda", "FRE_LAMBDA_EVENT=http"}, func(t *testing.T, _ language, i *instance) {
 			t.Helper()
-			in := channel.Invocation{Function: "f", ID: "id-1", Method: "PUT", Path: "/a%20b", Query: "x=1&y=a%20b&x=2", Headers: [][2]string{
+			in := channel.Invocation{Function: "f", ID: "id-1", Request: channel.Request{Method: "PUT", Path: "/a%20b", Query: "x=1&y=a%20b&x=2", Headers: [][2]string{
 				{"Host", "shop.example.org"}, {"X-B", "1"}, {"x-b", "2"}, {"Cookie", "k=v; l=w"}, {"Content-Type", "application/x-www-form-urlencoded"}, {"X-Forwarded-For", "10.0.0.1, 192.0.2.7"}, {"User-Agent", "u"},
-			}}
+			}}}
 			a, err := call(t, i, &in, "a=b")
 			if err != nil {
 				t.Fatal(err)
@@ -299,12 +301,12 @@ async def app(scope, receive, send):
 	contracted(t, "python", source, "app", []string{"FRE_CONTRACT=asgi", "FRE_CONCURRENCY=4"}, func(t *testing.T, _ language, i *instance) {
 		t.Helper()
 		head := [][2]string{{"content-type", "text/x"}}
-		in := channel.Invocation{ID: "1", Method: "POST", Path: "/%C3%BC%20b", Query: "a=%20", Headers: [][2]string{{"X-Forwarded-For", "192.0.2.7"}}}
+		in := channel.Invocation{ID: "1", Request: channel.Request{Method: "POST", Path: "/%C3%BC%20b", Query: "a=%20", Headers: [][2]string{{"X-Forwarded-For", "192.0.2.7"}}}}
 		got, err := call(t, i, &in, "body")
 		if diff := cmp.Diff(answer{201, head, "POST /ü b a=%20 ('192.0.2.7', 0) {'began': True} body"}, got); err != nil || diff != "" {
 			t.Errorf("%v\n%s", err, diff)
 		}
-		mounted := channel.Invocation{ID: "1", Method: "GET", Path: "/b%20c", Headers: [][2]string{{"X-Forwarded-Prefix", "/%61/function/f"}}}
+		mounted := channel.Invocation{ID: "1", Request: channel.Request{Method: "GET", Path: "/b%20c", Headers: [][2]string{{"X-Forwarded-Prefix", "/%61/function/f"}}}}
 		if got, err := call(t, i, &mounted, ""); err != nil || got.Body != "/a/function/f /a/function/f/b c /%61/function/f/b%20c" {
 			t.Errorf("mounted: %v, %v", got, err)
 		}
@@ -322,7 +324,7 @@ async def app(scope, receive, send):
 		in.Path = "/meet"
 		first := make(chan error, 1)
 		go func() {
-			_, err := i.Invoke(t.Context(), &channel.Invocation{ID: "2", Method: "POST", Path: "/meet"}, strings.NewReader(""))
+			_, err := i.Invoke(t.Context(), &channel.Invocation{ID: "2", Request: channel.Request{Method: "POST", Path: "/meet", Body: strings.NewReader("")}})
 			first <- err
 		}()
 		if _, err := call(t, i, &in, ""); err != nil {
@@ -331,8 +333,8 @@ async def app(scope, receive, send):
 		if err := <-first; err != nil {
 			t.Error(err)
 		}
-		in.Path = "/wait"
-		r, err := i.Invoke(t.Context(), &in, strings.NewReader(""))
+		in.Path, in.Body = "/wait", strings.NewReader("")
+		r, err := i.Invoke(t.Context(), &in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,7 +388,7 @@ def app(environ, start_response):
 	contracted(t, "python", source, "app", []string{"FRE_CONTRACT=wsgi"}, func(t *testing.T, _ language, i *instance) {
 		t.Helper()
 		head := [][2]string{{"Content-Type", "text/x"}}
-		in := channel.Invocation{ID: "1", Method: "PUT", Path: "/%C3%BC", Query: "a=b", Headers: [][2]string{{"X-B", "1"}, {"Proxy", "evil"}}}
+		in := channel.Invocation{ID: "1", Request: channel.Request{Method: "PUT", Path: "/%C3%BC", Query: "a=b", Headers: [][2]string{{"X-B", "1"}, {"Proxy", "evil"}}}}
 		for path, want := range map[string]answer{
 			"/%C3%BC":  {404, head, "PUT /ü a=b 4 1 Falsebody"},
 			"/lazy":    {200, head, "one two"},
@@ -398,9 +400,9 @@ def app(environ, start_response):
 				t.Errorf("%s: %v\n%s", path, err, diff)
 			}
 		}
-		mounted := channel.Invocation{ID: "2", Method: "GET", Path: "/mount", Query: "a=b", Headers: [][2]string{
+		mounted := channel.Invocation{ID: "2", Request: channel.Request{Method: "GET", Path: "/mount", Query: "a=b", Headers: [][2]string{
 			{"X-Forwarded-Prefix", "/%61/function/f"}, {"X-Forwarded-For", "192.0.2.7"}, {"X_Forwarded_For", "forged"}, {"X_Request_Id", "forged"},
-		}}
+		}}}
 		if got, err := call(t, i, &mounted, ""); err != nil || got.Body != "/a/function/f /%61/function/f/mount?a=b 192.0.2.7 -" {
 			t.Errorf("mounted: %v, %v", got, err)
 		}

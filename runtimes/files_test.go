@@ -53,7 +53,7 @@ func TestLargeAnswers(t *testing.T) {
 			t.Run(l.String()+" "+map[string]string{dir: "files", "/none": "no room", "": "no files"}[files], func(t *testing.T) {
 				i := l.start(t, "all.echo", "FRE_FILES="+files, fmt.Sprint("FRE_MEMORY_BYTES=", memory), "FRE_CONCURRENCY=4")
 				for _, size := range []int{64 << 10, 256 << 10, 256<<10 + 1, 1 << 20, 2 << 20, 3 << 20} {
-					r, err := i.Invoke(t.Context(), &channel.Invocation{Path: "/p"}, strings.NewReader(large[:size]))
+					r, err := i.Invoke(t.Context(), &channel.Invocation{Request: channel.Request{Path: "/p", Body: strings.NewReader(large[:size])}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -98,7 +98,7 @@ func TestFileAnswers(t *testing.T) {
 					i := l.start(t, "all."+tt.handler, strings.Fields(takes)...)
 					seen := map[*os.File]bool{}
 					for range 5 { // equal answers may share a file
-						r, err := i.Invoke(t.Context(), &channel.Invocation{}, nil)
+						r, err := i.Invoke(t.Context(), &channel.Invocation{})
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -47,20 +47,21 @@ func TestWeb(t *testing.T) {
 		want    answer
 	}{
 		{"request", channel.Invocation{
-			Method: "PUT", Path: "/a%20b", Query: "x=1", Headers: [][2]string{{"Host", "example.org"}, {"x-twice", "1"}, {"X-Twice", "2"}},
+			Request: channel.Request{Method: "PUT", Path: "/a%20b", Query: "x=1", Headers: [][2]string{{"Host", "example.org"}, {"x-twice", "1"}, {"X-Twice", "2"}}},
 		}, "body", answer{418, append(plain, [2]string{"X-Error", "<nil>"}), `["PUT","/a b","x=1","example.org",["1","2"],"body",4]` + "\n"}},
-		{"empty", channel.Invocation{Method: "GET", Path: "/"}, "", answer{200, [][2]string{}, ""}},
-		{"none", channel.Invocation{Method: "GET", Path: "/"}, "", answer{204, [][2]string{}, ""}},
-		{"html", channel.Invocation{Method: "GET", Path: "/"}, "", answer{200, typedWeb("text/html; charset=utf-8"), "<!doctype html><p>"}},
-		{"mux", channel.Invocation{Method: "GET", Path: "/items/7"}, "", answer{200, plain, "7"}},
-		{"mux", channel.Invocation{Method: "GET", Path: "//items/7"}, "", answer{307, append(typedWeb("text/html; charset=utf-8"), [2]string{"Location", "/items/7"}), "<a href=\"/items/7\">Temporary Redirect</a>.\n\n"}},
-		{"echo", channel.Invocation{Method: "POST", Path: "/"}, strings.Repeat("0123456789", 100_000), answer{200, typedWeb(byteType), strings.Repeat("0123456789", 100_000)}},
-		{"echo", channel.Invocation{Method: "POST", Path: "/%zz"}, "", answer{400, [][2]string{{"content-type", textType}}, "parse \"/%zz\": invalid URL escape \"%zz\"\n"}},
+		{"empty", channel.Invocation{Request: channel.Request{Method: "GET", Path: "/"}}, "", answer{200, [][2]string{}, ""}},
+		{"none", channel.Invocation{Request: channel.Request{Method: "GET", Path: "/"}}, "", answer{204, [][2]string{}, ""}},
+		{"html", channel.Invocation{Request: channel.Request{Method: "GET", Path: "/"}}, "", answer{200, typedWeb("text/html; charset=utf-8"), "<!doctype html><p>"}},
+		{"mux", channel.Invocation{Request: channel.Request{Method: "GET", Path: "/items/7"}}, "", answer{200, plain, "7"}},
+		{"mux", channel.Invocation{Request: channel.Request{Method: "GET", Path: "//items/7"}}, "", answer{307, append(typedWeb("text/html; charset=utf-8"), [2]string{"Location", "/items/7"}), "<a href=\"/items/7\">Temporary Redirect</a>.\n\n"}},
+		{"echo", channel.Invocation{Request: channel.Request{Method: "POST", Path: "/"}}, strings.Repeat("0123456789", 100_000), answer{200, typedWeb(byteType), strings.Repeat("0123456789", 100_000)}},
+		{"echo", channel.Invocation{Request: channel.Request{Method: "POST", Path: "/%zz"}}, "", answer{400, [][2]string{{"content-type", textType}}, "parse \"/%zz\": invalid URL escape \"%zz\"\n"}},
 	} {
 		t.Run(tt.handler+" "+tt.event.Path, func(t *testing.T) {
 			i := golang(t).start(t, "web."+tt.handler)
 			for range 2 {
-				r, err := i.Invoke(t.Context(), &tt.event, strings.NewReader(tt.body))
+				tt.event.Body = strings.NewReader(tt.body)
+				r, err := i.Invoke(t.Context(), &tt.event)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +102,7 @@ func TestWebStreams(t *testing.T) {
 	defer write.Close()
 	// The channel reads 32 KiB of a body ahead.
 	go func() { _, _ = io.WriteString(write, strings.Repeat("x", 40<<10)) }()
-	r, err := i.Invoke(t.Context(), &channel.Invocation{Method: "POST", Path: "/"}, read)
+	r, err := i.Invoke(t.Context(), &channel.Invocation{Request: channel.Request{Method: "POST", Path: "/", Body: read}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestWebCancel(t *testing.T) {
 	i := golang(t).start(t, "web.endless")
 	for range 2 {
 		finished := make(chan struct{})
-		r, err := i.Invoke(t.Context(), &channel.Invocation{Path: "/", Finished: func() { close(finished) }}, nil)
+		r, err := i.Invoke(t.Context(), &channel.Invocation{Request: channel.Request{Path: "/"}, Finished: func() { close(finished) }})
 		if err != nil {
 			t.Fatal(err)
 		}

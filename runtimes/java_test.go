@@ -112,7 +112,7 @@ func TestJavaInterrupted(t *testing.T) {
 			<-i.logs
 			cancel(cause)
 		}()
-		if _, err := i.Invoke(ctx, &channel.Invocation{Finished: func() { close(finished) }}, nil); !errors.Is(err, cause) {
+		if _, err := i.Invoke(ctx, &channel.Invocation{Finished: func() { close(finished) }}); !errors.Is(err, cause) {
 			t.Errorf("got %v, want the cause", err)
 		}
 		<-finished

@@ -55,7 +55,7 @@ func TestRubyStreamEnsures(t *testing.T) {
 		}
 		i := l.start(t, "all.endless")
 		finished := make(chan struct{})
-		r, err := i.Invoke(t.Context(), &channel.Invocation{Finished: func() { close(finished) }}, nil)
+		r, err := i.Invoke(t.Context(), &channel.Invocation{Finished: func() { close(finished) }})
 		if err != nil {
 			t.Fatal(err)
 		}

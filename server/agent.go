@@ -139,7 +139,7 @@ func (s *agentRoutes) agentEvent(path string) func(http.ResponseWriter, *http.Re
 		}
 		return gateway.Forward(w, r, gateway.Event{
 			Engine: all, Log: s.log, Function: a.ID, MaxBodyBytes: s.maxInvoke,
-			Method: r.Method, Path: path, Query: r.URL.RawQuery,
+			Request: engine.Request{Method: r.Method, Path: path, Query: r.URL.RawQuery},
 		})
 	}
 }

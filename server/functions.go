@@ -79,7 +79,7 @@ func (s *functionRoutes) invoke(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	ev := gateway.Event{
 		Engine: s.invoker, Log: s.log, Function: r.PathValue("name"), MaxBodyBytes: s.maxInvoke,
-		Method: q.Get("method"), Path: q.Get("path"), Query: q.Get("query"),
+		Request: engine.Request{Method: q.Get("method"), Path: q.Get("path"), Query: q.Get("query")},
 	}
 	if ev.Method == "" {
 		ev.Method = http.MethodPost

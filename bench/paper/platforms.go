@@ -48,12 +48,12 @@ func serveOne(ctx context.Context, conn *channel.Conn, w *web) error {
 	deadline, _ := ctx.Deadline()
 	inv := &channel.Invocation{
 		Function: w.function(), ID: "bench", Tenant: "default", DeadlineMS: deadline.UnixMilli(),
-		Method: w.event.Method, Path: "/",
+		Request: channel.Request{Method: w.event.Method, Path: "/", Body: strings.NewReader(w.event.Body)},
 	}
 	for name, value := range w.event.Headers {
 		inv.Headers = append(inv.Headers, [2]string{name, value})
 	}
-	reply, err := conn.Invoke(ctx, inv, strings.NewReader(w.event.Body))
+	reply, err := conn.Invoke(ctx, inv)
 	if err != nil {
 		return err
 	}

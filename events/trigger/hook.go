@@ -56,8 +56,9 @@ func (s *Set) Hook(ctx context.Context, function, trigger string, r *engine.Requ
 	if key != "" {
 		key = "webhook\x00" + t.Name + "\x00" + key
 	}
-	ev := &engine.Request{Method: r.Method, Path: r.Path, Query: r.Query, Headers: withoutSecrets(r.Headers), Body: bytes.NewReader(body), Length: int64(len(body))}
-	receipt, err := s.takeOn(ctx, f, ev, events.Options{Key: key, Source: "webhook/" + t.Name})
+	ev := *r
+	ev.Headers, ev.Body, ev.Length = withoutSecrets(r.Headers), bytes.NewReader(body), int64(len(body))
+	receipt, err := s.takeOn(ctx, f, &ev, events.Options{Key: key, Source: "webhook/" + t.Name})
 	if err != nil {
 		return nil, "", err
 	}

@@ -28,6 +28,7 @@ type (
 	Failure    = wire.Failure //nolint:errname // the function's failure, not an error of this package
 	Load       = wire.Load
 	Ready      = wire.Ready
+	Request    = wire.Request
 	Invocation = wire.Invocation
 	Called     = wire.Called
 )

@@ -23,9 +23,6 @@ import (
 // unread part is discarded.
 type Event struct {
 	Invocation
-	Body   io.Reader
-	Length int64 // bytes of Body, -1 while Body is still arriving
-
 	id  uint64
 	fun *function
 }
@@ -297,10 +294,7 @@ func (f *function) invoke(h wire.Header, p []byte) error {
 	if err != nil {
 		return err
 	}
-	s := &served{Event: Event{Length: int64(len(body)), id: h.ID, fun: f}, ctx: lazyContext{parent: f.ctx}}
-	if h.More() {
-		s.Length = -1
-	}
+	s := &served{Event: Event{id: h.ID, fun: f}, ctx: lazyContext{parent: f.ctx}}
 	if err := s.Parse(meta); err != nil {
 		return err
 	}
@@ -312,7 +306,10 @@ func (f *function) invoke(h wire.Header, p []byte) error {
 	}
 	s.out.Init()
 	_ = s.in.Init(body, h.More(), s, nil) // without buffers it cannot fail
-	s.Body = &s.in
+	s.Body, s.Length = &s.in, int64(len(body))
+	if h.More() {
+		s.Length = -1
+	}
 	f.mu.Lock()
 	if f.events[h.ID] != nil {
 		f.mu.Unlock()

@@ -207,7 +207,7 @@ func (m morsels) Read(p []byte) (int, error) { return m.r.Read(p[:min(len(p), 10
 func handle(ctx context.Context, ev *channel.Event) (*channel.Answer, error) {
 	if rest, ok := strings.CutPrefix(ev.Path, "/call/"); ok { // NAME/path: what another function says to that
 		name, path, _ := strings.Cut(rest, "/")
-		r, err := ev.Call(ctx, &channel.Called{Function: name, Method: ev.Method, Path: "/" + path, Query: ev.Query, Body: ev.Body})
+		r, err := ev.Call(ctx, &channel.Called{Function: name, Request: channel.Request{Method: ev.Method, Path: "/" + path, Query: ev.Query, Body: ev.Body}})
 		if refused := (*channel.Failure)(nil); errors.As(err, &refused) {
 			return &channel.Answer{Status: 502, Body: strings.NewReader(refused.Error())}, nil
 		} else if err != nil {

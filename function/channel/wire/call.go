@@ -15,16 +15,11 @@ type Caller interface {
 	Call(ctx context.Context, c *Called) (*Answer, error)
 }
 
-// Called is a function's call of another function.
+// Called is a function's call of another function. Body is valid until the call is over. If Body
+// is an io.Closer, it may be closed before.
 type Called struct {
 	Function string // as the calling function writes it
-	Method   string
-	Path     string // begins with a slash
-	Query    string // raw
-	Headers  [][2]string
-
-	Body   io.Reader // nil for none; valid until the call is over. If it is an io.Closer, it may be closed before
-	Length int64     // bytes of Body, -1 while Body is still arriving
+	Request
 }
 
 // CallMeta is the JSON of CALL and CALLFILE.

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 )
 
@@ -93,27 +94,37 @@ type Ready struct {
 	Unforkable string `json:"unforkable"` // why a fork server makes no children; "" if it does
 }
 
+// Request is an event as its sender describes it: gateway, engine, channel and function carry this
+// one type.
+type Request struct {
+	Method  string      `json:"method"`
+	Path    string      `json:"path"`  // begins with a slash
+	Query   string      `json:"query"` // raw
+	Headers [][2]string `json:"headers"`
+
+	// Upgrade, unless "", lists the protocols that the event asks to change to (RFC 9110 section
+	// 7.8). Body (still unread) and the answer's body are then the two directions of a tunnel that
+	// follows the function's 101: The engine reads no byte of Body ahead and sends no deadline. A
+	// function without Ready.Upgrades gets the event with neither Upgrade nor body. A function's
+	// call has no Upgrade.
+	Upgrade string `json:"upgrade,omitempty"`
+
+	// Socket says that the function may write the rest of a long answer to the client's socket:
+	// see Reply.Lend. Only trusted functions get it. A function's call has no Socket.
+	Socket bool `json:"socket,omitempty"`
+
+	Body   io.Reader `json:"-"` // nil for none
+	Length int64     `json:"-"` // bytes of Body, -1 if unknown, or while Body is still arriving
+}
+
 // Invocation is one event on its way to a function: the metadata of INVOKE. The function sees
 // U+FFFD in place of bytes that are not UTF-8.
 type Invocation struct {
-	Function   string      `json:"function"`
-	ID         string      `json:"id"` // public name, as in the X-Fre-Id header
-	Tenant     string      `json:"tenant"`
-	DeadlineMS int64       `json:"deadline_ms"` // Unix milliseconds
-	Method     string      `json:"method"`
-	Path       string      `json:"path"`
-	Query      string      `json:"query"` // raw
-	Headers    [][2]string `json:"headers"`
-
-	// Upgrade, unless "", lists the protocols that the event asks to change to (RFC 9110 section
-	// 7.8). Its body is then the stream that follows the function's 101: The engine reads no byte
-	// of the body ahead and sends no deadline. A function without Ready.Upgrades gets the
-	// event with neither Upgrade nor body.
-	Upgrade string `json:"upgrade,omitempty"`
-
-	// Socket allows the function to write the rest of a long answer to its client's socket: see
-	// Reply.Lend. Only trusted functions get it.
-	Socket bool `json:"socket,omitempty"`
+	Function   string `json:"function"`
+	ID         string `json:"id"` // public name, as in the X-Fre-Id header
+	Tenant     string `json:"tenant"`
+	DeadlineMS int64  `json:"deadline_ms"` // Unix milliseconds
+	Request
 
 	// Caller, if set, takes the calls that the function makes while it handles the event.
 	Caller Caller `json:"-"`

@@ -17,10 +17,7 @@ func (m *Invocation) Append(b []byte) []byte {
 	b = appendString(append(b, `,"id":`...), m.ID)
 	b = appendString(append(b, `,"tenant":`...), m.Tenant)
 	b = strconv.AppendInt(append(b, `,"deadline_ms":`...), m.DeadlineMS, 10)
-	b = appendString(append(b, `,"method":`...), m.Method)
-	b = appendString(append(b, `,"path":`...), m.Path)
-	b = appendString(append(b, `,"query":`...), m.Query)
-	b = appendHeaders(append(b, `,"headers":`...), m.Headers)
+	b = appendHeaders(m.Request.append(b), m.Headers)
 	if m.Upgrade != "" {
 		b = appendString(append(b, `,"upgrade":`...), m.Upgrade)
 	}
@@ -30,14 +27,19 @@ func (m *Invocation) Append(b []byte) []byte {
 	return append(b, '}')
 }
 
+// append appends the fields that INVOKE and CALL share, up to the name "headers".
+func (r *Request) append(b []byte) []byte {
+	b = appendString(append(b, `,"method":`...), r.Method)
+	b = appendString(append(b, `,"path":`...), r.Path)
+	b = appendString(append(b, `,"query":`...), r.Query)
+	return append(b, `,"headers":`...)
+}
+
 // Append appends the metadata of CALL.
 func (m *CallMeta) Append(b []byte) []byte {
 	b = strconv.AppendUint(append(b, `{"of":`...), m.Of, 10)
 	b = appendString(append(b, `,"function":`...), m.Function)
-	b = appendString(append(b, `,"method":`...), m.Method)
-	b = appendString(append(b, `,"path":`...), m.Path)
-	b = appendString(append(b, `,"query":`...), m.Query)
-	b = append(b, `,"headers":`...)
+	b = m.Request.append(b)
 	if m.Headers == nil {
 		return append(b, `[]}`...)
 	}
@@ -49,13 +51,7 @@ func (m *CallMeta) Parse(p []byte) error {
 	if len(p) <= MaxMeta {
 		in := cursor{rest: string(p)}
 		of := in.after(`{"of":`).number()
-		got := Called{
-			Function: in.after(`,"function":`).text(),
-			Method:   in.after(`,"method":`).text(),
-			Path:     in.after(`,"path":`).text(),
-			Query:    in.after(`,"query":`).text(),
-			Headers:  in.after(`,"headers":`).pairs(),
-		}
+		got := Called{Function: in.after(`,"function":`).text(), Request: in.request()}
 		if in.ended() {
 			m.Of, m.Called = uint64(of), got
 			return nil
@@ -73,7 +69,7 @@ func (m *CallMeta) Parse(p []byte) error {
 		return err
 	}
 	m.Of = slow.Of
-	m.Called = Called{Function: slow.Function, Method: slow.Method, Path: slow.Path, Query: slow.Query}
+	m.Called = Called{Function: slow.Function, Request: Request{Method: slow.Method, Path: slow.Path, Query: slow.Query}}
 	for _, h := range slow.Headers {
 		if len(h) != 2 {
 			return badHeader(h)
@@ -215,12 +211,9 @@ func (m *Invocation) parseUsual(p string) bool {
 		ID:         in.after(`,"id":`).text(),
 		Tenant:     in.after(`,"tenant":`).text(),
 		DeadlineMS: in.after(`,"deadline_ms":`).number(),
-		Method:     in.after(`,"method":`).text(),
-		Path:       in.after(`,"path":`).text(),
-		Query:      in.after(`,"query":`).text(),
-		Headers:    in.after(`,"headers":`).pairs(),
-		Socket:     in.has(`,"socket":true`),
+		Request:    in.request(),
 	}
+	got.Socket = in.has(`,"socket":true`)
 	if !in.ended() {
 		return false
 	}
@@ -345,6 +338,19 @@ func (c *cursor) number() int64 {
 	}
 	c.rest = c.rest[i:]
 	return n
+}
+
+// request reads the fields that INVOKE and CALL share.
+func (c *cursor) request() Request {
+	r := Request{
+		Method: c.after(`,"method":`).text(),
+		Path:   c.after(`,"path":`).text(),
+		Query:  c.after(`,"query":`).text(),
+	}
+	if !c.after(`,"headers":`).has("null") {
+		r.Headers = c.pairs()
+	}
+	return r
 }
 
 func (c *cursor) pairs() [][2]string {

@@ -19,9 +19,9 @@ var hard = []string{
 func TestAppendMatches(t *testing.T) {
 	for _, s := range hard {
 		for _, headers := range [][][2]string{nil, {}, {{s, s}}, {{"a", s}, {s, "b"}, {"", ""}}} {
-			checkInvocation(t, &Invocation{Function: s, ID: s, Tenant: s, DeadlineMS: 1 << 62, Method: s, Path: s, Query: s, Headers: headers, Upgrade: s})
-			checkInvocation(t, &Invocation{Function: "f", DeadlineMS: -1, Headers: headers})
-			checkInvocation(t, &Invocation{Function: "f", Headers: headers, Socket: true})
+			checkInvocation(t, &Invocation{Function: s, ID: s, Tenant: s, DeadlineMS: 1 << 62, Request: Request{Method: s, Path: s, Query: s, Headers: headers, Upgrade: s}})
+			checkInvocation(t, &Invocation{Function: "f", DeadlineMS: -1, Request: Request{Headers: headers}})
+			checkInvocation(t, &Invocation{Function: "f", Request: Request{Headers: headers, Socket: true}})
 			checkResponse(t, -200, headers)
 		}
 	}
@@ -33,7 +33,7 @@ func FuzzAppend(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string, n int64) {
 		headers := [][2]string{{a, b}, {b, a}}
-		checkInvocation(t, &Invocation{Function: a, ID: b, Tenant: a, DeadlineMS: n, Method: b, Path: a, Query: b, Headers: headers, Upgrade: a, Socket: n%2 == 0})
+		checkInvocation(t, &Invocation{Function: a, ID: b, Tenant: a, DeadlineMS: n, Request: Request{Method: b, Path: a, Query: b, Headers: headers, Upgrade: a, Socket: n%2 == 0}})
 		checkResponse(t, int(n), headers)
 	})
 }
@@ -115,15 +115,15 @@ func checkParse(t *testing.T, p []byte) {
 // much as the rest of a small event.
 func TestUsual(t *testing.T) {
 	m := Invocation{
-		Function: "f", ID: "1a2087968d700002", Tenant: "default", DeadlineMS: 1795438535474, Method: "GET", Path: "/100", Query: "a=1&b=<2>",
-		Headers: [][2]string{
-			{"Host", "127.0.0.1:8080"},
-			{"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`},
-			{"If-None-Match", `"etag", W/"weak\\"`},
-			{"Tab", "\t"},
-			{"Title", "höhe \U0001f600"},
-			{"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
-		},
+		Function: "f", ID: "1a2087968d700002", Tenant: "default", DeadlineMS: 1795438535474, Request: Request{Method: "GET", Path: "/100", Query: "a=1&b=<2>",
+			Headers: [][2]string{
+				{"Host", "127.0.0.1:8080"},
+				{"Forwarded", `for=127.0.0.1;host="127.0.0.1:8080";proto=http`},
+				{"If-None-Match", `"etag", W/"weak\\"`},
+				{"Tab", "\t"},
+				{"Title", "höhe \U0001f600"},
+				{"X-Request-Id", "57a3dc748bbd3dc8d4e6a3511b497220"},
+			}},
 	}
 	var got Invocation
 	if !got.parseUsual(string(m.Append(nil))) {

@@ -285,7 +285,9 @@ type answer struct {
 
 func (f *function) get(t *testing.T, in *channel.Invocation, body io.Reader) (answer, error) {
 	t.Helper()
-	r, err := f.Invoke(t.Context(), in, body)
+	sent := *in
+	sent.Body = body
+	r, err := f.Invoke(t.Context(), &sent)
 	if err != nil {
 		return answer{}, err
 	}
@@ -311,21 +313,24 @@ func TestRequests(t *testing.T) {
 			want  answer
 		}{
 			{channel.Invocation{
-				Method: "PUT", Path: "/a%20b/%C3%BC", Query: "x=1&&y", ID: "id-1",
-				Headers: [][2]string{{"Host", "example.org:80"}, {"x-many", "a"}, {"X-Many", "b"}, {"connection", "close"}, {"X-Fre-Id", "forged"}, {"bad name", "x"}, {"x-many", "c\r\nX-Many: d"}},
+				ID: "id-1",
+				Request: channel.Request{
+					Method: "PUT", Path: "/a%20b/%C3%BC", Query: "x=1&&y",
+					Headers: [][2]string{{"Host", "example.org:80"}, {"x-many", "a"}, {"X-Many", "b"}, {"connection", "close"}, {"X-Fre-Id", "forged"}, {"bad name", "x"}, {"x-many", "c\r\nX-Many: d"}},
+				},
 			}, "body", answer{202, all, `PUT /a%20b/%C3%BC?x=1&&y example.org:80 ["a" "b"] 4 [] id-1 body <nil>`}},
-			{channel.Invocation{Method: "GET", Path: "/"}, "", answer{202, all, `GET / localhost [] 0 []   <nil>`}},
-			{channel.Invocation{Method: "POST", Path: "/", Headers: [][2]string{{"Transfer-Encoding", "chunked"}}}, "", answer{202, all, `POST / localhost [] 0 []   <nil>`}},
-			{channel.Invocation{Method: "HEAD", Path: "/none"}, "", answer{204, [][2]string{}, ""}},
-			{channel.Invocation{Method: "HEAD", Path: "/"}, "", answer{202, all, ""}},
-			{channel.Invocation{Method: "GET", Path: "/hints"}, "", answer{200, text, "hinted"}},
-			{channel.Invocation{Method: "GET", Path: "/close"}, "", answer{200, text, "closed"}},
-			{channel.Invocation{Method: "POST", Path: "/echo"}, big, answer{200, text, big}},
-			{channel.Invocation{Method: "POST", Path: "/echo", Headers: [][2]string{{"Content-Length", "1000000"}}}, big, answer{200, text, big}},
-			{channel.Invocation{Method: "GET", Path: "/raw/old"}, "", answer{200, [][2]string{{"A", "b"}}, "abc"}},
-			{channel.Invocation{Method: "GET", Path: "/raw/trailers"}, "", answer{200, [][2]string{}, "abc"}},
-			{channel.Invocation{Method: "GET", Path: "/a b"}, "", answer{400, [][2]string{{"content-type", text[0][1]}}, "\"GET /a b\" cannot be the target of a request\n"}},
-			{channel.Invocation{Method: "GET", Path: "/", Query: "\r\nX: y"}, "", answer{400, [][2]string{{"content-type", text[0][1]}}, "\"GET /?\\r\\nX: y\" cannot be the target of a request\n"}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/"}}, "", answer{202, all, `GET / localhost [] 0 []   <nil>`}},
+			{channel.Invocation{Request: channel.Request{Method: "POST", Path: "/", Headers: [][2]string{{"Transfer-Encoding", "chunked"}}}}, "", answer{202, all, `POST / localhost [] 0 []   <nil>`}},
+			{channel.Invocation{Request: channel.Request{Method: "HEAD", Path: "/none"}}, "", answer{204, [][2]string{}, ""}},
+			{channel.Invocation{Request: channel.Request{Method: "HEAD", Path: "/"}}, "", answer{202, all, ""}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/hints"}}, "", answer{200, text, "hinted"}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/close"}}, "", answer{200, text, "closed"}},
+			{channel.Invocation{Request: channel.Request{Method: "POST", Path: "/echo"}}, big, answer{200, text, big}},
+			{channel.Invocation{Request: channel.Request{Method: "POST", Path: "/echo", Headers: [][2]string{{"Content-Length", "1000000"}}}}, big, answer{200, text, big}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/raw/old"}}, "", answer{200, [][2]string{{"A", "b"}}, "abc"}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/raw/trailers"}}, "", answer{200, [][2]string{}, "abc"}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/a b"}}, "", answer{400, [][2]string{{"content-type", text[0][1]}}, "\"GET /a b\" cannot be the target of a request\n"}},
+			{channel.Invocation{Request: channel.Request{Method: "GET", Path: "/", Query: "\r\nX: y"}}, "", answer{400, [][2]string{{"content-type", text[0][1]}}, "\"GET /?\\r\\nX: y\" cannot be the target of a request\n"}},
 		} {
 			for range 2 {
 				got, err := f.get(t, &tt.event, strings.NewReader(tt.body))
@@ -344,7 +349,7 @@ func TestBadAnswers(t *testing.T) {
 		"/raw/switch": "switched protocols", "/raw/garbage": "malformed HTTP", "/raw/status": "status 999", "/raw/headers": "300 headers, at most 256",
 		"/raw/hang%20up": "EOF", "/raw/short": "unexpected EOF", "/breaks": "unexpected EOF",
 	} {
-		got, err := f.get(t, &channel.Invocation{Method: "GET", Path: path}, nil)
+		got, err := f.get(t, &channel.Invocation{Request: channel.Request{Method: "GET", Path: path}}, nil)
 		var failure *channel.Failure
 		if !errors.As(err, &failure) || failure.Type != "ServerError" || !strings.Contains(failure.Message, want) {
 			t.Errorf("%s: %+v, %v, want %s", path, got, err, want)
@@ -361,7 +366,7 @@ func TestStreams(t *testing.T) {
 	read, write := io.Pipe()
 	defer write.Close()
 	go func() { _, _ = io.WriteString(write, "x") }()
-	r, err := f.Invoke(t.Context(), &channel.Invocation{Method: "POST", Path: "/echo", Flows: true}, read)
+	r, err := f.Invoke(t.Context(), &channel.Invocation{Request: channel.Request{Method: "POST", Path: "/echo", Body: read}, Flows: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,11 +389,12 @@ func TestStreams(t *testing.T) {
 // side ends.
 func TestUpgrade(t *testing.T) {
 	f := startServer(t, "binds")
-	shout := channel.Invocation{Method: "GET", Path: "/shout", Upgrade: "shout", Headers: [][2]string{{"X-A", "b"}}}
+	shout := channel.Invocation{Request: channel.Request{Method: "GET", Path: "/shout", Upgrade: "shout", Headers: [][2]string{{"X-A", "b"}}}}
 	for _, end := range []string{"client", "event"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		read, write := io.Pipe()
-		r, err := f.Invoke(ctx, &shout, read)
+		shout.Body = read
+		r, err := f.Invoke(ctx, &shout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -444,7 +450,7 @@ func TestCancel(t *testing.T) {
 		finished := make(chan struct{})
 		done := make(chan error, 1)
 		go func() {
-			r, err := f.Invoke(ctx, &channel.Invocation{Method: "GET", Path: path, Finished: func() { close(finished) }}, nil)
+			r, err := f.Invoke(ctx, &channel.Invocation{Request: channel.Request{Method: "GET", Path: path}, Finished: func() { close(finished) }})
 			if err == nil {
 				_, err = io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20))
 				_ = r.Body.Close()
@@ -462,7 +468,7 @@ func TestCancel(t *testing.T) {
 		f.stdout.wait(t, "gone")
 		cancel()
 	}
-	if got, err := f.get(t, &channel.Invocation{Method: "GET", Path: "/none"}, nil); err != nil || got.Status != 204 {
+	if got, err := f.get(t, &channel.Invocation{Request: channel.Request{Method: "GET", Path: "/none"}}, nil); err != nil || got.Status != 204 {
 		t.Errorf("after that: %+v, %v", got, err)
 	}
 }
@@ -474,7 +480,7 @@ func TestConcurrent(t *testing.T) {
 	for n := range 64 {
 		wg.Go(func() {
 			want := strings.Repeat(fmt.Sprint(n), 5000)
-			got, err := f.get(t, &channel.Invocation{Method: "POST", Path: "/echo"}, strings.NewReader(want))
+			got, err := f.get(t, &channel.Invocation{Request: channel.Request{Method: "POST", Path: "/echo"}}, strings.NewReader(want))
 			if err != nil || got.Body != want {
 				t.Errorf("%d: %d bytes, %v", n, len(got.Body), err)
 			}
@@ -505,7 +511,7 @@ func TestServerFails(t *testing.T) {
 		}
 	}
 	f := startServer(t, "binds")
-	_, err := f.get(t, &channel.Invocation{Method: "GET", Path: "/dies"}, nil)
+	_, err := f.get(t, &channel.Invocation{Request: channel.Request{Method: "GET", Path: "/dies"}}, nil)
 	var failure *channel.Failure
 	if !errors.As(err, &failure) || failure.Message != "the server ended with exit status 5" || failure.Stack != "out of luck\n" {
 		t.Errorf("got %+v, %v", failure, err)

@@ -32,7 +32,7 @@ func testAgent(t *testing.T) *agent {
 
 // askAgent lets an agent answer an event.
 func askAgent(ctx context.Context, a *agent, method, path, query, body string) (status int, answer string, err error) {
-	e := &channel.Event{Invocation: channel.Invocation{Method: method, Path: path, Query: query}, Body: strings.NewReader(body)}
+	e := &channel.Event{Invocation: channel.Invocation{Request: channel.Request{Method: method, Path: path, Query: query, Body: strings.NewReader(body)}}}
 	got, err := a.handle(ctx, e)
 	if err != nil {
 		return 0, "", err
@@ -203,7 +203,7 @@ func TestAgentKills(t *testing.T) {
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
-	got1, err := a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: strings.NewReader(`{"shell":"sleep 600 & echo $! > client; echo ready; wait"}`)})
+	got1, err := a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Request: channel.Request{Method: "POST", Path: "/exec", Body: strings.NewReader(`{"shell":"sleep 600 & echo $! > client; echo ready; wait"}`)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestAgentKills(t *testing.T) {
 func TestAgentStreams(t *testing.T) {
 	a := testAgent(t)
 	r, w := io.Pipe()
-	got, err := a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: io.MultiReader(strings.NewReader(`{"args":["cat"]}`+"\n"), r)})
+	got, err := a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Request: channel.Request{Method: "POST", Path: "/exec", Body: io.MultiReader(strings.NewReader(`{"args":["cat"]}`+"\n"), r)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestAgentStreams(t *testing.T) {
 	// A truncated input is no end of file: the engine cancels its event.
 	r, w = io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
-	got, err = a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: io.MultiReader(strings.NewReader(`{"shell":"cat; echo whole"}`+"\n"), r)})
+	got, err = a.handle(ctx, &channel.Event{Invocation: channel.Invocation{Request: channel.Request{Method: "POST", Path: "/exec", Body: io.MultiReader(strings.NewReader(`{"shell":"cat; echo whole"}`+"\n"), r)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestAgentStreams(t *testing.T) {
 		t.Errorf("after an input that broke off: %q", out)
 	}
 
-	got, err = a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Method: "POST", Path: "/exec"}, Body: strings.NewReader(`{"shell":"exec cat /dev/zero"}`)})
+	got, err = a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Request: channel.Request{Method: "POST", Path: "/exec", Body: strings.NewReader(`{"shell":"exec cat /dev/zero"}`)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestAgentFiles(t *testing.T) {
 
 	// A truncated body leaves the old file in place.
 	broken := io.MultiReader(strings.NewReader("half"), failing{})
-	if got, _ := a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Method: "PUT", Path: "/files", Query: "path=file"}, Body: broken}); got.Status != 500 {
+	if got, _ := a.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{Request: channel.Request{Method: "PUT", Path: "/files", Query: "path=file", Body: broken}}}); got.Status != 500 {
 		t.Errorf("a body that breaks off: %d", got.Status)
 	}
 	if text, err := os.ReadFile(filepath.Join(a.home, "file")); string(text) != "x" {

@@ -124,8 +124,11 @@ func TestRuntimeAPI(t *testing.T) {
 	plain := [][2]string{{"content-type", "application/json"}}
 	big := `"` + strings.Repeat("0123456789", 200_000) + `"`
 	in := channel.Invocation{
-		Function: "f", ID: "id-1", Method: "POST", Path: "/", DeadlineMS: 4102444800000, // in 2100
-		Headers: [][2]string{{"X-Amzn-Trace-Id", "Root=1"}, {"X-Amz-Client-Context", base64.StdEncoding.EncodeToString([]byte(`{"custom":1}`))}},
+		Function: "f", ID: "id-1", DeadlineMS: 4102444800000, // in 2100
+		Request: channel.Request{
+			Method: "POST", Path: "/",
+			Headers: [][2]string{{"X-Amzn-Trace-Id", "Root=1"}, {"X-Amz-Client-Context", base64.StdEncoding.EncodeToString([]byte(`{"custom":1}`))}},
+		},
 	}
 	for _, tt := range []struct {
 		body string
@@ -172,13 +175,13 @@ func TestRuntimeAPIHTTP(t *testing.T) {
 		{"answer", answer{201, [][2]string{{"x-n", "7"}, {"set-cookie", "a=b"}, {"content-type", "text/plain; charset=utf-8"}}, "\xff"}},
 		{"prelude", answer{418, [][2]string{{"content-type", "text/x"}, {"x-a", "b"}, {"set-cookie", "c=d"}}, "tea"}},
 	} {
-		got, err := f.get(t, &channel.Invocation{ID: "1", Method: "POST", Path: "/", Headers: [][2]string{{"Content-Type", "text/plain"}}}, strings.NewReader(tt.body))
+		got, err := f.get(t, &channel.Invocation{ID: "1", Request: channel.Request{Method: "POST", Path: "/", Headers: [][2]string{{"Content-Type", "text/plain"}}}}, strings.NewReader(tt.body))
 		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", tt.body, err, diff)
 		}
 	}
 	var failed *channel.Failure
-	if _, err := f.get(t, &channel.Invocation{ID: "1", Method: "POST", Path: "/"}, strings.NewReader("odd")); !errors.As(err, &failed) || failed.Type != "InvalidResponse" {
+	if _, err := f.get(t, &channel.Invocation{ID: "1", Request: channel.Request{Method: "POST", Path: "/"}}, strings.NewReader("odd")); !errors.As(err, &failed) || failed.Type != "InvalidResponse" {
 		t.Errorf("an answer with the status 99: %v", err)
 	}
 }
@@ -250,7 +253,7 @@ func TestCGI(t *testing.T) {
 	if r, err := f.Ready(t.Context()); err != nil || r.Concurrency != 8 || r.Runtime != "cgi" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	in := channel.Invocation{Function: "f", ID: "1", Method: "POST", Path: "/a%20b", Headers: [][2]string{
+	in := channel.Invocation{Function: "f", ID: "1", Request: channel.Request{Method: "POST", Path: "/a%20b", Headers: [][2]string{
 		{"Host", "example.org:81"},
 		{"Content-Type", "text/y"},
 		{"X-B", "2"},
@@ -260,7 +263,7 @@ func TestCGI(t *testing.T) {
 		{"X-Forwarded-Prefix", "/%61/function/f"},
 		{"X_B", "forged"},
 		{"X.B", "forged"},
-	}}
+	}}}
 	head := [][2]string{{"Content-type", "text/x"}, {"X-A", "1"}}
 	for _, size := range []int{3, 1_000_000} {
 		want := answer{201, head, fmt.Sprintf("REQUEST_METHOD=POST PATH_INFO=/a b CONTENT_LENGTH=%d CONTENT_TYPE=text/y HTTP_X_B=2, 3 HTTP_PROXY= SERVER_NAME=example.org SERVER_PORT=81 REMOTE_ADDR=192.0.2.7 SCRIPT_NAME=/a/function/f REQUEST_URI=/%%61/function/f/a%%20b %d", size, size)}
@@ -289,8 +292,8 @@ func TestCGI(t *testing.T) {
 			t.Errorf("%s: %v, %q", query, failed, failed.Stack)
 		}
 	}
-	in.Query = "endless"
-	r, err := f.Invoke(t.Context(), &in, strings.NewReader(""))
+	in.Query, in.Body = "endless", strings.NewReader("")
+	r, err := f.Invoke(t.Context(), &in)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func startAPI(t *testing.T) (api *runtimeAPI, address string) {
 func event(ctx context.Context, api *runtimeAPI, id, body string) <-chan answered {
 	done := make(chan answered, 1)
 	go func() {
-		a, err := api.handle(ctx, &channel.Event{Invocation: channel.Invocation{ID: id}, Body: strings.NewReader(body), Length: int64(len(body))})
+		a, err := api.handle(ctx, &channel.Event{Invocation: channel.Invocation{ID: id, Request: channel.Request{Body: strings.NewReader(body), Length: int64(len(body))}}})
 		done <- answered{a, err}
 	}()
 	return done
@@ -146,7 +146,7 @@ func TestLargeEvents(t *testing.T) {
 	for _, length := range []int64{1 << 20, -1} {
 		done := make(chan answered, 1)
 		go func() {
-			a, err := api.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{ID: "big"}, Body: strings.NewReader(text), Length: length})
+			a, err := api.handle(t.Context(), &channel.Event{Invocation: channel.Invocation{ID: "big", Request: channel.Request{Body: strings.NewReader(text), Length: length}}})
 			done <- answered{a, err}
 		}()
 		c.send(askNext)
