@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -589,14 +590,14 @@ func TestForward(t *testing.T) {
 		t.Errorf("a body that is not forwarded: %v", err)
 	}
 	for _, fault := range []error{
-		&engine.FunctionError{Type: "E", Message: "m"}, &engine.CrashError{Reason: "died"}, engine.ErrTimeout, &engine.QuotaError{Tenant: "default", What: "memory", Limit: 1}, errors.New("other"),
+		&engine.FunctionError{Type: "E", Message: "m"}, &engine.CrashError{Reason: "died"}, engine.ErrTimeout, &live.QuotaError{Tenant: "default", What: "memory", Limit: 1}, errors.New("other"),
 		&engine.StepError{Failure: failure.Overloaded, Err: engine.ErrOverloaded}, &engine.LoopError{Chain: "a → a", Why: "no end"},
 	} {
 		b.e.set(func() {
 			b.e.handle = func(context.Context, *engine.Request, []byte) (*engine.Response, error) { return nil, fault }
 		})
 		_, err := call("x")
-		var quota *engine.QuotaError
+		var quota *live.QuotaError
 		switch want := fault.Error(); {
 		case err == nil:
 			t.Errorf("%v: no error", fault)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 )
 
@@ -131,7 +132,7 @@ func kindOf(err error) *fault {
 	var function *engine.FunctionError
 	var crash *engine.CrashError
 	var unknown *engine.UnknownError
-	var quota *engine.QuotaError
+	var quota *live.QuotaError
 	var step *engine.StepError
 	var loop *engine.LoopError
 	switch {
@@ -170,7 +171,7 @@ func (f *fault) cause(node string) error {
 	case f == nil:
 		return fmt.Errorf("node %s has failed", node)
 	case f.Kind == "quota":
-		return &engine.QuotaError{Tenant: f.Tenant, What: f.Message, Limit: f.Limit}
+		return &live.QuotaError{Tenant: f.Tenant, What: f.Message, Limit: f.Limit}
 	case f.Kind == "step":
 		return &engine.StepError{Failure: failure.Code(f.Type), Err: errors.New(f.Message)}
 	case f.Kind == "loop":
@@ -189,6 +190,6 @@ func (f *fault) cause(node string) error {
 
 // busy reports whether the engine has refused to begin, so a peer may be asked.
 func busy(err error) bool {
-	var quota *engine.QuotaError
+	var quota *live.QuotaError
 	return errors.Is(err, engine.ErrOverloaded) || errors.Is(err, engine.ErrEngineOverloaded) || errors.Is(err, engine.ErrDegraded) || errors.As(err, &quota)
 }

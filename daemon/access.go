@@ -15,6 +15,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/httpserver"
@@ -147,10 +148,10 @@ func (s *Access) open(state string, log *slog.Logger) (*access.Access, error) {
 }
 
 // quotasOf adapts access to the engine's question for quotas.
-func quotasOf(a *access.Access) func(string) engine.Quotas {
-	return func(tenant string) engine.Quotas {
+func quotasOf(a *access.Access) func(string) live.Quotas {
+	return func(tenant string) live.Quotas {
 		q := a.Quotas(tenant)
-		return engine.Quotas{
+		return live.Quotas{
 			Instances: q.Instances, MemoryBytes: q.MemoryBytes, CPUMillis: q.CPUMillis, Images: q.Images, ImageBytes: q.ImageBytes, WorkBytes: q.WorkBytes,
 			Builds: q.Builds,
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
@@ -43,7 +45,7 @@ type Config struct {
 	Debian                       []debian.Source // nil: the host's
 	Require                      []string        // ids of checks that must be OK
 	Interpreters                 engine.InterpreterConfig
-	Work                         engine.WorkConfig
+	Work                         live.WorkConfig
 	AllowHostNetwork             bool
 	LendConnections              []string
 	InsecureRegistries           []string // hosts, with their port
@@ -51,7 +53,7 @@ type Config struct {
 	Registry                     *Registry // nil: no registry is served
 	ImageLimits                  oci.Limits
 	Egress                       egress.Config
-	GC                           engine.GCConfig
+	GC                           build.GCConfig
 	BufferBytes, ConnectionBytes int64
 	BufferLock, BufferHuge       bool
 	MaxConnections, MaxPerClient int

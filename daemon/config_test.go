@@ -16,6 +16,8 @@ import (
 
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image/debian"
 	"github.com/fre-engine/fre/image/oci"
@@ -142,7 +144,7 @@ func TestReadConfig(t *testing.T) {
 			if cfg.Packages.Pip.Index == "" || cfg.Packages.CACerts == "" || cfg.Packages.Proxy.None == "" {
 				t.Errorf("settings not read: %+v", cfg.Packages)
 			}
-			gc := engine.GCConfig{Interval: 6 * time.Hour, Policy: engine.GCPolicy{
+			gc := build.GCConfig{Interval: 6 * time.Hour, Policy: build.GCPolicy{
 				Nameless: true, Unused: 720 * time.Hour, PerName: 5, MaxBytes: 50 << 30, Keep: []string{"base/*", "shop", "api:v*"},
 			}}
 			if diff := cmp.Diff(gc, cfg.GC); diff != "" {
@@ -159,7 +161,7 @@ func TestReadConfig(t *testing.T) {
 			if diff := cmp.Diff(queue, cfg.Queue); diff != "" || cfg.Concurrency != 512 {
 				t.Errorf("%d at once, queues:\n%s", cfg.Concurrency, diff)
 			}
-			if diff := cmp.Diff(engine.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
+			if diff := cmp.Diff(live.WorkConfig{Limit: 1 << 30, Tenants: map[string]int64{"reports": 20 << 30}}, cfg.Work); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
@@ -199,7 +200,7 @@ func (t *Agents) image(ctx context.Context, o *AgentOptions) (*store.Image, erro
 // KindTools name no tenant, yet may hold a tenant's files: agents' own images do.
 func agentMayHave(img *store.Image, tenant string) bool {
 	cfg, err := image.ConfigOf(img)
-	of := ImageTenant(img)
+	of := build.ImageTenant(img)
 	return err == nil && cfg.Labels[image.LabelKind] != image.KindTools && (of == "" || of == tenant)
 }
 
@@ -226,14 +227,14 @@ func (t *Agents) enter(o *AgentOptions, img, snapshot *store.Image) (*agent, err
 		}
 	}
 	if count >= agentsOfTenant {
-		return nil, &QuotaError{Tenant: o.Tenant, What: "agents' sandboxes", Limit: agentsOfTenant}
+		return nil, &live.QuotaError{Tenant: o.Tenant, What: "agents' sandboxes", Limit: agentsOfTenant}
 	}
 	if most := t.e.tenants.Quotas(o.Tenant).WorkBytes; most > 0 {
 		if o.WorkBytes == 0 { // a quarter, so that several sandboxes fit
 			a.shown.WorkBytes = max(most/4, volume.MinBytes)
 		}
 		if taken+a.shown.WorkBytes > most {
-			return nil, &QuotaError{Tenant: o.Tenant, What: "bytes in /work of agents' sandboxes", Limit: most}
+			return nil, &live.QuotaError{Tenant: o.Tenant, What: "bytes in /work of agents' sandboxes", Limit: most}
 		}
 	}
 	if snapshot != nil && a.shown.WorkBytes > 0 && snapshot.Size > a.shown.WorkBytes { // the file system enforces no quota on restore

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -156,9 +157,9 @@ func (r *rig) builds(what string, running, waiting int64) {
 // run in order of arrival. Builds of another tenant do not wait.
 func TestBuildsQuota(t *testing.T) {
 	for name, c := range map[string]struct {
-		q    Quotas
+		q    live.Quotas
 		most int
-	}{"of the quota": {Quotas{Builds: 2}, 2}, "by default": {Quotas{}, build.DefaultBuilds}} {
+	}{"of the quota": {live.Quotas{Builds: 2}, 2}, "by default": {live.Quotas{}, build.DefaultBuilds}} {
 		t.Run(name, func(t *testing.T) {
 			r, now := quotaRig(t, c.q)
 			g := r.gated()
@@ -202,13 +203,13 @@ func TestBuildsQuota(t *testing.T) {
 			g.let("wait0")
 			enters("wait1")
 			r.builds("one waits", int64(c.most), 1)
-			now.Store(&Quotas{Builds: 1})
+			now.Store(&live.Quotas{Builds: 1})
 			g.let("run0")
 			if err := <-all[0].ended; err != nil {
 				t.Error(err)
 			}
 			r.builds("the quota was lowered", int64(c.most)-1, 1)
-			now.Store(&Quotas{Builds: 100})
+			now.Store(&live.Quotas{Builds: 100})
 			begin("acme", "late") // first to see the new quota; wait1 waited before
 			ids := []string{<-g.entered, <-g.entered}
 			slices.Sort(ids)
@@ -235,7 +236,7 @@ func TestBuildsQuota(t *testing.T) {
 // TestBuildsWaiting: the number of waiting builds is limited. The engine refuses the next build at
 // once and leaves nothing behind.
 func TestBuildsWaiting(t *testing.T) {
-	r, _ := quotaRig(t, Quotas{Builds: 1})
+	r, _ := quotaRig(t, live.Quotas{Builds: 1})
 	g := r.gated()
 	all := []*built{r.build(t.Context(), "acme", "first")}
 	<-g.entered
@@ -245,8 +246,8 @@ func TestBuildsWaiting(t *testing.T) {
 		all = append(all, b)
 	}
 	for range 3 {
-		var full *QuotaError
-		if err := <-r.build(t.Context(), "acme", "more").ended; !errors.As(err, &full) || full.What != QuotaOfBuilds || full.Limit != build.MostWaiting {
+		var full *live.QuotaError
+		if err := <-r.build(t.Context(), "acme", "more").ended; !errors.As(err, &full) || full.What != live.QuotaOfBuilds || full.Limit != build.MostWaiting {
 			t.Errorf("one more: %v, want a QuotaError", err)
 		}
 	}
@@ -268,14 +269,14 @@ func TestBuildsWaiting(t *testing.T) {
 // cancelled. No build remains counted.
 func TestBuildsRace(t *testing.T) {
 	const most = 3
-	r, _ := quotaRig(t, Quotas{Builds: most})
+	r, _ := quotaRig(t, live.Quotas{Builds: most})
 	g := r.gated()
 	g.open.Store(true)
 	var wg sync.WaitGroup
 	for i := range most + build.MostWaiting {
 		dir := r.template("acme", fmt.Sprintf("f%d", i))
 		if i%4 == 1 {
-			if _, err := r.RemoveImage(t.Context(), fmt.Sprintf("base-f%d:1", i), RemoveOptions{}); err != nil {
+			if _, err := r.RemoveImage(t.Context(), fmt.Sprintf("base-f%d:1", i), build.RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -311,10 +312,10 @@ func TestBuildsRace(t *testing.T) {
 func TestBuildTime(t *testing.T) {
 	r := open(t)
 	r.stop()
-	r.start(Config{BuildTime: time.Millisecond, Quotas: func(string) Quotas { return Quotas{Builds: 1} }})
+	r.start(Config{BuildTime: time.Millisecond, Quotas: func(string) live.Quotas { return live.Quotas{Builds: 1} }})
 	r.gated()
 	for range 2 {
-		if err := <-r.build(t.Context(), "acme", "f").ended; !errors.Is(err, ErrBuildTime) {
+		if err := <-r.build(t.Context(), "acme", "f").ended; !errors.Is(err, build.ErrBuildTime) {
 			t.Errorf("a build without an end: %v, want ErrBuildTime", err)
 		}
 	}
@@ -326,7 +327,7 @@ func TestBuildTime(t *testing.T) {
 
 // TestBuildsClose: running and waiting builds end with the engine.
 func TestBuildsClose(t *testing.T) {
-	r, _ := quotaRig(t, Quotas{Builds: 1})
+	r, _ := quotaRig(t, live.Quotas{Builds: 1})
 	g := r.gated()
 	runs := r.build(t.Context(), "acme", "runs")
 	<-g.entered
@@ -348,7 +349,7 @@ func TestBuildsClose(t *testing.T) {
 // TestImagesQuota: of images made at the same time, in any way, the store never holds more than the
 // tenant's quota, not even for a moment. An image that exists already needs no quota.
 func TestImagesQuota(t *testing.T) {
-	r, now := quotaRig(t, Quotas{})
+	r, now := quotaRig(t, live.Quotas{})
 	g := r.gated()
 	g.open.Store(true)
 	of := r.image("f", nil)
@@ -357,11 +358,11 @@ func TestImagesQuota(t *testing.T) {
 	}
 	each := r.TenantUse("acme").ImageBytes
 	for name, c := range map[string]struct {
-		q    Quotas
+		q    live.Quotas
 		what string
 	}{
-		"images": {Quotas{Images: 3, Builds: 20}, "images"},
-		"bytes":  {Quotas{ImageBytes: 3*each + each/2, Builds: 20}, "bytes of images"},
+		"images": {live.Quotas{Images: 3, Builds: 20}, "images"},
+		"bytes":  {live.Quotas{ImageBytes: 3*each + each/2, Builds: 20}, "bytes of images"},
 	} {
 		now.Store(&c.q)
 		since := r.Changes().Generation()
@@ -371,7 +372,7 @@ func TestImagesQuota(t *testing.T) {
 		}
 		var stored []*built
 		for _, b := range made {
-			var full *QuotaError
+			var full *live.QuotaError
 			switch err := <-b.ended; {
 			case err == nil:
 				stored = append(stored, b)
@@ -390,12 +391,12 @@ func TestImagesQuota(t *testing.T) {
 			t.Errorf("%s: %d were built, %d were there, if for a moment, and %d are, want 2 beside the first", name, len(stored), there, use.Images)
 		}
 		if name == "images" { // other ways to make images
-			var full *QuotaError
+			var full *live.QuotaError
 			if _, err := r.Reconfigure(t.Context(), of, "more", nil, func(c *image.Config) error { c.Tenant = "acme"; return nil }); !errors.As(err, &full) {
 				t.Errorf("Reconfigure: %v, want a QuotaError", err)
 			}
 		}
-		if _, err := r.RemoveImage(t.Context(), string(stored[0].img.Digest), RemoveOptions{}); err != nil {
+		if _, err := r.RemoveImage(t.Context(), string(stored[0].img.Digest), build.RemoveOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		// Two builds of the same image share the last place.
@@ -409,7 +410,7 @@ func TestImagesQuota(t *testing.T) {
 			t.Errorf("%s, once there is room: %v", name, err)
 		}
 		for _, img := range []*store.Image{stored[1].img, one.img} {
-			if _, err := r.RemoveImage(t.Context(), string(img.Digest), RemoveOptions{}); err != nil {
+			if _, err := r.RemoveImage(t.Context(), string(img.Digest), build.RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -424,15 +425,15 @@ func TestImagesQuota(t *testing.T) {
 // name. The second build is refused and leaves no image. A further build of this tenant is refused
 // before any work, with the reason.
 func TestBuildNames(t *testing.T) {
-	r, _ := quotaRig(t, Quotas{})
+	r, _ := quotaRig(t, live.Quotas{})
 	g := r.gated()
-	ctx := KeepNames(t.Context())
+	ctx := build.KeepNames(t.Context())
 	of := map[string]*built{"acme": r.build(ctx, "acme", "app"), "other": r.build(ctx, "other", "app")}
 	<-g.entered
 	<-g.entered
 	g.let("app")
 	var first, second string
-	var taken *ImageNameError
+	var taken *build.ImageNameError
 	for tenant, b := range of {
 		switch err := <-b.ended; {
 		case err == nil:

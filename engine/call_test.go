@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/template"
 )
@@ -327,7 +328,7 @@ func TestCallsEnd(t *testing.T) {
 		t.Errorf("a caller whose time was over: %q, %v; want %v, or %q", got, err, ErrTimeout, want)
 	}
 	idle := func() bool {
-		return !slices.ContainsFunc(r.Sandboxes(false), func(s *Sandbox) bool { return s.State == StateBusy })
+		return !slices.ContainsFunc(r.Sandboxes(false), func(s *live.Sandbox) bool { return s.State == live.StateBusy })
 	}
 	eventually(t, "g to be idle once brief's time is over", idle)
 
@@ -339,11 +340,11 @@ func TestCallsEnd(t *testing.T) {
 			_, _, _ = r.call(ctx, "f", "/call/g/hang", "")
 		}()
 		eventually(t, "g to be busy", func() bool {
-			return slices.ContainsFunc(r.Sandboxes(false), func(s *Sandbox) bool { return s.Function == "g" && s.State == StateBusy })
+			return slices.ContainsFunc(r.Sandboxes(false), func(s *live.Sandbox) bool { return s.Function == "g" && s.State == live.StateBusy })
 		})
 		if how == "killed" {
 			for _, s := range r.Sandboxes(false) {
-				if s.Function == "f" && s.State == StateBusy {
+				if s.Function == "f" && s.State == live.StateBusy {
 					if err := r.Kill(s.ID); err != nil {
 						t.Error(err)
 					}

@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -71,7 +73,7 @@ func (r *rig) ordinary(name string) *store.Image {
 func (r *rig) attach(id string, stdin io.Reader) (stdout, stderr string) {
 	r.t.Helper()
 	var out, errs bytes.Buffer
-	a, err := r.Attach(id, AttachOptions{Stdin: stdin, Stdout: &out, Stderr: &errs})
+	a, err := r.Attach(id, container.AttachOptions{Stdin: stdin, Stdout: &out, Stderr: &errs})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func (r *rig) attach(id string, stdin io.Reader) (stdout, stderr string) {
 	return out.String(), errs.String()
 }
 
-func (r *rig) create(cfg ContainerConfig) *Container {
+func (r *rig) create(cfg container.Config) *container.Container {
 	r.t.Helper()
 	if cfg.Image == "" {
 		cfg.Image = "ordinary"
@@ -97,11 +99,11 @@ func (r *rig) create(cfg ContainerConfig) *Container {
 	return c
 }
 
-func (r *rig) exited(id string) *Container {
+func (r *rig) exited(id string) *container.Container {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 5*time.Minute)
 	defer cancel()
-	c, err := r.WaitContainer(ctx, id, WaitNotRunning)
+	c, err := r.WaitContainer(ctx, id, container.WaitNotRunning)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -115,25 +117,25 @@ func prog(args ...string) []string { return append([]string{"prog"}, args...) }
 func TestContainer(t *testing.T) {
 	r := open(t)
 	img := r.ordinary("ordinary")
-	c := r.create(ContainerConfig{Name: "web", Cmd: prog("write", "/srv/new", "kept"), Labels: map[string]string{"a": "b"}})
-	if c.State != StateCreated || len(c.ID) != 64 || c.Config.Labels["of"] != "image" || c.Config.Labels["a"] != "b" {
+	c := r.create(container.Config{Name: "web", Cmd: prog("write", "/srv/new", "kept"), Labels: map[string]string{"a": "b"}})
+	if c.State != live.StateCreated || len(c.ID) != 64 || c.Config.Labels["of"] != "image" || c.Config.Labels["a"] != "b" {
 		t.Errorf("created %+v", c)
 	}
 	if stdout, stderr := r.attach("web", nil); stdout+stderr != "" {
 		t.Errorf("wrote %q, %q", stdout, stderr)
 	}
 	c = r.exited(c.ID[:6])
-	if c.State != StateExited || ExitCode(c.Exit) != 0 || c.Started.IsZero() || c.Finished.Before(c.Started) {
+	if c.State != live.StateExited || container.ExitCode(c.Exit) != 0 || c.Started.IsZero() || c.Finished.Before(c.Started) {
 		t.Errorf("after its end %+v (%+v)", c, c.Exit)
 	}
 	if _, err := os.Stat(filepath.Join(r.store.Rootfs(img.Digest), "srv/new")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the image has the container's file: %v", err)
 	}
-	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
+	if _, err := r.RemoveImage(t.Context(), "ordinary", build.RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("remove its image: %v, want ErrInUse", err)
 	}
 	// Each step runs on the layer of the step before.
-	reader := r.create(ContainerConfig{Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
+	reader := r.create(container.Config{Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
 	for i, step := range []struct{ stdin, want string }{
 		{"write /first x\nstat /srv/own\nappend /srv/own more\n", "> ready\n> ok\n100600 33 34\n> ok\n> ok\n"},
 		{"cat /first\ncat /srv/own\nremove /first\nhost\ncat /etc/hosts\n", "> ready\nx> ok\nown\nmore> ok\n> ok\n" + reader.ID[:12] + "\n> ok\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + reader.ID[:12] + "\n> ok\n"},
@@ -158,10 +160,10 @@ func TestContainer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(c.Exit, s.Exit); diff != "" || s.ID == reader.ID && ExitCode(s.Exit) != 127 {
+		if diff := cmp.Diff(c.Exit, s.Exit); diff != "" || s.ID == reader.ID && container.ExitCode(s.Exit) != 127 {
 			t.Errorf("%s shows its exit as %+v (-record +list):\n%s", s.Name, s.Exit, diff)
 		}
-		if made := ContainerOf(s); made == nil || made.ID != s.ID || made.State != StateCreated {
+		if made := container.Of(s); made == nil || made.ID != s.ID || made.State != live.StateCreated {
 			t.Errorf("%s was made as %+v", s.Name, made)
 		}
 	}
@@ -189,7 +191,7 @@ func TestContainer(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(r.state, "containers")); err != nil || len(left) != 0 {
 		t.Errorf("left on disk: %v, %v", left, err)
 	}
-	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); err != nil {
+	if _, err := r.RemoveImage(t.Context(), "ordinary", build.RemoveOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -205,7 +207,7 @@ func TestContainerPreparedLayer(t *testing.T) {
 		return
 	}
 	r.ordinary("ordinary")
-	run := func(cfg ContainerConfig) uint64 {
+	run := func(cfg container.Config) uint64 {
 		t.Helper()
 		cfg.Cmd = prog("write", "/new", "x")
 		c := r.create(cfg)
@@ -217,7 +219,7 @@ func TestContainerPreparedLayer(t *testing.T) {
 		}
 		return inode(t, filepath.Join(r.state, "containers", c.ID, "scratch.img"))
 	}
-	run(ContainerConfig{})
+	run(container.Config{})
 	var ready []uint64
 	eventually(t, "layers to be made ahead", func() bool {
 		n, want := r.scratches.Len()
@@ -230,10 +232,10 @@ func TestContainerPreparedLayer(t *testing.T) {
 	for _, name := range prepared {
 		ready = append(ready, inode(t, name))
 	}
-	if own := run(ContainerConfig{ScratchBytes: 64 << 20}); slices.Contains(ready, own) {
+	if own := run(container.Config{ScratchBytes: 64 << 20}); slices.Contains(ready, own) {
 		t.Error("one with a limit of its own took a layer of another size")
 	}
-	if own := run(ContainerConfig{}); !slices.Contains(ready, own) {
+	if own := run(container.Config{}); !slices.Contains(ready, own) {
 		t.Errorf("it has none of the %d layers that were ready", len(ready))
 	}
 	r.stop()
@@ -256,35 +258,35 @@ func TestContainerConfig(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
 	for name, test := range map[string]struct {
-		cfg  ContainerConfig
+		cfg  container.Config
 		want string // a part of the output
 		code int
 	}{
-		"exit status":     {ContainerConfig{Cmd: prog("exit", "7")}, "", 7},
-		"by a link":       {ContainerConfig{Cmd: []string{"init", "args", "a", "b"}}, "a|b\n", 0},
-		"entry point":     {ContainerConfig{Entrypoint: prog("args"), Cmd: []string{"x"}}, "x\n", 0},
-		"no entry point":  {ContainerConfig{Entrypoint: []string{""}, Cmd: prog("args", "y")}, "y\n", 0},
-		"environment":     {ContainerConfig{Cmd: prog("env"), Env: []string{"A=1", "FROM=us"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|HOME=/root|FROM=us|A=1|FRE_CPUS=", 0},
-		"user":            {ContainerConfig{Cmd: prog("ids"), User: "server"}, "33 33 34 34 1\n", 0},
-		"groups":          {ContainerConfig{Cmd: prog("groups"), User: "server"}, "[35]\n", 0},
-		"home":            {ContainerConfig{Cmd: prog("env"), User: "33"}, "HOME=/srv|", 0},
-		"root":            {ContainerConfig{Cmd: prog("ids")}, "0 0 0 0 1\n", 0},
-		"directory":       {ContainerConfig{Cmd: prog("cwd"), Dir: "/made/for/it"}, "/made/for/it\n", 0},
-		"relative":        {ContainerConfig{Cmd: []string{"./prog", "cwd"}, Dir: "/bin"}, "/bin\n", 0},
-		"left out":        {ContainerConfig{Cmd: prog("env"), Unset: []string{"FROM", "HOME"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|FRE_CPUS=", 0},
-		"read-only":       {ContainerConfig{Cmd: prog("write", "/x", "y"), ReadOnly: true}, "read-only file system", 100},
-		"capability":      {ContainerConfig{Cmd: prog("chown", "33", "/etc")}, "", 0},
-		"none of them":    {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"all"}}, "operation not permitted", 100},
-		"all but one":     {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"CAP_CHOWN"}}, "operation not permitted", 100},
-		"one of them":     {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"ALL"}, CapAdd: []string{"chown"}}, "", 0},
-		"one nobody has":  {ContainerConfig{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"NET_RAW"}}, "", 0},
-		"further groups":  {ContainerConfig{Cmd: prog("groups"), User: "server", Groups: []string{"root", "7"}}, "[0 7 35]\n", 0},
-		"work":            {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkWrite}, "", 0},
-		"work, read-only": {ContainerConfig{Cmd: prog("write", "/work/x", "y"), Work: WorkReadOnly}, "read-only file system", 100},
-		"no work":         {ContainerConfig{Cmd: prog("write", "/work/x", "y")}, "", 0}, // written to the container's own root
-		"pids":            {ContainerConfig{Cmd: prog("bomb"), Limits: sandbox.Limits{Pids: 16}}, "", 100},
-		"no network":      {ContainerConfig{Cmd: prog("interfaces")}, "lo true\n", 0},
-		"terminal":        {ContainerConfig{Cmd: prog("readlink", "/proc/self/fd/1"), TTY: true}, "/0\r\n", 0},
+		"exit status":     {container.Config{Cmd: prog("exit", "7")}, "", 7},
+		"by a link":       {container.Config{Cmd: []string{"init", "args", "a", "b"}}, "a|b\n", 0},
+		"entry point":     {container.Config{Entrypoint: prog("args"), Cmd: []string{"x"}}, "x\n", 0},
+		"no entry point":  {container.Config{Entrypoint: []string{""}, Cmd: prog("args", "y")}, "y\n", 0},
+		"environment":     {container.Config{Cmd: prog("env"), Env: []string{"A=1", "FROM=us"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|HOME=/root|FROM=us|A=1|FRE_CPUS=", 0},
+		"user":            {container.Config{Cmd: prog("ids"), User: "server"}, "33 33 34 34 1\n", 0},
+		"groups":          {container.Config{Cmd: prog("groups"), User: "server"}, "[35]\n", 0},
+		"home":            {container.Config{Cmd: prog("env"), User: "33"}, "HOME=/srv|", 0},
+		"root":            {container.Config{Cmd: prog("ids")}, "0 0 0 0 1\n", 0},
+		"directory":       {container.Config{Cmd: prog("cwd"), Dir: "/made/for/it"}, "/made/for/it\n", 0},
+		"relative":        {container.Config{Cmd: []string{"./prog", "cwd"}, Dir: "/bin"}, "/bin\n", 0},
+		"left out":        {container.Config{Cmd: prog("env"), Unset: []string{"FROM", "HOME"}, Hostname: "h"}, "PATH=/sbin:/bin|HOSTNAME=h|FRE_CPUS=", 0},
+		"read-only":       {container.Config{Cmd: prog("write", "/x", "y"), ReadOnly: true}, "read-only file system", 100},
+		"capability":      {container.Config{Cmd: prog("chown", "33", "/etc")}, "", 0},
+		"none of them":    {container.Config{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"all"}}, "operation not permitted", 100},
+		"all but one":     {container.Config{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"CAP_CHOWN"}}, "operation not permitted", 100},
+		"one of them":     {container.Config{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"ALL"}, CapAdd: []string{"chown"}}, "", 0},
+		"one nobody has":  {container.Config{Cmd: prog("chown", "33", "/etc"), CapDrop: []string{"NET_RAW"}}, "", 0},
+		"further groups":  {container.Config{Cmd: prog("groups"), User: "server", Groups: []string{"root", "7"}}, "[0 7 35]\n", 0},
+		"work":            {container.Config{Cmd: prog("write", "/work/x", "y"), Work: container.WorkWrite}, "", 0},
+		"work, read-only": {container.Config{Cmd: prog("write", "/work/x", "y"), Work: container.WorkReadOnly}, "read-only file system", 100},
+		"no work":         {container.Config{Cmd: prog("write", "/work/x", "y")}, "", 0}, // written to the container's own root
+		"pids":            {container.Config{Cmd: prog("bomb"), Limits: sandbox.Limits{Pids: 16}}, "", 100},
+		"no network":      {container.Config{Cmd: prog("interfaces")}, "lo true\n", 0},
+		"terminal":        {container.Config{Cmd: prog("readlink", "/proc/self/fd/1"), TTY: true}, "/0\r\n", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := r.create(test.cfg)
@@ -292,11 +294,11 @@ func TestContainerConfig(t *testing.T) {
 			if got := stdout + stderr; !strings.Contains(got, test.want) {
 				t.Errorf("wrote %q, want a part %q", got, test.want)
 			}
-			if c = r.exited(c.ID); ExitCode(c.Exit) != test.code {
+			if c = r.exited(c.ID); container.ExitCode(c.Exit) != test.code {
 				t.Errorf("ended with %+v, want %d", c.Exit, test.code)
 			}
 			var logged strings.Builder
-			if err := r.ContainerLogs(t.Context(), c.ID, LogOptions{Tail: -1}, func(l LogLine) error {
+			if err := r.ContainerLogs(t.Context(), c.ID, live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 				logged.WriteString(l.Text)
 				return nil
 			}); err != nil || !strings.Contains(logged.String(), strings.TrimSpace(test.want)) {
@@ -323,16 +325,16 @@ func TestContainerImage(t *testing.T) {
 	r.put("function", image.Config{Protocol: image.ProtocolStdio, Args: prog("x")}, parts)
 	r.put("base", image.Config{Protocol: image.ProtocolNone, Args: prog("x")}, parts)
 	for name, test := range map[string]struct {
-		cfg  ContainerConfig
+		cfg  container.Config
 		want []string // command line, user, directory, signal, labels a and b
 	}{
-		"a function":    {ContainerConfig{Image: "function"}, []string{"prog x", "1000:1000", "/function", "terminated", "", ""}},
-		"a base":        {ContainerConfig{Image: "base"}, []string{"prog x", "", "/", "terminated", "", ""}},
-		"as it says":    {ContainerConfig{}, []string{"prog orders unused", "server:root", "/srv", "quit", "image", "image"}},
-		"command":       {ContainerConfig{Cmd: []string{"x"}}, []string{"prog orders x", "server:root", "/srv", "quit", "image", "image"}},
-		"entry point":   {ContainerConfig{Entrypoint: []string{"/y"}}, []string{"/y", "server:root", "/srv", "quit", "image", "image"}},
-		"no entry":      {ContainerConfig{Entrypoint: []string{""}, Cmd: []string{"z"}}, []string{"z", "server:root", "/srv", "quit", "image", "image"}},
-		"all otherwise": {ContainerConfig{User: "0", Dir: "/", StopSignal: unix.SIGHUP, Labels: map[string]string{"a": "own"}}, []string{"prog orders unused", "0", "/", "hangup", "own", "image"}},
+		"a function":    {container.Config{Image: "function"}, []string{"prog x", "1000:1000", "/function", "terminated", "", ""}},
+		"a base":        {container.Config{Image: "base"}, []string{"prog x", "", "/", "terminated", "", ""}},
+		"as it says":    {container.Config{}, []string{"prog orders unused", "server:root", "/srv", "quit", "image", "image"}},
+		"command":       {container.Config{Cmd: []string{"x"}}, []string{"prog orders x", "server:root", "/srv", "quit", "image", "image"}},
+		"entry point":   {container.Config{Entrypoint: []string{"/y"}}, []string{"/y", "server:root", "/srv", "quit", "image", "image"}},
+		"no entry":      {container.Config{Entrypoint: []string{""}, Cmd: []string{"z"}}, []string{"z", "server:root", "/srv", "quit", "image", "image"}},
+		"all otherwise": {container.Config{User: "0", Dir: "/", StopSignal: unix.SIGHUP, Labels: map[string]string{"a": "own"}}, []string{"prog orders unused", "0", "/", "hangup", "own", "image"}},
 	} {
 		if test.cfg.Image == "" {
 			test.cfg.Image = "server"
@@ -343,7 +345,7 @@ func TestContainerImage(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	c := r.create(ContainerConfig{Image: "server", OpenStdin: true, StdinOnce: true})
+	c := r.create(container.Config{Image: "server", OpenStdin: true, StdinOnce: true})
 	if got, _ := r.attach(c.ID, strings.NewReader("ids\ncat own\n")); got != "> ready\n33 33 0 0 1\n> ok\nown\n> ok\n" {
 		t.Errorf("it wrote %q", got)
 	}
@@ -353,19 +355,19 @@ func TestContainerImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stdout.Close()
-	result, err := r.Run(t.Context(), RunRequest{Image: "server", Args: []string{"unused"}, Stdout: w, Stderr: w})
+	result, err := r.Run(t.Context(), container.RunRequest{Image: "server", Args: []string{"unused"}, Stdout: w, Stderr: w})
 	_ = w.Close()
 	said, _ := io.ReadAll(stdout)
 	if err != nil || result.Code != 0 || string(said) != "> ready\n" {
 		t.Errorf("run: %+v, %v, it wrote %q", result, err, said)
 	}
 	for _, s := range r.Sandboxes(true) {
-		if ContainerOf(s) == nil && s.Limits.MemoryBytes == 0 {
+		if container.Of(s) == nil && s.Limits.MemoryBytes == 0 {
 			t.Errorf("the run is listed without limits: %+v", s)
 		}
 	}
 	for s, want := range map[string]unix.Signal{"9": 9, "SIGTERM": 15, "term": 15, "64": 64, "SIGRTMIN+3": 37, "rtmax-1": 63, "RTMIN": 34, "RTMIN-1": 0, "RTMAX+1": 0, "RTMIN+x": 0, "0": 0, "65": 0, "SIGNONE": 0, "": 0} {
-		if got, ok := ParseSignal(s); ok != (want != 0) || ok && got != want {
+		if got, ok := container.ParseSignal(s); ok != (want != 0) || ok && got != want {
 			t.Errorf("ParseSignal(%q) = %d, %t, want %d", s, got, ok, want)
 		}
 	}
@@ -376,34 +378,34 @@ func TestContainerImage(t *testing.T) {
 func TestContainerRefused(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	r.create(ContainerConfig{Name: "taken"})
+	r.create(container.Config{Name: "taken"})
 	for name, test := range map[string]struct {
-		cfg  ContainerConfig
+		cfg  container.Config
 		want string
 	}{
-		"image":     {ContainerConfig{Image: "missing"}, "file does not exist"},
-		"name":      {ContainerConfig{Name: "taken"}, "taken"},
-		"bad name":  {ContainerConfig{Name: "-x"}, "not a container's name"},
-		"command":   {ContainerConfig{Entrypoint: []string{""}}, "name a command"},
-		"user":      {ContainerConfig{User: "nobody"}, "no user"},
-		"tenant":    {ContainerConfig{Tenant: "A/.."}, "tenant's name"},
-		"directory": {ContainerConfig{Dir: "x"}, "absolute"},
-		"long name": {ContainerConfig{Dir: "/" + strings.Repeat("x", 256)}, "not a valid path"},
-		"long path": {ContainerConfig{Dir: strings.Repeat("/x", 2048)}, "not a valid path"},
-		"NUL byte":  {ContainerConfig{Cmd: []string{"true", "a\x00"}}, "NUL byte"},
-		"variable":  {ContainerConfig{Env: []string{"x"}}, "NAME=value"},
-		"host name": {ContainerConfig{Hostname: "a b"}, "host name"},
-		"host":      {ContainerConfig{Network: template.NetworkHost}, "does not allow"},
-		"network":   {ContainerConfig{Network: "bridge"}, "unknown"},
-		"memory":    {ContainerConfig{Limits: sandbox.Limits{MemoryBytes: 1 << 50}}, "memory"},
-		"negative":  {ContainerConfig{Limits: sandbox.Limits{Pids: -1}}, "negative"},
-		"work":      {ContainerConfig{Work: "yes"}, "neither"},
-		"signal":    {ContainerConfig{StopSignal: 99}, "does not exist"},
-		"stdin":     {ContainerConfig{StdinOnce: true}, "open_stdin"},
-		"group":     {ContainerConfig{Groups: []string{"nobody"}}, "no group"},
-		"no power":  {ContainerConfig{CapDrop: []string{"CHMOD"}}, "no capability"},
-		"power":     {ContainerConfig{CapAdd: []string{"SYS_ADMIN"}}, "none but CHOWN"},
-		"all power": {ContainerConfig{CapAdd: []string{"ALL"}}, "none but CHOWN"},
+		"image":     {container.Config{Image: "missing"}, "file does not exist"},
+		"name":      {container.Config{Name: "taken"}, "taken"},
+		"bad name":  {container.Config{Name: "-x"}, "not a container's name"},
+		"command":   {container.Config{Entrypoint: []string{""}}, "name a command"},
+		"user":      {container.Config{User: "nobody"}, "no user"},
+		"tenant":    {container.Config{Tenant: "A/.."}, "tenant's name"},
+		"directory": {container.Config{Dir: "x"}, "absolute"},
+		"long name": {container.Config{Dir: "/" + strings.Repeat("x", 256)}, "not a valid path"},
+		"long path": {container.Config{Dir: strings.Repeat("/x", 2048)}, "not a valid path"},
+		"NUL byte":  {container.Config{Cmd: []string{"true", "a\x00"}}, "NUL byte"},
+		"variable":  {container.Config{Env: []string{"x"}}, "NAME=value"},
+		"host name": {container.Config{Hostname: "a b"}, "host name"},
+		"host":      {container.Config{Network: template.NetworkHost}, "does not allow"},
+		"network":   {container.Config{Network: "bridge"}, "unknown"},
+		"memory":    {container.Config{Limits: sandbox.Limits{MemoryBytes: 1 << 50}}, "memory"},
+		"negative":  {container.Config{Limits: sandbox.Limits{Pids: -1}}, "negative"},
+		"work":      {container.Config{Work: "yes"}, "neither"},
+		"signal":    {container.Config{StopSignal: 99}, "does not exist"},
+		"stdin":     {container.Config{StdinOnce: true}, "open_stdin"},
+		"group":     {container.Config{Groups: []string{"nobody"}}, "no group"},
+		"no power":  {container.Config{CapDrop: []string{"CHMOD"}}, "no capability"},
+		"power":     {container.Config{CapAdd: []string{"SYS_ADMIN"}}, "none but CHOWN"},
+		"all power": {container.Config{CapAdd: []string{"ALL"}}, "none but CHOWN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.cfg.Image == "" {
@@ -418,14 +420,14 @@ func TestContainerRefused(t *testing.T) {
 	if all := r.Containers(true); len(all) != 1 {
 		t.Errorf("%d containers are left, want the one", len(all))
 	}
-	c := r.create(ContainerConfig{Cmd: []string{"no-such-program"}})
+	c := r.create(container.Config{Cmd: []string{"no-such-program"}})
 	if err := r.StartContainer(t.Context(), c.ID); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("start without a program: %v", err)
 	}
-	if c, err := r.Container(c.ID); err != nil || c.State != StateCreated || ExitCode(c.Exit) != 127 || !strings.Contains(c.Error, "no-such-program") {
+	if c, err := r.Container(c.ID); err != nil || c.State != live.StateCreated || container.ExitCode(c.Exit) != 127 || !strings.Contains(c.Error, "no-such-program") {
 		t.Errorf("after that: %+v, %v", c, err)
 	}
-	gone := r.create(ContainerConfig{Cmd: []string{"/no-such-program"}, AutoRemove: true})
+	gone := r.create(container.Config{Cmd: []string{"/no-such-program"}, AutoRemove: true})
 	if err := r.StartContainer(t.Context(), gone.ID); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("start without a program: %v", err)
 	}
@@ -439,8 +441,8 @@ func TestContainerRefused(t *testing.T) {
 func TestContainerStop(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	trap := r.create(ContainerConfig{Cmd: prog("trap")})
-	next, err := r.AwaitContainer(trap.ID, WaitNextExit)
+	trap := r.create(container.Config{Cmd: prog("trap")})
+	next, err := r.AwaitContainer(trap.ID, container.WaitNextExit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,11 +450,11 @@ func TestContainerStop(t *testing.T) {
 		"stop": r.Stop(t.Context(), trap.ID, 0), "kill": r.Kill(trap.ID), "signal": r.Signal(trap.ID[:8], unix.SIGHUP),
 		"processes": func() error { _, err := r.Processes(trap.ID); return err }(),
 	} {
-		if !errors.Is(err, ErrContainerStopped) {
+		if !errors.Is(err, live.ErrContainerStopped) {
 			t.Errorf("%s of a container that has ended: %v, want ErrContainerStopped", what, err)
 		}
 	}
-	if err := r.StopContainer(t.Context(), trap.ID, StopOptions{}); !errors.Is(err, ErrContainerStopped) {
+	if err := r.StopContainer(t.Context(), trap.ID, live.StopOptions{}); !errors.Is(err, live.ErrContainerStopped) {
 		t.Errorf("stop one that never ran: %v", err)
 	}
 	if err := r.StartContainer(t.Context(), trap.ID); err != nil {
@@ -461,27 +463,27 @@ func TestContainerStop(t *testing.T) {
 	if list := r.Sandboxes(false); len(list) != 1 || list[0].PID == 0 || slices.Contains(list[0].Defences, "capabilities") || slices.Contains(list[0].Defences, "read-only root") || !slices.Contains(list[0].Defences, "seccomp") {
 		t.Errorf("it is listed as %+v", list)
 	}
-	if err := r.StartContainer(t.Context(), trap.ID); !errors.Is(err, ErrContainerRunning) {
+	if err := r.StartContainer(t.Context(), trap.ID); !errors.Is(err, container.ErrContainerRunning) {
 		t.Errorf("start it twice: %v", err)
 	}
-	if err := r.RemoveContainer(trap.ID, false); !errors.Is(err, ErrContainerRunning) {
+	if err := r.RemoveContainer(trap.ID, false); !errors.Is(err, container.ErrContainerRunning) {
 		t.Errorf("remove it while it runs: %v", err)
 	}
 	// The program traps SIGTERM after it has written "ready".
-	if err := r.ContainerLogs(t.Context(), trap.ID, LogOptions{Tail: -1, Follow: true}, func(l LogLine) error {
+	if err := r.ContainerLogs(t.Context(), trap.ID, live.LogOptions{Tail: -1, Follow: true}, func(l live.LogLine) error {
 		if l.Text == "ready" {
-			return r.StopContainer(t.Context(), trap.ID, StopOptions{Grace: time.Minute})
+			return r.StopContainer(t.Context(), trap.ID, live.StopOptions{Grace: time.Minute})
 		}
 		return nil
 	}); err != nil {
 		t.Error(err)
 	}
-	if c, err := next(t.Context()); err != nil || c.State != StateExited || ExitCode(c.Exit) != 0 {
+	if c, err := next(t.Context()); err != nil || c.State != live.StateExited || container.ExitCode(c.Exit) != 0 {
 		t.Errorf("stopped: %+v, %v", c, err)
 	}
 
-	sleep := r.create(ContainerConfig{AutoRemove: true})
-	removed, err := r.AwaitContainer(sleep.ID, WaitRemoved)
+	sleep := r.create(container.Config{AutoRemove: true})
+	removed, err := r.AwaitContainer(sleep.ID, container.WaitRemoved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -491,14 +493,14 @@ func TestContainerStop(t *testing.T) {
 	if err := r.SignalContainer(sleep.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := removed(t.Context()); err != nil || ExitCode(c.Exit) != 137 {
+	if c, err := removed(t.Context()); err != nil || container.ExitCode(c.Exit) != 137 {
 		t.Errorf("killed: %+v, %v, want 137", c, err)
 	}
 	if _, err := r.Container(sleep.ID); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
 
-	forced := r.create(ContainerConfig{})
+	forced := r.create(container.Config{})
 	if err := r.StartContainer(t.Context(), forced.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -507,9 +509,9 @@ func TestContainerStop(t *testing.T) {
 	}
 
 	// The engine's end completes some waits; all other waits end with ErrClosed.
-	waits := map[string]func(context.Context) (*Container, error){}
-	for _, cfg := range []ContainerConfig{{Name: "runs", AutoRemove: true}, {Name: "rests"}} {
-		if waits[cfg.Name], err = r.AwaitContainer(r.create(cfg).ID, WaitRemoved); err != nil {
+	waits := map[string]func(context.Context) (*container.Container, error){}
+	for _, cfg := range []container.Config{{Name: "runs", AutoRemove: true}, {Name: "rests"}} {
+		if waits[cfg.Name], err = r.AwaitContainer(r.create(cfg).ID, container.WaitRemoved); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -519,7 +521,7 @@ func TestContainerStop(t *testing.T) {
 	ended := make(chan error)
 	go func() { _, err := waits["rests"](t.Context()); ended <- err }()
 	r.stop()
-	if c, err := waits["runs"](t.Context()); err != nil || ExitCode(c.Exit) != 137 {
+	if c, err := waits["runs"](t.Context()); err != nil || container.ExitCode(c.Exit) != 137 {
 		t.Errorf("killed with its engine: %+v, %v, want 137", c, err)
 	}
 	if err := <-ended; !errors.Is(err, ErrClosed) {
@@ -532,14 +534,14 @@ func TestContainerStop(t *testing.T) {
 func TestContainerStreams(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	c := r.create(ContainerConfig{Cmd: prog("copy"), OpenStdin: true, StdinOnce: true})
+	c := r.create(container.Config{Cmd: prog("copy"), OpenStdin: true, StdinOnce: true})
 	const size = 100 << 20
 	source := rand.NewChaCha8([32]byte{1})
 	sent, got := sha256.New(), [2]string{}
 	var clients sync.WaitGroup
 	for i := range got {
 		sum := sha256.New()
-		o := AttachOptions{Stdout: sum}
+		o := container.AttachOptions{Stdout: sum}
 		if i == 0 {
 			o.Stdin = io.TeeReader(io.LimitReader(source, size), sent)
 		}
@@ -555,7 +557,7 @@ func TestContainerStreams(t *testing.T) {
 		})
 	}
 	// A client that reads nothing blocks the others only until the client leaves.
-	idle, err := r.Attach(c.ID, AttachOptions{Stdout: io.Discard})
+	idle, err := r.Attach(c.ID, container.AttachOptions{Stdout: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -563,7 +565,7 @@ func TestContainerStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	idle.Close()
-	broken, err := r.Attach(c.ID, AttachOptions{Stdout: brokenWriter{}})
+	broken, err := r.Attach(c.ID, container.AttachOptions{Stdout: brokenWriter{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -589,13 +591,13 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 func TestContainerRestart(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	kept := r.create(ContainerConfig{Name: "kept", Cmd: prog("orders"), OpenStdin: true})
-	for _, cfg := range []ContainerConfig{{Name: "gone", AutoRemove: true}, {Name: "never"}} {
+	kept := r.create(container.Config{Name: "kept", Cmd: prog("orders"), OpenStdin: true})
+	for _, cfg := range []container.Config{{Name: "gone", AutoRemove: true}, {Name: "never"}} {
 		r.create(cfg)
 	}
 	in, commands := io.Pipe()
 	out, said := io.Pipe()
-	a, err := r.Attach("kept", AttachOptions{Stdin: in, Stdout: said})
+	a, err := r.Attach("kept", container.AttachOptions{Stdin: in, Stdout: said})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -646,7 +648,7 @@ func TestContainerRestart(t *testing.T) {
 	r.start(Config{})
 	got := map[string]string{}
 	for _, c := range r.Containers(true) {
-		got[c.Config.Name] = fmt.Sprint(c.State, " ", ExitCode(c.Exit))
+		got[c.Config.Name] = fmt.Sprint(c.State, " ", container.ExitCode(c.Exit))
 	}
 	if diff := cmp.Diff(map[string]string{"kept": "exited 137", "never": "created 0"}, got); diff != "" {
 		t.Errorf("containers (-want +got):\n%s", diff)
@@ -655,18 +657,18 @@ func TestContainerRestart(t *testing.T) {
 		t.Errorf("one that was not made to the end is there: %v", err)
 	}
 	var logged []string
-	if err := r.ContainerLogs(t.Context(), "kept", LogOptions{Tail: -1}, func(l LogLine) error {
+	if err := r.ContainerLogs(t.Context(), "kept", live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 		logged = append(logged, l.Text)
 		return nil
 	}); err != nil || !slices.Contains(logged, "done") {
 		t.Errorf("log %q, %v", logged, err)
 	}
-	next := r.create(ContainerConfig{Name: "gone"})
+	next := r.create(container.Config{Name: "gone"})
 	if next.ID == kept.ID {
 		t.Error("an id came twice")
 	}
 	var again bytes.Buffer
-	b, err := r.Attach("kept", AttachOptions{Stdin: strings.NewReader("cat /kept\nexit 0\n"), Stdout: &again})
+	b, err := r.Attach("kept", container.AttachOptions{Stdin: strings.NewReader("cat /kept\nexit 0\n"), Stdout: &again})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -686,8 +688,8 @@ func TestContainerImageRemoved(t *testing.T) {
 	going := r.ordinary("ordinary")
 	r.putSized("other", "1", 1, nil)
 	if err := r.holds.WhileUnused("ordinary", going.Digest, r.imageUsers, func() error {
-		r.create(ContainerConfig{Image: "other"})
-		if c, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary"}); !errors.Is(err, fs.ErrNotExist) {
+		r.create(container.Config{Image: "other"})
+		if c, err := r.CreateContainer(t.Context(), container.Config{Image: "ordinary"}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("of an image that is being removed: %+v, %v", c, err)
 		}
 		return nil
@@ -698,10 +700,10 @@ func TestContainerImageRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(t.Context(), "ordinary", RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
+	if _, err := r.RemoveImage(t.Context(), "ordinary", build.RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("remove while a container is being made: %v, want ErrInUse", err)
 	}
-	all := GCOptions{Policy: &GCPolicy{All: true}}
+	all := build.GCOptions{Policy: &build.GCPolicy{All: true}}
 	if got, err := r.GC(t.Context(), all); err != nil || len(got.Images) > 0 {
 		t.Errorf("collected while a container is being made: %v, %v", gone(got), err)
 	}
@@ -745,12 +747,12 @@ func TestContainersAtOnce(t *testing.T) {
 	})
 	for i := range 64 {
 		workers.Go(func() {
-			c, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", Cmd: prog("args", fmt.Sprint(i)), AutoRemove: i%2 == 0})
+			c, err := r.CreateContainer(t.Context(), container.Config{Image: "ordinary", Cmd: prog("args", fmt.Sprint(i)), AutoRemove: i%2 == 0})
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			gone, err := r.AwaitContainer(c.ID, WaitRemoved)
+			gone, err := r.AwaitContainer(c.ID, container.WaitRemoved)
 			if err == nil {
 				err = r.StartContainer(t.Context(), c.ID)
 			}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -38,7 +40,7 @@ func TestContainerObservers(t *testing.T) {
 			}
 		}
 	}
-	state := func(what string, want State) {
+	state := func(what string, want live.State) {
 		t.Helper()
 		if c, err := r.Container("seen"); err != nil || c.State != want {
 			t.Errorf("after %s: %+v, %v, want it %s", what, c, err, want)
@@ -46,7 +48,7 @@ func TestContainerObservers(t *testing.T) {
 	}
 	create := func() {
 		t.Helper()
-		if _, err := r.CreateContainer(t.Context(), ContainerConfig{Name: "seen", Image: "ordinary", Cmd: prog("trap"), Labels: map[string]string{"a": "b"}}); err != nil {
+		if _, err := r.CreateContainer(t.Context(), container.Config{Name: "seen", Image: "ordinary", Cmd: prog("trap"), Labels: map[string]string{"a": "b"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,15 +57,15 @@ func TestContainerObservers(t *testing.T) {
 		go func() {
 			defer close(heard)
 			next(store.ActionCreate)
-			state("the change of its creation", StateCreated)
+			state("the change of its creation", live.StateCreated)
 			next(store.ActionStart)
-			state("the change of its start", StateRunning)
-			if err := r.StopContainer(t.Context(), "seen", StopOptions{Grace: time.Minute}); err != nil && !errors.Is(err, ErrContainerStopped) {
+			state("the change of its start", live.StateRunning)
+			if err := r.StopContainer(t.Context(), "seen", live.StopOptions{Grace: time.Minute}); err != nil && !errors.Is(err, live.ErrContainerStopped) {
 				t.Error(err)
 			}
 		}()
 		create()
-		a, err := r.Attach("seen", AttachOptions{})
+		a, err := r.Attach("seen", container.AttachOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +74,7 @@ func TestContainerObservers(t *testing.T) {
 		}
 		switch end {
 		case "log":
-			err = r.ContainerLogs(t.Context(), "seen", LogOptions{Tail: -1, Follow: true}, func(LogLine) error { return nil })
+			err = r.ContainerLogs(t.Context(), "seen", live.LogOptions{Tail: -1, Follow: true}, func(live.LogLine) error { return nil })
 			a.Close()
 		case "streams":
 			err = a.Serve(t.Context())
@@ -84,7 +86,7 @@ func TestContainerObservers(t *testing.T) {
 		}
 		<-heard
 		next(store.ActionExit)
-		state("the end of its "+end, StateExited)
+		state("the end of its "+end, live.StateExited)
 		if err := r.RemoveContainer("seen", false); err != nil {
 			t.Errorf("remove after the end of its %s: %v", end, err)
 		}
@@ -97,8 +99,8 @@ func TestContainerObservers(t *testing.T) {
 func TestContainerRestarts(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	c := r.create(ContainerConfig{AutoRemove: true})
-	removed, err := r.AwaitContainer(c.ID, WaitRemoved)
+	c := r.create(container.Config{AutoRemove: true})
+	removed, err := r.AwaitContainer(c.ID, container.WaitRemoved)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,14 +108,14 @@ func TestContainerRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 5 {
-		if err := r.RestartContainer(t.Context(), c.ID, StopOptions{}); err != nil {
+		if err := r.RestartContainer(t.Context(), c.ID, live.StopOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if now, err := r.Container(c.ID); err != nil || now.State != StateRunning {
+		if now, err := r.Container(c.ID); err != nil || now.State != live.StateRunning {
 			t.Fatalf("after a restart: %+v, %v", now, err)
 		}
 	}
-	if err := r.StopContainer(context.WithoutCancel(t.Context()), c.ID, StopOptions{}); err != nil {
+	if err := r.StopContainer(context.WithoutCancel(t.Context()), c.ID, live.StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := removed(t.Context()); err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -27,18 +29,18 @@ func (r *rig) acmeHas(what string, instances, containers int64) {
 // ended.
 func TestContainerQuota(t *testing.T) {
 	for name, c := range map[string]struct {
-		q    Quotas
+		q    live.Quotas
 		what string
 	}{
-		"instances": {Quotas{Instances: 2}, "instances"},
-		"memory":    {Quotas{MemoryBytes: 2*64<<20 + 1}, "bytes of memory"},
-		"cpu":       {Quotas{CPUMillis: 1100}, "thousandths of a CPU"},
+		"instances": {live.Quotas{Instances: 2}, "instances"},
+		"memory":    {live.Quotas{MemoryBytes: 2*64<<20 + 1}, "bytes of memory"},
+		"cpu":       {live.Quotas{CPUMillis: 1100}, "thousandths of a CPU"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := quotaRig(t, c.q)
 			r.ordinary("ordinary")
 			create := func(tenant string) string {
-				return r.create(ContainerConfig{Tenant: tenant, Limits: small}).ID
+				return r.create(container.Config{Tenant: tenant, Limits: small}).ID
 			}
 			one, two, three := create("acme"), create("acme"), create("acme")
 			r.acmeHas("none runs", 0, 0)
@@ -48,16 +50,16 @@ func TestContainerQuota(t *testing.T) {
 				}
 			}
 			r.acmeHas("two run", 2, 2)
-			var full *QuotaError
+			var full *live.QuotaError
 			for range 3 { // an attempt leaves nothing counted
 				if err := r.StartContainer(t.Context(), three); !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
 					t.Fatalf("a third container: %v, want a QuotaError of %s", err, c.what)
 				}
 			}
-			if got, err := r.Container(three); err != nil || got.State != StateCreated || !strings.Contains(got.Error, "quota of "+c.what) {
+			if got, err := r.Container(three); err != nil || got.State != live.StateCreated || !strings.Contains(got.Error, "quota of "+c.what) {
 				t.Errorf("the refused container is %+v, %v; want one that was not started, and why", got, err)
 			}
-			if _, err := r.Run(t.Context(), RunRequest{Image: "ordinary", Args: []string{"prog", "exit", "0"}, Tenant: "acme"}); !errors.As(err, &full) {
+			if _, err := r.Run(t.Context(), container.RunRequest{Image: "ordinary", Args: []string{"prog", "exit", "0"}, Tenant: "acme"}); !errors.As(err, &full) {
 				t.Errorf("a command beside them: %v, want a QuotaError", err)
 			}
 			if err := r.StartContainer(t.Context(), create("other")); err != nil {
@@ -82,21 +84,21 @@ func TestContainerQuota(t *testing.T) {
 // TestContainerQuotaCounts: after any end of a run, or a failed start, nothing remains counted, and
 // nothing is released twice. A restarted engine counts the restarted containers.
 func TestContainerQuotaCounts(t *testing.T) {
-	r, now := quotaRig(t, Quotas{Instances: 2})
+	r, now := quotaRig(t, live.Quotas{Instances: 2})
 	r.ordinary("ordinary")
-	start := func(cfg ContainerConfig) (string, error) {
+	start := func(cfg container.Config) (string, error) {
 		cfg.Tenant, cfg.Limits = "acme", small
 		id := r.create(cfg).ID
 		return id, r.StartContainer(t.Context(), id)
 	}
 	ends := map[string]func(id string) error{
 		"by itself": func(id string) error { r.exited(id); return nil },
-		"stopped":   func(id string) error { return r.StopContainer(t.Context(), id, StopOptions{}) },
+		"stopped":   func(id string) error { return r.StopContainer(t.Context(), id, live.StopOptions{}) },
 		"killed":    r.Kill,
 		"removed":   func(id string) error { return r.RemoveContainer(id, true) },
 	}
 	for name, end := range ends {
-		cfg := ContainerConfig{Cmd: prog("sleep")}
+		cfg := container.Config{Cmd: prog("sleep")}
 		if name == "by itself" {
 			cfg.Cmd = prog("exit", "3")
 		}
@@ -114,7 +116,7 @@ func TestContainerQuotaCounts(t *testing.T) {
 			r.acmeHas(name, 0, 0)
 		}
 	}
-	for name, cfg := range map[string]ContainerConfig{
+	for name, cfg := range map[string]container.Config{
 		"no such program":   {Cmd: []string{"/nowhere"}},
 		"no such directory": {Cmd: prog("sleep"), Dir: "/bin/prog/sub"},
 		"and removed":       {Cmd: []string{"/nowhere"}, AutoRemove: true},
@@ -125,23 +127,23 @@ func TestContainerQuotaCounts(t *testing.T) {
 		r.acmeHas(name, 0, 0)
 	}
 	for _, args := range [][]string{prog("exit", "3"), {"/nowhere"}} {
-		_, _ = r.Run(t.Context(), RunRequest{Image: "ordinary", Args: args, Tenant: "acme"})
+		_, _ = r.Run(t.Context(), container.RunRequest{Image: "ordinary", Args: args, Tenant: "acme"})
 		r.acmeHas("a command", 0, 0)
 	}
-	id, err := start(ContainerConfig{Cmd: prog("sleep")})
+	id, err := start(container.Config{Cmd: prog("sleep")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	now.Store(&Quotas{Instances: 1}) // running containers stay
+	now.Store(&live.Quotas{Instances: 1}) // running containers stay
 	r.acmeHas("the quota was lowered", 1, 1)
 	r.stop()
-	r.start(Config{Quotas: func(string) Quotas { return *now.Load() }})
+	r.start(Config{Quotas: func(string) live.Quotas { return *now.Load() }})
 	r.acmeHas("after a restart", 0, 0)
 	if err := r.StartContainer(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	var full *QuotaError
-	if _, err := start(ContainerConfig{Cmd: prog("sleep")}); !errors.As(err, &full) {
+	var full *live.QuotaError
+	if _, err := start(container.Config{Cmd: prog("sleep")}); !errors.As(err, &full) {
 		t.Errorf("a second one after a restart: %v, want a QuotaError", err)
 	}
 	r.acmeHas("it runs again", 1, 1)
@@ -150,18 +152,18 @@ func TestContainerQuotaCounts(t *testing.T) {
 // TestContainerQuotaRace: of simultaneous starts no more succeed than the quota allows.
 func TestContainerQuotaRace(t *testing.T) {
 	const most, attempts = 3, 12
-	r, _ := quotaRig(t, Quotas{Instances: most})
+	r, _ := quotaRig(t, live.Quotas{Instances: most})
 	r.ordinary("ordinary")
 	var all []string
 	for range attempts {
-		all = append(all, r.create(ContainerConfig{Tenant: "acme", Limits: small}).ID)
+		all = append(all, r.create(container.Config{Tenant: "acme", Limits: small}).ID)
 	}
 	for range 2 {
 		var started, refused atomic.Int64
 		var wg sync.WaitGroup
 		for _, id := range all {
 			wg.Go(func() {
-				var full *QuotaError
+				var full *live.QuotaError
 				switch err := r.StartContainer(t.Context(), id); {
 				case err == nil:
 					started.Add(1)
@@ -179,7 +181,7 @@ func TestContainerQuotaRace(t *testing.T) {
 		r.acmeHas("they run", most, most)
 		for _, id := range all { // two stops of each container at the same time
 			wg.Go(func() { _ = r.Kill(id) })
-			wg.Go(func() { _ = r.StopContainer(t.Context(), id, StopOptions{}) })
+			wg.Go(func() { _ = r.StopContainer(t.Context(), id, live.StopOptions{}) })
 		}
 		wg.Wait()
 		r.acmeHas("all were killed", 0, 0)
@@ -189,25 +191,25 @@ func TestContainerQuotaRace(t *testing.T) {
 // TestContainerQuotaLimits: default limits leave room for several containers in the quotas. Limits
 // above the quotas are refused when the container is created.
 func TestContainerQuotaLimits(t *testing.T) {
-	r, now := quotaRig(t, Quotas{})
+	r, now := quotaRig(t, live.Quotas{})
 	r.ordinary("ordinary")
-	free := r.create(ContainerConfig{Tenant: "acme"}).Config.Limits
-	now.Store(&Quotas{MemoryBytes: 256 << 20, CPUMillis: 1000})
-	c := r.create(ContainerConfig{Tenant: "acme"}).Config.Limits
+	free := r.create(container.Config{Tenant: "acme"}).Config.Limits
+	now.Store(&live.Quotas{MemoryBytes: 256 << 20, CPUMillis: 1000})
+	c := r.create(container.Config{Tenant: "acme"}).Config.Limits
 	if c.MemoryBytes != 64<<20 || c.CPUMillis != 250 || c.Pids != free.Pids {
 		t.Errorf("limits are %+v, want a quarter of the quotas, and all else as without: %+v", c, free)
 	}
-	now.Store(&Quotas{MemoryBytes: 8 << 20, CPUMillis: 1 << 30})
-	if c := r.create(ContainerConfig{Tenant: "acme"}).Config.Limits; c.MemoryBytes != 8<<20 || c.CPUMillis != free.CPUMillis {
+	now.Store(&live.Quotas{MemoryBytes: 8 << 20, CPUMillis: 1 << 30})
+	if c := r.create(container.Config{Tenant: "acme"}).Config.Limits; c.MemoryBytes != 8<<20 || c.CPUMillis != free.CPUMillis {
 		t.Errorf("limits are %+v, want all of a small quota, and no more than without: %+v", c, free)
 	}
-	now.Store(&Quotas{MemoryBytes: 256 << 20, CPUMillis: 400})
+	now.Store(&live.Quotas{MemoryBytes: 256 << 20, CPUMillis: 400})
 	for what, l := range map[string]sandbox.Limits{
 		"bytes of memory":      {MemoryBytes: 256<<20 + 1<<12},
 		"thousandths of a CPU": {CPUMillis: 401},
 	} {
-		var full *QuotaError
-		if _, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", Name: "large", Tenant: "acme", Limits: l}); !errors.As(err, &full) || full.What != what {
+		var full *live.QuotaError
+		if _, err := r.CreateContainer(t.Context(), container.Config{Image: "ordinary", Name: "large", Tenant: "acme", Limits: l}); !errors.As(err, &full) || full.What != what {
 			t.Errorf("%+v: %v, want a QuotaError of %s", l, err, what)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/outward"
@@ -108,7 +109,7 @@ func (e *Engine) Deploy(ctx context.Context, name string, img *store.Image, o De
 	if err != nil {
 		return nil, fmt.Errorf("deploy: %w", err)
 	}
-	if o.Within != "" && (tenant != o.Within || ImageTenant(img) != o.Within) {
+	if o.Within != "" && (tenant != o.Within || build.ImageTenant(img) != o.Within) {
 		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, ErrForeign)
 	}
 	if o.Trace && !o.Temporary {

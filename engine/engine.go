@@ -115,9 +115,9 @@ type Config struct {
 	Outward            outward.Rule     // destinations that tenants may have the engine connect to
 	Signatures         signature.Policy // signatures required of pulled images
 
-	Work WorkConfig // limits of tenants' /work; default: no limit
+	Work live.WorkConfig // limits of tenants' /work; default: no limit
 
-	Quotas  func(tenant string) Quotas                // called at each start and build; nil: no quotas
+	Quotas  func(tenant string) live.Quotas           // called at each start and build; nil: no quotas
 	Secrets func(tenant, name string) ([]byte, error) // returns a value for the engine to wipe, or fs.ErrNotExist; nil: no secrets
 
 	// Triggers returns an error if a tenant's function may not have these triggers; nil: any.
@@ -128,7 +128,7 @@ type Config struct {
 
 	BuildTime time.Duration // limit for all steps of a build, without the wait for its turn; default an hour
 
-	GC GCConfig
+	GC build.GCConfig
 
 	// ForkPercent bounds the sum of the memory limits of all fork servers, in percent of the
 	// host's memory; default 25, below 0: no fork servers.
@@ -250,7 +250,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 	e.holds = live.NewHolds(cfg.Store)
 	e.Library, err = build.Open(build.Config{
 		Store: cfg.Store, Builder: cfg.Builder, Volumes: e.volumes, Life: e.life, Boxes: e.boxes, Tenants: e.tenants, Holds: e.holds, Log: cfg.Log, StateDir: cfg.StateDir,
-		Users: e.imageUsers, Collected: func(r *GCReport) { e.metrics.collected(r) },
+		Users: e.imageUsers, Collected: func(r *build.GCReport) { e.metrics.collected(r) },
 		BuildTime: cfg.BuildTime, ImageLimits: cfg.ImageLimits, InsecureRegistries: cfg.InsecureRegistries, Outward: cfg.Outward, Signatures: cfg.Signatures, GC: cfg.GC,
 	})
 	if err != nil {

@@ -21,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/sandbox"
@@ -517,10 +519,10 @@ func TestLogs(t *testing.T) {
 	r := open(t)
 	r.deploy("f", nil)
 	ctx, stop := context.WithCancel(t.Context())
-	followed := make(chan LogLine, 16)
+	followed := make(chan live.LogLine, 16)
 	ended := make(chan error)
 	go func() {
-		ended <- r.Logs(ctx, "f", LogOptions{Tail: -1, Follow: true}, func(l LogLine) error { followed <- l; return nil })
+		ended <- r.Logs(ctx, "f", live.LogOptions{Tail: -1, Follow: true}, func(l live.LogLine) error { followed <- l; return nil })
 	}()
 	r.mustCall("f", "/print", "x", "x")
 	if l := <-followed; l.Text != "hello log" || l.Stream != "stdout" || l.Function != "f" || l.Sandbox == "" {
@@ -535,8 +537,8 @@ func TestLogs(t *testing.T) {
 	if !errors.As(err, &fe) {
 		t.Fatal(err)
 	}
-	var last LogLine
-	if err := r.Logs(t.Context(), "f", LogOptions{Tail: 1}, func(l LogLine) error { last = l; return nil }); err != nil {
+	var last live.LogLine
+	if err := r.Logs(t.Context(), "f", live.LogOptions{Tail: 1}, func(l live.LogLine) error { last = l; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(last.Text, "went wrong") || last.Level != "error" || last.Invocation == "" {
@@ -578,7 +580,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	result, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}, Stderr: w, Trace: true})
+	result, err := r.Run(t.Context(), container.RunRequest{Image: "tool", Args: []string{"/function/fn"}, Env: []string{"FRE_PATH=/fail"}, Stderr: w, Trace: true})
 	_ = w.Close()
 	if err != nil || result.Code != 3 {
 		t.Errorf("run: %+v, %v", result, err)
@@ -595,7 +597,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("stderr %q", text)
 	}
 	var se *sandbox.StartError
-	if _, err := r.Run(t.Context(), RunRequest{Image: string(img.Digest), Args: []string{"nosuch"}}); !errors.As(err, &se) || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := r.Run(t.Context(), container.RunRequest{Image: string(img.Digest), Args: []string{"nosuch"}}); !errors.As(err, &se) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("run of a missing command: %v", err)
 	}
 }
@@ -606,7 +608,7 @@ func TestRunTenant(t *testing.T) {
 	r.image("tool", stdio)
 	for _, tenant := range []string{"../escaped", "a/b", "..", "_build", "A"} {
 		var field *template.FieldError
-		_, err := r.Run(t.Context(), RunRequest{Image: "tool", Args: []string{"/function/fn"}, Tenant: tenant})
+		_, err := r.Run(t.Context(), container.RunRequest{Image: "tool", Args: []string{"/function/fn"}, Tenant: tenant})
 		if !errors.As(err, &field) || field.Field != "tenant" {
 			t.Errorf("tenant %q: %v", tenant, err)
 		}

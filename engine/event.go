@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 )
 
 // event is one invocation under way: deadline, resources and cleanup. The event is allocated
@@ -192,7 +193,7 @@ func (ev *event) judge(err error, before string) error {
 
 // logFailure writes an exception to the log of the function's owner.
 func (f *function) logFailure(sandbox, invocation string, e *FunctionError) {
-	f.note(LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
+	f.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: "error", Text: strings.TrimRight(e.Error()+"\n"+e.Stack, "\n")})
 }
 
 // invocationName returns id in 16 hexadecimal digits.

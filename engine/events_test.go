@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server/syscount"
 	"github.com/fre-engine/fre/store"
@@ -26,7 +27,7 @@ func TestEvents(t *testing.T) {
 	told := make(chan store.Change, 100)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- r.Events(ctx, EventOptions{Since: since, Follow: true}, func(c store.Change) error {
+		ended <- r.Events(ctx, live.EventOptions{Since: since, Follow: true}, func(c store.Change) error {
 			listed := 0
 			switch c.Kind {
 			case store.ChangeImage:
@@ -102,18 +103,18 @@ func TestEvents(t *testing.T) {
 		t.Errorf("stream that was ended: %v", err)
 	}
 
-	if err := r.Events(t.Context(), EventOptions{Since: since - 1}, nil); !errors.Is(err, ErrChangesLost) {
+	if err := r.Events(t.Context(), live.EventOptions{Since: since - 1}, nil); !errors.Is(err, live.ErrChangesLost) {
 		t.Errorf("events since before the start: %v, want ErrChangesLost", err)
 	}
 	enough := errors.New("enough")
-	if err := r.Events(t.Context(), EventOptions{Since: since}, func(store.Change) error { return enough }); !errors.Is(err, enough) {
+	if err := r.Events(t.Context(), live.EventOptions{Since: since}, func(store.Change) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("emit fails: %v", err)
 	}
-	if err := r.Events(t.Context(), EventOptions{Since: r.Changes().Generation()}, nil); err != nil {
+	if err := r.Events(t.Context(), live.EventOptions{Since: r.Changes().Generation()}, nil); err != nil {
 		t.Errorf("nothing has happened since: %v", err)
 	}
 	go func() {
-		ended <- r.Events(t.Context(), EventOptions{Since: r.Changes().Generation(), Follow: true}, nil)
+		ended <- r.Events(t.Context(), live.EventOptions{Since: r.Changes().Generation(), Follow: true}, nil)
 	}()
 	r.stop()
 	if err := <-ended; err != nil {
@@ -132,7 +133,7 @@ func TestSandboxList(t *testing.T) {
 	second := r.mustCall("g", "/", "two", "two").Instance
 	r.idle("g")
 	list := r.Sandboxes(false)
-	if len(list) != 2 || list[0].ID != second || list[1].ID != first || list[0].PID == 0 || list[0].State != StateIdle {
+	if len(list) != 2 || list[0].ID != second || list[1].ID != first || list[0].PID == 0 || list[0].State != live.StateIdle {
 		t.Fatalf("got %+v, want %s and %s", list, second, first)
 	}
 	if again := r.Sandboxes(false); !slices.Equal(again, list) {
@@ -146,8 +147,8 @@ func TestSandboxList(t *testing.T) {
 		defer close(held)
 		_, _, _ = r.call(t.Context(), "f", "/hang", "")
 	}()
-	eventually(t, "the event to be handled", func() bool { return r.Sandboxes(false)[1].State == StateBusy })
-	if busy := r.Sandboxes(false); busy[0] != list[0] || busy[1] == list[1] || busy[1].PID != list[1].PID || list[1].State != StateIdle {
+	eventually(t, "the event to be handled", func() bool { return r.Sandboxes(false)[1].State == live.StateBusy })
+	if busy := r.Sandboxes(false); busy[0] != list[0] || busy[1] == list[1] || busy[1].PID != list[1].PID || list[1].State != live.StateIdle {
 		t.Errorf("one is busy: %+v after %+v", busy, list)
 	}
 	if err := r.Kill(first); err != nil {
@@ -155,7 +156,7 @@ func TestSandboxList(t *testing.T) {
 	}
 	<-held
 	ended := r.Sandboxes(true)
-	if len(ended) != 2 || ended[0] != list[0] || ended[1].ID != first || ended[1].State != StateExited || ended[1].Exit.Signal != 9 || ended[1].PID != 0 || ended[1].Ended.IsZero() {
+	if len(ended) != 2 || ended[0] != list[0] || ended[1].ID != first || ended[1].State != live.StateExited || ended[1].Exit.Signal != 9 || ended[1].PID != 0 || ended[1].Ended.IsZero() {
 		t.Errorf("one was killed: %+v", ended)
 	}
 	if _, err := r.Size(list[1]); !errors.Is(err, os.ErrProcessDone) {
@@ -174,7 +175,7 @@ func TestListSystemCalls(t *testing.T) {
 	r.deploy("f", func(c *image.Config) { c.Instances.Min = boxes })
 	eventually(t, "the minimum to be warm", func() bool {
 		list := r.Sandboxes(false)
-		return len(list) == boxes && !slices.ContainsFunc(list, func(s *Sandbox) bool { return s.State != StateIdle })
+		return len(list) == boxes && !slices.ContainsFunc(list, func(s *live.Sandbox) bool { return s.State != live.StateIdle })
 	})
 	count := func(what func()) map[string]int64 {
 		t.Helper()

@@ -92,7 +92,7 @@ func (k *forker) refuse(why string) {
 	k.mu.Lock()
 	k.off = why
 	k.mu.Unlock()
-	k.f.note(LogLine{Level: "info", Text: "instances are not forked: " + why})
+	k.f.note(live.LogLine{Level: "info", Text: "instances are not forked: " + why})
 }
 
 // start starts the fork server and returns after the server's end.
@@ -259,11 +259,11 @@ type forked struct {
 	instance atomic.Pointer[instance]
 }
 
-func (c *forked) state() State {
+func (c *forked) state() live.State {
 	if in := c.instance.Load(); in != nil {
 		return in.currentState()
 	}
-	return StateParked
+	return live.StateParked
 }
 
 func (c *forked) ask() error {
@@ -315,7 +315,7 @@ func (s *forkServer) boot(ctx context.Context) error {
 	spec.Limits.Pids += int64(most) + 8
 	spec.Limits.CPUMillis = max(spec.Limits.CPUMillis, 1000)
 	s.conn = channel.NewConn(ours, channel.Config{Log: f.channelLog(spec.ID), LogPace: f.logs.Drop})
-	s.box = f.newBox(spec.ID, func() State { return StateParked }, s.conn.Stop)
+	s.box = f.newBox(spec.ID, func() live.State { return live.StateParked }, s.conn.Stop)
 	err = f.start(ctx, spec, s.box)
 	_ = theirs.Close()
 	if err != nil {

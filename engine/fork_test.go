@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/runtimes/python"
 	"github.com/fre-engine/fre/sandbox"
@@ -442,7 +443,7 @@ func TestForkEnds(t *testing.T) {
 	}
 	r.forked("f", "out = 1")
 	for _, s := range r.Sandboxes(true) {
-		if s.State == StateExited && s.Exit.CPU == 0 {
+		if s.State == live.StateExited && s.Exit.CPU == 0 {
 			t.Errorf("%+v has used no CPU time: %+v", s, s.Exit)
 		}
 	}

@@ -179,7 +179,7 @@ func (f *function) environment() []string {
 }
 
 // note writes a line of the engine or of the handler's logger to the log.
-func (f *function) note(line LogLine) {
+func (f *function) note(line live.LogLine) {
 	line.Time, line.Stream, line.Revision = time.Now(), "log", f.revision
 	f.logs.Append(line)
 }
@@ -187,7 +187,7 @@ func (f *function) note(line LogLine) {
 // channelLog returns a receiver for the log lines of one instance's handler.
 func (f *function) channelLog(sandbox string) func(invocation, level, message string) {
 	return func(invocation, level, message string) {
-		f.note(LogLine{Sandbox: sandbox, Invocation: invocation, Level: level, Text: message})
+		f.note(live.LogLine{Sandbox: sandbox, Invocation: invocation, Level: level, Text: message})
 	}
 }
 
@@ -243,7 +243,7 @@ func (f *function) running() (boxes []*live.Box) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for in := range f.instances {
-		if in.state != StateStarting {
+		if in.state != live.StateStarting {
 			boxes = append(boxes, in.box)
 		}
 	}
@@ -285,7 +285,7 @@ func (f *function) retire() {
 func (f *function) drainLocked() (idle []*instance) {
 	for in := range f.instances {
 		in.draining = true
-		if in.state == StateIdle {
+		if in.state == live.StateIdle {
 			idle = append(idle, in)
 			f.releaseLocked(in)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -51,7 +52,7 @@ func (r *rig) putSized(name, version string, bytesOwn int, labels map[string]str
 }
 
 // gone lists the images of a report, as "name rule", sorted.
-func gone(g *GCReport) []string {
+func gone(g *build.GCReport) []string {
 	out := []string{}
 	for _, x := range g.Images {
 		out = append(out, x.Image.Built+" "+x.Rule)
@@ -66,7 +67,7 @@ func TestHold(t *testing.T) {
 	r := open(t)
 	prune := func() []string {
 		t.Helper()
-		report, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{All: true, Nameless: true}})
+		report, err := r.GC(t.Context(), build.GCOptions{Policy: &build.GCPolicy{All: true, Nameless: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,26 +131,26 @@ func TestGCPolicies(t *testing.T) {
 	fill()
 	for _, c := range []struct {
 		name   string
-		policy GCPolicy
+		policy build.GCPolicy
 		want   []string
 	}{
-		{"none", GCPolicy{}, []string{}},
-		{"nameless", GCPolicy{Nameless: true}, with(RuleNameless, "nameless:1")},
-		{"all", GCPolicy{All: true}, with(RuleAll, all...)},
-		{"all but kept", GCPolicy{All: true, Keep: []string{"app", "big:[2-9]"}}, with(RuleAll, "big:1", "nameless:1", "nameless:1")},
-		{"all with a label", GCPolicy{All: true, Labels: []string{"tier"}}, with(RuleAll, "app:2")},
-		{"all with another value", GCPolicy{All: true, Labels: []string{"tier=production"}}, []string{}},
-		{"all before the first", GCPolicy{All: true, Before: time.Unix(1, 0)}, []string{}},
-		{"unused for an hour", GCPolicy{Unused: time.Hour}, []string{}},
-		{"unused at all", GCPolicy{Unused: 1}, slices.Sorted(slices.Values(with(RuleUnused, append([]string{"base/x:b"}, all...)...)))},
-		{"two of a name", GCPolicy{PerName: 2}, with(RulePerName, "app:1")},
-		{"one of a name and the nameless", GCPolicy{PerName: 1, Nameless: true}, slices.Sorted(slices.Values(append(with(RulePerName, "app:1", "app:2", "big:1"), "nameless:1 "+RuleNameless)))},
-		{"a byte too much", GCPolicy{MaxBytes: total() - 1, Keep: []string{"app", "nameless", "base/*"}, Nameless: true}, []string{"nameless:1 " + RuleNameless}},
-		{"a megabyte too much", GCPolicy{MaxBytes: total() - 1<<19, Keep: []string{"app", "nameless", "base/*"}, Nameless: true}, []string{"big:2 " + RuleMaxBytes, "nameless:1 " + RuleNameless}},
+		{"none", build.GCPolicy{}, []string{}},
+		{"nameless", build.GCPolicy{Nameless: true}, with(build.RuleNameless, "nameless:1")},
+		{"all", build.GCPolicy{All: true}, with(build.RuleAll, all...)},
+		{"all but kept", build.GCPolicy{All: true, Keep: []string{"app", "big:[2-9]"}}, with(build.RuleAll, "big:1", "nameless:1", "nameless:1")},
+		{"all with a label", build.GCPolicy{All: true, Labels: []string{"tier"}}, with(build.RuleAll, "app:2")},
+		{"all with another value", build.GCPolicy{All: true, Labels: []string{"tier=production"}}, []string{}},
+		{"all before the first", build.GCPolicy{All: true, Before: time.Unix(1, 0)}, []string{}},
+		{"unused for an hour", build.GCPolicy{Unused: time.Hour}, []string{}},
+		{"unused at all", build.GCPolicy{Unused: 1}, slices.Sorted(slices.Values(with(build.RuleUnused, append([]string{"base/x:b"}, all...)...)))},
+		{"two of a name", build.GCPolicy{PerName: 2}, with(build.RulePerName, "app:1")},
+		{"one of a name and the nameless", build.GCPolicy{PerName: 1, Nameless: true}, slices.Sorted(slices.Values(append(with(build.RulePerName, "app:1", "app:2", "big:1"), "nameless:1 "+build.RuleNameless)))},
+		{"a byte too much", build.GCPolicy{MaxBytes: total() - 1, Keep: []string{"app", "nameless", "base/*"}, Nameless: true}, []string{"nameless:1 " + build.RuleNameless}},
+		{"a megabyte too much", build.GCPolicy{MaxBytes: total() - 1<<19, Keep: []string{"app", "nameless", "base/*"}, Nameless: true}, []string{"big:2 " + build.RuleMaxBytes, "nameless:1 " + build.RuleNameless}},
 	} {
 		for _, dry := range []bool{true, false} {
 			before := total()
-			got, err := r.GC(t.Context(), GCOptions{DryRun: dry, Policy: &c.policy})
+			got, err := r.GC(t.Context(), build.GCOptions{DryRun: dry, Policy: &c.policy})
 			if err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
@@ -163,7 +164,7 @@ func TestGCPolicies(t *testing.T) {
 				t.Errorf("%s: %d bytes freed, %d reported", c.name, before-total(), got.Bytes)
 			}
 		}
-		if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Unused: 1}}); err != nil {
+		if _, err := r.GC(t.Context(), build.GCOptions{Policy: &build.GCPolicy{Unused: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		fill()
@@ -172,7 +173,7 @@ func TestGCPolicies(t *testing.T) {
 		t.Errorf("a function's image: %v", err)
 	}
 	var field *template.FieldError
-	if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Keep: []string{"["}}}); !errors.As(err, &field) {
+	if _, err := r.GC(t.Context(), build.GCOptions{Policy: &build.GCPolicy{Keep: []string{"["}}}); !errors.As(err, &field) {
 		t.Errorf("bad pattern: %v", err)
 	}
 }
@@ -183,7 +184,7 @@ func TestGCSparesBuilds(t *testing.T) {
 	r := open(t)
 	release := r.store.Hold()
 	img := r.putSized("app", "1", 1, nil)
-	all := GCOptions{Policy: &GCPolicy{All: true}}
+	all := build.GCOptions{Policy: &build.GCPolicy{All: true}}
 	got, err := r.GC(t.Context(), all)
 	if err != nil || len(got.Images) > 0 {
 		t.Errorf("while a build runs: %v, %v", gone(got), err)
@@ -211,7 +212,7 @@ func TestGCWhileWorking(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{Nameless: true, PerName: 1}}); err != nil {
+			if _, err := r.GC(t.Context(), build.GCOptions{Policy: &build.GCPolicy{Nameless: true, PerName: 1}}); err != nil {
 				t.Error(err)
 				return
 			}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -22,7 +24,7 @@ func TestRemoveImage(t *testing.T) {
 	r := open(t)
 	r.deploy("app", nil)
 	ctx := t.Context()
-	remove := func(ref string, o RemoveOptions, untagged []string, deleted bool) {
+	remove := func(ref string, o build.RemoveOptions, untagged []string, deleted bool) {
 		t.Helper()
 		got, err := r.RemoveImage(ctx, ref, o)
 		if err != nil {
@@ -41,11 +43,11 @@ func TestRemoveImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(ctx, string(img.Digest), RemoveOptions{}); !errors.Is(err, ErrSeveralNames) {
+	if _, err := r.RemoveImage(ctx, string(img.Digest), build.RemoveOptions{}); !errors.Is(err, build.ErrSeveralNames) {
 		t.Errorf("RemoveImage by digest: %v, want ErrSeveralNames", err)
 	}
-	remove("alias", RemoveOptions{}, []string{"alias:latest"}, false)
-	if _, err := r.RemoveImage(ctx, string(img.Digest), RemoveOptions{Force: true}); !errors.Is(err, store.ErrInUse) {
+	remove("alias", build.RemoveOptions{}, []string{"alias:latest"}, false)
+	if _, err := r.RemoveImage(ctx, string(img.Digest), build.RemoveOptions{Force: true}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("RemoveImage of a function's: %v, want ErrInUse", err)
 	}
 	r.mustCall("app", "/echo", "hello", "hello")
@@ -53,7 +55,7 @@ func TestRemoveImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The removal waits for the function's last sandboxes.
-	remove(string(img.Digest), RemoveOptions{Force: true}, []string{"app:1", "other:2"}, true)
+	remove(string(img.Digest), build.RemoveOptions{Force: true}, []string{"app:1", "other:2"}, true)
 	// An image's registry names go with the last name from that registry.
 	img = r.putSized("app", "1", 1, nil)
 	here, there := "reg/app@"+string(img.Digest), "app@sha256:"+strings.Repeat("1", 64)
@@ -67,16 +69,16 @@ func TestRemoveImage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	remove("reg/app:1", RemoveOptions{}, []string{"reg/app:1"}, false)
-	remove("reg/app:2", RemoveOptions{}, []string{"reg/app:2", here}, false)
+	remove("reg/app:1", build.RemoveOptions{}, []string{"reg/app:1"}, false)
+	remove("reg/app:2", build.RemoveOptions{}, []string{"reg/app:2", here}, false)
 	if _, err := r.store.TagRemote(ctx, img.Digest, here); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(ctx, string(img.Digest), RemoveOptions{}); !errors.Is(err, ErrSeveralNames) {
+	if _, err := r.RemoveImage(ctx, string(img.Digest), build.RemoveOptions{}); !errors.Is(err, build.ErrSeveralNames) {
 		t.Errorf("RemoveImage of what two registries know: %v, want ErrSeveralNames", err)
 	}
-	remove("app:1", RemoveOptions{}, []string{"app:1", there}, false)
-	remove(here, RemoveOptions{}, []string{here}, true)
+	remove("app:1", build.RemoveOptions{}, []string{"app:1", there}, false)
+	remove(here, build.RemoveOptions{}, []string{here}, true)
 	if _, err := r.Image("other:2"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Image: %v, want not exist", err)
 	}
@@ -89,11 +91,11 @@ func TestRemovedAndBuiltAgain(t *testing.T) {
 	attached := func() int { return r.cfg.Sandboxes.Parked().Attached }
 	remove := map[string]func(ref string) error{
 		"removed": func(ref string) error {
-			_, err := r.RemoveImage(t.Context(), ref, RemoveOptions{})
+			_, err := r.RemoveImage(t.Context(), ref, build.RemoveOptions{})
 			return err
 		},
 		"collected": func(string) error {
-			_, err := r.GC(t.Context(), GCOptions{Policy: &GCPolicy{All: true}})
+			_, err := r.GC(t.Context(), build.GCOptions{Policy: &build.GCPolicy{All: true}})
 			return err
 		},
 	}
@@ -164,7 +166,7 @@ func TestDropImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "an instance to work", func() bool {
-		return slices.ContainsFunc(r.Sandboxes(false), func(s *Sandbox) bool { return s.Digest == first.Digest && s.State == StateBusy })
+		return slices.ContainsFunc(r.Sandboxes(false), func(s *live.Sandbox) bool { return s.Digest == first.Digest && s.State == live.StateBusy })
 	})
 	second := revise(2)
 	if err := r.RemoveRevision(ctx, "app", "1"); err != nil {
@@ -175,7 +177,7 @@ func TestDropImage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.RemoveImage(ctx, string(first.Digest), RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
+	if _, err := r.RemoveImage(ctx, string(first.Digest), build.RemoveOptions{}); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("while it works: %v, want ErrInUse", err)
 	}
 	if err := pw.Close(); err != nil {

@@ -31,7 +31,7 @@ type instance struct {
 	conn *channel.Conn
 	kind sandbox.StartKind // kind of start
 
-	state     State
+	state     live.State
 	inflight  int       // leases held
 	served    bool      // has ended an event
 	listed    bool      // in f.free
@@ -53,7 +53,7 @@ func (in *instance) run() {
 	f.starting--
 	f.queue.Clear()
 	if err != nil {
-		in.state = StateExited
+		in.state = live.StateExited
 		f.removeLocked(in)
 		f.failed++
 		failed := f.failed
@@ -106,11 +106,11 @@ func (in *instance) run() {
 	}
 	_ = in.conn.Close()
 	f.mu.Lock()
-	if in.state != StateStopping && !in.served { // ended before its first event
+	if in.state != live.StateStopping && !in.served { // ended before its first event
 		f.failed++
 	}
 	failed := f.failed
-	in.state = StateExited
+	in.state = live.StateExited
 	in.draining = true
 	in.idle.Stop()
 	f.dropLocked(in)
@@ -213,7 +213,7 @@ func (in *instance) newBox(id string) *live.Box {
 }
 
 // newBox describes a sandbox of the function to lists. ask is as in box.
-func (f *function) newBox(id string, state func() State, ask func() error) *live.Box {
+func (f *function) newBox(id string, state func() live.State, ask func() error) *live.Box {
 	return &live.Box{
 		ID: id, Function: f.name, Revision: f.revision, Image: f.ref(), Digest: f.image.Digest, Limits: live.LimitsOf(f.config.Resources),
 		Tenant: f.config.Tenant, Command: f.config.Args, State: state, Ask: ask,
@@ -226,7 +226,7 @@ func (in *instance) ask() error {
 	return in.conn.Stop()
 }
 
-func (in *instance) currentState() State {
+func (in *instance) currentState() live.State {
 	in.f.mu.Lock()
 	defer in.f.mu.Unlock()
 	return in.state
@@ -279,7 +279,7 @@ func (in *instance) release(kept time.Duration) {
 	}
 	in.served, f.failed = true, 0
 	switch {
-	case in.state == StateExited || in.state == StateStopping:
+	case in.state == live.StateExited || in.state == live.StateStopping:
 	case in.draining:
 		idle := in.inflight == 0
 		f.mu.Unlock()
@@ -359,14 +359,14 @@ func (in *instance) idled() {
 	f.mu.Lock()
 	limit := f.config.Instances.Idle
 	rest := limit
-	if in.state == StateIdle {
+	if in.state == live.StateIdle {
 		since := in.idleSince
 		if f.resting && f.restedAt.After(since) { // the events may return to a revision at rest for a while
 			since, limit = f.restedAt, f.restFor()
 		}
 		rest = limit - time.Since(since)
 	}
-	if in.state == StateExited || in.draining {
+	if in.state == live.StateExited || in.draining {
 		f.mu.Unlock()
 		return
 	}
@@ -394,11 +394,11 @@ func (in *instance) idled() {
 // stop asks the instance to end and kills it after stopGrace.
 func (in *instance) stop() {
 	in.f.mu.Lock()
-	if in.state == StateExited || in.state == StateStopping {
+	if in.state == live.StateExited || in.state == live.StateStopping {
 		in.f.mu.Unlock()
 		return
 	}
-	in.state = StateStopping
+	in.state = live.StateStopping
 	defer in.f.mu.Unlock() // after spawn: until then the watcher of the instance keeps workers above zero
 	in.f.e.life.Spawn(func() {
 		if in.conn.Stop() == nil {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -158,7 +159,7 @@ func TestParkedInterpreter(t *testing.T) {
 	r.mustCall("a", "/print", "x", "x")
 	eventually(t, "the line in the log", func() bool {
 		found := false
-		err := r.Logs(t.Context(), "a", LogOptions{Tail: -1}, func(l LogLine) error {
+		err := r.Logs(t.Context(), "a", live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 			found = found || l.Text == "hello log" && l.Sandbox == first.Instance && l.Stream == "stdout"
 			return nil
 		})
@@ -331,7 +332,7 @@ func TestInterpreterRedeployAndRemove(t *testing.T) {
 		return r.roots() == 1 && !slices.ContainsFunc(r.waiting(), func(pid int) bool { return slices.Contains(old, pid) })
 	})
 	for _, img := range r.store.Images() {
-		if _, err := r.RemoveImage(t.Context(), string(img.Digest), RemoveOptions{}); image.IsParkedRoot(img) && !errors.Is(err, store.ErrInUse) {
+		if _, err := r.RemoveImage(t.Context(), string(img.Digest), build.RemoveOptions{}); image.IsParkedRoot(img) && !errors.Is(err, store.ErrInUse) {
 			t.Errorf("the root of parked interpreters was removed: %v", err)
 		}
 	}
@@ -405,7 +406,7 @@ func TestInterpreterLoadFails(t *testing.T) {
 	}
 	eventually(t, "its words in the log", func() bool {
 		found := false
-		err := r.Logs(t.Context(), "a", LogOptions{Tail: -1}, func(l LogLine) error {
+		err := r.Logs(t.Context(), "a", live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 			found = found || l.Text == "cannot load"
 			return nil
 		})

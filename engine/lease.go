@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/internal/waiting"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/template"
@@ -151,7 +152,7 @@ func (f *function) takeFreeLocked() *instance {
 	}
 	in := f.free[len(f.free)-1]
 	in.inflight++
-	in.state = StateBusy
+	in.state = live.StateBusy
 	f.busy++
 	if in.inflight >= f.config.Instances.Concurrency {
 		f.free = f.free[:len(f.free)-1]
@@ -176,7 +177,7 @@ func (f *function) startForWaitersLocked() {
 
 // startLocked starts one instance in the background. The caller has reserved the quota.
 func (f *function) startLocked() {
-	in := &instance{f: f, state: StateStarting, reserved: true}
+	in := &instance{f: f, state: live.StateStarting, reserved: true}
 	f.instances[in] = struct{}{}
 	f.starting++
 	f.e.life.Spawn(func() { in.run() })
@@ -195,9 +196,9 @@ func (f *function) serveLocked(in *instance, cold bool) {
 		f.free = append(f.free, in)
 		in.listed = true
 	}
-	in.state = StateBusy
+	in.state = live.StateBusy
 	if in.inflight == 0 {
-		in.state = StateIdle
+		in.state = live.StateIdle
 		in.idleSince = time.Now()
 	}
 }
@@ -249,7 +250,7 @@ func (f *function) eventSlot(ctx context.Context, waits patience) (*instance, er
 
 // newEventLocked counts a fresh-per-event sandbox. The caller has reserved the quota.
 func (f *function) newEventLocked() *instance {
-	in := &instance{f: f, state: StateBusy, inflight: 1, reserved: true}
+	in := &instance{f: f, state: live.StateBusy, inflight: 1, reserved: true}
 	f.instances[in] = struct{}{}
 	f.busy++
 	return in

@@ -11,7 +11,7 @@ import (
 // oldest first, from one goroutine. Logs returns nil after the last line. With Follow, Logs
 // returns nil when ctx ends, the container ends, the function is removed or the engine stops.
 // Errors: *UnknownError, errors of emit, ctx.Err() if ctx ends while stored lines are read.
-func (e *Engine) Logs(ctx context.Context, name string, o LogOptions, emit func(LogLine) error) error {
+func (e *Engine) Logs(ctx context.Context, name string, o live.LogOptions, emit func(live.LogLine) error) error {
 	qualified, revision, asked := strings.Cut(name, "@")
 	d, err := e.find(qualified)
 	if err == nil && asked {

@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/admission"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -131,7 +133,7 @@ const (
 // refuse counts a refused event.
 func (m *metrics) refuse(why admission.Reason) { m.refused.WithLabelValues(string(why)).Inc() }
 
-func (m *metrics) collected(r *GCReport) {
+func (m *metrics) collected(r *build.GCReport) {
 	for _, img := range r.Images {
 		m.gcImages.WithLabelValues(img.Rule).Inc()
 	}
@@ -158,7 +160,7 @@ func outcome(err error) string {
 	}
 	var failure *FunctionError
 	var crash *CrashError
-	var quota *QuotaError
+	var quota *live.QuotaError
 	switch {
 	case errors.As(err, &quota):
 		return "quota"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/channel"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/template"
@@ -83,7 +84,7 @@ func (ev *event) stepFailed(step int, err error) error {
 	if ev.ctx.Err() != nil {
 		return context.Cause(&ev.ctx)
 	}
-	ev.f.note(LogLine{Invocation: ev.name, Level: "error", Text: err.Error()})
+	ev.f.note(live.LogLine{Invocation: ev.name, Level: "error", Text: err.Error()})
 	switch code := callCode(err); {
 	case code == failure.NotFound || code == failure.ImageGone:
 		return &StepError{failure.StepMissing, fmt.Errorf("%w: deploy the step again, or the pipeline without the step", err)}

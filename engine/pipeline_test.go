@@ -79,7 +79,7 @@ func TestPipeline(t *testing.T) {
 	if err != nil || !slices.Equal(f.Config.Pipeline, []string{"g"}) || f.Latest != 2 || f.Invocations != 3 || f.Busy != 0 {
 		t.Errorf("%+v, %v", f, err)
 	}
-	if slices.ContainsFunc(r.Sandboxes(true), func(s *Sandbox) bool { return s.Function == "p" || s.Function == "outer" }) {
+	if slices.ContainsFunc(r.Sandboxes(true), func(s *live.Sandbox) bool { return s.Function == "p" || s.Function == "outer" }) {
 		t.Error("a pipeline has a sandbox")
 	}
 	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
@@ -140,7 +140,7 @@ func TestPipelineFails(t *testing.T) {
 	if err == nil {
 		_ = resp.Body.Close()
 	}
-	for _, refused := range []error{ErrOverloaded, ErrEngineOverloaded, ErrDegraded, ErrClosed, &QuotaError{}, &UnknownError{}} {
+	for _, refused := range []error{ErrOverloaded, ErrEngineOverloaded, ErrDegraded, ErrClosed, &live.QuotaError{}, &UnknownError{}} {
 		ev := &event{f: &function{logs: r.logsOf("p")}, ctx: limited{Context: t.Context()}}
 		first, second := ev.stepFailed(0, refused), ev.stepFailed(1, refused)
 		missing := errors.Is(refused, os.ErrNotExist)

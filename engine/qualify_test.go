@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -23,7 +24,7 @@ func inTenant(tenant string) func(*image.Config) {
 
 func (r *rig) logLines(name string) (lines []string) {
 	r.t.Helper()
-	err := r.Logs(r.t.Context(), name, LogOptions{Tail: -1}, func(l LogLine) error {
+	err := r.Logs(r.t.Context(), name, live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 		lines = append(lines, l.Function+": "+l.Text)
 		return nil
 	})
@@ -148,6 +149,6 @@ func (r *rig) before(name string, img *store.Image) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	log.Append(LogLine{Stream: "stdout", Text: "a line of before"})
+	log.Append(live.LogLine{Stream: "stdout", Text: "a line of before"})
 	log.Close()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/sandbox"
 )
@@ -20,7 +21,7 @@ func (f *function) bounded() bool {
 func (f *function) reserveLocked() error {
 	q, r, u := f.e.tenants.Quotas(f.config.Tenant), &f.config.Resources, f.use
 	if f.temporary {
-		q = Quotas{}
+		q = live.Quotas{}
 	}
 	return u.Reserve(f.config.Tenant, q, r.MemoryBytes, r.CPUMillis)
 }

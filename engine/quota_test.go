@@ -12,20 +12,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/template"
 )
 
 // quotaRig has an engine whose tenant acme has these quotas, which may change.
-func quotaRig(t *testing.T, q Quotas) (*rig, *atomic.Pointer[Quotas]) {
+func quotaRig(t *testing.T, q live.Quotas) (*rig, *atomic.Pointer[live.Quotas]) {
 	t.Helper()
 	r := open(t)
 	r.stop()
-	var now atomic.Pointer[Quotas]
+	var now atomic.Pointer[live.Quotas]
 	now.Store(&q)
-	r.start(Config{Quotas: func(tenant string) Quotas {
+	r.start(Config{Quotas: func(tenant string) live.Quotas {
 		if tenant != "acme" {
-			return Quotas{}
+			return live.Quotas{}
 		}
 		return *now.Load()
 	}})
@@ -38,12 +40,12 @@ func ofAcme(c *image.Config) { c.Tenant = "acme" }
 // Another tenant is not affected.
 func TestQuotaInstances(t *testing.T) {
 	for name, c := range map[string]struct {
-		q    Quotas
+		q    live.Quotas
 		what string
 	}{
-		"instances": {Quotas{Instances: 2}, "instances"},
-		"memory":    {Quotas{MemoryBytes: 2*64<<20 + 1}, "bytes of memory"},
-		"cpu":       {Quotas{CPUMillis: 2500}, "thousandths of a CPU"},
+		"instances": {live.Quotas{Instances: 2}, "instances"},
+		"memory":    {live.Quotas{MemoryBytes: 2*64<<20 + 1}, "bytes of memory"},
+		"cpu":       {live.Quotas{CPUMillis: 2500}, "thousandths of a CPU"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _ := quotaRig(t, c.q)
@@ -54,7 +56,7 @@ func TestQuotaInstances(t *testing.T) {
 			r.mustCall("a.acme", "/", "x", "x")
 			r.mustCall("b.acme", "/", "x", "x")
 			_, _, err := r.call(t.Context(), "c.acme", "/", "x")
-			var full *QuotaError
+			var full *live.QuotaError
 			if !errors.As(err, &full) || full.Tenant != "acme" || full.What != c.what {
 				t.Fatalf("a third instance: %v, want a QuotaError of %s", err, c.what)
 			}
@@ -76,7 +78,7 @@ func TestQuotaInstances(t *testing.T) {
 func TestQuotaQueues(t *testing.T) {
 	for _, isolation := range []template.Isolation{template.IsolationInstance, template.IsolationEvent} {
 		t.Run(string(isolation), func(t *testing.T) { // each looks for leaks by itself
-			r, _ := quotaRig(t, Quotas{Instances: 1})
+			r, _ := quotaRig(t, live.Quotas{Instances: 1})
 			r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Isolation = "acme", isolation })
 			var wg sync.WaitGroup
 			for range 6 {
@@ -96,7 +98,7 @@ func TestQuotaQueues(t *testing.T) {
 
 // TestQuotaCounts: after any end of instances nothing remains counted.
 func TestQuotaCounts(t *testing.T) {
-	r, now := quotaRig(t, Quotas{Instances: 3})
+	r, now := quotaRig(t, live.Quotas{Instances: 3})
 	r.deploy("a", ofAcme)
 	r.deploy("s", func(c *image.Config) { stdio(c); c.Tenant = "acme" })
 	r.deploy("bad", func(c *image.Config) { c.Tenant, c.Args = "acme", []string{"/nowhere"} })
@@ -114,7 +116,7 @@ func TestQuotaCounts(t *testing.T) {
 	r.mustCall("a.acme", "/", "x", "x")
 	eventually(t, "one instance to be counted", func() bool { return r.TenantUse("acme").Instances == 1 })
 	// Idle instances of a replaced function give their room to the new instances.
-	now.Store(&Quotas{Instances: 1})
+	now.Store(&live.Quotas{Instances: 1})
 	for range 5 {
 		r.deploy("a", func(c *image.Config) { c.Tenant, c.Instances.Idle = "acme", c.Instances.Idle+time.Second })
 		r.mustCall("a.acme", "/", "x", "x")
@@ -244,7 +246,7 @@ func TestTenantMetrics(t *testing.T) {
 	g := r.gated()
 	r.deploy("a", ofAcme)
 	r.mustCall("a.acme", "/", "x", "x")
-	if err := r.StartContainer(t.Context(), r.create(ContainerConfig{Tenant: "acme", Limits: small}).ID); err != nil {
+	if err := r.StartContainer(t.Context(), r.create(container.Config{Tenant: "acme", Limits: small}).ID); err != nil {
 		t.Fatal(err)
 	}
 	b := r.build(t.Context(), "other", "b")

@@ -4,13 +4,15 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 )
 
 // TestReconfigure: Reconfigure makes a function's image with another configuration, under the
 // tenant's quota. An image without a function is refused.
 func TestReconfigure(t *testing.T) {
-	r, now := quotaRig(t, Quotas{})
+	r, now := quotaRig(t, live.Quotas{})
 	of := r.image("f", nil)
 	forAcme := func(c *image.Config) error {
 		c.Tenant, c.Env = "acme", append(c.Env, "GREETING=hello")
@@ -20,8 +22,8 @@ func TestReconfigure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ImageTenant(img) != "acme" || ImageTenant(of) != "default" {
-		t.Errorf("they are of %s and %s, want acme and default", ImageTenant(img), ImageTenant(of))
+	if build.ImageTenant(img) != "acme" || build.ImageTenant(of) != "default" {
+		t.Errorf("they are of %s and %s, want acme and default", build.ImageTenant(img), build.ImageTenant(of))
 	}
 	if _, err := r.Deploy(t.Context(), "other.acme", img, DeployOptions{Within: "acme"}); err != nil {
 		t.Fatal(err)
@@ -29,16 +31,16 @@ func TestReconfigure(t *testing.T) {
 	r.mustCall("other.acme", "/", "x", "x")
 
 	images := len(r.store.Images())
-	var full *QuotaError
-	now.Store(&Quotas{Images: 1})
+	var full *live.QuotaError
+	now.Store(&live.Quotas{Images: 1})
 	if _, err := r.Reconfigure(t.Context(), of, "more", nil, func(c *image.Config) error { c.Instances.Max = 3; return forAcme(c) }); !errors.As(err, &full) || full.Tenant != "acme" {
 		t.Errorf("a second image of one: %v, want a QuotaError", err)
 	}
-	now.Store(&Quotas{ImageBytes: r.TenantUse("acme").ImageBytes + 1})
+	now.Store(&live.Quotas{ImageBytes: r.TenantUse("acme").ImageBytes + 1})
 	if _, err := r.Reconfigure(t.Context(), of, "more", nil, func(c *image.Config) error { c.Instances.Max = 4; return forAcme(c) }); !errors.As(err, &full) {
 		t.Errorf("an image of more bytes than are left: %v, want a QuotaError", err)
 	}
-	now.Store(&Quotas{})
+	now.Store(&live.Quotas{})
 	refused := errors.New("refused")
 	if _, err := r.Reconfigure(t.Context(), of, "more", nil, func(*image.Config) error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("an edit that fails: %v", err)

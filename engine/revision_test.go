@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
@@ -278,7 +280,7 @@ func TestRevisionsKept(t *testing.T) {
 		t.Errorf("kept (-want +got):\n%s", diff)
 	}
 	for i, d := range images {
-		_, err := r.RemoveImage(t.Context(), string(d), RemoveOptions{Force: true})
+		_, err := r.RemoveImage(t.Context(), string(d), build.RemoveOptions{Force: true})
 		if kept := slices.Contains(r.numbers(), i+1); kept != errors.Is(err, store.ErrInUse) || !kept && err != nil {
 			t.Errorf("image of revision %d removed: %v", i+1, err)
 		}
@@ -286,7 +288,7 @@ func TestRevisionsKept(t *testing.T) {
 	if err := r.RemoveRevision(t.Context(), "f", "4"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(t.Context(), string(images[3]), RemoveOptions{Force: true}); err != nil {
+	if _, err := r.RemoveImage(t.Context(), string(images[3]), build.RemoveOptions{Force: true}); err != nil {
 		t.Errorf("once its revision was forgotten: %v", err)
 	}
 	families, err := reg.Gather()
@@ -395,7 +397,7 @@ func TestRevisionOfLogs(t *testing.T) {
 		r.mustCall("f", "/print", "", "")
 	}
 	lines := func(name string) (revisions []int) {
-		if err := r.Logs(t.Context(), name, LogOptions{Tail: -1}, func(l LogLine) error {
+		if err := r.Logs(t.Context(), name, live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 			revisions = append(revisions, l.Revision)
 			return nil
 		}); err != nil {
@@ -408,7 +410,7 @@ func TestRevisionOfLogs(t *testing.T) {
 	if diff := cmp.Diff([]int{1}, lines("f@1")); diff != "" {
 		t.Errorf("f@1 (-want +got):\n%s", diff)
 	}
-	if err := r.Logs(t.Context(), "f@9", LogOptions{}, nil); !errors.Is(err, fs.ErrNotExist) {
+	if err := r.Logs(t.Context(), "f@9", live.LogOptions{}, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("f@9: %v, want ErrNotExist", err)
 	}
 }

@@ -199,8 +199,8 @@ func TestBrokenAnswer(t *testing.T) {
 	if err := resp.Body.Close(); err != nil {
 		t.Error(err)
 	}
-	var last LogLine
-	if err := r.Logs(t.Context(), "f", LogOptions{Tail: 1}, func(l LogLine) error { last = l; return nil }); err != nil {
+	var last live.LogLine
+	if err := r.Logs(t.Context(), "f", live.LogOptions{Tail: 1}, func(l live.LogLine) error { last = l; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if last.Invocation != resp.ID || !strings.Contains(last.Text, "broke off") {

@@ -35,7 +35,7 @@ type buildRunner struct{ e *Engine }
 
 // Run runs one build step to its end.
 func (r buildRunner) Run(ctx context.Context, c image.Command) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: a step took more than %s", ErrBuildTime, buildTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("%w: a step took more than %s", build.ErrBuildTime, buildTimeout))
 	defer cancel()
 	var written []string
 	for _, b := range c.Binds {
@@ -107,7 +107,7 @@ func (r buildRunner) runFresh(ctx context.Context, c *image.Command, env []strin
 }
 
 func (buildRunner) newBox(id string, c *image.Command) *live.Box {
-	return &live.Box{ID: id, Tenant: buildTenant, Image: "build", Command: c.Args, State: func() State { return StateBusy }}
+	return &live.Box{ID: id, Tenant: buildTenant, Image: "build", Command: c.Args, State: func() live.State { return live.StateBusy }}
 }
 
 // ownBinds gives the writable binds to the sandbox's user.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -15,7 +16,7 @@ var ErrNotTraced = failure.New(failure.Conflict, "the function's file accesses a
 // Slim makes an image from a function's image with only the files that the function has opened so
 // far, and the files needed with them ([image.Builder.Slim]). The function must be deployed with
 // [DeployOptions].Trace and must have answered every kind of event beforehand. Slim sets
-// o.Opened. Errors: [UnknownError], [ErrNotTraced], sandbox.ErrOpensLost, *[QuotaError], those of
+// o.Opened. Errors: [UnknownError], [ErrNotTraced], sandbox.ErrOpensLost, *[live.QuotaError], those of
 // the builder.
 func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions) (out *image.Slimmed, err error) {
 	f, err := e.lookup(function)
@@ -29,7 +30,7 @@ func (e *Engine) Slim(ctx context.Context, function string, o image.SlimOptions)
 		if o.Opened, err = f.opened(ctx); err != nil {
 			return fmt.Errorf("slim %s: %w", function, err)
 		}
-		return e.Building(ctx, ImageTenant(f.image), function, nil, func(ctx context.Context) error {
+		return e.Building(ctx, build.ImageTenant(f.image), function, nil, func(ctx context.Context) error {
 			out, err = e.cfg.Builder.Slim(ctx, f.image, o)
 			return err
 		})

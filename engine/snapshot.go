@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
@@ -92,7 +94,7 @@ func (t *Agents) Snapshots() []*store.Image {
 func (t *Agents) RemoveSnapshot(ctx context.Context, ref string) error {
 	img, err := t.Snapshot(ref)
 	if err == nil {
-		_, err = t.e.RemoveImage(ctx, string(img.Digest), RemoveOptions{Force: true})
+		_, err = t.e.RemoveImage(ctx, string(img.Digest), build.RemoveOptions{Force: true})
 	}
 	return err
 }
@@ -140,7 +142,7 @@ func (t *Agents) snapshotMost(of *Agent) (most int64, full error) {
 	}
 	if q := t.e.tenants.Quotas(of.Tenant); q.ImageBytes > 0 {
 		if left := q.ImageBytes - t.e.TenantUse(of.Tenant).ImageBytes; left < most {
-			most, full = left, &QuotaError{Tenant: of.Tenant, What: "bytes of images", Limit: q.ImageBytes}
+			most, full = left, &live.QuotaError{Tenant: of.Tenant, What: "bytes of images", Limit: q.ImageBytes}
 		}
 	}
 	return most, full

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
@@ -55,7 +56,7 @@ func (r *rig) kept(dirs ...string) (n int) {
 // files are large with few blocks. A refused snapshot leaves nothing behind, even after the engine
 // has read it.
 func TestSnapshotBounds(t *testing.T) {
-	r, now := quotaRig(t, Quotas{ImageBytes: 1 << 20})
+	r, now := quotaRig(t, live.Quotas{ImageBytes: 1 << 20})
 	refused := func(id, what string, is func(error) bool) {
 		t.Helper()
 		if _, err := r.Agents().TakeSnapshot(t.Context(), id); err == nil || !is(err) {
@@ -67,7 +68,7 @@ func TestSnapshotBounds(t *testing.T) {
 	}
 	quota := func(what string) func(error) bool {
 		return func(err error) bool {
-			full, ok := errors.AsType[*QuotaError](err)
+			full, ok := errors.AsType[*live.QuotaError](err)
 			return ok && full.What == what
 		}
 	}
@@ -79,7 +80,7 @@ func TestSnapshotBounds(t *testing.T) {
 	})
 
 	// Another image of the tenant arrives after the snapshot was read.
-	now.Store(&Quotas{Images: 1})
+	now.Store(&live.Quotas{Images: 1})
 	r.holes("late", 1<<20, 0)
 	cfg, err := json.Marshal(image.Config{Tenant: "acme", Protocol: image.ProtocolChannel})
 	if err != nil {
@@ -103,7 +104,7 @@ func TestSnapshotBounds(t *testing.T) {
 	if n := r.kept("trees"); n != 1 || !r.store.HasTree(other.Parts[0].Tree) {
 		t.Errorf("%d trees are left, want the other image's", n)
 	}
-	now.Store(&Quotas{})
+	now.Store(&live.Quotas{})
 	if img, err := r.Agents().TakeSnapshot(t.Context(), "late"); err != nil || img.Size != 1<<20 {
 		t.Errorf("once there is room: %v, %v", img, err)
 	}
@@ -111,7 +112,7 @@ func TestSnapshotBounds(t *testing.T) {
 
 // TestSnapshotWaits: a snapshot waits for its turn among builds.
 func TestSnapshotWaits(t *testing.T) {
-	r, _ := quotaRig(t, Quotas{Builds: 1})
+	r, _ := quotaRig(t, live.Quotas{Builds: 1})
 	r.holes("waits", 1<<20, 0)
 	done := r.turn("acme")
 	ended := make(chan error, 1)

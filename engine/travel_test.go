@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/image/signature"
@@ -59,7 +61,7 @@ func TestTravel(t *testing.T) {
 	if err := r.Save(ctx, &saved, []string{"root"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(ctx, "root", RemoveOptions{}); err != nil {
+	if _, err := r.RemoveImage(ctx, "root", build.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	images, err := r.Load(ctx, &saved, nil)
@@ -106,7 +108,7 @@ func TestPulledFunction(t *testing.T) {
 			if _, err := r.Push(ctx, "shop:1", host+"/team/image:1", nil, oci.PushOptions{AsImage: true}, nil); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := r.RemoveImage(ctx, "shop:1", RemoveOptions{}); err != nil {
+			if _, err := r.RemoveImage(ctx, "shop:1", build.RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if r.store.HasTree(img.Parts[0].Tree) {
@@ -136,7 +138,7 @@ func TestPulledFunction(t *testing.T) {
 			}
 
 			// A build refuses a base that a pull would refuse.
-			if _, err := r.RemoveImage(ctx, host+"/team/image:1", RemoveOptions{}); err != nil {
+			if _, err := r.RemoveImage(ctx, host+"/team/image:1", build.RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			r.stop()
@@ -186,7 +188,7 @@ func TestBaseLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(ctx, "root:1", RemoveOptions{}); err != nil {
+	if _, err := r.RemoveImage(ctx, "root:1", build.RemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -197,8 +199,8 @@ func TestBaseLogin(t *testing.T) {
 			t.Errorf("%s: %v", own, err)
 		}
 	}
-	ann := WithLogins(ctx, map[string]*oci.Auth{host: auth, "elsewhere.example": {Username: "other"}})
-	for name, ctx := range map[string]context.Context{"without a login": ctx, "with another registry's": WithLogins(ctx, map[string]*oci.Auth{"elsewhere.example": auth})} {
+	ann := build.WithLogins(ctx, map[string]*oci.Auth{host: auth, "elsewhere.example": {Username: "other"}})
+	for name, ctx := range map[string]context.Context{"without a login": ctx, "with another registry's": build.WithLogins(ctx, map[string]*oci.Auth{"elsewhere.example": auth})} {
 		if got, err := images.Resolve(ctx, ref, ""); got != "" || err != nil {
 			t.Errorf("%s: resolved %q, %v", name, got, err)
 		}
@@ -206,7 +208,7 @@ func TestBaseLogin(t *testing.T) {
 			t.Errorf("%s: pulled, %v", name, err)
 		}
 	}
-	eve := WithLogins(ctx, map[string]*oci.Auth{host: {Username: "eve", Password: "secret"}})
+	eve := build.WithLogins(ctx, map[string]*oci.Auth{host: {Username: "eve", Password: "secret"}})
 	if got, err := images.Resolve(eve, ref, ""); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("with a login that it refuses: resolved %q, %v", got, err)
 	}
@@ -265,11 +267,11 @@ func TestBaseOfTakenName(t *testing.T) {
 	if _, err := r.TagImage(ctx, string(theirs.Digest), ref); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.RemoveImage(ctx, string(root.Digest), RemoveOptions{Force: true}); err != nil {
+	if _, err := r.RemoveImage(ctx, string(root.Digest), build.RemoveOptions{Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	images := r.cfg.Builder.Images
-	login := WithLogins(ctx, map[string]*oci.Auth{host: {Username: "ann", Password: "secret"}})
+	login := build.WithLogins(ctx, map[string]*oci.Auth{host: {Username: "ann", Password: "secret"}})
 	if got, err := images.Resolve(login, ref, ""); got != host+"/team/root@"+string(pushed.Digest) || err != nil {
 		t.Errorf("with a login: resolved %q, %v", got, err)
 	}
@@ -288,7 +290,7 @@ func TestBaseOfTakenName(t *testing.T) {
 // quota before the image is stored, and counts for this tenant only. A dropped image goes, unless
 // it is used or was stored before.
 func TestPullFor(t *testing.T) {
-	r, now := quotaRig(t, Quotas{})
+	r, now := quotaRig(t, live.Quotas{})
 	host, ctx := ownRegistry(t), t.Context()
 	root, theirs := host+"/team/root:1", host+"/team/theirs:1"
 	var b bytes.Buffer
@@ -308,7 +310,7 @@ func TestPullFor(t *testing.T) {
 		if _, err := r.Push(ctx, string(img.Digest), ref, nil, oci.PushOptions{}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.RemoveImage(ctx, string(img.Digest), RemoveOptions{Force: true}); err != nil {
+		if _, err := r.RemoveImage(ctx, string(img.Digest), build.RemoveOptions{Force: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -321,12 +323,12 @@ func TestPullFor(t *testing.T) {
 		return err
 	}
 	for what, pull := range map[string]func(string) error{"for a build": toBuild, "to run": toRun} {
-		now.Store(&Quotas{ImageBytes: 1<<20 - 1})
-		if full, ok := errors.AsType[*QuotaError](pull(root)); !ok || full.What != "bytes of images" {
+		now.Store(&live.Quotas{ImageBytes: 1<<20 - 1})
+		if full, ok := errors.AsType[*live.QuotaError](pull(root)); !ok || full.What != "bytes of images" {
 			t.Errorf("%s: above the quota: no QuotaError of bytes", what)
 		}
-		now.Store(&Quotas{})
-		if err := pull(theirs); !errors.Is(err, ErrOthersImage) {
+		now.Store(&live.Quotas{})
+		if err := pull(theirs); !errors.Is(err, build.ErrOthersImage) {
 			t.Errorf("%s: another tenant's function: %v", what, err)
 		}
 		if all := r.store.Images(); len(all) != 0 {
@@ -357,13 +359,13 @@ func TestPullFor(t *testing.T) {
 			t.Errorf("%s: %v, %d images are left, want %d", name, err, len(r.store.Images()), c.left)
 		}
 		if c.left > 0 {
-			if _, err := r.RemoveImage(ctx, root, RemoveOptions{}); err != nil {
+			if _, err := r.RemoveImage(ctx, root, build.RemoveOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 
-	now.Store(&Quotas{Builds: 1})
+	now.Store(&live.Quotas{Builds: 1})
 	done := r.turn("acme")
 	ended := make(chan error, 1)
 	go func() { ended <- toRun(root) }()

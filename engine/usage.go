@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/volume"
@@ -34,8 +35,8 @@ type DiskUsage struct {
 	Images           []ImageUsage // newest first
 	ImageBytes       int64        // of all images; shared files count once
 	ImageInodes      int64
-	ReclaimableBytes int64         // freed if all unused images were removed
-	Tenants          []TenantUsage // oldest first
+	ReclaimableBytes int64              // freed if all unused images were removed
+	Tenants          []live.TenantUsage // oldest first
 	Containers       []ContainerUsage
 	Cache            volume.Usage // the builds' downloads
 }
@@ -77,7 +78,7 @@ func (e *Engine) DiskUsage() (*DiskUsage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("layer of container %s: %w", c.ID[:12], err)
 		}
-		out.Containers = append(out.Containers, ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == StateRunning, Usage: u})
+		out.Containers = append(out.Containers, ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == live.StateRunning, Usage: u})
 	}
 	var err error
 	if out.Cache, err = e.CacheUsage(); err != nil {

@@ -11,6 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
 	"github.com/fre-engine/fre/store"
@@ -36,13 +39,13 @@ func TestWorkLimit(t *testing.T) {
 			t.Errorf("%s writes %s MiB to %s: %q; fits: %v", function, mib, name, out, fits)
 		}
 	}
-	usage := func() map[string]TenantUsage {
+	usage := func() map[string]live.TenantUsage {
 		t.Helper()
 		u, err := r.DiskUsage()
 		if err != nil {
 			t.Fatal(err)
 		}
-		tenants := map[string]TenantUsage{}
+		tenants := map[string]live.TenantUsage{}
 		for _, x := range u.Tenants {
 			tenants[x.Name] = x
 		}
@@ -52,7 +55,7 @@ func TestWorkLimit(t *testing.T) {
 	fill("a", "before", "10", true)
 	r.stop()
 
-	r.start(Config{Work: WorkConfig{Limit: 16 << 20, Tenants: map[string]int64{"other": 48 << 20}}})
+	r.start(Config{Work: live.WorkConfig{Limit: 16 << 20, Tenants: map[string]int64{"other": 48 << 20}}})
 	u := usage()
 	if a := u["default"]; a.Limit != 16<<20 || a.Bytes < 10<<20 || a.Bytes > 11<<20 || a.Inodes != 2 {
 		t.Errorf("10 MiB in one file before there was a limit: %+v", a)
@@ -69,7 +72,7 @@ func TestWorkLimit(t *testing.T) {
 	}
 	r.stop()
 
-	r.start(Config{Work: WorkConfig{Limit: 8 << 20}}) // less than already stored
+	r.start(Config{Work: live.WorkConfig{Limit: 8 << 20}}) // less than already stored
 	fill("a", "again", "1", false)
 	if _, _, err := r.look("a", "file=/work/before"); err != nil {
 		t.Errorf("what was there before: %v", err)
@@ -88,13 +91,13 @@ func TestWorkLimitRefused(t *testing.T) {
 	}
 	defer m.Close()
 	for _, test := range []struct {
-		cfg     WorkConfig
+		cfg     live.WorkConfig
 		refused bool
 	}{
-		{WorkConfig{}, false},
-		{WorkConfig{Tenants: map[string]int64{"a": 0}}, false},
-		{WorkConfig{Limit: 1}, true},
-		{WorkConfig{Tenants: map[string]int64{"a": 1}}, true},
+		{live.WorkConfig{}, false},
+		{live.WorkConfig{Tenants: map[string]int64{"a": 0}}, false},
+		{live.WorkConfig{Limit: 1}, true},
+		{live.WorkConfig{Tenants: map[string]int64{"a": 1}}, true},
 	} {
 		if err := test.cfg.Check(m); errors.Is(err, volume.ErrNoLimits) != test.refused || (err != nil) != test.refused {
 			t.Errorf("%+v: %v", test.cfg, err)
@@ -167,7 +170,7 @@ func TestDiskUsage(t *testing.T) {
 func TestDiskUsageOfContainers(t *testing.T) {
 	r := open(t)
 	r.ordinary("ordinary")
-	c := r.create(ContainerConfig{Name: "web", Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
+	c := r.create(container.Config{Name: "web", Cmd: prog("orders"), OpenStdin: true, StdinOnce: true})
 	usage := func() []ContainerUsage {
 		t.Helper()
 		u, err := r.DiskUsage()
@@ -200,10 +203,10 @@ func TestDiskUsageOfPlainContainers(t *testing.T) {
 	r.stop()
 	r.start(Config{avoid: []volume.Kind{volume.Quota, volume.Image}})
 	var field *template.FieldError
-	if _, err := r.CreateContainer(t.Context(), ContainerConfig{Image: "ordinary", ScratchBytes: 1 << 20}); !errors.As(err, &field) || field.Field != "scratch_bytes" {
+	if _, err := r.CreateContainer(t.Context(), container.Config{Image: "ordinary", ScratchBytes: 1 << 20}); !errors.As(err, &field) || field.Field != "scratch_bytes" {
 		t.Errorf("a limit that nothing keeps: %v", err)
 	}
-	c := r.create(ContainerConfig{Cmd: prog("write", "/new", strings.Repeat("x", 3000))})
+	c := r.create(container.Config{Cmd: prog("write", "/new", strings.Repeat("x", 3000))})
 	r.attach(c.ID, nil)
 	r.exited(c.ID)
 	var counted volume.Usage
@@ -245,7 +248,9 @@ func TestDiskUsageOfCache(t *testing.T) {
 	if used == nil || used.Cache.Bytes < 100<<10 || used.Cache.Bytes > 200<<10 || used.Cache.Inodes != 3 {
 		t.Fatalf("used: %+v", used)
 	}
-	gc := func(dry bool) (*GCReport, error) { return r.GC(t.Context(), GCOptions{DryRun: dry, Cache: true}) }
+	gc := func(dry bool) (*build.GCReport, error) {
+		return r.GC(t.Context(), build.GCOptions{DryRun: dry, Cache: true})
+	}
 	end := r.turn("acme")
 	if _, err := gc(false); !errors.Is(err, store.ErrInUse) {
 		t.Errorf("while a build runs: %v, want ErrInUse", err)

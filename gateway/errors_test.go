@@ -12,6 +12,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/httpserver"
 )
@@ -28,7 +29,7 @@ func TestErrorOf(t *testing.T) {
 		engine.ErrEventTooLarge:    "431 header_too_large",
 		engine.ErrImageGone:        "404 image_gone",
 		&engine.UnknownError{}:     "404 not_found",
-		&engine.QuotaError{}:       "429 quota",
+		&live.QuotaError{}:         "429 quota",
 		&engine.FunctionError{}:    "500 function_error",
 		&engine.CrashError{}:       "502 function_crashed",
 		&engine.LoopError{}:        "508 loop",

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/httpserver"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/fretest"
@@ -330,7 +331,7 @@ func TestBodyTooLarge(t *testing.T) {
 		t.Errorf("chunked: %d %s", status, body)
 	}
 	all := r.eng.Sandboxes(true) // sandboxes of function "one" may end shortly after their answers
-	if n := len(slices.DeleteFunc(all, func(s *engine.Sandbox) bool { return s.Function != "f" })); n != 1 {
+	if n := len(slices.DeleteFunc(all, func(s *live.Sandbox) bool { return s.Function != "f" })); n != 1 {
 		t.Errorf("%d instances; a large body is no reason to end one", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/template"
@@ -161,7 +162,7 @@ func (s *agentRoutes) snapshots(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, list(only(all.Snapshots(), identityOf(r), engine.ImageTenant), snapshotOf))
+	return reply(w, http.StatusOK, list(only(all.Snapshots(), identityOf(r), build.ImageTenant), snapshotOf))
 }
 
 func (s *agentRoutes) removeSnapshot(w http.ResponseWriter, r *http.Request) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
@@ -220,9 +221,9 @@ func (s *buildRoutes) buildBody(w http.ResponseWriter, r *http.Request, out *lin
 	}
 	ctx := r.Context()
 	if !identityOf(r).All() {
-		ctx = engine.KeepNames(ctx)
+		ctx = build.KeepNames(ctx)
 	}
-	return s.engine.Build(engine.WithLogins(image.WithOptions(ctx, o), logins), dir, t, out.report)
+	return s.engine.Build(build.WithLogins(image.WithOptions(ctx, o), logins), dir, t, out.report)
 }
 
 // unpack writes the uploaded template to dir. unpack stops when the disk would run full.
@@ -301,8 +302,8 @@ func (s *buildRoutes) mayBuild(r *http.Request, t *template.Template) error {
 		}
 	}
 	name := t.ID + ":" + t.Version
-	if img, err := s.engine.Image(name); err == nil && !id.Of(engine.ImageTenant(img)) { // tenants share the names of images: docs/tenants.md
-		return &engine.ImageNameError{Name: name}
+	if img, err := s.engine.Image(name); err == nil && !id.Of(build.ImageTenant(img)) { // tenants share the names of images: docs/tenants.md
+		return &build.ImageNameError{Name: name}
 	}
 	return nil
 }

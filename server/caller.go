@@ -9,6 +9,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 )
 
 // asked is the state of a request shared by guard and handler: the caller's identity, and the
@@ -40,7 +41,7 @@ func noteFailure(r *http.Request, e *api.Error) { askedOf(r).failure = e }
 // functionTenant is the only place that decides the owner of a function.
 func functionTenant(f *engine.Function) string { return f.Config.Tenant }
 
-func sandboxTenant(b *engine.Sandbox) string { return b.Tenant }
+func sandboxTenant(b *live.Sandbox) string { return b.Tenant }
 
 // only returns the elements visible to an identity.
 func only[T any](all []T, id access.Identity, tenant func(T) string) []T {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/template"
 )
@@ -44,9 +46,9 @@ func (s *containerRoutes) createContainer(w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return err
 	}
-	c, err := s.engine.CreateContainer(r.Context(), engine.ContainerConfig{
+	c, err := s.engine.CreateContainer(r.Context(), container.Config{
 		Image: req.Image, Name: req.Name, Tenant: req.Tenant, Entrypoint: req.Entrypoint, Cmd: req.Args, Env: req.Env, Dir: req.Dir, User: req.User, Groups: req.Groups, CapAdd: req.CapAdd, CapDrop: req.CapDrop,
-		Network: template.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: engine.WorkAccess(req.Work), AutoRemove: req.AutoRemove, TTY: req.TTY, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
+		Network: template.NetworkMode(req.Network), ScratchBytes: scratch, ReadOnly: req.ReadOnly, Work: container.WorkAccess(req.Work), AutoRemove: req.AutoRemove, TTY: req.TTY, OpenStdin: req.Stdin, StdinOnce: req.Stdin,
 		Limits: sandbox.Limits{MemoryBytes: memory, CPUMillis: req.CPUMillis, Pids: req.Pids},
 	})
 	if err != nil {
@@ -94,12 +96,12 @@ func (s *containerRoutes) pruneContainers(w http.ResponseWriter, r *http.Request
 	}
 	report := api.ContainerPruneReport{DryRun: req.DryRun, Containers: []api.ContainerUsage{}}
 	for _, c := range s.engine.Containers(true) {
-		if c.State == engine.StateRunning || req.Before != nil && !c.Created.Before(*req.Before) {
+		if c.State == live.StateRunning || req.Before != nil && !c.Created.Before(*req.Before) {
 			continue
 		}
 		if !req.DryRun {
 			err := s.engine.RemoveContainer(c.ID, false)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, engine.ErrContainerRunning) {
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, container.ErrContainerRunning) {
 				continue // removed or started since the listing
 			}
 			if err != nil {
@@ -119,14 +121,14 @@ func (s *containerRoutes) removeContainer(w http.ResponseWriter, r *http.Request
 	if err != nil {
 		return badRequest("force: %v", err)
 	}
-	if err := s.engine.RemoveContainer(r.PathValue("ref"), engine.RemoveForce(force)); err != nil {
+	if err := s.engine.RemoveContainer(r.PathValue("ref"), container.RemoveForce(force)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func containerOf(c *engine.Container) api.Container {
+func containerOf(c *container.Container) api.Container {
 	out := api.Container{
 		ID: c.ID, Name: c.Config.Name, Image: c.Config.Image, Digest: string(c.Digest), Tenant: c.Config.Tenant, Args: c.Args,
 		Dir: c.Config.Dir, User: c.Config.User, Stdin: c.Config.OpenStdin, TTY: c.Config.TTY, State: string(c.State), Error: c.Error, PID: c.PID, Created: c.Created,

@@ -7,6 +7,8 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -42,7 +44,7 @@ func progressOf(e image.Progress) *api.Progress {
 	return &api.Progress{Step: e.Step, Name: e.Name, Message: e.Message, Done: e.Done, Total: e.Total, Unit: e.Unit, End: e.End}
 }
 
-func sandboxOf(b *engine.Sandbox) api.Sandbox {
+func sandboxOf(b *live.Sandbox) api.Sandbox {
 	out := api.Sandbox{
 		ID: b.ID, Function: b.Function, Revision: b.Revision, Name: b.Name, Image: b.Image, Tenant: b.Tenant, Command: b.Command,
 		State: string(b.State), PID: b.PID, Created: b.Created.UTC(), Defences: b.Defences,
@@ -66,7 +68,7 @@ func statsOf(s sandbox.Stats) *api.Stats {
 	return &api.Stats{MemoryBytes: s.MemoryBytes, CPUNanos: int64(s.CPU), Processes: s.Processes, TmpBytes: s.TmpBytes, TmpFiles: s.TmpInodes}
 }
 
-func logLineOf(l engine.LogLine) *api.LogLine {
+func logLineOf(l live.LogLine) *api.LogLine {
 	return &api.LogLine{Time: l.Time, Function: l.Function, Revision: l.Revision, Sandbox: l.Sandbox, Invocation: l.Invocation, Stream: l.Stream, Level: l.Level, Text: l.Text}
 }
 
@@ -91,7 +93,7 @@ func imageUsageOf(i engine.ImageUsage) api.ImageUsage {
 	}
 }
 
-func tenantUsageOf(t engine.TenantUsage) api.TenantUsage {
+func tenantUsageOf(t live.TenantUsage) api.TenantUsage {
 	out := api.TenantUsage{Name: t.Name, Kind: string(t.Kind), Bytes: t.Bytes, Inodes: t.Inodes, LimitBytes: t.Limit}
 	out.AsOf = asOf(t.Usage)
 	return out
@@ -136,7 +138,7 @@ func agentOf(a *engine.Agent) api.Agent {
 }
 
 func snapshotOf(img *store.Image) api.Snapshot {
-	return api.Snapshot{Name: img.Built, Digest: string(img.Digest), Tenant: engine.ImageTenant(img), Created: img.Created, Bytes: img.Size, Files: img.Files}
+	return api.Snapshot{Name: img.Built, Digest: string(img.Digest), Tenant: build.ImageTenant(img), Created: img.Created, Bytes: img.Size, Files: img.Files}
 }
 
 // list converts every element. list never returns nil, because JSON must have [] instead of

@@ -14,6 +14,9 @@ import (
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/cluster"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/events"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
@@ -45,8 +48,8 @@ type Engine interface {
 	History(ref string) ([]oci.Step, error)
 	SBOM(ref string) ([]byte, error)
 	TagImage(ctx context.Context, ref, name string) (*store.Image, error)
-	RemoveImage(ctx context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error)
-	GC(ctx context.Context, o engine.GCOptions) (*engine.GCReport, error)
+	RemoveImage(ctx context.Context, ref string, o build.RemoveOptions) (build.Removed, error)
+	GC(ctx context.Context, o build.GCOptions) (*build.GCReport, error)
 	Fsck(ctx context.Context, o store.CheckOptions) (store.Checked, error)
 
 	Hold() (release func())
@@ -54,7 +57,7 @@ type Engine interface {
 	Deploy(ctx context.Context, name string, img *store.Image, o engine.DeployOptions) (*engine.Function, error)
 	Slim(ctx context.Context, function string, o image.SlimOptions) (*image.Slimmed, error)
 	Functions() []*engine.Function
-	TenantUse(tenant string) engine.Use
+	TenantUse(tenant string) live.Use
 	DiskUsage() (*engine.DiskUsage, error)
 	Function(name string) (*engine.Function, error)
 	RemoveFunction(ctx context.Context, name string) error
@@ -67,29 +70,29 @@ type Engine interface {
 
 	Closed() <-chan struct{}
 	Invoke(ctx context.Context, name string, r *engine.Request) (*engine.Response, error)
-	Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error
+	Logs(ctx context.Context, name string, o live.LogOptions, emit func(live.LogLine) error) error
 
-	CreateContainer(ctx context.Context, cfg engine.ContainerConfig) (*engine.Container, error)
-	Container(ref string) (*engine.Container, error)
-	Containers(all bool) []*engine.Container
+	CreateContainer(ctx context.Context, cfg container.Config) (*container.Container, error)
+	Container(ref string) (*container.Container, error)
+	Containers(all bool) []*container.Container
 	StartContainer(ctx context.Context, ref string) error
-	AwaitContainer(ref string, until engine.WaitCondition) (func(context.Context) (*engine.Container, error), error)
-	Attach(ref string, o engine.AttachOptions) (*engine.Attachment, error)
+	AwaitContainer(ref string, until container.WaitCondition) (func(context.Context) (*container.Container, error), error)
+	Attach(ref string, o container.AttachOptions) (*container.Attachment, error)
 	RenameContainer(ref, name string) error
-	RemoveContainer(ref string, force engine.RemoveForce) error
+	RemoveContainer(ref string, force container.RemoveForce) error
 
-	Sandboxes(all bool) []*engine.Sandbox
-	Size(s *engine.Sandbox) (sandbox.Size, error)
+	Sandboxes(all bool) []*live.Sandbox
+	Size(s *live.Sandbox) (sandbox.Size, error)
 	Stats(id string) (sandbox.Stats, error)
-	Processes(id string) ([]engine.Process, error)
-	Wait(ctx context.Context, id string) (*engine.Sandbox, error)
+	Processes(id string) ([]live.Process, error)
+	Wait(ctx context.Context, id string) (*live.Sandbox, error)
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	Kill(id string) error
 	Signal(id string, sig unix.Signal) error
-	Run(ctx context.Context, r engine.RunRequest) (engine.RunResult, error)
+	Run(ctx context.Context, r container.RunRequest) (container.RunResult, error)
 
 	Changes() *store.Changes
-	Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error
+	Events(ctx context.Context, o live.EventOptions, emit func(store.Change) error) error
 
 	Checks(o engine.CheckOptions) ([]engine.Check, error)
 	Holdings() (engine.Holdings, error)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
@@ -38,11 +38,11 @@ func TestUploadTooLarge(t *testing.T) {
 // TestImageNameStatus: a build whose image's name, or base, is another's is told so, and what
 // to do.
 func TestImageNameStatus(t *testing.T) {
-	got := errorOf(fmt.Errorf("build f: %w", &engine.ImageNameError{Name: "f:1"}))
+	got := errorOf(fmt.Errorf("build f: %w", &build.ImageNameError{Name: "f:1"}))
 	if got.Status != http.StatusConflict || got.Code != api.CodeNameTaken || got.Message != "build f: the image's name f:1 is taken" || !strings.Contains(got.Next, "template's id or version") {
 		t.Errorf("got %+v with status %d", got, got.Status)
 	}
-	got = errorOf(fmt.Errorf("build f: base oci:g:1: %w", engine.ErrOthersImage))
+	got = errorOf(fmt.Errorf("build f: base oci:g:1: %w", build.ErrOthersImage))
 	if got.Status != http.StatusUnprocessableEntity || got.Code != api.CodeTemplate || got.Next == "" {
 		t.Errorf("another tenant's function as the base: got %+v with status %d", got, got.Status)
 	}

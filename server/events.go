@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -31,7 +31,7 @@ func (s *changeRoutes) events(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if _, ok := s.engine.Changes().Since(o.Since); !ok {
-		return engine.ErrChangesLost
+		return live.ErrChangesLost
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.WriteHeader(http.StatusOK)
@@ -51,8 +51,8 @@ func (s *changeRoutes) events(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *changeRoutes) eventOptions(q url.Values) (engine.EventOptions, error) {
-	o := engine.EventOptions{Follow: true}
+func (s *changeRoutes) eventOptions(q url.Values) (live.EventOptions, error) {
+	o := live.EventOptions{Follow: true}
 	if v := q.Get("follow"); v != "" {
 		var err error
 		if o.Follow, err = queryBool(v); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server/listing"
@@ -99,7 +100,7 @@ func (s *functionRoutes) invoke(w http.ResponseWriter, r *http.Request) error {
 // logs answers GET /v1/functions/{name}/logs?follow=&tail=&since=, also for containers.
 func (s *functionRoutes) logs(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
-	o := engine.LogOptions{Tail: -1}
+	o := live.LogOptions{Tail: -1}
 	var err error
 	if o.Follow, err = queryBool(q.Get("follow")); err != nil {
 		return badRequest("follow: %v", err)
@@ -125,7 +126,7 @@ func (s *functionRoutes) logs(w http.ResponseWriter, r *http.Request) error {
 	if err := http.NewResponseController(w).Flush(); err != nil {
 		return nil //nolint:nilerr // the client has gone
 	}
-	err = s.engine.Logs(r.Context(), name, o, func(l engine.LogLine) error {
+	err = s.engine.Logs(r.Context(), name, o, func(l live.LogLine) error {
 		return writeLine(w, api.LogEntry{Line: logLineOf(l)})
 	})
 	if err != nil && r.Context().Err() == nil {

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
@@ -42,7 +42,7 @@ func (s *imageRoutes) images(w http.ResponseWriter, r *http.Request) error {
 		if r.URL.Query().Has("since") {
 			return &api.Error{Code: api.CodeForbidden, Message: "changes of images are for tokens of all tenants", Next: "read the list without since"}
 		}
-		return reply(w, http.StatusOK, list(only(images, id, engine.ImageTenant), imageOf))
+		return reply(w, http.StatusOK, list(only(images, id, build.ImageTenant), imageOf))
 	}
 	if r.URL.RawQuery != "" {
 		if v := r.URL.Query().Get("since"); v != "" {
@@ -141,7 +141,7 @@ func (s *imageRoutes) removeImage(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return badRequest("force: %v", err)
 	}
-	gone, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"), engine.RemoveOptions{Force: force})
+	gone, err := s.engine.RemoveImage(r.Context(), r.PathValue("ref"), build.RemoveOptions{Force: force})
 	if err != nil {
 		return err
 	}
@@ -154,12 +154,12 @@ func (s *imageRoutes) removeImage(w http.ResponseWriter, r *http.Request) error 
 func imageFor(r *http.Request, ref string, find func(string) (*store.Image, error), all func() []*store.Image) (*store.Image, error) {
 	img, err := find(ref)
 	id := identityOf(r)
-	if id.All() || err == nil && id.Of(engine.ImageTenant(img)) || err != nil && !errors.Is(err, store.ErrAmbiguous) {
+	if id.All() || err == nil && id.Of(build.ImageTenant(img)) || err != nil && !errors.Is(err, store.ErrAmbiguous) {
 		return img, err
 	}
 	prefix := "sha256:" + strings.TrimPrefix(ref, "sha256:")
 	var own *store.Image
-	for _, other := range only(all(), id, engine.ImageTenant) {
+	for _, other := range only(all(), id, build.ImageTenant) {
 		switch {
 		case !strings.HasPrefix(string(other.Digest), prefix):
 		case own != nil:
@@ -193,7 +193,7 @@ func tenantOf(img *store.Image) string {
 	if img == nil {
 		return ""
 	}
-	return engine.ImageTenant(img)
+	return build.ImageTenant(img)
 }
 
 func (s *imageRoutes) find(r *http.Request) (string, error) {
@@ -209,5 +209,5 @@ func pinImage(r *http.Request, find func(string) (*store.Image, error), all func
 	if strings.HasPrefix(string(img.Digest), "sha256:"+strings.TrimPrefix(ref, "sha256:")) {
 		r.SetPathValue("ref", string(img.Digest))
 	}
-	return engine.ImageTenant(img), nil
+	return build.ImageTenant(img), nil
 }

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
 	"github.com/fre-engine/fre/store"
@@ -209,7 +209,7 @@ func TestListsWhileChanging(t *testing.T) {
 type listEngine struct {
 	*servertest.Engine
 	images  []*store.Image
-	boxes   []*engine.Sandbox
+	boxes   []*live.Sandbox
 	changes *store.Changes
 }
 
@@ -223,16 +223,16 @@ func newListEngine(n int) *listEngine {
 		}
 		img.Name, img.Version, img.Config = name, "1", json.RawMessage(`{"base":"python","labels":{}}`)
 		e.images = append(e.images, img)
-		e.boxes = append(e.boxes, &engine.Sandbox{
+		e.boxes = append(e.boxes, &live.Sandbox{
 			ID: fmt.Sprintf("%012x", i), Function: name, Image: name + ":1", Tenant: "default", Command: "/usr/bin/python3 /opt/fre/bootstrap.py",
-			State: engine.StateIdle, PID: 1000 + i, Created: img.Created, Defences: []string{"seccomp", "capabilities", "landlock", "userns"},
+			State: live.StateIdle, PID: 1000 + i, Created: img.Created, Defences: []string{"seccomp", "capabilities", "landlock", "userns"},
 		})
 	}
 	return e
 }
 
 func (e *listEngine) ImageList() ([]*store.Image, uint64) { return e.images, e.changes.Generation() }
-func (e *listEngine) Sandboxes(bool) []*engine.Sandbox    { return slices.Clone(e.boxes) }
+func (e *listEngine) Sandboxes(bool) []*live.Sandbox      { return slices.Clone(e.boxes) }
 
 // BenchmarkList asks for lists over the socket on a kept connection, as a poller
 // does; the time is that of client and server together, without decoding. "same"

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/failure"
 )
 
@@ -72,7 +72,7 @@ func (s *runRoutes) run(w http.ResponseWriter, r *http.Request) error {
 	output.Go(func() { run.copy(api.FrameStdout, p.stdout.ours) })
 	output.Go(func() { run.copy(api.FrameStderr, p.stderr.ours) })
 
-	result, err := s.engine.Run(ctx, engine.RunRequest{
+	result, err := s.engine.Run(ctx, container.RunRequest{
 		Image: req.Image, Args: req.Args, Env: req.Env, Tenant: req.Tenant, Trace: req.Trace,
 		Stdin: p.stdin.child, Stdout: p.stdout.child, Stderr: p.stderr.child,
 	})
@@ -99,7 +99,7 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ref := r.PathValue("ref")
-	ended, err := s.engine.AwaitContainer(ref, engine.WaitNextExit)
+	ended, err := s.engine.AwaitContainer(ref, container.WaitNextExit)
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // read notices a disconnect
 	defer cancel()
 	run := &session{pipes: p, cancel: cancel, stdin: make(chan []byte, api.StdinWindow)}
-	o := engine.AttachOptions{Stdout: frameWriter{run, api.FrameStdout}, Stderr: frameWriter{run, api.FrameStderr}}
+	o := container.AttachOptions{Stdout: frameWriter{run, api.FrameStdout}, Stderr: frameWriter{run, api.FrameStderr}}
 	if stdin {
 		o.Stdin = p.stdin.child
 	}
@@ -138,9 +138,9 @@ func (s *runRoutes) attach(w http.ResponseWriter, r *http.Request) error {
 	input.Go(func() { run.read(buffered.Reader) })
 	input.Go(run.feed)
 
-	var result engine.RunResult
+	var result container.RunResult
 	if err = a.Serve(ctx); err == nil {
-		var c *engine.Container
+		var c *container.Container
 		switch c, err = ended(ctx); {
 		case err != nil:
 		case c.Exit == nil:
@@ -297,7 +297,7 @@ func (s *session) copy(kind api.FrameKind, r io.Reader) {
 }
 
 // finish sends the final frame. A cancelled run reports SIGKILL.
-func (s *session) finish(result engine.RunResult, err error) {
+func (s *session) finish(result container.RunResult, err error) {
 	exit := exitOf(result.ExitStatus)
 	exit.Start = string(result.Start)
 	for _, step := range result.Trace {

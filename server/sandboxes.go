@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
@@ -22,7 +23,7 @@ import (
 // sandboxRoutes are the routes of running and ended sandboxes.
 type sandboxRoutes struct {
 	engine      Engine
-	sandboxList map[bool]*listing.Cache[engine.Sandbox] // key: whether the list includes ended sandboxes
+	sandboxList map[bool]*listing.Cache[live.Sandbox] // key: whether the list includes ended sandboxes
 }
 
 func (s *sandboxRoutes) routes() []route {
@@ -49,7 +50,7 @@ func (s *sandboxRoutes) sandboxes(w http.ResponseWriter, r *http.Request) error 
 	boxes, cache := s.engine.Sandboxes(all), s.sandboxList[all]
 	if id := identityOf(r); !id.All() {
 		boxes = only(boxes, id, sandboxTenant)
-		cache = &listing.Cache[engine.Sandbox]{Row: appendSandbox}
+		cache = &listing.Cache[live.Sandbox]{Row: appendSandbox}
 	}
 	if !size && !stats {
 		body, err := cache.Of(boxes)
@@ -82,7 +83,7 @@ func (s *sandboxRoutes) sandboxes(w http.ResponseWriter, r *http.Request) error 
 
 // measure appends the members size and stats, or nothing if the sandbox has ended since the
 // listing.
-func (s *sandboxRoutes) measure(buf []byte, b *engine.Sandbox, size, stats bool) ([]byte, error) {
+func (s *sandboxRoutes) measure(buf []byte, b *live.Sandbox, size, stats bool) ([]byte, error) {
 	if size {
 		used, err := s.engine.Size(b)
 		if errors.Is(err, os.ErrProcessDone) {
@@ -110,7 +111,7 @@ func (s *sandboxRoutes) measure(buf []byte, b *engine.Sandbox, size, stats bool)
 	return buf, nil
 }
 
-func appendSandbox(buf []byte, b *engine.Sandbox) ([]byte, error) {
+func appendSandbox(buf []byte, b *live.Sandbox) ([]byte, error) {
 	return appendJSON(buf, sandboxOf(b))
 }
 
@@ -136,7 +137,7 @@ func (s *sandboxRoutes) kill(w http.ResponseWriter, r *http.Request) error {
 	id, sig := r.PathValue("id"), unix.SIGKILL
 	if name := r.URL.Query().Get("signal"); name != "" {
 		var ok bool
-		if sig, ok = engine.ParseSignal(name); !ok {
+		if sig, ok = container.ParseSignal(name); !ok {
 			return badRequest("signal: unknown signal %q: write a name, for example HUP, or a number from 1 to 64", name)
 		}
 	}
@@ -157,14 +158,14 @@ func (s *sandboxRoutes) kill(w http.ResponseWriter, r *http.Request) error {
 func (s *sandboxRoutes) wait(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	var exit *sandbox.ExitStatus
-	ended, err := s.engine.AwaitContainer(id, engine.WaitNotRunning)
+	ended, err := s.engine.AwaitContainer(id, container.WaitNotRunning)
 	if err == nil {
-		var c *engine.Container
+		var c *container.Container
 		if c, err = ended(r.Context()); err == nil {
 			exit = c.Exit
 		}
 	} else if errors.Is(err, fs.ErrNotExist) {
-		var b *engine.Sandbox
+		var b *live.Sandbox
 		if b, err = s.engine.Wait(r.Context(), id); err == nil {
 			exit = b.Exit
 		}
@@ -184,14 +185,14 @@ func (s *sandboxRoutes) processes(w http.ResponseWriter, r *http.Request) error 
 	if err != nil {
 		return err
 	}
-	return reply(w, http.StatusOK, list(found, func(p engine.Process) api.Process {
+	return reply(w, http.StatusOK, list(found, func(p live.Process) api.Process {
 		return api.Process{PID: p.PID, Parent: p.Parent, UID: p.UID, Started: p.Started.UTC(), CPUNanos: int64(p.CPU), Command: p.Command}
 	}))
 }
 
 func (s *sandboxRoutes) find(r *http.Request) (string, error) {
 	ref := r.PathValue("id")
-	var found *engine.Sandbox
+	var found *live.Sandbox
 	for _, b := range only(s.engine.Sandboxes(true), identityOf(r), sandboxTenant) {
 		if b.Name == ref && ref != "" || b.ID == ref { // a container's name takes precedence over id prefixes
 			found = b

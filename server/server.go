@@ -19,6 +19,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/server/intake"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
@@ -70,7 +71,7 @@ func wire(cfg Config) ([]route, *guard) {
 	images.imageList.Row = func(buf []byte, img *store.Image) ([]byte, error) { return appendJSON(buf, imageOf(img)) }
 	functions := &functionRoutes{engine: cfg.Engine, log: cfg.Log, invoker: cfg.Invoker, maxInvoke: cfg.MaxInvokeBytes}
 	functions.functionList.Row = func(buf []byte, f *engine.Function) ([]byte, error) { return appendJSON(buf, functionOf(f)) }
-	sandboxes := &sandboxRoutes{engine: cfg.Engine, sandboxList: map[bool]*listing.Cache[engine.Sandbox]{false: {Row: appendSandbox}, true: {Row: appendSandbox}}}
+	sandboxes := &sandboxRoutes{engine: cfg.Engine, sandboxList: map[bool]*listing.Cache[live.Sandbox]{false: {Row: appendSandbox}, true: {Row: appendSandbox}}}
 	agents := &agentRoutes{of: cfg.Agents, log: cfg.Log, access: cfg.Access, maxInvoke: cfg.MaxInvokeBytes}
 	queue := &queueRoutes{events: cfg.Events}
 	tenants := &tenantRoutes{engine: cfg.Engine, access: cfg.Access, events: cfg.Events}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -31,7 +31,7 @@ func (s *storageRoutes) pruneImages(w http.ResponseWriter, r *http.Request) erro
 	if err := decode(w, r, &req); err != nil {
 		return err
 	}
-	policy := engine.GCPolicy{
+	policy := build.GCPolicy{
 		All: req.All, Unused: time.Duration(req.UnusedNanos), PerName: req.PerName, MaxBytes: req.MaxBytes,
 		Labels: req.Labels, Keep: req.Keep,
 	}
@@ -40,7 +40,7 @@ func (s *storageRoutes) pruneImages(w http.ResponseWriter, r *http.Request) erro
 	}
 	// Without a rule, remove images without a name.
 	policy.Nameless = !policy.All && policy.Unused == 0 && policy.PerName == 0 && policy.MaxBytes == 0
-	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun, Policy: &policy})
+	return s.collect(w, r, build.GCOptions{DryRun: req.DryRun, Policy: &policy})
 }
 
 // gc answers POST /v1/system/gc.
@@ -49,10 +49,10 @@ func (s *storageRoutes) gc(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(w, r, &req); err != nil {
 		return err
 	}
-	return s.collect(w, r, engine.GCOptions{DryRun: req.DryRun, Cache: req.Cache})
+	return s.collect(w, r, build.GCOptions{DryRun: req.DryRun, Cache: req.Cache})
 }
 
-func (s *storageRoutes) collect(w http.ResponseWriter, r *http.Request, o engine.GCOptions) error {
+func (s *storageRoutes) collect(w http.ResponseWriter, r *http.Request, o build.GCOptions) error {
 	report, err := s.engine.GC(r.Context(), o)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *storageRoutes) collect(w http.ResponseWriter, r *http.Request, o engine
 	})
 }
 
-func prunedOf(x engine.GCImage) api.PrunedImage {
+func prunedOf(x build.GCImage) api.PrunedImage {
 	return api.PrunedImage{Digest: string(x.Image.Digest), Names: x.Image.Names, Built: x.Image.Built, Rule: x.Rule, Bytes: x.Bytes}
 }
 

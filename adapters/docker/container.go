@@ -17,7 +17,8 @@ import (
 	types "github.com/moby/moby/api/types/container"
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 )
 
@@ -30,19 +31,19 @@ const (
 	labelTenant   = "fre.tenant"
 )
 
-// container is a sandbox or a container, as shown to Docker's clients.
-type container struct {
-	*engine.Sandbox
-	name   string              // without Docker's leading slash
-	record *engine.Container   // nil for instances and runs; in lists, the record as of the creation
-	exit   *sandbox.ExitStatus // nil while running
+// shownContainer is a sandbox or a container, as shown to Docker's clients.
+type shownContainer struct {
+	*live.Sandbox
+	name   string               // without Docker's leading slash
+	record *container.Container // nil for instances and runs; in lists, the record as of the creation
+	exit   *sandbox.ExitStatus  // nil while running
 
 	made, started, finished time.Time // finished is zero while running
 }
 
 // containerOf converts a sandbox. An instance of a function is named FUNCTION-ID.
-func containerOf(b *engine.Sandbox) container {
-	c := container{Sandbox: b, name: b.Name, record: engine.ContainerOf(b), exit: b.Exit, made: b.Created, started: b.Created, finished: b.Ended}
+func containerOf(b *live.Sandbox) shownContainer {
+	c := shownContainer{Sandbox: b, name: b.Name, record: container.Of(b), exit: b.Exit, made: b.Created, started: b.Created, finished: b.Ended}
 	if c.record != nil {
 		c.made = c.record.Created
 	}
@@ -53,7 +54,7 @@ func containerOf(b *engine.Sandbox) container {
 }
 
 // isNamed reports whether containerOf gives b this name.
-func isNamed(b *engine.Sandbox, name string) bool {
+func isNamed(b *live.Sandbox, name string) bool {
 	if b.Name != "" {
 		return b.Name == name
 	}
@@ -61,7 +62,7 @@ func isNamed(b *engine.Sandbox, name string) bool {
 	return ok && origin == cmp.Or(b.Function, "run")
 }
 
-func (c container) labels() map[string]string {
+func (c shownContainer) labels() map[string]string {
 	out := map[string]string{labelTenant: c.Tenant}
 	if c.record != nil {
 		maps.Copy(out, c.record.Config.Labels)
@@ -73,33 +74,33 @@ func (c container) labels() map[string]string {
 }
 
 // origin returns the function of an instance, or "run".
-func (c container) origin() string { return cmp.Or(c.Function, "run") }
+func (c shownContainer) origin() string { return cmp.Or(c.Function, "run") }
 
-func (c container) running() bool {
-	return c.State != engine.StateExited && c.State != engine.StateCreated && c.State != engine.StateStarting
+func (c shownContainer) running() bool {
+	return c.State != live.StateExited && c.State != live.StateCreated && c.State != live.StateStarting
 }
 
 // state returns Docker's name of the state.
-func (c container) state() string {
+func (c shownContainer) state() string {
 	switch {
 	case c.running():
 		return "running"
-	case c.State == engine.StateExited:
+	case c.State == live.StateExited:
 		return "exited"
 	}
 	return "created"
 }
 
 // exitCode returns the exit status as in sh: 128 plus the signal number after a signal.
-func (c container) exitCode() int {
+func (c shownContainer) exitCode() int {
 	if c.running() {
 		return 0
 	}
-	return engine.ExitCode(c.exit)
+	return container.ExitCode(c.exit)
 }
 
 // status returns the state as text for people.
-func (c container) status(now time.Time) string {
+func (c shownContainer) status(now time.Time) string {
 	switch c.state() {
 	case "running":
 		return "Up " + span(now.Sub(c.started))
@@ -138,9 +139,9 @@ func span(d time.Duration) string {
 }
 
 // containers returns the running containers, newest first; with all also the ended ones.
-func (s *server) containers(all bool) []container {
+func (s *server) containers(all bool) []shownContainer {
 	boxes := s.engine.Sandboxes(all)
-	out := make([]container, len(boxes))
+	out := make([]shownContainer, len(boxes))
 	for i, b := range boxes {
 		out[i] = containerOf(b)
 	}
@@ -148,12 +149,12 @@ func (s *server) containers(all bool) []container {
 }
 
 // container returns the container with the given id, name or id prefix, in its current state.
-func (s *server) container(ref string) (container, error) {
+func (s *server) container(ref string) (shownContainer, error) {
 	ref = strings.TrimPrefix(ref, "/")
-	var begin []*engine.Sandbox
+	var begin []*live.Sandbox
 	for _, b := range s.engine.Sandboxes(true) {
 		if b.ID == ref || isNamed(b, ref) {
-			begin = []*engine.Sandbox{b}
+			begin = []*live.Sandbox{b}
 			break
 		}
 		if ref != "" && strings.HasPrefix(b.ID, ref) {
@@ -162,10 +163,10 @@ func (s *server) container(ref string) (container, error) {
 	}
 	switch len(begin) {
 	case 0:
-		return container{}, notFound("No such container: %s", ref)
+		return shownContainer{}, notFound("No such container: %s", ref)
 	case 1:
 	default:
-		return container{}, badRequest("multiple IDs found with provided prefix: %s: %s and %s", ref, begin[0].ID, begin[1].ID)
+		return shownContainer{}, badRequest("multiple IDs found with provided prefix: %s: %s and %s", ref, begin[0].ID, begin[1].ID)
 	}
 	c := containerOf(begin[0])
 	if c.record == nil {
@@ -173,17 +174,17 @@ func (s *server) container(ref string) (container, error) {
 	}
 	record, err := s.engine.Container(c.ID)
 	if errors.Is(err, fs.ErrNotExist) {
-		return container{}, notFound("No such container: %s", ref) // removed since the listing
+		return shownContainer{}, notFound("No such container: %s", ref) // removed since the listing
 	}
 	if err != nil {
-		return container{}, err
+		return shownContainer{}, err
 	}
 	c.record, c.exit, c.started, c.finished = record, cmp.Or(record.Exit, c.exit), record.Started, record.Finished
 	return c, nil
 }
 
 // live returns a running container.
-func (s *server) live(ref string) (container, error) {
+func (s *server) live(ref string) (shownContainer, error) {
 	c, err := s.container(ref)
 	if err == nil && !c.running() {
 		err = conflict("container %s is not running", c.ID)
@@ -199,14 +200,14 @@ type endpoint struct {
 }
 
 // mounts returns the persistent mounts of a sandbox: the tenant's directory.
-func (c container) mounts() []types.MountPoint {
+func (c shownContainer) mounts() []types.MountPoint {
 	if c.record != nil {
 		switch c.record.Config.Work {
-		case engine.WorkNone:
+		case container.WorkNone:
 			return []types.MountPoint{}
-		case engine.WorkReadOnly:
+		case container.WorkReadOnly:
 			return []types.MountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "ro"}}
-		case engine.WorkWrite:
+		case container.WorkWrite:
 		}
 	}
 	return []types.MountPoint{{Type: "volume", Name: workVolume, Source: workDir, Destination: workDir, Driver: "local", Mode: "rw", RW: true}}
@@ -214,7 +215,7 @@ func (c container) mounts() []types.MountPoint {
 
 // network returns Docker's name of the container's network. For an instance, the result is none,
 // because the template holds the network.
-func (c container) network() string {
+func (c shownContainer) network() string {
 	if c.record != nil {
 		for name, mode := range networkModes {
 			if mode == c.record.Config.Network {
@@ -324,7 +325,7 @@ func (s *server) containerStop(w http.ResponseWriter, r *http.Request) error {
 
 // ended reports whether err means that the container no longer runs.
 func ended(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, engine.ErrContainerStopped) || errors.Is(err, os.ErrProcessDone)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, live.ErrContainerStopped) || errors.Is(err, os.ErrProcessDone)
 }
 
 // containerKill answers POST /containers/ID/kill?signal=.
@@ -360,7 +361,7 @@ func parseSignal(text string) (unix.Signal, error) {
 	if text == "" {
 		return unix.SIGKILL, nil
 	}
-	if sig, ok := engine.ParseSignal(text); ok {
+	if sig, ok := container.ParseSignal(text); ok {
 		return sig, nil
 	}
 	return 0, badRequest("invalid signal: %s: use a name such as TERM or RTMIN+3, or a number up to 64", text)
@@ -369,9 +370,9 @@ func parseSignal(text string) (unix.Signal, error) {
 // containerWait answers POST /containers/ID/wait?condition=. The handler sends the status at
 // once, because clients wait for the status before they start the container.
 func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
-	condition := engine.WaitCondition(cmp.Or(r.URL.Query().Get("condition"), string(engine.WaitNotRunning)))
+	condition := container.WaitCondition(cmp.Or(r.URL.Query().Get("condition"), string(container.WaitNotRunning)))
 	switch condition {
-	case engine.WaitNotRunning, engine.WaitNextExit, engine.WaitRemoved:
+	case container.WaitNotRunning, container.WaitNextExit, container.WaitRemoved:
 	default:
 		return badRequest("invalid condition: %q: use not-running, next-exit or removed", condition)
 	}
@@ -387,7 +388,7 @@ func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return 0, err
 		}
-		return engine.ExitCode(ended.Exit), nil
+		return container.ExitCode(ended.Exit), nil
 	}
 	if c.record != nil {
 		await, err := s.engine.AwaitContainer(c.ID, condition)
@@ -399,7 +400,7 @@ func (s *server) containerWait(w http.ResponseWriter, r *http.Request) error {
 			if err != nil {
 				return 0, err
 			}
-			return engine.ExitCode(record.Exit), nil
+			return container.ExitCode(record.Exit), nil
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")

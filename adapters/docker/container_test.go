@@ -3,12 +3,12 @@ package docker
 import (
 	"testing"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 )
 
 // TestIsNamed: what is listed under a name is found by it, and by no other.
 func TestIsNamed(t *testing.T) {
-	boxes := []*engine.Sandbox{
+	boxes := []*live.Sandbox{
 		{ID: "0a1b2c"},
 		{ID: "0a1b2d", Function: "hello"},
 		{ID: "0a1b2e", Function: "he-llo"},

@@ -7,10 +7,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/moby/moby/api/types/build"
+	mobybuild "github.com/moby/moby/api/types/build"
 	"github.com/moby/moby/api/types/volume"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/server/listing"
 	"github.com/fre-engine/fre/store"
 	"github.com/fre-engine/fre/template"
@@ -26,13 +27,13 @@ func (s *server) buildPrune(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	answer := build.CachePruneReport{CachesDeleted: []string{}}
+	answer := mobybuild.CachePruneReport{CachesDeleted: []string{}}
 	keeps := slices.ContainsFunc([]string{"keep-storage", "reserved-space", "max-used-space", "min-free-space"}, func(p string) bool {
 		v := r.URL.Query().Get(p)
 		return v != "" && v != "0"
 	})
 	if boolOf(r, "all") && len(f) == 0 && !keeps {
-		report, err := s.engine.GC(r.Context(), engine.GCOptions{Policy: &engine.GCPolicy{}, Cache: true})
+		report, err := s.engine.GC(r.Context(), build.GCOptions{Policy: &build.GCPolicy{}, Cache: true})
 		if err != nil {
 			return err
 		}
@@ -66,9 +67,9 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 		}
 		return hide
 	})
-	cache := []build.CacheRecord{}
+	cache := []mobybuild.CacheRecord{}
 	if asked("build-cache") && used.Cache.Bytes > 0 {
-		cache = append(cache, build.CacheRecord{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
+		cache = append(cache, mobybuild.CacheRecord{ID: downloads, Type: "regular", Description: "packages and indexes downloaded by builds", Size: used.Cache.Bytes, CreatedAt: used.Cache.AsOf})
 	}
 	encoded, err := json.Marshal(cache)
 	if err != nil {
@@ -79,7 +80,7 @@ func (s *server) diskUsage(w http.ResponseWriter, r *http.Request) error {
 	body = appendInt(appendInt(body, "BuilderSize", used.Cache.Bytes), "LayersSize", layers)
 
 	body = append(body, `,"Containers":`...)
-	body, err = s.boxes[index(true)].append(body, s.engine.Sandboxes(true), 0, func(c container) bool {
+	body, err = s.boxes[index(true)].append(body, s.engine.Sandboxes(true), 0, func(c shownContainer) bool {
 		users[c.Digest]++
 		return asked("container")
 	}, s.sizes)

@@ -7,7 +7,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/sandbox"
 	control "github.com/fre-engine/fre/server"
@@ -60,13 +61,13 @@ func statusOf(err error) (status int, message string) {
 	case failure.Ambiguous:
 		status, message = http.StatusBadRequest, message+": give more characters"
 	case failure.InUse:
-		if errors.Is(err, engine.ErrSeveralNames) {
+		if errors.Is(err, build.ErrSeveralNames) {
 			return status, message + " (must be forced)"
 		}
 		message = "conflict: " + message + ": first stop and remove the users of the object"
 	case failure.Quota:
 		command := "fre tenant quota"
-		if quota := (*engine.QuotaError)(nil); errors.As(err, &quota) {
+		if quota := (*live.QuotaError)(nil); errors.As(err, &quota) {
 			command += " " + quota.Tenant
 		}
 		message += ": stop a container or remove a function of the tenant, use lower limits (-m, --cpus), or ask for a higher quota (" + command + ")"

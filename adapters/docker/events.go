@@ -13,7 +13,7 @@ import (
 
 	"github.com/moby/moby/api/types/events"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/store"
 )
 
@@ -136,7 +136,7 @@ func attachments(c store.Change, network, volume events.Action) (all []event) {
 		e := newEvent(c, events.VolumeEventType, volume, workVolume)
 		e.Actor.Attributes = map[string]string{"container": c.ID, "driver": "local"}
 		if volume == events.ActionMount {
-			maps.Copy(e.Actor.Attributes, map[string]string{"destination": workDir, "propagation": "", "read/write": strconv.FormatBool(work == string(engine.WorkWrite))})
+			maps.Copy(e.Actor.Attributes, map[string]string{"destination": workDir, "propagation": "", "read/write": strconv.FormatBool(work == string(container.WorkWrite))})
 		}
 		all = append(all, e)
 	}

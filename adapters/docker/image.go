@@ -14,7 +14,7 @@ import (
 	types "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/storage"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/server/listing"
@@ -390,7 +390,7 @@ func (s *server) imageTag(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func removedImages(gone engine.Removed) []types.DeleteResponse {
+func removedImages(gone build.Removed) []types.DeleteResponse {
 	out := []types.DeleteResponse{}
 	for _, name := range gone.Untagged {
 		out = append(out, types.DeleteResponse{Untagged: name})
@@ -413,7 +413,7 @@ func (s *server) imageRemove(w http.ResponseWriter, r *http.Request) error {
 	if p, err := store.ParseReference(name); err == nil && p.Version == "" && p.Digest == "" && !strings.HasPrefix(string(img.Digest), "sha256:"+strings.TrimPrefix(name, "sha256:")) {
 		ref += ":latest"
 	}
-	gone, err := s.engine.RemoveImage(r.Context(), ref, engine.RemoveOptions{Force: boolOf(r, "force")})
+	gone, err := s.engine.RemoveImage(r.Context(), ref, build.RemoveOptions{Force: boolOf(r, "force")})
 	if err != nil {
 		return noImage(name, err)
 	}
@@ -437,7 +437,7 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var answer types.PruneReport
-	report, err := s.engine.GC(r.Context(), engine.GCOptions{Policy: &engine.GCPolicy{
+	report, err := s.engine.GC(r.Context(), build.GCOptions{Policy: &build.GCPolicy{
 		Nameless: true, All: given && !dangling,
 		Only: func(img *store.Image) bool {
 			return keep(img, labelsOf(img)) != nil
@@ -447,7 +447,7 @@ func (s *server) imagePrune(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	for _, x := range report.Images {
-		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(engine.Removed{Image: x.Image, Untagged: slices.Concat(x.Image.Names, x.Image.Remotes), Deleted: true})...)
+		answer.ImagesDeleted = append(answer.ImagesDeleted, removedImages(build.Removed{Image: x.Image, Untagged: slices.Concat(x.Image.Names, x.Image.Remotes), Deleted: true})...)
 	}
 	answer.SpaceReclaimed = uint64(report.Bytes) // includes objects without an image
 	return reply(w, http.StatusOK, answer)

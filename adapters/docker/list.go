@@ -10,7 +10,7 @@ import (
 
 	types "github.com/moby/moby/api/types/container"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/server/listing"
 )
 
@@ -40,7 +40,7 @@ type containerMoment struct {
 	SizeRootFs int64  `json:",omitempty"`
 }
 
-func summaryOfContainer(c container) containerSummary {
+func summaryOfContainer(c shownContainer) containerSummary {
 	out := containerSummary{
 		ID: c.ID, Names: []string{"/" + c.name}, Image: c.Image, ImageID: string(c.Digest), Command: c.Command, Created: c.made.Unix(),
 		Ports: []types.PortSummary{}, Labels: c.labels(), State: c.state(), Mounts: c.mounts(),
@@ -55,10 +55,10 @@ func summaryOfContainer(c container) containerSummary {
 
 // containerRows caches the encoded rows of a list of containers. A row is encoded once per
 // change of the container; containerMoment is added for each answer.
-type containerRows struct{ cache listing.Cache[engine.Sandbox] }
+type containerRows struct{ cache listing.Cache[live.Sandbox] }
 
 func newContainerRows() *containerRows {
-	return &containerRows{listing.Cache[engine.Sandbox]{Row: func(buf []byte, b *engine.Sandbox) ([]byte, error) {
+	return &containerRows{listing.Cache[live.Sandbox]{Row: func(buf []byte, b *live.Sandbox) ([]byte, error) {
 		row, err := json.Marshal(summaryOfContainer(containerOf(b)))
 		return append(buf, row...), err
 	}}}
@@ -66,7 +66,7 @@ func newContainerRows() *containerRows {
 
 // append appends the containers selected by keep, at most limit unless limit is 0. The rows have
 // sizes unless sizes is nil.
-func (l *containerRows) append(buf []byte, boxes []*engine.Sandbox, limit int, keep func(container) bool, sizes func(container) (written, whole int64)) ([]byte, error) {
+func (l *containerRows) append(buf []byte, boxes []*live.Sandbox, limit int, keep func(shownContainer) bool, sizes func(shownContainer) (written, whole int64)) ([]byte, error) {
 	now, n := time.Now(), 0
 	buf = append(buf, '[')
 	err := l.cache.Rows(boxes, func(i int, row []byte) error {
@@ -132,7 +132,7 @@ func (s *server) containerList(w http.ResponseWriter, r *http.Request) error {
 }
 
 // sizes returns the bytes that a container has written, without and with the bytes of the image.
-func (s *server) sizes(c container) (written, whole int64) {
+func (s *server) sizes(c shownContainer) (written, whole int64) {
 	switch {
 	case c.record != nil:
 		if used, err := s.engine.ContainerScratch(c.ID); err == nil { // else removed
@@ -189,9 +189,9 @@ func (s *server) ancestors(refs []string) ([]string, error) {
 
 // containerFilter returns the test for the filters. Features that FRE lacks match nothing:
 // health checks, swarm tasks, published ports.
-func (s *server) containerFilter(f filters) (func(container) bool, error) {
+func (s *server) containerFilter(f filters) (func(shownContainer) bool, error) {
 	if len(f) == 0 { // the usual case: skip the test of every row
-		return func(container) bool { return true }, nil
+		return func(shownContainer) bool { return true }, nil
 	}
 	if err := f.checkStates(); err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ type containerTest struct {
 	likeID, likeName func(...string) bool
 }
 
-func (t *containerTest) passes(c container) bool {
+func (t *containerTest) passes(c shownContainer) bool {
 	if t.never || t.excludes(c) {
 		return false
 	}
@@ -238,7 +238,7 @@ func (t *containerTest) passes(c container) bool {
 }
 
 // excludes reports whether the image, the exit status or the time of the container is not wanted.
-func (t *containerTest) excludes(c container) bool {
+func (t *containerTest) excludes(c shownContainer) bool {
 	return t.filters["ancestor"] != nil && !slices.Contains(t.ancestors, string(c.Digest)) ||
 		t.filters["exited"] != nil && (c.state() != "exited" || !t.has("exited", strconv.Itoa(c.exitCode()))) ||
 		!t.before.IsZero() && !c.made.Before(t.before) ||
@@ -246,7 +246,7 @@ func (t *containerTest) excludes(c container) bool {
 }
 
 // mounted tests the filter of volumes.
-func (t *containerTest) mounted(c container) bool {
+func (t *containerTest) mounted(c shownContainer) bool {
 	var places []string
 	if t.filters["volume"] != nil {
 		for _, m := range c.mounts() {

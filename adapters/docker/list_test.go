@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -18,24 +20,24 @@ import (
 
 // boxesOf are n instances that run, and with each of mixed one that has ended and
 // two containers.
-func boxesOf(n int, mixed bool) []*engine.Sandbox {
-	var out []*engine.Sandbox
+func boxesOf(n int, mixed bool) []*live.Sandbox {
+	var out []*live.Sandbox
 	for i := range n {
-		b := engine.Sandbox{
+		b := live.Sandbox{
 			ID: fmt.Sprintf("%012x", i), Function: "resize", Image: "resize:1", Digest: store.Digest(fmt.Sprintf("sha256:%064x", i)), Tenant: "default",
-			Command: "/usr/bin/python3 /opt/fre/bootstrap.py", State: engine.StateIdle, PID: 1000 + i, Created: time.Now().Add(-time.Duration(50+i) * time.Hour), // what is told in days does not change meanwhile
+			Command: "/usr/bin/python3 /opt/fre/bootstrap.py", State: live.StateIdle, PID: 1000 + i, Created: time.Now().Add(-time.Duration(50+i) * time.Hour), // what is told in days does not change meanwhile
 		}
 		out = append(out, &b)
 		if !mixed {
 			continue
 		}
 		ended, made, runs := b, b, b
-		ended.State, ended.Function, ended.Ended, ended.Exit = engine.StateExited, "", time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Code: 3}
-		made.State, made.Function, made.Name = engine.StateCreated, "", fmt.Sprintf("made-%d", i)
-		made.Record = &engine.Container{Created: b.Created, Config: engine.ContainerConfig{
-			Work: engine.WorkReadOnly, Labels: map[string]string{"z": `<"Status":"` + "\x00\xff", "a": ""}, Annotations: map[string]string{"kept": `"Status":"`},
+		ended.State, ended.Function, ended.Ended, ended.Exit = live.StateExited, "", time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Code: 3}
+		made.State, made.Function, made.Name = live.StateCreated, "", fmt.Sprintf("made-%d", i)
+		made.Record = &container.Container{Created: b.Created, Config: container.Config{
+			Work: container.WorkReadOnly, Labels: map[string]string{"z": `<"Status":"` + "\x00\xff", "a": ""}, Annotations: map[string]string{"kept": `"Status":"`},
 		}}
-		runs.State, runs.Name, runs.Record = engine.StateRunning, fmt.Sprintf("runs-%d", i), made.Record
+		runs.State, runs.Name, runs.Record = live.StateRunning, fmt.Sprintf("runs-%d", i), made.Record
 		out = append(out, &ended, &made, &runs)
 	}
 	return out
@@ -59,27 +61,27 @@ func TestAnnotationsListed(t *testing.T) {
 func TestContainerRows(t *testing.T) {
 	rows := newContainerRows()
 	boxes := boxesOf(5, true)
-	sizes := func(c container) (int64, int64) { return int64(c.PID - 1000), 1 << 40 } // the first has written nothing
-	running := func(c container) bool { return c.running() }
-	every := func(container) bool { return true }
+	sizes := func(c shownContainer) (int64, int64) { return int64(c.PID - 1000), 1 << 40 } // the first has written nothing
+	running := func(c shownContainer) bool { return c.running() }
+	every := func(shownContainer) bool { return true }
 	for _, tt := range []struct {
 		name  string
 		limit int
-		keep  func(container) bool
-		sizes func(container) (int64, int64)
+		keep  func(shownContainer) bool
+		sizes func(shownContainer) (int64, int64)
 	}{
 		{"all", 0, every, nil},
 		{"sizes", 0, every, sizes},
 		{"running", 0, running, sizes},
 		{"two", 2, running, nil},
-		{"none", 0, func(container) bool { return false }, sizes},
+		{"none", 0, func(shownContainer) bool { return false }, sizes},
 	} {
 		for _, change := range []func(){
 			func() {},
 			func() {
 				boxes = slices.Clone(boxes)
 				next := *boxes[0]
-				next.State, next.Ended, next.Exit = engine.StateExited, time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Signal: 9}
+				next.State, next.Ended, next.Exit = live.StateExited, time.Now().Add(-50*time.Hour), &sandbox.ExitStatus{Signal: 9}
 				boxes[0] = &next
 			},
 		} {
@@ -167,7 +169,7 @@ func BenchmarkContainers(b *testing.B) {
 						boxes = slices.Clone(boxes)
 						boxes[i%n] = &next
 					}
-					buf, err = rows.append(buf[:0], boxes, 0, keep, func(container) (int64, int64) { return 4096, 50 << 20 })
+					buf, err = rows.append(buf[:0], boxes, 0, keep, func(shownContainer) (int64, int64) { return 4096, 50 << 20 })
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 )
 
 // Media types of the two kinds of streams; clients distinguish the kinds by media type.
@@ -47,7 +47,7 @@ func (f frames) Write(p []byte) (int, error) {
 
 // logOptions holds the query parameters of the logs route.
 type logOptions struct {
-	engine.LogOptions
+	live.LogOptions
 	stdout, stderr, timestamps bool
 }
 
@@ -83,7 +83,7 @@ func logOptionsOf(r *http.Request) (logOptions, error) {
 }
 
 // printed returns the bytes printed by a line's writer.
-func printed(l engine.LogLine) string {
+func printed(l live.LogLine) string {
 	if l.Partial {
 		return l.Text
 	}
@@ -106,12 +106,12 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	read := func(emit func(engine.LogLine) error) error {
+	read := func(emit func(live.LogLine) error) error {
 		return s.engine.ContainerLogs(ctx, c.ID, o.LogOptions, emit)
 	}
 	if c.record == nil {
 		o.Sandbox = c.ID
-		read = func(emit func(engine.LogLine) error) error { return s.engine.Logs(ctx, c.Function, o.LogOptions, emit) }
+		read = func(emit func(live.LogLine) error) error { return s.engine.Logs(ctx, c.Function, o.LogOptions, emit) }
 		if o.Follow { // the function's log continues after the instance ends
 			go func() {
 				if _, err := s.engine.Wait(ctx, c.ID); err == nil {
@@ -138,7 +138,7 @@ func (s *server) containerLogs(w http.ResponseWriter, r *http.Request) error {
 		}
 		return frames{&mu, out, id}
 	}
-	err = read(func(l engine.LogLine) error {
+	err = read(func(l live.LogLine) error {
 		id, wanted := byte(stderr), o.stderr
 		if l.Stream == "stdout" {
 			id, wanted = stdout, o.stdout

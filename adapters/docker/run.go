@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/sandbox"
 	"github.com/fre-engine/fre/store"
@@ -60,12 +61,12 @@ func (s *server) containerCreate(w http.ResponseWriter, r *http.Request) error {
 var networkModes = map[string]template.NetworkMode{networkNone: template.NetworkNone, networkBridge: template.NetworkEgress, networkHost: template.NetworkHost}
 
 // config converts the request to the engine's container configuration.
-func (c *creation) config(name string) engine.ContainerConfig {
+func (c *creation) config(name string) container.Config {
 	dir := c.WorkingDir
 	if dir != "" {
 		dir = path.Clean(dir)
 	}
-	out := engine.ContainerConfig{
+	out := container.Config{
 		Image: oci.Familiar(c.Image), Name: name, Tenant: c.tenant, Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, Unset: c.unset, Dir: dir, User: c.User, Groups: c.groups, CapAdd: c.capAdd, CapDrop: c.capDrop,
 		Hostname: c.Hostname, Labels: c.Labels, Annotations: c.annotations, StopSignal: c.stopSignal, Network: networkModes[c.network],
 		Limits:       sandbox.Limits{MemoryBytes: c.memoryBytes, CPUMillis: c.cpuMillis, Pids: c.pids, TmpBytes: c.tmpBytes, Files: c.files},
@@ -73,16 +74,16 @@ func (c *creation) config(name string) engine.ContainerConfig {
 	}
 	switch {
 	case c.work && c.workDenied:
-		out.Work = engine.WorkReadOnly
+		out.Work = container.WorkReadOnly
 	case c.work:
-		out.Work = engine.WorkWrite
+		out.Work = container.WorkWrite
 	}
 	return out
 }
 
 // own returns a container for the operation named what. For an instance, own returns an error,
 // because the engine starts and removes instances as events arrive.
-func (s *server) own(ref, what string) (container, error) {
+func (s *server) own(ref, what string) (shownContainer, error) {
 	c, err := s.container(ref)
 	if err == nil && c.record == nil {
 		err = conflict("container %s is an instance of %s: events start instances, not docker %s", ref, c.origin(), what)
@@ -98,7 +99,7 @@ func (s *server) containerStart(w http.ResponseWriter, r *http.Request) error {
 	}
 	// A client that disconnects has started the container all the same.
 	err = s.engine.StartContainer(context.WithoutCancel(r.Context()), c.ID)
-	if errors.Is(err, engine.ErrContainerRunning) {
+	if errors.Is(err, container.ErrContainerRunning) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
 	}
@@ -128,7 +129,7 @@ func (s *server) containerRestart(w http.ResponseWriter, r *http.Request) error 
 
 // stopOf parses how to stop a container: the grace period, by default 10 seconds, and the
 // signal, by default the container's own.
-func stopOf(r *http.Request) (how engine.StopOptions, err error) {
+func stopOf(r *http.Request) (how live.StopOptions, err error) {
 	if v := r.URL.Query().Get("signal"); v != "" {
 		if how.Signal, err = parseSignal(v); err != nil {
 			return how, err
@@ -178,9 +179,9 @@ func (s *server) containerRemove(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) removeContainer(c container, force bool) error {
+func (s *server) removeContainer(c shownContainer, force bool) error {
 	if c.record != nil {
-		return s.engine.RemoveContainer(c.ID, engine.RemoveForce(force))
+		return s.engine.RemoveContainer(c.ID, container.RemoveForce(force))
 	}
 	if c.running() {
 		if !force {
@@ -283,7 +284,7 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // the context of a hijacked request ends with the handler
 	defer cancel()
-	var a *engine.Attachment
+	var a *container.Attachment
 	p := &peer{detach: func() {
 		if a != nil {
 			a.Detached()
@@ -291,7 +292,7 @@ func (s *server) containerAttach(w http.ResponseWriter, r *http.Request) error {
 		cancel()
 	}}
 	var mu sync.Mutex
-	var o engine.AttachOptions
+	var o container.AttachOptions
 	tty := c.record.Config.TTY
 	if boolOf(r, "stdin") && c.record.Config.OpenStdin {
 		o.Stdin = p
@@ -372,8 +373,8 @@ func upgraded(r *http.Request, tty bool) string {
 }
 
 // replay writes the container's output so far.
-func (s *server) replay(ctx context.Context, c container, o engine.AttachOptions) {
-	_ = s.engine.ContainerLogs(ctx, c.ID, engine.LogOptions{Tail: -1}, func(l engine.LogLine) error {
+func (s *server) replay(ctx context.Context, c shownContainer, o container.AttachOptions) {
+	_ = s.engine.ContainerLogs(ctx, c.ID, live.LogOptions{Tail: -1}, func(l live.LogLine) error {
 		w := o.Stdout
 		if l.Stream == "stderr" {
 			w = o.Stderr

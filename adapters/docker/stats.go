@@ -13,7 +13,7 @@ import (
 
 	types "github.com/moby/moby/api/types/container"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 )
 
 type cpuStats struct {
@@ -111,7 +111,7 @@ func (s *server) measureAgain(id string, last containerStats) (containerStats, e
 }
 
 // measure fills in the container's current usage, or nothing if the container has ended.
-func (s *server) measure(c container, into *containerStats) error {
+func (s *server) measure(c shownContainer, into *containerStats) error {
 	into.ID, into.Name = c.ID, "/"+c.name
 	into.Memory.Stats = map[string]int64{}
 	if !c.running() {
@@ -184,7 +184,7 @@ func (s *server) containerTop(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusOK, types.TopResponse{Titles: []string{"UID", "PID", "PPID", "C", "STIME", "TTY", "TIME", "CMD"}, Processes: rows})
 }
 
-func topRow(p engine.Process) []string {
+func topRow(p live.Process) []string {
 	took := int(p.CPU.Seconds())
 	share := 0
 	if age := time.Since(p.Started); age > 0 {

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/unpack"
 	"github.com/fre-engine/fre/internal/linux"
@@ -355,7 +356,7 @@ func (s *server) upload(c *call, set *settings, code *bundle) (dir string, remov
 	if dir, remove, err = s.scratch(c); err != nil {
 		return "", nil, err
 	}
-	err = engine.WritingTo(c.r.Context(), dir, func(ctx context.Context) error { return unzip(ctx, dir, code.ZipFile) })
+	err = build.WritingTo(c.r.Context(), dir, func(ctx context.Context) error { return unzip(ctx, dir, code.ZipFile) })
 	code.ZipFile = nil
 	c.release()
 	if err != nil {

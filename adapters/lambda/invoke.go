@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 )
 
 // target is the receiver of an event: a function, whose traffic split decides, or one revision.
@@ -340,7 +341,7 @@ type tail struct {
 	stop func()
 
 	mu    sync.Mutex
-	lines []engine.LogLine // the last maxTail lines
+	lines []live.LogLine // the last maxTail lines
 }
 
 const maxTail = 1000
@@ -353,7 +354,7 @@ func (s *server) follow(c *call) *tail {
 	done, since := make(chan struct{}), time.Now()
 	go func() {
 		defer close(done)
-		_ = s.Engine.Logs(ctx, c.on, engine.LogOptions{Follow: true, Tail: -1, Since: since}, func(line engine.LogLine) error {
+		_ = s.Engine.Logs(ctx, c.on, live.LogOptions{Follow: true, Tail: -1, Since: since}, func(line live.LogLine) error {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			if len(t.lines) == maxTail {

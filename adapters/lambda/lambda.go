@@ -32,6 +32,7 @@ import (
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/internal/wording"
@@ -279,13 +280,13 @@ func (s *server) read(rt route, c *call) (hash [sha256.Size]byte, err error) {
 	if err = conn.SetReadDeadline(time.Now().Add(most)); err == nil {
 		body := http.MaxBytesReader(c.w, c.r.Body, rt.max)
 		receive := func(ctx context.Context) error {
-			_, err := io.Copy(engine.WhileRoom(ctx, io.MultiWriter(to, sum)), body)
+			_, err := io.Copy(build.WhileRoom(ctx, io.MultiWriter(to, sum)), body)
 			return err
 		}
 		if room == "" {
 			err = receive(c.r.Context())
 		} else {
-			err = engine.WritingTo(c.r.Context(), room, receive)
+			err = build.WritingTo(c.r.Context(), room, receive)
 		}
 	}
 	if err == nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
 	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/gateway"
 	"github.com/fre-engine/fre/runtimes"
@@ -151,7 +152,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{&engine.UnknownError{Function: "x"}, 404, "ResourceNotFoundException"},
 		{fmt.Errorf("deploy: %w", engine.ErrNameTaken), 409, "ResourceConflictException"},
-		{&engine.QuotaError{}, 429, "TooManyRequestsException"},
+		{&live.QuotaError{}, 429, "TooManyRequestsException"},
 		{engine.ErrOverloaded, 429, "TooManyRequestsException"},
 		{&access.SlowDownError{After: time.Second}, 429, "TooManyRequestsException"},
 		{access.ErrSignature, 403, "InvalidSignatureException"},

@@ -24,7 +24,7 @@ import (
 
 	"github.com/fre-engine/fre/access"
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
@@ -180,8 +180,8 @@ func (h *handler) receive(w http.ResponseWriter, r *http.Request, dir *os.Root, 
 		to = append(to, macs[i])
 	}
 	body, done := intake.Within(w, http.MaxBytesReader(w, r.Body, limit), h.ReceiveTime)
-	err = engine.WritingTo(r.Context(), dir.Name(), func(ctx context.Context) error {
-		_, err := io.Copy(engine.WhileRoom(ctx, io.MultiWriter(to...)), body)
+	err = build.WritingTo(r.Context(), dir.Name(), func(ctx context.Context) error {
+		_, err := io.Copy(build.WhileRoom(ctx, io.MultiWriter(to...)), body)
 		return err
 	})
 	done()
@@ -217,7 +217,7 @@ func (h *handler) unpack(ctx context.Context, dir *os.Root) (*buildConfig, error
 		return nil, err
 	}
 	defer in.Close()
-	err = engine.WritingTo(ctx, dir.Name(), func(ctx context.Context) error {
+	err = build.WritingTo(ctx, dir.Name(), func(ctx context.Context) error {
 		return unpack.Tar(ctx, in, f, unpack.Limits{Bytes: h.MaxContextBytes, Entries: maxContextEntries})
 	})
 	if removeErr := dir.Remove(archiveFile); err == nil { // free the disk space before the build waits for its turn
@@ -281,7 +281,7 @@ func readSmall(dir *os.Root, name string, most int64) ([]byte, error) {
 // buildContext builds an image of the unpacked context and tags the image with the requested
 // name.
 func (h *handler) buildContext(ctx context.Context, dir *os.Root, cfg *buildConfig, tenant string, report func(image.Progress)) error {
-	ctx = h.Engine.ForTenant(engine.KeepNames(ctx))
+	ctx = h.Engine.ForTenant(build.KeepNames(ctx))
 	defer h.Engine.Hold()()
 	if err := h.Engine.MayName(familiar(cfg.Image), tenant); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fre-engine/fre/api"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/internal/linux"
 	"github.com/fre-engine/fre/store"
@@ -201,7 +202,7 @@ func (h *handler) drop(ctx context.Context, digest store.Digest) {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
-	_, err = h.Engine.RemoveImage(ctx, string(digest), engine.RemoveOptions{})
+	_, err = h.Engine.RemoveImage(ctx, string(digest), build.RemoveOptions{})
 	if errors.Is(err, store.ErrInUse) { // perhaps by an event in progress
 		err = h.Engine.DropImage(digest)
 	}

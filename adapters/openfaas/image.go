@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/store"
@@ -48,14 +48,14 @@ func (h *handler) imageFor(r *request, d *deployment) (img, made *store.Image, e
 // tenant.
 func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref string, err error) {
 	may := func(img *store.Image) bool {
-		of := engine.ImageTenant(img)
+		of := build.ImageTenant(img)
 		return of == "" || of == d.tenant
 	}
 	ref = familiar(d.Image)
 	pull := d.Image
 	if img, err = h.Engine.Image(ref); err == nil && !may(img) {
 		if pull, err = h.Engine.Resolve(r.Context(), d.Image, nil); err != nil {
-			if of := engine.ImageTenant(img); r.id.Of(of) { // only shown to a caller with rights to the other tenant
+			if of := build.ImageTenant(img); r.id.Of(of) { // only shown to a caller with rights to the other tenant
 				err = fmt.Errorf("the image %s belongs to tenant %s, not to %s: build the image for the second tenant, or under another name: %w", ref, of, d.tenant, err)
 			}
 			return nil, "", err
@@ -66,7 +66,7 @@ func (h *handler) findImage(r *request, d *deployment) (img *store.Image, ref st
 	if errors.Is(err, fs.ErrNotExist) {
 		img, d.drop, err = h.Engine.PullFor(r.Context(), d.tenant, pull)
 	}
-	if errors.Is(err, engine.ErrOthersImage) || err == nil && !may(img) {
+	if errors.Is(err, build.ErrOthersImage) || err == nil && !may(img) {
 		err = notFound("no image %s of tenant %s", d.Image, d.tenant)
 	}
 	return img, ref, err
@@ -105,7 +105,7 @@ func (h *handler) serverOf(ctx context.Context, d *deployment, ref string, c *im
 
 // untag removes the generated name of a build, and the image if the name was the last one.
 func (h *handler) untag(ctx context.Context, img *store.Image) error {
-	_, err := h.Engine.RemoveImage(context.WithoutCancel(ctx), img.Name+":"+img.Version, engine.RemoveOptions{})
+	_, err := h.Engine.RemoveImage(context.WithoutCancel(ctx), img.Name+":"+img.Version, build.RemoveOptions{})
 	return err
 }
 

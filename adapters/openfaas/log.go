@@ -9,13 +9,13 @@ import (
 
 	"github.com/openfaas/faas-provider/logs"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/template"
 )
 
 // logOptions parses tail, since, follow and instance.
-func logOptions(q url.Values) (o engine.LogOptions, err error) {
-	o = engine.LogOptions{Tail: -1, Sandbox: q.Get("instance")}
+func logOptions(q url.Values) (o live.LogOptions, err error) {
+	o = live.LogOptions{Tail: -1, Sandbox: q.Get("instance")}
 	if s := q.Get("tail"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {
@@ -63,7 +63,7 @@ func (h *handler) logs(w http.ResponseWriter, r *request) error {
 		}
 	}
 	e := json.NewEncoder(w)
-	_ = h.Engine.Logs(r.Context(), f.Name, o, func(line engine.LogLine) error { // the status was already sent: an error ends the log
+	_ = h.Engine.Logs(r.Context(), f.Name, o, func(line live.LogLine) error { // the status was already sent: an error ends the log
 		err := e.Encode(logs.Message{Name: plain, Namespace: namespaceOf(tenant), Instance: line.Sandbox, Timestamp: line.Time, Text: line.Text})
 		if err != nil || !o.Follow {
 			return err

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fre-engine/fre/api"
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/server"
 	"github.com/fre-engine/fre/server/servertest"
@@ -37,7 +37,7 @@ func TestStatsStream(t *testing.T) {
 	if _, err := e.Base(t.Context(), "native", func(image.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := e.CreateContainer(t.Context(), engine.ContainerConfig{Image: "native", Name: "web"})
+	c, err := e.CreateContainer(t.Context(), container.Config{Image: "native", Name: "web"})
 	if err != nil {
 		t.Fatal(err)
 	}

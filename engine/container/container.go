@@ -409,3 +409,9 @@ func (m *Manager) removeContainerDir(dir string) error {
 	}
 	return nil
 }
+
+// Of returns the container in a list of sandboxes, as it was created; nil for any other sandbox.
+func Of(s *live.Sandbox) *Container {
+	c, _ := s.Record.(*Container)
+	return c
+}

@@ -20,6 +20,9 @@ import (
 	"github.com/fre-engine/fre/admission"
 	"github.com/fre-engine/fre/buffer"
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/image/oci"
 	"github.com/fre-engine/fre/runtimes"
@@ -39,9 +42,9 @@ type Engine struct {
 	images     []*store.Image // newest first
 	functions  map[string]*engine.Function
 	revisions  map[string]*engine.Revisions
-	sandboxes  []*engine.Sandbox
-	containers []*engine.Container
-	logs       map[string][]engine.LogLine
+	sandboxes  []*live.Sandbox
+	containers []*container.Container
+	logs       map[string][]live.LogLine
 	more       chan struct{} // closed and replaced when a log line arrives or a sandbox ends
 	calls      int
 	noCache    bool // the build cache was removed
@@ -51,7 +54,7 @@ type Engine struct {
 
 // New returns an empty engine.
 func New() *Engine {
-	return &Engine{functions: map[string]*engine.Function{}, revisions: map[string]*engine.Revisions{}, logs: map[string][]engine.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
+	return &Engine{functions: map[string]*engine.Function{}, revisions: map[string]*engine.Revisions{}, logs: map[string][]live.LogLine{}, more: make(chan struct{}), changes: store.NewChanges(1000)}
 }
 
 // ParseTemplate reads a template for the real runtimes.
@@ -79,10 +82,10 @@ func (e *Engine) Build(ctx context.Context, dir *os.Root, t *template.Template, 
 		}
 	}
 	if slices.Contains(t.Packages.Of("pip").List, "queue-full") {
-		return nil, nil, &engine.QuotaError{Tenant: t.Tenant, What: engine.QuotaOfBuilds, Limit: 16}
+		return nil, nil, &live.QuotaError{Tenant: t.Tenant, What: live.QuotaOfBuilds, Limit: 16}
 	}
 	if slices.Contains(t.Packages.Of("pip").List, "endless") {
-		return nil, nil, fmt.Errorf("%w: more than 1h0m0s", engine.ErrBuildTime)
+		return nil, nil, fmt.Errorf("%w: more than 1h0m0s", build.ErrBuildTime)
 	}
 	report(image.Progress{Step: "base", Name: t.Base, Message: "found", End: true})
 	for _, p := range t.Packages.Of("pip").List {
@@ -201,13 +204,13 @@ func (e *Engine) Status() (engine.Status, error) {
 }
 
 // TenantUse returns zero.
-func (e *Engine) TenantUse(string) engine.Use { return engine.Use{} }
+func (e *Engine) TenantUse(string) live.Use { return live.Use{} }
 
 // DiskUsage reports every image as unique, in blocks of 4 KiB, and one tenant.
 func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	u := &engine.DiskUsage{Tenants: []engine.TenantUsage{{
+	u := &engine.DiskUsage{Tenants: []live.TenantUsage{{
 		Name: "default", Limit: 1e9, Kind: volume.Image, Usage: volume.Usage{Bytes: 12 << 20, Inodes: 7, AsOf: time.Now()},
 	}}}
 	if !e.noCache {
@@ -229,7 +232,7 @@ func (e *Engine) DiskUsage() (*engine.DiskUsage, error) {
 		u.ImageInodes += int64(img.Files)
 	}
 	for _, c := range e.containers {
-		u.Containers = append(u.Containers, engine.ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == engine.StateRunning, Usage: c.Scratch})
+		u.Containers = append(u.Containers, engine.ContainerUsage{ID: c.ID, Name: c.Config.Name, Running: c.State == live.StateRunning, Usage: c.Scratch})
 	}
 	return u, nil
 }
@@ -242,11 +245,11 @@ func (e *Engine) noteLocked(kind store.ChangeKind, action store.ChangeAction, id
 }
 
 // Events emits changes like the real engine.
-func (e *Engine) Events(ctx context.Context, o engine.EventOptions, emit func(store.Change) error) error {
+func (e *Engine) Events(ctx context.Context, o live.EventOptions, emit func(store.Change) error) error {
 	for since := o.Since; ; {
 		changes, ok := e.changes.Since(since)
 		if !ok {
-			return engine.ErrChangesLost
+			return live.ErrChangesLost
 		}
 		for _, c := range changes {
 			c.Time = Epoch
@@ -336,10 +339,10 @@ func (e *Engine) TagImage(_ context.Context, ref, name string) (*store.Image, er
 
 // RemoveImage removes a name. With the last name it removes the image, unless a function uses the
 // image.
-func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptions) (engine.Removed, error) {
+func (e *Engine) RemoveImage(_ context.Context, ref string, o build.RemoveOptions) (build.Removed, error) {
 	img, err := e.Image(ref)
 	if err != nil {
-		return engine.Removed{}, err
+		return build.Removed{}, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -351,16 +354,16 @@ func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptio
 				left.Names = slices.Delete(slices.Clone(img.Names), i, i+1)
 				e.images[at] = &left
 				e.noteLocked(store.ChangeImage, store.ActionUntag, string(img.Digest), name)
-				return engine.Removed{Image: img, Untagged: []string{name}}, nil
+				return build.Removed{Image: img, Untagged: []string{name}}, nil
 			}
 		}
 		if !o.Force {
-			return engine.Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, engine.ErrSeveralNames, strings.Join(img.Names, ", "))
+			return build.Removed{}, fmt.Errorf("remove image %s: %w: %s", ref, build.ErrSeveralNames, strings.Join(img.Names, ", "))
 		}
 	}
 	for _, f := range e.functions {
 		if f.Image == img.Digest {
-			return engine.Removed{}, fmt.Errorf("remove image %s: function %s uses it: %w", ref, f.Name, store.ErrInUse)
+			return build.Removed{}, fmt.Errorf("remove image %s: function %s uses it: %w", ref, f.Name, store.ErrInUse)
 		}
 	}
 	e.images = slices.Delete(e.images, at, at+1)
@@ -368,31 +371,31 @@ func (e *Engine) RemoveImage(_ context.Context, ref string, o engine.RemoveOptio
 		e.noteLocked(store.ChangeImage, store.ActionUntag, string(img.Digest), name)
 	}
 	e.noteLocked(store.ChangeImage, store.ActionDelete, string(img.Digest), "")
-	return engine.Removed{Image: img, Untagged: img.Names, Deleted: true}, nil
+	return build.Removed{Image: img, Untagged: img.Names, Deleted: true}, nil
 }
 
 // GC removes images without names, with All every image that no function uses, and with Cache the
 // build cache. GC ignores all other rules.
-func (e *Engine) GC(_ context.Context, o engine.GCOptions) (*engine.GCReport, error) {
+func (e *Engine) GC(_ context.Context, o build.GCOptions) (*build.GCReport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	report := &engine.GCReport{}
+	report := &build.GCReport{}
 	used := map[store.Digest]bool{}
 	for _, f := range e.functions {
 		used[f.Image] = true
 	}
 	if o.Policy == nil {
-		o.Policy = &engine.GCPolicy{}
+		o.Policy = &build.GCPolicy{}
 	}
 	left := slices.DeleteFunc(slices.Clone(e.images), func(img *store.Image) bool {
-		x := engine.GCImage{Image: img, Bytes: img.Size}
+		x := build.GCImage{Image: img, Bytes: img.Size}
 		switch {
 		case used[img.Digest], o.Policy.Only != nil && !o.Policy.Only(img):
 			return false
 		case o.Policy.Nameless && len(img.Names) == 0:
-			x.Rule = engine.RuleNameless
+			x.Rule = build.RuleNameless
 		case o.Policy.All:
-			x.Rule = engine.RuleAll
+			x.Rule = build.RuleAll
 		default:
 			return false
 		}

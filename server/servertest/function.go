@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/build"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/failure"
 	"github.com/fre-engine/fre/image"
 	"github.com/fre-engine/fre/sandbox"
@@ -71,13 +73,13 @@ func (e *Engine) Deploy(_ context.Context, name string, img *store.Image, o engi
 			return nil, fmt.Errorf("deploy %s: %w by a function of template %s", name, engine.ErrNameTaken, template)
 		}
 	}
-	if o.Within != "" && (tenant != o.Within || engine.ImageTenant(img) != o.Within) {
+	if o.Within != "" && (tenant != o.Within || build.ImageTenant(img) != o.Within) {
 		return nil, fmt.Errorf("deploy %s of tenant %s: %w", name, tenant, engine.ErrForeign)
 	}
 	e.endLocked(name)
 	e.functions[name] = f
 	sum := sha256.Sum256([]byte(name))
-	e.sandboxes = append(e.sandboxes, &engine.Sandbox{
+	e.sandboxes = append(e.sandboxes, &live.Sandbox{
 		ID: fmt.Sprintf("%x", sum[:8]), Function: name, Image: f.ImageRef, Tenant: f.Config.Tenant,
 		Command: "/opt/fre/main", State: "idle", PID: 4242, Created: Epoch, Defences: []string{"seccomp", "capabilities"},
 	})
@@ -249,12 +251,12 @@ func (failingReader) Read([]byte) (int, error) { return 0, &engine.CrashError{Re
 // logLocked adds a line and wakes followers.
 func (e *Engine) logLocked(name, text string) {
 	n := len(e.logs[name])
-	e.logs[name] = append(e.logs[name], engine.LogLine{Time: Epoch.Add(time.Duration(n) * time.Second), Function: name, Sandbox: "box1", Stream: "stdout", Text: text})
+	e.logs[name] = append(e.logs[name], live.LogLine{Time: Epoch.Add(time.Duration(n) * time.Second), Function: name, Sandbox: "box1", Stream: "stdout", Text: text})
 	e.wakeLocked()
 }
 
 // Logs emits the lines written by Deploy and Invoke.
-func (e *Engine) Logs(ctx context.Context, name string, o engine.LogOptions, emit func(engine.LogLine) error) error {
+func (e *Engine) Logs(ctx context.Context, name string, o live.LogOptions, emit func(live.LogLine) error) error {
 	if _, err := e.Function(name); err != nil {
 		if _, other := e.Container(name); other != nil {
 			return err

@@ -12,15 +12,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fre-engine/fre/engine"
+	"github.com/fre-engine/fre/engine/container"
+	"github.com/fre-engine/fre/engine/live"
 	"github.com/fre-engine/fre/sandbox"
 )
 
 // Sandboxes lists the sandboxes of functions and containers; with all, also ended sandboxes.
-func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
+func (e *Engine) Sandboxes(all bool) []*live.Sandbox {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var list []*engine.Sandbox
+	var list []*live.Sandbox
 	for _, b := range e.sandboxes {
 		if all || b.Exit == nil {
 			shown := *b
@@ -28,8 +29,8 @@ func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
 		}
 	}
 	for _, c := range e.containers {
-		if all || c.State == engine.StateRunning {
-			list = append(list, &engine.Sandbox{
+		if all || c.State == live.StateRunning {
+			list = append(list, &live.Sandbox{
 				ID: c.ID, Name: c.Config.Name, Image: c.Config.Image, Command: strings.Join(c.Args, " "), State: c.State, PID: c.PID, Created: c.Created, Exit: c.Exit,
 			})
 		}
@@ -37,7 +38,7 @@ func (e *Engine) Sandboxes(all bool) []*engine.Sandbox {
 	return list
 }
 
-func (e *Engine) liveLocked(prefix string) (*engine.Sandbox, error) {
+func (e *Engine) liveLocked(prefix string) (*live.Sandbox, error) {
 	for _, b := range e.sandboxes {
 		if b.Exit == nil && prefix != "" && strings.HasPrefix(b.ID, prefix) {
 			return b, nil
@@ -47,7 +48,7 @@ func (e *Engine) liveLocked(prefix string) (*engine.Sandbox, error) {
 }
 
 // Size returns the same size for every live sandbox.
-func (e *Engine) Size(s *engine.Sandbox) (sandbox.Size, error) {
+func (e *Engine) Size(s *live.Sandbox) (sandbox.Size, error) {
 	if s.Exit != nil {
 		return sandbox.Size{}, os.ErrProcessDone
 	}
@@ -65,22 +66,22 @@ func (e *Engine) Stats(id string) (sandbox.Stats, error) {
 }
 
 // Processes returns the first process of a sandbox.
-func (e *Engine) Processes(id string) ([]engine.Process, error) {
+func (e *Engine) Processes(id string) ([]live.Process, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.containerLocked(id); c != nil && c.State == engine.StateRunning {
-		return []engine.Process{{PID: c.PID, Parent: 1, UID: 165536, Started: Epoch, CPU: 250 * time.Millisecond, Command: strings.Join(c.Args, " ")}}, nil
+	if c := e.containerLocked(id); c != nil && c.State == live.StateRunning {
+		return []live.Process{{PID: c.PID, Parent: 1, UID: 165536, Started: Epoch, CPU: 250 * time.Millisecond, Command: strings.Join(c.Args, " ")}}, nil
 	}
 	b, err := e.liveLocked(id)
 	if err != nil {
 		return nil, err
 	}
-	return []engine.Process{{PID: b.PID, Parent: 1, UID: 165536, Started: Epoch, CPU: 1500 * time.Millisecond, Command: b.Command}}, nil
+	return []live.Process{{PID: b.PID, Parent: 1, UID: 165536, Started: Epoch, CPU: 1500 * time.Millisecond, Command: b.Command}}, nil
 }
 
 // Wait waits until a sandbox has ended.
-func (e *Engine) Wait(ctx context.Context, id string) (*engine.Sandbox, error) {
-	var found *engine.Sandbox
+func (e *Engine) Wait(ctx context.Context, id string) (*live.Sandbox, error) {
+	var found *live.Sandbox
 	err := e.await(ctx, func() bool {
 		found = nil
 		for _, b := range e.sandboxes {
@@ -105,7 +106,7 @@ func (e *Engine) endLocked(function string) {
 	}
 }
 
-func exitLocked(b *engine.Sandbox, s sandbox.ExitStatus) {
+func exitLocked(b *live.Sandbox, s sandbox.ExitStatus) {
 	if b.Exit == nil {
 		b.State, b.PID, b.Defences, b.Ended, b.Exit = "exited", 0, nil, Epoch.Add(time.Minute), &s
 	}
@@ -114,9 +115,9 @@ func exitLocked(b *engine.Sandbox, s sandbox.ExitStatus) {
 // Stop ends a sandbox with status 0.
 func (e *Engine) Stop(_ context.Context, id string, _ time.Duration) error {
 	e.mu.Lock()
-	if c := e.containerLocked(id); c != nil && c.State == engine.StateRunning {
+	if c := e.containerLocked(id); c != nil && c.State == live.StateRunning {
 		defer e.mu.Unlock()
-		c.State, c.PID, c.Finished, c.Exit = engine.StateExited, 0, Epoch, &sandbox.ExitStatus{}
+		c.State, c.PID, c.Finished, c.Exit = live.StateExited, 0, Epoch, &sandbox.ExitStatus{}
 		e.wakeLocked()
 		return nil
 	}
@@ -143,7 +144,7 @@ func (e *Engine) end(id string, s sandbox.ExitStatus) error {
 
 // Run executes one of the commands cat, echo WORD…, env, exit N, yes (until killed), sleep (until
 // killed, without reading) and locked (fails: not executable).
-func (e *Engine) Run(ctx context.Context, r engine.RunRequest) (result engine.RunResult, err error) {
+func (e *Engine) Run(ctx context.Context, r container.RunRequest) (result container.RunResult, err error) {
 	if _, err := e.Image(r.Image); err != nil {
 		return result, err
 	}
