@@ -85,7 +85,7 @@ type lineage struct {
 
 	once  sync.Once     // begin
 	root  *lineage      // lineage of the event from outside
-	place chan struct{} // holds a token while a called event runs in the caller's slot
+	slot  chan struct{} // holds a token while a called event runs in the caller's slot
 	depth int           // number of callers
 
 	mu   sync.Mutex
@@ -100,10 +100,10 @@ type caller struct {
 
 type callerKey struct{}
 
-// begin sets root, place and depth before the first call.
+// begin sets root, slot and depth before the first call.
 func (l *lineage) begin() {
 	l.once.Do(func() {
-		l.place, l.root = make(chan struct{}, 1), l
+		l.slot, l.root = make(chan struct{}, 1), l
 		if l.from != nil {
 			l.root, l.depth = l.from.root, l.from.depth+1
 		}
@@ -171,7 +171,7 @@ func (f *function) upstream(from caller) int {
 // the last step of each pipeline among them.
 func (ev *event) coming(f *function) (n int) {
 	for ; ev != nil; ev = ev.calls.before {
-		if ev.f == f && (ev.placed.Load() || ev.borrowed.Load()) { // an event gives back slot and instance together
+		if ev.f == f && (ev.hasSlot.Load() || ev.borrowed.Load()) { // an event gives back slot and instance together
 			n++
 		}
 		n += ev.last.coming(f)
@@ -180,7 +180,7 @@ func (ev *event) coming(f *function) (n int) {
 }
 
 // errBorrowed ends the wait for a slot because the caller's slot has become free.
-var errBorrowed = errors.New("runs in its caller's place")
+var errBorrowed = errors.New("runs in its caller's slot")
 
 // enterCalled is enter for a called event. One called event at a time runs in its caller's
 // slot, because the caller only waits meanwhile. Otherwise events that hold all slots and call
@@ -190,26 +190,26 @@ var errBorrowed = errors.New("runs in its caller's place")
 func (ev *event) enterCalled() error {
 	from := ev.calls.from
 	select {
-	case from.place <- struct{}{}:
+	case from.slot <- struct{}{}:
 		ev.borrowed.Store(true)
 		return nil
 	default:
 	}
 	if ev.calls.before != nil {
-		return ev.entered(ev.f.e.places.beside(ev.f))
+		return ev.entered(ev.f.e.slots.beside(&ev.f.slots))
 	}
 	ctx, cancel := context.WithCancelCause(&ev.ctx)
 	borrowed := make(chan bool, 1)
 	go func() {
 		select {
-		case from.place <- struct{}{}:
+		case from.slot <- struct{}{}:
 			cancel(errBorrowed)
 			borrowed <- true
 		case <-ctx.Done():
 			borrowed <- false
 		}
 	}()
-	err := ev.enterPlace(ctx)
+	err := ev.enterSlot(ctx)
 	cancel(nil)
 	if <-borrowed {
 		ev.leave(0)

@@ -154,7 +154,7 @@ func TestCallPipeline(t *testing.T) {
 			t.Errorf("%s: %q, %v; want it to begin with %q", path, got, err, want)
 		}
 	}
-	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+	eventually(t, "the slots to be free", func() bool { n, waiting := r.slots.count(); return n == 0 && waiting == 0 })
 }
 
 // TestCallPipelineTwice: a step would wait for itself if all instances of the function give the
@@ -212,7 +212,7 @@ func TestCallPipelineTwice(t *testing.T) {
 	if got, _, err := r.call(t.Context(), "f", "/call/pair|pair/", body); err != nil || got != body {
 		t.Errorf("without load: %d bytes came back of %d, %v", len(got), len(body), err)
 	}
-	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+	eventually(t, "the slots to be free", func() bool { n, waiting := r.slots.count(); return n == 0 && waiting == 0 })
 }
 
 // TestCallPipelineFields: the next function receives only the header fields that describe the
@@ -228,20 +228,20 @@ func TestCallPipelineFields(t *testing.T) {
 	}
 }
 
-// TestCallsWithoutPlaces: events do not wait for each other, even if they hold all of the engine's
-// places and call functions.
-func TestCallsWithoutPlaces(t *testing.T) {
+// TestCallsWithoutSlots: events that have all of the engine's slots, and call others, do
+// not wait for each other.
+func TestCallsWithoutSlots(t *testing.T) {
 	r := calls(t, Config{Concurrency: 2})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { r.mustCall("f", "/call/g/call/g/", "through", "through") })
 	}
 	wg.Wait()
-	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+	eventually(t, "the slots to be free", func() bool { n, waiting := r.slots.count(); return n == 0 && waiting == 0 })
 }
 
-// TestCallPipelinePlaces: of the simultaneous steps of a pipeline, all but the first take places
-// beyond the engine's limit. No event from outside begins meanwhile.
+// TestCallPipelinePlaces: of functions that run beside each other, one behind the other, all but
+// the first take slots beyond those there are; no event from outside begins meanwhile.
 func TestCallPipelinePlaces(t *testing.T) {
 	r := calls(t, Config{Concurrency: 1})
 	r.mustCall("g", "/", "warm", "warm")
@@ -262,35 +262,35 @@ func TestCallPipelinePlaces(t *testing.T) {
 	if _, err := write.Write(make([]byte, 100_000)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "three to run beside the first", func() bool { n, _ := r.places.count(); return n == 4 })
+	eventually(t, "three to run beside the first", func() bool { n, _ := r.slots.count(); return n == 4 })
 	other := make(chan struct{})
 	go func() {
 		defer close(other)
 		r.mustCall("f", "/", "waits", "waits")
 	}()
-	eventually(t, "an event from outside to wait", func() bool { _, waiting := r.places.count(); return waiting == 1 })
+	eventually(t, "an event from outside to wait", func() bool { _, waiting := r.slots.count(); return waiting == 1 })
 
-	r.places.mu.Lock() // as if other events had all the remaining places
-	rest := r.places.all + r.places.beyond - r.places.taken
-	r.places.taken += rest
-	r.places.mu.Unlock()
-	resp, err := r.Invoke(context.WithValue(t.Context(), callerKey{}, caller{&lineage{place: full(), f: &function{}}, &event{f: &function{}}}), "g", &Request{Method: "POST", Path: "/"})
+	r.slots.mu.Lock() // as if other events had all the remaining places
+	rest := r.slots.all + r.slots.beyond - r.slots.taken
+	r.slots.taken += rest
+	r.slots.mu.Unlock()
+	resp, err := r.Invoke(context.WithValue(t.Context(), callerKey{}, caller{&lineage{slot: full(), f: &function{}}, &event{f: &function{}}}), "g", &Request{Method: "POST", Path: "/"})
 	if !errors.Is(err, ErrEngineOverloaded) {
 		t.Errorf("one too many: %+v, %v", resp, err)
 	}
-	r.places.mu.Lock()
-	r.places.taken -= rest
-	r.places.mu.Unlock()
+	r.slots.mu.Lock()
+	r.slots.taken -= rest
+	r.slots.mu.Unlock()
 
 	_, err = write.Write(make([]byte, 100_000))
 	if err = errors.Join(err, write.Close(), <-done); err != nil {
 		t.Error(err)
 	}
 	<-other
-	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+	eventually(t, "the slots to be free", func() bool { n, waiting := r.slots.count(); return n == 0 && waiting == 0 })
 }
 
-// full returns the taken place of a caller.
+// full is a caller's slot that somebody has.
 func full() chan struct{} {
 	c := make(chan struct{}, 1)
 	c <- struct{}{}

@@ -8,7 +8,7 @@
 //
 // Lock order: those of packages container and build; and Engine.deployMu, live.Tenants.mu,
 // interpreters.disk, interpreters.mu, function.mu, live.Log.mu. No code takes one of these locks
-// while it holds places.mu.
+// while it holds slots.mu.
 //
 // Held during disk I/O: Engine.deployMu, live.Tenants.mu, interpreters.disk and live.Log.mu. An
 // event waits for such a lock in two cases: the event asks for a revision at rest (deployMu), or
@@ -154,7 +154,7 @@ type Engine struct {
 	interpreters       *interpreters
 	buffers            *buffer.Pool
 	admission          *admission.Controller
-	places             *places
+	slots              *slots
 	started            time.Time
 	forks              budget        // memory for fork servers
 	nextID             atomic.Uint64 // of invocations; starts at the time of Open, so that ids stay unique over restarts
@@ -175,7 +175,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 		cfg.UIDBase = 0x10000000
 	}
 	if cfg.Concurrency == 0 {
-		cfg.Concurrency = defaultPlaces()
+		cfg.Concurrency = defaultSlots()
 	}
 	switch {
 	case cfg.Revisions == 0:
@@ -231,7 +231,7 @@ func Open(cfg Config) (_ *Engine, err error) {
 			err = errors.Join(err, e.buffers.Close())
 		}
 	}()
-	e.places = newPlaces(cfg.Concurrency, cfg.Queue)
+	e.slots = newSlots(cfg.Concurrency, cfg.Queue)
 	if err := e.openAdmission(); err != nil {
 		return nil, err
 	}

@@ -45,11 +45,11 @@ type event struct {
 	whole    Request      // the request with gathered as its body
 	unflow   func()       // releases the slot of a flowing body; nil for none
 
-	lease  lease
-	since  time.Time     // start of the lease
-	over   chan struct{} // closed at the lease's end
-	tunnel atomic.Bool   // the event is a tunnel
-	placed atomic.Bool   // holds one of the engine's slots
+	lease   lease
+	since   time.Time     // start of the lease
+	over    chan struct{} // closed at the lease's end
+	tunnel  atomic.Bool   // the event is a tunnel
+	hasSlot atomic.Bool   // holds one of the engine's slots
 }
 
 // open starts the event's deadline. The event ends at the time limit, or with ctx.
@@ -105,14 +105,14 @@ func (ev *event) enter() error {
 	if ev.calls.from != nil {
 		return ev.enterCalled()
 	}
-	return ev.enterPlace(&ev.ctx)
+	return ev.enterSlot(&ev.ctx)
 }
 
-// enterPlace is enter for an event outside its caller's slot.
-func (ev *event) enterPlace(ctx context.Context) error {
-	waited, err := ev.f.e.places.enter(ctx, ev.f)
+// enterSlot is enter for an event outside its caller's slot.
+func (ev *event) enterSlot(ctx context.Context) error {
+	waited, err := ev.f.e.slots.enter(ctx, &ev.f.slots)
 	if waited > 0 {
-		ev.f.e.metrics.waitedForPlace.Observe(waited.Seconds())
+		ev.f.e.metrics.waitedForSlot.Observe(waited.Seconds())
 	}
 	return ev.entered(err)
 }
@@ -122,17 +122,17 @@ func (ev *event) entered(err error) error {
 	if errors.Is(err, ErrEngineOverloaded) {
 		ev.f.e.metrics.refuse(reasonEngine)
 	}
-	ev.placed.Store(err == nil)
+	ev.hasSlot.Store(err == nil)
 	return err
 }
 
-// leave gives the event's slot back, if still held. kept as for places.leave.
+// leave gives the event's slot back, if still held. kept as for slots.leave.
 func (ev *event) leave(kept time.Duration) {
 	if ev.borrowed.Swap(false) {
-		<-ev.calls.from.place
+		<-ev.calls.from.slot
 	}
-	if ev.placed.Swap(false) {
-		ev.f.e.places.leave(ev.f, kept)
+	if ev.hasSlot.Swap(false) {
+		ev.f.e.slots.leave(&ev.f.slots, kept)
 	}
 }
 

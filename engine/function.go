@@ -54,8 +54,8 @@ type function struct {
 
 	tunnels tunnels
 	use     *live.Share
-	lends   bool   // may get its clients' connections
-	placed  placed // the function's part of the engine's slots
+	lends   bool      // may get its clients' connections
+	slots   slotShare // the function's part of the engine's slots
 
 	waiting atomic.Int64 // bytes of the engine's buffers with waiting answers
 

@@ -111,14 +111,14 @@ func (f *function) wait(ctx context.Context, w *waiter, began time.Time, release
 // an instance starts or could be started, waiting is not the queue's fault: then only the number
 // of waiters counts.
 func (f *function) queueLocked(now time.Time) (*waiter, error) {
-	places := f.busy
+	slots := f.busy
 	if f.starting > 0 || len(f.instances) < f.config.Instances.Max {
-		places = 0
+		slots = 0
 	}
-	if f.waiters.Len() == 0 || places == 0 {
+	if f.waiters.Len() == 0 || slots == 0 {
 		f.queue.Clear()
 	}
-	if why := f.queue.Full(f.waiters.Len(), places); why != "" {
+	if why := f.queue.Full(f.waiters.Len(), slots); why != "" {
 		f.e.metrics.refuse(why)
 		return nil, ErrOverloaded
 	}

@@ -23,7 +23,7 @@ type metrics struct {
 	refused     *prometheus.CounterVec // reason
 	calls       *prometheus.CounterVec // function, from, outcome
 
-	waited, waitedForPlace prometheus.Observer
+	waited, waitedForSlot prometheus.Observer
 
 	gcImages          *prometheus.CounterVec // rule
 	gcBytes, gcInodes prometheus.Counter
@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		Name: "fre_queue_seconds", Help: "Waiting time of events that waited for an instance (function), or for a place in the engine.",
 		Buckets: prometheus.ExponentialBuckets(1e-4, 4, 10),
 	}, []string{"queue"})
-	m.waited, m.waitedForPlace = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
+	m.waited, m.waitedForSlot = waits.WithLabelValues("function"), waits.WithLabelValues("engine")
 	if reg != nil {
 		host := e.cfg.Sandboxes
 		parked := func(kind sandbox.StartKind, count func(sandbox.ParkedStats) float64) prometheus.Collector {
@@ -98,9 +98,9 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 				})
 				return n
 			}),
-			queued("engine", func() int { _, n := e.places.count(); return n }),
+			queued("engine", func() int { _, n := e.slots.count(); return n }),
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fre_events", Help: "Events under way."}, func() float64 {
-				n, _ := e.places.count()
+				n, _ := e.slots.count()
 				return float64(n)
 			}))
 		reg.MustRegister(tenantMetrics{e}, m.refused, m.calls, m.start, m.duration, m.forkServers, m.gcImages, m.gcBytes, m.gcInodes, m.gcSeconds, e.interpreters,

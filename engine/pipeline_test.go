@@ -82,7 +82,7 @@ func TestPipeline(t *testing.T) {
 	if slices.ContainsFunc(r.Sandboxes(true), func(s *live.Sandbox) bool { return s.Function == "p" || s.Function == "outer" }) {
 		t.Error("a pipeline has a sandbox")
 	}
-	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+	eventually(t, "the slots to be free", func() bool { n, waiting := r.slots.count(); return n == 0 && waiting == 0 })
 	if err := r.RemoveFunction(t.Context(), "p"); err != nil {
 		t.Error(err)
 	}
@@ -159,7 +159,7 @@ func TestPipelineFails(t *testing.T) {
 	if want := `p2 → p → g|last: there is no function "last": `; failure.Of(err) != "step_missing" || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("without its last step: %v, want %q", err, want)
 	}
-	eventually(t, "the places to be free", func() bool { n, waiting := r.places.count(); return n == 0 && waiting == 0 })
+	eventually(t, "the slots to be free", func() bool { n, waiting := r.slots.count(); return n == 0 && waiting == 0 })
 }
 
 // TestPipelineLoop: a pipeline that contains itself after a change of revisions is refused, with

@@ -188,7 +188,7 @@ func (f *function) crowded() bool {
 	f.flows.mu.Lock()
 	waiting := f.flows.waiting.Len()
 	f.flows.mu.Unlock()
-	if f.places() == 1 {
+	if f.capacity() == 1 {
 		f.mu.Lock()
 		waiting += f.waiters.Len()
 		f.mu.Unlock()
@@ -196,12 +196,12 @@ func (f *function) crowded() bool {
 	return waiting > 0
 }
 
-// places returns how many events the function may run at once.
-func (f *function) places() int { return f.config.Instances.Max * f.config.Instances.Concurrency }
+// capacity returns how many events the function may run at once.
+func (f *function) capacity() int { return f.config.Instances.Max * f.config.Instances.Concurrency }
 
 // enter waits until fewer than half of the function's slots serve flowing bodies.
 func (s *flows) enter(ctx context.Context, f *function) error {
-	most := max(1, f.places()/2)
+	most := max(1, f.capacity()/2)
 	s.mu.Lock()
 	switch {
 	case s.n < most:

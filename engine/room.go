@@ -13,12 +13,5 @@ func (e *Engine) Room(name string) int {
 	f.mu.Lock()
 	n := f.config.Instances.Max*f.config.Instances.Concurrency - f.busy - f.waiters.Len()
 	f.mu.Unlock()
-	return max(0, min(n, e.places.room(f)))
-}
-
-// room returns how many more events of f would get a slot at once.
-func (p *places) room(f *function) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return min(p.all-p.taken, p.most-f.placed.held) - f.placed.waiters.Len()
+	return max(0, min(n, e.slots.room(&f.slots)))
 }

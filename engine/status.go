@@ -47,17 +47,17 @@ const busiest = 10
 func (e *Engine) Status() (Status, error) {
 	held, err := e.Holdings()
 	s := Status{
-		Started: e.started, Stopping: e.Stopping(), MostEvents: e.places.all, Buffers: held.Buffers,
+		Started: e.started, Stopping: e.Stopping(), MostEvents: e.slots.all, Buffers: held.Buffers,
 		Sandboxes: held.Sandboxes, Cgroups: held.Cgroups, Parked: e.cfg.Sandboxes.Parked(),
 	}
 	s.State, s.Reason, s.Since = e.admission.Since()
-	s.Events, s.Waiting = e.places.count()
+	s.Events, s.Waiting = e.slots.count()
 	s.Functions = len(*e.functions.Load())
 	e.each(func(f *function) {
 		f.mu.Lock()
 		load := FunctionLoad{Name: f.name, Instances: len(f.instances), Busy: f.busy, Queued: f.waiters.Len()}
 		f.mu.Unlock()
-		load.Waiting = e.places.waitingOf(f)
+		load.Waiting = e.slots.waitingOf(&f.slots)
 		s.Queued += load.Queued
 		if load.Busy+load.Queued > 0 {
 			s.Busiest = append(s.Busiest, load)

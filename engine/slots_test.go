@@ -11,9 +11,9 @@ import (
 	"github.com/fre-engine/fre/image"
 )
 
-// letWait lets n events of f wait for a place, one after the other. Each returned channel receives
-// the result when its event has a place.
-func letWait(ctx context.Context, t *testing.T, p *places, f *function, n int) []chan error {
+// letWait lets n events of f wait for a slot, one after the other, and returns where
+// each tells that it has one.
+func letWait(ctx context.Context, t *testing.T, p *slots, f *slotShare, n int) []chan error {
 	t.Helper()
 	var all []chan error
 	for range n {
@@ -29,20 +29,20 @@ func letWait(ctx context.Context, t *testing.T, p *places, f *function, n int) [
 	return all
 }
 
-func mustEnter(t *testing.T, p *places, f *function, n int) {
+func mustEnter(t *testing.T, p *slots, f *slotShare, n int) {
 	t.Helper()
 	for i := range n {
 		if waited, err := p.enter(t.Context(), f); err != nil || waited != 0 {
-			t.Fatalf("place %d: waited for %v, %v", i, waited, err)
+			t.Fatalf("slot %d: waited for %v, %v", i, waited, err)
 		}
 	}
 }
 
-// A function's flood leaves a quarter of the places free. A released place goes to the function
-// with the fewest places.
-func TestPlacesShared(t *testing.T) {
-	p := newPlaces(8, admission.QueueConfig{})
-	flood, other, late := &function{name: "flood"}, &function{name: "other"}, &function{name: "late"}
+// One function's flood leaves a quarter of the slots alone, and what becomes free goes
+// to whoever has the fewest.
+func TestSlotsShared(t *testing.T) {
+	p := newSlots(8, admission.QueueConfig{})
+	flood, other, late := &slotShare{}, &slotShare{}, &slotShare{}
 	mustEnter(t, p, flood, 6)
 	flooding := letWait(t.Context(), t, p, flood, 3)
 	mustEnter(t, p, other, 2)
@@ -57,12 +57,15 @@ func TestPlacesShared(t *testing.T) {
 			t.Fatalf("%d: %v", i, err)
 		}
 	}
-	for f, held := range map[*function]int{flood: 3, other: 4, late: 1} {
-		if f.placed.held != held {
-			t.Errorf("%s has %d places, want %d", f.name, f.placed.held, held)
+	for name, c := range map[string]struct {
+		of   *slotShare
+		held int
+	}{"flood": {flood, 3}, "other": {other, 4}, "late": {late, 1}} {
+		if c.of.held != c.held {
+			t.Errorf("%s has %d slots, want %d", name, c.of.held, c.held)
 		}
-		for range held {
-			p.leave(f, 0)
+		for range c.held {
+			p.leave(c.of, 0)
 		}
 	}
 	if taken, waiting := p.count(); taken != 0 || waiting != 0 || len(p.waiting) != 0 {
@@ -70,10 +73,10 @@ func TestPlacesShared(t *testing.T) {
 	}
 }
 
-// A cancelled wait leaves nothing behind, with or without a place.
-func TestPlacesGivenUp(t *testing.T) {
-	p := newPlaces(1, admission.QueueConfig{})
-	f := &function{}
+// Who gives up leaves nothing behind, whether it had the slot by then or not.
+func TestSlotsGivenUp(t *testing.T) {
+	p := newSlots(1, admission.QueueConfig{})
+	f := &slotShare{}
 	mustEnter(t, p, f, 1)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone")
@@ -102,11 +105,11 @@ func TestPlacesGivenUp(t *testing.T) {
 	mustEnter(t, p, f, 1)
 }
 
-// An event that must not wait goes beyond the places, up to a limit. Meanwhile no further event
-// gets a place.
-func TestPlacesBeside(t *testing.T) {
-	p := newPlaces(2, admission.QueueConfig{})
-	f, other := &function{}, &function{}
+// Who is not to wait goes beyond the slots, so far and no further, and while that is so nobody
+// else has one.
+func TestSlotsBeside(t *testing.T) {
+	p := newSlots(2, admission.QueueConfig{})
+	f, other := &slotShare{}, &slotShare{}
 	mustEnter(t, p, other, 1)
 	for i := range 1 + p.beyond {
 		if err := p.beside(f); err != nil {
@@ -129,22 +132,22 @@ func TestPlacesBeside(t *testing.T) {
 	}
 	p.leave(other, 0)
 	p.leave(other, 0)
-	if taken, waiting := p.count(); taken != 0 || waiting != 0 || f.placed.held != 0 {
+	if taken, waiting := p.count(); taken != 0 || waiting != 0 || f.held != 0 {
 		t.Errorf("in the end %d are under way, %d wait", taken, waiting)
 	}
 }
 
-// When the usual duration of events is known, the queue is limited to a bearable wait.
-func TestPlacesFull(t *testing.T) {
-	p := newPlaces(4, admission.QueueConfig{})
-	f, small := &function{}, &function{}
+// Once it is known how long events keep their slots, no more wait than is bearable.
+func TestSlotsFull(t *testing.T) {
+	p := newSlots(4, admission.QueueConfig{})
+	f, small := &slotShare{}, &slotShare{}
 	mustEnter(t, p, f, 3)
 	p.leave(f, 50*time.Millisecond)
 	mustEnter(t, p, f, 1)
 	mustEnter(t, p, small, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	all := letWait(ctx, t, p, f, 31) // 31 waits of 50 ms each in 3 places: half a second
+	all := letWait(ctx, t, p, f, 31) // of 50 ms each in 3 slots: half a second
 	if _, err := p.enter(t.Context(), f); !errors.Is(err, ErrEngineOverloaded) {
 		t.Errorf("one more: %v", err)
 	}
@@ -161,9 +164,9 @@ func TestPlacesFull(t *testing.T) {
 	}
 }
 
-// TestEngineOverloaded: a function that never answers takes its share of the engine's places and no
-// more. Events beyond the share are refused at once, another function answers, and in the end all
-// places are free.
+// TestEngineOverloaded: a function that never answers takes its part of the engine's
+// slots and no more; what is too much is refused at once, another function answers,
+// and in the end all slots are free.
 func TestEngineOverloaded(t *testing.T) {
 	r := open(t)
 	r.stop()
@@ -182,7 +185,7 @@ func TestEngineOverloaded(t *testing.T) {
 		}()
 	}
 	eventually(t, "three to run and two to wait", func() bool {
-		taken, waiting := r.places.count()
+		taken, waiting := r.slots.count()
 		return taken == 3 && waiting == 2
 	})
 	if _, _, err := r.call(t.Context(), "slow", "/", "x"); !errors.Is(err, ErrEngineOverloaded) {
@@ -196,7 +199,7 @@ func TestEngineOverloaded(t *testing.T) {
 			t.Error("it was answered")
 		}
 	}
-	eventually(t, "all places to be free", func() bool { taken, waiting := r.places.count(); return taken == 0 && waiting == 0 })
+	eventually(t, "all slots to be free", func() bool { taken, waiting := r.slots.count(); return taken == 0 && waiting == 0 })
 	r.mustCall("slow", "/", "d", "d")
 }
 

@@ -16,13 +16,13 @@ import (
 // ErrEngineOverloaded: too many events, of all functions together, are under way.
 var ErrEngineOverloaded = failure.New(failure.EngineOverloaded, "too many events are under way in the engine", "")
 
-// placesPerCPU times the number of CPUs is the default of Config.Concurrency.
-const placesPerCPU = 256
+// slotsPerCPU times the number of CPUs is the default of Config.Concurrency.
+const slotsPerCPU = 256
 
-// defaultPlaces returns the default of Config.Concurrency.
-func defaultPlaces() int { return placesPerCPU * runtime.GOMAXPROCS(0) }
+// defaultSlots returns the default of Config.Concurrency.
+func defaultSlots() int { return slotsPerCPU * runtime.GOMAXPROCS(0) }
 
-// places limits the events that run at once in the whole engine. An event takes a slot once its
+// slots limits the events that run at once in the whole engine. An event takes a slot once its
 // function has an instance for the event, and gives the slot back with the instance.
 //
 // Slots are shared fairly. No function holds more than three quarters of them, and a free slot
@@ -32,51 +32,50 @@ func defaultPlaces() int { return placesPerCPU * runtime.GOMAXPROCS(0) }
 //
 // An event that must not wait (see beside) may exceed the limit; until usage falls below the
 // limit, enter grants nothing.
-type places struct {
+type slots struct {
 	all, most int // slots in all; slots for one function at most
 	beyond    int // further slots, for beside alone
 
 	mu      sync.Mutex
 	taken   int
-	waiting []*function     // functions with waiters
+	waiting []*slotShare    // functions with waiters
 	queue   admission.Queue // judges a function's waiters by the function's slots
 }
 
-// placed is a function's share of the slots. places.mu guards the fields.
-type placed struct {
+// slotShare is a function's share of the slots. slots.mu guards the fields.
+type slotShare struct {
 	held    int
 	waiters waiting.Queue[time.Time, struct{}] // the request is the time of arrival
 }
 
 // before reports whether s gets the next slot rather than o. Both have waiters.
-func (s *placed) before(o *placed) bool {
+func (s *slotShare) before(o *slotShare) bool {
 	return s.held < o.held || s.held == o.held && s.waiters.First().Before(o.waiters.First())
 }
 
-func newPlaces(all int, queue admission.QueueConfig) *places {
-	return &places{all: all, most: max(1, all-all/4), beyond: max(all, 4*mostSteps), queue: admission.NewQueue(queue)}
+func newSlots(all int, queue admission.QueueConfig) *slots {
+	return &slots{all: all, most: max(1, all-all/4), beyond: max(all, 4*mostSteps), queue: admission.NewQueue(queue)}
 }
 
-// beside takes a slot for an event of f at once, if need be beyond the limit, or fails with
-// ErrEngineOverloaded. A wait could deadlock: callers of the event hold slots until its answer.
+// beside takes a slot for an event of the function at once, if need be beyond the limit, or fails
+// with ErrEngineOverloaded. A wait could deadlock: callers of the event hold slots until its answer.
 // leave gives the slot back.
-func (p *places) beside(f *function) error {
+func (p *slots) beside(s *slotShare) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.taken >= p.all+p.beyond {
 		return fmt.Errorf("%w: %d events run, %d of them beyond the limit", ErrEngineOverloaded, p.taken, p.beyond)
 	}
 	p.taken++
-	f.placed.held++
+	s.held++
 	return nil
 }
 
-// enter takes a slot for an event of f; leave gives the slot back. enter waits until ctx ends and
-// then returns the cause of ctx. It returns ErrEngineOverloaded at once if the wait would be too
+// enter takes a slot for an event of the function; leave gives the slot back. enter waits until ctx
+// ends and then returns the cause of ctx. It returns ErrEngineOverloaded at once if the wait would be too
 // long.
-func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, err error) {
+func (p *slots) enter(ctx context.Context, s *slotShare) (waited time.Duration, err error) {
 	p.mu.Lock()
-	s := &f.placed
 	if p.taken < p.all && s.held < p.most { // every waiting function is at its own limit
 		p.taken++
 		s.held++
@@ -95,12 +94,12 @@ func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, 
 		p.queue.Clear()
 	}
 	now := time.Now()
-	if !slices.Contains(p.waiting, f) {
-		p.waiting = append(p.waiting, f)
+	if !slices.Contains(p.waiting, s) {
+		p.waiting = append(p.waiting, s)
 	}
 	w := s.waiters.Push(now)
 	p.mu.Unlock()
-	_, err = w.Wait(ctx, &p.mu, func(struct{}) { p.leave(f, 0) })
+	_, err = w.Wait(ctx, &p.mu, func(struct{}) { p.leave(s, 0) })
 	if err != nil {
 		p.mu.Lock()
 		p.forgetLocked()
@@ -110,25 +109,25 @@ func (p *places) enter(ctx context.Context, f *function) (waited time.Duration, 
 }
 
 // forgetLocked drops the functions without waiters from p.waiting.
-func (p *places) forgetLocked() {
-	p.waiting = slices.DeleteFunc(p.waiting, func(f *function) bool { return f.placed.waiters.Len() == 0 })
+func (p *slots) forgetLocked() {
+	p.waiting = slices.DeleteFunc(p.waiting, func(s *slotShare) bool { return s.waiters.Len() == 0 })
 }
 
 // waitersLocked returns how many events wait for a slot.
-func (p *places) waitersLocked() (n int) {
-	for _, f := range p.waiting {
-		n += f.placed.waiters.Len()
+func (p *slots) waitersLocked() (n int) {
+	for _, s := range p.waiting {
+		n += s.waiters.Len()
 	}
 	return n
 }
 
-// leave gives back a slot of f. kept is how long the event held the slot; 0 keeps the time out of
-// the queue's estimate.
-func (p *places) leave(f *function, kept time.Duration) {
+// leave gives back a slot of the function. kept is how long the event held the slot; 0 keeps the
+// time out of the queue's estimate.
+func (p *slots) leave(s *slotShare, kept time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken--
-	f.placed.held--
+	s.held--
 	if kept > 0 {
 		p.queue.Kept(kept)
 	}
@@ -138,35 +137,42 @@ func (p *places) leave(f *function, kept time.Duration) {
 }
 
 // grantLocked grants the free slots to waiters.
-func (p *places) grantLocked(now time.Time) {
+func (p *slots) grantLocked(now time.Time) {
 	for p.taken < p.all {
-		var f *function
+		var s *slotShare
 		for _, other := range p.waiting {
-			if other.placed.waiters.Len() > 0 && other.placed.held < p.most && (f == nil || other.placed.before(&f.placed)) {
-				f = other
+			if other.waiters.Len() > 0 && other.held < p.most && (s == nil || other.before(s)) {
+				s = other
 			}
 		}
-		if f == nil {
+		if s == nil {
 			return
 		}
-		f.placed.held++
+		s.held++
 		p.taken++
-		p.queue.Served(now, now.Sub(f.placed.waiters.First()))
-		f.placed.waiters.Grant(struct{}{})
+		p.queue.Served(now, now.Sub(s.waiters.First()))
+		s.waiters.Grant(struct{}{})
 		p.forgetLocked()
 	}
 }
 
 // count returns how many events hold a slot and how many wait for a slot.
-func (p *places) count() (taken, waiting int) {
+func (p *slots) count() (taken, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken, p.waitersLocked()
 }
 
-// waitingOf returns how many events of f wait for a slot.
-func (p *places) waitingOf(f *function) int {
+// waitingOf returns how many events of the function wait for a slot.
+func (p *slots) waitingOf(s *slotShare) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return f.placed.waiters.Len()
+	return s.waiters.Len()
+}
+
+// room returns how many more events of the function would get a slot at once.
+func (p *slots) room(s *slotShare) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return min(p.all-p.taken, p.most-s.held) - s.waiters.Len()
 }
